@@ -1,0 +1,155 @@
+//! The trait that every limit implements: four small questions, and one `decide` made of them.
+
+use core::fmt::Debug;
+use core::time::Duration;
+
+use crate::fixed_window::Window;
+use crate::sliding_counter::Counts;
+use crate::{Decision, LimitError, Outcome, Rate, Timestamp};
+
+pub(crate) mod sealed {
+    pub trait Sealed {}
+}
+
+/// A limit: a [`Rate`] compiled for one way of counting. Its state is kept by the caller.
+///
+/// The trait is sealed; pick one of its implementors. All answers are pure functions of
+/// (limit, state, now, cost), and a refusal never changes the state.
+///
+/// ```
+/// use tollgate_core::{Algorithm, Outcome, Rate, SlidingLog, Timestamp};
+///
+/// let limit = SlidingLog::new(Rate::per_second(2))?;
+/// let mut log = Default::default();
+/// let at = Timestamp::from_millis;
+/// assert!(limit.decide(&mut log, at(0), 1).is_allowed());
+/// assert!(limit.decide(&mut log, at(400), 1).is_allowed());
+/// assert!(!limit.decide(&mut log, at(999), 1).is_allowed());
+/// // A hit exactly one window old no longer counts.
+/// assert!(limit.decide(&mut log, at(1000), 1).is_allowed());
+/// assert_eq!(limit.decide(&mut log, at(1000), 3).outcome, Outcome::Never);
+/// # Ok::<(), tollgate_core::LimitError>(())
+/// ```
+pub trait Algorithm: sealed::Sealed + Copy + Debug {
+    /// What is kept between calls. The default is "never seen".
+    type State: Clone + Debug + Default + PartialEq;
+
+    /// Compiles a rate, or says why it can't be represented and what can.
+    ///
+    /// # Errors
+    /// The bounds of each algorithm are listed at [`LimitError`].
+    fn new(rate: Rate) -> Result<Self, LimitError>;
+
+    /// The rate it was made from.
+    fn rate(&self) -> Rate;
+
+    /// When this cost would first pass, if nobody else takes it: `now` if it passes now,
+    /// `None` if it never will.
+    fn earliest(&self, state: &Self::State, now: Timestamp, cost: u64) -> Option<Timestamp>;
+
+    /// Takes the cost, decided at `now` to act at `at`, where `at` came from
+    /// [`earliest`](Self::earliest) for this state, this `now` and this cost.
+    fn charge(&self, state: &mut Self::State, now: Timestamp, at: Timestamp, cost: u64) -> Charge;
+
+    /// The largest cost that passes now.
+    fn remaining(&self, state: &Self::State, now: Timestamp) -> u64;
+
+    /// From this time on the state answers as one never seen, so it may be forgotten.
+    fn idle_at(&self, state: &Self::State) -> Timestamp;
+
+    /// Gives back what `charge` took, as far as nothing was built on it.
+    fn give_back(&self, state: &mut Self::State, now: Timestamp, charge: &Charge, since: Since);
+
+    /// Carries a state kept under the limit `old` over to this one, at a live change.
+    fn adopt(&self, state: &mut Self::State, old: &Self, now: Timestamp);
+
+    /// The state of a limit that has nothing to give at `now`.
+    fn empty(&self, now: Timestamp) -> Self::State;
+
+    /// How far ahead of now a charge may act.
+    fn horizon(&self) -> Duration {
+        Duration::MAX
+    }
+
+    /// The most that can pass at once.
+    fn limit(&self) -> u64 {
+        let rate = self.rate();
+        if rate.is_unlimited() {
+            u64::MAX
+        } else {
+            rate.burst_size()
+        }
+    }
+
+    /// Decides one request and charges it if it passes. A cost of 0 peeks.
+    fn decide(&self, state: &mut Self::State, now: Timestamp, cost: u64) -> Decision {
+        let at = self.earliest(state, now, cost);
+        if at.is_some_and(|at| at <= now) && cost > 0 {
+            self.charge(state, now, now, cost);
+        }
+        self.report(state, now, at)
+    }
+
+    /// The decision for a cost whose [`earliest`](Self::earliest) time is `at`, read off the state
+    /// as it stands.
+    fn report(&self, state: &Self::State, now: Timestamp, at: Option<Timestamp>) -> Decision {
+        let (outcome, retry_after) = match at {
+            None => (Outcome::Never, Duration::MAX),
+            Some(at) if at <= now => (Outcome::Allowed, Duration::ZERO),
+            Some(at) => (Outcome::Denied, at - now),
+        };
+        Decision::new(
+            outcome,
+            self.limit(),
+            self.remaining(state, now),
+            retry_after,
+            self.idle_at(state) - now,
+        )
+    }
+}
+
+/// A receipt for what was taken, needed to give it back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Charge {
+    pub(crate) at: Timestamp,
+    pub(crate) cost: u64,
+    pub(crate) mark: Mark,
+}
+
+impl Charge {
+    /// When the charged request may act.
+    pub const fn at(&self) -> Timestamp {
+        self.at
+    }
+
+    /// What was taken.
+    pub const fn cost(&self) -> u64 {
+        self.cost
+    }
+}
+
+/// What each algorithm needs to remember in order to give back exactly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mark {
+    /// Nothing was charged (cost 0, or no limit).
+    Nothing,
+    /// The interval `(after − price, after]` of the TAT line.
+    Tat { after: u64, price: u64 },
+    /// What one nanosecond drained and one token cost when the charge was made.
+    Debt { drain: u128, price: u128 },
+    /// The window as it stood before.
+    Window(Window),
+    /// The two counts as they stood before.
+    Counts(Counts),
+    /// The entry at the charge's time.
+    Entry,
+}
+
+/// What was charged to the same state after the charge that is being given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Since {
+    /// Nothing: the charge is the latest one, so it can be undone exactly.
+    Nothing,
+    /// Other charges, which may have been built on it.
+    Others,
+}

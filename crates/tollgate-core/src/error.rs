@@ -1,0 +1,109 @@
+//! Why a limit could not be built from a rate: what was asked, and what can be had.
+
+use core::fmt;
+
+use crate::Rate;
+
+/// A [`Rate`] that an algorithm can't represent exactly enough to keep its laws.
+///
+/// The text names the rate, the bound it crossed and what to use instead.
+///
+/// ```
+/// use tollgate_core::{Algorithm, FixedWindow, Rate};
+///
+/// let error = FixedWindow::new(Rate::per_second(100).burst(200)).unwrap_err();
+/// assert_eq!(
+///     error.to_string(),
+///     "rate \"100/s burst 200\": a fixed window admits its count, 100, and no other burst; \
+///      leave the burst out, or use a token bucket or GCRA"
+/// );
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LimitError {
+    /// Outside 10⁻¹⁵ to 3·10¹⁰ per second, what the exact form takes.
+    OutOfRange {
+        /// The rate that was asked for.
+        rate: Rate,
+    },
+    /// Burst × interval is above two years, more than one 64-bit word can carry.
+    TooLongForOneWord {
+        /// The rate that was asked for.
+        rate: Rate,
+        /// The largest burst that one word carries at this interval.
+        largest_burst: u64,
+    },
+    /// Burst × period overflows the exact form's state.
+    BurstTooLarge {
+        /// The rate that was asked for.
+        rate: Rate,
+        /// The largest burst that the exact form carries at this rate.
+        largest_burst: u64,
+    },
+    /// A window algorithm was given a burst that isn't its count.
+    BurstIsNotCount {
+        /// The rate that was asked for.
+        rate: Rate,
+        /// What the algorithm is called.
+        algorithm: &'static str,
+    },
+    /// A sliding counter was given a burst below its count or above 1.5 × its count.
+    BurstBeyondCounter {
+        /// The rate that was asked for.
+        rate: Rate,
+    },
+    /// A window of zero length or longer than 292 years.
+    WindowOutOfRange {
+        /// The rate that was asked for.
+        rate: Rate,
+    },
+}
+
+impl fmt::Display for LimitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OutOfRange { rate } => write!(
+                f,
+                "rate \"{rate}\" can't be represented: a limit takes 1 per 10^15 s up to \
+                 30 per ns (3*10^10/s), or \"zero\" or \"unlimited\""
+            ),
+            Self::TooLongForOneWord {
+                rate,
+                largest_burst,
+            } => write!(
+                f,
+                "rate \"{rate}\": burst x interval is above two years, more than GCRA's one word \
+                 holds; use a burst of at most {largest_burst}, or the exact form \
+                 (a token bucket or leaky bucket)"
+            ),
+            Self::BurstTooLarge {
+                rate,
+                largest_burst,
+            } => write!(
+                f,
+                "rate \"{rate}\": burst x period overflows the exact form's state; \
+                 use a burst of at most {largest_burst}"
+            ),
+            Self::BurstIsNotCount { rate, algorithm } => write!(
+                f,
+                "rate \"{rate}\": a {algorithm} admits its count, {}, and no other burst; \
+                 leave the burst out, or use a token bucket or GCRA",
+                rate.count()
+            ),
+            Self::BurstBeyondCounter { rate } => write!(
+                f,
+                "rate \"{rate}\": a sliding counter takes a burst from its count, {}, up to 1.5 x \
+                 of it, {}: it knows the previous window only as one number and assumes an even \
+                 spread, so a larger burst would be undercounted as it slides out; \
+                 use a token bucket or GCRA",
+                rate.count(),
+                crate::sliding_counter::largest_burst(rate.count())
+            ),
+            Self::WindowOutOfRange { rate } => {
+                write!(f, "rate \"{rate}\": a window lasts from 1 ns to 292 years")
+            }
+        }
+    }
+}
+
+impl core::error::Error for LimitError {}

@@ -1,0 +1,203 @@
+//! The exact form: integer units in which a tick drains and a token costs a whole number.
+//!
+//! One nanosecond drains `drain` units and one token costs `price` units, `count` and `period`
+//! reduced by their gcd, so nothing is ever rounded while time passes and nothing can drift.
+//! Token bucket and leaky bucket are two views of this one debt.
+
+use crate::wide::mul_div_ceil;
+use crate::{LimitError, Rate, Timestamp};
+
+/// How much is owed, and when that was true. The default owes nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Level {
+    /// Units that have not drained yet.
+    pub(crate) debt: u128,
+    /// The time of that debt; never moves back.
+    pub(crate) as_of: Timestamp,
+}
+
+/// A rate compiled to whole units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Units {
+    pub(crate) rate: Rate,
+    /// Units that one nanosecond drains: 0 for a rate of zero.
+    pub(crate) drain: u128,
+    /// Units that one token costs.
+    pub(crate) price: u128,
+    /// Units that may be owed when a request passes: burst × price.
+    pub(crate) capacity: u128,
+}
+
+/// A token is at least this many units, so that a live rate change, the one place that rounds,
+/// loses less than a billionth of a token.
+const LEAST_PRICE: u128 = 1 << 32;
+
+/// Debt beyond the capacity comes from reservations; both together stay far below 2^128.
+const LARGEST_CAPACITY: u128 = 1 << 126;
+
+const SLOWEST_NANOS_PER_TOKEN: u128 = 1_000_000_000_000_000 * 1_000_000_000;
+const FASTEST_TOKENS_PER_NANO: u128 = 30;
+
+/// Refuses what lies outside 10⁻¹⁵ to 3·10¹⁰ per second.
+pub(crate) fn check_range(rate: Rate) -> Result<(), LimitError> {
+    let Some((count, period)) = rate.finite() else {
+        return Ok(());
+    };
+    let count = u128::from(count);
+    let too_slow = count
+        .checked_mul(SLOWEST_NANOS_PER_TOKEN)
+        .is_some_and(|longest| period > longest);
+    let too_fast = count > period.saturating_mul(FASTEST_TOKENS_PER_NANO);
+    if too_slow || too_fast {
+        return Err(LimitError::OutOfRange { rate });
+    }
+    Ok(())
+}
+
+impl Units {
+    pub(crate) fn new(rate: Rate) -> Result<Self, LimitError> {
+        check_range(rate)?;
+        let (drain, price) = match rate.finite() {
+            None => (0, LEAST_PRICE),
+            Some((count, period)) => {
+                let shared = gcd(u128::from(count), period);
+                let (drain, price) = (u128::from(count) / shared, period / shared);
+                let scale = LEAST_PRICE.div_ceil(price).next_power_of_two();
+                (drain * scale, price * scale)
+            }
+        };
+        let capacity = price
+            .checked_mul(u128::from(rate.burst_size()))
+            .filter(|capacity| *capacity <= LARGEST_CAPACITY)
+            .ok_or_else(|| LimitError::BurstTooLarge {
+                rate,
+                largest_burst: u64::try_from(LARGEST_CAPACITY / price).unwrap_or(u64::MAX),
+            })?;
+        Ok(Self {
+            rate,
+            drain,
+            price,
+            capacity,
+        })
+    }
+
+    /// What is still owed at `now`; a time before the level's own credits nothing.
+    pub(crate) fn debt_at(&self, level: &Level, now: Timestamp) -> u128 {
+        let elapsed = now.nanos_since(level.as_of);
+        if self.rate.is_unlimited() && elapsed > 0 {
+            return 0;
+        }
+        // A product beyond 128 bits is beyond any debt.
+        let drained = self.drain.checked_mul(u128::from(elapsed));
+        level.debt.saturating_sub(drained.unwrap_or(u128::MAX))
+    }
+
+    /// The level at `now`, with time moved forward only.
+    pub(crate) fn settle(&self, level: &Level, now: Timestamp) -> Level {
+        Level {
+            debt: self.debt_at(level, now),
+            as_of: level.as_of.max(now),
+        }
+    }
+
+    /// When the debt plus this cost first fits the capacity.
+    pub(crate) fn earliest(&self, level: &Level, now: Timestamp, cost: u64) -> Option<Timestamp> {
+        if self.rate.is_unlimited() {
+            return Some(now);
+        }
+        if cost > self.rate.burst_size() {
+            return None;
+        }
+        let owed = self.debt_at(level, now).checked_add(self.units(cost)?)?;
+        let over = owed.saturating_sub(self.capacity);
+        if over == 0 {
+            return Some(now);
+        }
+        self.after_draining(level.as_of.max(now), over)
+    }
+
+    /// Adds a cost to the debt. `earliest` has refused what would overflow.
+    pub(crate) fn charge(&self, level: &mut Level, now: Timestamp, cost: u64) {
+        if self.rate.is_unlimited() {
+            return;
+        }
+        *level = self.settle(level, now);
+        level.debt = level.debt.saturating_add(self.units(cost).unwrap_or(0));
+    }
+
+    pub(crate) fn remaining(&self, level: &Level, now: Timestamp) -> u64 {
+        if self.rate.is_unlimited() {
+            return u64::MAX;
+        }
+        let spare = self.capacity.saturating_sub(self.debt_at(level, now));
+        u64::try_from(spare / self.price).unwrap_or(u64::MAX)
+    }
+
+    pub(crate) fn idle_at(&self, level: &Level) -> Timestamp {
+        if self.rate.is_unlimited() || level.debt == 0 {
+            return level.as_of;
+        }
+        self.after_draining(level.as_of, level.debt)
+            .unwrap_or(Timestamp::MAX)
+    }
+
+    pub(crate) fn empty(&self, now: Timestamp) -> Level {
+        Level {
+            debt: self.capacity,
+            as_of: now,
+        }
+    }
+
+    /// Units for this many tokens; `None` when that overflows.
+    pub(crate) fn units(&self, tokens: u64) -> Option<u128> {
+        self.price.checked_mul(u128::from(tokens))
+    }
+
+    /// Tokens in the bucket at `now`, negative in debt, for people to read.
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "for people to read, never for a decision"
+    )]
+    pub(crate) fn tokens(&self, level: &Level, now: Timestamp) -> f64 {
+        let debt = self.debt_at(level, now);
+        let price = self.price as f64;
+        if debt > self.capacity {
+            -((debt - self.capacity) as f64 / price)
+        } else {
+            let spare = self.capacity - debt;
+            (spare / self.price) as f64 + (spare % self.price) as f64 / price
+        }
+    }
+
+    /// The first whole nanosecond from `start` at which `units` have drained.
+    fn after_draining(&self, start: Timestamp, units: u128) -> Option<Timestamp> {
+        if self.drain == 0 {
+            return None;
+        }
+        let nanos = u64::try_from(units.div_ceil(self.drain)).ok()?;
+        start
+            .as_nanos()
+            .checked_add(nanos)
+            .map(Timestamp::from_nanos)
+    }
+
+    /// Units of `old`, rounded up, as units of this.
+    pub(crate) fn rescale_up(&self, units: u128, old: &Self) -> u128 {
+        mul_div_ceil(units, self.price, old.price).min(LARGEST_CAPACITY)
+    }
+
+    /// Units of `old`, rounded down, as units of this.
+    pub(crate) fn rescale_down(&self, units: u128, old_price: u128) -> u128 {
+        let up = mul_div_ceil(units, self.price, old_price);
+        // Round trip: if coming back gives more than we had, the division was not exact.
+        let exact = mul_div_ceil(up, old_price, self.price) <= units;
+        if exact { up } else { up - 1 }
+    }
+}
+
+fn gcd(mut a: u128, mut b: u128) -> u128 {
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}

@@ -1,0 +1,268 @@
+//! Fixed window: a count that starts again at each boundary, or one window after the first hit.
+
+use core::time::Duration;
+
+use crate::algorithm::{Charge, Mark, Since, sealed};
+use crate::time::duration_nanos;
+use crate::{Algorithm, LimitError, Rate, Timestamp};
+
+/// At most `count` in each window of one period.
+///
+/// A window is half-open: a hit exactly one period after its start belongs to the next. Twice the
+/// count may pass around a boundary; choose a sliding algorithm where that matters.
+///
+/// ```
+/// use core::time::Duration;
+/// use tollgate_core::{Algorithm, FixedWindow, Rate, Timestamp};
+///
+/// let limit = FixedWindow::new(Rate::per_minute(2))?;
+/// let mut window = Default::default();
+/// let at = Timestamp::from_secs;
+/// assert!(limit.decide(&mut window, at(59), 2).is_allowed());
+/// assert_eq!(limit.decide(&mut window, at(59), 1).retry_after, Duration::from_secs(1));
+/// assert!(limit.decide(&mut window, at(60), 2).is_allowed());
+/// # Ok::<(), tollgate_core::LimitError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FixedWindow {
+    span: Span,
+    align: Align,
+}
+
+/// Where the windows of a [`FixedWindow`] begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Align {
+    /// At this time and whole windows before and after it.
+    Boundary(Timestamp),
+    /// At the first hit that finds no open window.
+    FirstHit,
+}
+
+impl Default for Align {
+    fn default() -> Self {
+        Self::Boundary(Timestamp::ZERO)
+    }
+}
+
+/// The state of a [`FixedWindow`]: how many passed since the window began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Window {
+    start: Timestamp,
+    count: u64,
+}
+
+impl FixedWindow {
+    /// The same limit with its windows placed elsewhere.
+    #[must_use]
+    pub const fn align(self, align: Align) -> Self {
+        Self {
+            span: self.span,
+            align,
+        }
+    }
+
+    /// The window open at `now`. A time before the state's window counts in that window.
+    fn open(&self, window: &Window, now: Timestamp) -> Window {
+        let ends = window.start.plus_nanos(self.span.nanos);
+        let never_used = window.count == 0;
+        if !never_used && now < ends {
+            return *window;
+        }
+        match self.align {
+            Align::FirstHit => Window {
+                start: now,
+                count: 0,
+            },
+            Align::Boundary(_) if now < window.start => *window,
+            Align::Boundary(boundary) => Window {
+                start: self.span.start_of(now, boundary),
+                count: 0,
+            },
+        }
+    }
+}
+
+impl sealed::Sealed for FixedWindow {}
+
+impl Algorithm for FixedWindow {
+    type State = Window;
+
+    fn new(rate: Rate) -> Result<Self, LimitError> {
+        Ok(Self {
+            span: Span::exactly(rate, "fixed window")?,
+            align: Align::default(),
+        })
+    }
+
+    fn rate(&self) -> Rate {
+        self.span.rate
+    }
+
+    fn earliest(&self, window: &Window, now: Timestamp, cost: u64) -> Option<Timestamp> {
+        if self.span.rate.is_unlimited() {
+            return Some(now);
+        }
+        if cost > self.span.limit {
+            return None;
+        }
+        let open = self.open(window, now);
+        if cost <= self.span.limit.saturating_sub(open.count) || cost == 0 {
+            return Some(now);
+        }
+        Some(open.start.plus_nanos(self.span.nanos))
+    }
+
+    fn charge(&self, window: &mut Window, _now: Timestamp, at: Timestamp, cost: u64) -> Charge {
+        let mark = if self.span.rate.is_unlimited() {
+            Mark::Nothing
+        } else {
+            let before = *window;
+            *window = self.open(window, at);
+            window.count = window.count.saturating_add(cost);
+            Mark::Window(before)
+        };
+        Charge { at, cost, mark }
+    }
+
+    fn remaining(&self, window: &Window, now: Timestamp) -> u64 {
+        if self.span.rate.is_unlimited() {
+            return u64::MAX;
+        }
+        self.span.limit.saturating_sub(self.open(window, now).count)
+    }
+
+    fn idle_at(&self, window: &Window) -> Timestamp {
+        if self.span.rate.is_unlimited() || window.count == 0 {
+            return window.start;
+        }
+        window.start.plus_nanos(self.span.nanos)
+    }
+
+    /// Uncounts the hit in the window that it was counted in; a later window owes it nothing.
+    fn give_back(&self, window: &mut Window, _now: Timestamp, charge: &Charge, since: Since) {
+        let Mark::Window(before) = charge.mark else {
+            return;
+        };
+        let same_window =
+            charge.at >= window.start && charge.at < window.start.plus_nanos(self.span.nanos);
+        match since {
+            Since::Nothing => *window = before,
+            Since::Others if same_window => window.count = window.count.saturating_sub(charge.cost),
+            Since::Others => {}
+        }
+    }
+
+    /// Keeps what was counted in the window now open, and its start if its length stays.
+    fn adopt(&self, window: &mut Window, old: &Self, now: Timestamp) {
+        let open = old.open(window, now);
+        let keeps_start = self.span.nanos == old.span.nanos && self.align == old.align;
+        *window = match self.align {
+            _ if keeps_start => open,
+            Align::FirstHit => Window { start: now, ..open },
+            Align::Boundary(boundary) => Window {
+                start: self.span.start_of(now, boundary),
+                ..open
+            },
+        };
+    }
+
+    fn empty(&self, now: Timestamp) -> Window {
+        Window {
+            count: self.span.limit,
+            ..self.open(&Window::default(), now)
+        }
+    }
+}
+
+/// A count and a window length, shared by the three window algorithms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) rate: Rate,
+    pub(crate) limit: u64,
+    pub(crate) nanos: u64,
+}
+
+/// The longest window: so that two of them still fit a timestamp.
+const LONGEST_NANOS: u64 = u64::MAX / 2;
+
+impl Span {
+    /// A span whose burst is its count, as a window algorithm has it.
+    pub(crate) fn exactly(rate: Rate, algorithm: &'static str) -> Result<Self, LimitError> {
+        let span = Self::new(rate)?;
+        let count = rate.count();
+        if rate.finite().is_some() && rate.burst_size() != count {
+            return Err(LimitError::BurstIsNotCount { rate, algorithm });
+        }
+        Ok(span)
+    }
+
+    /// A span of any burst; zero limits to nothing over any window.
+    pub(crate) fn new(rate: Rate) -> Result<Self, LimitError> {
+        let period = rate.period().unwrap_or(Duration::from_secs(1));
+        let nanos = duration_nanos(period);
+        if nanos > LONGEST_NANOS {
+            return Err(LimitError::WindowOutOfRange { rate });
+        }
+        Ok(Self {
+            rate,
+            limit: rate.count(),
+            nanos,
+        })
+    }
+
+    /// The start of the window that holds `now`, for windows placed around `boundary`.
+    pub(crate) fn start_of(&self, now: Timestamp, boundary: Timestamp) -> Timestamp {
+        let phase = boundary.as_nanos() % self.nanos;
+        let since = now.as_nanos().saturating_sub(phase) % self.nanos;
+        if now.as_nanos() < phase {
+            // The window that began before the origin is cut off by it.
+            return Timestamp::ZERO;
+        }
+        Timestamp::from_nanos(now.as_nanos() - since)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_stand_around_any_boundary() {
+        let span = Span::new(Rate::per_second(1)).unwrap();
+        let at = Timestamp::from_millis;
+        for (now, boundary, start) in [
+            (1_500, 0, 1_000),
+            (1_500, 300, 1_300),
+            (1_200, 300, 300),
+            (1_300, 5_300, 1_300),
+            (200, 300, 0),
+        ] {
+            assert_eq!(span.start_of(at(now), at(boundary)), at(start));
+        }
+    }
+
+    #[test]
+    fn a_window_from_the_first_hit_starts_anew_after_it_ends() {
+        let limit = FixedWindow::new(Rate::per_second(2))
+            .unwrap()
+            .align(Align::FirstHit);
+        let mut window = Window::default();
+        let mut hit = |millis| {
+            limit
+                .decide(&mut window, Timestamp::from_millis(millis), 1)
+                .is_allowed()
+        };
+        assert!(hit(700));
+        assert!(hit(1_600));
+        assert!(!hit(1_699));
+        assert!(hit(1_700));
+        assert!(hit(1_800));
+        assert!(!hit(2_000));
+    }
+
+    #[test]
+    fn another_burst_is_refused_with_the_count() {
+        let error = FixedWindow::new(Rate::per_second(100).burst(50)).unwrap_err();
+        assert!(matches!(error, LimitError::BurstIsNotCount { .. }));
+    }
+}

@@ -1,0 +1,105 @@
+//! Leaky bucket as a meter: a level that leaks at the rate; what would overflow is refused.
+
+use crate::algorithm::{Charge, Mark, Since, sealed};
+use crate::exact::{Level, Units};
+use crate::{Algorithm, LimitError, Rate, Timestamp};
+
+/// A bucket that fills by each admitted cost and leaks at the rate; its capacity is the burst.
+///
+/// It admits the same sequences as a token bucket that starts full. Exact form of arithmetic.
+///
+/// ```
+/// use tollgate_core::{Algorithm, LeakyBucket, Rate, Timestamp};
+///
+/// // 10/s, capacity 20: ten at 0 s, ten at 0.5 s and ten at 1 s all pass.
+/// let limit = LeakyBucket::new(Rate::per_second(10).burst(20))?;
+/// let mut level = Default::default();
+/// for millis in [0, 500, 1000] {
+///     assert!(limit.decide(&mut level, Timestamp::from_millis(millis), 10).is_allowed());
+/// }
+/// assert_eq!(limit.level(&level, Timestamp::from_secs(1)), 20.0);
+/// assert!(!limit.decide(&mut level, Timestamp::from_secs(1), 1).is_allowed());
+/// # Ok::<(), tollgate_core::LimitError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeakyBucket {
+    units: Units,
+}
+
+impl LeakyBucket {
+    /// How full the bucket is at `now`, in tokens. For people to read; nothing decides by it.
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "for people to read, never for a decision"
+    )]
+    pub fn level(&self, level: &Level, now: Timestamp) -> f64 {
+        let (debt, price) = (self.units.debt_at(level, now), self.units.price);
+        (debt / price) as f64 + (debt % price) as f64 / price as f64
+    }
+}
+
+impl sealed::Sealed for LeakyBucket {}
+
+impl Algorithm for LeakyBucket {
+    type State = Level;
+
+    fn new(rate: Rate) -> Result<Self, LimitError> {
+        Ok(Self {
+            units: Units::new(rate)?,
+        })
+    }
+
+    fn rate(&self) -> Rate {
+        self.units.rate
+    }
+
+    fn earliest(&self, level: &Level, now: Timestamp, cost: u64) -> Option<Timestamp> {
+        if self.units.rate.is_zero() && cost > 0 {
+            return None;
+        }
+        self.units.earliest(level, now, cost)
+    }
+
+    fn charge(&self, level: &mut Level, now: Timestamp, at: Timestamp, cost: u64) -> Charge {
+        self.units.charge(level, now, cost);
+        let mark = Mark::Debt {
+            drain: self.units.drain,
+            price: self.units.price,
+        };
+        Charge { at, cost, mark }
+    }
+
+    fn remaining(&self, level: &Level, now: Timestamp) -> u64 {
+        if self.units.rate.is_zero() {
+            return 0;
+        }
+        self.units.remaining(level, now)
+    }
+
+    fn idle_at(&self, level: &Level) -> Timestamp {
+        self.units.idle_at(level)
+    }
+
+    /// Takes out again what has not leaked yet, while nothing was poured on top.
+    fn give_back(&self, level: &mut Level, now: Timestamp, charge: &Charge, since: Since) {
+        let unchanged = Mark::Debt {
+            drain: self.units.drain,
+            price: self.units.price,
+        };
+        if since == Since::Nothing && charge.mark == unchanged && !self.units.rate.is_unlimited() {
+            *level = self.units.settle(level, now);
+            let taken = self.units.units(charge.cost).unwrap_or(0);
+            level.debt = level.debt.saturating_sub(taken);
+        }
+    }
+
+    /// Keeps the level: what was poured in stays, in tokens.
+    fn adopt(&self, level: &mut Level, old: &Self, now: Timestamp) {
+        *level = old.units.settle(level, now);
+        level.debt = self.units.rescale_up(level.debt, &old.units);
+    }
+
+    fn empty(&self, now: Timestamp) -> Level {
+        self.units.empty(now)
+    }
+}

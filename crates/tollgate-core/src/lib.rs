@@ -1,0 +1,66 @@
+//! Exact rate-limit arithmetic as pure functions.
+//!
+//! Every limit is a function `(state, limit, now, cost) → (state', decision)`. Nothing here reads
+//! a clock, takes a lock, or depends on another crate; threads, key tables, Redis scripts and the
+//! simulator are places that keep the state, never other versions of the arithmetic.
+//!
+//! ```
+//! use core::time::Duration;
+//! use tollgate_core::{Algorithm, Rate, Timestamp, TokenBucket};
+//!
+//! // 10/s, burst 20: ten at 0 s, thirty at 1 s; ten of those wait and have all passed by 2 s.
+//! let limit = TokenBucket::new(Rate::per_second(10).burst(20))?;
+//! let mut bucket = Default::default();
+//! for _ in 0..10 {
+//!     assert!(limit.decide(&mut bucket, Timestamp::ZERO, 1).is_allowed());
+//! }
+//! let second = Timestamp::from_secs(1);
+//! let at_once = (0..30).filter(|_| limit.decide(&mut bucket, second, 1).is_allowed()).count();
+//! assert_eq!(at_once, 20);
+//! assert_eq!(limit.earliest(&bucket, second, 10), Some(Timestamp::from_secs(2)));
+//! # Ok::<(), tollgate_core::LimitError>(())
+//! ```
+//!
+//! | algorithm | what it holds | choose it when |
+//! |---|---|---|
+//! | [`Gcra`] | one 64-bit word | almost always: smooth, smallest, lock-free |
+//! | [`TokenBucket`] | exact debt, time, last act | reservations are cancelled out of order; rates are extreme |
+//! | [`LeakyBucket`] | exact level and time | the fill level itself is of interest |
+//! | [`FixedWindow`] | a count and a start | "n per calendar minute", and doubling at the edge is fine |
+//! | [`SlidingLog`] | every admitted hit | "never more than n in any window", exactly |
+//! | [`SlidingCounter`] | two counts | the same, nearly, in constant memory |
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod algorithm;
+mod decision;
+mod error;
+mod exact;
+mod rate;
+mod time;
+mod wide;
+
+mod fixed_window;
+mod gcra;
+mod leaky_bucket;
+mod sliding_counter;
+mod sliding_log;
+mod token_bucket;
+
+pub use algorithm::{Algorithm, Charge, Since};
+pub use decision::{Decision, Outcome};
+pub use error::LimitError;
+pub use exact::Level;
+pub use fixed_window::{Align, FixedWindow, Window};
+pub use gcra::{Gcra, Tat};
+pub use leaky_bucket::LeakyBucket;
+pub use rate::{Rate, RateParseError};
+pub use sliding_counter::{Counts, SlidingCounter};
+pub use sliding_log::{Log, SlidingLog};
+pub use time::Timestamp;
+pub use token_bucket::{Bucket, TokenBucket};

@@ -1,0 +1,262 @@
+//! `Rate`: so many per so long, with a burst. Parsing lives in `rate/parse.rs`.
+
+use core::fmt;
+use core::str::FromStr;
+use core::time::Duration;
+
+mod parse;
+
+pub use parse::RateParseError;
+
+/// A count per period with a burst: how much passes in the long run, and how much at once.
+///
+/// The burst is the count unless [`burst`](Self::burst) says otherwise, so `per_second(100)`
+/// admits up to 100 at once after a rest. Unlimited and zero are ordinary values.
+///
+/// ```
+/// use core::time::Duration;
+/// use tollgate_core::Rate;
+///
+/// let rate = Rate::per_second(100).burst(200);
+/// assert_eq!(rate.to_string(), "100/s burst 200");
+/// assert_eq!("100/s burst 200".parse(), Ok(rate));
+/// assert_eq!("10 per 250ms".parse(), Ok(Rate::new(10, Duration::from_millis(250))));
+/// assert_eq!("5/minute".parse(), Ok(Rate::per_minute(5)));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rate {
+    pace: Pace,
+    burst: u64,
+}
+
+/// How fast: apart from the burst, which `set_burst` changes alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Pace {
+    Unlimited,
+    Zero,
+    Finite { count: u64, period: Duration },
+}
+
+impl Rate {
+    /// `count` in each `period`, all of them at once if need be.
+    ///
+    /// A count of 0 is [`zero`](Self::zero). A positive count in no time is
+    /// [`unlimited`](Self::unlimited).
+    pub const fn new(count: u64, period: Duration) -> Self {
+        let pace = if count == 0 {
+            Pace::Zero
+        } else if period.is_zero() {
+            return Self::unlimited();
+        } else {
+            Pace::Finite { count, period }
+        };
+        Self { pace, burst: count }
+    }
+
+    /// `count` a second.
+    ///
+    /// ```
+    /// assert_eq!(tollgate_core::Rate::per_second(100).to_string(), "100/s");
+    /// ```
+    pub const fn per_second(count: u64) -> Self {
+        Self::new(count, Duration::from_secs(1))
+    }
+
+    /// `count` a minute.
+    pub const fn per_minute(count: u64) -> Self {
+        Self::new(count, Duration::from_secs(60))
+    }
+
+    /// `count` an hour.
+    pub const fn per_hour(count: u64) -> Self {
+        Self::new(count, Duration::from_secs(3_600))
+    }
+
+    /// `count` in 24 hours.
+    pub const fn per_day(count: u64) -> Self {
+        Self::new(count, Duration::from_secs(86_400))
+    }
+
+    /// One in each `interval`, one at a time: the form for pacing.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use tollgate_core::Rate;
+    ///
+    /// let pace = Rate::every(Duration::from_millis(100)).burst(3);
+    /// assert_eq!(pace.to_string(), "1 per 100ms burst 3");
+    /// ```
+    pub const fn every(interval: Duration) -> Self {
+        Self::new(1, interval)
+    }
+
+    /// No limit: admits any cost and charges nothing.
+    pub const fn unlimited() -> Self {
+        Self {
+            pace: Pace::Unlimited,
+            burst: u64::MAX,
+        }
+    }
+
+    /// Nothing passes. A token bucket with `zero().burst(n)` spends `n` stored tokens once.
+    pub const fn zero() -> Self {
+        Self {
+            pace: Pace::Zero,
+            burst: 0,
+        }
+    }
+
+    /// The same pace with another burst: how much may pass at once.
+    #[must_use]
+    pub const fn burst(self, burst: u64) -> Self {
+        Self {
+            pace: self.pace,
+            burst,
+        }
+    }
+
+    /// How many in each period: 0 for zero, the maximum for unlimited.
+    pub const fn count(&self) -> u64 {
+        match self.pace {
+            Pace::Unlimited => u64::MAX,
+            Pace::Zero => 0,
+            Pace::Finite { count, .. } => count,
+        }
+    }
+
+    /// How long a period lasts: `None` for zero and unlimited, which have none.
+    pub const fn period(&self) -> Option<Duration> {
+        match self.pace {
+            Pace::Unlimited | Pace::Zero => None,
+            Pace::Finite { period, .. } => Some(period),
+        }
+    }
+
+    /// How much may pass at once.
+    pub const fn burst_size(&self) -> u64 {
+        self.burst
+    }
+
+    /// Whether it limits nothing.
+    pub const fn is_unlimited(&self) -> bool {
+        matches!(self.pace, Pace::Unlimited)
+    }
+
+    /// Whether it refills nothing.
+    pub const fn is_zero(&self) -> bool {
+        matches!(self.pace, Pace::Zero)
+    }
+
+    /// Tokens a second, for display and plots: infinite when unlimited.
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "for people to read, never for a decision"
+    )]
+    pub fn as_per_second(&self) -> f64 {
+        match self.pace {
+            Pace::Unlimited => f64::INFINITY,
+            Pace::Zero => 0.0,
+            Pace::Finite { count, period } => count as f64 / period.as_secs_f64(),
+        }
+    }
+
+    /// Count and period in nanoseconds, for a pace that is neither zero nor unlimited.
+    pub(crate) const fn finite(&self) -> Option<(u64, u128)> {
+        match self.pace {
+            Pace::Unlimited | Pace::Zero => None,
+            Pace::Finite { count, period } => Some((count, period.as_nanos())),
+        }
+    }
+}
+
+impl FromStr for Rate {
+    type Err = RateParseError;
+
+    fn from_str(text: &str) -> Result<Self, RateParseError> {
+        parse::parse(text)
+    }
+}
+
+/// The shortest text that parses back to the same rate.
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let natural_burst = match self.pace {
+            Pace::Unlimited => {
+                f.write_str("unlimited")?;
+                u64::MAX
+            }
+            Pace::Zero => {
+                f.write_str("zero")?;
+                0
+            }
+            Pace::Finite { count, period } => {
+                write!(f, "{count}")?;
+                write_period(f, period.as_nanos())?;
+                count
+            }
+        };
+        if self.burst != natural_burst {
+            write!(f, " burst {}", self.burst)?;
+        }
+        Ok(())
+    }
+}
+
+/// Units from long to short, as they are printed and parsed.
+const UNITS: [(&str, u128); 7] = [
+    ("d", 86_400_000_000_000),
+    ("h", 3_600_000_000_000),
+    ("m", 60_000_000_000),
+    ("s", 1_000_000_000),
+    ("ms", 1_000_000),
+    ("us", 1_000),
+    ("ns", 1),
+];
+
+fn write_period(f: &mut fmt::Formatter<'_>, nanos: u128) -> fmt::Result {
+    for (unit, length) in UNITS {
+        if nanos == length {
+            return write!(f, "/{unit}");
+        }
+        if nanos.is_multiple_of(length) {
+            return write!(f, " per {}{unit}", nanos / length);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn display_round_trips() {
+        for text in [
+            "100/s",
+            "5/m",
+            "1/h",
+            "1000/d",
+            "1/ms",
+            "10 per 250ms",
+            "1 per 100ms burst 3",
+            "100/s burst 200",
+            "1 per 1500ms",
+            "7 per 2d",
+            "30/ns",
+            "unlimited",
+            "zero",
+            "zero burst 5",
+        ] {
+            let rate: Rate = text.parse().unwrap();
+            assert_eq!(rate.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn zero_count_and_zero_period_are_the_two_extremes() {
+        assert_eq!(Rate::per_second(0), Rate::zero());
+        assert_eq!(Rate::every(Duration::ZERO), Rate::unlimited());
+        assert_eq!(Rate::new(0, Duration::ZERO), Rate::zero());
+    }
+}

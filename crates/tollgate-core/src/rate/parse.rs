@@ -1,0 +1,392 @@
+//! Reads "100/s burst 200": a small scanner whose errors quote the text and point at the place.
+
+use alloc::borrow::ToOwned;
+use alloc::string::String;
+use core::fmt;
+use core::ops::Range;
+use core::time::Duration;
+
+use super::{Rate, UNITS};
+
+/// Why a text is not a rate, and where.
+///
+/// ```
+/// use tollgate_core::Rate;
+///
+/// let error = "100/fortnight".parse::<Rate>().unwrap_err();
+/// assert_eq!(
+///     error.to_string(),
+///     "invalid rate \"100/fortnight\": unknown unit \"fortnight\" at column 5; \
+///      use ns, us, ms, s, m (minute), h or d\n  100/fortnight\n      ^^^^^^^^^"
+/// );
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RateParseError {
+    text: String,
+    place: Range<usize>,
+    problem: Problem,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Problem {
+    Empty,
+    CountMissing,
+    CountTooLarge,
+    Fraction,
+    PeriodMissing,
+    PeriodZero,
+    PeriodTooLong,
+    UnitMissing,
+    UnitUnknown,
+    BurstMissing,
+    Trailing,
+}
+
+impl RateParseError {
+    /// The byte range of the text that is wrong; empty at a place where something is missing.
+    pub fn place(&self) -> Range<usize> {
+        self.place.clone()
+    }
+}
+
+impl fmt::Display for RateParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bad = &self.text[self.place.clone()];
+        let column = self.text[..self.place.start].chars().count() + 1;
+        write!(f, "invalid rate {:?}: ", self.text)?;
+        match self.problem {
+            Problem::Empty => f.write_str("it is empty; write a rate such as 100/s burst 200")?,
+            Problem::CountMissing => write!(
+                f,
+                "expected a count at column {column}; write a rate such as 100/s burst 200"
+            )?,
+            Problem::CountTooLarge => {
+                write!(f, "{bad} at column {column} is above {}", u64::MAX)?;
+            }
+            Problem::Fraction => write!(
+                f,
+                "counts are whole numbers, but column {column} has a fraction; \
+                 lengthen the period instead: 0.5/s is 1 per 2s"
+            )?,
+            Problem::PeriodMissing => write!(
+                f,
+                "expected \"/\" or \"per\" and a period at column {column}, as in 100/s or 10 per 250ms"
+            )?,
+            Problem::PeriodZero => write!(
+                f,
+                "the period at column {column} is zero; write unlimited if that is meant"
+            )?,
+            Problem::PeriodTooLong => {
+                write!(f, "the period at column {column} is above 10^15 s")?;
+            }
+            Problem::UnitMissing => write!(
+                f,
+                "expected a unit at column {column}: ns, us, ms, s, m (minute), h or d"
+            )?,
+            Problem::UnitUnknown => write!(
+                f,
+                "unknown unit {bad:?} at column {column}; use ns, us, ms, s, m (minute), h or d"
+            )?,
+            Problem::BurstMissing => write!(
+                f,
+                "expected a whole number after \"burst\" at column {column}"
+            )?,
+            Problem::Trailing => write!(
+                f,
+                "{bad:?} at column {column} is not understood; only \"burst N\" may follow"
+            )?,
+        }
+        let width = bad.chars().count().max(1);
+        let quoted = self.text.escape_debug();
+        if self.text.chars().all(|c| !c.is_control()) {
+            write!(f, "\n  {}\n  ", self.text)?;
+        } else {
+            // A control character would break the picture, so the text is shown without marks.
+            return write!(f, "\n  {quoted}");
+        }
+        for _ in 1..column {
+            f.write_str(" ")?;
+        }
+        for _ in 0..width {
+            f.write_str("^")?;
+        }
+        Ok(())
+    }
+}
+
+impl core::error::Error for RateParseError {}
+
+/// Longest period a rate may be written with: what the exact form takes.
+const LONGEST_PERIOD_NANOS: u128 = 1_000_000_000_000_000 * 1_000_000_000;
+
+pub(super) fn parse(text: &str) -> Result<Rate, RateParseError> {
+    let mut scan = Scanner { text, at: 0 };
+    scan.skip_space();
+    let rate = if scan.done() {
+        return Err(scan.error(text.len()..text.len(), Problem::Empty));
+    } else if scan.word("unlimited") {
+        Rate::unlimited()
+    } else if scan.word("zero") {
+        Rate::zero()
+    } else {
+        let count = scan.number(Problem::CountMissing)?;
+        scan.skip_space();
+        if !(scan.symbol('/') || scan.word("per")) {
+            return Err(scan.error_here(Problem::PeriodMissing));
+        }
+        Rate::new(count, scan.period()?)
+    };
+    scan.skip_space();
+    let rate = if scan.word("burst") {
+        scan.skip_space();
+        rate.burst(scan.number(Problem::BurstMissing)?)
+    } else {
+        rate
+    };
+    scan.skip_space();
+    if !scan.done() {
+        return Err(scan.error(scan.at..text.trim_end().len(), Problem::Trailing));
+    }
+    Ok(rate)
+}
+
+struct Scanner<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+impl<'a> Scanner<'a> {
+    fn rest(&self) -> &'a str {
+        &self.text[self.at..]
+    }
+
+    fn done(&self) -> bool {
+        self.rest().is_empty()
+    }
+
+    fn skip_space(&mut self) {
+        self.at = self.text.len() - self.rest().trim_start().len();
+    }
+
+    /// Takes the characters that fit and returns them with their place.
+    fn take_while(&mut self, fits: impl Fn(char) -> bool) -> (&'a str, Range<usize>) {
+        let rest = self.rest();
+        let length = rest.find(|c| !fits(c)).unwrap_or(rest.len());
+        let place = self.at..self.at + length;
+        self.at = place.end;
+        (&rest[..length], place)
+    }
+
+    fn symbol(&mut self, symbol: char) -> bool {
+        let found = self.rest().starts_with(symbol);
+        if found {
+            self.at += symbol.len_utf8();
+        }
+        found
+    }
+
+    /// Takes `word` if it stands here whole, in any case.
+    fn word(&mut self, word: &str) -> bool {
+        let before = self.at;
+        let (found, _) = self.take_while(char::is_alphabetic);
+        let matches = found.eq_ignore_ascii_case(word);
+        if !matches {
+            self.at = before;
+        }
+        matches
+    }
+
+    /// A whole number; underscores may group its digits.
+    fn number(&mut self, missing: Problem) -> Result<u64, RateParseError> {
+        let (digits, place) = self.take_while(|c| c.is_ascii_digit() || c == '_');
+        let mut value = Some(0u64);
+        let mut any = false;
+        for digit in digits.bytes().filter(u8::is_ascii_digit) {
+            any = true;
+            value = value
+                .and_then(|v| v.checked_mul(10))
+                .and_then(|v| v.checked_add(u64::from(digit - b'0')));
+        }
+        if !any {
+            self.at = place.start;
+            return Err(self.error_here(missing));
+        }
+        if self.rest().starts_with('.') {
+            let (_, fraction) = self.take_while(|c| c == '.' || c.is_ascii_digit());
+            return Err(self.error(place.start..fraction.end, Problem::Fraction));
+        }
+        value.ok_or_else(|| self.error(place, Problem::CountTooLarge))
+    }
+
+    /// A unit, or a whole number of a unit: `s`, `minute`, `250ms`, `2 hours`.
+    fn period(&mut self) -> Result<Duration, RateParseError> {
+        self.skip_space();
+        let start = self.at;
+        let many = if self.rest().starts_with(|c: char| c.is_ascii_digit()) {
+            self.number(Problem::UnitMissing)?
+        } else {
+            1
+        };
+        self.skip_space();
+        let (unit, place) = self.take_while(|c| c.is_alphabetic());
+        if unit.is_empty() {
+            return Err(self.error_here(Problem::UnitMissing));
+        }
+        let Some(length) = unit_nanos(unit) else {
+            return Err(self.error(place, Problem::UnitUnknown));
+        };
+        if many == 0 {
+            return Err(self.error(start..place.end, Problem::PeriodZero));
+        }
+        let nanos = u128::from(many) * length;
+        if nanos > LONGEST_PERIOD_NANOS {
+            return Err(self.error(start..place.end, Problem::PeriodTooLong));
+        }
+        // 10^15 s is far inside what a Duration holds, so neither part can overflow.
+        let whole = u64::try_from(nanos / 1_000_000_000).unwrap_or(u64::MAX);
+        let rest = u32::try_from(nanos % 1_000_000_000).unwrap_or(0);
+        Ok(Duration::new(whole, rest))
+    }
+
+    /// An error about the word that stands here, or about the end.
+    fn error_here(&self, problem: Problem) -> RateParseError {
+        let rest = self.rest();
+        let length = rest.find(char::is_whitespace).unwrap_or(rest.len());
+        self.error(self.at..self.at + length, problem)
+    }
+
+    fn error(&self, place: Range<usize>, problem: Problem) -> RateParseError {
+        RateParseError {
+            text: self.text.to_owned(),
+            place,
+            problem,
+        }
+    }
+}
+
+fn unit_nanos(name: &str) -> Option<u128> {
+    const LONG: [(&str, &str); 17] = [
+        ("day", "d"),
+        ("days", "d"),
+        ("hour", "h"),
+        ("hours", "h"),
+        ("minute", "m"),
+        ("minutes", "m"),
+        ("min", "m"),
+        ("mins", "m"),
+        ("second", "s"),
+        ("seconds", "s"),
+        ("sec", "s"),
+        ("secs", "s"),
+        ("millis", "ms"),
+        ("µs", "us"),
+        ("μs", "us"),
+        ("micros", "us"),
+        ("nanos", "ns"),
+    ];
+    let lookup = |short: &str| UNITS.iter().find(|(unit, _)| *unit == short).map(|u| u.1);
+    let lower = name.to_lowercase();
+    lookup(&lower).or_else(|| {
+        let (_, short) = LONG.iter().find(|(long, _)| *long == lower)?;
+        lookup(short)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn reads_every_spelling() {
+        for (text, expect) in [
+            ("100/s", Rate::per_second(100)),
+            (" 100 / second ", Rate::per_second(100)),
+            ("5/minute", Rate::per_minute(5)),
+            ("1_000 per hour", Rate::per_hour(1000)),
+            ("3/DAY", Rate::per_day(3)),
+            ("10 per 250ms", Rate::new(10, Duration::from_millis(250))),
+            ("10/2 hours", Rate::new(10, Duration::from_secs(7200))),
+            ("7/µs", Rate::new(7, Duration::from_micros(1))),
+            ("100/s burst 200", Rate::per_second(100).burst(200)),
+            ("100/s BURST 0", Rate::per_second(100).burst(0)),
+            ("Unlimited", Rate::unlimited()),
+            ("0/s", Rate::zero()),
+            ("zero burst 9", Rate::zero().burst(9)),
+        ] {
+            assert_eq!(text.parse(), Ok(expect), "{text}");
+        }
+    }
+
+    #[test]
+    fn points_at_what_is_wrong() {
+        for (text, message, marks) in [
+            ("", "it is empty; write a rate such as 100/s burst 200", "^"),
+            (
+                "/s",
+                "expected a count at column 1; write a rate such as 100/s burst 200",
+                "^^",
+            ),
+            (
+                "fast",
+                "expected a count at column 1; write a rate such as 100/s burst 200",
+                "^^^^",
+            ),
+            (
+                "99999999999999999999/s",
+                "99999999999999999999 at column 1 is above 18446744073709551615",
+                "^^^^^^^^^^^^^^^^^^^^",
+            ),
+            (
+                "0.5/s",
+                "counts are whole numbers, but column 1 has a fraction; lengthen the period instead: 0.5/s is 1 per 2s",
+                "^^^",
+            ),
+            (
+                "100",
+                "expected \"/\" or \"per\" and a period at column 4, as in 100/s or 10 per 250ms",
+                "   ^",
+            ),
+            (
+                "100/",
+                "expected a unit at column 5: ns, us, ms, s, m (minute), h or d",
+                "    ^",
+            ),
+            (
+                "5/0s",
+                "the period at column 3 is zero; write unlimited if that is meant",
+                "  ^^",
+            ),
+            (
+                "5 per 99999999999999d",
+                "the period at column 7 is above 10^15 s",
+                "      ^^^^^^^^^^^^^^^",
+            ),
+            (
+                "100/s burst",
+                "expected a whole number after \"burst\" at column 12",
+                "           ^",
+            ),
+            (
+                "100/s burst lots",
+                "expected a whole number after \"burst\" at column 13",
+                "            ^^^^",
+            ),
+            (
+                "100/s or so",
+                "\"or so\" at column 7 is not understood; only \"burst N\" may follow",
+                "      ^^^^^",
+            ),
+        ] {
+            let error = text.parse::<Rate>().unwrap_err().to_string();
+            let expect = alloc::format!("invalid rate {text:?}: {message}\n  {text}\n  {marks}");
+            assert_eq!(error, expect);
+        }
+    }
+
+    #[test]
+    fn control_characters_are_shown_escaped() {
+        let error = "5/s\nburst".parse::<Rate>().unwrap_err().to_string();
+        assert!(error.ends_with("\n  5/s\\nburst"), "{error}");
+    }
+}

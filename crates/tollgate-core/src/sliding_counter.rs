@@ -1,0 +1,311 @@
+//! Sliding counter: two counts stand for a sliding window, the older one weighted by its overlap.
+
+use crate::algorithm::{Charge, Mark, Since, sealed};
+use crate::fixed_window::Span;
+use crate::{Algorithm, LimitError, Rate, Timestamp};
+
+/// About `count` in any trailing window, in constant memory.
+///
+/// The estimate is `previous · (share of the previous window still in view) + current`; a request
+/// passes iff `floor(estimate) + cost ≤ count`. Because the previous hits are assumed to be spread
+/// evenly, a trailing window may in truth hold up to twice the count: everything at the end of one
+/// window, then one more each time the estimate lets go of one. `retry_after` is exact.
+///
+/// A burst of up to 1.5 × the count is lent after a quiet window and shrinks to the count as the
+/// previous window fills, so `n` windows in a row still admit at most `n` counts and one loan.
+///
+/// ```
+/// use tollgate_core::{Algorithm, Rate, SlidingCounter, Timestamp};
+///
+/// let limit = SlidingCounter::new(Rate::per_second(100))?;
+/// let mut counts = Default::default();
+/// let at = Timestamp::from_millis;
+/// assert!(limit.decide(&mut counts, at(900), 100).is_allowed());
+/// // Half of the previous window is still in view, so half of its hits count.
+/// assert!(limit.decide(&mut counts, at(1500), 50).is_allowed());
+/// assert!(!limit.decide(&mut counts, at(1500), 1).is_allowed());
+/// # Ok::<(), tollgate_core::LimitError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlidingCounter {
+    span: Span,
+    burst: u64,
+}
+
+/// The state of a [`SlidingCounter`]: the count of the window that began at `start`, and of the
+/// one before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    start: Timestamp,
+    previous: u64,
+    current: u64,
+}
+
+impl Counts {
+    /// When the current window began.
+    pub const fn start(&self) -> Timestamp {
+        self.start
+    }
+
+    /// What passed in the window before the current one.
+    pub const fn previous(&self) -> u64 {
+        self.previous
+    }
+
+    /// What passed in the current window.
+    pub const fn current(&self) -> u64 {
+        self.current
+    }
+}
+
+/// The largest burst that a sliding counter of this count takes: 1.5 ×.
+pub(crate) const fn largest_burst(count: u64) -> u64 {
+    count.saturating_add(count / 2)
+}
+
+impl SlidingCounter {
+    /// The counts as of `now`: at most two steps however long the rest was. A time before the
+    /// state's window counts as that window's start.
+    pub fn rolled(&self, counts: &Counts, now: Timestamp) -> Counts {
+        let start = self.span.start_of(now, Timestamp::ZERO);
+        if start <= counts.start {
+            return *counts;
+        }
+        let next = counts.start.plus_nanos(self.span.nanos);
+        Counts {
+            start,
+            previous: if start == next { counts.current } else { 0 },
+            current: 0,
+        }
+    }
+
+    /// How much of the previous window is still in view at `now`, in nanoseconds.
+    fn in_view(&self, counts: &Counts, now: Timestamp) -> u64 {
+        self.span
+            .nanos
+            .saturating_sub(now.nanos_since(counts.start))
+    }
+
+    /// `floor(estimate)` for counts already rolled to `now`.
+    fn estimate(&self, counts: &Counts, now: Timestamp) -> u64 {
+        let seen = u128::from(counts.previous) * u128::from(self.in_view(counts, now));
+        let weighted = seen / u128::from(self.span.nanos);
+        u64::try_from(weighted)
+            .unwrap_or(u64::MAX)
+            .saturating_add(counts.current)
+    }
+
+    /// What a window may hold after one that held `previous`: the burst after a quiet window, the
+    /// count after a full one.
+    fn allowance(&self, previous: u64) -> u64 {
+        let count = self.span.limit;
+        if self.burst == count || previous >= count {
+            return count;
+        }
+        let lent = u128::from(self.burst - count) * u128::from(count - previous);
+        count + u64::try_from(lent / u128::from(count)).unwrap_or(0)
+    }
+
+    /// The first time within the window of these rolled counts, from `now` on, at which the cost
+    /// passes.
+    fn earliest_within(&self, counts: &Counts, now: Timestamp, cost: u64) -> Option<Timestamp> {
+        let held = counts.current.checked_add(cost)?;
+        let room = self.allowance(counts.previous).checked_sub(held)?;
+        let ends = counts.start.plus_nanos(self.span.nanos);
+        if counts.previous == 0 {
+            return Some(now);
+        }
+        // floor(previous · view / window) ≤ room  ⟺  previous · view < (room + 1) · window.
+        let bound = (u128::from(room) + 1) * u128::from(self.span.nanos) - 1;
+        let view = u64::try_from(bound / u128::from(counts.previous)).unwrap_or(u64::MAX);
+        let view = view.min(self.in_view(counts, now));
+        let at = Timestamp::from_nanos(ends.as_nanos() - view).max(now);
+        (at < ends).then_some(at)
+    }
+}
+
+impl sealed::Sealed for SlidingCounter {}
+
+impl Algorithm for SlidingCounter {
+    type State = Counts;
+
+    fn new(rate: Rate) -> Result<Self, LimitError> {
+        let span = Span::new(rate)?;
+        let burst = rate.burst_size();
+        if rate.finite().is_some() && !(span.limit..=largest_burst(span.limit)).contains(&burst) {
+            return Err(LimitError::BurstBeyondCounter { rate });
+        }
+        let burst = if rate.is_zero() { 0 } else { burst };
+        Ok(Self { span, burst })
+    }
+
+    fn rate(&self) -> Rate {
+        self.span.rate
+    }
+
+    fn earliest(&self, counts: &Counts, now: Timestamp, cost: u64) -> Option<Timestamp> {
+        if self.span.rate.is_unlimited() || cost == 0 {
+            return Some(now);
+        }
+        if cost > self.burst {
+            return None;
+        }
+        let here = self.rolled(counts, now);
+        let from = now.max(here.start);
+        if let Some(at) = self.earliest_within(&here, from, cost) {
+            // A time before the state's window is judged as its start, and may pass.
+            return Some(if at == from { now } else { at });
+        }
+        let next_start = here.start.plus_nanos(self.span.nanos);
+        let next = self.rolled(&here, next_start);
+        if let Some(at) = self.earliest_within(&next, next_start, cost) {
+            return Some(at);
+        }
+        // Two windows on nothing is remembered, and the cost is within the burst.
+        Some(next_start.plus_nanos(self.span.nanos))
+    }
+
+    fn charge(&self, counts: &mut Counts, _now: Timestamp, at: Timestamp, cost: u64) -> Charge {
+        let mark = if self.span.rate.is_unlimited() {
+            Mark::Nothing
+        } else {
+            let before = *counts;
+            *counts = self.rolled(counts, at);
+            counts.current = counts.current.saturating_add(cost);
+            Mark::Counts(before)
+        };
+        Charge { at, cost, mark }
+    }
+
+    fn remaining(&self, counts: &Counts, now: Timestamp) -> u64 {
+        if self.span.rate.is_unlimited() {
+            return u64::MAX;
+        }
+        if self.burst == 0 {
+            return 0;
+        }
+        let here = self.rolled(counts, now);
+        self.allowance(here.previous)
+            .saturating_sub(self.estimate(&here, now))
+    }
+
+    fn idle_at(&self, counts: &Counts) -> Timestamp {
+        let windows = match (counts.previous, counts.current) {
+            _ if self.span.rate.is_unlimited() => 0,
+            (0, 0) => 0,
+            (_, 0) => 1,
+            _ => 2,
+        };
+        counts.start.plus_nanos(self.span.nanos * windows)
+    }
+
+    /// Uncounts the hit in the window that it was counted in, current or previous.
+    fn give_back(&self, counts: &mut Counts, _now: Timestamp, charge: &Charge, since: Since) {
+        let Mark::Counts(before) = charge.mark else {
+            return;
+        };
+        if since == Since::Nothing {
+            *counts = before;
+            return;
+        }
+        let charged_in = self.span.start_of(charge.at, Timestamp::ZERO);
+        let next = charged_in.plus_nanos(self.span.nanos);
+        if counts.start <= charged_in {
+            counts.current = counts.current.saturating_sub(charge.cost);
+        } else if counts.start == next {
+            counts.previous = counts.previous.saturating_sub(charge.cost);
+        }
+    }
+
+    /// Keeps the counts if the window's length stays, else the estimate as of now.
+    fn adopt(&self, counts: &mut Counts, old: &Self, now: Timestamp) {
+        let here = old.rolled(counts, now);
+        *counts = if self.span.nanos == old.span.nanos {
+            here
+        } else {
+            Counts {
+                start: self.span.start_of(now, Timestamp::ZERO),
+                previous: 0,
+                current: old.estimate(&here, now),
+            }
+        };
+    }
+
+    fn empty(&self, now: Timestamp) -> Counts {
+        Counts {
+            start: self.span.start_of(now, Timestamp::ZERO),
+            previous: 0,
+            current: if self.span.rate.is_unlimited() {
+                0
+            } else {
+                self.burst
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    /// The true bound: 100 at the end of one window, then one more for each hundredth of the
+    /// window that the estimate lets go of, while all of the first 100 are still in view.
+    #[test]
+    fn a_trailing_window_can_hold_twice_the_count() {
+        let limit = SlidingCounter::new(Rate::per_second(100)).unwrap();
+        let mut counts = Counts::default();
+        let last_nano = Timestamp::from_nanos(999_999_999);
+        assert!(limit.decide(&mut counts, last_nano, 100).is_allowed());
+        let mut in_one_window = 100;
+        for hundredth in 1..100 {
+            // One nanosecond past each hundredth, floor(estimate) has dropped by one.
+            let now = Timestamp::from_millis(1_000 + 10 * hundredth).plus_nanos(1);
+            assert!(now.nanos_since(last_nano) < 1_000_000_000);
+            if hundredth == 1 {
+                let at = Timestamp::from_secs(1).plus_nanos(1);
+                assert!(limit.decide(&mut counts, at, 1).is_allowed());
+                in_one_window += 1;
+            }
+            assert!(limit.decide(&mut counts, now, 1).is_allowed());
+            in_one_window += 1;
+            if hundredth == 98 {
+                assert_eq!(in_one_window, 199);
+            }
+        }
+        assert_eq!(in_one_window, 200);
+        assert_eq!(
+            limit.remaining(&counts, Timestamp::from_nanos(1_999_999_998)),
+            0
+        );
+    }
+
+    #[test]
+    fn rolling_after_any_rest_forgets_in_one_step() {
+        let limit = SlidingCounter::new(Rate::per_second(10)).unwrap();
+        let mut counts = Counts::default();
+        limit.decide(&mut counts, Timestamp::ZERO, 10);
+        let much_later = Timestamp::from_secs(9_000_000_000);
+        assert_eq!(limit.remaining(&counts, much_later), 10);
+    }
+
+    #[test]
+    fn a_burst_is_lent_once_and_the_count_holds_in_the_long_run() {
+        let limit = SlidingCounter::new(Rate::per_second(100).burst(150)).unwrap();
+        let mut counts = Counts::default();
+        let at = Timestamp::from_millis;
+        assert!(limit.decide(&mut counts, at(500), 150).is_allowed());
+        let mut passed = 150;
+        for millis in 500..10_000 {
+            passed += u64::from(limit.decide(&mut counts, at(millis), 1).is_allowed());
+        }
+        assert!((900..=1050).contains(&passed), "{passed}");
+    }
+
+    #[test]
+    fn the_error_says_why_not_more() {
+        let error = SlidingCounter::new(Rate::per_second(100).burst(151)).unwrap_err();
+        assert!(error.to_string().contains("up to 1.5 x of it, 150"));
+        assert!(SlidingCounter::new(Rate::per_second(100).burst(99)).is_err());
+    }
+}
