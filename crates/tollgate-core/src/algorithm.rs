@@ -34,6 +34,10 @@ pub trait Algorithm: sealed::Sealed + Copy + Debug {
     /// What is kept between calls. The default is "never seen".
     type State: Clone + Debug + Default + PartialEq;
 
+    /// Whether a charge ahead of time is kept as debt, which holds back everyone after it by
+    /// itself; if not, it is a hit at its act time, and the holder lets nobody pass before it.
+    const BY_DEBT: bool;
+
     /// Compiles a rate, or says why it can't be represented and what can.
     ///
     /// # Errors

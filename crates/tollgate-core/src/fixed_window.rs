@@ -86,6 +86,7 @@ impl sealed::Sealed for FixedWindow {}
 
 impl Algorithm for FixedWindow {
     type State = Window;
+    const BY_DEBT: bool = false;
 
     fn new(rate: Rate) -> Result<Self, LimitError> {
         Ok(Self {

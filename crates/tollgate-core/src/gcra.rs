@@ -35,10 +35,27 @@ const LONGEST_CAPACITY: u64 = (2 * 365 * 86_400 * 1_000_000_000) << SHIFT;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gcra {
     rate: Rate,
+    pace: Pace,
+}
+
+/// A [`Gcra`] without its rate: the two words that decide, for holders that keep them in atomics.
+///
+/// ```
+/// use tollgate_core::{Algorithm, Gcra, Rate, Tat, Timestamp};
+///
+/// let pace = Gcra::new(Rate::per_second(10).burst(2))?.pace();
+/// let (after, wait) = pace.plan(Tat::default(), Timestamp::ZERO, 2).expect("within the burst");
+/// assert_eq!(wait, 0);
+/// assert_eq!(after.time(), Timestamp::from_millis(200));
+/// assert_eq!(pace.plan(after, Timestamp::ZERO, 3), None);
+/// # Ok::<(), tollgate_core::LimitError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
     /// Word units between two tokens: 0 when unlimited, the maximum when nothing refills.
-    interval: u64,
+    pub interval: u64,
     /// How far the TAT may lie ahead of now after a request passed: burst × interval.
-    capacity: u64,
+    pub capacity: u64,
 }
 
 /// The state of a [`Gcra`]: one word. The default is "never seen".
@@ -70,6 +87,29 @@ fn word(time: Timestamp) -> u64 {
 }
 
 impl Gcra {
+    /// The two words that decide.
+    pub const fn pace(&self) -> Pace {
+        self.pace
+    }
+
+    /// The interval between two tokens as it is after rounding up, in 1/64 ns.
+    pub const fn interval_units(&self) -> u64 {
+        self.pace.interval
+    }
+}
+
+impl Pace {
+    /// Admits any cost and charges nothing.
+    pub const UNLIMITED: Self = Self {
+        interval: 0,
+        capacity: u64::MAX,
+    };
+    /// Admits nothing.
+    pub const ZERO: Self = Self {
+        interval: u64::MAX,
+        capacity: 0,
+    };
+
     /// Where the TAT stands after this cost and how many word units the request has to wait;
     /// `None` if it can never pass.
     ///
@@ -85,34 +125,15 @@ impl Gcra {
         Some((Tat(after), (after - now).saturating_sub(self.capacity)))
     }
 
-    /// The parts that a holder keeps in atomics: interval and capacity, in word units.
-    pub const fn to_words(&self) -> [u64; 2] {
-        [self.interval, self.capacity]
-    }
-
-    /// The limit from parts that [`to_words`](Self::to_words) gave, with the rate they came from.
-    pub const fn from_words(rate: Rate, [interval, capacity]: [u64; 2]) -> Self {
-        Self {
-            rate,
-            interval,
-            capacity,
-        }
-    }
-
     /// The whole nanoseconds that a wait in word units takes.
     #[inline]
     pub const fn wait_nanos(wait: u64) -> u64 {
         wait.div_ceil(1 << SHIFT)
     }
 
-    /// The interval between two tokens as it is after rounding, in 1/64 ns.
-    pub const fn interval_units(&self) -> u64 {
-        self.interval
-    }
-
     /// What may still pass at `now`, as a count.
     #[inline]
-    pub fn left(&self, tat: Tat, now: Timestamp) -> u64 {
+    pub fn remaining(&self, tat: Tat, now: Timestamp) -> u64 {
         if self.interval == 0 {
             return u64::MAX;
         }
@@ -120,7 +141,23 @@ impl Gcra {
         self.capacity.saturating_sub(ahead) / self.interval
     }
 
-    /// The TAT after giving back a charge that ended at `after`, if nothing was built on it.
+    /// Tokens there at `now`, negative in debt. For people to read; nothing decides by it.
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "for people to read, never for a decision"
+    )]
+    pub fn tokens(&self, tat: Tat, now: Timestamp) -> f64 {
+        match *self {
+            Self::UNLIMITED => f64::INFINITY,
+            Self::ZERO => 0.0,
+            Self { interval, capacity } => {
+                let ahead = tat.0.saturating_sub(word(now));
+                (capacity as f64 - ahead as f64) / interval as f64
+            }
+        }
+    }
+
+    /// The TAT after giving back a charge, if nothing was built on it.
     #[inline]
     pub fn returned(tat: Tat, now: Timestamp, charge: &Charge) -> Option<Tat> {
         let Mark::Tat { after, price } = charge.mark else {
@@ -147,15 +184,15 @@ impl Gcra {
         Charge { at, cost, mark }
     }
 
-    /// The TAT that stands for the same number of spent tokens under this limit.
+    /// The TAT that stands for the same number of spent tokens under this pace.
     ///
-    /// Between two paces the tokens spent stay spent. From zero or unlimited, which have no
+    /// Between two real paces the tokens spent stay spent. From zero or unlimited, which have no
     /// interval to count by, the time left stays, up to an empty bucket.
     pub fn carried_over(&self, tat: Tat, old: &Self, now: Timestamp) -> Tat {
         let now = word(now);
         let ahead = tat.0.saturating_sub(now);
-        let paced = |limit: &Self| limit.rate.finite().is_some();
-        let ahead = match (paced(old), paced(self)) {
+        let real = |pace: &Self| *pace != Self::UNLIMITED && *pace != Self::ZERO;
+        let ahead = match (real(old), real(self)) {
             (true, true) => {
                 let spent = u128::from(ahead) * u128::from(self.interval);
                 u64::try_from(spent.div_ceil(u128::from(old.interval))).unwrap_or(u64::MAX)
@@ -165,22 +202,33 @@ impl Gcra {
         };
         Tat(now.saturating_add(ahead))
     }
+
+    /// The TAT of a limit that has nothing to give at `now`.
+    pub fn empty(&self, now: Timestamp) -> Tat {
+        let ahead = if self.interval == 0 { 0 } else { self.capacity };
+        Tat(word(now).saturating_add(ahead))
+    }
 }
 
 impl sealed::Sealed for Gcra {}
 
 impl Algorithm for Gcra {
     type State = Tat;
+    const BY_DEBT: bool = true;
 
     fn new(rate: Rate) -> Result<Self, LimitError> {
         check_range(rate)?;
+        let made = |interval, capacity| Self {
+            rate,
+            pace: Pace { interval, capacity },
+        };
         let Some((count, period)) = rate.finite() else {
-            let [interval, capacity] = if rate.is_unlimited() {
-                [0, u64::MAX]
+            let pace = if rate.is_unlimited() {
+                Pace::UNLIMITED
             } else {
-                [u64::MAX, 0]
+                Pace::ZERO
             };
-            return Ok(Self::from_words(rate, [interval, capacity]));
+            return Ok(made(pace.interval, pace.capacity));
         };
         // The slowest pace is 10^24 ns a token, so the shift can't overflow 128 bits.
         let interval = (period << SHIFT).div_ceil(u128::from(count));
@@ -188,10 +236,7 @@ impl Algorithm for Gcra {
         match interval.checked_mul(burst.max(1)) {
             Some(long) if long <= u128::from(LONGEST_CAPACITY) => {
                 let fit = |units: u128| u64::try_from(units).unwrap_or(u64::MAX);
-                Ok(Self::from_words(
-                    rate,
-                    [fit(interval), fit(interval * burst)],
-                ))
+                Ok(made(fit(interval), fit(interval * burst)))
             }
             _ => Err(LimitError::TooLongForOneWord {
                 rate,
@@ -207,27 +252,27 @@ impl Algorithm for Gcra {
 
     #[inline]
     fn earliest(&self, tat: &Tat, now: Timestamp, cost: u64) -> Option<Timestamp> {
-        let (_, wait) = self.plan(*tat, now, cost)?;
-        Some(now.plus_nanos(Self::wait_nanos(wait)))
+        let (_, wait) = self.pace.plan(*tat, now, cost)?;
+        Some(now.plus_nanos(Pace::wait_nanos(wait)))
     }
 
     fn charge(&self, tat: &mut Tat, now: Timestamp, at: Timestamp, cost: u64) -> Charge {
-        if let Some((after, _)) = self.plan(*tat, now, cost)
+        if let Some((after, _)) = self.pace.plan(*tat, now, cost)
             && cost > 0
         {
             *tat = after;
         }
-        self.receipt(*tat, at, cost)
+        self.pace.receipt(*tat, at, cost)
     }
 
     #[inline]
     fn remaining(&self, tat: &Tat, now: Timestamp) -> u64 {
-        self.left(*tat, now)
+        self.pace.remaining(*tat, now)
     }
 
     #[inline]
     fn idle_at(&self, tat: &Tat) -> Timestamp {
-        if self.interval == 0 {
+        if self.pace.interval == 0 {
             return Timestamp::ZERO;
         }
         tat.time()
@@ -235,16 +280,16 @@ impl Algorithm for Gcra {
 
     fn give_back(&self, tat: &mut Tat, now: Timestamp, charge: &Charge, _since: Since) {
         // The word itself shows whether anything was built on the charge.
-        if let Some(returned) = Self::returned(*tat, now, charge) {
+        if let Some(returned) = Pace::returned(*tat, now, charge) {
             *tat = returned;
         }
     }
 
     fn adopt(&self, tat: &mut Tat, old: &Self, now: Timestamp) {
-        *tat = self.carried_over(*tat, old, now);
+        *tat = self.pace.carried_over(*tat, &old.pace, now);
     }
 
     fn empty(&self, now: Timestamp) -> Tat {
-        Tat(word(now).saturating_add(if self.interval == 0 { 0 } else { self.capacity }))
+        self.pace.empty(now)
     }
 }

@@ -42,6 +42,7 @@ impl sealed::Sealed for LeakyBucket {}
 
 impl Algorithm for LeakyBucket {
     type State = Level;
+    const BY_DEBT: bool = true;
 
     fn new(rate: Rate) -> Result<Self, LimitError> {
         Ok(Self {

@@ -57,7 +57,7 @@ pub use decision::{Decision, Outcome};
 pub use error::LimitError;
 pub use exact::Level;
 pub use fixed_window::{Align, FixedWindow, Window};
-pub use gcra::{Gcra, Tat};
+pub use gcra::{Gcra, Pace, Tat};
 pub use leaky_bucket::LeakyBucket;
 pub use rate::{Rate, RateParseError};
 pub use sliding_counter::{Counts, SlidingCounter};

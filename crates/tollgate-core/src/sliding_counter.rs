@@ -128,6 +128,7 @@ impl sealed::Sealed for SlidingCounter {}
 
 impl Algorithm for SlidingCounter {
     type State = Counts;
+    const BY_DEBT: bool = false;
 
     fn new(rate: Rate) -> Result<Self, LimitError> {
         let span = Span::new(rate)?;

@@ -68,6 +68,7 @@ impl sealed::Sealed for SlidingLog {}
 
 impl Algorithm for SlidingLog {
     type State = Log;
+    const BY_DEBT: bool = false;
 
     fn new(rate: Rate) -> Result<Self, LimitError> {
         Ok(Self {

@@ -58,6 +58,7 @@ impl sealed::Sealed for TokenBucket {}
 
 impl Algorithm for TokenBucket {
     type State = Bucket;
+    const BY_DEBT: bool = true;
 
     fn new(rate: Rate) -> Result<Self, LimitError> {
         Ok(Self {
