@@ -1,0 +1,214 @@
+//! Waiting: a reservation and one timer, so first come is first served and nobody is woken twice.
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tollgate_core::Timestamp;
+
+use crate::clock::{Clock, Monotonic};
+use crate::{Limiter, Refused, Reservation};
+
+#[cfg(feature = "tokio")]
+mod future;
+mod jitter;
+
+#[cfg(feature = "tokio")]
+pub use future::Acquiring;
+
+/// A request to wait for tokens: await it, or call [`wait_blocking`](Self::wait_blocking).
+///
+/// The tokens are reserved when the wait starts, so waiters pass in the order in which they came,
+/// a late wake-up loses no rate, and a deadline that can't be met fails at once. Dropping the
+/// future gives the slot back. The result is how long it took.
+///
+/// An awaited wait ends on tokio's timer, which ticks once a millisecond: a task that paces itself
+/// at burst 1 passes at most about 1,000 times a second, whatever the rate. A burst that covers a
+/// few milliseconds (100 at 20,000/s) makes up for late wake-ups and delivers the whole rate.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Limiter, Rate, Refused, clock::Tokio};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() {
+/// let limiter = Limiter::with_clock(Rate::per_second(10).burst(1), Tokio::new());
+/// assert_eq!(limiter.acquire().await, Ok(Duration::ZERO));
+/// assert_eq!(limiter.acquire().await, Ok(Duration::from_millis(100)));
+///
+/// let hasty = limiter.acquire().timeout(Duration::from_millis(50)).await;
+/// assert!(matches!(hasty, Err(Refused::TooLate(_))));
+/// # }
+/// ```
+#[must_use = "nothing is waited for until this is awaited, or `wait_blocking` is called"]
+pub struct Acquire<'a, C: Clock = Monotonic> {
+    limiter: &'a Limiter<C>,
+    cost: u64,
+    now: Option<Timestamp>,
+    patience: Patience,
+    jitter: Duration,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Patience {
+    Endless,
+    Timeout(Duration),
+    Deadline(Timestamp),
+}
+
+/// Where a wait stands after it was started.
+enum Started<'a, C: Clock> {
+    Passed,
+    Waiting {
+        slot: Reservation<'a, C>,
+        place: Place<'a>,
+        until: Timestamp,
+    },
+}
+
+impl<'a, C: Clock> Acquire<'a, C> {
+    pub(crate) fn new(limiter: &'a Limiter<C>, cost: u64) -> Self {
+        Self {
+            limiter,
+            cost,
+            now: None,
+            patience: Patience::Endless,
+            jitter: Duration::ZERO,
+        }
+    }
+
+    /// Fails at once if it would take longer than this.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.patience = Patience::Timeout(timeout);
+        self
+    }
+
+    /// Fails at once if it can't pass by this time on the limiter's clock, and also if that time
+    /// is over, even when tokens are there.
+    pub fn deadline(mut self, deadline: Timestamp) -> Self {
+        self.patience = Patience::Deadline(deadline);
+        self
+    }
+
+    /// Adds a random delay of up to `most` after the reserved time, so that waiters who would
+    /// pass together spread out. It may overrun a deadline by as much.
+    pub fn jitter(mut self, most: Duration) -> Self {
+        self.jitter = most;
+        self
+    }
+
+    /// Arrives at this time on the limiter's clock instead of now.
+    pub fn at(mut self, now: Timestamp) -> Self {
+        self.now = Some(now);
+        self
+    }
+
+    /// Blocks the thread until the tokens may be used; returns how long that took.
+    ///
+    /// # Errors
+    /// [`Refused`] at once, if it can never pass, not in time, or too many are waiting.
+    pub fn wait_blocking(self) -> Result<Duration, Refused> {
+        let clock = self.limiter.clock();
+        let arrived = self.arrival();
+        match self.start(arrived)? {
+            Started::Passed => Ok(Duration::ZERO),
+            Started::Waiting {
+                mut slot,
+                place,
+                until,
+            } => {
+                clock.park_until(until);
+                slot.mark_used();
+                drop(place);
+                Ok(clock.now() - arrived)
+            }
+        }
+    }
+
+    fn arrival(&self) -> Timestamp {
+        self.now.unwrap_or_else(|| self.limiter.clock().now())
+    }
+
+    /// Reserves, or says at once why not.
+    fn start(&self, now: Timestamp) -> Result<Started<'a, C>, Refused> {
+        let patience = match self.patience {
+            Patience::Endless => Duration::MAX,
+            Patience::Timeout(timeout) => timeout,
+            Patience::Deadline(deadline) if deadline < now => {
+                return Err(Refused::TooLate(self.limiter.peek_at(now)));
+            }
+            Patience::Deadline(deadline) => deadline - now,
+        };
+        // Most callers pass at once, and those never count as waiting.
+        let refused = match self.limiter.book(now, self.cost, Duration::ZERO) {
+            Ok(mut slot) => {
+                slot.mark_used();
+                return Ok(Started::Passed);
+            }
+            Err(Refused::TooLate(decision)) if decision.retry_after <= patience => decision,
+            Err(refused) => return Err(refused),
+        };
+        let Some(place) = self.limiter.waiting().enter() else {
+            return Err(Refused::QueueFull(refused));
+        };
+        let slot = self.limiter.book(now, self.cost, patience)?;
+        let until = slot.act_at() + jitter::up_to(self.jitter);
+        Ok(Started::Waiting { slot, place, until })
+    }
+}
+
+impl<C: Clock> fmt::Debug for Acquire<'_, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acquire")
+            .field("cost", &self.cost)
+            .field("patience", &self.patience)
+            .field("jitter", &self.jitter)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How many wait on one limiter, and how many may.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    current: AtomicUsize,
+    most: usize,
+}
+
+impl Waiting {
+    pub(crate) const DEFAULT_MAX: usize = 65_536;
+
+    pub(crate) fn new(most: usize) -> Self {
+        Self {
+            current: AtomicUsize::new(0),
+            most,
+        }
+    }
+
+    pub(crate) fn current(&self) -> usize {
+        self.current.load(Ordering::Relaxed)
+    }
+
+    /// A place in the queue, unless it is full.
+    pub(crate) fn enter(&self) -> Option<Place<'_>> {
+        // The count guards no other memory, so its order with other words doesn't matter.
+        let before = self.current.fetch_add(1, Ordering::Relaxed);
+        let place = Place(self);
+        (before < self.most).then_some(place)
+    }
+
+    /// A place for somebody who holds a reservation already.
+    pub(crate) fn enter_unbounded(&self) -> Place<'_> {
+        self.current.fetch_add(1, Ordering::Relaxed);
+        Place(self)
+    }
+}
+
+/// A waiter's place; dropping it frees the place.
+#[derive(Debug)]
+pub(crate) struct Place<'a>(&'a Waiting);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.current.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,105 @@
+//! Places that keep the state of one limit for many threads: one atomic word, the same word with
+//! stripes around it, or a small lock. The arithmetic is `tollgate-core`'s in all three.
+
+use std::time::Duration;
+
+use tollgate_core::{Charge, Decision, LimitError, Rate, Timestamp};
+
+pub(crate) mod locked;
+pub(crate) mod striped;
+pub(crate) mod word;
+
+use locked::Locked;
+use striped::Striped;
+use word::Word;
+
+use crate::Mode;
+
+/// What a charge is given back by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ticket {
+    pub(crate) charge: Charge,
+    /// For locked states: the count of changes as of this charge, and the time before which
+    /// nobody passed until then.
+    pub(crate) version: u64,
+    pub(crate) floor_before: Timestamp,
+}
+
+impl Ticket {
+    pub(crate) fn at(&self) -> Timestamp {
+        self.charge.at()
+    }
+}
+
+/// Why nothing was reserved.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Miss {
+    /// Never, or not within the caller's patience: the decision says which.
+    Refused(Decision),
+    /// The state can't book this far ahead.
+    BeyondHorizon(Decision),
+}
+
+/// The state of one limit, behind whatever its algorithm needs.
+#[derive(Debug)]
+pub(crate) enum Cell {
+    Word(Word),
+    Striped(Box<Striped>),
+    Locked(Box<Locked>),
+}
+
+/// Calls the same method on whichever cell it is.
+macro_rules! each {
+    ($self:expr, $cell:ident => $call:expr) => {
+        match $self {
+            Cell::Word($cell) => $call,
+            Cell::Striped($cell) => $call,
+            Cell::Locked($cell) => $call,
+        }
+    };
+}
+
+impl Cell {
+    #[inline]
+    pub(crate) fn allow(&self, now: Timestamp, cost: u64) -> bool {
+        each!(self, cell => cell.allow(now, cost))
+    }
+
+    #[inline]
+    pub(crate) fn check(&self, now: Timestamp, cost: u64) -> Decision {
+        each!(self, cell => cell.check(now, cost))
+    }
+
+    pub(crate) fn reserve(
+        &self,
+        now: Timestamp,
+        cost: u64,
+        patience: Duration,
+    ) -> Result<Ticket, Miss> {
+        each!(self, cell => cell.reserve(now, cost, patience))
+    }
+
+    pub(crate) fn give_back(&self, now: Timestamp, ticket: &Ticket) {
+        each!(self, cell => cell.give_back(now, ticket));
+    }
+
+    pub(crate) fn tokens(&self, now: Timestamp) -> f64 {
+        each!(self, cell => cell.tokens(now))
+    }
+
+    pub(crate) fn rate(&self) -> Rate {
+        each!(self, cell => cell.rate())
+    }
+
+    pub(crate) fn set_rate(&self, now: Timestamp, rate: Rate) -> Result<(), LimitError> {
+        each!(self, cell => cell.set_rate(now, rate))
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        each!(self, cell => cell.mode())
+    }
+
+    pub(crate) fn set_mode(&self, now: Timestamp, mode: Mode) {
+        each!(self, cell => cell.set_mode(now, mode));
+    }
+}

@@ -1,0 +1,294 @@
+//! GCRA in one atomic word: lock-free, a denial writes nothing, and the rate can change live.
+//!
+//! # Memory ordering
+//! The TAT is one location, and every admission is a compare-and-swap on it, so coherence alone
+//! makes the sum of all admissions exact: its operations are relaxed. The interval and capacity
+//! beside it are guarded by a sequence number that is odd while they change:
+//!
+//! * A reader loads the sequence (acquire), the three words (relaxed), and after an acquire fence
+//!   the sequence again. If it read any word of a change in progress, the fence pairs with the
+//!   writer's release fence and the second load sees the odd number: it starts again.
+//! * A writer stores the odd number, fences (release), stores the words, **moves the TAT**, and
+//!   stores the even number (release). Because the TAT always gets another value, a check that
+//!   had read everything before the change loses its compare-and-swap and reads again: no charge
+//!   of the old interval lands on the new scale. (Only if refunds bring the TAT back to the very
+//!   value it read could one such check pass, once, at the old price.)
+
+use std::time::Duration;
+
+use tollgate_core::{Algorithm, Decision, Gcra, LimitError, Outcome, Pace, Rate, Tat, Timestamp};
+
+use super::{Miss, Ticket};
+use crate::Mode;
+use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, PoisonError, fence};
+
+/// One limit's state on cache lines of its own.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct Word {
+    tat: AtomicU64,
+    interval: AtomicU64,
+    capacity: AtomicU64,
+    burst: AtomicU64,
+    /// Odd while the words above change.
+    sequence: AtomicU64,
+    /// Times are kept from here, so that nine years fit the word whatever the clock's origin.
+    anchor: Timestamp,
+    settings: Mutex<Settings>,
+}
+
+/// What a live change replaces; the words above are compiled from it.
+#[derive(Debug)]
+struct Settings {
+    limit: Gcra,
+    mode: Mode,
+}
+
+/// A consistent reading of the words.
+#[derive(Clone, Copy)]
+struct View {
+    pace: Pace,
+    tat: Tat,
+}
+
+impl Word {
+    pub(crate) fn new(limit: Gcra, anchor: Timestamp, tat: Tat) -> Self {
+        let pace = limit.pace();
+        Self {
+            tat: AtomicU64::new(tat.to_word()),
+            interval: AtomicU64::new(pace.interval),
+            capacity: AtomicU64::new(pace.capacity),
+            burst: AtomicU64::new(limit.limit()),
+            sequence: AtomicU64::new(0),
+            anchor,
+            settings: Mutex::new(Settings {
+                limit,
+                mode: Mode::Enforce,
+            }),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn allow(&self, now: Timestamp, cost: u64) -> bool {
+        let now = self.since_anchor(now);
+        self.take(now, cost, 0).is_ok()
+    }
+
+    #[inline]
+    pub(crate) fn check(&self, now: Timestamp, cost: u64) -> Decision {
+        let now = self.since_anchor(now);
+        let (view, outcome, wait) = match self.take(now, cost, 0) {
+            Ok((pace, after)) => (View { pace, tat: after }, Outcome::Allowed, 0),
+            Err((view, Some(wait))) => (view, Outcome::Denied, wait),
+            Err((view, None)) => (view, Outcome::Never, 0),
+        };
+        self.report(view, now, outcome, wait)
+    }
+
+    pub(crate) fn reserve(
+        &self,
+        now: Timestamp,
+        cost: u64,
+        patience: Duration,
+    ) -> Result<Ticket, Miss> {
+        let local = self.since_anchor(now);
+        let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+        match self.take(local, cost, patience) {
+            Ok((pace, after)) => {
+                let ahead = (after.to_word()).saturating_sub(word_of(local));
+                let wait = Pace::wait_nanos(ahead.saturating_sub(pace.capacity));
+                Ok(Ticket {
+                    charge: pace.receipt(after, now.plus_nanos(wait), cost),
+                    version: 0,
+                    floor_before: Timestamp::ZERO,
+                })
+            }
+            Err((view, Some(wait))) => Err(Miss::Refused(self.report(
+                view,
+                local,
+                Outcome::Denied,
+                wait,
+            ))),
+            Err((view, None)) => Err(Miss::Refused(self.report(view, local, Outcome::Never, 0))),
+        }
+    }
+
+    /// Gives back what nothing was built on: only while the TAT is still what the charge left.
+    pub(crate) fn give_back(&self, now: Timestamp, ticket: &Ticket) {
+        let now = self.since_anchor(now);
+        let tat = Tat::from_word(self.tat.load(Ordering::Relaxed));
+        if let Some(returned) = Pace::returned(tat, now, &ticket.charge) {
+            // A lost race means that somebody built on it: nothing more to do.
+            let _ = self.swap(tat, returned);
+        }
+    }
+
+    pub(crate) fn tokens(&self, now: Timestamp) -> f64 {
+        let view = self.view();
+        view.pace.tokens(view.tat, self.since_anchor(now))
+    }
+
+    pub(crate) fn rate(&self) -> Rate {
+        self.settings().limit.rate()
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        self.settings().mode
+    }
+
+    pub(crate) fn set_rate(&self, now: Timestamp, rate: Rate) -> Result<(), LimitError> {
+        let limit = Gcra::new(rate)?;
+        let mut settings = self.settings();
+        let old = std::mem::replace(&mut settings.limit, limit);
+        let now = self.since_anchor(now);
+        self.change(&settings, |tat| {
+            limit.pace().carried_over(tat, &old.pace(), now)
+        });
+        Ok(())
+    }
+
+    pub(crate) fn set_mode(&self, _now: Timestamp, mode: Mode) {
+        let mut settings = self.settings();
+        settings.mode = mode;
+        self.change(&settings, |tat| tat);
+    }
+
+    /// The pace in force, for a holder that hands out intervals of the TAT line.
+    #[inline]
+    pub(crate) fn interval(&self) -> u64 {
+        self.interval.load(Ordering::Relaxed)
+    }
+
+    /// Takes `cost` tokens at once, as an interval of the TAT line: where it ends.
+    pub(crate) fn lease(&self, now: Timestamp, cost: u64) -> Option<Tat> {
+        self.take(now, cost, 0).ok().map(|(_, after)| after)
+    }
+
+    /// The decision that reads like `outcome` with the words as they stand.
+    pub(crate) fn describe(&self, now: Timestamp, outcome: Outcome) -> Decision {
+        self.report(self.view(), now, outcome, 0)
+    }
+
+    #[inline]
+    pub(crate) fn since_anchor(&self, now: Timestamp) -> Timestamp {
+        Timestamp::from_nanos(now.nanos_since(self.anchor))
+    }
+
+    /// Charges `cost` if it has to wait at most `patience` nanoseconds: the pace it was charged at
+    /// and the TAT after it. Otherwise what was seen, and the wait in word units if there is one.
+    #[inline]
+    fn take(
+        &self,
+        now: Timestamp,
+        cost: u64,
+        patience: u64,
+    ) -> Result<(Pace, Tat), (View, Option<u64>)> {
+        let mut backoff = Backoff::default();
+        loop {
+            let view = self.view();
+            let Some((after, wait)) = view.pace.plan(view.tat, now, cost) else {
+                return Err((view, None));
+            };
+            if wait > 0 && Pace::wait_nanos(wait) > patience {
+                return Err((view, Some(wait)));
+            }
+            // A cost of 0 and an unlimited rate charge nothing, so they write nothing.
+            if view.pace.interval == 0 || cost == 0 || self.swap(view.tat, after) {
+                let tat = if cost == 0 { view.tat } else { after };
+                return Ok((view.pace, tat));
+            }
+            backoff.lost();
+        }
+    }
+
+    /// Reads the words together, again if they changed meanwhile.
+    #[inline]
+    fn view(&self) -> View {
+        let mut backoff = Backoff::default();
+        loop {
+            let before = self.sequence.load(Ordering::Acquire);
+            let view = View {
+                pace: Pace {
+                    interval: self.interval.load(Ordering::Relaxed),
+                    capacity: self.capacity.load(Ordering::Relaxed),
+                },
+                tat: Tat::from_word(self.tat.load(Ordering::Relaxed)),
+            };
+            fence(Ordering::Acquire);
+            let after = self.sequence.load(Ordering::Relaxed);
+            if before == after && before & 1 == 0 {
+                return view;
+            }
+            backoff.lost();
+        }
+    }
+
+    #[inline]
+    fn swap(&self, from: Tat, to: Tat) -> bool {
+        self.tat
+            .compare_exchange_weak(
+                from.to_word(),
+                to.to_word(),
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            )
+            .is_ok()
+    }
+
+    /// Publishes changed settings and moves the TAT to its new scale. The caller holds the lock.
+    fn change(&self, settings: &Settings, rescale: impl Fn(Tat) -> Tat) {
+        let (pace, burst) = match settings.mode {
+            Mode::Enforce => (settings.limit.pace(), settings.limit.limit()),
+            Mode::Bypass => (Pace::UNLIMITED, u64::MAX),
+        };
+        let before = self.sequence.load(Ordering::Relaxed);
+        self.sequence.store(before + 1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.interval.store(pace.interval, Ordering::Relaxed);
+        self.capacity.store(pace.capacity, Ordering::Relaxed);
+        self.burst.store(burst, Ordering::Relaxed);
+        let mut tat = Tat::from_word(self.tat.load(Ordering::Relaxed));
+        loop {
+            let mut to = rescale(tat);
+            if to == tat {
+                // Another value on the safe side: 1/64 ns later.
+                to = Tat::from_word(tat.to_word().saturating_add(1));
+            }
+            if self.swap(tat, to) {
+                break;
+            }
+            tat = Tat::from_word(self.tat.load(Ordering::Relaxed));
+        }
+        self.sequence.store(before + 2, Ordering::Release);
+    }
+
+    fn settings(&self) -> MutexGuard<'_, Settings> {
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[inline]
+    fn report(&self, view: View, now: Timestamp, outcome: Outcome, wait: u64) -> Decision {
+        let retry_after = match outcome {
+            Outcome::Never => Duration::MAX,
+            _ => Duration::from_nanos(Pace::wait_nanos(wait)),
+        };
+        let reset_after = if view.pace.interval == 0 {
+            Duration::ZERO
+        } else {
+            view.tat.time() - now
+        };
+        Decision::new(
+            outcome,
+            self.burst.load(Ordering::Relaxed),
+            view.pace.remaining(view.tat, now),
+            retry_after,
+            reset_after,
+        )
+    }
+}
+
+/// A time in the units of the TAT.
+#[inline]
+pub(crate) fn word_of(now: Timestamp) -> u64 {
+    Pace::UNLIMITED.empty(now).to_word()
+}

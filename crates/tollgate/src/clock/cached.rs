@@ -1,0 +1,144 @@
+//! A clock that a background thread keeps: a read is one load, at most about 1 ms stale.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use tollgate_core::Timestamp;
+
+use super::{Clock, Monotonic};
+use crate::sync::Padded;
+
+/// How often the upkeep thread writes the time.
+const PERIOD: Duration = Duration::from_millis(1);
+
+/// Nanoseconds on the [`Monotonic`] clock; 0 while no upkeep thread runs in this process.
+static TIME: Padded<AtomicU64> = Padded(AtomicU64::new(0));
+/// The longest time between two writes, which bounds how stale a read was.
+static LONGEST_GAP: AtomicU64 = AtomicU64::new(0);
+static HANDLES: AtomicUsize = AtomicUsize::new(0);
+static RUNNING: AtomicBool = AtomicBool::new(false);
+
+/// Time as of the last millisecond: a read costs one load instead of a counter read.
+///
+/// Over a real span w a limit sees at most w plus the staleness, so what it may admit too many is
+/// bounded by rate × [`staleness`](Self::staleness), the longest gap that was measured.
+///
+/// One thread serves all cached clocks of a process; it starts with the first and ends after the
+/// last. A forked child starts its own: until then, and whenever the thread can't be had, reads
+/// fall back to the real clock, so time never stands still.
+///
+/// ```
+/// use tollgate::{Limiter, Rate, clock::Cached};
+///
+/// let limiter = Limiter::with_clock(Rate::per_second(1_000_000), Cached::new());
+/// assert!(limiter.allow());
+/// ```
+#[derive(Debug)]
+pub struct Cached {
+    real: Monotonic,
+}
+
+impl Cached {
+    /// A handle on the process's cached time; starts the upkeep thread if there is none.
+    pub fn new() -> Self {
+        HANDLES.fetch_add(1, Ordering::AcqRel);
+        #[cfg(unix)]
+        super::fork::on_child(forget_thread);
+        let clock = Self {
+            real: Monotonic::new(),
+        };
+        start_upkeep();
+        clock
+    }
+
+    /// The longest time between two updates so far: how stale a read can have been.
+    pub fn staleness(&self) -> Duration {
+        Duration::from_nanos(LONGEST_GAP.load(Ordering::Acquire))
+    }
+
+    /// The slow path: no upkeep thread in this process, so read the real clock and start one.
+    #[cold]
+    fn without_upkeep(&self) -> Timestamp {
+        start_upkeep();
+        self.real.now()
+    }
+}
+
+impl Default for Cached {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clone for Cached {
+    fn clone(&self) -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Cached {
+    fn drop(&mut self) {
+        HANDLES.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Clock for Cached {
+    #[inline]
+    fn now(&self) -> Timestamp {
+        // A lone number: no other memory is read by what it says, so nothing has to be ordered.
+        match TIME.0.load(Ordering::Relaxed) {
+            0 => self.without_upkeep(),
+            nanos => Timestamp::from_nanos(nanos),
+        }
+    }
+}
+
+/// Starts the thread unless one runs. Takes no lock: a lock held at a fork stays held in the child.
+fn start_upkeep() {
+    let claimed = RUNNING
+        .compare_exchange(false, true, Ordering::AcqRel, Ordering::Acquire)
+        .is_ok();
+    if !claimed {
+        return;
+    }
+    let spawned = thread::Builder::new()
+        .name("tollgate-clock".into())
+        .spawn(|| upkeep(Monotonic::new()));
+    if spawned.is_err() {
+        // No thread to be had: reads stay on the real clock, and the next one tries again.
+        RUNNING.store(false, Ordering::Release);
+    }
+}
+
+fn upkeep(real: Monotonic) {
+    loop {
+        let mut last = real.now();
+        TIME.0.store(last.as_nanos().max(1), Ordering::Release);
+        while HANDLES.load(Ordering::Acquire) > 0 {
+            thread::park_timeout(PERIOD);
+            let now = real.now();
+            LONGEST_GAP.fetch_max(now.nanos_since(last), Ordering::AcqRel);
+            TIME.0.store(now.as_nanos().max(1), Ordering::Release);
+            last = now;
+        }
+        TIME.0.store(0, Ordering::Release);
+        RUNNING.store(false, Ordering::Release);
+        // A handle made since then saw a running thread and started none.
+        let needed = HANDLES.load(Ordering::Acquire) > 0;
+        let again = needed
+            && RUNNING
+                .compare_exchange(false, true, Ordering::AcqRel, Ordering::Acquire)
+                .is_ok();
+        if !again {
+            return;
+        }
+    }
+}
+
+/// Run in a forked child, where only the forking thread lives on: two plain stores.
+#[cfg(unix)]
+extern "C" fn forget_thread() {
+    TIME.0.store(0, Ordering::Release);
+    RUNNING.store(false, Ordering::Release);
+}

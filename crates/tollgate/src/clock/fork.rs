@@ -1,0 +1,27 @@
+//! The one `unsafe` call of this crate: hearing of a `fork`, so that a cached clock can't freeze.
+#![expect(unsafe_code, reason = "pthread_atfork has no safe wrapper")]
+
+use std::sync::Once;
+
+/// Registers `handler` to run in every child that this process forks, once for all calls.
+///
+/// The handler must be async-signal-safe: in the child of a threaded process it may not take a
+/// lock or allocate. The only caller passes a function of two atomic stores.
+pub(super) fn on_child(handler: extern "C" fn()) {
+    static REGISTERED: Once = Once::new();
+    REGISTERED.call_once(|| {
+        // SAFETY: `pthread_atfork` copies three optional function pointers into libc's own list.
+        // The pointer has the C ABI and no arguments, as declared, and points at a function of
+        // this crate, which is never unloaded while the process lives (a Rust library loaded by
+        // `dlopen` may not be unloaded once it has started threads). The handler touches nothing
+        // but static atomics, so it is sound in a child where no other thread exists. A failure
+        // (ENOMEM) leaves the list as it was: a child would then read a frozen time, which denies
+        // too much but never grants extra.
+        let _ = unsafe { libc::pthread_atfork(None, None, Some(handler_thunk(handler))) };
+    });
+}
+
+/// libc declares the handler `unsafe extern "C"`; a safe function pointer is one.
+fn handler_thunk(handler: extern "C" fn()) -> unsafe extern "C" fn() {
+    handler
+}

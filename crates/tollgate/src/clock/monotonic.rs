@@ -1,0 +1,134 @@
+//! The default clock: the CPU's time stamp counter where the kernel trusts it, std's otherwise.
+
+use std::sync::OnceLock;
+use std::time::Instant;
+
+use tollgate_core::Timestamp;
+
+use super::Clock;
+
+/// Time since the first clock of this process was made; it never counts while that is in doubt.
+///
+/// With the feature `tsc` (on by default) it reads the counter directly if Linux itself uses that
+/// counter as its clock source, which is the kernel's word that it is constant and in step on all
+/// cores. A counter that still steps back between cores reads as no time passed since the anchor
+/// at worst, and otherwise as an earlier time, which every limit tolerates; readers share nothing
+/// that one of them writes. Elsewhere it is `std::time::Instant`.
+///
+/// ```
+/// use tollgate::{Clock, clock::Monotonic};
+///
+/// let clock = Monotonic::new();
+/// let earlier = clock.now();
+/// assert!(clock.now() >= earlier);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Monotonic {
+    source: &'static Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    #[cfg(feature = "tsc")]
+    Counter {
+        clock: quanta::Clock,
+        anchor: u64,
+    },
+    Std {
+        anchor: Instant,
+    },
+}
+
+/// One anchor a process, so that the times of all limiters can be compared.
+static SOURCE: OnceLock<Source> = OnceLock::new();
+
+impl Monotonic {
+    /// The process's clock. The first call calibrates the counter, which takes up to 200 ms.
+    pub fn new() -> Self {
+        Self {
+            source: SOURCE.get_or_init(Source::best),
+        }
+    }
+
+    /// What is read: `"tsc"` for the CPU's counter, `"std"` for the standard library's clock.
+    pub fn source_name(&self) -> &'static str {
+        match self.source {
+            #[cfg(feature = "tsc")]
+            Source::Counter { .. } => "tsc",
+            Source::Std { .. } => "std",
+        }
+    }
+}
+
+impl Default for Monotonic {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for Monotonic {
+    #[inline]
+    fn now(&self) -> Timestamp {
+        match self.source {
+            #[cfg(feature = "tsc")]
+            Source::Counter { clock, anchor } => {
+                // An end before the start counts as no time at all, so a step back can't wrap.
+                Timestamp::from_nanos(clock.delta_as_nanos(*anchor, clock.raw()))
+            }
+            Source::Std { anchor } => Timestamp::ZERO + anchor.elapsed(),
+        }
+    }
+}
+
+impl Source {
+    fn best() -> Self {
+        #[cfg(feature = "tsc")]
+        if kernel_trusts_the_counter() {
+            let clock = quanta::Clock::new();
+            let anchor = clock.raw();
+            return Self::Counter { clock, anchor };
+        }
+        #[expect(clippy::disallowed_methods, reason = "this is the clock")]
+        let anchor = Instant::now();
+        Self::Std { anchor }
+    }
+}
+
+/// Whether Linux keeps its own time by the counter that `quanta` would read.
+#[cfg(feature = "tsc")]
+fn kernel_trusts_the_counter() -> bool {
+    let path = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+    let trusted = if cfg!(target_arch = "x86_64") {
+        "tsc"
+    } else if cfg!(target_arch = "aarch64") {
+        "arch_sys_counter"
+    } else {
+        return false;
+    };
+    std::fs::read_to_string(path).is_ok_and(|name| name.trim() == trusted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_clocks_of_a_process_share_one_anchor() {
+        let (one, other) = (Monotonic::new(), Monotonic::new());
+        let earlier = one.now();
+        let later = other.now();
+        assert!(later >= earlier);
+        assert!(std::ptr::eq(one.source, other.source));
+    }
+
+    #[test]
+    #[cfg(feature = "tsc")]
+    fn the_counter_is_read_only_where_the_kernel_keeps_time_by_it() {
+        let expect = if kernel_trusts_the_counter() {
+            "tsc"
+        } else {
+            "std"
+        };
+        assert_eq!(Monotonic::new().source_name(), expect);
+    }
+}

@@ -1,0 +1,58 @@
+//! Rate limits in one process: check, reserve or wait.
+//!
+//! ```
+//! use tollgate::{Limiter, Rate};
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), tollgate::Refused> {
+//! # fn serve() {}
+//! let limiter = Limiter::new(Rate::per_second(100).burst(200));
+//! if limiter.allow() {
+//!     serve(); // drop on overflow
+//! }
+//! let decision = limiter.check_n(5); // remaining, retry_after, reset_after
+//! assert_eq!(decision.limit, 200);
+//! limiter.acquire().await?; // pace politely, first come first served
+//! let slot = limiter.reserve(5)?; // look at slot.delay(), then wait for it, or cancel
+//! slot.cancel();
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Which verb?
+//!
+//! | you want | verb |
+//! |---|---|
+//! | to drop or reject what is too much | [`allow`](Limiter::allow), [`check`](Limiter::check) |
+//! | to slow down until it fits | [`acquire`](Limiter::acquire) |
+//! | to know the delay first, and maybe think again | [`reserve`](Limiter::reserve) |
+//!
+//! A refusal is a value: [`Decision`] or [`Refused`]. Short forms read the limiter's [`Clock`];
+//! `*_at` forms take the time. A [`Limiter`] is GCRA in one atomic word unless
+//! [`builder`](Limiter::builder) says otherwise.
+//!
+//! # Features
+//! * `tsc` (default): read the CPU's time stamp counter where the kernel trusts it.
+//! * `tokio`: `acquire().await`, `Reservation::wait`, and the clock `clock::Tokio`.
+
+#![deny(unsafe_code)]
+
+mod acquire;
+mod cell;
+pub mod clock;
+mod limiter;
+mod mode;
+mod refused;
+mod reservation;
+mod sync;
+
+pub use acquire::Acquire;
+#[cfg(feature = "tokio")]
+pub use acquire::Acquiring;
+pub use clock::Clock;
+pub use limiter::{Algorithm, Builder, DefaultClock, Limiter};
+pub use mode::Mode;
+pub use refused::Refused;
+pub use reservation::Reservation;
+pub use tollgate_core as core;
+pub use tollgate_core::{Align, Decision, LimitError, Outcome, Rate, RateParseError, Timestamp};

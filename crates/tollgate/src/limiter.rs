@@ -1,0 +1,288 @@
+//! `Limiter`: one limit shared by threads, with three verbs: check, reserve, wait.
+
+use std::fmt;
+use std::time::Duration;
+
+use tollgate_core::{Decision, LimitError, Outcome, Rate, Timestamp};
+
+use crate::acquire::{Acquire, Waiting};
+use crate::cell::{Cell, Miss, Ticket};
+use crate::clock::{Clock, Monotonic};
+use crate::{Mode, Refused, Reservation};
+
+mod builder;
+
+pub use builder::{Algorithm, Builder, DefaultClock};
+
+/// One limit, shared by any number of threads and tasks.
+///
+/// It is GCRA in one atomic word unless [`builder`](Self::builder) says otherwise: lock-free, no
+/// allocation, and a denial writes nothing. Share it by reference or in an `Arc`.
+///
+/// ```
+/// use tollgate::{Limiter, Rate, clock::Manual};
+/// use std::time::Duration;
+///
+/// // 10/s burst 5: five pass, then none, then five more after half a second.
+/// let clock = Manual::new();
+/// let limiter = Limiter::with_clock(Rate::per_second(10).burst(5), clock.clone());
+/// let passed = || (0..9).filter(|_| limiter.allow()).count();
+/// assert_eq!([passed(), passed()], [5, 0]);
+/// clock.advance(Duration::from_millis(500));
+/// assert_eq!(passed(), 5);
+/// ```
+pub struct Limiter<C: Clock = Monotonic> {
+    cell: Cell,
+    clock: C,
+    waiting: Waiting,
+}
+
+impl Limiter {
+    /// A limit that starts full, on the default clock.
+    ///
+    /// # Panics
+    /// If GCRA can't represent the rate: outside 10⁻¹⁵ to 3·10¹⁰ a second, or burst × interval
+    /// above two years. [`try_new`](Self::try_new) returns the error instead.
+    pub fn new(rate: Rate) -> Self {
+        Self::with_clock(rate, Monotonic::new())
+    }
+
+    /// A limit that starts full, on the default clock.
+    ///
+    /// # Errors
+    /// If GCRA can't represent the rate; the error says what can.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, Rate};
+    ///
+    /// let error = Limiter::try_new(Rate::per_day(1).burst(1000)).unwrap_err();
+    /// assert_eq!(
+    ///     error.to_string(),
+    ///     "rate \"1/d burst 1000\": burst x interval is above two years, more than GCRA's one word \
+    ///      holds; use a burst of at most 730, or the exact form (a token bucket or leaky bucket)"
+    /// );
+    /// ```
+    pub fn try_new(rate: Rate) -> Result<Self, LimitError> {
+        Self::builder(rate).build()
+    }
+
+    /// Chooses algorithm, clock, start, stripes and the bound on waiters.
+    ///
+    /// ```
+    /// use tollgate::{Algorithm, Limiter, Rate};
+    ///
+    /// let limiter = Limiter::builder(Rate::per_minute(100))
+    ///     .algorithm(Algorithm::SlidingLog)
+    ///     .build()?;
+    /// assert_eq!(limiter.peek().remaining, 100);
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    pub fn builder(rate: Rate) -> Builder {
+        Builder::new(rate)
+    }
+}
+
+impl<C: Clock> Limiter<C> {
+    /// A limit that starts full, on this clock.
+    ///
+    /// # Panics
+    /// As [`new`](Limiter::new).
+    pub fn with_clock(rate: Rate, clock: C) -> Self {
+        match Limiter::builder(rate).clock(clock).build() {
+            Ok(limiter) => limiter,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    pub(crate) fn from_parts(cell: Cell, clock: C, waiting: Waiting) -> Self {
+        Self {
+            cell,
+            clock,
+            waiting,
+        }
+    }
+
+    // Check: decide now.
+
+    /// Whether one request passes now; it is charged if so.
+    #[inline]
+    pub fn allow(&self) -> bool {
+        self.cell.allow(self.clock.now(), 1)
+    }
+
+    /// Whether a request of this cost passes now; it is charged if so.
+    #[inline]
+    pub fn allow_n(&self, cost: u64) -> bool {
+        self.cell.allow(self.clock.now(), cost)
+    }
+
+    /// Decides one request, and says how much is left and when to come back.
+    #[inline]
+    pub fn check(&self) -> Decision {
+        self.check_n(1)
+    }
+
+    /// Decides a request of this cost. A cost of 0 peeks.
+    #[inline]
+    pub fn check_n(&self, cost: u64) -> Decision {
+        self.check_at(self.clock.now(), cost)
+    }
+
+    /// Decides a request of this cost at a time on the limiter's clock.
+    #[inline]
+    pub fn check_at(&self, now: Timestamp, cost: u64) -> Decision {
+        self.cell.check(now, cost)
+    }
+
+    /// What is left, without charging anything.
+    pub fn peek(&self) -> Decision {
+        self.check_n(0)
+    }
+
+    /// What is left at a time on the limiter's clock.
+    pub fn peek_at(&self, now: Timestamp) -> Decision {
+        self.check_at(now, 0)
+    }
+
+    /// Tokens there now, with fractions, negative in debt: for people to read.
+    pub fn tokens(&self) -> f64 {
+        self.cell.tokens(self.clock.now())
+    }
+
+    // Reserve: take now, act later.
+
+    /// Takes `cost` tokens now, however long it takes until they may be used.
+    ///
+    /// # Errors
+    /// [`Refused::Never`] if the cost is above the burst; [`Refused::QueueFull`] if the algorithm
+    /// can't book that far ahead (a sliding log books one window).
+    pub fn reserve(&self, cost: u64) -> Result<Reservation<'_, C>, Refused> {
+        self.reserve_at(self.clock.now(), cost)
+    }
+
+    /// Takes `cost` tokens at a time on the limiter's clock.
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve).
+    pub fn reserve_at(&self, now: Timestamp, cost: u64) -> Result<Reservation<'_, C>, Refused> {
+        self.book(now, cost, Duration::MAX)
+    }
+
+    // Wait: come back when it fits.
+
+    /// Waits for one token, first come first served. Await it, or call
+    /// [`wait_blocking`](Acquire::wait_blocking).
+    pub fn acquire(&self) -> Acquire<'_, C> {
+        self.acquire_n(1)
+    }
+
+    /// Waits for `cost` tokens, first come first served.
+    pub fn acquire_n(&self, cost: u64) -> Acquire<'_, C> {
+        Acquire::new(self, cost)
+    }
+
+    /// How many are waiting now.
+    pub fn waiters(&self) -> usize {
+        self.waiting.current()
+    }
+
+    // Live changes.
+
+    /// The rate in force.
+    pub fn rate(&self) -> Rate {
+        self.cell.rate()
+    }
+
+    /// Changes the rate and keeps what was spent.
+    ///
+    /// # Errors
+    /// If the algorithm can't represent the rate; then nothing changes.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, Rate, clock::Manual};
+    ///
+    /// let limiter = Limiter::with_clock(Rate::per_second(10), Manual::new());
+    /// assert!(limiter.allow_n(4));
+    /// limiter.set_rate(Rate::per_second(100))?;
+    /// assert_eq!(limiter.peek().remaining, 96);
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    pub fn set_rate(&self, rate: Rate) -> Result<(), LimitError> {
+        self.set_rate_at(self.clock.now(), rate)
+    }
+
+    /// Changes the rate as of a time on the limiter's clock.
+    ///
+    /// # Errors
+    /// As [`set_rate`](Self::set_rate).
+    pub fn set_rate_at(&self, now: Timestamp, rate: Rate) -> Result<(), LimitError> {
+        self.cell.set_rate(now, rate)
+    }
+
+    /// Changes the burst alone.
+    ///
+    /// # Errors
+    /// As [`set_rate`](Self::set_rate).
+    pub fn set_burst(&self, burst: u64) -> Result<(), LimitError> {
+        self.set_rate(self.rate().burst(burst))
+    }
+
+    /// Whether it limits.
+    pub fn mode(&self) -> Mode {
+        self.cell.mode()
+    }
+
+    /// Switches the limit off in an emergency, or on again.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, Mode, Rate};
+    ///
+    /// let limiter = Limiter::new(Rate::zero());
+    /// assert!(!limiter.allow());
+    /// limiter.set_mode(Mode::Bypass);
+    /// assert!(limiter.allow());
+    /// ```
+    pub fn set_mode(&self, mode: Mode) {
+        self.cell.set_mode(self.clock.now(), mode);
+    }
+
+    /// The clock it reads.
+    pub fn clock(&self) -> &C {
+        &self.clock
+    }
+
+    pub(crate) fn waiting(&self) -> &Waiting {
+        &self.waiting
+    }
+
+    /// Reserves if the wait is within `patience`.
+    pub(crate) fn book(
+        &self,
+        now: Timestamp,
+        cost: u64,
+        patience: Duration,
+    ) -> Result<Reservation<'_, C>, Refused> {
+        match self.cell.reserve(now, cost, patience) {
+            Ok(ticket) => Ok(Reservation::new(self, ticket)),
+            Err(Miss::BeyondHorizon(decision)) => Err(Refused::QueueFull(decision)),
+            Err(Miss::Refused(decision)) if decision.outcome == Outcome::Never => {
+                Err(Refused::Never(decision))
+            }
+            Err(Miss::Refused(decision)) => Err(Refused::TooLate(decision)),
+        }
+    }
+
+    pub(crate) fn give_back(&self, now: Timestamp, ticket: &Ticket) {
+        self.cell.give_back(now, ticket);
+    }
+}
+
+impl<C: Clock> fmt::Debug for Limiter<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limiter")
+            .field("rate", &self.rate())
+            .field("mode", &self.mode())
+            .field("waiters", &self.waiters())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,207 @@
+//! What can be chosen about a limiter before it is built.
+
+use std::num::NonZeroUsize;
+use std::thread;
+
+use tollgate_core::{
+    Algorithm as _, Align, FixedWindow, Gcra, LeakyBucket, LimitError, Rate, SlidingCounter,
+    SlidingLog, Tat, Timestamp, TokenBucket,
+};
+
+use super::Limiter;
+use crate::acquire::Waiting;
+use crate::cell::Cell;
+use crate::cell::locked::{Locked, Slot};
+use crate::cell::striped::Striped;
+use crate::cell::word::Word;
+use crate::clock::{Clock, Monotonic};
+use crate::sync::Mutex;
+
+/// How a limiter counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Algorithm {
+    /// One atomic word, lock-free: the default.
+    #[default]
+    Gcra,
+    /// Exact, with partial refunds; takes rates from 10⁻¹⁵/s to 3·10¹⁰/s.
+    TokenBucket,
+    /// The exact meter whose level leaks at the rate.
+    LeakyBucket,
+    /// A count that starts again at each boundary, or one window after the first hit.
+    FixedWindow(Align),
+    /// Every admitted hit is remembered: never more than the count in any window.
+    SlidingLog,
+    /// Two counts stand for a sliding window.
+    SlidingCounter,
+}
+
+/// Builds a [`Limiter`]; made by [`Limiter::builder`].
+///
+/// ```
+/// use tollgate::{Algorithm, Limiter, Rate, clock::Manual};
+///
+/// let limiter = Limiter::builder(Rate::per_second(10))
+///     .algorithm(Algorithm::TokenBucket)
+///     .start_empty()
+///     .max_waiters(100)
+///     .clock(Manual::new())
+///     .build()?;
+/// assert!(!limiter.allow());
+/// # Ok::<(), tollgate::LimitError>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct Builder<C = DefaultClock> {
+    rate: Rate,
+    algorithm: Algorithm,
+    clock: C,
+    start: Start,
+    stripes: Option<usize>,
+    max_waiters: usize,
+}
+
+/// Stands for [`Monotonic`] until a limiter is built, so that a builder that is given another
+/// clock never calibrates this one.
+#[derive(Clone, Copy, Debug)]
+pub struct DefaultClock(());
+
+#[derive(Clone, Copy, Debug)]
+enum Start {
+    Full,
+    Empty,
+}
+
+impl Builder {
+    pub(super) fn new(rate: Rate) -> Self {
+        Self {
+            rate,
+            algorithm: Algorithm::Gcra,
+            clock: DefaultClock(()),
+            start: Start::Full,
+            stripes: None,
+            max_waiters: Waiting::DEFAULT_MAX,
+        }
+    }
+
+    /// Builds it on the default clock.
+    ///
+    /// # Errors
+    /// If the algorithm can't represent the rate.
+    pub fn build(self) -> Result<Limiter, LimitError> {
+        self.clock(Monotonic::new()).build()
+    }
+}
+
+impl<C> Builder<C> {
+    /// How it counts: [`Algorithm::Gcra`] unless said otherwise.
+    pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
+        self.algorithm = algorithm;
+        self
+    }
+
+    /// Starts with nothing to give instead of a full burst.
+    pub fn start_empty(mut self) -> Self {
+        self.start = Start::Empty;
+        self
+    }
+
+    /// Spreads one very hot GCRA limit over a stripe for each core.
+    ///
+    /// It never admits more than one word would, and may admit a little less near the limit,
+    /// where what one stripe holds is out of reach for another. Other algorithms ignore it.
+    pub fn striped(self) -> Self {
+        let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        self.stripes(cores)
+    }
+
+    /// Spreads one very hot GCRA limit over this many stripes, rounded up to a power of two.
+    pub fn stripes(mut self, stripes: usize) -> Self {
+        self.stripes = Some(stripes);
+        self
+    }
+
+    /// How many may wait at once; one more gets [`Refused::QueueFull`](crate::Refused::QueueFull).
+    /// The default is 65,536.
+    pub fn max_waiters(mut self, most: usize) -> Self {
+        self.max_waiters = most;
+        self
+    }
+
+    /// Lets any number wait. Only for callers that are bounded elsewhere.
+    pub fn unbounded_waiters(self) -> Self {
+        self.max_waiters(usize::MAX)
+    }
+
+    /// Reads this clock instead of the default one.
+    pub fn clock<D: Clock>(self, clock: D) -> Builder<D> {
+        Builder {
+            rate: self.rate,
+            algorithm: self.algorithm,
+            clock,
+            start: self.start,
+            stripes: self.stripes,
+            max_waiters: self.max_waiters,
+        }
+    }
+}
+
+impl<C: Clock> Builder<C> {
+    /// Builds it on the clock that was given.
+    ///
+    /// # Errors
+    /// If the algorithm can't represent the rate.
+    pub fn build(self) -> Result<Limiter<C>, LimitError> {
+        let now = self.clock.now();
+        let cell = match self.algorithm {
+            Algorithm::Gcra => self.word(now)?,
+            Algorithm::TokenBucket => {
+                let limit = TokenBucket::new(self.rate)?;
+                locked(Locked::TokenBucket(self.slot(limit, now)))
+            }
+            Algorithm::LeakyBucket => {
+                let limit = LeakyBucket::new(self.rate)?;
+                locked(Locked::LeakyBucket(self.slot(limit, now)))
+            }
+            Algorithm::FixedWindow(align) => {
+                let limit = FixedWindow::new(self.rate)?.align(align);
+                locked(Locked::FixedWindow(self.slot(limit, now)))
+            }
+            Algorithm::SlidingLog => {
+                let limit = SlidingLog::new(self.rate)?;
+                locked(Locked::SlidingLog(self.slot(limit, now)))
+            }
+            Algorithm::SlidingCounter => {
+                let limit = SlidingCounter::new(self.rate)?;
+                locked(Locked::SlidingCounter(self.slot(limit, now)))
+            }
+        };
+        let waiting = Waiting::new(self.max_waiters);
+        Ok(Limiter::from_parts(cell, self.clock, waiting))
+    }
+
+    fn word(&self, now: Timestamp) -> Result<Cell, LimitError> {
+        let limit = Gcra::new(self.rate)?;
+        let tat = match self.start {
+            Start::Full => Tat::default(),
+            // The word's own time starts at its anchor, which is now.
+            Start::Empty => limit.empty(Timestamp::ZERO),
+        };
+        Ok(match self.stripes {
+            None => Cell::Word(Word::new(limit, now, tat)),
+            Some(stripes) => Cell::Striped(Box::new(Striped::new(limit, now, tat, stripes))),
+        })
+    }
+
+    fn slot<A: tollgate_core::Algorithm>(&self, limit: A, now: Timestamp) -> Mutex<Slot<A>> {
+        let state = match self.start {
+            Start::Full => A::State::default(),
+            Start::Empty => limit.empty(now),
+        };
+        Slot::new(limit, state)
+    }
+}
+
+fn locked(locked: Locked) -> Cell {
+    Cell::Locked(Box::new(locked))
+}

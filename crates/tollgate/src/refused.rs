@@ -1,0 +1,71 @@
+//! Why a reservation or a wait was refused: a value, with the decision in it.
+
+use std::fmt;
+use std::time::Duration;
+
+use tollgate_core::Decision;
+
+/// Nothing was reserved and nothing was charged.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Limiter, Rate, Refused, clock::Manual};
+///
+/// let limiter = Limiter::with_clock(Rate::per_second(1), Manual::new());
+/// assert!(limiter.allow());
+/// // The wait would be a second, so half a second of patience fails at once.
+/// let patience = Duration::from_millis(500);
+/// let refused = limiter.acquire().timeout(patience).wait_blocking().unwrap_err();
+/// assert!(matches!(refused, Refused::TooLate(_)));
+/// assert_eq!(refused.decision().retry_after, Duration::from_secs(1));
+/// assert_eq!(
+///     refused.to_string(),
+///     "rate limit: the wait of 1s is longer than the deadline allows"
+/// );
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refused {
+    /// The cost is above what the limit can ever hold: retrying is of no use.
+    Never(Decision),
+    /// It would take longer than the deadline, or the deadline has passed already.
+    TooLate(Decision),
+    /// As many are waiting as may.
+    QueueFull(Decision),
+}
+
+impl Refused {
+    /// What the limit said: remaining, `retry_after`, `reset_after`.
+    pub const fn decision(&self) -> &Decision {
+        match self {
+            Self::Never(decision) | Self::TooLate(decision) | Self::QueueFull(decision) => decision,
+        }
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Never(decision) => write!(
+                f,
+                "rate limit: the cost is above the {} that can pass at once, so it never will",
+                decision.limit
+            ),
+            Self::TooLate(decision) if decision.retry_after == Duration::ZERO => {
+                f.write_str("rate limit: the deadline has passed already")
+            }
+            Self::TooLate(decision) => write!(
+                f,
+                "rate limit: the wait of {:?} is longer than the deadline allows",
+                decision.retry_after
+            ),
+            Self::QueueFull(decision) => write!(
+                f,
+                "rate limit: too many are waiting already; retry after {:?}",
+                decision.retry_after
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Refused {}

@@ -1,0 +1,34 @@
+//! The atomics that model checking replaces, and padding to a cache line.
+
+pub(crate) use std::hint::spin_loop;
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+pub(crate) use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A value on cache lines of its own: two lines, because x86 fetches lines in pairs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Padded<T>(pub(crate) T);
+
+/// Waits a little longer after each lost race, so that threads on one word don't keep stealing it
+/// from each other.
+#[derive(Debug, Default)]
+pub(crate) struct Backoff {
+    losses: u32,
+}
+
+impl Backoff {
+    /// Longest pause: 2^6 turns, about a microsecond.
+    const MOST: u32 = 6;
+
+    pub(crate) fn lost(&mut self) {
+        for _ in 0..1u32 << self.losses {
+            spin_loop();
+        }
+        if self.losses < Self::MOST {
+            self.losses += 1;
+        } else {
+            // The holder may have lost its core: let it run.
+            std::thread::yield_now();
+        }
+    }
+}
