@@ -1,12 +1,12 @@
 //! Waiting: a reservation and one timer, so first come is first served and nobody is woken twice.
 
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tollgate_core::Timestamp;
 
 use crate::clock::{Clock, Monotonic};
+use crate::sync::{AtomicUsize, Ordering};
 use crate::{Limiter, Refused, Reservation};
 
 #[cfg(feature = "tokio")]

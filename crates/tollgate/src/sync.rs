@@ -1,8 +1,21 @@
 //! The atomics that model checking replaces, and padding to a cache line.
 
-pub(crate) use std::hint::spin_loop;
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-pub(crate) use std::sync::{Mutex, MutexGuard, PoisonError};
+#[cfg(loom)]
+use loom::{hint::spin_loop, thread::yield_now};
+#[cfg(not(loom))]
+use std::{hint::spin_loop, thread::yield_now};
+
+#[cfg(loom)]
+pub(crate) use loom::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, fence},
+};
+#[cfg(not(loom))]
+pub(crate) use std::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, fence},
+};
+pub(crate) use std::sync::{PoisonError, atomic::Ordering};
 
 /// A value on cache lines of its own: two lines, because x86 fetches lines in pairs.
 #[derive(Debug, Default)]
@@ -24,11 +37,11 @@ impl Backoff {
         for _ in 0..1u32 << self.losses {
             spin_loop();
         }
-        if self.losses < Self::MOST {
+        if self.losses < Self::MOST && !cfg!(loom) {
             self.losses += 1;
         } else {
             // The holder may have lost its core: let it run.
-            std::thread::yield_now();
+            yield_now();
         }
     }
 }

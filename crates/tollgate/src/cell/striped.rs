@@ -7,7 +7,7 @@
 //!
 //! # Memory ordering
 //! Only the holder of `refilling` stores `next` and `end`; spenders swap `next` forward. `next`
-//! never falls, so a swap that succeeds saw the latest value. A refill stores the new `next` first
+//! never falls at one rate, so a swap that succeeds saw the latest value. A refill stores the new `next` first
 //! and the new `end` after it (release): whoever sees the new `end` (acquire) and then swaps from
 //! an older `next` fails, and whoever sees the new `next` with the old `end` finds the stripe
 //! empty. Spenders therefore load `next` before `end`.
@@ -15,7 +15,7 @@
 use std::cell::Cell as ThreadCell;
 use std::time::Duration;
 
-use tollgate_core::{Algorithm, Decision, Gcra, LimitError, Outcome, Rate, Tat, Timestamp};
+use tollgate_core::{Algorithm, Decision, Gcra, LimitError, Outcome, Rate, Timestamp};
 
 use super::word::{Word, word_of};
 use super::{Miss, Ticket};
@@ -43,15 +43,20 @@ struct Stripe {
 
 impl Striped {
     /// `stripes` is rounded up to a power of two.
-    pub(crate) fn new(limit: Gcra, anchor: Timestamp, tat: Tat, stripes: usize) -> Self {
+    pub(crate) fn new(limit: Gcra, anchor: Timestamp, stripes: usize) -> Self {
         let count = stripes.max(1).next_power_of_two();
         let striped = Self {
-            shared: Word::new(limit, anchor, tat),
+            shared: Word::new(limit, anchor),
             stripes: (0..count).map(|_| Padded(Stripe::empty())).collect(),
             lease: AtomicU64::new(0),
         };
         striped.size_leases(&limit);
         striped
+    }
+
+    /// Spends all that there is at the anchor.
+    pub(crate) fn drain(&self) {
+        self.shared.drain();
     }
 
     #[inline]

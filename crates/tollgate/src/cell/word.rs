@@ -9,10 +9,10 @@
 //!   the sequence again. If it read any word of a change in progress, the fence pairs with the
 //!   writer's release fence and the second load sees the odd number: it starts again.
 //! * A writer stores the odd number, fences (release), stores the words, **moves the TAT**, and
-//!   stores the even number (release). Because the TAT always gets another value, a check that
-//!   had read everything before the change loses its compare-and-swap and reads again: no charge
-//!   of the old interval lands on the new scale. (Only if refunds bring the TAT back to the very
-//!   value it read could one such check pass, once, at the old price.)
+//!   stores the even number (release). Because a change of interval always gives the TAT another
+//!   value, a check that had read everything before the change loses its compare-and-swap and
+//!   reads again: no charge of the old interval lands on the new scale. (Only if refunds bring
+//!   the TAT back to the very value it read could one such check pass, once, at the old price.)
 
 use std::time::Duration;
 
@@ -52,10 +52,11 @@ struct View {
 }
 
 impl Word {
-    pub(crate) fn new(limit: Gcra, anchor: Timestamp, tat: Tat) -> Self {
+    /// A limit that starts full.
+    pub(crate) fn new(limit: Gcra, anchor: Timestamp) -> Self {
         let pace = limit.pace();
         Self {
-            tat: AtomicU64::new(tat.to_word()),
+            tat: AtomicU64::new(Tat::default().to_word()),
             interval: AtomicU64::new(pace.interval),
             capacity: AtomicU64::new(pace.capacity),
             burst: AtomicU64::new(limit.limit()),
@@ -66,6 +67,13 @@ impl Word {
                 mode: Mode::Enforce,
             }),
         }
+    }
+
+    /// Spends all that there is at the anchor.
+    pub(crate) fn drain(&self) {
+        let pace = self.view().pace;
+        let empty = pace.empty(self.since_anchor(self.anchor));
+        self.tat.store(empty.to_word(), Ordering::Relaxed);
     }
 
     #[inline]
@@ -141,16 +149,17 @@ impl Word {
         let mut settings = self.settings();
         let old = std::mem::replace(&mut settings.limit, limit);
         let now = self.since_anchor(now);
-        self.change(&settings, |tat| {
+        self.change(&settings, now, |tat| {
             limit.pace().carried_over(tat, &old.pace(), now)
         });
         Ok(())
     }
 
-    pub(crate) fn set_mode(&self, _now: Timestamp, mode: Mode) {
+    pub(crate) fn set_mode(&self, now: Timestamp, mode: Mode) {
         let mut settings = self.settings();
         settings.mode = mode;
-        self.change(&settings, |tat| tat);
+        let now = self.since_anchor(now);
+        self.change(&settings, now, |tat| tat);
     }
 
     /// The pace in force, for a holder that hands out intervals of the TAT line.
@@ -169,9 +178,11 @@ impl Word {
         self.report(self.view(), now, outcome, 0)
     }
 
+    /// A time as the word counts it: from 1 ns at the anchor, so that there is always a TAT
+    /// before it.
     #[inline]
     pub(crate) fn since_anchor(&self, now: Timestamp) -> Timestamp {
-        Timestamp::from_nanos(now.nanos_since(self.anchor))
+        Timestamp::from_nanos(now.nanos_since(self.anchor)).plus_nanos(1)
     }
 
     /// Charges `cost` if it has to wait at most `patience` nanoseconds: the pace it was charged at
@@ -236,7 +247,7 @@ impl Word {
     }
 
     /// Publishes changed settings and moves the TAT to its new scale. The caller holds the lock.
-    fn change(&self, settings: &Settings, rescale: impl Fn(Tat) -> Tat) {
+    fn change(&self, settings: &Settings, now: Timestamp, rescale: impl Fn(Tat) -> Tat) {
         let (pace, burst) = match settings.mode {
             Mode::Enforce => (settings.limit.pace(), settings.limit.limit()),
             Mode::Bypass => (Pace::UNLIMITED, u64::MAX),
@@ -250,9 +261,11 @@ impl Word {
         let mut tat = Tat::from_word(self.tat.load(Ordering::Relaxed));
         loop {
             let mut to = rescale(tat);
-            if to == tat {
-                // Another value on the safe side: 1/64 ns later.
-                to = Tat::from_word(tat.to_word().saturating_add(1));
+            if to == tat && to.to_word() <= word_of(now) {
+                // Any TAT that is not ahead means the same, so another one can be had for free.
+                // One that is ahead stays only if the interval does, and then nothing is to be
+                // told apart.
+                to = Tat::from_word(word_of(now) - u64::from(to.to_word() == word_of(now)));
             }
             if self.swap(tat, to) {
                 break;

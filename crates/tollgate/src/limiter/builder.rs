@@ -5,7 +5,7 @@ use std::thread;
 
 use tollgate_core::{
     Algorithm as _, Align, FixedWindow, Gcra, LeakyBucket, LimitError, Rate, SlidingCounter,
-    SlidingLog, Tat, Timestamp, TokenBucket,
+    SlidingLog, Timestamp, TokenBucket,
 };
 
 use super::Limiter;
@@ -182,14 +182,21 @@ impl<C: Clock> Builder<C> {
 
     fn word(&self, now: Timestamp) -> Result<Cell, LimitError> {
         let limit = Gcra::new(self.rate)?;
-        let tat = match self.start {
-            Start::Full => Tat::default(),
-            // The word's own time starts at its anchor, which is now.
-            Start::Empty => limit.empty(Timestamp::ZERO),
-        };
         Ok(match self.stripes {
-            None => Cell::Word(Word::new(limit, now, tat)),
-            Some(stripes) => Cell::Striped(Box::new(Striped::new(limit, now, tat, stripes))),
+            None => {
+                let word = Word::new(limit, now);
+                if let Start::Empty = self.start {
+                    word.drain();
+                }
+                Cell::Word(word)
+            }
+            Some(stripes) => {
+                let striped = Striped::new(limit, now, stripes);
+                if let Start::Empty = self.start {
+                    striped.drain();
+                }
+                Cell::Striped(Box::new(striped))
+            }
         })
     }
 

@@ -1,0 +1,119 @@
+//! The command line: which commands there are, and what becomes of their errors.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use clap::{Parser, Subcommand};
+
+use crate::simulate::{self, Options, PatternError};
+
+/// Exact rate limits: tools to choose one and to see what it does.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "tollgate", version)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands of `tollgate`.
+#[derive(Clone, Debug, Subcommand)]
+#[non_exhaustive]
+pub enum Command {
+    /// Run a traffic pattern through every algorithm on virtual time and compare them.
+    Simulate(Options),
+}
+
+/// Why a command failed after its arguments were parsed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum CliError {
+    /// The pattern can't be played at the rate that was asked for.
+    Pattern(PatternError),
+    /// The output could not be written.
+    Write(io::Error),
+}
+
+impl Cli {
+    /// Runs the command and writes what it has to say to `out`.
+    ///
+    /// # Errors
+    /// Arguments that make no sense together, or output that can't be written. A reader that
+    /// closed its end early, as `head` does, got what it wanted and is no error.
+    pub fn run(&self, out: &mut impl Write) -> Result<(), CliError> {
+        match &self.command {
+            Command::Simulate(options) => {
+                let report = simulate::simulate(options).map_err(CliError::Pattern)?;
+                let written = if options.json {
+                    report.write_json(out)
+                } else {
+                    write!(out, "{report}")
+                };
+                match written.and_then(|()| out.flush()) {
+                    Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                        Err(CliError::Write(error))
+                    }
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+impl CliError {
+    /// The exit code of the process: 2 when the arguments are at fault, otherwise 1.
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Pattern(_) => 2,
+            Self::Write(_) => 1,
+        }
+    }
+}
+
+impl fmt::Display for CliError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pattern(error) => error.fmt(f),
+            Self::Write(error) => write!(f, "can't write the output: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for CliError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A writer that fails in one way.
+    struct Broken(io::ErrorKind);
+
+    impl Write for Broken {
+        fn write(&mut self, _bytes: &[u8]) -> io::Result<usize> {
+            Err(self.0.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_closed_pipe_is_no_error_and_a_full_disk_is_one() {
+        for arguments in [
+            &["tollgate", "simulate"][..],
+            &["tollgate", "simulate", "--json"],
+        ] {
+            let cli = Cli::try_parse_from(arguments).unwrap();
+            assert!(cli.run(&mut Broken(io::ErrorKind::BrokenPipe)).is_ok());
+            let error = cli
+                .run(&mut Broken(io::ErrorKind::StorageFull))
+                .unwrap_err();
+            assert_eq!(error.exit_code(), 1);
+            assert_eq!(
+                error.to_string(),
+                "can't write the output: no storage space"
+            );
+        }
+    }
+}

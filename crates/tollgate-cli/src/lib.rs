@@ -1,0 +1,21 @@
+//! The `tollgate` command as a library: each command is a function from its options to a report,
+//! and the binary only parses, prints and chooses the exit code.
+//!
+//! [`simulate`] runs a traffic pattern through every algorithm on virtual time. Its runner,
+//! [`simulate::runner`], takes any list of arrivals, so a caller can bring its own traffic.
+//!
+//! ```
+//! use tollgate_cli::simulate::{Options, simulate};
+//!
+//! let report = simulate(&Options::default())?;
+//! let token_bucket = &report.algorithms[0];
+//! assert_eq!((token_bucket.name, token_bucket.admitted), ("token bucket", Some(399)));
+//! # Ok::<(), tollgate_cli::simulate::PatternError>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod cli;
+pub mod simulate;
+
+pub use cli::{Cli, CliError, Command};

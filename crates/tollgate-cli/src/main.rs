@@ -1,0 +1,20 @@
+//! The `tollgate` command: parses the arguments, runs the command, chooses the exit code.
+
+use std::io::{self, BufWriter, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+use tollgate_cli::Cli;
+
+fn main() -> ExitCode {
+    // Clap prints usage errors itself and exits with 2.
+    let cli = Cli::parse();
+    match cli.run(&mut BufWriter::new(io::stdout().lock())) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // There is nobody left to tell when standard error is closed too.
+            let _ = writeln!(io::stderr(), "error: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! `tollgate simulate`: one traffic pattern through every algorithm on virtual time.
+//!
+//! The flow is [`pattern`] → [`runner`] → [`Report`]; nothing here reads a clock.
+
+use clap::Args;
+use tollgate_core::{LimitError, Rate};
+
+pub mod pattern;
+mod plot;
+mod random;
+mod report;
+pub mod runner;
+pub mod tally;
+mod text;
+
+pub use pattern::{Pattern, PatternError};
+pub use report::{Line, Report};
+
+use runner::{Form, Run};
+
+/// The limit and the traffic, in the words of `tollgate simulate`.
+///
+/// ```
+/// use tollgate_cli::simulate::{Options, Pattern, simulate};
+///
+/// let boundary = Options { pattern: Pattern::Boundary, ..Options::default() };
+/// let report = simulate(&boundary)?;
+/// let fixed = report.algorithms.iter().find(|line| line.name == "fixed window").unwrap();
+/// assert_eq!(fixed.peak_1s, Some(200));
+/// # Ok::<(), tollgate_cli::simulate::PatternError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+#[command(after_help = "\
+The traffic follows the rate's count and period: at 100/m the pattern plays in minutes. A period
+below a second is repeated until it fills one. \"zero\" and \"unlimited\" get the traffic of 100/s.
+
+Examples:
+  tollgate simulate
+  tollgate simulate --pattern boundary
+  tollgate simulate --rate '50/s burst 10' --pattern poisson --seed 7 --json")]
+pub struct Options {
+    /// The limit, such as "100/s burst 200", "10 per 250ms", "zero" or "unlimited".
+    #[arg(long, value_name = "RATE", default_value = DEFAULT_RATE)]
+    pub rate: Rate,
+    /// The traffic to play.
+    #[arg(long, value_enum, value_name = "PATTERN", default_value_t)]
+    pub pattern: Pattern,
+    /// Where the random numbers of the poisson pattern start; the same seed, the same traffic.
+    #[arg(long, value_name = "NUMBER", default_value_t = DEFAULT_SEED)]
+    pub seed: u64,
+    /// Print one JSON object instead of the table and the plot.
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            rate: Rate::per_second(100),
+            pattern: Pattern::default(),
+            seed: DEFAULT_SEED,
+            json: false,
+        }
+    }
+}
+
+const DEFAULT_RATE: &str = "100/s burst 100";
+const DEFAULT_SEED: u64 = 1;
+
+/// What became of one algorithm: its run, unless it refused the rate, and what there is to say.
+#[derive(Debug)]
+struct Trial {
+    form: Form,
+    run: Option<Run>,
+    note: Option<String>,
+}
+
+/// Plays the traffic through every algorithm.
+///
+/// # Errors
+/// The pattern can't be played at this rate. An algorithm that refuses the rate is no error: its
+/// line says why.
+pub fn simulate(options: &Options) -> Result<Report, PatternError> {
+    let traffic = options.pattern.traffic(options.rate, options.seed)?;
+    let trials = Form::ALL.map(|form| Trial::new(form, options.rate, &traffic));
+    Ok(Report::new(options, &traffic, &trials))
+}
+
+impl Trial {
+    fn new(form: Form, rate: Rate, traffic: &pattern::Traffic) -> Self {
+        let (run, note) = match runner::run(form, rate, &traffic.arrivals) {
+            Ok(run) => (Some(run), None),
+            Err(refusal) => {
+                // A window knows only its count, so it can still be compared without the burst.
+                let plain = rate.burst(rate.count());
+                let reason = reason(rate, &refusal);
+                match runner::run(form, plain, &traffic.arrivals) {
+                    Ok(run) if form.is_window() => {
+                        (Some(run), Some(format!("run at {plain}: {reason}")))
+                    }
+                    _ => (None, Some(format!("left out: {reason}"))),
+                }
+            }
+        };
+        let note = match (form, &run) {
+            (Form::FixedWindow, Some(run)) => join(note, doubling(rate, run)),
+            (Form::Queue, Some(_)) => join(note, Some(queue_terms(rate))),
+            _ => note,
+        };
+        Self { form, run, note }
+    }
+}
+
+/// Why an algorithm refused the rate, without naming the rate again: the report opens with it.
+fn reason(rate: Rate, refusal: &LimitError) -> String {
+    let text = refusal.to_string();
+    match text.strip_prefix(&format!("rate \"{rate}\": ")) {
+        Some(reason) => reason.to_owned(),
+        None => text,
+    }
+}
+
+/// Says so when more than the count passed within one period, which only a boundary explains.
+fn doubling(rate: Rate, run: &Run) -> Option<String> {
+    let period = rate.period()?;
+    let peak = run.peak(period);
+    let over = u64::try_from(peak).is_ok_and(|peak| peak > rate.count());
+    over.then(|| {
+        format!(
+            "{peak} passed within {} across a window boundary, and its count is {}",
+            text::pretty(period.as_nanos()),
+            rate.count()
+        )
+    })
+}
+
+/// How the queue reads the rate: its pace is the rate and its room is the burst.
+fn queue_terms(rate: Rate) -> String {
+    match rate.period() {
+        Some(period) => format!(
+            "releases one every {}, and at most {} wait",
+            text::pretty(period.as_nanos() / u128::from(rate.count())),
+            rate.burst_size()
+        ),
+        None if rate.is_zero() => "releases nothing".to_owned(),
+        None => "releases at once".to_owned(),
+    }
+}
+
+fn join(first: Option<String>, second: Option<String>) -> Option<String> {
+    match (first, second) {
+        (Some(first), Some(second)) => Some(format!("{first}; {second}")),
+        (first, second) => first.or(second),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(rate: &str, name: &str) -> Line {
+        let options = Options {
+            rate: rate.parse().unwrap(),
+            ..Options::default()
+        };
+        let report = simulate(&options).unwrap();
+        let mut lines = report.algorithms.into_iter();
+        lines.find(|line| line.name == name).unwrap()
+    }
+
+    #[test]
+    fn the_default_is_the_default_of_the_command_line() {
+        assert_eq!(DEFAULT_RATE.parse(), Ok(Options::default().rate));
+    }
+
+    #[test]
+    fn a_window_runs_at_its_count_when_it_refuses_the_burst() {
+        let fixed = line("100/s burst 200", "fixed window");
+        assert_eq!(fixed.admitted, Some(300));
+        assert_eq!(
+            fixed.note.as_deref(),
+            Some(
+                "run at 100/s: a fixed window admits its count, 100, and no other burst; \
+                 leave the burst out, or use a token bucket or GCRA"
+            )
+        );
+        assert_eq!(line("100/s burst 150", "sliding counter").note, None);
+    }
+
+    #[test]
+    fn an_algorithm_that_refuses_the_rate_is_left_out_and_says_why() {
+        let gcra = line("1/d burst 1000", "GCRA");
+        assert_eq!((gcra.admitted, gcra.peak_1s), (None, None));
+        assert_eq!(
+            gcra.note.as_deref(),
+            Some(
+                "left out: burst x interval is above two years, more than GCRA's one word \
+                 holds; use a burst of at most 730, or the exact form \
+                 (a token bucket or leaky bucket)"
+            )
+        );
+        assert_eq!(line("1/d burst 1000", "token bucket").admitted, Some(4));
+    }
+
+    #[test]
+    fn zero_admits_nothing_and_unlimited_everything() {
+        for (rate, admitted, terms) in [
+            ("zero", 0, "releases nothing"),
+            ("unlimited", 400, "releases at once"),
+        ] {
+            for form in Form::ALL {
+                assert_eq!(line(rate, form.name()).admitted, Some(admitted), "{form:?}");
+            }
+            assert_eq!(line(rate, Form::Queue.name()).note.as_deref(), Some(terms));
+        }
+    }
+}

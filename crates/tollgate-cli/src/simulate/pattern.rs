@@ -1,0 +1,354 @@
+//! Traffic patterns: when requests arrive, in proportion to the rate that they are played against.
+
+use std::fmt;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use tollgate_core::{Rate, Timestamp};
+
+use super::random::SplitMix64;
+use super::text::pretty;
+
+/// A shape of traffic. At 100/s a beat is one second and 100 arrivals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, ValueEnum)]
+pub enum Pattern {
+    /// At the rate, then a burst, then twice the rate, with silence between.
+    #[default]
+    Mixed,
+    /// Evenly at 1.2 times the rate for five periods.
+    Steady,
+    /// Silence, then four bursts of twice the count, each at one instant.
+    Burst,
+    /// At random, on average at the rate, for about five periods.
+    Poisson,
+    /// The count just before a window boundary and the count just after it.
+    Boundary,
+}
+
+/// A pattern played at a rate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Traffic {
+    /// When each request arrives, in order.
+    pub arrivals: Vec<Timestamp>,
+    /// The arrivals in words.
+    pub description: String,
+}
+
+/// Why a pattern can't be played at a rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PatternError {
+    /// The rate is so fast that the run would not be small.
+    TooManyArrivals {
+        /// The pattern that was asked for.
+        pattern: Pattern,
+        /// The rate that was asked for.
+        rate: Rate,
+        /// How many arrivals it would take.
+        needed: u64,
+    },
+    /// The rate is so slow that the run would leave the range of all algorithms.
+    PeriodTooLong {
+        /// The rate that was asked for.
+        rate: Rate,
+    },
+}
+
+/// The most arrivals that a run takes: about a second of work and a few hundred megabytes.
+pub const MOST_ARRIVALS: u64 = 5_000_000;
+
+/// The longest period: five of them stay within the nine years that every algorithm can count.
+const LONGEST_PERIOD: Duration = Duration::from_secs(365 * 86_400);
+
+const SECOND: u64 = 1_000_000_000;
+
+impl Pattern {
+    /// The name that selects it on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Mixed => "mixed",
+            Self::Steady => "steady",
+            Self::Burst => "burst",
+            Self::Poisson => "poisson",
+            Self::Boundary => "boundary",
+        }
+    }
+
+    /// The arrivals of this pattern at a rate. Only poisson uses the seed.
+    ///
+    /// ```
+    /// use tollgate_cli::simulate::pattern::Pattern;
+    /// use tollgate_core::{Rate, Timestamp};
+    ///
+    /// let traffic = Pattern::Boundary.traffic(Rate::per_second(2), 1)?;
+    /// assert_eq!(traffic.arrivals, [950, 975, 1000, 1025].map(Timestamp::from_millis));
+    /// assert_eq!(traffic.description, "2 every 25ms from 0.95s, 2 every 25ms from 1s");
+    /// # Ok::<(), tollgate_cli::simulate::PatternError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The rate is too fast or too slow to play the pattern in full.
+    pub fn traffic(self, rate: Rate, seed: u64) -> Result<Traffic, PatternError> {
+        let beat = Beat::of(rate)?;
+        let groups = self.groups(&beat);
+        let needed = groups
+            .iter()
+            .fold(0_u64, |sum, group| sum.saturating_add(group.count));
+        if needed > MOST_ARRIVALS {
+            return Err(PatternError::TooManyArrivals {
+                pattern: self,
+                rate,
+                needed,
+            });
+        }
+        Ok(match self {
+            Self::Poisson => beat.poisson(needed, seed),
+            _ => Traffic {
+                arrivals: groups.iter().flat_map(Group::arrivals).collect(),
+                description: self.describe(&groups),
+            },
+        })
+    }
+
+    fn describe(self, groups: &[Group]) -> String {
+        let groups: Vec<_> = groups.iter().map(Group::to_string).collect();
+        let remark = match self {
+            Self::Steady => " (1.2 x the rate)",
+            _ => "",
+        };
+        groups.join(", ") + remark
+    }
+
+    /// The pattern as runs of evenly spaced arrivals; poisson as the one that it is on average.
+    fn groups(self, beat: &Beat) -> Vec<Group> {
+        let Beat { count, span, .. } = *beat;
+        let group = |start, times: u64, over| Group {
+            start,
+            count: count.saturating_mul(times),
+            over,
+        };
+        match self {
+            Self::Mixed => vec![
+                group(0, 1, span),
+                group(2 * span, 1, span / 10),
+                group(3 * span, 2, span),
+            ],
+            Self::Steady => vec![group(0, 6, 5 * span)],
+            Self::Burst => [2 * span, 4 * span, 5 * span, 8 * span]
+                .map(|twice| group(twice / 2, 2, 0))
+                .to_vec(),
+            Self::Poisson => vec![group(0, 5, 5 * span)],
+            // A window knows only its own period, however many of them make a beat.
+            Self::Boundary => {
+                let near = beat.period / 20;
+                [span - near, span]
+                    .map(|start| Group {
+                        start,
+                        count: beat.per_period,
+                        over: near,
+                    })
+                    .to_vec()
+            }
+        }
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl fmt::Display for PatternError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooManyArrivals {
+                pattern,
+                rate,
+                needed,
+            } => write!(
+                f,
+                "rate \"{rate}\": the {pattern} pattern needs {needed} arrivals and a run takes \
+                 at most {MOST_ARRIVALS}; choose a slower rate"
+            ),
+            Self::PeriodTooLong { rate } => write!(
+                f,
+                "rate \"{rate}\": a pattern lasts five periods, and a run takes periods of at \
+                 most 365d"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for PatternError {}
+
+/// The unit that patterns are measured in: so many arrivals over so long, at the rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Beat {
+    count: u64,
+    /// In nanoseconds: a whole number of periods, and at least a second.
+    span: u64,
+    /// The rate's own count and period, of which the beat is a multiple.
+    per_period: u64,
+    period: u64,
+}
+
+impl Beat {
+    /// The rate's period, or as many of them as fill a second: "1 per 10ms" gets the traffic of
+    /// 100/s. A rate without a period gets that traffic too.
+    fn of(rate: Rate) -> Result<Self, PatternError> {
+        let (per_period, period) = match rate.period() {
+            Some(period) if period > LONGEST_PERIOD => {
+                return Err(PatternError::PeriodTooLong { rate });
+            }
+            Some(period) => (rate.count(), period.as_nanos()),
+            None => (100, u128::from(SECOND)),
+        };
+        let period = u64::try_from(period).map_err(|_| PatternError::PeriodTooLong { rate })?;
+        let periods = SECOND.div_ceil(period);
+        Ok(Self {
+            count: per_period.saturating_mul(periods),
+            span: period * periods,
+            per_period,
+            period,
+        })
+    }
+
+    /// So many arrivals with exponential gaps of the rate's mean.
+    fn poisson(&self, arrivals: u64, seed: u64) -> Traffic {
+        let mut random = SplitMix64::new(seed);
+        let mean = Duration::from_nanos(self.span).as_secs_f64() / self.count as f64;
+        let mut at = 0.0;
+        let next = |_| {
+            at += random.exponential() * mean;
+            Timestamp::ZERO + Duration::from_secs_f64(at)
+        };
+        Traffic {
+            arrivals: (0..arrivals).map(next).collect(),
+            description: format!(
+                "{arrivals} at random, on average every {} (seed {seed})",
+                pretty(u128::from(self.span) / u128::from(self.count))
+            ),
+        }
+    }
+}
+
+/// Evenly spaced arrivals: the k-th of them `k · over / count` after the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Group {
+    start: u64,
+    count: u64,
+    over: u64,
+}
+
+impl Group {
+    fn arrivals(&self) -> impl Iterator<Item = Timestamp> {
+        let Self { start, count, over } = *self;
+        (0..count).map(move |k| {
+            let after = u128::from(k) * u128::from(over) / u128::from(count);
+            // It is below `over`, so it fits; the other branch is there for the types.
+            Timestamp::from_nanos(start).plus_nanos(u64::try_from(after).unwrap_or(over))
+        })
+    }
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let start = pretty(u128::from(self.start));
+        if self.over == 0 {
+            return write!(f, "{} at once at {start}", self.count);
+        }
+        let gap = pretty(u128::from(self.over) / u128::from(self.count));
+        write!(f, "{} every {gap} from {start}", self.count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn play(pattern: Pattern, rate: &str) -> Traffic {
+        pattern.traffic(rate.parse().unwrap(), 1).unwrap()
+    }
+
+    fn check(pattern: Pattern, rate: &str, offered: usize, description: &str) {
+        let traffic = play(pattern, rate);
+        assert_eq!(traffic.arrivals.len(), offered, "{pattern} {rate}");
+        assert_eq!(traffic.description, description, "{pattern} {rate}");
+        assert!(traffic.arrivals.is_sorted());
+    }
+
+    #[test]
+    fn the_default_pattern_is_the_documented_one() {
+        let expected = (0..100)
+            .map(|k| k * 10)
+            .chain((0..100).map(|k| 2000 + k))
+            .chain((0..200).map(|k| 3000 + k * 5))
+            .map(Timestamp::from_millis);
+        assert!(
+            play(Pattern::Mixed, "100/s")
+                .arrivals
+                .into_iter()
+                .eq(expected)
+        );
+    }
+
+    #[test]
+    fn patterns_follow_the_rate() {
+        use Pattern::{Boundary, Burst, Mixed, Poisson, Steady};
+        let mixed = "100 every 10ms from 0s, 100 every 1ms from 2s, 200 every 5ms from 3s";
+        for rate in ["100/s", "100/s burst 5", "1 per 10ms", "zero", "unlimited"] {
+            check(Mixed, rate, 400, mixed);
+        }
+        check(Steady, "10/m", 60, "60 every 5s from 0s (1.2 x the rate)");
+        check(
+            Burst,
+            "5/s",
+            40,
+            "10 at once at 1s, 10 at once at 2s, 10 at once at 2.5s, 10 at once at 4s",
+        );
+        check(
+            Boundary,
+            "10 per 100ms",
+            20,
+            "10 every 500us from 0.995s, 10 every 500us from 1s",
+        );
+        check(
+            Poisson,
+            "20/s",
+            100,
+            "100 at random, on average every 50ms (seed 1)",
+        );
+    }
+
+    #[test]
+    fn poisson_follows_the_rate_and_the_seed() {
+        let rate = Rate::per_second(10_000);
+        let one = Pattern::Poisson.traffic(rate, 1).unwrap();
+        assert_eq!(one, Pattern::Poisson.traffic(rate, 1).unwrap());
+        let two = Pattern::Poisson.traffic(rate, 2).unwrap();
+        assert_ne!(one.arrivals, two.arrivals);
+        let last = one.arrivals.last().unwrap().as_secs_f64();
+        assert!((last - 5.0).abs() < 0.1, "{last}");
+    }
+
+    #[test]
+    fn rates_beyond_a_run_are_refused_with_the_numbers() {
+        let refused = |pattern: Pattern, rate: &str| {
+            let refusal = pattern.traffic(rate.parse().unwrap(), 1).unwrap_err();
+            refusal.to_string()
+        };
+        assert_eq!(
+            refused(Pattern::Mixed, "2000/ms"),
+            "rate \"2000/ms\": the mixed pattern needs 8000000 arrivals and a run takes at most \
+             5000000; choose a slower rate"
+        );
+        assert!(refused(Pattern::Steady, "18446744073709551615/ns").contains("needs"));
+        assert_eq!(
+            refused(Pattern::Mixed, "1 per 366d"),
+            "rate \"1 per 366d\": a pattern lasts five periods, and a run takes periods of at \
+             most 365d"
+        );
+        assert_eq!(play(Pattern::Steady, "1 per 365d").arrivals.len(), 6);
+    }
+}

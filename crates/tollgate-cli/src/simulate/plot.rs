@@ -1,0 +1,185 @@
+//! Admissions over time as text: a line of block characters an algorithm, and an axis in seconds.
+
+use tollgate_core::Timestamp;
+
+use super::tally;
+use super::text::{DAY, HOUR, MINUTE, SECOND, pretty};
+
+/// The most columns of a plot, so that names and plot fit 100 characters.
+const MOST_COLUMNS: u128 = 72;
+
+/// Enough for all of `Timestamp`, 584 years, in 72 columns.
+const LONGEST_WIDTH: u128 = 5_000 * DAY;
+
+/// Columns between two labels of the axis.
+const TICK: usize = 10;
+
+/// Nothing, then an eighth of the highest column more with each.
+const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/// Several lists of times over one axis, with one scale, so that heights compare across lines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Plot {
+    /// Nanoseconds in a column.
+    width: u128,
+    columns: usize,
+    rows: Vec<(&'static str, Vec<usize>)>,
+}
+
+impl Plot {
+    /// A plot that reaches to `end`, with the finest round columns that fit.
+    pub(super) fn new(end: Timestamp) -> Self {
+        let nanos = u128::from(end.as_nanos());
+        let fits = |width: &u128| nanos / width < MOST_COLUMNS;
+        let width = round_widths().find(fits).unwrap_or(LONGEST_WIDTH);
+        Self {
+            width,
+            // At most 72, by the choice of the width.
+            columns: usize::try_from(nanos / width + 1).unwrap_or(0),
+            rows: Vec::new(),
+        }
+    }
+
+    /// Adds a line for these times.
+    pub(super) fn add(&mut self, name: &'static str, times: &[Timestamp]) {
+        let counts = tally::per_column(times, self.width, self.columns);
+        self.rows.push((name, counts));
+    }
+
+    /// The plot with names in a column `indent` wide.
+    pub(super) fn draw(&self, indent: usize) -> String {
+        let counts = || self.rows.iter().flat_map(|(_, counts)| counts);
+        let highest = counts().copied().max().unwrap_or(0).max(1);
+        let mut text = format!(
+            "admissions over time, a column is {}, █ is {highest}\n\n",
+            pretty(self.width)
+        );
+        for (name, counts) in &self.rows {
+            let blocks = counts.iter().map(|count| block(*count, highest));
+            let line = format!("{name:<indent$}{}", blocks.collect::<String>());
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text.push_str(&self.axis(indent));
+        text
+    }
+
+    /// A ruler with a mark every ten columns, and the time at each mark below it.
+    fn axis(&self, indent: usize) -> String {
+        let ruler: String = (0..self.columns)
+            .map(|column| match column {
+                0 => '└',
+                _ if column % TICK == 0 => '┴',
+                _ => '─',
+            })
+            .collect();
+        let mut labels = String::new();
+        for column in (0..self.columns).step_by(TICK) {
+            let time = self.width * column as u128;
+            labels.push_str(&format!("{:<TICK$}", label(time, self.width)));
+        }
+        let blank = "";
+        format!(
+            "{blank:<indent$}{ruler}\n{blank:<indent$}{}\n",
+            labels.trim_end()
+        )
+    }
+}
+
+/// The block for a count: any count above zero shows.
+fn block(count: usize, highest: usize) -> char {
+    let eighths = (count as u128 * 8).div_ceil(highest as u128);
+    let index = usize::try_from(eighths).unwrap_or(8);
+    BLOCKS[index.min(8)]
+}
+
+/// Widths that read well, in nanoseconds: 1, 2 or 5 of a power of ten up to 50 s, then whole
+/// minutes, hours and days.
+fn round_widths() -> impl Iterator<Item = u128> {
+    let below_a_minute =
+        (0..11).flat_map(|power| [1, 2, 5].map(|digit| digit * 10_u128.pow(power)));
+    below_a_minute
+        .chain([1, 2, 5, 10, 20, 30].map(|count| count * MINUTE))
+        .chain([1, 2, 5, 10].map(|count| count * HOUR))
+        .chain([1, 2, 5, 10, 20, 50, 100, 200, 500].map(|count| count * DAY))
+        .chain([LONGEST_WIDTH])
+}
+
+/// A time on the axis, in the unit of the columns and with as many decimals as it takes: `1.5s`.
+fn label(nanos: u128, width: u128) -> String {
+    let (unit, length) = match width {
+        DAY.. => ("d", DAY),
+        HOUR.. => ("h", HOUR),
+        MINUTE.. => ("m", MINUTE),
+        _ => ("s", SECOND),
+    };
+    // Only seconds have columns that are a fraction of the unit.
+    let decimals = format!("{:09}", nanos % length);
+    let decimals = decimals.trim_end_matches('0');
+    let point = if decimals.is_empty() { "" } else { "." };
+    format!("{}{point}{decimals}{unit}", nanos / length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_share_one_scale_and_an_axis() {
+        let mut plot = Plot::new(Timestamp::from_millis(1199));
+        let at = |millis: &[u64]| -> Vec<_> {
+            millis.iter().copied().map(Timestamp::from_millis).collect()
+        };
+        plot.width = 100_000_000;
+        plot.columns = 12;
+        plot.add("one", &at(&[0, 1, 2, 3, 4, 5, 6, 7, 100, 101, 102, 103]));
+        plot.add("two", &at(&[250, 1100]));
+        assert_eq!(
+            plot.draw(5),
+            "admissions over time, a column is 100ms, █ is 8\n\
+             \n\
+             one  █▄\n\
+             two    ▁        ▁\n     \
+             └─────────┴─\n     \
+             0s        1s\n"
+        );
+    }
+
+    #[test]
+    fn columns_are_as_fine_as_fits() {
+        for (end, width, columns) in [
+            (4990, 100_000_000, 50),
+            (2000, 50_000_000, 41),
+            (7199, 100_000_000, 72),
+            (7200, 200_000_000, 37),
+            (300_000, 5_000_000_000, 61),
+            (86_400_000, 30 * MINUTE, 49),
+            (u64::MAX, 5_000 * DAY, 43),
+            (0, 1, 1),
+        ] {
+            let plot = Plot::new(Timestamp::from_millis(end));
+            assert_eq!(plot.width, width, "{end}");
+            assert_eq!(plot.columns, columns, "{end}");
+        }
+    }
+
+    #[test]
+    fn the_axis_speaks_the_unit_of_the_columns() {
+        for (time, width, expected) in [
+            (0, 50_000_000, "0s"),
+            (1_500_000_000, 50_000_000, "1.5s"),
+            (20 * MINUTE, 2 * MINUTE, "20m"),
+            (50 * HOUR, 5 * HOUR, "50h"),
+            (10 * DAY, DAY, "10d"),
+        ] {
+            assert_eq!(label(time, width), expected);
+        }
+    }
+
+    #[test]
+    fn a_small_count_still_shows() {
+        assert_eq!(block(0, 1000), ' ');
+        assert_eq!(block(1, 1000), '▁');
+        assert_eq!(block(1000, 1000), '█');
+    }
+}

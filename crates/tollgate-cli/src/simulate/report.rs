@@ -1,0 +1,219 @@
+//! The report of a simulation: as text through `Display`, as one JSON object through serde.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use serde::Serialize;
+use tollgate_core::{Rate, Timestamp};
+
+use super::pattern::Traffic;
+use super::plot::Plot;
+use super::runner::{Form, Run};
+use super::text::{grid, hang, pretty, seconds};
+use super::{Options, Trial, tally};
+
+/// What a pattern made of every algorithm. The fields of its JSON come in this order.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Report {
+    /// The limit, with its burst spelled out.
+    pub rate: String,
+    /// The name of the pattern.
+    pub pattern: &'static str,
+    /// The arrivals in words.
+    pub traffic: String,
+    /// The seed, which only the poisson pattern uses.
+    pub seed: u64,
+    /// How many requests arrived.
+    pub offered: usize,
+    /// Arrivals in each 100 ms from 0 s on; null if the run is longer than 1000 s.
+    pub offered_per_100ms: Option<Vec<usize>>,
+    /// One line for each algorithm.
+    pub algorithms: Vec<Line>,
+    #[serde(skip)]
+    period: Option<Duration>,
+    #[serde(skip)]
+    plot: Plot,
+}
+
+/// What a pattern made of one algorithm. What can't be said is `None`, in JSON null: all counts
+/// of an algorithm that refused the rate, and the wait of one in which nobody waits.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Line {
+    /// The algorithm.
+    pub name: &'static str,
+    /// How many requests arrived.
+    pub offered: usize,
+    /// How many were let through, at once or later.
+    pub admitted: Option<usize>,
+    /// How many were refused.
+    pub denied: Option<usize>,
+    /// The most that were let through in any 100 ms.
+    pub peak_100ms: Option<usize>,
+    /// The most that were let through in any second.
+    pub peak_1s: Option<usize>,
+    /// The most that were let through in any span as long as the rate's period.
+    pub peak_period: Option<usize>,
+    /// The longest that one waited, in seconds; only for a queue.
+    pub longest_wait_s: Option<f64>,
+    /// When the last one was let through, in seconds from the start.
+    pub last_release_s: Option<f64>,
+    /// What there is to say: why it was left out, or what it was run at.
+    pub note: Option<String>,
+    /// Releases in each 100 ms from 0 s on; null if the run is longer than 1000 s.
+    pub admissions_per_100ms: Option<Vec<usize>>,
+    #[serde(skip)]
+    longest_wait: Option<Duration>,
+    #[serde(skip)]
+    last_release: Option<Duration>,
+}
+
+const BIN: Duration = Duration::from_millis(100);
+/// Beyond this many, an array of 100 ms bins says little and is mostly zeros.
+const MOST_BINS: usize = 10_000;
+const LINE_WIDTH: usize = 100;
+
+impl Report {
+    pub(super) fn new(options: &Options, traffic: &Traffic, trials: &[Trial]) -> Self {
+        let arrivals = &traffic.arrivals;
+        let runs = || trials.iter().filter_map(|trial| trial.run.as_ref());
+        let last_release = runs().filter_map(|run| run.releases.last()).max();
+        let end = last_release.max(arrivals.last()).copied();
+        let end = end.unwrap_or(Timestamp::ZERO);
+
+        let mut plot = Plot::new(end);
+        plot.add("offered", arrivals);
+        for trial in trials {
+            if let Some(run) = &trial.run {
+                plot.add(trial.form.name(), &run.releases);
+            }
+        }
+        let period = options.rate.period();
+        let line = |trial| Line::new(trial, arrivals.len(), period, end);
+        Self {
+            rate: spelled_out(options.rate),
+            pattern: options.pattern.name(),
+            traffic: traffic.description.clone(),
+            seed: options.seed,
+            offered: arrivals.len(),
+            offered_per_100ms: bins(arrivals, end),
+            algorithms: trials.iter().map(line).collect(),
+            period,
+            plot,
+        }
+    }
+
+    /// Writes the report as one JSON object on one line.
+    ///
+    /// # Errors
+    /// The writer failed.
+    pub fn write_json(&self, out: &mut impl Write) -> io::Result<()> {
+        serde_json::to_writer(&mut *out, self)?;
+        out.write_all(b"\n")
+    }
+
+    /// The period, where a peak over it says more than those over 100 ms and 1 s.
+    fn odd_period(&self) -> Option<Duration> {
+        self.period
+            .filter(|period| ![BIN, Duration::from_secs(1)].contains(period))
+    }
+
+    fn table(&self) -> String {
+        let mut above = vec!["", "", "", "", "peak in", "peak in"];
+        let mut below = vec!["algorithm", "offered", "admitted", "denied"];
+        below.extend(["any 100ms", "any 1s"]);
+        let odd = self.odd_period().map(|period| pretty(period.as_nanos()));
+        let odd = odd.map(|period| format!("any {period}"));
+        if let Some(period) = &odd {
+            above.push("peak in");
+            below.push(period);
+        }
+        above.extend(["longest", "last"]);
+        below.extend(["wait", "release"]);
+
+        let mut rows: Vec<Vec<String>> = [above, below]
+            .map(|row| row.into_iter().map(str::to_owned).collect())
+            .to_vec();
+        rows.extend(self.algorithms.iter().map(|line| line.cells(odd.is_some())));
+        grid(&rows)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let traffic = format!("{}: {}", self.pattern, self.traffic);
+        f.write_str(&hang("limit", 9, &self.rate, LINE_WIDTH))?;
+        f.write_str(&hang("traffic", 9, &traffic, LINE_WIDTH))?;
+        write!(f, "\n{}\n", self.table())?;
+
+        let names = Form::ALL.map(|form| form.name().len());
+        let indent = names.into_iter().max().unwrap_or(0) + 2;
+        for line in &self.algorithms {
+            if let Some(note) = &line.note {
+                f.write_str(&hang(line.name, indent, note, LINE_WIDTH))?;
+            }
+        }
+        write!(f, "\n{}", self.plot.draw(indent))
+    }
+}
+
+impl Line {
+    fn new(trial: &Trial, offered: usize, period: Option<Duration>, end: Timestamp) -> Self {
+        let run = trial.run.as_ref();
+        let peak = |window| run.map(|run| run.peak(window));
+        let longest_wait = run.and_then(|run| run.longest_wait);
+        let last_release = run.and_then(|run| run.releases.last());
+        let last_release = last_release.map(|last| *last - Timestamp::ZERO);
+        Self {
+            name: trial.form.name(),
+            offered,
+            admitted: run.map(Run::admitted),
+            denied: run.map(Run::denied),
+            peak_100ms: peak(BIN),
+            peak_1s: peak(Duration::from_secs(1)),
+            peak_period: period.and_then(peak),
+            longest_wait_s: longest_wait.map(|wait| wait.as_secs_f64()),
+            last_release_s: last_release.map(|last| last.as_secs_f64()),
+            note: trial.note.clone(),
+            admissions_per_100ms: run.and_then(|run| bins(&run.releases, end)),
+            longest_wait,
+            last_release,
+        }
+    }
+
+    fn cells(&self, with_period: bool) -> Vec<String> {
+        let number = |count: Option<usize>| count.map_or("-".to_owned(), |count| count.to_string());
+        let time = |time: Option<Duration>| time.map_or("-".to_owned(), seconds);
+        let mut cells = vec![
+            self.name.to_owned(),
+            self.offered.to_string(),
+            number(self.admitted),
+            number(self.denied),
+            number(self.peak_100ms),
+            number(self.peak_1s),
+        ];
+        if with_period {
+            cells.push(number(self.peak_period));
+        }
+        cells.extend([time(self.longest_wait), time(self.last_release)]);
+        cells
+    }
+}
+
+/// Counts in each 100 ms up to `end`, unless there are too many of them.
+fn bins(times: &[Timestamp], end: Timestamp) -> Option<Vec<usize>> {
+    let last = (end - Timestamp::ZERO).as_nanos() / BIN.as_nanos();
+    let columns = usize::try_from(last).ok()?.checked_add(1)?;
+    (columns <= MOST_BINS).then(|| tally::per_column(times, BIN.as_nanos(), columns))
+}
+
+/// The rate with its burst, which the short form leaves out when it equals the count.
+fn spelled_out(rate: Rate) -> String {
+    if rate.period().is_some() && rate.burst_size() == rate.count() {
+        format!("{rate} burst {}", rate.burst_size())
+    } else {
+        rate.to_string()
+    }
+}

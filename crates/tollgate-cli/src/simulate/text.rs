@@ -1,0 +1,143 @@
+//! Text for a terminal: times people can read, columns that line up, lines that fit.
+
+use std::time::Duration;
+
+pub(super) const SECOND: u128 = 1_000_000_000;
+pub(super) const MINUTE: u128 = 60 * SECOND;
+pub(super) const HOUR: u128 = 60 * MINUTE;
+pub(super) const DAY: u128 = 24 * HOUR;
+
+/// A length of time in the unit that suits it, to three decimals: `10ms`, `2.5s`, `0.95s`.
+pub(super) fn pretty(nanos: u128) -> String {
+    // Hours and days only where they are exact: "4000s" says more than "1.111h".
+    let exact = |length: u128| nanos >= length && (nanos * 1_000).is_multiple_of(length);
+    let (unit, length) = match nanos {
+        0 => ("s", SECOND),
+        1..1_000 => ("ns", 1),
+        1_000..1_000_000 => ("us", 1_000),
+        // From 0.9 s on, a point near a second reads better as one.
+        1_000_000..900_000_000 => ("ms", 1_000_000),
+        _ if exact(DAY) => ("d", DAY),
+        _ if exact(HOUR) => ("h", HOUR),
+        _ => ("s", SECOND),
+    };
+    let thousandths = nanos * 1_000 / length;
+    let decimals = format!("{:03}", thousandths % 1_000);
+    let decimals = decimals.trim_end_matches('0');
+    let point = if decimals.is_empty() { "" } else { "." };
+    format!("{}{point}{decimals}{unit}", thousandths / 1_000)
+}
+
+/// A time for a column of them: seconds to the millisecond, `0.995s`, unless it is far from one.
+pub(super) fn seconds(time: Duration) -> String {
+    let seconds = time.as_secs_f64();
+    match time.as_nanos() {
+        1..1_000_000 => format!("{:.3}us", seconds * 1e6),
+        nanos if nanos >= 2 * DAY => format!("{:.2}d", seconds / 86_400.0),
+        nanos if nanos >= 2 * HOUR => format!("{:.2}h", seconds / 3_600.0),
+        _ => format!("{seconds:.3}s"),
+    }
+}
+
+/// Rows of cells as lines: the first column to the left, the others to the right, two spaces
+/// between, each as wide as its widest cell.
+pub(super) fn grid(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut lines = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
+            if column == 0 {
+                line.push_str(&format!("{cell:<width$}"));
+            } else {
+                line.push_str(&format!("  {cell:>width$}"));
+            }
+        }
+        lines.push_str(line.trim_end());
+        lines.push('\n');
+    }
+    lines
+}
+
+/// A label and a text, broken at spaces into lines of at most `width` that hang behind the label.
+pub(super) fn hang(label: &str, indent: usize, text: &str, width: usize) -> String {
+    let mut lines = String::new();
+    let mut line = format!("{label:<indent$}");
+    let mut length = indent.max(label.chars().count());
+    let mut fresh = true;
+    for word in text.split(' ') {
+        let letters = word.chars().count();
+        if !fresh && length + 1 + letters > width {
+            lines.push_str(line.trim_end());
+            lines.push('\n');
+            line = " ".repeat(indent);
+            length = indent;
+            fresh = true;
+        }
+        if !fresh {
+            line.push(' ');
+            length += 1;
+        }
+        line.push_str(word);
+        length += letters;
+        fresh = false;
+    }
+    lines.push_str(line.trim_end());
+    lines.push('\n');
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_take_the_unit_that_suits_them() {
+        for (nanos, expected) in [
+            (0, "0s"),
+            (7, "7ns"),
+            (500_000, "500us"),
+            (8_333_333, "8.333ms"),
+            (10_000_000, "10ms"),
+            (950_000_000, "0.95s"),
+            (2_500_000_000, "2.5s"),
+            (60_000_000_000, "60s"),
+            (HOUR * 3 / 2, "1.5h"),
+            (4_000 * SECOND, "4000s"),
+            (7 * DAY, "7d"),
+        ] {
+            assert_eq!(pretty(nanos), expected);
+        }
+        for (micros, expected) in [
+            (0, "0.000s"),
+            (99, "99.000us"),
+            (995_000, "0.995s"),
+            (4_991_666, "4.992s"),
+            (90_000_000_000, "25.00h"),
+            (259_200_000_000, "3.00d"),
+        ] {
+            assert_eq!(seconds(Duration::from_micros(micros)), expected);
+        }
+    }
+
+    #[test]
+    fn a_grid_lines_up() {
+        let rows = [vec!["a", "b", "long"], vec!["name", "200", "1"]];
+        let rows = rows.map(|row| row.into_iter().map(str::to_owned).collect());
+        assert_eq!(grid(&rows), "a       b  long\nname  200     1\n");
+    }
+
+    #[test]
+    fn long_text_hangs_behind_its_label() {
+        assert_eq!(
+            hang("to:", 5, "one two three four", 14),
+            "to:  one two\n     three\n     four\n"
+        );
+        assert_eq!(hang("to:", 5, "", 14), "to:\n");
+    }
+}

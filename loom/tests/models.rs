@@ -1,0 +1,217 @@
+//! Every race on one limiter, over all interleavings: charge, reserve, cancel, live change, stripes.
+#![cfg(loom)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use loom::thread;
+use tollgate::clock::Manual;
+use tollgate::{Algorithm, Limiter, Rate, Timestamp};
+
+const NOW: Timestamp = Timestamp::from_secs(5);
+
+type Shared = Arc<Limiter<Manual>>;
+
+fn limiter(rate: Rate) -> Shared {
+    Arc::new(Limiter::with_clock(rate, Manual::starting_at(NOW)))
+}
+
+fn passes(limiter: &Limiter<Manual>, cost: u64) -> u64 {
+    cost * u64::from(limiter.check_at(NOW, cost).is_allowed())
+}
+
+/// Runs `model` over all interleavings with at most three preemptions, which is where races show.
+fn check(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(model);
+}
+
+/// Spawns one thread for each closure and adds up what they admitted.
+fn admitted<const N: usize>(limiter: &Shared, bodies: [fn(&Limiter<Manual>) -> u64; N]) -> u64 {
+    let threads = bodies.map(|body| {
+        let limiter = Arc::clone(limiter);
+        thread::spawn(move || body(&limiter))
+    });
+    threads
+        .into_iter()
+        .map(|thread| thread.join().unwrap())
+        .sum()
+}
+
+#[test]
+fn threads_share_the_burst_exactly() {
+    check(|| {
+        let limiter = limiter(Rate::per_second(1).burst(2));
+        let total = admitted(
+            &limiter,
+            [
+                |l| passes(l, 1) + passes(l, 1),
+                |l| passes(l, 1) + passes(l, 1),
+            ],
+        );
+        assert_eq!(total, 2);
+        assert_eq!(limiter.peek_at(NOW).remaining, 0);
+    });
+}
+
+#[test]
+fn weighted_costs_never_sum_above_the_burst() {
+    check(|| {
+        let limiter = limiter(Rate::per_second(1).burst(5));
+        let total = admitted(
+            &limiter,
+            [|l| passes(l, 3), |l| passes(l, 2), |l| passes(l, 4)],
+        );
+        assert!(total <= 5, "{total}");
+        assert_eq!(limiter.peek_at(NOW).remaining, 5 - total);
+    });
+}
+
+#[test]
+fn a_cancelled_slot_comes_back_only_if_nothing_was_built_on_it() {
+    check(|| {
+        let limiter = limiter(Rate::per_second(1).burst(2));
+        let total = admitted(
+            &limiter,
+            [
+                |l| {
+                    l.reserve_at(NOW, 2).unwrap().cancel_at(NOW);
+                    0
+                },
+                |l| passes(l, 1) + passes(l, 1),
+            ],
+        );
+        // Whatever the order, the bucket and the admitted never hold more than the burst.
+        let left = limiter.peek_at(NOW).remaining;
+        assert!(total + left <= 2, "{total} + {left}");
+    });
+}
+
+#[test]
+fn reservations_act_one_interval_apart() {
+    check(|| {
+        let limiter = limiter(Rate::per_second(1));
+        let threads = [(); 2].map(|()| {
+            let limiter = Arc::clone(&limiter);
+            thread::spawn(move || {
+                let slot = limiter.reserve_at(NOW, 1).unwrap();
+                let at = slot.act_at();
+                std::mem::forget(slot);
+                at
+            })
+        });
+        let mut acts = threads.map(|thread| thread.join().unwrap());
+        acts.sort();
+        assert_eq!(acts, [NOW, NOW + Duration::from_secs(1)]);
+    });
+}
+
+#[test]
+fn a_live_change_keeps_exactly_what_was_spent() {
+    check(|| {
+        let limiter = limiter(Rate::per_second(1).burst(3));
+        let total = admitted(
+            &limiter,
+            [
+                |l| {
+                    l.set_rate_at(NOW, Rate::per_second(7).burst(3)).unwrap();
+                    0
+                },
+                |l| passes(l, 1) + passes(l, 1),
+            ],
+        );
+        assert_eq!(total, 2);
+        assert_eq!(limiter.peek_at(NOW).remaining, 1);
+    });
+}
+
+#[test]
+fn a_check_never_sees_half_a_change() {
+    check(|| {
+        // Both rates deny a cost of 4; a mix of one's interval with the other's capacity would not.
+        let limiter = limiter(Rate::per_second(1).burst(3));
+        let total = admitted(
+            &limiter,
+            [
+                |l| {
+                    l.set_rate_at(NOW, Rate::per_second(1000).burst(3)).unwrap();
+                    0
+                },
+                |l| passes(l, 4) + passes(l, 3),
+            ],
+        );
+        assert_eq!(total, 3);
+    });
+}
+
+#[test]
+fn threads_on_one_stripe_stay_within_the_burst() {
+    check(|| {
+        let limiter = Limiter::builder(Rate::per_second(10_000_000).burst(16))
+            .stripes(1)
+            .clock(Manual::starting_at(NOW))
+            .build()
+            .unwrap();
+        let limiter = Arc::new(limiter);
+        assert_eq!(passes(&limiter, 13), 13);
+        let total = admitted(
+            &limiter,
+            [
+                |l| passes(l, 1) + passes(l, 1),
+                |l| passes(l, 1) + passes(l, 1),
+            ],
+        );
+        assert!((1..=3).contains(&total), "{total}");
+    });
+}
+
+#[test]
+fn stripes_hold_nothing_over_a_live_change() {
+    check(|| {
+        let limiter = Limiter::builder(Rate::per_second(10_000_000).burst(16))
+            .stripes(1)
+            .clock(Manual::starting_at(NOW))
+            .build()
+            .unwrap();
+        let limiter = Arc::new(limiter);
+        assert_eq!(passes(&limiter, 14), 14);
+        let total = admitted(
+            &limiter,
+            [
+                |l| {
+                    l.set_rate_at(NOW, Rate::zero()).unwrap();
+                    0
+                },
+                |l| passes(l, 1),
+            ],
+        );
+        assert!(total <= 1);
+        // One late spender aside, nothing passes at a rate of zero.
+        assert_eq!(passes(&limiter, 1), 0);
+    });
+}
+
+#[test]
+fn a_locked_bucket_restores_what_is_cancelled() {
+    check(|| {
+        let limiter = Limiter::builder(Rate::per_second(1).burst(2))
+            .algorithm(Algorithm::TokenBucket)
+            .clock(Manual::starting_at(NOW))
+            .build()
+            .unwrap();
+        let limiter = Arc::new(limiter);
+        let total = admitted(
+            &limiter,
+            [
+                |l| {
+                    l.reserve_at(NOW, 1).unwrap().cancel_at(NOW);
+                    0
+                },
+                |l| passes(l, 1),
+            ],
+        );
+        assert_eq!(total, 1);
+        assert_eq!(limiter.peek_at(NOW).remaining, 1);
+    });
+}
