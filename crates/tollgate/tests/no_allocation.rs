@@ -1,0 +1,91 @@
+//! A check allocates nothing: asserted by counting the calls to the allocator.
+#![expect(unsafe_code, reason = "a global allocator is an unsafe trait")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use tollgate::clock::{Cached, Manual};
+use tollgate::{Algorithm, Align, Clock, Limiter, Rate};
+
+struct Counting;
+
+thread_local! {
+    static CALLS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: every call is passed on unchanged to the system allocator, which keeps the contract;
+// the count beside it is a thread-local without a destructor and allocates nothing itself.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        CALLS.set(CALLS.get() + 1);
+        // SAFETY: the caller's layout is passed on as it came.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: `pointer` came from `System.alloc` with this layout, by way of `alloc` above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn check_allocates_nothing<C: Clock>(name: &str, limiter: &Limiter<C>) {
+    let before = CALLS.get();
+    for cost in [1, 0, 3, 1_000, 1] {
+        limiter.allow();
+        limiter.check_n(cost);
+        limiter.peek();
+        if let Ok(slot) = limiter.reserve(cost) {
+            slot.cancel();
+        }
+        let _ = limiter
+            .acquire()
+            .timeout(std::time::Duration::ZERO)
+            .wait_blocking();
+    }
+    assert_eq!(CALLS.get() - before, 0, "{name}");
+}
+
+#[test]
+fn no_verb_allocates() {
+    let rate = Rate::per_second(10);
+    check_allocates_nothing("gcra", &Limiter::new(rate));
+    check_allocates_nothing("cached", &Limiter::with_clock(rate, Cached::new()));
+    let striped = Limiter::builder(Rate::per_second(100_000_000)).striped();
+    check_allocates_nothing("striped", &striped.build().unwrap());
+    for algorithm in [
+        Algorithm::TokenBucket,
+        Algorithm::LeakyBucket,
+        Algorithm::FixedWindow(Align::FirstHit),
+        Algorithm::SlidingCounter,
+    ] {
+        let limiter = Limiter::builder(rate)
+            .algorithm(algorithm)
+            .clock(Manual::new())
+            .build()
+            .unwrap();
+        check_allocates_nothing(&format!("{algorithm:?}"), &limiter);
+    }
+}
+
+#[test]
+fn a_full_log_allocates_nothing_more() {
+    let clock = Manual::new();
+    let limiter = Limiter::builder(Rate::per_second(100))
+        .algorithm(Algorithm::SlidingLog)
+        .clock(clock.clone())
+        .build()
+        .unwrap();
+    let run = |calls: u32| {
+        for _ in 0..calls {
+            clock.advance(std::time::Duration::from_millis(7));
+            limiter.check();
+        }
+    };
+    run(500);
+    let before = CALLS.get();
+    run(500);
+    assert_eq!(CALLS.get(), before);
+}

@@ -1,0 +1,8 @@
+//! Small programs that show one thing each. Run one with `cargo run --example NAME`:
+//!
+//! * `quickstart`: allow or drop, and what a decision says.
+//! * `pace_a_client`: wait politely for a slot, with a deadline.
+//! * `reserve_then_decide`: look at the delay first, then wait or cancel.
+//! * `change_it_live`: another rate, another burst, and the emergency switch.
+//! * `one_hot_limit`: stripes and a cached clock for one limit that all threads hit.
+//! * `test_with_a_manual_clock`: how to test code that is rate limited, without sleeping.

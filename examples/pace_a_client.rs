@@ -1,0 +1,28 @@
+//! Wait politely: a client that sends at most 100 a second, and gives up when it would take long.
+
+use std::time::Duration;
+
+use tollgate::{Limiter, Rate, Refused};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Refused> {
+    let limiter = Limiter::new(Rate::per_second(100).burst(10));
+    let mut waited = Duration::ZERO;
+    for _ in 0..30 {
+        waited += limiter.acquire().await?;
+    }
+    println!("30 requests sent, {waited:.0?} spent waiting");
+
+    // Ten more at once would take 100 ms: with 20 ms of patience that fails right away.
+    match limiter
+        .acquire_n(10)
+        .timeout(Duration::from_millis(20))
+        .await
+    {
+        Err(Refused::TooLate(decision)) => {
+            println!("gave up: ready in {:.0?}", decision.retry_after)
+        }
+        other => println!("unexpected: {other:?}"),
+    }
+    Ok(())
+}

@@ -1,0 +1,18 @@
+//! Allow or drop: five requests against a limit of two at once.
+
+use tollgate::{Limiter, Rate};
+
+fn main() {
+    let limiter = Limiter::new(Rate::per_second(1).burst(2));
+    for request in 1..=5 {
+        let decision = limiter.check();
+        if decision.is_allowed() {
+            println!("request {request}: served, {} left", decision.remaining);
+        } else {
+            println!(
+                "request {request}: 429, retry after {:?}",
+                decision.retry_after
+            );
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! Reserve: take a slot, look at its delay, then use it or give it back.
+
+use std::time::Duration;
+
+use tollgate::{Limiter, Rate, Refused};
+
+fn main() -> Result<(), Refused> {
+    let limiter = Limiter::new(Rate::per_second(10).burst(1));
+    limiter.reserve(1)?.wait_blocking();
+
+    let slot = limiter.reserve(1)?;
+    if slot.delay() > Duration::from_millis(20) {
+        println!(
+            "the slot is {:.0?} away: take another route, and give it back",
+            slot.delay()
+        );
+        slot.cancel();
+    }
+
+    let slot = limiter.reserve(1)?;
+    println!("this one is worth the wait: {:.0?}", slot.wait_blocking());
+    Ok(())
+}

@@ -1,0 +1,48 @@
+//! What no compiler checks: every source file says what lives in it, and fits in a head.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Files above this length want to be two.
+const MOST_LINES: usize = 600;
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if path.is_dir() {
+            if name != "target" && !name.starts_with('.') {
+                sources(&path, found);
+            }
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn every_source_file_is_tidy() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut files = Vec::new();
+    sources(root, &mut files);
+    assert!(files.len() > 30, "only {} sources found", files.len());
+    let mut problems = Vec::new();
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        let shown = file.strip_prefix(root).unwrap().display();
+        if !text.starts_with("//!") {
+            problems.push(format!("{shown}: doesn't open with a //! line saying what lives there"));
+        }
+        let lines = text.lines().count();
+        if lines > MOST_LINES {
+            problems.push(format!("{shown}: {lines} lines, more than {MOST_LINES}"));
+        }
+        // Spelled in two parts so that this file doesn't find itself.
+        for unfinished in [concat!("todo", "!("), concat!("unimplemented", "!("), concat!("FIX", "ME")] {
+            if text.contains(unfinished) {
+                problems.push(format!("{shown}: contains {unfinished}"));
+            }
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
