@@ -167,6 +167,23 @@ fn threads_on_one_stripe_stay_within_the_burst() {
 }
 
 #[test]
+fn what_is_left_of_a_lease_is_spent_here_or_there_but_not_twice() {
+    check(|| {
+        let limiter = Limiter::builder(Rate::per_second(10_000_000).burst(32))
+            .stripes(1)
+            .clock(Manual::starting_at(NOW))
+            .build()
+            .unwrap();
+        let limiter = Arc::new(limiter);
+        assert_eq!(passes(&limiter, 27), 27);
+        // Takes a lease of 4 and leaves 3 of it in the stripe; 1 more is in the shared word.
+        assert_eq!(passes(&limiter, 1), 1);
+        let total = admitted(&limiter, [|l| passes(l, 1), |l| passes(l, 4)]);
+        assert!(total == 1 || total == 4, "{total}");
+    });
+}
+
+#[test]
 fn stripes_hold_nothing_over_a_live_change() {
     check(|| {
         let limiter = Limiter::builder(Rate::per_second(10_000_000).burst(16))

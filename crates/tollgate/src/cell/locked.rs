@@ -68,10 +68,12 @@ macro_rules! each {
 }
 
 impl Locked {
+    #[inline(never)]
     pub(crate) fn allow(&self, now: Timestamp, cost: u64) -> bool {
         each!(self, slot => slot.allow(now, cost))
     }
 
+    #[inline(never)]
     pub(crate) fn check(&self, now: Timestamp, cost: u64) -> Decision {
         each!(self, slot => slot.check(now, cost))
     }

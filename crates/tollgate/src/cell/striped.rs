@@ -6,11 +6,12 @@
 //! Near the limit, when the word has no whole interval to give, threads take single tokens from it.
 //!
 //! # Memory ordering
-//! Only the holder of `refilling` stores `next` and `end`; spenders swap `next` forward. `next`
-//! never falls at one rate, so a swap that succeeds saw the latest value. A refill stores the new `next` first
-//! and the new `end` after it (release): whoever sees the new `end` (acquire) and then swaps from
-//! an older `next` fails, and whoever sees the new `next` with the old `end` finds the stripe
-//! empty. Spenders therefore load `next` before `end`.
+//! Only the holder of `refilling` stores `next` and `end`; spenders swap `next` forward. A refill
+//! stores the new `next` first and the new `end` after it (release): whoever sees the new `end`
+//! (acquire) and then swaps from an older `next` fails, and whoever sees the new `next` with the old
+//! `end` finds the stripe empty. Spenders therefore load `next` before `end`. At one rate `next`
+//! falls only when a rest was handed back, and then to where the next lease begins, which is at
+//! least as long as the rest was: a late swap from that very value spends what the stripe owns again.
 
 use std::cell::Cell as ThreadCell;
 use std::time::Duration;
@@ -59,17 +60,24 @@ impl Striped {
         self.shared.drain();
     }
 
-    #[inline]
+    #[inline(never)]
     pub(crate) fn allow(&self, now: Timestamp, cost: u64) -> bool {
-        self.spend(now, cost) || self.shared.allow(now, cost)
+        self.spend(now, cost)
+            || self.spend_with_rest(now, cost)
+            || (self.shared.allow(now, cost) && self.age(now))
     }
 
+    #[inline(never)]
     pub(crate) fn check(&self, now: Timestamp, cost: u64) -> Decision {
-        if cost > 0 && self.spend(now, cost) {
+        if cost > 0 && (self.spend(now, cost) || self.spend_with_rest(now, cost)) {
             let local = self.shared.since_anchor(now);
             return self.shared.describe(local, Outcome::Allowed);
         }
-        self.shared.check(now, cost)
+        let decision = self.shared.check(now, cost);
+        if decision.is_allowed() && cost > 0 {
+            self.age(now);
+        }
+        decision
     }
 
     pub(crate) fn reserve(
@@ -78,7 +86,9 @@ impl Striped {
         cost: u64,
         patience: Duration,
     ) -> Result<Ticket, Miss> {
-        self.shared.reserve(now, cost, patience)
+        let ticket = self.shared.reserve(now, cost, patience)?;
+        self.age(now);
+        Ok(ticket)
     }
 
     pub(crate) fn give_back(&self, now: Timestamp, ticket: &Ticket) {
@@ -118,11 +128,75 @@ impl Striped {
             return false;
         }
         let now = self.shared.since_anchor(now);
-        let Some(price) = self.shared.interval().checked_mul(cost) else {
-            return false;
+        // No price (bypassed, or a look), or one beyond the word: the shared word knows what to do.
+        let price = match self.shared.interval().checked_mul(cost) {
+            None | Some(0) => return false,
+            Some(price) => price,
         };
-        let stripe = &self.stripes[thread_number() & (self.stripes.len() - 1)].0;
+        let stripe = self.own_stripe();
         stripe.spend(now, price) || (self.refill(stripe, now, lease) && stripe.spend(now, price))
+    }
+
+    /// Lets what time has passed in this thread's stripe die once the shared word has admitted, so
+    /// that a thread whose clock steps back finds no token that its later time had given up.
+    /// Always true, to end a chain of attempts.
+    fn age(&self, now: Timestamp) -> bool {
+        let now = word_of(self.shared.since_anchor(now));
+        let stripe = self.own_stripe();
+        let (next, end) = (
+            stripe.next.load(Ordering::Relaxed),
+            stripe.end.load(Ordering::Relaxed),
+        );
+        if next < now.min(end) {
+            stripe.next.fetch_max(now, Ordering::AcqRel);
+        }
+        true
+    }
+
+    #[inline]
+    fn own_stripe(&self) -> &Stripe {
+        &self.stripes[thread_number() & (self.stripes.len() - 1)].0
+    }
+
+    /// Near the limit, before the shared word is asked for the whole cost: hands back what is left
+    /// of this thread's lease, if nothing was built on it and the cost passes then. Otherwise the
+    /// cost would be built on it and put it out of reach.
+    fn spend_with_rest(&self, now: Timestamp, cost: u64) -> bool {
+        let local = self.shared.since_anchor(now);
+        let stripe = self.own_stripe();
+        let rest = stripe.rest(local);
+        // A refusal must write nothing, so look before touching anything.
+        if rest.0 >= rest.1
+            || !self.shared.would_pass_after_return(local, cost, rest)
+            || !stripe.claim()
+        {
+            return false;
+        }
+        let returned = self.return_rest(stripe, local);
+        stripe.refilling.store(false, Ordering::Release);
+        returned && self.shared.allow(now, cost)
+    }
+
+    /// Moves a stripe's rest back to the shared word. The caller holds the stripe.
+    fn return_rest(&self, stripe: &Stripe, now: Timestamp) -> bool {
+        let (next, end) = stripe.rest(now);
+        let seen = stripe.next.load(Ordering::Acquire);
+        // First nobody can spend it here any more, then it is spendable there.
+        let emptied = next < end
+            && seen <= next
+            && stripe
+                .next
+                .compare_exchange(seen, end, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok();
+        if !emptied {
+            return false;
+        }
+        let returned = self.shared.take_back(end, next);
+        if !returned {
+            // Somebody built on it: it stays here. Nobody can have spent from an empty stripe.
+            stripe.next.store(next, Ordering::Release);
+        }
+        returned
     }
 
     /// Takes a lease from the shared word; no if there is none to be had, or another thread is at
@@ -199,6 +273,12 @@ impl Stripe {
                 Err(seen) => next = seen,
             }
         }
+    }
+
+    /// What is left of the lease at `now`: `[next, end)`.
+    fn rest(&self, now: Timestamp) -> (u64, u64) {
+        let next = self.next.load(Ordering::Acquire).max(word_of(now));
+        (next, self.end.load(Ordering::Acquire))
     }
 
     fn claim(&self) -> bool {

@@ -51,6 +51,10 @@ struct View {
     tat: Tat,
 }
 
+/// The pace that a charge was made at and the TAT after it; otherwise what was seen, and the wait
+/// in word units if there is one.
+type Taken = Result<(Pace, Tat), (View, Option<u64>)>;
+
 impl Word {
     /// A limit that starts full.
     pub(crate) fn new(limit: Gcra, anchor: Timestamp) -> Self {
@@ -79,7 +83,16 @@ impl Word {
     #[inline]
     pub(crate) fn allow(&self, now: Timestamp, cost: u64) -> bool {
         let now = self.since_anchor(now);
-        self.take(now, cost, 0).is_ok()
+        match self.attempt(now, cost, 0) {
+            Some(taken) => taken.is_ok(),
+            None => self.allow_after_loss(now, cost),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn allow_after_loss(&self, now: Timestamp, cost: u64) -> bool {
+        self.take_after_loss(now, cost, 0).is_ok()
     }
 
     #[inline]
@@ -173,6 +186,25 @@ impl Word {
         self.take(now, cost, 0).ok().map(|(_, after)| after)
     }
 
+    /// Whether `cost` would pass at once if the TAT, which must now be `end`, fell to `start`.
+    pub(crate) fn would_pass_after_return(
+        &self,
+        now: Timestamp,
+        cost: u64,
+        (start, end): (u64, u64),
+    ) -> bool {
+        let view = self.view();
+        let plan = view.pace.plan(Tat::from_word(start), now, cost);
+        view.tat.to_word() == end && plan.is_some_and(|(_, wait)| wait == 0)
+    }
+
+    /// Takes back the interval `[start, end)` if nothing was built on it.
+    pub(crate) fn take_back(&self, end: u64, start: u64) -> bool {
+        self.tat
+            .compare_exchange(end, start, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
+    }
+
     /// The decision that reads like `outcome` with the words as they stand.
     pub(crate) fn describe(&self, now: Timestamp, outcome: Outcome) -> Decision {
         self.report(self.view(), now, outcome, 0)
@@ -185,53 +217,71 @@ impl Word {
         Timestamp::from_nanos(now.nanos_since(self.anchor)).plus_nanos(1)
     }
 
-    /// Charges `cost` if it has to wait at most `patience` nanoseconds: the pace it was charged at
-    /// and the TAT after it. Otherwise what was seen, and the wait in word units if there is one.
+    /// Charges `cost` if it has to wait at most `patience` nanoseconds.
     #[inline]
-    fn take(
-        &self,
-        now: Timestamp,
-        cost: u64,
-        patience: u64,
-    ) -> Result<(Pace, Tat), (View, Option<u64>)> {
+    fn take(&self, now: Timestamp, cost: u64, patience: u64) -> Taken {
+        match self.attempt(now, cost, patience) {
+            Some(taken) => taken,
+            None => self.take_after_loss(now, cost, patience),
+        }
+    }
+
+    /// The rest of a check that lost a race: out of line, so that others carry none of it.
+    #[cold]
+    #[inline(never)]
+    fn take_after_loss(&self, now: Timestamp, cost: u64, patience: u64) -> Taken {
         let mut backoff = Backoff::default();
         loop {
-            let view = self.view();
-            let Some((after, wait)) = view.pace.plan(view.tat, now, cost) else {
-                return Err((view, None));
-            };
-            if wait > 0 && Pace::wait_nanos(wait) > patience {
-                return Err((view, Some(wait)));
+            backoff.lost();
+            if let Some(taken) = self.attempt(now, cost, patience) {
+                return taken;
             }
-            // A cost of 0 and an unlimited rate charge nothing, so they write nothing.
-            if view.pace.interval == 0 || cost == 0 || self.swap(view.tat, after) {
-                let tat = if cost == 0 { view.tat } else { after };
-                return Ok((view.pace, tat));
+        }
+    }
+
+    /// As [`take`](Self::take), once: `None` if another thread moved the TAT first or is changing
+    /// the words.
+    #[inline]
+    fn attempt(&self, now: Timestamp, cost: u64, patience: u64) -> Option<Taken> {
+        let view = self.glance()?;
+        let Some((after, wait)) = view.pace.plan(view.tat, now, cost) else {
+            return Some(Err((view, None)));
+        };
+        if wait > 0 && Pace::wait_nanos(wait) > patience {
+            return Some(Err((view, Some(wait))));
+        }
+        // A cost of 0 and an unlimited rate charge nothing, so they write nothing.
+        if cost == 0 {
+            return Some(Ok((view.pace, view.tat)));
+        }
+        (view.pace.interval == 0 || self.swap(view.tat, after)).then_some(Ok((view.pace, after)))
+    }
+
+    /// Reads the words together, again if they changed meanwhile.
+    fn view(&self) -> View {
+        let mut backoff = Backoff::default();
+        loop {
+            if let Some(view) = self.glance() {
+                return view;
             }
             backoff.lost();
         }
     }
 
-    /// Reads the words together, again if they changed meanwhile.
+    /// Reads the words, unless they change at this moment.
     #[inline]
-    fn view(&self) -> View {
-        let mut backoff = Backoff::default();
-        loop {
-            let before = self.sequence.load(Ordering::Acquire);
-            let view = View {
-                pace: Pace {
-                    interval: self.interval.load(Ordering::Relaxed),
-                    capacity: self.capacity.load(Ordering::Relaxed),
-                },
-                tat: Tat::from_word(self.tat.load(Ordering::Relaxed)),
-            };
-            fence(Ordering::Acquire);
-            let after = self.sequence.load(Ordering::Relaxed);
-            if before == after && before & 1 == 0 {
-                return view;
-            }
-            backoff.lost();
-        }
+    fn glance(&self) -> Option<View> {
+        let before = self.sequence.load(Ordering::Acquire);
+        let view = View {
+            pace: Pace {
+                interval: self.interval.load(Ordering::Relaxed),
+                capacity: self.capacity.load(Ordering::Relaxed),
+            },
+            tat: Tat::from_word(self.tat.load(Ordering::Relaxed)),
+        };
+        fence(Ordering::Acquire);
+        let after = self.sequence.load(Ordering::Relaxed);
+        (before == after && before & 1 == 0).then_some(view)
     }
 
     #[inline]

@@ -75,9 +75,15 @@ impl Clock for Monotonic {
                 // An end before the start counts as no time at all, so a step back can't wrap.
                 Timestamp::from_nanos(clock.delta_as_nanos(*anchor, clock.raw()))
             }
-            Source::Std { anchor } => Timestamp::ZERO + anchor.elapsed(),
+            Source::Std { anchor } => since(*anchor),
         }
     }
+}
+
+/// Out of line, because it is a call into the system anyway.
+#[inline(never)]
+fn since(anchor: Instant) -> Timestamp {
+    Timestamp::ZERO + anchor.elapsed()
 }
 
 impl Source {
