@@ -80,6 +80,8 @@ pub trait Algorithm: sealed::Sealed + Copy + Debug {
         let rate = self.rate();
         if rate.is_unlimited() {
             u64::MAX
+        } else if rate.is_zero() {
+            0
         } else {
             rate.burst_size()
         }
@@ -141,6 +143,12 @@ pub(crate) enum Mark {
     Tat { after: u64, price: u64 },
     /// What one nanosecond drained and one token cost when the charge was made.
     Debt { drain: u128, price: u128 },
+    /// The same, and when the latest reservation before it acts.
+    Booking {
+        drain: u128,
+        price: u128,
+        last_act: Timestamp,
+    },
     /// The window as it stood before.
     Window(Window),
     /// The two counts as they stood before.

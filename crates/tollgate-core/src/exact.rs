@@ -16,6 +16,29 @@ pub struct Level {
     pub(crate) as_of: Timestamp,
 }
 
+impl Level {
+    /// The level that owed `debt` units at `as_of`; a limit says what a unit is with
+    /// `units_per_token`.
+    ///
+    /// ```
+    /// use tollgate_core::{Algorithm, LeakyBucket, Level, Rate, Timestamp};
+    ///
+    /// let limit = LeakyBucket::new(Rate::per_second(10))?;
+    /// let kept = Level::from_parts(3 * limit.units_per_token(), Timestamp::from_secs(1));
+    /// assert_eq!(limit.level(&kept, Timestamp::from_secs(1)), 3.0);
+    /// assert_eq!(kept.parts(), (3 * limit.units_per_token(), Timestamp::from_secs(1)));
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    pub const fn from_parts(debt: u128, as_of: Timestamp) -> Self {
+        Self { debt, as_of }
+    }
+
+    /// The units owed, and when that was true: what [`from_parts`](Self::from_parts) takes.
+    pub const fn parts(&self) -> (u128, Timestamp) {
+        (self.debt, self.as_of)
+    }
+}
+
 /// A rate compiled to whole units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Units {

@@ -51,6 +51,28 @@ pub struct Window {
     count: u64,
 }
 
+impl Window {
+    /// The window that began at `start` and has counted `count`.
+    ///
+    /// ```
+    /// use tollgate_core::{Algorithm, FixedWindow, Rate, Timestamp, Window};
+    ///
+    /// let limit = FixedWindow::new(Rate::per_minute(5))?;
+    /// let window = Window::from_parts(Timestamp::from_secs(60), 3);
+    /// assert_eq!(limit.remaining(&window, Timestamp::from_secs(90)), 2);
+    /// assert_eq!(window.parts(), (Timestamp::from_secs(60), 3));
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    pub const fn from_parts(start: Timestamp, count: u64) -> Self {
+        Self { start, count }
+    }
+
+    /// The start and the count: what [`from_parts`](Self::from_parts) takes.
+    pub const fn parts(&self) -> (Timestamp, u64) {
+        (self.start, self.count)
+    }
+}
+
 impl FixedWindow {
     /// The same limit with its windows placed elsewhere.
     #[must_use]
@@ -61,11 +83,31 @@ impl FixedWindow {
         }
     }
 
+    /// When this window ends; `None` if that lies beyond the last representable time.
+    fn end_of(&self, window: &Window) -> Option<Timestamp> {
+        let start = window.start.as_nanos();
+        let first_boundary = match self.align {
+            Align::Boundary(boundary) => boundary.as_nanos() % self.span.nanos,
+            Align::FirstHit => 0,
+        };
+        if start < first_boundary {
+            // The window that began before the origin was cut off by it, and is shorter.
+            return Some(Timestamp::from_nanos(first_boundary));
+        }
+        start
+            .checked_add(self.span.nanos)
+            .map(Timestamp::from_nanos)
+    }
+
+    /// Where its windows begin.
+    pub const fn alignment(&self) -> Align {
+        self.align
+    }
+
     /// The window open at `now`. A time before the state's window counts in that window.
     fn open(&self, window: &Window, now: Timestamp) -> Window {
-        let ends = window.start.plus_nanos(self.span.nanos);
         let never_used = window.count == 0;
-        if !never_used && now < ends {
+        if !never_used && self.end_of(window).is_none_or(|end| now < end) {
             return *window;
         }
         match self.align {
@@ -110,7 +152,7 @@ impl Algorithm for FixedWindow {
         if cost <= self.span.limit.saturating_sub(open.count) || cost == 0 {
             return Some(now);
         }
-        Some(open.start.plus_nanos(self.span.nanos))
+        self.end_of(&open)
     }
 
     fn charge(&self, window: &mut Window, _now: Timestamp, at: Timestamp, cost: u64) -> Charge {
@@ -136,7 +178,7 @@ impl Algorithm for FixedWindow {
         if self.span.rate.is_unlimited() || window.count == 0 {
             return window.start;
         }
-        window.start.plus_nanos(self.span.nanos)
+        self.end_of(window).unwrap_or(Timestamp::MAX)
     }
 
     /// Uncounts the hit in the window that it was counted in; a later window owes it nothing.
@@ -145,7 +187,7 @@ impl Algorithm for FixedWindow {
             return;
         };
         let same_window =
-            charge.at >= window.start && charge.at < window.start.plus_nanos(self.span.nanos);
+            charge.at >= window.start && self.end_of(window).is_none_or(|end| charge.at < end);
         match since {
             Since::Nothing => *window = before,
             Since::Others if same_window => window.count = window.count.saturating_sub(charge.cost),
@@ -239,6 +281,34 @@ mod tests {
             (200, 300, 0),
         ] {
             assert_eq!(span.start_of(at(now), at(boundary)), at(start));
+        }
+    }
+
+    #[test]
+    fn a_window_cut_off_by_the_origin_ends_at_the_first_boundary() {
+        let at = Timestamp::from_millis;
+        let limit = FixedWindow::new(Rate::per_second(1))
+            .unwrap()
+            .align(Align::Boundary(at(300)));
+        let mut window = Window::default();
+        assert!(limit.decide(&mut window, at(200), 1).is_allowed());
+        let refused = limit.decide(&mut window, at(299), 1);
+        assert_eq!(refused.retry_after, Duration::from_millis(1));
+        assert_eq!(refused.reset_after, Duration::from_millis(1));
+        // [300, 1300) is one window: it admits one, not one before and one after 1000.
+        assert!(limit.decide(&mut window, at(300), 1).is_allowed());
+        assert!(!limit.decide(&mut window, at(1_299), 1).is_allowed());
+        assert!(limit.decide(&mut window, at(1_300), 1).is_allowed());
+    }
+
+    #[test]
+    fn the_last_representable_time_grants_nothing_extra() {
+        for align in [Align::default(), Align::FirstHit] {
+            let limit = FixedWindow::new(Rate::per_second(1)).unwrap().align(align);
+            let mut window = Window::default();
+            let end = Timestamp::MAX;
+            assert!(limit.decide(&mut window, end, 1).is_allowed());
+            assert!(!limit.decide(&mut window, end, 1).is_allowed());
         }
     }
 

@@ -27,6 +27,11 @@ pub struct LeakyBucket {
 }
 
 impl LeakyBucket {
+    /// How many units of a [`Level`]'s debt one token is, under this limit.
+    pub const fn units_per_token(&self) -> u128 {
+        self.units.price
+    }
+
     /// How full the bucket is at `now`, in tokens. For people to read; nothing decides by it.
     #[expect(
         clippy::cast_precision_loss,

@@ -38,6 +38,7 @@ extern crate alloc;
 extern crate std;
 
 mod algorithm;
+mod book;
 mod decision;
 mod error;
 mod exact;
@@ -53,6 +54,7 @@ mod sliding_log;
 mod token_bucket;
 
 pub use algorithm::{Algorithm, Charge, Since};
+pub use book::{Book, Booked, Unbooked};
 pub use decision::{Decision, Outcome};
 pub use error::LimitError;
 pub use exact::Level;

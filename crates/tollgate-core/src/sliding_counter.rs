@@ -42,6 +42,25 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// The counts of the window that began at `start` and of the one before it.
+    ///
+    /// ```
+    /// use tollgate_core::{Algorithm, Counts, Rate, SlidingCounter, Timestamp};
+    ///
+    /// let limit = SlidingCounter::new(Rate::per_second(100))?;
+    /// let counts = Counts::from_parts(Timestamp::from_secs(7), 80, 10);
+    /// // Half of the previous 80 are in view, and the current 10.
+    /// assert_eq!(limit.remaining(&counts, Timestamp::from_millis(7_500)), 50);
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    pub const fn from_parts(start: Timestamp, previous: u64, current: u64) -> Self {
+        Self {
+            start,
+            previous,
+            current,
+        }
+    }
+
     /// When the current window began.
     pub const fn start(&self) -> Timestamp {
         self.start
@@ -61,6 +80,13 @@ impl Counts {
 /// The largest burst that a sliding counter of this count takes: 1.5 ×.
 pub(crate) const fn largest_burst(count: u64) -> u64 {
     count.saturating_add(count / 2)
+}
+
+/// The time this many nanoseconds later; `None` beyond the last representable time.
+fn after(time: Timestamp, nanos: u64) -> Option<Timestamp> {
+    time.as_nanos()
+        .checked_add(nanos)
+        .map(Timestamp::from_nanos)
 }
 
 impl SlidingCounter {
@@ -111,7 +137,6 @@ impl SlidingCounter {
     fn earliest_within(&self, counts: &Counts, now: Timestamp, cost: u64) -> Option<Timestamp> {
         let held = counts.current.checked_add(cost)?;
         let room = self.allowance(counts.previous).checked_sub(held)?;
-        let ends = counts.start.plus_nanos(self.span.nanos);
         if counts.previous == 0 {
             return Some(now);
         }
@@ -119,8 +144,10 @@ impl SlidingCounter {
         let bound = (u128::from(room) + 1) * u128::from(self.span.nanos) - 1;
         let view = u64::try_from(bound / u128::from(counts.previous)).unwrap_or(u64::MAX);
         let view = view.min(self.in_view(counts, now));
-        let at = Timestamp::from_nanos(ends.as_nanos() - view).max(now);
-        (at < ends).then_some(at)
+        if view == 0 {
+            return None;
+        }
+        after(counts.start, self.span.nanos - view)
     }
 }
 
@@ -157,13 +184,13 @@ impl Algorithm for SlidingCounter {
             // A time before the state's window is judged as its start, and may pass.
             return Some(if at == from { now } else { at });
         }
-        let next_start = here.start.plus_nanos(self.span.nanos);
+        let next_start = after(here.start, self.span.nanos)?;
         let next = self.rolled(&here, next_start);
         if let Some(at) = self.earliest_within(&next, next_start, cost) {
             return Some(at);
         }
         // Two windows on nothing is remembered, and the cost is within the burst.
-        Some(next_start.plus_nanos(self.span.nanos))
+        after(next_start, self.span.nanos)
     }
 
     fn charge(&self, counts: &mut Counts, _now: Timestamp, at: Timestamp, cost: u64) -> Charge {
@@ -288,6 +315,14 @@ mod tests {
         limit.decide(&mut counts, Timestamp::ZERO, 10);
         let much_later = Timestamp::from_secs(9_000_000_000);
         assert_eq!(limit.remaining(&counts, much_later), 10);
+    }
+
+    #[test]
+    fn the_last_representable_time_grants_nothing_extra() {
+        let limit = SlidingCounter::new(Rate::per_second(1)).unwrap();
+        let mut counts = Counts::default();
+        assert!(limit.decide(&mut counts, Timestamp::MAX, 1).is_allowed());
+        assert!(!limit.decide(&mut counts, Timestamp::MAX, 1).is_allowed());
     }
 
     #[test]

@@ -20,8 +20,8 @@ pub struct SlidingLog {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Log {
     entries: VecDeque<Entry>,
-    /// The sum of all weights.
-    total: u64,
+    /// The sum of all weights: two full windows when one is booked ahead, so wider than a count.
+    total: u128,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,33 @@ struct Entry {
 }
 
 impl Log {
+    /// The log of these hits, each a time and a weight, oldest first.
+    ///
+    /// A hit out of order counts at the latest time before it, and one without weight not at all.
+    ///
+    /// ```
+    /// use tollgate_core::{Algorithm, Log, Rate, SlidingLog, Timestamp};
+    ///
+    /// let limit = SlidingLog::new(Rate::per_second(5))?;
+    /// let at = Timestamp::from_millis;
+    /// let log = Log::from_entries([(at(100), 1), (at(400), 3)]);
+    /// assert_eq!(limit.remaining(&log, at(500)), 1);
+    /// assert_eq!(Log::from_entries(log.entries()), log);
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    pub fn from_entries(entries: impl IntoIterator<Item = (Timestamp, u64)>) -> Self {
+        let mut log = Self::default();
+        for (at, weight) in entries {
+            log.push(at, weight);
+        }
+        log
+    }
+
+    /// The hits still stored, each a time and a weight, oldest first.
+    pub fn entries(&self) -> impl ExactSizeIterator<Item = (Timestamp, u64)> {
+        self.entries.iter().map(|entry| (entry.at, entry.weight))
+    }
+
     /// How many instants with a hit are stored.
     pub fn len(&self) -> usize {
         self.entries.len()
@@ -46,18 +73,32 @@ impl Log {
             .back()
             .map_or(Timestamp::ZERO, |entry| entry.at)
     }
+
+    /// Logs a hit at `at`, or at the newest entry if that is later; says where.
+    fn push(&mut self, at: Timestamp, weight: u64) -> Timestamp {
+        let at = at.max(self.newest());
+        if weight == 0 {
+            return at;
+        }
+        self.total = self.total.saturating_add(u128::from(weight));
+        match self.entries.back_mut() {
+            Some(newest) if newest.at == at => newest.weight = newest.weight.saturating_add(weight),
+            _ => self.entries.push_back(Entry { at, weight }),
+        }
+        at
+    }
 }
 
 impl SlidingLog {
     /// How many entries, oldest first, lie outside the window at `now`, and their weight.
-    fn expired(&self, log: &Log, now: Timestamp) -> (usize, u64) {
+    fn expired(&self, log: &Log, now: Timestamp) -> (usize, u128) {
         let mut weight = 0;
         let mut count = 0;
         for entry in &log.entries {
-            if entry.at.plus_nanos(self.span.nanos) > now {
+            if now.nanos_since(entry.at) < self.span.nanos {
                 break;
             }
-            weight += entry.weight;
+            weight += u128::from(entry.weight);
             count += 1;
         }
         (count, weight)
@@ -91,11 +132,11 @@ impl Algorithm for SlidingLog {
         let mut used = log.total - gone;
         let mut at = now;
         for entry in log.entries.iter().skip(expired) {
-            if used.saturating_add(cost) <= self.span.limit || cost == 0 {
+            if used + u128::from(cost) <= u128::from(self.span.limit) || cost == 0 {
                 break;
             }
-            used -= entry.weight;
-            at = entry.at.plus_nanos(self.span.nanos);
+            used -= u128::from(entry.weight);
+            at = Timestamp::from_nanos(entry.at.as_nanos().checked_add(self.span.nanos)?);
         }
         Some(at)
     }
@@ -110,12 +151,7 @@ impl Algorithm for SlidingLog {
         let (expired, gone) = self.expired(log, reached);
         log.entries.drain(..expired);
         log.total -= gone;
-        log.total = log.total.saturating_add(cost);
-        let at = at.max(log.newest());
-        match log.entries.back_mut() {
-            Some(newest) if newest.at == at => newest.weight = newest.weight.saturating_add(cost),
-            _ => log.entries.push_back(Entry { at, weight: cost }),
-        }
+        let at = log.push(at, cost);
         let mark = Mark::Entry;
         Charge { at, cost, mark }
     }
@@ -125,7 +161,8 @@ impl Algorithm for SlidingLog {
             return u64::MAX;
         }
         let (_, gone) = self.expired(log, now.max(log.newest()));
-        self.span.limit.saturating_sub(log.total - gone)
+        let free = u128::from(self.span.limit).saturating_sub(log.total - gone);
+        u64::try_from(free).unwrap_or(u64::MAX)
     }
 
     fn idle_at(&self, log: &Log) -> Timestamp {
@@ -149,7 +186,7 @@ impl Algorithm for SlidingLog {
         let entry = &mut log.entries[index];
         let returned = entry.weight.min(charge.cost);
         entry.weight -= returned;
-        log.total -= returned;
+        log.total -= u128::from(returned);
         if entry.weight == 0 {
             log.entries.remove(index);
         }
@@ -184,6 +221,28 @@ mod tests {
             limit.decide(&mut log, Timestamp::from_micros(micros * 7), 1 + micros % 3);
             assert!(log.len() <= 5);
         }
+    }
+
+    #[test]
+    fn the_last_representable_time_grants_nothing_extra() {
+        let limit = SlidingLog::new(Rate::per_second(1)).unwrap();
+        let mut log = Log::default();
+        assert!(limit.decide(&mut log, Timestamp::MAX, 1).is_allowed());
+        assert!(!limit.decide(&mut log, Timestamp::MAX, 1).is_allowed());
+    }
+
+    #[test]
+    fn the_largest_count_booked_ahead_does_not_overflow() {
+        let limit = SlidingLog::new(Rate::per_second(u64::MAX)).unwrap();
+        let mut log = Log::default();
+        let (zero, second) = (Timestamp::ZERO, Timestamp::from_secs(1));
+        assert!(limit.decide(&mut log, zero, u64::MAX).is_allowed());
+        let at = limit.earliest(&log, zero, u64::MAX);
+        assert_eq!(at, Some(second));
+        limit.charge(&mut log, zero, second, u64::MAX);
+        assert!(!limit.decide(&mut log, second, 1).is_allowed());
+        let third = Timestamp::from_secs(2);
+        assert!(limit.decide(&mut log, third, 1).is_allowed());
     }
 
     #[test]

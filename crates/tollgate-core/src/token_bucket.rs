@@ -41,7 +41,36 @@ pub struct Bucket {
     last_act: Timestamp,
 }
 
+impl Bucket {
+    /// The bucket that stood at this level, with its latest reservation acting at `last_act`.
+    ///
+    /// ```
+    /// use tollgate_core::{Algorithm, Bucket, Level, Rate, Timestamp, TokenBucket};
+    ///
+    /// // Two tokens owed beyond a burst of five.
+    /// let limit = TokenBucket::new(Rate::per_second(10).burst(5))?;
+    /// let level = Level::from_parts(7 * limit.units_per_token(), Timestamp::ZERO);
+    /// let bucket = Bucket::from_parts(level, Timestamp::from_millis(200));
+    /// assert_eq!(limit.tokens(&bucket, Timestamp::ZERO), -2.0);
+    /// assert_eq!(bucket.parts(), (level, Timestamp::from_millis(200)));
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    pub const fn from_parts(level: Level, last_act: Timestamp) -> Self {
+        Self { level, last_act }
+    }
+
+    /// The level and the time of the latest act: what [`from_parts`](Self::from_parts) takes.
+    pub const fn parts(&self) -> (Level, Timestamp) {
+        (self.level, self.last_act)
+    }
+}
+
 impl TokenBucket {
+    /// How many units of a [`Level`]'s debt one token is, under this limit.
+    pub const fn units_per_token(&self) -> u128 {
+        self.units.price
+    }
+
     /// Tokens there at `now`, negative in debt. For people to read; nothing decides by it.
     pub fn tokens(&self, bucket: &Bucket, now: Timestamp) -> f64 {
         self.units.tokens(&bucket.level, now)
@@ -78,11 +107,14 @@ impl Algorithm for TokenBucket {
         let mark = if self.units.rate.is_unlimited() {
             Mark::Nothing
         } else {
+            let last_act = bucket.last_act;
+            // After a part was given back, a new reservation may act before one made earlier.
+            bucket.last_act = last_act.max(at);
             self.units.charge(&mut bucket.level, now, cost);
-            bucket.last_act = at;
-            Mark::Debt {
+            Mark::Booking {
                 drain: self.units.drain,
                 price: self.units.price,
+                last_act,
             }
         };
         Charge { at, cost, mark }
@@ -98,14 +130,28 @@ impl Algorithm for TokenBucket {
 
     /// Gives back the tokens less those that later reservations were promised on top of this one:
     /// what drains between its act and the latest act. Nothing once its time has passed.
-    fn give_back(&self, bucket: &mut Bucket, now: Timestamp, charge: &Charge, _since: Since) {
-        let Mark::Debt { drain, price } = charge.mark else {
+    fn give_back(&self, bucket: &mut Bucket, now: Timestamp, charge: &Charge, since: Since) {
+        let Mark::Booking {
+            drain,
+            price,
+            last_act,
+        } = charge.mark
+        else {
             return;
         };
         if self.units.rate.is_unlimited() || charge.at < now {
             return;
         }
         let taken = price.saturating_mul(u128::from(charge.cost));
+        let same_pace = (drain, price) == (self.units.drain, self.units.price);
+        if since == Since::Nothing && same_pace {
+            // Nothing was promised on top of it, so all of it can be undone, and exactly: act
+            // times are rounded, and counting back from them would keep a part.
+            bucket.level = self.units.settle(&bucket.level, now);
+            bucket.level.debt = bucket.level.debt.saturating_sub(taken);
+            bucket.last_act = last_act;
+            return;
+        }
         let promised = Self::drained(drain, charge.at, bucket.last_act);
         let refund = taken.saturating_sub(promised);
         if refund == 0 {
@@ -117,13 +163,6 @@ impl Algorithm for TokenBucket {
             debt: level.debt.saturating_sub(refund),
             ..level
         };
-        if charge.at == bucket.last_act && drain > 0 {
-            let length = u64::try_from(taken / drain).unwrap_or(u64::MAX);
-            let previous = charge.at.as_nanos().checked_sub(length);
-            if let Some(previous) = previous.filter(|at| *at >= now.as_nanos()) {
-                bucket.last_act = Timestamp::from_nanos(previous);
-            }
-        }
     }
 
     /// Keeps the tokens: a raised burst adds none at once, a lowered one caps them, debt stays.
@@ -149,5 +188,70 @@ impl Algorithm for TokenBucket {
 
     fn horizon(&self) -> Duration {
         Duration::MAX
+    }
+
+    /// The burst even where nothing refills: stored tokens are spent once.
+    fn limit(&self) -> u64 {
+        if self.units.rate.is_unlimited() {
+            return u64::MAX;
+        }
+        self.units.rate.burst_size()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cancelling_in_reverse_order_restores_the_bucket() {
+        // A third of a second is no whole number of nanoseconds, and the second reservation is
+        // covered in part by tokens that were there.
+        let limit = TokenBucket::new(Rate::per_second(3).burst(10)).unwrap();
+        let now = Timestamp::from_secs(7);
+        let mut bucket = Bucket::default();
+        assert!(limit.decide(&mut bucket, now, 7).is_allowed());
+        let before = bucket;
+        let mut reserve = |cost| {
+            let at = limit.earliest(&bucket, now, cost).unwrap();
+            limit.charge(&mut bucket, now, at, cost)
+        };
+        let receipts = [reserve(1), reserve(3), reserve(4)];
+        assert!(receipts[1].at() > now);
+        for receipt in receipts.iter().rev() {
+            limit.give_back(&mut bucket, now, receipt, Since::Nothing);
+        }
+        assert_eq!(bucket, before);
+    }
+
+    #[test]
+    fn a_reservation_that_acts_before_an_older_one_does_not_hide_it() {
+        let limit = TokenBucket::new(Rate::per_second(1).burst(10)).unwrap();
+        let (now, secs) = (Timestamp::ZERO, Timestamp::from_secs);
+        let mut bucket = Bucket::default();
+        let reserve = |bucket: &mut Bucket, cost| {
+            let at = limit.earliest(bucket, now, cost).unwrap();
+            limit.charge(bucket, now, at, cost)
+        };
+        let first = reserve(&mut bucket, 10);
+        let second = reserve(&mut bucket, 2);
+        assert_eq!((first.at(), second.at()), (now, secs(2)));
+        // Two of the ten were promised to the second; the other eight come back.
+        limit.give_back(&mut bucket, now, &first, Since::Others);
+        assert_eq!(limit.remaining(&bucket, now), 6);
+        let third = reserve(&mut bucket, 1);
+        assert_eq!(third.at(), now);
+        // Still two: the second acts at 2 s whatever was reserved after it.
+        limit.give_back(&mut bucket, now, &third, Since::Others);
+        assert_eq!(limit.remaining(&bucket, now), 5);
+    }
+
+    #[test]
+    fn where_nothing_refills_the_limit_is_what_is_stored() {
+        let rate = Rate::zero().burst(5);
+        assert_eq!(TokenBucket::new(rate).unwrap().limit(), 5);
+        assert_eq!(crate::Gcra::new(rate).unwrap().limit(), 0);
+        let unlimited = Rate::unlimited().burst(5);
+        assert_eq!(TokenBucket::new(unlimited).unwrap().limit(), u64::MAX);
     }
 }

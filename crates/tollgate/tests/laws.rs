@@ -119,6 +119,14 @@ macro_rules! every_law {
                 fn law_9(rate in $rates, seed: u64) {
                     laws::all_of_lending(KIND, rate, make, seed).map_err(broken)?;
                 }
+
+                #[test]
+                fn law_2_at_a_live_change(
+                    old in $rates, new in $rates, seed: u64, length in 2usize..80,
+                ) {
+                    let asks = laws::requests(KIND, old, Order::Forward, seed, length);
+                    laws::law_2_live_change(KIND, [old, new], make, &asks).map_err(broken)?;
+                }
             }
         }
     };

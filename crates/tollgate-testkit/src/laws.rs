@@ -1,0 +1,183 @@
+//! The laws of a rate limit, as functions that any holder of state can be put through.
+//!
+//! A holder takes part by implementing [`Subject`], [`Lender`] if it can reserve and give back, and
+//! [`Adjustable`] if its rate can change. Each law builds fresh subjects with a factory, feeds them requests and compares answers;
+//! it needs no look at the state, so an atomic word, a lock, a table and a server are all judged
+//! alike. [`Book`](tollgate_core::Book), the core's own holder, takes part like any other:
+//!
+//! ```
+//! use tollgate_core::{Algorithm, Book, Gcra, Rate};
+//! use tollgate_testkit::laws;
+//! use tollgate_testkit::oracle::Kind;
+//!
+//! let rate = Rate::per_second(10).burst(5);
+//! let make = |rate| Book::new(Gcra::new(rate).expect("the rate fits one word"));
+//! laws::all(Kind::Gcra, rate, make, 7)?;
+//! laws::all_of_lending(Kind::Gcra, rate, make, 7)?;
+//! # Ok::<(), laws::Broken>(())
+//! ```
+//!
+//! | law | says |
+//! |---|---|
+//! | 1 | answers equal the oracle's; what one word admits, the exact form admits |
+//! | 2 | in any window, no more passes than the bound |
+//! | 3 | `retry_after` is tight: allowed then, denied one nanosecond earlier |
+//! | 4 | what is denied or peeked at writes nothing |
+//! | 5 | times out of order neither panic nor grant extra |
+//! | 6 | cost a + b allowed ⇒ a then b allowed, same state after |
+//! | 7 | once idle, the same as never seen |
+//! | 8 | `remaining = r` ⇒ r passes, r + 1 does not |
+//! | 9 | what is given back was never lent to someone else |
+
+use std::fmt;
+
+use tollgate_core::{Decision, Rate, Timestamp};
+
+use crate::oracle::{Hit, Kind};
+use crate::traffic::{Ask, Order, Traffic};
+
+mod answers;
+mod book;
+mod bound;
+mod lending;
+mod state;
+
+pub use answers::{
+    law_1_equals_the_oracle, law_1_exact_form_admits_it_too, law_3_retry_is_tight,
+    law_8_remaining_is_true,
+};
+pub use bound::{law_2_bound, law_2_live_change, law_5_stale_times_grant_nothing};
+pub use lending::{law_9_bound_of_what_was_kept, law_9_reverse_order_restores};
+pub use state::{law_4_denied_writes_nothing, law_6_costs_add_up, law_7_idle_is_never_seen};
+
+/// A holder of one limit's state.
+pub trait Subject {
+    /// Decides one request and charges it if it passes. A cost of 0 peeks.
+    fn decide_at(&mut self, now: Timestamp, cost: u64) -> Decision;
+}
+
+/// A holder that books ahead and takes back.
+pub trait Lender: Subject {
+    /// What a charge is given back by.
+    type Receipt;
+
+    /// Charges the cost to act as soon as it may, now or later: when it acts, and the receipt.
+    /// `None` if it never may, or not as far ahead as the holder books.
+    fn reserve_at(&mut self, now: Timestamp, cost: u64) -> Option<(Timestamp, Self::Receipt)>;
+
+    /// Gives back what a reservation took, as far as that is still possible.
+    fn give_back_at(&mut self, now: Timestamp, receipt: Self::Receipt);
+}
+
+/// A holder whose rate can change while it is in use.
+pub trait Adjustable: Subject {
+    /// Carries the state over to another rate.
+    fn set_rate_at(&mut self, now: Timestamp, rate: Rate);
+}
+
+/// A law that did not hold, and what was seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Broken {
+    law: u8,
+    seen: String,
+}
+
+impl Broken {
+    /// Which law: 1 to 9.
+    pub const fn law(&self) -> u8 {
+        self.law
+    }
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "law {} is broken: {}", self.law, self.seen)
+    }
+}
+
+impl std::error::Error for Broken {}
+
+/// Leaves the function with a [`Broken`] law unless the condition holds.
+macro_rules! ensure {
+    ($law:expr, $holds:expr, $($seen:tt)+) => {
+        if !$holds {
+            return Err($crate::laws::Broken { law: $law, seen: format!($($seen)+) });
+        }
+    };
+}
+pub(crate) use ensure;
+
+/// How many requests a run of [`all`] has.
+const RUN: usize = 40;
+
+/// Laws 1 to 8 over traffic of this seed, in order and tangled.
+///
+/// # Errors
+/// The first law that does not hold.
+pub fn all<S: Subject>(
+    kind: Kind,
+    rate: Rate,
+    make: impl Fn(Rate) -> S,
+    seed: u64,
+) -> Result<(), Broken> {
+    for order in [Order::Forward, Order::Tangled] {
+        let asks = requests(kind, rate, order, seed, RUN);
+        law_1_equals_the_oracle(kind, rate, &make, &asks)?;
+        if kind == Kind::Gcra {
+            law_1_exact_form_admits_it_too(rate, &make, &asks)?;
+        }
+        law_2_bound(kind, rate, &make, &asks)?;
+        law_3_retry_is_tight(kind, rate, &make, &asks)?;
+        law_4_denied_writes_nothing(rate, &make, &asks)?;
+        law_5_stale_times_grant_nothing(kind, rate, &make, &asks)?;
+        law_6_costs_add_up(rate, &make, &asks)?;
+        law_7_idle_is_never_seen(kind, rate, &make, &asks)?;
+        law_8_remaining_is_true(rate, &make, &asks)?;
+    }
+    Ok(())
+}
+
+/// Law 9 over reservations of this seed.
+///
+/// # Errors
+/// The first part of it that does not hold.
+pub fn all_of_lending<S: Lender>(
+    kind: Kind,
+    rate: Rate,
+    make: impl Fn(Rate) -> S,
+    seed: u64,
+) -> Result<(), Broken> {
+    law_9_bound_of_what_was_kept(kind, rate, &make, seed, RUN)?;
+    let asks = requests(kind, rate, Order::Forward, seed, RUN);
+    law_9_reverse_order_restores(rate, &make, &asks)
+}
+
+/// A fresh subject that has been through these requests. To probe a state without changing it, a
+/// law builds another subject the same way and probes that one.
+fn after<S: Subject>(make: &impl Fn(Rate) -> S, rate: Rate, asks: &[Ask]) -> S {
+    let mut subject = make(rate);
+    for ask in asks {
+        subject.decide_at(ask.at, ask.cost);
+    }
+    subject
+}
+
+/// What was admitted of these requests, each at its time or at that of the hit before it,
+/// whichever is later.
+fn admitted<S: Subject>(subject: &mut S, asks: &[Ask]) -> Vec<Hit> {
+    let mut hits: Vec<Hit> = Vec::new();
+    for ask in asks {
+        if subject.decide_at(ask.at, ask.cost).is_allowed() && ask.cost > 0 {
+            let at = hits.last().map_or(ask.at, |last| last.at.max(ask.at));
+            let cost = ask.cost;
+            hits.push(Hit { at, cost });
+        }
+    }
+    hits
+}
+
+/// The first `length` requests of a seed that this algorithm can tell the times of.
+pub fn requests(kind: Kind, rate: Rate, order: Order, seed: u64, length: usize) -> Vec<Ask> {
+    let traffic = Traffic::until(rate, order, seed, kind.last_time());
+    traffic.take(length).collect()
+}

@@ -1,0 +1,111 @@
+//! Law 9: what is given back was never lent to someone else.
+
+use tollgate_core::Rate;
+
+use super::state::same_answers;
+use super::{Broken, Lender, after, bound, requests};
+use crate::oracle::{Hit, Kind};
+use crate::traffic::{Ask, Order, Random};
+
+/// How many are booked at one instant in order to be cancelled in reverse.
+const BOOKED: usize = 6;
+
+/// Law 9: over a random run of checks, reservations and cancellations, what was not cancelled
+/// keeps the bound of law 2, each counted when it acts. Buckets round that time up to a whole
+/// nanosecond, so their windows are taken one nanosecond longer.
+///
+/// # Errors
+/// The first window that holds too much.
+pub fn law_9_bound_of_what_was_kept<S: Lender>(
+    kind: Kind,
+    rate: Rate,
+    make: impl Fn(Rate) -> S,
+    seed: u64,
+    length: usize,
+) -> Result<(), Broken> {
+    let mut random = Random::new(!seed);
+    let mut subject = make(rate);
+    let mut kept: Vec<(Hit, Option<S::Receipt>)> = Vec::new();
+    let mut asks = requests(kind, rate, Order::Forward, seed, length);
+    if random.below(2) == 0 {
+        crowd(rate, &mut asks);
+    }
+    for Ask { at, cost } in asks {
+        match random.below(8) {
+            0 | 1 => {
+                if subject.decide_at(at, cost).is_allowed() && cost > 0 {
+                    kept.push((Hit { at, cost }, None));
+                }
+            }
+            2..=4 => {
+                if let Some((acts_at, receipt)) = subject.reserve_at(at, cost) {
+                    let hit = Hit { at: acts_at, cost };
+                    kept.push((hit, Some(receipt)));
+                }
+            }
+            which => {
+                // The latest every other time, else any: both orders of cancelling occur.
+                let index = match kept.len().checked_sub(1) {
+                    None => continue,
+                    Some(latest) if which == 5 => latest,
+                    Some(latest) => pick(&mut random, latest),
+                };
+                if let Some(receipt) = kept[index].1.take() {
+                    subject.give_back_at(at, receipt);
+                    kept.remove(index);
+                }
+            }
+        }
+    }
+    let mut hits: Vec<Hit> = kept.iter().map(|(hit, _)| *hit).collect();
+    hits.sort_by_key(|hit| hit.at);
+    bound::check(9, kind, rate, &hits)
+}
+
+/// Moves requests so close together that bookings pile up.
+fn crowd(rate: Rate, asks: &mut [Ask]) {
+    let period = rate.period().map_or(1, |period| period.as_nanos());
+    let tokens = u128::from(rate.count().min(rate.burst_size()).max(1));
+    let a_few = (period * tokens / u128::from(rate.count().max(1)) / 4).max(2);
+    let Some(mut before) = asks.first().map(|ask| ask.at) else {
+        return;
+    };
+    let mut at = before;
+    for ask in asks {
+        let gap = u128::from(ask.at.nanos_since(before)) % a_few;
+        before = ask.at;
+        at = at.plus_nanos(u64::try_from(gap).unwrap_or(u64::MAX));
+        ask.at = at;
+    }
+}
+
+/// An index up to `latest`.
+fn pick(random: &mut Random, latest: usize) -> usize {
+    let end = u64::try_from(latest).unwrap_or(u64::MAX).saturating_add(1);
+    usize::try_from(random.below(end)).unwrap_or(latest)
+}
+
+/// Law 9: reservations made and cancelled in reverse order at one instant leave no trace.
+///
+/// # Errors
+/// The first answer that shows one.
+pub fn law_9_reverse_order_restores<S: Lender>(
+    rate: Rate,
+    make: impl Fn(Rate) -> S,
+    asks: &[Ask],
+) -> Result<(), Broken> {
+    let (before, rest) = asks.split_at(asks.len() / 2);
+    let Some(now) = rest.first().map(|ask| ask.at) else {
+        return Ok(());
+    };
+    let mut untouched = after(&make, rate, before);
+    let mut subject = after(&make, rate, before);
+    let mut receipts = Vec::new();
+    for ask in rest.iter().take(BOOKED) {
+        receipts.extend(subject.reserve_at(now, ask.cost));
+    }
+    for (_, receipt) in receipts.into_iter().rev() {
+        subject.give_back_at(now, receipt);
+    }
+    same_answers(9, rate, &mut subject, &mut untouched, rest)
+}

@@ -1,0 +1,24 @@
+//! What rate limits are tested with: a slow obvious oracle, traffic that aims at the edges, the
+//! laws that every holder of state must keep, and recorded traces of other limiters.
+//!
+//! - [`oracle`] keeps every admitted hit and answers by counting.
+//! - [`traffic`] makes the same requests from the same seed, on and around every boundary.
+//! - [`laws`] put any holder of state through both, one function a law.
+//! - [`vectors`] replay what other limiters were seen to answer.
+//!
+//! ```
+//! use tollgate_core::{Algorithm, Book, Rate, SlidingLog};
+//! use tollgate_testkit::laws;
+//! use tollgate_testkit::oracle::Kind;
+//!
+//! let make = |rate| Book::new(SlidingLog::new(rate).expect("a log takes any count"));
+//! for seed in 0..10 {
+//!     laws::all(Kind::SlidingLog, Rate::per_second(5), make, seed)?;
+//! }
+//! # Ok::<(), laws::Broken>(())
+//! ```
+
+pub mod laws;
+pub mod oracle;
+pub mod traffic;
+pub mod vectors;

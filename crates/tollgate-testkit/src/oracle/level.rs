@@ -1,0 +1,130 @@
+//! The oracle of token bucket, leaky bucket and GCRA: replays every hit into an exact level.
+
+use tollgate_core::{Rate, Timestamp};
+
+use super::{Hit, Oracle, as_count, pace};
+
+/// What a time before the latest hit is taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stale {
+    /// The time of the latest hit: nothing drains, nothing is owed twice.
+    LatestHit,
+    /// Itself, on a line on which debt drains evenly: the past owed more.
+    Itself,
+}
+
+/// A level that every hit raises by its cost and every nanosecond lowers by the pace.
+///
+/// All amounts are whole numbers of 1/price tokens, where one token is `price` and one nanosecond
+/// drains `drain`, so that the fraction is exact.
+#[derive(Clone, Debug)]
+pub struct LevelOracle {
+    unlimited: bool,
+    drain: u128,
+    price: u128,
+    burst: u64,
+    stale: Stale,
+    hits: Vec<Hit>,
+}
+
+impl LevelOracle {
+    /// A bucket that starts full; a rate of zero spends it once.
+    pub fn token_bucket(rate: Rate) -> Self {
+        let (drain, price) = pace(rate).unwrap_or((0, 1));
+        Self {
+            unlimited: rate.is_unlimited(),
+            drain,
+            price,
+            burst: rate.burst_size(),
+            stale: Stale::LatestHit,
+            hits: Vec::new(),
+        }
+    }
+
+    /// A meter that starts empty; a rate of zero lets nothing in.
+    pub fn leaky_bucket(rate: Rate) -> Self {
+        let burst = if rate.is_zero() { 0 } else { rate.burst_size() };
+        Self {
+            burst,
+            ..Self::token_bucket(rate)
+        }
+    }
+
+    /// The same at the interval that one word holds: whole 64ths of a nanosecond, rounded up.
+    pub fn gcra(rate: Rate) -> Self {
+        let exact = Self::leaky_bucket(rate);
+        let (drain, price) = if exact.drain == 0 {
+            (0, 1)
+        } else {
+            (64, (exact.price * 64).div_ceil(exact.drain))
+        };
+        Self {
+            drain,
+            price,
+            stale: Stale::Itself,
+            ..exact
+        }
+    }
+
+    /// What is owed at `now`, by replaying all hits from the beginning.
+    fn owed(&self, now: Timestamp) -> u128 {
+        let (mut owed, mut last) = (0u128, Timestamp::ZERO);
+        for hit in &self.hits {
+            owed = owed.saturating_sub(self.drain * u128::from(hit.at.nanos_since(last)));
+            owed += self.price * u128::from(hit.cost);
+            last = hit.at;
+        }
+        owed = owed.saturating_sub(self.drain * u128::from(now.nanos_since(last)));
+        match self.stale {
+            Stale::LatestHit => owed,
+            Stale::Itself => owed + self.drain * u128::from(last.nanos_since(now)),
+        }
+    }
+
+    fn capacity(&self) -> u128 {
+        self.price * u128::from(self.burst)
+    }
+
+    fn latest(&self) -> Timestamp {
+        self.hits.last().map_or(Timestamp::ZERO, |hit| hit.at)
+    }
+}
+
+impl Oracle for LevelOracle {
+    fn earliest(&self, now: Timestamp, cost: u64) -> Option<Timestamp> {
+        if self.unlimited {
+            return Some(now);
+        }
+        if cost > self.burst {
+            return None;
+        }
+        let over = (self.owed(now) + self.price * u128::from(cost)).checked_sub(self.capacity());
+        let Some(over) = over.filter(|over| *over > 0) else {
+            return Some(now);
+        };
+        if self.drain == 0 {
+            return None;
+        }
+        let drains_from = match self.stale {
+            Stale::LatestHit => now.max(self.latest()),
+            Stale::Itself => now,
+        };
+        let wait = u64::try_from(over.div_ceil(self.drain)).ok()?;
+        let at = drains_from.as_nanos().checked_add(wait)?;
+        Some(Timestamp::from_nanos(at))
+    }
+
+    fn remaining(&self, now: Timestamp) -> u64 {
+        if self.unlimited {
+            return u64::MAX;
+        }
+        as_count(self.capacity().saturating_sub(self.owed(now)) / self.price)
+    }
+
+    fn record(&mut self, now: Timestamp, cost: u64) {
+        if !self.unlimited {
+            let at = now.max(self.latest());
+            self.hits.push(Hit { at, cost });
+        }
+    }
+}

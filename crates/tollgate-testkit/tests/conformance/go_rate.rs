@@ -1,0 +1,413 @@
+//! golang.org/x/time/rate against our token bucket. The peer counts in doubles, so waits agree to
+//! a microsecond and balances to a millionth of a token.
+
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "the peer's state is doubles, and our state is set from it"
+)]
+
+mod model;
+
+use std::time::Duration;
+
+use model::{ENDLESS, Limiter, Reservation, UNLIMITED};
+use serde::Deserialize;
+use tollgate_core::{Algorithm, Bucket, Charge, Level, Rate, Since, Timestamp, TokenBucket};
+
+use crate::tally::Verdict::{self, Compared, ComparedThenSet, Excused};
+use crate::tally::{Tally, sequences};
+
+const WENT_BACK: &str = "a granted call at an earlier time moves the peer's time back, \
+                         so that it credits the interval twice; ours never moves back";
+const WAITS_FROM_EARLIER: &str = "a reservation at an earlier time waits from that time on at the \
+                                  peer; ours from the latest time, which is not credited twice";
+const REFUNDED_TWICE: &str = "a reservation cancelled again refunds again at the peer; ours once";
+const TOOK_NOTHING: &str =
+    "a reservation made without a limit took nothing, but the peer refunds it under a later limit";
+const MORE_THAN_TAKEN: &str = "the peer refunds more than was taken when the latest act lies \
+                               before the act of the one cancelled; ours what was taken";
+const NOISE_REFUNDED: &str = "what is left to refund is zero within the noise of doubles: \
+                              either side may see a refund and note its time";
+const ACTS_EARLIER: &str = "a reservation that acts before the latest act moves that back at the \
+                            peer, which forgets what was promised; ours keeps the latest";
+const ACT_COUNTED_BACK: &str = "cancelling what acts last, the peer counts back to the act before \
+                                it, unless that is past; ours undoes its own note of it";
+const ZERO_UNDONE: &str = "cancelling a reservation of 0 does nothing at the peer; ours undoes \
+                           that it was the latest to act";
+const ENDLESS_DEBT: &str =
+    "the peer grants a reservation whose wait never ends and takes the debt; ours says never";
+const WAIT_CUT_TO_ZERO: &str =
+    "less than a nanosecond short: the peer cuts the wait to 0 ns and lets it pass";
+const WITHIN_NOISE: &str = "the balance is zero within the noise of doubles";
+
+/// The peer's times lie around their base; ours count from an origin far before it, and what is
+/// left above holds the longest wait that the peer knows.
+const BASE: i128 = 1 << 62;
+/// What doubles may add or lose in a balance of some hundred tokens.
+const NOISE: f64 = 1e-9;
+/// The last digits of a double, as a part of a token.
+const LAST_DIGITS: f64 = 1e-12;
+/// What our bucket may lose at a live change of the rate, the one place where it rounds.
+const LOST_AT_CHANGE: f64 = 1.0 / (1u64 << 32) as f64;
+const TOKEN_TOLERANCE: f64 = 1e-6;
+const WAIT_TOLERANCE: u64 = 1_000;
+
+#[derive(Deserialize)]
+struct Sequence {
+    id: u64,
+    limit: Limit,
+    burst: i64,
+    ops: Vec<Op>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Op {
+    t: i64,
+    tokens_after: f64,
+    #[serde(flatten)]
+    call: Call,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+enum Call {
+    Allow { n: i64, ok: bool },
+    Reserve { n: i64, ok: bool, delay: i64 },
+    Delay { rid: usize, delay: i64 },
+    Cancel { rid: usize },
+    SetLimit { limit: Limit },
+    SetBurst { burst: i64 },
+    Tokens { tokens: f64 },
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Limit {
+    PerSecond(f64),
+    Named(String),
+}
+
+impl Limit {
+    fn value(&self) -> f64 {
+        match self {
+            Self::PerSecond(limit) => *limit,
+            Self::Named(name) => {
+                assert_eq!(name, "inf");
+                UNLIMITED
+            }
+        }
+    }
+}
+
+/// The peer's limit as a rate: a double is `m · 2^e`, so `m` in each `2^-e` seconds is exact.
+/// Where that period is too long for a duration, one in each `1 / limit` is nearest.
+fn rate_of(limit: f64, burst: i64) -> Rate {
+    let burst = u64::try_from(burst).unwrap();
+    if limit == UNLIMITED {
+        return Rate::unlimited().burst(burst);
+    }
+    if limit <= 0.0 {
+        return Rate::zero().burst(burst);
+    }
+    let exponent = i32::try_from((limit.to_bits() >> 52) & 0x7ff).unwrap() - 1075;
+    let mantissa = (limit.to_bits() & ((1 << 52) - 1)) | (1 << 52);
+    let zeros = mantissa.trailing_zeros();
+    let (count, exponent) = (mantissa >> zeros, exponent + zeros.cast_signed());
+    let rate = match exponent {
+        0.. => Rate::per_second(count << exponent),
+        -63..0 => Rate::new(count, Duration::from_secs(1 << -exponent)),
+        _ => Rate::every(Duration::from_secs_f64((1.0 / limit).min(1e15))),
+    };
+    rate.burst(burst)
+}
+
+fn limit_of(limit: f64, burst: i64) -> TokenBucket {
+    TokenBucket::new(rate_of(limit, burst)).unwrap()
+}
+
+/// The whole nanoseconds in which so small a part of a token refills: none at a usual pace.
+fn refill_nanos(part: f64, limit: f64) -> u64 {
+    if limit > 0.0 {
+        (part / limit * 1e9) as u64
+    } else {
+        0
+    }
+}
+
+fn time(t: i128) -> Timestamp {
+    Timestamp::from_nanos(u64::try_from((BASE + t).max(0)).unwrap())
+}
+
+/// One reservation at both sides.
+struct Pair {
+    theirs: Reservation,
+    /// Our receipt; none if we refused.
+    ours: Option<Charge>,
+    refunded: bool,
+}
+
+struct Replay {
+    peer: Limiter,
+    limit: TokenBucket,
+    bucket: Bucket,
+    pairs: Vec<Pair>,
+    /// The reservations since anything else changed our state, by their index.
+    latest: Vec<usize>,
+    /// The part of a token in which the two may differ so far, and how many nanoseconds that is
+    /// at the slowest limit so far.
+    part: f64,
+    noise: u64,
+}
+
+impl Replay {
+    fn new(limit: f64, burst: i64) -> Self {
+        Self {
+            peer: Limiter::new(limit, burst),
+            limit: limit_of(limit, burst),
+            bucket: Bucket::default(),
+            pairs: Vec::new(),
+            latest: Vec::new(),
+            part: LAST_DIGITS,
+            noise: refill_nanos(LAST_DIGITS, limit),
+        }
+    }
+
+    fn step(&mut self, op: &Op) -> Verdict {
+        let t = i128::from(op.t);
+        let verdict = match &op.call {
+            Call::Allow { n, ok } => self.allow(t, *n, *ok),
+            Call::Reserve { n, ok, delay } => self.reserve(t, *n, *ok, *delay),
+            Call::Delay { rid, delay } => self.delay(t, *rid, *delay),
+            Call::Cancel { rid } => self.cancel(t, *rid),
+            Call::SetLimit { limit } => self.set(t, limit.value(), self.peer.burst),
+            Call::SetBurst { burst } => self.set(t, self.peer.limit, *burst),
+            Call::Tokens { tokens } => {
+                assert_eq!(*tokens, op.tokens_after);
+                Compared
+            }
+        };
+        assert_eq!(self.peer.tokens_at(t), op.tokens_after, "the peer's model");
+        if let Excused(_) = verdict {
+            self.take_over();
+        }
+        let tokens = self.limit.tokens(&self.bucket, time(t));
+        let difference = (tokens - op.tokens_after).abs();
+        assert!(difference <= TOKEN_TOLERANCE, "ours {tokens}");
+        match verdict {
+            ComparedThenSet(_) | Excused(_) => self.take_over(),
+            _ => self.take_over_act_time(),
+        }
+        verdict
+    }
+
+    fn allow(&mut self, t: i128, n: i64, ok: bool) -> Verdict {
+        let before = self.peer.clone();
+        let theirs = self.peer.reserve(t, n, 0);
+        assert_eq!(theirs.ok, ok, "the peer's model");
+        let (now, cost) = (time(t), u64::try_from(n).unwrap());
+        let ours = self.limit.decide(&mut self.bucket, now, cost);
+        if ok && !theirs.without_limit {
+            self.latest.clear();
+        }
+        if ours.is_allowed() == ok {
+            if ok && cost == 0 {
+                // Ours peeks with 0; the peer takes it for the latest act.
+                self.limit.charge(&mut self.bucket, now, now, 0);
+            }
+            return self.granted(&before, t, &theirs);
+        }
+        if ok && theirs.left < -NOISE && theirs.wait == 0 {
+            return Excused(WAIT_CUT_TO_ZERO);
+        }
+        assert!(theirs.left.abs() <= NOISE, "ours {ours:?}");
+        Excused(WITHIN_NOISE)
+    }
+
+    fn reserve(&mut self, t: i128, n: i64, ok: bool, delay: i64) -> Verdict {
+        let before = self.peer.clone();
+        let theirs = self.peer.reserve(t, n, ENDLESS);
+        assert_eq!(theirs.ok, ok, "the peer's model");
+        assert_eq!(theirs.delay_from(t), delay, "the peer's model");
+        let (now, cost) = (time(t), u64::try_from(n).unwrap());
+        // Ours rounds a wait up to whole nanoseconds and the peer cuts it; acts are the peer's
+        // here, so that everything built on them can be compared.
+        let act = time(theirs.act);
+        let at = self.limit.earliest(&self.bucket, now, cost);
+        let ours = ok.then(|| self.limit.charge(&mut self.bucket, now, act, cost));
+        if ok && !theirs.without_limit {
+            self.latest.push(self.pairs.len());
+        }
+        self.pairs.push(Pair {
+            theirs,
+            ours,
+            refunded: false,
+        });
+        if ok && theirs.wait == ENDLESS {
+            return Excused(ENDLESS_DEBT);
+        }
+        let waits = theirs.left < 0.0 || (theirs.left <= NOISE && at != Some(act));
+        if ok && waits && t < before.last {
+            return Excused(WAITS_FROM_EARLIER);
+        }
+        assert_eq!(at.is_some(), ok);
+        let Some(at) = at else {
+            return Compared;
+        };
+        let difference = at.as_nanos().abs_diff(act.as_nanos());
+        assert!(
+            difference <= WAIT_TOLERANCE + self.noise,
+            "ours acts at {at}"
+        );
+        self.granted(&before, t, &theirs)
+    }
+
+    fn delay(&self, t: i128, rid: usize, delay: i64) -> Verdict {
+        let pair = &self.pairs[rid];
+        assert_eq!(pair.theirs.delay_from(t), delay, "the peer's model");
+        let ours = pair.ours.map_or(ENDLESS, |charge| {
+            i64::try_from(charge.at().nanos_since(time(t))).unwrap_or(ENDLESS)
+        });
+        assert_eq!(ours, delay);
+        Compared
+    }
+
+    fn cancel(&mut self, t: i128, rid: usize) -> Verdict {
+        let earlier = t < self.peer.last;
+        let before = self.bucket;
+        let Pair { theirs, .. } = self.pairs[rid];
+        let refund = self.peer.cancel(t, &theirs);
+        let again = self.pairs[rid].refunded;
+        self.give_back(t, rid);
+        let Some(refund) = refund else {
+            if self.bucket == before {
+                return Compared;
+            }
+            assert_eq!(theirs.n, 0, "ours {:?}", self.bucket);
+            return ComparedThenSet(ZERO_UNDONE);
+        };
+        self.pairs[rid].refunded |= refund.amount > 0.0;
+        if refund.amount < -NOISE {
+            return Compared;
+        }
+        if refund.amount <= NOISE {
+            return ComparedThenSet(NOISE_REFUNDED);
+        }
+        if again {
+            return self.excuse_unless_equal(t, REFUNDED_TWICE);
+        }
+        if theirs.without_limit {
+            return self.excuse_unless_equal(t, TOOK_NOTHING);
+        }
+        if refund.amount > theirs.n as f64 {
+            return self.excuse_unless_equal(t, MORE_THAN_TAKEN);
+        }
+        if earlier {
+            return ComparedThenSet(WENT_BACK);
+        }
+        if refund.acted_last && self.act_time_differs() {
+            return ComparedThenSet(ACT_COUNTED_BACK);
+        }
+        Compared
+    }
+
+    /// Ours gives back once: a receipt that has given something back is used up.
+    fn give_back(&mut self, t: i128, rid: usize) {
+        let Pair { ours, refunded, .. } = &self.pairs[rid];
+        let Some(charge) = ours.filter(|_| !refunded) else {
+            return;
+        };
+        let since = if self.latest.last() == Some(&rid) {
+            Since::Nothing
+        } else {
+            Since::Others
+        };
+        let before = self.bucket;
+        let now = time(t);
+        self.limit.give_back(&mut self.bucket, now, &charge, since);
+        if since == Since::Nothing && self.bucket != before {
+            self.latest.pop();
+        }
+    }
+
+    /// A refund that differs on purpose may still end at the same balance, a full bucket.
+    fn excuse_unless_equal(&self, t: i128, reason: &'static str) -> Verdict {
+        let tokens = self.limit.tokens(&self.bucket, time(t));
+        if (tokens - self.peer.tokens_at(t)).abs() <= TOKEN_TOLERANCE {
+            ComparedThenSet(reason)
+        } else {
+            Excused(reason)
+        }
+    }
+
+    fn set(&mut self, t: i128, limit: f64, burst: i64) -> Verdict {
+        let earlier = t < self.peer.last;
+        if limit == self.peer.limit {
+            self.peer.set_burst(t, burst);
+        } else {
+            self.peer.set_limit(t, limit);
+            self.part += LOST_AT_CHANGE;
+            self.noise = self.noise.max(refill_nanos(self.part, limit));
+        }
+        let old = std::mem::replace(&mut self.limit, limit_of(limit, burst));
+        self.limit.adopt(&mut self.bucket, &old, time(t));
+        if earlier {
+            return ComparedThenSet(WENT_BACK);
+        }
+        Compared
+    }
+
+    /// The verdict on a call on which every answer agrees.
+    fn granted(&self, before: &Limiter, t: i128, theirs: &Reservation) -> Verdict {
+        if !theirs.ok || theirs.without_limit {
+            Compared
+        } else if t < before.last {
+            ComparedThenSet(WENT_BACK)
+        } else if theirs.act < before.last_event {
+            ComparedThenSet(ACTS_EARLIER)
+        } else {
+            Compared
+        }
+    }
+
+    /// Whether our latest act lies further from the peer's than a cut double explains.
+    fn act_time_differs(&self) -> bool {
+        let (_, ours) = self.bucket.parts();
+        let theirs = time(self.peer.last_event);
+        ours.as_nanos().abs_diff(theirs.as_nanos()) > 1 + self.noise
+    }
+
+    /// The latest act, which a double may have cut by one more nanosecond, becomes the peer's.
+    fn take_over_act_time(&mut self) {
+        assert!(!self.act_time_differs(), "{:?}", self.bucket);
+        let (level, _) = self.bucket.parts();
+        self.bucket = Bucket::from_parts(level, time(self.peer.last_event));
+    }
+
+    /// Our state becomes the peer's. Receipts from before it can't undo it exactly.
+    fn take_over(&mut self) {
+        self.latest.clear();
+        let price = self.limit.units_per_token();
+        let missing = (self.peer.burst as f64 - self.peer.tokens).max(0.0);
+        let whole = missing.trunc() as u128 * price;
+        let part = (missing.fract() * price as f64).round() as u128;
+        let level = Level::from_parts(whole + part, time(self.peer.last));
+        self.bucket = Bucket::from_parts(level, time(self.peer.last_event));
+    }
+}
+
+#[test]
+fn go_rate() {
+    let mut tally = Tally::new("go_rate");
+    for sequence in sequences::<Sequence>("go_rate") {
+        tally.sequence();
+        let mut replay = Replay::new(sequence.limit.value(), sequence.burst);
+        for (index, op) in sequence.ops.iter().enumerate() {
+            tally.at(sequence.id, index, op);
+            let verdict = replay.step(op);
+            tally.operation(verdict);
+        }
+    }
+    tally.finish();
+}

@@ -1,0 +1,20 @@
+//! Conformance: recorded sequences of other rate limiters, replayed against our arithmetic.
+//!
+//! Each peer has a module: it reads the recorded operations, gives them to ours and compares every
+//! answer. Where ours differs on purpose a rule in words says so; only the operation at which the
+//! difference arises is excused, then our state is set to the peer's and the replay goes on.
+//! A rule is decided from the operation and a small model of the peer, which must itself
+//! reproduce what was recorded. Run with `--nocapture` for the tallies.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests: what can't be had fails them"
+)]
+
+mod aiolimiter;
+mod go_rate;
+mod governor;
+mod py_limits;
+mod redis_cell;
+mod redis_rate;
+mod tally;

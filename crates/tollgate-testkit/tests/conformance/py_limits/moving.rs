@@ -1,0 +1,109 @@
+//! The moving window: a log of hits.
+
+use std::collections::VecDeque;
+
+use tollgate_core::{Algorithm, Log, SlidingLog};
+
+use super::{Call, Item, Stats, TOLERANCE, seconds, time};
+use crate::tally::Verdict::{self, Compared, ComparedBut, Excused};
+
+const ONE_WINDOW_OLD: &str =
+    "moving window: a hit exactly one window old still blocks a hit at the peer; ours is half-open";
+const STALE_RESET: &str =
+    "moving window: with only expired hits stored, the peer's reset is left over from the oldest";
+
+/// The peer's log, newest first, and ours.
+pub(super) struct Key {
+    item: Item,
+    hits: VecDeque<f64>,
+    limit: SlidingLog,
+    log: Log,
+}
+
+impl super::Key for Key {
+    fn new(item: Item) -> Self {
+        Self {
+            item,
+            hits: VecDeque::new(),
+            limit: SlidingLog::new(item.rate()).unwrap(),
+            log: Log::default(),
+        }
+    }
+
+    fn step(&mut self, t: f64, call: &Call) -> Verdict {
+        match call {
+            Call::Hit { cost, ok } => self.hit(t, *cost, *ok),
+            Call::Test { cost, ok } => {
+                let fits = self.counted(t) + cost <= self.item.amount;
+                assert_eq!(fits, *ok, "the peer's model");
+                let now = time(t);
+                let ours = self.limit.earliest(&self.log, now, *cost);
+                assert_eq!(ours == Some(now), *ok);
+                Compared
+            }
+            Call::Stats(stats) => self.stats(t, stats),
+            Call::Clear => {
+                self.hits.clear();
+                self.log = Log::default();
+                Compared
+            }
+        }
+    }
+}
+
+impl Key {
+    /// How many hits the peer's test and stats count.
+    fn counted(&self, t: f64) -> u64 {
+        let since = t - self.item.seconds();
+        let counted = self.hits.iter().filter(|hit| **hit > since);
+        counted.count() as u64
+    }
+
+    fn hit(&mut self, t: f64, cost: u64, ok: bool) -> Verdict {
+        let since = t - self.item.seconds();
+        let index = self.item.amount.checked_sub(cost);
+        let deciding = index.and_then(|index| self.hits.get(index as usize).copied());
+        let fits = index.is_some() && deciding.is_none_or(|hit| hit < since);
+        assert_eq!(fits, ok, "the peer's model");
+        if fits {
+            (0..cost).for_each(|_| self.hits.push_front(t));
+        }
+        let ours = self.limit.decide(&mut self.log, time(t), cost);
+        if ours.is_allowed() == ok {
+            return Compared;
+        }
+        assert_eq!(deciding, Some(since), "{ours:?}");
+        let hits = self.hits.iter().rev().map(|hit| (time(*hit), 1));
+        self.log = Log::from_entries(hits);
+        Excused(ONE_WINDOW_OLD)
+    }
+
+    fn stats(&self, t: f64, stats: &Stats) -> Verdict {
+        let (now, amount) = (time(t), self.item.amount);
+        let counted = self.counted(t);
+        let stale = counted == 0 && !self.hits.is_empty();
+        let oldest = match counted {
+            0 => self.hits.back().copied(),
+            _ => self.hits.get(counted as usize - 1).copied(),
+        };
+        let reset = oldest.unwrap_or(t) + self.item.seconds();
+        assert_eq!(amount - counted, stats.remaining, "the peer's model");
+        assert_eq!(reset, stats.reset, "the peer's model");
+        assert_eq!(stale, stats.stale, "the peer's model");
+
+        let free = self.limit.remaining(&self.log, now);
+        assert_eq!(free, stats.remaining);
+        if stale {
+            return ComparedBut(STALE_RESET);
+        }
+        // The oldest hit leaves when one more than is free now would pass. With no hit at all the
+        // peer names the end of a window that began now.
+        let ours = if free == amount {
+            seconds(now) + self.item.seconds()
+        } else {
+            seconds(self.limit.earliest(&self.log, now, free + 1).unwrap())
+        };
+        assert!((ours - stats.reset).abs() <= TOLERANCE, "{ours}");
+        Compared
+    }
+}

@@ -1,0 +1,224 @@
+//! redis_rate's scripts against our leaky bucket, on the sequences whose doubles decide as exact
+//! arithmetic does. The script's clock is a double, so durations agree to a microsecond.
+
+mod model;
+
+use std::time::Duration;
+
+use model::{Answer, Key};
+use serde::Deserialize;
+use tollgate_core::{Algorithm, Decision, LeakyBucket, Level, Outcome, Rate, Timestamp};
+
+use crate::tally::Verdict::{self, Compared, ComparedBut, ComparedThenSet, Excused};
+use crate::tally::{Tally, sequences};
+
+const FRACTION_TAKEN: &str =
+    "allow-at-most takes the fraction of a token that is left as well, and does not report it";
+const WENT_BACK: &str = "at an earlier time the peer counts what drains until the latest time as \
+                         not drained; ours answers as of the latest time";
+const RETRY_IN_VAIN: &str = "a cost above the burst can never pass and both refuse it, \
+                             but the peer names a time to retry";
+const FORGOTTEN: &str =
+    "the peer dropped an expired key before time went back; ours keeps what was true";
+
+const TOLERANCE: u128 = 1_000;
+
+#[derive(Deserialize)]
+struct Sequence {
+    id: u64,
+    rate: u64,
+    burst: u64,
+    period_s: f64,
+    exact_allowed_agrees: bool,
+    ops: Vec<Op>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Op {
+    t_us: u64,
+    #[serde(flatten)]
+    call: Call,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+enum Call {
+    AllowN(Recorded),
+    AllowAtMost(Recorded),
+    Reset,
+}
+
+#[derive(Debug, Deserialize)]
+struct Recorded {
+    n: u64,
+    allowed: u64,
+    remaining: u64,
+    exact_remaining: Option<u64>,
+    retry_after_ns: i64,
+    reset_after_ns: i64,
+}
+
+impl Recorded {
+    fn remaining(&self) -> u64 {
+        self.exact_remaining.unwrap_or(self.remaining)
+    }
+
+    /// Whether the request passed: 0 allowed may be a success or not, the retry tells.
+    fn passed(&self) -> bool {
+        self.retry_after_ns == -1
+    }
+
+    fn reproduced_by(&self, answer: &Answer) {
+        let same = self.allowed == answer.allowed
+            && self.remaining() == answer.remaining
+            && answer.retry_after.is_none() == self.passed()
+            && near(answer.retry_after.unwrap_or(-1), self.retry_after_ns)
+            && near(answer.reset_after, self.reset_after_ns);
+        assert!(same, "the peer's model: {answer:?}");
+    }
+}
+
+fn near(one: i128, other: i64) -> bool {
+    one.abs_diff(i128::from(other)) <= TOLERANCE
+}
+
+fn nanos(duration: Duration) -> i128 {
+    i128::try_from(duration.as_nanos()).unwrap()
+}
+
+struct Replay {
+    peer: Key,
+    limit: LeakyBucket,
+    level: Level,
+}
+
+impl Replay {
+    fn new(sequence: &Sequence) -> Self {
+        let period = Duration::from_secs_f64(sequence.period_s);
+        let rate = Rate::new(sequence.rate, period).burst(sequence.burst);
+        let period_ns = u64::try_from(period.as_nanos()).unwrap();
+        Self {
+            peer: Key::new(sequence.rate, sequence.burst, period_ns),
+            limit: LeakyBucket::new(rate).unwrap(),
+            level: Level::default(),
+        }
+    }
+
+    fn step(&mut self, op: &Op) -> Verdict {
+        let now = Timestamp::from_micros(op.t_us);
+        let (_, as_of) = self.level.parts();
+        let went_back = now < as_of;
+        let forgotten = self.peer.has_forgotten(nanos_of(now));
+        let verdict = match &op.call {
+            Call::AllowN(recorded) => {
+                recorded.reproduced_by(&self.peer.allow(nanos_of(now), recorded.n));
+                match forgotten {
+                    true => Excused(FORGOTTEN),
+                    false => self.allow(now, recorded, went_back),
+                }
+            }
+            Call::AllowAtMost(recorded) => {
+                recorded.reproduced_by(&self.peer.allow_at_most(nanos_of(now), recorded.n));
+                match forgotten {
+                    true => Excused(FORGOTTEN),
+                    false => self.allow_at_most(now, recorded, went_back),
+                }
+            }
+            Call::Reset => {
+                self.peer.reset();
+                self.level = Level::default();
+                Compared
+            }
+        };
+        if let ComparedThenSet(_) | Excused(_) = verdict {
+            self.take_over(now);
+        }
+        verdict
+    }
+
+    fn allow(&mut self, now: Timestamp, recorded: &Recorded, went_back: bool) -> Verdict {
+        let ours = self.limit.decide(&mut self.level, now, recorded.n);
+        let same = ours.is_allowed() == recorded.passed()
+            && (!ours.is_allowed() || recorded.allowed == recorded.n)
+            && (!ours.is_allowed() || ours.remaining == recorded.remaining());
+        if same {
+            return compare_durations(&ours, recorded);
+        }
+        assert!(went_back, "ours {ours:?}");
+        Excused(WENT_BACK)
+    }
+
+    /// Ours takes as many whole tokens as there are, up to n; the peer says no below one.
+    fn allow_at_most(&mut self, now: Timestamp, recorded: &Recorded, went_back: bool) -> Verdict {
+        let whole = self.limit.remaining(&self.level, now);
+        if whole == 0 {
+            let at = self.limit.earliest(&self.level, now, 1);
+            let ours = self.limit.report(&self.level, now, at);
+            assert!(!recorded.passed());
+            return compare_durations(&ours, recorded);
+        }
+        let take = whole.min(recorded.n);
+        let ours = self.limit.decide(&mut self.level, now, take);
+        assert!(ours.is_allowed());
+        let left = whole.saturating_sub(recorded.n);
+        let same = recorded.passed() && recorded.allowed == take && recorded.remaining() == left;
+        if !same {
+            assert!(went_back, "ours {ours:?}");
+            return Excused(WENT_BACK);
+        }
+        if whole < recorded.n {
+            // The state with nothing left, to which the peer's reset belongs.
+            let empty = self.limit.empty(now);
+            let owed = self.limit.report(&empty, now, Some(now));
+            compare_durations(&owed, recorded);
+            if self.limit.idle_at(&self.level) != self.limit.idle_at(&empty) {
+                return ComparedThenSet(FRACTION_TAKEN);
+            }
+            return Compared;
+        }
+        compare_durations(&ours, recorded)
+    }
+
+    /// Our state becomes the peer's.
+    fn take_over(&mut self, now: Timestamp) {
+        let (owed, token) = self.peer.owed(nanos_of(now));
+        let debt = owed * self.limit.units_per_token() / token;
+        self.level = Level::from_parts(debt, now);
+    }
+}
+
+fn nanos_of(now: Timestamp) -> i128 {
+    i128::from(now.as_nanos())
+}
+
+fn compare_durations(ours: &Decision, recorded: &Recorded) -> Verdict {
+    assert!(near(nanos(ours.reset_after), recorded.reset_after_ns));
+    match ours.outcome {
+        Outcome::Allowed => assert!(recorded.passed()),
+        Outcome::Denied => assert!(near(nanos(ours.retry_after), recorded.retry_after_ns)),
+        Outcome::Never => {
+            assert!(!recorded.passed());
+            return ComparedBut(RETRY_IN_VAIN);
+        }
+    }
+    Compared
+}
+
+#[test]
+fn redis_rate() {
+    let mut tally = Tally::new("redis_rate");
+    for sequence in sequences::<Sequence>("redis_rate") {
+        if !sequence.exact_allowed_agrees {
+            // Its doubles let pass or refuse what exact arithmetic does not.
+            continue;
+        }
+        tally.sequence();
+        let mut replay = Replay::new(&sequence);
+        for (index, op) in sequence.ops.iter().enumerate() {
+            tally.at(sequence.id, index, op);
+            let verdict = replay.step(op);
+            tally.operation(verdict);
+        }
+    }
+    tally.finish();
+}
