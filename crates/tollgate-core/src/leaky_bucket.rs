@@ -28,6 +28,16 @@ pub struct LeakyBucket {
 
 impl LeakyBucket {
     /// How many units of a [`Level`]'s debt one token is, under this limit.
+    ///
+    /// ```
+    /// use tollgate_core::{Algorithm, LeakyBucket, Level, Rate, Timestamp};
+    ///
+    /// let limit = LeakyBucket::new(Rate::per_second(10))?;
+    /// let mut level = Level::default();
+    /// limit.decide(&mut level, Timestamp::ZERO, 3);
+    /// assert_eq!(level.parts().0, 3 * limit.units_per_token());
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
     pub const fn units_per_token(&self) -> u128 {
         self.units.price
     }

@@ -67,6 +67,17 @@ impl Bucket {
 
 impl TokenBucket {
     /// How many units of a [`Level`]'s debt one token is, under this limit.
+    ///
+    /// ```
+    /// use tollgate_core::{Algorithm, Bucket, Rate, Timestamp, TokenBucket};
+    ///
+    /// let limit = TokenBucket::new(Rate::per_second(10))?;
+    /// let mut bucket = Bucket::default();
+    /// limit.decide(&mut bucket, Timestamp::ZERO, 3);
+    /// let (level, _) = bucket.parts();
+    /// assert_eq!(level.parts().0, 3 * limit.units_per_token());
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
     pub const fn units_per_token(&self) -> u128 {
         self.units.price
     }

@@ -9,12 +9,11 @@
 )]
 
 mod model;
+mod recorded;
 
-use std::time::Duration;
-
-use model::{ENDLESS, Limiter, Reservation, UNLIMITED};
-use serde::Deserialize;
-use tollgate_core::{Algorithm, Bucket, Charge, Level, Rate, Since, Timestamp, TokenBucket};
+use model::{ENDLESS, Limiter, Reservation};
+use recorded::{Call, Op, Sequence, limit_of};
+use tollgate_core::{Algorithm, Bucket, Charge, Level, Since, Timestamp, TokenBucket};
 
 use crate::tally::Verdict::{self, Compared, ComparedThenSet, Excused};
 use crate::tally::{Tally, sequences};
@@ -34,6 +33,8 @@ const ACTS_EARLIER: &str = "a reservation that acts before the latest act moves 
                             peer, which forgets what was promised; ours keeps the latest";
 const ACT_COUNTED_BACK: &str = "cancelling what acts last, the peer counts back to the act before \
                                 it, unless that is past; ours undoes its own note of it";
+const CUT_SHORT: &str = "counted back in doubles, the latest act is a nanosecond after the act \
+                         that it stands for, and the peer refunds that much less";
 const ZERO_UNDONE: &str = "cancelling a reservation of 0 does nothing at the peer; ours undoes \
                            that it was the latest to act";
 const ENDLESS_DEBT: &str =
@@ -53,79 +54,6 @@ const LAST_DIGITS: f64 = 1e-12;
 const LOST_AT_CHANGE: f64 = 1.0 / (1u64 << 32) as f64;
 const TOKEN_TOLERANCE: f64 = 1e-6;
 const WAIT_TOLERANCE: u64 = 1_000;
-
-#[derive(Deserialize)]
-struct Sequence {
-    id: u64,
-    limit: Limit,
-    burst: i64,
-    ops: Vec<Op>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Op {
-    t: i64,
-    tokens_after: f64,
-    #[serde(flatten)]
-    call: Call,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(tag = "op", rename_all = "snake_case")]
-enum Call {
-    Allow { n: i64, ok: bool },
-    Reserve { n: i64, ok: bool, delay: i64 },
-    Delay { rid: usize, delay: i64 },
-    Cancel { rid: usize },
-    SetLimit { limit: Limit },
-    SetBurst { burst: i64 },
-    Tokens { tokens: f64 },
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum Limit {
-    PerSecond(f64),
-    Named(String),
-}
-
-impl Limit {
-    fn value(&self) -> f64 {
-        match self {
-            Self::PerSecond(limit) => *limit,
-            Self::Named(name) => {
-                assert_eq!(name, "inf");
-                UNLIMITED
-            }
-        }
-    }
-}
-
-/// The peer's limit as a rate: a double is `m · 2^e`, so `m` in each `2^-e` seconds is exact.
-/// Where that period is too long for a duration, one in each `1 / limit` is nearest.
-fn rate_of(limit: f64, burst: i64) -> Rate {
-    let burst = u64::try_from(burst).unwrap();
-    if limit == UNLIMITED {
-        return Rate::unlimited().burst(burst);
-    }
-    if limit <= 0.0 {
-        return Rate::zero().burst(burst);
-    }
-    let exponent = i32::try_from((limit.to_bits() >> 52) & 0x7ff).unwrap() - 1075;
-    let mantissa = (limit.to_bits() & ((1 << 52) - 1)) | (1 << 52);
-    let zeros = mantissa.trailing_zeros();
-    let (count, exponent) = (mantissa >> zeros, exponent + zeros.cast_signed());
-    let rate = match exponent {
-        0.. => Rate::per_second(count << exponent),
-        -63..0 => Rate::new(count, Duration::from_secs(1 << -exponent)),
-        _ => Rate::every(Duration::from_secs_f64((1.0 / limit).min(1e15))),
-    };
-    rate.burst(burst)
-}
-
-fn limit_of(limit: f64, burst: i64) -> TokenBucket {
-    TokenBucket::new(rate_of(limit, burst)).unwrap()
-}
 
 /// The whole nanoseconds in which so small a part of a token refills: none at a usual pace.
 fn refill_nanos(part: f64, limit: f64) -> u64 {
@@ -277,6 +205,8 @@ impl Replay {
         let earlier = t < self.peer.last;
         let before = self.bucket;
         let Pair { theirs, .. } = self.pairs[rid];
+        let latest_act = self.peer.last_event;
+        let acts_last = self.is_near(time(theirs.act), time(latest_act));
         let refund = self.peer.cancel(t, &theirs);
         let again = self.pairs[rid].refunded;
         self.give_back(t, rid);
@@ -287,11 +217,11 @@ impl Replay {
             assert_eq!(theirs.n, 0, "ours {:?}", self.bucket);
             return ComparedThenSet(ZERO_UNDONE);
         };
-        self.pairs[rid].refunded |= refund.amount > 0.0;
-        if refund.amount < -NOISE {
+        self.pairs[rid].refunded |= refund > 0.0;
+        if refund < -NOISE {
             return Compared;
         }
-        if refund.amount <= NOISE {
+        if refund <= NOISE {
             return ComparedThenSet(NOISE_REFUNDED);
         }
         if again {
@@ -300,13 +230,16 @@ impl Replay {
         if theirs.without_limit {
             return self.excuse_unless_equal(t, TOOK_NOTHING);
         }
-        if refund.amount > theirs.n as f64 {
+        if refund > theirs.n as f64 {
             return self.excuse_unless_equal(t, MORE_THAN_TAKEN);
+        }
+        if acts_last && theirs.act < latest_act {
+            return self.excuse_unless_equal(t, CUT_SHORT);
         }
         if earlier {
             return ComparedThenSet(WENT_BACK);
         }
-        if refund.acted_last && self.act_time_differs() {
+        if acts_last && self.act_time_differs() {
             return ComparedThenSet(ACT_COUNTED_BACK);
         }
         Compared
@@ -374,8 +307,12 @@ impl Replay {
     /// Whether our latest act lies further from the peer's than a cut double explains.
     fn act_time_differs(&self) -> bool {
         let (_, ours) = self.bucket.parts();
-        let theirs = time(self.peer.last_event);
-        ours.as_nanos().abs_diff(theirs.as_nanos()) > 1 + self.noise
+        !self.is_near(ours, time(self.peer.last_event))
+    }
+
+    /// Whether two acts are one within the nanosecond that a double may cut.
+    fn is_near(&self, one: Timestamp, other: Timestamp) -> bool {
+        one.as_nanos().abs_diff(other.as_nanos()) <= 1 + self.noise
     }
 
     /// The latest act, which a double may have cut by one more nanosecond, becomes the peer's.

@@ -38,15 +38,6 @@ pub(crate) struct Reservation {
     pub(crate) wait: i64,
 }
 
-/// What a cancellation that could give something back looked at.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Refund {
-    /// What it gave back; nothing happens at zero or below.
-    pub(crate) amount: f64,
-    /// It acted last, so that the latest act was counted back if that is not past.
-    pub(crate) acted_last: bool,
-}
-
 impl Limiter {
     pub(crate) fn new(limit: f64, burst: i64) -> Self {
         Self {
@@ -101,23 +92,23 @@ impl Limiter {
         }
     }
 
-    /// Cancels, and says how unless the reservation is past, void or there is no limit.
-    pub(crate) fn cancel(&mut self, t: i128, made: &Reservation) -> Option<Refund> {
+    /// Cancels, and says what that comes to: nothing changes at zero or below. Nothing to say if
+    /// the reservation is past or void, or there is no limit.
+    pub(crate) fn cancel(&mut self, t: i128, made: &Reservation) -> Option<f64> {
         if !made.ok || self.limit == UNLIMITED || made.n == 0 || made.act < t {
             return None;
         }
         let ahead = since(self.last_event, made.act);
-        let amount = made.n as f64 - tokens_from(ahead, made.limit);
-        let acted_last = made.act == self.last_event;
-        if amount > 0.0 {
-            self.tokens = (self.tokens_at(t) + amount).min(self.burst as f64);
+        let refund = made.n as f64 - tokens_from(ahead, made.limit);
+        if refund > 0.0 {
+            self.tokens = (self.tokens_at(t) + refund).min(self.burst as f64);
             self.last = t;
             let previous = made.act - i128::from(duration_from(made.n as f64, made.limit));
-            if acted_last && previous >= t {
+            if made.act == self.last_event && previous >= t {
                 self.last_event = previous;
             }
         }
-        Some(Refund { amount, acted_last })
+        Some(refund)
     }
 
     pub(crate) fn set_limit(&mut self, t: i128, limit: f64) {
