@@ -1,3 +1,49 @@
-//! Under construction.
+//! Project chores, one word each: `cargo xtask <TASK>`.
 
-fn main() {}
+use std::env;
+use std::io::{self, Write};
+use std::process::{Command, ExitCode};
+
+const HELP: &str = "\
+Project chores: cargo xtask <TASK>
+
+  bench [GROUP] [--json]  ratios against the floor and other limiters, from one run that takes
+                          turns; without GROUP all of them, with --json one line a case and peer
+  help                    this list
+";
+
+fn main() -> ExitCode {
+    let mut arguments = env::args().skip(1);
+    match arguments.next().as_deref() {
+        None | Some("help" | "--help" | "-h") => {
+            // Nobody is left to tell if the pipe is closed.
+            let _ = io::stdout().write_all(HELP.as_bytes());
+            ExitCode::SUCCESS
+        }
+        Some("bench") => bench(arguments),
+        Some(unknown) => fail(&format!(
+            "unknown task {unknown:?}; `cargo xtask help` lists the tasks"
+        )),
+    }
+}
+
+/// Runs the benchmark as optimized as a user would, and ends as it ends.
+fn bench(arguments: impl Iterator<Item = String>) -> ExitCode {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .args(["run", "--release", "-q", "-p", "tollgate-bench", "--"])
+        .args(arguments)
+        .status();
+    match status {
+        // No code means that a signal ended it.
+        Ok(status) => status.code().map_or(ExitCode::FAILURE, |code| {
+            u8::try_from(code).unwrap_or(1).into()
+        }),
+        Err(error) => fail(&format!("can't start cargo: {error}")),
+    }
+}
+
+fn fail(message: &str) -> ExitCode {
+    let _ = writeln!(io::stderr(), "error: {message}");
+    ExitCode::from(2)
+}

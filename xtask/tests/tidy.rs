@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 const MOST_LINES: usize = 600;
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+    for entry in fs::read_dir(folder).expect("a folder that can be listed") {
+        let path = entry.expect("an entry that can be read").path();
+        let name = path.file_name().unwrap_or_default();
+        let name = name.to_string_lossy().into_owned();
         if path.is_dir() {
             if name != "target" && !name.starts_with('.') {
                 sources(&path, found);
@@ -31,14 +32,20 @@ fn every_source_file_is_tidy() {
         let text = fs::read_to_string(&file).unwrap();
         let shown = file.strip_prefix(root).unwrap().display();
         if !text.starts_with("//!") {
-            problems.push(format!("{shown}: doesn't open with a //! line saying what lives there"));
+            problems.push(format!(
+                "{shown}: doesn't open with a //! line saying what lives there"
+            ));
         }
         let lines = text.lines().count();
         if lines > MOST_LINES {
             problems.push(format!("{shown}: {lines} lines, more than {MOST_LINES}"));
         }
         // Spelled in two parts so that this file doesn't find itself.
-        for unfinished in [concat!("todo", "!("), concat!("unimplemented", "!("), concat!("FIX", "ME")] {
+        for unfinished in [
+            concat!("todo", "!("),
+            concat!("unimplemented", "!("),
+            concat!("FIX", "ME"),
+        ] {
             if text.contains(unfinished) {
                 problems.push(format!("{shown}: contains {unfinished}"));
             }

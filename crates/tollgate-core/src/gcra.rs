@@ -118,11 +118,13 @@ impl Pace {
     pub fn plan(&self, tat: Tat, now: Timestamp, cost: u64) -> Option<(Tat, u64)> {
         let now = word(now);
         let price = self.interval.checked_mul(cost)?;
-        if price > self.capacity {
+        let after = tat.0.max(now).checked_add(price)?;
+        let wait = (after - now).saturating_sub(self.capacity);
+        // A price above the capacity always waits, so a request that passes needs no second look.
+        if wait > 0 && price > self.capacity {
             return None;
         }
-        let after = tat.0.max(now).checked_add(price)?;
-        Some((Tat(after), (after - now).saturating_sub(self.capacity)))
+        Some((Tat(after), wait))
     }
 
     /// The whole nanoseconds that a wait in word units takes.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Charge, Decision, LimitError, Rate, Timestamp};
+use tollgate_core::{Booked, Charge, Decision, LimitError, Rate, Timestamp, Unbooked};
 
 pub(crate) mod locked;
 pub(crate) mod striped;
@@ -15,29 +15,25 @@ use word::Word;
 
 use crate::Mode;
 
-/// What a charge is given back by.
+/// What a reservation is given back by.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ticket {
-    pub(crate) charge: Charge,
-    /// For locked states: the count of changes as of this charge, and the time before which
-    /// nobody passed until then.
-    pub(crate) version: u64,
-    pub(crate) floor_before: Timestamp,
+pub(crate) enum Ticket {
+    /// Nothing was taken, to act at this time.
+    Free(Timestamp),
+    /// An interval of a word's TAT line.
+    Charged(Charge),
+    /// A booking of a locked state.
+    Booked(Booked),
 }
 
 impl Ticket {
     pub(crate) fn at(&self) -> Timestamp {
-        self.charge.at()
+        match self {
+            Self::Free(at) => *at,
+            Self::Charged(charge) => charge.at(),
+            Self::Booked(booked) => booked.at(),
+        }
     }
-}
-
-/// Why nothing was reserved.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Miss {
-    /// Never, or not within the caller's patience: the decision says which.
-    Refused(Decision),
-    /// The state can't book this far ahead.
-    BeyondHorizon(Decision),
 }
 
 /// The state of one limit, behind whatever its algorithm needs.
@@ -75,7 +71,7 @@ impl Cell {
         now: Timestamp,
         cost: u64,
         patience: Duration,
-    ) -> Result<Ticket, Miss> {
+    ) -> Result<Ticket, Unbooked> {
         each!(self, cell => cell.reserve(now, cost, patience))
     }
 

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use tollgate_core::{Decision, LimitError, Outcome, Rate, Timestamp};
+use tollgate_core::{Decision, LimitError, Outcome, Rate, Timestamp, Unbooked};
 
 use crate::acquire::{Acquire, Waiting};
-use crate::cell::{Cell, Miss, Ticket};
+use crate::cell::{Cell, Ticket};
 use crate::clock::{Clock, Monotonic};
 use crate::{Mode, Refused, Reservation};
 
@@ -264,11 +264,11 @@ impl<C: Clock> Limiter<C> {
     ) -> Result<Reservation<'_, C>, Refused> {
         match self.cell.reserve(now, cost, patience) {
             Ok(ticket) => Ok(Reservation::new(self, ticket)),
-            Err(Miss::BeyondHorizon(decision)) => Err(Refused::QueueFull(decision)),
-            Err(Miss::Refused(decision)) if decision.outcome == Outcome::Never => {
+            Err(Unbooked::TooFarAhead(decision)) => Err(Refused::QueueFull(decision)),
+            Err(Unbooked::Refused(decision)) if decision.outcome == Outcome::Never => {
                 Err(Refused::Never(decision))
             }
-            Err(Miss::Refused(decision)) => Err(Refused::TooLate(decision)),
+            Err(Unbooked::Refused(decision)) => Err(Refused::TooLate(decision)),
         }
     }
 

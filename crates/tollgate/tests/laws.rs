@@ -9,7 +9,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{FileFailurePersistence, TestCaseError};
 use tollgate::clock::Manual;
-use tollgate::{Algorithm, Align, Decision, Limiter, Rate, Reservation, Timestamp};
+use tollgate::{Algorithm, Align, Builder, Decision, Limiter, Rate, Reservation, Timestamp};
 use tollgate_testkit::laws::{self, Adjustable, Broken, Lender, Subject};
 use tollgate_testkit::oracle::Kind;
 use tollgate_testkit::traffic::Order;
@@ -19,17 +19,16 @@ struct Shared(&'static Limiter<Manual>);
 
 impl Shared {
     fn new(algorithm: Algorithm, rate: Rate) -> Self {
-        let builder = Limiter::builder(rate).algorithm(algorithm);
-        Self(Box::leak(Box::new(
-            builder.clock(Manual::new()).build().unwrap(),
-        )))
+        Self::build(Limiter::builder(rate).algorithm(algorithm))
     }
 
     fn striped(rate: Rate) -> Self {
-        let builder = Limiter::builder(rate).stripes(2);
-        Self(Box::leak(Box::new(
-            builder.clock(Manual::new()).build().unwrap(),
-        )))
+        Self::build(Limiter::builder(rate).stripes(2))
+    }
+
+    fn build(builder: Builder) -> Self {
+        let limiter = builder.clock(Manual::new()).build();
+        Self(Box::leak(Box::new(limiter.expect("a rate that fits"))))
     }
 }
 
@@ -55,7 +54,7 @@ impl Lender for Shared {
 
 impl Adjustable for Shared {
     fn set_rate_at(&mut self, now: Timestamp, rate: Rate) {
-        self.0.set_rate_at(now, rate).unwrap();
+        self.0.set_rate_at(now, rate).expect("a rate that fits");
     }
 }
 

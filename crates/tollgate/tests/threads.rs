@@ -24,7 +24,7 @@ fn together(body: impl Fn(usize) -> u64 + Sync) -> u64 {
             .collect();
         threads
             .into_iter()
-            .map(|thread| thread.join().unwrap())
+            .map(|thread| thread.join().expect("no panic"))
             .sum()
     })
 }

@@ -21,7 +21,7 @@ fn limiter(algorithm: Algorithm, rate: Rate) -> (Limiter<Manual>, Manual) {
         .algorithm(algorithm)
         .clock(clock.clone())
         .build()
-        .unwrap();
+        .expect("a rate that fits");
     (limiter, clock)
 }
 

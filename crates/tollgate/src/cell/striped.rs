@@ -16,10 +16,10 @@
 use std::cell::Cell as ThreadCell;
 use std::time::Duration;
 
-use tollgate_core::{Algorithm, Decision, Gcra, LimitError, Outcome, Rate, Timestamp};
+use tollgate_core::{Algorithm, Decision, Gcra, LimitError, Outcome, Rate, Timestamp, Unbooked};
 
+use super::Ticket;
 use super::word::{Word, word_of};
-use super::{Miss, Ticket};
 use crate::Mode;
 use crate::sync::{AtomicBool, AtomicU64, Backoff, Ordering, Padded};
 
@@ -85,7 +85,7 @@ impl Striped {
         now: Timestamp,
         cost: u64,
         patience: Duration,
-    ) -> Result<Ticket, Miss> {
+    ) -> Result<Ticket, Unbooked> {
         let ticket = self.shared.reserve(now, cost, patience)?;
         self.age(now);
         Ok(ticket)

@@ -16,11 +16,16 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Algorithm, Decision, Gcra, LimitError, Outcome, Pace, Rate, Tat, Timestamp};
+use tollgate_core::{
+    Algorithm, Decision, Gcra, LimitError, Outcome, Pace, Rate, Tat, Timestamp, Unbooked,
+};
 
-use super::{Miss, Ticket};
+use super::Ticket;
 use crate::Mode;
 use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, PoisonError, fence};
+
+/// Times up to here after the anchor, four years, are surely within the word.
+const NEAR: u64 = 1 << 57;
 
 /// One limit's state on cache lines of its own.
 #[derive(Debug)]
@@ -51,9 +56,15 @@ struct View {
     tat: Tat,
 }
 
-/// The pace that a charge was made at and the TAT after it; otherwise what was seen, and the wait
-/// in word units if there is one.
-type Taken = Result<(Pace, Tat), (View, Option<u64>)>;
+/// What came of one try to charge.
+#[derive(Clone, Copy)]
+struct Tried {
+    outcome: Outcome,
+    /// The words as they were read; after a charge, the TAT that it left.
+    view: View,
+    /// How long the request has to wait, in word units: for a denial, until it would pass.
+    wait: u64,
+}
 
 impl Word {
     /// A limit that starts full.
@@ -84,26 +95,32 @@ impl Word {
     pub(crate) fn allow(&self, now: Timestamp, cost: u64) -> bool {
         let now = self.since_anchor(now);
         match self.attempt(now, cost, 0) {
-            Some(taken) => taken.is_ok(),
+            Some(tried) => tried.outcome == Outcome::Allowed,
             None => self.allow_after_loss(now, cost),
         }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn allow_after_loss(&self, now: Timestamp, cost: u64) -> bool {
-        self.take_after_loss(now, cost, 0).is_ok()
     }
 
     #[inline]
     pub(crate) fn check(&self, now: Timestamp, cost: u64) -> Decision {
         let now = self.since_anchor(now);
-        let (view, outcome, wait) = match self.take(now, cost, 0) {
-            Ok((pace, after)) => (View { pace, tat: after }, Outcome::Allowed, 0),
-            Err((view, Some(wait))) => (view, Outcome::Denied, wait),
-            Err((view, None)) => (view, Outcome::Never, 0),
-        };
-        self.report(view, now, outcome, wait)
+        match self.attempt(now, cost, 0) {
+            Some(tried) => self.report(tried, now),
+            None => self.check_after_loss(now, cost),
+        }
+    }
+
+    // What is left of a check that lost a race stays out of line: others carry none of it.
+
+    #[cold]
+    #[inline(never)]
+    fn allow_after_loss(&self, now: Timestamp, cost: u64) -> bool {
+        self.take(now, cost, 0).outcome == Outcome::Allowed
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn check_after_loss(&self, now: Timestamp, cost: u64) -> Decision {
+        self.report(self.take(now, cost, 0), now)
     }
 
     pub(crate) fn reserve(
@@ -111,36 +128,28 @@ impl Word {
         now: Timestamp,
         cost: u64,
         patience: Duration,
-    ) -> Result<Ticket, Miss> {
+    ) -> Result<Ticket, Unbooked> {
         let local = self.since_anchor(now);
         let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
-        match self.take(local, cost, patience) {
-            Ok((pace, after)) => {
-                let ahead = (after.to_word()).saturating_sub(word_of(local));
-                let wait = Pace::wait_nanos(ahead.saturating_sub(pace.capacity));
-                Ok(Ticket {
-                    charge: pace.receipt(after, now.plus_nanos(wait), cost),
-                    version: 0,
-                    floor_before: Timestamp::ZERO,
-                })
-            }
-            Err((view, Some(wait))) => Err(Miss::Refused(self.report(
-                view,
-                local,
-                Outcome::Denied,
-                wait,
-            ))),
-            Err((view, None)) => Err(Miss::Refused(self.report(view, local, Outcome::Never, 0))),
+        let tried = self.take(local, cost, patience);
+        if tried.outcome != Outcome::Allowed {
+            return Err(Unbooked::Refused(self.report(tried, local)));
         }
+        let View { pace, tat } = tried.view;
+        let at = now.plus_nanos(Pace::wait_nanos(tried.wait));
+        Ok(Ticket::Charged(pace.receipt(tat, at, cost)))
     }
 
     /// Gives back what nothing was built on: only while the TAT is still what the charge left.
     pub(crate) fn give_back(&self, now: Timestamp, ticket: &Ticket) {
+        let Ticket::Charged(charge) = ticket else {
+            return;
+        };
         let now = self.since_anchor(now);
         let tat = Tat::from_word(self.tat.load(Ordering::Relaxed));
-        if let Some(returned) = Pace::returned(tat, now, &ticket.charge) {
+        if let Some(returned) = Pace::returned(tat, now, charge) {
             // A lost race means that somebody built on it: nothing more to do.
-            let _ = self.swap(tat, returned);
+            self.take_back(tat.to_word(), returned.to_word());
         }
     }
 
@@ -183,7 +192,8 @@ impl Word {
 
     /// Takes `cost` tokens at once, as an interval of the TAT line: where it ends.
     pub(crate) fn lease(&self, now: Timestamp, cost: u64) -> Option<Tat> {
-        self.take(now, cost, 0).ok().map(|(_, after)| after)
+        let tried = self.take(now, cost, 0);
+        (tried.outcome == Outcome::Allowed).then_some(tried.view.tat)
     }
 
     /// Whether `cost` would pass at once if the TAT, which must now be `end`, fell to `start`.
@@ -207,54 +217,69 @@ impl Word {
 
     /// The decision that reads like `outcome` with the words as they stand.
     pub(crate) fn describe(&self, now: Timestamp, outcome: Outcome) -> Decision {
-        self.report(self.view(), now, outcome, 0)
+        let view = self.view();
+        let tried = Tried {
+            outcome,
+            view,
+            wait: 0,
+        };
+        self.report(tried, now)
     }
 
     /// A time as the word counts it: from 1 ns at the anchor, so that there is always a TAT
     /// before it.
     #[inline]
     pub(crate) fn since_anchor(&self, now: Timestamp) -> Timestamp {
+        // One comparison tells both a time before the anchor, which wraps, and one far after it.
+        let nanos = now.as_nanos().wrapping_sub(self.anchor.as_nanos());
+        if nanos < NEAR {
+            Timestamp::from_nanos(nanos + 1)
+        } else {
+            // The last time that a word can express: said here, it needn't be checked again.
+            let last = Timestamp::from_nanos(2 * NEAR - 1);
+            self.since_far_anchor(now).min(last)
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn since_far_anchor(&self, now: Timestamp) -> Timestamp {
         Timestamp::from_nanos(now.nanos_since(self.anchor)).plus_nanos(1)
     }
 
     /// Charges `cost` if it has to wait at most `patience` nanoseconds.
-    #[inline]
-    fn take(&self, now: Timestamp, cost: u64, patience: u64) -> Taken {
-        match self.attempt(now, cost, patience) {
-            Some(taken) => taken,
-            None => self.take_after_loss(now, cost, patience),
-        }
-    }
-
-    /// The rest of a check that lost a race: out of line, so that others carry none of it.
-    #[cold]
-    #[inline(never)]
-    fn take_after_loss(&self, now: Timestamp, cost: u64, patience: u64) -> Taken {
+    fn take(&self, now: Timestamp, cost: u64, patience: u64) -> Tried {
         let mut backoff = Backoff::default();
         loop {
-            backoff.lost();
-            if let Some(taken) = self.attempt(now, cost, patience) {
-                return taken;
+            if let Some(tried) = self.attempt(now, cost, patience) {
+                return tried;
             }
+            backoff.lost();
         }
     }
 
     /// As [`take`](Self::take), once: `None` if another thread moved the TAT first or is changing
     /// the words.
     #[inline]
-    fn attempt(&self, now: Timestamp, cost: u64, patience: u64) -> Option<Taken> {
+    fn attempt(&self, now: Timestamp, cost: u64, patience: u64) -> Option<Tried> {
         let view = self.glance()?;
+        let tried = |outcome, tat, wait| Tried {
+            outcome,
+            view: View { tat, ..view },
+            wait,
+        };
         let Some((after, wait)) = view.pace.plan(view.tat, now, cost) else {
-            return Some(Err((view, None)));
+            return Some(tried(Outcome::Never, view.tat, 0));
         };
         if wait > 0 && Pace::wait_nanos(wait) > patience {
-            return Some(Err((view, Some(wait))));
+            return Some(tried(Outcome::Denied, view.tat, wait));
         }
         // A cost of 0 and an unlimited rate charge nothing, so they write nothing.
         if cost == 0 {
-            return Some(Ok((view.pace, view.tat)));
+            return Some(tried(Outcome::Allowed, view.tat, wait));
         }
-        (view.pace.interval == 0 || self.swap(view.tat, after)).then_some(Ok((view.pace, after)))
+        (view.pace.interval == 0 || self.swap(view.tat, after))
+            .then(|| tried(Outcome::Allowed, after, wait))
     }
 
     /// Reads the words together, again if they changed meanwhile.
@@ -330,23 +355,32 @@ impl Word {
     }
 
     #[inline]
-    fn report(&self, view: View, now: Timestamp, outcome: Outcome, wait: u64) -> Decision {
-        let retry_after = match outcome {
+    fn report(&self, tried: Tried, now: Timestamp) -> Decision {
+        let limit = self.burst.load(Ordering::Relaxed);
+        let View { pace, tat } = tried.view;
+        if pace.interval == 0 {
+            let none = Duration::ZERO;
+            return Decision::new(tried.outcome, limit, u64::MAX, none, none);
+        }
+        let retry_after = match tried.outcome {
+            Outcome::Allowed => Duration::ZERO,
+            Outcome::Denied => duration(Pace::wait_nanos(tried.wait)),
             Outcome::Never => Duration::MAX,
-            _ => Duration::from_nanos(Pace::wait_nanos(wait)),
         };
-        let reset_after = if view.pace.interval == 0 {
-            Duration::ZERO
-        } else {
-            view.tat.time() - now
-        };
-        Decision::new(
-            outcome,
-            self.burst.load(Ordering::Relaxed),
-            view.pace.remaining(view.tat, now),
-            retry_after,
-            reset_after,
-        )
+        // As far as the TAT lies ahead, it takes to be idle.
+        let ahead = tat.to_word().saturating_sub(word_of(now));
+        let reset_after = duration(Pace::wait_nanos(ahead));
+        let remaining = pace.remaining(tat, now);
+        Decision::new(tried.outcome, limit, remaining, retry_after, reset_after)
+    }
+}
+
+/// As `Duration::from_nanos`, without its division for what is shorter than a second.
+#[inline]
+fn duration(nanos: u64) -> Duration {
+    match u32::try_from(nanos) {
+        Ok(nanos) if nanos < 1_000_000_000 => Duration::new(0, nanos),
+        _ => Duration::from_nanos(nanos),
     }
 }
 

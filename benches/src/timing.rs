@@ -1,0 +1,77 @@
+//! What the machine says about a measurement: time passed, processor time, context switches.
+
+use std::fs;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Starts when it is made.
+#[derive(Clone, Copy)]
+pub(crate) struct Stopwatch(Instant);
+
+impl Stopwatch {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a benchmark measures with a clock that isn't under test"
+    )]
+    pub(crate) fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    pub(crate) fn elapsed(self) -> Duration {
+        self.0.elapsed()
+    }
+
+    pub(crate) fn nanos(self) -> f64 {
+        self.elapsed().as_secs_f64() * 1e9
+    }
+}
+
+/// One read of std's clock: the peer of our clocks, and the clock of textbook limiters.
+#[expect(clippy::disallowed_methods, reason = "this read is what is measured")]
+#[inline]
+pub(crate) fn std_now() -> Instant {
+    Instant::now()
+}
+
+/// One read of the wall clock, for limiters that ask for it.
+#[expect(clippy::disallowed_methods, reason = "throttlecrab takes wall time")]
+#[inline]
+pub(crate) fn wall_now() -> SystemTime {
+    SystemTime::now()
+}
+
+/// Whole days since 1970-01-01, by the wall clock.
+pub(crate) fn days_since_epoch() -> u64 {
+    let since = wall_now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_secs() / 86_400
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "lets threads settle between cases"
+)]
+pub(crate) fn sleep(time: Duration) {
+    std::thread::sleep(time);
+}
+
+/// How often the calling thread lost its core so far, of its own accord or not. Without Linux's
+/// `/proc` it is always 0, and then no round is run again.
+pub(crate) fn switches() -> u64 {
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    status
+        .lines()
+        .filter(|line| line.contains("ctxt_switches"))
+        .filter_map(|line| line.split_whitespace().last()?.parse::<u64>().ok())
+        .sum()
+}
+
+/// Processor time of all threads that live now. A thread that ended takes its time with it.
+pub(crate) fn cpu_time() -> Duration {
+    let Ok(tasks) = fs::read_dir("/proc/self/task") else {
+        return Duration::ZERO;
+    };
+    let nanos = tasks.flatten().filter_map(|task| {
+        let stat = fs::read_to_string(task.path().join("schedstat")).ok()?;
+        stat.split_whitespace().next()?.parse::<u64>().ok()
+    });
+    Duration::from_nanos(nanos.sum())
+}

@@ -1,0 +1,221 @@
+//! Two threads that start together and stop together, so that every call that counts was made
+//! while both were at it. One of them is the caller's.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
+use std::thread;
+use std::time::Duration;
+
+use crate::peers::{Gate, Padded};
+use crate::runner::{Measure, Sample, as_f64, calls_for_a_sample};
+use crate::timing::{self, Stopwatch};
+
+/// Calls between two looks at whether the other thread is done.
+const BATCH: u64 = 256;
+
+/// What a thread does: its number and how many calls to make; returns how many were admitted.
+pub(crate) type Work = Arc<dyn Fn(usize, u64) -> u64 + Send + Sync>;
+
+/// The caller's thread and a helper, which spins for work as long as this lives: both stay on the
+/// cores they have, where a sleeping thread might wake up on the other's.
+pub(crate) struct Crew {
+    jobs: Sender<Job>,
+    shares: Receiver<Share>,
+}
+
+#[derive(Clone)]
+struct Job {
+    work: Work,
+    length: Length,
+    meeting: Arc<Meeting>,
+}
+
+/// When the first thread stops, which stops the other.
+#[derive(Clone, Copy)]
+enum Length {
+    Calls(u64),
+    Time(Duration),
+}
+
+/// What one thread did.
+struct Share {
+    nanos: f64,
+    calls: u64,
+    admitted: u64,
+    switched: bool,
+}
+
+/// Where the threads of a job wait for each other.
+struct Meeting {
+    threads: usize,
+    arrived: Padded<AtomicUsize>,
+    done: Padded<AtomicBool>,
+}
+
+impl Crew {
+    pub(crate) fn new() -> Self {
+        let (jobs, queue) = mpsc::channel::<Job>();
+        let (sender, shares) = mpsc::channel();
+        thread::spawn(move || {
+            loop {
+                match queue.try_recv() {
+                    Ok(job) => {
+                        // The crew is gone, and so is the interest in the share.
+                        let _ = sender.send(job.run(1));
+                    }
+                    Err(TryRecvError::Empty) => std::hint::spin_loop(),
+                    Err(TryRecvError::Disconnected) => return,
+                }
+            }
+        });
+        Self { jobs, shares }
+    }
+
+    /// Measures `work` on both threads at once.
+    pub(crate) fn both(&self, work: Work) -> Together<'_> {
+        self.measure(2, work)
+    }
+
+    /// Measures `work` on the caller's thread alone.
+    pub(crate) fn one(&self, work: Work) -> Together<'_> {
+        self.measure(1, work)
+    }
+
+    /// Both threads on one limiter.
+    pub(crate) fn share(&self, gate: Arc<dyn Gate>) -> Together<'_> {
+        self.both(Arc::new(move |_, calls| gate.hammer(calls)))
+    }
+
+    /// Both threads on one limiter, for this many calls each.
+    pub(crate) fn share_fixed(&self, calls: u64, gate: Arc<dyn Gate>) -> Together<'_> {
+        Together {
+            crew: self,
+            threads: 2,
+            work: Arc::new(move |_, calls| gate.hammer(calls)),
+            calls,
+        }
+    }
+
+    /// Admitted a second while both threads hammer one limiter for this long, from when it was
+    /// empty.
+    pub(crate) fn admitted_per_second(&self, gate: Arc<dyn Gate>, time: Duration) -> f64 {
+        while gate.allow() {}
+        let watch = Stopwatch::start();
+        let work: Work = Arc::new(move |_, calls| gate.hammer(calls));
+        let shares = self.run(2, Length::Time(time), work);
+        let admitted = shares.iter().map(|share| share.admitted).sum();
+        as_f64(admitted) * 1e9 / watch.nanos()
+    }
+
+    fn measure(&self, threads: usize, work: Work) -> Together<'_> {
+        let calls = calls_for_a_sample(|calls| {
+            longest(&self.run(threads, Length::Calls(calls), Arc::clone(&work)))
+        });
+        Together {
+            crew: self,
+            threads,
+            work,
+            calls,
+        }
+    }
+
+    fn run(&self, threads: usize, length: Length, work: Work) -> Vec<Share> {
+        let job = Job {
+            work,
+            length,
+            meeting: Arc::new(Meeting {
+                threads,
+                arrived: Padded(AtomicUsize::new(0)),
+                done: Padded(AtomicBool::new(false)),
+            }),
+        };
+        if threads == 2 {
+            self.jobs.send(job.clone()).expect("the helper lives");
+        }
+        let mut shares = vec![job.run(0)];
+        while shares.len() < threads {
+            match self.shares.try_recv() {
+                Ok(share) => shares.push(share),
+                Err(TryRecvError::Empty) => std::hint::spin_loop(),
+                Err(TryRecvError::Disconnected) => panic!("the helper lives"),
+            }
+        }
+        shares
+    }
+}
+
+/// One kind of work on the threads of a crew.
+pub(crate) struct Together<'a> {
+    crew: &'a Crew,
+    threads: usize,
+    work: Work,
+    calls: u64,
+}
+
+impl Measure for Together<'_> {
+    fn sample(&mut self) -> Sample {
+        let length = Length::Calls(self.calls);
+        let shares = self.crew.run(self.threads, length, Arc::clone(&self.work));
+        let nanos: f64 = shares.iter().map(|share| share.nanos).sum();
+        let calls: u64 = shares.iter().map(|share| share.calls).sum();
+        // A thread that hardly got to it was not there: then the other ran alone.
+        let least = shares.iter().map(|share| share.calls).min().unwrap_or(0);
+        let alone = least < calls / (8 * self.threads as u64);
+        Sample {
+            nanos: nanos / as_f64(calls),
+            switched: alone || shares.iter().any(|share| share.switched),
+        }
+    }
+}
+
+impl Job {
+    fn run(&self, index: usize) -> Share {
+        // Once to come together, and once more after the slow read of the counters.
+        self.meeting.wait(1);
+        let before = timing::switches();
+        self.meeting.wait(2);
+        let watch = Stopwatch::start();
+        let (mut calls, mut admitted) = (0, 0);
+        while !self.meeting.done.0.load(Ordering::Relaxed) && !self.length.reached(calls, watch) {
+            admitted += (self.work)(index, BATCH);
+            calls += BATCH;
+        }
+        self.meeting.done.0.store(true, Ordering::Relaxed);
+        Share {
+            nanos: watch.nanos(),
+            calls,
+            admitted,
+            switched: timing::switches() != before,
+        }
+    }
+}
+
+impl Length {
+    fn reached(self, calls: u64, watch: Stopwatch) -> bool {
+        match self {
+            Self::Calls(most) => calls >= most,
+            Self::Time(time) => watch.elapsed() >= time,
+        }
+    }
+}
+
+impl Meeting {
+    /// Spins until every thread has come here this many times.
+    fn wait(&self, times: usize) {
+        self.arrived.0.fetch_add(1, Ordering::AcqRel);
+        let mut turns = 0_u32;
+        while self.arrived.0.load(Ordering::Acquire) < times * self.threads {
+            std::hint::spin_loop();
+            turns += 1;
+            if turns.is_multiple_of(1 << 12) {
+                // The other thread may need this very core to get here.
+                thread::yield_now();
+            }
+        }
+    }
+}
+
+fn longest(shares: &[Share]) -> f64 {
+    shares.iter().map(|share| share.nanos).fold(0.0, f64::max)
+}

@@ -1,0 +1,128 @@
+//! Many tasks that wait on one limiter: how long all of them take, in which order they pass, and
+//! what one costs in processor time and memory.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use tokio::runtime::Builder;
+use tokio::sync::Notify;
+
+use crate::runner::as_f64;
+use crate::timing::Stopwatch;
+use crate::{alloc, timing};
+
+/// A limiter that a task can wait on for one token.
+pub(crate) trait Queue: Send + Sync + 'static {
+    fn pass(&self) -> impl Future<Output = ()> + Send + '_;
+}
+
+/// What became of a crowd of waiters.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outcome {
+    pub(crate) seconds: f64,
+    /// Processor time a waiter in microseconds, all threads together.
+    pub(crate) cpu_micros: f64,
+    /// Bytes a waiter at the peak, its task included.
+    pub(crate) bytes: f64,
+    /// Waiters that passed later than one who came after them.
+    pub(crate) overtaken: f64,
+}
+
+struct Crowd<Q> {
+    queue: Q,
+    passed: AtomicUsize,
+    /// Who passed, in order.
+    order: Vec<AtomicU32>,
+    all_passed: Notify,
+}
+
+/// Spawns `count` tasks that wait for one token each, on a runtime of one thread, and waits for
+/// all of them.
+pub(crate) fn run<Q: Queue>(count: u32, queue: impl FnOnce() -> Q) -> Outcome {
+    let runtime = Builder::new_current_thread().enable_time().build();
+    let runtime = runtime.expect("a runtime of one thread can be built");
+    runtime.block_on(async {
+        let crowd = Arc::new(Crowd {
+            queue: queue(),
+            passed: AtomicUsize::new(0),
+            order: (0..count).map(|_| AtomicU32::new(0)).collect(),
+            all_passed: Notify::new(),
+        });
+        alloc::take_peak();
+        let bytes = alloc::live();
+        let cpu = timing::cpu_time();
+        let watch = Stopwatch::start();
+        for who in 0..count {
+            tokio::spawn(wait(Arc::clone(&crowd), who));
+        }
+        crowd.all_passed.notified().await;
+        let seconds = watch.elapsed().as_secs_f64();
+        let cpu = timing::cpu_time().saturating_sub(cpu);
+        let bytes = alloc::take_peak().saturating_sub(bytes);
+        let waiters = f64::from(count);
+        Outcome {
+            seconds,
+            cpu_micros: cpu.as_secs_f64() * 1e6 / waiters,
+            bytes: as_f64(bytes as u64) / waiters,
+            overtaken: as_f64(overtaken(&crowd.order)),
+        }
+    })
+}
+
+async fn wait<Q: Queue>(crowd: Arc<Crowd<Q>>, who: u32) {
+    crowd.queue.pass().await;
+    let place = crowd.passed.fetch_add(1, Ordering::Relaxed);
+    crowd.order[place].store(who, Ordering::Relaxed);
+    if place + 1 == crowd.order.len() {
+        crowd.all_passed.notify_one();
+    }
+}
+
+/// How many passed after somebody who had come later.
+fn overtaken(order: &[AtomicU32]) -> u64 {
+    let mut latest = 0;
+    let mut count = 0;
+    for who in order {
+        let who = who.load(Ordering::Relaxed);
+        count += u64::from(who < latest);
+        latest = latest.max(who);
+    }
+    count
+}
+
+/// Counts how often one task passes in `time`, waiting before each: a second's worth of it.
+pub(crate) fn pace<Q: Queue>(queue: impl FnOnce() -> Q, seconds: f64) -> f64 {
+    let runtime = Builder::new_current_thread().enable_time().build();
+    let runtime = runtime.expect("a runtime of one thread can be built");
+    runtime.block_on(async {
+        let queue = queue();
+        let watch = Stopwatch::start();
+        let mut passed = 0;
+        loop {
+            queue.pass().await;
+            passed += 1;
+            let elapsed = watch.elapsed().as_secs_f64();
+            if elapsed >= seconds {
+                return as_f64(passed) / elapsed;
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_passes_after_a_later_one_was_overtaken() {
+        for (order, expect) in [
+            (vec![0, 1, 2, 3], 0),
+            (vec![0, 3, 1, 2], 2),
+            (vec![1, 0], 1),
+        ] {
+            let order: Vec<AtomicU32> = order.into_iter().map(AtomicU32::new).collect();
+            assert_eq!(overtaken(&order), expect);
+        }
+    }
+}

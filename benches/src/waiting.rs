@@ -1,0 +1,167 @@
+//! The group `waiting`: a crowd that waits on one limiter, and one task that paces itself.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use tollgate::{Limiter, Rate};
+
+use crate::peers::Governor;
+use crate::report::{Line, Report};
+use crate::runner::median;
+use crate::waiters::{self, Outcome, Queue};
+
+/// Rounds of a crowd: each takes as long as the slowest limiter needs, so there are few.
+const ROUNDS: usize = 3;
+const WAITERS: u32 = 100_000;
+const CROWD_RATE: u32 = 50_000;
+const PACE: u32 = 20_000;
+const PACE_BURST: u32 = 100;
+const PACE_SECONDS: f64 = 2.0;
+
+impl Queue for Limiter {
+    async fn pass(&self) {
+        let passed = self.acquire().await;
+        passed.expect("one token is within any burst, and the queue is unbounded");
+    }
+}
+
+impl Queue for Governor {
+    async fn pass(&self) {
+        self.until_ready().await;
+    }
+}
+
+impl Queue for leaky_bucket::RateLimiter {
+    async fn pass(&self) {
+        self.acquire_one().await;
+    }
+}
+
+pub(crate) fn run(report: &mut Report) {
+    crowd(report);
+    pace(report);
+    report.note(format!(
+        "medians of {ROUNDS} rounds that took turns, on tokio's runtime of one thread"
+    ));
+}
+
+fn ours(rate: u32, burst: u32) -> Limiter {
+    Limiter::builder(Rate::per_second(u64::from(rate)).burst(u64::from(burst)))
+        .start_empty()
+        .unbounded_waiters()
+        .build()
+        .expect("a rate that GCRA can represent")
+}
+
+fn governor(rate: u32, burst: u32) -> Governor {
+    let some = |count| NonZeroU32::new(count).expect("at least 1");
+    let limiter =
+        Governor::direct(governor::Quota::per_second(some(rate)).allow_burst(some(burst)));
+    while limiter.check().is_ok() {}
+    limiter
+}
+
+/// It refills once a millisecond, which is as often as it can.
+fn leaky_bucket(rate: u32, burst: u32) -> leaky_bucket::RateLimiter {
+    let refill = usize::try_from(rate / 1000).expect("32 bits fit");
+    leaky_bucket::RateLimiter::builder()
+        .interval(Duration::from_millis(1))
+        .refill(refill)
+        .max(usize::try_from(burst).expect("32 bits fit").max(refill))
+        .initial(0)
+        .build()
+}
+
+fn crowd(report: &mut Report) {
+    let mut rounds: Vec<[Outcome; 3]> = Vec::new();
+    for _ in 0..ROUNDS {
+        rounds.push([
+            waiters::run(WAITERS, || ours(CROWD_RATE, 1)),
+            waiters::run(WAITERS, || governor(CROWD_RATE, 1)),
+            waiters::run(WAITERS, || leaky_bucket(CROWD_RATE, 1)),
+        ]);
+    }
+    let column = |pick: &dyn Fn(&[Outcome; 3]) -> f64| median(rounds.iter().map(pick).collect());
+    let ideal = f64::from(WAITERS) / f64::from(CROWD_RATE);
+
+    let seconds = |who: usize| column(&|round| round[who].seconds);
+    let numbers = (seconds(0), ideal, "s");
+    let line = Line::new("waiters-100k", "ideal", numbers, seconds(0) / ideal);
+    report.add(line.target(Some(1.05)));
+    for (who, peer) in [(1, "governor"), (2, "leaky-bucket")] {
+        let ratio = column(&|round| round[0].seconds / round[who].seconds);
+        let numbers = (seconds(0), seconds(who), "s");
+        report.add(Line::new("waiters-100k", peer, numbers, ratio));
+    }
+
+    let cpu = |outcome: &Outcome| outcome.cpu_micros;
+    let bytes = |outcome: &Outcome| outcome.bytes;
+    let overtaken = |outcome: &Outcome| outcome.overtaken;
+    against_target(report, &rounds, ("waiters-100k-cpu", "us", 5.0), cpu);
+    against_target(report, &rounds, ("waiters-100k-bytes", "B", 640.0), bytes);
+    against_target(
+        report,
+        &rounds,
+        ("waiters-100k-fifo", "overtaken", 0.0),
+        overtaken,
+    );
+}
+
+/// A line against what this project promises and one against each peer.
+fn against_target(
+    report: &mut Report,
+    rounds: &[[Outcome; 3]],
+    (case, unit, target): (&str, &'static str, f64),
+    pick: fn(&Outcome) -> f64,
+) {
+    let value = |who: usize| median(rounds.iter().map(|round| pick(&round[who])).collect());
+    let numbers = (value(0), target, unit);
+    report.add(Line::new(case, "target", numbers, quotient(value(0), target)).target(Some(1.0)));
+    for (who, peer) in [(1, "governor"), (2, "leaky-bucket")] {
+        let numbers = (value(0), value(who), unit);
+        report.add(Line::new(
+            case,
+            peer,
+            numbers,
+            quotient(value(0), value(who)),
+        ));
+    }
+}
+
+/// Nothing against nothing is even.
+fn quotient(ours: f64, theirs: f64) -> f64 {
+    if ours == theirs { 1.0 } else { ours / theirs }
+}
+
+/// One task that waits before each step. The ratio is asked / delivered, for peers delivered by
+/// them / delivered by ours.
+fn pace(report: &mut Report) {
+    let mut rounds: Vec<[f64; 3]> = Vec::new();
+    for _ in 0..ROUNDS {
+        rounds.push([
+            waiters::pace(|| ours(PACE, PACE_BURST), PACE_SECONDS),
+            waiters::pace(|| governor(PACE, PACE_BURST), PACE_SECONDS / 2.0),
+            waiters::pace(|| leaky_bucket(PACE, PACE_BURST), PACE_SECONDS / 2.0),
+        ]);
+    }
+    let delivered = |who: usize| median(rounds.iter().map(|round| round[who]).collect());
+    let asked = f64::from(PACE);
+    let numbers = (delivered(0), asked, "1/s");
+    let line = Line::new("pace-20k", "ideal", numbers, asked / delivered(0));
+    report.add(line.target(Some(1.0 / 0.99)));
+    for (who, peer) in [(1, "governor"), (2, "leaky-bucket")] {
+        let ratio = median(rounds.iter().map(|round| round[who] / round[0]).collect());
+        let numbers = (delivered(0), delivered(who), "1/s");
+        report.add(Line::new("pace-20k", peer, numbers, ratio));
+    }
+
+    // What a timer of one millisecond gives when nothing makes up for a late wake-up.
+    let single = waiters::pace(|| ours(PACE, 1), 1.0);
+    let numbers = (single, asked, "1/s");
+    report.add(Line::new(
+        "pace-20k-burst-1",
+        "ideal",
+        numbers,
+        asked / single,
+    ));
+}
