@@ -10,13 +10,13 @@ use crate::report::{Line, Report};
 use crate::runner::median;
 use crate::waiters::{self, Outcome, Queue};
 
-/// Rounds of a crowd: each takes as long as the slowest limiter needs, so there are few.
-const ROUNDS: usize = 3;
+/// Each round takes seconds, as long as every limiter needs.
+const ROUNDS: usize = 15;
 const WAITERS: u32 = 100_000;
 const CROWD_RATE: u32 = 50_000;
 const PACE: u32 = 20_000;
 const PACE_BURST: u32 = 100;
-const PACE_SECONDS: f64 = 2.0;
+const PACE_SECONDS: f64 = 0.7;
 
 impl Queue for Limiter {
     async fn pass(&self) {
@@ -73,14 +73,11 @@ fn leaky_bucket(rate: u32, burst: u32) -> leaky_bucket::RateLimiter {
 }
 
 fn crowd(report: &mut Report) {
-    let mut rounds: Vec<[Outcome; 3]> = Vec::new();
-    for _ in 0..ROUNDS {
-        rounds.push([
-            waiters::run(WAITERS, || ours(CROWD_RATE, 1)),
-            waiters::run(WAITERS, || governor(CROWD_RATE, 1)),
-            waiters::run(WAITERS, || leaky_bucket(CROWD_RATE, 1)),
-        ]);
-    }
+    let rounds = in_turns(|who| match who {
+        0 => waiters::run(WAITERS, || ours(CROWD_RATE, 1)),
+        1 => waiters::run(WAITERS, || governor(CROWD_RATE, 1)),
+        _ => waiters::run(WAITERS, || leaky_bucket(CROWD_RATE, 1)),
+    });
     let column = |pick: &dyn Fn(&[Outcome; 3]) -> f64| median(rounds.iter().map(pick).collect());
     let ideal = f64::from(WAITERS) / f64::from(CROWD_RATE);
 
@@ -105,6 +102,20 @@ fn crowd(report: &mut Report) {
         ("waiters-100k-fifo", "overtaken", 0.0),
         overtaken,
     );
+}
+
+/// Runs every participant once a round, each round beginning with another one.
+fn in_turns<T, const N: usize>(mut run: impl FnMut(usize) -> T) -> Vec<[T; N]> {
+    (0..ROUNDS)
+        .map(|round| {
+            let mut results: [Option<T>; N] = [const { None }; N];
+            for turn in 0..N {
+                let who = (round + turn) % N;
+                results[who] = Some(run(who));
+            }
+            results.map(|result| result.expect("everyone had a turn"))
+        })
+        .collect()
 }
 
 /// A line against what this project promises and one against each peer.
@@ -136,14 +147,12 @@ fn quotient(ours: f64, theirs: f64) -> f64 {
 /// One task that waits before each step. The ratio is asked / delivered, for peers delivered by
 /// them / delivered by ours.
 fn pace(report: &mut Report) {
-    let mut rounds: Vec<[f64; 3]> = Vec::new();
-    for _ in 0..ROUNDS {
-        rounds.push([
-            waiters::pace(|| ours(PACE, PACE_BURST), PACE_SECONDS),
-            waiters::pace(|| governor(PACE, PACE_BURST), PACE_SECONDS / 2.0),
-            waiters::pace(|| leaky_bucket(PACE, PACE_BURST), PACE_SECONDS / 2.0),
-        ]);
-    }
+    let rounds: Vec<[f64; 4]> = in_turns(|who| match who {
+        0 => waiters::pace(|| ours(PACE, PACE_BURST), PACE_SECONDS),
+        1 => waiters::pace(|| governor(PACE, PACE_BURST), PACE_SECONDS),
+        2 => waiters::pace(|| leaky_bucket(PACE, PACE_BURST), PACE_SECONDS),
+        _ => waiters::pace(|| ours(PACE, 1), PACE_SECONDS),
+    });
     let delivered = |who: usize| median(rounds.iter().map(|round| round[who]).collect());
     let asked = f64::from(PACE);
     let numbers = (delivered(0), asked, "1/s");
@@ -156,7 +165,7 @@ fn pace(report: &mut Report) {
     }
 
     // What a timer of one millisecond gives when nothing makes up for a late wake-up.
-    let single = waiters::pace(|| ours(PACE, 1), 1.0);
+    let single = delivered(3);
     let numbers = (single, asked, "1/s");
     report.add(Line::new(
         "pace-20k-burst-1",
