@@ -64,6 +64,10 @@ pub trait Algorithm: sealed::Sealed + Copy + Debug {
     /// Gives back what `charge` took, as far as nothing was built on it.
     fn give_back(&self, state: &mut Self::State, now: Timestamp, charge: &Charge, since: Since);
 
+    /// Gives `tokens` that no receipt stands for: a gift. What was spent last comes back first, and
+    /// nobody gets more than was spent.
+    fn gift(&self, state: &mut Self::State, now: Timestamp, tokens: u64);
+
     /// Carries a state kept under the limit `old` over to this one, at a live change.
     fn adopt(&self, state: &mut Self::State, old: &Self, now: Timestamp);
 

@@ -116,7 +116,7 @@ impl<A: Algorithm> Book<A> {
         Ok(self.charge(now, act.max(now), cost))
     }
 
-    /// Gives back what nothing was built on.
+    /// Gives back what nothing was built on. A booking is given back once: the caller sees to it.
     pub fn give_back(&mut self, now: Timestamp, booked: &Booked) {
         if booked.charge.cost() == 0 {
             return;
@@ -132,6 +132,23 @@ impl<A: Algorithm> Book<A> {
         };
         let charge = &booked.charge;
         self.limit.give_back(&mut self.state, now, charge, since);
+    }
+
+    /// Gives `tokens` that no booking stands for, at most what was spent.
+    ///
+    /// ```
+    /// use tollgate_core::{Algorithm, Book, Rate, SlidingLog, Timestamp};
+    ///
+    /// let mut book = Book::new(SlidingLog::new(Rate::per_hour(10))?);
+    /// book.decide(Timestamp::ZERO, 8);
+    /// book.gift(Timestamp::ZERO, 5);
+    /// assert_eq!(book.decide(Timestamp::ZERO, 0).remaining, 7);
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    pub fn gift(&mut self, now: Timestamp, tokens: u64) {
+        self.limit.gift(&mut self.state, now, tokens);
+        // A booking made before must not restore a state from before the gift.
+        self.version += 1;
     }
 
     /// Carries the state over to another limit, at a live change.

@@ -69,6 +69,14 @@ impl fmt::Display for LimitError {
             ),
             Self::TooLongForOneWord {
                 rate,
+                largest_burst: 0,
+            } => write!(
+                f,
+                "rate \"{rate}\": one interval is above two years, more than GCRA's one word holds; \
+                 use the exact form (a token bucket or leaky bucket)"
+            ),
+            Self::TooLongForOneWord {
+                rate,
                 largest_burst,
             } => write!(
                 f,

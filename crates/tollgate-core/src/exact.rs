@@ -148,6 +148,13 @@ impl Units {
         level.debt = level.debt.saturating_add(self.units(cost).unwrap_or(0));
     }
 
+    /// Takes tokens off the debt, as far as there is any.
+    pub(crate) fn gift(&self, level: &mut Level, now: Timestamp, tokens: u64) {
+        *level = self.settle(level, now);
+        let units = self.units(tokens).unwrap_or(u128::MAX);
+        level.debt = level.debt.saturating_sub(units);
+    }
+
     pub(crate) fn remaining(&self, level: &Level, now: Timestamp) -> u64 {
         if self.rate.is_unlimited() {
             return u64::MAX;

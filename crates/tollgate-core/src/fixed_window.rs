@@ -189,14 +189,26 @@ impl Algorithm for FixedWindow {
         let same_window =
             charge.at >= window.start && self.end_of(window).is_none_or(|end| charge.at < end);
         match since {
-            Since::Nothing => *window = before,
-            Since::Others if same_window => window.count = window.count.saturating_sub(charge.cost),
-            Since::Others => {}
+            // It opened this window, so the one before it is open again.
+            Since::Nothing if before.start != window.start => *window = before,
+            _ if same_window => window.count = window.count.saturating_sub(charge.cost),
+            _ => {}
+        }
+    }
+
+    /// Uncounts in the window now open; one that is over owes nothing.
+    fn gift(&self, window: &mut Window, now: Timestamp, tokens: u64) {
+        if self.open(window, now) == *window {
+            window.count = window.count.saturating_sub(tokens);
         }
     }
 
     /// Keeps what was counted in the window now open, and its start if its length stays.
     fn adopt(&self, window: &mut Window, old: &Self, now: Timestamp) {
+        if self.span.rate.period().is_none() || old.span.rate.period().is_none() {
+            // Zero and unlimited have no windows of their own: the count waits for the next that has.
+            return;
+        }
         let open = old.open(window, now);
         let keeps_start = self.span.nanos == old.span.nanos && self.align == old.align;
         *window = match self.align {
@@ -268,6 +280,7 @@ impl Span {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Book;
 
     #[test]
     fn windows_stand_around_any_boundary() {
@@ -329,6 +342,29 @@ mod tests {
         assert!(hit(1_700));
         assert!(hit(1_800));
         assert!(!hit(2_000));
+    }
+
+    #[test]
+    fn cancelling_oldest_first_leaves_nothing_counted() {
+        let mut book = Book::new(FixedWindow::new(Rate::per_second(2)).unwrap());
+        let now = Timestamp::ZERO;
+        assert!(book.decide(now, 2).is_allowed());
+        let booked = [1, 1].map(|cost| book.reserve(now, cost, Duration::MAX).unwrap());
+        for booked in &booked {
+            book.give_back(now, booked);
+        }
+        assert_eq!(book.decide(Timestamp::from_secs(1), 0).remaining, 2);
+    }
+
+    #[test]
+    fn a_rate_of_zero_in_between_forgets_nothing() {
+        let limit = FixedWindow::new(Rate::per_minute(10)).unwrap();
+        let zero = FixedWindow::new(Rate::zero()).unwrap();
+        let mut window = Window::default();
+        limit.decide(&mut window, Timestamp::ZERO, 10);
+        zero.adopt(&mut window, &limit, Timestamp::from_secs(1));
+        limit.adopt(&mut window, &zero, Timestamp::from_secs(4));
+        assert_eq!(limit.remaining(&window, Timestamp::from_secs(4)), 0);
     }
 
     #[test]

@@ -287,6 +287,12 @@ impl Algorithm for Gcra {
         }
     }
 
+    fn gift(&self, tat: &mut Tat, now: Timestamp, tokens: u64) {
+        let price = self.pace.interval.saturating_mul(tokens);
+        // A TAT in the past stays where it is: there is nothing to give back.
+        tat.0 = tat.0.saturating_sub(price).max(word(now).min(tat.0));
+    }
+
     fn adopt(&self, tat: &mut Tat, old: &Self, now: Timestamp) {
         *tat = self.pace.carried_over(*tat, &old.pace, now);
     }

@@ -109,6 +109,10 @@ impl Algorithm for LeakyBucket {
         }
     }
 
+    fn gift(&self, level: &mut Level, now: Timestamp, tokens: u64) {
+        self.units.gift(level, now, tokens);
+    }
+
     /// Keeps the level: what was poured in stays, in tokens.
     fn adopt(&self, level: &mut Level, old: &Self, now: Timestamp) {
         *level = old.units.settle(level, now);

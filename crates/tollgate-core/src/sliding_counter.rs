@@ -232,7 +232,8 @@ impl Algorithm for SlidingCounter {
         let Mark::Counts(before) = charge.mark else {
             return;
         };
-        if since == Since::Nothing {
+        if since == Since::Nothing && before.start != counts.start {
+            // It opened this window, so the one before it is the current one again.
             *counts = before;
             return;
         }
@@ -245,8 +246,21 @@ impl Algorithm for SlidingCounter {
         }
     }
 
+    /// Uncounts in the current window first, which counts in full, and then in the one before.
+    fn gift(&self, counts: &mut Counts, now: Timestamp, tokens: u64) {
+        let mut here = self.rolled(counts, now);
+        let left = tokens.saturating_sub(here.current);
+        here.current = here.current.saturating_sub(tokens);
+        here.previous = here.previous.saturating_sub(left);
+        *counts = here;
+    }
+
     /// Keeps the counts if the window's length stays, else the estimate as of now.
     fn adopt(&self, counts: &mut Counts, old: &Self, now: Timestamp) {
+        if self.span.rate.period().is_none() || old.span.rate.period().is_none() {
+            // Zero and unlimited have no windows of their own: the counts wait for the next that has.
+            return;
+        }
         let here = old.rolled(counts, now);
         *counts = if self.span.nanos == old.span.nanos {
             here

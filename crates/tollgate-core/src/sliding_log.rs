@@ -10,7 +10,8 @@ use crate::{Algorithm, LimitError, Rate, Timestamp};
 /// At most `count` in any trailing window `(t − period, t]`.
 ///
 /// The log holds one entry for each instant with a hit, at most `count` of them; a hit exactly
-/// one period old no longer counts.
+/// one period old no longer counts. A check looks at what has expired since the last admission, so
+/// it may cost as much as the log is long; an admission drops what it passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingLog {
     span: Span,
@@ -189,6 +190,20 @@ impl Algorithm for SlidingLog {
         log.total -= u128::from(returned);
         if entry.weight == 0 {
             log.entries.remove(index);
+        }
+    }
+
+    /// Strikes out the newest hits, and with them those that would count longest.
+    fn gift(&self, log: &mut Log, _now: Timestamp, tokens: u64) {
+        let mut left = tokens;
+        while let Some(newest) = log.entries.back_mut().filter(|_| left > 0) {
+            let struck = newest.weight.min(left);
+            newest.weight -= struck;
+            left -= struck;
+            log.total -= u128::from(struck);
+            if newest.weight == 0 {
+                log.entries.pop_back();
+            }
         }
     }
 

@@ -176,6 +176,10 @@ impl Algorithm for TokenBucket {
         };
     }
 
+    fn gift(&self, bucket: &mut Bucket, now: Timestamp, tokens: u64) {
+        self.units.gift(&mut bucket.level, now, tokens);
+    }
+
     /// Keeps the tokens: a raised burst adds none at once, a lowered one caps them, debt stays.
     fn adopt(&self, bucket: &mut Bucket, old: &Self, now: Timestamp) {
         let level = old.units.settle(&bucket.level, now);

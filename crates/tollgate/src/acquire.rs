@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tollgate_core::Timestamp;
 
-use crate::clock::{Clock, Monotonic};
+use crate::home::Home;
 use crate::sync::{AtomicUsize, Ordering};
-use crate::{Limiter, Refused, Reservation};
+use crate::{Refused, Reservation};
 
 #[cfg(feature = "tokio")]
 mod future;
@@ -27,23 +27,33 @@ pub use future::Acquiring;
 /// the rate. A burst that covers a few milliseconds (100 at 20,000/s) makes up for late wake-ups
 /// and delivers the whole rate.
 ///
-/// ```
-/// use std::time::Duration;
-/// use tollgate::{Limiter, Rate, Refused, clock::Tokio};
+/// Waits that are awaited run on tokio's time, whatever the limiter's clock; a test that pauses it
+/// uses `clock::Tokio`, so that both agree, and one on `clock::Manual` uses the blocking form.
 ///
-/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-/// # async fn main() {
-/// let limiter = Limiter::with_clock(Rate::per_second(10).burst(1), Tokio::new());
-/// assert_eq!(limiter.acquire().await, Ok(Duration::ZERO));
-/// assert_eq!(limiter.acquire().await, Ok(Duration::from_millis(100)));
-///
-/// let hasty = limiter.acquire().timeout(Duration::from_millis(50)).await;
-/// assert!(matches!(hasty, Err(Refused::TooLate(_))));
-/// # }
-/// ```
+/// # Panics
+/// Awaiting it outside a tokio runtime, if it has to wait.
+#[cfg_attr(
+    feature = "tokio",
+    doc = r#"
+```
+use std::time::Duration;
+use tollgate::{Limiter, Rate, Refused, clock::Tokio};
+
+# #[tokio::main(flavor = "current_thread", start_paused = true)]
+# async fn main() {
+let limiter = Limiter::with_clock(Rate::per_second(10).burst(1), Tokio::new());
+assert_eq!(limiter.acquire().await, Ok(Duration::ZERO));
+assert_eq!(limiter.acquire().await, Ok(Duration::from_millis(100)));
+
+let hasty = limiter.acquire().timeout(Duration::from_millis(50)).await;
+assert!(matches!(hasty, Err(Refused::TooLate(_))));
+# }
+```
+"#
+)]
 #[must_use = "nothing is waited for until this is awaited, or `wait_blocking` is called"]
-pub struct Acquire<'a, C: Clock = Monotonic> {
-    limiter: &'a Limiter<C>,
+pub struct Acquire<H: Home> {
+    home: H,
     cost: u64,
     now: Option<Timestamp>,
     patience: Patience,
@@ -58,19 +68,19 @@ enum Patience {
 }
 
 /// Where a wait stands after it was started.
-enum Started<'a, C: Clock> {
+enum Started<H: Home> {
     Passed,
     Waiting {
-        slot: Reservation<'a, C>,
-        place: Place<'a>,
+        slot: Reservation<H>,
+        place: Place<H>,
         until: Timestamp,
     },
 }
 
-impl<'a, C: Clock> Acquire<'a, C> {
-    pub(crate) fn new(limiter: &'a Limiter<C>, cost: u64) -> Self {
+impl<H: Home> Acquire<H> {
+    pub(crate) fn new(home: H, cost: u64) -> Self {
         Self {
-            limiter,
+            home,
             cost,
             now: None,
             patience: Patience::Endless,
@@ -109,7 +119,6 @@ impl<'a, C: Clock> Acquire<'a, C> {
     /// # Errors
     /// [`Refused`] at once, if it can never pass, not in time, or too many are waiting.
     pub fn wait_blocking(self) -> Result<Duration, Refused> {
-        let clock = self.limiter.clock();
         let arrived = self.arrival();
         match self.start(arrived)? {
             Started::Passed => Ok(Duration::ZERO),
@@ -118,47 +127,44 @@ impl<'a, C: Clock> Acquire<'a, C> {
                 place,
                 until,
             } => {
-                clock.park_until(until);
+                self.home.park_until(until);
                 slot.mark_used();
                 drop(place);
-                Ok(clock.now() - arrived)
+                Ok(self.home.now() - arrived)
             }
         }
     }
 
     fn arrival(&self) -> Timestamp {
-        self.now.unwrap_or_else(|| self.limiter.clock().now())
+        self.now.unwrap_or_else(|| self.home.now())
     }
 
     /// Reserves, or says at once why not.
-    fn start(&self, now: Timestamp) -> Result<Started<'a, C>, Refused> {
+    fn start(&self, now: Timestamp) -> Result<Started<H>, Refused> {
         let patience = match self.patience {
             Patience::Endless => Duration::MAX,
             Patience::Timeout(timeout) => timeout,
             Patience::Deadline(deadline) if deadline < now => {
-                return Err(Refused::TooLate(self.limiter.peek_at(now)));
+                return Err(Refused::TooLate(self.home.look(now)));
             }
             Patience::Deadline(deadline) => deadline - now,
         };
         // Most callers pass at once, and those never count as waiting.
-        let refused = match self.limiter.book(now, self.cost, Duration::ZERO) {
-            Ok(mut slot) => {
-                slot.mark_used();
-                return Ok(Started::Passed);
-            }
+        let refused = match self.home.book(now, self.cost, Duration::ZERO) {
+            Ok(_) => return Ok(Started::Passed),
             Err(Refused::TooLate(decision)) if decision.retry_after <= patience => decision,
             Err(refused) => return Err(refused),
         };
-        let Some(place) = self.limiter.waiting().enter() else {
+        let Some(place) = Place::enter(self.home) else {
             return Err(Refused::QueueFull(refused));
         };
-        let slot = self.limiter.book(now, self.cost, patience)?;
+        let slot = Reservation::new(self.home, self.home.book(now, self.cost, patience)?);
         let until = slot.act_at() + jitter::up_to(self.jitter);
         Ok(Started::Waiting { slot, place, until })
     }
 }
 
-impl<C: Clock> fmt::Debug for Acquire<'_, C> {
+impl<H: Home> fmt::Debug for Acquire<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Acquire")
             .field("cost", &self.cost)
@@ -170,7 +176,7 @@ impl<C: Clock> fmt::Debug for Acquire<'_, C> {
 
 /// How many wait on one limiter, and how many may.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub struct Waiting {
     current: AtomicUsize,
     most: usize,
 }
@@ -189,27 +195,45 @@ impl Waiting {
         self.current.load(Ordering::Relaxed)
     }
 
-    /// A place in the queue, unless it is full.
-    pub(crate) fn enter(&self) -> Option<Place<'_>> {
+    /// Counts somebody in, unless it is full.
+    fn enter(&self) -> bool {
         // The count guards no other memory, so its order with other words doesn't matter.
-        let before = self.current.fetch_add(1, Ordering::Relaxed);
-        let place = Place(self);
-        (before < self.most).then_some(place)
+        let fits = self.current.fetch_add(1, Ordering::Relaxed) < self.most;
+        if !fits {
+            self.leave();
+        }
+        fits
     }
 
-    /// A place for somebody who holds a reservation already.
-    pub(crate) fn enter_unbounded(&self) -> Place<'_> {
+    /// Counts somebody in who holds a reservation already.
+    fn enter_anyway(&self) {
         self.current.fetch_add(1, Ordering::Relaxed);
-        Place(self)
+    }
+
+    fn leave(&self) {
+        self.current.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// A waiter's place; dropping it frees the place.
 #[derive(Debug)]
-pub(crate) struct Place<'a>(&'a Waiting);
+pub(crate) struct Place<H: Home>(H);
 
-impl Drop for Place<'_> {
+impl<H: Home> Place<H> {
+    /// A place in the queue, unless it is full.
+    fn enter(home: H) -> Option<Self> {
+        home.waiting().enter().then(|| Self(home))
+    }
+
+    /// A place for somebody who holds a reservation already.
+    pub(crate) fn enter_anyway(home: H) -> Self {
+        home.waiting().enter_anyway();
+        Self(home)
+    }
+}
+
+impl<H: Home> Drop for Place<H> {
     fn drop(&mut self) {
-        self.0.current.fetch_sub(1, Ordering::Relaxed);
+        self.0.waiting().leave();
     }
 }

@@ -17,13 +17,20 @@ use crate::Mode;
 
 /// What a reservation is given back by.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Ticket {
+pub enum Ticket {
     /// Nothing was taken, to act at this time.
     Free(Timestamp),
     /// An interval of a word's TAT line.
     Charged(Charge),
     /// A booking of a locked state.
     Booked(Booked),
+    /// A booking of one entry of a table: when it acts on the limiter's clock, and which entry it
+    /// was, because the key may have been dropped and come back meanwhile.
+    Entry {
+        booked: Booked,
+        at: Timestamp,
+        birth: u64,
+    },
 }
 
 impl Ticket {
@@ -32,6 +39,7 @@ impl Ticket {
             Self::Free(at) => *at,
             Self::Charged(charge) => charge.at(),
             Self::Booked(booked) => booked.at(),
+            Self::Entry { at, .. } => *at,
         }
     }
 }
@@ -87,8 +95,17 @@ impl Cell {
         each!(self, cell => cell.rate())
     }
 
-    pub(crate) fn set_rate(&self, now: Timestamp, rate: Rate) -> Result<(), LimitError> {
-        each!(self, cell => cell.set_rate(now, rate))
+    /// Changes the rate to what `change` makes of the one in force, with no other change between.
+    pub(crate) fn change_rate(
+        &self,
+        now: Timestamp,
+        change: impl Fn(Rate) -> Rate,
+    ) -> Result<(), LimitError> {
+        match self {
+            Self::Word(word) => word.change_rate(now, change).map(|_| ()),
+            Self::Striped(striped) => striped.change_rate(now, change),
+            Self::Locked(locked) => locked.change_rate(now, change),
+        }
     }
 
     pub(crate) fn mode(&self) -> Mode {

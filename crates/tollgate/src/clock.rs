@@ -5,7 +5,7 @@
 //! | [`Monotonic`] | about 10 ns (TSC), 25–40 ns (std) | by default |
 //! | [`Cached`] | about 1 ns | when 1 ms of staleness is fine |
 //! | [`Manual`] | about 1 ns | in tests |
-//! | [`Tokio`] | as std | when `tokio::time::pause` drives the test |
+//! | `Tokio` (feature `tokio`) | as std | when `tokio::time::pause` drives the test |
 
 use std::sync::Arc;
 

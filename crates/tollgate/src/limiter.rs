@@ -3,11 +3,12 @@
 use std::fmt;
 use std::time::Duration;
 
-use tollgate_core::{Decision, LimitError, Outcome, Rate, Timestamp, Unbooked};
+use tollgate_core::{Decision, LimitError, Rate, Timestamp, Unbooked};
 
 use crate::acquire::{Acquire, Waiting};
 use crate::cell::{Cell, Ticket};
 use crate::clock::{Clock, Monotonic};
+use crate::home::sealed::Home;
 use crate::{Mode, Refused, Reservation};
 
 mod builder;
@@ -144,7 +145,8 @@ impl<C: Clock> Limiter<C> {
         self.check_at(now, 0)
     }
 
-    /// Tokens there now, with fractions, negative in debt: for people to read.
+    /// Tokens there now, for people to read: with fractions and negative in debt, except in windows
+    /// and logs, which have whole ones and no debt; infinite when nothing is limited.
     pub fn tokens(&self) -> f64 {
         self.cell.tokens(self.clock.now())
     }
@@ -156,7 +158,7 @@ impl<C: Clock> Limiter<C> {
     /// # Errors
     /// [`Refused::Never`] if the cost is above the burst; [`Refused::QueueFull`] if the algorithm
     /// can't book that far ahead (a sliding log books one window).
-    pub fn reserve(&self, cost: u64) -> Result<Reservation<'_, C>, Refused> {
+    pub fn reserve(&self, cost: u64) -> Result<Reservation<&Self>, Refused> {
         self.reserve_at(self.clock.now(), cost)
     }
 
@@ -164,20 +166,21 @@ impl<C: Clock> Limiter<C> {
     ///
     /// # Errors
     /// As [`reserve`](Self::reserve).
-    pub fn reserve_at(&self, now: Timestamp, cost: u64) -> Result<Reservation<'_, C>, Refused> {
-        self.book(now, cost, Duration::MAX)
+    pub fn reserve_at(&self, now: Timestamp, cost: u64) -> Result<Reservation<&Self>, Refused> {
+        let ticket = Home::book(&self, now, cost, Duration::MAX)?;
+        Ok(Reservation::new(self, ticket))
     }
 
     // Wait: come back when it fits.
 
     /// Waits for one token, first come first served. Await it, or call
     /// [`wait_blocking`](Acquire::wait_blocking).
-    pub fn acquire(&self) -> Acquire<'_, C> {
+    pub fn acquire(&self) -> Acquire<&Self> {
         self.acquire_n(1)
     }
 
     /// Waits for `cost` tokens, first come first served.
-    pub fn acquire_n(&self, cost: u64) -> Acquire<'_, C> {
+    pub fn acquire_n(&self, cost: u64) -> Acquire<&Self> {
         Acquire::new(self, cost)
     }
 
@@ -216,7 +219,7 @@ impl<C: Clock> Limiter<C> {
     /// # Errors
     /// As [`set_rate`](Self::set_rate).
     pub fn set_rate_at(&self, now: Timestamp, rate: Rate) -> Result<(), LimitError> {
-        self.cell.set_rate(now, rate)
+        self.cell.change_rate(now, |_| rate)
     }
 
     /// Changes the burst alone.
@@ -224,7 +227,15 @@ impl<C: Clock> Limiter<C> {
     /// # Errors
     /// As [`set_rate`](Self::set_rate).
     pub fn set_burst(&self, burst: u64) -> Result<(), LimitError> {
-        self.set_rate(self.rate().burst(burst))
+        self.set_burst_at(self.clock.now(), burst)
+    }
+
+    /// Changes the burst alone, as of a time on the limiter's clock.
+    ///
+    /// # Errors
+    /// As [`set_rate`](Self::set_rate).
+    pub fn set_burst_at(&self, now: Timestamp, burst: u64) -> Result<(), LimitError> {
+        self.cell.change_rate(now, |rate| rate.burst(burst))
     }
 
     /// Whether it limits.
@@ -250,30 +261,36 @@ impl<C: Clock> Limiter<C> {
     pub fn clock(&self) -> &C {
         &self.clock
     }
+}
 
-    pub(crate) fn waiting(&self) -> &Waiting {
+impl<C: Clock> Home for &Limiter<C> {
+    fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    fn park_until(&self, at: Timestamp) {
+        self.clock.park_until(at);
+    }
+
+    fn waiting(&self) -> &Waiting {
         &self.waiting
     }
 
-    /// Reserves if the wait is within `patience`.
-    pub(crate) fn book(
-        &self,
-        now: Timestamp,
-        cost: u64,
-        patience: Duration,
-    ) -> Result<Reservation<'_, C>, Refused> {
-        match self.cell.reserve(now, cost, patience) {
-            Ok(ticket) => Ok(Reservation::new(self, ticket)),
-            Err(Unbooked::TooFarAhead(decision)) => Err(Refused::QueueFull(decision)),
-            Err(Unbooked::Refused(decision)) if decision.outcome == Outcome::Never => {
-                Err(Refused::Never(decision))
-            }
-            Err(Unbooked::Refused(decision)) => Err(Refused::TooLate(decision)),
-        }
+    fn book(&self, now: Timestamp, cost: u64, patience: Duration) -> Result<Ticket, Refused> {
+        self.cell
+            .reserve(now, cost, patience)
+            .map_err(|unbooked| match unbooked {
+                Unbooked::TooFarAhead(decision) => Refused::QueueFull(decision),
+                Unbooked::Refused(decision) => Refused::from_decision(decision),
+            })
     }
 
-    pub(crate) fn give_back(&self, now: Timestamp, ticket: &Ticket) {
+    fn give_back(&self, now: Timestamp, ticket: &Ticket) {
         self.cell.give_back(now, ticket);
+    }
+
+    fn look(&self, now: Timestamp) -> Decision {
+        self.peek_at(now)
     }
 }
 

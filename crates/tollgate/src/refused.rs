@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use tollgate_core::Decision;
+use tollgate_core::{Decision, Outcome};
 
 /// Nothing was reserved and nothing was charged.
 ///
@@ -35,6 +35,14 @@ pub enum Refused {
 }
 
 impl Refused {
+    /// A decision that was not to pass in time.
+    pub(crate) fn from_decision(decision: Decision) -> Self {
+        match decision.outcome {
+            Outcome::Never => Self::Never(decision),
+            Outcome::Allowed | Outcome::Denied => Self::TooLate(decision),
+        }
+    }
+
     /// What the limit said: remaining, `retry_after`, `reset_after`.
     pub const fn decision(&self) -> &Decision {
         match self {

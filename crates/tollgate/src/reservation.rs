@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tollgate_core::Timestamp;
 
-use crate::Limiter;
+use crate::acquire::Place;
 use crate::cell::Ticket;
-use crate::clock::{Clock, Monotonic};
+use crate::home::Home;
 
 /// Tokens taken now, to be used once [`delay`](Self::delay) has passed.
 ///
@@ -30,17 +30,17 @@ use crate::clock::{Clock, Monotonic};
 /// # Ok::<(), tollgate::Refused>(())
 /// ```
 #[must_use = "a reservation that is dropped before its time is given back"]
-pub struct Reservation<'a, C: Clock = Monotonic> {
-    limiter: &'a Limiter<C>,
+pub struct Reservation<H: Home> {
+    home: H,
     /// Taken out once the slot was used or given back.
     ticket: Option<Ticket>,
     at: Timestamp,
 }
 
-impl<'a, C: Clock> Reservation<'a, C> {
-    pub(crate) fn new(limiter: &'a Limiter<C>, ticket: Ticket) -> Self {
+impl<H: Home> Reservation<H> {
+    pub(crate) fn new(home: H, ticket: Ticket) -> Self {
         Self {
-            limiter,
+            home,
             at: ticket.at(),
             ticket: Some(ticket),
         }
@@ -53,7 +53,7 @@ impl<'a, C: Clock> Reservation<'a, C> {
 
     /// How long until the slot may be used: zero once its time has come.
     pub fn delay(&self) -> Duration {
-        self.delay_from(self.limiter.clock().now())
+        self.delay_from(self.home.now())
     }
 
     /// How long from `now` until the slot may be used.
@@ -66,31 +66,30 @@ impl<'a, C: Clock> Reservation<'a, C> {
     /// Dropping the future before then gives the slot back.
     #[cfg(feature = "tokio")]
     pub async fn wait(mut self) -> Duration {
-        let started = self.limiter.clock().now();
+        let started = self.home.now();
         let delay = self.delay_from(started);
         if !delay.is_zero() {
-            let _waiting = self.limiter.waiting().enter_unbounded();
+            let _waiting = Place::enter_anyway(self.home);
             tokio::time::sleep(delay).await;
         }
         self.mark_used();
-        self.limiter.clock().now() - started
+        self.home.now() - started
     }
 
     /// Blocks the thread until the slot may be used; returns how long that took.
     pub fn wait_blocking(mut self) -> Duration {
-        let clock = self.limiter.clock();
-        let started = clock.now();
+        let started = self.home.now();
         if started < self.at {
-            let _waiting = self.limiter.waiting().enter_unbounded();
-            clock.park_until(self.at);
+            let _waiting = Place::enter_anyway(self.home);
+            self.home.park_until(self.at);
         }
         self.mark_used();
-        clock.now() - started
+        self.home.now() - started
     }
 
     /// Gives back what nothing was built on.
     pub fn cancel(self) {
-        let now = self.limiter.clock().now();
+        let now = self.home.now();
         self.cancel_at(now);
     }
 
@@ -106,15 +105,15 @@ impl<'a, C: Clock> Reservation<'a, C> {
 
     fn give_back(&mut self, now: Timestamp) {
         if let Some(ticket) = self.ticket.take() {
-            self.limiter.give_back(now, &ticket);
+            self.home.give_back(now, &ticket);
         }
     }
 }
 
-impl<C: Clock> Drop for Reservation<'_, C> {
+impl<H: Home> Drop for Reservation<H> {
     fn drop(&mut self) {
         if self.ticket.is_some() {
-            let now = self.limiter.clock().now();
+            let now = self.home.now();
             if now < self.at {
                 self.give_back(now);
             }
@@ -122,7 +121,7 @@ impl<C: Clock> Drop for Reservation<'_, C> {
     }
 }
 
-impl<C: Clock> fmt::Debug for Reservation<'_, C> {
+impl<H: Home> fmt::Debug for Reservation<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reservation")
             .field("act_at", &self.at)

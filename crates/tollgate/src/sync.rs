@@ -1,8 +1,13 @@
 //! The atomics that model checking replaces, and padding to a cache line.
 
+use std::cell::Cell;
+use std::sync::atomic::AtomicUsize as PlainAtomicUsize;
+
 #[cfg(loom)]
 use loom::{hint::spin_loop, thread::yield_now};
-#[cfg(not(loom))]
+#[cfg(shuttle)]
+use shuttle::{hint::spin_loop, thread::yield_now};
+#[cfg(not(any(loom, shuttle)))]
 use std::{hint::spin_loop, thread::yield_now};
 
 #[cfg(loom)]
@@ -10,7 +15,12 @@ pub(crate) use loom::sync::{
     Mutex, MutexGuard,
     atomic::{AtomicBool, AtomicU64, AtomicUsize, fence},
 };
-#[cfg(not(loom))]
+#[cfg(shuttle)]
+pub(crate) use shuttle::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, fence},
+};
+#[cfg(not(any(loom, shuttle)))]
 pub(crate) use std::sync::{
     Mutex, MutexGuard,
     atomic::{AtomicBool, AtomicU64, AtomicUsize, fence},
@@ -37,11 +47,27 @@ impl Backoff {
         for _ in 0..1u32 << self.losses {
             spin_loop();
         }
-        if self.losses < Self::MOST && !cfg!(loom) {
+        if self.losses < Self::MOST && !cfg!(any(loom, shuttle)) {
             self.losses += 1;
         } else {
             // The holder may have lost its core: let it run.
             yield_now();
         }
     }
+}
+
+/// A small number for the calling thread, handed out in order of first use.
+#[inline]
+pub(crate) fn thread_number() -> usize {
+    // Not loom's: the number of a thread is no part of any model.
+    static NEXT: PlainAtomicUsize = PlainAtomicUsize::new(0);
+    thread_local! {
+        static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) };
+    }
+    NUMBER.with(|number| {
+        if number.get() == usize::MAX {
+            number.set(NEXT.fetch_add(1, Ordering::Relaxed));
+        }
+        number.get()
+    })
 }

@@ -40,7 +40,7 @@ impl Subject for Shared {
 
 impl Lender for Shared {
     /// Dropping would cancel: the manual clock stands still.
-    type Receipt = ManuallyDrop<Reservation<'static, Manual>>;
+    type Receipt = ManuallyDrop<Reservation<&'static Limiter<Manual>>>;
 
     fn reserve_at(&mut self, now: Timestamp, cost: u64) -> Option<(Timestamp, Self::Receipt)> {
         let slot = self.0.reserve_at(now, cost).ok()?;

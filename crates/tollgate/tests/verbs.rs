@@ -317,3 +317,65 @@ fn a_striped_limit_admits_its_burst_and_then_its_rate() {
     assert!((4_000..=5_000).contains(&later), "{later}");
     assert_eq!(limiter.check_n(10_001).outcome, Outcome::Never);
 }
+
+#[test]
+fn a_time_before_the_limiter_was_made_waits_from_its_making() {
+    for algorithm in ALL {
+        let clock = Manual::starting_at(Timestamp::from_secs(100));
+        let limiter = Limiter::builder(Rate::per_second(1))
+            .algorithm(algorithm)
+            .clock(clock.clone())
+            .build()
+            .expect("a rate that fits");
+        assert!(limiter.allow());
+        clock.set(Timestamp::from_secs(50));
+        let retry_after = limiter.check().retry_after;
+        assert!(retry_after >= Duration::from_secs(51), "{algorithm:?}");
+        let booked = limiter.reserve(1).map(|slot| slot.delay());
+        assert_eq!(booked.unwrap_or(retry_after), retry_after, "{algorithm:?}");
+        clock.advance(retry_after);
+        assert!(limiter.allow(), "{algorithm:?}");
+    }
+}
+
+#[test]
+fn tokens_are_read_with_debt_and_fractions() {
+    let (bucket, clock) = limiter(Algorithm::LeakyBucket, Rate::per_second(10).burst(5));
+    assert!(bucket.allow_n(5));
+    let slot = bucket.reserve(2).unwrap();
+    assert_eq!(bucket.tokens(), -2.0);
+    clock.advance(millis(250));
+    assert_eq!(bucket.tokens(), 0.5);
+    drop(slot);
+    for algorithm in ALL {
+        let (limiter, _clock) = limiter(algorithm, Rate::per_second(3));
+        assert_eq!(limiter.tokens(), 3.0, "{algorithm:?}");
+        limiter.set_mode(Mode::Bypass);
+        assert_eq!(limiter.tokens(), f64::INFINITY, "{algorithm:?}");
+    }
+}
+
+#[test]
+fn a_rate_of_zero_for_a_while_forgets_nothing() {
+    for algorithm in ALL {
+        let (limiter, clock) = limiter(algorithm, Rate::per_minute(10));
+        assert!(limiter.allow_n(10));
+        limiter.set_rate(Rate::zero()).unwrap();
+        clock.advance(millis(3_000));
+        limiter.set_rate(Rate::per_minute(10)).unwrap();
+        assert_eq!(limiter.peek().remaining, 0, "{algorithm:?}");
+    }
+}
+
+#[test]
+fn a_changed_burst_keeps_the_rate_that_another_thread_sets() {
+    let (limiter, _clock) = limiter(Algorithm::Gcra, Rate::per_second(10));
+    for _ in 0..200 {
+        limiter.set_rate(Rate::per_second(10)).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| limiter.set_rate(Rate::zero()).unwrap());
+            scope.spawn(|| limiter.set_burst(7).unwrap());
+        });
+        assert!(limiter.rate().is_zero());
+    }
+}

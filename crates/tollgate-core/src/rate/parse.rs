@@ -65,8 +65,8 @@ impl fmt::Display for RateParseError {
             }
             Problem::Fraction => write!(
                 f,
-                "counts are whole numbers, but column {column} has a fraction; \
-                 lengthen the period instead: 0.5/s is 1 per 2s"
+                "numbers are whole, but column {column} has a fraction; \
+                 take another unit or period: 1.5s is 1500ms, 0.5/s is 1 per 2s"
             )?,
             Problem::PeriodMissing => write!(
                 f,
@@ -339,7 +339,7 @@ mod tests {
             ),
             (
                 "0.5/s",
-                "counts are whole numbers, but column 1 has a fraction; lengthen the period instead: 0.5/s is 1 per 2s",
+                "numbers are whole, but column 1 has a fraction; take another unit or period: 1.5s is 1500ms, 0.5/s is 1 per 2s",
                 "^^^",
             ),
             (

@@ -11,27 +11,27 @@ use tokio::time::Sleep;
 use tollgate_core::Timestamp;
 
 use super::{Acquire, Place, Started};
-use crate::clock::{Clock, Monotonic};
+use crate::home::Home;
 use crate::{Refused, Reservation};
 
 pin_project! {
     /// The future that [`Acquire`] turns into. Dropping it gives the slot back.
     #[must_use = "futures do nothing unless awaited"]
-    pub struct Acquiring<'a, C: Clock = Monotonic> {
-        acquire: Acquire<'a, C>,
+    pub struct Acquiring<H: Home> {
+        acquire: Acquire<H>,
         #[pin]
-        stage: Stage<'a, C>,
+        stage: Stage<H>,
     }
 }
 
 pin_project! {
     #[project = StageProjection]
-    enum Stage<'a, C: Clock> {
+    enum Stage<H: Home> {
         Start,
         Done,
         Waiting {
-            slot: Reservation<'a, C>,
-            place: Place<'a>,
+            slot: Reservation<H>,
+            place: Place<H>,
             arrived: Timestamp,
             #[pin]
             timer: Sleep,
@@ -39,11 +39,11 @@ pin_project! {
     }
 }
 
-impl<'a, C: Clock> IntoFuture for Acquire<'a, C> {
+impl<H: Home> IntoFuture for Acquire<H> {
     type Output = Result<Duration, Refused>;
-    type IntoFuture = Acquiring<'a, C>;
+    type IntoFuture = Acquiring<H>;
 
-    fn into_future(self) -> Acquiring<'a, C> {
+    fn into_future(self) -> Acquiring<H> {
         Acquiring {
             acquire: self,
             stage: Stage::Start,
@@ -51,7 +51,7 @@ impl<'a, C: Clock> IntoFuture for Acquire<'a, C> {
     }
 }
 
-impl<C: Clock> Future for Acquiring<'_, C> {
+impl<H: Home> Future for Acquiring<H> {
     type Output = Result<Duration, Refused>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -85,7 +85,7 @@ impl<C: Clock> Future for Acquiring<'_, C> {
                 } => {
                     ready!(timer.poll(context));
                     slot.mark_used();
-                    let waited = this.acquire.limiter.clock().now() - *arrived;
+                    let waited = this.acquire.home.now() - *arrived;
                     this.stage.set(Stage::Done);
                     return Poll::Ready(Ok(waited));
                 }
@@ -94,7 +94,7 @@ impl<C: Clock> Future for Acquiring<'_, C> {
     }
 }
 
-impl<C: Clock> fmt::Debug for Acquiring<'_, C> {
+impl<H: Home> fmt::Debug for Acquiring<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Acquiring")
             .field("acquire", &self.acquire)

@@ -92,11 +92,21 @@ impl Locked {
         reason = "for people to read, never for a decision"
     )]
     pub(crate) fn tokens(&self, now: Timestamp) -> f64 {
-        if let Self::TokenBucket(slot) = self {
-            let slot = lock(slot);
-            return slot.book.limit().tokens(slot.book.state(), now);
+        if self.mode() == Mode::Bypass || self.rate().is_unlimited() {
+            return f64::INFINITY;
         }
-        each!(self, slot => slot.check(now, 0).remaining as f64)
+        match self {
+            Self::TokenBucket(slot) => {
+                let slot = lock(slot);
+                slot.book.limit().tokens(slot.book.state(), now)
+            }
+            Self::LeakyBucket(slot) => {
+                let slot = lock(slot);
+                let limit = slot.book.limit();
+                limit.limit() as f64 - limit.level(slot.book.state(), now)
+            }
+            _ => each!(self, slot => slot.check(now, 0).remaining as f64),
+        }
     }
 
     pub(crate) fn rate(&self) -> Rate {
@@ -107,16 +117,21 @@ impl Locked {
         each!(self, slot => slot.mode)
     }
 
-    pub(crate) fn set_rate(&self, now: Timestamp, rate: Rate) -> Result<(), LimitError> {
+    pub(crate) fn change_rate(
+        &self,
+        now: Timestamp,
+        change: impl Fn(Rate) -> Rate,
+    ) -> Result<(), LimitError> {
         match self {
             // Only a fixed window has more to it than its rate.
             Self::FixedWindow(slot) => {
                 let mut slot = lock(slot);
-                let limit = FixedWindow::new(rate)?.align(slot.book.limit().alignment());
+                let old = slot.book.limit();
+                let limit = FixedWindow::new(change(old.rate()))?.align(old.alignment());
                 slot.book.replace(now, limit);
                 Ok(())
             }
-            _ => each!(self, slot => slot.set_rate(now, rate)),
+            _ => each!(self, slot => slot.change_rate(now, change)),
         }
     }
 
@@ -156,8 +171,13 @@ impl<A: Algorithm> Slot<A> {
         }
     }
 
-    fn set_rate(&mut self, now: Timestamp, rate: Rate) -> Result<(), LimitError> {
-        self.book.replace(now, A::new(rate)?);
+    fn change_rate(
+        &mut self,
+        now: Timestamp,
+        change: impl Fn(Rate) -> Rate,
+    ) -> Result<(), LimitError> {
+        let limit = A::new(change(self.book.limit().rate()))?;
+        self.book.replace(now, limit);
         Ok(())
     }
 }

@@ -6,14 +6,18 @@
 //! Near the limit, when the word has no whole interval to give, threads take single tokens from it.
 //!
 //! # Memory ordering
-//! Only the holder of `refilling` stores `next` and `end`; spenders swap `next` forward. A refill
-//! stores the new `next` first and the new `end` after it (release): whoever sees the new `end`
-//! (acquire) and then swaps from an older `next` fails, and whoever sees the new `next` with the old
-//! `end` finds the stripe empty. Spenders therefore load `next` before `end`. At one rate `next`
-//! falls only when a rest was handed back, and then to where the next lease begins, which is at
-//! least as long as the rest was: a late swap from that very value spends what the stripe owns again.
+//! Only the holder of `refilling` changes `end`, and `next` other than forward; spenders load `next`,
+//! then `end`, and swap `next` forward.
+//!
+//! * A refill changes `next` first and stores the new `end` after it (release): whoever sees the new
+//!   `end` (acquire) and then swaps from an older `next` fails, and whoever sees the new `next` with
+//!   the old `end` finds the stripe empty, because the new lease begins where the old one ended or
+//!   later.
+//! * Only when a rest was handed back may `next` fall. `end` is zero by then (release), so between the
+//!   fall and the new `end` there is nothing to spend. A late spender that still holds the very
+//!   `next` at which the new lease begins spends less than a lease from there, which is owned again.
+//! * `next` changes by read-modify-write only, so that its changes have one order for everyone.
 
-use std::cell::Cell as ThreadCell;
 use std::time::Duration;
 
 use tollgate_core::{Algorithm, Decision, Gcra, LimitError, Outcome, Rate, Timestamp, Unbooked};
@@ -21,7 +25,7 @@ use tollgate_core::{Algorithm, Decision, Gcra, LimitError, Outcome, Rate, Timest
 use super::Ticket;
 use super::word::{Word, word_of};
 use crate::Mode;
-use crate::sync::{AtomicBool, AtomicU64, Backoff, Ordering, Padded};
+use crate::sync::{AtomicBool, AtomicU64, Backoff, Ordering, Padded, thread_number};
 
 /// How much of the TAT line a stripe takes at once: about a microsecond, in 1/64 ns. More would
 /// mostly die unused, less would go to the shared word too often.
@@ -107,10 +111,13 @@ impl Striped {
         self.shared.mode()
     }
 
-    pub(crate) fn set_rate(&self, now: Timestamp, rate: Rate) -> Result<(), LimitError> {
-        let limit = Gcra::new(rate)?;
+    pub(crate) fn change_rate(
+        &self,
+        now: Timestamp,
+        change: impl Fn(Rate) -> Rate,
+    ) -> Result<(), LimitError> {
         self.with_stripes_emptied(|| {
-            self.shared.set_rate(now, rate)?;
+            let limit = self.shared.change_rate(now, change)?;
             self.size_leases(&limit);
             Ok(())
         })
@@ -192,9 +199,12 @@ impl Striped {
             return false;
         }
         let returned = self.shared.take_back(end, next);
-        if !returned {
+        if returned {
+            // What ends here is no longer owned: before a new lease lowers `next`.
+            stripe.end.store(0, Ordering::Release);
+        } else {
             // Somebody built on it: it stays here. Nobody can have spent from an empty stripe.
-            stripe.next.store(next, Ordering::Release);
+            stripe.next.swap(next, Ordering::AcqRel);
         }
         returned
     }
@@ -213,7 +223,7 @@ impl Striped {
             let start = end.to_word().saturating_sub(price);
             // An interval that continues the old one adds to what is left of it.
             if start != stripe.end.load(Ordering::Relaxed) {
-                stripe.next.store(start, Ordering::Release);
+                stripe.next.swap(start, Ordering::AcqRel);
             }
             stripe.end.store(end.to_word(), Ordering::Release);
         }
@@ -286,20 +296,4 @@ impl Stripe {
             .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
     }
-}
-
-/// A small number for the calling thread, handed out in order of first use.
-#[inline]
-fn thread_number() -> usize {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static NUMBER: ThreadCell<usize> = const { ThreadCell::new(usize::MAX) };
-    }
-    NUMBER.with(|number| {
-        if number.get() == usize::MAX {
-            number.set(NEXT.fetch_add(1, Ordering::Relaxed));
-        }
-        number.get()
-    })
 }

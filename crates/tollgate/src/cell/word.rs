@@ -8,11 +8,16 @@
 //! * A reader loads the sequence (acquire), the three words (relaxed), and after an acquire fence
 //!   the sequence again. If it read any word of a change in progress, the fence pairs with the
 //!   writer's release fence and the second load sees the odd number: it starts again.
-//! * A writer stores the odd number, fences (release), stores the words, **moves the TAT**, and
-//!   stores the even number (release). Because a change of interval always gives the TAT another
-//!   value, a check that had read everything before the change loses its compare-and-swap and
-//!   reads again: no charge of the old interval lands on the new scale. (Only if refunds bring
-//!   the TAT back to the very value it read could one such check pass, once, at the old price.)
+//! * A writer stores the odd number, fences (release), stores the words, **moves the TAT** to its new
+//!   scale, and stores the even number (release). A check that had read everything before the
+//!   change then loses its compare-and-swap and reads again: no charge of the old interval lands on
+//!   the new scale. A TAT that is not ahead of now means "nothing spent" whatever its value, so the
+//!   writer gives it another one. A TAT that is ahead keeps its value only if its scale stays (the
+//!   same interval, or a switch to or from bypass, zero and unlimited, which have no scale), or
+//!   if both scales round to it; the late charge then counts as made just before the change. (And
+//!   if refunds bring the TAT back to the very value that was read, once, at the old price.)
+//! * `burst` is read apart, for the report alone: a decision made during a change may name the
+//!   other limit.
 
 use std::time::Duration;
 
@@ -102,10 +107,11 @@ impl Word {
 
     #[inline]
     pub(crate) fn check(&self, now: Timestamp, cost: u64) -> Decision {
+        let early = self.early(now);
         let now = self.since_anchor(now);
         match self.attempt(now, cost, 0) {
-            Some(tried) => self.report(tried, now),
-            None => self.check_after_loss(now, cost),
+            Some(tried) => self.report(tried, now, early),
+            None => self.check_after_loss(now, cost, early),
         }
     }
 
@@ -119,8 +125,8 @@ impl Word {
 
     #[cold]
     #[inline(never)]
-    fn check_after_loss(&self, now: Timestamp, cost: u64) -> Decision {
-        self.report(self.take(now, cost, 0), now)
+    fn check_after_loss(&self, now: Timestamp, cost: u64, early: u64) -> Decision {
+        self.report(self.take(now, cost, 0), now, early)
     }
 
     pub(crate) fn reserve(
@@ -133,10 +139,18 @@ impl Word {
         let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
         let tried = self.take(local, cost, patience);
         if tried.outcome != Outcome::Allowed {
-            return Err(Unbooked::Refused(self.report(tried, local)));
+            return Err(Unbooked::Refused(self.report(
+                tried,
+                local,
+                self.early(now),
+            )));
         }
         let View { pace, tat } = tried.view;
-        let at = now.plus_nanos(Pace::wait_nanos(tried.wait));
+        // A time before the anchor was judged as the anchor.
+        let at = now
+            .max(self.anchor)
+            .plus_nanos(Pace::wait_nanos(tried.wait));
+        let at = if tried.wait == 0 { now } else { at };
         Ok(Ticket::Charged(pace.receipt(tat, at, cost)))
     }
 
@@ -166,15 +180,19 @@ impl Word {
         self.settings().mode
     }
 
-    pub(crate) fn set_rate(&self, now: Timestamp, rate: Rate) -> Result<(), LimitError> {
-        let limit = Gcra::new(rate)?;
+    pub(crate) fn change_rate(
+        &self,
+        now: Timestamp,
+        change: impl Fn(Rate) -> Rate,
+    ) -> Result<Gcra, LimitError> {
         let mut settings = self.settings();
+        let limit = Gcra::new(change(settings.limit.rate()))?;
         let old = std::mem::replace(&mut settings.limit, limit);
         let now = self.since_anchor(now);
         self.change(&settings, now, |tat| {
             limit.pace().carried_over(tat, &old.pace(), now)
         });
-        Ok(())
+        Ok(limit)
     }
 
     pub(crate) fn set_mode(&self, now: Timestamp, mode: Mode) {
@@ -223,7 +241,7 @@ impl Word {
             view,
             wait: 0,
         };
-        self.report(tried, now)
+        self.report(tried, now, 0)
     }
 
     /// A time as the word counts it: from 1 ns at the anchor, so that there is always a TAT
@@ -338,8 +356,6 @@ impl Word {
             let mut to = rescale(tat);
             if to == tat && to.to_word() <= word_of(now) {
                 // Any TAT that is not ahead means the same, so another one can be had for free.
-                // One that is ahead stays only if the interval does, and then nothing is to be
-                // told apart.
                 to = Tat::from_word(word_of(now) - u64::from(to.to_word() == word_of(now)));
             }
             if self.swap(tat, to) {
@@ -354,8 +370,15 @@ impl Word {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// How long before the anchor a time lies: a clock that stepped back behind the limiter's making.
     #[inline]
-    fn report(&self, tried: Tried, now: Timestamp) -> Decision {
+    fn early(&self, now: Timestamp) -> u64 {
+        self.anchor.nanos_since(now)
+    }
+
+    /// The decision as of `now`, which was `early` before it could be judged.
+    #[inline]
+    fn report(&self, tried: Tried, now: Timestamp, early: u64) -> Decision {
         let limit = self.burst.load(Ordering::Relaxed);
         let View { pace, tat } = tried.view;
         if pace.interval == 0 {
@@ -364,12 +387,15 @@ impl Word {
         }
         let retry_after = match tried.outcome {
             Outcome::Allowed => Duration::ZERO,
-            Outcome::Denied => duration(Pace::wait_nanos(tried.wait)),
+            Outcome::Denied => duration(Pace::wait_nanos(tried.wait).saturating_add(early)),
             Outcome::Never => Duration::MAX,
         };
         // As far as the TAT lies ahead, it takes to be idle.
         let ahead = tat.to_word().saturating_sub(word_of(now));
-        let reset_after = duration(Pace::wait_nanos(ahead));
+        let reset_after = match Pace::wait_nanos(ahead) {
+            0 => Duration::ZERO,
+            nanos => duration(nanos.saturating_add(early)),
+        };
         let remaining = pace.remaining(tat, now);
         Decision::new(tried.outcome, limit, remaining, retry_after, reset_after)
     }

@@ -42,7 +42,7 @@ pub struct Cached {
 impl Cached {
     /// A handle on the process's cached time; starts the upkeep thread if there is none.
     pub fn new() -> Self {
-        HANDLES.fetch_add(1, Ordering::AcqRel);
+        HANDLES.fetch_add(1, Ordering::SeqCst);
         #[cfg(unix)]
         super::fork::on_child(forget_thread);
         let clock = Self {
@@ -79,7 +79,7 @@ impl Clone for Cached {
 
 impl Drop for Cached {
     fn drop(&mut self) {
-        HANDLES.fetch_sub(1, Ordering::AcqRel);
+        HANDLES.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -96,10 +96,7 @@ impl Clock for Cached {
 
 /// Starts the thread unless one runs. Takes no lock: a lock held at a fork stays held in the child.
 fn start_upkeep() {
-    let claimed = RUNNING
-        .compare_exchange(false, true, Ordering::AcqRel, Ordering::Acquire)
-        .is_ok();
-    if !claimed {
+    if !claim_upkeep() {
         return;
     }
     let spawned = thread::Builder::new()
@@ -111,6 +108,18 @@ fn start_upkeep() {
     }
 }
 
+/// Becomes the one who keeps the time, unless somebody does.
+///
+/// A new handle counts itself and then looks for a running thread; a thread that ends stops running
+/// and then looks for handles. Both are sequentially consistent, so one of them sees the other. Even
+/// if neither did, nothing would freeze: with no thread the time is 0, and the next read of any
+/// handle comes here again.
+fn claim_upkeep() -> bool {
+    RUNNING
+        .compare_exchange(false, true, Ordering::SeqCst, Ordering::SeqCst)
+        .is_ok()
+}
+
 fn upkeep(real: Monotonic) {
     loop {
         let mut last = real.now();
@@ -118,19 +127,15 @@ fn upkeep(real: Monotonic) {
         while HANDLES.load(Ordering::Acquire) > 0 {
             thread::park_timeout(PERIOD);
             let now = real.now();
-            LONGEST_GAP.fetch_max(now.nanos_since(last), Ordering::AcqRel);
             TIME.0.store(now.as_nanos().max(1), Ordering::Release);
+            // Readers had the old time until that store, however late it came.
+            LONGEST_GAP.fetch_max(real.now().nanos_since(last), Ordering::AcqRel);
             last = now;
         }
         TIME.0.store(0, Ordering::Release);
-        RUNNING.store(false, Ordering::Release);
+        RUNNING.store(false, Ordering::SeqCst);
         // A handle made since then saw a running thread and started none.
-        let needed = HANDLES.load(Ordering::Acquire) > 0;
-        let again = needed
-            && RUNNING
-                .compare_exchange(false, true, Ordering::AcqRel, Ordering::Acquire)
-                .is_ok();
-        if !again {
+        if HANDLES.load(Ordering::SeqCst) == 0 || !claim_upkeep() {
             return;
         }
     }

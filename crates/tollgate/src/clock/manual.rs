@@ -10,6 +10,9 @@ use super::Clock;
 
 /// A clock that a test advances by hand. Clones share one time.
 ///
+/// It drives decisions and blocking waits. Awaited waits sleep on tokio's time instead: such a test
+/// pauses that and uses `clock::Tokio`.
+///
 /// A blocking wait stays blocked until [`advance`](Self::advance) reaches its time:
 ///
 /// ```

@@ -7,7 +7,7 @@ use tollgate_core::Timestamp;
 
 use super::Clock;
 
-/// Time since the first clock of this process was made; it never counts while that is in doubt.
+/// Time since the first clock of this process was made.
 ///
 /// With the feature `tsc` (on by default) it reads the counter directly if Linux itself uses that
 /// counter as its clock source, which is the kernel's word that it is constant and in step on all
