@@ -3,8 +3,6 @@
 //! ```
 //! use tollgate::{Limiter, Rate};
 //!
-//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
-//! # async fn main() -> Result<(), tollgate::Refused> {
 //! # fn serve() {}
 //! let limiter = Limiter::new(Rate::per_second(100).burst(200));
 //! if limiter.allow() {
@@ -12,12 +10,13 @@
 //! }
 //! let decision = limiter.check_n(5); // remaining, retry_after, reset_after
 //! assert_eq!(decision.limit, 200);
-//! limiter.acquire().await?; // pace politely, first come first served
 //! let slot = limiter.reserve(5)?; // look at slot.delay(), then wait for it, or cancel
 //! slot.cancel();
-//! # Ok(())
-//! # }
+//! limiter.acquire().wait_blocking()?; // pace politely, first come first served
+//! # Ok::<(), tollgate::Refused>(())
 //! ```
+//!
+//! With the feature `tokio` waits are awaited: `limiter.acquire().await?`, `slot.wait().await`.
 //!
 //! Which verb?
 //!
@@ -40,6 +39,9 @@
 mod acquire;
 mod cell;
 pub mod clock;
+mod exact_keyed;
+mod home;
+mod keyed;
 mod limiter;
 mod mode;
 mod refused;
@@ -50,6 +52,11 @@ pub use acquire::Acquire;
 #[cfg(feature = "tokio")]
 pub use acquire::Acquiring;
 pub use clock::Clock;
+pub use exact_keyed::{ActiveExactKey, ExactKey, ExactKeyedBuilder, ExactKeyedLimiter};
+pub use home::Home;
+pub use keyed::{
+    ActiveKey, AtCap, Key, KeyedBuilder, KeyedLimiter, KeyedStats, NoSlot, SnapshotError,
+};
 pub use limiter::{Algorithm, Builder, DefaultClock, Limiter};
 pub use mode::Mode;
 pub use refused::Refused;

@@ -1,0 +1,343 @@
+//! `KeyedLimiter`: a limit for each of millions of keys, in bounded memory.
+
+use std::fmt;
+use std::hash::Hash;
+
+use tollgate_core::{Decision, Gcra, LimitError, Outcome, Pace, Rate, Timestamp};
+
+use crate::acquire::{Acquire, Waiting};
+use crate::clock::{Clock, Monotonic};
+use crate::sync::{AtomicU64, Backoff, Ordering};
+use crate::{Refused, Reservation};
+
+mod builder;
+pub(crate) mod counters;
+pub(crate) mod hasher;
+mod key;
+mod line;
+mod operator;
+mod pace;
+mod shape;
+mod shard;
+mod slot;
+mod snapshot;
+mod stash;
+mod table;
+mod word;
+
+pub use builder::{AtCap, KeyedBuilder};
+pub use key::Key;
+pub use operator::{ActiveKey, KeyedStats, NoSlot};
+pub use snapshot::SnapshotError;
+
+use counters::Counters;
+use hasher::KeyHasher;
+use pace::{InForce, PaceCell};
+use slot::Ask;
+use table::Table;
+use word::{Judged, KeyWord, units};
+
+/// A limit for each key: users, addresses, API keys, any `Hash` value by reference.
+///
+/// Each key's state is 16 bytes, a fingerprint and a TAT, four to a cache line, so a check touches
+/// one or two lines, takes no lock and allocates nothing. A key whose TAT lies in the past is the
+/// same as one never seen, so its slot is reused at any moment: there is no sweeper, and what is
+/// forgotten can't change a decision.
+///
+/// The capacity is the number of *active* keys (those with something spent) that are sure of a slot.
+/// Beyond it [`AtCap`] says what happens to new keys; memory never grows past
+/// [`memory_bound`](Self::memory_bound), and keys that are there, blocked ones above all, stay.
+///
+/// # What a fingerprint means
+/// Keys are told apart by a 64-bit hash with a random seed. Two of n keys that are active at once
+/// share a limit with probability about n² / 2⁶⁵: 3 in 100 million for a million keys, 3 in a
+/// million for ten million. An attacker who doesn't know the seed can't do better than chance.
+///
+/// ```
+/// use std::net::Ipv4Addr;
+/// use std::time::Duration;
+/// use tollgate::{KeyedLimiter, Rate, clock::Manual};
+///
+/// let limiter = KeyedLimiter::builder(Rate::per_second(2), 100_000)
+///     .clock(Manual::new())
+///     .build()?;
+/// assert!(limiter.allow("user:42") && limiter.allow("user:42"));
+/// let decision = limiter.check("user:42");
+/// assert_eq!(decision.retry_after, Duration::from_millis(500));
+/// assert!(limiter.allow(&Ipv4Addr::LOCALHOST));
+/// assert!(limiter.allow(&("tenant", "/route")));
+/// # Ok::<(), tollgate::LimitError>(())
+/// ```
+pub struct KeyedLimiter<C: Clock = Monotonic> {
+    table: Table,
+    pace: PaceCell,
+    hasher: KeyHasher,
+    counters: Counters,
+    at_cap: AtCap,
+    /// The one bucket that keys without a slot share, if that is the policy.
+    shared: AtomicU64,
+    overflowed: AtomicU64,
+    capacity: usize,
+    /// How far ahead a charge may act, in word units.
+    longest_wait: u64,
+    waiting: Waiting,
+    clock: C,
+}
+
+impl KeyedLimiter {
+    /// A limit for each of at least `capacity` active keys, on the default clock.
+    ///
+    /// # Panics
+    /// If GCRA can't represent the rate; [`builder`](Self::builder) returns the error instead.
+    pub fn new(rate: Rate, capacity: usize) -> Self {
+        match Self::builder(rate, capacity).build() {
+            Ok(limiter) => limiter,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Chooses the policy at the cap, the clock, and the bounds on waiting.
+    pub fn builder(rate: Rate, capacity: usize) -> KeyedBuilder {
+        KeyedBuilder::new(rate, capacity)
+    }
+}
+
+impl<C: Clock> KeyedLimiter<C> {
+    /// Whether one request of this key passes now; it is charged if so.
+    #[inline]
+    pub fn allow<K: Hash + ?Sized>(&self, key: &K) -> bool {
+        let allowed = self.admit(self.hasher.fingerprint(key), self.pace.read().pace, 1);
+        self.counters.count(allowed);
+        allowed
+    }
+
+    /// As [`allow`](Self::allow), but not counted: shows what counting costs.
+    #[doc(hidden)]
+    #[inline]
+    pub fn allow_uncounted<K: Hash + ?Sized>(&self, key: &K) -> bool {
+        self.admit(self.hasher.fingerprint(key), self.pace.read().pace, 1)
+    }
+
+    /// Decides one request of this key.
+    #[inline]
+    pub fn check<K: Hash + ?Sized>(&self, key: &K) -> Decision {
+        self.key(key).check_n(1)
+    }
+
+    /// Decides a request of this key and cost. A cost of 0 peeks.
+    #[inline]
+    pub fn check_n<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Decision {
+        self.key(key).check_n(cost)
+    }
+
+    /// Decides a request at a time on the limiter's clock.
+    pub fn check_at<K: Hash + ?Sized>(&self, now: Timestamp, key: &K, cost: u64) -> Decision {
+        self.key(key).check_at(now, cost)
+    }
+
+    /// What this key has left, without charging anything.
+    pub fn peek<K: Hash + ?Sized>(&self, key: &K) -> Decision {
+        self.check_n(key, 0)
+    }
+
+    /// Takes `cost` of this key's tokens, to be used after the reservation's delay.
+    ///
+    /// # Errors
+    /// [`Refused::Never`] if the cost is above the burst, [`Refused::TooLate`] if it would act
+    /// further ahead than the limiter's longest wait.
+    pub fn reserve<K: Hash + ?Sized>(
+        &self,
+        key: &K,
+        cost: u64,
+    ) -> Result<Reservation<Key<'_, C>>, Refused> {
+        self.key(key).reserve(cost)
+    }
+
+    /// Waits for one of this key's tokens, first come first served. Await it, or call
+    /// [`wait_blocking`](Acquire::wait_blocking).
+    pub fn acquire<K: Hash + ?Sized>(&self, key: &K) -> Acquire<Key<'_, C>> {
+        self.key(key).acquire_n(1)
+    }
+
+    /// Decides many requests at once: hashes and fetches all of their lines before the first is
+    /// decided, so that the waits for memory overlap. The decisions replace what `decisions` held,
+    /// in the same order.
+    ///
+    /// ```
+    /// use tollgate::{KeyedLimiter, Rate};
+    ///
+    /// let limiter = KeyedLimiter::new(Rate::per_second(1), 1_000);
+    /// let mut decisions = Vec::new();
+    /// limiter.check_many(&[("a", 1), ("b", 1), ("a", 1)], &mut decisions);
+    /// let allowed: Vec<_> = decisions.iter().map(|d| d.is_allowed()).collect();
+    /// assert_eq!(allowed, [true, true, false]);
+    /// ```
+    pub fn check_many<K: Hash>(&self, requests: &[(K, u64)], decisions: &mut Vec<Decision>) {
+        decisions.clear();
+        let now = self.clock.now();
+        let in_force = self.pace.read();
+        for batch in requests.chunks(BATCH) {
+            let mut fingerprints = [0; BATCH];
+            for (fingerprint, (key, _)) in fingerprints.iter_mut().zip(batch) {
+                *fingerprint = self.hasher.fingerprint(key);
+                self.table.shard(*fingerprint).prefetch(*fingerprint);
+            }
+            for (fingerprint, (_, cost)) in fingerprints.into_iter().zip(batch) {
+                let key = Key {
+                    limiter: self,
+                    fingerprint,
+                    in_force,
+                };
+                decisions.push(key.check_at(now, *cost));
+            }
+        }
+    }
+
+    /// One key at the limiter's own rate.
+    #[inline]
+    pub fn key<K: Hash + ?Sized>(&self, key: &K) -> Key<'_, C> {
+        Key {
+            limiter: self,
+            fingerprint: self.hasher.fingerprint(key),
+            in_force: self.pace.read(),
+        }
+    }
+
+    /// One key at a rate of its own: a tier, or an override.
+    ///
+    /// A rate that changes from call to call carries over at most one empty bucket of the rate
+    /// that is given now, so a key that was upgraded isn't held back by its old debt.
+    #[inline]
+    pub fn key_at_rate<K: Hash + ?Sized>(&self, key: &K, rate: &Gcra) -> Key<'_, C> {
+        Key {
+            limiter: self,
+            fingerprint: self.hasher.fingerprint(key),
+            in_force: InForce::of(rate),
+        }
+    }
+
+    /// The limiter's own rate.
+    pub fn rate(&self) -> Rate {
+        self.pace.rate()
+    }
+
+    /// Changes the limiter's own rate; what keys have spent carries over as time, at most one empty
+    /// bucket.
+    ///
+    /// # Errors
+    /// If GCRA can't represent the rate; then nothing changes.
+    pub fn set_rate(&self, rate: Rate) -> Result<(), LimitError> {
+        self.pace.set(rate)
+    }
+
+    /// How many are waiting now, on all keys.
+    pub fn waiters(&self) -> usize {
+        self.waiting.current()
+    }
+
+    /// The clock it reads.
+    pub fn clock(&self) -> &C {
+        &self.clock
+    }
+}
+
+/// How many requests of a batch are fetched ahead.
+const BATCH: usize = 16;
+
+impl<C: Clock> KeyedLimiter<C> {
+    /// Whether a request passes now. Few instructions matter here, and that what is known stays in
+    /// registers: then the processor gets to the next key's lines while it waits for this one's.
+    #[inline(always)]
+    fn admit(&self, fingerprint: u64, pace: Pace, cost: u64) -> bool {
+        // The clock is read while the lines are on their way.
+        let shard = self.table.shard(fingerprint);
+        let slot = shard.guess(fingerprint);
+        let now = self.table.since_anchor(self.clock.now());
+        let ask = Ask {
+            fingerprint,
+            pace,
+            now,
+            cost,
+            patience: 0,
+            longest_wait: self.longest_wait,
+        };
+        match shard.try_charge(slot, &ask) {
+            Some(judged) => judged.outcome == Outcome::Allowed,
+            None => self.admit_slowly(fingerprint, pace.interval, pace.capacity, now, cost),
+        }
+    }
+
+    /// The same for a key that is new, elsewhere, or charged by another thread.
+    #[cold]
+    #[inline(never)]
+    fn admit_slowly(
+        &self,
+        fingerprint: u64,
+        interval: u64,
+        capacity: u64,
+        now: Timestamp,
+        cost: u64,
+    ) -> bool {
+        let key = Key {
+            limiter: self,
+            fingerprint,
+            in_force: InForce {
+                pace: Pace { interval, capacity },
+                burst: 0,
+            },
+        };
+        key.charge(now, cost, 0).outcome == Outcome::Allowed
+    }
+
+    /// What the policy says about a new key for which there is no slot.
+    #[cold]
+    #[inline(never)]
+    fn at_the_cap(&self, ask: &Ask) -> Judged {
+        self.overflowed.fetch_add(1, Ordering::Relaxed);
+        let fresh = KeyWord::NEW.judge(ask.pace, ask.now, ask.cost, ask.longest_wait);
+        match self.at_cap {
+            AtCap::AdmitNew => Judged {
+                after: KeyWord::NEW,
+                taken: fresh.outcome == Outcome::Allowed,
+                ..fresh
+            },
+            AtCap::ShareOne => self.charge_shared(ask),
+            // Even an evicting table is full if all of a key's slots are blocked keys'.
+            AtCap::DenyNew | AtCap::EvictNearestIdle => Judged {
+                outcome: Outcome::Denied,
+                wait: ask.pace.interval,
+                ..fresh
+            },
+        }
+    }
+
+    /// Charges the bucket that all keys without a slot share.
+    fn charge_shared(&self, ask: &Ask) -> Judged {
+        let mut backoff = Backoff::default();
+        loop {
+            let word = self.shared.load(Ordering::Relaxed);
+            let judged = KeyWord(word).judge(ask.pace, ask.now, ask.cost, ask.longest_wait);
+            let taken = slot::passes(&judged, ask);
+            // One lone word, as in a limiter of one key: its order with others doesn't matter.
+            if !taken
+                || self
+                    .shared
+                    .compare_exchange(word, judged.after.0, Ordering::Relaxed, Ordering::Relaxed)
+                    .is_ok()
+            {
+                return Judged { taken, ..judged };
+            }
+            backoff.lost();
+        }
+    }
+}
+
+impl<C: Clock> fmt::Debug for KeyedLimiter<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyedLimiter")
+            .field("rate", &self.rate())
+            .field("capacity", &self.capacity)
+            .field("at_cap", &self.at_cap)
+            .finish_non_exhaustive()
+    }
+}

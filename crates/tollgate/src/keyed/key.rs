@@ -1,0 +1,237 @@
+//! One key of a keyed limiter: the verbs, and what reservations and waits hold.
+
+use std::fmt;
+use std::time::Duration;
+
+use tollgate_core::{Decision, Outcome, Pace, Tat, Timestamp};
+
+use super::pace::InForce;
+use super::shard::{Answer, Need, Shard};
+use super::slot::Ask;
+use super::word::{Judged, KeyWord, units};
+use super::{AtCap, KeyedLimiter};
+use crate::acquire::{Acquire, Waiting};
+use crate::cell::Ticket;
+use crate::clock::{Clock, Monotonic};
+use crate::home::sealed::Home;
+use crate::{Refused, Reservation};
+
+/// One key of a [`KeyedLimiter`], at the rate that applies to it: what reservations and waits hold.
+///
+/// Made by [`KeyedLimiter::key`] and [`KeyedLimiter::key_at_rate`]; it has the same verbs as a
+/// [`Limiter`](crate::Limiter).
+///
+/// ```
+/// use tollgate::core::{Algorithm, Gcra};
+/// use tollgate::{KeyedLimiter, Rate, clock::Manual};
+///
+/// let limiter = KeyedLimiter::builder(Rate::per_second(10), 1_000)
+///     .clock(Manual::new())
+///     .build()?;
+/// // Tiers are compiled once and given with the call.
+/// let enterprise = Gcra::new(Rate::per_second(1_000))?;
+/// assert!(limiter.key_at_rate("acme", &enterprise).allow_n(1_000));
+/// // What was spent carries over as time: the second that it takes to refill.
+/// assert!(!limiter.key("acme").allow());
+/// # Ok::<(), tollgate::LimitError>(())
+/// ```
+pub struct Key<'a, C: Clock = Monotonic> {
+    pub(super) limiter: &'a KeyedLimiter<C>,
+    pub(super) fingerprint: u64,
+    pub(super) in_force: InForce,
+}
+
+impl<'a, C: Clock> Key<'a, C> {
+    /// Whether one request passes now; it is charged if so.
+    #[inline]
+    pub fn allow(&self) -> bool {
+        self.allow_n(1)
+    }
+
+    /// Whether a request of this cost passes now; it is charged if so.
+    #[inline]
+    pub fn allow_n(&self, cost: u64) -> bool {
+        let allowed = self
+            .limiter
+            .admit(self.fingerprint, self.in_force.pace, cost);
+        if cost > 0 {
+            self.limiter.counters.count(allowed);
+        }
+        allowed
+    }
+
+    /// Decides a request of this cost. A cost of 0 peeks.
+    #[inline]
+    pub fn check_n(&self, cost: u64) -> Decision {
+        self.check_at(self.limiter.clock.now(), cost)
+    }
+
+    /// Decides a request at a time on the limiter's clock.
+    #[inline]
+    pub fn check_at(&self, now: Timestamp, cost: u64) -> Decision {
+        let now = self.limiter.table.since_anchor(now);
+        let shard = self.shard();
+        let slot = shard.guess(self.fingerprint);
+        let Some(judged) = shard.try_charge(slot, &self.ask(now, cost, 0)) else {
+            return self.check_slowly(now, cost);
+        };
+        self.decided(&judged, now, cost)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn check_slowly(&self, now: Timestamp, cost: u64) -> Decision {
+        self.decided(&self.charge(now, cost, 0), now, cost)
+    }
+
+    /// Counts a decision and says all about it.
+    #[inline]
+    fn decided(&self, judged: &Judged, now: Timestamp, cost: u64) -> Decision {
+        if cost > 0 {
+            let allowed = judged.outcome == Outcome::Allowed;
+            self.limiter.counters.count(allowed);
+        }
+        self.report(judged, now, cost)
+    }
+
+    /// Takes `cost` tokens, to be used after the reservation's delay.
+    ///
+    /// # Errors
+    /// As [`KeyedLimiter::reserve`].
+    pub fn reserve(&self, cost: u64) -> Result<Reservation<Self>, Refused> {
+        self.reserve_at(self.limiter.clock.now(), cost)
+    }
+
+    /// Takes `cost` tokens at a time on the limiter's clock.
+    ///
+    /// # Errors
+    /// As [`KeyedLimiter::reserve`].
+    pub fn reserve_at(&self, now: Timestamp, cost: u64) -> Result<Reservation<Self>, Refused> {
+        let ticket = self.book(now, cost, Duration::MAX)?;
+        Ok(Reservation::new(*self, ticket))
+    }
+
+    /// Waits for `cost` tokens, first come first served.
+    pub fn acquire_n(self, cost: u64) -> Acquire<Self> {
+        Acquire::new(self, cost)
+    }
+
+    #[inline(always)]
+    fn shard(&self) -> &'a Shard {
+        self.limiter.table.shard(self.fingerprint)
+    }
+
+    #[inline(always)]
+    fn ask(&self, now: Timestamp, cost: u64, patience: u64) -> Ask {
+        Ask {
+            fingerprint: self.fingerprint,
+            pace: self.in_force.pace,
+            now,
+            cost,
+            patience,
+            longest_wait: self.limiter.longest_wait,
+        }
+    }
+
+    /// Charges the key, or what stands for it at the cap.
+    pub(super) fn charge(&self, now: Timestamp, cost: u64, patience: u64) -> Judged {
+        let ask = self.ask(now, cost, patience);
+        let need = match self.limiter.at_cap {
+            AtCap::EvictNearestIdle => Need::Evict,
+            _ => Need::Idle,
+        };
+        match self.limiter.table.charge(&ask, need) {
+            Answer::Judged(judged) => judged,
+            Answer::Full => self.limiter.at_the_cap(&ask),
+        }
+    }
+
+    fn report(&self, judged: &Judged, now: Timestamp, cost: u64) -> Decision {
+        let InForce { pace, burst } = self.in_force;
+        let wait = Duration::from_nanos(Pace::wait_nanos(judged.wait));
+        let charged = judged.outcome == Outcome::Allowed && cost > 0 && pace.interval > 0;
+        let word = if charged { judged.after } else { judged.before };
+        if word.is_blocked() && word.idle_at() > units(now) {
+            return Decision::new(Outcome::Denied, burst, 0, wait, wait);
+        }
+        let word = if word.is_blocked() {
+            KeyWord::NEW
+        } else {
+            word
+        };
+        let tat = word.tat(pace, units(now), self.limiter.longest_wait);
+        let retry_after = match judged.outcome {
+            Outcome::Allowed => Duration::ZERO,
+            Outcome::Denied => wait,
+            Outcome::Never => Duration::MAX,
+        };
+        let reset_after = if pace.interval == 0 {
+            Duration::ZERO
+        } else {
+            tat.time() - now
+        };
+        let remaining = pace.remaining(tat, now);
+        Decision::new(judged.outcome, burst, remaining, retry_after, reset_after)
+    }
+}
+
+impl<C: Clock> Clone for Key<'_, C> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<C: Clock> Copy for Key<'_, C> {}
+
+impl<C: Clock> fmt::Debug for Key<'_, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Key").finish_non_exhaustive()
+    }
+}
+
+impl<C: Clock> Home for Key<'_, C> {
+    fn now(&self) -> Timestamp {
+        self.limiter.clock.now()
+    }
+
+    fn park_until(&self, at: Timestamp) {
+        self.limiter.clock.park_until(at);
+    }
+
+    fn waiting(&self) -> &Waiting {
+        &self.limiter.waiting
+    }
+
+    fn book(&self, now: Timestamp, cost: u64, patience: Duration) -> Result<Ticket, Refused> {
+        let local = self.limiter.table.since_anchor(now);
+        let longest = Duration::from_nanos(Pace::wait_nanos(self.limiter.longest_wait));
+        let patience = u64::try_from(patience.min(longest).as_nanos()).unwrap_or(u64::MAX);
+        let judged = self.charge(local, cost, patience);
+        if !judged.taken {
+            return Err(Refused::from_decision(self.report(&judged, local, cost)));
+        }
+        let wait = Pace::wait_nanos(judged.wait);
+        let after = Tat::from_word(judged.after.0);
+        let charge = self
+            .in_force
+            .pace
+            .receipt(after, now.plus_nanos(wait), cost);
+        Ok(Ticket::Charged(charge))
+    }
+
+    fn give_back(&self, now: Timestamp, ticket: &Ticket) {
+        let Ticket::Charged(charge) = ticket else {
+            return;
+        };
+        let now = self.limiter.table.since_anchor(now);
+        let shard = self.limiter.table.shard(self.fingerprint);
+        shard.update(self.fingerprint, |word| {
+            let tat = Tat::from_word(word.0);
+            Pace::returned(tat, now, charge).map(|tat| KeyWord(tat.to_word()))
+        });
+    }
+
+    fn look(&self, now: Timestamp) -> Decision {
+        self.check_at(now, 0)
+    }
+}

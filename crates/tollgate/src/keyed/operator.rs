@@ -1,0 +1,239 @@
+//! What an operator does to single keys, and sees of the whole table.
+
+use std::fmt;
+use std::hash::Hash;
+use std::time::Duration;
+
+use tollgate_core::Timestamp;
+
+use super::shard::Need;
+use super::word::{KeyWord, units};
+use super::{Key, KeyedLimiter};
+use crate::clock::Clock;
+use crate::sync::Ordering;
+
+/// The key is new and the table has no slot for it, so nothing could be remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoSlot {
+    capacity: usize,
+}
+
+impl NoSlot {
+    pub(crate) const fn new(capacity: usize) -> Self {
+        Self { capacity }
+    }
+}
+
+impl fmt::Display for NoSlot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "no slot for a new key: more than the capacity of {} keys are active; \
+             build the limiter with a larger capacity",
+            self.capacity
+        )
+    }
+}
+
+impl std::error::Error for NoSlot {}
+
+/// A key that has something spent or is blocked. The table knows it only by its fingerprint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ActiveKey {
+    /// The key's hash, see [`KeyedLimiter::fingerprint`].
+    pub fingerprint: u64,
+    /// How long until it is as one never seen.
+    pub idle_after: Duration,
+    /// Whether it is blocked until then.
+    pub blocked: bool,
+}
+
+/// What a keyed limiter has counted: ever growing, but for `slots`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeyedStats {
+    /// Checks of a cost above 0 that passed.
+    pub allowed: u64,
+    /// Checks of a cost above 0 that were refused.
+    pub denied: u64,
+    /// Checks of new keys for which there was no slot.
+    pub overflowed: u64,
+    /// Active keys that were evicted, under [`AtCap::EvictNearestIdle`](crate::AtCap).
+    pub evicted: u64,
+    /// Keys that were dropped once idle. A table of fingerprints takes their slots over unseen and
+    /// counts none.
+    pub expired: u64,
+    /// Keys that were moved to another slot, as the table grew or to make room.
+    pub moved: u64,
+    /// Keys that were put into the stash, because their own lines were full.
+    pub stashed: u64,
+    /// Slots in use or ready for use now, of those that are reserved.
+    pub slots: u64,
+}
+
+impl<C: Clock> KeyedLimiter<C> {
+    /// Forgets what the key has spent, and any block.
+    pub fn reset<K: Hash + ?Sized>(&self, key: &K) {
+        let key = self.key(key);
+        key.update(|_| Some(KeyWord::NEW));
+    }
+
+    /// Gives the key `tokens` back: a gift, whatever it was charged for. A block stays.
+    ///
+    /// ```
+    /// use tollgate::{KeyedLimiter, Rate, clock::Manual};
+    ///
+    /// let limiter = KeyedLimiter::builder(Rate::per_hour(10), 100).clock(Manual::new()).build()?;
+    /// limiter.check_n("user", 8);
+    /// limiter.refund("user", 5);
+    /// assert_eq!(limiter.peek("user").remaining, 7);
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    pub fn refund<K: Hash + ?Sized>(&self, key: &K, tokens: u64) {
+        let key = self.key(key);
+        let now = units(self.table.since_anchor(self.clock.now()));
+        let gift = key.in_force.pace.interval.saturating_mul(tokens);
+        key.update(|word| {
+            (!word.is_blocked()).then(|| KeyWord(word.0.saturating_sub(gift).max(now.min(word.0))))
+        });
+    }
+
+    /// Takes `tokens` from the key though no request asked for them, at most until it is empty.
+    ///
+    /// # Errors
+    /// [`NoSlot`] if the key is new and the table is full.
+    pub fn penalize<K: Hash + ?Sized>(&self, key: &K, tokens: u64) -> Result<(), NoSlot> {
+        let key = self.key(key);
+        let now = self.table.since_anchor(self.clock.now());
+        let pace = key.in_force.pace;
+        let taken = |word: KeyWord| {
+            let start = word.0.max(units(now));
+            let empty = units(now).saturating_add(pace.capacity);
+            let after = start.saturating_add(pace.interval.saturating_mul(tokens));
+            KeyWord(after.min(empty.max(start)))
+        };
+        if pace.interval == 0 || tokens == 0 {
+            return Ok(());
+        }
+        let expired = |word: KeyWord| word.is_blocked() && word.idle_at() <= units(now);
+        self.set(&key, now, Need::Idle, |word| match word {
+            word if expired(word) => taken(KeyWord::NEW),
+            word if word.is_blocked() => word,
+            word => taken(word),
+        })
+    }
+
+    /// Refuses the key everything for this long, whatever its rate. A block is never shortened, and
+    /// no flood of other keys can push it out.
+    ///
+    /// # Errors
+    /// [`NoSlot`] if the key is new and the table is full, with the part that is kept for blocks.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{KeyedLimiter, Rate};
+    ///
+    /// let limiter = KeyedLimiter::new(Rate::per_second(1_000), 100);
+    /// limiter.block_for("203.0.113.7", Duration::from_secs(3600))?;
+    /// assert!(!limiter.allow("203.0.113.7"));
+    /// # Ok::<(), tollgate::NoSlot>(())
+    /// ```
+    pub fn block_for<K: Hash + ?Sized>(&self, key: &K, duration: Duration) -> Result<(), NoSlot> {
+        let key = self.key(key);
+        let now = self.table.since_anchor(self.clock.now());
+        let until = KeyWord::blocked_until(units(now + duration));
+        let longer = |word: KeyWord| {
+            let keep = word.is_blocked() && word.idle_at() > until.idle_at();
+            if keep { word } else { until }
+        };
+        self.set(&key, now, Need::Block, longer)
+    }
+
+    /// How many keys are active now. Scans the whole table: for operators, not for requests.
+    pub fn len(&self) -> usize {
+        let mut count = 0;
+        self.for_each_active(|_| count += 1);
+        count
+    }
+
+    /// Whether no key is active now. Scans as [`len`](Self::len) does.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Visits every key that is active now. Scans the whole table, a shard at a time, and holds
+    /// new keys of that shard up meanwhile.
+    pub fn for_each_active(&self, mut each: impl FnMut(ActiveKey)) {
+        let now = self.table.since_anchor(self.clock.now());
+        for shard in self.table.shards() {
+            shard.for_each_active(now, |fingerprint, word| {
+                let idle = Timestamp::from_nanos(word.idle_at().div_ceil(64));
+                each(ActiveKey {
+                    fingerprint,
+                    idle_after: idle - now,
+                    blocked: word.is_blocked(),
+                });
+            });
+        }
+    }
+
+    /// The hash by which the table knows this key.
+    pub fn fingerprint<K: Hash + ?Sized>(&self, key: &K) -> u64 {
+        self.hasher.fingerprint(key)
+    }
+
+    /// How many active keys are sure of a slot.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// The most bytes the table ever uses: about 23.2 a key of the capacity and a stash of a 50th.
+    /// Memory is reserved at once, but used only as keys come.
+    pub fn memory_bound(&self) -> usize {
+        self.table.reserved_bytes()
+    }
+
+    /// What was counted so far.
+    pub fn stats(&self) -> KeyedStats {
+        let (allowed, denied) = self.counters.sums();
+        let mut stats = KeyedStats {
+            allowed,
+            denied,
+            overflowed: self.overflowed.load(Ordering::Relaxed),
+            ..KeyedStats::default()
+        };
+        for shard in self.table.shards() {
+            let work = shard.work();
+            stats.evicted += work.evicted;
+            stats.moved += work.moved;
+            stats.stashed += work.stashed;
+            stats.slots += work.lines * 4;
+        }
+        stats
+    }
+
+    fn set(
+        &self,
+        key: &Key<'_, C>,
+        now: Timestamp,
+        need: Need,
+        change: impl Fn(KeyWord) -> KeyWord,
+    ) -> Result<(), NoSlot> {
+        let shard = self.table.shard(key.fingerprint);
+        if shard.set(key.fingerprint, now, need, change) {
+            Ok(())
+        } else {
+            Err(NoSlot {
+                capacity: self.capacity,
+            })
+        }
+    }
+}
+
+impl<C: Clock> Key<'_, C> {
+    fn update(&self, change: impl Fn(KeyWord) -> Option<KeyWord>) -> Option<KeyWord> {
+        let shard = self.limiter.table.shard(self.fingerprint);
+        shard.update(self.fingerprint, change)
+    }
+}

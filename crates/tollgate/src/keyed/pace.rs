@@ -1,0 +1,108 @@
+//! The default rate of a keyed limiter: read by every check, changed now and then.
+
+use tollgate_core::{Algorithm, Gcra, LimitError, Pace, Rate};
+
+use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, PoisonError, fence};
+
+/// A rate in force, as the three words that decide, behind a sequence number that is odd while they
+/// change. The ordering is that of `cell/word.rs`, without a TAT to rescale.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct PaceCell {
+    interval: AtomicU64,
+    capacity: AtomicU64,
+    burst: AtomicU64,
+    sequence: AtomicU64,
+    limit: Mutex<Gcra>,
+}
+
+/// A rate as a check needs it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InForce {
+    pub(crate) pace: Pace,
+    pub(crate) burst: u64,
+}
+
+impl InForce {
+    pub(crate) fn of(limit: &Gcra) -> Self {
+        Self {
+            pace: limit.pace(),
+            burst: limit.limit(),
+        }
+    }
+}
+
+impl PaceCell {
+    pub(crate) fn new(limit: Gcra) -> Self {
+        let InForce { pace, burst } = InForce::of(&limit);
+        Self {
+            interval: AtomicU64::new(pace.interval),
+            capacity: AtomicU64::new(pace.capacity),
+            burst: AtomicU64::new(burst),
+            sequence: AtomicU64::new(0),
+            limit: Mutex::new(limit),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn read(&self) -> InForce {
+        let mut losses = 0;
+        loop {
+            if let Some(in_force) = self.try_read() {
+                return in_force;
+            }
+            losses = Self::wait(losses);
+        }
+    }
+
+    /// What is in force, unless it is being changed.
+    #[inline(always)]
+    fn try_read(&self) -> Option<InForce> {
+        let before = self.sequence.load(Ordering::Acquire);
+        let in_force = InForce {
+            pace: Pace {
+                interval: self.interval.load(Ordering::Relaxed),
+                capacity: self.capacity.load(Ordering::Relaxed),
+            },
+            burst: self.burst.load(Ordering::Relaxed),
+        };
+        fence(Ordering::Acquire);
+        let after = self.sequence.load(Ordering::Relaxed);
+        (before == after && before & 1 == 0).then_some(in_force)
+    }
+
+    /// Waits for a change to end, longer each time. By number, so that a check that doesn't wait
+    /// has nothing in memory.
+    #[cold]
+    #[inline(never)]
+    fn wait(losses: u32) -> u32 {
+        let mut backoff = Backoff::default();
+        for _ in 0..=losses {
+            backoff.lost();
+        }
+        losses.saturating_add(1).min(8)
+    }
+
+    pub(crate) fn rate(&self) -> Rate {
+        self.lock().rate()
+    }
+
+    pub(crate) fn set(&self, rate: Rate) -> Result<(), LimitError> {
+        let limit = Gcra::new(rate)?;
+        let mut current = self.lock();
+        *current = limit;
+        let InForce { pace, burst } = InForce::of(&limit);
+        let before = self.sequence.load(Ordering::Relaxed);
+        self.sequence.store(before + 1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.interval.store(pace.interval, Ordering::Relaxed);
+        self.capacity.store(pace.capacity, Ordering::Relaxed);
+        self.burst.store(burst, Ordering::Relaxed);
+        self.sequence.store(before + 2, Ordering::Release);
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Gcra> {
+        self.limit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,492 @@
+//! One part of a table: lines that grow, a stash for what finds no place in them, and one lock for
+//! everything that changes where a key lives. Charging a key that is there takes no lock.
+//!
+//! # Memory ordering
+//! A slot is two words, the fingerprint and the key's word, and both change together only under the
+//! shard's lock. The lock's holder first makes the word [`BUSY`] by compare-and-swap, which fails if
+//! somebody charged it meanwhile, then stores the fingerprint and last the new word, both with
+//! release.
+//!
+//! * A charger loads the fingerprint (acquire), the word (acquire) and the fingerprint again. If it
+//!   read the word of another key, its second look sees that key's fingerprint, because that was
+//!   stored before the word. If the slot changes hands after the second look, the word has become
+//!   `BUSY` and then another one, and the charger's compare-and-swap fails.
+//! * A slot is taken over only if its word lies before the shard's high-water time, and a word that
+//!   is stored for a new key lies after it, so the word that a slow charger holds can't come back.
+//!   Should it (a key that was moved or evicted, and one of the same time and rate in its place), a
+//!   third look at the fingerprint, after the compare-and-swap, finds the slot changed, and the
+//!   charger charges again: twice is the safe side. So does a charge that a move overtakes between
+//!   its compare-and-swap and that look.
+//! * What makes a word smaller (a refund, a cancelled slot, a reset) has no safe side, so it goes
+//!   through the lock, under which no slot changes hands.
+//! * Whoever finds `BUSY`, or does not find its key, goes through the lock. There nothing is busy and
+//!   no key is on its way.
+//! * The shape is stored (release) after the keys of a split line were moved; a reader with the old
+//!   shape misses those, and goes through the lock.
+
+use tollgate_core::Timestamp;
+
+use super::line::{Line, Lines, SLOTS, Slot, prefetch};
+use super::shape::Shape;
+use super::slot::{Ask, Lost, attempt, clear, is_free, passes, publish, reusable, swap, take};
+use super::stash::Stash;
+use super::word::{BUSY, Judged, KeyWord, units};
+use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, PoisonError};
+
+/// Lines are split so that at most this part of their slots holds keys: 69 %, 23.2 bytes a key.
+const FILL_PERCENT: usize = 69;
+/// The high-water time moves at most this often: a millisecond, in word units.
+const HIGH_WATER_STEP: u64 = 1_000_000 << 6;
+/// Charges keep the high-water time this close behind them: a second, in word units.
+const LATEST_STEP: u64 = 1_000_000_000 << 6;
+/// How many lines one insert may split, so that none takes long.
+const SPLITS_AN_INSERT: u32 = 4;
+
+/// A part of a table with its own lock.
+#[derive(Debug)]
+pub(crate) struct Shard {
+    /// Reserved for the most keys; the shape says how many are in use.
+    lines: Lines,
+    shape: AtomicU64,
+    /// No slot whose key is active at this time is ever reused, and no key starts anew before it.
+    high_water: AtomicU64,
+    stash: Stash,
+    structure: Mutex<Structure>,
+}
+
+/// What only the lock's holder reads or writes.
+#[derive(Debug, Default)]
+struct Structure {
+    /// Slots of lines in use that hold a fingerprint.
+    used: usize,
+    stashed: u64,
+    moved: u64,
+    evicted: u64,
+}
+
+/// What a shard has done, for those who watch it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Work {
+    pub(crate) lines: u64,
+    pub(crate) stashed: u64,
+    pub(crate) moved: u64,
+    pub(crate) evicted: u64,
+}
+
+/// What came of an ask.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Answer {
+    /// The key has a slot, or needs none.
+    Judged(Judged),
+    /// The key is new and every slot that it may have holds an active key.
+    Full,
+}
+
+/// What may be put aside for a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// Only slots of keys that are idle.
+    Idle,
+    /// A slot of an active key if need be: the one that is idle next.
+    Evict,
+    /// Also those that are kept for blocked keys.
+    Block,
+}
+
+impl Shard {
+    /// Room for `keys` active keys.
+    pub(crate) fn new(keys: usize) -> Self {
+        let slots = keys.saturating_mul(100).div_ceil(FILL_PERCENT);
+        let lines = slots.div_ceil(SLOTS).clamp(1, Shape::MOST_LINES);
+        Self {
+            lines: Lines::new(lines),
+            shape: AtomicU64::new(Shape::SMALLEST.to_word()),
+            high_water: AtomicU64::new(0),
+            stash: Stash::new(slots),
+            structure: Mutex::new(Structure::default()),
+        }
+    }
+
+    /// The bytes that it may come to use.
+    pub(crate) fn reserved_bytes(&self) -> usize {
+        (self.lines.len() + self.stash.lines().len()) * size_of::<Line>()
+    }
+
+    /// Charges a key, whether it is there or new.
+    pub(crate) fn charge(&self, ask: &Ask, need: Need) -> Answer {
+        if let Some(slot) = self.find(ask.fingerprint) {
+            match attempt(slot, ask) {
+                Ok(judged) => return self.settle(ask, judged),
+                Err(Lost::Race) => return self.charge_again(ask, need),
+                Err(Lost::Slot) => {}
+            }
+        }
+        self.charge_slowly(ask, need)
+    }
+
+    /// Starts to bring the key's lines into the cache.
+    #[inline]
+    pub(crate) fn prefetch(&self, fingerprint: u64) {
+        let [first, second] = self.lines_of(fingerprint);
+        prefetch(first);
+        prefetch(second);
+    }
+
+    /// The key's slot, if it is in one of its two lines, or else another key's: charging it with
+    /// [`try_charge`](Self::try_charge) tells.
+    #[inline(always)]
+    pub(crate) fn guess(&self, fingerprint: u64) -> &Slot {
+        // Both lines are compared before anything depends on it: the two waits for memory overlap.
+        let [first, second] = self.lines_of(fingerprint);
+        let [other, ..] = &first.0;
+        second.select(fingerprint, first.select(fingerprint, other))
+    }
+
+    /// Charges a slot once, unless that fails or the slot is not the key's; then
+    /// [`charge`](Self::charge) has to do it.
+    #[inline(always)]
+    pub(crate) fn try_charge(&self, slot: &Slot, ask: &Ask) -> Option<Judged> {
+        match self.settle(ask, attempt(slot, ask).ok()?) {
+            Answer::Judged(judged) => Some(judged),
+            Answer::Full => None,
+        }
+    }
+
+    #[inline(always)]
+    fn lines_of(&self, fingerprint: u64) -> [&Line; 2] {
+        let shape = Shape::from_word(self.shape.load(Ordering::Acquire));
+        let lines: &[Line] = &self.lines;
+        shape.lines_of(fingerprint).map(|line| &lines[line])
+    }
+
+    /// Changes the key's word if it is there and `change` gives one; what it was changed to.
+    ///
+    /// Under the lock, because a word may become smaller here: a slot that changed hands meanwhile
+    /// could hold the very word that was read, and another key would get the gift.
+    pub(crate) fn update(
+        &self,
+        fingerprint: u64,
+        change: impl Fn(KeyWord) -> Option<KeyWord>,
+    ) -> Option<KeyWord> {
+        let _structure = self.lock();
+        self.update_locked(fingerprint, change)
+    }
+
+    /// Changes the word of a key that may be new; no if there is no slot to be had.
+    pub(crate) fn set(
+        &self,
+        fingerprint: u64,
+        now: Timestamp,
+        need: Need,
+        change: impl Fn(KeyWord) -> KeyWord,
+    ) -> bool {
+        let mut structure = self.lock();
+        if self
+            .update_locked(fingerprint, |word| Some(change(word)))
+            .is_some()
+        {
+            return true;
+        }
+        let now = self.raise_high_water(now);
+        let Some(slot) = self.claim(&mut structure, fingerprint, units(now), need) else {
+            return false;
+        };
+        publish(slot, fingerprint, change(KeyWord::NEW));
+        self.grow(&mut structure);
+        true
+    }
+
+    /// The caller holds the lock, so the slot stays the key's; only a charge can come first.
+    fn update_locked(
+        &self,
+        fingerprint: u64,
+        change: impl Fn(KeyWord) -> Option<KeyWord>,
+    ) -> Option<KeyWord> {
+        let slot = self.find(fingerprint)?;
+        loop {
+            let word = slot.word.load(Ordering::Acquire);
+            let to = change(KeyWord(word))?;
+            if swap(slot, word, to.0) {
+                return Some(to);
+            }
+        }
+    }
+
+    /// Every key that is active at `now`, as fingerprint and word. Scans all lines in use.
+    pub(crate) fn for_each_active(&self, now: Timestamp, mut each: impl FnMut(u64, KeyWord)) {
+        // Under the lock no key is on its way from one slot to another.
+        let _structure = self.lock();
+        let shape = Shape::from_word(self.shape.load(Ordering::Acquire));
+        let in_use = usize::try_from(shape.lines()).unwrap_or(usize::MAX);
+        for line in self
+            .lines
+            .iter()
+            .take(in_use)
+            .chain(self.stash.lines().iter())
+        {
+            for slot in &line.0 {
+                let fingerprint = slot.fingerprint.load(Ordering::Acquire);
+                let word = KeyWord(slot.word.load(Ordering::Acquire));
+                if fingerprint != 0 && word.idle_at() > units(now) {
+                    each(fingerprint, word);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn work(&self) -> Work {
+        let structure = self.lock();
+        let shape = Shape::from_word(self.shape.load(Ordering::Acquire));
+        Work {
+            lines: shape.lines(),
+            stashed: structure.stashed,
+            moved: structure.moved,
+            evicted: structure.evicted,
+        }
+    }
+
+    /// The key's slot, unless it is just being moved.
+    #[inline(always)]
+    fn find(&self, fingerprint: u64) -> Option<&Slot> {
+        let slot = self.guess(fingerprint);
+        if slot.fingerprint.load(Ordering::Acquire) == fingerprint {
+            return Some(slot);
+        }
+        self.stash.find(fingerprint)
+    }
+
+    /// Charges a key that other threads charge too.
+    #[cold]
+    #[inline(never)]
+    fn charge_again(&self, ask: &Ask, need: Need) -> Answer {
+        let mut backoff = Backoff::default();
+        while let Some(slot) = self.find(ask.fingerprint) {
+            match attempt(slot, ask) {
+                Ok(judged) => return self.settle(ask, judged),
+                Err(Lost::Race) => backoff.lost(),
+                Err(Lost::Slot) => break,
+            }
+        }
+        self.charge_slowly(ask, need)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn charge_slowly(&self, ask: &Ask, need: Need) -> Answer {
+        let mut backoff = Backoff::default();
+        loop {
+            let mut structure = self.lock();
+            if let Some(slot) = self.find(ask.fingerprint) {
+                // Under the lock the slot can't change hands; only another charge can come first.
+                let attempted = attempt(slot, ask);
+                drop(structure);
+                if let Ok(judged) = attempted {
+                    return self.settle(ask, judged);
+                }
+                backoff.lost();
+                continue;
+            }
+            let ask = Ask {
+                now: ask.now.max(self.latest()),
+                ..*ask
+            };
+            let judged = KeyWord::NEW.judge(ask.pace, ask.now, ask.cost, ask.longest_wait);
+            let taken = passes(&judged, &ask);
+            let judged = Judged { taken, ..judged };
+            if !taken || is_free(&ask) {
+                return Answer::Judged(judged);
+            }
+            let now = units(self.raise_high_water(ask.now));
+            return match self.claim(&mut structure, ask.fingerprint, now, need) {
+                None => Answer::Full,
+                Some(slot) => {
+                    publish(slot, ask.fingerprint, judged.after);
+                    self.grow(&mut structure);
+                    Answer::Judged(judged)
+                }
+            };
+        }
+    }
+
+    /// Keeps track of time after a charge that was made, and of a TAT that no booking explains
+    /// after one that was not.
+    #[inline(always)]
+    fn settle(&self, ask: &Ask, judged: Judged) -> Answer {
+        if judged.taken {
+            // Only ever grows, and being late is accounted for.
+            let high = self.high_water.load(Ordering::Relaxed);
+            if units(ask.now) > high.saturating_add(LATEST_STEP) {
+                self.high_water.fetch_max(units(ask.now), Ordering::AcqRel);
+            }
+        } else if judged.wait > ask.longest_wait {
+            self.shorten(ask, judged.before);
+        }
+        Answer::Judged(judged)
+    }
+
+    /// Stores the TAT that a key is held to, so that the time until it passes starts to run: a key
+    /// that got a faster rate would else wait for what the slower one made of its debt.
+    ///
+    /// No charge so far can have led past that, so times that go back, which look the same to a
+    /// single check, gain nothing.
+    #[cold]
+    #[inline(never)]
+    fn shorten(&self, ask: &Ask, before: KeyWord) {
+        let high = self.high_water.load(Ordering::Acquire);
+        let most = units(ask.now)
+            .max(high.saturating_add(LATEST_STEP))
+            .saturating_add(ask.pace.capacity)
+            .saturating_add(ask.longest_wait);
+        let too_far = |word: KeyWord| !word.is_blocked() && word.0 > most;
+        if too_far(before) && ask.cost > 0 {
+            self.update(ask.fingerprint, |word| {
+                too_far(word).then_some(KeyWord(most))
+            });
+        }
+    }
+
+    fn latest(&self) -> Timestamp {
+        Timestamp::from_nanos(self.high_water.load(Ordering::Acquire) >> 6)
+    }
+
+    /// Lets time pass for the whole shard, and gives the time to decide at: a key that was taken
+    /// over for being idle must not start anew at an earlier one.
+    fn raise_high_water(&self, now: Timestamp) -> Timestamp {
+        let latest = self.latest();
+        if units(now) > units(latest).saturating_add(HIGH_WATER_STEP) {
+            self.high_water.fetch_max(units(now), Ordering::AcqRel);
+        }
+        now.max(latest)
+    }
+
+    /// A busy slot for a key that has none. The caller holds the lock.
+    fn claim(
+        &self,
+        structure: &mut Structure,
+        fingerprint: u64,
+        now: u64,
+        need: Need,
+    ) -> Option<&Slot> {
+        let shape = Shape::from_word(self.shape.load(Ordering::Acquire));
+        let lines = shape.lines_of(fingerprint).map(|line| &self.lines[line]);
+        let high = self.high_water.load(Ordering::Acquire);
+        if let Some(slot) = reuse(structure, lines, high) {
+            return Some(slot);
+        }
+        // Before anything is moved or given up, all keys that are idle by now count as idle.
+        let high = self.high_water.fetch_max(now, Ordering::AcqRel).max(now);
+        reuse(structure, lines, high)
+            .or_else(|| self.displace(structure, shape, lines, high))
+            .or_else(|| {
+                let slot = self.stash.claim(fingerprint, high, need)?;
+                structure.stashed += 1;
+                Some(slot)
+            })
+            .or_else(|| {
+                (need == Need::Evict)
+                    .then(|| evict(structure, lines, now))
+                    .flatten()
+            })
+    }
+
+    /// Makes room by moving one of eight keys to its other line.
+    fn displace<'a>(
+        &'a self,
+        structure: &mut Structure,
+        shape: Shape,
+        lines: [&'a Line; 2],
+        high: u64,
+    ) -> Option<&'a Slot> {
+        for slot in lines.iter().flat_map(|line| &line.0) {
+            let fingerprint = slot.fingerprint.load(Ordering::Relaxed);
+            for other in shape.lines_of(fingerprint).map(|line| &self.lines[line]) {
+                let Some(to) = other.0.iter().find(|to| take(to, high)) else {
+                    continue;
+                };
+                let was_empty = to.fingerprint.load(Ordering::Relaxed) == 0;
+                structure.used += usize::from(was_empty);
+                structure.moved += 1;
+                let word = slot.word.swap(BUSY, Ordering::AcqRel);
+                publish(to, fingerprint, KeyWord(word));
+                return Some(slot);
+            }
+        }
+        None
+    }
+
+    /// Splits lines until their fill is as it should be, a few at a time.
+    fn grow(&self, structure: &mut Structure) {
+        for _ in 0..SPLITS_AN_INSERT {
+            let shape = Shape::from_word(self.shape.load(Ordering::Acquire));
+            let lines = usize::try_from(shape.lines()).unwrap_or(usize::MAX);
+            let full = lines * SLOTS * FILL_PERCENT / 100;
+            if lines >= self.lines.len() || structure.used <= full {
+                return;
+            }
+            self.split(structure, shape);
+        }
+    }
+
+    /// Moves the keys of one line that belong to its new half there.
+    fn split(&self, structure: &mut Structure, shape: Shape) {
+        let (next, from, to) = shape.grown();
+        let high = self.high_water.load(Ordering::Acquire);
+        let mut free = self.lines[to].0.iter();
+        for slot in &self.lines[from].0 {
+            let fingerprint = slot.fingerprint.load(Ordering::Relaxed);
+            if fingerprint == 0 {
+                continue;
+            }
+            if take(slot, high) {
+                clear(slot);
+                structure.used -= 1;
+            } else if !next.lines_of(fingerprint).contains(&from)
+                && let Some(place) = free.next()
+            {
+                structure.moved += 1;
+                let word = slot.word.swap(BUSY, Ordering::AcqRel);
+                publish(place, fingerprint, KeyWord(word));
+                clear(slot);
+            }
+        }
+        self.shape.store(next.to_word(), Ordering::Release);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Structure> {
+        self.structure
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Makes a reusable slot of the emptier line busy, or one of the other.
+fn reuse<'a>(structure: &mut Structure, lines: [&'a Line; 2], high: u64) -> Option<&'a Slot> {
+    let idle = |line: &Line| line.0.iter().filter(|slot| reusable(slot, high)).count();
+    let emptier = usize::from(idle(lines[1]) > idle(lines[0]));
+    let slots = [lines[emptier], lines[1 - emptier]];
+    let slot = slots
+        .into_iter()
+        .flat_map(|line| &line.0)
+        .find(|slot| take(slot, high))?;
+    // An empty slot is used from now on; a used one only changes hands.
+    let empty = slot.fingerprint.load(Ordering::Relaxed) == 0;
+    structure.used += usize::from(empty);
+    Some(slot)
+}
+
+/// Takes the slot of the key that is idle next, but never one that is blocked.
+fn evict<'a>(structure: &mut Structure, lines: [&'a Line; 2], now: u64) -> Option<&'a Slot> {
+    loop {
+        let (slot, word) = lines
+            .into_iter()
+            .flat_map(|line| &line.0)
+            .map(|slot| (slot, KeyWord(slot.word.load(Ordering::Acquire))))
+            .filter(|(_, word)| !word.is_blocked() || word.idle_at() <= now)
+            .min_by_key(|(_, word)| word.idle_at())?;
+        // Fails if the key was charged, or blocked, at this moment.
+        if swap(slot, word.0, BUSY) {
+            structure.evicted += 1;
+            return Some(slot);
+        }
+    }
+}

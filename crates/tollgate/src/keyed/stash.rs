@@ -1,0 +1,76 @@
+//! Where keys go that find no place in their own lines.
+
+use super::line::{Line, Lines, SLOTS, Slot};
+use super::shard::Need;
+use super::slot::take;
+use crate::sync::{AtomicU64, Ordering};
+
+/// Fewest lines of a stash. A model of one that is full has no time to fill many.
+const LEAST_LINES: usize = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
+
+/// Lines for keys that find no place in their own, searched in order from a key's first.
+#[derive(Debug)]
+pub(crate) struct Stash {
+    lines: Lines,
+    /// How far from its first line any key was ever put: how far a search has to go.
+    reach: AtomicU64,
+    /// The last lines take blocked keys only.
+    open_lines: usize,
+}
+
+impl Stash {
+    /// A 64th of `slots`, and a quarter of that more for blocked keys.
+    pub(crate) fn new(slots: usize) -> Self {
+        let open_lines = (slots / 64).div_ceil(SLOTS).max(LEAST_LINES);
+        Self {
+            lines: Lines::new(open_lines + open_lines.div_ceil(4)),
+            reach: AtomicU64::new(0),
+            open_lines,
+        }
+    }
+
+    pub(crate) fn lines(&self) -> &[Line] {
+        &self.lines
+    }
+
+    #[inline]
+    pub(crate) fn find(&self, fingerprint: u64) -> Option<&Slot> {
+        let reach = self.reach.load(Ordering::Acquire);
+        if reach == 0 {
+            return None;
+        }
+        self.path(fingerprint)
+            .take(usize::try_from(reach).unwrap_or(usize::MAX))
+            .find_map(|line| line.find(fingerprint))
+    }
+
+    /// The stash's lines in the order in which a key looks for a place, those for blocked keys last.
+    fn path(&self, fingerprint: u64) -> impl Iterator<Item = &Line> {
+        let open = &self.lines[..self.open_lines];
+        // All start in the first quarter, so that a table with few keys touches few pages.
+        let starts = (open.len() / 4).max(1);
+        let start = usize::try_from(fingerprint >> 40).unwrap_or(0) % starts;
+        let (before, after) = open.split_at(start);
+        after
+            .iter()
+            .chain(before)
+            .chain(&self.lines[self.open_lines..])
+    }
+
+    /// Makes a reusable slot busy for a key that has none. The caller holds the shard's lock.
+    pub(crate) fn claim(&self, fingerprint: u64, high: u64, need: Need) -> Option<&Slot> {
+        let lines = match need {
+            Need::Block => self.lines.len(),
+            Need::Idle | Need::Evict => self.open_lines,
+        };
+        for (distance, line) in self.path(fingerprint).take(lines).enumerate() {
+            if let Some(slot) = line.0.iter().find(|slot| take(slot, high)) {
+                // Before the key is there, so that nobody who looks for it stops short.
+                let reach = u64::try_from(distance + 1).unwrap_or(u64::MAX);
+                self.reach.fetch_max(reach, Ordering::AcqRel);
+                return Some(slot);
+            }
+        }
+        None
+    }
+}

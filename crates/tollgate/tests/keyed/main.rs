@@ -1,0 +1,59 @@
+//! Proof of `KeyedLimiter`: equal to one state a key, no key forgotten while it is active, and every
+//! verb by key.
+
+mod growth;
+mod laws;
+mod oracle;
+mod order;
+mod policies;
+mod rates;
+mod recorded;
+mod threads;
+mod verbs;
+#[cfg(feature = "tokio")]
+mod waiting;
+
+use std::time::Duration;
+
+use tollgate::clock::Manual;
+use tollgate::{AtCap, KeyedLimiter, Rate, Timestamp};
+
+/// Where the clocks of these tests start: away from zero, so that an anchor that is forgotten shows.
+const BASE: Timestamp = Timestamp::from_secs(1_000_000);
+
+/// A duration that is short enough in whole nanoseconds.
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).expect("less than 500 years")
+}
+
+/// An index from a small number.
+fn index(number: u64) -> usize {
+    usize::try_from(number).expect("an index")
+}
+
+/// A limiter and the clock that it reads.
+fn limiter(rate: Rate, capacity: usize) -> (KeyedLimiter<Manual>, Manual) {
+    with_policy(rate, capacity, AtCap::default())
+}
+
+fn with_policy(rate: Rate, capacity: usize, at_cap: AtCap) -> (KeyedLimiter<Manual>, Manual) {
+    let clock = Manual::starting_at(BASE);
+    let limiter = KeyedLimiter::builder(rate, capacity)
+        .at_cap(at_cap)
+        .clock(clock.clone())
+        .build()
+        .expect("a rate that fits");
+    (limiter, clock)
+}
+
+/// Charges new keys until one finds no slot; how many found one. The keys are `from` and up.
+fn fill(limiter: &KeyedLimiter<Manual>, from: u64) -> u64 {
+    let overflowed = || limiter.stats().overflowed;
+    let (start, before) = (from, overflowed());
+    (start..)
+        .find(|key| {
+            limiter.allow(key);
+            overflowed() > before
+        })
+        .map_or(0, |last| last - start)
+}

@@ -1,0 +1,258 @@
+//! Every race on one shard of a table, over all interleavings: charge, take-over, move by growth or
+//! displacement, block, eviction.
+//!
+//! Under the model the hash has a fixed seed and the stash one line, so which keys meet is known:
+//! the table has room for as many keys as a model says, keys are small numbers, and each model
+//! asserts that what it is about did happen.
+#![cfg(loom)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use loom::thread;
+use tollgate::clock::Manual;
+use tollgate::{AtCap, KeyedLimiter, Rate, Timestamp};
+
+const NOW: Timestamp = Timestamp::from_secs(5);
+const HOUR: Duration = Duration::from_secs(3_600);
+
+type Table = KeyedLimiter<Manual>;
+
+/// A table with a burst of two for each key, with one token of each of the keys below `keys` spent.
+fn table(capacity: usize, at_cap: AtCap, keys: u32) -> Arc<Table> {
+    let table = KeyedLimiter::builder(Rate::per_second(1).burst(2), capacity)
+        .at_cap(at_cap)
+        .clock(Manual::starting_at(NOW))
+        .build()
+        .unwrap();
+    for key in 0..keys {
+        assert!(table.allow(&key));
+    }
+    Arc::new(table)
+}
+
+/// Runs `model` over all interleavings with at most this many preemptions.
+fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 100_000;
+    builder.check(model);
+}
+
+/// Runs both at once; what they return.
+fn both(table: &Arc<Table>, bodies: [fn(&Table) -> u64; 2]) -> [u64; 2] {
+    let threads = bodies.map(|body| {
+        let table = Arc::clone(table);
+        thread::spawn(move || body(&table))
+    });
+    threads.map(|thread| thread.join().unwrap())
+}
+
+/// One if the key passes.
+fn passes(table: &Table, key: u32) -> u64 {
+    u64::from(table.allow(&key))
+}
+
+fn left(table: &Table, key: u32) -> u64 {
+    table.peek(&key).remaining
+}
+
+#[test]
+fn threads_share_the_burst_of_a_new_key_exactly() {
+    check(3, || {
+        let table = table(1, AtCap::DenyNew, 0);
+        let each = |table: &Table| passes(table, 0) + passes(table, 0);
+        let passed = both(&table, [each, each]);
+        assert_eq!(passed.iter().sum::<u64>(), 2);
+        assert_eq!((left(&table, 0), table.len()), (0, 1));
+    });
+}
+
+#[test]
+fn threads_share_what_is_left_of_a_known_key_exactly() {
+    check(3, || {
+        let table = table(1, AtCap::DenyNew, 1);
+        let each = |table: &Table| passes(table, 0) + passes(table, 0);
+        let passed = both(&table, [each, each]);
+        assert_eq!(passed.iter().sum::<u64>(), 1);
+        assert_eq!(left(&table, 0), 0);
+    });
+}
+
+#[test]
+fn an_idle_key_that_is_charged_while_its_slot_is_taken_over_loses_nothing() {
+    check(3, || {
+        let table = table(1, AtCap::DenyNew, 1);
+        table.clock().advance(Duration::from_secs(10));
+        let passed = both(
+            &table,
+            [
+                |table| passes(table, 0) + passes(table, 0) + passes(table, 0),
+                |table| passes(table, 1),
+            ],
+        );
+        assert_eq!(passed, [2, 1]);
+        assert_eq!((left(&table, 0), left(&table, 1)), (0, 1));
+        assert_eq!(table.len(), 2);
+    });
+}
+
+#[test]
+fn two_new_keys_after_one_idle_slot_get_one_each() {
+    check(3, || {
+        let table = table(1, AtCap::DenyNew, 1);
+        table.clock().advance(Duration::from_secs(10));
+        let passed = both(&table, [|table| passes(table, 1), |table| passes(table, 2)]);
+        assert_eq!(passed, [1, 1]);
+        assert_eq!((left(&table, 1), left(&table, 2)), (1, 1));
+    });
+}
+
+#[test]
+fn a_key_that_is_charged_while_growth_moves_it_gets_no_more_than_its_burst() {
+    check(3, || {
+        // The third key splits the only line, and the first key moves to the new one.
+        let table = table(3, AtCap::DenyNew, 2);
+        let passed = both(
+            &table,
+            [
+                |table| passes(table, 0) + passes(table, 0),
+                |table| passes(table, 2),
+            ],
+        );
+        assert_eq!(table.stats().moved, 1);
+        // A charge that the move overtakes may be made twice, which is the safe side.
+        assert!(passed[0] <= 1 && passed[1] == 1, "{passed:?}");
+        assert_eq!([0, 1, 2].map(|key| left(&table, key)), [0, 1, 1]);
+    });
+}
+
+#[test]
+fn a_key_that_is_charged_while_it_is_displaced_gets_no_more_than_its_burst() {
+    check(2, || {
+        // Both lines of the tenth key are full; the fourth makes room.
+        let table = table(7, AtCap::DenyNew, 9);
+        let moved = table.stats().moved;
+        let passed = both(
+            &table,
+            [
+                |table| passes(table, 3) + passes(table, 3),
+                |table| passes(table, 9),
+            ],
+        );
+        assert_eq!(table.stats().moved, moved + 1);
+        assert!(passed[0] <= 1 && passed[1] == 1, "{passed:?}");
+        assert_eq!(left(&table, 3), 0);
+        // The new key stands where the old one stood, with the same word. A charge of the old key
+        // that lands there is made again at the right place, and stays: the safe side.
+        assert!(left(&table, 9) <= 1);
+    });
+}
+
+#[test]
+fn a_gift_never_reaches_the_key_that_got_the_slot() {
+    check(3, || {
+        // The third key moves the first, and the fifth gets its slot, with the same word.
+        let table = table(3, AtCap::DenyNew, 2);
+        both(
+            &table,
+            [
+                |table| {
+                    table.refund(&0, 1);
+                    0
+                },
+                |table| passes(table, 2) + passes(table, 4),
+            ],
+        );
+        assert_eq!(table.stats().moved, 1);
+        assert_eq!([0, 1, 2, 4].map(|key| left(&table, key)), [2, 1, 1, 1]);
+    });
+}
+
+#[test]
+fn a_block_holds_whatever_is_charged_meanwhile() {
+    check(3, || {
+        let table = table(1, AtCap::DenyNew, 0);
+        let [passed, _] = both(
+            &table,
+            [
+                |table| passes(table, 0) + passes(table, 0),
+                |table| {
+                    table.block_for(&0, HOUR).unwrap();
+                    // From here on nothing passes.
+                    passes(table, 0)
+                },
+            ],
+        );
+        assert!(passed <= 2);
+        assert_eq!(passes(&table, 0), 0);
+        assert_eq!(table.peek(&0).retry_after, HOUR);
+    });
+}
+
+#[test]
+fn the_longer_of_two_blocks_holds() {
+    check(3, || {
+        let table = table(1, AtCap::DenyNew, 0);
+        both(
+            &table,
+            [
+                |table| u64::from(table.block_for(&0, HOUR).is_ok()),
+                |table| u64::from(table.block_for(&0, 2 * HOUR).is_ok()),
+            ],
+        );
+        assert_eq!(table.peek(&0).retry_after, 2 * HOUR);
+    });
+}
+
+#[test]
+fn a_key_that_is_blocked_at_the_moment_of_an_eviction_stays_blocked() {
+    check(2, || {
+        // Four keys in the line and four in the stash: the ninth evicts the first.
+        let table = table(1, AtCap::EvictNearestIdle, 8);
+        let [_, passed] = both(
+            &table,
+            [
+                |table| u64::from(table.block_for(&0, HOUR).is_ok()),
+                |table| passes(table, 8),
+            ],
+        );
+        assert_eq!((passed, table.stats().evicted), (1, 1));
+        assert_eq!(table.peek(&0).retry_after, HOUR);
+    });
+}
+
+#[test]
+fn keys_without_a_slot_share_one_bucket_exactly() {
+    check(2, || {
+        let table = table(1, AtCap::ShareOne, 8);
+        let passed = both(
+            &table,
+            [
+                |table| passes(table, 100) + passes(table, 101),
+                |table| passes(table, 102) + passes(table, 103),
+            ],
+        );
+        assert_eq!(passed.iter().sum::<u64>(), 2);
+        assert_eq!(table.stats().overflowed, 4);
+    });
+}
+
+#[test]
+fn a_cancelled_slot_comes_back_or_not_but_never_twice() {
+    check(3, || {
+        let table = table(3, AtCap::DenyNew, 2);
+        let [passed, _] = both(
+            &table,
+            [
+                |table| {
+                    table.reserve(&0, 1).unwrap().cancel();
+                    passes(table, 0)
+                },
+                |table| passes(table, 2),
+            ],
+        );
+        assert!(passed + left(&table, 0) <= 1, "{passed}");
+        assert_eq!(left(&table, 2), 1);
+    });
+}
