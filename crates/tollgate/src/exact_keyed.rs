@@ -1,0 +1,268 @@
+//! `ExactKeyedLimiter`: a limit for each key by any algorithm, with the keys themselves stored.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::hash::Hash;
+use std::time::Duration;
+
+use tollgate_core::{Decision, LimitError, Rate, Timestamp};
+
+use crate::acquire::{Acquire, Waiting};
+use crate::clock::{Clock, Monotonic};
+use crate::keyed::counters::Counters;
+use crate::keyed::hasher::KeyHasher;
+use crate::{Refused, Reservation};
+
+mod act;
+mod builder;
+mod entry;
+mod heap;
+mod index;
+mod key;
+mod operator;
+mod shard;
+mod slab;
+mod table;
+mod tables;
+
+pub use builder::ExactKeyedBuilder;
+pub use key::ExactKey;
+pub use operator::ActiveExactKey;
+
+use tables::Tables;
+
+/// A limit for each key, by any [`Algorithm`](crate::Algorithm), in a table that stores the keys.
+///
+/// Choose it over [`KeyedLimiter`](crate::KeyedLimiter) where two keys may never share a limit, not
+/// even with the tiny probability of equal fingerprints, where operators want to see the keys, or
+/// where the limit is a window, a log or a bucket. It takes a lock a check, of one of up to 256
+/// shards, and several times the memory.
+///
+/// Keys are looked up by anything that they borrow as (`&str` for `String`), and only a key that is
+/// new and was charged is cloned. A key whose state is idle is the same as one never seen: each new
+/// key drops a few of those, the longest idle first, so there is no sweeper and no call scans the
+/// table but [`len`](Self::len) and [`for_each_active`](Self::for_each_active).
+///
+/// The capacity is the number of *active* keys (those with something spent) that are sure of a slot.
+/// Beyond it [`AtCap`](crate::AtCap) says what happens to new keys. A table of more than 2,047 keys
+/// has several shards, each with some room to spare, so it may hold up to 26 % more; another 64th is
+/// kept for blocked keys. Keys that are there stay, blocked ones above all.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Algorithm, ExactKeyedLimiter, Rate, clock::Manual};
+///
+/// let clock = Manual::new();
+/// let limiter = ExactKeyedLimiter::builder(Rate::per_minute(2), 10_000)
+///     .algorithm(Algorithm::SlidingLog)
+///     .clock(clock.clone())
+///     .build()?;
+/// assert!(limiter.allow("user:42"));
+/// clock.advance(Duration::from_secs(20));
+/// assert!(limiter.allow("user:42"));
+/// assert_eq!(limiter.check("user:42").retry_after, Duration::from_secs(40));
+/// assert!(limiter.allow("user:43"));
+/// # Ok::<(), tollgate::LimitError>(())
+/// ```
+pub struct ExactKeyedLimiter<K, C: Clock = Monotonic> {
+    tables: Tables<K>,
+    hasher: KeyHasher,
+    counters: Counters,
+    capacity: usize,
+    /// How far ahead a charge may act.
+    longest_wait: Duration,
+    waiting: Waiting,
+    clock: C,
+}
+
+impl<K> ExactKeyedLimiter<K> {
+    /// GCRA for each of at least `capacity` active keys, on the default clock.
+    ///
+    /// # Panics
+    /// If GCRA can't represent the rate; [`builder`](Self::builder) returns the error instead.
+    ///
+    /// ```
+    /// use tollgate::{ExactKeyedLimiter, Rate};
+    ///
+    /// let limiter = ExactKeyedLimiter::<(u32, String)>::new(Rate::per_minute(1), 1_000);
+    /// let key = (7, String::from("/route"));
+    /// assert!(limiter.allow(&key));
+    /// assert!(!limiter.allow(&key));
+    /// ```
+    pub fn new(rate: Rate, capacity: usize) -> Self {
+        match Self::builder(rate, capacity).build() {
+            Ok(limiter) => limiter,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Chooses the algorithm, the policy at the cap, the clock, and the bounds on waiting.
+    pub fn builder(rate: Rate, capacity: usize) -> ExactKeyedBuilder<K> {
+        ExactKeyedBuilder::new(rate, capacity)
+    }
+}
+
+impl<K, C: Clock> ExactKeyedLimiter<K, C> {
+    /// Whether one request of this key passes now; it is charged if so.
+    #[inline]
+    pub fn allow<Q>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        self.key(key).allow()
+    }
+
+    /// Decides one request of this key.
+    #[inline]
+    pub fn check<Q>(&self, key: &Q) -> Decision
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        self.key(key).check_n(1)
+    }
+
+    /// Decides a request of this key and cost. A cost of 0 peeks.
+    #[inline]
+    pub fn check_n<Q>(&self, key: &Q, cost: u64) -> Decision
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        self.key(key).check_n(cost)
+    }
+
+    /// Decides a request at a time on the limiter's clock.
+    pub fn check_at<Q>(&self, now: Timestamp, key: &Q, cost: u64) -> Decision
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        self.key(key).check_at(now, cost)
+    }
+
+    /// What this key has left, without charging anything.
+    pub fn peek<Q>(&self, key: &Q) -> Decision
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        self.check_n(key, 0)
+    }
+
+    /// Takes `cost` of this key's tokens, to be used after the reservation's delay.
+    ///
+    /// # Errors
+    /// [`Refused::Never`] if the cost is above the burst; [`Refused::TooLate`] if it would act
+    /// further ahead than the limiter's longest wait, or the key is blocked;
+    /// [`Refused::QueueFull`] if the algorithm can't book that far ahead (a sliding log books one
+    /// window).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Algorithm, ExactKeyedLimiter, Rate, clock::Manual};
+    ///
+    /// let limiter = ExactKeyedLimiter::builder(Rate::per_second(10).burst(1), 100)
+    ///     .algorithm(Algorithm::TokenBucket)
+    ///     .clock(Manual::new())
+    ///     .build()?;
+    /// assert!(limiter.allow("user"));
+    /// let slot = limiter.reserve("user", 1)?;
+    /// assert_eq!(slot.delay(), Duration::from_millis(100));
+    /// slot.cancel();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn reserve<'a, Q>(
+        &'a self,
+        key: &'a Q,
+        cost: u64,
+    ) -> Result<Reservation<ExactKey<'a, K, Q, C>>, Refused>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        self.key(key).reserve(cost)
+    }
+
+    /// Waits for one of this key's tokens, first come first served. Await it, or call
+    /// [`wait_blocking`](Acquire::wait_blocking).
+    pub fn acquire<'a, Q>(&'a self, key: &'a Q) -> Acquire<ExactKey<'a, K, Q, C>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        self.key(key).acquire_n(1)
+    }
+
+    /// One key, to be asked more than once.
+    #[inline]
+    pub fn key<'a, Q>(&'a self, key: &'a Q) -> ExactKey<'a, K, Q, C>
+    where
+        K: Borrow<Q>,
+        Q: Hash + ?Sized,
+    {
+        ExactKey {
+            limiter: self,
+            key,
+            hash: self.hasher.fingerprint(key),
+        }
+    }
+
+    /// The rate in force.
+    pub fn rate(&self) -> Rate {
+        self.tables.rate()
+    }
+
+    /// Changes the rate and keeps what every key has spent.
+    ///
+    /// Keys follow as they are used, as of the time of the change, so this takes no longer for a
+    /// million keys than for one. A key that was not met during 32 changes in quick succession skips
+    /// the oldest of them.
+    ///
+    /// # Errors
+    /// If the algorithm can't represent the rate; then nothing changes.
+    ///
+    /// ```
+    /// use tollgate::{Algorithm, ExactKeyedLimiter, Rate, clock::Manual};
+    ///
+    /// let limiter = ExactKeyedLimiter::builder(Rate::per_hour(10), 100)
+    ///     .algorithm(Algorithm::FixedWindow(Default::default()))
+    ///     .clock(Manual::new())
+    ///     .build()?;
+    /// limiter.check_n("user", 4);
+    /// limiter.set_rate(Rate::per_hour(100))?;
+    /// assert_eq!(limiter.peek("user").remaining, 96);
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    pub fn set_rate(&self, rate: Rate) -> Result<(), LimitError> {
+        self.set_rate_at(self.clock.now(), rate)
+    }
+
+    /// Changes the rate as of a time on the limiter's clock.
+    ///
+    /// # Errors
+    /// As [`set_rate`](Self::set_rate).
+    pub fn set_rate_at(&self, now: Timestamp, rate: Rate) -> Result<(), LimitError> {
+        self.tables.set_rate(now, rate)
+    }
+
+    /// How many are waiting now, on all keys.
+    pub fn waiters(&self) -> usize {
+        self.waiting.current()
+    }
+
+    /// The clock it reads.
+    pub fn clock(&self) -> &C {
+        &self.clock
+    }
+}
+
+impl<K, C: Clock> fmt::Debug for ExactKeyedLimiter<K, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExactKeyedLimiter")
+            .field("rate", &self.rate())
+            .field("capacity", &self.capacity)
+            .finish_non_exhaustive()
+    }
+}

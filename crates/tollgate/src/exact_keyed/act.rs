@@ -1,0 +1,82 @@
+//! What can be asked of a key's state, in one form for keys that are there, new ones and the bucket
+//! that keys without a slot share.
+
+use std::time::Duration;
+
+use tollgate_core::{Algorithm, Book, Booked, Decision, Timestamp, Unbooked};
+
+/// One question to a state. It may be put twice: to a fresh state and to the shared one.
+pub(super) trait Act<A: Algorithm> {
+    type Answer;
+
+    fn on(&self, book: &mut Book<A>, now: Timestamp) -> Self::Answer;
+
+    /// The answer where no state is asked: the key is blocked, or new and refused at the cap.
+    fn refused(&self, decision: Decision) -> Self::Answer;
+}
+
+/// Decides a request of this cost.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Check(pub(super) u64);
+
+impl<A: Algorithm> Act<A> for Check {
+    type Answer = Decision;
+
+    fn on(&self, book: &mut Book<A>, now: Timestamp) -> Decision {
+        book.decide(now, self.0)
+    }
+
+    fn refused(&self, decision: Decision) -> Decision {
+        decision
+    }
+}
+
+/// Only whether a request of this cost passes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Allow(pub(super) u64);
+
+impl<A: Algorithm> Act<A> for Allow {
+    type Answer = bool;
+
+    fn on(&self, book: &mut Book<A>, now: Timestamp) -> bool {
+        book.allow(now, self.0)
+    }
+
+    fn refused(&self, _decision: Decision) -> bool {
+        false
+    }
+}
+
+/// Takes the cost to act within the patience.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reserve {
+    pub(super) cost: u64,
+    pub(super) patience: Duration,
+}
+
+impl<A: Algorithm> Act<A> for Reserve {
+    type Answer = Result<Booked, Unbooked>;
+
+    fn on(&self, book: &mut Book<A>, now: Timestamp) -> Self::Answer {
+        book.reserve(now, self.cost, self.patience)
+    }
+
+    fn refused(&self, decision: Decision) -> Self::Answer {
+        Err(Unbooked::Refused(decision))
+    }
+}
+
+/// Takes tokens that no request asked for, at most until none is left.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Penalize(pub(super) u64);
+
+impl<A: Algorithm> Act<A> for Penalize {
+    type Answer = ();
+
+    fn on(&self, book: &mut Book<A>, now: Timestamp) {
+        let left = book.decide(now, 0).remaining;
+        book.decide(now, self.0.min(left));
+    }
+
+    fn refused(&self, _decision: Decision) {}
+}

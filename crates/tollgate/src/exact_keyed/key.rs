@@ -1,0 +1,164 @@
+//! One key of an exact-key limiter: what reservations and waits hold.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::time::Duration;
+
+use tollgate_core::{Decision, Timestamp, Unbooked};
+
+use super::ExactKeyedLimiter;
+use super::act::Reserve;
+use super::shard::Ask;
+use crate::acquire::{Acquire, Waiting};
+use crate::cell::Ticket;
+use crate::clock::{Clock, Monotonic};
+use crate::home::sealed::Home;
+use crate::{Refused, Reservation};
+
+/// One key of an [`ExactKeyedLimiter`], borrowed and hashed once, with the verbs of a
+/// [`Limiter`](crate::Limiter). Made by [`ExactKeyedLimiter::key`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{ExactKeyedLimiter, Rate, clock::Manual};
+///
+/// let limiter = ExactKeyedLimiter::builder(Rate::per_minute(5), 1_000)
+///     .clock(Manual::new())
+///     .build()?;
+/// let user = limiter.key("user:42");
+/// assert!(user.allow_n(3));
+/// assert_eq!(user.check_n(1).remaining, 1);
+/// assert_eq!(user.reserve(2)?.delay(), Duration::from_secs(12));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct ExactKey<'a, K, Q: ?Sized, C: Clock = Monotonic> {
+    pub(super) limiter: &'a ExactKeyedLimiter<K, C>,
+    pub(super) key: &'a Q,
+    pub(super) hash: u64,
+}
+
+impl<'a, K, Q, C> ExactKey<'a, K, Q, C>
+where
+    K: Borrow<Q>,
+    Q: Eq + ToOwned<Owned = K> + ?Sized,
+    C: Clock,
+{
+    /// Whether one request passes now; it is charged if so.
+    #[inline]
+    pub fn allow(&self) -> bool {
+        self.allow_n(1)
+    }
+
+    /// Whether a request of this cost passes now; it is charged if so.
+    #[inline]
+    pub fn allow_n(&self, cost: u64) -> bool {
+        let ask = self.ask(self.limiter.clock.now());
+        let allowed = self.limiter.tables.allow(&ask, cost);
+        if cost > 0 {
+            self.limiter.counters.count(allowed);
+        }
+        allowed
+    }
+
+    /// Decides a request of this cost. A cost of 0 peeks.
+    #[inline]
+    pub fn check_n(&self, cost: u64) -> Decision {
+        self.check_at(self.limiter.clock.now(), cost)
+    }
+
+    /// Decides a request at a time on the limiter's clock.
+    #[inline]
+    pub fn check_at(&self, now: Timestamp, cost: u64) -> Decision {
+        let decision = self.limiter.tables.check(&self.ask(now), cost);
+        if cost > 0 {
+            self.limiter.counters.count(decision.is_allowed());
+        }
+        decision
+    }
+
+    /// Takes `cost` tokens, to be used after the reservation's delay.
+    ///
+    /// # Errors
+    /// As [`ExactKeyedLimiter::reserve`].
+    pub fn reserve(&self, cost: u64) -> Result<Reservation<Self>, Refused> {
+        self.reserve_at(self.limiter.clock.now(), cost)
+    }
+
+    /// Takes `cost` tokens at a time on the limiter's clock.
+    ///
+    /// # Errors
+    /// As [`ExactKeyedLimiter::reserve`].
+    pub fn reserve_at(&self, now: Timestamp, cost: u64) -> Result<Reservation<Self>, Refused> {
+        let ticket = self.book(now, cost, Duration::MAX)?;
+        Ok(Reservation::new(*self, ticket))
+    }
+
+    /// Waits for `cost` tokens, first come first served.
+    pub fn acquire_n(self, cost: u64) -> Acquire<Self> {
+        Acquire::new(self, cost)
+    }
+}
+
+impl<'a, K, Q: ?Sized, C: Clock> ExactKey<'a, K, Q, C> {
+    /// The key as the table is asked for it.
+    pub(super) fn ask(&self, now: Timestamp) -> Ask<'a, Q> {
+        Ask {
+            key: self.key,
+            hash: self.hash,
+            now,
+        }
+    }
+}
+
+impl<K, Q: ?Sized, C: Clock> Clone for ExactKey<'_, K, Q, C> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K, Q: ?Sized, C: Clock> Copy for ExactKey<'_, K, Q, C> {}
+
+impl<K, Q: ?Sized, C: Clock> fmt::Debug for ExactKey<'_, K, Q, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExactKey").finish_non_exhaustive()
+    }
+}
+
+impl<K, Q, C> Home for ExactKey<'_, K, Q, C>
+where
+    K: Borrow<Q>,
+    Q: Eq + ToOwned<Owned = K> + ?Sized,
+    C: Clock,
+{
+    fn now(&self) -> Timestamp {
+        self.limiter.clock.now()
+    }
+
+    fn park_until(&self, at: Timestamp) {
+        self.limiter.clock.park_until(at);
+    }
+
+    fn waiting(&self) -> &Waiting {
+        &self.limiter.waiting
+    }
+
+    fn book(&self, now: Timestamp, cost: u64, patience: Duration) -> Result<Ticket, Refused> {
+        let act = Reserve {
+            cost,
+            patience: patience.min(self.limiter.longest_wait),
+        };
+        let booked = self.limiter.tables.reserve(&self.ask(now), &act);
+        booked.map_err(|unbooked| match unbooked {
+            Unbooked::TooFarAhead(decision) => Refused::QueueFull(decision),
+            Unbooked::Refused(decision) => Refused::from_decision(decision),
+        })
+    }
+
+    fn give_back(&self, now: Timestamp, ticket: &Ticket) {
+        self.limiter.tables.give_back(&self.ask(now), ticket);
+    }
+
+    fn look(&self, now: Timestamp) -> Decision {
+        self.check_at(now, 0)
+    }
+}

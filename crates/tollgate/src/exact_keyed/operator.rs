@@ -1,0 +1,165 @@
+//! What an operator does to single keys, and sees of the whole table.
+
+use std::borrow::Borrow;
+use std::hash::Hash;
+use std::time::Duration;
+
+use super::ExactKeyedLimiter;
+use crate::clock::Clock;
+use crate::keyed::{KeyedStats, NoSlot};
+
+/// A key that has something spent or is blocked; seen by [`ExactKeyedLimiter::for_each_active`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ActiveExactKey<'a, K> {
+    /// The key itself.
+    pub key: &'a K,
+    /// How long until it is as one never seen.
+    pub idle_after: Duration,
+    /// Whether it is blocked now.
+    pub blocked: bool,
+}
+
+impl<K, C: Clock> ExactKeyedLimiter<K, C> {
+    /// Forgets what the key has spent, and any block.
+    pub fn reset<Q>(&self, key: &Q)
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let key = self.key(key);
+        self.tables.reset(&key.ask(self.clock.now()));
+    }
+
+    /// Gives the key `tokens` back: a gift, whatever it was charged for, and at most what it has
+    /// spent. A block stays.
+    ///
+    /// A window uncounts them in the window that is open, a sliding log strikes out the newest hits,
+    /// and a sliding counter takes them off its current window first.
+    ///
+    /// ```
+    /// use tollgate::{Algorithm, ExactKeyedLimiter, Rate, clock::Manual};
+    ///
+    /// let limiter = ExactKeyedLimiter::builder(Rate::per_hour(10), 100)
+    ///     .algorithm(Algorithm::SlidingLog)
+    ///     .clock(Manual::new())
+    ///     .build()?;
+    /// limiter.check_n("user", 8);
+    /// limiter.refund("user", 5);
+    /// assert_eq!(limiter.peek("user").remaining, 7);
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    pub fn refund<Q>(&self, key: &Q, tokens: u64)
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let key = self.key(key);
+        self.tables.gift(&key.ask(self.clock.now()), tokens);
+    }
+
+    /// Takes `tokens` from the key though no request asked for them, at most until it is empty. A
+    /// blocked key is left as it is.
+    ///
+    /// # Errors
+    /// [`NoSlot`] if the key is new and the table is full.
+    pub fn penalize<Q>(&self, key: &Q, tokens: u64) -> Result<(), NoSlot>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        let key = self.key(key);
+        let done = self.tables.penalize(&key.ask(self.clock.now()), tokens);
+        self.unless_full(done)
+    }
+
+    /// Refuses the key everything for this long, whatever its rate: checks, reservations and waits.
+    /// A block is never shortened, and no flood of other keys can push it out. What the key had
+    /// spent before runs on meanwhile.
+    ///
+    /// # Errors
+    /// [`NoSlot`] if the key is new and the table is full, with the part that is kept for blocks.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{ExactKeyedLimiter, Rate};
+    ///
+    /// let limiter = ExactKeyedLimiter::new(Rate::per_second(1_000), 100);
+    /// limiter.block_for("203.0.113.7", Duration::from_secs(3600))?;
+    /// assert!(!limiter.allow("203.0.113.7"));
+    /// # Ok::<(), tollgate::NoSlot>(())
+    /// ```
+    pub fn block_for<Q>(&self, key: &Q, duration: Duration) -> Result<(), NoSlot>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        let key = self.key(key);
+        let done = self.tables.block(&key.ask(self.clock.now()), duration);
+        self.unless_full(done)
+    }
+
+    /// How many keys are active now. Scans the whole table: for operators, not for requests.
+    pub fn len(&self) -> usize {
+        let mut count = 0;
+        self.for_each_active(|_| count += 1);
+        count
+    }
+
+    /// Whether no key is active now. Scans as [`len`](Self::len) does.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Visits every key that is active now. Scans the whole table, a shard at a time, and holds the
+    /// keys of that shard up meanwhile: `each` must not call this limiter.
+    ///
+    /// ```
+    /// use tollgate::{ExactKeyedLimiter, Rate};
+    ///
+    /// let limiter = ExactKeyedLimiter::new(Rate::per_hour(5), 1_000);
+    /// limiter.check_n("busy", 5);
+    /// limiter.check_n("looked at", 0);
+    /// let mut active = Vec::new();
+    /// limiter.for_each_active(|seen| active.push(seen.key.clone()));
+    /// assert_eq!(active, ["busy"]);
+    /// ```
+    pub fn for_each_active(&self, mut each: impl FnMut(ActiveExactKey<'_, K>)) {
+        self.tables
+            .for_each(self.clock.now(), |key, idle_after, blocked| {
+                each(ActiveExactKey {
+                    key,
+                    idle_after,
+                    blocked,
+                });
+            });
+    }
+
+    /// How many active keys are sure of a slot.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// What was counted so far. Keys never move, so `moved` and `stashed` stay 0.
+    pub fn stats(&self) -> KeyedStats {
+        let (allowed, denied) = self.counters.sums();
+        let (work, overflowed) = self.tables.work();
+        KeyedStats {
+            allowed,
+            denied,
+            overflowed,
+            evicted: work.evicted,
+            expired: work.expired,
+            slots: work.slots,
+            ..KeyedStats::default()
+        }
+    }
+
+    fn unless_full(&self, done: bool) -> Result<(), NoSlot> {
+        if done {
+            Ok(())
+        } else {
+            Err(NoSlot::new(self.capacity))
+        }
+    }
+}
