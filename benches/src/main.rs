@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 mod alloc;
 mod handmade;
+mod keyed;
 mod limiter;
 mod machine;
 mod peers;
@@ -23,9 +24,16 @@ use report::Report;
 type Group = (&'static str, fn(&mut Report));
 
 /// Every group, in the order in which they run.
-const GROUPS: [Group; 2] = [("limiter", limiter::run), ("waiting", waiting::run)];
+const GROUPS: [Group; 3] = [
+    ("limiter", limiter::run),
+    ("waiting", waiting::run),
+    ("keyed", keyed::run),
+];
 
 fn main() -> ExitCode {
+    if let Some(code) = keyed::child(std::env::args().skip(1)) {
+        return code;
+    }
     let chosen = match parse(std::env::args().skip(1)) {
         Ok(chosen) => chosen,
         Err(message) => {
@@ -106,7 +114,7 @@ mod tests {
         check(&["waiting"], Ok((Some("waiting"), false)));
         check(
             &["redis"],
-            Err("unknown group \"redis\"; the groups are limiter, waiting"),
+            Err("unknown group \"redis\"; the groups are limiter, waiting, keyed"),
         );
         check(
             &["limiter", "waiting"],

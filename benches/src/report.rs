@@ -66,6 +66,11 @@ impl Report {
         self.lines.push(line);
     }
 
+    /// The lines so far, for whoever passes them on.
+    pub(crate) fn into_lines(self) -> Vec<Line> {
+        self.lines
+    }
+
     /// Prints the table, or says what kept the lines from being printed.
     pub(crate) fn finish(self) -> io::Result<()> {
         if let Some(error) = self.failed {

@@ -64,6 +64,21 @@ pub(crate) fn switches() -> u64 {
         .sum()
 }
 
+/// How long the calling thread was ready to run but had no core so far. Without Linux's `/proc` it
+/// is always zero.
+pub(crate) fn waited_for_core() -> Duration {
+    let stat = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanos = stat.split_whitespace().nth(1).map(str::parse);
+    Duration::from_nanos(nanos.and_then(Result::ok).unwrap_or(0))
+}
+
+/// Bytes of this process that are in memory now, in pages of 4 KiB.
+pub(crate) fn resident_bytes() -> u64 {
+    let sizes = fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = sizes.split_whitespace().nth(1).map(str::parse::<u64>);
+    pages.and_then(Result::ok).unwrap_or(0) * 4096
+}
+
 /// Processor time of all threads that live now. A thread that ended takes its time with it.
 pub(crate) fn cpu_time() -> Duration {
     let Ok(tasks) = fs::read_dir("/proc/self/task") else {

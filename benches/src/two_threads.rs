@@ -89,10 +89,15 @@ impl Crew {
 
     /// Both threads on one limiter, for this many calls each.
     pub(crate) fn share_fixed(&self, calls: u64, gate: Arc<dyn Gate>) -> Together<'_> {
+        self.both_fixed(calls, Arc::new(move |_, calls| gate.hammer(calls)))
+    }
+
+    /// As [`both`](Self::both), for this many calls each.
+    pub(crate) fn both_fixed(&self, calls: u64, work: Work) -> Together<'_> {
         Together {
             crew: self,
             threads: 2,
-            work: Arc::new(move |_, calls| gate.hammer(calls)),
+            work,
             calls,
         }
     }

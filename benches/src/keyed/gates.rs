@@ -1,0 +1,178 @@
+//! Limits by key behind one method: ours and governor's, asked with names of sixteen bytes.
+
+use std::hint::black_box;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use governor::Quota;
+use governor::clock::DefaultClock;
+use governor::state::keyed::DashMapStateStore;
+use tollgate::{KeyedLimiter, Rate};
+
+use super::keys::{Buffer, Keys, name};
+use crate::peers::Padded;
+use crate::runner::{Measure, OneThread, Sample};
+use crate::two_threads::Work;
+
+/// Anything that lets a request of a key pass or not.
+pub(crate) trait KeyedGate: Send + Sync + 'static {
+    #[expect(clippy::ptr_arg, reason = "governor looks keys up by `&String`")]
+    fn allow(&self, key: &String) -> bool;
+}
+
+/// One token a period for each key.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) struct KeyedLoad {
+    period: Duration,
+    burst: u32,
+}
+
+impl KeyedLoad {
+    /// A key stays active for a minute after its last request, and a million are not too many.
+    pub(crate) const ADMIT: Self = Self {
+        period: Duration::from_secs(60),
+        burst: 1_000_000,
+    };
+    /// The second request of a key is denied, for as long as a benchmark takes.
+    pub(crate) const DENY: Self = Self {
+        period: Duration::from_secs(3600),
+        burst: 1,
+    };
+
+    fn quota(self) -> Quota {
+        let burst = NonZeroU32::new(self.burst).expect("a burst of at least 1");
+        Quota::with_period(self.period)
+            .expect("an interval of at least 1 ns")
+            .allow_burst(burst)
+    }
+}
+
+pub(crate) fn ours(load: KeyedLoad, keys: u64) -> KeyedLimiter {
+    let rate = Rate::new(1, load.period).burst(u64::from(load.burst));
+    KeyedLimiter::new(rate, usize::try_from(keys).expect("keys fit into memory"))
+}
+
+impl KeyedGate for KeyedLimiter {
+    #[inline(always)]
+    fn allow(&self, key: &String) -> bool {
+        Self::allow(self, key.as_str())
+    }
+}
+
+/// Ours without its counters: what they cost is the difference.
+pub(crate) struct Uncounted(pub(crate) KeyedLimiter);
+
+impl KeyedGate for Uncounted {
+    #[inline(always)]
+    fn allow(&self, key: &String) -> bool {
+        self.0.allow_uncounted(key.as_str())
+    }
+}
+
+type Store<S> = DashMapStateStore<String, S>;
+/// governor by key, with whatever hasher.
+pub(crate) type KeyedGovernor<S> = governor::RateLimiter<String, Store<S>, DefaultClock>;
+
+pub(crate) fn governor(load: KeyedLoad) -> KeyedGovernor<std::hash::RandomState> {
+    governor::RateLimiter::keyed(load.quota())
+}
+
+pub(crate) fn governor_ahash(load: KeyedLoad) -> KeyedGovernor<ahash::RandomState> {
+    governor::RateLimiter::dashmap_with_hasher(load.quota(), ahash::RandomState::new())
+}
+
+impl<S: std::hash::BuildHasher + Clone + Send + Sync + 'static> KeyedGate for KeyedGovernor<S> {
+    #[inline(always)]
+    fn allow(&self, key: &String) -> bool {
+        self.check_key(key).is_ok()
+    }
+}
+
+/// Asks for keys one by one, from a step on; how many passed.
+#[inline(always)]
+pub(crate) fn hammer(
+    gate: &impl KeyedGate,
+    keys: &Keys,
+    buffer: &mut Buffer,
+    steps: std::ops::Range<u64>,
+) -> u64 {
+    let mut passed = 0;
+    for step in steps {
+        let key = buffer.set(keys.at(step));
+        passed += u64::from(black_box(black_box(gate).allow(key)));
+    }
+    passed
+}
+
+/// Asks once for each key, so that all are there.
+pub(crate) fn filled<G: KeyedGate>(gate: G, keys: u64) -> Arc<G> {
+    let mut buffer = Buffer::new();
+    for index in 0..keys {
+        assert!(gate.allow(buffer.set(&name(index))), "a new key passes");
+    }
+    Arc::new(gate)
+}
+
+/// Calls in one measurement: a fraction of a millisecond for ours. A multiple of [`BATCH`].
+pub(crate) const CALLS: u64 = 4096;
+/// Measurements that don't count before each that does.
+const WARM_UP: usize = 4;
+
+/// Whoever ran before left its own tables in the caches, page tables above all; this measures
+/// what a limiter costs once it is at it.
+pub(crate) struct Warm<M>(pub(crate) M);
+
+impl<M: Measure> Measure for Warm<M> {
+    fn sample(&mut self) -> Sample {
+        for _ in 0..WARM_UP {
+            self.0.sample();
+        }
+        self.0.sample()
+    }
+}
+
+/// A loop on this thread, in which every request has to pass, or none.
+pub(crate) fn alone<'a>(gate: Arc<impl KeyedGate>, keys: &'a Keys, pass: bool) -> OneThread<'a> {
+    let (mut buffer, mut step) = (Buffer::new(), 0);
+    OneThread::fixed(CALLS, move |calls| {
+        let passed = hammer(gate.as_ref(), keys, &mut buffer, step..step + calls);
+        step += calls;
+        assert_eq!(passed, if pass { calls } else { 0 });
+    })
+}
+
+/// The same on two threads, each on a way of its own through the keys.
+pub(crate) fn work(gate: Arc<impl KeyedGate>, keys: Arc<Keys>) -> Work {
+    let steps: [Padded<AtomicU64>; 2] = [0, 1 << 19].map(|step| Padded(AtomicU64::new(step)));
+    Arc::new(move |thread, calls| {
+        let step = steps[thread].0.load(Ordering::Relaxed);
+        steps[thread].0.store(step + calls, Ordering::Relaxed);
+        hammer(gate.as_ref(), &keys, &mut Buffer::new(), step..step + calls)
+    })
+}
+
+/// How many requests come at once.
+const BATCH: usize = 16;
+
+/// A loop over ours that asks for sixteen keys at a time.
+pub(crate) fn batches(gate: Arc<KeyedLimiter>, keys: &Keys) -> OneThread<'_> {
+    let mut buffers = [(); BATCH].map(|()| Buffer::new());
+    let mut decisions = Vec::new();
+    let mut step = 0;
+    OneThread::fixed(CALLS, move |calls| {
+        let (mut passed, end) = (0, step + calls);
+        while step < end {
+            for (buffer, step) in buffers.iter_mut().zip(step..) {
+                buffer.set(keys.at(step));
+            }
+            let requests = buffers.each_ref().map(|buffer| (buffer.as_str(), 1));
+            black_box(&gate).check_many(&requests, &mut decisions);
+            let allowed = black_box(&decisions).iter().filter(|it| it.is_allowed());
+            passed += allowed.count();
+            step += BATCH as u64;
+        }
+        assert_eq!(passed as u64, calls);
+    })
+}

@@ -1,0 +1,67 @@
+//! Ten million new keys, one after the other: what they cost in memory, and the slowest of them.
+
+use serde::{Deserialize, Serialize};
+
+use super::gates::{self, KeyedGate, KeyedLoad};
+use super::keys::{Buffer, name};
+use crate::runner::as_f64;
+use crate::timing;
+
+const KEYS: u64 = 10_000_000;
+/// Memory is looked at after each of these.
+const STEP: u64 = 1_000_000;
+/// Inserts between two looks at the time that the thread waited for a core.
+const CHUNK: u64 = 2_000;
+
+/// What ten million keys cost.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Growth {
+    /// Bytes a key with all of them in.
+    pub(crate) bytes: f64,
+    /// The most bytes a key at any million on the way.
+    pub(crate) most_bytes: f64,
+    /// The slowest insert in microseconds, without the time that its thread had no core.
+    pub(crate) slowest: f64,
+}
+
+/// Runs one participant; to be alone in its process, because memory that another one gave back
+/// would be used again.
+pub(crate) fn run(who: &str) -> Option<Growth> {
+    let load = KeyedLoad::DENY;
+    Some(match who {
+        "ours" => grow(|| gates::ours(load, KEYS)),
+        "governor" => grow(|| gates::governor(load)),
+        "governor-ahash" => grow(|| gates::governor_ahash(load)),
+        _ => return None,
+    })
+}
+
+fn grow<G: KeyedGate>(gate: impl FnOnce() -> G) -> Growth {
+    let clock = quanta::Clock::new();
+    let mut buffer = Buffer::new();
+    let before = timing::resident_bytes();
+    let gate = gate();
+    let mut growth = Growth::default();
+    for first in (0..KEYS).step_by(usize::try_from(CHUNK).unwrap_or(1)) {
+        let waited = timing::waited_for_core();
+        let mut slowest = 0;
+        for index in first..first + CHUNK {
+            let key = buffer.set(&name(index));
+            let start = clock.raw();
+            assert!(gate.allow(key), "a new key passes");
+            slowest = slowest.max(clock.delta_as_nanos(start, clock.raw()));
+        }
+        // All waits of the chunk may have been in its slowest insert, so this is what that took at
+        // least. Time that a hypervisor took away can't be seen, and stays in.
+        let waited = timing::waited_for_core().saturating_sub(waited);
+        let slowest = as_f64(slowest) - waited.as_secs_f64() * 1e9;
+        growth.slowest = growth.slowest.max(slowest / 1e3);
+        let keys = first + CHUNK;
+        if keys.is_multiple_of(STEP) {
+            let grown = timing::resident_bytes().saturating_sub(before);
+            growth.bytes = as_f64(grown) / as_f64(keys);
+            growth.most_bytes = growth.most_bytes.max(growth.bytes);
+        }
+    }
+    growth
+}
