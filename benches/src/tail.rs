@@ -10,8 +10,8 @@ use crate::timing;
 /// Calls in a round: 51 rounds give 510,000 of each, and a round takes less than a millisecond.
 const CALLS: usize = 10_000;
 
-const PERCENTILES: [(&str, f64); 3] =
-    [("tail-p50", 0.5), ("tail-p99", 0.99), ("tail-p99.9", 0.999)];
+/// The unit of each line names its percentile.
+const PERCENTILES: [(&str, f64); 3] = [("ns-p50", 0.5), ("ns-p99", 0.99), ("ns-p99.9", 0.999)];
 
 /// Adds a line for each percentile. Both sides include one read of the counter, which is what it
 /// takes to time a call.
@@ -38,14 +38,14 @@ pub(crate) fn run(report: &mut Report) {
         disturbed += usize::from(switched);
         rounds.push(PERCENTILES.map(|(_, share)| (at(&our_times, share), at(&their_times, share))));
     }
-    for (index, (case, _)) in PERCENTILES.into_iter().enumerate() {
+    for (index, (unit, _)) in PERCENTILES.into_iter().enumerate() {
         let column = |pick: fn((f64, f64)) -> f64| {
             median(rounds.iter().map(|round| pick(round[index])).collect())
         };
         let ours = column(|(ours, _)| ours);
         let theirs = column(|(_, theirs)| theirs);
         let ratio = column(|(ours, theirs)| ours / theirs);
-        let mut line = Line::new(case, "governor", (ours, theirs, "ns"), ratio);
+        let mut line = Line::new("tail", "governor", (ours, theirs, unit), ratio);
         line.disturbed = disturbed;
         report.add(line);
     }

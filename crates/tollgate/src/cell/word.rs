@@ -107,11 +107,13 @@ impl Word {
 
     #[inline]
     pub(crate) fn check(&self, now: Timestamp, cost: u64) -> Decision {
-        let early = self.early(now);
+        if now < self.anchor {
+            return self.check_early(now, cost);
+        }
         let now = self.since_anchor(now);
         match self.attempt(now, cost, 0) {
-            Some(tried) => self.report(tried, now, early),
-            None => self.check_after_loss(now, cost, early),
+            Some(tried) => self.report(tried, now),
+            None => self.check_after_loss(now, cost),
         }
     }
 
@@ -125,8 +127,27 @@ impl Word {
 
     #[cold]
     #[inline(never)]
-    fn check_after_loss(&self, now: Timestamp, cost: u64, early: u64) -> Decision {
-        self.report(self.take(now, cost, 0), now, early)
+    fn check_after_loss(&self, now: Timestamp, cost: u64) -> Decision {
+        self.report(self.take(now, cost, 0), now)
+    }
+
+    /// A clock that stepped back behind the limiter's making is judged as of then.
+    #[cold]
+    #[inline(never)]
+    fn check_early(&self, now: Timestamp, cost: u64) -> Decision {
+        self.told_early(self.check(self.anchor, cost), now)
+    }
+
+    /// A decision as of the anchor, for somebody who asked before it.
+    fn told_early(&self, mut decision: Decision, now: Timestamp) -> Decision {
+        let early = self.anchor - now;
+        if decision.outcome == Outcome::Denied {
+            decision.retry_after += early;
+        }
+        if !decision.reset_after.is_zero() {
+            decision.reset_after += early;
+        }
+        decision
     }
 
     pub(crate) fn reserve(
@@ -139,11 +160,8 @@ impl Word {
         let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
         let tried = self.take(local, cost, patience);
         if tried.outcome != Outcome::Allowed {
-            return Err(Unbooked::Refused(self.report(
-                tried,
-                local,
-                self.early(now),
-            )));
+            let decision = self.report(tried, local);
+            return Err(Unbooked::Refused(self.told_early(decision, now)));
         }
         let View { pace, tat } = tried.view;
         // A time before the anchor was judged as the anchor.
@@ -241,7 +259,7 @@ impl Word {
             view,
             wait: 0,
         };
-        self.report(tried, now, 0)
+        self.report(tried, now)
     }
 
     /// A time as the word counts it: from 1 ns at the anchor, so that there is always a TAT
@@ -370,15 +388,8 @@ impl Word {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long before the anchor a time lies: a clock that stepped back behind the limiter's making.
     #[inline]
-    fn early(&self, now: Timestamp) -> u64 {
-        self.anchor.nanos_since(now)
-    }
-
-    /// The decision as of `now`, which was `early` before it could be judged.
-    #[inline]
-    fn report(&self, tried: Tried, now: Timestamp, early: u64) -> Decision {
+    fn report(&self, tried: Tried, now: Timestamp) -> Decision {
         let limit = self.burst.load(Ordering::Relaxed);
         let View { pace, tat } = tried.view;
         if pace.interval == 0 {
@@ -387,15 +398,12 @@ impl Word {
         }
         let retry_after = match tried.outcome {
             Outcome::Allowed => Duration::ZERO,
-            Outcome::Denied => duration(Pace::wait_nanos(tried.wait).saturating_add(early)),
+            Outcome::Denied => duration(Pace::wait_nanos(tried.wait)),
             Outcome::Never => Duration::MAX,
         };
         // As far as the TAT lies ahead, it takes to be idle.
         let ahead = tat.to_word().saturating_sub(word_of(now));
-        let reset_after = match Pace::wait_nanos(ahead) {
-            0 => Duration::ZERO,
-            nanos => duration(nanos.saturating_add(early)),
-        };
+        let reset_after = duration(Pace::wait_nanos(ahead));
         let remaining = pace.remaining(tat, now);
         Decision::new(tried.outcome, limit, remaining, retry_after, reset_after)
     }
