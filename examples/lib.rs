@@ -4,5 +4,6 @@
 //! * `pace_a_client`: wait politely for a slot, with a deadline.
 //! * `reserve_then_decide`: look at the delay first, then wait or cancel.
 //! * `change_it_live`: another rate, another burst, and the emergency switch.
+//! * `limit_each_user`: a limit for each key, tiers, a block, and a flood of new keys.
 //! * `one_hot_limit`: stripes and a cached clock for one limit that all threads hit.
 //! * `test_with_a_manual_clock`: how to test code that is rate limited, without sleeping.

@@ -1,0 +1,51 @@
+//! A limit for each user: tiers given with the call, a block, and a flood that changes nothing.
+
+use std::error::Error;
+use std::time::Duration;
+
+use tollgate::clock::Manual;
+use tollgate::core::{Algorithm, Gcra};
+use tollgate::{KeyedLimiter, Rate};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let limiter = KeyedLimiter::builder(Rate::per_second(2), 10_000)
+        .clock(Manual::new())
+        .build()?;
+    let served = |user: &str| (0..10).filter(|_| limiter.allow(user)).count();
+    println!(
+        "ada gets {} of 10, bob gets {} of 10",
+        served("ada"),
+        served("bob")
+    );
+
+    // A tier is compiled once; which one applies may be any function of the key.
+    let enterprise = Gcra::new(Rate::per_second(1_000))?;
+    let decision = limiter.key_at_rate("acme", &enterprise).check_n(500);
+    println!(
+        "acme: allowed {}, {} left",
+        decision.is_allowed(),
+        decision.remaining
+    );
+
+    limiter.block_for("mallory", Duration::from_secs(3_600))?;
+    println!(
+        "mallory retries after {:?}",
+        limiter.check("mallory").retry_after
+    );
+
+    // A hundred thousand made-up keys: memory stays as it is, and nobody gets free by them.
+    let flood = (0..100_000)
+        .filter(|made_up| limiter.allow(made_up))
+        .count();
+    println!(
+        "of the flood {flood} passed; ada {}, mallory {}",
+        served("ada"),
+        served("mallory")
+    );
+    println!(
+        "at most {} KiB, {:?}",
+        limiter.memory_bound() / 1024,
+        limiter.stats()
+    );
+    Ok(())
+}
