@@ -232,3 +232,22 @@ fn a_locked_bucket_restores_what_is_cancelled() {
         assert_eq!(limiter.peek_at(NOW).remaining, 1);
     });
 }
+
+#[test]
+fn a_handle_on_the_cached_time_always_finds_somebody_who_keeps_it() {
+    check(|| {
+        let upkeep = Arc::new(tollgate::models::Upkeep::new());
+        assert!(upkeep.enter());
+        upkeep.leave();
+        // The thread ends for want of handles while a new one comes.
+        let ending = {
+            let upkeep = Arc::clone(&upkeep);
+            thread::spawn(move || !upkeep.is_needed() && !upkeep.retire())
+        };
+        let started = upkeep.enter();
+        let ended = ending.join().unwrap();
+        // Exactly one keeps it: the old thread if it did not end, or the one that was started.
+        assert!(upkeep.is_running());
+        assert_eq!(ended, started);
+    });
+}

@@ -3,7 +3,7 @@
 //! | clock | cost of a read | choose it |
 //! |---|---|---|
 //! | [`Monotonic`] | about 10 ns (TSC), 25–40 ns (std) | by default |
-//! | [`Cached`] | about 1 ns | when 1 ms of staleness is fine |
+//! | `Cached` | about 1 ns | when 1 ms of staleness is fine |
 //! | [`Manual`] | about 1 ns | in tests |
 //! | `Tokio` (feature `tokio`) | as std | when `tokio::time::pause` drives the test |
 
@@ -11,16 +11,20 @@ use std::sync::Arc;
 
 use tollgate_core::Timestamp;
 
+#[cfg(not(any(loom, shuttle)))]
 mod cached;
-#[cfg(unix)]
+#[cfg(all(unix, not(any(loom, shuttle))))]
 mod fork;
 mod manual;
 mod monotonic;
 #[cfg(feature = "tokio")]
 mod tokio;
+#[cfg(not(shuttle))]
+pub(crate) mod upkeep;
 
 #[cfg(feature = "tokio")]
 pub use self::tokio::Tokio;
+#[cfg(not(any(loom, shuttle)))]
 pub use cached::Cached;
 pub use manual::Manual;
 pub use monotonic::Monotonic;

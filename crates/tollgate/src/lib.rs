@@ -63,3 +63,10 @@ pub use refused::Refused;
 pub use reservation::Reservation;
 pub use tollgate_core as core;
 pub use tollgate_core::{Align, Decision, LimitError, Outcome, Rate, RateParseError, Timestamp};
+
+/// What only models of the crate's own protocols see.
+#[cfg(loom)]
+#[doc(hidden)]
+pub mod models {
+    pub use crate::clock::upkeep::Upkeep;
+}

@@ -1,11 +1,12 @@
 //! A clock that a background thread keeps: a read is one load, at most about 1 ms stale.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use tollgate_core::Timestamp;
 
+use super::upkeep::Upkeep;
 use super::{Clock, Monotonic};
 use crate::sync::Padded;
 
@@ -16,8 +17,7 @@ const PERIOD: Duration = Duration::from_millis(1);
 static TIME: Padded<AtomicU64> = Padded(AtomicU64::new(0));
 /// The longest time between two writes, which bounds how stale a read was.
 static LONGEST_GAP: AtomicU64 = AtomicU64::new(0);
-static HANDLES: AtomicUsize = AtomicUsize::new(0);
-static RUNNING: AtomicBool = AtomicBool::new(false);
+static UPKEEP: Upkeep = Upkeep::new();
 
 /// Time as of the last millisecond: a read costs one load instead of a counter read.
 ///
@@ -42,13 +42,14 @@ pub struct Cached {
 impl Cached {
     /// A handle on the process's cached time; starts the upkeep thread if there is none.
     pub fn new() -> Self {
-        HANDLES.fetch_add(1, Ordering::SeqCst);
         #[cfg(unix)]
         super::fork::on_child(forget_thread);
         let clock = Self {
             real: Monotonic::new(),
         };
-        start_upkeep();
+        if UPKEEP.enter() {
+            start_upkeep();
+        }
         clock
     }
 
@@ -60,7 +61,9 @@ impl Cached {
     /// The slow path: no upkeep thread in this process, so read the real clock and start one.
     #[cold]
     fn without_upkeep(&self) -> Timestamp {
-        start_upkeep();
+        if UPKEEP.claim() {
+            start_upkeep();
+        }
         self.real.now()
     }
 }
@@ -79,7 +82,7 @@ impl Clone for Cached {
 
 impl Drop for Cached {
     fn drop(&mut self) {
-        HANDLES.fetch_sub(1, Ordering::SeqCst);
+        UPKEEP.leave();
     }
 }
 
@@ -94,37 +97,23 @@ impl Clock for Cached {
     }
 }
 
-/// Starts the thread unless one runs. Takes no lock: a lock held at a fork stays held in the child.
+/// Starts the thread that the caller has claimed to be. Takes no lock: a lock held at a fork stays
+/// held in the child.
 fn start_upkeep() {
-    if !claim_upkeep() {
-        return;
-    }
     let spawned = thread::Builder::new()
         .name("tollgate-clock".into())
         .spawn(|| upkeep(Monotonic::new()));
     if spawned.is_err() {
         // No thread to be had: reads stay on the real clock, and the next one tries again.
-        RUNNING.store(false, Ordering::Release);
+        UPKEEP.stopped();
     }
-}
-
-/// Becomes the one who keeps the time, unless somebody does.
-///
-/// A new handle counts itself and then looks for a running thread; a thread that ends stops running
-/// and then looks for handles. Both are sequentially consistent, so one of them sees the other. Even
-/// if neither did, nothing would freeze: with no thread the time is 0, and the next read of any
-/// handle comes here again.
-fn claim_upkeep() -> bool {
-    RUNNING
-        .compare_exchange(false, true, Ordering::SeqCst, Ordering::SeqCst)
-        .is_ok()
 }
 
 fn upkeep(real: Monotonic) {
     loop {
         let mut last = real.now();
         TIME.0.store(last.as_nanos().max(1), Ordering::Release);
-        while HANDLES.load(Ordering::Acquire) > 0 {
+        while UPKEEP.is_needed() {
             thread::park_timeout(PERIOD);
             let now = real.now();
             TIME.0.store(now.as_nanos().max(1), Ordering::Release);
@@ -133,9 +122,7 @@ fn upkeep(real: Monotonic) {
             last = now;
         }
         TIME.0.store(0, Ordering::Release);
-        RUNNING.store(false, Ordering::SeqCst);
-        // A handle made since then saw a running thread and started none.
-        if HANDLES.load(Ordering::SeqCst) == 0 || !claim_upkeep() {
+        if !UPKEEP.retire() {
             return;
         }
     }
@@ -145,5 +132,5 @@ fn upkeep(real: Monotonic) {
 #[cfg(unix)]
 extern "C" fn forget_thread() {
     TIME.0.store(0, Ordering::Release);
-    RUNNING.store(false, Ordering::Release);
+    UPKEEP.stopped();
 }
