@@ -16,6 +16,15 @@ fn limiter(rate: Rate) -> Shared {
     Arc::new(Limiter::with_clock(rate, Manual::starting_at(NOW)))
 }
 
+/// A striped limit whose leases are an eighth of its burst.
+fn one_stripe(burst: u64) -> Shared {
+    let limiter = Limiter::builder(Rate::per_second(10_000_000).burst(burst))
+        .stripes(1)
+        .clock(Manual::starting_at(NOW))
+        .build();
+    Arc::new(limiter.unwrap())
+}
+
 fn passes(limiter: &Limiter<Manual>, cost: u64) -> u64 {
     cost * u64::from(limiter.check_at(NOW, cost).is_allowed())
 }
@@ -148,12 +157,7 @@ fn a_check_never_sees_half_a_change() {
 #[test]
 fn threads_on_one_stripe_stay_within_the_burst() {
     check(|| {
-        let limiter = Limiter::builder(Rate::per_second(10_000_000).burst(16))
-            .stripes(1)
-            .clock(Manual::starting_at(NOW))
-            .build()
-            .unwrap();
-        let limiter = Arc::new(limiter);
+        let limiter = one_stripe(16);
         assert_eq!(passes(&limiter, 13), 13);
         let total = admitted(
             &limiter,
@@ -169,12 +173,7 @@ fn threads_on_one_stripe_stay_within_the_burst() {
 #[test]
 fn what_is_left_of_a_lease_is_spent_here_or_there_but_not_twice() {
     check(|| {
-        let limiter = Limiter::builder(Rate::per_second(10_000_000).burst(32))
-            .stripes(1)
-            .clock(Manual::starting_at(NOW))
-            .build()
-            .unwrap();
-        let limiter = Arc::new(limiter);
+        let limiter = one_stripe(32);
         assert_eq!(passes(&limiter, 27), 27);
         // Takes a lease of 4 and leaves 3 of it in the stripe; 1 more is in the shared word.
         assert_eq!(passes(&limiter, 1), 1);
@@ -186,12 +185,7 @@ fn what_is_left_of_a_lease_is_spent_here_or_there_but_not_twice() {
 #[test]
 fn stripes_hold_nothing_over_a_live_change() {
     check(|| {
-        let limiter = Limiter::builder(Rate::per_second(10_000_000).burst(16))
-            .stripes(1)
-            .clock(Manual::starting_at(NOW))
-            .build()
-            .unwrap();
-        let limiter = Arc::new(limiter);
+        let limiter = one_stripe(16);
         assert_eq!(passes(&limiter, 14), 14);
         let total = admitted(
             &limiter,

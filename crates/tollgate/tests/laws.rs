@@ -7,12 +7,16 @@ use std::mem::ManuallyDrop;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use proptest::test_runner::{FileFailurePersistence, TestCaseError};
 use tollgate::clock::Manual;
-use tollgate::{Algorithm, Align, Builder, Decision, Limiter, Rate, Reservation, Timestamp};
-use tollgate_testkit::laws::{self, Adjustable, Broken, Lender, Subject};
+use tollgate::{Algorithm, Builder, Decision, Limiter, Rate, Reservation, Timestamp};
+use tollgate_testkit::laws::{self, Adjustable, Lender, Subject};
 use tollgate_testkit::oracle::Kind;
 use tollgate_testkit::traffic::Order;
+
+#[macro_use]
+mod common;
+
+use common::{broken, config};
 
 /// A limiter that lives for ever, so that its reservations can be kept.
 struct Shared(&'static Limiter<Manual>);
@@ -58,118 +62,7 @@ impl Adjustable for Shared {
     }
 }
 
-const REGRESSIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/proptest-regressions/laws.txt");
-
-fn config() -> ProptestConfig {
-    ProptestConfig {
-        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(REGRESSIONS))),
-        ..ProptestConfig::default()
-    }
-}
-
-fn broken(broken: Broken) -> TestCaseError {
-    TestCaseError::fail(broken.to_string())
-}
-
-fn window_rates() -> impl Strategy<Value = Rate> {
-    let periods = prop_oneof![
-        (10u64..2_000).prop_map(Duration::from_nanos),
-        (1u64..100_000).prop_map(Duration::from_micros),
-        (1u64..5_000).prop_map(Duration::from_secs),
-    ];
-    prop_oneof![
-        20 => (1u64..200, periods).prop_map(|(count, period)| Rate::new(count, period)),
-        1 => Just(Rate::zero()),
-        1 => Just(Rate::unlimited()),
-    ]
-}
-
-fn bucket_rates() -> impl Strategy<Value = Rate> {
-    (window_rates(), 0u64..50).prop_map(|(rate, burst)| {
-        if rate.is_unlimited() {
-            rate
-        } else {
-            rate.burst(burst)
-        }
-    })
-}
-
-/// One module a place, one test for laws 1 to 8, one for law 9, one for live changes.
-macro_rules! every_law {
-    ($name:ident, $kind:expr, $algorithm:expr, $rates:expr) => {
-        mod $name {
-            use super::*;
-
-            const KIND: Kind = $kind;
-
-            fn make(rate: Rate) -> Shared {
-                Shared::new($algorithm, rate)
-            }
-
-            proptest! {
-                #![proptest_config(config())]
-
-                #[test]
-                fn laws_1_to_8(rate in $rates, seed: u64) {
-                    laws::all(KIND, rate, make, seed).map_err(broken)?;
-                }
-
-                #[test]
-                fn law_9(rate in $rates, seed: u64) {
-                    laws::all_of_lending(KIND, rate, make, seed).map_err(broken)?;
-                }
-
-                #[test]
-                fn law_2_at_a_live_change(
-                    old in $rates, new in $rates, seed: u64, length in 2usize..80,
-                ) {
-                    let asks = laws::requests(KIND, old, Order::Forward, seed, length);
-                    laws::law_2_live_change(KIND, [old, new], make, &asks).map_err(broken)?;
-                }
-            }
-        }
-    };
-}
-
-const ALIGNED: Align = Align::Boundary(Timestamp::ZERO);
-
-every_law!(word, Kind::Gcra, Algorithm::Gcra, bucket_rates());
-every_law!(
-    token_bucket,
-    Kind::TokenBucket,
-    Algorithm::TokenBucket,
-    bucket_rates()
-);
-every_law!(
-    leaky_bucket,
-    Kind::LeakyBucket,
-    Algorithm::LeakyBucket,
-    bucket_rates()
-);
-every_law!(
-    fixed_window,
-    Kind::FixedWindow(ALIGNED),
-    Algorithm::FixedWindow(ALIGNED),
-    window_rates()
-);
-every_law!(
-    fixed_window_from_first_hit,
-    Kind::FixedWindow(Align::FirstHit),
-    Algorithm::FixedWindow(Align::FirstHit),
-    window_rates()
-);
-every_law!(
-    sliding_log,
-    Kind::SlidingLog,
-    Algorithm::SlidingLog,
-    window_rates()
-);
-every_law!(
-    sliding_counter,
-    Kind::SlidingCounter,
-    Algorithm::SlidingCounter,
-    window_rates()
-);
+every_law!(crate::Shared::new);
 
 mod striped {
     use super::*;

@@ -5,7 +5,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use tollgate::clock::{Cached, Manual};
-use tollgate::{Algorithm, Align, Clock, Limiter, Rate};
+use tollgate::{Algorithm, Align, Clock, KeyedLimiter, Limiter, Rate};
 
 struct Counting;
 
@@ -87,5 +87,28 @@ fn a_full_log_allocates_nothing_more() {
     run(500);
     let before = CALLS.get();
     run(500);
+    assert_eq!(CALLS.get(), before);
+}
+
+#[test]
+fn no_check_of_a_key_allocates() {
+    let limiter = KeyedLimiter::builder(Rate::per_hour(10), 100)
+        .clock(Manual::new())
+        .build()
+        .unwrap();
+    let mut decisions = Vec::with_capacity(4);
+    let before = CALLS.get();
+    // New keys, known ones, more than there are slots for, and what operators do.
+    for number in 0..1_000u64 {
+        limiter.allow(&("user", number));
+        limiter.check(&number);
+        limiter.check("the same");
+        limiter.check_many(&[(number, 1), (number + 1, 2)], &mut decisions);
+        limiter.refund(&number, 1);
+        let _ = limiter.block_for(&number, std::time::Duration::from_secs(1));
+        if let Ok(slot) = limiter.reserve(&number, 1) {
+            slot.cancel();
+        }
+    }
     assert_eq!(CALLS.get(), before);
 }

@@ -29,8 +29,10 @@ impl History {
         self.hits.last().map_or(Timestamp::ZERO, |hit| hit.at)
     }
 
+    /// Adds a hit, no earlier than the latest.
     fn push(&mut self, at: Timestamp, cost: u64) {
         if !self.unlimited {
+            let at = at.max(self.latest());
             self.hits.push(Hit { at, cost });
         }
     }
@@ -123,8 +125,7 @@ impl Oracle for FixedOracle {
     }
 
     fn record(&mut self, now: Timestamp, cost: u64) {
-        let at = now.max(self.history.latest());
-        self.history.push(at, cost);
+        self.history.push(now, cost);
     }
 }
 
@@ -170,8 +171,7 @@ impl Oracle for LogOracle {
     }
 
     fn record(&mut self, now: Timestamp, cost: u64) {
-        let at = now.max(self.history.latest());
-        self.history.push(at, cost);
+        self.history.push(now, cost);
     }
 }
 
@@ -270,9 +270,7 @@ impl Oracle for CounterOracle {
     }
 
     fn record(&mut self, now: Timestamp, cost: u64) {
-        let at = self.effective(now);
         // The list stays in the order of time; within a window that changes no sum.
-        let at = at.max(self.history.latest());
-        self.history.push(at, cost);
+        self.history.push(self.effective(now), cost);
     }
 }

@@ -1,4 +1,4 @@
-//! The one `unsafe` call of this crate: hearing of a `fork`, so that a cached clock can't freeze.
+//! Hearing of a `fork`, so that a cached clock can't freeze: one `unsafe` call.
 #![expect(unsafe_code, reason = "pthread_atfork has no safe wrapper")]
 
 use std::sync::Once;
