@@ -111,38 +111,39 @@ fn two_new_keys_after_one_idle_slot_get_one_each() {
 #[test]
 fn a_key_that_is_charged_while_growth_moves_it_gets_no_more_than_its_burst() {
     check(3, || {
-        // The third key splits the only line, and the first key moves to the new one.
-        let table = table(3, AtCap::DenyNew, 2);
+        // The third key splits the only line, and key 3 moves to the new one.
+        let table = table(3, AtCap::DenyNew, 0);
+        assert_eq!([3, 1].map(|key| passes(&table, key)), [1, 1]);
         let passed = both(
             &table,
             [
-                |table| passes(table, 0) + passes(table, 0),
+                |table| passes(table, 3) + passes(table, 3),
                 |table| passes(table, 2),
             ],
         );
         assert_eq!(table.stats().moved, 1);
         // A charge that the move overtakes may be made twice, which is the safe side.
         assert!(passed[0] <= 1 && passed[1] == 1, "{passed:?}");
-        assert_eq!([0, 1, 2].map(|key| left(&table, key)), [0, 1, 1]);
+        assert_eq!([3, 1, 2].map(|key| left(&table, key)), [0, 1, 1]);
     });
 }
 
 #[test]
 fn a_key_that_is_charged_while_it_is_displaced_gets_no_more_than_its_burst() {
     check(2, || {
-        // Both lines of the tenth key are full; the fourth makes room.
+        // Both lines of the tenth key are full; the sixth makes room.
         let table = table(7, AtCap::DenyNew, 9);
         let moved = table.stats().moved;
         let passed = both(
             &table,
             [
-                |table| passes(table, 3) + passes(table, 3),
+                |table| passes(table, 5) + passes(table, 5),
                 |table| passes(table, 9),
             ],
         );
         assert_eq!(table.stats().moved, moved + 1);
         assert!(passed[0] <= 1 && passed[1] == 1, "{passed:?}");
-        assert_eq!(left(&table, 3), 0);
+        assert_eq!(left(&table, 5), 0);
         // The new key stands where the old one stood, with the same word. A charge of the old key
         // that lands there is made again at the right place, and stays: the safe side.
         assert!(left(&table, 9) <= 1);
@@ -152,20 +153,21 @@ fn a_key_that_is_charged_while_it_is_displaced_gets_no_more_than_its_burst() {
 #[test]
 fn a_gift_never_reaches_the_key_that_got_the_slot() {
     check(3, || {
-        // The third key moves the first, and the fifth gets its slot, with the same word.
-        let table = table(3, AtCap::DenyNew, 2);
+        // The third key moves key 3, and the fourth gets its slot, with the same word.
+        let table = table(3, AtCap::DenyNew, 0);
+        assert_eq!([3, 1].map(|key| passes(&table, key)), [1, 1]);
         both(
             &table,
             [
                 |table| {
-                    table.refund(&0, 1);
+                    table.refund(&3, 1);
                     0
                 },
                 |table| passes(table, 2) + passes(table, 4),
             ],
         );
         assert_eq!(table.stats().moved, 1);
-        assert_eq!([0, 1, 2, 4].map(|key| left(&table, key)), [2, 1, 1, 1]);
+        assert_eq!([3, 1, 2, 4].map(|key| left(&table, key)), [2, 1, 1, 1]);
     });
 }
 

@@ -5,6 +5,7 @@
 #![cfg(shuttle)]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
@@ -55,6 +56,8 @@ fn sums(passed: &[Vec<u64>]) -> Vec<u64> {
 
 #[test]
 fn a_table_that_grows_under_its_threads_limits_every_key() {
+    // Whether a split moves a key depends on who comes first, so over all runs.
+    static MOVED: AtomicU64 = AtomicU64::new(0);
     check(|| {
         let table = table(12, AtCap::DenyNew);
         let passed = together(&table, |table, number| {
@@ -71,10 +74,12 @@ fn a_table_that_grows_under_its_threads_limits_every_key() {
             assert!(passed + left <= BURST, "{key}: {passed} and {left} left");
         }
         let stats = table.stats();
-        assert!(stats.moved > 0 && stats.slots > 12, "{stats:?}");
+        MOVED.fetch_add(stats.moved, Ordering::Relaxed);
+        assert!(stats.slots > 12, "{stats:?}");
         assert_eq!(stats.overflowed, 0, "{stats:?}");
         assert_eq!(table.len(), 12);
     });
+    assert!(MOVED.load(Ordering::Relaxed) > 1_000);
 }
 
 #[test]

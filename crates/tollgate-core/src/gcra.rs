@@ -127,6 +127,24 @@ impl Pace {
         Some((Tat(after), wait))
     }
 
+    /// The TAT after a request that passes at `now`, if it does: [`plan`](Self::plan) without a wait.
+    ///
+    /// ```
+    /// use tollgate_core::{Gcra, Rate, Tat, Timestamp};
+    ///
+    /// let pace = Gcra::new(Rate::per_second(10).burst(2))?.pace();
+    /// let after = pace.pass(Tat::default(), Timestamp::ZERO, 2).expect("a full bucket");
+    /// assert_eq!(pace.pass(after, Timestamp::ZERO, 1), None);
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    #[inline(always)]
+    pub fn pass(&self, tat: Tat, now: Timestamp, cost: u64) -> Option<Tat> {
+        match self.plan(tat, now, cost)? {
+            (after, 0) => Some(after),
+            _ => None,
+        }
+    }
+
     /// The whole nanoseconds that a wait in word units takes.
     #[inline]
     pub const fn wait_nanos(wait: u64) -> u64 {

@@ -104,9 +104,10 @@ impl KeyedLimiter {
 
 impl<C: Clock> KeyedLimiter<C> {
     /// Whether one request of this key passes now; it is charged if so.
-    #[inline]
+    // Always inlined: a call and the registers it saves are a tenth of the whole.
+    #[inline(always)]
     pub fn allow<K: Hash + ?Sized>(&self, key: &K) -> bool {
-        let allowed = self.admit(self.hasher.fingerprint(key), self.pace.read().pace, 1);
+        let allowed = self.admit(self.hasher.fingerprint(key), || self.pace.read_pace(), 1);
         self.counters.count(allowed);
         allowed
     }
@@ -115,7 +116,7 @@ impl<C: Clock> KeyedLimiter<C> {
     #[doc(hidden)]
     #[inline]
     pub fn allow_uncounted<K: Hash + ?Sized>(&self, key: &K) -> bool {
-        self.admit(self.hasher.fingerprint(key), self.pace.read().pace, 1)
+        self.admit(self.hasher.fingerprint(key), || self.pace.read_pace(), 1)
     }
 
     /// Decides one request of this key.
@@ -174,22 +175,26 @@ impl<C: Clock> KeyedLimiter<C> {
     /// ```
     pub fn check_many<K: Hash>(&self, requests: &[(K, u64)], decisions: &mut Vec<Decision>) {
         decisions.clear();
-        let now = self.clock.now();
+        decisions.reserve(requests.len());
+        let now = self.table.since_anchor(self.clock.now());
         let in_force = self.pace.read();
         for batch in requests.chunks(BATCH) {
-            let mut fingerprints = [0; BATCH];
-            for (fingerprint, (key, _)) in fingerprints.iter_mut().zip(batch) {
-                *fingerprint = self.hasher.fingerprint(key);
-                self.table.shard(*fingerprint).prefetch(*fingerprint);
+            let mut found = [(0, self.table.place(0)); BATCH];
+            for (found, (key, _)) in found.iter_mut().zip(batch) {
+                let fingerprint = self.hasher.fingerprint(key);
+                let place = self.table.place(fingerprint);
+                place.prefetch();
+                *found = (fingerprint, place);
             }
-            for (fingerprint, (_, cost)) in fingerprints.into_iter().zip(batch) {
+            let found = found.iter().zip(batch);
+            decisions.extend(found.map(|(&(fingerprint, place), &(_, cost))| {
                 let key = Key {
                     limiter: self,
                     fingerprint,
                     in_force,
                 };
-                decisions.push(key.check_at(now, *cost));
-            }
+                key.check_in(place, now, cost)
+            }));
         }
     }
 
@@ -248,11 +253,12 @@ impl<C: Clock> KeyedLimiter<C> {
     /// Whether a request passes now. Few instructions matter here, and that what is known stays in
     /// registers: then the processor gets to the next key's lines while it waits for this one's.
     #[inline(always)]
-    fn admit(&self, fingerprint: u64, pace: Pace, cost: u64) -> bool {
-        // The clock is read while the lines are on their way.
-        let shard = self.table.shard(fingerprint);
-        let slot = shard.guess(fingerprint);
+    fn admit(&self, fingerprint: u64, pace: impl FnOnce() -> Pace, cost: u64) -> bool {
+        // Clock and rate are read while the lines are on their way.
+        let place = self.table.place(fingerprint);
+        let slot = place.guess(fingerprint);
         let now = self.table.since_anchor(self.clock.now());
+        let pace = pace();
         let ask = Ask {
             fingerprint,
             pace,
@@ -261,8 +267,8 @@ impl<C: Clock> KeyedLimiter<C> {
             patience: 0,
             longest_wait: self.longest_wait,
         };
-        match shard.try_charge(slot, &ask) {
-            Some(judged) => judged.outcome == Outcome::Allowed,
+        match place.shard.try_pass(slot, &ask) {
+            Some((allowed, _)) => allowed,
             None => self.admit_slowly(fingerprint, pace.interval, pace.capacity, now, cost),
         }
     }

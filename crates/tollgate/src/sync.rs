@@ -56,18 +56,25 @@ impl Backoff {
     }
 }
 
+thread_local! {
+    static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
 /// A small number for the calling thread, handed out in order of first use.
 #[inline]
 pub(crate) fn thread_number() -> usize {
     // Not loom's: the number of a thread is no part of any model.
     static NEXT: PlainAtomicUsize = PlainAtomicUsize::new(0);
-    thread_local! {
-        static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) };
-    }
     NUMBER.with(|number| {
         if number.get() == usize::MAX {
             number.set(NEXT.fetch_add(1, Ordering::Relaxed));
         }
         number.get()
     })
+}
+
+/// The calling thread's number if it has one, or else the largest there is.
+#[inline(always)]
+pub(crate) fn known_thread_number() -> usize {
+    NUMBER.with(Cell::get)
 }

@@ -30,10 +30,7 @@ pub struct Monotonic {
 #[derive(Debug)]
 enum Source {
     #[cfg(feature = "tsc")]
-    Counter {
-        clock: quanta::Clock,
-        anchor: u64,
-    },
+    Counter(Counter),
     Std {
         anchor: Instant,
     },
@@ -54,7 +51,7 @@ impl Monotonic {
     pub fn source_name(&self) -> &'static str {
         match self.source {
             #[cfg(feature = "tsc")]
-            Source::Counter { .. } => "tsc",
+            Source::Counter(_) => "tsc",
             Source::Std { .. } => "std",
         }
     }
@@ -71,10 +68,7 @@ impl Clock for Monotonic {
     fn now(&self) -> Timestamp {
         match self.source {
             #[cfg(feature = "tsc")]
-            Source::Counter { clock, anchor } => {
-                // An end before the start counts as no time at all, so a step back can't wrap.
-                Timestamp::from_nanos(clock.delta_as_nanos(*anchor, clock.raw()))
-            }
+            Source::Counter(counter) => counter.now(),
             Source::Std { anchor } => since(*anchor),
         }
     }
@@ -89,14 +83,80 @@ fn since(anchor: Instant) -> Timestamp {
 impl Source {
     fn best() -> Self {
         #[cfg(feature = "tsc")]
-        if kernel_trusts_the_counter() {
-            let clock = quanta::Clock::new();
-            let anchor = clock.raw();
-            return Self::Counter { clock, anchor };
+        if let Some(counter) = kernel_trusts_the_counter().then(Counter::new).flatten() {
+            return Self::Counter(counter);
         }
         #[expect(clippy::disallowed_methods, reason = "this is the clock")]
         let anchor = Instant::now();
         Self::Std { anchor }
+    }
+}
+
+#[cfg(feature = "tsc")]
+use counter::Counter;
+
+/// The counter itself, read in a few instructions once `quanta` has found out how fast it runs.
+#[cfg(feature = "tsc")]
+mod counter {
+    #![expect(unsafe_code, reason = "reading the counter is an intrinsic")]
+
+    use tollgate_core::Timestamp;
+
+    #[derive(Debug)]
+    pub(super) struct Counter {
+        anchor: u64,
+        /// Nanoseconds in 2⁴⁰ ticks.
+        scale: u64,
+        #[cfg(not(target_arch = "x86_64"))]
+        clock: quanta::Clock,
+    }
+
+    const SHIFT: u32 = 40;
+
+    impl Counter {
+        /// Nothing if `quanta` reads something else than the processor's counter.
+        #[cfg(target_arch = "x86_64")]
+        pub(super) fn new() -> Option<Self> {
+            let clock = quanta::Clock::new();
+            let (before, anchor, after) = (clock.raw(), ticks(), clock.raw());
+            let scale = clock.delta_as_nanos(0, 1 << SHIFT);
+            (before <= anchor && anchor <= after).then_some(Self { anchor, scale })
+        }
+
+        #[cfg(not(target_arch = "x86_64"))]
+        pub(super) fn new() -> Option<Self> {
+            let clock = quanta::Clock::new();
+            let (anchor, scale) = (clock.raw(), clock.delta_as_nanos(0, 1 << SHIFT));
+            Some(Self {
+                anchor,
+                scale,
+                clock,
+            })
+        }
+
+        #[inline(always)]
+        pub(super) fn now(&self) -> Timestamp {
+            #[cfg(target_arch = "x86_64")]
+            let ticks = ticks();
+            #[cfg(not(target_arch = "x86_64"))]
+            let ticks = self.clock.raw();
+            // A counter that is behind its anchor counts as no time at all.
+            let ticks = ticks.saturating_sub(self.anchor);
+            let nanos = (u128::from(ticks) * u128::from(self.scale)) >> SHIFT;
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "a counter of 64 bits at a GHz or more lasts 585 years"
+            )]
+            Timestamp::from_nanos(nanos as u64)
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn ticks() -> u64 {
+        // SAFETY: every x86-64 has the instruction, and Linux, which keeps its own time by the
+        // counter, lets programs read it.
+        unsafe { core::arch::x86_64::_rdtsc() }
     }
 }
 

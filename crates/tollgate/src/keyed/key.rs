@@ -6,8 +6,9 @@ use std::time::Duration;
 use tollgate_core::{Decision, Outcome, Pace, Tat, Timestamp};
 
 use super::pace::InForce;
-use super::shard::{Answer, Need, Shard};
+use super::shard::{Answer, Need};
 use super::slot::Ask;
+use super::table::Place;
 use super::word::{Judged, KeyWord, units};
 use super::{AtCap, KeyedLimiter};
 use crate::acquire::{Acquire, Waiting};
@@ -53,7 +54,7 @@ impl<'a, C: Clock> Key<'a, C> {
     pub fn allow_n(&self, cost: u64) -> bool {
         let allowed = self
             .limiter
-            .admit(self.fingerprint, self.in_force.pace, cost);
+            .admit(self.fingerprint, || self.in_force.pace, cost);
         if cost > 0 {
             self.limiter.counters.count(allowed);
         }
@@ -69,13 +70,27 @@ impl<'a, C: Clock> Key<'a, C> {
     /// Decides a request at a time on the limiter's clock.
     #[inline]
     pub fn check_at(&self, now: Timestamp, cost: u64) -> Decision {
+        let place = self.limiter.table.place(self.fingerprint);
         let now = self.limiter.table.since_anchor(now);
-        let shard = self.shard();
-        let slot = shard.guess(self.fingerprint);
-        let Some(judged) = shard.try_charge(slot, &self.ask(now, cost, 0)) else {
-            return self.check_slowly(now, cost);
-        };
-        self.decided(&judged, now, cost)
+        self.check_in(place, now, cost)
+    }
+
+    /// Decides a request of a key that may be here.
+    #[inline(always)]
+    pub(super) fn check_in(&self, place: Place<'_>, now: Timestamp, cost: u64) -> Decision {
+        let slot = place.guess(self.fingerprint);
+        let ask = self.ask(now, cost, 0);
+        match place.shard.try_pass(slot, &ask) {
+            Some((true, word)) => {
+                self.limiter.counters.count(true);
+                self.left(Outcome::Allowed, Duration::ZERO, word, now)
+            }
+            Some((false, word)) => {
+                let judged = word.judge(ask.pace, now, cost, ask.longest_wait);
+                self.decided(&judged, now, cost)
+            }
+            None => self.check_slowly(now, cost),
+        }
     }
 
     #[cold]
@@ -117,11 +132,6 @@ impl<'a, C: Clock> Key<'a, C> {
     }
 
     #[inline(always)]
-    fn shard(&self) -> &'a Shard {
-        self.limiter.table.shard(self.fingerprint)
-    }
-
-    #[inline(always)]
     fn ask(&self, now: Timestamp, cost: u64, patience: u64) -> Ask {
         Ask {
             fingerprint: self.fingerprint,
@@ -159,19 +169,32 @@ impl<'a, C: Clock> Key<'a, C> {
         } else {
             word
         };
-        let tat = word.tat(pace, units(now), self.limiter.longest_wait);
         let retry_after = match judged.outcome {
             Outcome::Allowed => Duration::ZERO,
             Outcome::Denied => wait,
             Outcome::Never => Duration::MAX,
         };
+        self.left(judged.outcome, retry_after, word, now)
+    }
+
+    /// What a key with this word, which isn't blocked, has left.
+    #[inline(always)]
+    fn left(
+        &self,
+        outcome: Outcome,
+        retry_after: Duration,
+        word: KeyWord,
+        now: Timestamp,
+    ) -> Decision {
+        let InForce { pace, burst } = self.in_force;
+        let tat = word.tat(pace, units(now), self.limiter.longest_wait);
         let reset_after = if pace.interval == 0 {
             Duration::ZERO
         } else {
             tat.time() - now
         };
         let remaining = pace.remaining(tat, now);
-        Decision::new(judged.outcome, burst, remaining, retry_after, reset_after)
+        Decision::new(outcome, burst, remaining, retry_after, reset_after)
     }
 }
 

@@ -19,18 +19,21 @@ pub(crate) const SLOTS: usize = 4;
 #[repr(C, align(64))]
 pub(crate) struct Line(pub(crate) [Slot; SLOTS]);
 
-impl Line {
-    /// The slot of this key if it is here, or else `other`. Where a key is can't be predicted, so
-    /// nothing branches on it, and the caller's next steps don't wait for a wrong guess.
-    #[inline(always)]
-    pub(crate) fn select<'a>(&'a self, fingerprint: u64, other: &'a Slot) -> &'a Slot {
-        self.0.iter().fold(other, |found, slot| {
-            // Acquire: whoever sees a key here also sees that its slot was busy before.
-            let here = slot.fingerprint.load(Ordering::Acquire) == fingerprint;
-            select_unpredictable(here, slot, found)
-        })
-    }
+/// The slot of this key if it is in one of two lines, or else another. Where a key is can't be
+/// predicted, so nothing branches on it, and the caller's next steps don't wait for a wrong guess.
+#[inline(always)]
+pub(crate) fn select([first, second]: [&Line; 2], fingerprint: u64) -> &Slot {
+    let slots = first.0.iter().chain(&second.0).enumerate();
+    let place = slots.skip(1).fold(0, |found, (place, slot)| {
+        // Acquire: whoever sees a key here also sees that its slot was busy before.
+        let here = slot.fingerprint.load(Ordering::Acquire) == fingerprint;
+        select_unpredictable(here, place, found)
+    });
+    let line = select_unpredictable(place < SLOTS, first, second);
+    &line.0[place % SLOTS]
+}
 
+impl Line {
     /// The slot of this key, if it is here.
     #[inline]
     pub(crate) fn find(&self, fingerprint: u64) -> Option<&Slot> {
@@ -44,8 +47,7 @@ pub(crate) use reserved::{Lines, prefetch};
 #[cfg(any(loom, shuttle))]
 pub(crate) use touched::{Lines, prefetch};
 
-/// Memory straight from the allocator, zeroed by whoever gives it out: for a large reservation that
-/// is the operating system, page by page, as pages are touched.
+/// Memory that is zeroed page by page, by the operating system, as it is touched.
 #[cfg(not(any(loom, shuttle)))]
 mod reserved {
     #![expect(
@@ -54,7 +56,7 @@ mod reserved {
                   function prefetches"
     )]
 
-    use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+    use std::alloc::{Layout, handle_alloc_error};
     use std::ops::Deref;
     use std::ptr::NonNull;
     use std::slice;
@@ -75,19 +77,11 @@ mod reserved {
         std::hint::black_box(line.0[0].word.load(std::sync::atomic::Ordering::Relaxed));
     }
 
-    /// Below this a reservation is left to the allocator.
-    const SMALL: usize = 16 << 10;
-    /// From here on glibc's allocator maps fresh pages, unless the program has freed larger ones
-    /// before, and doesn't write the zeros itself.
-    const SURELY_MAPPED: usize = 256 << 10;
-
     /// A fixed number of lines, all empty at first.
     #[derive(Debug)]
     pub(crate) struct Lines {
         first: NonNull<Line>,
         count: usize,
-        memory: NonNull<u8>,
-        layout: Layout,
     }
 
     // SAFETY: `Lines` owns its memory, as a `Box<[Line]>` would, and `Line` is made of atomics,
@@ -98,33 +92,18 @@ mod reserved {
 
     impl Lines {
         pub(crate) fn new(count: usize) -> Self {
-            let line = size_of::<Line>();
-            // Asking for the alignment of a line would make std's allocator write the zeros itself
-            // and touch every page; one line more leaves room to align by hand.
-            let bytes = count
-                .checked_add(1)
-                .and_then(|lines| lines.checked_mul(line))
-                .map(|bytes| match bytes {
-                    SMALL..SURELY_MAPPED => SURELY_MAPPED,
-                    bytes => bytes,
-                });
-            let layout = bytes
-                .and_then(|bytes| Layout::from_size_align(bytes, align_of::<u64>()).ok())
-                .expect("a table smaller than the address space");
-            // SAFETY: the layout is not of zero size: it holds at least one line.
-            let memory = unsafe { alloc_zeroed(layout) };
-            let Some(memory) = NonNull::new(memory) else {
+            let layout =
+                Layout::array::<Line>(count).expect("a table smaller than the address space");
+            if layout.size() == 0 {
+                let first = NonNull::dangling();
+                return Self { first, count };
+            }
+            let Some(first) = memory::zeroed(layout) else {
                 handle_alloc_error(layout);
             };
-            let skip = memory.as_ptr().align_offset(line);
-            // SAFETY: `skip` is less than a line, and the allocation is one line longer than
-            // `count` lines, so `count` whole lines follow within it.
-            let first = unsafe { memory.add(skip) }.cast();
             Self {
-                first,
+                first: first.cast(),
                 count,
-                memory,
-                layout,
             }
         }
     }
@@ -133,7 +112,7 @@ mod reserved {
         type Target = [Line];
 
         fn deref(&self) -> &[Line] {
-            // SAFETY: `first` is aligned to a line and starts `count` lines of one allocation that
+            // SAFETY: `first` is aligned to a line and starts `count` lines of one reservation that
             // lives as long as `self`. Zero bytes are a valid `Line`: atomics of zero. Only shared
             // references are ever made, and `Line` changes through its atomics alone.
             unsafe { slice::from_raw_parts(self.first.as_ptr(), self.count) }
@@ -142,9 +121,66 @@ mod reserved {
 
     impl Drop for Lines {
         fn drop(&mut self) {
-            // SAFETY: `memory` came from `alloc_zeroed` with this layout and is freed once. Lines
-            // need no destructor: they are plain atomics.
-            unsafe { dealloc(self.memory.as_ptr(), self.layout) };
+            let layout = Layout::for_value::<[Line]>(self);
+            if layout.size() > 0 {
+                // SAFETY: the memory came from `zeroed` with this layout, the one of `count` lines,
+                // and is given back once. Lines need no destructor: they are plain atomics.
+                unsafe { memory::give_back(self.first.cast(), layout) };
+            }
+        }
+    }
+
+    /// Pages straight from the system: an allocator might write the zeros itself, and so touch all
+    /// of a table that is to be used bit by bit.
+    #[cfg(all(unix, not(miri)))]
+    mod memory {
+        use std::alloc::Layout;
+        use std::ptr::{self, NonNull};
+
+        /// Zeroed memory of this layout, which fits into a page's alignment and is not empty.
+        pub(super) fn zeroed(layout: Layout) -> Option<NonNull<u8>> {
+            // SAFETY: a new private mapping of nothing but zeros, wherever the system likes: it
+            // touches no memory that is in use.
+            let pages = unsafe {
+                libc::mmap(
+                    ptr::null_mut(),
+                    layout.size(),
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                    -1,
+                    0,
+                )
+            };
+            if pages == libc::MAP_FAILED {
+                return None;
+            }
+            NonNull::new(pages.cast())
+        }
+
+        /// # Safety
+        /// The memory came from [`zeroed`] with this layout, and nobody uses it any more.
+        pub(super) unsafe fn give_back(memory: NonNull<u8>, layout: Layout) {
+            // SAFETY: the caller promises that this is one whole mapping, and no longer in use.
+            unsafe { libc::munmap(memory.as_ptr().cast(), layout.size()) };
+        }
+    }
+
+    #[cfg(not(all(unix, not(miri))))]
+    mod memory {
+        use std::alloc::{Layout, alloc_zeroed, dealloc};
+        use std::ptr::NonNull;
+
+        /// Zeroed memory of this layout, which is not empty.
+        pub(super) fn zeroed(layout: Layout) -> Option<NonNull<u8>> {
+            // SAFETY: the caller promises a layout that is not of zero size.
+            NonNull::new(unsafe { alloc_zeroed(layout) })
+        }
+
+        /// # Safety
+        /// The memory came from [`zeroed`] with this layout, and nobody uses it any more.
+        pub(super) unsafe fn give_back(memory: NonNull<u8>, layout: Layout) {
+            // SAFETY: as the caller promises.
+            unsafe { dealloc(memory.as_ptr(), layout) };
         }
     }
 }

@@ -46,29 +46,40 @@ impl PaceCell {
 
     #[inline(always)]
     pub(crate) fn read(&self) -> InForce {
+        self.read_by(|cell| InForce {
+            pace: cell.pace_now(),
+            burst: cell.burst.load(Ordering::Relaxed),
+        })
+    }
+
+    /// What decides, without what only a report needs.
+    #[inline(always)]
+    pub(crate) fn read_pace(&self) -> Pace {
+        self.read_by(Self::pace_now)
+    }
+
+    #[inline(always)]
+    fn pace_now(&self) -> Pace {
+        Pace {
+            interval: self.interval.load(Ordering::Relaxed),
+            capacity: self.capacity.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Reads until nothing changed meanwhile.
+    #[inline(always)]
+    fn read_by<T>(&self, read: impl Fn(&Self) -> T) -> T {
         let mut losses = 0;
         loop {
-            if let Some(in_force) = self.try_read() {
+            let before = self.sequence.load(Ordering::Acquire);
+            let in_force = read(self);
+            fence(Ordering::Acquire);
+            let after = self.sequence.load(Ordering::Relaxed);
+            if before == after && before & 1 == 0 {
                 return in_force;
             }
             losses = Self::wait(losses);
         }
-    }
-
-    /// What is in force, unless it is being changed.
-    #[inline(always)]
-    fn try_read(&self) -> Option<InForce> {
-        let before = self.sequence.load(Ordering::Acquire);
-        let in_force = InForce {
-            pace: Pace {
-                interval: self.interval.load(Ordering::Relaxed),
-                capacity: self.capacity.load(Ordering::Relaxed),
-            },
-            burst: self.burst.load(Ordering::Relaxed),
-        };
-        fence(Ordering::Acquire);
-        let after = self.sequence.load(Ordering::Relaxed);
-        (before == after && before & 1 == 0).then_some(in_force)
     }
 
     /// Waits for a change to end, longer each time. By number, so that a check that doesn't wait

@@ -1,80 +1,117 @@
 //! Linear hashing: how many lines are in use, and which of them a key may be in.
 
-/// How many lines a table uses: `base` of them at the start of a round, and of those the first
-/// `split` have been split in two.
+/// How many lines a shard uses: `base` of the table's lines are open to it at the start of a round,
+/// and of those the ones below `split` have been split in two.
 ///
 /// Lines grow one by one, never all at once: a key's line number is its hash modulo `base`, or
-/// modulo twice that if its line was split in this round.
+/// modulo twice that if its line was split in this round. Shards take turns line by line, so a
+/// line's number modulo the number of shards is its shard's, and `base` and `split` go by as many
+/// at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     base: u64,
     split: u64,
 }
 
-impl Shape {
-    /// A table of one line.
-    pub(crate) const SMALLEST: Self = Self { base: 1, split: 0 };
+/// How many shards take turns: a power of two, kept as the mask of what does not tell a key's shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Turns(u64);
 
-    /// Most lines: 256 GiB of them.
+impl Turns {
+    pub(crate) fn new(shards: usize) -> Self {
+        Self(!(shards.next_power_of_two() as u64 - 1))
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "made from a `usize`")]
+    pub(crate) const fn count(self) -> usize {
+        (!self.0 + 1) as usize
+    }
+
+    /// Which shard a key belongs to.
+    #[inline(always)]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a shard's number is below the number of shards, which are in memory"
+    )]
+    pub(crate) const fn shard_of(self, fingerprint: u64) -> usize {
+        (fingerprint & !self.0) as usize
+    }
+}
+
+impl Shape {
+    /// A shard of one line.
+    pub(crate) const fn smallest(turns: Turns) -> Self {
+        Self {
+            base: !turns.0 + 1,
+            split: 0,
+        }
+    }
+
+    /// Most lines of all shards: 256 GiB of them.
     pub(crate) const MOST_LINES: usize = u32::MAX as usize;
 
-    /// As one word: the split in the low half, and in the high half the mask that a check needs.
+    /// As one word: how many lines there are in the low half, and in the high half the mask of a
+    /// line's number.
     pub(crate) const fn to_word(self) -> u64 {
-        (self.base - 1) << 32 | self.split
+        (self.base - 1) << 32 | self.lines()
     }
 
     #[inline(always)]
     pub(crate) const fn from_word(word: u64) -> Self {
+        let base = (word >> 32) + 1;
         Self {
-            base: (word >> 32) + 1,
-            split: word & 0xFFFF_FFFF,
+            base,
+            split: (word & 0xFFFF_FFFF) - base,
         }
     }
 
+    /// How many lines of all shards there are if all have this shape.
     pub(crate) const fn lines(self) -> u64 {
         self.base + self.split
     }
 
-    /// The shape after one more line, the number of the line that is split for it, and its own.
+    /// The shape after one more line, the number of the line that is split for it, and its own,
+    /// both of the first shard.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "a line number is below the number of lines, which are in memory"
     )]
-    pub(crate) const fn grown(self) -> (Self, usize, usize) {
-        let next = if self.split + 1 == self.base {
+    pub(crate) const fn grown(self, turns: Turns) -> (Self, usize, usize) {
+        let split = self.split + !turns.0 + 1;
+        let next = if split == self.base {
             Self {
                 base: self.base * 2,
                 split: 0,
             }
         } else {
-            Self {
-                split: self.split + 1,
-                ..self
-            }
+            Self { split, ..self }
         };
         (next, self.split as usize, self.lines() as usize)
     }
 
-    /// The two lines that a key may be in, both computed from the fingerprint alone.
-    #[inline]
-    pub(crate) fn lines_of(self, fingerprint: u64) -> [usize; 2] {
-        let second = fingerprint
+    /// The two lines that a key may be in, both computed from the fingerprint alone and both of its
+    /// own shard.
+    #[inline(always)]
+    pub(crate) const fn lines_of(self, fingerprint: u64, turns: Turns) -> [usize; 2] {
+        let mixed = fingerprint
             .wrapping_mul(0x9E37_79B9_7F4A_7C15)
             .rotate_left(32);
+        let second = fingerprint ^ (mixed & turns.0);
         [self.line_of(fingerprint), self.line_of(second)]
     }
 
-    #[inline]
+    #[inline(always)]
     #[expect(
         clippy::cast_possible_truncation,
         reason = "a line number is below the number of lines, which are in memory"
     )]
-    fn line_of(self, hash: u64) -> usize {
-        let short = hash & (self.base - 1);
-        let line = if short < self.split {
-            hash & (2 * self.base - 1)
+    const fn line_of(self, hash: u64) -> usize {
+        let long = hash & (2 * self.base - 1);
+        // A line above the last was not split off yet: its keys are still where they were.
+        let line = if long < self.lines() {
+            long
         } else {
-            short
+            long - self.base
         };
         line as usize
     }
@@ -86,21 +123,28 @@ mod tests {
 
     #[test]
     fn a_split_moves_keys_only_between_the_line_and_its_new_half() {
-        let mut shape = Shape::SMALLEST;
-        for _ in 0..1_000 {
-            let (next, from, to) = shape.grown();
-            assert_eq!(to as u64, shape.lines());
-            assert_eq!(next.lines(), shape.lines() + 1);
-            assert_eq!(Shape::from_word(next.to_word()), next);
-            for key in 0..200u64 {
-                let fingerprint = key.wrapping_mul(0x1234_5678_9ABC_DEF1);
-                let pairs = shape.lines_of(fingerprint).into_iter();
-                for (before, after) in pairs.zip(next.lines_of(fingerprint)) {
-                    assert!(after == before || (before == from && after == to));
-                    assert!((after as u64) < next.lines());
+        for shards in [1, 2, 64] {
+            let turns = Turns::new(shards);
+            let mut shape = Shape::smallest(turns);
+            for _ in 0..1_000 {
+                let (next, from, to) = shape.grown(turns);
+                assert_eq!(to as u64, shape.lines());
+                assert_eq!(next.lines(), shape.lines() + shards as u64);
+                assert_eq!(Shape::from_word(next.to_word()), next);
+                for key in 0..200u64 {
+                    let fingerprint = key.wrapping_mul(0x1234_5678_9ABC_DEF1);
+                    let shard = turns.shard_of(fingerprint);
+                    let before = shape.lines_of(fingerprint, turns);
+                    let after = next.lines_of(fingerprint, turns);
+                    for (before, after) in before.into_iter().zip(after) {
+                        let split = before == from + shard && after == to + shard;
+                        assert!(after == before || split);
+                        assert!((after as u64) < next.lines());
+                        assert_eq!(after % shards, shard);
+                    }
                 }
+                shape = next;
             }
-            shape = next;
         }
     }
 }

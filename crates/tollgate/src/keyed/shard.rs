@@ -24,17 +24,19 @@
 //! * The shape is stored (release) after the keys of a split line were moved; a reader with the old
 //!   shape misses those, and goes through the lock.
 
+use std::sync::Arc;
+
 use tollgate_core::Timestamp;
 
-use super::line::{Line, Lines, SLOTS, Slot, prefetch};
-use super::shape::Shape;
-use super::slot::{Ask, Lost, attempt, clear, is_free, passes, publish, reusable, swap, take};
+use super::line::{Line, Lines, SLOTS, Slot};
+use super::shape::{Shape, Turns};
+use super::slot::{
+    Ask, Lost, attempt, clear, is_free, passes, publish, reusable, swap, take, try_pass,
+};
 use super::stash::Stash;
 use super::word::{BUSY, Judged, KeyWord, units};
 use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, PoisonError};
 
-/// Lines are split so that at most this part of their slots holds keys: 69 %, 23.2 bytes a key.
-const FILL_PERCENT: usize = 69;
 /// The high-water time moves at most this often: a millisecond, in word units.
 const HIGH_WATER_STEP: u64 = 1_000_000 << 6;
 /// Charges keep the high-water time this close behind them: a second, in word units.
@@ -45,11 +47,15 @@ const SPLITS_AN_INSERT: u32 = 4;
 /// A part of a table with its own lock.
 #[derive(Debug)]
 pub(crate) struct Shard {
-    /// Reserved for the most keys; the shape says how many are in use.
-    lines: Lines,
     shape: AtomicU64,
     /// No slot whose key is active at this time is ever reused, and no key starts anew before it.
     high_water: AtomicU64,
+    /// Those of all shards; the shape says which are in use.
+    lines: Arc<Lines>,
+    number: usize,
+    turns: Turns,
+    /// Lines are split so that at most this part of their slots holds keys, in percent.
+    fill: usize,
     stash: Stash,
     structure: Mutex<Structure>,
 }
@@ -94,22 +100,24 @@ pub(crate) enum Need {
 }
 
 impl Shard {
-    /// Room for `keys` active keys.
-    pub(crate) fn new(keys: usize) -> Self {
-        let slots = keys.saturating_mul(100).div_ceil(FILL_PERCENT);
-        let lines = slots.div_ceil(SLOTS).clamp(1, Shape::MOST_LINES);
+    /// Shard `number` of those that share these lines, filled up to `fill` percent.
+    pub(crate) fn new(lines: Arc<Lines>, number: usize, turns: Turns, fill: usize) -> Self {
+        let shape = Shape::smallest(turns);
+        let own = lines.len() / usize::try_from(shape.lines()).unwrap_or(usize::MAX);
         Self {
-            lines: Lines::new(lines),
-            shape: AtomicU64::new(Shape::SMALLEST.to_word()),
+            shape: AtomicU64::new(shape.to_word()),
             high_water: AtomicU64::new(0),
-            stash: Stash::new(slots),
+            lines,
+            number,
+            turns,
+            fill,
+            stash: Stash::new(own * SLOTS),
             structure: Mutex::new(Structure::default()),
         }
     }
 
-    /// The bytes that it may come to use.
-    pub(crate) fn reserved_bytes(&self) -> usize {
-        (self.lines.len() + self.stash.lines().len()) * size_of::<Line>()
+    pub(crate) fn stash_lines(&self) -> usize {
+        self.stash.lines().len()
     }
 
     /// Charges a key, whether it is there or new.
@@ -124,39 +132,33 @@ impl Shard {
         self.charge_slowly(ask, need)
     }
 
-    /// Starts to bring the key's lines into the cache.
-    #[inline]
-    pub(crate) fn prefetch(&self, fingerprint: u64) {
-        let [first, second] = self.lines_of(fingerprint);
-        prefetch(first);
-        prefetch(second);
-    }
-
-    /// The key's slot, if it is in one of its two lines, or else another key's: charging it with
-    /// [`try_charge`](Self::try_charge) tells.
+    /// Whether a request passes now, and the key's word then, unless that takes a closer look: then
+    /// [`charge`](Self::charge) has to tell.
     #[inline(always)]
-    pub(crate) fn guess(&self, fingerprint: u64) -> &Slot {
-        // Both lines are compared before anything depends on it: the two waits for memory overlap.
-        let [first, second] = self.lines_of(fingerprint);
-        let [other, ..] = &first.0;
-        second.select(fingerprint, first.select(fingerprint, other))
-    }
-
-    /// Charges a slot once, unless that fails or the slot is not the key's; then
-    /// [`charge`](Self::charge) has to do it.
-    #[inline(always)]
-    pub(crate) fn try_charge(&self, slot: &Slot, ask: &Ask) -> Option<Judged> {
-        match self.settle(ask, attempt(slot, ask).ok()?) {
-            Answer::Judged(judged) => Some(judged),
-            Answer::Full => None,
+    pub(crate) fn try_pass(&self, slot: &Slot, ask: &Ask) -> Option<(bool, KeyWord)> {
+        let passed = try_pass(slot, ask);
+        if let Some((true, _)) = passed {
+            self.keep_time(ask.now);
         }
+        passed
     }
 
     #[inline(always)]
+    pub(crate) fn shape(&self) -> Shape {
+        Shape::from_word(self.shape.load(Ordering::Acquire))
+    }
+
+    fn lines_in_use(&self) -> usize {
+        usize::try_from(self.shape().lines()).unwrap_or(usize::MAX) / self.turns.count()
+    }
+
     fn lines_of(&self, fingerprint: u64) -> [&Line; 2] {
-        let shape = Shape::from_word(self.shape.load(Ordering::Acquire));
-        let lines: &[Line] = &self.lines;
-        shape.lines_of(fingerprint).map(|line| &lines[line])
+        self.lines_in(self.shape(), fingerprint)
+    }
+
+    fn lines_in(&self, shape: Shape, fingerprint: u64) -> [&Line; 2] {
+        let lines = shape.lines_of(fingerprint, self.turns);
+        lines.map(|line| &self.lines[line])
     }
 
     /// Changes the key's word if it is there and `change` gives one; what it was changed to.
@@ -216,14 +218,9 @@ impl Shard {
     pub(crate) fn for_each_active(&self, now: Timestamp, mut each: impl FnMut(u64, KeyWord)) {
         // Under the lock no key is on its way from one slot to another.
         let _structure = self.lock();
-        let shape = Shape::from_word(self.shape.load(Ordering::Acquire));
-        let in_use = usize::try_from(shape.lines()).unwrap_or(usize::MAX);
-        for line in self
-            .lines
-            .iter()
-            .take(in_use)
-            .chain(self.stash.lines().iter())
-        {
+        let own = self.lines.iter().skip(self.number);
+        let own = own.step_by(self.turns.count()).take(self.lines_in_use());
+        for line in own.chain(self.stash.lines().iter()) {
             for slot in &line.0 {
                 let fingerprint = slot.fingerprint.load(Ordering::Acquire);
                 let word = KeyWord(slot.word.load(Ordering::Acquire));
@@ -236,9 +233,8 @@ impl Shard {
 
     pub(crate) fn work(&self) -> Work {
         let structure = self.lock();
-        let shape = Shape::from_word(self.shape.load(Ordering::Acquire));
         Work {
-            lines: shape.lines(),
+            lines: self.lines_in_use() as u64,
             stashed: structure.stashed,
             moved: structure.moved,
             evicted: structure.evicted,
@@ -246,13 +242,12 @@ impl Shard {
     }
 
     /// The key's slot, unless it is just being moved.
-    #[inline(always)]
     fn find(&self, fingerprint: u64) -> Option<&Slot> {
-        let slot = self.guess(fingerprint);
-        if slot.fingerprint.load(Ordering::Acquire) == fingerprint {
-            return Some(slot);
-        }
-        self.stash.find(fingerprint)
+        let [first, second] = self.lines_of(fingerprint);
+        first
+            .find(fingerprint)
+            .or_else(|| second.find(fingerprint))
+            .or_else(|| self.stash.find(fingerprint))
     }
 
     /// Charges a key that other threads charge too.
@@ -313,15 +308,27 @@ impl Shard {
     #[inline(always)]
     fn settle(&self, ask: &Ask, judged: Judged) -> Answer {
         if judged.taken {
-            // Only ever grows, and being late is accounted for.
-            let high = self.high_water.load(Ordering::Relaxed);
-            if units(ask.now) > high.saturating_add(LATEST_STEP) {
-                self.high_water.fetch_max(units(ask.now), Ordering::AcqRel);
-            }
+            self.keep_time(ask.now);
         } else if judged.wait > ask.longest_wait {
             self.shorten(ask, judged.before);
         }
         Answer::Judged(judged)
+    }
+
+    /// Keeps the high-water time close behind those that charges are made at.
+    #[inline(always)]
+    fn keep_time(&self, now: Timestamp) {
+        // Only ever grows, and being late is accounted for.
+        let high = self.high_water.load(Ordering::Relaxed);
+        if units(now) > high + LATEST_STEP {
+            self.raise_to(units(now));
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn raise_to(&self, now: u64) {
+        self.high_water.fetch_max(now, Ordering::AcqRel);
     }
 
     /// Stores the TAT that a key is held to, so that the time until it passes starts to run: a key
@@ -367,8 +374,8 @@ impl Shard {
         now: u64,
         need: Need,
     ) -> Option<&Slot> {
-        let shape = Shape::from_word(self.shape.load(Ordering::Acquire));
-        let lines = shape.lines_of(fingerprint).map(|line| &self.lines[line]);
+        let shape = self.shape();
+        let lines = self.lines_in(shape, fingerprint);
         let high = self.high_water.load(Ordering::Acquire);
         if let Some(slot) = reuse(structure, lines, high) {
             return Some(slot);
@@ -399,7 +406,7 @@ impl Shard {
     ) -> Option<&'a Slot> {
         for slot in lines.iter().flat_map(|line| &line.0) {
             let fingerprint = slot.fingerprint.load(Ordering::Relaxed);
-            for other in shape.lines_of(fingerprint).map(|line| &self.lines[line]) {
+            for other in self.lines_in(shape, fingerprint) {
                 let Some(to) = other.0.iter().find(|to| take(to, high)) else {
                     continue;
                 };
@@ -417,19 +424,19 @@ impl Shard {
     /// Splits lines until their fill is as it should be, a few at a time.
     fn grow(&self, structure: &mut Structure) {
         for _ in 0..SPLITS_AN_INSERT {
-            let shape = Shape::from_word(self.shape.load(Ordering::Acquire));
-            let lines = usize::try_from(shape.lines()).unwrap_or(usize::MAX);
-            let full = lines * SLOTS * FILL_PERCENT / 100;
-            if lines >= self.lines.len() || structure.used <= full {
+            let lines = self.lines_in_use();
+            let full = lines * SLOTS * self.fill / 100;
+            if lines >= self.lines.len() / self.turns.count() || structure.used <= full {
                 return;
             }
-            self.split(structure, shape);
+            self.split(structure, self.shape());
         }
     }
 
     /// Moves the keys of one line that belong to its new half there.
     fn split(&self, structure: &mut Structure, shape: Shape) {
-        let (next, from, to) = shape.grown();
+        let (next, from, to) = shape.grown(self.turns);
+        let [from, to] = [from, to].map(|first| first + self.number);
         let high = self.high_water.load(Ordering::Acquire);
         let mut free = self.lines[to].0.iter();
         for slot in &self.lines[from].0 {
@@ -440,7 +447,7 @@ impl Shard {
             if take(slot, high) {
                 clear(slot);
                 structure.used -= 1;
-            } else if !next.lines_of(fingerprint).contains(&from)
+            } else if !next.lines_of(fingerprint, self.turns).contains(&from)
                 && let Some(place) = free.next()
             {
                 structure.moved += 1;

@@ -1,10 +1,10 @@
 //! What is done to one slot: charged by anyone, taken and given to another key under the lock. The
 //! memory ordering is argued in `shard.rs`.
 
-use tollgate_core::{Outcome, Pace, Timestamp};
+use tollgate_core::{Outcome, Pace, Tat, Timestamp};
 
 use super::line::Slot;
-use super::word::{BUSY, Judged, KeyWord};
+use super::word::{BUSY, Judged, KeyWord, units};
 use crate::sync::Ordering;
 
 /// What to charge, by whom and when: the same for every attempt.
@@ -26,6 +26,31 @@ pub(crate) enum Lost {
     Race,
     /// It is busy, or another key's.
     Slot,
+}
+
+/// Whether a request passes now, and is charged, and the word then; nothing if that takes a closer
+/// look: the slot is busy, blocked or another key's, or its TAT is one that no booking explains.
+///
+/// The same answer as [`attempt`], in the fewest steps that wait for the slot's memory: what else the
+/// processor has to hold until that comes, it can't spend on the next request.
+#[inline(always)]
+pub(crate) fn try_pass(slot: &Slot, ask: &Ask) -> Option<(bool, KeyWord)> {
+    let word = slot.word.load(Ordering::Acquire);
+    // A busy word looks blocked.
+    if KeyWord(word).is_blocked() || slot.fingerprint.load(Ordering::Acquire) != ask.fingerprint {
+        return None;
+    }
+    let Some(after) = ask.pace.pass(Tat::from_word(word), ask.now, ask.cost) else {
+        let farthest = KeyWord::farthest(ask.pace, units(ask.now), ask.longest_wait);
+        return (word <= farthest).then_some((false, KeyWord(word)));
+    };
+    let after = KeyWord(after.to_word());
+    if after.is_blocked() || is_free(ask) {
+        return None;
+    }
+    let charged =
+        swap(slot, word, after.0) && slot.fingerprint.load(Ordering::Acquire) == ask.fingerprint;
+    charged.then_some((true, after))
 }
 
 /// Charges a slot once, or decides not to.

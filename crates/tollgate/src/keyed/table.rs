@@ -1,7 +1,11 @@
 //! All shards of one limiter, and the time they count from.
 
+use std::sync::Arc;
+
 use tollgate_core::Timestamp;
 
+use super::line::{Line, Lines, SLOTS, Slot, prefetch, select};
+use super::shape::{Shape, Turns};
 use super::shard::{Answer, Need, Shard};
 use super::slot::Ask;
 use crate::sync::Padded;
@@ -10,17 +14,48 @@ use crate::sync::Padded;
 const SHARD_KEYS: usize = 16_384;
 /// Most shards: enough that threads rarely meet at one lock.
 const MOST_SHARDS: usize = 64;
+/// Lines are split so that at most this part of their slots holds keys: 69 %, 23.2 bytes a key.
+const FILL_PERCENT: usize = 69;
+/// The same for the keys of one shard: few enough that memory doesn't matter, and so few to a line
+/// that threads seldom meet at one for the sake of different keys. A model has no time for many
+/// lines.
+const SMALL_FILL_PERCENT: usize = if cfg!(any(loom, shuttle)) { 69 } else { 12 };
 /// Times are counted up to here, four and a half years, because one bit of a word is a flag.
 const LAST_NANO: u64 = (1 << 57) - 1;
 
 /// A table for a number of keys.
 #[derive(Debug)]
 pub(crate) struct Table {
+    /// The lines of all shards, which take turns: so those in use lie together, and large pages
+    /// hold no more than those.
+    lines: Arc<Lines>,
     shards: Box<[Padded<Shard>]>,
-    /// Shifts half a fingerprint so that its top bits are a shard's number.
-    shift: u32,
+    turns: Turns,
     /// Times are counted from here.
     anchor: Timestamp,
+}
+
+/// Where a key may be.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub(crate) shard: &'a Shard,
+    lines: [&'a Line; 2],
+}
+
+impl<'a> Place<'a> {
+    /// Starts to bring the lines into the cache.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self) {
+        self.lines.into_iter().for_each(prefetch);
+    }
+
+    /// The key's slot, if it is in one of the two lines, or else another key's: charging it with
+    /// [`Shard::try_pass`] tells. Both lines are compared before anything depends on it, so that
+    /// the two waits for memory overlap.
+    #[inline(always)]
+    pub(crate) fn guess(&self, fingerprint: u64) -> &'a Slot {
+        select(self.lines, fingerprint)
+    }
 }
 
 impl Table {
@@ -32,20 +67,39 @@ impl Table {
         // deviations more are as good as never.
         let share = capacity.div_ceil(count);
         let spread = if count == 1 { 0 } else { 6 * share.isqrt() };
+        let fill = if count == 1 {
+            SMALL_FILL_PERCENT
+        } else {
+            FILL_PERCENT
+        };
+        let slots = (share + spread).saturating_mul(100).div_ceil(fill);
+        let lines = slots.div_ceil(SLOTS).clamp(1, Shape::MOST_LINES / count) * count;
+        let lines = Arc::new(Lines::new(lines));
+        let turns = Turns::new(count);
+        let shard = |number| Padded(Shard::new(Arc::clone(&lines), number, turns, fill));
         Self {
-            shards: (0..count)
-                .map(|_| Padded(Shard::new(share + spread)))
-                .collect(),
-            shift: u64::BITS - 1 - count.trailing_zeros(),
+            shards: (0..count).map(shard).collect(),
+            lines,
+            turns,
             anchor,
         }
     }
 
     #[inline(always)]
     pub(crate) fn shard(&self, fingerprint: u64) -> &Shard {
-        // In two steps, because a single shard leaves no bit.
-        let number = fingerprint >> 1 >> self.shift;
-        &self.shards[usize::try_from(number).unwrap_or(0)].0
+        &self.shards[self.turns.shard_of(fingerprint)].0
+    }
+
+    /// Where a key may be: its shard, and its two lines there.
+    #[inline(always)]
+    pub(crate) fn place(&self, fingerprint: u64) -> Place<'_> {
+        let shard = self.shard(fingerprint);
+        let lines: &[Line] = &self.lines;
+        let [first, second] = shard.shape().lines_of(fingerprint, self.turns);
+        Place {
+            shard,
+            lines: [&lines[first], &lines[second]],
+        }
     }
 
     pub(crate) fn shards(&self) -> impl Iterator<Item = &Shard> {
@@ -65,6 +119,7 @@ impl Table {
 
     /// The bytes that all shards may come to use.
     pub(crate) fn reserved_bytes(&self) -> usize {
-        self.shards().map(Shard::reserved_bytes).sum()
+        let stashed: usize = self.shards().map(Shard::stash_lines).sum();
+        (self.lines.len() + stashed) * size_of::<Line>()
     }
 }

@@ -33,6 +33,7 @@ impl KeyWord {
         Self(BLOCKED | until.min(BLOCKED - 2))
     }
 
+    #[inline]
     pub(crate) fn is_blocked(self) -> bool {
         self.0 & BLOCKED != 0
     }
@@ -47,10 +48,14 @@ impl KeyWord {
     /// key that got a faster rate isn't held back by what the slower one made of its debt.
     #[inline(always)]
     pub(crate) fn tat(self, pace: Pace, now: u64, longest_wait: u64) -> Tat {
-        let farthest = now
-            .saturating_add(pace.capacity)
-            .saturating_add(longest_wait);
-        Tat::from_word(self.0.min(farthest))
+        Tat::from_word(self.0.min(Self::farthest(pace, now, longest_wait)))
+    }
+
+    /// The latest TAT that charges under this pace lead to.
+    #[inline(always)]
+    pub(crate) fn farthest(pace: Pace, now: u64, longest_wait: u64) -> u64 {
+        now.saturating_add(pace.capacity)
+            .saturating_add(longest_wait)
     }
 
     /// Decides a cost under this pace.

@@ -203,5 +203,6 @@ fn keys_that_go_idle_a_few_at_a_time_are_taken_over_unseen() {
     }
     let stats = table.stats();
     assert_eq!(stats.overflowed, 0, "{stats:?}");
-    assert!(stats.slots <= 3_000 * 100 / 69 + 4, "{stats:?}");
+    // A small table fills an eighth of its slots, for the few that are active at once.
+    assert!(stats.slots <= 3_000 * 100 / 12 + 4, "{stats:?}");
 }
