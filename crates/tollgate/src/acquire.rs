@@ -196,7 +196,7 @@ impl Waiting {
     }
 
     /// Counts somebody in, unless it is full.
-    fn enter(&self) -> bool {
+    pub(crate) fn enter(&self) -> bool {
         // The count guards no other memory, so its order with other words doesn't matter.
         let fits = self.current.fetch_add(1, Ordering::Relaxed) < self.most;
         if !fits {
@@ -210,7 +210,7 @@ impl Waiting {
         self.current.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn leave(&self) {
+    pub(crate) fn leave(&self) {
         self.current.fetch_sub(1, Ordering::Relaxed);
     }
 }

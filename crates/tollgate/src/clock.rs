@@ -11,6 +11,8 @@ use std::sync::Arc;
 
 use tollgate_core::Timestamp;
 
+use crate::sync::park_timeout;
+
 #[cfg(not(any(loom, shuttle)))]
 mod cached;
 #[cfg(all(unix, not(any(loom, shuttle))))]
@@ -66,6 +68,17 @@ pub trait Clock: Send + Sync {
             std::thread::sleep(left);
         }
     }
+
+    /// Blocks the calling thread until the clock shows `at` or [`Thread::unpark`] is called on it,
+    /// and maybe not as long: callers look again. The default parks on real time.
+    ///
+    /// [`Thread::unpark`]: std::thread::Thread::unpark
+    fn nap_until(&self, at: Timestamp) {
+        let left = at - self.now();
+        if !left.is_zero() {
+            park_timeout(left);
+        }
+    }
 }
 
 impl<C: Clock + ?Sized> Clock for &C {
@@ -76,6 +89,10 @@ impl<C: Clock + ?Sized> Clock for &C {
     fn park_until(&self, at: Timestamp) {
         (**self).park_until(at);
     }
+
+    fn nap_until(&self, at: Timestamp) {
+        (**self).nap_until(at);
+    }
 }
 
 impl<C: Clock + ?Sized> Clock for Arc<C> {
@@ -85,5 +102,9 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
 
     fn park_until(&self, at: Timestamp) {
         (**self).park_until(at);
+    }
+
+    fn nap_until(&self, at: Timestamp) {
+        (**self).nap_until(at);
     }
 }

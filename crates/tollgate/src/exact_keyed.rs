@@ -17,11 +17,11 @@ mod act;
 mod builder;
 mod entry;
 mod heap;
-mod index;
+pub(crate) mod index;
 mod key;
 mod operator;
 mod shard;
-mod slab;
+pub(crate) mod slab;
 mod table;
 mod tables;
 

@@ -26,6 +26,8 @@
 //! | to slow down until it fits | [`acquire`](Limiter::acquire) |
 //! | to know the delay first, and maybe think again | [`reserve`](Limiter::reserve) |
 //!
+//! How many at once, instead of how often, is what [`ConcurrencyLimiter`] limits.
+//!
 //! A refusal is a value: [`Decision`] or [`Refused`]. Short forms read the limiter's [`Clock`];
 //! `*_at` forms take the time. A [`Limiter`] is GCRA in one atomic word unless
 //! [`builder`](Limiter::builder) says otherwise.
@@ -39,6 +41,7 @@
 mod acquire;
 mod cell;
 pub mod clock;
+mod concurrency;
 mod exact_keyed;
 mod home;
 mod keyed;
@@ -52,6 +55,13 @@ pub use acquire::Acquire;
 #[cfg(feature = "tokio")]
 pub use acquire::Acquiring;
 pub use clock::Clock;
+#[cfg(feature = "tokio")]
+pub use concurrency::AcquiringPermit;
+pub use concurrency::{
+    AcquirePermit, ConcurrencyBuilder, ConcurrencyKey, ConcurrencyLimiter, ConcurrencyRefused,
+    ConcurrencyStats, Ended, Ending, KeySlot, KeyedConcurrency, KeyedConcurrencyBuilder,
+    KeyedPermit, Observer, Occupancy, Overflow, OwnedKeyedPermit, OwnedPermit, Permit, PermitHome,
+};
 pub use exact_keyed::{ActiveExactKey, ExactKey, ExactKeyedBuilder, ExactKeyedLimiter};
 pub use home::Home;
 pub use keyed::{

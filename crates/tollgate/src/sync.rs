@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::atomic::AtomicUsize as PlainAtomicUsize;
+use std::time::Duration;
 
 #[cfg(loom)]
 use loom::{hint::spin_loop, thread::yield_now};
@@ -26,6 +27,22 @@ pub(crate) use std::sync::{
     atomic::{AtomicBool, AtomicU64, AtomicUsize, fence},
 };
 pub(crate) use std::sync::{PoisonError, atomic::Ordering};
+
+#[cfg(loom)]
+pub(crate) use loom::thread::{Thread, current as current_thread, park};
+#[cfg(shuttle)]
+pub(crate) use shuttle::thread::{Thread, current as current_thread, park};
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) use std::thread::{Thread, current as current_thread, park};
+
+/// Blocks until the thread is unparked or so much real time has passed, of which models have none.
+pub(crate) fn park_timeout(timeout: Duration) {
+    if cfg!(any(loom, shuttle)) {
+        park();
+    } else {
+        std::thread::park_timeout(timeout);
+    }
+}
 
 /// A value on cache lines of its own: two lines, because x86 fetches lines in pairs.
 #[derive(Debug, Default)]

@@ -3,9 +3,12 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::time::Duration;
 
 use tollgate::clock::{Cached, Manual};
-use tollgate::{Algorithm, Align, Clock, KeyedLimiter, Limiter, Rate};
+use tollgate::{
+    Algorithm, Align, Clock, ConcurrencyLimiter, KeyedConcurrency, KeyedLimiter, Limiter, Rate,
+};
 
 struct Counting;
 
@@ -40,10 +43,7 @@ fn check_allocates_nothing<C: Clock>(name: &str, limiter: &Limiter<C>) {
         if let Ok(slot) = limiter.reserve(cost) {
             slot.cancel();
         }
-        let _ = limiter
-            .acquire()
-            .timeout(std::time::Duration::ZERO)
-            .wait_blocking();
+        let _ = limiter.acquire().timeout(Duration::ZERO).wait_blocking();
     }
     assert_eq!(CALLS.get() - before, 0, "{name}");
 }
@@ -80,7 +80,7 @@ fn a_full_log_allocates_nothing_more() {
         .unwrap();
     let run = |calls: u32| {
         for _ in 0..calls {
-            clock.advance(std::time::Duration::from_millis(7));
+            clock.advance(Duration::from_millis(7));
             limiter.check();
         }
     };
@@ -105,10 +105,31 @@ fn no_check_of_a_key_allocates() {
         limiter.check("the same");
         limiter.check_many(&[(number, 1), (number + 1, 2)], &mut decisions);
         limiter.refund(&number, 1);
-        let _ = limiter.block_for(&number, std::time::Duration::from_secs(1));
+        let _ = limiter.block_for(&number, Duration::from_secs(1));
         if let Ok(slot) = limiter.reserve(&number, 1) {
             slot.cancel();
         }
     }
     assert_eq!(CALLS.get(), before);
+}
+
+#[test]
+fn no_permit_allocates_unless_it_has_to_wait() {
+    let limiter = ConcurrencyLimiter::new(2);
+    let keyed = KeyedConcurrency::<u64>::new(2, 100);
+    let held = [1, 2].map(|key| keyed.try_acquire(&key).unwrap());
+    let before = CALLS.get();
+    for weight in [1, 0, 2, 3, 1] {
+        let permit = limiter.try_acquire_n(weight);
+        let _ = limiter.acquire().timeout(Duration::ZERO).wait_blocking();
+        limiter.peek();
+        drop(permit);
+        limiter.acquire().wait_blocking().unwrap().success();
+        limiter.set_limit(2);
+        // Of a key that has something in flight; another's entry is made.
+        drop(keyed.try_acquire(&1));
+        let _ = keyed.key(&2).try_acquire_n(weight);
+    }
+    assert_eq!(CALLS.get(), before);
+    drop(held);
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tollgate_core::Timestamp;
 
 use super::Clock;
+use crate::sync::{Thread, current_thread, park};
 
 /// A clock that a test advances by hand. Clones share one time.
 ///
@@ -44,8 +45,16 @@ pub struct Manual {
 #[derive(Debug, Default)]
 struct Shared {
     nanos: AtomicU64,
-    parked: Mutex<usize>,
+    parked: Mutex<Parked>,
     moved: Condvar,
+}
+
+/// Who is blocked in a wait.
+#[derive(Debug, Default)]
+struct Parked {
+    count: usize,
+    /// Those who are unparked when time moves, because others unpark them too.
+    napping: Vec<Thread>,
 }
 
 impl Manual {
@@ -63,27 +72,32 @@ impl Manual {
 
     /// Moves time forward and wakes every thread whose time has come.
     pub fn advance(&self, by: Duration) {
-        let parked = self.lock();
-        let now = self.now() + by;
-        self.shared.nanos.store(now.as_nanos(), Ordering::Release);
-        drop(parked);
-        self.shared.moved.notify_all();
+        self.go_to(|now| now + by);
     }
 
     /// Moves time to any point, also back, as a faulty clock would.
     pub fn set(&self, now: Timestamp) {
-        let parked = self.lock();
-        self.shared.nanos.store(now.as_nanos(), Ordering::Release);
-        drop(parked);
-        self.shared.moved.notify_all();
+        self.go_to(|_| now);
     }
 
     /// How many threads are blocked in a wait on this clock.
     pub fn parked(&self) -> usize {
-        *self.lock()
+        self.lock().count
     }
 
-    fn lock(&self) -> MutexGuard<'_, usize> {
+    fn go_to(&self, time: impl FnOnce(Timestamp) -> Timestamp) {
+        let parked = self.lock();
+        let nanos = time(self.now()).as_nanos();
+        self.shared.nanos.store(nanos, Ordering::Release);
+        let napping = parked.napping.clone();
+        drop(parked);
+        self.shared.moved.notify_all();
+        for thread in napping {
+            thread.unpark();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Parked> {
         self.shared
             .parked
             .lock()
@@ -98,7 +112,7 @@ impl Clock for Manual {
 
     fn park_until(&self, at: Timestamp) {
         let mut parked = self.lock();
-        *parked += 1;
+        parked.count += 1;
         while self.now() < at {
             parked = self
                 .shared
@@ -106,6 +120,24 @@ impl Clock for Manual {
                 .wait(parked)
                 .unwrap_or_else(PoisonError::into_inner);
         }
-        *parked -= 1;
+        parked.count -= 1;
+    }
+
+    fn nap_until(&self, at: Timestamp) {
+        let thread = current_thread();
+        let id = thread.id();
+        let mut parked = self.lock();
+        parked.count += 1;
+        parked.napping.push(thread);
+        drop(parked);
+        // Time that moved before the thread was noted shows here; time that moves later unparks it.
+        if self.now() < at {
+            park();
+        }
+        let mut parked = self.lock();
+        parked.count -= 1;
+        if let Some(place) = parked.napping.iter().position(|other| other.id() == id) {
+            parked.napping.swap_remove(place);
+        }
     }
 }

@@ -8,7 +8,7 @@ const NUMBER_BITS: u32 = 32;
 /// The array has at least two places a key from the start (untouched memory costs nothing), so no
 /// insert ever pays for a rehash, and searches stay short.
 #[derive(Debug)]
-pub(super) struct Index {
+pub(crate) struct Index {
     /// The low half of a hash, and a slot's number.
     words: Box<[u64]>,
     mask: usize,
@@ -16,7 +16,7 @@ pub(super) struct Index {
 
 impl Index {
     /// Room for this many keys.
-    pub(super) fn new(keys: usize) -> Self {
+    pub(crate) fn new(keys: usize) -> Self {
         let places = keys.saturating_mul(2).next_power_of_two().max(4);
         Self {
             words: vec![0; places].into_boxed_slice(),
@@ -26,7 +26,7 @@ impl Index {
 
     /// The slot whose hash is this one and that `is` the key's.
     #[inline]
-    pub(super) fn find(&self, hash: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
+    pub(crate) fn find(&self, hash: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
         let tag = tag(hash);
         let mut place = self.home(tag);
         loop {
@@ -42,7 +42,7 @@ impl Index {
     }
 
     /// Adds a slot that isn't there. The caller keeps to the number of keys it asked room for.
-    pub(super) fn insert(&mut self, hash: u64, slot: u32) {
+    pub(crate) fn insert(&mut self, hash: u64, slot: u32) {
         let tag = tag(hash);
         let mut place = self.home(tag);
         while self.words[place] != 0 {
@@ -52,7 +52,7 @@ impl Index {
     }
 
     /// Takes a slot out again.
-    pub(super) fn remove(&mut self, hash: u64, slot: u32) {
+    pub(crate) fn remove(&mut self, hash: u64, slot: u32) {
         let wanted = tag(hash) << NUMBER_BITS | (u64::from(slot) + 1);
         let mut hole = self.home(tag(hash));
         while self.words[hole] != wanted {

@@ -5,7 +5,7 @@ const CHUNK: usize = 64;
 
 /// Values under small numbers that are used again once they are free.
 #[derive(Debug)]
-pub(super) struct Slab<T> {
+pub(crate) struct Slab<T> {
     chunks: Vec<Vec<Slot<T>>>,
     /// The first of a chain of free slots.
     free: Option<u32>,
@@ -20,7 +20,7 @@ enum Slot<T> {
 
 impl<T> Slab<T> {
     /// An empty slab that is expected to come to this many slots.
-    pub(super) fn new(slots: usize) -> Self {
+    pub(crate) fn new(slots: usize) -> Self {
         Self {
             chunks: Vec::with_capacity(slots.div_ceil(CHUNK)),
             free: None,
@@ -29,18 +29,18 @@ impl<T> Slab<T> {
     }
 
     /// How many slots hold a value.
-    pub(super) fn used(&self) -> usize {
+    pub(crate) fn used(&self) -> usize {
         self.used
     }
 
     /// How many slots there are, free or not: their numbers lie below.
-    pub(super) fn slots(&self) -> u32 {
+    pub(crate) fn slots(&self) -> u32 {
         let last = self.chunks.last().map_or(0, Vec::len);
         let full = self.chunks.len().saturating_sub(1) * CHUNK;
         u32::try_from(full + last).unwrap_or(u32::MAX)
     }
 
-    pub(super) fn get(&self, slot: u32) -> Option<&T> {
+    pub(crate) fn get(&self, slot: u32) -> Option<&T> {
         let (chunk, offset) = split(slot);
         match self.chunks.get(chunk)?.get(offset)? {
             Slot::Used(value) => Some(value),
@@ -48,7 +48,7 @@ impl<T> Slab<T> {
         }
     }
 
-    pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
         let (chunk, offset) = split(slot);
         match self.chunks.get_mut(chunk)?.get_mut(offset)? {
             Slot::Used(value) => Some(value),
@@ -57,7 +57,7 @@ impl<T> Slab<T> {
     }
 
     /// Puts a value into a free slot, or a new one.
-    pub(super) fn insert(&mut self, value: T) -> u32 {
+    pub(crate) fn insert(&mut self, value: T) -> u32 {
         self.used += 1;
         if let Some(slot) = self.free {
             let (chunk, offset) = split(slot);
@@ -78,7 +78,7 @@ impl<T> Slab<T> {
     }
 
     /// Frees a slot; what was in it.
-    pub(super) fn remove(&mut self, slot: u32) -> Option<T> {
+    pub(crate) fn remove(&mut self, slot: u32) -> Option<T> {
         let (chunk, offset) = split(slot);
         let place = self.chunks.get_mut(chunk)?.get_mut(offset)?;
         if let Slot::Free { .. } = place {
@@ -93,7 +93,7 @@ impl<T> Slab<T> {
         Some(value)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.chunks.iter().flatten().filter_map(|slot| match slot {
             Slot::Used(value) => Some(value),
             Slot::Free { .. } => None,

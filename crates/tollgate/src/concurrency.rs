@@ -1,0 +1,215 @@
+//! `ConcurrencyLimiter`: how many at once, by permits that are given back.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::{Clock, Monotonic};
+
+mod acquire;
+mod builder;
+mod gate;
+mod home;
+mod keyed;
+mod observer;
+mod permit;
+mod refused;
+mod stats;
+
+pub use acquire::AcquirePermit;
+#[cfg(feature = "tokio")]
+pub use acquire::AcquiringPermit;
+pub use builder::ConcurrencyBuilder;
+pub use home::PermitHome;
+pub use keyed::{
+    ConcurrencyKey, KeySlot, KeyedConcurrency, KeyedConcurrencyBuilder, KeyedPermit, Overflow,
+    OwnedKeyedPermit,
+};
+pub use observer::{Ended, Ending, Observer};
+pub use permit::Permit;
+pub use refused::{ConcurrencyRefused, Occupancy};
+pub use stats::ConcurrencyStats;
+
+use gate::{Gate, MAX_LIMIT};
+use stats::Tally;
+
+/// A permit that shares its limiter instead of borrowing it, to be moved into a task.
+///
+/// ```
+/// use std::sync::Arc;
+/// use tollgate::{ConcurrencyLimiter, OwnedPermit};
+///
+/// let limiter = Arc::new(ConcurrencyLimiter::new(2));
+/// let permit: OwnedPermit = limiter.try_acquire_owned()?;
+/// std::thread::spawn(move || permit.success()).join().unwrap();
+/// assert_eq!(limiter.peek().in_use, 0);
+/// # Ok::<(), tollgate::ConcurrencyRefused>(())
+/// ```
+pub type OwnedPermit<C = Monotonic> = Permit<Arc<ConcurrencyLimiter<C>>>;
+
+/// How many at once: gives permits up to a limit and takes them back when they are dropped.
+///
+/// A rate says how often, this says how many at a time: 50 permits let 50,000 calls a second
+/// through that take 1 ms each, and 50 a second when they take 1 s. It is what protects a slow
+/// backend, where a rate doesn't notice that calls pile up.
+///
+/// * A permit has a weight, 1 unless said otherwise ([`try_acquire_n`](Self::try_acquire_n)). A
+///   weight of 0 takes nothing, and passes if the limit is not exceeded and nobody waits.
+/// * Waiting is first come first served, whatever the weight, and nobody overtakes the queue: while
+///   somebody waits, [`try_acquire`](Self::try_acquire) is refused.
+/// * The queue is bounded, and so is the wait, if a timeout is given. With both this is a
+///   **bulkhead**: `builder(10).max_waiters(20).timeout(d)`.
+/// * The limit may change at any time ([`set_limit`](Self::set_limit)).
+///
+/// Taking and giving back are one atomic operation each and take no lock while nobody waits.
+///
+/// ```
+/// use tollgate::ConcurrencyLimiter;
+///
+/// let limiter = ConcurrencyLimiter::new(2);
+/// let first = limiter.try_acquire()?;
+/// let second = limiter.try_acquire()?;
+/// assert_eq!(
+///     limiter.try_acquire().unwrap_err().to_string(),
+///     "concurrency limit: 2 of 2 in use, 0 waiting"
+/// );
+/// first.success(); // or just dropped
+/// assert!(limiter.try_acquire().is_ok());
+/// # drop(second);
+/// # Ok::<(), tollgate::ConcurrencyRefused>(())
+/// ```
+pub struct ConcurrencyLimiter<C: Clock = Monotonic> {
+    gate: Gate,
+    tally: Tally,
+    observer: Option<Box<dyn Observer>>,
+    max_waiters: usize,
+    timeout: Option<Duration>,
+    clock: C,
+}
+
+impl ConcurrencyLimiter {
+    /// The highest limit: 2³¹ − 1. A higher one is this one.
+    pub const MAX_LIMIT: u32 = MAX_LIMIT;
+
+    /// A limit of so many at once, on the default clock. A limit of 0 lets nothing pass.
+    pub fn new(limit: u32) -> Self {
+        Self::builder(limit).build()
+    }
+
+    /// Chooses the bound on waiters, the longest wait, an observer and the clock.
+    pub fn builder(limit: u32) -> ConcurrencyBuilder {
+        ConcurrencyBuilder::new(limit)
+    }
+}
+
+impl<C: Clock> ConcurrencyLimiter<C> {
+    /// A permit now, or why not.
+    ///
+    /// # Errors
+    /// [`ConcurrencyRefused`]: nothing was taken.
+    #[inline]
+    pub fn try_acquire(&self) -> Result<Permit<&Self>, ConcurrencyRefused> {
+        Permit::try_new(self, 1)
+    }
+
+    /// A permit of this weight now, or why not.
+    ///
+    /// # Errors
+    /// [`ConcurrencyRefused`]: nothing was taken.
+    #[inline]
+    pub fn try_acquire_n(&self, weight: u32) -> Result<Permit<&Self>, ConcurrencyRefused> {
+        Permit::try_new(self, weight)
+    }
+
+    /// Waits for a permit, first come first served. Await it, or call
+    /// [`wait_blocking`](AcquirePermit::wait_blocking).
+    pub fn acquire(&self) -> AcquirePermit<&Self> {
+        self.acquire_n(1)
+    }
+
+    /// Waits for a permit of this weight, first come first served.
+    pub fn acquire_n(&self, weight: u32) -> AcquirePermit<&Self> {
+        AcquirePermit::new(Ok(self), weight)
+    }
+
+    /// As [`try_acquire`](Self::try_acquire), with a permit that shares the limiter.
+    ///
+    /// # Errors
+    /// [`ConcurrencyRefused`]: nothing was taken.
+    pub fn try_acquire_owned(self: &Arc<Self>) -> Result<OwnedPermit<C>, ConcurrencyRefused> {
+        self.try_acquire_owned_n(1)
+    }
+
+    /// As [`try_acquire_n`](Self::try_acquire_n), with a permit that shares the limiter.
+    ///
+    /// # Errors
+    /// [`ConcurrencyRefused`]: nothing was taken.
+    pub fn try_acquire_owned_n(
+        self: &Arc<Self>,
+        weight: u32,
+    ) -> Result<OwnedPermit<C>, ConcurrencyRefused> {
+        Permit::try_new(Arc::clone(self), weight)
+    }
+
+    /// As [`acquire`](Self::acquire), with a permit that shares the limiter.
+    pub fn acquire_owned(self: &Arc<Self>) -> AcquirePermit<Arc<Self>> {
+        self.acquire_owned_n(1)
+    }
+
+    /// As [`acquire_n`](Self::acquire_n), with a permit that shares the limiter.
+    pub fn acquire_owned_n(self: &Arc<Self>, weight: u32) -> AcquirePermit<Arc<Self>> {
+        AcquirePermit::new(Ok(Arc::clone(self)), weight)
+    }
+
+    /// How full it is, without taking anything.
+    pub fn peek(&self) -> Occupancy {
+        self.gate.occupancy()
+    }
+
+    /// What a newcomer may take at once.
+    pub fn available(&self) -> u32 {
+        self.peek().available()
+    }
+
+    /// Changes the limit. Permits that are out stay valid.
+    ///
+    /// A higher limit admits waiters in order. Below what is in use, nothing is given until enough
+    /// came back; waiters who ask for more than the new limit are refused, because nobody knows
+    /// when it will rise again and they would block all others.
+    ///
+    /// ```
+    /// use tollgate::ConcurrencyLimiter;
+    ///
+    /// let limiter = ConcurrencyLimiter::new(2);
+    /// let (first, second) = (limiter.try_acquire()?, limiter.try_acquire()?);
+    /// limiter.set_limit(1);
+    /// drop(first);
+    /// assert!(limiter.try_acquire().is_err(), "one is still out");
+    /// drop(second);
+    /// assert!(limiter.try_acquire().is_ok());
+    /// # Ok::<(), tollgate::ConcurrencyRefused>(())
+    /// ```
+    pub fn set_limit(&self, limit: u32) {
+        self.gate.set_limit(limit);
+    }
+
+    /// What happened since it was made.
+    pub fn stats(&self) -> ConcurrencyStats {
+        self.tally.stats()
+    }
+
+    /// The clock it reads.
+    pub fn clock(&self) -> &C {
+        &self.clock
+    }
+}
+
+impl<C: Clock> fmt::Debug for ConcurrencyLimiter<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConcurrencyLimiter")
+            .field("occupancy", &self.peek())
+            .field("max_waiters", &self.max_waiters)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,297 @@
+//! Waiting for a permit: a place in a queue that is left again however the wait ends.
+
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+use std::time::Duration;
+
+use tollgate_core::Timestamp;
+
+use super::gate::{Joined, Told};
+use super::home::PermitHome;
+use super::stats::Count;
+use super::{ConcurrencyRefused, Permit};
+use crate::sync::{Thread, current_thread};
+
+#[cfg(feature = "tokio")]
+mod future;
+
+#[cfg(feature = "tokio")]
+pub use future::AcquiringPermit;
+
+/// A request to wait for a permit: await it, or call [`wait_blocking`](Self::wait_blocking).
+///
+/// Permits are given in the order in which the waits started, whatever their weight: one that asks
+/// for much is not overtaken by those that ask for less, though they would fit. A newcomer that
+/// doesn't wait ([`try_acquire`](super::ConcurrencyLimiter::try_acquire)) doesn't overtake either.
+///
+/// Dropping the future leaves the queue, and passes on what it may have been given meanwhile. A
+/// permit that was given in time is delivered, however late the wake-up.
+///
+/// Without a timeout it waits for as long as it takes, and needs no tokio runtime. A timeout of an
+/// awaited wait runs on tokio's time, whatever the limiter's clock; a test that pauses it uses
+/// `clock::Tokio`, and one on `clock::Manual` the blocking form.
+///
+/// # Panics
+/// Awaiting it with a timeout outside a tokio runtime, if it has to wait.
+#[cfg_attr(
+    feature = "tokio",
+    doc = r#"
+```
+use std::time::Duration;
+use tollgate::{ConcurrencyLimiter, ConcurrencyRefused, clock::Tokio};
+
+# #[tokio::main(flavor = "current_thread", start_paused = true)]
+# async fn main() {
+let limiter = ConcurrencyLimiter::builder(1).clock(Tokio::new()).build();
+let permit = limiter.acquire().await.unwrap();
+
+let hasty = limiter.acquire().timeout(Duration::from_millis(50)).await;
+assert!(matches!(hasty, Err(ConcurrencyRefused::TooLate(_))));
+
+drop(permit);
+assert!(limiter.acquire().await.is_ok());
+# }
+```
+"#
+)]
+#[must_use = "nothing is waited for until this is awaited, or `wait_blocking` is called"]
+pub struct AcquirePermit<H: PermitHome> {
+    /// Or why a key has none.
+    home: Result<H, ConcurrencyRefused>,
+    weight: u32,
+    patience: Patience,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Patience {
+    /// As the limiter says.
+    Unsaid,
+    Timeout(Duration),
+    Deadline(Timestamp),
+}
+
+/// Where a wait stands after it was started.
+enum Started<H: PermitHome> {
+    Passed(Permit<H>),
+    Waiting {
+        place: Place<H>,
+        until: Option<Timestamp>,
+    },
+}
+
+impl<H: PermitHome> AcquirePermit<H> {
+    pub(super) fn new(home: Result<H, ConcurrencyRefused>, weight: u32) -> Self {
+        Self {
+            home,
+            weight,
+            patience: Patience::Unsaid,
+        }
+    }
+
+    /// Fails if it takes longer than this. Zero asks once and doesn't wait.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.patience = Patience::Timeout(timeout);
+        self
+    }
+
+    /// Fails if it takes until this time on the limiter's clock, and at once if that is over, even
+    /// when there is room.
+    pub fn deadline(mut self, deadline: Timestamp) -> Self {
+        self.patience = Patience::Deadline(deadline);
+        self
+    }
+
+    /// Blocks the thread until it has its permit.
+    ///
+    /// # Errors
+    /// [`ConcurrencyRefused`]: at once if it can never pass, too many are waiting or the deadline
+    /// has passed; later if the deadline passes, or the limit falls below what is asked for.
+    ///
+    /// ```
+    /// use std::thread;
+    /// use tollgate::ConcurrencyLimiter;
+    ///
+    /// let limiter = ConcurrencyLimiter::new(1);
+    /// let permit = limiter.try_acquire()?;
+    /// thread::scope(|scope| {
+    ///     let waiter = scope.spawn(|| limiter.acquire().wait_blocking().is_ok());
+    ///     while limiter.peek().queued == 0 {
+    ///         thread::yield_now(); // until the waiter is queued
+    ///     }
+    ///     permit.success();
+    ///     assert!(waiter.join().unwrap());
+    /// });
+    /// # Ok::<(), tollgate::ConcurrencyRefused>(())
+    /// ```
+    pub fn wait_blocking(self) -> Result<Permit<H>, ConcurrencyRefused> {
+        let mut unparker = None;
+        let waker = || Waker::from(Arc::new(Unparker(current_thread())));
+        let started = self.start(|| unparker.insert(waker()).clone())?;
+        let (mut place, until) = match started {
+            Started::Passed(permit) => return Ok(permit),
+            Started::Waiting { place, until } => (place, until),
+        };
+        let waker = unparker.unwrap_or_else(waker);
+        loop {
+            if let Some(result) = place.ask(&waker) {
+                return result;
+            }
+            let at = until.unwrap_or(Timestamp::MAX);
+            if place.home_now().is_some_and(|now| now >= at) {
+                return place.expire();
+            }
+            place.nap_until(at);
+        }
+    }
+
+    /// Enters, joins the queue, or says at once why not. The waker is made only if it has to wait.
+    fn start(self, waker: impl FnOnce() -> Waker) -> Result<Started<H>, ConcurrencyRefused> {
+        let (home, weight) = (self.home?, self.weight);
+        let until = match self.patience {
+            Patience::Unsaid => home.timeout().map(|timeout| home.now() + timeout),
+            Patience::Timeout(timeout) => Some(home.now() + timeout),
+            Patience::Deadline(deadline) => {
+                if deadline < home.now() {
+                    return Err(refused(&home, ConcurrencyRefused::TooLate));
+                }
+                Some(deadline)
+            }
+        };
+        if let Some(in_flight) = home.gate().try_enter(weight) {
+            return Ok(Started::Passed(Permit::new(home, weight, in_flight)));
+        }
+        if until.is_some_and(|until| until <= home.now()) {
+            let why = match super::permit::refuse(&home, weight) {
+                ConcurrencyRefused::Full(occupancy) => ConcurrencyRefused::TooLate(occupancy),
+                never => never,
+            };
+            return Err(why);
+        }
+        if home.waiting_in_total().is_some_and(|all| !all.enter()) {
+            return Err(refused(&home, ConcurrencyRefused::QueueFull));
+        }
+        let joined = home.gate().join(weight, home.max_waiters(), waker());
+        let ticket = match joined {
+            Joined::Queued { ticket } => ticket,
+            other => {
+                if let Some(all) = home.waiting_in_total() {
+                    all.leave();
+                }
+                return match other {
+                    Joined::Entered { in_flight } => {
+                        Ok(Started::Passed(Permit::new(home, weight, in_flight)))
+                    }
+                    Joined::QueueFull => Err(refused(&home, ConcurrencyRefused::QueueFull)),
+                    Joined::Never | Joined::Queued { .. } => {
+                        Err(refused(&home, ConcurrencyRefused::Never))
+                    }
+                };
+            }
+        };
+        let home = Some(home);
+        Ok(Started::Waiting {
+            place: Place {
+                home,
+                ticket,
+                weight,
+            },
+            until,
+        })
+    }
+}
+
+fn refused<H: PermitHome>(
+    home: &H,
+    why: fn(super::Occupancy) -> ConcurrencyRefused,
+) -> ConcurrencyRefused {
+    home.tally().count(Count::Refused);
+    why(home.gate().occupancy())
+}
+
+/// A place in the queue; dropping it leaves the queue.
+struct Place<H: PermitHome> {
+    /// Taken out once the wait is over.
+    home: Option<H>,
+    ticket: u64,
+    weight: u32,
+}
+
+impl<H: PermitHome> Place<H> {
+    /// How the wait ended, or nothing yet: then this waker is woken when it does.
+    fn ask(&mut self, waker: &Waker) -> Option<Result<Permit<H>, ConcurrencyRefused>> {
+        let told = self.home.as_ref()?.gate().ask(self.ticket, waker)?;
+        let home = self.leave()?;
+        Some(self.told(home, told))
+    }
+
+    /// The deadline has passed: leaves, unless it was told just before.
+    fn expire(mut self) -> Result<Permit<H>, ConcurrencyRefused> {
+        let Some(home) = self.leave() else {
+            unreachable!("a place is left once: by its answer, its deadline or its drop");
+        };
+        match home.gate().give_up(self.ticket) {
+            Some(told) => self.told(home, told),
+            None => Err(refused(&home, ConcurrencyRefused::TooLate)),
+        }
+    }
+
+    fn told(&self, home: H, told: Told) -> Result<Permit<H>, ConcurrencyRefused> {
+        match told {
+            Told::Granted { in_flight } => Ok(Permit::new(home, self.weight, in_flight)),
+            Told::Never => Err(refused(&home, ConcurrencyRefused::Never)),
+        }
+    }
+
+    fn leave(&mut self) -> Option<H> {
+        let home = self.home.take()?;
+        if let Some(all) = home.waiting_in_total() {
+            all.leave();
+        }
+        Some(home)
+    }
+
+    fn home_now(&self) -> Option<Timestamp> {
+        self.home.as_ref().map(|home| home.now())
+    }
+
+    fn nap_until(&self, at: Timestamp) {
+        if let Some(home) = &self.home {
+            home.nap_until(at);
+        }
+    }
+}
+
+impl<H: PermitHome> Drop for Place<H> {
+    fn drop(&mut self) {
+        let Some(home) = self.leave() else {
+            return;
+        };
+        home.tally().count(Count::Abandoned);
+        if let Some(Told::Granted { .. }) = home.gate().give_up(self.ticket) {
+            home.gate().leave(self.weight);
+        }
+    }
+}
+
+impl<H: PermitHome> fmt::Debug for AcquirePermit<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AcquirePermit")
+            .field("weight", &self.weight)
+            .field("patience", &self.patience)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Wakes a thread that is parked.
+struct Unparker(Thread);
+
+impl Wake for Unparker {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.unpark();
+    }
+}

@@ -1,0 +1,333 @@
+//! The state of one concurrency limit: a word that decides, and a queue for those who wait.
+//!
+//! # The word
+//! In use, the limit, and whether anybody is queued lie in one atomic word, so a decision is one
+//! compare-and-swap on all three: nobody passes on a limit that was changed meanwhile, and nobody
+//! overtakes the queue. The queue lies behind a lock that only waiting takes.
+//!
+//! * The flag is set exactly while the queue holds somebody; only the holder of the lock changes it.
+//! * While it is set, only the holder of the lock adds to what is in use. Others may give back.
+//! * Whoever gives back reads the flag with the same operation. If it was clear, then whoever sets
+//!   it later sees what was given back. If it was set, the giver takes the lock and admits the head.
+//!   So no wake-up is lost.
+//!
+//! # Memory ordering
+//! All of this is about the order of changes to one word, which every ordering keeps. Giving back
+//! releases and entering acquires, so that what was done under a permit is seen by whoever has it
+//! next; those who enter from the queue get the same from the lock, which both sides take.
+
+use std::collections::BTreeMap;
+use std::task::Waker;
+
+use super::Occupancy;
+use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, PoisonError};
+
+/// The highest limit: 31 bits of the word.
+pub(crate) const MAX_LIMIT: u32 = (1 << 31) - 1;
+
+const QUEUED: u64 = 1 << 63;
+const LIMIT_SHIFT: u32 = 32;
+
+/// One limit and those who wait for it.
+#[derive(Debug)]
+pub struct Gate {
+    word: AtomicU64,
+    /// How many are queued, to be read without the lock.
+    queued: AtomicUsize,
+    queue: Mutex<Queue>,
+}
+
+/// What the word says.
+#[derive(Clone, Copy, Debug)]
+struct Word(u64);
+
+#[derive(Debug, Default)]
+struct Queue {
+    /// In the order of their tickets, which is the order in which they came.
+    waiting: BTreeMap<u64, Waiter>,
+    /// What those were told who have not looked yet.
+    told: BTreeMap<u64, Told>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    weight: u32,
+    waker: Waker,
+}
+
+/// How a wait in the queue ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    /// It has its permit; so much is in flight with it.
+    Granted { in_flight: u32 },
+    /// The limit fell below what it asks for.
+    Never,
+}
+
+/// What came of asking to enter or to be queued.
+#[derive(Debug)]
+pub(super) enum Joined {
+    Entered { in_flight: u32 },
+    Queued { ticket: u64 },
+    Never,
+    QueueFull,
+}
+
+impl Word {
+    fn new(limit: u32) -> Self {
+        Self(u64::from(limit.min(MAX_LIMIT)) << LIMIT_SHIFT)
+    }
+
+    fn in_use(self) -> u32 {
+        u32::try_from(self.0 & u64::from(u32::MAX)).unwrap_or(u32::MAX)
+    }
+
+    fn limit(self) -> u32 {
+        u32::try_from((self.0 & !QUEUED) >> LIMIT_SHIFT).unwrap_or(MAX_LIMIT)
+    }
+
+    fn is_queued(self) -> bool {
+        self.0 & QUEUED != 0
+    }
+
+    fn fits(self, weight: u32) -> bool {
+        u64::from(self.in_use()) + u64::from(weight) <= u64::from(self.limit())
+    }
+
+    /// With so much more in use; the caller has seen that it fits, so nothing carries over.
+    fn plus(self, weight: u32) -> Self {
+        Self(self.0 + u64::from(weight))
+    }
+
+    fn with_limit(self, limit: u32) -> Self {
+        Self(self.0 & (QUEUED | u64::from(u32::MAX)) | Self::new(limit).0)
+    }
+
+    fn queued(self) -> Self {
+        Self(self.0 | QUEUED)
+    }
+
+    fn unqueued(self) -> Self {
+        Self(self.0 & !QUEUED)
+    }
+}
+
+impl Gate {
+    pub(super) fn new(limit: u32) -> Self {
+        Self {
+            word: AtomicU64::new(Word::new(limit).0),
+            queued: AtomicUsize::new(0),
+            queue: Mutex::new(Queue::default()),
+        }
+    }
+
+    pub(super) fn occupancy(&self) -> Occupancy {
+        let word = Word(self.word.load(Ordering::Relaxed));
+        Occupancy {
+            limit: word.limit(),
+            in_use: word.in_use(),
+            // The flag decides, and the count may be a moment behind it.
+            queued: match word.is_queued() {
+                true => self.queued.load(Ordering::Relaxed).max(1),
+                false => 0,
+            },
+        }
+    }
+
+    /// Enters if it fits and nobody waits; what is in flight then.
+    #[inline]
+    pub(super) fn try_enter(&self, weight: u32) -> Option<u32> {
+        self.step(Ordering::Acquire, |word| {
+            (!word.is_queued() && word.fits(weight)).then(|| word.plus(weight))
+        })
+        .map(Word::in_use)
+    }
+
+    /// Gives back what was entered with, and admits whoever that makes room for.
+    #[inline]
+    pub(super) fn leave(&self, weight: u32) {
+        let before = self.word.fetch_sub(u64::from(weight), Ordering::Release);
+        if Word(before).is_queued() {
+            self.admit();
+        }
+    }
+
+    /// Enters, or takes a place at the end of the queue if fewer than `most` are there.
+    pub(super) fn join(&self, weight: u32, most: usize, waker: Waker) -> Joined {
+        let mut queue = self.lock();
+        if queue.waiting.is_empty() {
+            // What is given back up to the moment that sets the flag is seen here.
+            let mut never = false;
+            let stepped = self.step(Ordering::Acquire, |word| {
+                never = weight > word.limit();
+                if word.fits(weight) {
+                    Some(word.plus(weight))
+                } else {
+                    (most > 0 && !never).then(|| word.queued())
+                }
+            });
+            match stepped {
+                Some(word) if word.is_queued() => {}
+                Some(word) => {
+                    return Joined::Entered {
+                        in_flight: word.in_use(),
+                    };
+                }
+                None if never => return Joined::Never,
+                None => return Joined::QueueFull,
+            }
+        } else if weight > Word(self.word.load(Ordering::Relaxed)).limit() {
+            return Joined::Never;
+        } else if queue.waiting.len() >= most {
+            return Joined::QueueFull;
+        }
+        let ticket = queue.next;
+        queue.next += 1;
+        queue.waiting.insert(ticket, Waiter { weight, waker });
+        self.note_length(&queue);
+        Joined::Queued { ticket }
+    }
+
+    /// What a waiter was told, or nothing yet: then this waker is woken when it is.
+    pub(super) fn ask(&self, ticket: u64, waker: &Waker) -> Option<Told> {
+        let mut queue = self.lock();
+        if let Some(told) = queue.told.remove(&ticket) {
+            return Some(told);
+        }
+        let waiter = queue.waiting.get_mut(&ticket)?;
+        if !waiter.waker.will_wake(waker) {
+            let stale = std::mem::replace(&mut waiter.waker, waker.clone());
+            // Dropping a waker may run a stranger's code, which has no business under the lock.
+            drop(queue);
+            drop(stale);
+        }
+        None
+    }
+
+    /// Leaves the queue; or, if it was told meanwhile, says what.
+    pub(super) fn give_up(&self, ticket: u64) -> Option<Told> {
+        let mut queue = self.lock();
+        let told = queue.told.remove(&ticket);
+        let left = queue.waiting.remove(&ticket);
+        if left.is_some() {
+            self.note_length(&queue);
+        }
+        drop(queue);
+        if left.is_some() {
+            // Those behind may fit where this one didn't.
+            self.admit();
+        }
+        told
+    }
+
+    pub(super) fn set_limit(&self, limit: u32) {
+        let refused = self.change_limit(limit);
+        self.after_change(refused);
+    }
+
+    /// Changes the limit; whom to wake, by [`after_change`](Self::after_change) and under no lock,
+    /// because what they ask for is above it.
+    #[must_use]
+    pub(super) fn change_limit(&self, limit: u32) -> Vec<Waker> {
+        let mut queue = self.lock();
+        self.step(Ordering::Relaxed, |word| Some(word.with_limit(limit)));
+        let limit = limit.min(MAX_LIMIT);
+        let mut refused = Vec::new();
+        if queue.waiting.values().any(|waiter| waiter.weight > limit) {
+            let Queue { waiting, told, .. } = &mut *queue;
+            waiting.retain(|ticket, waiter| {
+                let stays = waiter.weight <= limit;
+                if !stays {
+                    told.insert(*ticket, Told::Never);
+                    refused.push(std::mem::replace(&mut waiter.waker, Waker::noop().clone()));
+                }
+                stays
+            });
+            self.note_length(&queue);
+        }
+        refused
+    }
+
+    /// Wakes those whom a change refused and admits those whom it made room for.
+    pub(super) fn after_change(&self, refused: Vec<Waker>) {
+        for waker in refused {
+            waker.wake();
+        }
+        self.admit();
+    }
+
+    /// Admits the head of the queue for as long as it fits.
+    #[cold]
+    fn admit(&self) {
+        loop {
+            let mut queue = self.lock();
+            let Some(waker) = self.admit_first(&mut queue) else {
+                return;
+            };
+            let more = queue
+                .waiting
+                .first_key_value()
+                .is_some_and(|(_, next)| self.fits_now(next.weight));
+            drop(queue);
+            waker.wake();
+            if !more {
+                return;
+            }
+        }
+    }
+
+    fn admit_first(&self, queue: &mut Queue) -> Option<Waker> {
+        let length = queue.waiting.len();
+        let first = queue.waiting.first_entry()?;
+        let weight = first.get().weight;
+        let last = length == 1;
+        // Acquire: the lock orders this after whoever took it to make room, but another may have
+        // given back since and be on its way to the lock.
+        let entered = self.step(Ordering::Acquire, |word| {
+            let entered = word.fits(weight).then(|| word.plus(weight))?;
+            // The flag falls with the last one's entry, so that no newcomer is refused in between.
+            Some(if last { entered.unqueued() } else { entered })
+        })?;
+        let (ticket, waiter) = first.remove_entry();
+        let in_flight = entered.in_use();
+        queue.told.insert(ticket, Told::Granted { in_flight });
+        self.note_length(queue);
+        Some(waiter.waker)
+    }
+
+    fn fits_now(&self, weight: u32) -> bool {
+        Word(self.word.load(Ordering::Relaxed)).fits(weight)
+    }
+
+    /// Keeps the flag and the count in step with the queue, under its lock.
+    fn note_length(&self, queue: &Queue) {
+        let length = queue.waiting.len();
+        self.queued.store(length, Ordering::Relaxed);
+        if length == 0 {
+            self.step(Ordering::Relaxed, |word| {
+                word.is_queued().then(|| word.unqueued())
+            });
+        }
+    }
+
+    /// Changes the word by compare-and-swap unless `to` declines; what it became.
+    #[inline]
+    fn step(&self, success: Ordering, mut to: impl FnMut(Word) -> Option<Word>) -> Option<Word> {
+        let mut word = self.word.load(Ordering::Relaxed);
+        loop {
+            let next = to(Word(word))?;
+            match self
+                .word
+                .compare_exchange_weak(word, next.0, success, Ordering::Relaxed)
+            {
+                Ok(_) => return Some(next),
+                Err(seen) => word = seen,
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

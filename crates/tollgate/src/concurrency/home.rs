@@ -1,0 +1,87 @@
+//! What permits and waits need of whoever gave them: a limiter, or one key of a keyed one.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate_core::Timestamp;
+
+use super::gate::Gate;
+use super::stats::Tally;
+use super::{ConcurrencyLimiter, Observer};
+use crate::acquire::Waiting;
+use crate::clock::Clock;
+
+/// Who gave a [`Permit`](super::Permit): `&ConcurrencyLimiter`, an `Arc` of one, or a key of a
+/// [`KeyedConcurrency`](super::KeyedConcurrency).
+///
+/// The trait is sealed: it is there to be named, not to be implemented.
+pub trait PermitHome: fmt::Debug + sealed::PermitHome {}
+
+impl<H: fmt::Debug + sealed::PermitHome> PermitHome for H {}
+
+pub(super) mod sealed {
+    use super::{Duration, Gate, Observer, Tally, Timestamp, Waiting};
+
+    pub trait PermitHome {
+        fn gate(&self) -> &Gate;
+        fn tally(&self) -> &Tally;
+        fn observer(&self) -> Option<&dyn Observer>;
+        fn now(&self) -> Timestamp;
+        fn nap_until(&self, at: Timestamp);
+        /// How many may wait at this gate.
+        fn max_waiters(&self) -> usize;
+        /// How long a wait may take if the call doesn't say.
+        fn timeout(&self) -> Option<Duration>;
+        /// Who waits at all gates together, if that is bounded too.
+        fn waiting_in_total(&self) -> Option<&Waiting>;
+    }
+}
+
+/// The methods of a home that is, or points at, a limiter.
+macro_rules! as_limiter {
+    ($self:ident => $limiter:expr) => {
+        #[inline]
+        fn gate(&$self) -> &Gate {
+            &$limiter.gate
+        }
+
+        #[inline]
+        fn tally(&$self) -> &Tally {
+            &$limiter.tally
+        }
+
+        #[inline]
+        fn observer(&$self) -> Option<&dyn Observer> {
+            $limiter.observer.as_deref()
+        }
+
+        fn now(&$self) -> Timestamp {
+            $limiter.clock.now()
+        }
+
+        fn nap_until(&$self, at: Timestamp) {
+            $limiter.clock.nap_until(at);
+        }
+
+        fn max_waiters(&$self) -> usize {
+            $limiter.max_waiters
+        }
+
+        fn timeout(&$self) -> Option<Duration> {
+            $limiter.timeout
+        }
+
+        fn waiting_in_total(&$self) -> Option<&Waiting> {
+            None
+        }
+    };
+}
+
+impl<C: Clock> sealed::PermitHome for &ConcurrencyLimiter<C> {
+    as_limiter!(self => self);
+}
+
+impl<C: Clock> sealed::PermitHome for Arc<ConcurrencyLimiter<C>> {
+    as_limiter!(self => self);
+}

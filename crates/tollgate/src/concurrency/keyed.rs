@@ -1,0 +1,304 @@
+//! `KeyedConcurrency`: how many at once for each key, in memory bounded by the keys in flight.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::gate::{Gate, MAX_LIMIT};
+use super::stats::{Count, Tally};
+use super::{AcquirePermit, ConcurrencyRefused, ConcurrencyStats, Occupancy};
+use crate::acquire::Waiting;
+use crate::clock::{Clock, Monotonic};
+use crate::keyed::hasher::KeyHasher;
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, PoisonError};
+
+mod builder;
+mod key;
+mod shard;
+
+pub use builder::KeyedConcurrencyBuilder;
+pub use key::{ConcurrencyKey, KeySlot, KeyedPermit, OwnedKeyedPermit};
+
+use shard::{LimitOf, Shard};
+
+/// What happens to a new key when as many keys as may have something in flight.
+///
+/// Keys that are there keep their own limits, whatever the policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Overflow {
+    /// All keys without a slot share one limit, the one of all keys whatever their calls say: the
+    /// default. A flood of new keys gets no more than one key's worth, and a rightful new key has a
+    /// chance.
+    #[default]
+    ShareOne,
+    /// New keys are refused until a slot is free.
+    Deny,
+}
+
+/// How many at once for each key, as a tenant: a [`ConcurrencyLimiter`](super::ConcurrencyLimiter)
+/// for each key that has anything in flight or queued.
+///
+/// A key without has no entry, so there is nothing to expire and memory is bounded by what is in
+/// flight; the capacity bounds the number of keys. Beyond it [`Overflow`] says what happens to new
+/// ones. A table of more than 2,047 keys has several shards, each with some room to spare, so it
+/// may hold up to 26 % more. A key that got a permit of the shared limit, and later a slot, may
+/// have permits of both.
+///
+/// Keys are looked up by anything that they borrow as (`&str` for `String`), and a key is cloned
+/// when it gets its entry. Asking takes the lock of one of up to 256 shards, and so does ending a
+/// permit. Locks are taken in one order, shard before queue, and no waker is woken under any.
+///
+/// ```
+/// use tollgate::KeyedConcurrency;
+///
+/// let limiter = KeyedConcurrency::<String>::new(1, 10_000);
+/// let permit = limiter.try_acquire("acme")?;
+/// assert!(limiter.try_acquire("acme").is_err());
+/// assert!(limiter.try_acquire("umbrella").is_ok());
+/// permit.success();
+/// assert!(limiter.is_empty(), "nothing is in flight, so nothing is kept");
+/// # Ok::<(), tollgate::ConcurrencyRefused>(())
+/// ```
+pub struct KeyedConcurrency<K, C: Clock = Monotonic> {
+    shards: Box<[Padded<Mutex<Shard<K>>>]>,
+    /// Shifts a hash so that its top bits are a shard's number.
+    shift: u32,
+    hasher: KeyHasher,
+    /// The limit of keys whose calls give none; read and applied under the lock of a shard.
+    limit: AtomicU64,
+    overflow: Overflow,
+    /// The gate that keys without a slot share.
+    shared: Arc<Gate>,
+    waiting: Waiting,
+    max_waiters_per_key: usize,
+    timeout: Option<Duration>,
+    tally: Tally,
+    clock: C,
+}
+
+impl<K> KeyedConcurrency<K> {
+    /// So many at once for each of at least `capacity` keys, on the default clock.
+    pub fn new(limit: u32, capacity: usize) -> Self {
+        Self::builder(limit, capacity).build()
+    }
+
+    /// Chooses the policy at the capacity, the bounds on waiting, and the clock.
+    pub fn builder(limit: u32, capacity: usize) -> KeyedConcurrencyBuilder<K> {
+        KeyedConcurrencyBuilder::new(limit, capacity)
+    }
+}
+
+impl<K, C: Clock> KeyedConcurrency<K, C> {
+    /// A permit of this key now, or why not.
+    ///
+    /// # Errors
+    /// [`ConcurrencyRefused`]: nothing was taken.
+    pub fn try_acquire<Q>(&self, key: &Q) -> Result<KeyedPermit<'_, K, C>, ConcurrencyRefused>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        self.key(key).try_acquire()
+    }
+
+    /// Waits for a permit of this key, first come first served. Await it, or call
+    /// [`wait_blocking`](AcquirePermit::wait_blocking).
+    pub fn acquire<Q>(&self, key: &Q) -> AcquirePermit<KeySlot<&Self>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        self.key(key).acquire()
+    }
+
+    /// One key, to be asked with a weight or a limit of its own.
+    pub fn key<'q, Q>(&self, key: &'q Q) -> ConcurrencyKey<'q, &Self, Q>
+    where
+        Q: Hash + ?Sized,
+    {
+        ConcurrencyKey::new(self, key)
+    }
+
+    /// One key whose permits share the limiter instead of borrowing it.
+    pub fn key_owned<'q, Q>(self: &Arc<Self>, key: &'q Q) -> ConcurrencyKey<'q, Arc<Self>, Q>
+    where
+        Q: Hash + ?Sized,
+    {
+        ConcurrencyKey::new(Arc::clone(self), key)
+    }
+
+    /// How full this key's limit is, without taking anything.
+    pub fn peek<Q>(&self, key: &Q) -> Occupancy
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.key(key).peek()
+    }
+
+    /// The limit of keys whose calls give none.
+    pub fn limit(&self) -> u32 {
+        u32::try_from(self.limit.load(Ordering::Relaxed)).unwrap_or(MAX_LIMIT)
+    }
+
+    /// Changes the limit of all keys whose latest call gave none, as
+    /// [`ConcurrencyLimiter::set_limit`](super::ConcurrencyLimiter::set_limit) does. It looks at
+    /// every key in flight.
+    ///
+    /// ```
+    /// use tollgate::KeyedConcurrency;
+    ///
+    /// let limiter = KeyedConcurrency::<String>::new(1, 100);
+    /// let permit = limiter.try_acquire("acme")?;
+    /// limiter.set_limit(2);
+    /// assert!(limiter.try_acquire("acme").is_ok());
+    /// # drop(permit);
+    /// # Ok::<(), tollgate::ConcurrencyRefused>(())
+    /// ```
+    pub fn set_limit(&self, limit: u32) {
+        // Before the walk: a key that enters a shard behind it reads this under the shard's lock.
+        self.limit
+            .store(u64::from(limit.min(MAX_LIMIT)), Ordering::Relaxed);
+        self.shared.set_limit(limit);
+        for shard in &self.shards {
+            let shard = lock(shard);
+            let gates = shard.entries().filter(|entry| entry.limit == LimitOf::All);
+            let changed: Vec<_> = gates
+                .map(|entry| {
+                    (
+                        Arc::clone(&entry.gate),
+                        entry.gate.change_limit(self.limit()),
+                    )
+                })
+                .collect();
+            drop(shard);
+            for (gate, refused) in changed {
+                gate.after_change(refused);
+            }
+        }
+    }
+
+    /// How many keys have anything in flight or queued.
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| lock(shard).len()).sum()
+    }
+
+    /// Whether nothing is in flight or queued, but for what keys without a slot share.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many wait on all keys together, those among them who have not yet looked at what they
+    /// were given.
+    pub fn waiters(&self) -> usize {
+        self.waiting.current()
+    }
+
+    /// What happened since it was made, on all keys together.
+    pub fn stats(&self) -> ConcurrencyStats {
+        self.tally.stats()
+    }
+
+    /// The clock it reads.
+    pub fn clock(&self) -> &C {
+        &self.clock
+    }
+
+    fn shard(&self, hash: u64) -> MutexGuard<'_, Shard<K>> {
+        let number = usize::try_from(hash >> self.shift).unwrap_or(0);
+        // One shard has nothing to shift by, and a mask for it is zero.
+        lock(&self.shards[number & (self.shards.len() - 1)])
+    }
+
+    /// A key's gate and slot, made if it is new; or the shared gate, or why it has none.
+    fn pin<Q>(
+        &self,
+        hash: u64,
+        key: &Q,
+        own_limit: Option<u32>,
+    ) -> Result<(Arc<Gate>, Option<u32>), ConcurrencyRefused>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        let limit_of = own_limit.map_or(LimitOf::All, |_| LimitOf::Call);
+        let mut shard = self.shard(hash);
+        let limit = own_limit.unwrap_or_else(|| self.limit()).min(MAX_LIMIT);
+        if let Some((slot, entry)) = shard.pin(hash, key) {
+            entry.limit = limit_of;
+            let gate = Arc::clone(&entry.gate);
+            if gate.occupancy().limit != limit {
+                let refused = gate.change_limit(limit);
+                drop(shard);
+                gate.after_change(refused);
+            }
+            return Ok((gate, Some(slot)));
+        }
+        if !shard.is_full() {
+            let gate = Arc::new(Gate::new(limit));
+            let slot = shard.insert(hash, key.to_owned(), Arc::clone(&gate), limit_of);
+            return Ok((gate, Some(slot)));
+        }
+        drop(shard);
+        match self.overflow {
+            Overflow::ShareOne => Ok((Arc::clone(&self.shared), None)),
+            Overflow::Deny => {
+                self.tally.count(Count::Refused);
+                Err(ConcurrencyRefused::TooManyKeys(NO_ROOM))
+            }
+        }
+    }
+
+    fn unpin(&self, hash: u64, slot: u32) {
+        let last = self.shard(hash).unpin(slot);
+        // Here, and not in the statement above: the key is dropped after the lock.
+        drop(last);
+    }
+
+    fn occupancy<Q>(&self, hash: u64, key: &Q, own_limit: Option<u32>) -> Occupancy
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let shard = self.shard(hash);
+        let limit = own_limit.unwrap_or_else(|| self.limit()).min(MAX_LIMIT);
+        if let Some(entry) = shard.get(hash, key) {
+            let occupancy = entry.gate.occupancy();
+            return Occupancy {
+                limit: own_limit.map_or(occupancy.limit, |_| limit),
+                ..occupancy
+            };
+        }
+        if !shard.is_full() {
+            return Occupancy { limit, ..NO_ROOM };
+        }
+        match self.overflow {
+            Overflow::ShareOne => self.shared.occupancy(),
+            Overflow::Deny => NO_ROOM,
+        }
+    }
+}
+
+/// What a key meets that can't have a slot.
+const NO_ROOM: Occupancy = Occupancy {
+    limit: 0,
+    in_use: 0,
+    queued: 0,
+};
+
+fn lock<K>(shard: &Padded<Mutex<Shard<K>>>) -> MutexGuard<'_, Shard<K>> {
+    shard.0.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<K, C: Clock> fmt::Debug for KeyedConcurrency<K, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyedConcurrency")
+            .field("limit", &self.limit())
+            .field("keys", &self.len())
+            .field("waiters", &self.waiters())
+            .finish_non_exhaustive()
+    }
+}

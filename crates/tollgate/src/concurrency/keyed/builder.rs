@@ -1,0 +1,137 @@
+//! What can be chosen about a keyed concurrency limiter before it is built.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::shard::Shard;
+use super::{KeyedConcurrency, Overflow};
+use crate::acquire::Waiting;
+use crate::clock::{Clock, Monotonic};
+use crate::concurrency::gate::Gate;
+use crate::concurrency::stats::Tally;
+use crate::keyed::hasher::KeyHasher;
+use crate::limiter::DefaultClock;
+use crate::sync::{AtomicU64, Mutex, Padded};
+
+/// Fewest keys worth a shard of their own.
+const SHARD_KEYS: usize = 1_024;
+/// Most shards: enough that threads rarely meet at one lock.
+const MOST_SHARDS: usize = 256;
+/// How many may wait on one key.
+const WAITERS_PER_KEY: usize = 1_024;
+
+/// Builds a [`KeyedConcurrency`]; made by [`KeyedConcurrency::builder`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{KeyedConcurrency, Overflow};
+///
+/// // A bulkhead for each tenant.
+/// let limiter = KeyedConcurrency::<String>::builder(5, 10_000)
+///     .max_waiters_per_key(20)
+///     .timeout(Duration::from_millis(100))
+///     .overflow(Overflow::Deny)
+///     .build();
+/// assert!(limiter.try_acquire("acme").is_ok());
+/// ```
+#[derive(Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct KeyedConcurrencyBuilder<K, C = DefaultClock> {
+    limit: u32,
+    capacity: usize,
+    overflow: Overflow,
+    max_waiters: usize,
+    max_waiters_per_key: usize,
+    timeout: Option<Duration>,
+    clock: C,
+    keys: PhantomData<fn() -> K>,
+}
+
+impl<K> KeyedConcurrencyBuilder<K> {
+    pub(super) fn new(limit: u32, capacity: usize) -> Self {
+        Self {
+            limit,
+            capacity,
+            overflow: Overflow::default(),
+            max_waiters: Waiting::DEFAULT_MAX,
+            max_waiters_per_key: WAITERS_PER_KEY,
+            timeout: None,
+            clock: DefaultClock::new(),
+            keys: PhantomData,
+        }
+    }
+
+    /// Builds it on the default clock.
+    pub fn build(self) -> KeyedConcurrency<K> {
+        self.clock(Monotonic::new()).build()
+    }
+}
+
+impl<K, C> KeyedConcurrencyBuilder<K, C> {
+    /// What happens to new keys at the capacity: [`Overflow::ShareOne`] unless said otherwise.
+    pub fn overflow(mut self, overflow: Overflow) -> Self {
+        self.overflow = overflow;
+        self
+    }
+
+    /// How many may wait at once, on all keys together. The default is 65,536.
+    pub fn max_waiters(mut self, most: usize) -> Self {
+        self.max_waiters = most;
+        self
+    }
+
+    /// How many may wait at once on one key, so that one can't fill the queue of all. The default
+    /// is 1,024.
+    pub fn max_waiters_per_key(mut self, most: usize) -> Self {
+        self.max_waiters_per_key = most;
+        self
+    }
+
+    /// How long a wait may take if the call doesn't say: without end, unless this is given.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Reads this clock instead of the default one.
+    pub fn clock<D: Clock>(self, clock: D) -> KeyedConcurrencyBuilder<K, D> {
+        KeyedConcurrencyBuilder {
+            limit: self.limit,
+            capacity: self.capacity,
+            overflow: self.overflow,
+            max_waiters: self.max_waiters,
+            max_waiters_per_key: self.max_waiters_per_key,
+            timeout: self.timeout,
+            clock,
+            keys: PhantomData,
+        }
+    }
+}
+
+impl<K, C: Clock> KeyedConcurrencyBuilder<K, C> {
+    /// Builds it on the clock that was given.
+    pub fn build(self) -> KeyedConcurrency<K, C> {
+        let count = (self.capacity / SHARD_KEYS)
+            .clamp(1, MOST_SHARDS)
+            .next_power_of_two();
+        // Keys spread over shards at random, so a shard may get more than its share: six standard
+        // deviations more are as good as never.
+        let share = self.capacity.div_ceil(count);
+        let spread = if count == 1 { 0 } else { 6 * share.isqrt() };
+        let shard = || Padded(Mutex::new(Shard::new(share + spread)));
+        KeyedConcurrency {
+            shards: (0..count).map(|_| shard()).collect(),
+            shift: (u64::BITS - count.trailing_zeros()) % u64::BITS,
+            hasher: KeyHasher::random(),
+            limit: AtomicU64::new(u64::from(self.limit)),
+            overflow: self.overflow,
+            shared: Arc::new(Gate::new(self.limit)),
+            waiting: Waiting::new(self.max_waiters),
+            max_waiters_per_key: self.max_waiters_per_key,
+            timeout: self.timeout,
+            tally: Tally::new(),
+            clock: self.clock,
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! One key of a keyed concurrency limiter: the verbs, and what its permits and waits hold.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate_core::Timestamp;
+
+use super::KeyedConcurrency;
+use crate::acquire::Waiting;
+use crate::clock::{Clock, Monotonic};
+use crate::concurrency::gate::Gate;
+use crate::concurrency::home::sealed::PermitHome;
+use crate::concurrency::stats::Tally;
+use crate::concurrency::{AcquirePermit, ConcurrencyRefused, Observer, Occupancy, Permit};
+
+/// A permit of one key that borrows the limiter.
+pub type KeyedPermit<'a, K, C = Monotonic> = Permit<KeySlot<&'a KeyedConcurrency<K, C>>>;
+
+/// A permit of one key that shares the limiter, to be moved into a task.
+///
+/// ```
+/// use std::sync::Arc;
+/// use tollgate::{KeyedConcurrency, OwnedKeyedPermit};
+///
+/// let limiter = Arc::new(KeyedConcurrency::<String>::new(5, 1_000));
+/// let permit: OwnedKeyedPermit<String> = limiter.key_owned("acme").try_acquire()?;
+/// std::thread::spawn(move || permit.success()).join().unwrap();
+/// assert!(limiter.is_empty());
+/// # Ok::<(), tollgate::ConcurrencyRefused>(())
+/// ```
+pub type OwnedKeyedPermit<K, C = Monotonic> = Permit<KeySlot<Arc<KeyedConcurrency<K, C>>>>;
+
+/// A reference to a keyed limiter: borrowed or shared.
+pub trait Handle: Clone {
+    type Key;
+    type Clock: Clock;
+    fn keyed(&self) -> &KeyedConcurrency<Self::Key, Self::Clock>;
+}
+
+impl<K, C: Clock> Handle for &KeyedConcurrency<K, C> {
+    type Key = K;
+    type Clock = C;
+
+    #[inline]
+    fn keyed(&self) -> &KeyedConcurrency<K, C> {
+        self
+    }
+}
+
+impl<K, C: Clock> Handle for Arc<KeyedConcurrency<K, C>> {
+    type Key = K;
+    type Clock = C;
+
+    #[inline]
+    fn keyed(&self) -> &KeyedConcurrency<K, C> {
+        self
+    }
+}
+
+/// One key of a [`KeyedConcurrency`], with the verbs of a
+/// [`ConcurrencyLimiter`](crate::ConcurrencyLimiter) and maybe a limit of its own.
+///
+/// Made by [`KeyedConcurrency::key`] and [`KeyedConcurrency::key_owned`].
+///
+/// ```
+/// use tollgate::KeyedConcurrency;
+///
+/// let limiter = KeyedConcurrency::<String>::new(5, 1_000);
+/// // A tier's limit is given with the call.
+/// let permit = limiter.key("acme").at_limit(500).try_acquire_n(300)?;
+/// assert_eq!(limiter.key("acme").peek().available(), 200);
+/// # drop(permit);
+/// # Ok::<(), tollgate::ConcurrencyRefused>(())
+/// ```
+#[must_use = "a key does nothing until it is asked"]
+pub struct ConcurrencyKey<'q, L: Handle, Q: ?Sized> {
+    limiter: L,
+    key: &'q Q,
+    hash: u64,
+    limit: Option<u32>,
+}
+
+impl<'q, L: Handle, Q: ?Sized> ConcurrencyKey<'q, L, Q> {
+    pub(super) fn new(limiter: L, key: &'q Q) -> Self
+    where
+        Q: Hash,
+    {
+        Self {
+            hash: limiter.keyed().hasher.fingerprint(key),
+            limiter,
+            key,
+            limit: None,
+        }
+    }
+
+    /// Judges the key by this limit instead of the one of all keys.
+    ///
+    /// The limit of the latest call is in force for those who wait, too: give all calls of a key
+    /// the same, and another only when its tier has changed.
+    pub fn at_limit(mut self, limit: u32) -> Self {
+        self.limit = Some(limit);
+        self
+    }
+
+    /// A permit now, or why not.
+    ///
+    /// # Errors
+    /// [`ConcurrencyRefused`]: nothing was taken.
+    pub fn try_acquire(&self) -> Result<Permit<KeySlot<L>>, ConcurrencyRefused>
+    where
+        L::Key: Borrow<Q>,
+        Q: Eq + ToOwned<Owned = L::Key>,
+    {
+        self.try_acquire_n(1)
+    }
+
+    /// A permit of this weight now, or why not.
+    ///
+    /// # Errors
+    /// [`ConcurrencyRefused`]: nothing was taken.
+    pub fn try_acquire_n(&self, weight: u32) -> Result<Permit<KeySlot<L>>, ConcurrencyRefused>
+    where
+        L::Key: Borrow<Q>,
+        Q: Eq + ToOwned<Owned = L::Key>,
+    {
+        Permit::try_new(self.pin()?, weight)
+    }
+
+    /// Waits for a permit, first come first served.
+    pub fn acquire(&self) -> AcquirePermit<KeySlot<L>>
+    where
+        L::Key: Borrow<Q>,
+        Q: Eq + ToOwned<Owned = L::Key>,
+    {
+        self.acquire_n(1)
+    }
+
+    /// Waits for a permit of this weight, first come first served. The key has its entry from now
+    /// on, until the wait and its permit are over.
+    pub fn acquire_n(&self, weight: u32) -> AcquirePermit<KeySlot<L>>
+    where
+        L::Key: Borrow<Q>,
+        Q: Eq + ToOwned<Owned = L::Key>,
+    {
+        AcquirePermit::new(self.pin(), weight)
+    }
+
+    /// How full this key's limit is, without taking anything. At the capacity a new key is told
+    /// what it would meet: the shared limit, or none at all.
+    pub fn peek(&self) -> Occupancy
+    where
+        L::Key: Borrow<Q>,
+        Q: Eq,
+    {
+        let keyed = self.limiter.keyed();
+        keyed.occupancy(self.hash, self.key, self.limit)
+    }
+
+    fn pin(&self) -> Result<KeySlot<L>, ConcurrencyRefused>
+    where
+        L::Key: Borrow<Q>,
+        Q: Eq + ToOwned<Owned = L::Key>,
+    {
+        let keyed = self.limiter.keyed();
+        let (gate, slot) = keyed.pin(self.hash, self.key, self.limit)?;
+        Ok(KeySlot {
+            limiter: self.limiter.clone(),
+            gate,
+            hash: self.hash,
+            slot,
+        })
+    }
+}
+
+impl<L: Handle, Q: fmt::Debug + ?Sized> fmt::Debug for ConcurrencyKey<'_, L, Q> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConcurrencyKey")
+            .field("key", &self.key)
+            .field("limit", &self.limit)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A pin on one key's entry: while it is held, the key stays in the table.
+pub struct KeySlot<L: Handle> {
+    limiter: L,
+    gate: Arc<Gate>,
+    hash: u64,
+    /// None if it has no entry and shares the gate of those without.
+    slot: Option<u32>,
+}
+
+impl<L: Handle> Drop for KeySlot<L> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot {
+            self.limiter.keyed().unpin(self.hash, slot);
+        }
+    }
+}
+
+impl<L: Handle> fmt::Debug for KeySlot<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeySlot")
+            .field("gate", &self.gate)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<L: Handle> PermitHome for KeySlot<L> {
+    #[inline]
+    fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    #[inline]
+    fn tally(&self) -> &Tally {
+        &self.limiter.keyed().tally
+    }
+
+    #[inline]
+    fn observer(&self) -> Option<&dyn Observer> {
+        None
+    }
+
+    fn now(&self) -> Timestamp {
+        self.limiter.keyed().clock.now()
+    }
+
+    fn nap_until(&self, at: Timestamp) {
+        self.limiter.keyed().clock.nap_until(at);
+    }
+
+    fn max_waiters(&self) -> usize {
+        self.limiter.keyed().max_waiters_per_key
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        self.limiter.keyed().timeout
+    }
+
+    fn waiting_in_total(&self) -> Option<&Waiting> {
+        Some(&self.limiter.keyed().waiting)
+    }
+}

@@ -1,0 +1,113 @@
+//! The keys of one shard that have something in flight or queued; others have no entry.
+
+use std::borrow::Borrow;
+use std::sync::Arc;
+
+use crate::concurrency::gate::Gate;
+use crate::exact_keyed::index::Index;
+use crate::exact_keyed::slab::Slab;
+
+/// Keys that are pinned by a permit or a wait.
+#[derive(Debug)]
+pub(super) struct Shard<K> {
+    index: Index,
+    entries: Slab<Entry<K>>,
+    room: usize,
+}
+
+/// A key and its gate, for as long as anybody pins it.
+#[derive(Debug)]
+pub(super) struct Entry<K> {
+    key: K,
+    hash: u64,
+    pub(super) gate: Arc<Gate>,
+    /// Permits and waits that are on it.
+    pins: usize,
+    /// Whether its limit is the one of all keys, and changes with that.
+    pub(super) limit: LimitOf,
+}
+
+/// Whose limit a key has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LimitOf {
+    All,
+    Call,
+}
+
+impl<K> Shard<K> {
+    pub(super) fn new(room: usize) -> Self {
+        Self {
+            index: Index::new(room),
+            entries: Slab::new(room),
+            room,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.used()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.len() >= self.room
+    }
+
+    pub(super) fn get<Q>(&self, hash: u64, key: &Q) -> Option<&Entry<K>>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        self.entries.get(self.find(hash, key)?)
+    }
+
+    /// Pins a key that is there.
+    pub(super) fn pin<Q>(&mut self, hash: u64, key: &Q) -> Option<(u32, &mut Entry<K>)>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let slot = self.find(hash, key)?;
+        let entry = self.entries.get_mut(slot)?;
+        entry.pins += 1;
+        Some((slot, entry))
+    }
+
+    /// Adds a key that isn't there, pinned once. The caller has seen that there is room.
+    pub(super) fn insert(&mut self, hash: u64, key: K, gate: Arc<Gate>, limit: LimitOf) -> u32 {
+        let slot = self.entries.insert(Entry {
+            key,
+            hash,
+            gate,
+            pins: 1,
+            limit,
+        });
+        self.index.insert(hash, slot);
+        slot
+    }
+
+    /// Takes a pin off; the entry, to be dropped under no lock, if that was the last.
+    pub(super) fn unpin(&mut self, slot: u32) -> Option<Entry<K>> {
+        let entry = self.entries.get_mut(slot)?;
+        entry.pins -= 1;
+        if entry.pins > 0 {
+            return None;
+        }
+        self.index.remove(entry.hash, slot);
+        self.entries.remove(slot)
+    }
+
+    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry<K>> {
+        self.entries.iter()
+    }
+
+    fn find<Q>(&self, hash: u64, key: &Q) -> Option<u32>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        self.index.find(hash, |slot| {
+            self.entries
+                .get(slot)
+                .is_some_and(|entry| entry.hash == hash && entry.key.borrow() == key)
+        })
+    }
+}

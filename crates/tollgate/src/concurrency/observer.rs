@@ -1,0 +1,70 @@
+//! What is told of each permit that ends: what an adaptive limit learns from.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate_core::Timestamp;
+
+/// How the work under a permit ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ending {
+    /// It was done; its latency tells how loaded the far side is.
+    Success,
+    /// It timed out or was rejected for overload: the far side has too much.
+    Dropped,
+    /// It says nothing about capacity, as an invalid request or a cache hit.
+    Ignored,
+}
+
+/// What is known of a permit when it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Ended {
+    /// How it ended.
+    pub ending: Ending,
+    /// How much of the limit it held.
+    pub weight: u32,
+    /// How much was in flight when it started, itself included.
+    pub in_flight: u32,
+    /// The limit in force when it ended.
+    pub limit: u32,
+    /// When it started, on the limiter's clock: when the permit was given, not when it was asked for.
+    pub started: Timestamp,
+    /// How long it was held.
+    pub latency: Duration,
+}
+
+/// Is told of every permit that ends, and may answer with another limit.
+///
+/// It is called by whoever ends the permit, after what it held was given back, under no lock.
+/// Without an observer a limiter reads no clock to give or end a permit.
+///
+/// ```
+/// use tollgate::{ConcurrencyLimiter, Ended, Ending, Observer};
+///
+/// /// Halves the limit on each sign of overload.
+/// struct Halve;
+///
+/// impl Observer for Halve {
+///     fn ended(&self, ended: &Ended) -> Option<u32> {
+///         (ended.ending == Ending::Dropped).then(|| (ended.limit / 2).max(1))
+///     }
+/// }
+///
+/// let limiter = ConcurrencyLimiter::builder(100).observer(Halve).build();
+/// limiter.try_acquire()?.success();
+/// assert_eq!(limiter.peek().limit, 100);
+/// limiter.try_acquire()?.dropped();
+/// assert_eq!(limiter.peek().limit, 50);
+/// # Ok::<(), tollgate::ConcurrencyRefused>(())
+/// ```
+pub trait Observer: Send + Sync {
+    /// A permit ended. The answer is the limit to go on with, or `None` to keep it.
+    fn ended(&self, ended: &Ended) -> Option<u32>;
+}
+
+impl<T: Observer + ?Sized> Observer for Arc<T> {
+    fn ended(&self, ended: &Ended) -> Option<u32> {
+        (**self).ended(ended)
+    }
+}

@@ -1,0 +1,182 @@
+//! A permit: a share of a concurrency limit for as long as it is held.
+
+use std::fmt;
+
+use tollgate_core::Timestamp;
+
+use super::home::PermitHome;
+use super::stats::Count;
+use super::{ConcurrencyRefused, Ended, Ending};
+
+/// A share of a limit, given back when this is dropped.
+///
+/// It ends in one of three ways, which matter to an [`Observer`](super::Observer):
+/// [`success`](Self::success), [`dropped`](Self::dropped) for a sign of overload, or
+/// [`ignored`](Self::ignored). A permit that just goes out of scope, by an early return or a panic,
+/// is ignored, because nobody has said what its end means. [`cancel`](Self::cancel) is for work
+/// that was never started.
+///
+/// A permit borrows its limiter, or shares it ([`OwnedPermit`](super::OwnedPermit)).
+///
+/// ```
+/// use tollgate::ConcurrencyLimiter;
+///
+/// # fn call() -> Result<(), &'static str> { Err("timed out") }
+/// let limiter = ConcurrencyLimiter::new(10);
+/// let permit = limiter.try_acquire()?;
+/// match call() {
+///     Ok(()) => permit.success(),
+///     Err("timed out") => permit.dropped(),
+///     Err(_) => permit.ignored(),
+/// }
+/// assert_eq!(limiter.peek().in_use, 0);
+/// assert_eq!(limiter.stats().dropped, 1);
+/// # Ok::<(), tollgate::ConcurrencyRefused>(())
+/// ```
+#[must_use = "a permit that is dropped at once limits nothing"]
+pub struct Permit<H: PermitHome> {
+    home: H,
+    weight: u32,
+    in_flight: u32,
+    /// Read only if there is somebody to tell.
+    started: Option<Timestamp>,
+    /// What is counted and told when it is dropped; `None` if it was cancelled.
+    ending: Option<Ending>,
+}
+
+impl<H: PermitHome> Permit<H> {
+    /// A permit for what has entered the gate already.
+    #[inline]
+    pub(super) fn new(home: H, weight: u32, in_flight: u32) -> Self {
+        home.tally().count(Count::Acquired);
+        let started = home.observer().map(|_| home.now());
+        Self {
+            home,
+            weight,
+            in_flight,
+            started,
+            ending: Some(Ending::Ignored),
+        }
+    }
+
+    #[inline]
+    pub(super) fn try_new(home: H, weight: u32) -> Result<Self, ConcurrencyRefused> {
+        match home.gate().try_enter(weight) {
+            Some(in_flight) => Ok(Self::new(home, weight, in_flight)),
+            None => Err(refuse(&home, weight)),
+        }
+    }
+
+    /// How much of the limit it holds.
+    pub fn weight(&self) -> u32 {
+        self.weight
+    }
+
+    /// How much was in flight when it was given, itself included.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    /// When it was given, on the limiter's clock; `None` without an observer, because then no clock
+    /// is read.
+    pub fn started(&self) -> Option<Timestamp> {
+        self.started
+    }
+
+    /// The work was done.
+    #[inline]
+    pub fn success(self) {
+        self.end(Ending::Success);
+    }
+
+    /// The work timed out or was rejected for overload.
+    #[inline]
+    pub fn dropped(self) {
+        self.end(Ending::Dropped);
+    }
+
+    /// The work ended in a way that says nothing about capacity, as when this is just dropped.
+    #[inline]
+    pub fn ignored(self) {
+        self.end(Ending::Ignored);
+    }
+
+    /// The work ended like this.
+    #[inline]
+    pub fn end(mut self, ending: Ending) {
+        self.ending = Some(ending);
+    }
+
+    /// Gives it back as if it had never been given: no observer is told.
+    ///
+    /// ```
+    /// use tollgate::ConcurrencyLimiter;
+    ///
+    /// let limiter = ConcurrencyLimiter::new(10);
+    /// let permit = limiter.try_acquire()?;
+    /// permit.cancel(); // another limit refused, so there is nothing to do
+    /// assert_eq!(limiter.peek().in_use, 0);
+    /// assert_eq!(limiter.stats().cancelled, 1);
+    /// # Ok::<(), tollgate::ConcurrencyRefused>(())
+    /// ```
+    #[inline]
+    pub fn cancel(mut self) {
+        self.ending = None;
+    }
+
+    #[cold]
+    fn tell(&self, ending: Ending) {
+        let (Some(observer), Some(started)) = (self.home.observer(), self.started) else {
+            return;
+        };
+        let gate = self.home.gate();
+        let limit = observer.ended(&Ended {
+            ending,
+            weight: self.weight,
+            in_flight: self.in_flight,
+            limit: gate.occupancy().limit,
+            started,
+            latency: self.home.now() - started,
+        });
+        if let Some(limit) = limit {
+            gate.set_limit(limit);
+        }
+    }
+}
+
+/// Counts a refusal and says how full it is.
+#[cold]
+pub(super) fn refuse<H: PermitHome>(home: &H, weight: u32) -> ConcurrencyRefused {
+    home.tally().count(Count::Refused);
+    let occupancy = home.gate().occupancy();
+    if weight > occupancy.limit {
+        ConcurrencyRefused::Never(occupancy)
+    } else {
+        ConcurrencyRefused::Full(occupancy)
+    }
+}
+
+impl<H: PermitHome> Drop for Permit<H> {
+    #[inline]
+    fn drop(&mut self) {
+        // First, so that an observer that panics keeps nothing.
+        self.home.gate().leave(self.weight);
+        let Some(ending) = self.ending else {
+            self.home.tally().count(Count::Cancelled);
+            return;
+        };
+        self.home.tally().count(ending.into());
+        if self.started.is_some() {
+            self.tell(ending);
+        }
+    }
+}
+
+impl<H: PermitHome> fmt::Debug for Permit<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permit")
+            .field("weight", &self.weight)
+            .field("in_flight", &self.in_flight)
+            .finish_non_exhaustive()
+    }
+}

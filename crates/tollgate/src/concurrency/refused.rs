@@ -1,0 +1,124 @@
+//! Why no permit was given, and how full a limit is: values, never errors of the limiter.
+
+use std::fmt;
+
+/// How full a concurrency limit is: one look, which takes nothing.
+///
+/// ```
+/// use tollgate::ConcurrencyLimiter;
+///
+/// let limiter = ConcurrencyLimiter::new(50);
+/// let permit = limiter.try_acquire_n(20)?;
+/// let look = limiter.peek();
+/// assert_eq!((look.limit, look.in_use, look.available()), (50, 20, 30));
+/// # drop(permit);
+/// # Ok::<(), tollgate::ConcurrencyRefused>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Occupancy {
+    /// How much may be in flight at once.
+    pub limit: u32,
+    /// How much is. It may be above a limit that was lowered, until it has drained.
+    pub in_use: u32,
+    /// How many requests wait in the queue.
+    pub queued: usize,
+}
+
+impl Occupancy {
+    /// What a newcomer may take at once: nothing while others wait, because they were first.
+    pub const fn available(&self) -> u32 {
+        if self.queued > 0 {
+            return 0;
+        }
+        self.limit.saturating_sub(self.in_use)
+    }
+
+    /// Whether a newcomer of this weight would get its permit at once.
+    pub const fn fits(&self, weight: u32) -> bool {
+        self.queued == 0
+            && match self.in_use.checked_add(weight) {
+                Some(sum) => sum <= self.limit,
+                None => false,
+            }
+    }
+}
+
+/// No permit was given, and nothing was taken.
+///
+/// It is another type than [`Refused`](crate::Refused) of a rate, and says so: time alone makes no
+/// room here, so there is no `retry_after`.
+///
+/// ```
+/// use tollgate::{ConcurrencyLimiter, ConcurrencyRefused};
+///
+/// let limiter = ConcurrencyLimiter::new(1);
+/// let permit = limiter.try_acquire()?;
+/// let refused = limiter.try_acquire().unwrap_err();
+/// assert!(matches!(refused, ConcurrencyRefused::Full(_)));
+/// assert_eq!(refused.to_string(), "concurrency limit: 1 of 1 in use, 0 waiting");
+/// # drop(permit);
+/// # Ok::<(), ConcurrencyRefused>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConcurrencyRefused {
+    /// There is no room now, or others wait for it already.
+    Full(Occupancy),
+    /// It asks for more than the limit: waiting is of no use.
+    Never(Occupancy),
+    /// The wait was not over by the deadline, or the deadline had passed already.
+    TooLate(Occupancy),
+    /// As many are waiting as may.
+    QueueFull(Occupancy),
+    /// The key is new and as many keys as may have something in flight.
+    TooManyKeys(Occupancy),
+}
+
+impl ConcurrencyRefused {
+    /// How full the limit was.
+    pub const fn occupancy(&self) -> &Occupancy {
+        match self {
+            Self::Full(occupancy)
+            | Self::Never(occupancy)
+            | Self::TooLate(occupancy)
+            | Self::QueueFull(occupancy)
+            | Self::TooManyKeys(occupancy) => occupancy,
+        }
+    }
+}
+
+impl fmt::Display for Occupancy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} of {} in use, {} waiting",
+            self.in_use, self.limit, self.queued
+        )
+    }
+}
+
+impl fmt::Display for ConcurrencyRefused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("concurrency limit: ")?;
+        match self {
+            Self::Full(occupancy) => write!(f, "{occupancy}"),
+            Self::Never(occupancy) => write!(
+                f,
+                "asked for more than the {} that may be in use at once, so it never passes",
+                occupancy.limit
+            ),
+            Self::TooLate(occupancy) => {
+                write!(f, "no permit by the deadline; {occupancy}")
+            }
+            Self::QueueFull(occupancy) => {
+                write!(f, "too many are waiting already; {occupancy}")
+            }
+            Self::TooManyKeys(_) => {
+                f.write_str("too many keys are in flight already; retry when one has ended")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ConcurrencyRefused {}
