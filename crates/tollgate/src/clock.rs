@@ -5,6 +5,7 @@
 //! | [`Monotonic`] | about 10 ns (TSC), 25–40 ns (std) | by default |
 //! | `Cached` | about 1 ns | when 1 ms of staleness is fine |
 //! | [`Manual`] | about 1 ns | in tests |
+//! | [`Wall`] | 25–40 ns | for quotas, which follow the calendar |
 //! | `Tokio` (feature `tokio`) | as std | when `tokio::time::pause` drives the test |
 
 use std::sync::Arc;
@@ -23,6 +24,7 @@ mod monotonic;
 mod tokio;
 #[cfg(not(shuttle))]
 pub(crate) mod upkeep;
+mod wall;
 
 #[cfg(feature = "tokio")]
 pub use self::tokio::Tokio;
@@ -30,6 +32,7 @@ pub use self::tokio::Tokio;
 pub use cached::Cached;
 pub use manual::Manual;
 pub use monotonic::Monotonic;
+pub use wall::Wall;
 
 /// A source of time. Implement [`now`](Self::now); the rest follows.
 ///

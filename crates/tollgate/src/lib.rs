@@ -34,6 +34,7 @@
 //!
 //! # Features
 //! * `tsc` (default): read the CPU's time stamp counter where the kernel trusts it.
+//! * `quota`: totals over days, weeks and months, kept in a file: `QuotaLimiter`.
 //! * `tokio`: `acquire().await`, `Reservation::wait`, and the clock `clock::Tokio`.
 
 #![deny(unsafe_code)]
@@ -47,6 +48,8 @@ mod home;
 mod keyed;
 mod limiter;
 mod mode;
+#[cfg(feature = "quota")]
+pub mod quota;
 mod refused;
 mod reservation;
 mod sync;
@@ -69,6 +72,8 @@ pub use keyed::{
 };
 pub use limiter::{Algorithm, Builder, DefaultClock, Limiter};
 pub use mode::Mode;
+#[cfg(feature = "quota")]
+pub use quota::{Quota, QuotaLimiter};
 pub use refused::Refused;
 pub use reservation::Reservation;
 pub use tollgate_core as core;

@@ -1,0 +1,458 @@
+//! Totals over long periods: a quota for each key, kept across restarts.
+//!
+//! ```
+//! use tollgate::{Quota, QuotaLimiter};
+//!
+//! let limiter = QuotaLimiter::new(Quota::per_month(10_000).in_zone("Europe/Zurich")?);
+//! assert!(limiter.check("tenant").is_allowed());
+//! assert_eq!(limiter.peek("tenant").remaining, 9_999);
+//! # Ok::<(), tollgate::quota::QuotaError>(())
+//! ```
+//!
+//! # What a crash can cost
+//! Charges are counted in memory and saved by a thread, every second by default and early when much
+//! was granted. After a crash a key may have been granted what was not yet saved a second time: at most
+//! what all keys were granted in the last flush interval, and at most
+//! [`max_unsaved`](QuotaBuilder::max_unsaved) units. Dropping the limiter saves everything;
+//! [`close`](QuotaLimiter::close) does too and says whether it worked.
+//!
+//! [`Durability::Ahead`] turns that around: nothing is granted twice, but a key may lose a block.
+//!
+//! # What a clock can cost
+//! A key's time never goes back: if the clock does, the key stays in the period that it was charged
+//! in, until the clock has caught up. That grants nothing extra. A clock that was wrong by a month
+//! leaves the keys that were charged meanwhile in that month; [`reset`](QuotaLimiter::reset) frees one.
+
+mod builder;
+mod calendar;
+mod crc;
+mod entry;
+mod keeper;
+mod parse;
+mod period;
+mod record;
+mod refused;
+mod store;
+mod table;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate_core::{Decision, Timestamp};
+
+use self::keeper::{Keeper, Saver};
+use self::store::End;
+use self::table::{Ask, Charged, Done, Refusal, Table};
+use crate::NoSlot;
+use crate::clock::{Clock, Wall};
+use crate::keyed::counters::Counters;
+use crate::sync::Ordering;
+
+pub use builder::{AtQuotaCap, Durability, OnStoreFailure, QuotaBuilder};
+pub use period::{Quota, QuotaError, Weekday};
+pub use refused::{QuotaReceipt, QuotaRefused};
+pub use store::StoreError;
+
+/// How often a charge waits for more to be saved ahead.
+const CLAIMS: usize = 8;
+
+/// A quota for each key: a tenant's id, or any bytes up to a kilobyte.
+///
+/// A check takes the lock of one of 64 shards for some tens of nanoseconds and touches no disk.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Quota, QuotaLimiter, Timestamp, clock::Manual};
+///
+/// let noon = Timestamp::from_secs(1_717_243_200); // 1 June 2024
+/// let clock = Manual::starting_at(noon);
+/// let limiter = QuotaLimiter::builder(Quota::per_day(100)).clock(clock.clone()).build();
+/// assert!(limiter.check_n("tenant", 100).is_allowed());
+/// let refused = limiter.check("tenant");
+/// assert_eq!(refused.retry_after, Duration::from_secs(12 * 3_600));
+/// clock.advance(refused.retry_after);
+/// assert!(limiter.check("tenant").is_allowed());
+/// ```
+pub struct QuotaLimiter<C = Wall> {
+    table: Arc<Table>,
+    saver: Option<Arc<Saver>>,
+    /// Stops with the limiter.
+    keeper: Option<Keeper>,
+    observer: Option<Observer>,
+    counters: Counters,
+    clock: C,
+}
+
+/// A key has come to a part of its quota.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct ThresholdEvent<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// Of the percentages that were asked for, the one that was reached.
+    pub percent: u8,
+    /// What the key has used, with the charge that reached it.
+    pub used: u64,
+    /// The count of its quota.
+    pub limit: u64,
+    /// How long until nothing is used, if nobody uses more.
+    pub reset_after: Duration,
+}
+
+/// Who is told of thresholds.
+struct Observer {
+    /// From low to high.
+    percentages: Vec<u8>,
+    tell: Box<dyn Fn(&ThresholdEvent<'_>) + Send + Sync>,
+}
+
+/// What a quota limiter has counted, and how its store fares.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QuotaStats {
+    /// Charges above 0 that passed.
+    pub allowed: u64,
+    /// Charges above 0 that were refused.
+    pub denied: u64,
+    /// Keys that are counted now.
+    pub keys: usize,
+    /// Units that are granted and not saved: what a crash now would lose.
+    pub unsaved: u64,
+    /// Flushes that wrote something.
+    pub flushes: u64,
+    /// Flushes that failed. What they would have saved is tried again.
+    pub failed_flushes: u64,
+    /// The size of the file.
+    pub store_bytes: u64,
+    /// Bytes of an unfinished write that a crash had left, and that were left out at opening.
+    pub recovered_bytes: u64,
+    /// Why the latest flush failed; none once one has succeeded.
+    pub last_error: Option<String>,
+}
+
+impl QuotaLimiter {
+    /// The same quota for each key, by the system's clock, in memory alone.
+    pub fn new(quota: Quota) -> Self {
+        Self::builder(quota).build()
+    }
+
+    /// Chooses the store, the clock, the bounds and who is told of thresholds.
+    pub fn builder(quota: Quota) -> QuotaBuilder {
+        QuotaBuilder::new(quota)
+    }
+}
+
+impl<C: Clock> QuotaLimiter<C> {
+    /// Decides one unit of this key.
+    pub fn check<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Decision {
+        self.check_n(key, 1)
+    }
+
+    /// Decides a cost of this key. A cost of 0 peeks.
+    pub fn check_n<K: AsRef<[u8]> + ?Sized>(&self, key: &K, cost: u64) -> Decision {
+        self.check_at(self.clock.now(), key, cost)
+    }
+
+    /// Decides a cost at a time on the limiter's clock.
+    pub fn check_at<K: AsRef<[u8]> + ?Sized>(
+        &self,
+        now: Timestamp,
+        key: &K,
+        cost: u64,
+    ) -> Decision {
+        decision(self.charge_at(now, key, None, cost))
+    }
+
+    /// Decides a cost by a quota given with the call: that of the key's tier.
+    ///
+    /// What the key has used stays used under another count. What still counts of a quota with another
+    /// period counts as if all of it had been charged when the latest was. Two periods at the same
+    /// time want two limiters.
+    ///
+    /// ```
+    /// use tollgate::{Quota, QuotaLimiter, clock::Manual};
+    ///
+    /// let limiter = QuotaLimiter::builder(Quota::per_day(1_000)).clock(Manual::new()).build();
+    /// limiter.check_n("tenant", 1_000);
+    /// let standard = Quota::per_day(100_000);
+    /// assert_eq!(limiter.check_with("tenant", &standard, 1).remaining, 98_999);
+    /// ```
+    pub fn check_with<K: AsRef<[u8]> + ?Sized>(
+        &self,
+        key: &K,
+        quota: &Quota,
+        cost: u64,
+    ) -> Decision {
+        decision(self.charge_at(self.clock.now(), key, Some(quota), cost))
+    }
+
+    /// What this key has left, without charging anything.
+    pub fn peek<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Decision {
+        self.look_at(self.clock.now(), key, None, 0)
+    }
+
+    /// Whether a cost would pass, without charging it, by the key's quota or the one given.
+    pub fn look_at<K: AsRef<[u8]> + ?Sized>(
+        &self,
+        now: Timestamp,
+        key: &K,
+        quota: Option<&Quota>,
+        cost: u64,
+    ) -> Decision {
+        let key = key.as_ref();
+        if key.len() > QuotaRefused::MOST_KEY_BYTES {
+            return *QuotaRefused::key_too_long(key.len()).decision();
+        }
+        self.table.look(&Ask {
+            key,
+            quota,
+            now,
+            cost,
+        })
+    }
+
+    /// Charges a cost to this key, to be given back if the request doesn't happen.
+    ///
+    /// # Errors
+    /// Why it was refused; then nothing was charged.
+    ///
+    /// ```
+    /// use tollgate::{Quota, QuotaLimiter, clock::Manual};
+    ///
+    /// let limiter = QuotaLimiter::builder(Quota::per_day(10)).clock(Manual::new()).build();
+    /// let receipt = limiter.charge("tenant", 4)?;
+    /// assert_eq!(limiter.give_back("tenant", receipt), 4);
+    /// assert_eq!(limiter.peek("tenant").remaining, 10);
+    /// # Ok::<(), tollgate::quota::QuotaRefused>(())
+    /// ```
+    pub fn charge<K: AsRef<[u8]> + ?Sized>(
+        &self,
+        key: &K,
+        cost: u64,
+    ) -> Result<QuotaReceipt, QuotaRefused> {
+        self.charge_at(self.clock.now(), key, None, cost)
+    }
+
+    /// Charges a cost at a time on the limiter's clock, by the key's quota or the one given.
+    ///
+    /// # Errors
+    /// Why it was refused; then nothing was charged.
+    pub fn charge_at<K: AsRef<[u8]> + ?Sized>(
+        &self,
+        now: Timestamp,
+        key: &K,
+        quota: Option<&Quota>,
+        cost: u64,
+    ) -> Result<QuotaReceipt, QuotaRefused> {
+        let key = key.as_ref();
+        if key.len() > QuotaRefused::MOST_KEY_BYTES {
+            if cost > 0 {
+                self.counters.count(false);
+            }
+            return Err(QuotaRefused::key_too_long(key.len()));
+        }
+        let ask = Ask {
+            key,
+            quota,
+            now,
+            cost,
+        };
+        let unsaved = self.saver.as_ref().map(|saver| &saver.unsaved);
+        let mut charged = self.table.charge(&ask, unsaved);
+        // Others may use up what was saved ahead before this one comes to it.
+        for _ in 0..CLAIMS {
+            if !matches!(charged, Charged::Refused(Refusal::Unclaimed, ..)) || self.flush().is_err()
+            {
+                break;
+            }
+            charged = self.table.charge(&ask, unsaved);
+        }
+        if cost > 0 {
+            self.counters.count(matches!(charged, Charged::Done(_)));
+        }
+        match charged {
+            Charged::Done(done) => {
+                self.tell(key, &done);
+                Ok(QuotaReceipt {
+                    decision: done.decision,
+                    id: done.id,
+                    until: done.until,
+                    cost: done.cost,
+                })
+            }
+            Charged::Refused(Refusal::Unclaimed, decision, _) => {
+                Err(QuotaRefused::NotSaved { decision })
+            }
+            Charged::Refused(Refusal::Quota, decision, quota) => {
+                Err(QuotaRefused::used_up(quota, decision))
+            }
+            Charged::Refused(Refusal::NoRoom, decision, _) => Err(QuotaRefused::NoRoom {
+                max_keys: self.table.max_keys(),
+                decision,
+            }),
+            Charged::Refused(Refusal::Unsaved, decision, _) => Err(QuotaRefused::Unsaved {
+                max_unsaved: unsaved.map_or(0, |unsaved| unsaved.max_unsaved()),
+                decision,
+            }),
+        }
+    }
+
+    /// Gives a charge back to the period, or the part of a rolling one, that it was counted in, and
+    /// returns how much: nothing once that is over, or the key was reset or got another period.
+    pub fn give_back<K: AsRef<[u8]> + ?Sized>(&self, key: &K, receipt: QuotaReceipt) -> u64 {
+        self.give_back_at(self.clock.now(), key, receipt)
+    }
+
+    /// Gives a charge back at a time on the limiter's clock.
+    pub fn give_back_at<K: AsRef<[u8]> + ?Sized>(
+        &self,
+        now: Timestamp,
+        key: &K,
+        receipt: QuotaReceipt,
+    ) -> u64 {
+        let QuotaReceipt {
+            id, until, cost, ..
+        } = receipt;
+        if cost == 0 {
+            return 0;
+        }
+        self.table.update(key.as_ref(), |entry| {
+            if entry.id == id {
+                entry.give_back(until, cost, now.as_nanos())
+            } else {
+                0
+            }
+        })
+    }
+
+    /// Gives the key units back, whatever they were charged for, from the latest; returns how many:
+    /// no more than still count.
+    pub fn refund<K: AsRef<[u8]> + ?Sized>(&self, key: &K, units: u64) -> u64 {
+        let now = self.clock.now().as_nanos();
+        self.table
+            .update(key.as_ref(), |entry| entry.refund(units, now))
+    }
+
+    /// Forgets what the key has used.
+    pub fn reset<K: AsRef<[u8]> + ?Sized>(&self, key: &K) {
+        self.table.remove(key.as_ref());
+    }
+
+    /// The quota of this key: its own, or that of all.
+    pub fn quota_of<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Quota {
+        self.table.quota(key.as_ref())
+    }
+
+    /// Changes the quota of all keys that have none of their own. What they have used stays used, as
+    /// [`check_with`](Self::check_with) says.
+    pub fn set_quota(&self, quota: &Quota) {
+        self.table.set_quota(quota);
+    }
+
+    /// Gives this key a quota of its own. That is configuration: it isn't kept in the store.
+    ///
+    /// # Errors
+    /// [`NoSlot`] if as many keys have one as keys may be counted.
+    pub fn set_override<K: AsRef<[u8]> + ?Sized>(
+        &self,
+        key: &K,
+        quota: Quota,
+    ) -> Result<(), NoSlot> {
+        if self.table.set_override(key.as_ref(), quota) {
+            Ok(())
+        } else {
+            Err(NoSlot::new(self.table.max_keys()))
+        }
+    }
+
+    /// Lets this key have the quota of all again.
+    pub fn clear_override<K: AsRef<[u8]> + ?Sized>(&self, key: &K) {
+        self.table.clear_override(key.as_ref());
+    }
+
+    /// Saves what has changed, now and on this thread. Without a store it does nothing.
+    ///
+    /// # Errors
+    /// If the file can't be written; the next flush tries again.
+    pub fn flush(&self) -> Result<(), StoreError> {
+        match &self.saver {
+            Some(saver) => saver.save(&self.table, End::Open),
+            None => Ok(()),
+        }
+    }
+
+    /// Saves everything and closes the file, as dropping does, and says whether it worked.
+    ///
+    /// # Errors
+    /// If the file can't be written; then it holds what the last flush that succeeded had saved.
+    pub fn close(mut self) -> Result<(), StoreError> {
+        self.keeper.as_mut().map_or(Ok(()), Keeper::close)
+    }
+
+    /// What was counted so far, and how the store fares.
+    pub fn stats(&self) -> QuotaStats {
+        let (allowed, denied) = self.counters.sums();
+        let mut stats = QuotaStats {
+            allowed,
+            denied,
+            keys: self.table.keys(),
+            ..QuotaStats::default()
+        };
+        if let Some(saver) = &self.saver {
+            stats.unsaved = saver.unsaved.units();
+            stats.flushes = saver.flushes.load(Ordering::Relaxed);
+            stats.failed_flushes = saver.failures.load(Ordering::Relaxed);
+            stats.store_bytes = saver.bytes.load(Ordering::Relaxed);
+            stats.recovered_bytes = saver.recovered_bytes;
+            stats.last_error = saver.last_error();
+        }
+        stats
+    }
+
+    /// The clock it reads.
+    pub fn clock(&self) -> &C {
+        &self.clock
+    }
+
+    /// Tells of the thresholds that a charge has reached.
+    fn tell(&self, key: &[u8], done: &Done) {
+        let Some(observer) = &self.observer else {
+            return;
+        };
+        if done.cost == 0 {
+            return;
+        }
+        let limit = done.decision.limit;
+        for &percent in &observer.percentages {
+            let threshold = (u128::from(limit) * u128::from(percent)).div_ceil(100);
+            let reached = threshold <= u128::from(done.used);
+            if reached && u128::from(done.peak) < threshold {
+                (observer.tell)(&ThresholdEvent {
+                    key,
+                    percent,
+                    used: done.used,
+                    limit,
+                    reset_after: done.decision.reset_after,
+                });
+            }
+        }
+    }
+}
+
+/// What was said, whichever way.
+fn decision(charged: Result<QuotaReceipt, QuotaRefused>) -> Decision {
+    match charged {
+        Ok(receipt) => receipt.decision,
+        Err(refused) => *refused.decision(),
+    }
+}
+
+impl<C> fmt::Debug for QuotaLimiter<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuotaLimiter")
+            .field("keys", &self.table.keys())
+            .field("kept", &self.saver.is_some())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,261 @@
+//! What can be chosen about a quota limiter before it is built or opened.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::entry::Entry;
+use super::keeper::{Keeper, Limits, Saver};
+use super::store::{End, Store};
+use super::table::Table;
+use super::{Observer, Quota, QuotaLimiter, StoreError, ThresholdEvent};
+use crate::clock::{Clock, Wall};
+use crate::keyed::counters::Counters;
+
+/// What happens to a new key when as many are counted as may be.
+///
+/// Keys that are counted keep their quotas. Those that have nothing left that counts make room first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum AtQuotaCap {
+    /// New keys are refused until there is room: the default.
+    #[default]
+    DenyNew,
+    /// New keys pass without being counted: availability over protection.
+    AdmitNew,
+}
+
+/// What requests get while as much is unsaved as may be, because the store fails or is slow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum OnStoreFailure {
+    /// They are refused until a flush succeeds, so the bound on what a crash loses holds: the default.
+    #[default]
+    Refuse,
+    /// They are granted and counted in memory: a crash loses all since the last flush that succeeded.
+    Grant,
+}
+
+/// What a crash costs: units granted twice, or units never granted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Durability {
+    /// What was granted is saved later: a crash may grant up to
+    /// [`max_unsaved`](QuotaBuilder::max_unsaved) units a second time. The default.
+    #[default]
+    Flush,
+    /// A block of units is saved as used before any of it is granted: a crash never grants a unit
+    /// twice, but each key may lose up to a block. A key's first charge in a period waits for the disk,
+    /// and so does one that comes before the next block was saved, which begins when half of the last
+    /// is used. If the disk fails, such charges are refused, whatever [`OnStoreFailure`] says.
+    Ahead {
+        /// How many units of a key are saved ahead.
+        block: u64,
+    },
+}
+
+/// Builds a [`QuotaLimiter`]; made by [`QuotaLimiter::builder`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::quota::{OnStoreFailure, Quota, QuotaLimiter};
+///
+/// let path = std::env::temp_dir().join(format!("tollgate-quota-doc-{}", std::process::id()));
+/// let limiter = QuotaLimiter::builder(Quota::per_month(10_000))
+///     .max_keys(50_000)
+///     .flush_every(Duration::from_millis(500))
+///     .max_unsaved(1_000)
+///     .on_store_failure(OnStoreFailure::Refuse)
+///     .open(&path)?;
+/// limiter.check_n("tenant", 7);
+/// limiter.close()?;
+///
+/// let reopened = QuotaLimiter::builder(Quota::per_month(10_000)).open(&path)?;
+/// assert_eq!(reopened.peek("tenant").remaining, 9_993);
+/// # reopened.close()?;
+/// # std::fs::remove_file(&path).unwrap();
+/// # std::fs::remove_file(path.with_extension("lock")).ok();
+/// # Ok::<(), tollgate::quota::StoreError>(())
+/// ```
+#[must_use = "a builder does nothing until it is built"]
+pub struct QuotaBuilder<C = Wall> {
+    quota: Quota,
+    max_keys: usize,
+    at_cap: AtQuotaCap,
+    observer: Option<Observer>,
+    limits: Limits,
+    clock: C,
+}
+
+impl QuotaBuilder {
+    pub(super) fn new(quota: Quota) -> Self {
+        Self {
+            quota,
+            max_keys: 1_000_000,
+            at_cap: AtQuotaCap::default(),
+            observer: None,
+            limits: Limits {
+                flush_every: Duration::from_secs(1),
+                max_unsaved: 100_000,
+                on_failure: OnStoreFailure::default(),
+                durability: Durability::default(),
+            },
+            clock: Wall,
+        }
+    }
+}
+
+impl<C> QuotaBuilder<C> {
+    /// How many keys may be counted at once: a million unless said otherwise. One takes about 450
+    /// bytes and its name, a rolling one up to 1.5 kB.
+    pub fn max_keys(mut self, most: usize) -> Self {
+        self.max_keys = most;
+        self
+    }
+
+    /// What happens to new keys at the cap: [`AtQuotaCap::DenyNew`] unless said otherwise.
+    pub fn at_cap(mut self, at_cap: AtQuotaCap) -> Self {
+        self.at_cap = at_cap;
+        self
+    }
+
+    /// Calls `tell` when a charge brings a key to one of these percentages of its quota, once for
+    /// each key, percentage and period; on a rolling quota again after it has fallen below.
+    ///
+    /// It is called on the thread that charges, with no lock held. What was told is saved with the
+    /// key, so it is told again only if a crash has lost the charge too.
+    ///
+    /// ```
+    /// use std::sync::{Arc, Mutex};
+    /// use tollgate::{Quota, QuotaLimiter, clock::Manual};
+    ///
+    /// let told = Arc::new(Mutex::new(Vec::new()));
+    /// let log = Arc::clone(&told);
+    /// let limiter = QuotaLimiter::builder(Quota::per_day(1_000))
+    ///     .clock(Manual::new())
+    ///     .on_threshold(&[80, 100], move |event| {
+    ///         log.lock().unwrap().push((event.percent, event.used));
+    ///     })
+    ///     .build();
+    /// for _ in 0..10 {
+    ///     limiter.check_n("tenant", 90);
+    /// }
+    /// limiter.check_n("tenant", 100);
+    /// assert_eq!(*told.lock().unwrap(), [(80, 810), (100, 1_000)]);
+    /// ```
+    pub fn on_threshold<F>(mut self, percentages: &[u8], tell: F) -> Self
+    where
+        F: Fn(&ThresholdEvent<'_>) + Send + Sync + 'static,
+    {
+        let mut percentages = percentages.to_vec();
+        percentages.sort_unstable();
+        percentages.dedup();
+        self.observer = Some(Observer {
+            percentages,
+            tell: Box::new(tell),
+        });
+        self
+    }
+
+    /// How often what was granted is saved: every second unless said otherwise. A crash loses at
+    /// most what was granted in such a time and the time that a flush takes.
+    pub fn flush_every(mut self, interval: Duration) -> Self {
+        self.limits.flush_every = interval;
+        self
+    }
+
+    /// How many units may be granted and not saved: 100,000 unless said otherwise. A crash loses no
+    /// more, or one request's cost if that alone is more. At half of it a flush begins early.
+    pub fn max_unsaved(mut self, units: u64) -> Self {
+        self.limits.max_unsaved = units;
+        self
+    }
+
+    /// What requests get while as much is unsaved as may be: [`OnStoreFailure::Refuse`] unless said
+    /// otherwise.
+    pub fn on_store_failure(mut self, policy: OnStoreFailure) -> Self {
+        self.limits.on_failure = policy;
+        self
+    }
+
+    /// What a crash costs: [`Durability::Flush`] unless said otherwise.
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.limits.durability = durability;
+        self
+    }
+
+    /// Reads this clock instead of [`Wall`]. Its times are nanoseconds since the Unix epoch.
+    pub fn clock<D: Clock>(self, clock: D) -> QuotaBuilder<D> {
+        QuotaBuilder {
+            quota: self.quota,
+            max_keys: self.max_keys,
+            at_cap: self.at_cap,
+            observer: self.observer,
+            limits: self.limits,
+            clock,
+        }
+    }
+}
+
+impl<C: Clock> QuotaBuilder<C> {
+    /// Builds one that counts in memory, and forgets when it is dropped.
+    pub fn build(self) -> QuotaLimiter<C> {
+        let table = Table::new(&self.quota, self.max_keys, self.at_cap);
+        self.with(Arc::new(table), None)
+    }
+
+    /// Builds one that goes on from a file, and keeps its counts there. A file that isn't there is
+    /// made; one that can't be read whole is an error, and stays as it is.
+    ///
+    /// Beside the file there will be one that ends in `.lock`, and for moments one in `.new`.
+    ///
+    /// # Errors
+    /// If the file can't be read or written, is in use, damaged or something else, or holds more keys
+    /// than may be counted.
+    pub fn open(self, path: &Path) -> Result<QuotaLimiter<C>, StoreError> {
+        let (store, contents) = Store::open(path)?;
+        let table = Arc::new(Table::new(&self.quota, self.max_keys, self.at_cap));
+        let now = self.clock.now().as_nanos();
+        table.raise_floor(contents.floor);
+        let active = |entry: &&Entry| entry.idle_at() > now;
+        let keys = contents.entries.values().filter(active).count();
+        let mut entries = contents.entries.into_values();
+        if !entries.all(|entry| table.restore(entry, now)) {
+            return Err(StoreError::TooManyKeys {
+                path: path.to_owned(),
+                keys,
+                max_keys: self.max_keys,
+            });
+        }
+        let saver = Arc::new(Saver::new(store, self.limits, contents.torn));
+        saver.save(&table, End::Open)?;
+        let keeper = Keeper::start(&table, &saver).map_err(|source| StoreError::Io {
+            path: path.to_owned(),
+            source,
+        })?;
+        Ok(self.with(table, Some((saver, keeper))))
+    }
+
+    fn with(self, table: Arc<Table>, kept: Option<(Arc<Saver>, Keeper)>) -> QuotaLimiter<C> {
+        let (saver, keeper) = kept.unzip();
+        QuotaLimiter {
+            table,
+            saver,
+            keeper,
+            observer: self.observer,
+            counters: Counters::new(),
+            clock: self.clock,
+        }
+    }
+}
+
+impl<C> fmt::Debug for QuotaBuilder<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuotaBuilder")
+            .field("quota", &self.quota)
+            .field("max_keys", &self.max_keys)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,189 @@
+//! Where the periods of a calendar begin and end, in a time zone with its summer times.
+//!
+//! A period begins at a date and ends where the next begins. A time belongs to the last period that
+//! has begun, so the periods follow each other without gap or overlap even where clocks go back over
+//! midnight, or a zone leaves out a whole day (which is then an empty period).
+
+use std::fmt;
+
+use jiff::civil::{Date, Time};
+use jiff::tz::{AmbiguousOffset, Offset, TimeZone};
+use jiff::{Span, Timestamp};
+
+use super::Weekday;
+
+const HOUR_NANOS: i128 = 3_600_000_000_000;
+
+/// The calendar periods of a zone.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Calendar {
+    pub(super) unit: Unit,
+    pub(super) zone: TimeZone,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unit {
+    Hour,
+    Day,
+    Week(Weekday),
+    Month(Anchor),
+}
+
+/// Where a month begins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Anchor {
+    /// At midnight of this day, or of the last one.
+    Day(i8),
+    /// On the day and at the time of day of this time, nanoseconds since the epoch.
+    Start(u64),
+}
+
+impl Calendar {
+    /// When the period that `now` lies in begins and ends, in nanoseconds since the epoch.
+    pub(super) fn span(&self, now: u64) -> (u64, u64) {
+        let whole = (0, u64::MAX);
+        let Ok(time) = Timestamp::from_nanosecond(i128::from(now)) else {
+            return whole;
+        };
+        let found = match self.unit {
+            Unit::Hour => Some(self.hour(time)),
+            _ => self.dates(time),
+        };
+        found.map_or(whole, |(start, end)| (nanos(start), nanos(end)))
+    }
+
+    /// The last date whose period has begun, and the next.
+    fn dates(&self, now: Timestamp) -> Option<(i128, i128)> {
+        let at = now.as_nanosecond();
+        let mut first = self.first_date(self.zone.to_datetime(now).date())?;
+        while self.begin(first)? > at {
+            first = self.step(first, -1)?;
+        }
+        loop {
+            let next = self.step(first, 1)?;
+            let end = self.begin(next)?;
+            if end > at {
+                return Some((self.begin(first)?, end));
+            }
+            first = next;
+        }
+    }
+
+    /// The date that stands for the period around `date`, give or take one.
+    fn first_date(&self, date: Date) -> Option<Date> {
+        match self.unit {
+            Unit::Hour | Unit::Day => Some(date),
+            Unit::Month(_) => Some(date.first_of_month()),
+            Unit::Week(first) => {
+                let first = Weekday::ALL.iter().position(|(day, _)| *day == first)?;
+                let day = date.weekday().to_monday_zero_offset();
+                let since = (i64::from(day) - i64::try_from(first).ok()?).rem_euclid(7);
+                date.checked_sub(Span::new().try_days(since).ok()?).ok()
+            }
+        }
+    }
+
+    fn step(&self, date: Date, periods: i64) -> Option<Date> {
+        let span = match self.unit {
+            Unit::Hour | Unit::Day => Span::new().try_days(periods),
+            Unit::Week(_) => Span::new().try_weeks(periods),
+            Unit::Month(_) => Span::new().try_months(periods),
+        };
+        date.checked_add(span.ok()?).ok()
+    }
+
+    /// When the period of a date begins. A time that clocks leave out begins when they go on, one
+    /// that they show twice begins the first time.
+    fn begin(&self, date: Date) -> Option<i128> {
+        let begin = match self.unit {
+            Unit::Hour | Unit::Day | Unit::Week(_) => date.to_datetime(Time::midnight()),
+            Unit::Month(anchor) => {
+                let (day, time) = self.day_and_time(anchor);
+                let day = day.min(date.days_in_month());
+                let date = Date::new(date.year(), date.month(), day).ok()?;
+                date.to_datetime(time)
+            }
+        };
+        let ambiguous = self.zone.to_ambiguous_timestamp(begin);
+        let left_out = matches!(ambiguous.offset(), AmbiguousOffset::Gap { .. });
+        let time = ambiguous.compatible().ok()?;
+        if left_out {
+            // As far behind the change of clocks as the time that they leave out is.
+            let change = self.zone.preceding(just_after(time)).next()?;
+            return Some(change.timestamp().as_nanosecond());
+        }
+        Some(time.as_nanosecond())
+    }
+
+    fn day_and_time(&self, anchor: Anchor) -> (i8, Time) {
+        match anchor {
+            Anchor::Day(day) => (day, Time::midnight()),
+            Anchor::Start(start) => {
+                let start = self.zone.to_datetime(timestamp(start));
+                (start.day(), start.time())
+            }
+        }
+    }
+
+    /// The hour by the offset in force, cut where a zone shifts by less than an hour.
+    fn hour(&self, now: Timestamp) -> (i128, i128) {
+        let at = now.as_nanosecond();
+        let offset = self.zone.to_offset(now);
+        let into = (at + shift(offset)).rem_euclid(HOUR_NANOS);
+        let (mut start, mut end) = (at - into, at - into + HOUR_NANOS);
+        let cuts = |other: Offset| (shift(other) - shift(offset)) % HOUR_NANOS != 0;
+        if let Some(change) = self.zone.preceding(just_after(now)).next()
+            && change.timestamp().as_nanosecond() > start
+            && let Ok(before) = change.timestamp().checked_sub(Span::new().nanoseconds(1))
+            && cuts(self.zone.to_offset(before))
+        {
+            start = change.timestamp().as_nanosecond();
+        }
+        if let Some(change) = self.zone.following(now).next()
+            && change.timestamp().as_nanosecond() < end
+            && cuts(change.offset())
+        {
+            end = change.timestamp().as_nanosecond();
+        }
+        (start, end)
+    }
+}
+
+/// What its text says after the count and the slash.
+impl fmt::Display for Calendar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.unit {
+            Unit::Hour => f.write_str("hour")?,
+            Unit::Day => f.write_str("day")?,
+            Unit::Week(Weekday::Monday) => f.write_str("week")?,
+            Unit::Week(first) => write!(f, "week from {}", first.name())?,
+            Unit::Month(Anchor::Day(1)) => f.write_str("month")?,
+            Unit::Month(Anchor::Day(day)) => write!(f, "month on {day}")?,
+            Unit::Month(Anchor::Start(start)) => write!(f, "month since {}", timestamp(start))?,
+        }
+        match self.zone.iana_name() {
+            Some(name) if self.zone != TimeZone::UTC => write!(f, " in {name}"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// So that a change of clocks at this very time precedes it.
+fn just_after(time: Timestamp) -> Timestamp {
+    let after = time.checked_add(Span::new().nanoseconds(1));
+    after.unwrap_or(time)
+}
+
+fn shift(offset: Offset) -> i128 {
+    i128::from(offset.seconds()) * 1_000_000_000
+}
+
+/// A time that fits 64 bits of nanoseconds is before the year 2555, and so in jiff's range.
+fn timestamp(nanos: u64) -> Timestamp {
+    Timestamp::from_nanosecond(i128::from(nanos)).unwrap_or(Timestamp::MAX)
+}
+
+/// Periods that began before 1970 begin then, and those beyond 64 bits never end.
+fn nanos(time: i128) -> u64 {
+    u64::try_from(time.max(0)).unwrap_or(u64::MAX)
+}

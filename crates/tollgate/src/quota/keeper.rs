@@ -1,0 +1,314 @@
+//! Saves what was granted: a thread that flushes, and the bound on what a crash can lose.
+//!
+//! # The bound
+//! A charge takes its cost from what may be unsaved, while it holds the lock of its key. A flush reads
+//! how much is unsaved *before* it collects keys under the same locks, and subtracts that once they are
+//! on disk. So each unit is unsaved from before it is granted until after it is saved.
+//!
+//! With blocks that are saved ahead nothing is unsaved: a save writes down more than was used, and once
+//! it is on disk that much may be granted. What a key may grant is raised after a save, never before.
+
+use std::io;
+use std::sync::{Arc, Condvar};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use super::entry::Lot;
+use super::record::Batch;
+use super::store::{End, Store, StoreError};
+use super::table::Table;
+use super::{Durability, OnStoreFailure};
+use crate::sync::{AtomicU64, Ordering, PoisonError};
+
+/// Keys that are written down while the lock of their shard is held once.
+const CHUNK: usize = 256;
+
+/// How often, and how much in between.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) flush_every: Duration,
+    pub(super) max_unsaved: u64,
+    pub(super) on_failure: OnStoreFailure,
+    pub(super) durability: Durability,
+}
+
+/// What was granted and isn't saved yet.
+pub(super) struct Unsaved {
+    units: AtomicU64,
+    limits: Limits,
+    call: std::sync::Mutex<Call>,
+    called: Condvar,
+}
+
+/// What the thread is to do next.
+#[derive(Clone, Copy, Default)]
+struct Call {
+    flush: bool,
+    stop: bool,
+}
+
+impl Unsaved {
+    /// Takes units to be granted. False if more would be unsaved than may: a single cost above that
+    /// is granted when nothing else is unsaved.
+    pub(super) fn take(&self, cost: u64) -> bool {
+        let most = self.limits.max_unsaved;
+        let taken = self
+            .units
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |units| {
+                let more = units.saturating_add(cost);
+                let fits = units == 0 || more <= most;
+                (fits || self.limits.on_failure == OnStoreFailure::Grant).then_some(more)
+            });
+        match taken {
+            // Early enough that the flush is over before the rest is used up.
+            Ok(before) if before <= most / 2 && before.saturating_add(cost) > most / 2 => {
+                self.flush_soon();
+            }
+            Ok(_) => {}
+            Err(_) => self.flush_soon(),
+        }
+        taken.is_ok()
+    }
+
+    pub(super) fn units(&self) -> u64 {
+        self.units.load(Ordering::Acquire)
+    }
+
+    /// The block that is saved ahead, if any.
+    pub(super) fn block(&self) -> Option<u64> {
+        match self.limits.durability {
+            Durability::Flush => None,
+            Durability::Ahead { block } => Some(block.max(1)),
+        }
+    }
+
+    /// Asks for a flush before its time.
+    pub(super) fn flush_soon(&self) {
+        self.call(|call| call.flush = true);
+    }
+
+    pub(super) fn max_unsaved(&self) -> u64 {
+        self.limits.max_unsaved
+    }
+
+    /// When a refused charge may try again: the next flush will have been tried.
+    pub(super) fn retry_after(&self) -> Duration {
+        self.limits.flush_every
+    }
+
+    fn call(&self, change: impl FnOnce(&mut Call)) {
+        let mut call = self.call.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = (call.flush, call.stop);
+        change(&mut call);
+        if before != (call.flush, call.stop) {
+            self.called.notify_one();
+        }
+    }
+
+    /// Waits until it is time to flush, or to stop: then true.
+    fn wait(&self) -> bool {
+        let call = self.call.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self
+            .called
+            .wait_timeout_while(call, self.limits.flush_every, |call| {
+                !call.flush && !call.stop
+            });
+        let (mut call, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        call.flush = false;
+        call.stop
+    }
+}
+
+/// The store, and how it fares.
+pub(super) struct Saver {
+    pub(super) unsaved: Unsaved,
+    store: std::sync::Mutex<Store>,
+    pub(super) flushes: AtomicU64,
+    pub(super) failures: AtomicU64,
+    pub(super) bytes: AtomicU64,
+    pub(super) recovered_bytes: u64,
+    last_error: std::sync::Mutex<Option<String>>,
+}
+
+impl Saver {
+    pub(super) fn new(store: Store, limits: Limits, recovered_bytes: u64) -> Self {
+        Self {
+            unsaved: Unsaved {
+                units: AtomicU64::new(0),
+                limits,
+                call: std::sync::Mutex::default(),
+                called: Condvar::new(),
+            },
+            store: std::sync::Mutex::new(store),
+            flushes: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            recovered_bytes,
+            last_error: std::sync::Mutex::default(),
+        }
+    }
+
+    /// Saves what has changed, or everything if the file has to be written anew.
+    pub(super) fn save(&self, table: &Table, end: End) -> Result<(), StoreError> {
+        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let unsaved = self.unsaved.units();
+        let mut claims = Claims {
+            ahead: end == End::Open && self.unsaved.block().is_some(),
+            made: Vec::new(),
+        };
+        let saved = Self::write(&mut store, table, end, &mut claims);
+        let mut last = self
+            .last_error
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        match saved {
+            Ok(wrote) => {
+                self.unsaved.units.fetch_sub(unsaved, Ordering::AcqRel);
+                claims.grant(table);
+                self.flushes.fetch_add(u64::from(wrote), Ordering::Relaxed);
+                self.bytes.store(store.bytes(), Ordering::Relaxed);
+                *last = None;
+                Ok(())
+            }
+            Err(source) => {
+                let path = store.path().to_owned();
+                let error = StoreError::Io { path, source };
+                self.failures.fetch_add(1, Ordering::Relaxed);
+                *last = Some(error.to_string());
+                Err(error)
+            }
+        }
+    }
+
+    fn write(store: &mut Store, table: &Table, end: End, claims: &mut Claims) -> io::Result<bool> {
+        if end == End::Open && !store.wants_base() {
+            let changes = collect(table, Which::Changed, claims);
+            if changes.is_empty() {
+                return Ok(false);
+            }
+            if store.fits(&changes) {
+                return store.append(changes).map(|()| true);
+            }
+        }
+        store
+            .write_base(collect(table, Which::All, claims), end)
+            .map(|()| true)
+    }
+
+    /// Why the latest flush failed, while it does.
+    pub(super) fn last_error(&self) -> Option<String> {
+        let last = self.last_error.lock();
+        last.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Which {
+    Changed,
+    All,
+}
+
+/// What a save counts ahead of its use.
+struct Claims {
+    ahead: bool,
+    /// Where a key is, which it is, and what was written for its latest lot.
+    made: Vec<(usize, Arc<[u8]>, u64, Lot)>,
+}
+
+impl Claims {
+    /// The save is on disk: that much may be granted.
+    fn grant(self, table: &Table) {
+        for (place, key, id, claim) in self.made {
+            let mut shard = table.shard_at(place);
+            if let Some(entry) = shard.keys.entries.get_mut(&key)
+                && entry.id == id
+            {
+                entry.claim = claim;
+                entry.wanted = 0;
+            }
+        }
+    }
+}
+
+/// Writes keys down, a few at a time so that nobody waits long for a shard.
+fn collect(table: &Table, which: Which, claims: &mut Claims) -> Batch {
+    let mut batch = Batch::new();
+    claims.made.clear();
+    for place in 0..table.len() {
+        let keys = {
+            let mut shard = table.shard_at(place);
+            let changed = std::mem::take(&mut shard.keys.dirty);
+            match which {
+                Which::Changed => changed,
+                Which::All => shard.keys.entries.keys().map(Arc::clone).collect(),
+            }
+        };
+        for chunk in keys.chunks(CHUNK) {
+            let mut shard = table.shard_at(place);
+            for key in chunk {
+                match shard.keys.entries.get_mut(key) {
+                    Some(entry) => {
+                        entry.dirty = false;
+                        let latest = entry.lots.last().map_or(0, |lot| lot.amount);
+                        if claims.ahead {
+                            let claim = entry.next_claim();
+                            batch.put(entry, claim.amount);
+                            claims.made.push((place, Arc::clone(key), entry.id, claim));
+                        } else {
+                            batch.put(entry, latest);
+                        }
+                    }
+                    None if which == Which::Changed => batch.erase(key),
+                    None => {}
+                }
+            }
+        }
+        // After its keys: what was dropped meanwhile has raised it.
+        batch.raise_floor(table.shard_at(place).keys.floor);
+    }
+    batch
+}
+
+/// The thread that flushes; stopped, with a last flush, when it is dropped.
+pub(super) struct Keeper {
+    table: Arc<Table>,
+    saver: Arc<Saver>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Keeper {
+    pub(super) fn start(table: &Arc<Table>, saver: &Arc<Saver>) -> io::Result<Self> {
+        let (kept, by) = (Arc::clone(table), Arc::clone(saver));
+        let thread = thread::Builder::new()
+            .name("tollgate-quota".into())
+            .spawn(move || {
+                while !by.unsaved.wait() {
+                    // Counted and kept for whoever asks; the next round tries again.
+                    let _ = by.save(&kept, End::Open);
+                }
+            })?;
+        Ok(Self {
+            table: Arc::clone(table),
+            saver: Arc::clone(saver),
+            thread: Some(thread),
+        })
+    }
+
+    /// Stops the thread and leaves the file closed.
+    pub(super) fn close(&mut self) -> Result<(), StoreError> {
+        let Some(thread) = self.thread.take() else {
+            return Ok(());
+        };
+        self.saver.unsaved.call(|call| call.stop = true);
+        // It doesn't panic; if it did, the file still is to be closed.
+        let _ = thread.join();
+        self.saver.save(&self.table, End::Closed)
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        // Nobody is left to tell; `QuotaLimiter::close` returns the error.
+        let _ = self.close();
+    }
+}

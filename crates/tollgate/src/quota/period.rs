@@ -1,0 +1,402 @@
+//! `Quota`: so many per hour, day, week or month of a calendar, or in any span of a length.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::tz::TimeZone;
+use tollgate_core::Timestamp;
+
+use super::calendar::{Anchor, Calendar, Unit};
+use super::parse;
+
+/// Into how many parts a rolling period is cut.
+const PARTS: u64 = 60;
+
+/// A day that a week can begin with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Weekday {
+    #[default]
+    Monday,
+    Tuesday,
+    Wednesday,
+    Thursday,
+    Friday,
+    Saturday,
+    Sunday,
+}
+
+impl Weekday {
+    /// In the order of a week that begins on Monday.
+    pub(super) const ALL: [(Self, &str); 7] = [
+        (Self::Monday, "monday"),
+        (Self::Tuesday, "tuesday"),
+        (Self::Wednesday, "wednesday"),
+        (Self::Thursday, "thursday"),
+        (Self::Friday, "friday"),
+        (Self::Saturday, "saturday"),
+        (Self::Sunday, "sunday"),
+    ];
+
+    pub(super) fn name(self) -> &'static str {
+        Self::ALL
+            .iter()
+            .find(|(day, _)| *day == self)
+            .map_or("", |(_, name)| name)
+    }
+}
+
+/// A total over a period.
+///
+/// Calendar periods begin at midnight UTC unless [`in_zone`](Self::in_zone) says otherwise. A day
+/// has as many hours as it has there, 23 and 25 included.
+///
+/// A rolling quota is never exceeded in any span of its length. It counts in 60 parts, so what was
+/// used comes back up to a 60th of the period late: 30 days up to 12 hours, a day up to 24 minutes.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::quota::{Quota, QuotaError, Weekday};
+///
+/// let monthly = Quota::per_month(10_000).in_zone("Europe/Zurich")?;
+/// assert_eq!(monthly.to_string(), "10000/month in Europe/Zurich");
+/// assert_eq!("10000/month in Europe/Zurich".parse(), Ok(monthly));
+///
+/// // Billed on the 31st, or the last day of a shorter month.
+/// assert_eq!("500/month on 31".parse(), Ok(Quota::per_month(500).on_day(31)?));
+/// assert_eq!("7/week from sunday".parse(), Ok(Quota::per_week(7).starting(Weekday::Sunday)?));
+///
+/// let rolling = Quota::rolling(1_000_000, Duration::from_secs(30 * 86_400));
+/// assert_eq!(rolling.to_string(), "1000000 in any 30d");
+/// # Ok::<(), QuotaError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct Quota {
+    count: u64,
+    /// None if it limits nothing.
+    period: Option<Arc<Period>>,
+}
+
+#[derive(PartialEq, Eq)]
+struct Period {
+    /// A hash of the text of the kind: another period has another tag, in this run and the next.
+    tag: u64,
+    kind: Kind,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum Kind {
+    Rolling { nanos: u64 },
+    Calendar(Calendar),
+}
+
+impl Quota {
+    /// `count` in each hour that the clock of its zone shows.
+    pub fn per_hour(count: u64) -> Self {
+        Self::calendar(count, Unit::Hour)
+    }
+
+    /// `count` in each day, from midnight to midnight.
+    pub fn per_day(count: u64) -> Self {
+        Self::calendar(count, Unit::Day)
+    }
+
+    /// `count` in each week, from Monday unless [`starting`](Self::starting) says otherwise.
+    pub fn per_week(count: u64) -> Self {
+        Self::calendar(count, Unit::Week(Weekday::Monday))
+    }
+
+    /// `count` in each month, from the first unless [`on_day`](Self::on_day) or
+    /// [`since`](Self::since) says otherwise.
+    pub fn per_month(count: u64) -> Self {
+        Self::calendar(count, Unit::Month(Anchor::Day(1)))
+    }
+
+    /// `count` in any span of this length. No length at all is [`unlimited`](Self::unlimited).
+    pub fn rolling(count: u64, period: Duration) -> Self {
+        match u64::try_from(period.as_nanos()).unwrap_or(u64::MAX) {
+            0 => Self::unlimited(),
+            nanos => Self::of(count, Kind::Rolling { nanos }),
+        }
+    }
+
+    /// No limit: admits any cost and counts nothing.
+    pub fn unlimited() -> Self {
+        Self {
+            count: u64::MAX,
+            period: None,
+        }
+    }
+
+    /// The same by the clock and calendar of a time zone, by its name in the IANA database.
+    ///
+    /// # Errors
+    /// If there is no such zone, or the quota has no calendar.
+    pub fn in_zone(self, name: &str) -> Result<Self, QuotaError> {
+        let zone = TimeZone::get(name).map_err(|_| QuotaError::UnknownZone(name.to_owned()))?;
+        self.change("a time zone", |calendar| {
+            Some(Calendar { zone, ..calendar })
+        })
+    }
+
+    /// The same with weeks that begin on this day.
+    ///
+    /// # Errors
+    /// If it isn't a weekly quota.
+    pub fn starting(self, first: Weekday) -> Result<Self, QuotaError> {
+        self.change("a first day of the week", |calendar| match calendar.unit {
+            Unit::Week(_) => Some(Calendar {
+                unit: Unit::Week(first),
+                ..calendar
+            }),
+            _ => None,
+        })
+    }
+
+    /// The same with months that begin on this day, 1 to 31, or on the last day of a month that has
+    /// no such day.
+    ///
+    /// # Errors
+    /// If there is no such day, or it isn't a monthly quota.
+    pub fn on_day(self, day: u8) -> Result<Self, QuotaError> {
+        match i8::try_from(day) {
+            Ok(day @ 1..=31) => self.monthly("a day of the month", Anchor::Day(day)),
+            _ => Err(QuotaError::NoSuchDay(day)),
+        }
+    }
+
+    /// The same with months that begin on the day and at the time of day of an account's start, as
+    /// the clocks of the zone showed it: anniversary billing.
+    ///
+    /// ```
+    /// use tollgate::{Quota, Timestamp};
+    ///
+    /// let start = Timestamp::from_secs(1_706_693_400); // 31 January 2024, 09:30
+    /// let quota = Quota::per_month(10_000).since(start)?;
+    /// let in_february = Timestamp::from_secs(1_708_000_000);
+    /// let (_, end) = quota.period_at(in_february).unwrap();
+    /// assert_eq!(end, Timestamp::from_secs(1_709_199_000)); // 29 February 2024, 09:30
+    /// assert_eq!(quota.to_string(), "10000/month since 2024-01-31T09:30:00Z");
+    /// # Ok::<(), tollgate::quota::QuotaError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If it isn't a monthly quota.
+    pub fn since(self, start: Timestamp) -> Result<Self, QuotaError> {
+        self.monthly("an anniversary", Anchor::Start(start.as_nanos()))
+    }
+
+    /// The same period with another count.
+    #[must_use]
+    pub fn with_count(&self, count: u64) -> Self {
+        Self {
+            count: if self.is_unlimited() { u64::MAX } else { count },
+            period: self.period.clone(),
+        }
+    }
+
+    /// How many in each period: the maximum if unlimited.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Whether it limits nothing.
+    pub fn is_unlimited(&self) -> bool {
+        self.period.is_none()
+    }
+
+    /// When the calendar period that a time lies in begins and ends; none for a rolling quota.
+    pub fn period_at(&self, now: Timestamp) -> Option<(Timestamp, Timestamp)> {
+        match self.kind()? {
+            Kind::Rolling { .. } => None,
+            Kind::Calendar(calendar) => {
+                let (start, end) = calendar.span(now.as_nanos());
+                Some((Timestamp::from_nanos(start), Timestamp::from_nanos(end)))
+            }
+        }
+    }
+
+    /// From when to when a charge is counted as one with this one, and until when it counts.
+    pub(super) fn part_at(&self, now: u64) -> Part {
+        match self.kind() {
+            None => Part {
+                start: 0,
+                end: u64::MAX,
+                until: now,
+            },
+            Some(Kind::Calendar(calendar)) => {
+                let (start, end) = calendar.span(now);
+                Part {
+                    start,
+                    end,
+                    until: end,
+                }
+            }
+            Some(Kind::Rolling { nanos }) => {
+                let width = nanos.div_ceil(PARTS);
+                let start = now / width * width;
+                let end = start.saturating_add(width);
+                Part {
+                    start,
+                    end,
+                    until: end.saturating_add(*nanos),
+                }
+            }
+        }
+    }
+
+    /// What tells one period from another.
+    pub(super) fn tag(&self) -> u64 {
+        self.period.as_ref().map_or(0, |period| period.tag)
+    }
+
+    pub(super) fn kind(&self) -> Option<&Kind> {
+        self.period.as_ref().map(|period| &period.kind)
+    }
+
+    fn calendar(count: u64, unit: Unit) -> Self {
+        let zone = TimeZone::UTC;
+        Self::of(count, Kind::Calendar(Calendar { unit, zone }))
+    }
+
+    fn of(count: u64, kind: Kind) -> Self {
+        // FNV-1a: the same in every build, as it is kept in files.
+        let tag = kind
+            .to_string()
+            .bytes()
+            .fold(0xCBF2_9CE4_8422_2325, |sum, byte| {
+                (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
+            });
+        Self {
+            count,
+            period: Some(Arc::new(Period { tag, kind })),
+        }
+    }
+
+    fn monthly(self, what: &'static str, anchor: Anchor) -> Result<Self, QuotaError> {
+        self.change(what, |calendar| match calendar.unit {
+            Unit::Month(_) => Some(Calendar {
+                unit: Unit::Month(anchor),
+                ..calendar
+            }),
+            _ => None,
+        })
+    }
+
+    fn change(
+        self,
+        what: &'static str,
+        change: impl FnOnce(Calendar) -> Option<Calendar>,
+    ) -> Result<Self, QuotaError> {
+        let changed = match self.kind() {
+            Some(Kind::Calendar(calendar)) => change(calendar.clone()),
+            _ => None,
+        };
+        match changed {
+            Some(calendar) => Ok(Self::of(self.count, Kind::Calendar(calendar))),
+            None => Err(QuotaError::NotApplicable { quota: self, what }),
+        }
+    }
+}
+
+/// A span within which charges are counted as one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    /// When what was charged in it counts no more.
+    pub(super) until: u64,
+}
+
+/// The text that parses back to the same quota.
+impl fmt::Display for Quota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind() {
+            None => f.write_str("unlimited"),
+            Some(kind) => write!(f, "{}{kind}", self.count),
+        }
+    }
+}
+
+impl fmt::Debug for Quota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Quota({self})")
+    }
+}
+
+impl FromStr for Quota {
+    type Err = QuotaError;
+
+    fn from_str(text: &str) -> Result<Self, QuotaError> {
+        parse::parse(text)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Calendar(calendar) => write!(f, "/{calendar}"),
+            Self::Rolling { nanos } => {
+                f.write_str(" in any ")?;
+                // The last unit divides everything.
+                for (unit, length) in parse::LENGTHS {
+                    if nanos.is_multiple_of(length) {
+                        return write!(f, "{}{unit}", nanos / length);
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Why there is no such quota.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum QuotaError {
+    /// The time zone database has no zone of this name.
+    UnknownZone(String),
+    /// No month has this day.
+    NoSuchDay(u8),
+    /// What was asked for makes no sense with this quota's period.
+    NotApplicable {
+        /// The quota that was to be changed.
+        quota: Quota,
+        /// What it can't have.
+        what: &'static str,
+    },
+    /// The text is not a quota.
+    Parse {
+        /// The text.
+        text: String,
+        /// Where it goes wrong, in characters from 1.
+        column: usize,
+        /// What should be there.
+        expected: &'static str,
+    },
+}
+
+impl fmt::Display for QuotaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownZone(name) => write!(
+                f,
+                "unknown time zone {name:?}; use a name of the IANA database, such as Europe/Zurich"
+            ),
+            Self::NoSuchDay(day) => write!(f, "no month has a day {day}; use 1 to 31"),
+            Self::NotApplicable { quota, what } => write!(f, "{quota} can't have {what}"),
+            Self::Parse {
+                text,
+                column,
+                expected,
+            } => write!(
+                f,
+                "invalid quota {text:?}: expected {expected} at column {column}"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for QuotaError {}

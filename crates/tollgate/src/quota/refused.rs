@@ -1,0 +1,176 @@
+//! Why a charge to a quota was refused, and what tells that it was charged.
+
+use std::fmt;
+use std::time::Duration;
+
+use tollgate_core::{Decision, Outcome};
+
+use super::Quota;
+
+/// Nothing was charged. Its text begins with "quota:", that of a rate with "rate limit:".
+///
+/// ```
+/// use tollgate::{Quota, QuotaLimiter, Timestamp, clock::Manual};
+///
+/// let june = Timestamp::from_secs(1_717_200_000);
+/// let limiter = QuotaLimiter::builder(Quota::per_month(2)).clock(Manual::starting_at(june)).build();
+/// limiter.charge("tenant", 2)?;
+/// let refused = limiter.charge("tenant", 1).unwrap_err();
+/// assert_eq!(refused.to_string(), "quota: 2/month is used up; resets in 30d");
+/// # Ok::<(), tollgate::quota::QuotaRefused>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum QuotaRefused {
+    /// The quota has less left than the cost.
+    UsedUp {
+        /// The quota that was asked.
+        quota: Quota,
+        /// What it said.
+        decision: Decision,
+    },
+    /// The cost is above the quota: retrying is of no use.
+    Never {
+        /// The quota that was asked.
+        quota: Quota,
+        /// What it said.
+        decision: Decision,
+    },
+    /// The key is new, and as many keys are counted as may be.
+    NoRoom {
+        /// How many may be counted.
+        max_keys: usize,
+        /// When to try again.
+        decision: Decision,
+    },
+    /// As many units are granted and not yet saved as may be lost in a crash.
+    Unsaved {
+        /// How many may be lost.
+        max_unsaved: u64,
+        /// When to try again.
+        decision: Decision,
+    },
+    /// The next block of the key can't be saved ahead, because the store fails.
+    NotSaved {
+        /// When to try again.
+        decision: Decision,
+    },
+    /// The key is longer than keys may be.
+    KeyTooLong {
+        /// Its bytes.
+        bytes: usize,
+        /// A refusal for ever.
+        decision: Decision,
+    },
+}
+
+impl QuotaRefused {
+    /// The bytes that a key may have.
+    pub const MOST_KEY_BYTES: usize = 1024;
+
+    pub(super) fn used_up(quota: Quota, decision: Decision) -> Self {
+        match decision.outcome {
+            Outcome::Never => Self::Never { quota, decision },
+            Outcome::Allowed | Outcome::Denied => Self::UsedUp { quota, decision },
+        }
+    }
+
+    pub(super) fn key_too_long(bytes: usize) -> Self {
+        let decision = Decision::new(Outcome::Never, 0, 0, Duration::MAX, Duration::ZERO);
+        Self::KeyTooLong { bytes, decision }
+    }
+
+    /// What the quota said: remaining, `retry_after`, `reset_after`.
+    pub const fn decision(&self) -> &Decision {
+        match self {
+            Self::UsedUp { decision, .. }
+            | Self::Never { decision, .. }
+            | Self::NoRoom { decision, .. }
+            | Self::Unsaved { decision, .. }
+            | Self::NotSaved { decision }
+            | Self::KeyTooLong { decision, .. } => decision,
+        }
+    }
+}
+
+impl fmt::Display for QuotaRefused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let wait = Rounded(self.decision().retry_after);
+        match self {
+            Self::UsedUp { quota, decision } if decision.remaining == 0 => {
+                write!(f, "quota: {quota} is used up; resets in {wait}")
+            }
+            Self::UsedUp { quota, decision } => write!(
+                f,
+                "quota: {quota} has only {} left; enough in {wait}",
+                decision.remaining
+            ),
+            Self::Never { quota, .. } => {
+                write!(f, "quota: the cost is above {quota}, so it never fits")
+            }
+            Self::NoRoom { max_keys, .. } => write!(
+                f,
+                "quota: no room for a new key, {max_keys} are counted; retry in {wait}"
+            ),
+            Self::Unsaved { max_unsaved, .. } => write!(
+                f,
+                "quota: {max_unsaved} units are granted but not saved yet; retry in {wait}"
+            ),
+            Self::NotSaved { .. } => write!(
+                f,
+                "quota: the store fails, and no more can be saved ahead; retry in {wait}"
+            ),
+            Self::KeyTooLong { bytes, .. } => write!(
+                f,
+                "quota: a key of {bytes} bytes is longer than the {} that keys may have",
+                Self::MOST_KEY_BYTES
+            ),
+        }
+    }
+}
+
+impl std::error::Error for QuotaRefused {}
+
+/// A charge that was made, to be given back once if the request didn't happen.
+///
+/// Dropping it means that the request happened.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "give it back if the request didn't happen, or let it go"]
+pub struct QuotaReceipt {
+    pub(super) decision: Decision,
+    /// The state of the key that was charged.
+    pub(super) id: u64,
+    /// Until when the charge counts, which tells where it was counted.
+    pub(super) until: u64,
+    pub(super) cost: u64,
+}
+
+impl QuotaReceipt {
+    /// What the quota said when it was charged.
+    pub const fn decision(&self) -> &Decision {
+        &self.decision
+    }
+}
+
+/// A wait for people: its two largest units, rounded up.
+struct Rounded(Duration);
+
+impl fmt::Display for Rounded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.as_secs();
+        let seconds = seconds.saturating_add(u64::from(self.0.subsec_nanos() > 0));
+        let (large, length, small, parts) = match seconds {
+            86_400.. => ("d", 86_400, "h", 3_600),
+            3_600.. => ("h", 3_600, "m", 60),
+            60.. => ("m", 60, "s", 1),
+            _ => return write!(f, "{seconds}s"),
+        };
+        let rounded = seconds.div_ceil(parts).saturating_mul(parts);
+        let (whole, rest) = (rounded / length, rounded % length / parts);
+        if rest == 0 {
+            write!(f, "{whole}{large}")
+        } else {
+            write!(f, "{whole}{large} {rest}{small}")
+        }
+    }
+}

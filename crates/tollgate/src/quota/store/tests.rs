@@ -1,0 +1,274 @@
+//! Damage to the file: every bit of every byte, every length, and everything that isn't one.
+
+use super::*;
+use crate::quota::entry::Lot;
+use crate::quota::period::Part;
+
+/// What a file says of each key.
+type State = Vec<(Vec<u8>, Vec<Lot>)>;
+
+fn entry(key: &str, lots: &[(u64, u64)]) -> Entry {
+    let part = Part {
+        start: 0,
+        end: 0,
+        until: 0,
+    };
+    let mut entry = Entry::new(Arc::from(key.as_bytes()), 0, 77, part);
+    entry.lots = lots
+        .iter()
+        .map(|&(until, amount)| Lot { until, amount })
+        .collect();
+    entry
+}
+
+fn batch(entries: &[Entry], gone: &[&str]) -> Batch {
+    let mut batch = Batch::new();
+    batch.raise_floor(5);
+    for entry in entries {
+        let latest = entry.lots.last().map_or(0, |lot| lot.amount);
+        batch.put(entry, latest);
+    }
+    gone.iter().for_each(|key| batch.erase(key.as_bytes()));
+    batch
+}
+
+fn state(contents: &Contents) -> State {
+    let entries = contents.entries.values();
+    let mut state: State = entries
+        .map(|entry| (entry.key.to_vec(), entry.lots.clone()))
+        .collect();
+    state.sort_by(|a, b| a.0.cmp(&b.0));
+    state
+}
+
+fn try_read(bytes: &[u8]) -> Result<(State, u64), StoreError> {
+    let contents = read(Path::new("quotas"), bytes)?;
+    Ok((state(&contents), contents.torn))
+}
+
+/// A file as a process leaves it that was killed, how long it was after each write, and what it said.
+struct Sample {
+    bytes: Vec<u8>,
+    steps: Vec<(usize, State)>,
+}
+
+fn sample(name: &str) -> Sample {
+    let folder = std::env::temp_dir().join(format!("tollgate-store-{name}-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("quotas");
+    let (mut store, contents) = Store::open(&path).unwrap();
+    assert!(contents.entries.is_empty());
+    let mut steps = Vec::new();
+    let step = |steps: &mut Vec<(usize, State)>| {
+        let bytes = fs::read(&path).unwrap();
+        let (state, torn) = try_read(&bytes).unwrap();
+        assert_eq!(torn, 0);
+        steps.push((bytes.len(), state));
+    };
+    let [a, b, c] = ["a", "bb", "tenant-with-a-longer-name"];
+    let base = [entry(a, &[(10, 1)]), entry(b, &[(10, 2), (20, 3)])];
+    store.write_base(batch(&base, &[]), End::Open).unwrap();
+    step(&mut steps);
+    for (entries, gone) in [
+        (vec![entry(a, &[(10, 9)])], vec![]),
+        (vec![entry(c, &[(10, 4), (11, 5)])], vec![b]),
+        (vec![entry(b, &[(10, 7)]), entry(a, &[(10, 10)])], vec![]),
+    ] {
+        store.append(batch(&entries, &gone)).unwrap();
+        step(&mut steps);
+    }
+    let bytes = fs::read(&path).unwrap();
+    fs::remove_dir_all(&folder).unwrap();
+    Sample { bytes, steps }
+}
+
+#[test]
+fn each_write_is_read_back() {
+    let sample = sample("back");
+    let amounts = |step: usize| -> Vec<u64> {
+        let state = sample.steps[step].1.iter();
+        state
+            .flat_map(|(_, lots)| lots.iter().map(|lot| lot.amount))
+            .collect()
+    };
+    assert_eq!(amounts(0), [1, 2, 3]);
+    assert_eq!(amounts(1), [9, 2, 3]);
+    assert_eq!(amounts(2), [9, 4, 5]);
+    assert_eq!(amounts(3), [10, 7, 4, 5]);
+}
+
+#[test]
+fn after_a_failed_append_only_a_base_will_do() {
+    let folder = std::env::temp_dir().join(format!("tollgate-store-append-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("quotas");
+    let (mut store, _) = Store::open(&path).unwrap();
+    assert!(store.wants_base());
+    let a = entry("a", &[(10, 1)]);
+    store.write_base(batch(&[a], &[]), End::Open).unwrap();
+    assert!(!store.wants_base());
+    // A handle that can't be written to, as a disk that is full.
+    let right = store.file.replace(File::open(&path).unwrap());
+    let b = entry("b", &[(10, 2)]);
+    assert!(store.append(batch(std::slice::from_ref(&b), &[])).is_err());
+    drop(right);
+    assert!(store.wants_base());
+    assert!(store.append(batch(std::slice::from_ref(&b), &[])).is_err());
+    store.write_base(batch(&[b], &[]), End::Open).unwrap();
+    assert!(!store.wants_base());
+    // Somebody else writes to the file, or takes it away.
+    let right = fs::read(&path).unwrap();
+    fs::write(&path, &right[1..]).unwrap();
+    assert!(store.wants_base());
+    fs::write(&path, &right).unwrap();
+    assert!(!store.wants_base());
+    fs::remove_file(&path).unwrap();
+    assert!(store.wants_base());
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_file_cut_anywhere_is_an_error_or_an_earlier_state() {
+    let sample = sample("cut");
+    for length in 0..sample.bytes.len() {
+        let whole = sample.steps.iter().rfind(|(bytes, _)| *bytes <= length);
+        match (try_read(&sample.bytes[..length]), whole) {
+            (Ok((state, torn)), Some((bytes, expected))) => {
+                assert_eq!(state, *expected, "{length}");
+                assert_eq!(torn, (length - bytes) as u64, "{length}");
+            }
+            // The base is written as a whole, so a part of it is no crash.
+            (Err(_), None) => {}
+            (Ok(_), None) => panic!("read {length} bytes, less than the base"),
+            (Err(error), Some(_)) => panic!("{length}: {error}"),
+        }
+    }
+}
+
+#[test]
+fn a_flipped_bit_is_an_error_or_the_last_write_is_left_out() {
+    let sample = sample("flip");
+    let [.., (last, before), _] = &sample.steps[..] else {
+        panic!("too few writes");
+    };
+    for place in 0..sample.bytes.len() {
+        for bit in 0..8 {
+            let mut bytes = sample.bytes.clone();
+            bytes[place] ^= 1 << bit;
+            match try_read(&bytes) {
+                Err(_) => {}
+                Ok((state, torn)) => {
+                    assert!(place >= *last, "byte {place} was not missed");
+                    assert_eq!(state, *before, "byte {place}");
+                    assert_eq!(torn, (bytes.len() - last) as u64);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn overwritten_and_shuffled_stretches_are_errors_or_earlier_states() {
+    let sample = sample("stretch");
+    let states: Vec<_> = sample.steps.iter().map(|(_, state)| state).collect();
+    let length = sample.bytes.len();
+    for start in 0..length {
+        for run in [2, 5, 16, 40] {
+            let end = (start + run).min(length);
+            for fill in [0x00, 0xFF, 0xF5] {
+                let mut bytes = sample.bytes.clone();
+                bytes[start..end].fill(fill);
+                if let Ok((state, _)) = try_read(&bytes) {
+                    assert!(states.contains(&&state), "{start}..{end}");
+                }
+            }
+            let mut bytes = sample.bytes.clone();
+            bytes.drain(start..end);
+            if let Ok((state, _)) = try_read(&bytes) {
+                assert!(states.contains(&&state), "without {start}..{end}");
+            }
+        }
+    }
+    // A batch twice, or two in the wrong order, is found by its number.
+    let [(base, _), (first, _), (second, _), _] = sample.steps[..] else {
+        panic!("four writes");
+    };
+    let (one, two) = (&sample.bytes[base..first], &sample.bytes[first..second]);
+    for tail in [[one, one], [two, one]] {
+        let bytes = [&sample.bytes[..base], tail[0], tail[1]].concat();
+        let text = try_read(&bytes).unwrap_err().to_string();
+        assert!(text.contains("a batch is out of order at byte"), "{text}");
+    }
+    // What a power failure may leave: a tail of zeros, or of what was there before.
+    let bytes = [&sample.bytes[..second], &[0; 4096][..]].concat();
+    assert_eq!(try_read(&bytes).unwrap().0, *states[2]);
+}
+
+#[test]
+fn a_file_that_was_closed_has_nothing_to_lose() {
+    let folder = std::env::temp_dir().join(format!("tollgate-store-closed-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("quotas");
+    let (mut store, _) = Store::open(&path).unwrap();
+    let entries = [entry("a", &[(10, 1)]), entry("b", &[(10, 2)])];
+    store.write_base(batch(&entries, &[]), End::Closed).unwrap();
+    let right = fs::read(&path).unwrap();
+    fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(try_read(&right).unwrap().0.len(), 2);
+    for length in 0..right.len() {
+        assert!(try_read(&right[..length]).is_err(), "{length}");
+    }
+    for place in 0..right.len() {
+        for bit in 0..8 {
+            let mut bytes = right.clone();
+            bytes[place] ^= 1 << bit;
+            assert!(try_read(&bytes).is_err(), "byte {place}");
+        }
+    }
+    let longer = [&right[..], &[0]].concat();
+    let text = try_read(&longer).unwrap_err().to_string();
+    assert!(text.contains("something follows the end at byte"), "{text}");
+}
+
+#[test]
+fn what_is_wrong_with_a_file_is_said() {
+    let sample = sample("said");
+    let said = |bytes: &[u8]| try_read(bytes).unwrap_err().to_string();
+    assert_eq!(said(b""), "quotas is not a quota store");
+    assert_eq!(said(b"limits: none\n"), "quotas is not a quota store");
+    let advice = "put a copy in its place, or move it away to start from nothing";
+    assert_eq!(
+        said(&sample.bytes[..20]),
+        format!("quota store quotas is corrupt: the header is cut short at byte 20; {advice}")
+    );
+    assert_eq!(
+        said(&sample.bytes[..40]),
+        format!("quota store quotas is corrupt: the base is cut short at byte 40; {advice}")
+    );
+    let mut bytes = sample.bytes.clone();
+    bytes[50] ^= 1;
+    assert_eq!(
+        said(&bytes),
+        format!(
+            "quota store quotas is corrupt: the checksum of the base doesn't fit at byte 32; {advice}"
+        )
+    );
+    let mut bytes = sample.bytes.clone();
+    let base = sample.steps[0].0;
+    bytes[base + 20] ^= 1;
+    assert_eq!(
+        said(&bytes),
+        format!(
+            "quota store quotas is corrupt: a batch before the last can't be read at byte {base}; \
+             {advice}"
+        )
+    );
+    let mut bytes = sample.bytes.clone();
+    bytes[8] = 2;
+    let sum = crc32c(&[&bytes[..28]]);
+    bytes[28..32].copy_from_slice(&sum.to_le_bytes());
+    assert_eq!(
+        said(&bytes),
+        "quota store quotas has version 2, but this build reads versions up to 1"
+    );
+}

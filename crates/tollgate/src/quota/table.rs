@@ -1,0 +1,451 @@
+//! The keys in memory: a few shards, each a map behind a small lock.
+//!
+//! A shard orders its keys by when they are idle, so that those are dropped first to last as new keys
+//! come, and a full table finds room in the time that it takes to look at each shard once. A key that
+//! was dropped starts afresh no earlier than it was idle (`floor`), whatever a clock shows then.
+//!
+//! Nobody holds two locks of shards at once.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use foldhash::quality::FixedState;
+use tollgate_core::{Decision, Outcome, Timestamp};
+
+use super::entry::{self, Entry, Judged};
+use super::keeper::Unsaved;
+use super::period::Part;
+use super::{AtQuotaCap, Quota};
+use crate::keyed::hasher::KeyHasher;
+use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, Padded, PoisonError};
+
+const SHARDS: usize = 64;
+/// Idle keys that a new one drops: more than one, so that they become fewer.
+const DROPPED_BY_EACH: usize = 2;
+/// Idle keys of each shard that a new one drops when the table is full.
+const DROPPED_WHEN_FULL: usize = 64;
+
+/// The keys of a limiter.
+pub(super) struct Table {
+    shards: Box<[Padded<Mutex<Shard>>]>,
+    hasher: KeyHasher,
+    keys: AtomicUsize,
+    overrides: AtomicUsize,
+    max_keys: usize,
+    at_cap: AtQuotaCap,
+    next_id: AtomicU64,
+}
+
+/// A part of the keys, and what they are judged by.
+pub(super) struct Shard {
+    pub(super) keys: Keys,
+    quota: Quota,
+    overrides: HashMap<Arc<[u8]>, Quota, FixedState>,
+    /// The part that a new key was last counted in, and its period.
+    cached: Option<(u64, Part)>,
+}
+
+/// What is kept of keys.
+pub(super) struct Keys {
+    pub(super) entries: HashMap<Arc<[u8]>, Entry, FixedState>,
+    /// By when they are idle; the id tells keys of one time apart.
+    idle: BTreeMap<(u64, u64), Arc<[u8]>>,
+    pub(super) dirty: Vec<Arc<[u8]>>,
+    /// No key that isn't here is judged at an earlier time.
+    pub(super) floor: u64,
+}
+
+/// One question.
+pub(super) struct Ask<'a> {
+    pub(super) key: &'a [u8],
+    /// Instead of the key's own quota.
+    pub(super) quota: Option<&'a Quota>,
+    pub(super) now: Timestamp,
+    pub(super) cost: u64,
+}
+
+/// What a charge came to.
+pub(super) enum Charged {
+    Done(Done),
+    Refused(Refusal, Decision, Quota),
+}
+
+pub(super) enum Refusal {
+    Quota,
+    NoRoom,
+    Unsaved,
+    /// More of the key has to be saved ahead; then it may pass.
+    Unclaimed,
+}
+
+/// What was charged where, and what thresholds lie between.
+pub(super) struct Done {
+    pub(super) decision: Decision,
+    pub(super) id: u64,
+    pub(super) until: u64,
+    /// Zero if nothing was counted.
+    pub(super) cost: u64,
+    pub(super) used: u64,
+    pub(super) peak: u64,
+}
+
+impl Table {
+    pub(super) fn new(quota: &Quota, max_keys: usize, at_cap: AtQuotaCap) -> Self {
+        let hasher = KeyHasher::random();
+        // Another seed than that of the choice of a shard, or a shard's hashes would be alike.
+        let state = FixedState::with_seed(hasher.seed().rotate_left(32) ^ 0x9E37_79B9_7F4A_7C15);
+        let shard = || Shard {
+            keys: Keys {
+                entries: HashMap::with_hasher(state.clone()),
+                idle: BTreeMap::new(),
+                dirty: Vec::new(),
+                floor: 0,
+            },
+            quota: quota.clone(),
+            overrides: HashMap::with_hasher(state.clone()),
+            cached: None,
+        };
+        Self {
+            shards: (0..SHARDS).map(|_| Padded(Mutex::new(shard()))).collect(),
+            hasher,
+            keys: AtomicUsize::new(0),
+            overrides: AtomicUsize::new(0),
+            max_keys,
+            at_cap,
+            next_id: AtomicU64::new(1),
+        }
+    }
+
+    pub(super) fn shards(&self) -> impl Iterator<Item = MutexGuard<'_, Shard>> {
+        self.shards.iter().map(|shard| lock(&shard.0))
+    }
+
+    pub(super) fn shard(&self, key: &[u8]) -> MutexGuard<'_, Shard> {
+        let place = usize::try_from(self.hasher.fingerprint(key) >> 58).unwrap_or(0);
+        lock(&self.shards[place % SHARDS].0)
+    }
+
+    /// How many shards there are.
+    pub(super) fn len(&self) -> usize {
+        self.shards.len()
+    }
+
+    pub(super) fn shard_at(&self, place: usize) -> MutexGuard<'_, Shard> {
+        lock(&self.shards[place].0)
+    }
+
+    pub(super) fn keys(&self) -> usize {
+        self.keys.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn max_keys(&self) -> usize {
+        self.max_keys
+    }
+
+    /// Judges without writing.
+    pub(super) fn look(&self, ask: &Ask<'_>) -> Decision {
+        let mut guard = self.shard(ask.key);
+        let (keys, quota, cached) = guard.split(ask);
+        if quota.is_unlimited() {
+            return Decision::UNLIMITED;
+        }
+        let entry = keys.entries.get(ask.key);
+        judge(ask, quota, entry, keys.floor, cached).decision
+    }
+
+    /// Judges, and charges what fits.
+    pub(super) fn charge(&self, ask: &Ask<'_>, unsaved: Option<&Unsaved>) -> Charged {
+        let first = self.try_charge(ask, unsaved);
+        if !matches!(first, Charged::Refused(Refusal::NoRoom, ..)) {
+            return first;
+        }
+        let mut next = u64::MAX;
+        for mut shard in self.shards() {
+            self.drop_idle(&mut shard.keys, ask.now.as_nanos(), DROPPED_WHEN_FULL);
+            let first = shard.keys.idle.keys().next();
+            next = next.min(first.map_or(u64::MAX, |(idle_at, _)| *idle_at));
+        }
+        match self.try_charge(ask, unsaved) {
+            Charged::Refused(Refusal::NoRoom, mut decision, quota) => {
+                decision.retry_after = Timestamp::from_nanos(next) - ask.now;
+                Charged::Refused(Refusal::NoRoom, decision, quota)
+            }
+            charged => charged,
+        }
+    }
+
+    fn try_charge(&self, ask: &Ask<'_>, unsaved: Option<&Unsaved>) -> Charged {
+        let mut guard = self.shard(ask.key);
+        let (keys, quota, cached) = guard.split(ask);
+        if quota.is_unlimited() {
+            return Charged::Done(Done::uncounted(Decision::UNLIMITED));
+        }
+        let entry = keys.entries.get_mut(ask.key);
+        let judged = judge(ask, quota, entry.as_deref(), keys.floor, cached);
+        let decision = judged.decision;
+        if !decision.is_allowed() {
+            return Charged::Refused(Refusal::Quota, decision, quota.clone());
+        }
+        if ask.cost == 0 {
+            return Charged::Done(Done::uncounted(decision));
+        }
+        let is_new = entry.is_none();
+        let mut new;
+        let entry = match entry {
+            Some(entry) => entry,
+            None => {
+                self.drop_idle(keys, judged.at, DROPPED_BY_EACH);
+                if !self.take_slot() {
+                    if self.at_cap == AtQuotaCap::AdmitNew {
+                        return Charged::Done(Done::uncounted(decision));
+                    }
+                    let denied = denied(&decision, ask.cost, Duration::ZERO);
+                    return Charged::Refused(Refusal::NoRoom, denied, quota.clone());
+                }
+                let key = Arc::from(ask.key);
+                new = Entry::new(key, self.new_id(), quota.tag(), judged.part);
+                &mut new
+            }
+        };
+        let indexed = entry.place();
+        let id = if entry.tag == quota.tag() {
+            entry.id
+        } else {
+            self.new_id()
+        };
+        let charged = match unsaved.map(|unsaved| (unsaved, unsaved.block())) {
+            Some((unsaved, Some(block))) => {
+                let left = entry.claimed(&judged, quota);
+                let covered = ask.cost <= left;
+                if !covered {
+                    let fits = decision.remaining.saturating_add(ask.cost);
+                    entry.wanted = block.max(ask.cost).min(fits);
+                } else if left - ask.cost < block / 2 && decision.remaining > left - ask.cost {
+                    // Early enough that hardly anybody waits for the disk.
+                    entry.wanted = block.min(decision.remaining);
+                    unsaved.flush_soon();
+                }
+                covered
+            }
+            Some((unsaved, None)) if !unsaved.take(ask.cost) => {
+                if is_new {
+                    self.keys.fetch_sub(1, Ordering::Relaxed);
+                }
+                let denied = denied(&decision, ask.cost, unsaved.retry_after());
+                return Charged::Refused(Refusal::Unsaved, denied, quota.clone());
+            }
+            _ => true,
+        };
+        let cost = if charged { ask.cost } else { 0 };
+        let (used, peak) = entry.charge(&judged, quota, id, cost);
+        let done = Done::new(decision, entry, cost, used, peak);
+        changed(entry, indexed, &mut keys.idle, &mut keys.dirty);
+        if is_new {
+            let entry = entry.clone();
+            keys.entries.insert(Arc::clone(&entry.key), entry);
+        }
+        if charged {
+            Charged::Done(done)
+        } else {
+            let wait = unsaved.map_or(Duration::ZERO, Unsaved::retry_after);
+            let denied = denied(&decision, ask.cost, wait);
+            Charged::Refused(Refusal::Unclaimed, denied, quota.clone())
+        }
+    }
+
+    /// Changes a key that is there, and marks it to be saved.
+    pub(super) fn update(&self, key: &[u8], change: impl FnOnce(&mut Entry) -> u64) -> u64 {
+        let mut guard = self.shard(key);
+        let keys = &mut guard.keys;
+        let Some(entry) = keys.entries.get_mut(key) else {
+            return 0;
+        };
+        let indexed = entry.place();
+        let result = change(entry);
+        changed(entry, indexed, &mut keys.idle, &mut keys.dirty);
+        result
+    }
+
+    pub(super) fn remove(&self, key: &[u8]) {
+        let keys = &mut self.shard(key).keys;
+        if let Some(entry) = keys.entries.remove(key) {
+            keys.idle.remove(&entry.place());
+            if !entry.dirty {
+                keys.dirty.push(entry.key);
+            }
+            self.keys.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Puts a key from the store into the table. False if there is no room.
+    pub(super) fn restore(&self, mut entry: Entry, now: u64) -> bool {
+        let keys = &mut self.shard(&entry.key).keys;
+        if entry.idle_at() <= now {
+            keys.floor = keys.floor.max(entry.idle_at());
+            return true;
+        }
+        if !self.take_slot() {
+            return false;
+        }
+        entry.id = self.new_id();
+        let key = Arc::clone(&entry.key);
+        keys.idle.insert(entry.place(), Arc::clone(&key));
+        keys.entries.insert(key, entry);
+        true
+    }
+
+    /// No new key is judged at an earlier time.
+    pub(super) fn raise_floor(&self, floor: u64) {
+        for mut shard in self.shards() {
+            shard.keys.floor = shard.keys.floor.max(floor);
+        }
+    }
+
+    pub(super) fn set_quota(&self, quota: &Quota) {
+        for mut shard in self.shards() {
+            shard.quota = quota.clone();
+        }
+    }
+
+    pub(super) fn quota(&self, key: &[u8]) -> Quota {
+        let shard = self.shard(key);
+        shard.overrides.get(key).unwrap_or(&shard.quota).clone()
+    }
+
+    /// Gives a key a quota of its own. False if as many have one as may.
+    pub(super) fn set_override(&self, key: &[u8], quota: Quota) -> bool {
+        let mut shard = self.shard(key);
+        let is_new = !shard.overrides.contains_key(key);
+        if is_new && !take(&self.overrides, self.max_keys) {
+            return false;
+        }
+        shard.overrides.insert(Arc::from(key), quota);
+        true
+    }
+
+    pub(super) fn clear_override(&self, key: &[u8]) {
+        if self.shard(key).overrides.remove(key).is_some() {
+            self.overrides.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn take_slot(&self) -> bool {
+        take(&self.keys, self.max_keys)
+    }
+
+    fn new_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn drop_idle(&self, keys: &mut Keys, now: u64, most: usize) {
+        for _ in 0..most {
+            match keys.idle.first_entry() {
+                Some(first) if first.key().0 <= now => {
+                    let ((idle_at, _), key) = first.remove_entry();
+                    keys.floor = keys.floor.max(idle_at);
+                    keys.entries.remove(&key);
+                    self.keys.fetch_sub(1, Ordering::Relaxed);
+                }
+                _ => return,
+            }
+        }
+    }
+}
+
+impl Shard {
+    /// The keys, and what this one is judged by.
+    fn split<'a>(
+        &'a mut self,
+        ask: &Ask<'a>,
+    ) -> (&'a mut Keys, &'a Quota, &'a mut Option<(u64, Part)>) {
+        let own = || self.overrides.get(ask.key).unwrap_or(&self.quota);
+        let quota = ask.quota.unwrap_or_else(own);
+        (&mut self.keys, quota, &mut self.cached)
+    }
+}
+
+/// Judges an entry, with the part of a new one from the cache if it is there.
+fn judge(
+    ask: &Ask<'_>,
+    quota: &Quota,
+    entry: Option<&Entry>,
+    floor: u64,
+    cached: &mut Option<(u64, Part)>,
+) -> Judged {
+    let part_at = |at: u64| match *cached {
+        Some((tag, part)) if tag == quota.tag() && part.start <= at && at < part.end => part,
+        _ => {
+            let part = quota.part_at(at);
+            *cached = Some((quota.tag(), part));
+            part
+        }
+    };
+    entry::judge(entry, floor, quota, ask.now.as_nanos(), ask.cost, part_at)
+}
+
+/// Brings the order of idle keys and the list of what is to be saved in line with a changed entry.
+fn changed(
+    entry: &mut Entry,
+    indexed: (u64, u64),
+    idle: &mut BTreeMap<(u64, u64), Arc<[u8]>>,
+    dirty: &mut Vec<Arc<[u8]>>,
+) {
+    if entry.place() != indexed {
+        idle.remove(&indexed);
+        idle.insert(entry.place(), Arc::clone(&entry.key));
+    }
+    if !entry.dirty {
+        entry.dirty = true;
+        dirty.push(Arc::clone(&entry.key));
+    }
+}
+
+impl Done {
+    fn new(decision: Decision, entry: &Entry, cost: u64, used: u64, peak: u64) -> Self {
+        Self {
+            decision,
+            id: entry.id,
+            until: entry.idle_at(),
+            cost,
+            used,
+            peak,
+        }
+    }
+
+    fn uncounted(decision: Decision) -> Self {
+        Self {
+            decision,
+            id: 0,
+            until: 0,
+            cost: 0,
+            used: 0,
+            peak: 0,
+        }
+    }
+}
+
+/// The same answer, but that nothing was charged.
+fn denied(allowed: &Decision, cost: u64, wait: Duration) -> Decision {
+    let left = allowed.remaining.saturating_add(cost);
+    Decision::new(
+        Outcome::Denied,
+        allowed.limit,
+        left,
+        wait,
+        allowed.reset_after,
+    )
+}
+
+/// Counts one more, unless there are as many as may be.
+fn take(count: &AtomicUsize, most: usize) -> bool {
+    // A lone count: nothing else is read by what it says.
+    let more = |count: usize| (count < most).then(|| count + 1);
+    count
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+        .is_ok()
+}
+
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
