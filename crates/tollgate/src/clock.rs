@@ -57,6 +57,12 @@ pub trait Clock: Send + Sync {
     /// Nanoseconds since an origin that never changes for this clock.
     fn now(&self) -> Timestamp;
 
+    /// Tells clocks that always show the same time: those with the same number do. Who asks several
+    /// limits at once reads such clocks once. By default each clock is one of its own.
+    fn identity(&self) -> Option<usize> {
+        None
+    }
+
     /// Blocks the calling thread until the clock shows `at`. The default sleeps on real time.
     fn park_until(&self, at: Timestamp) {
         loop {
@@ -89,6 +95,10 @@ impl<C: Clock + ?Sized> Clock for &C {
         (**self).now()
     }
 
+    fn identity(&self) -> Option<usize> {
+        (**self).identity()
+    }
+
     fn park_until(&self, at: Timestamp) {
         (**self).park_until(at);
     }
@@ -101,6 +111,10 @@ impl<C: Clock + ?Sized> Clock for &C {
 impl<C: Clock + ?Sized> Clock for Arc<C> {
     fn now(&self) -> Timestamp {
         (**self).now()
+    }
+
+    fn identity(&self) -> Option<usize> {
+        (**self).identity()
     }
 
     fn park_until(&self, at: Timestamp) {

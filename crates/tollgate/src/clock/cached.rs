@@ -95,6 +95,10 @@ impl Clock for Cached {
             nanos => Timestamp::from_nanos(nanos),
         }
     }
+
+    fn identity(&self) -> Option<usize> {
+        Some((&raw const TIME).addr())
+    }
 }
 
 /// Starts the thread that the caller has claimed to be. Takes no lock: a lock held at a fork stays

@@ -110,6 +110,10 @@ impl Clock for Manual {
         Timestamp::from_nanos(self.shared.nanos.load(Ordering::Acquire))
     }
 
+    fn identity(&self) -> Option<usize> {
+        Some(Arc::as_ptr(&self.shared).addr())
+    }
+
     fn park_until(&self, at: Timestamp) {
         let mut parked = self.lock();
         parked.count += 1;

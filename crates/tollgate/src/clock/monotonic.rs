@@ -72,6 +72,11 @@ impl Clock for Monotonic {
             Source::Std { anchor } => since(*anchor),
         }
     }
+
+    #[inline]
+    fn identity(&self) -> Option<usize> {
+        Some(std::ptr::from_ref(self.source).addr())
+    }
 }
 
 /// Out of line, because it is a call into the system anyway.
