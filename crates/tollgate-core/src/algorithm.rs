@@ -11,6 +11,37 @@ pub(crate) mod sealed {
     pub trait Sealed {}
 }
 
+/// A time before which nobody passes, kept beside a state: a [`Timestamp`], or nothing at all where
+/// the state says it by itself.
+pub trait Floor: sealed::Sealed + Copy + Debug + Default + PartialEq {
+    /// The time, the origin if none is kept.
+    fn time(self) -> Timestamp;
+
+    /// The floor at this time, as far as any is kept.
+    fn at(time: Timestamp) -> Self;
+}
+
+impl sealed::Sealed for Timestamp {}
+impl sealed::Sealed for () {}
+
+impl Floor for Timestamp {
+    fn time(self) -> Timestamp {
+        self
+    }
+
+    fn at(time: Timestamp) -> Self {
+        time
+    }
+}
+
+impl Floor for () {
+    fn time(self) -> Timestamp {
+        Timestamp::ZERO
+    }
+
+    fn at(_time: Timestamp) -> Self {}
+}
+
 /// A limit: a [`Rate`] compiled for one way of counting. Its state is kept by the caller.
 ///
 /// The trait is sealed; pick one of its implementors. All answers are pure functions of
@@ -34,9 +65,10 @@ pub trait Algorithm: sealed::Sealed + Copy + Debug {
     /// What is kept between calls. The default is "never seen".
     type State: Clone + Debug + Default + PartialEq;
 
-    /// Whether a charge ahead of time is kept as debt, which holds back everyone after it by
-    /// itself; if not, it is a hit at its act time, and the holder lets nobody pass before it.
-    const BY_DEBT: bool;
+    /// What is kept of charges ahead of time: `()` where they are debt, which holds back everyone
+    /// after them by itself; else a time, because they are hits at their act time, and the holder
+    /// lets nobody pass before the latest of them.
+    type Floor: Floor;
 
     /// Compiles a rate, or says why it can't be represented and what can.
     ///
@@ -70,6 +102,11 @@ pub trait Algorithm: sealed::Sealed + Copy + Debug {
 
     /// Carries a state kept under the limit `old` over to this one, at a live change.
     fn adopt(&self, state: &mut Self::State, old: &Self, now: Timestamp);
+
+    /// Moves a state to a clock that shows `to` when this one shows `from`. What is left of it stays
+    /// as it is; where the other clock can't show it (a window's boundaries lie elsewhere), it
+    /// grants less, never more.
+    fn shift(&self, state: &mut Self::State, from: Timestamp, to: Timestamp);
 
     /// The state of a limit that has nothing to give at `now`.
     fn empty(&self, now: Timestamp) -> Self::State;

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use crate::algorithm::{Charge, Since};
+use crate::algorithm::{Charge, Floor, Since};
 use crate::{Algorithm, Decision, Outcome, Timestamp};
 
 /// One limit and its state, with what booking ahead in order needs beside them.
@@ -26,13 +26,37 @@ use crate::{Algorithm, Decision, Outcome, Timestamp};
 #[derive(Clone, Debug)]
 pub struct Book<A: Algorithm> {
     limit: A,
+    ledger: Ledger<A>,
+}
+
+/// A [`Book`] without its limit, for tables where many keys are under one: each call is handed the
+/// limit that the state is kept under.
+///
+/// ```
+/// use tollgate_core::{Algorithm, Ledger, Rate, SlidingLog, Timestamp};
+///
+/// let limit = SlidingLog::new(Rate::per_second(2))?;
+/// let mut ledgers = [Ledger::default(), Ledger::default()];
+/// assert!(ledgers[0].decide(&limit, Timestamp::ZERO, 2).is_allowed());
+/// assert!(!ledgers[0].allow(&limit, Timestamp::ZERO, 1));
+/// assert!(ledgers[1].allow(&limit, Timestamp::ZERO, 1));
+/// # Ok::<(), tollgate_core::LimitError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Ledger<A: Algorithm> {
     state: A::State,
     /// Nobody passes before this time: the act time of the latest booking, for algorithms that
     /// keep bookings as hits instead of debt. They have no other way to tell a time before a
     /// booking from a clock that stepped back.
-    floor: Timestamp,
+    floor: A::Floor,
     /// Counts charges, so that a receipt knows whether it is the latest.
     version: u64,
+}
+
+impl<A: Algorithm> Default for Ledger<A> {
+    fn default() -> Self {
+        Self::from_parts(A::State::default(), Timestamp::ZERO)
+    }
 }
 
 /// What a booking is given back by.
@@ -69,9 +93,7 @@ impl<A: Algorithm> Book<A> {
     pub fn with_state(limit: A, state: A::State) -> Self {
         Self {
             limit,
-            state,
-            floor: Timestamp::ZERO,
-            version: 0,
+            ledger: Ledger::from_parts(state, Timestamp::ZERO),
         }
     }
 
@@ -82,18 +104,17 @@ impl<A: Algorithm> Book<A> {
 
     /// The state as it stands.
     pub const fn state(&self) -> &A::State {
-        &self.state
+        &self.ledger.state
     }
 
     /// Decides one request and charges it if it passes. A cost of 0 peeks.
     pub fn decide(&mut self, now: Timestamp, cost: u64) -> Decision {
-        let at = self.try_charge(now, cost);
-        self.report(now, at)
+        self.ledger.decide(&self.limit, now, cost)
     }
 
     /// Whether a request passes; it is charged if so.
     pub fn allow(&mut self, now: Timestamp, cost: u64) -> bool {
-        self.try_charge(now, cost).is_some_and(|at| at <= now)
+        self.ledger.allow(&self.limit, now, cost)
     }
 
     /// Takes the cost to act as soon as it may, if that is within `patience`.
@@ -106,32 +127,12 @@ impl<A: Algorithm> Book<A> {
         cost: u64,
         patience: Duration,
     ) -> Result<Booked, Unbooked> {
-        let at = self.earliest(now, cost);
-        let Some(act) = at.filter(|at| *at - now <= patience) else {
-            return Err(Unbooked::Refused(self.report(now, at)));
-        };
-        if act - now > self.limit.horizon() {
-            return Err(Unbooked::TooFarAhead(self.report(now, at)));
-        }
-        Ok(self.charge(now, act.max(now), cost))
+        self.ledger.reserve(&self.limit, now, cost, patience)
     }
 
     /// Gives back what nothing was built on. A booking is given back once: the caller sees to it.
     pub fn give_back(&mut self, now: Timestamp, booked: &Booked) {
-        if booked.charge.cost() == 0 {
-            return;
-        }
-        let since = if booked.version == self.version {
-            // The latest charge is undone as if it had not been, and the one before it becomes
-            // the latest: cancelling in reverse order restores everything.
-            self.version -= 1;
-            self.floor = booked.floor_before;
-            Since::Nothing
-        } else {
-            Since::Others
-        };
-        let charge = &booked.charge;
-        self.limit.give_back(&mut self.state, now, charge, since);
+        self.ledger.give_back(&self.limit, now, booked);
     }
 
     /// Gives `tokens` that no booking stands for, at most what was spent.
@@ -146,41 +147,176 @@ impl<A: Algorithm> Book<A> {
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
     pub fn gift(&mut self, now: Timestamp, tokens: u64) {
-        self.limit.gift(&mut self.state, now, tokens);
-        // A booking made before must not restore a state from before the gift.
-        self.version += 1;
+        self.ledger.gift(&self.limit, now, tokens);
     }
 
     /// Carries the state over to another limit, at a live change.
     pub fn replace(&mut self, now: Timestamp, limit: A) {
-        limit.adopt(&mut self.state, &self.limit, now);
+        self.ledger.carry_over(&self.limit, &limit, now);
         self.limit = limit;
+    }
+}
+
+impl<A: Algorithm> Ledger<A> {
+    /// The ledger in this state, with the latest booking acting at `floor`: the origin if there is
+    /// none, or the state says it by itself.
+    pub fn from_parts(state: A::State, floor: Timestamp) -> Self {
+        Self {
+            state,
+            floor: A::Floor::at(floor),
+            version: 0,
+        }
+    }
+
+    /// The state and the floor: what [`from_parts`](Self::from_parts) takes.
+    pub fn parts(&self) -> (&A::State, Timestamp) {
+        (&self.state, self.floor.time())
+    }
+
+    /// The state as it stands.
+    pub const fn state(&self) -> &A::State {
+        &self.state
+    }
+
+    /// Decides one request and charges it if it passes. A cost of 0 peeks.
+    #[inline]
+    pub fn decide(&mut self, limit: &A, now: Timestamp, cost: u64) -> Decision {
+        let at = self.try_charge(limit, now, cost);
+        self.report(limit, now, at)
+    }
+
+    /// Whether a request passes; it is charged if so.
+    #[inline]
+    pub fn allow(&mut self, limit: &A, now: Timestamp, cost: u64) -> bool {
+        self.try_charge(limit, now, cost)
+            .is_some_and(|at| at <= now)
+    }
+
+    /// Takes the cost to act as soon as it may, if that is within `patience`.
+    ///
+    /// # Errors
+    /// [`Unbooked`] says why not, with the decision.
+    pub fn reserve(
+        &mut self,
+        limit: &A,
+        now: Timestamp,
+        cost: u64,
+        patience: Duration,
+    ) -> Result<Booked, Unbooked> {
+        let at = self.earliest(limit, now, cost);
+        let Some(act) = at.filter(|at| *at - now <= patience) else {
+            return Err(Unbooked::Refused(self.report(limit, now, at)));
+        };
+        if act - now > limit.horizon() {
+            return Err(Unbooked::TooFarAhead(self.report(limit, now, at)));
+        }
+        Ok(self.charge(limit, now, act.max(now), cost))
+    }
+
+    /// Gives back what nothing was built on. A booking is given back once: the caller sees to it.
+    pub fn give_back(&mut self, limit: &A, now: Timestamp, booked: &Booked) {
+        if booked.charge.cost() == 0 {
+            return;
+        }
+        let since = if booked.version == self.version {
+            // The latest charge is undone as if it had not been, and the one before it becomes
+            // the latest: cancelling in reverse order restores everything.
+            self.version -= 1;
+            self.floor = A::Floor::at(booked.floor_before);
+            Since::Nothing
+        } else {
+            Since::Others
+        };
+        limit.give_back(&mut self.state, now, &booked.charge, since);
+    }
+
+    /// Gives `tokens` that no booking stands for, at most what was spent.
+    pub fn gift(&mut self, limit: &A, now: Timestamp, tokens: u64) {
+        limit.gift(&mut self.state, now, tokens);
+        // A booking made before must not restore a state from before the gift.
+        self.version += 1;
+    }
+
+    /// Carries the state over from the limit `old` to `new`, at a live change.
+    pub fn carry_over(&mut self, old: &A, new: &A, now: Timestamp) {
+        new.adopt(&mut self.state, old, now);
         // A change counts as something built on every charge before it.
         self.version += 1;
     }
 
+    /// Whether it was as one never used already before `now`. Not at `now`, because the last
+    /// representable time stands for all after it.
+    pub fn is_idle(&self, limit: &A, now: Timestamp) -> bool {
+        limit.idle_at(&self.state).max(self.floor.time()) < now
+    }
+
+    /// Forgets everything: what was booked before can't be given back.
+    pub fn reset(&mut self) {
+        self.state = A::State::default();
+        self.floor = A::Floor::default();
+        self.version += 1;
+    }
+
+    /// Leaves at most what an empty bucket of this limit owes at `now`: older debt, and bookings
+    /// beyond it, are forgotten.
+    pub fn forgive(&mut self, limit: &A, now: Timestamp) {
+        let empty = limit.empty(now);
+        let full_again = |state: &A::State| limit.earliest(state, now, limit.limit());
+        let longest = full_again(&empty);
+        let owes_more = match (full_again(&self.state), longest) {
+            (Some(own), Some(longest)) => own > longest,
+            (None, Some(_)) => true,
+            (_, None) => false,
+        };
+        if owes_more {
+            self.state = empty;
+        }
+        if longest.is_some_and(|longest| self.floor.time() > longest) {
+            self.floor = A::Floor::default();
+        }
+    }
+
+    /// Moves the state to a clock that shows `to` when this one shows `from`.
+    pub fn shift(&mut self, limit: &A, from: Timestamp, to: Timestamp) {
+        limit.shift(&mut self.state, from, to);
+        let floor = self.floor.time();
+        self.floor = A::Floor::at(if floor > from {
+            floor.shifted(from, to)
+        } else {
+            Timestamp::ZERO
+        });
+        self.version += 1;
+    }
+
     /// Charges if it passes now; when it would.
-    fn try_charge(&mut self, now: Timestamp, cost: u64) -> Option<Timestamp> {
-        let at = self.earliest(now, cost);
+    #[inline]
+    fn try_charge(&mut self, limit: &A, now: Timestamp, cost: u64) -> Option<Timestamp> {
+        let at = self.earliest(limit, now, cost);
         if at.is_some_and(|at| at <= now) && cost > 0 {
-            self.charge(now, now, cost);
+            self.charge(limit, now, now, cost);
         }
         at
     }
 
     /// When this cost passes, not before what is booked already.
-    fn earliest(&self, now: Timestamp, cost: u64) -> Option<Timestamp> {
-        let from = if cost == 0 { now } else { now.max(self.floor) };
-        self.limit.earliest(&self.state, from, cost)
+    #[inline]
+    fn earliest(&self, limit: &A, now: Timestamp, cost: u64) -> Option<Timestamp> {
+        let from = if cost == 0 {
+            now
+        } else {
+            now.max(self.floor.time())
+        };
+        limit.earliest(&self.state, from, cost)
     }
 
-    fn charge(&mut self, now: Timestamp, at: Timestamp, cost: u64) -> Booked {
-        let floor_before = self.floor;
-        let charge = self.limit.charge(&mut self.state, now, at, cost);
+    #[inline]
+    fn charge(&mut self, limit: &A, now: Timestamp, at: Timestamp, cost: u64) -> Booked {
+        let floor_before = self.floor.time();
+        let charge = limit.charge(&mut self.state, now, at, cost);
         if cost > 0 {
             self.version += 1;
-            if at > now && !A::BY_DEBT {
-                self.floor = at;
+            if at > now {
+                self.floor = A::Floor::at(at);
             }
         }
         Booked {
@@ -190,11 +326,106 @@ impl<A: Algorithm> Book<A> {
         }
     }
 
-    fn report(&self, now: Timestamp, at: Option<Timestamp>) -> Decision {
-        let mut decision = self.limit.report(&self.state, now, at);
-        if now < self.floor && decision.outcome != Outcome::Never {
+    fn report(&self, limit: &A, now: Timestamp, at: Option<Timestamp>) -> Decision {
+        let mut decision = limit.report(&self.state, now, at);
+        if now < self.floor.time() && decision.outcome != Outcome::Never {
             decision.remaining = 0;
         }
         decision
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Align, FixedWindow, Gcra, LeakyBucket, Rate, SlidingCounter, SlidingLog, TokenBucket,
+    };
+
+    /// A ledger with a past, at 100 s, and what it says then and later.
+    fn used<A: Algorithm>(limit: &A) -> Ledger<A> {
+        let mut ledger = Ledger::default();
+        for (millis, cost) in [(98_300, 2), (99_100, 1), (99_600, 3), (99_900, 2)] {
+            ledger.decide(limit, Timestamp::from_millis(millis), cost);
+        }
+        ledger
+    }
+
+    /// Shifts to another clock and follows both for two windows.
+    fn follow<A: Algorithm>(limit: &A, to: Timestamp, judge: impl Fn(Decision, Decision)) {
+        let from = Timestamp::from_secs(100);
+        let here = used(limit);
+        let mut there = here.clone();
+        there.shift(limit, from, to);
+        for millis in 0..2_000 {
+            let later = |start: Timestamp| start + Duration::from_millis(millis);
+            let look = |ledger: &Ledger<A>, now| ledger.clone().decide(limit, now, 0);
+            judge(look(&here, later(from)), look(&there, later(to)));
+        }
+    }
+
+    #[test]
+    fn a_shifted_state_answers_as_it_did() {
+        let rate = Rate::per_second(5);
+        let same = |was: Decision, is: Decision| assert_eq!(is, was);
+        for secs in [1, 7, 1_000] {
+            let to = Timestamp::from_secs(secs);
+            follow(&Gcra::new(rate).unwrap(), to, same);
+            follow(&TokenBucket::new(rate).unwrap(), to, same);
+            follow(&LeakyBucket::new(rate).unwrap(), to, same);
+            follow(&FixedWindow::new(rate).unwrap(), to, same);
+            let from_first_hit = FixedWindow::new(rate).unwrap().align(Align::FirstHit);
+            follow(&from_first_hit, to, same);
+            follow(&SlidingLog::new(rate).unwrap(), to, same);
+        }
+    }
+
+    #[test]
+    fn a_shifted_estimate_starts_as_it_was_and_grants_no_more() {
+        let limit = SlidingCounter::new(Rate::per_second(5)).unwrap();
+        for millis in [0, 3_000, 3_300, 3_999] {
+            let no_more = |was: Decision, is: Decision| assert!(is.remaining <= was.remaining);
+            follow(&limit, Timestamp::from_millis(millis), no_more);
+        }
+        let (here, from) = (used(&limit), Timestamp::from_secs(100));
+        let mut there = here.clone();
+        there.shift(&limit, from, Timestamp::from_millis(3_300));
+        let left = |ledger: &Ledger<_>, now| limit.remaining(ledger.state(), now);
+        let (was, is) = (
+            left(&here, from),
+            left(&there, Timestamp::from_millis(3_300)),
+        );
+        assert_eq!(is, was);
+    }
+
+    #[test]
+    fn a_clock_that_can_not_show_the_past_grants_no_more() {
+        let rate = Rate::per_second(5);
+        let no_more = |was: Decision, is: Decision| {
+            assert!(is.remaining <= was.remaining, "{was:?} {is:?}");
+        };
+        let from_first_hit = FixedWindow::new(rate).unwrap().align(Align::FirstHit);
+        follow(&from_first_hit, Timestamp::ZERO, no_more);
+        follow(&SlidingLog::new(rate).unwrap(), Timestamp::ZERO, no_more);
+    }
+
+    #[test]
+    fn what_is_forgiven_is_what_lies_beyond_an_empty_bucket() {
+        let (slow, fast) = (Rate::per_hour(10), Rate::per_second(1));
+        let (old, new) = (Gcra::new(slow).unwrap(), Gcra::new(fast).unwrap());
+        let mut ledger = Ledger::default();
+        let now = Timestamp::from_secs(9);
+        ledger.decide(&old, now, 10);
+        ledger.carry_over(&old, &new, now);
+        let wait = |ledger: &Ledger<_>| ledger.clone().decide(&new, now, 1).retry_after;
+        assert_eq!(wait(&ledger), Duration::from_secs(10));
+        ledger.forgive(&new, now);
+        assert_eq!(wait(&ledger), Duration::from_secs(1));
+        // What is within it stays.
+        let mut ledger = Ledger::default();
+        ledger.decide(&old, now, 3);
+        let before = ledger.clone().decide(&old, now, 0);
+        ledger.forgive(&old, now);
+        assert_eq!(ledger.decide(&old, now, 0), before);
     }
 }

@@ -171,6 +171,18 @@ impl Units {
             .unwrap_or(Timestamp::MAX)
     }
 
+    /// The level on a clock that shows `to` when this one shows `from`.
+    pub(crate) fn shift(&self, level: &mut Level, from: Timestamp, to: Timestamp) {
+        let here = self.settle(level, from);
+        *level = match here.debt {
+            0 => Level::default(),
+            debt => Level {
+                debt,
+                as_of: here.as_of.shifted(from, to),
+            },
+        };
+    }
+
     pub(crate) fn empty(&self, now: Timestamp) -> Level {
         Level {
             debt: self.capacity,

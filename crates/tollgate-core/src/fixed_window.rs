@@ -128,7 +128,7 @@ impl sealed::Sealed for FixedWindow {}
 
 impl Algorithm for FixedWindow {
     type State = Window;
-    const BY_DEBT: bool = false;
+    type Floor = Timestamp;
 
     fn new(rate: Rate) -> Result<Self, LimitError> {
         Ok(Self {
@@ -218,6 +218,28 @@ impl Algorithm for FixedWindow {
                 start: self.span.start_of(now, boundary),
                 ..open
             },
+        };
+    }
+
+    /// A window with boundaries of its own goes on in the one that is open by them.
+    fn shift(&self, window: &mut Window, from: Timestamp, to: Timestamp) {
+        if self.span.rate.period().is_none() {
+            *window = Window {
+                start: to,
+                ..*window
+            };
+            return;
+        }
+        let open = self.open(window, from);
+        *window = Window {
+            start: match self.align {
+                _ if open.count == 0 => Timestamp::ZERO,
+                Align::FirstHit => open.start.shifted(from, to),
+                Align::Boundary(boundary) => self
+                    .span
+                    .start_of(open.start.max(from).shifted(from, to), boundary),
+            },
+            ..open
         };
     }
 

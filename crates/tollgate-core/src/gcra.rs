@@ -234,7 +234,7 @@ impl sealed::Sealed for Gcra {}
 
 impl Algorithm for Gcra {
     type State = Tat;
-    const BY_DEBT: bool = true;
+    type Floor = ();
 
     fn new(rate: Rate) -> Result<Self, LimitError> {
         check_range(rate)?;
@@ -313,6 +313,13 @@ impl Algorithm for Gcra {
 
     fn adopt(&self, tat: &mut Tat, old: &Self, now: Timestamp) {
         *tat = self.pace.carried_over(*tat, &old.pace, now);
+    }
+
+    fn shift(&self, tat: &mut Tat, from: Timestamp, to: Timestamp) {
+        tat.0 = match tat.0.saturating_sub(word(from)) {
+            0 => 0,
+            ahead => word(to).saturating_add(ahead),
+        };
     }
 
     fn empty(&self, now: Timestamp) -> Tat {

@@ -57,7 +57,7 @@ impl sealed::Sealed for LeakyBucket {}
 
 impl Algorithm for LeakyBucket {
     type State = Level;
-    const BY_DEBT: bool = true;
+    type Floor = ();
 
     fn new(rate: Rate) -> Result<Self, LimitError> {
         Ok(Self {
@@ -117,6 +117,10 @@ impl Algorithm for LeakyBucket {
     fn adopt(&self, level: &mut Level, old: &Self, now: Timestamp) {
         *level = old.units.settle(level, now);
         level.debt = self.units.rescale_up(level.debt, &old.units);
+    }
+
+    fn shift(&self, level: &mut Level, from: Timestamp, to: Timestamp) {
+        self.units.shift(level, from, to);
     }
 
     fn empty(&self, now: Timestamp) -> Level {

@@ -53,8 +53,8 @@ mod sliding_counter;
 mod sliding_log;
 mod token_bucket;
 
-pub use algorithm::{Algorithm, Charge, Since};
-pub use book::{Book, Booked, Unbooked};
+pub use algorithm::{Algorithm, Charge, Floor, Since};
+pub use book::{Book, Booked, Ledger, Unbooked};
 pub use decision::{Decision, Outcome};
 pub use error::LimitError;
 pub use exact::Level;

@@ -155,7 +155,7 @@ impl sealed::Sealed for SlidingCounter {}
 
 impl Algorithm for SlidingCounter {
     type State = Counts;
-    const BY_DEBT: bool = false;
+    type Floor = Timestamp;
 
     fn new(rate: Rate) -> Result<Self, LimitError> {
         let span = Span::new(rate)?;
@@ -270,6 +270,23 @@ impl Algorithm for SlidingCounter {
                 previous: 0,
                 current: old.estimate(&here, now),
             }
+        };
+    }
+
+    /// The windows of the other clock begin elsewhere: the estimate goes on in the one that is open.
+    fn shift(&self, counts: &mut Counts, from: Timestamp, to: Timestamp) {
+        let here = self.rolled(counts, from);
+        let reached = here.start.max(from);
+        let current = self.estimate(&here, reached);
+        *counts = Counts {
+            start: match current {
+                0 => Timestamp::ZERO,
+                _ => self
+                    .span
+                    .start_of(reached.shifted(from, to), Timestamp::ZERO),
+            },
+            previous: 0,
+            current,
         };
     }
 

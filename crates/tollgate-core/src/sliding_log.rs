@@ -110,7 +110,7 @@ impl sealed::Sealed for SlidingLog {}
 
 impl Algorithm for SlidingLog {
     type State = Log;
-    const BY_DEBT: bool = false;
+    type Floor = Timestamp;
 
     fn new(rate: Rate) -> Result<Self, LimitError> {
         Ok(Self {
@@ -209,6 +209,13 @@ impl Algorithm for SlidingLog {
 
     /// Keeps every hit; the new window and count judge them from now on.
     fn adopt(&self, _log: &mut Log, _old: &Self, _now: Timestamp) {}
+
+    /// A hit that lies before the other clock's origin counts from there.
+    fn shift(&self, log: &mut Log, from: Timestamp, to: Timestamp) {
+        let (expired, _) = self.expired(log, from);
+        let left = log.entries().skip(expired);
+        *log = Log::from_entries(left.map(|(at, weight)| (at.shifted(from, to), weight)));
+    }
 
     fn empty(&self, now: Timestamp) -> Log {
         let mut log = Log::default();

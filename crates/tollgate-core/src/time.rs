@@ -67,6 +67,21 @@ impl Timestamp {
         self.0.saturating_sub(earlier.0)
     }
 
+    /// This time on a clock that shows `to` when this one shows `from`, saturating.
+    ///
+    /// ```
+    /// use tollgate_core::Timestamp;
+    ///
+    /// let (at, from) = (Timestamp::from_secs(7), Timestamp::from_secs(5));
+    /// assert_eq!(at.shifted(from, Timestamp::from_secs(100)), Timestamp::from_secs(102));
+    /// assert_eq!(Timestamp::from_secs(2).shifted(from, Timestamp::ZERO), Timestamp::ZERO);
+    /// ```
+    #[must_use]
+    pub const fn shifted(self, from: Self, to: Self) -> Self {
+        let later = to.0.saturating_add(self.nanos_since(from));
+        Self(later.saturating_sub(from.nanos_since(self)))
+    }
+
     /// This time plus whole nanoseconds, saturating.
     #[must_use]
     pub const fn plus_nanos(self, nanos: u64) -> Self {

@@ -98,7 +98,7 @@ impl sealed::Sealed for TokenBucket {}
 
 impl Algorithm for TokenBucket {
     type State = Bucket;
-    const BY_DEBT: bool = true;
+    type Floor = ();
 
     fn new(rate: Rate) -> Result<Self, LimitError> {
         Ok(Self {
@@ -192,6 +192,11 @@ impl Algorithm for TokenBucket {
             units.capacity.saturating_sub(tokens)
         };
         bucket.level = Level { debt, ..level };
+    }
+
+    fn shift(&self, bucket: &mut Bucket, from: Timestamp, to: Timestamp) {
+        self.units.shift(&mut bucket.level, from, to);
+        bucket.last_act = bucket.last_act.shifted(from, to);
     }
 
     fn empty(&self, now: Timestamp) -> Bucket {

@@ -18,30 +18,36 @@ mod builder;
 mod entry;
 mod heap;
 pub(crate) mod index;
+mod kept;
 mod key;
 mod operator;
 mod shard;
 pub(crate) mod slab;
+mod snapshot;
 mod table;
 mod tables;
+mod tier;
 
 pub use builder::ExactKeyedBuilder;
 pub use key::ExactKey;
 pub use operator::ActiveExactKey;
+pub use tier::Tier;
 
+use shard::Ask;
 use tables::Tables;
 
 /// A limit for each key, by any [`Algorithm`](crate::Algorithm), in a table that stores the keys.
 ///
 /// Choose it over [`KeyedLimiter`](crate::KeyedLimiter) where two keys may never share a limit, not
 /// even with the tiny probability of equal fingerprints, where operators want to see the keys, or
-/// where the limit is a window, a log or a bucket. It takes a lock a check, of one of up to 256
-/// shards, and several times the memory.
+/// where the limit is a window, a log or a bucket. It takes a lock a check, of one of up to 4,096
+/// shards, and several times the memory, see [`memory_bound`](Self::memory_bound).
 ///
 /// Keys are looked up by anything that they borrow as (`&str` for `String`), and only a key that is
 /// new and was charged is cloned. A key whose state is idle is the same as one never seen: each new
 /// key drops a few of those, the longest idle first, so there is no sweeper and no call scans the
-/// table but [`len`](Self::len) and [`for_each_active`](Self::for_each_active).
+/// table but [`len`](Self::len), [`for_each_active`](Self::for_each_active) and
+/// [`snapshot`](Self::snapshot).
 ///
 /// The capacity is the number of *active* keys (those with something spent) that are sure of a slot.
 /// Beyond it [`AtCap`](crate::AtCap) says what happens to new keys. A table of more than 2,047 keys
@@ -195,6 +201,40 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
         self.key(key).acquire_n(1)
     }
 
+    /// Decides many requests at once, all at the time of the call, and locks a shard once for those of
+    /// it in a row. The decisions replace what `decisions` held, in the same order.
+    ///
+    /// ```
+    /// use tollgate::{ExactKeyedLimiter, Rate, clock::Manual};
+    ///
+    /// let builder = ExactKeyedLimiter::<String>::builder(Rate::per_second(1), 1_000);
+    /// let limiter = builder.clock(Manual::new()).build()?;
+    /// let mut decisions = Vec::new();
+    /// limiter.check_many(&[("a", 1), ("b", 1), ("a", 1)], &mut decisions);
+    /// let allowed: Vec<_> = decisions.iter().map(|d| d.is_allowed()).collect();
+    /// assert_eq!(allowed, [true, true, false]);
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    pub fn check_many<Q>(&self, requests: &[(&Q, u64)], decisions: &mut Vec<Decision>)
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        decisions.clear();
+        decisions.reserve(requests.len());
+        let now = self.clock.now();
+        let asks = requests.iter().map(|&(key, cost)| {
+            let hash = self.hasher.fingerprint(key);
+            (Ask { key, hash, now }, cost)
+        });
+        self.tables.check_many(asks, |decision, cost| {
+            if cost > 0 {
+                self.counters.count(decision.is_allowed());
+            }
+            decisions.push(decision);
+        });
+    }
+
     /// One key, to be asked more than once.
     #[inline]
     pub fn key<'a, Q>(&'a self, key: &'a Q) -> ExactKey<'a, K, Q, C>
@@ -206,7 +246,57 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
             limiter: self,
             key,
             hash: self.hasher.fingerprint(key),
+            tier: None,
         }
+    }
+
+    /// One key at a rate of its own: a plan, or an override.
+    ///
+    /// The key stays at it until a call asks for it at another rate, or without one. Then, as of that
+    /// call, what it has spent carries over as at a live change, at most one empty bucket of the new
+    /// rate: a key that was upgraded isn't held back by its old debt, and what it had booked beyond is
+    /// forgotten. A look carries nothing over, and a block is independent of the rate. What
+    /// [`refund`](Self::refund) and [`penalize`](Self::penalize) give and take is counted by the rate
+    /// that the key is at.
+    ///
+    /// So whoever chooses the rate of a call can shed debt by it: leave that to the server, and where
+    /// one user has several limits, one a route, make the route a part of the key.
+    ///
+    /// # Panics
+    /// If the tier was made for another algorithm than this limiter's.
+    ///
+    /// ```
+    /// use tollgate::{Algorithm, ExactKeyedLimiter, Rate, clock::Manual};
+    ///
+    /// let limiter = ExactKeyedLimiter::builder(Rate::per_minute(10), 1_000)
+    ///     .algorithm(Algorithm::SlidingLog)
+    ///     .clock(Manual::new())
+    ///     .build()?;
+    /// let gold = limiter.tier(Rate::per_minute(100))?;
+    /// assert!(limiter.check_n("user:42", 10).is_allowed());
+    /// assert_eq!(limiter.key_at_rate("user:42", &gold).check_n(1).remaining, 89);
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    #[inline]
+    pub fn key_at_rate<'a, Q>(&'a self, key: &'a Q, tier: &'a Tier) -> ExactKey<'a, K, Q, C>
+    where
+        K: Borrow<Q>,
+        Q: Hash + ?Sized,
+    {
+        self.tables.expect(tier);
+        ExactKey {
+            tier: Some(tier),
+            ..self.key(key)
+        }
+    }
+
+    /// A rate compiled for this limiter's algorithm, for [`key_at_rate`](Self::key_at_rate). Make it
+    /// once and keep it.
+    ///
+    /// # Errors
+    /// If the algorithm can't represent the rate.
+    pub fn tier(&self, rate: Rate) -> Result<Tier, LimitError> {
+        Tier::new(self.tables.algorithm(), rate)
     }
 
     /// The rate in force.
@@ -217,8 +307,8 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
     /// Changes the rate and keeps what every key has spent.
     ///
     /// Keys follow as they are used, as of the time of the change, so this takes no longer for a
-    /// million keys than for one. A key that was not met during 32 changes in quick succession skips
-    /// the oldest of them.
+    /// million keys than for one; only each sixteenth change in quick succession waits for them all.
+    /// Keys at a tier stay at it.
     ///
     /// # Errors
     /// If the algorithm can't represent the rate; then nothing changes.

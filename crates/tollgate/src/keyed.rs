@@ -28,7 +28,6 @@ mod word;
 pub use builder::{AtCap, KeyedBuilder};
 pub use key::Key;
 pub use operator::{ActiveKey, KeyedStats, NoSlot};
-pub use snapshot::SnapshotError;
 
 use counters::Counters;
 use hasher::KeyHasher;

@@ -52,6 +52,7 @@ mod mode;
 pub mod quota;
 mod refused;
 mod reservation;
+mod snapshot;
 mod sync;
 
 pub use acquire::Acquire;
@@ -65,17 +66,16 @@ pub use concurrency::{
     ConcurrencyStats, Ended, Ending, KeySlot, KeyedConcurrency, KeyedConcurrencyBuilder,
     KeyedPermit, Observer, Occupancy, Overflow, OwnedKeyedPermit, OwnedPermit, Permit, PermitHome,
 };
-pub use exact_keyed::{ActiveExactKey, ExactKey, ExactKeyedBuilder, ExactKeyedLimiter};
+pub use exact_keyed::{ActiveExactKey, ExactKey, ExactKeyedBuilder, ExactKeyedLimiter, Tier};
 pub use home::Home;
-pub use keyed::{
-    ActiveKey, AtCap, Key, KeyedBuilder, KeyedLimiter, KeyedStats, NoSlot, SnapshotError,
-};
+pub use keyed::{ActiveKey, AtCap, Key, KeyedBuilder, KeyedLimiter, KeyedStats, NoSlot};
 pub use limiter::{Algorithm, Builder, DefaultClock, Limiter};
 pub use mode::Mode;
 #[cfg(feature = "quota")]
 pub use quota::{Quota, QuotaLimiter};
 pub use refused::Refused;
 pub use reservation::Reservation;
+pub use snapshot::SnapshotError;
 pub use tollgate_core as core;
 pub use tollgate_core::{Align, Decision, LimitError, Outcome, Rate, RateParseError, Timestamp};
 

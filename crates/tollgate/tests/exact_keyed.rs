@@ -318,6 +318,110 @@ fn gifts_and_fines_stay_between_full_and_empty() {
 }
 
 #[test]
+fn a_batch_decides_as_single_calls_do() {
+    for algorithm in EVERY_ALGORITHM {
+        for at_cap in EVERY_POLICY {
+            let (one, many) = (
+                table::<u64>(algorithm, Rate::per_second(4), 3_000, at_cap),
+                table::<u64>(algorithm, Rate::per_second(4), 3_000, at_cap),
+            );
+            let mut decisions = Vec::new();
+            for round in 0..40u64 {
+                // Equal keys in a row and apart, looks, and costs that never pass; in the end more
+                // keys than find a slot.
+                let keys: Vec<_> = (0..200u64).map(|n| n / 2 + round % 3 * 7).collect();
+                let flood = (0..if round == 30 { 6_000 } else { 0 }).map(|n| 1_000 + n);
+                let keys: Vec<_> = keys.into_iter().chain(flood).collect();
+                let requests: Vec<_> = keys.iter().map(|key| (key, key % 6)).collect();
+                many.check_many(&requests, &mut decisions);
+                assert_eq!(decisions.len(), requests.len());
+                if round < 30 {
+                    let single: Vec<_> = requests
+                        .iter()
+                        .map(|(key, cost)| one.check_n(*key, *cost))
+                        .collect();
+                    assert_eq!(decisions, single, "{algorithm:?} {at_cap:?}");
+                }
+                for limiter in [&one, &many] {
+                    limiter.clock().advance(Duration::from_millis(round * 17));
+                }
+            }
+            let stats = many.stats();
+            let full = stats.overflowed + stats.evicted > 0;
+            assert!(full, "{algorithm:?} {at_cap:?} {stats:?}");
+        }
+    }
+}
+
+#[test]
+fn stats_tell_why_keys_were_dropped_and_what_that_took() {
+    let limiter = table(
+        Algorithm::Gcra,
+        Rate::per_second(10),
+        100,
+        AtCap::EvictNearestIdle,
+    );
+    (0..100u64).for_each(|key| assert!(limiter.check_n(&key, 1 + key % 3).is_allowed()));
+    limiter.reset(&0);
+    limiter.reset(&0);
+    limiter.reset(&1_000);
+    assert_eq!(limiter.stats().reset, 1);
+    // One slot is free, then two keys have to go.
+    (200..203u64).for_each(|key| assert!(limiter.allow(&key)));
+    let stats = limiter.stats();
+    assert_eq!((stats.evicted, stats.expired, stats.overflowed), (2, 0, 0));
+    assert!(stats.examined >= 2);
+    // All are idle: each new key drops four of them until none is left.
+    limiter.clock().advance(Duration::from_secs(1));
+    (300..325u64).for_each(|key| assert!(limiter.allow(&key)));
+    let after = limiter.stats();
+    assert_eq!((after.evicted, after.expired, after.reset), (2, 100, 1));
+    assert_eq!(after.examined - stats.examined, 100);
+    // A key that was charged since it came is looked at, and stays.
+    limiter.clock().advance(Duration::from_millis(50));
+    (300..325u64).for_each(|key| assert!(limiter.check_n(&key, 5).is_allowed()));
+    limiter.clock().advance(Duration::from_millis(60));
+    assert!(limiter.allow(&400));
+    let last = limiter.stats();
+    assert_eq!(last.expired, 100);
+    assert_eq!(last.examined - after.examined, 8);
+}
+
+#[test]
+fn a_full_table_looks_at_a_key_again_only_after_it_was_charged() {
+    for at_cap in [AtCap::DenyNew, AtCap::EvictNearestIdle] {
+        let limiter = table(Algorithm::LeakyBucket, Rate::per_second(100), 500, at_cap);
+        for round in 0..20u64 {
+            // All keys are charged, so that none is idle when it first was to be.
+            (0..500u64).for_each(|key| assert!(limiter.check_n(&key, 60).is_allowed()));
+            limiter.clock().advance(Duration::from_millis(400));
+            let before = limiter.stats();
+            assert_eq!(before.expired, 0, "{round}");
+            for made_up in 0..10 {
+                assert_eq!(limiter.allow(&(1_000 + made_up)), at_cap != AtCap::DenyNew);
+            }
+            let looked = limiter.stats().examined - before.examined;
+            assert!(looked <= 500 + 3 * 10, "{at_cap:?} {looked}");
+            (1_000..1_010u64).for_each(|key| limiter.reset(&key));
+            limiter.clock().advance(Duration::from_millis(200));
+        }
+    }
+}
+
+#[test]
+fn a_table_of_any_capacity_can_be_built() {
+    for capacity in [0, 1, 2_047, 2_048, 1 << 40, usize::MAX] {
+        let limiter = table(Algorithm::Gcra, Rate::per_hour(1), capacity, AtCap::DenyNew);
+        assert_eq!(limiter.allow(&1u64), capacity > 0);
+        assert_eq!(limiter.capacity(), capacity);
+        assert!(
+            limiter.memory_bound() / 64 >= capacity.min(1 << 41),
+            "{capacity}"
+        );
+    }
+}
+
+#[test]
 fn a_clock_that_counts_from_long_ago_fits() {
     let epoch = Timestamp::from_secs(60 * 365 * 86_400);
     for algorithm in EVERY_ALGORITHM {

@@ -3,13 +3,16 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Algorithm, Book, Booked, Decision, Timestamp, Unbooked};
+use tollgate_core::{Algorithm, Booked, Decision, Ledger, Timestamp, Unbooked};
 
 /// One question to a state. It may be put twice: to a fresh state and to the shared one.
 pub(super) trait Act<A: Algorithm> {
     type Answer;
 
-    fn on(&self, book: &mut Book<A>, now: Timestamp) -> Self::Answer;
+    fn on(&self, ledger: &mut Ledger<A>, limit: &A, now: Timestamp) -> Self::Answer;
+
+    /// Whether it only looks, and so changes nothing.
+    fn looks(&self) -> bool;
 
     /// The answer where no state is asked: the key is blocked, or new and refused at the cap.
     fn refused(&self, decision: Decision) -> Self::Answer;
@@ -22,8 +25,13 @@ pub(super) struct Check(pub(super) u64);
 impl<A: Algorithm> Act<A> for Check {
     type Answer = Decision;
 
-    fn on(&self, book: &mut Book<A>, now: Timestamp) -> Decision {
-        book.decide(now, self.0)
+    #[inline]
+    fn on(&self, ledger: &mut Ledger<A>, limit: &A, now: Timestamp) -> Decision {
+        ledger.decide(limit, now, self.0)
+    }
+
+    fn looks(&self) -> bool {
+        self.0 == 0
     }
 
     fn refused(&self, decision: Decision) -> Decision {
@@ -38,8 +46,13 @@ pub(super) struct Allow(pub(super) u64);
 impl<A: Algorithm> Act<A> for Allow {
     type Answer = bool;
 
-    fn on(&self, book: &mut Book<A>, now: Timestamp) -> bool {
-        book.allow(now, self.0)
+    #[inline]
+    fn on(&self, ledger: &mut Ledger<A>, limit: &A, now: Timestamp) -> bool {
+        ledger.allow(limit, now, self.0)
+    }
+
+    fn looks(&self) -> bool {
+        self.0 == 0
     }
 
     fn refused(&self, _decision: Decision) -> bool {
@@ -57,8 +70,12 @@ pub(super) struct Reserve {
 impl<A: Algorithm> Act<A> for Reserve {
     type Answer = Result<Booked, Unbooked>;
 
-    fn on(&self, book: &mut Book<A>, now: Timestamp) -> Self::Answer {
-        book.reserve(now, self.cost, self.patience)
+    fn on(&self, ledger: &mut Ledger<A>, limit: &A, now: Timestamp) -> Self::Answer {
+        ledger.reserve(limit, now, self.cost, self.patience)
+    }
+
+    fn looks(&self) -> bool {
+        self.cost == 0
     }
 
     fn refused(&self, decision: Decision) -> Self::Answer {
@@ -73,9 +90,13 @@ pub(super) struct Penalize(pub(super) u64);
 impl<A: Algorithm> Act<A> for Penalize {
     type Answer = ();
 
-    fn on(&self, book: &mut Book<A>, now: Timestamp) {
-        let left = book.decide(now, 0).remaining;
-        book.decide(now, self.0.min(left));
+    fn on(&self, ledger: &mut Ledger<A>, limit: &A, now: Timestamp) {
+        let left = ledger.decide(limit, now, 0).remaining;
+        ledger.decide(limit, now, self.0.min(left));
+    }
+
+    fn looks(&self) -> bool {
+        self.0 == 0
     }
 
     fn refused(&self, _decision: Decision) {}

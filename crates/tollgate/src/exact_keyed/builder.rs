@@ -1,12 +1,13 @@
 //! What can be chosen about an exact-key limiter before it is built.
 
-use std::marker::PhantomData;
 use std::time::Duration;
 
 use tollgate_core::{LimitError, Rate};
 
 use super::ExactKeyedLimiter;
+use super::table::Plan;
 use super::tables::Tables;
+use super::tier::{RateOf, Tier};
 use crate::acquire::Waiting;
 use crate::clock::{Clock, Monotonic};
 use crate::keyed::counters::Counters;
@@ -30,13 +31,13 @@ use crate::{Algorithm, AtCap};
 #[must_use = "a builder does nothing until it is built"]
 pub struct ExactKeyedBuilder<K, C = DefaultClock> {
     rate: Rate,
-    capacity: usize,
-    algorithm: Algorithm,
+    pub(super) capacity: usize,
+    pub(super) algorithm: Algorithm,
     at_cap: AtCap,
     longest_wait: Duration,
     max_waiters: usize,
-    clock: C,
-    keys: PhantomData<fn() -> K>,
+    pub(super) clock: C,
+    rate_of: RateOf<K>,
 }
 
 impl<K> ExactKeyedBuilder<K> {
@@ -49,7 +50,7 @@ impl<K> ExactKeyedBuilder<K> {
             longest_wait: Duration::from_secs(60),
             max_waiters: Waiting::DEFAULT_MAX,
             clock: DefaultClock::new(),
-            keys: PhantomData,
+            rate_of: RateOf(None),
         }
     }
 
@@ -88,6 +89,45 @@ impl<K, C> ExactKeyedBuilder<K, C> {
         self
     }
 
+    /// A rate compiled for the algorithm that was chosen so far, for [`rate_of`](Self::rate_of).
+    ///
+    /// # Errors
+    /// If the algorithm can't represent the rate.
+    pub fn tier(&self, rate: Rate) -> Result<Tier, LimitError> {
+        Tier::new(self.algorithm, rate)
+    }
+
+    /// Each key's rate is what this function says of it: a tier of this builder, or nothing for the
+    /// limiter's own rate.
+    ///
+    /// It is asked when a key is new (which clones the key even for a look), and again when the key
+    /// comes back after it was idle or at another rate; in between the key stays at its tier, so a
+    /// check costs no more than without it. It runs under a lock and must not call the limiter.
+    ///
+    /// # Panics
+    /// A check panics if the function returns a tier that was made for another algorithm.
+    ///
+    /// ```
+    /// use tollgate::{ExactKeyedLimiter, Rate, clock::Manual};
+    ///
+    /// let builder = ExactKeyedLimiter::builder(Rate::per_hour(1), 1_000);
+    /// let staff = builder.tier(Rate::per_hour(100))?;
+    /// let limiter = builder
+    ///     .rate_of(move |user: &String| user.starts_with("staff:").then(|| staff.clone()))
+    ///     .clock(Manual::new())
+    ///     .build()?;
+    /// assert!(limiter.allow("guest") && !limiter.allow("guest"));
+    /// assert!(limiter.check_n("staff:7", 100).is_allowed());
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    pub fn rate_of(
+        mut self,
+        function: impl Fn(&K) -> Option<Tier> + Send + Sync + 'static,
+    ) -> Self {
+        self.rate_of = RateOf(Some(Box::new(function)));
+        self
+    }
+
     /// Reads this clock instead of the default one.
     pub fn clock<D: Clock>(self, clock: D) -> ExactKeyedBuilder<K, D> {
         ExactKeyedBuilder {
@@ -98,7 +138,7 @@ impl<K, C> ExactKeyedBuilder<K, C> {
             longest_wait: self.longest_wait,
             max_waiters: self.max_waiters,
             clock,
-            keys: PhantomData,
+            rate_of: self.rate_of,
         }
     }
 }
@@ -110,9 +150,21 @@ impl<K, C: Clock> ExactKeyedBuilder<K, C> {
     /// If the algorithm can't represent the rate.
     pub fn build(self) -> Result<ExactKeyedLimiter<K, C>, LimitError> {
         let now = self.clock.now();
-        let tables = Tables::new(self.algorithm, self.rate, self.capacity, self.at_cap, now)?;
+        self.build_with(|algorithm, rate, plan| Tables::new(algorithm, rate, plan, now))
+    }
+
+    /// Builds it around the table that is made of the algorithm, the rate and the rest.
+    pub(super) fn build_with<E>(
+        self,
+        tables: impl FnOnce(Algorithm, Rate, Plan<K>) -> Result<Tables<K>, E>,
+    ) -> Result<ExactKeyedLimiter<K, C>, E> {
+        let plan = Plan {
+            capacity: self.capacity,
+            at_cap: self.at_cap,
+            rate_of: self.rate_of,
+        };
         Ok(ExactKeyedLimiter {
-            tables,
+            tables: tables(self.algorithm, self.rate, plan)?,
             hasher: KeyHasher::random(),
             counters: Counters::new(),
             capacity: self.capacity,

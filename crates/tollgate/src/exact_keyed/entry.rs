@@ -1,45 +1,109 @@
 //! What one slot of a shard holds.
 
-use tollgate_core::{Algorithm, Book, Decision, Outcome, Timestamp};
+use std::num::NonZeroU32;
+use std::sync::Arc;
 
-use super::slab::Slab;
+use tollgate_core::{Algorithm, Ledger};
 
-/// A key and its state.
+/// A key and its state. The limit is the shard's, unless the key is at a tier.
 #[derive(Debug)]
 pub(super) struct Entry<K, A: Algorithm> {
     pub(super) key: K,
-    pub(super) hash: u64,
-    pub(super) book: Book<A>,
-    /// Nothing passes before this time, whatever the rate.
-    pub(super) blocked_until: Timestamp,
-    /// Tells this entry from an earlier one of the same key.
-    pub(super) birth: u64,
-    /// The change of the rate that its book follows.
-    pub(super) version: u64,
-    /// Its place in the heap that it is in.
-    pub(super) place: u32,
-    pub(super) guarded: bool,
+    pub(super) ledger: Ledger<A>,
+    /// The tier that its state is under, if not the limiter's own rate.
+    pub(super) tier: Option<Arc<A>>,
+    /// The part of its hash that the index finds it by.
+    pub(super) tag: u32,
+    /// Tells this entry from an earlier one of the same key. It starts again after four billion new
+    /// keys of a shard, far more than come while a reservation is held.
+    pub(super) birth: NonZeroU32,
+    /// The change of the limiter's own rate that its state follows.
+    pub(super) follows: u32,
+    pub(super) place: Place,
 }
 
-impl<K, A: Algorithm> Slab<Entry<K, A>> {
-    /// Notes where a heap has put an entry.
-    pub(super) fn note(&mut self, slot: u32, place: u32) {
-        if let Some(entry) = self.get_mut(slot) {
-            entry.place = place;
+/// An entry's place in the heap that it is in, which heap that is, and whether its limit came with a
+/// call; in one word.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place(u32);
+
+impl Place {
+    /// In the heap of blocked keys.
+    const GUARDED: u32 = 1 << 31;
+    /// Asked for at a tier that came with the call.
+    const GIVEN: u32 = 1 << 30;
+    const FLAGS: u32 = Self::GUARDED | Self::GIVEN;
+
+    /// Nowhere yet.
+    pub(super) const fn new(origin: Origin) -> Self {
+        Self(0).with_origin(origin)
+    }
+
+    pub(super) const fn number(self) -> u32 {
+        self.0 & !Self::FLAGS
+    }
+
+    pub(super) const fn is_guarded(self) -> bool {
+        self.0 & Self::GUARDED != 0
+    }
+
+    pub(super) const fn origin(self) -> Origin {
+        if self.0 & Self::GIVEN == 0 {
+            Origin::Own
+        } else {
+            Origin::Given
         }
     }
-}
 
-impl<K, A: Algorithm> Entry<K, A> {
-    /// From when on it is as a key never seen.
-    pub(super) fn due(&self) -> Timestamp {
-        let idle = self.book.limit().idle_at(self.book.state());
-        idle.max(self.blocked_until)
+    /// The same with its limit from there.
+    pub(super) const fn with_origin(self, origin: Origin) -> Self {
+        match origin {
+            Origin::Own => Self(self.0 & !Self::GIVEN),
+            Origin::Given => Self(self.0 | Self::GIVEN),
+        }
     }
 
-    /// What a blocked key is told.
-    pub(super) fn blocked(&self, now: Timestamp) -> Decision {
-        let (limit, wait) = (self.book.limit().limit(), self.blocked_until - now);
-        Decision::new(Outcome::Denied, limit, 0, wait, self.due() - now)
+    /// The same in the heap of blocked keys.
+    pub(super) const fn guarded(self) -> Self {
+        Self(self.0 | Self::GUARDED)
+    }
+
+    /// The same in the heap of the others.
+    pub(super) const fn open(self) -> Self {
+        Self(self.0 & !Self::GUARDED)
+    }
+
+    /// The same at this place of its heap.
+    pub(super) const fn at(self, number: u32) -> Self {
+        Self(self.0 & Self::FLAGS | number & !Self::FLAGS)
+    }
+}
+
+/// Where a key's limit comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// The limiter's rate, or what its function says of the key.
+    Own,
+    /// The call.
+    Given,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_core::Gcra;
+
+    #[test]
+    fn a_slot_of_gcra_is_five_words_and_the_key() {
+        // The birth is never zero, which is how a free slot is told from a used one.
+        assert_eq!(size_of::<Option<Entry<u64, Gcra>>>(), 6 * 8);
+    }
+
+    #[test]
+    fn flags_and_number_stay_apart() {
+        let place = Place::new(Origin::Given).at(77).guarded();
+        assert_eq!((place.number(), place.origin()), (77, Origin::Given));
+        assert!(place.at(3).is_guarded() && !place.open().is_guarded());
+        assert_eq!(place.open().with_origin(Origin::Own).0, 77);
     }
 }

@@ -1,90 +1,97 @@
-//! Slots in the order in which their keys become idle.
+//! Slots in the order in which they are due.
 
 use tollgate_core::Timestamp;
 
-/// Children of a node: four of them fill a cache line.
+use super::slab::{at, push};
+
+/// Children of a node: their times lie side by side in half a cache line.
 const WIDTH: usize = 4;
 
-/// A heap with the key that is idle next at its top. Each slot remembers its place, so that a charge
-/// moves it at once: what is at the top is always the truth, and nothing has to be searched.
+/// A heap with the slot that is due next at its top. Each slot remembers its place, so that nothing
+/// has to be searched.
+///
+/// A time here may be earlier than the truth: a charge puts a key's time off, and so leaves it where
+/// it is. Whoever takes the top looks at the truth first, and puts it back if it came too early.
 #[derive(Debug)]
 pub(super) struct Heap {
-    nodes: Vec<Node>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Node {
-    due: Timestamp,
-    slot: u32,
+    dues: Vec<Timestamp>,
+    slots: Vec<u32>,
+    most: usize,
 }
 
 impl Heap {
-    /// Room for this many slots before anything has to be copied.
-    pub(super) fn with_capacity(slots: usize) -> Self {
+    /// An empty heap that comes to this many slots at most.
+    pub(super) fn new(most: usize) -> Self {
         Self {
-            nodes: Vec::with_capacity(slots),
+            dues: Vec::new(),
+            slots: Vec::new(),
+            most,
         }
+    }
+
+    /// The bytes of a heap of this many slots.
+    pub(super) const fn bytes(most: usize) -> usize {
+        most * (size_of::<Timestamp>() + size_of::<u32>())
     }
 
     /// The slot that is due next, and when.
     pub(super) fn first(&self) -> Option<(Timestamp, u32)> {
-        self.nodes.first().map(|node| (node.due, node.slot))
+        Some((*self.dues.first()?, *self.slots.first()?))
     }
 
     /// When the slot at this place is due.
     pub(super) fn due(&self, place: u32) -> Timestamp {
-        self.nodes[at(place)].due
+        self.dues[at(place)]
     }
 
     /// Adds a slot; `moved` learns of every slot's new place, here and below.
     pub(super) fn push(&mut self, due: Timestamp, slot: u32, moved: impl FnMut(u32, u32)) {
-        self.nodes.push(Node { due, slot });
-        self.settle(self.nodes.len() - 1, moved);
+        push(&mut self.dues, due, self.most);
+        push(&mut self.slots, slot, self.most);
+        self.settle(self.dues.len() - 1, moved);
     }
 
     /// Changes when the slot at this place is due.
     pub(super) fn set(&mut self, place: u32, due: Timestamp, moved: impl FnMut(u32, u32)) {
-        self.nodes[at(place)].due = due;
+        self.dues[at(place)] = due;
         self.settle(at(place), moved);
     }
 
     /// Takes the slot at this place out.
     pub(super) fn remove(&mut self, place: u32, moved: impl FnMut(u32, u32)) {
-        self.nodes.swap_remove(at(place));
-        if at(place) < self.nodes.len() {
+        self.dues.swap_remove(at(place));
+        self.slots.swap_remove(at(place));
+        if at(place) < self.dues.len() {
             self.settle(at(place), moved);
         }
     }
 
     /// Moves one node to where it belongs.
     fn settle(&mut self, mut place: usize, mut moved: impl FnMut(u32, u32)) {
-        let node = self.nodes[place];
-        while place > 0 && node.due < self.nodes[(place - 1) / WIDTH].due {
+        let (due, slot) = (self.dues[place], self.slots[place]);
+        while place > 0 && due < self.dues[(place - 1) / WIDTH] {
             let parent = (place - 1) / WIDTH;
-            self.put(place, self.nodes[parent], &mut moved);
+            self.put(place, self.dues[parent], self.slots[parent], &mut moved);
             place = parent;
         }
         loop {
             let first = place * WIDTH + 1;
-            let children = first..(first + WIDTH).min(self.nodes.len());
-            let next = children.min_by_key(|child| self.nodes[*child].due);
-            let Some(next) = next.filter(|next| self.nodes[*next].due < node.due) else {
+            let children = first..(first + WIDTH).min(self.dues.len());
+            let next = children.min_by_key(|child| self.dues[*child]);
+            let Some(next) = next.filter(|next| self.dues[*next] < due) else {
                 break;
             };
-            self.put(place, self.nodes[next], &mut moved);
+            self.put(place, self.dues[next], self.slots[next], &mut moved);
             place = next;
         }
-        self.put(place, node, &mut moved);
+        self.put(place, due, slot, &mut moved);
     }
 
-    fn put(&mut self, place: usize, node: Node, moved: &mut impl FnMut(u32, u32)) {
-        self.nodes[place] = node;
-        moved(node.slot, u32::try_from(place).unwrap_or(u32::MAX));
+    fn put(&mut self, place: usize, due: Timestamp, slot: u32, moved: &mut impl FnMut(u32, u32)) {
+        self.dues[place] = due;
+        self.slots[place] = slot;
+        moved(slot, u32::try_from(place).unwrap_or(u32::MAX));
     }
-}
-
-fn at(place: u32) -> usize {
-    usize::try_from(place).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]
@@ -95,7 +102,7 @@ mod tests {
     #[test]
     fn the_top_is_always_the_least() {
         let mut random = Random::new(5);
-        let mut heap = Heap::with_capacity(0);
+        let mut heap = Heap::new(50);
         let mut places = [None; 50];
         let mut dues = [Timestamp::ZERO; 50];
         for _ in 0..20_000 {

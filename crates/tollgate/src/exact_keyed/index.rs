@@ -1,90 +1,151 @@
-//! From a key's hash to the number of its slot: open addressing in one array that never grows.
+//! From a key's hash to the number of its slot: open addressing in one small array.
 
 /// The part of a word that is the slot's number, plus one; zero marks an empty place.
 const NUMBER_BITS: u32 = 32;
+const FEWEST_PLACES: usize = 16;
 
 /// Where the keys of one shard are.
 ///
-/// The array has at least two places a key from the start (untouched memory costs nothing), so no
-/// insert ever pays for a rehash, and searches stay short.
+/// A key's home is its tag's share of the array, so that the array may have any length: it grows by
+/// half, up to four places for three keys. A word holds all that growing needs, so no key is touched.
 #[derive(Debug)]
 pub(crate) struct Index {
     /// The low half of a hash, and a slot's number.
-    words: Box<[u64]>,
-    mask: usize,
+    words: Vec<u64>,
+    used: usize,
+    most_places: usize,
 }
 
 impl Index {
-    /// Room for this many keys.
+    /// Room for this many keys, as they come.
     pub(crate) fn new(keys: usize) -> Self {
-        let places = keys.saturating_mul(2).next_power_of_two().max(4);
         Self {
-            words: vec![0; places].into_boxed_slice(),
-            mask: places - 1,
+            words: Vec::new(),
+            used: 0,
+            most_places: Self::places(keys),
         }
     }
 
-    /// The slot whose hash is this one and that `is` the key's.
+    /// The bytes of an index of this many keys, in full.
+    pub(crate) const fn bytes(keys: usize) -> usize {
+        Self::places(keys) * size_of::<u64>()
+    }
+
+    /// Four places for three keys, and one that stays empty, so that every search ends.
+    const fn places(keys: usize) -> usize {
+        keys + keys.div_ceil(3) + 1
+    }
+
+    /// The slot whose tag is this one and that `is` the key's.
     #[inline]
-    pub(crate) fn find(&self, hash: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
-        let tag = tag(hash);
+    pub(crate) fn find(&self, tag: u32, is: impl Fn(u32) -> bool) -> Option<u32> {
         let mut place = self.home(tag);
         loop {
-            let word = self.words[place];
+            // An index that never held a key has no places.
+            let word = *self.words.get(place)?;
             if word == 0 {
                 return None;
             }
-            if word >> NUMBER_BITS == tag && is(number(word)) {
+            if word >> NUMBER_BITS == u64::from(tag) && is(number(word)) {
                 return Some(number(word));
             }
-            place = (place + 1) & self.mask;
+            place = self.after(place);
         }
     }
 
     /// Adds a slot that isn't there. The caller keeps to the number of keys it asked room for.
-    pub(crate) fn insert(&mut self, hash: u64, slot: u32) {
-        let tag = tag(hash);
-        let mut place = self.home(tag);
-        while self.words[place] != 0 {
-            place = (place + 1) & self.mask;
+    pub(crate) fn insert(&mut self, tag: u32, slot: u32) {
+        if self.used + self.used.div_ceil(3) + 1 >= self.words.len() {
+            self.grow();
         }
-        self.words[place] = tag << NUMBER_BITS | (u64::from(slot) + 1);
+        self.used += 1;
+        self.put(word(tag, slot));
     }
 
     /// Takes a slot out again.
-    pub(crate) fn remove(&mut self, hash: u64, slot: u32) {
-        let wanted = tag(hash) << NUMBER_BITS | (u64::from(slot) + 1);
-        let mut hole = self.home(tag(hash));
+    pub(crate) fn remove(&mut self, tag: u32, slot: u32) {
+        let wanted = word(tag, slot);
+        let mut hole = self.home(tag);
         while self.words[hole] != wanted {
             if self.words[hole] == 0 {
                 return;
             }
-            hole = (hole + 1) & self.mask;
+            hole = self.after(hole);
         }
+        self.used -= 1;
         // What follows moves up unless that would put it before its home, so that no search ever
         // stops short and no marks of removed keys pile up.
-        let mut next = (hole + 1) & self.mask;
+        let mut next = self.after(hole);
         while self.words[next] != 0 {
-            let from_home = next.wrapping_sub(self.home(self.words[next] >> NUMBER_BITS));
-            let from_hole = next.wrapping_sub(hole);
-            if from_home & self.mask >= from_hole & self.mask {
+            let home = self.home(tag_of(self.words[next]));
+            if self.distance(home, next) >= self.distance(hole, next) {
                 self.words[hole] = self.words[next];
                 hole = next;
             }
-            next = (next + 1) & self.mask;
+            next = self.after(next);
         }
         self.words[hole] = 0;
     }
 
+    fn grow(&mut self) {
+        let length = self.words.len();
+        let longer = (length + length / 2).max(FEWEST_PLACES);
+        let longer = longer.min(self.most_places).max(length + 1);
+        for word in std::mem::replace(&mut self.words, vec![0; longer]) {
+            if word != 0 {
+                self.put(word);
+            }
+        }
+    }
+
+    fn put(&mut self, word: u64) {
+        let mut place = self.home(tag_of(word));
+        while self.words[place] != 0 {
+            place = self.after(place);
+        }
+        self.words[place] = word;
+    }
+
+    /// The tag's share of the array.
     #[inline]
-    fn home(&self, tag: u64) -> usize {
-        usize::try_from(tag).unwrap_or(0) & self.mask
+    fn home(&self, tag: u32) -> usize {
+        let scaled = u64::from(tag).wrapping_mul(self.words.len() as u64);
+        usize::try_from(scaled >> NUMBER_BITS).unwrap_or(0)
+    }
+
+    #[inline]
+    fn after(&self, place: usize) -> usize {
+        if place + 1 == self.words.len() {
+            0
+        } else {
+            place + 1
+        }
+    }
+
+    /// How many places `to` lies after `from`, around the end.
+    fn distance(&self, from: usize, to: usize) -> usize {
+        if to >= from {
+            to - from
+        } else {
+            to + self.words.len() - from
+        }
     }
 }
 
+/// The part of a hash that finds a key in its shard; the shard is found by the other half.
 #[inline]
-fn tag(hash: u64) -> u64 {
-    hash & ((1 << NUMBER_BITS) - 1)
+pub(crate) fn tag(hash: u64) -> u32 {
+    tag_of(hash << NUMBER_BITS)
+}
+
+#[inline]
+fn tag_of(word: u64) -> u32 {
+    u32::try_from(word >> NUMBER_BITS).unwrap_or(0)
+}
+
+#[inline]
+fn word(tag: u32, slot: u32) -> u64 {
+    u64::from(tag) << NUMBER_BITS | (u64::from(slot) + 1)
 }
 
 #[inline]
@@ -95,23 +156,43 @@ fn number(word: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tollgate_testkit::traffic::Random;
 
     #[test]
     fn what_is_inserted_is_found_until_it_is_removed() {
-        // Hashes that crowd around the end of the array, so that searches wrap.
+        // Tags that crowd around the end of the array, so that searches wrap.
         let mut index = Index::new(8);
-        let hash = |slot: u32| 13 + u64::from(slot % 4);
+        let tag = |slot: u32| u32::MAX - slot % 4;
         for round in 0..100 {
             for slot in 0..8 {
-                index.insert(hash(slot), slot);
+                index.insert(tag(slot), slot);
             }
             for removed in 0..8 {
                 let removed = (removed * 3 + round) % 8;
-                assert_eq!(index.find(hash(removed), |s| s == removed), Some(removed));
-                index.remove(hash(removed), removed);
-                assert_eq!(index.find(hash(removed), |s| s == removed), None);
+                assert_eq!(index.find(tag(removed), |s| s == removed), Some(removed));
+                index.remove(tag(removed), removed);
+                assert_eq!(index.find(tag(removed), |s| s == removed), None);
             }
             assert!(index.words.iter().all(|word| *word == 0));
+        }
+    }
+
+    #[test]
+    fn it_grows_to_its_bound_and_keeps_every_key() {
+        let keys = 3_000;
+        let mut random = Random::new(3);
+        let tags: Vec<u32> = (0..keys)
+            .map(|_| u32::try_from(random.below(1 << 32)).unwrap())
+            .collect();
+        let mut index = Index::new(keys);
+        assert_eq!(index.find(7, |_| true), None);
+        for (slot, tag) in (0..).zip(&tags) {
+            index.insert(*tag, slot);
+            assert!(index.words.len() <= index.most_places);
+        }
+        assert!(index.words.capacity() * 8 <= Index::bytes(keys));
+        for (slot, tag) in (0..).zip(&tags) {
+            assert_eq!(index.find(*tag, |s| s == slot), Some(slot));
         }
     }
 }

@@ -9,6 +9,7 @@ use tollgate_core::{Decision, Timestamp, Unbooked};
 use super::ExactKeyedLimiter;
 use super::act::Reserve;
 use super::shard::Ask;
+use super::tier::Tier;
 use crate::acquire::{Acquire, Waiting};
 use crate::cell::Ticket;
 use crate::clock::{Clock, Monotonic};
@@ -16,7 +17,8 @@ use crate::home::sealed::Home;
 use crate::{Refused, Reservation};
 
 /// One key of an [`ExactKeyedLimiter`], borrowed and hashed once, with the verbs of a
-/// [`Limiter`](crate::Limiter). Made by [`ExactKeyedLimiter::key`].
+/// [`Limiter`](crate::Limiter). Made by [`ExactKeyedLimiter::key`] or
+/// [`key_at_rate`](ExactKeyedLimiter::key_at_rate).
 ///
 /// ```
 /// use std::time::Duration;
@@ -35,6 +37,8 @@ pub struct ExactKey<'a, K, Q: ?Sized, C: Clock = Monotonic> {
     pub(super) limiter: &'a ExactKeyedLimiter<K, C>,
     pub(super) key: &'a Q,
     pub(super) hash: u64,
+    /// The tier that it is asked at, if one came with the call.
+    pub(super) tier: Option<&'a Tier>,
 }
 
 impl<'a, K, Q, C> ExactKey<'a, K, Q, C>
@@ -53,7 +57,7 @@ where
     #[inline]
     pub fn allow_n(&self, cost: u64) -> bool {
         let ask = self.ask(self.limiter.clock.now());
-        let allowed = self.limiter.tables.allow(&ask, cost);
+        let allowed = self.limiter.tables.allow(&ask, self.tier, cost);
         if cost > 0 {
             self.limiter.counters.count(allowed);
         }
@@ -69,7 +73,7 @@ where
     /// Decides a request at a time on the limiter's clock.
     #[inline]
     pub fn check_at(&self, now: Timestamp, cost: u64) -> Decision {
-        let decision = self.limiter.tables.check(&self.ask(now), cost);
+        let decision = self.limiter.tables.check(&self.ask(now), self.tier, cost);
         if cost > 0 {
             self.limiter.counters.count(decision.is_allowed());
         }
@@ -147,7 +151,7 @@ where
             cost,
             patience: patience.min(self.limiter.longest_wait),
         };
-        let booked = self.limiter.tables.reserve(&self.ask(now), &act);
+        let booked = self.limiter.tables.reserve(&self.ask(now), self.tier, &act);
         booked.map_err(|unbooked| match unbooked {
             Unbooked::TooFarAhead(decision) => Refused::QueueFull(decision),
             Unbooked::Refused(decision) => Refused::from_decision(decision),

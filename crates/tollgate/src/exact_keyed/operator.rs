@@ -140,6 +140,27 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
         self.capacity
     }
 
+    /// The most bytes that the table ever uses, at the rate in force and without what keys own
+    /// themselves (the text of a `String`). For GCRA that is about 90 bytes a key and the key's own
+    /// size; it gets there only as keys come, and a full table uses some 70, because the bound has
+    /// room for every key to be blocked and for shards that get more keys than others.
+    ///
+    /// A sliding log also has up to its count of hits a key, 16 bytes each, and as many again where a
+    /// window is booked ahead; keys at a tier have that tier's count of them. While a shard grows, one
+    /// of its arrays is there twice for a moment.
+    ///
+    /// ```
+    /// use tollgate::{Algorithm, ExactKeyedLimiter, Rate};
+    ///
+    /// let builder = ExactKeyedLimiter::<u64>::builder(Rate::per_second(10), 1_000_000);
+    /// let limiter = builder.algorithm(Algorithm::SlidingCounter).build()?;
+    /// assert!(limiter.memory_bound() < 140 << 20);
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    pub fn memory_bound(&self) -> usize {
+        self.tables.memory_bound()
+    }
+
     /// What was counted so far. Keys never move, so `moved` and `stashed` stay 0.
     pub fn stats(&self) -> KeyedStats {
         let (allowed, denied) = self.counters.sums();
@@ -150,6 +171,8 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
             overflowed,
             evicted: work.evicted,
             expired: work.expired,
+            reset: work.reset,
+            examined: work.examined,
             slots: work.slots,
             ..KeyedStats::default()
         }

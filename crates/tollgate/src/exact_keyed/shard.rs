@@ -1,50 +1,55 @@
 //! One part of an exact-key table: keys and their states, under one lock that the table holds.
 //!
-//! Every call does a bounded amount of work: a search, one state, at most a few steps of expiry and
-//! of catching up with a changed rate, each with one move in a heap.
+//! A call searches, asks one state, and does a few steps of expiry and of following a changed rate.
+//! Only a new key at the cap may look at more keys, each of which was charged since it was last
+//! looked at.
 
 use std::borrow::Borrow;
 use std::collections::VecDeque;
+use std::num::NonZeroU32;
+use std::sync::Arc;
 
-use tollgate_core::{Algorithm, Book, Booked, Timestamp};
+use tollgate_core::{Booked, Decision, Ledger, Outcome, Timestamp};
 
 use super::act::Act;
-use super::entry::Entry;
+use super::entry::{Entry, Origin, Place};
 use super::heap::Heap;
-use super::index::Index;
+use super::index::{Index, tag};
+use super::kept::Kept;
 use super::slab::Slab;
+use super::tier::RateOf;
 
-/// How many idle keys a new key drops at most: more than one, so that a table shrinks again.
-const DROPS_A_NEW_KEY: usize = 4;
-/// How many keys each call carries over to a new rate, besides its own.
-const CATCH_UPS_A_CALL: usize = 2;
-/// How many rate changes a key may be behind and still be carried over one by one.
-const CHANGES_KEPT: usize = 32;
+mod expiry;
+mod follow;
+mod place;
+
 /// The birth of what has no entry: a key that passed uncounted.
 pub(super) const NOBODY: u64 = 0;
 
 /// Keys with their states.
 #[derive(Debug)]
-pub(super) struct Shard<K, A: Algorithm> {
+pub(super) struct Shard<K, A: Kept> {
+    /// The limiter's own rate.
     limit: A,
     index: Index,
     entries: Slab<Entry<K, A>>,
-    /// The keys that aren't blocked, by when they are idle.
+    /// The keys that aren't blocked, by when they are idle, or earlier.
     open: Heap,
-    /// The blocked ones, apart, so that eviction never meets them.
+    /// The blocked ones by when that is over, apart, so that eviction never meets them.
     guarded: Heap,
     /// How many keys it may hold, and how many blocked ones beyond.
     room: usize,
     room_for_blocks: usize,
     /// A key that was dropped was idle by this time, so no key starts anew before it.
     high_water: Timestamp,
-    /// Changes of the rate that some keys have yet to follow, the latest last.
+    /// The limits that some keys have yet to follow, each from its time on, the latest last. The
+    /// first is the one that those furthest behind are under.
     changes: VecDeque<(Timestamp, A)>,
     /// How often the rate was changed so far.
-    version: u64,
+    version: u32,
     /// All slots below this one follow the latest change.
-    caught_up: u32,
-    births: u64,
+    followed: u32,
+    births: u32,
     work: Work,
 }
 
@@ -53,6 +58,8 @@ pub(super) struct Shard<K, A: Algorithm> {
 pub(super) struct Work {
     pub(super) evicted: u64,
     pub(super) expired: u64,
+    pub(super) reset: u64,
+    pub(super) examined: u64,
     pub(super) slots: u64,
 }
 
@@ -62,6 +69,17 @@ pub(super) struct Ask<'a, Q: ?Sized> {
     pub(super) key: &'a Q,
     pub(super) hash: u64,
     pub(super) now: Timestamp,
+}
+
+/// Which limit a key is asked under.
+#[derive(Debug)]
+pub(super) enum Under<'a, K, A> {
+    /// The limiter's rate, or what its function says of the key.
+    Own(&'a RateOf<K>),
+    /// A tier that came with the call.
+    Given(&'a Arc<A>),
+    /// The one that the key is under now, or its own if it is new.
+    Present(&'a RateOf<K>),
 }
 
 /// What came of an act.
@@ -82,57 +100,120 @@ pub(super) struct Need {
     pub(super) block: bool,
 }
 
-impl<K, A: Algorithm> Shard<K, A> {
-    /// Room for this many active keys.
+/// Why a key of a snapshot wasn't stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotRestored {
+    /// It is there already.
+    Twice,
+    /// There is no slot for it.
+    Full,
+}
+
+/// A key to be stored.
+#[derive(Debug)]
+pub(super) struct New<K, A: Kept> {
+    pub(super) key: K,
+    pub(super) hash: u64,
+    pub(super) ledger: Ledger<A>,
+    pub(super) tier: Option<Arc<A>>,
+    pub(super) origin: Origin,
+    pub(super) blocked_until: Timestamp,
+}
+
+impl<K, A: Kept> Shard<K, A> {
+    /// The most room that a shard may have: the number of a slot has 30 bits in an entry.
+    pub(super) const MOST_ROOM: usize = 1 << 29;
+
+    /// Room for this many active keys, at most [`MOST_ROOM`](Self::MOST_ROOM).
     pub(super) fn new(limit: A, room: usize) -> Self {
-        let room_for_blocks = room / 64 + 16;
-        let slots = room.saturating_add(room_for_blocks);
+        let slots = Self::slots(room);
         Self {
             limit,
             index: Index::new(slots),
             entries: Slab::new(slots),
-            open: Heap::with_capacity(slots),
-            guarded: Heap::with_capacity(0),
+            open: Heap::new(slots),
+            guarded: Heap::new(slots),
             room,
-            room_for_blocks,
+            room_for_blocks: slots - room,
             high_water: Timestamp::ZERO,
             changes: VecDeque::new(),
             version: 0,
-            caught_up: 0,
-            births: NOBODY,
+            followed: 0,
+            births: 0,
             work: Work::default(),
         }
     }
 
+    /// The slots of a shard with this much room, with those that are kept for blocked keys.
+    fn slots(room: usize) -> usize {
+        room + room / 64 + 16
+    }
+
+    /// The most bytes that a shard with this much room allocates, but for what keys and states own.
+    pub(super) fn bytes(room: usize) -> usize {
+        let slots = Self::slots(room);
+        Slab::<Entry<K, A>>::bytes(slots)
+            + Index::bytes(slots)
+            + 2 * Heap::bytes(slots)
+            + follow::CHANGES_KEPT * size_of::<(Timestamp, A)>()
+    }
+
+    /// The most keys that a shard with this much room holds.
+    pub(super) fn most_keys(room: usize) -> usize {
+        Self::slots(room)
+    }
+
     /// Puts a question to the key's state, which is stored if it is new and was charged.
-    pub(super) fn act<Q, T>(&mut self, ask: &Ask<'_, Q>, act: &T, need: Need) -> Answer<T::Answer>
+    #[inline]
+    pub(super) fn act<Q, T>(
+        &mut self,
+        ask: &Ask<'_, Q>,
+        under: &Under<'_, K, A>,
+        act: &T,
+        need: Need,
+    ) -> Answer<T::Answer>
     where
         K: Borrow<Q>,
         Q: Eq + ToOwned<Owned = K> + ?Sized,
         T: Act<A>,
     {
-        self.catch_up_some();
-        if let Some(slot) = self.find(ask)
-            && let Some(entry) = self.entries.get_mut(slot)
-        {
-            let birth = entry.birth;
-            if ask.now < entry.blocked_until {
-                return Answer::Given(act.refused(entry.blocked(ask.now)), birth);
+        self.follow_some();
+        let Some(slot) = self.find(ask) else {
+            return self.act_on_new(ask, under, act, need);
+        };
+        if let Some((blocked, birth)) = self.blocked(slot, ask.now) {
+            return Answer::Given(act.refused(blocked), birth);
+        }
+        let Some(entry) = self.entries.get_mut(slot) else {
+            return self.act_on_new(ask, under, act, need);
+        };
+        let birth = u64::from(entry.birth.get());
+        let answer = match changed(entry, &self.limit, under) {
+            // A charge only ever puts off when the key is idle, so its place stays good enough.
+            None => {
+                let limit = entry.tier.as_deref().unwrap_or(&self.limit);
+                act.on(&mut entry.ledger, limit, ask.now)
             }
-            let answer = act.on(&mut entry.book, ask.now);
-            self.settle(slot, ask.now);
-            return Answer::Given(answer, birth);
-        }
-        let now = ask.now.max(self.high_water);
-        let mut book = Book::new(self.limit);
-        let answer = act.on(&mut book, now);
-        if self.limit.rate().is_unlimited() || *book.state() == A::State::default() {
-            return Answer::Given(answer, NOBODY);
-        }
-        match self.insert(ask, book, Timestamp::ZERO, need) {
-            Some(birth) => Answer::Given(answer, birth),
-            None => Answer::Full(answer, now),
-        }
+            Some((tier, origin)) => {
+                let old = *entry.tier.as_deref().unwrap_or(&self.limit);
+                let new = *tier.as_deref().unwrap_or(&self.limit);
+                let mut ledger = entry.ledger.clone();
+                if old != new {
+                    follow::carry_over(&mut ledger, &old, &new, ask.now);
+                    ledger.forgive(&new, ask.now);
+                }
+                let answer = act.on(&mut ledger, &new, ask.now);
+                if !act.looks() {
+                    entry.ledger = ledger;
+                    entry.tier = tier;
+                    entry.follows = self.version;
+                    entry.place = entry.place.with_origin(origin);
+                    self.settle(slot);
+                }
+                answer
+            }
+        };
+        Answer::Given(answer, birth)
     }
 
     /// Blocks the key; no if it is new and there is no slot for it.
@@ -141,13 +222,26 @@ impl<K, A: Algorithm> Shard<K, A> {
         K: Borrow<Q>,
         Q: Eq + ToOwned<Owned = K> + ?Sized,
     {
-        let change = |entry: &mut Entry<K, A>| {
-            entry.blocked_until = entry.blocked_until.max(until);
-        };
-        self.update(ask, change).is_some()
-            || self
-                .insert(ask, Book::new(self.limit), until, need)
-                .is_some()
+        if until <= ask.now {
+            return true;
+        }
+        if let Some(slot) = self.find(ask) {
+            self.guard(slot, until);
+            return true;
+        }
+        if !self.make_room(ask.now, need) {
+            return false;
+        }
+        self.insert(New {
+            key: ask.key.to_owned(),
+            hash: ask.hash,
+            ledger: Ledger::default(),
+            tier: None,
+            // The first call that passes says which limit it is under.
+            origin: Origin::Given,
+            blocked_until: until,
+        });
+        true
     }
 
     /// Gives the key tokens, if it has spent any.
@@ -156,7 +250,7 @@ impl<K, A: Algorithm> Shard<K, A> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        self.update(ask, |entry| entry.book.gift(ask.now, tokens));
+        self.update(ask, |ledger, limit, _| ledger.gift(limit, ask.now, tokens));
     }
 
     /// Gives a booking back, if it was made in the entry that is there now.
@@ -165,9 +259,9 @@ impl<K, A: Algorithm> Shard<K, A> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        self.update(ask, |entry| {
-            if entry.birth == birth {
-                entry.book.give_back(ask.now, booked);
+        self.update(ask, |ledger, limit, own| {
+            if own == birth {
+                ledger.give_back(limit, ask.now, booked);
             }
         });
     }
@@ -179,27 +273,51 @@ impl<K, A: Algorithm> Shard<K, A> {
         Q: Eq + ?Sized,
     {
         if let Some(slot) = self.find(ask) {
+            self.work.reset += 1;
             self.remove(slot);
         }
     }
 
-    /// Changes the limit. Keys follow as they are met, and a few more with every call.
-    pub(super) fn change(&mut self, at: Timestamp, limit: A) {
-        self.limit = limit;
-        self.version += 1;
-        self.caught_up = 0;
-        self.changes.push_back((at, limit));
-        if self.changes.len() > CHANGES_KEPT {
-            self.changes.pop_front();
+    /// Stores a key that a snapshot held.
+    pub(super) fn restore(&mut self, new: New<K, A>, now: Timestamp) -> Result<(), NotRestored>
+    where
+        K: Eq,
+    {
+        let need = Need {
+            evict: false,
+            block: new.blocked_until > now,
+        };
+        let ask = Ask {
+            key: &new.key,
+            hash: new.hash,
+            now,
+        };
+        if self.find(&ask).is_some() {
+            return Err(NotRestored::Twice);
         }
+        if !self.make_room(now, need) {
+            return Err(NotRestored::Full);
+        }
+        self.insert(new);
+        Ok(())
     }
 
-    /// Visits every key that is active at `now`: its hash is not needed, its key is.
-    pub(super) fn for_each(&self, now: Timestamp, mut each: impl FnMut(&K, Timestamp, bool)) {
-        for entry in self.entries.iter() {
-            let due = entry.due();
-            if due > now {
-                each(&entry.key, due, entry.blocked_until > now);
+    /// Visits every key that is active at `now`: its entry, the limit that it is under, when it is
+    /// idle and until when it is blocked.
+    pub(super) fn for_each(
+        &mut self,
+        now: Timestamp,
+        mut each: impl FnMut(&Entry<K, A>, &A, Timestamp, Timestamp),
+    ) {
+        for slot in 0..self.entries.slots() {
+            self.follow(slot);
+            let Some(entry) = self.entries.get(slot) else {
+                continue;
+            };
+            let limit = entry.tier.as_deref().unwrap_or(&self.limit);
+            let (idle, until) = (limit.idle_at(entry.ledger.state()), self.until(entry));
+            if idle.max(until) > now {
+                each(entry, limit, idle, until);
             }
         }
     }
@@ -211,7 +329,56 @@ impl<K, A: Algorithm> Shard<K, A> {
         }
     }
 
+    /// Asks a fresh state, and stores it if it was charged.
+    #[cold]
+    fn act_on_new<Q, T>(
+        &mut self,
+        ask: &Ask<'_, Q>,
+        under: &Under<'_, K, A>,
+        act: &T,
+        need: Need,
+    ) -> Answer<T::Answer>
+    where
+        Q: ToOwned<Owned = K> + ?Sized,
+        T: Act<A>,
+    {
+        let now = ask.now.max(self.high_water);
+        let (mut key, mut tier, mut origin) = (None, None, Origin::Own);
+        match under {
+            Under::Given(given) => {
+                tier = Some(Arc::clone(given));
+                origin = Origin::Given;
+            }
+            Under::Own(rate_of) | Under::Present(rate_of) if !rate_of.is_none() => {
+                let owned = ask.key.to_owned();
+                tier = rate_of.tier(&owned);
+                key = Some(owned);
+            }
+            Under::Own(_) | Under::Present(_) => {}
+        }
+        let limit = tier.as_deref().unwrap_or(&self.limit);
+        let mut ledger = Ledger::default();
+        let answer = act.on(&mut ledger, limit, now);
+        if limit.rate().is_unlimited() || *ledger.state() == A::State::default() {
+            return Answer::Given(answer, NOBODY);
+        }
+        if !self.make_room(ask.now, need) {
+            return Answer::Full(answer, now);
+        }
+        let birth = self.insert(New {
+            // A call into the caller's code, before anything is half done.
+            key: key.unwrap_or_else(|| ask.key.to_owned()),
+            hash: ask.hash,
+            ledger,
+            tier,
+            origin,
+            blocked_until: Timestamp::ZERO,
+        });
+        Answer::Given(answer, birth)
+    }
+
     /// The key's slot, with its state carried over to the limit in force.
+    #[inline]
     fn find<Q>(&mut self, ask: &Ask<'_, Q>) -> Option<u32>
     where
         K: Borrow<Q>,
@@ -223,174 +390,102 @@ impl<K, A: Algorithm> Shard<K, A> {
                 .get(slot)
                 .is_some_and(|entry| entry.key.borrow() == ask.key)
         };
-        let slot = self.index.find(ask.hash, is)?;
-        self.catch_up(slot);
+        let slot = self.index.find(tag(ask.hash), is)?;
+        self.follow(slot);
         Some(slot)
     }
 
-    fn update<Q>(&mut self, ask: &Ask<'_, Q>, change: impl FnOnce(&mut Entry<K, A>)) -> Option<()>
+    /// Changes the state of a key that is there, and puts it where it belongs.
+    fn update<Q>(&mut self, ask: &Ask<'_, Q>, change: impl FnOnce(&mut Ledger<A>, &A, u64))
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let slot = self.find(ask)?;
-        change(self.entries.get_mut(slot)?);
-        self.settle(slot, ask.now);
-        Some(())
+        if let Some(slot) = self.find(ask)
+            && let Some(entry) = self.entries.get_mut(slot)
+        {
+            let limit = entry.tier.as_deref().unwrap_or(&self.limit);
+            change(&mut entry.ledger, limit, u64::from(entry.birth.get()));
+            self.settle(slot);
+        }
     }
 
-    /// Stores a new key; its birth, unless there is no slot for it.
-    fn insert<Q>(
-        &mut self,
-        ask: &Ask<'_, Q>,
-        book: Book<A>,
-        blocked_until: Timestamp,
-        need: Need,
-    ) -> Option<u64>
-    where
-        Q: ToOwned<Owned = K> + ?Sized,
-    {
-        if !self.make_room(ask.now, need) {
-            return None;
+    /// Stores a key for which room was made; its birth.
+    fn insert(&mut self, new: New<K, A>) -> u64 {
+        self.births = self.births.wrapping_add(1).max(1);
+        let birth = NonZeroU32::new(self.births).unwrap_or(NonZeroU32::MIN);
+        let limit = new.tier.as_deref().unwrap_or(&self.limit);
+        let idle = limit.idle_at(new.ledger.state());
+        let slot = self.entries.insert(Entry {
+            key: new.key,
+            ledger: new.ledger,
+            tier: new.tier,
+            tag: tag(new.hash),
+            birth,
+            follows: self.version,
+            place: Place::new(new.origin),
+        });
+        self.index.insert(tag(new.hash), slot);
+        if new.blocked_until > Timestamp::ZERO {
+            self.enter_guarded(slot, new.blocked_until);
+        } else {
+            self.enter_open(slot, idle);
         }
-        // The only call into the caller's code that allocates, before anything is half done.
-        let key = ask.key.to_owned();
-        self.births += 1;
-        let entry = Entry {
-            key,
-            hash: ask.hash,
-            book,
-            blocked_until,
-            birth: self.births,
-            version: self.version,
-            place: 0,
-            guarded: blocked_until > ask.now,
-        };
-        let (due, guarded) = (entry.due(), entry.guarded);
-        let slot = self.entries.insert(entry);
-        self.index.insert(ask.hash, slot);
-        self.enter_heap(slot, due, guarded);
-        Some(self.births)
-    }
-
-    /// Drops a few idle keys and sees whether a slot is free, or can be made so.
-    fn make_room(&mut self, now: Timestamp, need: Need) -> bool {
-        for guarded in [false, true] {
-            for _ in 0..DROPS_A_NEW_KEY {
-                let heap = if guarded { &self.guarded } else { &self.open };
-                let Some((due, slot)) = heap.first().filter(|(due, _)| *due < now) else {
-                    break;
-                };
-                if self.catch_up(slot) {
-                    // It was idle by a rate that is no longer in force: look at it again.
-                    continue;
-                }
-                self.high_water = self.high_water.max(due);
-                self.work.expired += 1;
-                self.remove(slot);
-            }
-        }
-        let blocks = if need.block { self.room_for_blocks } else { 0 };
-        let room = self.room.saturating_add(blocks);
-        if self.entries.used() < room {
-            return true;
-        }
-        // With more blocked keys than there is room for others, one key less is still too many.
-        if !need.evict || self.entries.used() > room {
-            return false;
-        }
-        let Some((_, slot)) = self.open.first() else {
-            return false;
-        };
-        self.work.evicted += 1;
-        self.remove(slot);
-        true
+        u64::from(birth.get())
     }
 
     fn remove(&mut self, slot: u32) {
-        let Some((place, guarded)) = self.entries.get(slot).map(|e| (e.place, e.guarded)) else {
-            return;
-        };
-        self.leave_heap(place, guarded);
+        self.leave_heap(slot);
         if let Some(entry) = self.entries.remove(slot) {
-            self.index.remove(entry.hash, slot);
+            self.index.remove(entry.tag, slot);
         }
     }
 
-    /// Carries a few keys over to the limit in force, so that none stays behind for ever.
-    fn catch_up_some(&mut self) {
-        if self.changes.is_empty() {
-            return;
+    /// What a blocked key is told, and its birth; nothing if it isn't blocked at `now`.
+    #[inline]
+    fn blocked(&mut self, slot: u32, now: Timestamp) -> Option<(Decision, u64)> {
+        let entry = self.entries.get(slot)?;
+        if !entry.place.is_guarded() {
+            return None;
         }
-        for _ in 0..CATCH_UPS_A_CALL {
-            if self.caught_up >= self.entries.slots() {
-                self.changes.clear();
-                return;
-            }
-            self.catch_up(self.caught_up);
-            self.caught_up += 1;
+        let until = self.until(entry);
+        if now >= until {
+            self.unguard(slot);
+            return None;
         }
+        let limit = entry.tier.as_deref().unwrap_or(&self.limit);
+        let (idle, wait) = (limit.idle_at(entry.ledger.state()), until - now);
+        let decision = Decision::new(
+            Outcome::Denied,
+            limit.limit(),
+            0,
+            wait,
+            idle.max(until) - now,
+        );
+        Some((decision, u64::from(entry.birth.get())))
     }
+}
 
-    /// Carries one key over to the limit in force, as of the times of the changes; whether it had
-    /// been behind.
-    fn catch_up(&mut self, slot: u32) -> bool {
-        let Some(entry) = self.entries.get_mut(slot) else {
-            return false;
-        };
-        if entry.version == self.version {
-            return false;
+/// The tier that a key changes to by a call, and where that comes from; nothing if it stays.
+#[inline]
+fn changed<K, A: Kept>(
+    entry: &Entry<K, A>,
+    own: &A,
+    under: &Under<'_, K, A>,
+) -> Option<(Option<Arc<A>>, Origin)> {
+    match under {
+        Under::Present(_) => None,
+        Under::Own(rate_of) if rate_of.is_none() => {
+            entry.tier.is_some().then_some((None, Origin::Own))
         }
-        let behind = usize::try_from(self.version - entry.version).unwrap_or(usize::MAX);
-        let known = self.changes.len().saturating_sub(behind);
-        for (at, limit) in self.changes.iter().skip(known) {
-            entry.book.replace(*at, *limit);
+        Under::Own(_) if entry.place.origin() == Origin::Own => None,
+        Under::Own(rate_of) => Some((rate_of.tier(&entry.key), Origin::Own)),
+        Under::Given(given) => {
+            let same = match &entry.tier {
+                Some(tier) => Arc::ptr_eq(tier, given) || tier == *given,
+                None => own == given.as_ref(),
+            };
+            (!same).then(|| (Some(Arc::clone(given)), Origin::Given))
         }
-        entry.version = self.version;
-        let (due, place, guarded) = (entry.due(), entry.place, entry.guarded);
-        self.move_in_heap(place, due, guarded);
-        true
-    }
-
-    /// Puts an entry that may have changed where it belongs.
-    fn settle(&mut self, slot: u32, now: Timestamp) {
-        let Some(entry) = self.entries.get_mut(slot) else {
-            return;
-        };
-        let (due, place, was) = (entry.due(), entry.place, entry.guarded);
-        let guarded = entry.blocked_until > now;
-        entry.guarded = guarded;
-        if guarded == was {
-            self.move_in_heap(place, due, guarded);
-        } else {
-            self.leave_heap(place, was);
-            self.enter_heap(slot, due, guarded);
-        }
-    }
-
-    fn enter_heap(&mut self, slot: u32, due: Timestamp, guarded: bool) {
-        let (heap, entries) = self.heap(guarded);
-        heap.push(due, slot, |slot, place| entries.note(slot, place));
-    }
-
-    fn leave_heap(&mut self, place: u32, guarded: bool) {
-        let (heap, entries) = self.heap(guarded);
-        heap.remove(place, |slot, place| entries.note(slot, place));
-    }
-
-    fn move_in_heap(&mut self, place: u32, due: Timestamp, guarded: bool) {
-        let (heap, entries) = self.heap(guarded);
-        if heap.due(place) != due {
-            heap.set(place, due, |slot, place| entries.note(slot, place));
-        }
-    }
-
-    fn heap(&mut self, guarded: bool) -> (&mut Heap, &mut Slab<Entry<K, A>>) {
-        let heap = if guarded {
-            &mut self.guarded
-        } else {
-            &mut self.open
-        };
-        (heap, &mut self.entries)
     }
 }

@@ -1,15 +1,16 @@
-//! Numbered slots that stay where they are, in chunks, so that growing never copies a shard.
-
-/// Slots in a chunk.
-const CHUNK: usize = 64;
+//! Numbered slots for the keys of one shard.
 
 /// Values under small numbers that are used again once they are free.
+///
+/// A shard is small, so that growing by a quarter copies some hundred kilobytes at most; in return a
+/// slot is one load away.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
-    chunks: Vec<Vec<Slot<T>>>,
+    slots: Vec<Slot<T>>,
     /// The first of a chain of free slots.
     free: Option<u32>,
     used: usize,
+    most: usize,
 }
 
 #[derive(Debug)]
@@ -19,13 +20,19 @@ enum Slot<T> {
 }
 
 impl<T> Slab<T> {
-    /// An empty slab that is expected to come to this many slots.
-    pub(crate) fn new(slots: usize) -> Self {
+    /// An empty slab that comes to this many slots at most.
+    pub(crate) fn new(most: usize) -> Self {
         Self {
-            chunks: Vec::with_capacity(slots.div_ceil(CHUNK)),
+            slots: Vec::new(),
             free: None,
             used: 0,
+            most,
         }
+    }
+
+    /// The bytes of this many slots.
+    pub(crate) const fn bytes(most: usize) -> usize {
+        most * size_of::<Slot<T>>()
     }
 
     /// How many slots hold a value.
@@ -35,22 +42,20 @@ impl<T> Slab<T> {
 
     /// How many slots there are, free or not: their numbers lie below.
     pub(crate) fn slots(&self) -> u32 {
-        let last = self.chunks.last().map_or(0, Vec::len);
-        let full = self.chunks.len().saturating_sub(1) * CHUNK;
-        u32::try_from(full + last).unwrap_or(u32::MAX)
+        u32::try_from(self.slots.len()).unwrap_or(u32::MAX)
     }
 
+    #[inline]
     pub(crate) fn get(&self, slot: u32) -> Option<&T> {
-        let (chunk, offset) = split(slot);
-        match self.chunks.get(chunk)?.get(offset)? {
+        match self.slots.get(at(slot))? {
             Slot::Used(value) => Some(value),
             Slot::Free { .. } => None,
         }
     }
 
+    #[inline]
     pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
-        let (chunk, offset) = split(slot);
-        match self.chunks.get_mut(chunk)?.get_mut(offset)? {
+        match self.slots.get_mut(at(slot))? {
             Slot::Used(value) => Some(value),
             Slot::Free { .. } => None,
         }
@@ -60,8 +65,7 @@ impl<T> Slab<T> {
     pub(crate) fn insert(&mut self, value: T) -> u32 {
         self.used += 1;
         if let Some(slot) = self.free {
-            let (chunk, offset) = split(slot);
-            let place = &mut self.chunks[chunk][offset];
+            let place = &mut self.slots[at(slot)];
             if let Slot::Free { next } = *place {
                 self.free = next;
             }
@@ -69,18 +73,13 @@ impl<T> Slab<T> {
             return slot;
         }
         let slot = self.slots();
-        let (chunk, _) = split(slot);
-        if chunk == self.chunks.len() {
-            self.chunks.push(Vec::with_capacity(CHUNK));
-        }
-        self.chunks[chunk].push(Slot::Used(value));
+        push(&mut self.slots, Slot::Used(value), self.most);
         slot
     }
 
     /// Frees a slot; what was in it.
     pub(crate) fn remove(&mut self, slot: u32) -> Option<T> {
-        let (chunk, offset) = split(slot);
-        let place = self.chunks.get_mut(chunk)?.get_mut(offset)?;
+        let place = self.slots.get_mut(at(slot))?;
         if let Slot::Free { .. } = place {
             return None;
         }
@@ -92,18 +91,23 @@ impl<T> Slab<T> {
         self.used -= 1;
         Some(value)
     }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.chunks.iter().flatten().filter_map(|slot| match slot {
-            Slot::Used(value) => Some(value),
-            Slot::Free { .. } => None,
-        })
-    }
 }
 
-fn split(slot: u32) -> (usize, usize) {
-    let slot = usize::try_from(slot).unwrap_or(usize::MAX);
-    (slot / CHUNK, slot % CHUNK)
+/// Adds a value to a vector that comes to `most` of them: it grows by a quarter, and at the end holds
+/// no more than it may need.
+pub(crate) fn push<T>(values: &mut Vec<T>, value: T, most: usize) {
+    let length = values.len();
+    if length == values.capacity() {
+        let quarter = (length / 4).max(8);
+        values.reserve_exact(quarter.min(most.saturating_sub(length)).max(1));
+    }
+    values.push(value);
+}
+
+/// A number as the place in a vector.
+#[inline]
+pub(crate) fn at(number: u32) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]
@@ -119,11 +123,20 @@ mod tests {
             assert!(slab.remove(*slot).is_some());
             assert_eq!(slab.remove(*slot), None);
         }
-        assert_eq!((slab.used(), slab.iter().count()), (100, 100));
+        assert_eq!(slab.used(), 100);
         for value in 0..100 {
             let slot = slab.insert(1_000 + value);
             assert_eq!(slab.get(slot), Some(&(1_000 + value)));
         }
         assert_eq!((slab.used(), slab.slots()), (200, 200));
+    }
+
+    #[test]
+    fn a_vector_ends_with_no_room_to_spare() {
+        for most in [1, 7, 64, 1_000] {
+            let mut values = Vec::new();
+            (0..most).for_each(|value| push(&mut values, value, most));
+            assert_eq!((values.len(), values.capacity()), (most, most));
+        }
     }
 }

@@ -3,21 +3,24 @@
 use std::borrow::Borrow;
 use std::time::Duration;
 
-use tollgate_core::{Algorithm, Book, Decision, Outcome, Rate, Timestamp, Unbooked};
+use tollgate_core::{Decision, Ledger, Outcome, Timestamp, Unbooked};
 
-use super::act::{Act, Penalize, Reserve};
-use super::shard::{Answer, Ask, NOBODY, Need, Shard, Work};
+use super::act::{Act, Check, Penalize, Reserve};
+use super::entry::Entry;
+use super::kept::Kept;
+use super::shard::{Answer, Ask, NOBODY, Need, New, NotRestored, Shard, Under, Work};
+use super::tier::{RateOf, Tier};
 use crate::AtCap;
 use crate::cell::Ticket;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, PoisonError};
 
 /// Fewest keys worth a shard of their own.
 const SHARD_KEYS: usize = 1_024;
-/// Most shards: enough that threads rarely meet at one lock.
-const MOST_SHARDS: usize = 256;
-/// The last time that GCRA's word can tell from the next, nine years after the anchor. A state
-/// charged then is never idle, so it is never dropped.
-const LAST_NANO: u64 = (1 << 58) - 1;
+/// As many shards as that are enough for threads to rarely meet at one lock.
+const ENOUGH_SHARDS: usize = 256;
+/// Most keys of a shard, so that none of its arrays takes long to grow.
+const MOST_SHARD_KEYS: usize = 2_048;
+const MOST_SHARDS: usize = 4_096;
 /// The birth of what was booked in the bucket that keys without a slot share.
 const SHARED: u64 = u64::MAX;
 
@@ -26,56 +29,138 @@ type Locked<K, A> = Padded<Mutex<Shard<K, A>>>;
 
 /// A table of keys for one algorithm.
 #[derive(Debug)]
-pub(super) struct Table<K, A: Algorithm> {
+pub(super) struct Table<K, A: Kept> {
     shards: Box<[Locked<K, A>]>,
     /// Shifts a hash so that its top bits are a shard's number.
     shift: u32,
-    /// Times are counted from here, if the algorithm can't count from the clock's own origin.
-    anchor: Option<Timestamp>,
+    /// The active keys that one shard takes.
+    room: usize,
+    timeline: Option<Timeline>,
     at_cap: AtCap,
+    rate_of: RateOf<K>,
     /// The bucket that keys without a slot share. Its lock is also held while the rate changes.
-    shared: Padded<Mutex<Book<A>>>,
+    shared: Padded<Mutex<Shared<A>>>,
     overflowed: AtomicU64,
 }
 
-impl<K, A: Algorithm> Table<K, A> {
-    pub(super) fn new(limit: A, capacity: usize, at_cap: AtCap, anchor: Option<Timestamp>) -> Self {
-        let count = (capacity / SHARD_KEYS)
-            .clamp(1, MOST_SHARDS)
-            .next_power_of_two();
+/// How states count time, where that isn't as the clock does.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timeline {
+    /// When the clock shows this …
+    pub(super) anchor: Timestamp,
+    /// … states are at this time.
+    pub(super) start: Timestamp,
+    /// They count no further than that.
+    pub(super) last: Timestamp,
+}
+
+/// What a table is made of besides its limit.
+#[derive(Debug)]
+pub(super) struct Plan<K> {
+    pub(super) capacity: usize,
+    pub(super) at_cap: AtCap,
+    pub(super) rate_of: RateOf<K>,
+}
+
+/// The state of the keys without a slot.
+#[derive(Debug)]
+struct Shared<A: Kept> {
+    limit: A,
+    ledger: Ledger<A>,
+}
+
+impl<K, A: Kept> Table<K, A> {
+    pub(super) fn new(limit: A, plan: Plan<K>, timeline: Option<Timeline>) -> Self {
+        let capacity = plan.capacity;
+        let for_threads = (capacity / SHARD_KEYS).clamp(1, ENOUGH_SHARDS);
+        let for_growth = (capacity / MOST_SHARD_KEYS).min(MOST_SHARDS);
+        let count = for_threads.max(for_growth).next_power_of_two();
         // Keys spread over shards at random, so a shard may get more than its share: six standard
         // deviations more are as good as never.
         let share = capacity.div_ceil(count);
         let spread = if count == 1 { 0 } else { 6 * share.isqrt() };
-        let shard = || Padded(Mutex::new(Shard::new(limit, share + spread)));
+        let room = share.saturating_add(spread).min(Shard::<K, A>::MOST_ROOM);
+        let shard = || Padded(Mutex::new(Shard::new(limit, room)));
         Self {
             shards: (0..count).map(|_| shard()).collect(),
             shift: (u64::BITS - count.trailing_zeros()) % u64::BITS,
-            anchor,
-            at_cap,
-            shared: Padded(Mutex::new(Book::new(limit))),
+            room,
+            timeline,
+            at_cap: plan.at_cap,
+            rate_of: plan.rate_of,
+            shared: Padded(Mutex::new(Shared {
+                limit,
+                ledger: Ledger::default(),
+            })),
             overflowed: AtomicU64::new(0),
         }
     }
 
+    /// The most bytes that it uses, but for what keys own, with all states under the rate in force.
+    pub(super) fn memory_bound(&self) -> usize {
+        let states = self.limit().heap_bytes();
+        let shard = size_of::<Locked<K, A>>()
+            .saturating_add(Shard::<K, A>::bytes(self.room))
+            .saturating_add(Shard::<K, A>::most_keys(self.room).saturating_mul(states));
+        shard.saturating_mul(self.shards.len())
+    }
+
     /// Puts a question to a key's state, or to what stands for it at the cap.
     #[inline]
-    pub(super) fn act<Q, T>(&self, ask: &Ask<'_, Q>, act: &T) -> T::Answer
+    pub(super) fn act<Q, T>(&self, ask: &Ask<'_, Q>, tier: Option<&Tier>, act: &T) -> T::Answer
     where
         K: Borrow<Q>,
         Q: Eq + ToOwned<Owned = K> + ?Sized,
         T: Act<A>,
     {
-        self.act_on(&self.local(ask), act).0
+        self.act_on(&self.local(ask), tier, act).0
     }
 
-    pub(super) fn reserve<Q>(&self, ask: &Ask<'_, Q>, act: &Reserve) -> Result<Ticket, Unbooked>
+    /// Decides requests in their order, and locks a shard once for those of it in a row.
+    pub(super) fn check_many<'q, Q>(
+        &self,
+        requests: impl Iterator<Item = (Ask<'q, Q>, u64)>,
+        mut each: impl FnMut(Decision, u64),
+    ) where
+        K: Borrow<Q>,
+        Q: Eq + ToOwned<Owned = K> + ?Sized + 'q,
+    {
+        let (under, need) = (Under::Own(&self.rate_of), self.need());
+        let mut held: Option<(usize, MutexGuard<'_, Shard<K, A>>)> = None;
+        for (ask, cost) in requests {
+            let number = self.number(ask.hash);
+            if held.as_ref().is_none_or(|(locked, _)| *locked != number) {
+                // One lock is given up before the next is taken.
+                drop(held.take());
+                held = Some((number, lock(&self.shards[number].0)));
+            }
+            let Some((_, shard)) = &mut held else {
+                continue;
+            };
+            let answer = shard.act(&self.local(&ask), &under, &Check(cost), need);
+            let decision = match answer {
+                Answer::Given(decision, _) => decision,
+                Answer::Full(fresh, now) => {
+                    drop(held.take());
+                    self.at_the_cap(&Check(cost), fresh, now).0
+                }
+            };
+            each(decision, cost);
+        }
+    }
+
+    pub(super) fn reserve<Q>(
+        &self,
+        ask: &Ask<'_, Q>,
+        tier: Option<&Tier>,
+        act: &Reserve,
+    ) -> Result<Ticket, Unbooked>
     where
         K: Borrow<Q>,
         Q: Eq + ToOwned<Owned = K> + ?Sized,
     {
         let local = self.local(ask);
-        let (booked, birth) = self.act_on(&local, act);
+        let (booked, birth) = self.act_on(&local, tier, act);
         booked.map(|booked| Ticket::Entry {
             at: ask.now + (booked.at() - local.now),
             booked,
@@ -94,7 +179,10 @@ impl<K, A: Algorithm> Table<K, A> {
         let ask = self.local(ask);
         match *birth {
             NOBODY => {}
-            SHARED => lock(&self.shared.0).give_back(ask.now, booked),
+            SHARED => {
+                let shared = &mut *lock(&self.shared.0);
+                shared.ledger.give_back(&shared.limit, ask.now, booked);
+            }
             birth => self.shard(ask.hash).give_back(&ask, booked, birth),
         }
     }
@@ -125,8 +213,9 @@ impl<K, A: Algorithm> Table<K, A> {
             evict: false,
             block: false,
         };
+        let under = Under::Present(&self.rate_of);
         let mut shard = self.shard(ask.hash);
-        let answer = shard.act(&self.local(ask), &Penalize(tokens), need);
+        let answer = shard.act(&self.local(ask), &under, &Penalize(tokens), need);
         matches!(answer, Answer::Given(..))
     }
 
@@ -137,37 +226,47 @@ impl<K, A: Algorithm> Table<K, A> {
         Q: Eq + ToOwned<Owned = K> + ?Sized,
     {
         let need = Need {
-            evict: self.at_cap == AtCap::EvictNearestIdle,
             block: true,
+            ..self.need()
         };
         let ask = self.local(ask);
         self.shard(ask.hash).block(&ask, ask.now + duration, need)
     }
 
-    pub(super) fn rate(&self) -> Rate {
-        self.limit().rate()
-    }
-
     pub(super) fn limit(&self) -> A {
-        *lock(&self.shared.0).limit()
+        lock(&self.shared.0).limit
     }
 
     pub(super) fn change(&self, now: Timestamp, limit: A) {
         let at = self.local_time(now);
         // Held until every shard has it, so that two changes come to all of them in one order.
         let mut shared = lock(&self.shared.0);
-        shared.replace(at, limit);
+        let old = std::mem::replace(&mut shared.limit, limit);
+        shared.ledger.carry_over(&old, &limit, at);
         for shard in &self.shards {
             lock(&shard.0).change(at, limit);
         }
     }
 
-    /// Visits every key that is active at `now`: how long until it is idle, whether it is blocked.
-    pub(super) fn for_each(&self, now: Timestamp, mut each: impl FnMut(&K, Duration, bool)) {
+    /// Visits every key that is active at `now`, a shard at a time: its entry, its limit, when it is
+    /// idle and until when it is blocked, in the time of states.
+    pub(super) fn for_each(
+        &self,
+        now: Timestamp,
+        mut each: impl FnMut(&Entry<K, A>, &A, Timestamp, Timestamp),
+    ) {
         let now = self.local_time(now);
         for shard in &self.shards {
-            lock(&shard.0).for_each(now, |key, due, blocked| each(key, due - now, blocked));
+            lock(&shard.0).for_each(now, &mut each);
         }
+    }
+
+    /// Stores a key that a snapshot held.
+    pub(super) fn restore(&self, new: New<K, A>, now: Timestamp) -> Result<(), NotRestored>
+    where
+        K: Eq,
+    {
+        self.shard(new.hash).restore(new, self.local_time(now))
     }
 
     /// What all shards have done, and how many new keys found no slot.
@@ -177,26 +276,49 @@ impl<K, A: Algorithm> Table<K, A> {
             let work = lock(&shard.0).work();
             sum.evicted += work.evicted;
             sum.expired += work.expired;
+            sum.reset += work.reset;
+            sum.examined += work.examined;
             sum.slots += work.slots;
         }
         (sum, self.overflowed.load(Ordering::Relaxed))
     }
 
-    fn act_on<Q, T>(&self, ask: &Ask<'_, Q>, act: &T) -> (T::Answer, u64)
+    /// A time as the states count it.
+    pub(super) fn local_time(&self, now: Timestamp) -> Timestamp {
+        match self.timeline {
+            None => now,
+            Some(Timeline {
+                anchor,
+                start,
+                last,
+            }) => start.plus_nanos(now.nanos_since(anchor)).min(last),
+        }
+    }
+
+    #[inline]
+    fn act_on<Q, T>(&self, ask: &Ask<'_, Q>, tier: Option<&Tier>, act: &T) -> (T::Answer, u64)
     where
         K: Borrow<Q>,
         Q: Eq + ToOwned<Owned = K> + ?Sized,
         T: Act<A>,
     {
-        let need = Need {
-            evict: self.at_cap == AtCap::EvictNearestIdle,
-            block: false,
+        let under = match tier {
+            None => Under::Own(&self.rate_of),
+            Some(tier) => Under::Given(A::expect(tier)),
         };
         // The shard's lock is given up before the shared bucket's is taken.
-        let answer = self.shard(ask.hash).act(ask, act, need);
+        let answer = self.shard(ask.hash).act(ask, &under, act, self.need());
         match answer {
             Answer::Given(answer, birth) => (answer, birth),
             Answer::Full(fresh, now) => self.at_the_cap(act, fresh, now),
+        }
+    }
+
+    /// What a charge may put aside for a new key.
+    fn need(&self) -> Need {
+        Need {
+            evict: self.at_cap == AtCap::EvictNearestIdle,
+            block: false,
         }
     }
 
@@ -206,7 +328,10 @@ impl<K, A: Algorithm> Table<K, A> {
         self.overflowed.fetch_add(1, Ordering::Relaxed);
         match self.at_cap {
             AtCap::AdmitNew => (fresh, NOBODY),
-            AtCap::ShareOne => (act.on(&mut lock(&self.shared.0), now), SHARED),
+            AtCap::ShareOne => {
+                let shared = &mut *lock(&self.shared.0);
+                (act.on(&mut shared.ledger, &shared.limit, now), SHARED)
+            }
             // Even an evicting table is full if all of its keys are blocked.
             AtCap::DenyNew | AtCap::EvictNearestIdle => (act.refused(self.denied()), NOBODY),
         }
@@ -221,15 +346,22 @@ impl<K, A: Algorithm> Table<K, A> {
         Decision::new(Outcome::Denied, limit.limit(), 0, wait, wait)
     }
 
+    #[inline]
     fn shard(&self, hash: u64) -> MutexGuard<'_, Shard<K, A>> {
+        lock(&self.shards[self.number(hash)].0)
+    }
+
+    #[inline]
+    fn number(&self, hash: u64) -> usize {
         let number = if self.shards.len() == 1 {
             0
         } else {
             hash >> self.shift
         };
-        lock(&self.shards[usize::try_from(number).unwrap_or(0)].0)
+        usize::try_from(number).unwrap_or(0)
     }
 
+    #[inline]
     fn local<'a, Q: ?Sized>(&self, ask: &Ask<'a, Q>) -> Ask<'a, Q> {
         Ask {
             key: ask.key,
@@ -237,18 +369,10 @@ impl<K, A: Algorithm> Table<K, A> {
             now: self.local_time(ask.now),
         }
     }
-
-    /// A time as the states count it.
-    fn local_time(&self, now: Timestamp) -> Timestamp {
-        match self.anchor {
-            None => now,
-            Some(anchor) => Timestamp::from_nanos(now.nanos_since(anchor).min(LAST_NANO)),
-        }
-    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // The caller's code runs under the lock only where nothing is half done (comparing keys, cloning
-    // a new one), so a poisoned lock holds a good table.
+    // a new one, asking for its tier), so a poisoned lock holds a good table.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

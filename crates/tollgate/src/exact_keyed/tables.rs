@@ -9,10 +9,16 @@ use tollgate_core::{
 };
 
 use super::act::{Allow, Check, Reserve};
+use super::kept::Kept;
 use super::shard::{Ask, Work};
-use super::table::Table;
+use super::table::{Plan, Table, Timeline};
+use super::tier::Tier;
+use crate::Algorithm;
 use crate::cell::Ticket;
-use crate::{Algorithm, AtCap};
+
+/// The last time that GCRA's word can tell from the next, nine years after the anchor. A state
+/// charged then is never idle, so it is never dropped.
+const LAST_OF_GCRA: Timestamp = Timestamp::from_nanos((1 << 58) - 1);
 
 /// A table of any algorithm.
 #[derive(Debug)]
@@ -39,93 +45,143 @@ macro_rules! each {
     };
 }
 
+pub(super) use each;
+
 impl<K> Tables<K> {
+    /// A table for this algorithm on a clock that shows `now`.
     pub(super) fn new(
         algorithm: Algorithm,
         rate: Rate,
-        capacity: usize,
-        at_cap: AtCap,
+        plan: Plan<K>,
         now: Timestamp,
     ) -> Result<Self, LimitError> {
         // Only GCRA's word is too short for a clock that counts from long ago, and only for the
         // others does it matter where the clock's origin is.
+        let anchored = Timeline {
+            anchor: now,
+            start: Timestamp::ZERO,
+            last: LAST_OF_GCRA,
+        };
         Ok(match algorithm {
-            Algorithm::Gcra => {
-                let limit = Gcra::new(rate)?;
-                Self::Gcra(Table::new(limit, capacity, at_cap, Some(now)))
-            }
+            Algorithm::Gcra => Self::Gcra(Table::new(Gcra::new(rate)?, plan, Some(anchored))),
+            _ => Self::on(algorithm, rate, plan, None)?,
+        })
+    }
+
+    /// A table whose states count time like this.
+    pub(super) fn on(
+        algorithm: Algorithm,
+        rate: Rate,
+        plan: Plan<K>,
+        timeline: Option<Timeline>,
+    ) -> Result<Self, LimitError> {
+        Ok(match algorithm {
+            Algorithm::Gcra => Self::Gcra(Table::new(Gcra::new(rate)?, plan, timeline)),
             Algorithm::TokenBucket => {
-                let limit = TokenBucket::new(rate)?;
-                Self::TokenBucket(Table::new(limit, capacity, at_cap, None))
+                Self::TokenBucket(Table::new(TokenBucket::new(rate)?, plan, timeline))
             }
             Algorithm::LeakyBucket => {
-                let limit = LeakyBucket::new(rate)?;
-                Self::LeakyBucket(Table::new(limit, capacity, at_cap, None))
+                Self::LeakyBucket(Table::new(LeakyBucket::new(rate)?, plan, timeline))
             }
             Algorithm::FixedWindow(align) => {
                 let limit = FixedWindow::new(rate)?.align(align);
-                Self::FixedWindow(Table::new(limit, capacity, at_cap, None))
+                Self::FixedWindow(Table::new(limit, plan, timeline))
             }
             Algorithm::SlidingLog => {
-                let limit = SlidingLog::new(rate)?;
-                Self::SlidingLog(Table::new(limit, capacity, at_cap, None))
+                Self::SlidingLog(Table::new(SlidingLog::new(rate)?, plan, timeline))
             }
             Algorithm::SlidingCounter => {
-                let limit = SlidingCounter::new(rate)?;
-                Self::SlidingCounter(Table::new(limit, capacity, at_cap, None))
+                Self::SlidingCounter(Table::new(SlidingCounter::new(rate)?, plan, timeline))
             }
         })
     }
 
+    /// Which algorithm it is of.
+    pub(super) fn algorithm(&self) -> Algorithm {
+        match self {
+            Self::Gcra(_) => Algorithm::Gcra,
+            Self::TokenBucket(_) => Algorithm::TokenBucket,
+            Self::LeakyBucket(_) => Algorithm::LeakyBucket,
+            Self::FixedWindow(table) => Algorithm::FixedWindow(table.limit().alignment()),
+            Self::SlidingLog(_) => Algorithm::SlidingLog,
+            Self::SlidingCounter(_) => Algorithm::SlidingCounter,
+        }
+    }
+
+    /// Panics unless the tier is of this algorithm.
+    #[inline]
+    pub(super) fn expect(&self, tier: &Tier) {
+        fn of<K, A: Kept>(_: &Table<K, A>, tier: &Tier) {
+            A::expect(tier);
+        }
+        each!(self, table => of(table, tier));
+    }
+
     pub(super) fn rate(&self) -> Rate {
-        each!(self, table => table.rate())
+        each!(self, table => table.limit().rate())
     }
 
     pub(super) fn set_rate(&self, now: Timestamp, rate: Rate) -> Result<(), LimitError> {
-        match self {
-            Self::Gcra(table) => table.change(now, Gcra::new(rate)?),
-            Self::TokenBucket(table) => table.change(now, TokenBucket::new(rate)?),
-            Self::LeakyBucket(table) => table.change(now, LeakyBucket::new(rate)?),
-            Self::FixedWindow(table) => {
-                let align = table.limit().alignment();
-                table.change(now, FixedWindow::new(rate)?.align(align));
-            }
-            Self::SlidingLog(table) => table.change(now, SlidingLog::new(rate)?),
-            Self::SlidingCounter(table) => table.change(now, SlidingCounter::new(rate)?),
-        }
+        each!(self, table => table.change(now, table.limit().at_rate(rate)?));
         Ok(())
     }
 
-    pub(super) fn for_each(&self, now: Timestamp, each: impl FnMut(&K, Duration, bool)) {
-        each!(self, table => table.for_each(now, each));
+    pub(super) fn memory_bound(&self) -> usize {
+        each!(self, table => table.memory_bound())
+    }
+
+    pub(super) fn check_many<'q, Q>(
+        &self,
+        requests: impl Iterator<Item = (Ask<'q, Q>, u64)>,
+        each: impl FnMut(Decision, u64),
+    ) where
+        K: Borrow<Q>,
+        Q: Eq + ToOwned<Owned = K> + ?Sized + 'q,
+    {
+        each!(self, table => table.check_many(requests, each));
+    }
+
+    /// Visits every key that is active at `now`: how long until it is idle, whether it is blocked.
+    pub(super) fn for_each(&self, now: Timestamp, mut each: impl FnMut(&K, Duration, bool)) {
+        each!(self, table => {
+            let local = table.local_time(now);
+            table.for_each(now, |entry, _, idle, until| {
+                each(&entry.key, idle.max(until) - local, until > local);
+            });
+        });
     }
 
     pub(super) fn work(&self) -> (Work, u64) {
         each!(self, table => table.work())
     }
 
-    pub(super) fn allow<Q>(&self, ask: &Ask<'_, Q>, cost: u64) -> bool
+    pub(super) fn allow<Q>(&self, ask: &Ask<'_, Q>, tier: Option<&Tier>, cost: u64) -> bool
     where
         K: Borrow<Q>,
         Q: Eq + ToOwned<Owned = K> + ?Sized,
     {
-        each!(self, table => table.act(ask, &Allow(cost)))
+        each!(self, table => table.act(ask, tier, &Allow(cost)))
     }
 
-    pub(super) fn check<Q>(&self, ask: &Ask<'_, Q>, cost: u64) -> Decision
+    pub(super) fn check<Q>(&self, ask: &Ask<'_, Q>, tier: Option<&Tier>, cost: u64) -> Decision
     where
         K: Borrow<Q>,
         Q: Eq + ToOwned<Owned = K> + ?Sized,
     {
-        each!(self, table => table.act(ask, &Check(cost)))
+        each!(self, table => table.act(ask, tier, &Check(cost)))
     }
 
-    pub(super) fn reserve<Q>(&self, ask: &Ask<'_, Q>, act: &Reserve) -> Result<Ticket, Unbooked>
+    pub(super) fn reserve<Q>(
+        &self,
+        ask: &Ask<'_, Q>,
+        tier: Option<&Tier>,
+        act: &Reserve,
+    ) -> Result<Ticket, Unbooked>
     where
         K: Borrow<Q>,
         Q: Eq + ToOwned<Owned = K> + ?Sized,
     {
-        each!(self, table => table.reserve(ask, act))
+        each!(self, table => table.reserve(ask, tier, act))
     }
 
     pub(super) fn give_back<Q>(&self, ask: &Ask<'_, Q>, ticket: &Ticket)

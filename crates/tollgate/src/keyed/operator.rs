@@ -61,9 +61,13 @@ pub struct KeyedStats {
     pub overflowed: u64,
     /// Active keys that were evicted, under [`AtCap::EvictNearestIdle`](crate::AtCap).
     pub evicted: u64,
-    /// Keys that were dropped once idle. A table of fingerprints takes their slots over unseen and
-    /// counts none.
+    /// Keys whose slot was taken over, or freed, once they were idle; but for those in a stash.
     pub expired: u64,
+    /// Keys that an operator reset.
+    pub reset: u64,
+    /// Keys, or slots of a table of fingerprints, that were looked at to find idle ones: the work of
+    /// expiry.
+    pub examined: u64,
     /// Keys that were moved to another slot, as the table grew or to make room.
     pub moved: u64,
     /// Keys that were put into the stash, because their own lines were full.
@@ -75,8 +79,8 @@ pub struct KeyedStats {
 impl<C: Clock> KeyedLimiter<C> {
     /// Forgets what the key has spent, and any block.
     pub fn reset<K: Hash + ?Sized>(&self, key: &K) {
-        let key = self.key(key);
-        key.update(|_| Some(KeyWord::NEW));
+        let fingerprint = self.hasher.fingerprint(key);
+        self.table.shard(fingerprint).reset(fingerprint);
     }
 
     /// Gives the key `tokens` back: a gift, whatever it was charged for. A block stays.
@@ -206,6 +210,9 @@ impl<C: Clock> KeyedLimiter<C> {
         for shard in self.table.shards() {
             let work = shard.work();
             stats.evicted += work.evicted;
+            stats.expired += work.expired;
+            stats.reset += work.reset;
+            stats.examined += work.examined;
             stats.moved += work.moved;
             stats.stashed += work.stashed;
             stats.slots += work.lines * 4;

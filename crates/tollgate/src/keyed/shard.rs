@@ -68,6 +68,9 @@ struct Structure {
     stashed: u64,
     moved: u64,
     evicted: u64,
+    expired: u64,
+    reset: u64,
+    examined: u64,
 }
 
 /// What a shard has done, for those who watch it.
@@ -77,6 +80,9 @@ pub(crate) struct Work {
     pub(crate) stashed: u64,
     pub(crate) moved: u64,
     pub(crate) evicted: u64,
+    pub(crate) expired: u64,
+    pub(crate) reset: u64,
+    pub(crate) examined: u64,
 }
 
 /// What came of an ask.
@@ -174,6 +180,13 @@ impl Shard {
         self.update_locked(fingerprint, change)
     }
 
+    /// Forgets what a key has spent, if it is there.
+    pub(crate) fn reset(&self, fingerprint: u64) {
+        let mut structure = self.lock();
+        let found = self.update_locked(fingerprint, |_| Some(KeyWord::NEW));
+        structure.reset += u64::from(found.is_some());
+    }
+
     /// Changes the word of a key that may be new; no if there is no slot to be had.
     pub(crate) fn set(
         &self,
@@ -238,6 +251,9 @@ impl Shard {
             stashed: structure.stashed,
             moved: structure.moved,
             evicted: structure.evicted,
+            expired: structure.expired,
+            reset: structure.reset,
+            examined: structure.examined,
         }
     }
 
@@ -412,6 +428,7 @@ impl Shard {
                 };
                 let was_empty = to.fingerprint.load(Ordering::Relaxed) == 0;
                 structure.used += usize::from(was_empty);
+                structure.expired += u64::from(!was_empty);
                 structure.moved += 1;
                 let word = slot.word.swap(BUSY, Ordering::AcqRel);
                 publish(to, fingerprint, KeyWord(word));
@@ -447,6 +464,7 @@ impl Shard {
             if take(slot, high) {
                 clear(slot);
                 structure.used -= 1;
+                structure.expired += 1;
             } else if !next.lines_of(fingerprint, self.turns).contains(&from)
                 && let Some(place) = free.next()
             {
@@ -469,6 +487,7 @@ impl Shard {
 /// Makes a reusable slot of the emptier line busy, or one of the other.
 fn reuse<'a>(structure: &mut Structure, lines: [&'a Line; 2], high: u64) -> Option<&'a Slot> {
     let idle = |line: &Line| line.0.iter().filter(|slot| reusable(slot, high)).count();
+    structure.examined += 2 * SLOTS as u64;
     let emptier = usize::from(idle(lines[1]) > idle(lines[0]));
     let slots = [lines[emptier], lines[1 - emptier]];
     let slot = slots
@@ -478,6 +497,7 @@ fn reuse<'a>(structure: &mut Structure, lines: [&'a Line; 2], high: u64) -> Opti
     // An empty slot is used from now on; a used one only changes hands.
     let empty = slot.fingerprint.load(Ordering::Relaxed) == 0;
     structure.used += usize::from(empty);
+    structure.expired += u64::from(!empty);
     Some(slot)
 }
 

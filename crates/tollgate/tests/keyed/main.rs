@@ -8,6 +8,7 @@ mod order;
 mod policies;
 mod rates;
 mod recorded;
+mod stats;
 mod threads;
 mod verbs;
 #[cfg(feature = "tokio")]

@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 
 use crate::concurrency::gate::Gate;
-use crate::exact_keyed::index::Index;
+use crate::exact_keyed::index::{Index, tag};
 use crate::exact_keyed::slab::Slab;
 
 /// Keys that are pinned by a permit or a wait.
@@ -80,7 +80,7 @@ impl<K> Shard<K> {
             pins: 1,
             limit,
         });
-        self.index.insert(hash, slot);
+        self.index.insert(tag(hash), slot);
         slot
     }
 
@@ -91,12 +91,12 @@ impl<K> Shard<K> {
         if entry.pins > 0 {
             return None;
         }
-        self.index.remove(entry.hash, slot);
+        self.index.remove(tag(entry.hash), slot);
         self.entries.remove(slot)
     }
 
     pub(super) fn entries(&self) -> impl Iterator<Item = &Entry<K>> {
-        self.entries.iter()
+        (0..self.entries.slots()).filter_map(|slot| self.entries.get(slot))
     }
 
     fn find<Q>(&self, hash: u64, key: &Q) -> Option<u32>
@@ -104,7 +104,7 @@ impl<K> Shard<K> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        self.index.find(hash, |slot| {
+        self.index.find(tag(hash), |slot| {
             self.entries
                 .get(slot)
                 .is_some_and(|entry| entry.hash == hash && entry.key.borrow() == key)

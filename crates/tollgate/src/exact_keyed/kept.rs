@@ -1,0 +1,225 @@
+//! What the table needs of an algorithm beyond its arithmetic: tiers of it, and its states as words.
+
+use std::sync::Arc;
+
+use tollgate_core::{
+    Algorithm, Align, Bucket, Counts, FixedWindow, Gcra, LeakyBucket, Level, LimitError, Log, Rate,
+    SlidingCounter, SlidingLog, Tat, Timestamp, TokenBucket, Window,
+};
+
+use super::tier::{Compiled, Tier};
+
+/// An algorithm whose states a table keeps.
+pub(super) trait Kept: Algorithm + PartialEq {
+    /// Its number in a snapshot.
+    const NUMBER: u64;
+
+    /// The limit of a tier of this algorithm.
+    fn of(tier: &Tier) -> Option<&Arc<Self>>;
+
+    /// The limit of a tier that the caller says is of this algorithm.
+    fn expect(tier: &Tier) -> &Arc<Self> {
+        match Self::of(tier) {
+            Some(limit) => limit,
+            None => panic!(
+                "the tier {} was made for another algorithm than this limiter's; make it with this \
+                 limiter's `tier`, or its builder's",
+                tier.rate()
+            ),
+        }
+    }
+
+    /// This limit at another rate.
+    fn at_rate(&self, rate: Rate) -> Result<Self, LimitError> {
+        Ok(Self::new(rate)?.aligned(self.boundaries()))
+    }
+
+    /// Where its windows begin, for what has a choice.
+    fn boundaries(&self) -> Align {
+        Align::default()
+    }
+
+    /// The same with its windows beginning there.
+    fn aligned(self, _align: Align) -> Self {
+        self
+    }
+
+    /// The most bytes that a state at this limit has on the heap.
+    fn heap_bytes(&self) -> usize {
+        0
+    }
+
+    /// The state as words.
+    fn write(state: &Self::State, words: &mut Vec<u64>);
+
+    /// The state from the words it was written as, if they are enough.
+    fn read(words: &mut impl Iterator<Item = u64>) -> Option<Self::State>;
+}
+
+fn time(words: &mut impl Iterator<Item = u64>) -> Option<Timestamp> {
+    words.next().map(Timestamp::from_nanos)
+}
+
+impl Kept for Gcra {
+    const NUMBER: u64 = 1;
+
+    fn of(tier: &Tier) -> Option<&Arc<Self>> {
+        match &tier.0 {
+            Compiled::Gcra(limit) => Some(limit),
+            _ => None,
+        }
+    }
+
+    fn write(tat: &Tat, words: &mut Vec<u64>) {
+        words.push(tat.to_word());
+    }
+
+    fn read(words: &mut impl Iterator<Item = u64>) -> Option<Tat> {
+        words.next().map(Tat::from_word)
+    }
+}
+
+/// A level as three words.
+fn write_level(level: &Level, words: &mut Vec<u64>) {
+    let (debt, as_of) = level.parts();
+    let half = |units: u128| u64::try_from(units & u128::from(u64::MAX)).unwrap_or(u64::MAX);
+    words.extend([half(debt >> u64::BITS), half(debt), as_of.as_nanos()]);
+}
+
+fn read_level(words: &mut impl Iterator<Item = u64>) -> Option<Level> {
+    let high = u128::from(words.next()?) << u64::BITS;
+    let low = u128::from(words.next()?);
+    Some(Level::from_parts(high | low, time(words)?))
+}
+
+impl Kept for TokenBucket {
+    const NUMBER: u64 = 2;
+
+    fn of(tier: &Tier) -> Option<&Arc<Self>> {
+        match &tier.0 {
+            Compiled::TokenBucket(limit) => Some(limit),
+            _ => None,
+        }
+    }
+
+    fn write(bucket: &Bucket, words: &mut Vec<u64>) {
+        let (level, last_act) = bucket.parts();
+        write_level(&level, words);
+        words.push(last_act.as_nanos());
+    }
+
+    fn read(words: &mut impl Iterator<Item = u64>) -> Option<Bucket> {
+        Some(Bucket::from_parts(read_level(words)?, time(words)?))
+    }
+}
+
+impl Kept for LeakyBucket {
+    const NUMBER: u64 = 3;
+
+    fn of(tier: &Tier) -> Option<&Arc<Self>> {
+        match &tier.0 {
+            Compiled::LeakyBucket(limit) => Some(limit),
+            _ => None,
+        }
+    }
+
+    fn write(level: &Level, words: &mut Vec<u64>) {
+        write_level(level, words);
+    }
+
+    fn read(words: &mut impl Iterator<Item = u64>) -> Option<Level> {
+        read_level(words)
+    }
+}
+
+impl Kept for FixedWindow {
+    const NUMBER: u64 = 4;
+
+    fn of(tier: &Tier) -> Option<&Arc<Self>> {
+        match &tier.0 {
+            Compiled::FixedWindow(limit) => Some(limit),
+            _ => None,
+        }
+    }
+
+    fn boundaries(&self) -> Align {
+        self.alignment()
+    }
+
+    fn aligned(self, align: Align) -> Self {
+        self.align(align)
+    }
+
+    fn write(window: &Window, words: &mut Vec<u64>) {
+        let (start, count) = window.parts();
+        words.extend([start.as_nanos(), count]);
+    }
+
+    fn read(words: &mut impl Iterator<Item = u64>) -> Option<Window> {
+        Some(Window::from_parts(time(words)?, words.next()?))
+    }
+}
+
+impl Kept for SlidingLog {
+    const NUMBER: u64 = 5;
+
+    fn of(tier: &Tier) -> Option<&Arc<Self>> {
+        match &tier.0 {
+            Compiled::SlidingLog(limit) => Some(limit),
+            _ => None,
+        }
+    }
+
+    /// A hit has two words. A log holds its count of them, twice that with a window booked ahead, and
+    /// its room doubles as it grows.
+    fn heap_bytes(&self) -> usize {
+        let hits = usize::try_from(self.rate().count()).unwrap_or(usize::MAX);
+        if self.rate().is_unlimited() {
+            return 0;
+        }
+        let room = hits.saturating_mul(2).max(4);
+        room.checked_next_power_of_two()
+            .unwrap_or(usize::MAX)
+            .saturating_mul(2 * size_of::<u64>())
+    }
+
+    fn write(log: &Log, words: &mut Vec<u64>) {
+        let hits = log.entries();
+        words.push(hits.len() as u64);
+        words.extend(hits.flat_map(|(at, weight)| [at.as_nanos(), weight]));
+    }
+
+    fn read(words: &mut impl Iterator<Item = u64>) -> Option<Log> {
+        let hits = words.next()?;
+        let mut entries = Vec::new();
+        for _ in 0..hits {
+            // The file's word is not trusted with an allocation: this ends where the words do.
+            entries.push((time(words)?, words.next()?));
+        }
+        Some(Log::from_entries(entries))
+    }
+}
+
+impl Kept for SlidingCounter {
+    const NUMBER: u64 = 6;
+
+    fn of(tier: &Tier) -> Option<&Arc<Self>> {
+        match &tier.0 {
+            Compiled::SlidingCounter(limit) => Some(limit),
+            _ => None,
+        }
+    }
+
+    fn write(counts: &Counts, words: &mut Vec<u64>) {
+        let (previous, current) = (counts.previous(), counts.current());
+        words.extend([counts.start().as_nanos(), previous, current]);
+    }
+
+    fn read(words: &mut impl Iterator<Item = u64>) -> Option<Counts> {
+        Some(Counts::from_parts(
+            time(words)?,
+            words.next()?,
+            words.next()?,
+        ))
+    }
+}

@@ -1,0 +1,92 @@
+//! Carrying keys over to a changed rate: each as it is met, and a few more with every call.
+
+use std::collections::VecDeque;
+
+use tollgate_core::{Ledger, Timestamp};
+
+use super::super::kept::Kept;
+use super::Shard;
+
+/// How many keys each call carries over to a new rate, besides its own.
+const FOLLOWERS_A_CALL: usize = 2;
+/// How many limits are kept for keys that are behind.
+pub(super) const CHANGES_KEPT: usize = 16;
+
+impl<K, A: Kept> Shard<K, A> {
+    /// Changes the limiter's own rate. Keys follow later, as of this time.
+    pub(in super::super) fn change(&mut self, at: Timestamp, limit: A) {
+        if self.changes.len() == CHANGES_KEPT {
+            for slot in 0..self.entries.slots() {
+                self.follow(slot);
+            }
+            self.changes.clear();
+        }
+        if self.changes.is_empty() {
+            self.changes.push_back((Timestamp::ZERO, self.limit));
+        }
+        self.changes.push_back((at, limit));
+        self.limit = limit;
+        self.version = self.version.wrapping_add(1);
+        self.followed = 0;
+    }
+
+    /// Carries a few keys over to the limit in force, so that none stays behind for ever.
+    #[inline]
+    pub(super) fn follow_some(&mut self) {
+        if !self.changes.is_empty() {
+            self.follow_next();
+        }
+    }
+
+    #[cold]
+    fn follow_next(&mut self) {
+        for _ in 0..FOLLOWERS_A_CALL {
+            if self.followed >= self.entries.slots() {
+                self.changes = VecDeque::new();
+                return;
+            }
+            self.follow(self.followed);
+            self.followed += 1;
+        }
+    }
+
+    /// Carries one key over to the limit in force, as of the times of the changes.
+    #[inline]
+    pub(super) fn follow(&mut self, slot: u32) {
+        if let Some(entry) = self.entries.get(slot)
+            && entry.follows != self.version
+        {
+            self.catch_up(slot);
+        }
+    }
+
+    #[cold]
+    fn catch_up(&mut self, slot: u32) {
+        let Some(entry) = self.entries.get_mut(slot) else {
+            return;
+        };
+        let behind = self.version.wrapping_sub(entry.follows);
+        entry.follows = self.version;
+        if entry.tier.is_some() {
+            // Only keys at the limiter's own rate follow it.
+            return;
+        }
+        let behind = usize::try_from(behind).unwrap_or(usize::MAX);
+        let known = self.changes.len().saturating_sub(behind.saturating_add(1));
+        let from = self.changes.iter().skip(known);
+        for ((_, old), (at, new)) in from.clone().zip(from.skip(1)) {
+            carry_over(&mut entry.ledger, old, new, *at);
+        }
+        self.settle(slot);
+    }
+}
+
+/// Carries a state over to another limit; one that is idle is as one never seen, whether it was
+/// dropped or not.
+pub(super) fn carry_over<A: Kept>(ledger: &mut Ledger<A>, old: &A, new: &A, at: Timestamp) {
+    if ledger.is_idle(old, at) {
+        ledger.reset();
+    } else {
+        ledger.carry_over(old, new, at);
+    }
+}

@@ -1,0 +1,263 @@
+//! The file that active keys are kept in: what all kinds of it share.
+//!
+//! A snapshot starts with eight bytes that say its kind and eight that say its version, and ends with
+//! a checksum of all before. What lies between is told where it is written: `keyed/snapshot.rs`,
+//! `exact_keyed/snapshot.rs`.
+
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tollgate_core::LimitError;
+
+/// The version of every kind.
+pub(crate) const VERSION: u64 = 1;
+pub(crate) const WORD: usize = size_of::<u64>();
+
+/// Why a snapshot was not written, or nothing was restored from it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum SnapshotError {
+    /// The file can't be written or read.
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file is not a snapshot.
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file was written by a later version of the format.
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        version: u64,
+    },
+    /// The file was cut short, or went on.
+    Length {
+        /// The file.
+        path: PathBuf,
+        /// The bytes that it has.
+        bytes: u64,
+        /// The bytes that it should have.
+        expected: u64,
+    },
+    /// The checksum does not fit the contents.
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The build that wrote the file hashes keys in another way.
+    OtherBuild {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The limiter that wrote the file counted by another algorithm.
+    OtherAlgorithm {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A key in the file was not decoded, or is there twice.
+    Key {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file holds more active keys than find a slot.
+    TooManyKeys {
+        /// The file.
+        path: PathBuf,
+        /// The keys in it that are still active.
+        keys: u64,
+        /// The capacity of the limiter that was to be built.
+        capacity: usize,
+    },
+    /// The rate of the limiter that was to be built can't be represented.
+    Limit(LimitError),
+}
+
+impl fmt::Display for SnapshotError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io { path, source } => write!(f, "snapshot {}: {source}", path.display()),
+            Self::Foreign { path } => {
+                write!(f, "{} is not a snapshot of a limiter", path.display())
+            }
+            Self::Newer { path, version } => write!(
+                f,
+                "snapshot {} has version {version}, but this build reads versions up to {VERSION}",
+                path.display()
+            ),
+            Self::Length {
+                path,
+                bytes,
+                expected,
+            } => write!(
+                f,
+                "snapshot {} has {bytes} bytes instead of {expected}: it was cut short or changed",
+                path.display()
+            ),
+            Self::Corrupt { path } => write!(
+                f,
+                "snapshot {} is corrupt: its checksum doesn't fit",
+                path.display()
+            ),
+            Self::OtherBuild { path } => write!(
+                f,
+                "snapshot {} was written by a build that hashes keys in another way",
+                path.display()
+            ),
+            Self::OtherAlgorithm { path } => write!(
+                f,
+                "snapshot {} was written by a limiter of another algorithm; build this one with the \
+                 same",
+                path.display()
+            ),
+            Self::Key { path } => write!(
+                f,
+                "snapshot {} holds a key that can't be decoded; decode keys as they were encoded",
+                path.display()
+            ),
+            Self::TooManyKeys {
+                path,
+                keys,
+                capacity,
+            } => write!(
+                f,
+                "snapshot {} holds {keys} active keys, too many for a capacity of {capacity}",
+                path.display()
+            ),
+            Self::Limit(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for SnapshotError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io { source, .. } => Some(source),
+            Self::Limit(error) => error.source(),
+            _ => None,
+        }
+    }
+}
+
+/// Adds the checksum and puts the file in its place, readable by its owner alone.
+pub(crate) fn write(path: &Path, mut bytes: Vec<u8>) -> Result<(), SnapshotError> {
+    bytes.extend(checksum(&bytes).to_le_bytes());
+    replace(path, &bytes).map_err(|source| SnapshotError::Io {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// A file of this kind and a version that this build reads, as its words. Nothing else is checked
+/// yet: what lies where is the kind's own.
+pub(crate) fn read(path: &Path, kind: u64) -> Result<Unchecked<'_>, SnapshotError> {
+    let owned = || path.to_owned();
+    let bytes = fs::read(path).map_err(|source| SnapshotError::Io {
+        path: owned(),
+        source,
+    })?;
+    let (chunks, _) = bytes.as_chunks::<WORD>();
+    let words: Vec<u64> = chunks
+        .iter()
+        .map(|word| u64::from_le_bytes(*word))
+        .collect();
+    if words.first() != Some(&kind) || words.get(1) == Some(&0) {
+        return Err(SnapshotError::Foreign { path: owned() });
+    }
+    if let Some(&version) = words.get(1)
+        && version > VERSION
+    {
+        let path = owned();
+        return Err(SnapshotError::Newer { path, version });
+    }
+    Ok(Unchecked { path, bytes, words })
+}
+
+/// A file whose length and checksum were not looked at yet.
+pub(crate) struct Unchecked<'a> {
+    path: &'a Path,
+    bytes: Vec<u8>,
+    words: Vec<u64>,
+}
+
+impl Unchecked<'_> {
+    /// A word of the file as it stands, to tell its length by.
+    pub(crate) fn word(&self, number: usize) -> Option<u64> {
+        self.words.get(number).copied()
+    }
+
+    /// All words but the checksum, if the file has this many bytes and none of them was changed.
+    pub(crate) fn checked(mut self, expected: u64) -> Result<Vec<u64>, SnapshotError> {
+        let path = || self.path.to_owned();
+        if self.bytes.len() as u64 != expected {
+            return Err(SnapshotError::Length {
+                path: path(),
+                bytes: self.bytes.len() as u64,
+                expected,
+            });
+        }
+        let body = self.bytes.len().saturating_sub(WORD);
+        if self.words.last() != Some(&checksum(&self.bytes[..body])) {
+            return Err(SnapshotError::Corrupt { path: path() });
+        }
+        self.words.pop();
+        Ok(self.words)
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "no monotonic clock tells how long no process ran"
+)]
+pub(crate) fn wall_nanos() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| {
+        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+    })
+}
+
+/// FNV-1a: tells a damaged file, not a forged one.
+fn checksum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xCBF2_9CE4_8422_2325, |sum, byte| {
+        (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01B3)
+    })
+}
+
+/// Writes a file beside `path` that only its owner can read, and puts it in its place.
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut name = path
+        .file_name()
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not the name of a file"))?
+        .to_owned();
+    name.push(format!(".{}.tmp", std::process::id()));
+    let temporary = path.with_file_name(name);
+    // One that was left behind may have another mode.
+    match fs::remove_file(&temporary) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let written = write_private(&temporary, bytes).and_then(|()| fs::rename(&temporary, path));
+    if written.is_err() {
+        // The first error is the one to report.
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file: File = options.open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
