@@ -7,3 +7,5 @@
 //! * `limit_each_user`: a limit for each key, tiers, a block, and a flood of new keys.
 //! * `one_hot_limit`: stripes and a cached clock for one limit that all threads hit.
 //! * `test_with_a_manual_clock`: how to test code that is rate limited, without sleeping.
+//! * `two_lanes`: 100 a second in two priority lanes, 60 and 40, unused share lent.
+//! * `fair_share`: a loud client starves a quiet one, and weighted fair queueing cures it.

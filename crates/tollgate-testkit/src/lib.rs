@@ -4,6 +4,7 @@
 //! - [`oracle`] keeps every admitted hit and answers by counting.
 //! - [`traffic`] makes the same requests from the same seed, on and around every boundary.
 //! - [`laws`] put any holder of state through both, one function a law.
+//! - [`fairness`] says as a number how evenly something was shared.
 //! - [`vectors`] replay what other limiters were seen to answer.
 //!
 //! ```
@@ -18,6 +19,7 @@
 //! # Ok::<(), laws::Broken>(())
 //! ```
 
+pub mod fairness;
 pub mod laws;
 pub mod oracle;
 pub mod traffic;

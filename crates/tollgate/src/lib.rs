@@ -44,9 +44,12 @@ mod cell;
 pub mod clock;
 mod concurrency;
 mod exact_keyed;
+mod fair;
 mod home;
 mod keyed;
+mod lanes;
 mod limiter;
+mod line;
 mod mode;
 #[cfg(feature = "quota")]
 pub mod quota;
@@ -67,9 +70,14 @@ pub use concurrency::{
     KeyedPermit, Observer, Occupancy, Overflow, OwnedKeyedPermit, OwnedPermit, Permit, PermitHome,
 };
 pub use exact_keyed::{ActiveExactKey, ExactKey, ExactKeyedBuilder, ExactKeyedLimiter, Tier};
+pub use fair::{FairBuilder, FairLimiter};
 pub use home::Home;
 pub use keyed::{ActiveKey, AtCap, Key, KeyedBuilder, KeyedLimiter, KeyedStats, NoSlot};
+pub use lanes::{Lane, Lanes, LanesBuilder, LanesError};
 pub use limiter::{Algorithm, Builder, DefaultClock, Limiter};
+pub use line::Turn;
+#[cfg(feature = "tokio")]
+pub use line::Turning;
 pub use mode::Mode;
 #[cfg(feature = "quota")]
 pub use quota::{Quota, QuotaLimiter};

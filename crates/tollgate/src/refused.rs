@@ -32,6 +32,8 @@ pub enum Refused {
     TooLate(Decision),
     /// As many are waiting as may.
     QueueFull(Decision),
+    /// It was dropped from a line that had not got short for too long.
+    Shed(Decision),
 }
 
 impl Refused {
@@ -46,7 +48,10 @@ impl Refused {
     /// What the limit said: remaining, `retry_after`, `reset_after`.
     pub const fn decision(&self) -> &Decision {
         match self {
-            Self::Never(decision) | Self::TooLate(decision) | Self::QueueFull(decision) => decision,
+            Self::Never(decision)
+            | Self::TooLate(decision)
+            | Self::QueueFull(decision)
+            | Self::Shed(decision) => decision,
         }
     }
 }
@@ -70,6 +75,11 @@ impl fmt::Display for Refused {
             Self::QueueFull(decision) => write!(
                 f,
                 "rate limit: too many are waiting already; retry after {:?}",
+                decision.retry_after
+            ),
+            Self::Shed(decision) => write!(
+                f,
+                "rate limit: shed from a line that stood for too long; retry after {:?}",
                 decision.retry_after
             ),
         }

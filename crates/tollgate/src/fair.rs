@@ -1,0 +1,208 @@
+//! `FairLimiter`: one limit that clients share by their weights when it is contended.
+
+use std::fmt;
+use std::hash::Hash;
+
+use tollgate_core::{Algorithm, Decision, Rate};
+
+use crate::clock::{Clock, Monotonic};
+use crate::keyed::hasher::KeyHasher;
+use crate::line::{Line, Turn};
+
+mod builder;
+mod codel;
+#[cfg(test)]
+mod tests;
+mod wfq;
+
+pub use builder::FairBuilder;
+use wfq::{Claim, Fair, MAX_WEIGHT};
+
+/// One limit shared fairly by the clients that wait for it.
+///
+/// A [`Limiter`](crate::Limiter) serves whoever comes first, so a loud client takes nearly all of it.
+/// Here each client has a line of its own, and the lines are served in turn by weight: under
+/// contention every client gets what it asks for up to its fair share, and what the quiet ones leave
+/// is shared by the others. Who has nothing in line collects no credit, and takes no memory.
+///
+/// A client is anything that can be hashed, and known by its fingerprint: two of n clients in line
+/// share a turn with probability n² / 2⁶⁵. Its weight is 1 unless the call says otherwise.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::thread;
+/// use std::time::Duration;
+/// use tollgate::{FairLimiter, Rate, clock::Manual};
+///
+/// let clock = Manual::new();
+/// let limiter = Arc::new(
+///     FairLimiter::builder(Rate::every(Duration::from_millis(10)))
+///         .clock(clock.clone())
+///         .build()?,
+/// );
+/// assert!(limiter.allow("loud"));
+/// let mut start = |client: &'static str, waiting| {
+///     let line = Arc::clone(&limiter);
+///     let waiter = thread::spawn(move || line.acquire(client).wait_blocking());
+///     while limiter.waiters() < waiting {
+///         thread::yield_now();
+///     }
+///     waiter
+/// };
+/// let loud: Vec<_> = (1..=5).map(|waiting| start("loud", waiting)).collect();
+/// let quiet = start("quiet", 6);
+/// // The quiet client has one turn with the loud one before it, not five.
+/// for _ in 0..2 {
+///     while clock.parked() < limiter.waiters() {
+///         thread::yield_now();
+///     }
+///     clock.advance(Duration::from_millis(10));
+/// }
+/// assert_eq!(quiet.join().unwrap(), Ok(Duration::from_millis(20)));
+/// clock.advance(Duration::from_secs(1));
+/// assert!(loud.into_iter().all(|waiter| waiter.join().unwrap().is_ok()));
+/// # Ok::<(), tollgate::LimitError>(())
+/// ```
+pub struct FairLimiter<C: Clock = Monotonic> {
+    line: Line<Fair, C>,
+    hasher: KeyHasher,
+}
+
+impl FairLimiter {
+    /// A limit that starts full, on the default clock.
+    ///
+    /// # Panics
+    /// If GCRA can't represent the rate; [`builder`](Self::builder) returns the error instead.
+    pub fn new(rate: Rate) -> Self {
+        match Self::builder(rate).build() {
+            Ok(limiter) => limiter,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Chooses bounds, shedding and the clock.
+    pub fn builder(rate: Rate) -> FairBuilder {
+        FairBuilder::new(rate)
+    }
+}
+
+impl<C: Clock> FairLimiter<C> {
+    /// Whether one request passes now: a token is there, and nobody in line has a better claim.
+    ///
+    /// Fairness is among those who wait: clients that only ever use this are served as they come.
+    ///
+    /// ```
+    /// use tollgate::{FairLimiter, Rate, clock::Manual};
+    ///
+    /// let limiter = FairLimiter::builder(Rate::per_second(2)).clock(Manual::new()).build()?;
+    /// assert!(limiter.allow("ada") && limiter.allow("bob") && !limiter.allow("ada"));
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    pub fn allow<K: Hash + ?Sized>(&self, client: &K) -> bool {
+        self.allow_n(client, 1)
+    }
+
+    /// Whether a request of this cost passes now; it is charged if so.
+    pub fn allow_n<K: Hash + ?Sized>(&self, client: &K, cost: u64) -> bool {
+        self.line.allow(&self.claim(client), cost)
+    }
+
+    /// Decides one request as [`allow`](Self::allow) does, and says how long it would have to wait.
+    pub fn check<K: Hash + ?Sized>(&self, client: &K) -> Decision {
+        self.check_n(client, 1)
+    }
+
+    /// Decides a request of this cost. When it is denied, `retry_after` is when it would pass at the
+    /// latest if it stood in line now and nobody came after it; that looks at every client in line.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{FairLimiter, Rate, clock::Manual};
+    ///
+    /// let limiter = FairLimiter::builder(Rate::per_second(10)).clock(Manual::new()).build()?;
+    /// assert_eq!(limiter.check_n("ada", 9).remaining, 1);
+    /// assert_eq!(limiter.check_n("bob", 3).retry_after, Duration::from_millis(200));
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    pub fn check_n<K: Hash + ?Sized>(&self, client: &K, cost: u64) -> Decision {
+        self.line.check(&self.claim(client), cost)
+    }
+
+    /// Waits for one token, in the client's line.
+    pub fn acquire<K: Hash + ?Sized>(&self, client: &K) -> Turn<'_, Fair, C> {
+        self.acquire_n(client, 1)
+    }
+
+    /// Waits for this many tokens, in the client's line.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{FairLimiter, Rate, Refused, clock::Manual};
+    ///
+    /// let limiter = FairLimiter::builder(Rate::per_second(10)).clock(Manual::new()).build()?;
+    /// assert_eq!(limiter.acquire_n("ada", 10).wait_blocking(), Ok(Duration::ZERO));
+    /// // Five more take half a second, so less patience fails at once.
+    /// let patience = Duration::from_millis(400);
+    /// let refused = limiter.acquire_n("ada", 5).timeout(patience).wait_blocking().unwrap_err();
+    /// assert!(matches!(refused, Refused::TooLate(_)));
+    /// assert_eq!(refused.decision().retry_after, Duration::from_millis(500));
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    pub fn acquire_n<K: Hash + ?Sized>(&self, client: &K, cost: u64) -> Turn<'_, Fair, C> {
+        Turn::new(&self.line, self.claim(client), cost)
+    }
+
+    /// How many are in line.
+    pub fn waiters(&self) -> usize {
+        self.line.read(|queue| queue.waiting())
+    }
+
+    /// How many of this client's requests are in line.
+    pub fn waiters_of<K: Hash + ?Sized>(&self, client: &K) -> usize {
+        let client = self.hasher.fingerprint(client);
+        self.line
+            .read(|queue| queue.waiting_of(queue.discipline().owner(client)))
+    }
+
+    /// How many clients have something in line: only those take memory.
+    pub fn clients(&self) -> usize {
+        self.line.read(|queue| queue.discipline().clients())
+    }
+
+    /// The rate that is shared.
+    pub fn rate(&self) -> Rate {
+        self.line.read(|queue| queue.discipline().limit().rate())
+    }
+
+    /// The clock that it reads.
+    pub const fn clock(&self) -> &C {
+        self.line.clock()
+    }
+
+    fn claim<K: Hash + ?Sized>(&self, client: &K) -> Claim {
+        Claim {
+            client: self.hasher.fingerprint(client),
+            weight: 1,
+        }
+    }
+}
+
+impl<C: Clock> Turn<'_, Fair, C> {
+    /// The client's weight from this request on, for all that it has in line: a client of weight 3
+    /// gets three times what one of weight 1 gets when both want more. It is 1 to 65,536; other
+    /// numbers are brought to the nearer of these.
+    pub fn weight(mut self, weight: u32) -> Self {
+        self.ask.weight = weight.clamp(1, MAX_WEIGHT);
+        self
+    }
+}
+
+impl<C: Clock> fmt::Debug for FairLimiter<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FairLimiter")
+            .field("rate", &self.rate())
+            .field("clients", &self.clients())
+            .field("waiters", &self.waiters())
+            .finish_non_exhaustive()
+    }
+}

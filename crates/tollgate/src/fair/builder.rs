@@ -1,0 +1,124 @@
+//! What can be chosen about a fair limiter before it is built.
+
+use std::time::Duration;
+
+use tollgate_core::{Algorithm, Gcra, LimitError, Rate, Tat};
+
+use super::FairLimiter;
+use super::codel::Codel;
+use super::wfq::Fair;
+use crate::clock::{Clock, Monotonic};
+use crate::keyed::hasher::KeyHasher;
+use crate::limiter::DefaultClock;
+use crate::line::Line;
+
+/// Builds a [`FairLimiter`]; made by [`FairLimiter::builder`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{FairLimiter, Rate, clock::Manual};
+///
+/// let limiter = FairLimiter::builder(Rate::per_second(100).burst(10))
+///     .max_waiters(10_000)
+///     .max_waiters_per_client(100)
+///     .shed_when_standing(Duration::from_millis(50), Duration::from_millis(500))
+///     .clock(Manual::new())
+///     .build()?;
+/// assert!(limiter.allow("acme"));
+/// # Ok::<(), tollgate::LimitError>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct FairBuilder<C = DefaultClock> {
+    rate: Rate,
+    clock: C,
+    max_waiters: usize,
+    max_waiters_per_client: usize,
+    codel: Option<Codel>,
+    start_empty: bool,
+}
+
+impl FairBuilder {
+    pub(super) fn new(rate: Rate) -> Self {
+        Self {
+            rate,
+            clock: DefaultClock::new(),
+            max_waiters: 65_536,
+            max_waiters_per_client: 1_024,
+            codel: None,
+            start_empty: false,
+        }
+    }
+
+    /// Builds it on the default clock.
+    ///
+    /// # Errors
+    /// If GCRA can't represent the rate.
+    pub fn build(self) -> Result<FairLimiter, LimitError> {
+        self.clock(Monotonic::new()).build()
+    }
+}
+
+impl<C> FairBuilder<C> {
+    /// How many may be in line at once, 65,536 unless said otherwise; one more gets
+    /// [`Refused::QueueFull`](crate::Refused::QueueFull).
+    pub fn max_waiters(mut self, most: usize) -> Self {
+        self.max_waiters = most;
+        self
+    }
+
+    /// How many of one client may be in line at once, 1,024 unless said otherwise.
+    pub fn max_waiters_per_client(mut self, most: usize) -> Self {
+        self.max_waiters_per_client = most;
+        self
+    }
+
+    /// Sheds from a line that stands: when all of a client's requests have waited longer than
+    /// `target` for a whole `interval`, the first is dropped with
+    /// [`Refused::Shed`](crate::Refused::Shed), then more and more often until the line is short
+    /// (CoDel, for each client). A burst that clears within the interval loses nothing, and neither
+    /// does a client with one request in line.
+    pub fn shed_when_standing(mut self, target: Duration, interval: Duration) -> Self {
+        self.codel = Some(Codel { target, interval });
+        self
+    }
+
+    /// Starts with nothing to give instead of a full burst.
+    pub fn start_empty(mut self) -> Self {
+        self.start_empty = true;
+        self
+    }
+
+    /// Reads this clock instead of the default one.
+    pub fn clock<D: Clock>(self, clock: D) -> FairBuilder<D> {
+        FairBuilder {
+            rate: self.rate,
+            clock,
+            max_waiters: self.max_waiters,
+            max_waiters_per_client: self.max_waiters_per_client,
+            codel: self.codel,
+            start_empty: self.start_empty,
+        }
+    }
+}
+
+impl<C: Clock> FairBuilder<C> {
+    /// Builds it on the clock that was given.
+    ///
+    /// # Errors
+    /// If GCRA can't represent the rate.
+    pub fn build(self) -> Result<FairLimiter<C>, LimitError> {
+        let limit = Gcra::new(self.rate)?;
+        let now = self.clock.now();
+        let tat = if self.start_empty {
+            limit.empty(now)
+        } else {
+            Tat::default()
+        };
+        let fair = Fair::new(limit, tat, now, self.max_waiters_per_client, self.codel);
+        Ok(FairLimiter {
+            line: Line::new(fair, self.max_waiters, self.clock),
+            hasher: KeyHasher::random(),
+        })
+    }
+}

@@ -1,0 +1,73 @@
+//! CoDel: a line that never gets short is shed from, ever faster, until it does.
+
+use std::time::Duration;
+
+use tollgate_core::Timestamp;
+
+/// When to shed: everybody waited longer than `target` for a whole `interval`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Codel {
+    pub(super) target: Duration,
+    pub(super) interval: Duration,
+}
+
+/// How one client's line has stood.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Standing {
+    /// Shedding may start at this time: one interval after the first who waited too long.
+    from: Option<Timestamp>,
+    /// How many were shed without a pause, and when the next one is.
+    shed: u64,
+    next: Timestamp,
+}
+
+impl Codel {
+    /// Whether the first of a line goes, whose turn comes at `due` after it waited for `waited`.
+    pub(super) fn sheds(
+        &self,
+        standing: &mut Standing,
+        due: Timestamp,
+        waited: Duration,
+        behind: usize,
+    ) -> bool {
+        if waited < self.target || behind == 0 {
+            *standing = Standing::default();
+            return false;
+        }
+        let from = *standing.from.get_or_insert(due + self.interval);
+        if due < from || (standing.shed > 0 && due < standing.next) {
+            return false;
+        }
+        standing.shed += 1;
+        let last = if standing.shed == 1 {
+            due
+        } else {
+            standing.next
+        };
+        standing.next = last + self.pause(standing.shed);
+        true
+    }
+
+    /// interval / √shed, so that what is shed grows with each interval, as CoDel has it.
+    fn pause(&self, shed: u64) -> Duration {
+        // 2¹⁶ · √shed, so that the root keeps some of its fraction.
+        let root = (u128::from(shed) << 32).isqrt();
+        let nanos = (self.interval.as_nanos() << 16) / root.max(1);
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_shrinks_with_the_root() {
+        let codel = Codel {
+            target: Duration::from_millis(5),
+            interval: Duration::from_millis(100),
+        };
+        let pauses = [1, 4, 25, 10_000].map(|shed| codel.pause(shed).as_micros());
+        assert_eq!(pauses, [100_000, 50_000, 20_000, 1_000]);
+    }
+}

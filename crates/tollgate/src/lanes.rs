@@ -1,0 +1,216 @@
+//! `Lanes`: one rate in priority lanes, each with a guaranteed share, the rest lent.
+
+use std::fmt;
+
+use tollgate_core::{Decision, Rate};
+
+use crate::clock::{Clock, Monotonic};
+use crate::line::{Line, Turn};
+
+mod builder;
+mod shares;
+#[cfg(test)]
+mod tests;
+
+pub use builder::{LanesBuilder, LanesError};
+use shares::Shares;
+
+/// One rate in priority lanes.
+///
+/// Each lane is guaranteed its share, whatever the others do: within it a request always passes.
+/// What lanes leave unused is lent to those that want more, the highest first: while somebody waits in
+/// a lane, no lower lane borrows. All lanes together keep to the rate and its burst. The lane that was
+/// added first is the highest. A cost above its lane's part of the burst never passes.
+///
+/// Requests are decided now ([`allow`](Lane::allow), [`check`](Lane::check)) or wait their turn
+/// ([`acquire`](Lane::acquire)), first come first served within a lane.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Lanes, Rate, clock::Manual};
+///
+/// let clock = Manual::new();
+/// let lanes = Lanes::builder(Rate::per_second(100))
+///     .lane("interactive", 60)
+///     .lane("batch", 40)
+///     .clock(clock.clone())
+///     .build()?;
+/// let batch = lanes.lane("batch").expect("was added");
+/// let passed = || (0..200).filter(|_| batch.allow()).count();
+/// // Its own burst; the other lane's stays untouched.
+/// assert_eq!(passed(), 40);
+/// clock.advance(Duration::from_secs(1));
+/// // The other lane left its share of this second unused.
+/// assert_eq!(passed(), 40);
+/// let mut second = 0;
+/// for _ in 0..100 {
+///     clock.advance(Duration::from_millis(10));
+///     second += passed();
+/// }
+/// assert_eq!(second, 100);
+/// let interactive = lanes.lane("interactive").expect("was added");
+/// assert_eq!((0..200).filter(|_| interactive.allow()).count(), 60);
+/// # Ok::<(), tollgate::LanesError>(())
+/// ```
+pub struct Lanes<C: Clock = Monotonic> {
+    names: Vec<String>,
+    line: Line<Shares, C>,
+}
+
+/// One lane of [`Lanes`], with the verbs of a limiter; made by [`Lanes::lane`].
+///
+/// ```
+/// use tollgate::{Lanes, Rate, clock::Manual};
+///
+/// let lanes = Lanes::builder(Rate::per_second(10)).lane("a", 6).lane("b", 4).clock(Manual::new());
+/// let lanes = lanes.build()?;
+/// let passed: Vec<_> =
+///     lanes.iter().map(|lane| (0..9).filter(|_| lane.allow()).count()).collect();
+/// assert_eq!(passed, [6, 4]);
+/// # Ok::<(), tollgate::LanesError>(())
+/// ```
+pub struct Lane<'a, C: Clock = Monotonic> {
+    lanes: &'a Lanes<C>,
+    number: u32,
+}
+
+impl Lanes {
+    /// Starts without a lane; add them highest first.
+    pub const fn builder(rate: Rate) -> LanesBuilder {
+        LanesBuilder::new(rate)
+    }
+}
+
+impl<C: Clock> Lanes<C> {
+    /// The lane of this name, if there is one.
+    pub fn lane(&self, name: &str) -> Option<Lane<'_, C>> {
+        let number = self.names.iter().position(|known| known == name)?;
+        self.numbered(number)
+    }
+
+    /// All lanes, highest first.
+    pub fn iter(&self) -> impl Iterator<Item = Lane<'_, C>> {
+        (0..self.names.len()).filter_map(|number| self.numbered(number))
+    }
+
+    /// How many wait in all lanes.
+    pub fn waiters(&self) -> usize {
+        self.line.read(|queue| queue.waiting())
+    }
+
+    /// The clock that they read.
+    pub const fn clock(&self) -> &C {
+        self.line.clock()
+    }
+
+    fn numbered(&self, number: usize) -> Option<Lane<'_, C>> {
+        let number = u32::try_from(number).ok()?;
+        Some(Lane {
+            lanes: self,
+            number,
+        })
+    }
+}
+
+impl<'a, C: Clock> Lane<'a, C> {
+    /// What it is called.
+    pub fn name(&self) -> &'a str {
+        let number = usize::try_from(self.number).unwrap_or(usize::MAX);
+        &self.lanes.names[number]
+    }
+
+    /// What it is guaranteed.
+    ///
+    /// ```
+    /// use tollgate::{Lanes, Rate};
+    ///
+    /// let lanes = Lanes::builder(Rate::per_second(100).burst(10)).lane("a", 60).lane("b", 40).build()?;
+    /// let shares: Vec<_> = lanes.iter().map(|lane| lane.rate().to_string()).collect();
+    /// assert_eq!(shares, ["60/s burst 6", "40/s burst 4"]);
+    /// # Ok::<(), tollgate::LanesError>(())
+    /// ```
+    pub fn rate(&self) -> Rate {
+        let number = self.number;
+        self.lanes
+            .line
+            .read(|queue| queue.discipline().rate_of(number))
+    }
+
+    /// Whether one request passes now; it is charged if so.
+    pub fn allow(&self) -> bool {
+        self.allow_n(1)
+    }
+
+    /// Whether a request of this cost passes now; it is charged if so.
+    pub fn allow_n(&self, cost: u64) -> bool {
+        self.lanes.line.allow(&self.number, cost)
+    }
+
+    /// Decides one request.
+    pub fn check(&self) -> Decision {
+        self.check_n(1)
+    }
+
+    /// Decides a request of this cost. `retry_after` is this lane's, by its share or by what others
+    /// leave if nobody else comes; limit, remaining and `reset_after` are those of all lanes together.
+    pub fn check_n(&self, cost: u64) -> Decision {
+        self.lanes.line.check(&self.number, cost)
+    }
+
+    /// Waits for one token, behind those who wait in this lane.
+    pub fn acquire(&self) -> Turn<'a, Shares, C> {
+        self.acquire_n(1)
+    }
+
+    /// Waits for this many tokens, behind those who wait in this lane.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Lanes, Rate, Refused, clock::Manual};
+    ///
+    /// let lanes = Lanes::builder(Rate::per_second(10)).lane("a", 6).lane("b", 4).clock(Manual::new());
+    /// let lanes = lanes.build()?;
+    /// let b = lanes.lane("b").expect("was added");
+    /// assert_eq!(b.acquire_n(4).wait_blocking(), Ok(Duration::ZERO));
+    /// // The other lane is full, so all that comes in is there to be borrowed: 10 a second.
+    /// let refused = b.acquire().timeout(Duration::from_millis(99)).wait_blocking().unwrap_err();
+    /// assert!(matches!(refused, Refused::TooLate(_)));
+    /// assert_eq!(refused.decision().retry_after, Duration::from_millis(100));
+    /// # Ok::<(), tollgate::LanesError>(())
+    /// ```
+    pub fn acquire_n(&self, cost: u64) -> Turn<'a, Shares, C> {
+        Turn::new(&self.lanes.line, self.number, cost)
+    }
+
+    /// How many wait in this lane.
+    pub fn waiters(&self) -> usize {
+        let number = self.number;
+        self.lanes.line.read(|queue| queue.waiting_of(Some(number)))
+    }
+}
+
+impl<C: Clock> Clone for Lane<'_, C> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<C: Clock> Copy for Lane<'_, C> {}
+
+impl<C: Clock> fmt::Debug for Lanes<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lanes")
+            .field("names", &self.names)
+            .field("waiters", &self.waiters())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<C: Clock> fmt::Debug for Lane<'_, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lane")
+            .field("name", &self.name())
+            .field("rate", &self.rate())
+            .finish_non_exhaustive()
+    }
+}

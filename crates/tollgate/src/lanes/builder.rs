@@ -1,0 +1,228 @@
+//! What can be chosen about lanes before they are built, and what is refused.
+
+use std::fmt;
+
+use tollgate_core::{LimitError, Rate};
+
+use super::Lanes;
+use super::shares::Shares;
+use crate::clock::{Clock, Monotonic};
+use crate::limiter::DefaultClock;
+use crate::line::Line;
+
+/// Builds [`Lanes`]; made by [`Lanes::builder`].
+///
+/// ```
+/// use tollgate::{Lanes, Rate, clock::Manual};
+///
+/// let lanes = Lanes::builder(Rate::per_minute(600).burst(30))
+///     .lane("interactive", 300)
+///     .lane("batch", 200) // the other 100 are lent, to the highest lane first
+///     .max_waiters_per_lane(50)
+///     .clock(Manual::new())
+///     .build()?;
+/// assert_eq!(lanes.iter().count(), 2);
+/// # Ok::<(), tollgate::LanesError>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct LanesBuilder<C = DefaultClock> {
+    rate: Rate,
+    lanes: Vec<(String, u64)>,
+    max_waiters: usize,
+    clock: C,
+}
+
+/// Lanes that can't be built, and why.
+///
+/// ```
+/// use tollgate::{Lanes, Rate};
+///
+/// let error = Lanes::builder(Rate::per_second(100)).lane("a", 60).lane("b", 50).build().unwrap_err();
+/// assert_eq!(
+///     error.to_string(),
+///     "the lanes' shares are 110 in sum, more than the 100 of the rate \"100/s\": \
+///      lower a share or raise the rate"
+/// );
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LanesError {
+    /// There is no lane, or more than 64.
+    Count {
+        /// How many there are.
+        lanes: usize,
+    },
+    /// Two lanes have the same name.
+    SameName {
+        /// Which name.
+        name: String,
+    },
+    /// A lane without a share would starve.
+    NoShare {
+        /// Which lane.
+        name: String,
+    },
+    /// The shares are more than the rate in sum.
+    TooMuch {
+        /// The sum of the shares.
+        sum: u64,
+        /// The rate that they share.
+        rate: Rate,
+    },
+    /// The burst is too small for every lane to hold a token of its own.
+    Burst {
+        /// The smallest burst for these lanes.
+        least: u64,
+        /// The rate that they share.
+        rate: Rate,
+    },
+    /// The rate is zero or unlimited.
+    NoPeriod {
+        /// The rate that was to be shared.
+        rate: Rate,
+    },
+    /// The rate itself, or that of a share, can't be represented.
+    Limit(LimitError),
+}
+
+impl LanesBuilder {
+    pub(super) const fn new(rate: Rate) -> Self {
+        Self {
+            rate,
+            lanes: Vec::new(),
+            max_waiters: 1_024,
+            clock: DefaultClock::new(),
+        }
+    }
+
+    /// Builds them on the default clock.
+    ///
+    /// # Errors
+    /// [`LanesError`] names what doesn't fit.
+    pub fn build(self) -> Result<Lanes, LanesError> {
+        self.clock(Monotonic::new()).build()
+    }
+}
+
+impl<C> LanesBuilder<C> {
+    /// Adds a lane below those that are there, guaranteed `share` of the rate's count in each of its
+    /// periods, and as large a part of its burst.
+    pub fn lane(mut self, name: impl Into<String>, share: u64) -> Self {
+        self.lanes.push((name.into(), share));
+        self
+    }
+
+    /// How many may wait in each lane, 1,024 unless said otherwise; one more gets
+    /// [`Refused::QueueFull`](crate::Refused::QueueFull).
+    pub fn max_waiters_per_lane(mut self, most: usize) -> Self {
+        self.max_waiters = most;
+        self
+    }
+
+    /// Reads this clock instead of the default one.
+    pub fn clock<D: Clock>(self, clock: D) -> LanesBuilder<D> {
+        LanesBuilder {
+            rate: self.rate,
+            lanes: self.lanes,
+            max_waiters: self.max_waiters,
+            clock,
+        }
+    }
+
+    /// The rate of each lane's share.
+    fn shares(&self) -> Result<Vec<Rate>, LanesError> {
+        let rate = self.rate;
+        if !(1..=64).contains(&self.lanes.len()) {
+            return Err(LanesError::Count {
+                lanes: self.lanes.len(),
+            });
+        }
+        let Some(period) = rate.period() else {
+            return Err(LanesError::NoPeriod { rate });
+        };
+        let sum = self
+            .lanes
+            .iter()
+            .fold(0u64, |sum, (_, share)| sum.saturating_add(*share));
+        if sum > rate.count() {
+            return Err(LanesError::TooMuch { sum, rate });
+        }
+        let mut shares = Vec::new();
+        let mut bursts = 0u64;
+        for (number, (name, share)) in self.lanes.iter().enumerate() {
+            if self.lanes[..number].iter().any(|(other, _)| other == name) {
+                return Err(LanesError::SameName { name: name.clone() });
+            }
+            if *share == 0 {
+                return Err(LanesError::NoShare { name: name.clone() });
+            }
+            let part = u128::from(rate.burst_size()) * u128::from(*share);
+            let part = part / u128::from(rate.count());
+            let burst = u64::try_from(part).unwrap_or(u64::MAX).max(1);
+            bursts = bursts.saturating_add(burst);
+            shares.push(Rate::new(*share, period).burst(burst));
+        }
+        if bursts > rate.burst_size() {
+            return Err(LanesError::Burst {
+                least: bursts,
+                rate,
+            });
+        }
+        Ok(shares)
+    }
+}
+
+impl<C: Clock> LanesBuilder<C> {
+    /// Builds them on the clock that was given.
+    ///
+    /// # Errors
+    /// [`LanesError`] names what doesn't fit.
+    pub fn build(self) -> Result<Lanes<C>, LanesError> {
+        let rates = self.shares()?;
+        let most = self.max_waiters.saturating_mul(rates.len());
+        let now = self.clock.now();
+        let shares = Shares::new(self.rate, rates.into_iter(), self.max_waiters, now);
+        let shares = shares.map_err(LanesError::Limit)?;
+        Ok(Lanes {
+            names: self.lanes.into_iter().map(|(name, _)| name).collect(),
+            line: Line::new(shares, most, self.clock),
+        })
+    }
+}
+
+impl fmt::Display for LanesError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Count { lanes } => write!(f, "{lanes} lanes: there are 1 to 64 of them"),
+            Self::SameName { name } => {
+                write!(
+                    f,
+                    "two lanes are called \"{name}\": give each a name of its own"
+                )
+            }
+            Self::NoShare { name } => write!(
+                f,
+                "lane \"{name}\" has a share of 0 and would starve: give it at least 1"
+            ),
+            Self::TooMuch { sum, rate } => write!(
+                f,
+                "the lanes' shares are {sum} in sum, more than the {} of the rate \"{rate}\": \
+                 lower a share or raise the rate",
+                rate.count()
+            ),
+            Self::Burst { least, rate } => write!(
+                f,
+                "rate \"{rate}\": its burst is too small for every lane to hold a token of its own; \
+                 use a burst of at least {least}"
+            ),
+            Self::NoPeriod { rate } => write!(
+                f,
+                "rate \"{rate}\" has no period to share: lanes take a rate of so many in so long"
+            ),
+            Self::Limit(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for LanesError {}

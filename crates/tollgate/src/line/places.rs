@@ -1,0 +1,187 @@
+//! Places in a line: numbered, used again once they are free, and linked first to last.
+
+use std::mem;
+
+use tollgate_core::Timestamp;
+
+use crate::Refused;
+
+/// The number of a place.
+pub(crate) type Id = u32;
+
+/// One who waits, or who no longer has to and hasn't noticed yet.
+#[derive(Debug)]
+pub(super) struct Place<R> {
+    /// Whose line it stands in: a client, or a lane.
+    pub(super) owner: u32,
+    pub(super) cost: u64,
+    pub(super) arrived: Timestamp,
+    pub(super) deadline: Option<Timestamp>,
+    pub(super) stage: Stage<R>,
+}
+
+/// How far one who waits has come.
+#[derive(Debug)]
+pub(super) enum Stage<R> {
+    Queued {
+        before: Option<Id>,
+        after: Option<Id>,
+    },
+    /// It was charged; the receipt is for giving back.
+    Passed(R),
+    Refused(Refused),
+}
+
+/// All places of a line.
+#[derive(Debug)]
+pub(super) struct Places<R> {
+    slots: Vec<Slot<R>>,
+    free: Option<Id>,
+    used: usize,
+}
+
+#[derive(Debug)]
+enum Slot<R> {
+    Free(Option<Id>),
+    Used(Place<R>),
+}
+
+/// First to last of one owner's places.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fifo {
+    first: Option<Id>,
+    last: Option<Id>,
+    len: usize,
+    cost: u128,
+}
+
+impl Fifo {
+    /// Who is first.
+    pub(crate) const fn first(&self) -> Option<Id> {
+        self.first
+    }
+
+    /// How many stand in it.
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// What they ask for in sum.
+    pub(crate) const fn cost(&self) -> u128 {
+        self.cost
+    }
+}
+
+impl<R> Places<R> {
+    pub(super) const fn new() -> Self {
+        Self {
+            slots: Vec::new(),
+            free: None,
+            used: 0,
+        }
+    }
+
+    /// How many are taken, by those who wait and those who haven't noticed.
+    pub(super) const fn used(&self) -> usize {
+        self.used
+    }
+
+    pub(super) fn get(&self, id: Id) -> Option<&Place<R>> {
+        match self.slots.get(index(id))? {
+            Slot::Used(place) => Some(place),
+            Slot::Free(_) => None,
+        }
+    }
+
+    fn get_mut(&mut self, id: Id) -> Option<&mut Place<R>> {
+        match self.slots.get_mut(index(id))? {
+            Slot::Used(place) => Some(place),
+            Slot::Free(_) => None,
+        }
+    }
+
+    pub(super) fn insert(&mut self, place: Place<R>) -> Id {
+        self.used += 1;
+        if let Some(id) = self.free {
+            let old = mem::replace(&mut self.slots[index(id)], Slot::Used(place));
+            if let Slot::Free(next) = old {
+                self.free = next;
+            }
+            return id;
+        }
+        self.slots.push(Slot::Used(place));
+        Id::try_from(self.slots.len() - 1).unwrap_or(Id::MAX)
+    }
+
+    pub(super) fn remove(&mut self, id: Id) -> Option<Place<R>> {
+        self.get(id)?;
+        let freed = mem::replace(&mut self.slots[index(id)], Slot::Free(self.free));
+        self.free = Some(id);
+        self.used -= 1;
+        match freed {
+            Slot::Used(place) => Some(place),
+            Slot::Free(_) => None,
+        }
+    }
+
+    /// Says what became of one who stood in `fifo`.
+    pub(super) fn finish(&mut self, fifo: &mut Fifo, id: Id, stage: Stage<R>) {
+        self.unlink(fifo, id);
+        if let Some(place) = self.get_mut(id) {
+            place.stage = stage;
+        }
+    }
+
+    /// Puts a place at the end.
+    pub(super) fn push(&mut self, fifo: &mut Fifo, id: Id) {
+        let before = fifo.last;
+        let Some(place) = self.get_mut(id) else {
+            return;
+        };
+        place.stage = Stage::Queued {
+            before,
+            after: None,
+        };
+        fifo.cost += u128::from(place.cost);
+        fifo.len += 1;
+        fifo.last = Some(id);
+        match before {
+            None => fifo.first = Some(id),
+            Some(before) => self.link(before, |_, after| *after = Some(id)),
+        }
+    }
+
+    /// Takes a place out, wherever it stands.
+    pub(super) fn unlink(&mut self, fifo: &mut Fifo, id: Id) {
+        let Some(place) = self.get(id) else {
+            return;
+        };
+        let Stage::Queued { before, after } = place.stage else {
+            return;
+        };
+        fifo.cost -= u128::from(place.cost);
+        fifo.len -= 1;
+        match before {
+            None => fifo.first = after,
+            Some(before) => self.link(before, |_, next| *next = after),
+        }
+        match after {
+            None => fifo.last = before,
+            Some(after) => self.link(after, |previous, _| *previous = before),
+        }
+    }
+
+    fn link(&mut self, id: Id, change: impl FnOnce(&mut Option<Id>, &mut Option<Id>)) {
+        if let Some(Place {
+            stage: Stage::Queued { before, after },
+            ..
+        }) = self.get_mut(id)
+        {
+            change(before, after);
+        }
+    }
+}
+
+fn index(id: Id) -> usize {
+    usize::try_from(id).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,399 @@
+//! Who waits, in what order, and until when: the line itself, which reads no clock and wakes nobody.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::mem;
+use std::time::Duration;
+
+use tollgate_core::{Decision, Outcome, Timestamp};
+
+use super::places::{Fifo, Id, Place, Places, Stage};
+use crate::Refused;
+
+/// Who is next, and what that costs: what weighted fair queueing and priority lanes differ in.
+///
+/// A discipline has owners, numbered from 0, each with a line of its own in which first come is first
+/// served; it says whose turn it is. Every call but [`visited`](Self::visited) is made after a visit
+/// at the same time.
+pub trait Discipline: fmt::Debug {
+    /// Who asks: a client with its weight, or a lane.
+    type Ask;
+    /// What a charge is given back by.
+    type Receipt: fmt::Debug;
+
+    /// Time has come this far, and nobody else's turn came before.
+    fn visited(&mut self, now: Timestamp);
+
+    /// Whether this one passes right now, past everybody who waits; it is charged if so.
+    fn pass_at_once(&mut self, now: Timestamp, ask: &Self::Ask, cost: u64) -> Outcome;
+
+    /// The line in which this one has to stand, or what it has to expect if that is full.
+    fn stand_in(&mut self, lines: &Lines, ask: Self::Ask) -> Result<u32, Timestamp>;
+
+    /// When this one passes at the latest if nobody comes after it. Any answer that isn't after
+    /// `deadline` is as good as another.
+    fn estimate(
+        &self,
+        lines: &Lines,
+        now: Timestamp,
+        ask: &Self::Ask,
+        cost: u64,
+        deadline: Timestamp,
+    ) -> Timestamp;
+
+    /// Somebody else is the first of this owner's line now, or nobody.
+    fn first_changed(&mut self, owner: u32, first: Option<First>, why: Change);
+
+    /// Whose turn comes next, and when.
+    fn next(&self) -> Option<(u32, Timestamp)>;
+
+    /// Whether the first of this line is dropped instead, now that its turn has come.
+    fn sheds(&mut self, owner: u32, line: &Fifo, due: Timestamp, arrived: Timestamp) -> bool;
+
+    /// Charges the first of this line.
+    fn pass(&mut self, owner: u32, due: Timestamp, cost: u64) -> Self::Receipt;
+
+    /// One who was charged is gone without having noticed.
+    fn give_back(&mut self, now: Timestamp, owner: u32, receipt: Self::Receipt);
+
+    /// What is left, for one who was told to wait until `at`.
+    fn decision(&self, now: Timestamp, outcome: Outcome, at: Timestamp) -> Decision;
+
+    /// When everything that waits has passed at the latest, if nobody comes.
+    fn all_passed(&self, lines: &Lines) -> Timestamp;
+}
+
+/// The first of a line.
+#[derive(Clone, Copy, Debug)]
+pub struct First {
+    pub(crate) cost: u64,
+}
+
+/// Why somebody else is first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The line was empty.
+    Came,
+    /// The one before passed.
+    Passed,
+    /// The one before went without having passed.
+    Left,
+}
+
+/// The lines of all owners.
+#[derive(Debug, Default)]
+pub struct Lines {
+    fifos: Vec<Fifo>,
+    cost: u128,
+}
+
+impl Lines {
+    /// One owner's line.
+    pub(crate) fn of(&self, owner: u32) -> Fifo {
+        let index = usize::try_from(owner).unwrap_or(usize::MAX);
+        self.fifos.get(index).copied().unwrap_or_default()
+    }
+
+    /// What everybody asks for in sum.
+    pub(crate) const fn cost(&self) -> u128 {
+        self.cost
+    }
+
+    /// Changes one owner's line, and with it the sum.
+    fn change(&mut self, owner: u32, change: impl FnOnce(&mut Fifo)) {
+        let index = usize::try_from(owner).unwrap_or(usize::MAX);
+        if index >= self.fifos.len() {
+            self.fifos.resize(index + 1, Fifo::default());
+        }
+        let fifo = &mut self.fifos[index];
+        self.cost -= fifo.cost();
+        change(fifo);
+        self.cost += fifo.cost();
+    }
+}
+
+/// Everybody who waits for one limit.
+#[derive(Debug)]
+pub(crate) struct Queue<D: Discipline> {
+    discipline: D,
+    places: Places<D::Receipt>,
+    lines: Lines,
+    deadlines: BTreeSet<(Timestamp, Id)>,
+    waiting: usize,
+    most: usize,
+    /// Those who needn't wait any more and haven't been told.
+    done: Vec<Id>,
+}
+
+/// What became of somebody who came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Entered {
+    /// It passed at once.
+    Passed,
+    /// It stands in line.
+    Waiting(Id),
+}
+
+impl<D: Discipline> Queue<D> {
+    /// An empty line that holds at most so many.
+    pub(crate) const fn new(discipline: D, most: usize) -> Self {
+        Self {
+            discipline,
+            places: Places::new(),
+            lines: Lines {
+                fifos: Vec::new(),
+                cost: 0,
+            },
+            deadlines: BTreeSet::new(),
+            waiting: 0,
+            most,
+            done: Vec::new(),
+        }
+    }
+
+    pub(crate) const fn discipline(&self) -> &D {
+        &self.discipline
+    }
+
+    /// How many wait.
+    pub(crate) const fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// How many wait in this owner's line.
+    pub(crate) fn waiting_of(&self, owner: Option<u32>) -> usize {
+        owner.map_or(0, |owner| self.lines.of(owner).len())
+    }
+
+    /// Decides without waiting.
+    pub(crate) fn check(&mut self, now: Timestamp, ask: &D::Ask, cost: u64) -> Decision {
+        self.advance(now);
+        let outcome = self.discipline.pass_at_once(now, ask, cost);
+        let at = match outcome {
+            Outcome::Denied => {
+                let never = Timestamp::ZERO;
+                self.discipline.estimate(&self.lines, now, ask, cost, never)
+            }
+            Outcome::Allowed | Outcome::Never => now,
+        };
+        self.discipline.decision(now, outcome, at)
+    }
+
+    /// Whether this one passes right now; it is charged if so.
+    pub(crate) fn allow(&mut self, now: Timestamp, ask: &D::Ask, cost: u64) -> bool {
+        self.advance(now);
+        self.discipline.pass_at_once(now, ask, cost) == Outcome::Allowed
+    }
+
+    /// Passes at once, stands in line, or says why neither.
+    pub(crate) fn enter(
+        &mut self,
+        now: Timestamp,
+        ask: D::Ask,
+        cost: u64,
+        deadline: Option<Timestamp>,
+    ) -> Result<Entered, Refused> {
+        self.advance(now);
+        let discipline = &mut self.discipline;
+        if deadline.is_some_and(|deadline| deadline < now) {
+            let decision = discipline.decision(now, Outcome::Denied, now);
+            return Err(Refused::TooLate(decision));
+        }
+        match discipline.pass_at_once(now, &ask, cost) {
+            Outcome::Allowed => return Ok(Entered::Passed),
+            Outcome::Never => {
+                let decision = discipline.decision(now, Outcome::Never, now);
+                return Err(Refused::Never(decision));
+            }
+            Outcome::Denied => {}
+        }
+        if let Some(deadline) = deadline {
+            let at = discipline.estimate(&self.lines, now, &ask, cost, deadline);
+            if at > deadline {
+                let decision = discipline.decision(now, Outcome::Denied, at);
+                return Err(Refused::TooLate(decision));
+            }
+        }
+        let full =
+            |discipline: &D, at| Refused::QueueFull(discipline.decision(now, Outcome::Denied, at));
+        if self.places.used() >= self.most {
+            let place_free = discipline.next().map_or(now, |(_, at)| at);
+            return Err(full(discipline, place_free));
+        }
+        let owner = match discipline.stand_in(&self.lines, ask) {
+            Ok(owner) => owner,
+            Err(place_free) => return Err(full(discipline, place_free)),
+        };
+        Ok(Entered::Waiting(self.stand(now, owner, cost, deadline)))
+    }
+
+    fn stand(&mut self, now: Timestamp, owner: u32, cost: u64, deadline: Option<Timestamp>) -> Id {
+        let id = self.places.insert(Place {
+            owner,
+            cost,
+            arrived: now,
+            deadline,
+            stage: Stage::Queued {
+                before: None,
+                after: None,
+            },
+        });
+        self.lines.change(owner, |line| self.places.push(line, id));
+        self.waiting += 1;
+        if let Some(deadline) = deadline {
+            self.deadlines.insert((deadline, id));
+        }
+        if self.lines.of(owner).len() == 1 {
+            let first = Some(First { cost });
+            self.discipline.first_changed(owner, first, Change::Came);
+        }
+        id
+    }
+
+    /// Lets everybody pass whose turn has come by `now`, in order, each at its own time, and drops
+    /// those whose deadline came first.
+    pub(crate) fn advance(&mut self, now: Timestamp) {
+        if self.waiting > 0 {
+            while self.step(now) {}
+        }
+        self.discipline.visited(now);
+    }
+
+    /// One who passes or is dropped by `now`, if there is one.
+    fn step(&mut self, now: Timestamp) -> bool {
+        let turn = self.discipline.next().filter(|(_, due)| *due <= now);
+        let over = self.deadlines.first().copied();
+        if let Some((deadline, id)) = over.filter(|(deadline, _)| *deadline < now)
+            && turn.is_none_or(|(_, due)| deadline < due)
+        {
+            // What is left in line says how long it would have taken, or more.
+            let at = self.discipline.all_passed(&self.lines);
+            let decision = self.discipline.decision(now, Outcome::Denied, at);
+            let refused = Stage::Refused(Refused::TooLate(decision));
+            self.finish(id, refused, Change::Left);
+            return true;
+        }
+        let Some((owner, due)) = turn else {
+            return false;
+        };
+        let line = self.lines.of(owner);
+        let Some((id, place)) = line.first().and_then(|id| Some((id, self.places.get(id)?))) else {
+            return false;
+        };
+        let (cost, arrived) = (place.cost, place.arrived);
+        if self.discipline.sheds(owner, &line, due, arrived) {
+            let at = self.discipline.all_passed(&self.lines);
+            let decision = self.discipline.decision(now, Outcome::Denied, at);
+            let refused = Stage::Refused(Refused::Shed(decision));
+            self.finish(id, refused, Change::Left);
+        } else {
+            let receipt = self.discipline.pass(owner, due, cost);
+            self.finish(id, Stage::Passed(receipt), Change::Passed);
+        }
+        true
+    }
+
+    /// Takes one out of its line, and says what became of it.
+    fn finish(&mut self, id: Id, stage: Stage<D::Receipt>, why: Change) {
+        self.take_out(id, why, |places, line| places.finish(line, id, stage));
+        self.done.push(id);
+    }
+
+    fn take_out(
+        &mut self,
+        id: Id,
+        why: Change,
+        unlink: impl FnOnce(&mut Places<D::Receipt>, &mut Fifo),
+    ) {
+        let Some(place) = self.places.get(id) else {
+            return;
+        };
+        let owner = place.owner;
+        if let Some(deadline) = place.deadline {
+            self.deadlines.remove(&(deadline, id));
+        }
+        self.waiting -= 1;
+        let was_first = self.lines.of(owner).first() == Some(id);
+        let places = &mut self.places;
+        self.lines.change(owner, |line| unlink(places, line));
+        if was_first {
+            let first = self.lines.of(owner).first();
+            let first = first.and_then(|id| self.places.get(id));
+            let first = first.map(|place| First { cost: place.cost });
+            self.discipline.first_changed(owner, first, why);
+        }
+    }
+
+    /// Whose turn comes next, and when.
+    pub(crate) fn first(&self) -> Option<(Id, Timestamp)> {
+        let (owner, due) = self.discipline.next()?;
+        Some((self.lines.of(owner).first()?, due))
+    }
+
+    /// When this one has to look again if nobody wakes it: when its turn comes if it is next, and
+    /// when its deadline has passed.
+    pub(crate) fn look_again(&self, id: Id) -> Option<Timestamp> {
+        let turn = self.first().filter(|(first, _)| *first == id);
+        let turn = turn.map(|(_, due)| due);
+        let over = self.places.get(id).and_then(|place| place.deadline);
+        let over = over.map(|deadline| deadline.plus_nanos(1));
+        turn.into_iter().chain(over).min()
+    }
+
+    /// Those who needn't wait any more, once each.
+    pub(crate) fn take_done(&mut self) -> Vec<Id> {
+        mem::take(&mut self.done)
+    }
+
+    /// What became of this one, if it needn't wait any more: its place is free then.
+    pub(crate) fn collect(&mut self, id: Id) -> Option<Result<(), Refused>> {
+        let place = self.places.get(id)?;
+        let result = match &place.stage {
+            Stage::Queued { .. } => return None,
+            Stage::Passed(_) => Ok(()),
+            Stage::Refused(refused) => Err(*refused),
+        };
+        self.places.remove(id);
+        Some(result)
+    }
+
+    /// This one goes: it costs nothing, even if its turn had come without its noticing.
+    pub(crate) fn leave(&mut self, now: Timestamp, id: Id) {
+        let Some(place) = self.places.get(id) else {
+            return;
+        };
+        if let Stage::Queued { .. } = place.stage {
+            self.take_out(id, Change::Left, |places, line| places.unlink(line, id));
+        }
+        if let Some(place) = self.places.remove(id)
+            && let Stage::Passed(receipt) = place.stage
+        {
+            self.discipline.give_back(now, place.owner, receipt);
+        }
+    }
+
+    /// How long this one has been here.
+    pub(crate) fn waited(&self, now: Timestamp, id: Id) -> Duration {
+        self.places
+            .get(id)
+            .map_or(Duration::ZERO, |p| now - p.arrived)
+    }
+}
+
+#[cfg(test)]
+impl<D: Discipline> Queue<D> {
+    /// When something happens next if nobody comes or goes.
+    pub(crate) fn next_at(&self) -> Option<Timestamp> {
+        let turn = self.first().map(|(_, due)| due);
+        let over = self.deadlines.first();
+        let over = over.map(|(deadline, _)| deadline.plus_nanos(1));
+        turn.into_iter().chain(over).min()
+    }
+
+    /// Nobody is here, and nothing is left of those who were.
+    pub(crate) fn is_clean(&self) -> bool {
+        let lines = self.lines.fifos.iter().all(|line| line.len() == 0);
+        let empty = self.places.used() == 0 && self.waiting == 0 && self.deadlines.is_empty();
+        lines && empty && self.lines.cost == 0
+    }
+}

@@ -1,0 +1,168 @@
+//! A request to wait for one's turn, and the blocking way to do so.
+
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+use std::time::Duration;
+
+use tollgate_core::Timestamp;
+
+use super::queue::Discipline;
+use super::{Line, Progress, Standing};
+use crate::Refused;
+use crate::clock::Clock;
+use crate::sync::{Thread, current_thread};
+
+/// A request to wait in line: await it (feature `tokio`), or call
+/// [`wait_blocking`](Self::wait_blocking). The result is how long it took.
+///
+/// It takes its place when the wait starts. Dropping the future frees the place and costs nothing;
+/// what was charged for one who went without noticing passes on to the next in line, or back.
+///
+/// A deadline that can't be met fails at once with what to expect. The expectation counts everybody
+/// in line now who has a better claim and nobody who comes later: others may delay a waiter by up to
+/// their own shares if they come after it, and then it is dropped when its deadline passes, without
+/// having cost a token.
+///
+/// The one who is next keeps the time for all. A future that was polled and then is neither polled
+/// nor dropped, when it is next, holds up the others until anybody comes to the line or has a deadline
+/// that passes: don't keep one aside.
+///
+/// # Panics
+/// Awaiting it outside a tokio runtime, if it has to wait.
+#[cfg_attr(
+    feature = "tokio",
+    doc = r#"
+```
+use std::time::Duration;
+use tollgate::{FairLimiter, Rate, Refused, clock::Tokio};
+
+# #[tokio::main(flavor = "current_thread", start_paused = true)]
+# async fn main() -> Result<(), tollgate::LimitError> {
+let rate = Rate::every(Duration::from_millis(10));
+let limiter = FairLimiter::builder(rate).clock(Tokio::new()).build()?;
+assert_eq!(limiter.acquire("ada").await, Ok(Duration::ZERO));
+// Weight 2 and weight 1: of every three turns bob has two.
+let (bob, ada) = tokio::join!(limiter.acquire("bob").weight(2), limiter.acquire("ada"));
+assert_eq!((bob, ada), (Ok(Duration::from_millis(10)), Ok(Duration::from_millis(20))));
+
+let hasty = limiter.acquire("ada").timeout(Duration::from_millis(5)).await;
+assert!(matches!(hasty, Err(Refused::TooLate(_))));
+# Ok(())
+# }
+```
+"#
+)]
+#[must_use = "nothing is waited for until this is awaited, or `wait_blocking` is called"]
+pub struct Turn<'a, D: Discipline, C: Clock> {
+    line: &'a Line<D, C>,
+    pub(crate) ask: D::Ask,
+    cost: u64,
+    patience: Patience,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Patience {
+    Endless,
+    Timeout(Duration),
+    Deadline(Timestamp),
+}
+
+impl Patience {
+    fn deadline(self, now: Timestamp) -> Option<Timestamp> {
+        match self {
+            Self::Endless => None,
+            Self::Timeout(timeout) => Some(now + timeout),
+            Self::Deadline(deadline) => Some(deadline),
+        }
+    }
+}
+
+impl<'a, D: Discipline, C: Clock> Turn<'a, D, C> {
+    pub(crate) const fn new(line: &'a Line<D, C>, ask: D::Ask, cost: u64) -> Self {
+        Self {
+            line,
+            ask,
+            cost,
+            patience: Patience::Endless,
+        }
+    }
+
+    /// Fails at once if it would take longer than this, and after this if others delayed it.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.patience = Patience::Timeout(timeout);
+        self
+    }
+
+    /// Fails at once if it can't pass by this time on the limiter's clock, and at that time if
+    /// others delayed it.
+    pub fn deadline(mut self, deadline: Timestamp) -> Self {
+        self.patience = Patience::Deadline(deadline);
+        self
+    }
+
+    /// Blocks the thread until its turn has come; returns how long that took.
+    ///
+    /// # Errors
+    /// [`Refused`]: at once if it can never pass, not in time, or too many are waiting; later if it
+    /// was shed or its deadline passed.
+    pub fn wait_blocking(self) -> Result<Duration, Refused> {
+        let clock = self.line.clock();
+        let Some(mut standing) = self.start()? else {
+            return Ok(Duration::ZERO);
+        };
+        let waker = Waker::from(Arc::new(Unpark(current_thread())));
+        loop {
+            match standing.look(&waker) {
+                Progress::Done(result) => return result,
+                Progress::Waiting(until) => clock.nap_until(until.unwrap_or(Timestamp::MAX)),
+            }
+        }
+    }
+
+    /// Blocks as [`wait_blocking`](Self::wait_blocking) does, but goes after it has looked so often:
+    /// what dropping a future does, for models.
+    #[cfg(shuttle)]
+    #[doc(hidden)]
+    pub fn wait_for_looks(self, looks: usize) -> Option<Result<Duration, Refused>> {
+        let clock = self.line.clock();
+        let mut standing = match self.start() {
+            Ok(Some(standing)) => standing,
+            Ok(None) => return Some(Ok(Duration::ZERO)),
+            Err(refused) => return Some(Err(refused)),
+        };
+        let waker = Waker::from(Arc::new(Unpark(current_thread())));
+        for _ in 0..looks {
+            match standing.look(&waker) {
+                Progress::Done(result) => return Some(result),
+                Progress::Waiting(until) => clock.nap_until(until.unwrap_or(Timestamp::MAX)),
+            }
+        }
+        None
+    }
+
+    /// Passes, takes a place, or says at once why neither.
+    pub(super) fn start(self) -> Result<Option<Standing<'a, D, C>>, Refused> {
+        let patience = self.patience;
+        self.line
+            .enter(self.ask, self.cost, |now| patience.deadline(now))
+    }
+}
+
+impl<D: Discipline, C: Clock> fmt::Debug for Turn<'_, D, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Turn")
+            .field("cost", &self.cost)
+            .field("patience", &self.patience)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Wakes a thread that naps.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
