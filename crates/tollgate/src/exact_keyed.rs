@@ -16,7 +16,7 @@ use crate::{Refused, Reservation};
 mod act;
 mod builder;
 mod entry;
-mod heap;
+pub(crate) mod heap;
 pub(crate) mod index;
 mod kept;
 mod key;

@@ -57,6 +57,7 @@ mod refused;
 mod reservation;
 mod snapshot;
 mod sync;
+mod tree;
 
 pub use acquire::Acquire;
 #[cfg(feature = "tokio")]
@@ -86,6 +87,9 @@ pub use reservation::Reservation;
 pub use snapshot::SnapshotError;
 pub use tollgate_core as core;
 pub use tollgate_core::{Align, Decision, LimitError, Outcome, Rate, RateParseError, Timestamp};
+pub use tree::{
+    Branch, Class, Leaf, Leaves, NodeId, Receipt, Ruling, Tree, TreeBuilder, TreeError,
+};
 
 /// What only models of the crate's own protocols see.
 #[cfg(loom)]

@@ -13,7 +13,8 @@ const WIDTH: usize = 4;
 /// A time here may be earlier than the truth: a charge puts a key's time off, and so leaves it where
 /// it is. Whoever takes the top looks at the truth first, and puts it back if it came too early.
 #[derive(Debug)]
-pub(super) struct Heap {
+#[cfg_attr(test, derive(Clone))]
+pub(crate) struct Heap {
     dues: Vec<Timestamp>,
     slots: Vec<u32>,
     most: usize,
@@ -21,7 +22,7 @@ pub(super) struct Heap {
 
 impl Heap {
     /// An empty heap that comes to this many slots at most.
-    pub(super) fn new(most: usize) -> Self {
+    pub(crate) fn new(most: usize) -> Self {
         Self {
             dues: Vec::new(),
             slots: Vec::new(),
@@ -30,35 +31,35 @@ impl Heap {
     }
 
     /// The bytes of a heap of this many slots.
-    pub(super) const fn bytes(most: usize) -> usize {
+    pub(crate) const fn bytes(most: usize) -> usize {
         most * (size_of::<Timestamp>() + size_of::<u32>())
     }
 
     /// The slot that is due next, and when.
-    pub(super) fn first(&self) -> Option<(Timestamp, u32)> {
+    pub(crate) fn first(&self) -> Option<(Timestamp, u32)> {
         Some((*self.dues.first()?, *self.slots.first()?))
     }
 
     /// When the slot at this place is due.
-    pub(super) fn due(&self, place: u32) -> Timestamp {
+    pub(crate) fn due(&self, place: u32) -> Timestamp {
         self.dues[at(place)]
     }
 
     /// Adds a slot; `moved` learns of every slot's new place, here and below.
-    pub(super) fn push(&mut self, due: Timestamp, slot: u32, moved: impl FnMut(u32, u32)) {
+    pub(crate) fn push(&mut self, due: Timestamp, slot: u32, moved: impl FnMut(u32, u32)) {
         push(&mut self.dues, due, self.most);
         push(&mut self.slots, slot, self.most);
         self.settle(self.dues.len() - 1, moved);
     }
 
     /// Changes when the slot at this place is due.
-    pub(super) fn set(&mut self, place: u32, due: Timestamp, moved: impl FnMut(u32, u32)) {
+    pub(crate) fn set(&mut self, place: u32, due: Timestamp, moved: impl FnMut(u32, u32)) {
         self.dues[at(place)] = due;
         self.settle(at(place), moved);
     }
 
     /// Takes the slot at this place out.
-    pub(super) fn remove(&mut self, place: u32, moved: impl FnMut(u32, u32)) {
+    pub(crate) fn remove(&mut self, place: u32, moved: impl FnMut(u32, u32)) {
         self.dues.swap_remove(at(place));
         self.slots.swap_remove(at(place));
         if at(place) < self.dues.len() {

@@ -9,6 +9,7 @@ const FEWEST_PLACES: usize = 16;
 /// A key's home is its tag's share of the array, so that the array may have any length: it grows by
 /// half, up to four places for three keys. A word holds all that growing needs, so no key is touched.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 pub(crate) struct Index {
     /// The low half of a hash, and a slot's number.
     words: Vec<u64>,

@@ -5,6 +5,7 @@
 /// A shard is small, so that growing by a quarter copies some hundred kilobytes at most; in return a
 /// slot is one load away.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 pub(crate) struct Slab<T> {
     slots: Vec<Slot<T>>,
     /// The first of a chain of free slots.
@@ -14,6 +15,7 @@ pub(crate) struct Slab<T> {
 }
 
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 enum Slot<T> {
     Free { next: Option<u32> },
     Used(T),

@@ -1,0 +1,404 @@
+//! `Tree`: classes that are each promised a rate, and lend each other what they leave idle.
+
+use std::fmt;
+use std::hash::Hash;
+use std::time::Duration;
+
+use tollgate_core::{Decision, Outcome, Rate, Timestamp};
+
+use crate::clock::{Clock, Monotonic};
+use crate::keyed::hasher::KeyHasher;
+use crate::sync::{Mutex, MutexGuard, PoisonError};
+
+mod builder;
+mod class;
+mod node;
+mod nodes;
+mod ruling;
+mod share;
+#[cfg(test)]
+mod tests;
+mod walk;
+
+pub use builder::TreeBuilder;
+pub use class::{Class, TreeError};
+pub use node::{Branch, Leaf, Leaves, NodeId};
+pub use ruling::{Receipt, Ruling};
+
+use nodes::Nodes;
+use walk::{Look, Path, Taken};
+
+/// A hierarchical token bucket: a tree of classes, each promised a rate, that share one root.
+///
+/// A request is charged to a leaf and to every class above it, all or none, under one lock.
+/// Each class has a [`rate`](Class::new), which it is promised, and may have a
+/// [`ceil`](Class::ceil), which it may reach by borrowing from its parent what others leave idle.
+/// The words mean what they mean to Linux' HTB, but for two things: a class above never passes more
+/// than its own ceil, even if more was promised below it; and there is no queue, each request is
+/// decided as it comes.
+///
+/// ```
+/// use tollgate::{Class, Rate, Tree, clock::Manual};
+///
+/// let clock = Manual::new();
+/// let tree = Tree::builder(Rate::per_second(10_000)).clock(clock).build()?;
+/// let rate = Rate::per_second;
+/// let search = tree.add_branch("search", tree.root(), Class::new(rate(5_000)).ceil(rate(9_000)))?;
+/// let upload = tree.add_leaf("upload", tree.root(), Class::new(rate(1_000)))?;
+/// let users = tree.add_leaves("user", search, Class::new(rate(10)), 1_000)?;
+///
+/// assert!(tree.allow(upload));
+/// let alice = tree.leaf(users, "alice");
+/// assert_eq!((0..20).filter(|_| tree.allow(alice)).count(), 10);
+/// let refused = tree.check(alice);
+/// assert_eq!(tree.path(refused.node).as_deref(), Some("root/search/user"));
+/// # Ok::<(), tollgate::TreeError>(())
+/// ```
+///
+/// # What is promised
+/// A class within its rate passes if the classes above it have the tokens. They have, whatever others
+/// borrow, where at each branch the rates of its children add up to no more than its own rate, and
+/// their bursts to no more than three quarters of its own burst: a loan leaves in the bucket what
+/// could be claimed, up to that much. Keyed leaves count with their capacity. With larger bursts (a burst is one second's worth
+/// unless said otherwise) the rates are still met in the long run, and only bursts of several classes
+/// at the same moment may be refused in part. Where the *rates* of the children add up to more than
+/// their parent's, what is promised is first come first served up to what the parent has (each
+/// child still gets no more than its rate), and nothing is lent until that is met.
+///
+/// # What is lent
+/// What a branch has beyond what its children claim is lent to those with a ceil: by
+/// [priority](Class::priority), lower numbers first, and in proportion to
+/// [weight](Class::weight) among equals. A class is *wanting* for one second after it asked for a
+/// loan. A borrower has to leave a little in the lender's bucket for those who want and come before
+/// it (a 32nd of the burst for each such priority, and among equals a 64th more or less by how far it is
+/// ahead of its share or behind); they find it there when they come. What nobody comes for is lent to
+/// whoever asks, so no token is lost: a bucket that is full lends to all. Give a branch a burst of 64
+/// or more where shares have to be exact. A loan of more than a quarter of the lender's burst may have to
+/// wait until the bucket is full, and then takes what is promised, too.
+///
+/// # What a refusal writes
+/// No tokens move. If it was for want of tokens to lend, it is noted that the class wants, because
+/// otherwise no later request could be held back for it. That can only change how much *borrowers* leave
+/// in the bucket, for a second; never what is promised to anyone, and never how much passes in total.
+/// In a tree that lends nothing, [strict](TreeBuilder::strict) or without ceils, a refusal writes nothing.
+///
+/// # Time
+/// Times before the latest charge count as the time of that charge.
+pub struct Tree<C: Clock = Monotonic> {
+    nodes: Mutex<Nodes>,
+    root: Branch,
+    hasher: KeyHasher,
+    clock: C,
+}
+
+impl Tree {
+    /// A tree with a root of this rate, on the default clock.
+    ///
+    /// # Panics
+    /// If the rate can't be represented; [`builder`](Self::builder) returns the error instead.
+    pub fn new(rate: Rate) -> Self {
+        match Self::builder(rate).build() {
+            Ok(tree) => tree,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Chooses the clock, and whether classes may borrow.
+    pub const fn builder(rate: Rate) -> TreeBuilder {
+        TreeBuilder::new(rate)
+    }
+}
+
+impl<C: Clock> Tree<C> {
+    // Grow and change it, at any time.
+
+    /// The class above all others.
+    pub const fn root(&self) -> Branch {
+        self.root
+    }
+
+    /// Adds a class that others will hang on.
+    ///
+    /// # Errors
+    /// [`TreeError`] says what is wrong with the class, or that the parent is gone.
+    pub fn add_branch(
+        &self,
+        name: &str,
+        parent: Branch,
+        class: Class,
+    ) -> Result<Branch, TreeError> {
+        let (slot, birth) = self
+            .lock()
+            .add(name, parent, &class, Some(Box::default()))?;
+        Ok(Branch { slot, birth })
+    }
+
+    /// Adds a class that requests are charged to.
+    ///
+    /// # Errors
+    /// As [`add_branch`](Self::add_branch).
+    pub fn add_leaf(&self, name: &str, parent: Branch, class: Class) -> Result<Leaf, TreeError> {
+        let (slot, birth) = self.lock().add(name, parent, &class, None)?;
+        Ok(Leaf(node::Place::Single { slot, birth }))
+    }
+
+    /// Adds a class of which each key has a leaf of its own, made when it is first asked for.
+    ///
+    /// At most `capacity` keys have one. A leaf that is idle is as if never used, and is taken over
+    /// by a new key when there is no room; if none is idle, new keys share one leaf among them.
+    /// Keys are told apart by a 64-bit fingerprint with a secret seed, as in
+    /// [`KeyedLimiter`](crate::KeyedLimiter).
+    ///
+    /// # Errors
+    /// As [`add_branch`](Self::add_branch).
+    ///
+    /// ```
+    /// use tollgate::{Class, Rate, Tree, clock::Manual};
+    ///
+    /// let tree = Tree::builder(Rate::per_second(100)).clock(Manual::new()).build()?;
+    /// let users = tree.add_leaves("user", tree.root(), Class::new(Rate::per_second(2)), 1_000)?;
+    /// let (alice, bob) = (tree.leaf(users, "alice"), tree.leaf(users, "bob"));
+    /// assert!(tree.allow(alice) && tree.allow(alice) && !tree.allow(alice));
+    /// assert!(tree.allow(bob));
+    /// assert_eq!(tree.keys(users), 2);
+    /// # Ok::<(), tollgate::TreeError>(())
+    /// ```
+    pub fn add_leaves(
+        &self,
+        name: &str,
+        parent: Branch,
+        class: Class,
+        capacity: u32,
+    ) -> Result<Leaves, TreeError> {
+        self.lock().add_set(name, parent, &class, capacity)
+    }
+
+    /// The leaf of a key. It may be kept: it stays the key's.
+    pub fn leaf<K: Hash + ?Sized>(&self, leaves: Leaves, key: &K) -> Leaf {
+        Leaf(node::Place::Keyed {
+            leaves,
+            hash: self.hasher.fingerprint(key),
+        })
+    }
+
+    /// How many keys have a leaf now, idle or not.
+    pub fn keys(&self, leaves: Leaves) -> u32 {
+        self.lock().keys(leaves)
+    }
+
+    /// Changes what a class is promised and may borrow; what was spent stays spent. The root takes a
+    /// rate only.
+    ///
+    /// Keyed leaves follow as they are used, as of the time of the change; a leaf that isn't used
+    /// between two changes follows the latter only.
+    ///
+    /// # Errors
+    /// [`TreeError`] says why not; then nothing changes.
+    ///
+    /// ```
+    /// use tollgate::{Class, Rate, Tree, clock::Manual};
+    ///
+    /// let tree = Tree::builder(Rate::per_second(100)).clock(Manual::new()).build()?;
+    /// let leaf = tree.add_leaf("upload", tree.root(), Class::new(Rate::per_second(10)))?;
+    /// assert_eq!((0..50).filter(|_| tree.allow(leaf)).count(), 10);
+    /// tree.set_class(leaf, Class::new(Rate::per_second(10)).ceil(Rate::per_second(30)))?;
+    /// assert_eq!((0..50).filter(|_| tree.allow(leaf)).count(), 30);
+    /// # Ok::<(), tollgate::TreeError>(())
+    /// ```
+    pub fn set_class(&self, node: impl Into<NodeId>, class: Class) -> Result<(), TreeError> {
+        self.set_class_at(self.clock.now(), node, class)
+    }
+
+    /// Changes a class as of a time on the tree's clock.
+    ///
+    /// # Errors
+    /// As [`set_class`](Self::set_class).
+    pub fn set_class_at(
+        &self,
+        now: Timestamp,
+        node: impl Into<NodeId>,
+        class: Class,
+    ) -> Result<(), TreeError> {
+        self.lock().change(now, node.into(), &class)
+    }
+
+    /// What a class is promised and may borrow; none if it was removed.
+    pub fn class(&self, node: impl Into<NodeId>) -> Option<Class> {
+        self.lock().class(node.into())
+    }
+
+    /// Takes a class out. Requests for it are refused from then on, as [`Outcome::Never`].
+    ///
+    /// # Errors
+    /// If it is the root, is gone already, or has classes below it.
+    pub fn remove(&self, node: impl Into<NodeId>) -> Result<(), TreeError> {
+        self.lock().remove(node.into())
+    }
+
+    /// The names of a class and all above it, for people to read: `root/search/user`. None if it was
+    /// removed.
+    pub fn path(&self, node: impl Into<NodeId>) -> Option<String> {
+        self.lock().names(node.into())
+    }
+
+    // Decide.
+
+    /// Whether one request passes now; it is charged if so.
+    pub fn allow(&self, leaf: Leaf) -> bool {
+        self.allow_at(self.clock.now(), leaf, 1)
+    }
+
+    /// Whether a request of this cost passes now; it is charged if so.
+    pub fn allow_n(&self, leaf: Leaf, cost: u64) -> bool {
+        self.allow_at(self.clock.now(), leaf, cost)
+    }
+
+    /// Whether a request passes at a time on the tree's clock; it is charged if so.
+    pub fn allow_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> bool {
+        let nodes = &mut *self.lock();
+        decide(nodes, now, leaf, cost, None).is_some_and(|(_, look)| look.passes())
+    }
+
+    /// Decides one request, and says who decided.
+    pub fn check(&self, leaf: Leaf) -> Ruling {
+        self.check_n(leaf, 1)
+    }
+
+    /// Decides a request of this cost. A cost of 0 peeks.
+    pub fn check_n(&self, leaf: Leaf, cost: u64) -> Ruling {
+        self.check_at(self.clock.now(), leaf, cost)
+    }
+
+    /// Decides a request of this cost at a time on the tree's clock.
+    pub fn check_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> Ruling {
+        let nodes = &mut *self.lock();
+        let decided = decide(nodes, now, leaf, cost, None);
+        rule(nodes, decided, now, leaf, cost)
+    }
+
+    /// What would come of a request of this cost now. Nothing is charged, and a refusal isn't noted as
+    /// a want.
+    pub fn peek(&self, leaf: Leaf, cost: u64) -> Ruling {
+        self.peek_at(self.clock.now(), leaf, cost)
+    }
+
+    /// What would come of a request of this cost at a time on the tree's clock.
+    pub fn peek_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> Ruling {
+        let nodes = &mut *self.lock();
+        let at = now.max(nodes.latest);
+        let seen = nodes.slot(leaf, at).map(|slot| {
+            let path = nodes.path(slot);
+            let look = nodes.look(&path, at, cost);
+            (path, look)
+        });
+        rule(nodes, seen, now, leaf, cost)
+    }
+
+    /// Takes a cost, to be given back if something else refuses after all.
+    ///
+    /// # Errors
+    /// The refusal; nothing was charged.
+    ///
+    /// ```
+    /// use tollgate::{Class, Rate, Tree, clock::Manual};
+    ///
+    /// let tree = Tree::builder(Rate::per_second(10)).clock(Manual::new()).build()?;
+    /// let leaf = tree.add_leaf("upload", tree.root(), Class::new(Rate::per_second(5)))?;
+    /// let receipt = tree.take(leaf, 5).expect("it is unused");
+    /// assert!(!tree.allow(leaf));
+    /// tree.give_back(receipt);
+    /// assert_eq!(tree.peek(leaf, 0).decision.remaining, 5);
+    /// # Ok::<(), tollgate::TreeError>(())
+    /// ```
+    pub fn take(&self, leaf: Leaf, cost: u64) -> Result<Receipt, Ruling> {
+        self.take_at(self.clock.now(), leaf, cost)
+    }
+
+    /// Takes a cost at a time on the tree's clock.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    pub fn take_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> Result<Receipt, Ruling> {
+        let mut taken = Taken::with_room();
+        let nodes = &mut *self.lock();
+        let decided = decide(nodes, now, leaf, cost, Some(&mut taken));
+        let ruling = rule(nodes, decided, now, leaf, cost);
+        if ruling.is_allowed() {
+            Ok(Receipt { taken, ruling })
+        } else {
+            Err(ruling)
+        }
+    }
+
+    /// Gives back what was taken, as far as nothing was built on it: all of it at the time at which it
+    /// was taken, nothing later.
+    pub fn give_back(&self, receipt: Receipt) {
+        self.give_back_at(self.clock.now(), receipt);
+    }
+
+    /// Gives back at a time on the tree's clock. Who looked, took and gives back in one go passes
+    /// the same time to all three.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "a receipt is given back once"
+    )]
+    pub fn give_back_at(&self, now: Timestamp, receipt: Receipt) {
+        self.lock().give_back(now, &receipt.taken);
+    }
+
+    /// The clock it reads.
+    pub const fn clock(&self) -> &C {
+        &self.clock
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Nodes> {
+        // Nothing between two writes of a decision can panic, so a poisoned lock holds a good tree.
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Decides and charges, or notes the want; none if the leaf was removed.
+fn decide(
+    nodes: &mut Nodes,
+    now: Timestamp,
+    leaf: Leaf,
+    cost: u64,
+    taken: Option<&mut Taken>,
+) -> Option<(Path, Look)> {
+    let now = now.max(nodes.latest);
+    let slot = nodes.slot(leaf, now)?;
+    let path = nodes.path(slot);
+    let look = nodes.look(&path, now, cost);
+    if cost > 0 {
+        if look.passes() {
+            nodes.charge(&path, &look, now, cost, taken);
+        } else {
+            nodes.note_refused(&path, &look, now);
+        }
+    }
+    Some((path, look))
+}
+
+/// The answer to what was seen.
+fn rule(
+    nodes: &Nodes,
+    seen: Option<(Path, Look)>,
+    now: Timestamp,
+    leaf: Leaf,
+    cost: u64,
+) -> Ruling {
+    let Some((path, look)) = seen else {
+        let never = Decision::new(Outcome::Never, 0, 0, Duration::MAX, Duration::ZERO);
+        return Ruling::new(never, leaf.into());
+    };
+    let decision = nodes.report(&path, &look, now, cost);
+    Ruling::new(decision, nodes.decided_by(&path, &look))
+}
+
+impl<C: Clock> fmt::Debug for Tree<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tree")
+            .field("root", &self.class(self.root))
+            .finish_non_exhaustive()
+    }
+}

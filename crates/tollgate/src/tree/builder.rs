@@ -1,0 +1,83 @@
+//! What can be chosen about a tree before it is built.
+
+use tollgate_core::Rate;
+
+use super::Tree;
+use super::class::{Class, TreeError};
+use super::nodes::Nodes;
+use crate::clock::{Clock, Monotonic};
+use crate::keyed::hasher::KeyHasher;
+use crate::limiter::DefaultClock;
+use crate::sync::Mutex;
+
+/// Builds a [`Tree`]; made by [`Tree::builder`].
+///
+/// ```
+/// use tollgate::{Class, Rate, Tree, clock::Manual};
+///
+/// let tree = Tree::builder(Rate::per_second(10)).strict().clock(Manual::new()).build()?;
+/// let user = tree.add_leaf("user", tree.root(), Class::new(Rate::per_second(2)))?;
+/// let passed = (0..5).filter(|_| tree.allow(user)).count();
+/// assert_eq!(passed, 2);
+/// # Ok::<(), tollgate::TreeError>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct TreeBuilder<C = DefaultClock> {
+    rate: Rate,
+    strict: bool,
+    clock: C,
+}
+
+impl TreeBuilder {
+    pub(super) const fn new(rate: Rate) -> Self {
+        Self {
+            rate,
+            strict: false,
+            clock: DefaultClock::new(),
+        }
+    }
+
+    /// Builds it on the default clock.
+    ///
+    /// # Errors
+    /// If the rate can't be represented.
+    pub fn build(self) -> Result<Tree, TreeError> {
+        self.clock(Monotonic::new()).build()
+    }
+}
+
+impl<C> TreeBuilder<C> {
+    /// Lends nothing: a request passes only if its leaf and every class above it have the tokens, first
+    /// come first served. Classes with a ceil are refused.
+    pub fn strict(mut self) -> Self {
+        self.strict = true;
+        self
+    }
+
+    /// Reads this clock instead of the default one.
+    pub fn clock<D: Clock>(self, clock: D) -> TreeBuilder<D> {
+        TreeBuilder {
+            rate: self.rate,
+            strict: self.strict,
+            clock,
+        }
+    }
+}
+
+impl<C: Clock> TreeBuilder<C> {
+    /// Builds it on the clock that was given.
+    ///
+    /// # Errors
+    /// If the rate can't be represented.
+    pub fn build(self) -> Result<Tree<C>, TreeError> {
+        let root = Class::new(self.rate).compile("root", self.strict)?;
+        let nodes = Nodes::new(&root, self.strict);
+        Ok(Tree {
+            root: nodes.root(),
+            nodes: Mutex::new(nodes),
+            hasher: KeyHasher::random(),
+            clock: self.clock,
+        })
+    }
+}

@@ -1,0 +1,253 @@
+//! What a class of a tree is promised, how far it may borrow, and what can be wrong with that.
+
+use std::fmt;
+
+use tollgate_core::{Algorithm, LimitError, Rate, TokenBucket};
+
+use super::node::{LEVELS, MAX_DEPTH};
+
+/// What a class is promised and how far it may go beyond.
+///
+/// * **rate**: guaranteed, with its burst.
+/// * **ceil**: what it may reach by borrowing what others leave idle. Without one it can't borrow.
+/// * **priority**, 0 to 7: spare capacity is offered to lower numbers first. It never touches what is
+///   guaranteed. A class without one has its parent's; the root's is 0.
+/// * **weight**: its share of the spare capacity among those of equal priority. By default the
+///   number of tokens a second of its rate.
+///
+/// ```
+/// use tollgate::{Class, Rate};
+///
+/// let search = Class::new(Rate::per_second(5_000)).ceil(Rate::per_second(8_000)).priority(1);
+/// assert_eq!(search.rate(), Rate::per_second(5_000));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a class does nothing until it is added to a tree"]
+pub struct Class {
+    rate: Rate,
+    ceil: Option<Rate>,
+    priority: Option<u8>,
+    weight: Option<u32>,
+}
+
+impl Class {
+    /// A class that is promised this rate and gets no more.
+    pub const fn new(rate: Rate) -> Self {
+        Self {
+            rate,
+            ceil: None,
+            priority: None,
+            weight: None,
+        }
+    }
+
+    /// Lets it borrow up to this rate: at least its own, and with at least its own burst.
+    pub const fn ceil(mut self, ceil: Rate) -> Self {
+        self.ceil = Some(ceil);
+        self
+    }
+
+    /// When spare capacity is offered to it: 0 first, 7 last.
+    pub const fn priority(mut self, priority: u8) -> Self {
+        self.priority = Some(priority);
+        self
+    }
+
+    /// Its share of what is spare, beside others of the same priority; 0 counts as 1. Set it for all
+    /// siblings or for none: without it the weight is the number of tokens a second of the rate.
+    pub const fn weight(mut self, weight: u32) -> Self {
+        self.weight = Some(weight);
+        self
+    }
+
+    /// What it is promised.
+    pub const fn rate(&self) -> Rate {
+        self.rate
+    }
+
+    /// The class with its numbers worked out, or what is wrong with it.
+    pub(super) fn compile(&self, name: &str, strict: bool) -> Result<Compiled, TreeError> {
+        let limit = |rate| {
+            TokenBucket::new(rate).map_err(|error| TreeError::Rate {
+                name: name.into(),
+                error,
+            })
+        };
+        if self.ceil.is_some() && strict {
+            return Err(TreeError::CeilInStrictTree { name: name.into() });
+        }
+        if let Some(ceil) = self.ceil
+            && !reaches(ceil, self.rate)
+        {
+            return Err(TreeError::CeilBelowRate {
+                name: name.into(),
+                rate: self.rate,
+                ceil,
+            });
+        }
+        if let Some(priority) = self.priority
+            && usize::from(priority) >= LEVELS
+        {
+            return Err(TreeError::PriorityTooLarge {
+                name: name.into(),
+                priority,
+            });
+        }
+        Ok(Compiled {
+            class: *self,
+            rate: limit(self.rate)?,
+            ceil: self.ceil.map(limit).transpose()?,
+            level: self.priority,
+            stride: self.stride(),
+        })
+    }
+
+    /// How far the virtual time of a borrower moves for each token: the inverse of its weight.
+    fn stride(&self) -> u64 {
+        let (tokens, period) = match (self.weight, self.rate.period()) {
+            (None, Some(period)) => (self.rate.count(), period.as_nanos()),
+            (None, None) if self.rate.is_unlimited() => (u64::MAX, 1),
+            (weight, _) => (u64::from(weight.unwrap_or(1).max(1)), 1_000_000_000),
+        };
+        let stride = period.saturating_mul(FINENESS) / u128::from(tokens.max(1));
+        u64::try_from(stride)
+            .unwrap_or(u64::MAX)
+            .clamp(1, LONGEST_STRIDE)
+    }
+}
+
+/// Steps of virtual time in a nanosecond.
+const FINENESS: u128 = 1 << 16;
+/// Slower classes share as if they were this slow, about one token in 200 days.
+const LONGEST_STRIDE: u64 = 1 << 60;
+
+/// A class ready to decide.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Compiled {
+    pub(super) class: Class,
+    pub(super) rate: TokenBucket,
+    pub(super) ceil: Option<TokenBucket>,
+    pub(super) level: Option<u8>,
+    pub(super) stride: u64,
+}
+
+/// Whether `ceil` is at least as fast as `rate` and takes its burst.
+fn reaches(ceil: Rate, rate: Rate) -> bool {
+    if ceil.is_unlimited() || rate.is_zero() {
+        return ceil.burst_size() >= rate.burst_size();
+    }
+    let (Some(long), Some(short)) = (rate.period(), ceil.period()) else {
+        return false;
+    };
+    let fast = u128::from(ceil.count()).saturating_mul(long.as_nanos());
+    let slow = u128::from(rate.count()).saturating_mul(short.as_nanos());
+    fast >= slow && ceil.burst_size() >= rate.burst_size()
+}
+
+/// Why a tree could not be changed as asked; nothing was changed.
+///
+/// ```
+/// use tollgate::{Class, Rate, Tree};
+///
+/// let tree = Tree::new(Rate::per_second(100));
+/// let class = Class::new(Rate::per_second(60)).ceil(Rate::per_second(50));
+/// let error = tree.add_leaf("search", tree.root(), class).unwrap_err();
+/// assert_eq!(
+///     error.to_string(),
+///     "class \"search\": its ceil \"50/s\" is below its rate \"60/s\"; give a ceil that is at least \
+///      as fast and takes the same burst, or none"
+/// );
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TreeError {
+    /// The rate or the ceil can't be represented.
+    Rate {
+        /// The class.
+        name: String,
+        /// What is wrong with it.
+        error: LimitError,
+    },
+    /// The ceil is slower than the rate, or has a smaller burst.
+    CeilBelowRate {
+        /// The class.
+        name: String,
+        /// What it is promised.
+        rate: Rate,
+        /// What it would be held to.
+        ceil: Rate,
+    },
+    /// The tree was built without borrowing.
+    CeilInStrictTree {
+        /// The class.
+        name: String,
+    },
+    /// There is nobody above the root to borrow from.
+    CeilOfRoot,
+    /// Priorities go from 0 to 7.
+    PriorityTooLarge {
+        /// The class.
+        name: String,
+        /// What was asked for.
+        priority: u8,
+    },
+    /// More levels than a tree may have.
+    TooDeep {
+        /// The class.
+        name: String,
+    },
+    /// Others still hang on it.
+    HasChildren {
+        /// The class.
+        name: String,
+    },
+    /// The root stays.
+    IsRoot,
+    /// The class was removed before.
+    Gone,
+}
+
+impl fmt::Display for TreeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rate { name, error } => write!(f, "class \"{name}\": {error}"),
+            Self::CeilBelowRate { name, rate, ceil } => write!(
+                f,
+                "class \"{name}\": its ceil \"{ceil}\" is below its rate \"{rate}\"; give a ceil that \
+                 is at least as fast and takes the same burst, or none"
+            ),
+            Self::CeilInStrictTree { name } => write!(
+                f,
+                "class \"{name}\": a strict tree lends nothing; leave the ceil out, or build the tree \
+                 without strict()"
+            ),
+            Self::CeilOfRoot => f.write_str(
+                "the root has nobody to borrow from; leave the ceil out and give it the whole rate",
+            ),
+            Self::PriorityTooLarge { name, priority } => write!(
+                f,
+                "class \"{name}\": priority {priority} is above {}; 0 is served first",
+                LEVELS - 1
+            ),
+            Self::TooDeep { name } => write!(
+                f,
+                "class \"{name}\": a tree has at most {MAX_DEPTH} levels, from the root to a leaf"
+            ),
+            Self::HasChildren { name } => write!(
+                f,
+                "class \"{name}\" still has classes below it; remove those first"
+            ),
+            Self::IsRoot => f.write_str("the root can't be removed; drop the tree instead"),
+            Self::Gone => f.write_str("the class is no longer in this tree"),
+        }
+    }
+}
+
+impl std::error::Error for TreeError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Rate { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+}

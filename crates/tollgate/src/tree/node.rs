@@ -1,0 +1,178 @@
+//! The nodes of a tree and the handles to them.
+
+use std::sync::Arc;
+
+use tollgate_core::{Algorithm, Book, Timestamp, TokenBucket};
+
+use super::class::{Class, Compiled};
+use super::share::Lending;
+
+/// How many priorities there are.
+pub(super) const LEVELS: usize = 8;
+/// How many levels a tree may have, root and leaf included.
+pub(super) const MAX_DEPTH: usize = 8;
+
+/// A class that others hang on: the root, or what [`Tree::add_branch`](super::Tree::add_branch) made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Branch {
+    pub(super) slot: u32,
+    pub(super) birth: u64,
+}
+
+/// A class that requests are charged to; made by [`Tree::add_leaf`](super::Tree::add_leaf), or one
+/// key of [`Leaves`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Leaf(pub(super) Place);
+
+/// A class of which each key has a leaf of its own; made by
+/// [`Tree::add_leaves`](super::Tree::add_leaves).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Leaves {
+    pub(super) set: u32,
+    pub(super) birth: u64,
+}
+
+/// Where a leaf is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Place {
+    Single { slot: u32, birth: u64 },
+    Keyed { leaves: Leaves, hash: u64 },
+}
+
+/// Any class of a tree, for [`Tree::path`](super::Tree::path),
+/// [`Tree::set_class`](super::Tree::set_class) and the like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NodeId(pub(super) Id);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Id {
+    Node { slot: u32, birth: u64 },
+    Set(Leaves),
+}
+
+impl From<Branch> for NodeId {
+    fn from(Branch { slot, birth }: Branch) -> Self {
+        Self(Id::Node { slot, birth })
+    }
+}
+
+impl From<Leaves> for NodeId {
+    fn from(leaves: Leaves) -> Self {
+        Self(Id::Set(leaves))
+    }
+}
+
+/// One key of [`Leaves`] stands for all of them: they are one class.
+impl From<Leaf> for NodeId {
+    fn from(leaf: Leaf) -> Self {
+        Self(match leaf.0 {
+            Place::Single { slot, birth } => Id::Node { slot, birth },
+            Place::Keyed { leaves, .. } => Id::Set(leaves),
+        })
+    }
+}
+
+/// One class with its buckets.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) name: Arc<str>,
+    pub(super) birth: u64,
+    pub(super) parent: Option<u32>,
+    pub(super) class: Class,
+    pub(super) level: Option<u8>,
+    pub(super) stride: u64,
+    /// What it is promised.
+    pub(super) rate: Book<TokenBucket>,
+    /// What it may reach by borrowing; without one it can't.
+    pub(super) ceil: Option<Book<TokenBucket>>,
+    /// The virtual time of a leaf's loans.
+    pub(super) tag: u128,
+    /// What only those have that others hang on.
+    pub(super) lending: Option<Box<Lending>>,
+    /// What only a key's leaf has.
+    pub(super) member: Option<Member>,
+}
+
+/// A key's leaf.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Member {
+    pub(super) leaves: Leaves,
+    pub(super) hash: u64,
+    /// Where it is in the heap of those that are idle next.
+    pub(super) place: u32,
+    /// Which change of its class it follows.
+    pub(super) version: u64,
+}
+
+impl Node {
+    pub(super) fn new(name: Arc<str>, birth: u64, parent: Option<u32>, class: &Compiled) -> Self {
+        Self {
+            name,
+            birth,
+            parent,
+            class: class.class,
+            level: class.level,
+            stride: class.stride,
+            rate: Book::new(class.rate),
+            ceil: class.ceil.map(Book::new),
+            tag: 0,
+            lending: None,
+            member: None,
+        }
+    }
+
+    pub(super) fn id(&self, slot: u32) -> NodeId {
+        NodeId(match self.member {
+            Some(member) => Id::Set(member.leaves),
+            None => Id::Node {
+                slot,
+                birth: self.birth,
+            },
+        })
+    }
+
+    /// Follows a change of its class, as of a time. What was spent stays spent.
+    pub(super) fn change(&mut self, now: Timestamp, class: &Compiled) {
+        self.class = class.class;
+        self.level = class.level;
+        self.stride = class.stride;
+        self.rate.replace(now, class.rate);
+        match (&mut self.ceil, class.ceil) {
+            (Some(ceil), Some(limit)) => ceil.replace(now, limit),
+            (ceil, limit) => *ceil = limit.map(Book::new),
+        }
+    }
+
+    /// How much it is promised at once.
+    pub(super) fn burst(&self) -> u64 {
+        self.rate.limit().limit()
+    }
+
+    /// The most that can pass it at once.
+    pub(super) fn most(&self) -> u64 {
+        self.ceil.as_ref().unwrap_or(&self.rate).limit().limit()
+    }
+
+    /// From when on it is as if never used.
+    pub(super) fn idle_at(&self) -> Timestamp {
+        let of = |book: &Book<TokenBucket>| book.limit().idle_at(book.state());
+        self.ceil
+            .as_ref()
+            .map_or(Timestamp::ZERO, of)
+            .max(of(&self.rate))
+    }
+
+    /// The virtual time of its loans at a priority.
+    pub(super) fn tag(&self, level: usize) -> u128 {
+        self.lending
+            .as_ref()
+            .map_or(self.tag, |own| own.tags[level])
+    }
+
+    pub(super) fn tag_mut(&mut self, level: usize) -> &mut u128 {
+        match &mut self.lending {
+            Some(own) => &mut own.tags[level],
+            None => &mut self.tag,
+        }
+    }
+}

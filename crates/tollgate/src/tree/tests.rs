@@ -1,0 +1,93 @@
+//! A refusal moves no token, and of a want nothing is left after a second.
+
+use std::time::Duration;
+
+use tollgate_core::{Rate, Timestamp};
+use tollgate_testkit::traffic::Random;
+
+use super::share::WANTING;
+use super::{Class, Leaf, Tree};
+use crate::clock::Manual;
+
+/// Two branches with leaves of their own and keyed ones, that may borrow or not.
+fn grown(ceils: bool) -> (Tree<Manual>, Vec<Leaf>) {
+    let tree = Tree::builder(Rate::per_second(100))
+        .clock(Manual::new())
+        .build()
+        .unwrap();
+    let class = |rate| {
+        let class = Class::new(Rate::per_second(rate));
+        if ceils {
+            class.ceil(Rate::per_second(90))
+        } else {
+            class
+        }
+    };
+    let mut leaves = Vec::new();
+    for (name, rate) in [("left", 60), ("right", 30)] {
+        let branch = tree.add_branch(name, tree.root(), class(rate)).unwrap();
+        let second = class(10).priority(1);
+        leaves.push(tree.add_leaf("first", branch, class(10)).unwrap());
+        leaves.push(tree.add_leaf("second", branch, second).unwrap());
+        let keyed = tree.add_leaves("keyed", branch, class(3), 5).unwrap();
+        leaves.extend((0..5).map(|key| tree.leaf(keyed, &key)));
+    }
+    (tree, leaves)
+}
+
+fn refusals_keep(ceils: bool) {
+    let mut random = Random::new(3);
+    let (tree, leaves) = grown(ceils);
+    let (mut now, mut refused) = (Timestamp::ZERO, 0);
+    // Every leaf is there, so that a look doesn't make one.
+    for leaf in &leaves {
+        tree.peek_at(now, *leaf, 1);
+    }
+    for _ in 0..5_000 {
+        now = now.plus_nanos(random.below(10_000_000));
+        let leaf = leaves[usize::try_from(random.below(14)).unwrap()];
+        let cost = 1 + random.below(15);
+        let before = format!("{:?}", tree.lock());
+        let forgotten = format!("{:?}", tree.lock().without_wants());
+        if tree.allow_at(now, leaf, cost) {
+            continue;
+        }
+        refused += 1;
+        let after = format!("{:?}", tree.lock().without_wants());
+        assert_eq!(after, forgotten);
+        if !ceils {
+            assert_eq!(format!("{:?}", tree.lock()), before);
+        }
+    }
+    assert!(refused > 1_000, "{refused}");
+}
+
+#[test]
+fn a_refusal_moves_no_token() {
+    refusals_keep(true);
+    refusals_keep(false);
+}
+
+#[test]
+fn a_want_is_forgotten_after_a_second() {
+    let (tree, leaves) = grown(true);
+    let now = Timestamp::from_secs(10);
+    while tree.allow_at(now, leaves[0], 1) {}
+    for leaf in &leaves {
+        tree.allow_at(now, *leaf, 30);
+    }
+    let left = |tree: &Tree<Manual>, now| {
+        let left = leaves
+            .iter()
+            .map(|leaf| tree.peek_at(now, *leaf, 1).decision);
+        left.collect::<Vec<_>>()
+    };
+    let times = || (0..1_100).map(|millis| now + Duration::from_millis(millis));
+    let wanting: Vec<_> = times().map(|now| left(&tree, now)).collect();
+    let without = tree.lock().without_wants();
+    *tree.lock() = without;
+    let forgotten: Vec<_> = times().map(|now| left(&tree, now)).collect();
+    let after = usize::try_from(WANTING.as_millis()).unwrap();
+    assert_ne!(wanting[..after], forgotten[..after]);
+    assert_eq!(wanting[after..], forgotten[after..]);
+}
