@@ -100,6 +100,29 @@ pub trait Algorithm: sealed::Sealed + Copy + Debug {
     /// nobody gets more than was spent.
     fn gift(&self, state: &mut Self::State, now: Timestamp, tokens: u64);
 
+    /// Lets no more drain than is not out: at `now` the state owes `out` tokens at least, those that
+    /// were taken and may still be spent. Where charges count as hits at a time, they stay where
+    /// they were counted, and this does nothing.
+    fn keep_out(&self, state: &mut Self::State, now: Timestamp, out: u64) {
+        let _ = (state, now, out);
+    }
+
+    /// Gives back `tokens` of a charge that were out since then and are not spent: from debt, which
+    /// [`keep_out`](Self::keep_out) has kept there, or from the window or entry that was charged,
+    /// as far as it still counts.
+    fn hand_in(&self, state: &mut Self::State, now: Timestamp, charge: &Charge, tokens: u64) {
+        self.give_back(state, now, &charge.part(tokens), Since::Others);
+    }
+
+    /// Takes what was spent without being asked for: as debt, of up to a full bucket, or else what is
+    /// left.
+    fn overdraw(&self, state: &mut Self::State, now: Timestamp, tokens: u64) {
+        let cost = self.remaining(state, now).min(tokens);
+        if cost > 0 && self.earliest(state, now, cost) == Some(now) {
+            self.charge(state, now, now, cost);
+        }
+    }
+
     /// Carries a state kept under the limit `old` over to this one, at a live change.
     fn adopt(&self, state: &mut Self::State, old: &Self, now: Timestamp);
 
@@ -172,6 +195,29 @@ impl Charge {
     /// What was taken.
     pub const fn cost(&self) -> u64 {
         self.cost
+    }
+
+    /// A receipt for a part of it, the one that was taken last.
+    #[must_use]
+    pub const fn part(&self, tokens: u64) -> Self {
+        let cost = if tokens < self.cost {
+            tokens
+        } else {
+            self.cost
+        };
+        let mark = match self.mark {
+            // The price is a whole number of intervals, one for each token.
+            Mark::Tat { after, price } if self.cost > 0 => Mark::Tat {
+                after,
+                price: price / self.cost * cost,
+            },
+            mark => mark,
+        };
+        Self {
+            at: self.at,
+            cost,
+            mark,
+        }
     }
 }
 

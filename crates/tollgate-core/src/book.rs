@@ -83,6 +83,15 @@ pub enum Unbooked {
     TooFarAhead(Decision),
 }
 
+impl Unbooked {
+    /// What the limit said.
+    pub const fn decision(self) -> Decision {
+        match self {
+            Self::Refused(decision) | Self::TooFarAhead(decision) => decision,
+        }
+    }
+}
+
 impl<A: Algorithm> Book<A> {
     /// A limit never used.
     pub fn new(limit: A) -> Self {
@@ -110,6 +119,11 @@ impl<A: Algorithm> Book<A> {
     /// Decides one request and charges it if it passes. A cost of 0 peeks.
     pub fn decide(&mut self, now: Timestamp, cost: u64) -> Decision {
         self.ledger.decide(&self.limit, now, cost)
+    }
+
+    /// Decides one request as [`decide`](Self::decide) would, and charges nothing.
+    pub fn look(&self, now: Timestamp, cost: u64) -> Decision {
+        self.ledger.look(&self.limit, now, cost)
     }
 
     /// Whether a request passes; it is charged if so.
@@ -150,6 +164,11 @@ impl<A: Algorithm> Book<A> {
         self.ledger.gift(&self.limit, now, tokens);
     }
 
+    /// The limit, and the state that is kept under it.
+    pub const fn parts_mut(&mut self) -> (&A, &mut Ledger<A>) {
+        (&self.limit, &mut self.ledger)
+    }
+
     /// Carries the state over to another limit, at a live change.
     pub fn replace(&mut self, now: Timestamp, limit: A) {
         self.ledger.carry_over(&self.limit, &limit, now);
@@ -183,6 +202,11 @@ impl<A: Algorithm> Ledger<A> {
     pub fn decide(&mut self, limit: &A, now: Timestamp, cost: u64) -> Decision {
         let at = self.try_charge(limit, now, cost);
         self.report(limit, now, at)
+    }
+
+    /// Decides one request as [`decide`](Self::decide) would, and charges nothing.
+    pub fn look(&self, limit: &A, now: Timestamp, cost: u64) -> Decision {
+        self.report(limit, now, self.earliest(limit, now, cost))
     }
 
     /// Whether a request passes; it is charged if so.
@@ -234,6 +258,41 @@ impl<A: Algorithm> Ledger<A> {
     pub fn gift(&mut self, limit: &A, now: Timestamp, tokens: u64) {
         limit.gift(&mut self.state, now, tokens);
         // A booking made before must not restore a state from before the gift.
+        self.version += 1;
+    }
+
+    /// Lets no more drain than is not out: `out` tokens that were taken and may still be spent.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use tollgate_core::{Algorithm, Ledger, Rate, Timestamp, TokenBucket};
+    ///
+    /// let limit = TokenBucket::new(Rate::per_second(10))?;
+    /// let (mut ledger, at) = (Ledger::default(), Timestamp::from_secs);
+    /// let taken = ledger.reserve(&limit, at(0), 4, Duration::ZERO).expect("a full bucket");
+    /// // A minute later the four are still out: six are there, not ten.
+    /// ledger.keep_out(&limit, at(60), 4);
+    /// assert_eq!(ledger.look(&limit, at(60), 0).remaining, 6);
+    /// // Three come back unspent.
+    /// ledger.hand_in(&limit, at(60), &taken, 3);
+    /// assert_eq!(ledger.look(&limit, at(60), 0).remaining, 9);
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    pub fn keep_out(&mut self, limit: &A, now: Timestamp, out: u64) {
+        limit.keep_out(&mut self.state, now, out);
+    }
+
+    /// Gives back `tokens` of a booking that were out all the time and are not spent.
+    pub fn hand_in(&mut self, limit: &A, now: Timestamp, booked: &Booked, tokens: u64) {
+        limit.hand_in(&mut self.state, now, &booked.charge, tokens);
+        // A booking made before must not restore a state from before this.
+        self.version += 1;
+    }
+
+    /// Takes what was spent beyond what was asked for, as debt of up to a full bucket, or what is
+    /// left of a window.
+    pub fn overdraw(&mut self, limit: &A, now: Timestamp, tokens: u64) {
+        limit.overdraw(&mut self.state, now, tokens);
         self.version += 1;
     }
 

@@ -149,6 +149,16 @@ impl Units {
     }
 
     /// Takes tokens off the debt, as far as there is any.
+    /// Owes at least this many tokens at `now`.
+    pub(crate) fn keep_out(&self, level: &mut Level, now: Timestamp, out: u64) {
+        if self.rate.is_unlimited() {
+            return;
+        }
+        *level = self.settle(level, now);
+        let owed = self.units(out).unwrap_or(u128::MAX);
+        level.debt = level.debt.max(owed);
+    }
+
     pub(crate) fn gift(&self, level: &mut Level, now: Timestamp, tokens: u64) {
         *level = self.settle(level, now);
         let units = self.units(tokens).unwrap_or(u128::MAX);

@@ -305,6 +305,21 @@ impl Algorithm for Gcra {
         }
     }
 
+    fn keep_out(&self, tat: &mut Tat, now: Timestamp, out: u64) {
+        let owed = self.pace.interval.saturating_mul(out);
+        tat.0 = tat.0.max(word(now).saturating_add(owed));
+    }
+
+    fn overdraw(&self, tat: &mut Tat, now: Timestamp, tokens: u64) {
+        let price = self.pace.interval.saturating_mul(tokens);
+        let owed = tat.0.max(word(now));
+        tat.0 = owed.saturating_add(price.min(self.pace.capacity));
+    }
+
+    fn hand_in(&self, tat: &mut Tat, now: Timestamp, _charge: &Charge, tokens: u64) {
+        self.gift(tat, now, tokens);
+    }
+
     fn gift(&self, tat: &mut Tat, now: Timestamp, tokens: u64) {
         let price = self.pace.interval.saturating_mul(tokens);
         // A TAT in the past stays where it is: there is nothing to give back.

@@ -109,6 +109,19 @@ impl Algorithm for LeakyBucket {
         }
     }
 
+    fn keep_out(&self, level: &mut Level, now: Timestamp, out: u64) {
+        self.units.keep_out(level, now, out);
+    }
+
+    fn overdraw(&self, level: &mut Level, now: Timestamp, tokens: u64) {
+        let cost = tokens.min(self.limit());
+        self.units.charge(level, now, cost);
+    }
+
+    fn hand_in(&self, level: &mut Level, now: Timestamp, _charge: &Charge, tokens: u64) {
+        self.gift(level, now, tokens);
+    }
+
     fn gift(&self, level: &mut Level, now: Timestamp, tokens: u64) {
         self.units.gift(level, now, tokens);
     }

@@ -176,6 +176,19 @@ impl Algorithm for TokenBucket {
         };
     }
 
+    fn keep_out(&self, bucket: &mut Bucket, now: Timestamp, out: u64) {
+        self.units.keep_out(&mut bucket.level, now, out);
+    }
+
+    fn overdraw(&self, bucket: &mut Bucket, now: Timestamp, tokens: u64) {
+        let cost = tokens.min(self.limit());
+        self.units.charge(&mut bucket.level, now, cost);
+    }
+
+    fn hand_in(&self, bucket: &mut Bucket, now: Timestamp, _charge: &Charge, tokens: u64) {
+        self.gift(bucket, now, tokens);
+    }
+
     fn gift(&self, bucket: &mut Bucket, now: Timestamp, tokens: u64) {
         self.units.gift(&mut bucket.level, now, tokens);
     }

@@ -145,7 +145,7 @@ impl<H: Home> Acquire<H> {
             Patience::Endless => Duration::MAX,
             Patience::Timeout(timeout) => timeout,
             Patience::Deadline(deadline) if deadline < now => {
-                return Err(Refused::TooLate(self.home.look(now)));
+                return Err(Refused::TooLate(self.home.look(now, 0)));
             }
             Patience::Deadline(deadline) => deadline - now,
         };

@@ -14,6 +14,7 @@ use striped::Striped;
 use word::Word;
 
 use crate::Mode;
+use crate::holds::HoldId;
 
 /// What a reservation is given back by.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +25,10 @@ pub enum Ticket {
     Charged(Charge),
     /// A booking of a locked state.
     Booked(Booked),
+    /// An estimate that a locked state keeps track of.
+    Held(HoldId),
+    /// An estimate that one entry of a table keeps track of.
+    HeldEntry(HoldId),
     /// A booking of one entry of a table: when it acts on the limiter's clock, and which entry it
     /// was, because the key may have been dropped and come back meanwhile.
     Entry {
@@ -40,6 +45,8 @@ impl Ticket {
             Self::Charged(charge) => charge.at(),
             Self::Booked(booked) => booked.at(),
             Self::Entry { at, .. } => *at,
+            // Held now, to be used now.
+            Self::Held(_) | Self::HeldEntry(_) => Timestamp::ZERO,
         }
     }
 }
@@ -72,6 +79,53 @@ impl Cell {
     #[inline]
     pub(crate) fn check(&self, now: Timestamp, cost: u64) -> Decision {
         each!(self, cell => cell.check(now, cost))
+    }
+
+    /// Decides without charging.
+    pub(crate) fn look(&self, now: Timestamp, cost: u64) -> Decision {
+        each!(self, cell => cell.look(now, cost))
+    }
+
+    /// Whether a cost would pass, without charging it.
+    #[inline]
+    pub(crate) fn fits(&self, now: Timestamp, cost: u64) -> bool {
+        match self {
+            Self::Word(word) => word.fits(now, cost),
+            Self::Striped(striped) => striped.fits(now, cost),
+            Self::Locked(locked) => locked.look(now, cost).is_allowed(),
+        }
+    }
+
+    /// Takes an estimate, to be settled by `until`.
+    pub(crate) fn hold(
+        &self,
+        now: Timestamp,
+        cost: u64,
+        until: Timestamp,
+    ) -> Result<Ticket, Unbooked> {
+        match self {
+            Self::Locked(locked) => locked.hold(now, cost, until),
+            _ => self.reserve(now, cost, Duration::ZERO),
+        }
+    }
+
+    /// Settles an estimate, of which so much was spent.
+    pub(crate) fn settle(&self, now: Timestamp, ticket: &Ticket, spent: u64) {
+        match (self, ticket) {
+            (Self::Locked(locked), Ticket::Held(id)) => locked.settle(now, *id, spent),
+            (_, Ticket::Charged(charge)) if spent < charge.cost() => {
+                let unspent = charge.part(charge.cost() - spent);
+                self.give_back(now, &Ticket::Charged(unspent));
+            }
+            (_, Ticket::Charged(charge)) if spent > charge.cost() => {
+                // Debt of a full bucket at most; a word that owes more already stays as it is.
+                let burst = self.look(now, 0).limit;
+                let beyond = (spent - charge.cost()).min(burst);
+                let _ = self.reserve(now, beyond, Duration::MAX);
+            }
+            (Self::Locked(_), Ticket::Booked(_)) if spent == 0 => self.give_back(now, ticket),
+            _ => {}
+        }
     }
 
     pub(crate) fn reserve(

@@ -11,6 +11,7 @@ mod builder;
 mod gate;
 mod home;
 mod keyed;
+mod level;
 mod observer;
 mod permit;
 mod refused;
@@ -21,6 +22,7 @@ pub use acquire::AcquirePermit;
 pub use acquire::AcquiringPermit;
 pub use builder::ConcurrencyBuilder;
 pub use home::PermitHome;
+pub(crate) use home::SharedHome;
 pub use keyed::{
     ConcurrencyKey, KeySlot, KeyedConcurrency, KeyedConcurrencyBuilder, KeyedPermit, Overflow,
     OwnedKeyedPermit,

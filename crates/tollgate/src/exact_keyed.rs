@@ -20,6 +20,7 @@ pub(crate) mod heap;
 pub(crate) mod index;
 mod kept;
 mod key;
+mod level;
 mod operator;
 mod shard;
 pub(crate) mod slab;

@@ -26,6 +26,7 @@ pub(crate) mod sealed {
         /// Reserves if the wait is within `patience`.
         fn book(&self, now: Timestamp, cost: u64, patience: Duration) -> Result<Ticket, Refused>;
         fn give_back(&self, now: Timestamp, ticket: &Ticket);
-        fn look(&self, now: Timestamp) -> Decision;
+        /// Decides without charging.
+        fn look(&self, now: Timestamp, cost: u64) -> Decision;
     }
 }

@@ -14,6 +14,7 @@ mod builder;
 pub(crate) mod counters;
 pub(crate) mod hasher;
 mod key;
+mod level;
 mod line;
 mod operator;
 mod pace;
@@ -27,6 +28,7 @@ mod word;
 
 pub use builder::{AtCap, KeyedBuilder};
 pub use key::Key;
+pub(crate) use level::KeyParts;
 pub use operator::{ActiveKey, KeyedStats, NoSlot};
 
 use counters::Counters;

@@ -45,6 +45,7 @@ pub mod clock;
 mod concurrency;
 mod exact_keyed;
 mod fair;
+mod holds;
 mod home;
 mod keyed;
 mod lanes;
@@ -56,6 +57,7 @@ pub mod quota;
 mod refused;
 mod reservation;
 mod snapshot;
+mod stack;
 mod sync;
 mod tree;
 
@@ -85,6 +87,7 @@ pub use quota::{Quota, QuotaLimiter};
 pub use refused::Refused;
 pub use reservation::Reservation;
 pub use snapshot::SnapshotError;
+pub use stack::{AnyLimit, Hold, Kind, Level, Pass, Refusal, Stack, Verdict};
 pub use tollgate_core as core;
 pub use tollgate_core::{Align, Decision, LimitError, Outcome, Rate, RateParseError, Timestamp};
 pub use tree::{

@@ -9,7 +9,8 @@ use crate::acquire::{Acquire, Waiting};
 use crate::cell::{Cell, Ticket};
 use crate::clock::{Clock, Monotonic};
 use crate::home::sealed::Home;
-use crate::{Mode, Refused, Reservation};
+use crate::stack::limit::{Breadth, Limit, Taken};
+use crate::{Kind, Mode, Refused, Reservation};
 
 mod builder;
 
@@ -289,8 +290,54 @@ impl<C: Clock> Home for &Limiter<C> {
         self.cell.give_back(now, ticket);
     }
 
-    fn look(&self, now: Timestamp) -> Decision {
-        self.peek_at(now)
+    fn look(&self, now: Timestamp, cost: u64) -> Decision {
+        self.cell.look(now, cost)
+    }
+}
+
+impl<C: Clock> Limit for Limiter<C> {
+    fn kind(&self) -> Kind {
+        Kind::Rate
+    }
+
+    fn breadth(&self) -> Breadth {
+        Breadth::Shared
+    }
+
+    fn clock(&self) -> Option<usize> {
+        self.clock.identity()
+    }
+
+    fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    fn look(&self, now: Timestamp, cost: u64) -> Decision {
+        self.cell.look(now, cost)
+    }
+
+    fn fits(&self, now: Timestamp, cost: u64) -> bool {
+        self.cell.fits(now, cost)
+    }
+
+    fn take(&self, now: Timestamp, cost: u64) -> Result<Taken<'_>, Decision> {
+        let ticket = self.cell.reserve(now, cost, Duration::ZERO);
+        ticket.map(Taken::Charge).map_err(Unbooked::decision)
+    }
+
+    fn put_back(&self, now: Timestamp, taken: Taken<'_>) {
+        self.settle(now, taken, 0);
+    }
+
+    fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> Result<Taken<'_>, Decision> {
+        let ticket = self.cell.hold(now, cost, until);
+        ticket.map(Taken::Charge).map_err(Unbooked::decision)
+    }
+
+    fn settle(&self, now: Timestamp, taken: Taken<'_>, spent: u64) {
+        if let Taken::Charge(ticket) = taken {
+            self.cell.settle(now, &ticket, spent);
+        }
     }
 }
 

@@ -28,6 +28,7 @@ mod calendar;
 mod crc;
 mod entry;
 mod keeper;
+mod level;
 mod parse;
 mod period;
 mod record;
@@ -50,6 +51,7 @@ use crate::keyed::counters::Counters;
 use crate::sync::Ordering;
 
 pub use builder::{AtQuotaCap, Durability, OnStoreFailure, QuotaBuilder};
+pub use level::QuotaKey;
 pub use period::{Quota, QuotaError, Weekday};
 pub use refused::{QuotaReceipt, QuotaRefused};
 pub use store::StoreError;

@@ -9,6 +9,7 @@ use tollgate_core::{
 
 use super::Ticket;
 use crate::Mode;
+use crate::holds::{HoldId, Holds};
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 
 /// One limit of any kind that needs more than a word.
@@ -25,6 +26,7 @@ pub(crate) enum Locked {
 #[derive(Debug)]
 pub(crate) struct Slot<A: Algorithm> {
     book: Book<A>,
+    holds: Holds,
     mode: Mode,
 }
 
@@ -72,6 +74,23 @@ impl Locked {
         each!(self, slot => slot.check(now, cost))
     }
 
+    pub(crate) fn look(&self, now: Timestamp, cost: u64) -> Decision {
+        each!(self, slot => slot.look(now, cost))
+    }
+
+    pub(crate) fn hold(
+        &self,
+        now: Timestamp,
+        cost: u64,
+        until: Timestamp,
+    ) -> Result<Ticket, Unbooked> {
+        each!(self, slot => slot.hold(now, cost, until))
+    }
+
+    pub(crate) fn settle(&self, now: Timestamp, id: HoldId, spent: u64) {
+        each!(self, slot => slot.settle(now, id, spent));
+    }
+
     pub(crate) fn reserve(
         &self,
         now: Timestamp,
@@ -83,7 +102,7 @@ impl Locked {
 
     pub(crate) fn give_back(&self, now: Timestamp, ticket: &Ticket) {
         if let Ticket::Booked(booked) = ticket {
-            each!(self, slot => slot.book.give_back(now, booked));
+            each!(self, slot => slot.at(now).give_back(now, booked));
         }
     }
 
@@ -128,7 +147,7 @@ impl Locked {
                 let mut slot = lock(slot);
                 let old = slot.book.limit();
                 let limit = FixedWindow::new(change(old.rate()))?.align(old.alignment());
-                slot.book.replace(now, limit);
+                slot.at(now).replace(now, limit);
                 Ok(())
             }
             _ => each!(self, slot => slot.change_rate(now, change)),
@@ -144,18 +163,49 @@ impl<A: Algorithm> Slot<A> {
     pub(crate) fn new(limit: A, state: A::State) -> Mutex<Self> {
         Mutex::new(Self {
             book: Book::with_state(limit, state),
+            holds: Holds::default(),
             mode: Mode::Enforce,
         })
     }
 
+    /// The book, with what is out kept out of what drained until now.
+    #[inline]
+    fn at(&mut self, now: Timestamp) -> &mut Book<A> {
+        if !self.holds.is_empty() {
+            let (limit, ledger) = self.book.parts_mut();
+            self.holds.pass_time(ledger, limit, now);
+        }
+        &mut self.book
+    }
+
     fn allow(&mut self, now: Timestamp, cost: u64) -> bool {
-        self.mode == Mode::Bypass || self.book.allow(now, cost)
+        self.mode == Mode::Bypass || self.at(now).allow(now, cost)
+    }
+
+    fn look(&mut self, now: Timestamp, cost: u64) -> Decision {
+        match self.mode {
+            Mode::Bypass => Decision::UNLIMITED,
+            Mode::Enforce => self.at(now).look(now, cost),
+        }
+    }
+
+    fn hold(&mut self, now: Timestamp, cost: u64, until: Timestamp) -> Result<Ticket, Unbooked> {
+        if self.mode == Mode::Bypass || cost == 0 {
+            return Ok(Ticket::Free(now));
+        }
+        let booked = self.at(now).reserve(now, cost, Duration::ZERO)?;
+        Ok(Ticket::Held(self.holds.open(booked, cost, until)))
+    }
+
+    fn settle(&mut self, now: Timestamp, id: HoldId, spent: u64) {
+        let (limit, ledger) = self.book.parts_mut();
+        self.holds.settle(ledger, limit, (now, id, spent));
     }
 
     fn check(&mut self, now: Timestamp, cost: u64) -> Decision {
         match self.mode {
             Mode::Bypass => Decision::UNLIMITED,
-            Mode::Enforce => self.book.decide(now, cost),
+            Mode::Enforce => self.at(now).decide(now, cost),
         }
     }
 
@@ -167,7 +217,10 @@ impl<A: Algorithm> Slot<A> {
     ) -> Result<Ticket, Unbooked> {
         match self.mode {
             Mode::Bypass => Ok(Ticket::Free(now)),
-            Mode::Enforce => self.book.reserve(now, cost, patience).map(Ticket::Booked),
+            Mode::Enforce => {
+                let booked = self.at(now).reserve(now, cost, patience);
+                booked.map(Ticket::Booked)
+            }
         }
     }
 
@@ -177,7 +230,7 @@ impl<A: Algorithm> Slot<A> {
         change: impl Fn(Rate) -> Rate,
     ) -> Result<(), LimitError> {
         let limit = A::new(change(self.book.limit().rate()))?;
-        self.book.replace(now, limit);
+        self.at(now).replace(now, limit);
         Ok(())
     }
 }

@@ -84,6 +84,17 @@ impl Striped {
         decision
     }
 
+    /// Decides by the shared word alone, without charging.
+    pub(crate) fn look(&self, now: Timestamp, cost: u64) -> Decision {
+        self.shared.look(now, cost)
+    }
+
+    /// Whether a cost would pass by the shared word alone, from which [`reserve`](Self::reserve)
+    /// takes it.
+    pub(crate) fn fits(&self, now: Timestamp, cost: u64) -> bool {
+        self.shared.fits(now, cost)
+    }
+
     pub(crate) fn reserve(
         &self,
         now: Timestamp,

@@ -150,6 +150,35 @@ impl Word {
         decision
     }
 
+    /// Decides without charging.
+    pub(crate) fn look(&self, now: Timestamp, cost: u64) -> Decision {
+        let local = self.since_anchor(now);
+        let decision = self.report(self.judge(local, cost), local);
+        self.told_early(decision, now)
+    }
+
+    /// Whether a cost would pass, without charging it.
+    #[inline]
+    pub(crate) fn fits(&self, now: Timestamp, cost: u64) -> bool {
+        self.judge(self.since_anchor(now), cost).outcome == Outcome::Allowed
+    }
+
+    /// What would come of a try to charge.
+    #[inline]
+    fn judge(&self, now: Timestamp, cost: u64) -> Tried {
+        let view = self.view();
+        let (outcome, wait) = match view.pace.plan(view.tat, now, cost) {
+            None => (Outcome::Never, 0),
+            Some((_, 0)) => (Outcome::Allowed, 0),
+            Some((_, wait)) => (Outcome::Denied, wait),
+        };
+        Tried {
+            outcome,
+            view,
+            wait,
+        }
+    }
+
     pub(crate) fn reserve(
         &self,
         now: Timestamp,

@@ -135,6 +135,13 @@ impl Gate {
         }
     }
 
+    /// Whether a newcomer of this weight would enter.
+    #[inline]
+    pub(super) fn fits(&self, weight: u32) -> bool {
+        let word = Word(self.word.load(Ordering::Relaxed));
+        !word.is_queued() && word.fits(weight)
+    }
+
     /// Enters if it fits and nobody waits; what is in flight then.
     #[inline]
     pub(super) fn try_enter(&self, weight: u32) -> Option<u32> {

@@ -78,10 +78,61 @@ macro_rules! as_limiter {
     };
 }
 
+impl<C: Clock> sealed::PermitHome for ConcurrencyLimiter<C> {
+    as_limiter!(self => self);
+}
+
 impl<C: Clock> sealed::PermitHome for &ConcurrencyLimiter<C> {
     as_limiter!(self => self);
 }
 
 impl<C: Clock> sealed::PermitHome for Arc<ConcurrencyLimiter<C>> {
     as_limiter!(self => self);
+}
+
+/// A limiter whatever its clock.
+#[derive(Clone, Copy)]
+pub(crate) struct SharedHome<'a>(pub(crate) &'a (dyn sealed::PermitHome + 'a));
+
+impl fmt::Debug for SharedHome<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SharedHome")
+    }
+}
+
+impl sealed::PermitHome for SharedHome<'_> {
+    #[inline]
+    fn gate(&self) -> &Gate {
+        self.0.gate()
+    }
+
+    #[inline]
+    fn tally(&self) -> &Tally {
+        self.0.tally()
+    }
+
+    #[inline]
+    fn observer(&self) -> Option<&dyn Observer> {
+        self.0.observer()
+    }
+
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+
+    fn nap_until(&self, at: Timestamp) {
+        self.0.nap_until(at);
+    }
+
+    fn max_waiters(&self) -> usize {
+        self.0.max_waiters()
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        self.0.timeout()
+    }
+
+    fn waiting_in_total(&self) -> Option<&Waiting> {
+        self.0.waiting_in_total()
+    }
 }

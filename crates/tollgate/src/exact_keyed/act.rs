@@ -39,6 +39,26 @@ impl<A: Algorithm> Act<A> for Check {
     }
 }
 
+/// Decides a request of this cost without charging it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look(pub(super) u64);
+
+impl<A: Algorithm> Act<A> for Look {
+    type Answer = Decision;
+
+    fn on(&self, ledger: &mut Ledger<A>, limit: &A, now: Timestamp) -> Decision {
+        ledger.look(limit, now, self.0)
+    }
+
+    fn looks(&self) -> bool {
+        true
+    }
+
+    fn refused(&self, decision: Decision) -> Decision {
+        decision
+    }
+}
+
 /// Only whether a request of this cost passes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Allow(pub(super) u64);

@@ -162,7 +162,8 @@ where
         self.limiter.tables.give_back(&self.ask(now), ticket);
     }
 
-    fn look(&self, now: Timestamp) -> Decision {
-        self.check_at(now, 0)
+    fn look(&self, now: Timestamp, cost: u64) -> Decision {
+        let tables = &self.limiter.tables;
+        tables.look(&self.ask(now), self.tier, cost)
     }
 }

@@ -5,7 +5,7 @@
 //! looked at.
 
 use std::borrow::Borrow;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
@@ -18,9 +18,11 @@ use super::index::{Index, tag};
 use super::kept::Kept;
 use super::slab::Slab;
 use super::tier::RateOf;
+use crate::holds::Holds;
 
 mod expiry;
 mod follow;
+mod held;
 mod place;
 
 /// The birth of what has no entry: a key that passed uncounted.
@@ -50,6 +52,8 @@ pub(super) struct Shard<K, A: Kept> {
     /// All slots below this one follow the latest change.
     followed: u32,
     births: u32,
+    /// What is held of the keys in some slots: an estimate, until it is settled.
+    held: BTreeMap<u32, Holds>,
     work: Work,
 }
 
@@ -140,6 +144,7 @@ impl<K, A: Kept> Shard<K, A> {
             version: 0,
             followed: 0,
             births: 0,
+            held: BTreeMap::new(),
             work: Work::default(),
         }
     }
@@ -392,6 +397,7 @@ impl<K, A: Kept> Shard<K, A> {
         };
         let slot = self.index.find(tag(ask.hash), is)?;
         self.follow(slot);
+        self.keep_out(slot, ask.now);
         Some(slot)
     }
 
@@ -436,6 +442,7 @@ impl<K, A: Kept> Shard<K, A> {
 
     fn remove(&mut self, slot: u32) {
         self.leave_heap(slot);
+        self.held.remove(&slot);
         if let Some(entry) = self.entries.remove(slot) {
             self.index.remove(entry.tag, slot);
         }

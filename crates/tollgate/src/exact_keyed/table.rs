@@ -12,6 +12,7 @@ use super::shard::{Answer, Ask, NOBODY, Need, New, NotRestored, Shard, Under, Wo
 use super::tier::{RateOf, Tier};
 use crate::AtCap;
 use crate::cell::Ticket;
+use crate::holds::HoldId;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, PoisonError};
 
 /// Fewest keys worth a shard of their own.
@@ -168,6 +169,54 @@ impl<K, A: Kept> Table<K, A> {
         })
     }
 
+    /// Takes an estimate now, which is kept track of until it is settled, or over.
+    pub(super) fn hold<Q>(
+        &self,
+        ask: &Ask<'_, Q>,
+        tier: Option<&Tier>,
+        act: &Reserve,
+        until: Timestamp,
+    ) -> Result<Ticket, Unbooked>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        let local = self.local(ask);
+        let under = self.under(tier);
+        let mut shard = self.shard(ask.hash);
+        let (booked, birth) = match shard.act(&local, &under, act, self.need()) {
+            Answer::Given(booked, birth) => {
+                let booked = booked?;
+                // Under the same lock, so that nothing drains between.
+                let until = self.local_time(until);
+                if let Some(id) = shard.keep_track(&local, booked, (act.cost, until)) {
+                    return Ok(Ticket::HeldEntry(id));
+                }
+                (booked, birth)
+            }
+            Answer::Full(fresh, now) => {
+                drop(shard);
+                let (booked, birth) = self.at_the_cap(act, fresh, now);
+                (booked?, birth)
+            }
+        };
+        Ok(Ticket::Entry {
+            at: ask.now,
+            booked,
+            birth,
+        })
+    }
+
+    /// Ends a hold of which so much was spent.
+    pub(super) fn settle<Q>(&self, ask: &Ask<'_, Q>, id: HoldId, spent: u64)
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        self.shard(ask.hash)
+            .settle_hold(&self.local(ask), id, spent);
+    }
+
     pub(super) fn give_back<Q>(&self, ask: &Ask<'_, Q>, ticket: &Ticket)
     where
         K: Borrow<Q>,
@@ -302,15 +351,19 @@ impl<K, A: Kept> Table<K, A> {
         Q: Eq + ToOwned<Owned = K> + ?Sized,
         T: Act<A>,
     {
-        let under = match tier {
-            None => Under::Own(&self.rate_of),
-            Some(tier) => Under::Given(A::expect(tier)),
-        };
+        let under = self.under(tier);
         // The shard's lock is given up before the shared bucket's is taken.
         let answer = self.shard(ask.hash).act(ask, &under, act, self.need());
         match answer {
             Answer::Given(answer, birth) => (answer, birth),
             Answer::Full(fresh, now) => self.at_the_cap(act, fresh, now),
+        }
+    }
+
+    fn under<'t>(&'t self, tier: Option<&'t Tier>) -> Under<'t, K, A> {
+        match tier {
+            None => Under::Own(&self.rate_of),
+            Some(tier) => Under::Given(A::expect(tier)),
         }
     }
 

@@ -8,13 +8,14 @@ use tollgate_core::{
     SlidingLog, Timestamp, TokenBucket, Unbooked,
 };
 
-use super::act::{Allow, Check, Reserve};
+use super::act::{Allow, Check, Look, Reserve};
 use super::kept::Kept;
 use super::shard::{Ask, Work};
 use super::table::{Plan, Table, Timeline};
 use super::tier::Tier;
 use crate::Algorithm;
 use crate::cell::Ticket;
+use crate::holds::HoldId;
 
 /// The last time that GCRA's word can tell from the next, nine years after the anchor. A state
 /// charged then is never idle, so it is never dropped.
@@ -182,6 +183,36 @@ impl<K> Tables<K> {
         Q: Eq + ToOwned<Owned = K> + ?Sized,
     {
         each!(self, table => table.reserve(ask, tier, act))
+    }
+
+    pub(super) fn look<Q>(&self, ask: &Ask<'_, Q>, tier: Option<&Tier>, cost: u64) -> Decision
+    where
+        K: Borrow<Q>,
+        Q: Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        each!(self, table => table.act(ask, tier, &Look(cost)))
+    }
+
+    pub(super) fn hold<Q>(
+        &self,
+        ask: &Ask<'_, Q>,
+        tier: Option<&Tier>,
+        act: &Reserve,
+        until: Timestamp,
+    ) -> Result<Ticket, Unbooked>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        each!(self, table => table.hold(ask, tier, act, until))
+    }
+
+    pub(super) fn settle<Q>(&self, ask: &Ask<'_, Q>, id: HoldId, spent: u64)
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        each!(self, table => table.settle(ask, id, spent));
     }
 
     pub(super) fn give_back<Q>(&self, ask: &Ask<'_, Q>, ticket: &Ticket)

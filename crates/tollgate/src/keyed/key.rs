@@ -156,6 +156,15 @@ impl<'a, C: Clock> Key<'a, C> {
         }
     }
 
+    /// What would come of a charge, as far as a glance tells.
+    #[inline]
+    pub(super) fn glance(&self, now: Timestamp, cost: u64) -> Judged {
+        let place = self.limiter.table.place(self.fingerprint);
+        let slot = place.guess(self.fingerprint);
+        let word = place.shard.glance(slot, self.fingerprint);
+        word.judge(self.in_force.pace, now, cost, self.limiter.longest_wait)
+    }
+
     fn report(&self, judged: &Judged, now: Timestamp, cost: u64) -> Decision {
         let InForce { pace, burst } = self.in_force;
         let wait = Duration::from_nanos(Pace::wait_nanos(judged.wait));
@@ -254,7 +263,8 @@ impl<C: Clock> Home for Key<'_, C> {
         });
     }
 
-    fn look(&self, now: Timestamp) -> Decision {
-        self.check_at(now, 0)
+    fn look(&self, now: Timestamp, cost: u64) -> Decision {
+        let local = self.limiter.table.since_anchor(now);
+        self.report(&self.glance(local, cost), local, 0)
     }
 }

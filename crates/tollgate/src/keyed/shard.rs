@@ -227,6 +227,18 @@ impl Shard {
         }
     }
 
+    /// The key's word as it stands. Takes no lock: a key that is just being moved looks new.
+    pub(crate) fn glance(&self, slot: &Slot, fingerprint: u64) -> KeyWord {
+        let word_in = |slot: &Slot| {
+            let word = slot.word.load(Ordering::Acquire);
+            let here = slot.fingerprint.load(Ordering::Acquire) == fingerprint;
+            (here && word != BUSY).then_some(KeyWord(word))
+        };
+        word_in(slot)
+            .or_else(|| self.stash.find(fingerprint).and_then(word_in))
+            .unwrap_or(KeyWord::NEW)
+    }
+
     /// Every key that is active at `now`, as fingerprint and word. Scans all lines in use.
     pub(crate) fn for_each_active(&self, now: Timestamp, mut each: impl FnMut(u64, KeyWord)) {
         // Under the lock no key is on its way from one slot to another.

@@ -159,6 +159,10 @@ impl<'q, L: Handle, Q: ?Sized> ConcurrencyKey<'q, L, Q> {
         keyed.occupancy(self.hash, self.key, self.limit)
     }
 
+    pub(in crate::concurrency) fn keyed(&self) -> &KeyedConcurrency<L::Key, L::Clock> {
+        self.limiter.keyed()
+    }
+
     fn pin(&self) -> Result<KeySlot<L>, ConcurrencyRefused>
     where
         L::Key: Borrow<Q>,

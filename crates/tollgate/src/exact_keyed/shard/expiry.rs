@@ -52,6 +52,8 @@ impl<K, A: Kept> Shard<K, A> {
         let slot = open.or_else(|| self.guarded.first().and_then(due))?;
         self.work.examined += 1;
         self.follow(slot);
+        // A key of which something is out is not idle.
+        self.keep_out(slot, now);
         let entry = self.entries.get(slot)?;
         let limit = entry.tier.as_deref().unwrap_or(&self.limit);
         let idle = limit.idle_at(entry.ledger.state());

@@ -1,0 +1,156 @@
+//! Concurrency limits as levels of a stack: by slots, which a request holds while it runs.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::hash::Hash;
+use std::time::Duration;
+
+use tollgate_core::{Decision, Outcome, Timestamp};
+
+use super::home::SharedHome;
+use super::keyed::{ConcurrencyKey, KeyedConcurrency};
+use super::{ConcurrencyLimiter, ConcurrencyRefused, Ending, Occupancy, Permit, PermitHome};
+use crate::Kind;
+use crate::clock::Clock;
+use crate::stack::limit::{Breadth, Limit, Taken};
+use crate::stack::{AnyPermit, Slot};
+
+/// How full a limit is, as a decision about so much more.
+fn decision(look: &Occupancy, cost: u64) -> Decision {
+    let fits = u32::try_from(cost).is_ok_and(|weight| look.fits(weight));
+    let outcome = match cost {
+        // A cost of 0 peeks.
+        0 => Outcome::Allowed,
+        _ if fits => Outcome::Allowed,
+        _ if cost > u64::from(look.limit) => Outcome::Never,
+        _ => Outcome::Denied,
+    };
+    let retry_after = match outcome {
+        Outcome::Never => Duration::MAX,
+        _ => Duration::ZERO,
+    };
+    Decision::new(
+        outcome,
+        u64::from(look.limit),
+        u64::from(look.available()),
+        retry_after,
+        Duration::ZERO,
+    )
+}
+
+/// A slot, or why not.
+fn taken<'a>(
+    cost: u64,
+    permit: Result<AnyPermit<'a>, ConcurrencyRefused>,
+) -> Result<Taken<'a>, Decision> {
+    permit
+        .map(Taken::Slot)
+        .map_err(|refused| decision(refused.occupancy(), cost.max(1)))
+}
+
+/// Ends a slot whose request came to something, or not.
+fn end(taken: Taken<'_>, spent: u64) {
+    if let Taken::Slot(permit) = taken {
+        if spent > 0 {
+            permit.end(Ending::Success);
+        } else {
+            permit.cancel();
+        }
+    }
+}
+
+fn weight(cost: u64) -> u32 {
+    u32::try_from(cost).unwrap_or(u32::MAX)
+}
+
+impl<C: Clock> Limit for ConcurrencyLimiter<C> {
+    fn kind(&self) -> Kind {
+        Kind::Concurrency
+    }
+
+    fn breadth(&self) -> Breadth {
+        Breadth::Slots
+    }
+
+    fn clock(&self) -> Option<usize> {
+        self.clock.identity()
+    }
+
+    fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    fn look(&self, _now: Timestamp, cost: u64) -> Decision {
+        decision(&self.peek(), cost)
+    }
+
+    fn fits(&self, _now: Timestamp, cost: u64) -> bool {
+        u32::try_from(cost).is_ok_and(|weight| self.gate.fits(weight))
+    }
+
+    fn take(&self, _now: Timestamp, cost: u64) -> Result<Taken<'_>, Decision> {
+        let permit = Permit::try_new(SharedHome(self), weight(cost));
+        taken(cost, permit.map(AnyPermit::Shared))
+    }
+
+    fn put_back(&self, _now: Timestamp, taken: Taken<'_>) {
+        end(taken, 0);
+    }
+
+    fn settle(&self, _now: Timestamp, taken: Taken<'_>, spent: u64) {
+        end(taken, spent);
+    }
+}
+
+impl<K, C, Q> Limit for ConcurrencyKey<'_, &KeyedConcurrency<K, C>, Q>
+where
+    K: Borrow<Q>,
+    C: Clock,
+    Q: Hash + Eq + ToOwned<Owned = K> + fmt::Debug + ?Sized,
+{
+    fn kind(&self) -> Kind {
+        Kind::Concurrency
+    }
+
+    fn breadth(&self) -> Breadth {
+        Breadth::Slots
+    }
+
+    fn clock(&self) -> Option<usize> {
+        self.keyed().clock().identity()
+    }
+
+    fn now(&self) -> Timestamp {
+        self.keyed().clock().now()
+    }
+
+    fn look(&self, _now: Timestamp, cost: u64) -> Decision {
+        decision(&self.peek(), cost)
+    }
+
+    fn take(&self, _now: Timestamp, cost: u64) -> Result<Taken<'_>, Decision> {
+        let permit = self.try_acquire_n(weight(cost));
+        taken(
+            cost,
+            permit.map(|permit| AnyPermit::Keyed(Box::new(permit))),
+        )
+    }
+
+    fn put_back(&self, _now: Timestamp, taken: Taken<'_>) {
+        end(taken, 0);
+    }
+
+    fn settle(&self, _now: Timestamp, taken: Taken<'_>, spent: u64) {
+        end(taken, spent);
+    }
+}
+
+impl<H: PermitHome> Slot for Permit<H> {
+    fn end(self: Box<Self>, ending: Ending) {
+        Permit::end(*self, ending);
+    }
+
+    fn cancel(self: Box<Self>) {
+        Permit::cancel(*self);
+    }
+}

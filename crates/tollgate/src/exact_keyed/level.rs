@@ -1,0 +1,76 @@
+//! Exact keys as levels of a stack, and what they hold until it is settled.
+
+use std::borrow::Borrow;
+use std::time::Duration;
+
+use tollgate_core::{Decision, Timestamp, Unbooked};
+
+use super::act::Reserve;
+use super::key::ExactKey;
+use crate::Kind;
+use crate::cell::Ticket;
+use crate::clock::Clock;
+use crate::home::sealed::Home;
+use crate::stack::limit::{Breadth, Limit, Taken};
+
+impl<K, Q, C> Limit for ExactKey<'_, K, Q, C>
+where
+    K: Borrow<Q>,
+    Q: Eq + ToOwned<Owned = K> + ?Sized,
+    C: Clock,
+{
+    fn kind(&self) -> Kind {
+        Kind::Rate
+    }
+
+    fn breadth(&self) -> Breadth {
+        Breadth::Key
+    }
+
+    fn clock(&self) -> Option<usize> {
+        self.limiter.clock.identity()
+    }
+
+    fn now(&self) -> Timestamp {
+        self.limiter.clock.now()
+    }
+
+    fn look(&self, now: Timestamp, cost: u64) -> Decision {
+        Home::look(self, now, cost)
+    }
+
+    fn take(&self, now: Timestamp, cost: u64) -> Result<Taken<'_>, Decision> {
+        let booked = self.book(now, cost, Duration::ZERO);
+        self.limiter.counters.count(booked.is_ok());
+        match booked {
+            Ok(ticket) => Ok(Taken::Charge(ticket)),
+            Err(refused) => Err(*refused.decision()),
+        }
+    }
+
+    fn put_back(&self, now: Timestamp, taken: Taken<'_>) {
+        self.settle(now, taken, 0);
+    }
+
+    fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> Result<Taken<'_>, Decision> {
+        let act = Reserve {
+            cost,
+            patience: Duration::ZERO,
+        };
+        let tables = &self.limiter.tables;
+        let held = tables.hold(&self.ask(now), self.tier, &act, until);
+        self.limiter.counters.count(held.is_ok());
+        held.map(Taken::Charge).map_err(Unbooked::decision)
+    }
+
+    fn settle(&self, now: Timestamp, taken: Taken<'_>, spent: u64) {
+        match taken {
+            Taken::Charge(Ticket::HeldEntry(id)) => {
+                self.limiter.tables.settle(&self.ask(now), id, spent);
+            }
+            // Not kept track of: at the cap, or of a request that came to nothing.
+            Taken::Charge(ticket) if spent == 0 => self.give_back(now, &ticket),
+            _ => {}
+        }
+    }
+}

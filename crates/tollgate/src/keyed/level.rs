@@ -1,0 +1,89 @@
+//! Keys of the table as levels of a stack.
+
+use std::time::Duration;
+
+use tollgate_core::{Decision, Outcome, Timestamp};
+
+use super::pace::InForce;
+use super::{Key, KeyedLimiter};
+use crate::cell::Ticket;
+use crate::clock::Clock;
+use crate::home::sealed::Home;
+use crate::stack::limit::{KeyedBook, Taken};
+
+impl<'a, C: Clock> Key<'a, C> {
+    /// What it is made of.
+    pub(crate) fn parts(&self) -> (&'a KeyedLimiter<C>, KeyParts) {
+        let parts = KeyParts {
+            fingerprint: self.fingerprint,
+            in_force: self.in_force,
+        };
+        (self.limiter, parts)
+    }
+}
+
+/// A key without its limiter.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeyParts {
+    fingerprint: u64,
+    in_force: InForce,
+}
+
+impl<C: Clock> KeyedLimiter<C> {
+    #[inline]
+    fn key_of(&self, parts: KeyParts) -> Key<'_, C> {
+        Key {
+            limiter: self,
+            fingerprint: parts.fingerprint,
+            in_force: parts.in_force,
+        }
+    }
+}
+
+impl<C: Clock> KeyedBook for KeyedLimiter<C> {
+    fn clock(&self) -> Option<usize> {
+        self.clock.identity()
+    }
+
+    fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    fn fits(&self, key: KeyParts, now: Timestamp, cost: u64) -> bool {
+        let local = self.table.since_anchor(now);
+        self.key_of(key).glance(local, cost).outcome == Outcome::Allowed
+    }
+
+    fn look(&self, key: KeyParts, now: Timestamp, cost: u64) -> Decision {
+        self.key_of(key).look(now, cost)
+    }
+
+    fn take(&self, key: KeyParts, now: Timestamp, cost: u64) -> Result<Taken<'static>, Decision> {
+        let booked = self.key_of(key).book(now, cost, Duration::ZERO);
+        self.counters.count(booked.is_ok());
+        match booked {
+            Ok(ticket) => Ok(Taken::Charge(ticket)),
+            Err(refused) => Err(*refused.decision()),
+        }
+    }
+
+    fn put_back(&self, key: KeyParts, now: Timestamp, taken: Taken<'_>) {
+        if let Taken::Charge(ticket) = taken {
+            self.key_of(key).give_back(now, &ticket);
+        }
+    }
+
+    fn settle(&self, key: KeyParts, now: Timestamp, taken: Taken<'_>, spent: u64) {
+        let Taken::Charge(Ticket::Charged(charge)) = taken else {
+            return;
+        };
+        let (key, held) = (self.key_of(key), charge.cost());
+        if spent < held {
+            key.give_back(now, &Ticket::Charged(charge.part(held - spent)));
+        } else if spent > held {
+            // Debt of a full bucket at most; a key that owes more already stays as it is.
+            let beyond = (spent - held).min(key.in_force.burst);
+            let _ = key.book(now, beyond, Duration::MAX);
+        }
+    }
+}

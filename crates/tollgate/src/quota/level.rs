@@ -1,0 +1,114 @@
+//! One key of a quota: its verbs by name, and a level of a stack.
+
+use std::fmt;
+
+use tollgate_core::{Decision, Timestamp};
+
+use super::{Quota, QuotaLimiter, QuotaReceipt};
+use crate::Kind;
+use crate::clock::{Clock, Wall};
+use crate::stack::limit::{Breadth, Limit, Taken};
+
+/// One key of a [`QuotaLimiter`], maybe under a quota of its own: what a
+/// [`Stack`](crate::Stack) meets. Made by [`QuotaLimiter::key`].
+///
+/// ```
+/// use tollgate::{Level, Quota, QuotaLimiter, Stack, clock::Manual};
+///
+/// let limiter = QuotaLimiter::builder(Quota::per_day(10)).clock(Manual::new()).build();
+/// let (stack, standard) = (Stack::new(), Quota::per_day(100));
+/// let tenant = limiter.key("acme").under(&standard);
+/// assert!(stack.allow(&[Level::new("daily", &tenant).cost(60)]).is_some());
+/// assert_eq!(tenant.check_n(0).remaining, 40);
+/// ```
+pub struct QuotaKey<'a, C: Clock = Wall> {
+    limiter: &'a QuotaLimiter<C>,
+    key: &'a [u8],
+    quota: Option<&'a Quota>,
+}
+
+impl<C: Clock> QuotaLimiter<C> {
+    /// One key, at the limiter's own quota or its override.
+    pub fn key<'a, K: AsRef<[u8]> + ?Sized>(&'a self, key: &'a K) -> QuotaKey<'a, C> {
+        QuotaKey {
+            limiter: self,
+            key: key.as_ref(),
+            quota: None,
+        }
+    }
+}
+
+impl<'a, C: Clock> QuotaKey<'a, C> {
+    /// The same key by another quota: that of its tier.
+    #[must_use]
+    pub fn under(mut self, quota: &'a Quota) -> Self {
+        self.quota = Some(quota);
+        self
+    }
+
+    /// Decides a cost. A cost of 0 peeks.
+    pub fn check_n(&self, cost: u64) -> Decision {
+        match self.quota {
+            Some(quota) => self.limiter.check_with(self.key, quota, cost),
+            None => self.limiter.check_n(self.key, cost),
+        }
+    }
+
+    fn charge(&self, now: Timestamp, cost: u64) -> Result<QuotaReceipt, Decision> {
+        let charged = self.limiter.charge_at(now, self.key, self.quota, cost);
+        charged.map_err(|refused| *refused.decision())
+    }
+}
+
+impl<C: Clock> Limit for QuotaKey<'_, C> {
+    fn kind(&self) -> Kind {
+        Kind::Quota
+    }
+
+    fn breadth(&self) -> Breadth {
+        Breadth::Key
+    }
+
+    fn clock(&self) -> Option<usize> {
+        self.limiter.clock().identity()
+    }
+
+    fn now(&self) -> Timestamp {
+        self.limiter.clock().now()
+    }
+
+    fn look(&self, now: Timestamp, cost: u64) -> Decision {
+        self.limiter.look_at(now, self.key, self.quota, cost)
+    }
+
+    fn take(&self, now: Timestamp, cost: u64) -> Result<Taken<'_>, Decision> {
+        self.charge(now, cost).map(Taken::Quota)
+    }
+
+    fn put_back(&self, now: Timestamp, taken: Taken<'_>) {
+        self.settle(now, taken, 0);
+    }
+
+    fn settle(&self, now: Timestamp, taken: Taken<'_>, spent: u64) {
+        let Taken::Quota(mut receipt) = taken else {
+            return;
+        };
+        if spent < receipt.cost {
+            receipt.cost -= spent;
+            self.limiter.give_back_at(now, self.key, receipt);
+        } else if spent > receipt.cost {
+            // As much as there is: a quota knows no debt.
+            let left = self.look(now, 0).remaining;
+            let _ = self.charge(now, (spent - receipt.cost).min(left));
+        }
+    }
+}
+
+impl<C: Clock> fmt::Debug for QuotaKey<'_, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuotaKey")
+            .field("key", &self.key.escape_ascii().to_string())
+            .field("quota", &self.quota)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,252 @@
+//! `Stack`: one request meets many limits, and passes all of them or charges none.
+
+use tollgate_core::{Decision, Timestamp};
+
+// Not loom's: no decision reads a count.
+use std::sync::atomic::{AtomicU64, Ordering};
+
+mod hold;
+mod level;
+pub(crate) mod limit;
+mod pass;
+mod verdict;
+
+pub use hold::Hold;
+pub use level::{AnyLimit, Level};
+pub use pass::Pass;
+pub(crate) use pass::{AnyPermit, Slot};
+pub use verdict::{Kind, Refusal, Verdict};
+
+use level::Breadth;
+use limit::Taken;
+use verdict::Worst;
+
+/// Many limits, passed by a request all together or not at all.
+///
+/// A request names the [`Level`]s that it meets, from the narrowest (its user) to the broadest (the
+/// whole service), and slots of a [`ConcurrencyLimiter`](crate::ConcurrencyLimiter) last. It is
+/// decided in two passes:
+///
+/// 1. Every limit is looked at in that order, and nothing is written. So a refusal costs nobody
+///    anything: a loud tenant can't keep charging the limit that all share.
+/// 2. All are charged, keys first and what is shared last. If another request took the last token
+///    between the two passes, what was charged so far is given back, as far as nothing was built on
+///    it, and the request is refused; [`lost_races`](Self::lost_races) counts those.
+///
+/// Clocks are read once for all levels on the same clock. No lock is held from one level to the
+/// next, so stacks over the same limits in any order can't block each other.
+///
+/// ```
+/// use tollgate::{ConcurrencyLimiter, Kind, KeyedLimiter, Level, Limiter, Rate, Stack};
+///
+/// let users = KeyedLimiter::new(Rate::per_minute(2), 10_000);
+/// let service = Limiter::new(Rate::per_second(1_000));
+/// let slots = ConcurrencyLimiter::new(50);
+/// let stack = Stack::new();
+///
+/// let request = |user: &str| {
+///     stack.check(&[
+///         Level::new("user", users.key(user)),
+///         Level::new("service", &service),
+///         Level::new("slots", &slots),
+///     ])
+/// };
+/// let verdict = request("ada");
+/// assert!(verdict.is_allowed());
+/// assert_eq!(verdict.decision().remaining, 1); // the tightest: one more for this user
+/// verdict.into_pass().expect("allowed").success();
+///
+/// assert!(request("ada").is_allowed());
+/// let third = request("ada");
+/// let refusal = third.refusal().expect("refused");
+/// assert_eq!((refusal.name, refusal.kind), ("user", Kind::Rate));
+/// assert_eq!(service.peek().remaining, 998); // nothing was charged for the third
+/// ```
+#[derive(Debug, Default)]
+pub struct Stack {
+    lost_races: AtomicU64,
+}
+
+/// The time as a clock showed it to this request, so that limits on one clock read it once.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    clock: Option<usize>,
+    now: Timestamp,
+}
+
+impl Seen {
+    #[inline]
+    fn now(&mut self, level: &Level<'_>) -> Timestamp {
+        let clock = level.limit.clock();
+        if clock.is_none() || clock != self.clock {
+            self.clock = clock;
+            self.now = level.limit.now();
+        }
+        self.now
+    }
+}
+
+impl Stack {
+    /// A stack that has decided nothing so far.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Charges all levels, or none: stops at the first refusal. What comes back holds the slots of
+    /// concurrency limits until it is dropped.
+    ///
+    /// ```
+    /// use tollgate::{Level, Limiter, Rate, Stack};
+    ///
+    /// let (narrow, broad) = (Limiter::new(Rate::per_hour(1)), Limiter::new(Rate::per_hour(9)));
+    /// let stack = Stack::new();
+    /// let levels = [Level::new("narrow", &narrow), Level::new("broad", &broad).cost(3)];
+    /// assert!(stack.allow(&levels).is_some());
+    /// assert!(stack.allow(&levels).is_none());
+    /// assert_eq!(broad.peek().remaining, 6);
+    /// ```
+    #[inline]
+    pub fn allow<'a>(&self, levels: &[Level<'a>]) -> Option<Pass<'a>> {
+        let mut seen = Seen::default();
+        for level in levels {
+            let now = seen.now(level);
+            if !level.limit.fits(now, level.cost) {
+                return None;
+            }
+        }
+        self.charge(levels, &mut seen).ok()
+    }
+
+    /// Charges all levels, or none, and tells all about it: the limit that refused, the largest
+    /// `retry_after` of all, or what is left of the tightest.
+    pub fn check<'a>(&self, levels: &[Level<'a>]) -> Verdict<'a> {
+        let mut seen = Seen::default();
+        let mut worst = Worst::default();
+        for level in levels {
+            let now = seen.now(level);
+            worst.meet(level, level.limit.look(now, level.cost));
+        }
+        if let Some(refusal) = worst.refusal() {
+            return Verdict::refused(refusal);
+        }
+        match self.charge(levels, &mut seen) {
+            Ok(pass) => Verdict::allowed(Self::left(levels, &mut seen), pass),
+            Err(refusal) => Verdict::refused(refusal),
+        }
+    }
+
+    /// What every level would say, without charging any.
+    ///
+    /// ```
+    /// use tollgate::{Level, Limiter, Rate, Stack};
+    ///
+    /// let limiter = Limiter::new(Rate::per_hour(9));
+    /// let stack = Stack::new();
+    /// assert!(!stack.peek(&[Level::new("all", &limiter).cost(10)]).is_allowed());
+    /// assert_eq!(limiter.peek().remaining, 9);
+    /// ```
+    pub fn peek<'a>(&self, levels: &[Level<'a>]) -> Verdict<'a> {
+        let mut seen = Seen::default();
+        let mut worst = Worst::default();
+        for level in levels {
+            let now = seen.now(level);
+            worst.meet(level, level.limit.look(now, level.cost));
+        }
+        match worst.refusal() {
+            Some(refusal) => Verdict::refused(refusal),
+            None => Verdict::allowed(worst.tightest(), Pass::default()),
+        }
+    }
+
+    /// How many requests were refused although every limit had room for them when it was looked at,
+    /// because another request came between.
+    pub fn lost_races(&self) -> u64 {
+        self.lost_races.load(Ordering::Relaxed)
+    }
+
+    fn left(levels: &[Level<'_>], seen: &mut Seen) -> Decision {
+        let mut worst = Worst::default();
+        for level in levels {
+            let now = seen.now(level);
+            worst.meet(level, level.limit.look(now, 0));
+        }
+        worst.tightest()
+    }
+
+    fn charge<'a>(&self, levels: &[Level<'a>], seen: &mut Seen) -> Result<Pass<'a>, Refusal<'a>> {
+        let mut pass = Pass::default();
+        let take = |level: &Level<'a>, now| level.limit.take(now, level.cost);
+        let keep = &mut |_: &Level<'a>, _, taken| pass.keep(taken);
+        match take_all(levels, Step::first(levels), seen, &take, keep) {
+            Ok(()) => Ok(pass),
+            Err(refusal) => {
+                self.lose();
+                Err(refusal)
+            }
+        }
+    }
+
+    #[cold]
+    fn lose(&self) {
+        self.lost_races.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// One place in the order in which levels are charged.
+#[derive(Clone, Copy)]
+struct Step {
+    breadth: Breadth,
+    index: usize,
+}
+
+impl Step {
+    fn first(levels: &[Level<'_>]) -> Option<Self> {
+        Self::from(levels, Breadth::Key, 0)
+    }
+
+    fn next(self, levels: &[Level<'_>]) -> Option<Self> {
+        Self::from(levels, self.breadth, self.index + 1)
+    }
+
+    /// The first level of this breadth from an index on, or of the next breadth.
+    fn from(levels: &[Level<'_>], mut breadth: Breadth, mut index: usize) -> Option<Self> {
+        loop {
+            let rest = levels.iter().enumerate().skip(index);
+            for (index, level) in rest {
+                if level.limit.breadth() == breadth {
+                    return Some(Self { breadth, index });
+                }
+            }
+            breadth = breadth.next()?;
+            index = 0;
+        }
+    }
+}
+
+/// Takes one level and all that come after it in the order of charging; gives it back if one of
+/// those refuses. By recursion, so that nothing is allocated: it is as deep as the request has
+/// levels.
+fn take_all<'a>(
+    levels: &[Level<'a>],
+    step: Option<Step>,
+    seen: &mut Seen,
+    take: &impl Fn(&Level<'a>, Timestamp) -> Result<Taken<'a>, Decision>,
+    keep: &mut impl FnMut(&Level<'a>, Timestamp, Taken<'a>),
+) -> Result<(), Refusal<'a>> {
+    let Some(step) = step else {
+        return Ok(());
+    };
+    let level = &levels[step.index];
+    let now = seen.now(level);
+    let taken = take(level, now).map_err(|decision| Refusal::new(level, decision))?;
+    match take_all(levels, step.next(levels), seen, take, keep) {
+        Ok(()) => {
+            keep(level, now, taken);
+            Ok(())
+        }
+        Err(refusal) => {
+            level.limit.put_back(now, taken);
+            Err(refusal)
+        }
+    }
+}

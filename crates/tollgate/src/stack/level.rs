@@ -1,0 +1,218 @@
+//! A level of a stack: a limit by name, and what a request costs it.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::hash::Hash;
+
+use tollgate_core::{Decision, Timestamp};
+
+use super::Kind;
+pub(super) use super::limit::Breadth;
+use super::limit::{KeyedBook, Limit, Taken};
+use crate::clock::Clock;
+use crate::keyed::{Key, KeyParts};
+use crate::{ConcurrencyKey, ConcurrencyLimiter, ExactKey, KeyedConcurrency, Limiter};
+
+/// One limit that a request meets, by name, and what the request costs it.
+///
+/// ```
+/// use tollgate::{KeyedLimiter, Level, Limiter, Rate};
+///
+/// let tenants = KeyedLimiter::new(Rate::per_second(100), 1_000);
+/// let service = Limiter::new(Rate::per_second(10_000));
+/// let levels = [
+///     Level::new("tenant", tenants.key("acme")).cost(5),
+///     Level::new("service", &service),
+/// ];
+/// assert_eq!(levels[0].name(), "tenant");
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Level<'a> {
+    pub(super) name: &'a str,
+    pub(super) cost: u64,
+    /// Whether the cost is an estimate, which a hold settles.
+    pub(super) estimated: bool,
+    pub(super) limit: AnyLimit<'a>,
+}
+
+impl<'a> Level<'a> {
+    /// A limit at a cost of 1: a `&Limiter`, a [`Key`] of a `KeyedLimiter`, a reference to a key of
+    /// another keyed limiter, a `&ConcurrencyLimiter`.
+    pub fn new(name: &'a str, limit: impl Into<AnyLimit<'a>>) -> Self {
+        Self {
+            name,
+            cost: 1,
+            estimated: false,
+            limit: limit.into(),
+        }
+    }
+
+    /// What the request costs at this level.
+    #[must_use]
+    pub const fn cost(mut self, cost: u64) -> Self {
+        self.cost = cost;
+        self
+    }
+
+    /// What the request is thought to cost at this level; [`Hold::settle`](super::Hold::settle)
+    /// tells what it did cost.
+    #[must_use]
+    pub const fn estimate(mut self, cost: u64) -> Self {
+        self.cost = cost;
+        self.estimated = true;
+        self
+    }
+
+    /// What people call it.
+    pub const fn name(&self) -> &'a str {
+        self.name
+    }
+}
+
+/// A limit of any kind, as a [`Level`] takes it. Made by `into()` from what [`Level::new`] lists.
+#[derive(Clone, Copy)]
+pub struct AnyLimit<'a>(Inner<'a>);
+
+#[derive(Clone, Copy)]
+enum Inner<'a> {
+    Limit(&'a (dyn Limit + 'a)),
+    /// By value, because a key is made for one call.
+    Key {
+        limiter: &'a (dyn KeyedBook + 'a),
+        key: KeyParts,
+    },
+}
+
+/// Calls the same method on whichever limit it is.
+macro_rules! each {
+    ($self:expr, $method:ident($($argument:expr),*)) => {
+        match $self.0 {
+            Inner::Limit(limit) => limit.$method($($argument),*),
+            Inner::Key { limiter, key } => limiter.$method(key, $($argument),*),
+        }
+    };
+}
+
+impl<'a> AnyLimit<'a> {
+    pub(super) fn kind(&self) -> Kind {
+        match self.0 {
+            Inner::Limit(limit) => limit.kind(),
+            Inner::Key { .. } => Kind::Rate,
+        }
+    }
+
+    #[inline]
+    pub(super) fn breadth(&self) -> Breadth {
+        match self.0 {
+            Inner::Limit(limit) => limit.breadth(),
+            Inner::Key { .. } => Breadth::Key,
+        }
+    }
+
+    #[inline]
+    pub(super) fn clock(&self) -> Option<usize> {
+        match self.0 {
+            Inner::Limit(limit) => limit.clock(),
+            Inner::Key { limiter, .. } => limiter.clock(),
+        }
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        match self.0 {
+            Inner::Limit(limit) => limit.now(),
+            Inner::Key { limiter, .. } => limiter.now(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn fits(&self, now: Timestamp, cost: u64) -> bool {
+        each!(self, fits(now, cost))
+    }
+
+    pub(super) fn look(&self, now: Timestamp, cost: u64) -> Decision {
+        each!(self, look(now, cost))
+    }
+
+    #[inline]
+    pub(super) fn take(&self, now: Timestamp, cost: u64) -> Result<Taken<'a>, Decision> {
+        each!(self, take(now, cost))
+    }
+
+    pub(super) fn put_back(&self, now: Timestamp, taken: Taken<'a>) {
+        each!(self, put_back(now, taken));
+    }
+
+    pub(super) fn hold(
+        &self,
+        now: Timestamp,
+        cost: u64,
+        until: Timestamp,
+    ) -> Result<Taken<'a>, Decision> {
+        match self.0 {
+            Inner::Limit(limit) => limit.hold(now, cost, until),
+            Inner::Key { .. } => self.take(now, cost),
+        }
+    }
+
+    pub(super) fn settle(&self, now: Timestamp, taken: Taken<'a>, spent: u64) {
+        each!(self, settle(now, taken, spent));
+    }
+}
+
+impl fmt::Debug for AnyLimit<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Inner::Limit(limit) => limit.fmt(f),
+            Inner::Key { .. } => f.write_str("Key"),
+        }
+    }
+}
+
+impl<'a, C: Clock> From<&'a Limiter<C>> for AnyLimit<'a> {
+    fn from(limiter: &'a Limiter<C>) -> Self {
+        Self(Inner::Limit(limiter))
+    }
+}
+
+impl<'a, C: Clock> From<&'a ConcurrencyLimiter<C>> for AnyLimit<'a> {
+    fn from(limiter: &'a ConcurrencyLimiter<C>) -> Self {
+        Self(Inner::Limit(limiter))
+    }
+}
+
+impl<'a, C: Clock> From<Key<'a, C>> for AnyLimit<'a> {
+    #[inline]
+    fn from(key: Key<'a, C>) -> Self {
+        let (limiter, key) = key.parts();
+        Self(Inner::Key { limiter, key })
+    }
+}
+
+impl<'a, K, Q, C> From<&'a ExactKey<'a, K, Q, C>> for AnyLimit<'a>
+where
+    K: Borrow<Q>,
+    Q: Eq + ToOwned<Owned = K> + ?Sized,
+    C: Clock,
+{
+    fn from(key: &'a ExactKey<'a, K, Q, C>) -> Self {
+        Self(Inner::Limit(key))
+    }
+}
+
+impl<'a, K, Q, C> From<&'a ConcurrencyKey<'a, &'a KeyedConcurrency<K, C>, Q>> for AnyLimit<'a>
+where
+    K: Borrow<Q>,
+    Q: Hash + Eq + ToOwned<Owned = K> + fmt::Debug + ?Sized,
+    C: Clock,
+{
+    fn from(key: &'a ConcurrencyKey<'a, &'a KeyedConcurrency<K, C>, Q>) -> Self {
+        Self(Inner::Limit(key))
+    }
+}
+
+#[cfg(feature = "quota")]
+impl<'a, C: Clock> From<&'a crate::quota::QuotaKey<'a, C>> for AnyLimit<'a> {
+    fn from(key: &'a crate::quota::QuotaKey<'a, C>) -> Self {
+        Self(Inner::Limit(key))
+    }
+}

@@ -1,0 +1,97 @@
+//! What a request that passed a stack holds while it runs.
+
+use std::fmt;
+
+use super::limit::Taken;
+use crate::concurrency::{Ending, Permit, SharedHome};
+
+/// The slots that a request holds, of all concurrency limits that it met: given back when this is
+/// dropped. With no such limit it holds nothing.
+///
+/// As a [`Permit`](crate::Permit) it may end as a success, as dropped for overload, or ignored,
+/// which is what just dropping it means.
+///
+/// ```
+/// use tollgate::{ConcurrencyLimiter, Level, Stack};
+///
+/// let (slots, stack) = (ConcurrencyLimiter::new(1), Stack::new());
+/// let pass = stack.allow(&[Level::new("slots", &slots)]).expect("a free slot");
+/// assert_eq!(slots.available(), 0);
+/// pass.success();
+/// assert_eq!(slots.available(), 1);
+/// ```
+#[derive(Debug, Default)]
+#[must_use = "a pass that is dropped gives back its slots"]
+pub struct Pass<'a> {
+    /// Most requests meet one such limit at most.
+    first: Option<AnyPermit<'a>>,
+    more: Vec<AnyPermit<'a>>,
+}
+
+impl<'a> Pass<'a> {
+    #[inline]
+    pub(super) fn keep(&mut self, taken: Taken<'a>) {
+        if let Taken::Slot(permit) = taken {
+            match self.first {
+                None => self.first = Some(permit),
+                Some(_) => self.more.push(permit),
+            }
+        }
+    }
+
+    /// The request was served.
+    pub fn success(self) {
+        self.end(Ending::Success);
+    }
+
+    /// The request timed out or was rejected for overload.
+    pub fn dropped(self) {
+        self.end(Ending::Dropped);
+    }
+
+    /// The request ended in a way that says nothing about capacity.
+    pub fn ignored(self) {
+        self.end(Ending::Ignored);
+    }
+
+    /// The request ended like this.
+    pub fn end(self, ending: Ending) {
+        for permit in self.first.into_iter().chain(self.more) {
+            permit.end(ending);
+        }
+    }
+}
+
+/// A permit of any limiter.
+pub(crate) enum AnyPermit<'a> {
+    Shared(Permit<SharedHome<'a>>),
+    Keyed(Box<dyn Slot + 'a>),
+}
+
+/// A permit of a key, whatever its limiter.
+pub(crate) trait Slot {
+    fn end(self: Box<Self>, ending: Ending);
+    fn cancel(self: Box<Self>);
+}
+
+impl AnyPermit<'_> {
+    pub(crate) fn end(self, ending: Ending) {
+        match self {
+            Self::Shared(permit) => permit.end(ending),
+            Self::Keyed(permit) => permit.end(ending),
+        }
+    }
+
+    pub(crate) fn cancel(self) {
+        match self {
+            Self::Shared(permit) => permit.cancel(),
+            Self::Keyed(permit) => permit.cancel(),
+        }
+    }
+}
+
+impl fmt::Debug for AnyPermit<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Permit")
+    }
+}
