@@ -18,6 +18,7 @@ mod level;
 mod line;
 mod operator;
 mod pace;
+mod rated;
 mod shape;
 mod shard;
 mod slot;
@@ -30,6 +31,7 @@ pub use builder::{AtCap, KeyedBuilder};
 pub use key::Key;
 pub(crate) use level::KeyParts;
 pub use operator::{ActiveKey, KeyedStats, NoSlot};
+pub use rated::RatedBy;
 
 use counters::Counters;
 use hasher::KeyHasher;

@@ -99,3 +99,23 @@ fn the_rate_of_all_keys_can_change_while_what_they_spent_stays_spent() {
     assert_eq!(limiter.rate(), Rate::per_second(20));
     assert_eq!(limiter.peek("key").remaining, 10);
 }
+
+#[test]
+fn a_function_of_the_key_says_its_rate() {
+    let clock = Manual::new();
+    let fast = Gcra::new(Rate::per_second(5)).unwrap();
+    let limiter = KeyedLimiter::builder(Rate::per_second(2), 100)
+        .clock(clock.clone())
+        .build()
+        .unwrap()
+        .rated_by(move |key: &u32| key.is_multiple_of(2).then_some(fast));
+    let passed = |key: u32| (0..9).filter(|_| limiter.allow(&key)).count();
+    assert_eq!([passed(1), passed(2)], [2, 5]);
+    assert_eq!(limiter.check(&1).limit, 2);
+    assert_eq!(limiter.check_n(&2, 0).limit, 5);
+    clock.advance(Duration::from_millis(200));
+    assert_eq!([passed(1), passed(2)], [0, 1]);
+    let wait = limiter.reserve(&2, 1).unwrap().delay();
+    assert_eq!(wait, Duration::from_millis(200));
+    assert_eq!(limiter.limiter().len(), 2);
+}
