@@ -320,21 +320,21 @@ impl<C: Clock> Limit for Limiter<C> {
         self.cell.fits(now, cost)
     }
 
-    fn take(&self, now: Timestamp, cost: u64) -> Result<Taken<'_>, Decision> {
+    fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
         let ticket = self.cell.reserve(now, cost, Duration::ZERO);
         ticket.map(Taken::Charge).map_err(Unbooked::decision)
     }
 
-    fn put_back(&self, now: Timestamp, taken: Taken<'_>) {
+    fn put_back(&self, now: Timestamp, taken: Taken) {
         self.settle(now, taken, 0);
     }
 
-    fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> Result<Taken<'_>, Decision> {
+    fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> Result<Taken, Decision> {
         let ticket = self.cell.hold(now, cost, until);
         ticket.map(Taken::Charge).map_err(Unbooked::decision)
     }
 
-    fn settle(&self, now: Timestamp, taken: Taken<'_>, spent: u64) {
+    fn settle(&self, now: Timestamp, taken: Taken, spent: u64) {
         if let Taken::Charge(ticket) = taken {
             self.cell.settle(now, &ticket, spent);
         }

@@ -37,11 +37,12 @@ use verdict::Worst;
 /// next, so stacks over the same limits in any order can't block each other.
 ///
 /// ```
+/// use std::sync::Arc;
 /// use tollgate::{ConcurrencyLimiter, Kind, KeyedLimiter, Level, Limiter, Rate, Stack};
 ///
 /// let users = KeyedLimiter::new(Rate::per_minute(2), 10_000);
 /// let service = Limiter::new(Rate::per_second(1_000));
-/// let slots = ConcurrencyLimiter::new(50);
+/// let slots = Arc::new(ConcurrencyLimiter::new(50));
 /// let stack = Stack::new();
 ///
 /// let request = |user: &str| {
@@ -106,7 +107,7 @@ impl Stack {
     /// assert_eq!(broad.peek().remaining, 6);
     /// ```
     #[inline]
-    pub fn allow<'a>(&self, levels: &[Level<'a>]) -> Option<Pass<'a>> {
+    pub fn allow<'a>(&self, levels: &[Level<'a>]) -> Option<Pass> {
         let mut seen = Seen::default();
         for level in levels {
             let now = seen.now(level);
@@ -173,7 +174,7 @@ impl Stack {
         worst.tightest()
     }
 
-    fn charge<'a>(&self, levels: &[Level<'a>], seen: &mut Seen) -> Result<Pass<'a>, Refusal<'a>> {
+    fn charge<'a>(&self, levels: &[Level<'a>], seen: &mut Seen) -> Result<Pass, Refusal<'a>> {
         let mut pass = Pass::default();
         let take = |level: &Level<'a>, now| level.limit.take(now, level.cost);
         let keep = &mut |_: &Level<'a>, _, taken| pass.keep(taken);
@@ -230,8 +231,8 @@ fn take_all<'a>(
     levels: &[Level<'a>],
     step: Option<Step>,
     seen: &mut Seen,
-    take: &impl Fn(&Level<'a>, Timestamp) -> Result<Taken<'a>, Decision>,
-    keep: &mut impl FnMut(&Level<'a>, Timestamp, Taken<'a>),
+    take: &impl Fn(&Level<'a>, Timestamp) -> Result<Taken, Decision>,
+    keep: &mut impl FnMut(&Level<'a>, Timestamp, Taken),
 ) -> Result<(), Refusal<'a>> {
     let Some(step) = step else {
         return Ok(());

@@ -91,16 +91,15 @@ impl<C: Clock> sealed::PermitHome for Arc<ConcurrencyLimiter<C>> {
 }
 
 /// A limiter whatever its clock.
-#[derive(Clone, Copy)]
-pub(crate) struct SharedHome<'a>(pub(crate) &'a (dyn sealed::PermitHome + 'a));
+pub(crate) struct SharedHome(pub(crate) Arc<dyn sealed::PermitHome + Send + Sync>);
 
-impl fmt::Debug for SharedHome<'_> {
+impl fmt::Debug for SharedHome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SharedHome")
     }
 }
 
-impl sealed::PermitHome for SharedHome<'_> {
+impl sealed::PermitHome for SharedHome {
     #[inline]
     fn gate(&self) -> &Gate {
         self.0.gate()

@@ -3,6 +3,7 @@
 use std::borrow::Borrow;
 use std::fmt;
 use std::hash::Hash;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate_core::{Decision, Outcome, Timestamp};
@@ -39,17 +40,14 @@ fn decision(look: &Occupancy, cost: u64) -> Decision {
 }
 
 /// A slot, or why not.
-fn taken<'a>(
-    cost: u64,
-    permit: Result<AnyPermit<'a>, ConcurrencyRefused>,
-) -> Result<Taken<'a>, Decision> {
+fn taken(cost: u64, permit: Result<AnyPermit, ConcurrencyRefused>) -> Result<Taken, Decision> {
     permit
         .map(Taken::Slot)
         .map_err(|refused| decision(refused.occupancy(), cost.max(1)))
 }
 
 /// Ends a slot whose request came to something, or not.
-fn end(taken: Taken<'_>, spent: u64) {
+fn end(taken: Taken, spent: u64) {
     if let Taken::Slot(permit) = taken {
         if spent > 0 {
             permit.end(Ending::Success);
@@ -63,7 +61,7 @@ fn weight(cost: u64) -> u32 {
     u32::try_from(cost).unwrap_or(u32::MAX)
 }
 
-impl<C: Clock> Limit for ConcurrencyLimiter<C> {
+impl<C: Clock + 'static> Limit for Arc<ConcurrencyLimiter<C>> {
     fn kind(&self) -> Kind {
         Kind::Concurrency
     }
@@ -88,24 +86,27 @@ impl<C: Clock> Limit for ConcurrencyLimiter<C> {
         u32::try_from(cost).is_ok_and(|weight| self.gate.fits(weight))
     }
 
-    fn take(&self, _now: Timestamp, cost: u64) -> Result<Taken<'_>, Decision> {
-        let permit = Permit::try_new(SharedHome(self), weight(cost));
+    fn take(&self, _now: Timestamp, cost: u64) -> Result<Taken, Decision> {
+        let permit = Permit::try_new(
+            SharedHome(Arc::<ConcurrencyLimiter<C>>::clone(self)),
+            weight(cost),
+        );
         taken(cost, permit.map(AnyPermit::Shared))
     }
 
-    fn put_back(&self, _now: Timestamp, taken: Taken<'_>) {
+    fn put_back(&self, _now: Timestamp, taken: Taken) {
         end(taken, 0);
     }
 
-    fn settle(&self, _now: Timestamp, taken: Taken<'_>, spent: u64) {
+    fn settle(&self, _now: Timestamp, taken: Taken, spent: u64) {
         end(taken, spent);
     }
 }
 
-impl<K, C, Q> Limit for ConcurrencyKey<'_, &KeyedConcurrency<K, C>, Q>
+impl<K, C, Q> Limit for ConcurrencyKey<'_, Arc<KeyedConcurrency<K, C>>, Q>
 where
-    K: Borrow<Q>,
-    C: Clock,
+    K: Borrow<Q> + Send + 'static,
+    C: Clock + 'static,
     Q: Hash + Eq + ToOwned<Owned = K> + fmt::Debug + ?Sized,
 {
     fn kind(&self) -> Kind {
@@ -128,7 +129,7 @@ where
         decision(&self.peek(), cost)
     }
 
-    fn take(&self, _now: Timestamp, cost: u64) -> Result<Taken<'_>, Decision> {
+    fn take(&self, _now: Timestamp, cost: u64) -> Result<Taken, Decision> {
         let permit = self.try_acquire_n(weight(cost));
         taken(
             cost,
@@ -136,11 +137,11 @@ where
         )
     }
 
-    fn put_back(&self, _now: Timestamp, taken: Taken<'_>) {
+    fn put_back(&self, _now: Timestamp, taken: Taken) {
         end(taken, 0);
     }
 
-    fn settle(&self, _now: Timestamp, taken: Taken<'_>, spent: u64) {
+    fn settle(&self, _now: Timestamp, taken: Taken, spent: u64) {
         end(taken, spent);
     }
 }

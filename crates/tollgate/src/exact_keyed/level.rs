@@ -39,7 +39,7 @@ where
         Home::look(self, now, cost)
     }
 
-    fn take(&self, now: Timestamp, cost: u64) -> Result<Taken<'_>, Decision> {
+    fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
         let booked = self.book(now, cost, Duration::ZERO);
         self.limiter.counters.count(booked.is_ok());
         match booked {
@@ -48,11 +48,11 @@ where
         }
     }
 
-    fn put_back(&self, now: Timestamp, taken: Taken<'_>) {
+    fn put_back(&self, now: Timestamp, taken: Taken) {
         self.settle(now, taken, 0);
     }
 
-    fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> Result<Taken<'_>, Decision> {
+    fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> Result<Taken, Decision> {
         let act = Reserve {
             cost,
             patience: Duration::ZERO,
@@ -63,7 +63,7 @@ where
         held.map(Taken::Charge).map_err(Unbooked::decision)
     }
 
-    fn settle(&self, now: Timestamp, taken: Taken<'_>, spent: u64) {
+    fn settle(&self, now: Timestamp, taken: Taken, spent: u64) {
         match taken {
             Taken::Charge(Ticket::HeldEntry(id)) => {
                 self.limiter.tables.settle(&self.ask(now), id, spent);

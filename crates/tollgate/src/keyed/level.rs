@@ -58,7 +58,7 @@ impl<C: Clock> KeyedBook for KeyedLimiter<C> {
         self.key_of(key).look(now, cost)
     }
 
-    fn take(&self, key: KeyParts, now: Timestamp, cost: u64) -> Result<Taken<'static>, Decision> {
+    fn take(&self, key: KeyParts, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
         let booked = self.key_of(key).book(now, cost, Duration::ZERO);
         self.counters.count(booked.is_ok());
         match booked {
@@ -67,13 +67,13 @@ impl<C: Clock> KeyedBook for KeyedLimiter<C> {
         }
     }
 
-    fn put_back(&self, key: KeyParts, now: Timestamp, taken: Taken<'_>) {
+    fn put_back(&self, key: KeyParts, now: Timestamp, taken: Taken) {
         if let Taken::Charge(ticket) = taken {
             self.key_of(key).give_back(now, &ticket);
         }
     }
 
-    fn settle(&self, key: KeyParts, now: Timestamp, taken: Taken<'_>, spent: u64) {
+    fn settle(&self, key: KeyParts, now: Timestamp, taken: Taken, spent: u64) {
         let Taken::Charge(Ticket::Charged(charge)) = taken else {
             return;
         };

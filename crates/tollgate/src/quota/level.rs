@@ -81,15 +81,15 @@ impl<C: Clock> Limit for QuotaKey<'_, C> {
         self.limiter.look_at(now, self.key, self.quota, cost)
     }
 
-    fn take(&self, now: Timestamp, cost: u64) -> Result<Taken<'_>, Decision> {
+    fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
         self.charge(now, cost).map(Taken::Quota)
     }
 
-    fn put_back(&self, now: Timestamp, taken: Taken<'_>) {
+    fn put_back(&self, now: Timestamp, taken: Taken) {
         self.settle(now, taken, 0);
     }
 
-    fn settle(&self, now: Timestamp, taken: Taken<'_>, spent: u64) {
+    fn settle(&self, now: Timestamp, taken: Taken, spent: u64) {
         let Taken::Quota(mut receipt) = taken else {
             return;
         };

@@ -53,7 +53,7 @@ pub struct Hold<'a> {
 struct Part<'a> {
     level: Level<'a>,
     until: Timestamp,
-    taken: Option<Taken<'a>>,
+    taken: Option<Taken>,
 }
 
 impl<'a> Hold<'a> {

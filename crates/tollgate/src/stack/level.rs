@@ -3,6 +3,7 @@
 use std::borrow::Borrow;
 use std::fmt;
 use std::hash::Hash;
+use std::sync::Arc;
 
 use tollgate_core::{Decision, Timestamp};
 
@@ -37,7 +38,9 @@ pub struct Level<'a> {
 
 impl<'a> Level<'a> {
     /// A limit at a cost of 1: a `&Limiter`, a [`Key`] of a `KeyedLimiter`, a reference to a key of
-    /// another keyed limiter, a `&ConcurrencyLimiter`.
+    /// another keyed limiter or of a quota, a `&Arc<ConcurrencyLimiter>`, or a reference to an owned
+    /// key of a `KeyedConcurrency`. Slots are shared (`Arc`), because who holds one may outlive the
+    /// call.
     pub fn new(name: &'a str, limit: impl Into<AnyLimit<'a>>) -> Self {
         Self {
             name,
@@ -134,11 +137,11 @@ impl<'a> AnyLimit<'a> {
     }
 
     #[inline]
-    pub(super) fn take(&self, now: Timestamp, cost: u64) -> Result<Taken<'a>, Decision> {
+    pub(super) fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
         each!(self, take(now, cost))
     }
 
-    pub(super) fn put_back(&self, now: Timestamp, taken: Taken<'a>) {
+    pub(super) fn put_back(&self, now: Timestamp, taken: Taken) {
         each!(self, put_back(now, taken));
     }
 
@@ -147,14 +150,14 @@ impl<'a> AnyLimit<'a> {
         now: Timestamp,
         cost: u64,
         until: Timestamp,
-    ) -> Result<Taken<'a>, Decision> {
+    ) -> Result<Taken, Decision> {
         match self.0 {
             Inner::Limit(limit) => limit.hold(now, cost, until),
             Inner::Key { .. } => self.take(now, cost),
         }
     }
 
-    pub(super) fn settle(&self, now: Timestamp, taken: Taken<'a>, spent: u64) {
+    pub(super) fn settle(&self, now: Timestamp, taken: Taken, spent: u64) {
         each!(self, settle(now, taken, spent));
     }
 }
@@ -174,8 +177,8 @@ impl<'a, C: Clock> From<&'a Limiter<C>> for AnyLimit<'a> {
     }
 }
 
-impl<'a, C: Clock> From<&'a ConcurrencyLimiter<C>> for AnyLimit<'a> {
-    fn from(limiter: &'a ConcurrencyLimiter<C>) -> Self {
+impl<'a, C: Clock + 'static> From<&'a Arc<ConcurrencyLimiter<C>>> for AnyLimit<'a> {
+    fn from(limiter: &'a Arc<ConcurrencyLimiter<C>>) -> Self {
         Self(Inner::Limit(limiter))
     }
 }
@@ -199,13 +202,13 @@ where
     }
 }
 
-impl<'a, K, Q, C> From<&'a ConcurrencyKey<'a, &'a KeyedConcurrency<K, C>, Q>> for AnyLimit<'a>
+impl<'a, K, Q, C> From<&'a ConcurrencyKey<'a, Arc<KeyedConcurrency<K, C>>, Q>> for AnyLimit<'a>
 where
-    K: Borrow<Q>,
+    K: Borrow<Q> + Send + 'static,
     Q: Hash + Eq + ToOwned<Owned = K> + fmt::Debug + ?Sized,
-    C: Clock,
+    C: Clock + 'static,
 {
-    fn from(key: &'a ConcurrencyKey<'a, &'a KeyedConcurrency<K, C>, Q>) -> Self {
+    fn from(key: &'a ConcurrencyKey<'a, Arc<KeyedConcurrency<K, C>>, Q>) -> Self {
         Self(Inner::Limit(key))
     }
 }

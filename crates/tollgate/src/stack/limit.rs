@@ -29,20 +29,20 @@ pub(crate) trait Limit: fmt::Debug {
     }
 
     /// Charges the cost, or says why not.
-    fn take(&self, now: Timestamp, cost: u64) -> Result<Taken<'_>, Decision>;
+    fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision>;
 
     /// Gives back what was taken by a request that came to nothing, as far as nothing was built on
     /// it.
-    fn put_back(&self, now: Timestamp, taken: Taken<'_>);
+    fn put_back(&self, now: Timestamp, taken: Taken);
 
     /// Charges an estimate that is to be settled by `until`.
-    fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> Result<Taken<'_>, Decision> {
+    fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> Result<Taken, Decision> {
         let _ = until;
         self.take(now, cost)
     }
 
     /// Settles an estimate, of which `spent` was spent.
-    fn settle(&self, now: Timestamp, taken: Taken<'_>, spent: u64);
+    fn settle(&self, now: Timestamp, taken: Taken, spent: u64);
 }
 
 /// A keyed limiter, whatever its clock, with the key given in each call.
@@ -51,9 +51,9 @@ pub(crate) trait KeyedBook {
     fn now(&self) -> Timestamp;
     fn fits(&self, key: KeyParts, now: Timestamp, cost: u64) -> bool;
     fn look(&self, key: KeyParts, now: Timestamp, cost: u64) -> Decision;
-    fn take(&self, key: KeyParts, now: Timestamp, cost: u64) -> Result<Taken<'static>, Decision>;
-    fn put_back(&self, key: KeyParts, now: Timestamp, taken: Taken<'_>);
-    fn settle(&self, key: KeyParts, now: Timestamp, taken: Taken<'_>, spent: u64);
+    fn take(&self, key: KeyParts, now: Timestamp, cost: u64) -> Result<Taken, Decision>;
+    fn put_back(&self, key: KeyParts, now: Timestamp, taken: Taken);
+    fn settle(&self, key: KeyParts, now: Timestamp, taken: Taken, spent: u64);
 }
 
 /// Who shares a limit: in this order they are charged.
@@ -79,12 +79,12 @@ impl Breadth {
 
 /// What a limit took, and is given back by.
 #[derive(Debug)]
-pub(crate) enum Taken<'a> {
+pub(crate) enum Taken {
     /// A charge of a rate.
     Charge(Ticket),
     /// A charge of a quota.
     #[cfg(feature = "quota")]
     Quota(crate::quota::QuotaReceipt),
     /// A slot.
-    Slot(AnyPermit<'a>),
+    Slot(AnyPermit),
 }

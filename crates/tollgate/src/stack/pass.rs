@@ -6,15 +6,17 @@ use super::limit::Taken;
 use crate::concurrency::{Ending, Permit, SharedHome};
 
 /// The slots that a request holds, of all concurrency limits that it met: given back when this is
-/// dropped. With no such limit it holds nothing.
+/// dropped. With no such limit it holds nothing. It shares its limiters, so it may be moved into a
+/// task, or live as long as a response is being sent.
 ///
 /// As a [`Permit`](crate::Permit) it may end as a success, as dropped for overload, or ignored,
 /// which is what just dropping it means.
 ///
 /// ```
+/// use std::sync::Arc;
 /// use tollgate::{ConcurrencyLimiter, Level, Stack};
 ///
-/// let (slots, stack) = (ConcurrencyLimiter::new(1), Stack::new());
+/// let (slots, stack) = (Arc::new(ConcurrencyLimiter::new(1)), Stack::new());
 /// let pass = stack.allow(&[Level::new("slots", &slots)]).expect("a free slot");
 /// assert_eq!(slots.available(), 0);
 /// pass.success();
@@ -22,15 +24,15 @@ use crate::concurrency::{Ending, Permit, SharedHome};
 /// ```
 #[derive(Debug, Default)]
 #[must_use = "a pass that is dropped gives back its slots"]
-pub struct Pass<'a> {
+pub struct Pass {
     /// Most requests meet one such limit at most.
-    first: Option<AnyPermit<'a>>,
-    more: Vec<AnyPermit<'a>>,
+    first: Option<AnyPermit>,
+    more: Vec<AnyPermit>,
 }
 
-impl<'a> Pass<'a> {
+impl Pass {
     #[inline]
-    pub(super) fn keep(&mut self, taken: Taken<'a>) {
+    pub(super) fn keep(&mut self, taken: Taken) {
         if let Taken::Slot(permit) = taken {
             match self.first {
                 None => self.first = Some(permit),
@@ -63,9 +65,9 @@ impl<'a> Pass<'a> {
 }
 
 /// A permit of any limiter.
-pub(crate) enum AnyPermit<'a> {
-    Shared(Permit<SharedHome<'a>>),
-    Keyed(Box<dyn Slot + 'a>),
+pub(crate) enum AnyPermit {
+    Shared(Permit<SharedHome>),
+    Keyed(Box<dyn Slot + Send>),
 }
 
 /// A permit of a key, whatever its limiter.
@@ -74,7 +76,7 @@ pub(crate) trait Slot {
     fn cancel(self: Box<Self>);
 }
 
-impl AnyPermit<'_> {
+impl AnyPermit {
     pub(crate) fn end(self, ending: Ending) {
         match self {
             Self::Shared(permit) => permit.end(ending),
@@ -90,7 +92,7 @@ impl AnyPermit<'_> {
     }
 }
 
-impl fmt::Debug for AnyPermit<'_> {
+impl fmt::Debug for AnyPermit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Permit")
     }

@@ -34,9 +34,10 @@ impl fmt::Display for Kind {
 /// If several refused, it is the one that takes longest to pass.
 ///
 /// ```
+/// use std::sync::Arc;
 /// use tollgate::{ConcurrencyLimiter, Kind, Level, Stack};
 ///
-/// let (slots, stack) = (ConcurrencyLimiter::new(1), Stack::new());
+/// let (slots, stack) = (Arc::new(ConcurrencyLimiter::new(1)), Stack::new());
 /// let levels = [Level::new("uploads", &slots)];
 /// let pass = stack.allow(&levels);
 /// let verdict = stack.check(&levels);
@@ -102,11 +103,11 @@ impl std::error::Error for Refusal<'_> {}
 pub struct Verdict<'a> {
     decision: Decision,
     refusal: Option<Refusal<'a>>,
-    pass: Option<Pass<'a>>,
+    pass: Option<Pass>,
 }
 
 impl<'a> Verdict<'a> {
-    pub(super) fn allowed(decision: Decision, pass: Pass<'a>) -> Self {
+    pub(super) fn allowed(decision: Decision, pass: Pass) -> Self {
         Self {
             decision,
             refusal: None,
@@ -139,7 +140,7 @@ impl<'a> Verdict<'a> {
     }
 
     /// What holds the slots of the request while it runs; none if it was refused.
-    pub fn into_pass(self) -> Option<Pass<'a>> {
+    pub fn into_pass(self) -> Option<Pass> {
         self.pass
     }
 }
