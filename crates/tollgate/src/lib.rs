@@ -59,6 +59,8 @@ mod reservation;
 mod snapshot;
 mod stack;
 mod sync;
+#[cfg(feature = "quota")]
+mod tiers;
 mod tree;
 
 pub use acquire::Acquire;
@@ -88,6 +90,8 @@ pub use refused::Refused;
 pub use reservation::Reservation;
 pub use snapshot::SnapshotError;
 pub use stack::{AnyLimit, Hold, Kind, Level, Pass, Refusal, Stack, Verdict};
+#[cfg(feature = "quota")]
+pub use tiers::{Allowance, AllowanceParseError, TierError, Tiers, TiersBuilder};
 pub use tollgate_core as core;
 pub use tollgate_core::{Align, Decision, LimitError, Outcome, Rate, RateParseError, Timestamp};
 pub use tree::{

@@ -123,6 +123,24 @@ impl<'a> Verdict<'a> {
         }
     }
 
+    /// The same with each limit by the name of its kind.
+    #[cfg(feature = "quota")]
+    pub(crate) fn named_by_kind(self) -> Verdict<'static> {
+        Verdict {
+            decision: self.decision,
+            refusal: self.refusal.map(|refusal| Refusal {
+                name: match refusal.kind {
+                    Kind::Rate => "rate",
+                    Kind::Quota => "quota",
+                    Kind::Concurrency => "concurrency",
+                },
+                kind: refusal.kind,
+                decision: refusal.decision,
+            }),
+            pass: self.pass,
+        }
+    }
+
     /// Whether the request may pass.
     pub fn is_allowed(&self) -> bool {
         self.refusal.is_none()

@@ -1,0 +1,91 @@
+//! Allowances as text, as they are printed.
+
+use std::fmt;
+use std::str::FromStr;
+
+use tollgate_core::{Rate, RateParseError};
+
+use super::Allowance;
+use crate::quota::{Quota, QuotaError};
+
+/// What is wrong with the text of an [`Allowance`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AllowanceParseError {
+    /// The first part is no rate.
+    Rate(RateParseError),
+    /// A later part is neither a quota nor a number "at once".
+    Quota {
+        /// The part.
+        part: String,
+        /// Why it is no quota.
+        error: QuotaError,
+    },
+    /// The number "at once" is none.
+    Concurrency {
+        /// The part.
+        part: String,
+    },
+    /// A part says again what another has said.
+    Twice {
+        /// The part.
+        part: String,
+    },
+}
+
+impl fmt::Display for AllowanceParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rate(error) => write!(f, "{error}"),
+            Self::Quota { part, error } => write!(
+                f,
+                "{part:?} is no quota ({error}) and no concurrency such as \"5 at once\""
+            ),
+            Self::Concurrency { part } => write!(
+                f,
+                "{part:?} names no number of requests; write it as \"5 at once\""
+            ),
+            Self::Twice { part } => write!(f, "{part:?} says again what was said before it"),
+        }
+    }
+}
+
+impl std::error::Error for AllowanceParseError {}
+
+impl FromStr for Allowance {
+    type Err = AllowanceParseError;
+
+    /// Reads `"10/s burst 20, 1000/day, 5 at once"`: a rate, then a quota and a concurrency, if any.
+    fn from_str(text: &str) -> Result<Self, AllowanceParseError> {
+        let mut parts = text.split(',').map(str::trim);
+        let rate: Rate = parts
+            .next()
+            .unwrap_or_default()
+            .parse()
+            .map_err(AllowanceParseError::Rate)?;
+        let mut allowance = Self::new(rate);
+        for part in parts {
+            let twice = || AllowanceParseError::Twice {
+                part: part.to_owned(),
+            };
+            if let Some(number) = part.strip_suffix("at once") {
+                let limit = number.trim().replace('_', "").parse();
+                let limit = limit.map_err(|_| AllowanceParseError::Concurrency {
+                    part: part.to_owned(),
+                })?;
+                if allowance.concurrency.replace(limit).is_some() {
+                    return Err(twice());
+                }
+                continue;
+            }
+            let quota: Quota = part.parse().map_err(|error| AllowanceParseError::Quota {
+                part: part.to_owned(),
+                error,
+            })?;
+            if allowance.quota.replace(quota).is_some() {
+                return Err(twice());
+            }
+        }
+        Ok(allowance)
+    }
+}
