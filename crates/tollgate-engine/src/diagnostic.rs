@@ -1,0 +1,87 @@
+//! What is wrong with a file, where, and what to do about it.
+
+use std::fmt;
+
+use crate::document::Span;
+
+/// How much a [`Diagnostic`] matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Severity {
+    /// The policy can be used, but it may not do what was meant.
+    Warning,
+    /// The policy can't be used.
+    Error,
+}
+
+/// A stable name for a kind of diagnostic, such as `unknown-field`: scripts may rely on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Code(pub &'static str);
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+/// One thing that is wrong with a file.
+///
+/// ```
+/// use tollgate_engine::document::Span;
+/// use tollgate_engine::{Code, Diagnostic};
+///
+/// let wrong = Diagnostic::error(Code("unknown-field"), "unknown field \"rat\"", Span::default())
+///     .help("did you mean \"rate\"?");
+/// assert_eq!(wrong.to_string(), "error[unknown-field]: unknown field \"rat\"");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// How much it matters.
+    pub severity: Severity,
+    /// Which kind it is.
+    pub code: Code,
+    /// What is wrong, in one line.
+    pub message: String,
+    /// Where.
+    pub span: Span,
+    /// What to do about it.
+    pub help: Option<String>,
+}
+
+impl Diagnostic {
+    /// Something that makes the file unusable.
+    pub fn error(code: Code, message: impl Into<String>, span: Span) -> Self {
+        Self::new(Severity::Error, code, message.into(), span)
+    }
+
+    /// Something that may not be meant.
+    pub fn warning(code: Code, message: impl Into<String>, span: Span) -> Self {
+        Self::new(Severity::Warning, code, message.into(), span)
+    }
+
+    /// The same with what to do about it.
+    #[must_use]
+    pub fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+
+    fn new(severity: Severity, code: Code, message: String, span: Span) -> Self {
+        Self {
+            severity,
+            code,
+            message,
+            span,
+            help: None,
+        }
+    }
+}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let severity = match self.severity {
+            Severity::Warning => "warning",
+            Severity::Error => "error",
+        };
+        write!(f, "{severity}[{}]: {}", self.code, self.message)
+    }
+}

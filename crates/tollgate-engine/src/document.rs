@@ -1,0 +1,148 @@
+//! A file as a tree of values that know where they stand: the same for YAML and TOML, so that all
+//! decoders report every error with its place.
+
+use std::fmt;
+
+use crate::diagnostic::{Code, Diagnostic};
+
+mod toml;
+mod yaml;
+
+/// Where something stands in a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Span {
+    /// Which of a policy's files, in the order in which they were read.
+    pub file: u32,
+    /// Its first character.
+    pub start: Place,
+    /// The first character after it.
+    pub end: Place,
+}
+
+/// A character of a file: line and column, both from 1 (0 where nothing is known).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// From 1.
+    pub line: u32,
+    /// In characters, from 1.
+    pub column: u32,
+}
+
+/// A value and its place.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// Where it stands.
+    pub span: Span,
+    /// What it is.
+    pub value: Value,
+}
+
+/// What a file can hold.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// Nothing: `null`, `~`, or no value at all.
+    Null,
+    /// `true` or `false`.
+    Bool(bool),
+    /// A whole number.
+    Integer(i64),
+    /// A number with a fraction.
+    Float(f64),
+    /// Text.
+    Text(String),
+    /// A list.
+    List(Vec<Node>),
+    /// Fields by name, in the order of the file. No two have the same name.
+    Map(Vec<(Node, Node)>),
+}
+
+impl Value {
+    /// What people call it.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Null => "nothing",
+            Self::Bool(_) => "true or false",
+            Self::Integer(_) => "a whole number",
+            Self::Float(_) => "a number",
+            Self::Text(_) => "text",
+            Self::List(_) => "a list",
+            Self::Map(_) => "a map",
+        }
+    }
+}
+
+/// How a file is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// YAML 1.2.
+    Yaml,
+    /// TOML 1.0.
+    Toml,
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Yaml => "YAML",
+            Self::Toml => "TOML",
+        })
+    }
+}
+
+/// Largest file, in bytes: policies of ten thousand rules take about two million.
+pub const MOST_BYTES: usize = 16 << 20;
+/// Deepest nesting.
+pub const MOST_DEPTH: usize = 64;
+/// Most values, with those that aliases repeat.
+pub const MOST_NODES: usize = 500_000;
+
+/// Reads a file into a tree.
+///
+/// # Errors
+/// What keeps it from being one: a mistake of syntax, a name used twice in a map, or a bound on
+/// size, depth or the number of values that it exceeds.
+///
+/// ```
+/// use tollgate_engine::document::{Format, Value, parse};
+///
+/// let node = parse("limits: [1, two]", Format::Yaml, 0).expect("YAML");
+/// let Value::Map(fields) = node.value else { panic!("a map") };
+/// assert_eq!(fields[0].1.span.start.column, 9);
+/// assert!(parse("limits: [1, two", Format::Yaml, 0).is_err());
+/// ```
+pub fn parse(text: &str, format: Format, file: u32) -> Result<Node, Vec<Diagnostic>> {
+    if text.len() > MOST_BYTES {
+        let message = format!(
+            "the file has {} bytes, more than the {MOST_BYTES} that are read",
+            text.len()
+        );
+        let span = Span {
+            file,
+            ..Span::default()
+        };
+        return Err(vec![
+            Diagnostic::error(TOO_LARGE, message, span).help("split it with `include`"),
+        ]);
+    }
+    match format {
+        Format::Yaml => yaml::parse(text, file),
+        Format::Toml => toml::parse(text, file),
+    }
+}
+
+/// The file, its depth or its number of values exceeds a bound.
+pub const TOO_LARGE: Code = Code("too-large");
+/// The text is not YAML or TOML.
+pub const SYNTAX: Code = Code("syntax");
+/// A map has two fields of one name.
+pub const DUPLICATE_FIELD: Code = Code("duplicate-field");
+
+/// The second of two fields with one name.
+fn duplicate(name: &str, first: Span, second: Span) -> Diagnostic {
+    Diagnostic::error(
+        DUPLICATE_FIELD,
+        format!("field {name:?} is given twice"),
+        second,
+    )
+    .help(format!("the first is on line {}", first.start.line))
+}

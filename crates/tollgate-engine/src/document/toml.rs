@@ -1,0 +1,149 @@
+//! TOML as a tree.
+
+use toml_span::value::{Table, ValueInner};
+
+use super::{
+    Diagnostic, MOST_DEPTH, MOST_NODES, Node, Place, SYNTAX, Span, TOO_LARGE, Value, duplicate,
+};
+
+pub(super) fn parse(text: &str, file: u32) -> Result<Node, Vec<Diagnostic>> {
+    let lines = Lines::new(text, file);
+    let mut value = match toml_span::parse(text) {
+        Ok(value) => value,
+        Err(error) => {
+            let span = lines.span(error.span);
+            let problem = match &error.kind {
+                toml_span::ErrorKind::DuplicateKey { key, first } => {
+                    duplicate(key, lines.span(*first), span)
+                }
+                kind => Diagnostic::error(SYNTAX, kind.to_string(), span),
+            };
+            return Err(vec![problem]);
+        }
+    };
+    let span = value.span;
+    let mut nodes = 0;
+    node(value.take(), span, &lines, (0, &mut nodes)).map_err(|problem| vec![problem])
+}
+
+fn node(
+    value: ValueInner<'_>,
+    span: toml_span::Span,
+    lines: &Lines<'_>,
+    (depth, nodes): (usize, &mut usize),
+) -> Result<Node, Diagnostic> {
+    let span = lines.span(span);
+    *nodes += 1;
+    if depth > MOST_DEPTH || *nodes > MOST_NODES {
+        let message = format!("more than {MOST_NODES} values, or deeper than {MOST_DEPTH} levels");
+        return Err(Diagnostic::error(TOO_LARGE, message, span));
+    }
+    let value = match value {
+        ValueInner::String(text) => Value::Text(text.into_owned()),
+        ValueInner::Integer(number) => Value::Integer(number),
+        ValueInner::Float(number) => Value::Float(number),
+        ValueInner::Boolean(is) => Value::Bool(is),
+        ValueInner::Array(items) => {
+            let items = items.into_iter().map(|mut item| {
+                let span = item.span;
+                node(item.take(), span, lines, (depth + 1, nodes))
+            });
+            Value::List(items.collect::<Result<_, _>>()?)
+        }
+        ValueInner::Table(table) => Value::Map(fields(table, lines, (depth, nodes))?),
+    };
+    Ok(Node { span, value })
+}
+
+fn fields(
+    table: Table<'_>,
+    lines: &Lines<'_>,
+    (depth, nodes): (usize, &mut usize),
+) -> Result<Vec<(Node, Node)>, Diagnostic> {
+    let mut fields = Vec::with_capacity(table.len());
+    for (name, mut value) in table {
+        let span = value.span;
+        let key = Node {
+            span: lines.span(name.span),
+            value: Value::Text(name.name.into_owned()),
+        };
+        let value = node(value.take(), span, lines, (depth + 1, nodes))?;
+        fields.push((key, value));
+    }
+    // The parser sorts by name; people think in the order of the file.
+    fields.sort_by_key(|(name, _)| name.span.start);
+    Ok(fields)
+}
+
+/// Finds the line and column of a byte.
+struct Lines<'a> {
+    text: &'a str,
+    file: u32,
+    starts: Vec<usize>,
+}
+
+impl<'a> Lines<'a> {
+    fn new(text: &'a str, file: u32) -> Self {
+        let breaks = text.match_indices('\n').map(|(at, _)| at + 1);
+        Self {
+            text,
+            file,
+            starts: std::iter::once(0).chain(breaks).collect(),
+        }
+    }
+
+    fn span(&self, span: toml_span::Span) -> Span {
+        Span {
+            file: self.file,
+            start: self.place(span.start),
+            end: self.place(span.end),
+        }
+    }
+
+    fn place(&self, byte: usize) -> Place {
+        let byte = byte.min(self.text.len());
+        let line = self.starts.partition_point(|start| *start <= byte).max(1);
+        let start = self.starts[line - 1];
+        let column = self
+            .text
+            .get(start..byte)
+            .map_or(0, |before| before.chars().count());
+        let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        Place {
+            line: small(line),
+            column: small(column + 1),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_keeps_its_order_and_places() {
+        let tree = parse("zeta = 1\n[alpha]\nrate = \"10/s\"\n", 0).expect("TOML");
+        let Value::Map(fields) = tree.value else {
+            panic!("a map")
+        };
+        let names: Vec<_> = fields.iter().map(|(name, _)| &name.value).collect();
+        let text = |text: &str| Value::Text(text.to_owned());
+        assert_eq!(names, [&text("zeta"), &text("alpha")]);
+        let Value::Map(inner) = &fields[1].1.value else {
+            panic!("a map")
+        };
+        assert_eq!(inner[0].1.value, text("10/s"));
+        assert_eq!(inner[0].0.span.start, Place { line: 3, column: 1 });
+    }
+
+    #[test]
+    fn mistakes_have_a_place() {
+        let problem = |text: &str| parse(text, 0).expect_err("not TOML").remove(0);
+        assert_eq!(problem("a = \n").code, SYNTAX);
+        let twice = problem("a = 1\nb = 2\na = 3\n");
+        assert_eq!(
+            (twice.message.as_str(), twice.span.start.line),
+            ("field \"a\" is given twice", 3)
+        );
+    }
+}

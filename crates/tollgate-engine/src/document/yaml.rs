@@ -1,0 +1,348 @@
+//! YAML as a tree, from the events of a parser.
+
+use std::collections::HashMap;
+
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span as YamlSpan, Tag};
+
+use super::{
+    Diagnostic, MOST_DEPTH, MOST_NODES, Node, Place, SYNTAX, Span, TOO_LARGE, Value, duplicate,
+};
+
+pub(super) fn parse(text: &str, file: u32) -> Result<Node, Vec<Diagnostic>> {
+    let mut builder = Builder {
+        file,
+        open: Vec::new(),
+        anchors: HashMap::new(),
+        nodes: 0,
+        problems: Vec::new(),
+        done: None,
+    };
+    let mut documents = 0;
+    for event in Parser::new_from_str(text) {
+        let (event, span) = match event {
+            Ok(event) => event,
+            Err(error) => {
+                let at = builder.point(error.marker());
+                let message = error.info().to_owned();
+                builder
+                    .problems
+                    .push(Diagnostic::error(SYNTAX, message, at));
+                break;
+            }
+        };
+        if matches!(event, Event::DocumentStart(_)) {
+            documents += 1;
+            if documents > 1 {
+                let at = builder.span(span);
+                let message = "a second document in one file; a policy is one document";
+                builder
+                    .problems
+                    .push(Diagnostic::error(SYNTAX, message, at));
+                break;
+            }
+        }
+        if builder.take(event, span).is_err() {
+            break;
+        }
+    }
+    if builder.problems.is_empty() {
+        let empty = Node {
+            span: Span {
+                file,
+                ..Span::default()
+            },
+            value: Value::Null,
+        };
+        return Ok(builder.done.unwrap_or(empty));
+    }
+    Err(builder.problems)
+}
+
+/// A bound was exceeded: nothing more is read.
+struct Stop;
+
+struct Builder {
+    file: u32,
+    open: Vec<Open>,
+    anchors: HashMap<usize, (Node, usize)>,
+    nodes: usize,
+    problems: Vec<Diagnostic>,
+    done: Option<Node>,
+}
+
+/// A list or map that is being read.
+struct Open {
+    start: Span,
+    anchor: usize,
+    nodes_before: usize,
+    inner: Inner,
+}
+
+enum Inner {
+    List(Vec<Node>),
+    Map {
+        fields: Vec<(Node, Node)>,
+        names: HashMap<String, Span>,
+        name: Option<Node>,
+    },
+}
+
+impl Builder {
+    fn take(&mut self, event: Event<'_>, span: YamlSpan) -> Result<(), Stop> {
+        let span = self.span(span);
+        match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                let value = scalar(&text, style, tag.as_deref());
+                let node = Node { span, value };
+                self.remember(anchor, &node, 1);
+                self.add(node, 1)
+            }
+            Event::SequenceStart(anchor, _) => self.open(span, anchor, Inner::List(Vec::new())),
+            Event::MappingStart(anchor, _) => self.open(
+                span,
+                anchor,
+                Inner::Map {
+                    fields: Vec::new(),
+                    names: HashMap::new(),
+                    name: None,
+                },
+            ),
+            Event::SequenceEnd | Event::MappingEnd => self.close(span),
+            Event::Alias(anchor) => match self.anchors.get(&anchor) {
+                // Counted before it is copied.
+                Some((_, size)) if self.nodes + size > MOST_NODES => self.too_many(span),
+                Some((node, size)) => {
+                    let (value, size) = (node.value.clone(), *size);
+                    self.add(Node { span, value }, size)
+                }
+                None => {
+                    let message = "an alias of something that isn't complete";
+                    self.problems.push(Diagnostic::error(SYNTAX, message, span));
+                    Err(Stop)
+                }
+            },
+            _ => Ok(()),
+        }
+    }
+
+    fn open(&mut self, start: Span, anchor: usize, inner: Inner) -> Result<(), Stop> {
+        if self.open.len() == MOST_DEPTH {
+            let message = format!("nested deeper than {MOST_DEPTH} levels");
+            self.problems
+                .push(Diagnostic::error(TOO_LARGE, message, start));
+            return Err(Stop);
+        }
+        self.open.push(Open {
+            start,
+            anchor,
+            nodes_before: self.nodes,
+            inner,
+        });
+        Ok(())
+    }
+
+    fn close(&mut self, end: Span) -> Result<(), Stop> {
+        let Some(open) = self.open.pop() else {
+            return Ok(());
+        };
+        let value = match open.inner {
+            Inner::List(items) => Value::List(items),
+            Inner::Map { fields, .. } => Value::Map(fields),
+        };
+        let node = Node {
+            span: Span {
+                end: end.end,
+                ..open.start
+            },
+            value,
+        };
+        let size = self.nodes - open.nodes_before + 1;
+        self.remember(open.anchor, &node, size);
+        self.add(node, 1)
+    }
+
+    fn remember(&mut self, anchor: usize, node: &Node, size: usize) {
+        if anchor > 0 {
+            self.anchors.insert(anchor, (node.clone(), size));
+        }
+    }
+
+    /// Puts a value of so many values where it belongs.
+    fn add(&mut self, node: Node, size: usize) -> Result<(), Stop> {
+        self.nodes = self.nodes.saturating_add(size);
+        if self.nodes > MOST_NODES {
+            return self.too_many(node.span);
+        }
+        let Some(open) = self.open.last_mut() else {
+            self.done = Some(node);
+            return Ok(());
+        };
+        match &mut open.inner {
+            Inner::List(items) => items.push(node),
+            Inner::Map {
+                fields,
+                names,
+                name,
+            } => match name.take() {
+                None => *name = Some(node),
+                Some(field) => {
+                    let text = match &field.value {
+                        Value::Text(text) => text.clone(),
+                        other => format!("{other:?}"),
+                    };
+                    match names.get(&text) {
+                        Some(first) => self.problems.push(duplicate(&text, *first, field.span)),
+                        None => {
+                            names.insert(text, field.span);
+                            fields.push((field, node));
+                        }
+                    }
+                }
+            },
+        }
+        Ok(())
+    }
+
+    fn too_many(&mut self, span: Span) -> Result<(), Stop> {
+        let message = format!("more than {MOST_NODES} values, with those that aliases repeat");
+        self.problems
+            .push(Diagnostic::error(TOO_LARGE, message, span));
+        Err(Stop)
+    }
+
+    fn span(&self, span: YamlSpan) -> Span {
+        Span {
+            file: self.file,
+            start: place(span.start),
+            end: place(span.end),
+        }
+    }
+
+    fn point(&self, marker: &Marker) -> Span {
+        Span {
+            file: self.file,
+            start: place(*marker),
+            end: place(*marker),
+        }
+    }
+}
+
+fn place(marker: Marker) -> Place {
+    let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    Place {
+        line: small(marker.line()),
+        // The parser counts columns from 0.
+        column: small(marker.col()).saturating_add(1),
+    }
+}
+
+/// What a plain scalar means by YAML 1.2's core schema; a quoted one, or one tagged `!!str`, is text.
+fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Value {
+    let is_text = tag.is_some_and(|tag| tag.is_yaml_core_schema() && tag.suffix == "str");
+    if style != ScalarStyle::Plain || is_text {
+        return Value::Text(text.to_owned());
+    }
+    match text {
+        "" | "~" | "null" | "Null" | "NULL" => return Value::Null,
+        "true" | "True" | "TRUE" => return Value::Bool(true),
+        "false" | "False" | "FALSE" => return Value::Bool(false),
+        _ => {}
+    }
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    if digits.bytes().all(|byte| byte.is_ascii_digit())
+        && let Ok(number) = text.parse()
+    {
+        return Value::Integer(number);
+    }
+    let numeric = digits.starts_with(|first: char| first.is_ascii_digit() || first == '.')
+        && digits.contains('.')
+        && digits
+            .bytes()
+            .all(|byte| byte.is_ascii_digit() || matches!(byte, b'.' | b'e' | b'E' | b'-' | b'+'));
+    match text.parse() {
+        Ok(number) if numeric => Value::Float(number),
+        _ => Value::Text(text.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(text: &str) -> Node {
+        parse(text, 0).expect("YAML")
+    }
+
+    fn only(text: &str) -> Diagnostic {
+        let [problem] = &parse(text, 0).expect_err("not YAML")[..] else {
+            panic!("one problem")
+        };
+        problem.clone()
+    }
+
+    #[test]
+    fn scalars_mean_what_the_core_schema_says() {
+        let Value::List(items) =
+            tree("[1, -2, '1', 1.5, true, ~, 10/s, 1.2.3, 0x1, !!str 5]").value
+        else {
+            panic!("a list")
+        };
+        let text = |text: &str| Value::Text(text.to_owned());
+        let values: Vec<_> = items.into_iter().map(|item| item.value).collect();
+        assert_eq!(
+            values,
+            [
+                Value::Integer(1),
+                Value::Integer(-2),
+                text("1"),
+                Value::Float(1.5),
+                Value::Bool(true),
+                Value::Null,
+                text("10/s"),
+                text("1.2.3"),
+                text("0x1"),
+                text("5"),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_value_knows_its_line_and_column() {
+        let Value::Map(fields) = tree("a: 1\nbc:\n  - x\n").value else {
+            panic!("a map")
+        };
+        let start = |node: &Node| (node.span.start.line, node.span.start.column);
+        assert_eq!((start(&fields[0].0), start(&fields[0].1)), ((1, 1), (1, 4)));
+        let Value::List(items) = &fields[1].1.value else {
+            panic!("a list")
+        };
+        assert_eq!(start(&items[0]), (3, 5));
+    }
+
+    #[test]
+    fn a_name_given_twice_is_an_error_with_both_places() {
+        let twice = only("a: 1\nb: 2\na: 3\n");
+        assert_eq!(twice.message, "field \"a\" is given twice");
+        assert_eq!(twice.span.start.line, 3);
+        assert_eq!(twice.help.as_deref(), Some("the first is on line 1"));
+    }
+
+    #[test]
+    fn aliases_repeat_but_never_explode() {
+        let Value::Map(fields) = tree("a: &x [1, 2]\nb: *x\n").value else {
+            panic!("a map")
+        };
+        assert_eq!(fields[1].1.value, fields[0].1.value);
+        let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
+        for level in 1..9 {
+            let below = level - 1;
+            let ten = vec![format!("*a{below}"); 10].join(", ");
+            bomb.push_str(&format!("a{level}: &a{level} [{ten}]\n"));
+        }
+        assert_eq!(only(&bomb).code, TOO_LARGE);
+        let deep = format!("{}{}", "[".repeat(100), "]".repeat(100));
+        assert_eq!(only(&deep).code, TOO_LARGE);
+        assert_eq!(only("a: [1").code, SYNTAX);
+        assert_eq!(only("a: 1\n---\nb: 2\n").code, SYNTAX);
+    }
+}

@@ -1,0 +1,212 @@
+//! What a policy says, whatever file it came from: rules with their matches, keys and limits.
+//!
+//! Decoders make it ([`native`](crate), Envoy's form); the engine compiles it. It holds no state.
+
+use std::collections::BTreeMap;
+
+use tollgate::quota::Quota;
+use tollgate::{Algorithm, Rate};
+
+use crate::document::Span;
+
+/// All that one set of files says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Policy {
+    /// Limits by facts, in the order of the file.
+    pub rules: Vec<Rule>,
+    /// What each tier allows a tenant.
+    pub tiers: BTreeMap<String, Tier>,
+    /// Which tier a tenant is in.
+    pub tenants: BTreeMap<String, String>,
+    /// The fact that carries a tenant's tier, if it isn't in `tenants`.
+    pub tier_fact: Option<String>,
+    /// The tier of tenants about whom nothing is known, if any.
+    pub default_tier: Option<String>,
+    /// Requests that are never limited.
+    pub exempt: Vec<Match>,
+    /// Requests that never pass.
+    pub block: Vec<Match>,
+    /// In force for all rules that say nothing stricter: shadow lets everything pass.
+    pub mode: Mode,
+    /// From this part of a limit on, in percent, it counts as near: 80 unless said otherwise.
+    pub near_limit_percent: u8,
+    /// Envoy's domains, each a tree of descriptors.
+    pub domains: BTreeMap<String, Vec<DescriptorRule>>,
+}
+
+/// A limit for requests that match, by key.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rule {
+    /// What people call it; no two rules have the same.
+    pub name: String,
+    /// Which requests it is for: all conditions must hold.
+    pub matches: Match,
+    /// Which facts tell one counter from another. None: one counter for all.
+    pub key: Vec<KeyPart>,
+    /// What it allows.
+    pub limits: Limits,
+    /// How its rates are counted.
+    pub algorithm: Algorithm,
+    /// What a request costs.
+    pub cost: Cost,
+    /// Whether it bites.
+    pub mode: Mode,
+    /// What happens while the store can't be asked.
+    pub on_store_failure: OnStoreFailure,
+    /// Rules that don't apply to a request that this one applies to.
+    pub replaces: Vec<String>,
+    /// Rules with the same name here count together.
+    pub shared: Option<String>,
+    /// Where it stands.
+    pub span: Span,
+}
+
+/// What a limit allows: all of it must.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Limits {
+    /// Rates, all in force.
+    pub rates: Vec<Rate>,
+    /// A total over a long period.
+    pub quota: Option<Quota>,
+    /// How many at once.
+    pub concurrency: Option<u32>,
+    /// No limit at all: it only replaces others, and is counted.
+    pub unlimited: bool,
+}
+
+/// What a tier allows each of its tenants.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tier {
+    /// What it allows.
+    pub limits: Limits,
+    /// Where it stands.
+    pub span: Span,
+}
+
+/// Conditions on facts, all of which must hold. None: everything matches.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Match {
+    /// Fact by fact.
+    pub conditions: Vec<(String, Pattern)>,
+    /// Where it stands.
+    pub span: Span,
+}
+
+/// A condition on one fact.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Pattern {
+    /// Just this text.
+    Exact(String),
+    /// One of these.
+    OneOf(Vec<Pattern>),
+    /// A glob: `*` is anything but `/`, `**` anything, `?` one character but `/`.
+    Glob(String),
+    /// Begins with this.
+    Prefix(String),
+    /// A regular expression for the whole text.
+    Regex(String),
+    /// An address in one of these networks, such as `10.0.0.0/8`.
+    Cidr(String),
+    /// The fact is known, whatever it is.
+    Present,
+    /// The fact is not known.
+    Absent,
+    /// This doesn't hold (an unknown fact does not).
+    Not(Box<Pattern>),
+}
+
+/// A fact that is part of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyPart {
+    /// The fact as it is.
+    Fact(String),
+    /// The network that an address is in: so many bits of it (`ip/64`). An IPv4 address counts as
+    /// itself unless the bits are 32 or fewer.
+    Network {
+        /// The fact that holds the address.
+        fact: String,
+        /// How many leading bits count.
+        bits: u8,
+    },
+}
+
+/// What a request costs a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cost {
+    /// The fact that says so, as a whole number.
+    pub fact: Option<String>,
+    /// What it costs if that is unknown, or no number.
+    pub default: u64,
+}
+
+impl Default for Cost {
+    fn default() -> Self {
+        Self {
+            fact: None,
+            default: 1,
+        }
+    }
+}
+
+/// Whether a rule bites.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Mode {
+    /// It refuses what is too much.
+    #[default]
+    Enforce,
+    /// It counts and tells what it would refuse, and lets it pass.
+    Shadow,
+    /// It does nothing.
+    Off,
+}
+
+/// What a request gets while the store can't be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OnStoreFailure {
+    /// It passes.
+    Open,
+    /// It is refused.
+    Closed,
+    /// It is judged by a limit of this process alone.
+    Local,
+}
+
+/// A node of Envoy's tree of descriptors.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DescriptorRule {
+    /// The entry's key.
+    pub key: String,
+    /// The entry's value; with a `*`, all values that fit; without, any value.
+    pub value: Option<String>,
+    /// The limit for requests that end here.
+    pub limit: Option<DescriptorLimit>,
+    /// All values that a wildcard stands for count together.
+    pub share_threshold: bool,
+    /// Metrics by the values, not by the pattern.
+    pub detailed_metric: bool,
+    /// Metrics by the value of this entry.
+    pub value_to_metric: bool,
+    /// What is below it.
+    pub descriptors: Vec<DescriptorRule>,
+    /// Where it stands.
+    pub span: Span,
+}
+
+/// What a descriptor allows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DescriptorLimit {
+    /// What people call it, for `replaces`.
+    pub name: Option<String>,
+    /// What it allows.
+    pub limits: Limits,
+    /// How it is counted: windows aligned to the epoch unless said otherwise.
+    pub algorithm: Algorithm,
+    /// It counts, and lets pass.
+    pub shadow: bool,
+    /// It refuses only together with all others of this kind.
+    pub quota_mode: bool,
+    /// Limits, by name, that don't apply to a request that this one applies to.
+    pub replaces: Vec<String>,
+    /// Where it stands.
+    pub span: Span,
+}
