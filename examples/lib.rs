@@ -9,3 +9,5 @@
 //! * `test_with_a_manual_clock`: how to test code that is rate limited, without sleeping.
 //! * `two_lanes`: 100 a second in two priority lanes, 60 and 40, unused share lent.
 //! * `fair_share`: a loud client starves a quiet one, and weighted fair queueing cures it.
+//! * `hierarchy`: a site of 10,000 a second, its routes and users, each sure of its rate, and what is
+//!   idle lent by weight.

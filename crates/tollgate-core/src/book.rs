@@ -144,6 +144,25 @@ impl<A: Algorithm> Book<A> {
         self.ledger.reserve(&self.limit, now, cost, patience)
     }
 
+    /// Takes the cost at `now` without asking, for one who has just seen that it passes.
+    ///
+    /// ```
+    /// use tollgate_core::{Algorithm, Book, Rate, Timestamp, TokenBucket};
+    ///
+    /// let mut book = Book::new(TokenBucket::new(Rate::per_second(10))?);
+    /// let now = Timestamp::ZERO;
+    /// assert!(book.limit().has(book.state(), now, 4));
+    /// let booked = book.charge(now, 4);
+    /// assert_eq!(book.decide(now, 0).remaining, 6);
+    /// book.give_back(now, &booked);
+    /// assert_eq!(book.decide(now, 0).remaining, 10);
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    #[inline]
+    pub fn charge(&mut self, now: Timestamp, cost: u64) -> Booked {
+        self.ledger.charge(&self.limit, now, now, cost)
+    }
+
     /// Gives back what nothing was built on. A booking is given back once: the caller sees to it.
     pub fn give_back(&mut self, now: Timestamp, booked: &Booked) {
         self.ledger.give_back(&self.limit, now, booked);

@@ -4,7 +4,7 @@
 //! reduced by their gcd, so nothing is ever rounded while time passes and nothing can drift.
 //! Token bucket and leaky bucket are two views of this one debt.
 
-use crate::wide::mul_div_ceil;
+use crate::wide::{div, div_ceil, mul, mul_div_ceil};
 use crate::{LimitError, Rate, Timestamp};
 
 /// How much is owed, and when that was true. The default owes nothing.
@@ -105,17 +105,19 @@ impl Units {
     }
 
     /// What is still owed at `now`; a time before the level's own credits nothing.
+    #[inline]
     pub(crate) fn debt_at(&self, level: &Level, now: Timestamp) -> u128 {
         let elapsed = now.nanos_since(level.as_of);
         if self.rate.is_unlimited() && elapsed > 0 {
             return 0;
         }
         // A product beyond 128 bits is beyond any debt.
-        let drained = self.drain.checked_mul(u128::from(elapsed));
+        let drained = mul(self.drain, elapsed);
         level.debt.saturating_sub(drained.unwrap_or(u128::MAX))
     }
 
     /// The level at `now`, with time moved forward only.
+    #[inline]
     pub(crate) fn settle(&self, level: &Level, now: Timestamp) -> Level {
         Level {
             debt: self.debt_at(level, now),
@@ -124,6 +126,7 @@ impl Units {
     }
 
     /// When the debt plus this cost first fits the capacity.
+    #[inline]
     pub(crate) fn earliest(&self, level: &Level, now: Timestamp, cost: u64) -> Option<Timestamp> {
         if self.rate.is_unlimited() {
             return Some(now);
@@ -139,7 +142,86 @@ impl Units {
         self.after_draining(level.as_of.max(now), over)
     }
 
+    /// Whether this cost fits the capacity at `now`: `earliest` without its division.
+    #[inline]
+    pub(crate) fn has(&self, level: &Level, now: Timestamp, cost: u64) -> bool {
+        if self.rate.is_unlimited() {
+            return true;
+        }
+        // A product or a sum that overflows is beyond any capacity.
+        self.units(cost)
+            .and_then(|units| units.checked_add(self.debt_at(level, now)))
+            .is_some_and(|owed| owed <= self.capacity)
+    }
+
+    /// When this cost first fits the capacity together with the whole tokens that `other` has then and
+    /// one more; `None` if `other` refills as fast, so that waiting gains nothing.
+    ///
+    /// While the other has `k − 1` whole tokens, `cost + k` are needed. They are there at
+    /// `T(k) = (price · (cost + k) − spare) / drain`, and the other has one more from
+    /// `(its price · k − its spare) / its drain` on. The first `k` for which the former comes before the
+    /// latter is the solution of a linear inequality, but for rounding to whole nanoseconds, which a
+    /// few steps make good. With numbers that are too large for that, it is a time not after the right
+    /// one.
+    pub(crate) fn earliest_beside(
+        &self,
+        level: &Level,
+        now: Timestamp,
+        cost: u64,
+        other: &Self,
+        others: &Level,
+    ) -> Option<Timestamp> {
+        let spare = self.capacity.checked_sub(self.debt_at(level, now));
+        let theirs = other.capacity.saturating_sub(other.debt_at(others, now));
+        let tokens = |units| u64::try_from(div(units, other.price)).unwrap_or(u64::MAX);
+        let count = tokens(theirs).saturating_add(1);
+        let at_once = || self.earliest(level, now, cost.saturating_add(count));
+        let Some(spare) = spare.filter(|_| level.as_of.max(others.as_of) <= now) else {
+            return at_once();
+        };
+        if self.drain == 0 {
+            return at_once();
+        }
+        let (Some(faster), Some(slower)) = (
+            self.drain.checked_mul(other.price),
+            other.drain.checked_mul(self.price),
+        ) else {
+            return at_once();
+        };
+        let behind = || {
+            let needed = slower.checked_mul(u128::from(cost))?;
+            let needed = needed.checked_add(self.drain.checked_mul(theirs)?)?;
+            let Some(missing) = needed.checked_sub(other.drain.checked_mul(spare)?) else {
+                return Some(0);
+            };
+            u64::try_from(div(missing, faster - slower) + 1).ok()
+        };
+        // If the other is as fast, it is before its next token or not at all.
+        let gains = faster > slower;
+        let Some(least) = (if gains { behind() } else { Some(0) }) else {
+            return at_once();
+        };
+        let mut count = count.max(least);
+        let mut nanos = 0;
+        for _ in 0..8 {
+            let needed = self.units(cost.checked_add(count)?)?;
+            let over = needed.saturating_sub(spare);
+            nanos = u64::try_from(div_ceil(over, self.drain)).ok()?;
+            let then = theirs.saturating_add(mul(other.drain, nanos)?);
+            let then = tokens(then).saturating_add(1);
+            if then <= count {
+                break;
+            }
+            if !gains {
+                return None;
+            }
+            count = then;
+        }
+        now.as_nanos().checked_add(nanos).map(Timestamp::from_nanos)
+    }
+
     /// Adds a cost to the debt. `earliest` has refused what would overflow.
+    #[inline]
     pub(crate) fn charge(&self, level: &mut Level, now: Timestamp, cost: u64) {
         if self.rate.is_unlimited() {
             return;
@@ -165,14 +247,16 @@ impl Units {
         level.debt = level.debt.saturating_sub(units);
     }
 
+    #[inline]
     pub(crate) fn remaining(&self, level: &Level, now: Timestamp) -> u64 {
         if self.rate.is_unlimited() {
             return u64::MAX;
         }
         let spare = self.capacity.saturating_sub(self.debt_at(level, now));
-        u64::try_from(spare / self.price).unwrap_or(u64::MAX)
+        u64::try_from(div(spare, self.price)).unwrap_or(u64::MAX)
     }
 
+    #[inline]
     pub(crate) fn idle_at(&self, level: &Level) -> Timestamp {
         if self.rate.is_unlimited() || level.debt == 0 {
             return level.as_of;
@@ -201,8 +285,9 @@ impl Units {
     }
 
     /// Units for this many tokens; `None` when that overflows.
+    #[inline]
     pub(crate) fn units(&self, tokens: u64) -> Option<u128> {
-        self.price.checked_mul(u128::from(tokens))
+        mul(self.price, tokens)
     }
 
     /// Tokens in the bucket at `now`, negative in debt, for people to read.
@@ -222,11 +307,12 @@ impl Units {
     }
 
     /// The first whole nanosecond from `start` at which `units` have drained.
+    #[inline]
     fn after_draining(&self, start: Timestamp, units: u128) -> Option<Timestamp> {
         if self.drain == 0 {
             return None;
         }
-        let nanos = u64::try_from(units.div_ceil(self.drain)).ok()?;
+        let nanos = u64::try_from(div_ceil(units, self.drain)).ok()?;
         start
             .as_nanos()
             .checked_add(nanos)

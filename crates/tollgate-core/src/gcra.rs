@@ -130,7 +130,7 @@ impl Pace {
     /// The TAT after a request that passes at `now`, if it does: [`plan`](Self::plan) without a wait.
     ///
     /// ```
-    /// use tollgate_core::{Gcra, Rate, Tat, Timestamp};
+    /// use tollgate_core::{Algorithm, Gcra, Rate, Tat, Timestamp};
     ///
     /// let pace = Gcra::new(Rate::per_second(10).burst(2))?.pace();
     /// let after = pace.pass(Tat::default(), Timestamp::ZERO, 2).expect("a full bucket");

@@ -82,6 +82,53 @@ impl TokenBucket {
         self.units.price
     }
 
+    /// Whether this many tokens are there at `now`.
+    ///
+    /// ```
+    /// use tollgate_core::{Algorithm, Bucket, Rate, Timestamp, TokenBucket};
+    ///
+    /// let limit = TokenBucket::new(Rate::per_second(10))?;
+    /// let mut bucket = Bucket::default();
+    /// limit.decide(&mut bucket, Timestamp::ZERO, 8);
+    /// assert!(limit.has(&bucket, Timestamp::ZERO, 2));
+    /// assert!(!limit.has(&bucket, Timestamp::ZERO, 3));
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    #[inline]
+    pub fn has(&self, bucket: &Bucket, now: Timestamp, tokens: u64) -> bool {
+        self.units.has(&bucket.level, now, tokens)
+    }
+
+    /// When this many tokens are first there beside as many as another bucket has at that time, counted
+    /// in whole tokens and one more for the part of one. `None` if they aren't and the other one
+    /// refills as fast, so that waiting gains nothing.
+    ///
+    /// Never after that time; before it only where numbers are far beyond 64 bits.
+    ///
+    /// ```
+    /// use tollgate_core::{Algorithm, Bucket, Rate, Timestamp, TokenBucket};
+    ///
+    /// let (fast, slow) = (Rate::per_second(100), Rate::per_second(60).burst(100));
+    /// let (fast, slow) = (TokenBucket::new(fast)?, TokenBucket::new(slow)?);
+    /// let (now, empty) = (Timestamp::ZERO, |limit: &TokenBucket| limit.empty(Timestamp::ZERO));
+    /// // 11 tokens are there after 110 ms, but by then the other has 6 and a part, after 180 ms 10.
+    /// let at = fast.earliest_beside(&empty(&fast), now, 10, (&slow, &empty(&slow)));
+    /// assert_eq!(at, Some(Timestamp::from_millis(260)));
+    /// assert_eq!(slow.earliest_beside(&empty(&slow), now, 10, (&fast, &empty(&fast))), None);
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    pub fn earliest_beside(
+        &self,
+        bucket: &Bucket,
+        now: Timestamp,
+        tokens: u64,
+        (other, beside): (&Self, &Bucket),
+    ) -> Option<Timestamp> {
+        let (units, level) = (&other.units, &beside.level);
+        self.units
+            .earliest_beside(&bucket.level, now, tokens, units, level)
+    }
+
     /// Tokens there at `now`, negative in debt. For people to read; nothing decides by it.
     pub fn tokens(&self, bucket: &Bucket, now: Timestamp) -> f64 {
         self.units.tokens(&bucket.level, now)
@@ -106,14 +153,17 @@ impl Algorithm for TokenBucket {
         })
     }
 
+    #[inline]
     fn rate(&self) -> Rate {
         self.units.rate
     }
 
+    #[inline]
     fn earliest(&self, bucket: &Bucket, now: Timestamp, cost: u64) -> Option<Timestamp> {
         self.units.earliest(&bucket.level, now, cost)
     }
 
+    #[inline]
     fn charge(&self, bucket: &mut Bucket, now: Timestamp, at: Timestamp, cost: u64) -> Charge {
         let mark = if self.units.rate.is_unlimited() {
             Mark::Nothing
@@ -131,10 +181,12 @@ impl Algorithm for TokenBucket {
         Charge { at, cost, mark }
     }
 
+    #[inline]
     fn remaining(&self, bucket: &Bucket, now: Timestamp) -> u64 {
         self.units.remaining(&bucket.level, now)
     }
 
+    #[inline]
     fn idle_at(&self, bucket: &Bucket) -> Timestamp {
         self.units.idle_at(&bucket.level)
     }
@@ -224,6 +276,7 @@ impl Algorithm for TokenBucket {
     }
 
     /// The burst even where nothing refills: stored tokens are spent once.
+    #[inline]
     fn limit(&self) -> u64 {
         if self.units.rate.is_unlimited() {
             return u64::MAX;
@@ -235,6 +288,41 @@ impl Algorithm for TokenBucket {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_wait_beside_another_bucket_is_exact() {
+        let limit = |count, nanos, burst| {
+            let rate = Rate::new(count, Duration::from_nanos(nanos)).burst(burst);
+            TokenBucket::new(rate).unwrap()
+        };
+        for (count, nanos) in [(10, 97), (7, 131), (9, 100), (97, 1_000), (1, 1_000)] {
+            let (fast, slow) = (limit(100, 1_000, 400), limit(count, nanos, 400));
+            let costs = [1, 5, 40, 2].iter().zip([0, 3, 0, 1, 2].iter().cycle());
+            let starts = (0..60).chain([250, 777]);
+            let cases = costs.flat_map(|case| starts.clone().map(move |since| (case, since)));
+            for ((&cost, &spent), since) in cases {
+                let mut own = fast.empty(Timestamp::ZERO);
+                let mut beside = slow.empty(Timestamp::ZERO);
+                let now = Timestamp::from_nanos(since);
+                fast.decide(&mut own, now, spent + since / 20);
+                slow.decide(&mut beside, now, spent);
+                let passes = |at: &Timestamp| {
+                    let kept = slow.remaining(&beside, *at) + 1;
+                    fast.has(&own, *at, cost + kept)
+                };
+                let first = (since..5_000).map(Timestamp::from_nanos).find(passes);
+                // At the far end both are full, and the other one takes no more.
+                let full = fast.earliest(&own, now, 400).unwrap();
+                let at = fast.earliest_beside(&own, now, cost, (&slow, &beside));
+                let at = at.filter(|at| *at < full);
+                assert_eq!(
+                    at,
+                    first.filter(|at| *at < full),
+                    "{count} {nanos} {cost} {since}"
+                );
+            }
+        }
+    }
 
     #[test]
     fn cancelling_in_reverse_order_restores_the_bucket() {

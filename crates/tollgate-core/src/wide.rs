@@ -1,4 +1,32 @@
-//! The one product that needs more than 128 bits: rescaling a debt at a live rate change.
+//! Products and quotients of units: quick where they fit 64 bits, which is nearly always, and the one
+//! product that needs more than 128, rescaling a debt at a live rate change.
+
+/// `a · b`; `None` when that overflows.
+#[inline]
+pub(crate) fn mul(a: u128, b: u64) -> Option<u128> {
+    match u64::try_from(a) {
+        Ok(a) => Some(u128::from(a) * u128::from(b)),
+        Err(_) => a.checked_mul(u128::from(b)),
+    }
+}
+
+/// `a / b`, rounded down; `b` is not zero.
+#[inline]
+pub(crate) fn div(a: u128, b: u128) -> u128 {
+    match (u64::try_from(a), u64::try_from(b)) {
+        (Ok(a), Ok(b)) => u128::from(a / b),
+        _ => a / b,
+    }
+}
+
+/// `a / b`, rounded up; `b` is not zero.
+#[inline]
+pub(crate) fn div_ceil(a: u128, b: u128) -> u128 {
+    match (u64::try_from(a), u64::try_from(b)) {
+        (Ok(a), Ok(b)) => u128::from(a.div_ceil(b)),
+        _ => a.div_ceil(b),
+    }
+}
 
 /// `ceil(a · b / divisor)`, saturating at `u128::MAX`; `divisor` is not zero.
 pub(crate) fn mul_div_ceil(a: u128, b: u128, divisor: u128) -> u128 {
@@ -51,6 +79,20 @@ mod tests {
     fn agrees_with_plain_arithmetic_where_that_fits() {
         for (a, b, d) in [(7, 3, 2), (0, 9, 4), (1 << 63, 1 << 63, 3), (5, 5, 25)] {
             assert_eq!(mul_div_ceil(a, b, d), (a * b).div_ceil(d));
+        }
+    }
+
+    #[test]
+    fn quick_ways_agree_with_the_long_one() {
+        let values = [1, 2, 3, 7, (1 << 63) + 5, (1 << 64) - 1, 1 << 64, 1 << 90];
+        for a in values {
+            for b in values {
+                assert_eq!(div(a, b), a / b);
+                assert_eq!(div_ceil(a, b), a.div_ceil(b));
+                if let Ok(narrow) = u64::try_from(b) {
+                    assert_eq!(mul(a, narrow), a.checked_mul(b));
+                }
+            }
         }
     }
 

@@ -95,7 +95,7 @@ pub use tiers::{Allowance, AllowanceParseError, TierError, Tiers, TiersBuilder};
 pub use tollgate_core as core;
 pub use tollgate_core::{Align, Decision, LimitError, Outcome, Rate, RateParseError, Timestamp};
 pub use tree::{
-    Branch, Class, Leaf, Leaves, NodeId, Receipt, Ruling, Tree, TreeBuilder, TreeError,
+    Branch, Class, Leaf, Leaves, NodeId, Receipt, Ruling, Tree, TreeBuilder, TreeError, TreeLevel,
 };
 
 /// What only models of the crate's own protocols see.

@@ -10,23 +10,28 @@ use crate::clock::{Clock, Monotonic};
 use crate::keyed::hasher::KeyHasher;
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 
+mod answer;
 mod builder;
 mod class;
+mod level;
 mod node;
 mod nodes;
 mod ruling;
 mod share;
+mod taken;
 #[cfg(test)]
 mod tests;
 mod walk;
 
 pub use builder::TreeBuilder;
 pub use class::{Class, TreeError};
+pub use level::TreeLevel;
 pub use node::{Branch, Leaf, Leaves, NodeId};
 pub use ruling::{Receipt, Ruling};
 
 use nodes::Nodes;
-use walk::{Look, Path, Taken};
+use taken::Taken;
+use walk::Look;
 
 /// A hierarchical token bucket: a tree of classes, each promised a rate, that share one root.
 ///
@@ -286,12 +291,55 @@ impl<C: Clock> Tree<C> {
     pub fn peek_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> Ruling {
         let nodes = &mut *self.lock();
         let at = now.max(nodes.latest);
-        let seen = nodes.slot(leaf, at).map(|slot| {
-            let path = nodes.path(slot);
-            let look = nodes.look(&path, at, cost);
-            (path, look)
-        });
+        let slot = nodes.slot(leaf, at);
+        let seen = slot.map(|slot| (slot, nodes.way(slot).look(at, cost)));
         rule(nodes, seen, now, leaf, cost)
+    }
+
+    /// What would come of a request of this cost now, as [`peek`](Self::peek), by one who means it: a
+    /// refusal is noted as a want, as if the request had come.
+    ///
+    /// For those who ask several limits first and charge them only if all agree. With `peek` the demand
+    /// of a class would be invisible as long as it is refused, and others would borrow its share.
+    ///
+    /// ```
+    /// use tollgate::{Class, Rate, Tree, clock::Manual};
+    ///
+    /// let tree = Tree::builder(Rate::per_second(1_000)).clock(Manual::new()).build()?;
+    /// let class = Class::new(Rate::per_second(1)).ceil(Rate::per_second(1_000));
+    /// let [a, b] = ["a", "b"].map(|name| tree.add_leaf(name, tree.root(), class));
+    /// let (a, b) = (a?, b?);
+    /// assert!(tree.allow_n(a, 900));
+    /// let spare = tree.peek(a, 0).decision.remaining;
+    /// assert!(!tree.peek(b, 500).is_allowed());
+    /// assert_eq!(tree.peek(a, 0).decision.remaining, spare);
+    /// // Now b wants something, and a has to leave a little for it.
+    /// assert!(!tree.ask(b, 500).is_allowed());
+    /// assert!(tree.peek(a, 0).decision.remaining < spare);
+    /// # Ok::<(), tollgate::TreeError>(())
+    /// ```
+    pub fn ask(&self, leaf: Leaf, cost: u64) -> Ruling {
+        self.ask_at(self.clock.now(), leaf, cost)
+    }
+
+    /// What would come of a request of this cost at a time on the tree's clock, with a refusal noted
+    /// as a want.
+    pub fn ask_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> Ruling {
+        let nodes = &mut *self.lock();
+        let seen = ask(nodes, now, leaf, cost);
+        rule(nodes, seen, now, leaf, cost)
+    }
+
+    /// Whether a request of this cost would pass now: [`ask`](Self::ask) without what else there is to
+    /// say, which takes most of its time. A refusal is noted as a want.
+    pub fn would_pass(&self, leaf: Leaf, cost: u64) -> bool {
+        self.would_pass_at(self.clock.now(), leaf, cost)
+    }
+
+    /// Whether a request of this cost would pass at a time on the tree's clock.
+    pub fn would_pass_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> bool {
+        let nodes = &mut *self.lock();
+        ask(nodes, now, leaf, cost).is_some_and(|(_, look)| look.passes())
     }
 
     /// Takes a cost, to be given back if something else refuses after all.
@@ -319,7 +367,7 @@ impl<C: Clock> Tree<C> {
     /// # Errors
     /// As [`take`](Self::take).
     pub fn take_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> Result<Receipt, Ruling> {
-        let mut taken = Taken::with_room();
+        let mut taken = Taken::new(cost);
         let nodes = &mut *self.lock();
         let decided = decide(nodes, now, leaf, cost, Some(&mut taken));
         let ruling = rule(nodes, decided, now, leaf, cost);
@@ -364,11 +412,11 @@ fn decide(
     leaf: Leaf,
     cost: u64,
     taken: Option<&mut Taken>,
-) -> Option<(Path, Look)> {
+) -> Option<(u32, Look)> {
     let now = now.max(nodes.latest);
     let slot = nodes.slot(leaf, now)?;
-    let path = nodes.path(slot);
-    let look = nodes.look(&path, now, cost);
+    let way = nodes.way(slot);
+    let (path, look) = (way.path, way.look(now, cost));
     if cost > 0 {
         if look.passes() {
             nodes.charge(&path, &look, now, cost, taken);
@@ -376,23 +424,30 @@ fn decide(
             nodes.note_refused(&path, &look, now);
         }
     }
-    Some((path, look))
+    Some((slot, look))
 }
 
-/// The answer to what was seen.
-fn rule(
-    nodes: &Nodes,
-    seen: Option<(Path, Look)>,
-    now: Timestamp,
-    leaf: Leaf,
-    cost: u64,
-) -> Ruling {
-    let Some((path, look)) = seen else {
+/// Decides and notes the want, but charges nothing; none if the leaf was removed.
+fn ask(nodes: &mut Nodes, now: Timestamp, leaf: Leaf, cost: u64) -> Option<(u32, Look)> {
+    let now = now.max(nodes.latest);
+    let slot = nodes.slot(leaf, now)?;
+    let way = nodes.way(slot);
+    let (path, look) = (way.path, way.look(now, cost));
+    if cost > 0 && !look.passes() {
+        nodes.note_refused(&path, &look, now);
+    }
+    Some((slot, look))
+}
+
+/// The answer to what was seen of the leaf in a slot.
+fn rule(nodes: &Nodes, seen: Option<(u32, Look)>, now: Timestamp, leaf: Leaf, cost: u64) -> Ruling {
+    let Some((slot, look)) = seen else {
         let never = Decision::new(Outcome::Never, 0, 0, Duration::MAX, Duration::ZERO);
         return Ruling::new(never, leaf.into());
     };
-    let decision = nodes.report(&path, &look, now, cost);
-    Ruling::new(decision, nodes.decided_by(&path, &look))
+    let way = nodes.way(slot);
+    let decision = way.report(&look, now, nodes.latest, cost);
+    Ruling::new(decision, way.decided_by(&look))
 }
 
 impl<C: Clock> fmt::Debug for Tree<C> {

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use tollgate::clock::{Cached, Manual};
 use tollgate::{
-    Algorithm, Align, Clock, ConcurrencyLimiter, KeyedConcurrency, KeyedLimiter, Limiter, Rate,
+    Algorithm, Align, Class, Clock, ConcurrencyLimiter, KeyedConcurrency, KeyedLimiter, Leaf,
+    Limiter, Rate, Tree,
 };
 
 struct Counting;
@@ -132,4 +133,49 @@ fn no_permit_allocates_unless_it_has_to_wait() {
     }
     assert_eq!(CALLS.get(), before);
     drop(held);
+}
+
+/// Every verb of a tree, and what was taken given back at once and after another charge.
+fn no_verb_of_a_tree_allocates(tree: &Tree<Manual>, leaf: Leaf) {
+    let before = CALLS.get();
+    for cost in [1, 0, 5, 40, 1_000, 1] {
+        tree.allow_n(leaf, cost);
+        tree.check_n(leaf, cost);
+        tree.peek(leaf, cost);
+        tree.ask(leaf, cost);
+        tree.would_pass(leaf, cost);
+        if let Ok(receipt) = tree.take(leaf, cost) {
+            tree.give_back(receipt);
+        }
+        let kept = tree.take(leaf, 1);
+        tree.allow(leaf);
+        if let Ok(receipt) = kept {
+            tree.give_back(receipt);
+        }
+        tree.clock().advance(Duration::from_millis(170));
+    }
+    assert_eq!(CALLS.get(), before);
+}
+
+#[test]
+fn no_decision_of_a_tree_allocates_however_deep_it_is() {
+    let tree = Tree::builder(Rate::per_second(100))
+        .clock(Manual::new())
+        .build()
+        .unwrap();
+    let class = Class::new(Rate::per_second(3)).ceil(Rate::per_second(90));
+    let mut branch = tree.root();
+    for level in 1..=6 {
+        let leaf = tree.add_leaf("leaf", branch, class).unwrap();
+        no_verb_of_a_tree_allocates(&tree, leaf);
+        let users = tree.add_leaves("user", branch, class, 2).unwrap();
+        // A leaf that the key has already; a new one is made.
+        let user = tree.leaf(users, "alice");
+        tree.allow(user);
+        no_verb_of_a_tree_allocates(&tree, user);
+        branch = tree.add_branch(&level.to_string(), branch, class).unwrap();
+    }
+    // Eight levels, the most there are.
+    let leaf = tree.add_leaf("leaf", branch, class).unwrap();
+    no_verb_of_a_tree_allocates(&tree, leaf);
 }

@@ -12,7 +12,7 @@ pub(super) use super::limit::Breadth;
 use super::limit::{KeyedBook, Limit, Taken};
 use crate::clock::Clock;
 use crate::keyed::{Key, KeyParts};
-use crate::{ConcurrencyKey, ConcurrencyLimiter, ExactKey, KeyedConcurrency, Limiter};
+use crate::{ConcurrencyKey, ConcurrencyLimiter, ExactKey, KeyedConcurrency, Limiter, TreeLevel};
 
 /// One limit that a request meets, by name, and what the request costs it.
 ///
@@ -217,5 +217,11 @@ where
 impl<'a, C: Clock> From<&'a crate::quota::QuotaKey<'a, C>> for AnyLimit<'a> {
     fn from(key: &'a crate::quota::QuotaKey<'a, C>) -> Self {
         Self(Inner::Limit(key))
+    }
+}
+
+impl<'a, C: Clock> From<&'a TreeLevel<'a, C>> for AnyLimit<'a> {
+    fn from(leaf: &'a TreeLevel<'a, C>) -> Self {
+        Self(Inner::Limit(leaf))
     }
 }

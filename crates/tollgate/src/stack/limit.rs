@@ -8,6 +8,7 @@ use super::Kind;
 use super::pass::AnyPermit;
 use crate::cell::Ticket;
 use crate::keyed::KeyParts;
+use crate::tree::Receipt;
 
 /// A limit that can stand in a [`Stack`](super::Stack).
 pub(crate) trait Limit: fmt::Debug {
@@ -85,6 +86,8 @@ pub(crate) enum Taken {
     /// A charge of a quota.
     #[cfg(feature = "quota")]
     Quota(crate::quota::QuotaReceipt),
+    /// A charge of every class from a leaf to the root.
+    Tree(Box<Receipt>),
     /// A slot.
     Slot(AnyPermit),
 }

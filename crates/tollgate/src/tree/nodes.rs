@@ -265,9 +265,10 @@ impl Nodes {
     /// Puts a key's leaf where it belongs among those that are idle next.
     pub(super) fn settle(&mut self, slot: u32) {
         let node = self.node(slot);
-        let (due, Some(member)) = (node.idle_at(), node.member) else {
+        let Some(member) = node.member else {
             return;
         };
+        let due = node.idle_at();
         let (nodes, sets) = (&mut self.nodes, &mut self.sets);
         if let Some(set) = sets.get_mut(member.leaves.set)
             && set.shared != Some(slot)

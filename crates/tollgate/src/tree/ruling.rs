@@ -3,7 +3,7 @@
 use tollgate_core::Decision;
 
 use super::node::NodeId;
-use super::walk::Taken;
+use super::taken::Taken;
 
 /// The answer of a [`Tree`](super::Tree): the decision, and the class that made it.
 ///

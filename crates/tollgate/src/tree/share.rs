@@ -112,6 +112,11 @@ impl Promised {
         self.bucket = TokenBucket::new(rate).ok().map(Book::new);
     }
 
+    /// What is promised; none as long as that is nothing.
+    pub(super) const fn bucket(&self) -> Option<&Book<TokenBucket>> {
+        self.bucket.as_ref()
+    }
+
     /// The most that the children could claim now.
     pub(super) fn at_most(&self, now: Timestamp) -> u64 {
         let Some(book) = &self.bucket else {
@@ -172,23 +177,32 @@ impl Lending {
     /// heaviest's.
     pub(super) fn turn(&self, who: &Borrower, now: Timestamp) -> u64 {
         let share = &self.shares[who.level];
-        let other = if share.asker == who.slot {
-            share.other
-        } else {
-            share.asked
-        };
-        if !wanting(other, now) {
+        if !wanting(share.but(who), now) {
             return 0;
         }
-        let unit = u128::from(self.heaviest.min(who.stride));
+        let unit = self.heaviest.min(who.stride);
+        let quanta = |count: u64| u128::from(unit) * u128::from(who.quantum * count);
         let ahead = who
             .tag
-            .saturating_add(unit * u128::from(who.quantum))
+            .saturating_add(quanta(1))
             .saturating_sub(share.clock)
-            / unit;
-        u64::try_from(ahead)
-            .unwrap_or(u64::MAX)
-            .min(who.quantum.saturating_mul(2))
+            .min(quanta(2));
+        // Below two quanta it nearly always fits, and is divided quickly.
+        match u64::try_from(ahead) {
+            Ok(ahead) => ahead / unit,
+            Err(_) => u64::try_from(ahead / u128::from(unit)).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// When the first of the wants is forgotten that this borrower leaves something for.
+    pub(super) fn forgotten(&self, who: &Borrower, now: Timestamp) -> Option<Timestamp> {
+        let first = self.shares[..who.level].iter().map(|share| share.asked);
+        first
+            .chain([self.shares[who.level].but(who)])
+            .flatten()
+            .filter(|asked| wanting(Some(*asked), now))
+            .min()
+            .map(|asked| asked + WANTING)
     }
 
     /// Notes that it wants.
@@ -219,6 +233,17 @@ impl Lending {
         let start = start.max(who.tag);
         share.clock = share.clock.max(start);
         start.saturating_add(u128::from(who.stride) * u128::from(cost))
+    }
+}
+
+impl Share {
+    /// When anybody but this one asked.
+    fn but(&self, who: &Borrower) -> Option<Timestamp> {
+        if self.asker == who.slot {
+            self.other
+        } else {
+            self.asked
+        }
     }
 }
 

@@ -69,6 +69,40 @@ fn a_refusal_moves_no_token() {
 }
 
 #[test]
+fn who_asks_without_taking_leaves_what_a_refused_request_would() {
+    let mut random = Random::new(4);
+    let (tree, leaves) = grown(true);
+    let (mut now, mut refused) = (Timestamp::ZERO, 0);
+    for leaf in &leaves {
+        tree.peek_at(now, *leaf, 1);
+    }
+    for turn in 0..5_000 {
+        now = now.plus_nanos(random.below(10_000_000));
+        let leaf = leaves[usize::try_from(random.below(14)).unwrap()];
+        let cost = 1 + random.below(15);
+        let before = tree.lock().clone();
+        let passes = if turn % 2 == 0 {
+            tree.would_pass_at(now, leaf, cost)
+        } else {
+            let seen = tree.peek_at(now, leaf, cost);
+            assert_eq!(tree.ask_at(now, leaf, cost), seen);
+            seen.is_allowed()
+        };
+        let asked = format!("{:?}", tree.lock());
+        if passes {
+            assert_eq!(asked, format!("{before:?}"));
+        }
+        *tree.lock() = before;
+        assert_eq!(tree.allow_at(now, leaf, cost), passes);
+        if !passes {
+            refused += 1;
+            assert_eq!(asked, format!("{:?}", tree.lock()));
+        }
+    }
+    assert!(refused > 1_000, "{refused}");
+}
+
+#[test]
 fn a_want_is_forgotten_after_a_second() {
     let (tree, leaves) = grown(true);
     let now = Timestamp::from_secs(10);

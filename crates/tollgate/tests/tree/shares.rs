@@ -1,7 +1,7 @@
 //! What is promised is met and what is spare is shared, within 2 %, whatever the others ask for.
 
 use tollgate::clock::Manual;
-use tollgate::{Class, Leaf, Leaves, Rate, Tree};
+use tollgate::{Class, Leaf, Leaves, Rate, Timestamp, Tree};
 
 use crate::sim::{Arrivals, BOTH, Manually, Run, Source, expect, run};
 
@@ -341,4 +341,42 @@ fn without_a_ceil_nobody_borrows() {
         assert!(got.keeps(rate(10), &[1]) && got.keeps(rate(1_000), &[2]));
         assert!((got.rate(2, 2.0, 8.0) - 1_000.0).abs() < 5.0);
     }
+}
+
+/// What each of two equals gets a second when the first wants 100 at once and looks before it takes, and
+/// the second wants one at a time and is always there.
+fn look_first(looks: impl Fn(&Manually, Timestamp, Leaf) -> bool) -> [f64; 2] {
+    let tree = tree();
+    let class = Class::new(rate(1).burst(1)).ceil(ROOT).weight(1);
+    let [a, b] = ["a", "b"].map(|name| tree.add_leaf(name, tree.root(), class).expect("it fits"));
+    let mut passed = [0, 0];
+    // 25,000 a second of the second; the first comes after a while, every 4 ms.
+    for turn in 0..350_000_u64 {
+        let now = Timestamp::from_micros(40 * turn);
+        let counted = u32::from(turn >= 100_000);
+        passed[1] += counted * u32::from(tree.allow_at(now, b, 1));
+        if turn >= 50_000 && turn % 100 == 0 && looks(&tree, now, a) {
+            let receipt = tree.take_at(now, a, 100).expect("it was looked at");
+            // Now and then another limit refuses after all, and it is asked for again.
+            if turn % 700 == 0 {
+                tree.give_back_at(now, receipt);
+            } else {
+                passed[0] += counted * 100;
+            }
+        }
+    }
+    passed.map(|passed| f64::from(passed) / 10.0)
+}
+
+#[test]
+fn who_asks_before_it_takes_gets_its_share_and_who_peeks_is_not_seen() {
+    let got = look_first(|tree, now, leaf| tree.would_pass_at(now, leaf, 100));
+    assert!(
+        got.iter().all(|got| (got - 5_000.0).abs() <= 100.0),
+        "{got:?}"
+    );
+    let asked = look_first(|tree, now, leaf| tree.ask_at(now, leaf, 100).is_allowed());
+    assert_eq!(asked, got);
+    let [peeked, rest] = look_first(|tree, now, leaf| tree.peek_at(now, leaf, 100).is_allowed());
+    assert!(peeked < 100.0 && rest > 9_900.0, "{peeked} {rest}");
 }

@@ -1,0 +1,249 @@
+//! What a look comes to for the caller: how much is left, when to come back, who decided.
+
+use std::time::Duration;
+
+use tollgate_core::{Algorithm, Book, Decision, Outcome, Timestamp, TokenBucket};
+
+use super::node::{MAX_DEPTH, NodeId};
+use super::walk::{Keep, Look, Way, Why};
+
+/// How many moments at which something changes are looked at before a time is searched for.
+const MOMENTS: usize = 4 * MAX_DEPTH;
+
+impl Way<'_> {
+    /// The decision for a request that `look` was about, after it was charged if it passed. No
+    /// decision was made before the `latest` charge.
+    pub(super) fn report(
+        &self,
+        look: &Look,
+        asked_at: Timestamp,
+        latest: Timestamp,
+        cost: u64,
+    ) -> Decision {
+        let now = asked_at.max(latest);
+        let (mut limit, mut idle_at) = (u64::MAX, Timestamp::ZERO);
+        for node in self.nodes() {
+            limit = limit.min(node.most());
+            idle_at = idle_at.max(node.idle_at());
+        }
+        let (outcome, retry_after) = if look.passes() {
+            (Outcome::Allowed, Duration::ZERO)
+        } else {
+            match self.passes_at(look, now, cost) {
+                Some(at) => (Outcome::Denied, at - asked_at),
+                None => (Outcome::Never, Duration::MAX),
+            }
+        };
+        let remaining = self.remaining(now);
+        Decision::new(outcome, limit, remaining, retry_after, idle_at - asked_at)
+    }
+
+    /// Who refused, or whose rate covered it: the lowest that did.
+    pub(super) fn decided_by(&self, look: &Look) -> NodeId {
+        let place = match look.refused {
+            Some((place, _)) => place,
+            None => look.covers.first().unwrap_or(0),
+        };
+        let place = place.min(self.path.len - 1);
+        self.nodes()[place].id(self.path.slots[place])
+    }
+
+    /// When this cost first passes if nobody else asks for anything; `None` if never.
+    fn passes_at(&self, refused: &Look, now: Timestamp, cost: u64) -> Option<Timestamp> {
+        // From one moment at which something changes to the next.
+        let (mut look, mut at, mut denied) = (*refused, now, now);
+        let mut lent = false;
+        for _ in 0..MOMENTS {
+            if look.passes() {
+                break;
+            }
+            denied = at;
+            lent |= !look.asked.is_empty();
+            at = self.next(&look, at, cost)?;
+            look = self.look(at, cost);
+        }
+        let passes = |nanos| self.look(Timestamp::from_nanos(nanos), cost).passes();
+        let (mut denied, mut passed) = (denied.as_nanos(), at.as_nanos());
+        if look.passes() {
+            // What has to be left for claims grows by whole tokens, and where it grows as fast as the
+            // bucket, there may be a nanosecond before at which it passes as well.
+            if !lent || passed - denied <= 1 || !passes(passed - 1) {
+                return Some(at);
+            }
+            passed -= 1;
+        } else {
+            let mut step = passed.saturating_sub(denied).max(1);
+            denied = passed;
+            loop {
+                if passed == u64::MAX {
+                    return None;
+                }
+                passed = passed.saturating_add(step);
+                step = step.saturating_mul(2);
+                if passes(passed) {
+                    break;
+                }
+                denied = passed;
+            }
+        }
+        while passed - denied > 1 {
+            let middle = denied + (passed - denied) / 2;
+            if passes(middle) {
+                passed = middle;
+            } else {
+                denied = middle;
+            }
+        }
+        Some(Timestamp::from_nanos(passed))
+    }
+
+    /// The next moment at which a refused request may pass: a bucket on the way has what it needs, or
+    /// a want is forgotten.
+    fn next(&self, look: &Look, at: Timestamp, cost: u64) -> Option<Timestamp> {
+        let filled = self.filled(look, &look.floors, at, at.plus_nanos(1), cost);
+        let forgotten = (1..self.path.len)
+            .filter(|place| look.asked.has(*place))
+            .filter_map(|place| self.forgotten(place, at))
+            .min();
+        match forgotten {
+            Some(forgotten) if filled.is_none_or(|filled| forgotten < filled) => {
+                // Not before there would be enough with all wants forgotten.
+                let least = self.filled(look, &[0; MAX_DEPTH], at, at, cost)?;
+                let next = forgotten.max(least);
+                Some(filled.map_or(next, |filled| filled.min(next)))
+            }
+            _ => filled,
+        }
+    }
+
+    /// When the first of the buckets that could not cover it has what it needs, with these floors; one
+    /// that was not asked may have it `at` once, which counts if that is not before `from`.
+    fn filled(
+        &self,
+        look: &Look,
+        floors: &[u64; MAX_DEPTH],
+        at: Timestamp,
+        from: Timestamp,
+        cost: u64,
+    ) -> Option<Timestamp> {
+        let (refused_by, why) = look.refused?;
+        let when = |place: usize, book: &Book<TokenBucket>| {
+            if look.asked.has(place) {
+                self.lends_at(place, book, floors[place], at, cost)
+            } else {
+                book.limit().earliest(book.state(), at, cost)
+            }
+        };
+        let ceil = self.nodes()[refused_by].ceil.as_ref();
+        let ceil = ceil.filter(|_| why != Why::Rate);
+        (0..=refused_by)
+            .filter(|place| !look.covers.has(*place))
+            .filter_map(|place| when(place, &self.nodes()[place].rate))
+            .chain(ceil.and_then(|ceil| when(refused_by, ceil)))
+            .filter(|then| *then >= from)
+            .min()
+    }
+
+    /// When a bucket of the class at `place` has what a loan needs, with this floor.
+    fn lends_at(
+        &self,
+        place: usize,
+        book: &Book<TokenBucket>,
+        floor: u64,
+        at: Timestamp,
+        cost: u64,
+    ) -> Option<Timestamp> {
+        let (limit, state) = (book.limit(), book.state());
+        let promised = self.nodes()[place].lending.as_ref()?.promised.bucket();
+        let keep = Keep {
+            promised: promised.map_or(0, |promised| promised.limit().limit()),
+            floor,
+        };
+        // With all that can ever be promised, or the whole bucket.
+        let surely = limit.earliest(state, at, keep.need(limit.limit(), cost))?;
+        let beside = promised.and_then(|promised| {
+            let promised = (promised.limit(), promised.state());
+            limit.earliest_beside(state, at, cost.saturating_add(floor), promised)
+        });
+        Some(beside.map_or(surely, |beside| beside.min(surely)))
+    }
+
+    /// When the first of those is forgotten that a loan from the class at `place` leaves something for.
+    fn forgotten(&self, place: usize, at: Timestamp) -> Option<Timestamp> {
+        let lending = self.nodes()[place].lending.as_ref()?;
+        lending.forgotten(&self.borrower(place), at)
+    }
+
+    /// The largest cost that passes now.
+    fn remaining(&self, now: Timestamp) -> u64 {
+        // Which turns have to be left depends on the cost itself, so this is between two bounds, which
+        // are one unless several classes borrow at several levels.
+        let (mut fits, mut most) = self.bounds(now);
+        let passes = |cost| self.look(now, cost).passes();
+        if fits == most || !passes(fits + 1) {
+            return fits;
+        }
+        while fits < most {
+            let middle = fits + (most - fits).div_ceil(2);
+            if passes(middle) {
+                fits = middle;
+            } else {
+                most = middle - 1;
+            }
+        }
+        fits
+    }
+
+    /// The largest cost that passes if all turns below a lender have to be left, and if none of them.
+    fn bounds(&self, now: Timestamp) -> (u64, u64) {
+        let (mut all, mut none) = (Bound::default(), Bound::default());
+        let mut turns = 0;
+        for (place, node) in self.nodes().iter().enumerate() {
+            let left = node.rate.limit().remaining(node.rate.state(), now);
+            let ceil = node.ceil.as_ref();
+            let to_ceil = ceil.map(|ceil| ceil.limit().remaining(ceil.state(), now));
+            if place == 0 {
+                all.start(left, to_ceil);
+                none = all;
+                continue;
+            }
+            let below = turns;
+            let keep = self.keep(place, now, &mut turns);
+            let own = Keep {
+                floor: keep.floor.saturating_sub(below),
+                ..keep
+            };
+            let bursts = (node.burst(), node.most());
+            all.pass(&keep, bursts, left, to_ceil);
+            none.pass(&own, bursts, left, to_ceil);
+        }
+        (all.most, none.most)
+    }
+}
+
+/// The largest cost that passes, from the leaf up.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bound {
+    most: u64,
+    /// What the class below covers.
+    covered: u64,
+}
+
+impl Bound {
+    /// The leaf has this much left of its rate, and up to its ceil.
+    fn start(&mut self, left: u64, to_ceil: Option<u64>) {
+        // The ceil of a leaf is asked for the cost alone.
+        (self.most, self.covered) = (to_ceil.unwrap_or(left), left);
+    }
+
+    /// A class above, with the bursts of its rate and of its ceil.
+    fn pass(&mut self, keep: &Keep, bursts: (u64, u64), left: u64, to_ceil: Option<u64>) {
+        let (below, (burst, most)) = (self.covered, bursts);
+        self.covered = left.min(below).max(keep.largest(burst, left));
+        let own = match to_ceil {
+            Some(to_ceil) => to_ceil.min(below).max(keep.largest(most, to_ceil)),
+            None => self.covered,
+        };
+        self.most = self.most.min(own);
+    }
+}

@@ -1,0 +1,94 @@
+//! A leaf of a tree as a level of a stack.
+
+use std::fmt;
+
+use tollgate_core::{Decision, Timestamp};
+
+use super::{Leaf, Tree};
+use crate::Kind;
+use crate::clock::{Clock, Monotonic};
+use crate::stack::limit::{Breadth, Limit, Taken};
+
+/// One leaf of a [`Tree`], with the classes above it: what a [`Stack`](crate::Stack) meets. Made by
+/// [`Tree::level`].
+///
+/// ```
+/// use tollgate::{Class, Level, Rate, Stack, Tree};
+///
+/// let tree = Tree::new(Rate::per_second(10));
+/// let leaf = tree.add_leaf("search", tree.root(), Class::new(Rate::per_second(2)))?;
+/// let (stack, search) = (Stack::new(), tree.level(leaf));
+/// let passed = (0..9).filter(|_| stack.allow(&[Level::new("tree", &search)]).is_some());
+/// assert_eq!(passed.count(), 2);
+/// # Ok::<(), tollgate::TreeError>(())
+/// ```
+pub struct TreeLevel<'a, C: Clock = Monotonic> {
+    tree: &'a Tree<C>,
+    leaf: Leaf,
+}
+
+impl<C: Clock> Tree<C> {
+    /// A leaf, to be met together with other limits.
+    pub fn level(&self, leaf: Leaf) -> TreeLevel<'_, C> {
+        TreeLevel { tree: self, leaf }
+    }
+}
+
+impl<C: Clock> Limit for TreeLevel<'_, C> {
+    fn kind(&self) -> Kind {
+        Kind::Rate
+    }
+
+    fn breadth(&self) -> Breadth {
+        Breadth::Shared
+    }
+
+    fn clock(&self) -> Option<usize> {
+        self.tree.clock().identity()
+    }
+
+    fn now(&self) -> Timestamp {
+        self.tree.clock().now()
+    }
+
+    fn look(&self, now: Timestamp, cost: u64) -> Decision {
+        // A cost of 0 only looks; a refused one lets the tree know that its class wants.
+        match cost {
+            0 => self.tree.peek_at(now, self.leaf, 0).decision,
+            _ => self.tree.ask_at(now, self.leaf, cost).decision,
+        }
+    }
+
+    fn fits(&self, now: Timestamp, cost: u64) -> bool {
+        self.tree.would_pass_at(now, self.leaf, cost)
+    }
+
+    fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
+        match self.tree.take_at(now, self.leaf, cost) {
+            // Boxed, because it holds a booking of every class up to the root.
+            Ok(receipt) => Ok(Taken::Tree(Box::new(receipt))),
+            Err(ruling) => Err(ruling.decision),
+        }
+    }
+
+    fn put_back(&self, now: Timestamp, taken: Taken) {
+        self.settle(now, taken, 0);
+    }
+
+    /// Gives back all of it or none: a tree keeps no track of parts.
+    fn settle(&self, now: Timestamp, taken: Taken, spent: u64) {
+        if let Taken::Tree(receipt) = taken
+            && spent == 0
+        {
+            self.tree.give_back_at(now, *receipt);
+        }
+    }
+}
+
+impl<C: Clock> fmt::Debug for TreeLevel<'_, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TreeLevel")
+            .field("path", &self.tree.path(self.leaf))
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,92 @@
+//! What a charge is given back by: how each class on the way stood before.
+
+use tollgate_core::{Booked, Timestamp};
+
+use super::node::MAX_DEPTH;
+use super::nodes::Nodes;
+
+/// A charge, class by class, in place: nothing is allocated for it.
+#[derive(Clone, Debug)]
+pub(super) struct Taken {
+    steps: [Option<Step>; MAX_DEPTH],
+    /// Whose virtual time moved, from when to when.
+    tags: [Option<(u128, u128)>; MAX_DEPTH],
+    len: usize,
+    level: usize,
+    cost: u64,
+}
+
+/// What was taken from one class.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Step {
+    pub(super) slot: u32,
+    pub(super) birth: u64,
+    pub(super) rate: Option<Booked>,
+    pub(super) ceil: Option<Booked>,
+    /// Whether it was claimed of what is promised to those below.
+    pub(super) claimed: bool,
+}
+
+impl Taken {
+    /// Nothing yet.
+    pub(super) const fn new(cost: u64) -> Self {
+        Self {
+            steps: [None; MAX_DEPTH],
+            tags: [None; MAX_DEPTH],
+            len: 0,
+            level: 0,
+            cost,
+        }
+    }
+
+    /// Notes the next class on the way.
+    pub(super) fn note(&mut self, step: Step) {
+        if let Some(place) = self.steps.get_mut(self.len) {
+            *place = Some(step);
+            self.len += 1;
+        }
+    }
+
+    /// Notes that the virtual time of a class moved, at this priority.
+    pub(super) fn moved(&mut self, place: usize, level: usize, tags: (u128, u128)) {
+        self.tags[place] = Some(tags);
+        self.level = level;
+    }
+}
+
+impl Nodes {
+    /// Gives back what nothing was built on.
+    pub(super) fn give_back(&mut self, now: Timestamp, taken: &Taken) {
+        for (step, tags) in taken.steps[..taken.len].iter().zip(&taken.tags).rev() {
+            let Some(step) = step else {
+                continue;
+            };
+            let Some(node) = self.live_mut(step.slot, step.birth) else {
+                continue;
+            };
+            if let Some((before, after)) = tags {
+                let tag = node.tag_mut(taken.level);
+                if tag == after {
+                    *tag = *before;
+                }
+            }
+            if let Some(lending) = &mut node.lending
+                && step.claimed
+            {
+                lending.promised.unclaimed(now, taken.cost);
+            }
+            if let Some(booked) = &step.rate {
+                node.rate.give_back(now, booked);
+            }
+            if let (Some(booked), Some(ceil)) = (&step.ceil, &mut node.ceil) {
+                ceil.give_back(now, booked);
+            }
+        }
+        // Only a leaf is ever forgotten when it is idle.
+        if let Some(leaf) = &taken.steps[0]
+            && self.live(leaf.slot, leaf.birth).is_some()
+        {
+            self.settle(leaf.slot);
+        }
+    }
+}
