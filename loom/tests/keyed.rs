@@ -258,3 +258,17 @@ fn a_cancelled_slot_comes_back_or_not_but_never_twice() {
         assert_eq!(left(&table, 2), 1);
     });
 }
+
+#[test]
+fn a_key_is_never_judged_by_the_word_of_the_one_whose_slot_it_got() {
+    check(3, || {
+        // Key 0 is in the first slot, is idle next, and has nothing left; the others are idle later.
+        let table = table(1, AtCap::EvictNearestIdle, 0);
+        assert!(table.key(&0u32).allow_n(2));
+        (1..8).for_each(|key| table.block_for(&key, HOUR).unwrap());
+        let new = |table: &Table| passes(table, 8);
+        let passed = both(&table, [new, new]);
+        assert_eq!(table.stats().evicted, 1);
+        assert_eq!(passed, [1, 1]);
+    });
+}

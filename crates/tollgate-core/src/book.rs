@@ -336,8 +336,9 @@ impl<A: Algorithm> Ledger<A> {
     }
 
     /// Leaves at most what an empty bucket of this limit owes at `now`: older debt, and bookings
-    /// beyond it, are forgotten.
-    pub fn forgive(&mut self, limit: &A, now: Timestamp) {
+    /// beyond it, are forgotten. Whether there were any: then nothing that was booked before may be
+    /// given back, because it may be among what was forgotten.
+    pub fn forgive(&mut self, limit: &A, now: Timestamp) -> bool {
         let empty = limit.empty(now);
         let full_again = |state: &A::State| limit.earliest(state, now, limit.limit());
         let longest = full_again(&empty);
@@ -352,6 +353,7 @@ impl<A: Algorithm> Ledger<A> {
         if longest.is_some_and(|longest| self.floor.time() > longest) {
             self.floor = A::Floor::default();
         }
+        owes_more
     }
 
     /// Moves the state to a clock that shows `to` when this one shows `from`.

@@ -54,7 +54,9 @@ use word::{Judged, KeyWord, units};
 /// # What a fingerprint means
 /// Keys are told apart by a 64-bit hash with a random seed. Two of n keys that are active at once
 /// share a limit with probability about n² / 2⁶⁵: 3 in 100 million for a million keys, 3 in a
-/// million for ten million. An attacker who doesn't know the seed can't do better than chance.
+/// million for ten million. The seed is drawn from the system for each limiter and enters every step of
+/// the hash, so keys that share a limit can't be made up in advance; the hash is fast, not
+/// cryptographic.
 ///
 /// ```
 /// use std::net::Ipv4Addr;
@@ -163,8 +165,8 @@ impl<C: Clock> KeyedLimiter<C> {
         self.key(key).acquire_n(1)
     }
 
-    /// Decides many requests at once: hashes and fetches all of their lines before the first is
-    /// decided, so that the waits for memory overlap. The decisions replace what `decisions` held,
+    /// Decides many requests at once: hashes and fetches the lines of sixteen at a time before the first
+    /// of them is decided, so that the waits for memory overlap. The decisions replace what `decisions` held,
     /// in the same order.
     ///
     /// ```
@@ -213,8 +215,9 @@ impl<C: Clock> KeyedLimiter<C> {
 
     /// One key at a rate of its own: a tier, or an override.
     ///
-    /// A rate that changes from call to call carries over at most one empty bucket of the rate
-    /// that is given now, so a key that was upgraded isn't held back by its old debt.
+    /// A rate that changes from call to call carries over at most one empty bucket of the rate that is
+    /// given now, and the longest wait that may be booked ahead (a minute by default), so a key that
+    /// was upgraded isn't held back by its old debt for longer.
     #[inline]
     pub fn key_at_rate<K: Hash + ?Sized>(&self, key: &K, rate: &Gcra) -> Key<'_, C> {
         Key {
@@ -230,7 +233,7 @@ impl<C: Clock> KeyedLimiter<C> {
     }
 
     /// Changes the limiter's own rate; what keys have spent carries over as time, at most one empty
-    /// bucket.
+    /// bucket and the longest wait that may be booked ahead.
     ///
     /// # Errors
     /// If GCRA can't represent the rate; then nothing changes.

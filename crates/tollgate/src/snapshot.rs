@@ -8,6 +8,8 @@ use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+// Not loom's: a count that no decision reads.
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tollgate_core::LimitError;
@@ -231,13 +233,18 @@ fn checksum(bytes: &[u8]) -> u64 {
     })
 }
 
+/// How many files were written by this process.
+static TURNS: AtomicU64 = AtomicU64::new(0);
+
 /// Writes a file beside `path` that only its owner can read, and puts it in its place.
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut name = path
         .file_name()
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not the name of a file"))?
         .to_owned();
-    name.push(format!(".{}.tmp", std::process::id()));
+    // A name of its own, so that of two who write at once each puts a whole file in place.
+    let turn = TURNS.fetch_add(1, Ordering::Relaxed);
+    name.push(format!(".{}-{turn}.tmp", std::process::id()));
     let temporary = path.with_file_name(name);
     // One that was left behind may have another mode.
     match fs::remove_file(&temporary) {

@@ -287,3 +287,21 @@ fn what_the_system_says_comes_with_the_path() {
     let error = builder.restore(&scratch.file()).unwrap_err();
     assert_eq!(error.to_string(), expected.to_string());
 }
+
+#[test]
+fn of_two_snapshots_at_once_each_is_whole() {
+    let scratch = Scratch::new("at-once");
+    let limiter = some(500);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                for _ in 0..20 {
+                    limiter.snapshot(&scratch.file()).expect("written");
+                    builder(10_000, 0).restore(&scratch.file()).expect("whole");
+                }
+            });
+        }
+    });
+    let files = fs::read_dir(&scratch.0).expect("the folder").count();
+    assert_eq!(files, 1, "nothing is left behind");
+}

@@ -186,14 +186,14 @@ impl<K, A: Kept> Shard<K, A> {
         let Some(slot) = self.find(ask) else {
             return self.act_on_new(ask, under, act, need);
         };
-        if let Some((blocked, birth)) = self.blocked(slot, ask.now) {
+        if let Some((blocked, birth)) = self.blocked(slot, ask.now, under, act.looks()) {
             return Answer::Given(act.refused(blocked), birth);
         }
         let Some(entry) = self.entries.get_mut(slot) else {
             return self.act_on_new(ask, under, act, need);
         };
-        let birth = u64::from(entry.birth.get());
-        let answer = match changed(entry, &self.limit, under) {
+        let mut birth = entry.birth;
+        let answer = match changed(entry, &self.limit, under, ask.now) {
             // A charge only ever puts off when the key is idle, so its place stays good enough.
             None => {
                 let limit = entry.tier.as_deref().unwrap_or(&self.limit);
@@ -205,12 +205,15 @@ impl<K, A: Kept> Shard<K, A> {
                 let mut ledger = entry.ledger.clone();
                 if old != new {
                     follow::carry_over(&mut ledger, &old, &new, ask.now);
-                    ledger.forgive(&new, ask.now);
+                    if ledger.forgive(&new, ask.now) {
+                        birth = next_birth(&mut self.births);
+                    }
                 }
                 let answer = act.on(&mut ledger, &new, ask.now);
                 if !act.looks() {
                     entry.ledger = ledger;
                     entry.tier = tier;
+                    entry.birth = birth;
                     entry.follows = self.version;
                     entry.place = entry.place.with_origin(origin);
                     self.settle(slot);
@@ -218,7 +221,7 @@ impl<K, A: Kept> Shard<K, A> {
                 answer
             }
         };
-        Answer::Given(answer, birth)
+        Answer::Given(answer, u64::from(birth.get()))
     }
 
     /// Blocks the key; no if it is new and there is no slot for it.
@@ -418,8 +421,7 @@ impl<K, A: Kept> Shard<K, A> {
 
     /// Stores a key for which room was made; its birth.
     fn insert(&mut self, new: New<K, A>) -> u64 {
-        self.births = self.births.wrapping_add(1).max(1);
-        let birth = NonZeroU32::new(self.births).unwrap_or(NonZeroU32::MIN);
+        let birth = next_birth(&mut self.births);
         let limit = new.tier.as_deref().unwrap_or(&self.limit);
         let idle = limit.idle_at(new.ledger.state());
         let slot = self.entries.insert(Entry {
@@ -448,45 +450,70 @@ impl<K, A: Kept> Shard<K, A> {
         }
     }
 
-    /// What a blocked key is told, and its birth; nothing if it isn't blocked at `now`.
+    /// What a blocked key is told, and its birth; nothing if it isn't blocked at `now`. A look, which
+    /// may be at a later time, leaves a block that is over then.
     #[inline]
-    fn blocked(&mut self, slot: u32, now: Timestamp) -> Option<(Decision, u64)> {
+    fn blocked(
+        &mut self,
+        slot: u32,
+        now: Timestamp,
+        under: &Under<'_, K, A>,
+        looks: bool,
+    ) -> Option<(Decision, u64)> {
         let entry = self.entries.get(slot)?;
         if !entry.place.is_guarded() {
             return None;
         }
         let until = self.until(entry);
         if now >= until {
-            self.unguard(slot);
+            if !looks {
+                self.unguard(slot);
+            }
             return None;
         }
-        let limit = entry.tier.as_deref().unwrap_or(&self.limit);
-        let (idle, wait) = (limit.idle_at(entry.ledger.state()), until - now);
-        let decision = Decision::new(
-            Outcome::Denied,
-            limit.limit(),
-            0,
-            wait,
-            idle.max(until) - now,
-        );
+        let own = entry.tier.as_deref().unwrap_or(&self.limit);
+        let (idle, wait) = (own.idle_at(entry.ledger.state()), until - now);
+        let limit = match changed(entry, &self.limit, under, now) {
+            Some((tier, _)) => tier.as_deref().unwrap_or(&self.limit).limit(),
+            None => own.limit(),
+        };
+        let reset_after = idle.max(until) - now;
+        let decision = Decision::new(Outcome::Denied, limit, 0, wait, reset_after);
         Some((decision, u64::from(entry.birth.get())))
     }
 }
 
-/// The tier that a key changes to by a call, and where that comes from; nothing if it stays.
+/// A number that no entry of the shard had for long.
+fn next_birth(births: &mut u32) -> NonZeroU32 {
+    *births = births.wrapping_add(1).max(1);
+    NonZeroU32::new(*births).unwrap_or(NonZeroU32::MIN)
+}
+
+/// The tier that a key changes to by a call, and where that comes from; nothing if it stays. One that
+/// is idle is as one never seen, whether it was dropped or not, so its tier is asked for again.
 #[inline]
 fn changed<K, A: Kept>(
     entry: &Entry<K, A>,
     own: &A,
     under: &Under<'_, K, A>,
+    now: Timestamp,
 ) -> Option<(Option<Arc<A>>, Origin)> {
+    let idle = || {
+        let limit = entry.tier.as_deref().unwrap_or(own);
+        entry.ledger.is_idle(limit, now)
+    };
     match under {
-        Under::Present(_) => None,
         Under::Own(rate_of) if rate_of.is_none() => {
             entry.tier.is_some().then_some((None, Origin::Own))
         }
-        Under::Own(_) if entry.place.origin() == Origin::Own => None,
-        Under::Own(rate_of) => Some((rate_of.tier(&entry.key), Origin::Own)),
+        Under::Present(rate_of) if rate_of.is_none() => {
+            (entry.tier.is_some() && idle()).then_some((None, Origin::Own))
+        }
+        Under::Own(rate_of) if entry.place.origin() == Origin::Given || idle() => {
+            Some((rate_of.tier(&entry.key), Origin::Own))
+        }
+        Under::Present(rate_of) if idle() => Some((rate_of.tier(&entry.key), Origin::Own)),
+        Under::Own(_) | Under::Present(_) => None,
         Under::Given(given) => {
             let same = match &entry.tier {
                 Some(tier) => Arc::ptr_eq(tier, given) || tier == *given,

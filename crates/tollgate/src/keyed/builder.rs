@@ -29,7 +29,8 @@ pub enum AtCap {
     DenyNew,
     /// New keys pass without being counted: availability over protection.
     AdmitNew,
-    /// The key that is idle next makes room, though it is active: for those who expect an LRU.
+    /// The key that is idle next makes room, though it is active: for those who expect an LRU. In a
+    /// [`KeyedLimiter`] that is the next of the eight that stand in the new key's way.
     ///
     /// This is a way around the limit: whoever can make up new keys can flush its own spent key out
     /// of the table and start it afresh. Blocked keys are never evicted.

@@ -170,14 +170,11 @@ impl<'a, C: Clock> Key<'a, C> {
         let wait = Duration::from_nanos(Pace::wait_nanos(judged.wait));
         let charged = judged.outcome == Outcome::Allowed && cost > 0 && pace.interval > 0;
         let word = if charged { judged.after } else { judged.before };
-        if word.is_blocked() && word.idle_at() > units(now) {
-            return Decision::new(Outcome::Denied, burst, 0, wait, wait);
+        let word = word.at(units(now));
+        if word.is_blocked() {
+            let reset_after = Duration::from_nanos((word.idle_at() - units(now)).div_ceil(64));
+            return Decision::new(Outcome::Denied, burst, 0, wait, reset_after);
         }
-        let word = if word.is_blocked() {
-            KeyWord::NEW
-        } else {
-            word
-        };
         let retry_after = match judged.outcome {
             Outcome::Allowed => Duration::ZERO,
             Outcome::Denied => wait,

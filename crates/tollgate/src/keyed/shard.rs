@@ -11,6 +11,10 @@
 //!   read the word of another key, its second look sees that key's fingerprint, because that was
 //!   stored before the word. If the slot changes hands after the second look, the word has become
 //!   `BUSY` and then another one, and the charger's compare-and-swap fails.
+//! * The fast path doesn't look at the fingerprint of the slot that it falls back on, so there the
+//!   word comes first. A charge is as safe: the compare-and-swap comes after a look that found the
+//!   key, so a word of the key before is gone by then. A refusal swaps nothing, so it looks at the
+//!   word a second time instead.
 //! * A slot is taken over only if its word lies before the shard's high-water time, and a word that
 //!   is stored for a new key lies after it, so the word that a slow charger holds can't come back.
 //!   Should it (a key that was moved or evicted, and one of the same time and rate in its place), a
@@ -372,7 +376,10 @@ impl Shard {
             .max(high.saturating_add(LATEST_STEP))
             .saturating_add(ask.pace.capacity)
             .saturating_add(ask.longest_wait);
-        let too_far = |word: KeyWord| !word.is_blocked() && word.0 > most;
+        let too_far = |word: KeyWord| {
+            let word = word.at(units(ask.now));
+            !word.is_blocked() && word.0 > most
+        };
         if too_far(before) && ask.cost > 0 {
             self.update(ask.fingerprint, |word| {
                 too_far(word).then_some(KeyWord(most))
@@ -520,7 +527,7 @@ fn evict<'a>(structure: &mut Structure, lines: [&'a Line; 2], now: u64) -> Optio
             .into_iter()
             .flat_map(|line| &line.0)
             .map(|slot| (slot, KeyWord(slot.word.load(Ordering::Acquire))))
-            .filter(|(_, word)| !word.is_blocked() || word.idle_at() <= now)
+            .filter(|(_, word)| !word.is_blocked_at(now))
             .min_by_key(|(_, word)| word.idle_at())?;
         // Fails if the key was charged, or blocked, at this moment.
         if swap(slot, word.0, BUSY) {

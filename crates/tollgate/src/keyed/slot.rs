@@ -42,7 +42,10 @@ pub(crate) fn try_pass(slot: &Slot, ask: &Ask) -> Option<(bool, KeyWord)> {
     }
     let Some(after) = ask.pace.pass(Tat::from_word(word), ask.now, ask.cost) else {
         let farthest = KeyWord::farthest(ask.pace, units(ask.now), ask.longest_wait);
-        return (word <= farthest).then_some((false, KeyWord(word)));
+        // A pass is found out by its compare-and-swap, but nothing else tells a refusal by the word
+        // of the key that was here before.
+        let own = slot.word.load(Ordering::Acquire) == word;
+        return (own && word <= farthest).then_some((false, KeyWord(word)));
     };
     let after = KeyWord(after.to_word());
     if after.is_blocked() || is_free(ask) {
@@ -128,4 +131,89 @@ pub(crate) fn publish(slot: &Slot, fingerprint: u64, word: KeyWord) {
 /// Leaves a busy slot empty.
 pub(crate) fn clear(slot: &Slot) {
     publish(slot, 0, KeyWord::NEW);
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::sync::AtomicU64;
+    use proptest::prelude::*;
+    use tollgate_core::{Algorithm, Gcra, Rate};
+
+    fn slot(fingerprint: u64, word: u64) -> Slot {
+        Slot {
+            fingerprint: AtomicU64::new(fingerprint),
+            word: AtomicU64::new(word),
+        }
+    }
+
+    /// Numbers of every size.
+    fn number() -> impl Strategy<Value = u64> {
+        (0..64u32, any::<u64>()).prop_map(|(shift, bits)| bits >> shift)
+    }
+
+    fn pace() -> impl Strategy<Value = Pace> {
+        let of_rate = (1..1_000_000u64, 1..1_000u64).prop_map(|(nanos, burst)| {
+            let every = std::time::Duration::from_nanos(nanos);
+            let limit = Gcra::new(Rate::every(every).burst(burst));
+            limit.expect("a rate that fits").pace()
+        });
+        let any = (number(), number());
+        prop_oneof![
+            of_rate,
+            any.prop_map(|(interval, capacity)| Pace { interval, capacity }),
+            Just(Pace::UNLIMITED),
+            Just(Pace::ZERO),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+        /// Words around the edges that matter: now, an empty bucket ahead, the longest wait beyond.
+        #[test]
+        fn the_fast_path_answers_as_the_full_one(
+            pace in pace(),
+            nanos in number(),
+            cost in prop_oneof![0..4u64, number()],
+            longest_wait in prop_oneof![Just(0), number()],
+            edge in 0..4u8,
+            off in -70..70i64,
+            other in number(),
+            foreign in any::<bool>(),
+        ) {
+            let now = Timestamp::from_nanos(1 + nanos % ((1 << 57) - 1));
+            let ask = Ask { fingerprint: 7, pace, now, cost, patience: 0, longest_wait };
+            let edge = match edge {
+                0 => units(now),
+                1 => units(now).saturating_add(pace.capacity),
+                2 => KeyWord::farthest(pace, units(now), longest_wait),
+                _ => other,
+            };
+            let word = edge.saturating_add_signed(off);
+            let (fast, full) = (slot(7, word), slot(7, word));
+            let passed = try_pass(&fast, &ask);
+            let judged = attempt(&full, &ask);
+            let stored = |slot: &Slot| slot.word.load(Ordering::Relaxed);
+            match (passed, judged) {
+                (Some((true, after)), Ok(judged)) => {
+                    prop_assert!(judged.taken && judged.after == after);
+                    prop_assert_eq!(stored(&fast), after.0);
+                    prop_assert_eq!(stored(&full), after.0);
+                }
+                (Some((false, before)), Ok(judged)) => {
+                    prop_assert!(!judged.taken && judged.outcome != Outcome::Allowed);
+                    prop_assert_eq!((before.0, stored(&fast), stored(&full)), (word, word, word));
+                    // Nor is there a TAT to shorten.
+                    prop_assert!(word <= KeyWord::farthest(pace, units(now), longest_wait));
+                }
+                (Some(_), Err(_)) => prop_assert!(false, "a busy slot was charged"),
+                (None, _) => prop_assert_eq!(stored(&fast), word),
+            }
+            if foreign {
+                let slot = slot(8, word);
+                prop_assert!(try_pass(&slot, &ask).is_none() && stored(&slot) == word);
+            }
+        }
+    }
 }

@@ -11,7 +11,7 @@
 //! | 4 | the fingerprints of four fixed keys: another hash is another build |
 //! | 1 | wall time, nanoseconds since 1970 |
 //! | 1 | how many keys |
-//! | 2 a key | its fingerprint; time until it is idle in 1/64 ns, with the top bit if it is blocked |
+//! | 2 a key | its fingerprint; its word as in `word.rs`, with times from the one above |
 //! | 1 | FNV-1a of all bytes before |
 
 use std::path::Path;
@@ -156,20 +156,21 @@ impl Contents {
 impl KeyWord {
     /// The same at a time that is counted from later on: nothing is left below zero.
     fn earlier(self, by: u64) -> Self {
-        self.with_idle_at(self.idle_at().saturating_sub(by))
+        let word = self.at(by);
+        word.with_times(|time| time.saturating_sub(by))
     }
 
     /// The same at a time that is counted from earlier on.
     fn later(self, by: u64) -> Self {
-        self.with_idle_at(self.idle_at().saturating_add(by))
+        self.with_times(|time| time.saturating_add(by))
     }
 
-    fn with_idle_at(self, idle_at: u64) -> Self {
+    fn with_times(self, change: impl Fn(u64) -> u64) -> Self {
         if self.is_blocked() {
-            Self::blocked_until(idle_at)
+            Self::blocked(change(self.until()), change(self.idle_at()))
         } else {
             // Below the flag.
-            Self(idle_at.min(Self::blocked_until(u64::MAX).idle_at()))
+            Self(change(self.0).min(Self::LAST))
         }
     }
 }
@@ -182,4 +183,27 @@ fn probes(hasher: &KeyHasher) -> [u64; 4] {
         hasher.fingerprint(&[1u8, 2, 3][..]),
         hasher.fingerprint(&("a tenant and a route that are longer than a line", 7u32)),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_goes_to_another_clock_with_its_block_and_what_is_owed_after_it() {
+        const SECOND: u64 = 1_000_000_000 << 6;
+        let block = KeyWord::blocked(10 * SECOND, 100 * SECOND);
+        let owed = block.idle_at() - block.until();
+        assert!(owed >= 90 * SECOND);
+        let restored = block.earlier(4 * SECOND).later(1_000 * SECOND);
+        assert_eq!(restored.until(), 1_006 * SECOND);
+        assert_eq!(restored.idle_at(), 1_006 * SECOND + owed);
+        // After the block only what is owed is left, and then nothing.
+        let over = block.earlier(30 * SECOND);
+        assert_eq!(over, KeyWord(block.idle_at() - 30 * SECOND));
+        assert_eq!(block.earlier(1_000 * SECOND), KeyWord::NEW);
+        let tat = KeyWord(5 * SECOND);
+        assert_eq!(tat.earlier(SECOND).later(2 * SECOND), KeyWord(6 * SECOND));
+        assert_eq!(KeyWord(KeyWord::LAST).later(SECOND), KeyWord(KeyWord::LAST));
+    }
 }

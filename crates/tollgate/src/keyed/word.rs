@@ -4,8 +4,11 @@ use tollgate_core::{Outcome, Pace, Tat, Timestamp};
 
 /// The slot is being taken over or moved; nobody may charge it.
 pub(crate) const BUSY: u64 = u64::MAX;
-/// Set: the rest of the word is the time until which the key is blocked, whatever the rate.
+/// Set: the word is a block, whatever the rate: the nanosecond that it ends at, and in the six bits
+/// above which power of two, in nanoseconds, the key has to pay off after it; none if they are 0.
 const BLOCKED: u64 = 1 << 63;
+const NANO_BITS: u32 = 57;
+const LAST_NANO: u64 = (1 << NANO_BITS) - 1;
 
 /// A word that is not [`BUSY`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,20 +31,61 @@ pub(crate) struct Judged {
 impl KeyWord {
     /// A key never seen.
     pub(crate) const NEW: Self = Self(0);
+    /// The last time that a word holds.
+    pub(crate) const LAST: u64 = LAST_NANO << 6;
 
-    pub(crate) fn blocked_until(until: u64) -> Self {
-        Self(BLOCKED | until.min(BLOCKED - 2))
+    /// A block until then. What the key had spent before is not forgiven: if that would be paid off
+    /// only after the block, the rest is kept, rounded up.
+    pub(crate) fn blocked(until: u64, idle_at: u64) -> Self {
+        let nanos = until.div_ceil(64).min(LAST_NANO);
+        let owed = idle_at.min(Self::LAST).saturating_sub(nanos << 6);
+        let power = match owed.div_ceil(64) {
+            0 => 0,
+            owed => u64::from(owed.next_power_of_two().trailing_zeros().max(1)),
+        };
+        Self(BLOCKED | power << NANO_BITS | nanos)
     }
 
+    /// Whether the word is a block, even if that is over.
     #[inline]
     pub(crate) fn is_blocked(self) -> bool {
         self.0 & BLOCKED != 0
     }
 
+    /// Whether the key is blocked at this time.
+    #[inline]
+    pub(crate) fn is_blocked_at(self, now: u64) -> bool {
+        self.is_blocked() && self.until() > now
+    }
+
+    /// When the block ends, in word units.
+    pub(crate) fn until(self) -> u64 {
+        (self.0 & LAST_NANO) << 6
+    }
+
+    /// The word without a block that is over.
+    #[inline]
+    pub(crate) fn at(self, now: u64) -> Self {
+        if !self.is_blocked() || self.is_blocked_at(now) {
+            return self;
+        }
+        match self.idle_at() {
+            idle if idle > self.until() => Self(idle),
+            _ => Self::NEW,
+        }
+    }
+
     /// When the key is as one never seen, in word units.
     #[inline]
     pub(crate) fn idle_at(self) -> u64 {
-        self.0 & !BLOCKED
+        if !self.is_blocked() {
+            return self.0;
+        }
+        let owed = match self.0 >> NANO_BITS & 63 {
+            0 => 0,
+            power => 1 << power,
+        };
+        ((self.0 & LAST_NANO) + owed).min(LAST_NANO) << 6
     }
 
     /// The TAT under this pace: at most an empty bucket and the longest booking ahead, so that a
@@ -69,12 +113,9 @@ impl KeyWord {
             taken: false,
         };
         let local = units(now);
-        let mut key = self;
-        if self.is_blocked() {
-            if self.idle_at() > local {
-                return judged(Outcome::Denied, self, self.idle_at() - local);
-            }
-            key = Self::NEW;
+        let key = self.at(local);
+        if key.is_blocked() {
+            return judged(Outcome::Denied, self, self.until() - local);
         }
         match pace.plan(key.tat(pace, local, longest_wait), now, cost) {
             // A TAT may not reach into the flag.
@@ -95,4 +136,35 @@ impl KeyWord {
 #[inline]
 pub(crate) fn units(now: Timestamp) -> u64 {
     Pace::UNLIMITED.empty(now).to_word()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Any time that a table counts.
+    fn time() -> impl Strategy<Value = u64> {
+        (0..64u32, any::<u64>()).prop_map(|(shift, bits)| (bits >> shift).min(LAST_NANO << 6))
+    }
+
+    proptest! {
+        #[test]
+        fn a_block_ends_when_it_should_and_forgives_nothing(until in time(), idle in time()) {
+            let word = KeyWord::blocked(until, idle);
+            prop_assert!(word.is_blocked() && word.0 != BUSY);
+            let end = until.div_ceil(64).min(LAST_NANO) << 6;
+            prop_assert_eq!(word.until(), end);
+            prop_assert!(word.is_blocked_at(end.saturating_sub(1)) || end == 0);
+            prop_assert!(!word.is_blocked_at(end));
+            // What is owed after it is kept, and at most doubled.
+            let owed = idle.saturating_sub(end);
+            let kept = word.idle_at() - end;
+            prop_assert!(kept >= owed.min((LAST_NANO << 6) - end), "{} of {}", kept, owed);
+            prop_assert!(kept <= owed.saturating_mul(2).max(128) && (owed > 0 || kept == 0));
+            let after = word.at(end);
+            prop_assert!(!after.is_blocked());
+            prop_assert_eq!(after.0, if kept == 0 { 0 } else { word.idle_at() });
+        }
+    }
 }

@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use foldhash::quality::FixedState;
 use tollgate_core::{Decision, Outcome, Timestamp};
 
 use super::entry::{self, Entry, Judged};
@@ -41,14 +40,14 @@ pub(super) struct Table {
 pub(super) struct Shard {
     pub(super) keys: Keys,
     quota: Quota,
-    overrides: HashMap<Arc<[u8]>, Quota, FixedState>,
+    overrides: HashMap<Arc<[u8]>, Quota>,
     /// The part that a new key was last counted in, and its period.
     cached: Option<(u64, Part)>,
 }
 
 /// What is kept of keys.
 pub(super) struct Keys {
-    pub(super) entries: HashMap<Arc<[u8]>, Entry, FixedState>,
+    pub(super) entries: HashMap<Arc<[u8]>, Entry>,
     /// By when they are idle; the id tells keys of one time apart.
     idle: BTreeMap<(u64, u64), Arc<[u8]>>,
     pub(super) dirty: Vec<Arc<[u8]>>,
@@ -93,17 +92,15 @@ pub(super) struct Done {
 impl Table {
     pub(super) fn new(quota: &Quota, max_keys: usize, at_cap: AtQuotaCap) -> Self {
         let hasher = KeyHasher::random();
-        // Another seed than that of the choice of a shard, or a shard's hashes would be alike.
-        let state = FixedState::with_seed(hasher.seed().rotate_left(32) ^ 0x9E37_79B9_7F4A_7C15);
         let shard = || Shard {
             keys: Keys {
-                entries: HashMap::with_hasher(state.clone()),
+                entries: HashMap::new(),
                 idle: BTreeMap::new(),
                 dirty: Vec::new(),
                 floor: 0,
             },
             quota: quota.clone(),
-            overrides: HashMap::with_hasher(state.clone()),
+            overrides: HashMap::new(),
             cached: None,
         };
         Self {

@@ -32,6 +32,11 @@ fn index(number: u64) -> usize {
     usize::try_from(number).expect("an index")
 }
 
+/// Whether the long versions were asked for.
+fn soak() -> bool {
+    std::env::var_os("TOLLGATE_SOAK").is_some()
+}
+
 /// A limiter and the clock that it reads.
 fn limiter(rate: Rate, capacity: usize) -> (KeyedLimiter<Manual>, Manual) {
     with_policy(rate, capacity, AtCap::default())
@@ -48,13 +53,25 @@ fn with_policy(rate: Rate, capacity: usize, at_cap: AtCap) -> (KeyedLimiter<Manu
 }
 
 /// Charges new keys until one finds no slot; how many found one. The keys are `from` and up.
+///
+/// Others may still find one then, because each has its own few places: those are taken too, by
+/// fines, which charge nothing else.
 fn fill(limiter: &KeyedLimiter<Manual>, from: u64) -> u64 {
     let overflowed = || limiter.stats().overflowed;
     let (start, before) = (from, overflowed());
-    (start..)
+    let charged = (start..)
         .find(|key| {
             limiter.allow(key);
             overflowed() > before
         })
-        .map_or(0, |last| last - start)
+        .map_or(0, |last| last - start);
+    let mut refused = 0;
+    for number in 0u64.. {
+        let fined = limiter.penalize(&("filler", number), 1);
+        refused = if fined.is_ok() { 0 } else { refused + 1 };
+        if refused == 2_000 {
+            break;
+        }
+    }
+    charged
 }

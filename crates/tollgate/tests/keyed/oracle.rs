@@ -8,7 +8,7 @@ use tollgate::core::{Algorithm, Gcra, Tat};
 use tollgate::{Clock, Decision, KeyedLimiter, Rate, Timestamp};
 use tollgate_testkit::traffic::Random;
 
-use crate::{BASE, index, limiter, nanos};
+use crate::{BASE, index, limiter, nanos, soak};
 
 /// One word a key in a map: what the table must be equal to.
 struct Model {
@@ -179,10 +179,15 @@ fn a_table_that_grows_from_one_line_answers_as_one_state_a_key() {
 
 #[test]
 fn a_table_of_many_shards_answers_as_one_state_a_key() {
+    let (capacity, operations) = if soak() {
+        (1_000_000, 40_000_000)
+    } else {
+        (40_000, 800_000)
+    };
     Run {
         rate: Rate::per_minute(30).burst(3),
-        capacity: 40_000,
-        operations: 800_000,
+        capacity,
+        operations,
         seed: 11,
     }
     .go();

@@ -100,6 +100,37 @@ fn a_block_refuses_everything_until_it_is_over_and_is_never_shortened() {
 }
 
 #[test]
+fn a_block_forgives_nothing_that_was_spent() {
+    let mut random = Random::new(11);
+    for round in 0..200 {
+        // Two keys that spent the same, one of which is then blocked for a while.
+        let (limiter, clock) = limiter(Rate::per_hour(10), 10);
+        let spent = 1 + random.below(10);
+        assert!(limiter.key("free").allow_n(spent) && limiter.key("blocked").allow_n(spent));
+        // No time is no block, and a second block adds nothing to what is owed.
+        limiter.block_for("blocked", Duration::ZERO).unwrap();
+        assert_eq!(limiter.peek("blocked"), limiter.peek("free"));
+        let block = Duration::from_secs(1 + random.below(4_000));
+        limiter.block_for("blocked", block / 2).unwrap();
+        limiter.block_for("blocked", block).unwrap();
+        clock.advance(block);
+        let free = limiter.peek("free").remaining;
+        let blocked = limiter.peek("blocked").remaining;
+        assert!(
+            blocked <= free,
+            "round {round}: {blocked} left instead of {free}"
+        );
+        assert!(
+            10 - blocked <= 2 * spent,
+            "round {round}: {blocked} of {free}"
+        );
+        assert!(!limiter.key("blocked").allow_n(free + 1));
+        clock.advance(Duration::from_secs(4 * 3_600));
+        assert!(limiter.is_empty() && limiter.key("blocked").allow_n(10));
+    }
+}
+
+#[test]
 fn a_blocked_key_books_nothing_for_after_its_block() {
     let (limiter, clock) = limiter(Rate::per_second(1), 10);
     limiter.block_for("key", SECOND).unwrap();
@@ -203,6 +234,20 @@ fn what_is_active_can_be_counted_and_visited() {
     assert!(stats.slots >= 501 && stats.moved > 0, "{stats:?}");
     assert_eq!(limiter.capacity(), 1_000);
     assert!(limiter.memory_bound() >= 16_000);
+}
+
+#[test]
+fn whoever_visits_keys_may_ask_the_limiter() {
+    let (limiter, _) = limiter(Rate::per_second(10), 40_000);
+    (0..1_000u64).for_each(|key| assert!(limiter.allow(&key)));
+    let mut new = 1_000u64;
+    limiter.for_each_active(|_| {
+        new += u64::from(new < 3_000);
+        assert!(limiter.allow(&new) || new == 3_000);
+        assert!(limiter.key("seen").allow_n(0));
+    });
+    assert!(new > 1_999 && limiter.len() > 1_999);
+    limiter.for_each_active(|_| limiter.reset(&0u64));
 }
 
 #[test]
