@@ -11,3 +11,5 @@
 //! * `fair_share`: a loud client starves a quiet one, and weighted fair queueing cures it.
 //! * `hierarchy`: a site of 10,000 a second, its routes and users, each sure of its rate, and what is
 //!   idle lent by weight.
+//! * `multi_tenant`: user, address, tenant, route, service and slots, all or none, and who refuses whom.
+//! * `llm_budget`: hold an estimate, settle the real cost, and use three times as much of the limit.

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 mod alloc;
+mod composition;
 mod handmade;
 mod keyed;
 mod limiter;
@@ -24,10 +25,11 @@ use report::Report;
 type Group = (&'static str, fn(&mut Report));
 
 /// Every group, in the order in which they run.
-const GROUPS: [Group; 3] = [
+const GROUPS: [Group; 4] = [
     ("limiter", limiter::run),
     ("waiting", waiting::run),
     ("keyed", keyed::run),
+    ("composition", composition::run),
 ];
 
 fn main() -> ExitCode {
@@ -114,7 +116,7 @@ mod tests {
         check(&["waiting"], Ok((Some("waiting"), false)));
         check(
             &["redis"],
-            Err("unknown group \"redis\"; the groups are limiter, waiting, keyed"),
+            Err("unknown group \"redis\"; the groups are limiter, waiting, keyed, composition"),
         );
         check(
             &["limiter", "waiting"],

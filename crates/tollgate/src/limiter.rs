@@ -9,7 +9,7 @@ use crate::acquire::{Acquire, Waiting};
 use crate::cell::{Cell, Ticket};
 use crate::clock::{Clock, Monotonic};
 use crate::home::sealed::Home;
-use crate::stack::limit::{Breadth, Limit, Taken};
+use crate::stack::limit::{Breadth, Limit, Mark, Seen, Taken};
 use crate::{Kind, Mode, Refused, Reservation};
 
 mod builder;
@@ -304,25 +304,29 @@ impl<C: Clock> Limit for Limiter<C> {
         Breadth::Shared
     }
 
-    fn clock(&self) -> Option<usize> {
-        self.clock.identity()
-    }
-
-    fn now(&self) -> Timestamp {
-        self.clock.now()
+    fn now(&self, seen: &mut Seen) -> Timestamp {
+        seen.read(&self.clock)
     }
 
     fn look(&self, now: Timestamp, cost: u64) -> Decision {
         self.cell.look(now, cost)
     }
 
-    fn fits(&self, now: Timestamp, cost: u64) -> bool {
-        self.cell.fits(now, cost)
+    fn fits(&self, seen: &mut Seen, cost: u64) -> bool {
+        self.cell.fits(seen.read(&self.clock), cost)
     }
 
     fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
         let ticket = self.cell.reserve(now, cost, Duration::ZERO);
         ticket.map(Taken::Charge).map_err(Unbooked::decision)
+    }
+
+    fn charge(&self, seen: &mut Seen, cost: u64) -> Option<Mark> {
+        let Cell::Word(word) = &self.cell else {
+            return None;
+        };
+        let (pace, after) = word.charge(seen.read(&self.clock), cost)?;
+        Mark::new(after, pace, cost)
     }
 
     fn put_back(&self, now: Timestamp, taken: Taken) {

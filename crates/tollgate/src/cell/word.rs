@@ -179,6 +179,15 @@ impl Word {
         }
     }
 
+    /// Charges a cost that passes now: the pace that it was charged at, and the TAT then. None if it
+    /// was refused, or another thread came between.
+    #[inline]
+    pub(crate) fn charge(&self, now: Timestamp, cost: u64) -> Option<(Pace, Tat)> {
+        let tried = self.attempt(self.since_anchor(now), cost, 0)?;
+        let View { pace, tat } = tried.view;
+        (tried.outcome == Outcome::Allowed).then_some((pace, tat))
+    }
+
     pub(crate) fn reserve(
         &self,
         now: Timestamp,
@@ -348,7 +357,17 @@ impl Word {
     }
 
     /// Reads the words together, again if they changed meanwhile.
+    #[inline]
     fn view(&self) -> View {
+        match self.glance() {
+            Some(view) => view,
+            None => self.view_after_change(),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn view_after_change(&self) -> View {
         let mut backoff = Backoff::default();
         loop {
             if let Some(view) = self.glance() {

@@ -13,7 +13,7 @@ use super::keyed::{ConcurrencyKey, KeyedConcurrency};
 use super::{ConcurrencyLimiter, ConcurrencyRefused, Ending, Occupancy, Permit, PermitHome};
 use crate::Kind;
 use crate::clock::Clock;
-use crate::stack::limit::{Breadth, Limit, Taken};
+use crate::stack::limit::{Breadth, Limit, Seen, Taken};
 use crate::stack::{AnyPermit, Slot};
 
 /// How full a limit is, as a decision about so much more.
@@ -70,19 +70,15 @@ impl<C: Clock + 'static> Limit for Arc<ConcurrencyLimiter<C>> {
         Breadth::Slots
     }
 
-    fn clock(&self) -> Option<usize> {
-        self.clock.identity()
-    }
-
-    fn now(&self) -> Timestamp {
-        self.clock.now()
+    fn now(&self, seen: &mut Seen) -> Timestamp {
+        seen.read(&self.clock)
     }
 
     fn look(&self, _now: Timestamp, cost: u64) -> Decision {
         decision(&self.peek(), cost)
     }
 
-    fn fits(&self, _now: Timestamp, cost: u64) -> bool {
+    fn fits(&self, _seen: &mut Seen, cost: u64) -> bool {
         u32::try_from(cost).is_ok_and(|weight| self.gate.fits(weight))
     }
 
@@ -117,12 +113,8 @@ where
         Breadth::Slots
     }
 
-    fn clock(&self) -> Option<usize> {
-        self.keyed().clock().identity()
-    }
-
-    fn now(&self) -> Timestamp {
-        self.keyed().clock().now()
+    fn now(&self, seen: &mut Seen) -> Timestamp {
+        seen.read(self.keyed().clock())
     }
 
     fn look(&self, _now: Timestamp, cost: u64) -> Decision {

@@ -11,7 +11,7 @@ use crate::Kind;
 use crate::cell::Ticket;
 use crate::clock::Clock;
 use crate::home::sealed::Home;
-use crate::stack::limit::{Breadth, Limit, Taken};
+use crate::stack::limit::{Breadth, Limit, Seen, Taken};
 
 impl<K, Q, C> Limit for ExactKey<'_, K, Q, C>
 where
@@ -27,12 +27,8 @@ where
         Breadth::Key
     }
 
-    fn clock(&self) -> Option<usize> {
-        self.limiter.clock.identity()
-    }
-
-    fn now(&self) -> Timestamp {
-        self.limiter.clock.now()
+    fn now(&self, seen: &mut Seen) -> Timestamp {
+        seen.read(&self.limiter.clock)
     }
 
     fn look(&self, now: Timestamp, cost: u64) -> Decision {

@@ -93,6 +93,15 @@ impl<'a, C: Clock> Key<'a, C> {
         }
     }
 
+    /// Charges a cost that passes now, if that takes no closer look: the key's word then.
+    #[inline]
+    pub(super) fn pass(&self, now: Timestamp, cost: u64) -> Option<KeyWord> {
+        let place = self.limiter.table.place(self.fingerprint);
+        let slot = place.guess(self.fingerprint);
+        let passed = place.shard.try_pass(slot, &self.ask(now, cost, 0));
+        passed.and_then(|(passed, word)| passed.then_some(word))
+    }
+
     #[cold]
     #[inline(never)]
     fn check_slowly(&self, now: Timestamp, cost: u64) -> Decision {
@@ -157,7 +166,7 @@ impl<'a, C: Clock> Key<'a, C> {
     }
 
     /// What would come of a charge, as far as a glance tells.
-    #[inline]
+    #[inline(always)]
     pub(super) fn glance(&self, now: Timestamp, cost: u64) -> Judged {
         let place = self.limiter.table.place(self.fingerprint);
         let slot = place.guess(self.fingerprint);

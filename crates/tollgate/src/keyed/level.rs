@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Decision, Outcome, Timestamp};
+use tollgate_core::{Decision, Outcome, Tat, Timestamp};
 
 use super::pace::InForce;
 use super::{Key, KeyedLimiter};
 use crate::cell::Ticket;
 use crate::clock::Clock;
 use crate::home::sealed::Home;
-use crate::stack::limit::{KeyedBook, Taken};
+use crate::stack::limit::{KeyedBook, Mark, Seen, Taken};
 
 impl<'a, C: Clock> Key<'a, C> {
     /// What it is made of.
@@ -31,7 +31,7 @@ pub(crate) struct KeyParts {
 
 impl<C: Clock> KeyedLimiter<C> {
     #[inline]
-    fn key_of(&self, parts: KeyParts) -> Key<'_, C> {
+    fn key_of(&self, parts: &KeyParts) -> Key<'_, C> {
         Key {
             limiter: self,
             fingerprint: parts.fingerprint,
@@ -41,24 +41,20 @@ impl<C: Clock> KeyedLimiter<C> {
 }
 
 impl<C: Clock> KeyedBook for KeyedLimiter<C> {
-    fn clock(&self) -> Option<usize> {
-        self.clock.identity()
+    fn now(&self, seen: &mut Seen) -> Timestamp {
+        seen.read(&self.clock)
     }
 
-    fn now(&self) -> Timestamp {
-        self.clock.now()
-    }
-
-    fn fits(&self, key: KeyParts, now: Timestamp, cost: u64) -> bool {
-        let local = self.table.since_anchor(now);
+    fn fits(&self, key: &KeyParts, seen: &mut Seen, cost: u64) -> bool {
+        let local = self.table.since_anchor(seen.read(&self.clock));
         self.key_of(key).glance(local, cost).outcome == Outcome::Allowed
     }
 
-    fn look(&self, key: KeyParts, now: Timestamp, cost: u64) -> Decision {
+    fn look(&self, key: &KeyParts, now: Timestamp, cost: u64) -> Decision {
         self.key_of(key).look(now, cost)
     }
 
-    fn take(&self, key: KeyParts, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
+    fn take(&self, key: &KeyParts, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
         let booked = self.key_of(key).book(now, cost, Duration::ZERO);
         self.counters.count(booked.is_ok());
         match booked {
@@ -67,13 +63,20 @@ impl<C: Clock> KeyedBook for KeyedLimiter<C> {
         }
     }
 
-    fn put_back(&self, key: KeyParts, now: Timestamp, taken: Taken) {
+    fn charge(&self, key: &KeyParts, seen: &mut Seen, cost: u64) -> Option<Mark> {
+        let now = self.table.since_anchor(seen.read(&self.clock));
+        let after = self.key_of(key).pass(now, cost)?;
+        self.counters.count(true);
+        Mark::new(Tat::from_word(after.0), key.in_force.pace, cost)
+    }
+
+    fn put_back(&self, key: &KeyParts, now: Timestamp, taken: Taken) {
         if let Taken::Charge(ticket) = taken {
             self.key_of(key).give_back(now, &ticket);
         }
     }
 
-    fn settle(&self, key: KeyParts, now: Timestamp, taken: Taken, spent: u64) {
+    fn settle(&self, key: &KeyParts, now: Timestamp, taken: Taken, spent: u64) {
         let Taken::Charge(Ticket::Charged(charge)) = taken else {
             return;
         };

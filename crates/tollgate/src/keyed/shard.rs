@@ -232,15 +232,19 @@ impl Shard {
     }
 
     /// The key's word as it stands. Takes no lock: a key that is just being moved looks new.
+    #[inline(always)]
     pub(crate) fn glance(&self, slot: &Slot, fingerprint: u64) -> KeyWord {
-        let word_in = |slot: &Slot| {
-            let word = slot.word.load(Ordering::Acquire);
-            let here = slot.fingerprint.load(Ordering::Acquire) == fingerprint;
-            (here && word != BUSY).then_some(KeyWord(word))
-        };
-        word_in(slot)
-            .or_else(|| self.stash.find(fingerprint).and_then(word_in))
-            .unwrap_or(KeyWord::NEW)
+        match word_in(slot, fingerprint) {
+            Some(word) => word,
+            None => self.glance_at_stash(fingerprint),
+        }
+    }
+
+    #[inline(never)]
+    fn glance_at_stash(&self, fingerprint: u64) -> KeyWord {
+        let stashed = self.stash.find(fingerprint);
+        let word = stashed.and_then(|slot| word_in(slot, fingerprint));
+        word.unwrap_or(KeyWord::NEW)
     }
 
     /// Every key that is active at `now`, as fingerprint and word. Scans all lines in use.
@@ -535,4 +539,12 @@ fn evict<'a>(structure: &mut Structure, lines: [&'a Line; 2], now: u64) -> Optio
             return Some(slot);
         }
     }
+}
+
+/// The key's word, if it is in this slot.
+#[inline(always)]
+fn word_in(slot: &Slot, fingerprint: u64) -> Option<KeyWord> {
+    let word = slot.word.load(Ordering::Acquire);
+    let here = slot.fingerprint.load(Ordering::Acquire) == fingerprint;
+    (here && word != BUSY).then_some(KeyWord(word))
 }

@@ -7,7 +7,7 @@ use tollgate_core::{Decision, Timestamp};
 use super::{Quota, QuotaLimiter, QuotaReceipt};
 use crate::Kind;
 use crate::clock::{Clock, Wall};
-use crate::stack::limit::{Breadth, Limit, Taken};
+use crate::stack::limit::{Breadth, Limit, Seen, Taken};
 
 /// One key of a [`QuotaLimiter`], maybe under a quota of its own: what a
 /// [`Stack`](crate::Stack) meets. Made by [`QuotaLimiter::key`].
@@ -69,12 +69,8 @@ impl<C: Clock> Limit for QuotaKey<'_, C> {
         Breadth::Key
     }
 
-    fn clock(&self) -> Option<usize> {
-        self.limiter.clock().identity()
-    }
-
-    fn now(&self) -> Timestamp {
-        self.limiter.clock().now()
+    fn now(&self, seen: &mut Seen) -> Timestamp {
+        seen.read(self.limiter.clock())
     }
 
     fn look(&self, now: Timestamp, cost: u64) -> Decision {

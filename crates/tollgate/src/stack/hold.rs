@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tollgate_core::Timestamp;
 
-use super::limit::Taken;
-use super::{Level, Refusal, Seen, Stack, Step, Worst, take_all};
+use super::limit::{Seen, Taken};
+use super::{Level, Refusal, Stack, Step, Worst, take_all};
 
 /// What a request holds of all its limits until its real cost is known.
 ///
@@ -73,7 +73,7 @@ impl<'a> Hold<'a> {
                 continue;
             };
             let level = &part.level;
-            let now = seen.now(level);
+            let now = level.limit.now(&mut seen);
             let spent = if now < part.until {
                 spent(level)
             } else {
@@ -104,7 +104,7 @@ impl Stack {
         let mut seen = Seen::default();
         let mut worst = Worst::default();
         for level in levels {
-            let now = seen.now(level);
+            let now = level.limit.now(&mut seen);
             worst.meet(level, level.limit.look(now, level.cost));
         }
         if let Some(refusal) = worst.refusal() {

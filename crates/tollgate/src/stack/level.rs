@@ -9,7 +9,7 @@ use tollgate_core::{Decision, Timestamp};
 
 use super::Kind;
 pub(super) use super::limit::Breadth;
-use super::limit::{KeyedBook, Limit, Taken};
+use super::limit::{KeyedBook, Limit, Mark, Seen, Taken};
 use crate::clock::Clock;
 use crate::keyed::{Key, KeyParts};
 use crate::{ConcurrencyKey, ConcurrencyLimiter, ExactKey, KeyedConcurrency, Limiter, TreeLevel};
@@ -41,6 +41,7 @@ impl<'a> Level<'a> {
     /// another keyed limiter or of a quota, a `&Arc<ConcurrencyLimiter>`, or a reference to an owned
     /// key of a `KeyedConcurrency`. Slots are shared (`Arc`), because who holds one may outlive the
     /// call.
+    #[inline]
     pub fn new(name: &'a str, limit: impl Into<AnyLimit<'a>>) -> Self {
         Self {
             name,
@@ -52,6 +53,7 @@ impl<'a> Level<'a> {
 
     /// What the request costs at this level.
     #[must_use]
+    #[inline]
     pub const fn cost(mut self, cost: u64) -> Self {
         self.cost = cost;
         self
@@ -78,9 +80,11 @@ pub struct AnyLimit<'a>(Inner<'a>);
 
 #[derive(Clone, Copy)]
 enum Inner<'a> {
-    Limit(&'a (dyn Limit + 'a)),
+    Key(&'a (dyn Limit + 'a)),
+    Shared(&'a (dyn Limit + 'a)),
+    Slots(&'a (dyn Limit + 'a)),
     /// By value, because a key is made for one call.
-    Key {
+    KeyParts {
         limiter: &'a (dyn KeyedBook + 'a),
         key: KeyParts,
     },
@@ -89,47 +93,51 @@ enum Inner<'a> {
 /// Calls the same method on whichever limit it is.
 macro_rules! each {
     ($self:expr, $method:ident($($argument:expr),*)) => {
-        match $self.0 {
-            Inner::Limit(limit) => limit.$method($($argument),*),
-            Inner::Key { limiter, key } => limiter.$method(key, $($argument),*),
+        match &$self.0 {
+            Inner::Key(limit) | Inner::Shared(limit) | Inner::Slots(limit) => {
+                limit.$method($($argument),*)
+            }
+            Inner::KeyParts { limiter, key } => limiter.$method(key, $($argument),*),
         }
     };
 }
 
 impl<'a> AnyLimit<'a> {
+    #[inline]
+    fn new(limit: &'a impl Limit) -> Self {
+        Self(match limit.breadth() {
+            Breadth::Key => Inner::Key(limit),
+            Breadth::Shared => Inner::Shared(limit),
+            Breadth::Slots => Inner::Slots(limit),
+        })
+    }
+
     pub(super) fn kind(&self) -> Kind {
         match self.0 {
-            Inner::Limit(limit) => limit.kind(),
-            Inner::Key { .. } => Kind::Rate,
+            Inner::Key(limit) | Inner::Shared(limit) | Inner::Slots(limit) => limit.kind(),
+            Inner::KeyParts { .. } => Kind::Rate,
         }
     }
 
     #[inline]
     pub(super) fn breadth(&self) -> Breadth {
         match self.0 {
-            Inner::Limit(limit) => limit.breadth(),
-            Inner::Key { .. } => Breadth::Key,
+            Inner::Key(_) | Inner::KeyParts { .. } => Breadth::Key,
+            Inner::Shared(_) => Breadth::Shared,
+            Inner::Slots(_) => Breadth::Slots,
+        }
+    }
+
+    pub(super) fn now(&self, seen: &mut Seen) -> Timestamp {
+        match self.0 {
+            Inner::Key(limit) | Inner::Shared(limit) | Inner::Slots(limit) => limit.now(seen),
+            Inner::KeyParts { limiter, .. } => limiter.now(seen),
         }
     }
 
     #[inline]
-    pub(super) fn clock(&self) -> Option<usize> {
-        match self.0 {
-            Inner::Limit(limit) => limit.clock(),
-            Inner::Key { limiter, .. } => limiter.clock(),
-        }
-    }
-
-    pub(super) fn now(&self) -> Timestamp {
-        match self.0 {
-            Inner::Limit(limit) => limit.now(),
-            Inner::Key { limiter, .. } => limiter.now(),
-        }
-    }
-
-    #[inline]
-    pub(super) fn fits(&self, now: Timestamp, cost: u64) -> bool {
-        each!(self, fits(now, cost))
+    pub(super) fn fits(&self, seen: &mut Seen, cost: u64) -> bool {
+        each!(self, fits(seen, cost))
     }
 
     pub(super) fn look(&self, now: Timestamp, cost: u64) -> Decision {
@@ -137,6 +145,10 @@ impl<'a> AnyLimit<'a> {
     }
 
     #[inline]
+    pub(super) fn charge(&self, seen: &mut Seen, cost: u64) -> Option<Mark> {
+        each!(self, charge(seen, cost))
+    }
+
     pub(super) fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
         each!(self, take(now, cost))
     }
@@ -152,8 +164,10 @@ impl<'a> AnyLimit<'a> {
         until: Timestamp,
     ) -> Result<Taken, Decision> {
         match self.0 {
-            Inner::Limit(limit) => limit.hold(now, cost, until),
-            Inner::Key { .. } => self.take(now, cost),
+            Inner::Key(limit) | Inner::Shared(limit) | Inner::Slots(limit) => {
+                limit.hold(now, cost, until)
+            }
+            Inner::KeyParts { limiter, key } => limiter.take(&key, now, cost),
         }
     }
 
@@ -165,21 +179,22 @@ impl<'a> AnyLimit<'a> {
 impl fmt::Debug for AnyLimit<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Inner::Limit(limit) => limit.fmt(f),
-            Inner::Key { .. } => f.write_str("Key"),
+            Inner::Key(limit) | Inner::Shared(limit) | Inner::Slots(limit) => limit.fmt(f),
+            Inner::KeyParts { .. } => f.write_str("Key"),
         }
     }
 }
 
 impl<'a, C: Clock> From<&'a Limiter<C>> for AnyLimit<'a> {
+    #[inline]
     fn from(limiter: &'a Limiter<C>) -> Self {
-        Self(Inner::Limit(limiter))
+        Self::new(limiter)
     }
 }
 
 impl<'a, C: Clock + 'static> From<&'a Arc<ConcurrencyLimiter<C>>> for AnyLimit<'a> {
     fn from(limiter: &'a Arc<ConcurrencyLimiter<C>>) -> Self {
-        Self(Inner::Limit(limiter))
+        Self::new(limiter)
     }
 }
 
@@ -187,7 +202,7 @@ impl<'a, C: Clock> From<Key<'a, C>> for AnyLimit<'a> {
     #[inline]
     fn from(key: Key<'a, C>) -> Self {
         let (limiter, key) = key.parts();
-        Self(Inner::Key { limiter, key })
+        Self(Inner::KeyParts { limiter, key })
     }
 }
 
@@ -198,7 +213,7 @@ where
     C: Clock,
 {
     fn from(key: &'a ExactKey<'a, K, Q, C>) -> Self {
-        Self(Inner::Limit(key))
+        Self::new(key)
     }
 }
 
@@ -209,19 +224,19 @@ where
     C: Clock + 'static,
 {
     fn from(key: &'a ConcurrencyKey<'a, Arc<KeyedConcurrency<K, C>>, Q>) -> Self {
-        Self(Inner::Limit(key))
+        Self::new(key)
     }
 }
 
 #[cfg(feature = "quota")]
 impl<'a, C: Clock> From<&'a crate::quota::QuotaKey<'a, C>> for AnyLimit<'a> {
     fn from(key: &'a crate::quota::QuotaKey<'a, C>) -> Self {
-        Self(Inner::Limit(key))
+        Self::new(key)
     }
 }
 
 impl<'a, C: Clock> From<&'a TreeLevel<'a, C>> for AnyLimit<'a> {
     fn from(leaf: &'a TreeLevel<'a, C>) -> Self {
-        Self(Inner::Limit(leaf))
+        Self::new(leaf)
     }
 }

@@ -1,14 +1,35 @@
 //! What a stack needs of a limit, whatever its kind.
 
 use std::fmt;
+use std::num::NonZeroU64;
 
-use tollgate_core::{Decision, Timestamp};
+use tollgate_core::{Decision, Pace, Tat, Timestamp};
 
 use super::Kind;
 use super::pass::AnyPermit;
 use crate::cell::Ticket;
+use crate::clock::Clock;
 use crate::keyed::KeyParts;
 use crate::tree::Receipt;
+
+/// The time as a clock showed it to this request, so that limits on one clock read it once.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Seen {
+    clock: Option<usize>,
+    now: Timestamp,
+}
+
+impl Seen {
+    #[inline(always)]
+    pub(crate) fn read(&mut self, clock: &impl Clock) -> Timestamp {
+        let identity = clock.identity();
+        if identity.is_none() || identity != self.clock {
+            self.clock = identity;
+            self.now = clock.now();
+        }
+        self.now
+    }
+}
 
 /// A limit that can stand in a [`Stack`](super::Stack).
 pub(crate) trait Limit: fmt::Debug {
@@ -16,21 +37,27 @@ pub(crate) trait Limit: fmt::Debug {
 
     fn breadth(&self) -> Breadth;
 
-    /// Which clock it reads; see [`Clock::identity`](crate::Clock::identity).
-    fn clock(&self) -> Option<usize>;
-
-    fn now(&self) -> Timestamp;
+    /// The time on its clock, as this request sees it.
+    fn now(&self, seen: &mut Seen) -> Timestamp;
 
     /// Decides without charging.
     fn look(&self, now: Timestamp, cost: u64) -> Decision;
 
     /// Whether the cost would pass, without charging it.
-    fn fits(&self, now: Timestamp, cost: u64) -> bool {
+    fn fits(&self, seen: &mut Seen, cost: u64) -> bool {
+        let now = self.now(seen);
         self.look(now, cost).is_allowed()
     }
 
     /// Charges the cost, or says why not.
     fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision>;
+
+    /// Charges the cost if that takes no closer look and two words are all that is needed to give it
+    /// back. None says nothing: [`take`](Self::take) has to tell.
+    fn charge(&self, seen: &mut Seen, cost: u64) -> Option<Mark> {
+        let _ = (seen, cost);
+        None
+    }
 
     /// Gives back what was taken by a request that came to nothing, as far as nothing was built on
     /// it.
@@ -48,13 +75,13 @@ pub(crate) trait Limit: fmt::Debug {
 
 /// A keyed limiter, whatever its clock, with the key given in each call.
 pub(crate) trait KeyedBook {
-    fn clock(&self) -> Option<usize>;
-    fn now(&self) -> Timestamp;
-    fn fits(&self, key: KeyParts, now: Timestamp, cost: u64) -> bool;
-    fn look(&self, key: KeyParts, now: Timestamp, cost: u64) -> Decision;
-    fn take(&self, key: KeyParts, now: Timestamp, cost: u64) -> Result<Taken, Decision>;
-    fn put_back(&self, key: KeyParts, now: Timestamp, taken: Taken);
-    fn settle(&self, key: KeyParts, now: Timestamp, taken: Taken, spent: u64);
+    fn now(&self, seen: &mut Seen) -> Timestamp;
+    fn fits(&self, key: &KeyParts, seen: &mut Seen, cost: u64) -> bool;
+    fn look(&self, key: &KeyParts, now: Timestamp, cost: u64) -> Decision;
+    fn take(&self, key: &KeyParts, now: Timestamp, cost: u64) -> Result<Taken, Decision>;
+    fn charge(&self, key: &KeyParts, seen: &mut Seen, cost: u64) -> Option<Mark>;
+    fn put_back(&self, key: &KeyParts, now: Timestamp, taken: Taken);
+    fn settle(&self, key: &KeyParts, now: Timestamp, taken: Taken, spent: u64);
 }
 
 /// Who shares a limit: in this order they are charged.
@@ -69,6 +96,9 @@ pub(crate) enum Breadth {
 }
 
 impl Breadth {
+    /// In the order of charging.
+    pub(super) const ALL: [Self; 3] = [Self::Key, Self::Shared, Self::Slots];
+
     pub(super) const fn next(self) -> Option<Self> {
         match self {
             Self::Key => Some(Self::Shared),
@@ -90,4 +120,31 @@ pub(crate) enum Taken {
     Tree(Box<Receipt>),
     /// A slot.
     Slot(AnyPermit),
+}
+
+/// A charge of a word: what it left there, and its price. Two words, so that they come back in
+/// registers; moving a [`Taken`] costs more than the charge.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mark {
+    after: NonZeroU64,
+    price: u64,
+}
+
+impl Mark {
+    #[inline(always)]
+    pub(crate) fn new(after: Tat, pace: Pace, cost: u64) -> Option<Self> {
+        let after = NonZeroU64::new(after.to_word())?;
+        let price = pace.interval.checked_mul(cost)?;
+        Some(Self { after, price })
+    }
+
+    /// The same as one token of that price, charged at this time.
+    pub(super) fn taken(self, now: Timestamp) -> Taken {
+        let pace = Pace {
+            interval: self.price,
+            capacity: 0,
+        };
+        let charge = pace.receipt(Tat::from_word(self.after.get()), now, 1);
+        Taken::Charge(Ticket::Charged(charge))
+    }
 }

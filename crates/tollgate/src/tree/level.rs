@@ -7,7 +7,7 @@ use tollgate_core::{Decision, Timestamp};
 use super::{Leaf, Tree};
 use crate::Kind;
 use crate::clock::{Clock, Monotonic};
-use crate::stack::limit::{Breadth, Limit, Taken};
+use crate::stack::limit::{Breadth, Limit, Seen, Taken};
 
 /// One leaf of a [`Tree`], with the classes above it: what a [`Stack`](crate::Stack) meets. Made by
 /// [`Tree::level`].
@@ -43,12 +43,8 @@ impl<C: Clock> Limit for TreeLevel<'_, C> {
         Breadth::Shared
     }
 
-    fn clock(&self) -> Option<usize> {
-        self.tree.clock().identity()
-    }
-
-    fn now(&self) -> Timestamp {
-        self.tree.clock().now()
+    fn now(&self, seen: &mut Seen) -> Timestamp {
+        seen.read(self.tree.clock())
     }
 
     fn look(&self, now: Timestamp, cost: u64) -> Decision {
@@ -59,7 +55,8 @@ impl<C: Clock> Limit for TreeLevel<'_, C> {
         }
     }
 
-    fn fits(&self, now: Timestamp, cost: u64) -> bool {
+    fn fits(&self, seen: &mut Seen, cost: u64) -> bool {
+        let now = seen.read(self.tree.clock());
         self.tree.would_pass_at(now, self.leaf, cost)
     }
 

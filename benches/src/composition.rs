@@ -1,0 +1,216 @@
+//! The group `composition`: what limits together cost, as ratios to one check of one limit.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::{
+    Algorithm, ConcurrencyLimiter, ExactKeyedLimiter, FairLimiter, Level, Limiter, Quota,
+    QuotaLimiter, Rate, Stack,
+};
+
+use crate::peers::{Load, drained, ours};
+use crate::report::Report;
+use crate::runner::{ENOUGH, OneThread, Peer, ROUNDS, compare};
+
+mod limits;
+mod trees;
+
+use limits::{Limits, Names};
+
+/// What five limits may cost, in checks of one.
+const FIVE: f64 = 10.0;
+/// What a refusal at the first of five may cost, in refusals by one.
+const FIRST: f64 = 1.5;
+
+pub(crate) fn run(report: &mut Report) {
+    five_allow(report);
+    five_check(report);
+    six_with_slots(report);
+    refused_first(report);
+    hold_and_settle(report);
+    trees::run(report);
+    permit(report);
+    fair(report);
+    quota(report);
+    report.note(format!(
+        "medians of {ENOUGH} to {ROUNDS} rounds that ran ours next to the peer, without a context \
+         switch but for those marked *; ns for one call on one thread"
+    ));
+    report.note(
+        "stack-5: user, address and tenant by key, a route and the service; the fingerprints of \
+         the three keys are taken anew in each call",
+    );
+    report.note("tree-1000: 1,000 keys in 10 branches of a root; target: 1 us a decision");
+}
+
+/// A loop on this thread over something that has to say the same each time.
+fn looped<'a>(expect: bool, mut call: impl FnMut(u64) -> bool + 'a) -> OneThread<'a> {
+    let mut step = 0;
+    OneThread::new(move |calls| {
+        let mut passed = 0;
+        for step in step..step + calls {
+            passed += u64::from(black_box(call(step)));
+        }
+        step += calls;
+        assert_eq!(passed, if expect { calls } else { 0 });
+    })
+}
+
+fn one_key(limits: &Limits, pass: bool) -> OneThread<'_> {
+    looped(pass, move |step| {
+        black_box(&limits.users).allow(limits.names.user(step))
+    })
+}
+
+fn one_limit(limiter: &Limiter, pass: bool) -> OneThread<'_> {
+    looped(pass, move |_| black_box(limiter).allow())
+}
+
+fn five_allow(report: &mut Report) {
+    let (limits, one) = (Limits::wide(), Limits::wide());
+    let stack = Stack::new();
+    let mut five = looped(true, |step| {
+        let levels = black_box(&limits).five(step);
+        stack.allow(&levels).is_some()
+    });
+    let limiter = ours(Load::ADMIT);
+    let mut peers = [
+        Peer::new("keyed-allow", one_key(&one, true)).target(FIVE),
+        Peer::new("limiter-allow", one_limit(&limiter, true)).target(FIVE),
+    ];
+    compare(report, "stack-5-allow-1t", &mut five, &mut peers);
+
+    let plain = [(); 5].map(|()| ours(Load::ADMIT));
+    let mut five = looped(true, |_| {
+        let levels = black_box(&plain)
+            .each_ref()
+            .map(|limiter| Level::new("plain", limiter));
+        stack.allow(&levels).is_some()
+    });
+    let mut peers = [Peer::new("limiter-allow", one_limit(&limiter, true)).target(FIVE)];
+    compare(report, "stack-5-plain-allow-1t", &mut five, &mut peers);
+}
+
+fn five_check(report: &mut Report) {
+    let (limits, one) = (Limits::wide(), Limits::wide());
+    let stack = Stack::new();
+    let mut five = looped(true, |step| {
+        let levels = black_box(&limits).five(step);
+        black_box(&stack.check(&levels)).is_allowed()
+    });
+    let keyed = looped(true, |step| {
+        let user = one.names.user(step);
+        black_box(&black_box(&one.users).check(user)).is_allowed()
+    });
+    let limiter = ours(Load::ADMIT);
+    let single = looped(true, |_| {
+        black_box(&black_box(&limiter).check()).is_allowed()
+    });
+    let mut peers = [
+        Peer::new("keyed-check", keyed),
+        Peer::new("limiter-check", single),
+    ];
+    compare(report, "stack-5-check-1t", &mut five, &mut peers);
+}
+
+fn six_with_slots(report: &mut Report) {
+    let (limits, one) = (Limits::wide(), Limits::wide());
+    let (stack, slots) = (Stack::new(), Arc::new(ConcurrencyLimiter::new(50)));
+    let mut six = looped(true, |step| {
+        let limits = black_box(&limits);
+        let [user, address, tenant, route, service] = limits.five(step);
+        let slots = Level::new("slots", &slots);
+        let levels = [user, address, tenant, route, service, slots];
+        stack.allow(&levels).is_some()
+    });
+    let mut peers = [Peer::new("keyed-allow", one_key(&one, true))];
+    compare(report, "stack-6-slots-1t", &mut six, &mut peers);
+}
+
+/// The user is out of tokens, and nothing after it is looked at.
+fn refused_first(report: &mut Report) {
+    let (limits, one) = (Limits::users_drained(), Limits::users_drained());
+    let stack = Stack::new();
+    let mut refused = looped(false, |step| {
+        let levels = black_box(&limits).five(step);
+        stack.allow(&levels).is_some()
+    });
+    let mut peers = [Peer::new("keyed-refused", one_key(&one, false)).target(FIRST)];
+    compare(report, "stack-5-refused-first-1t", &mut refused, &mut peers);
+
+    let (narrow, service) = (drained(ours(Load::DENY)), ours(Load::ADMIT));
+    let mut refused = looped(false, |_| {
+        let narrow = black_box(&narrow);
+        let levels = [("narrow", narrow); 4].map(|(name, limit)| Level::new(name, limit));
+        let [first, second, third, fourth] = levels;
+        let levels = [first, second, third, fourth, Level::new("all", &service)];
+        stack.allow(&levels).is_some()
+    });
+    let limiter = drained(ours(Load::DENY));
+    let mut peers = [Peer::new("limiter-refused", one_limit(&limiter, false)).target(FIRST)];
+    compare(
+        report,
+        "stack-5-plain-refused-first-1t",
+        &mut refused,
+        &mut peers,
+    );
+}
+
+fn hold_and_settle(report: &mut Report) {
+    let tokens = || {
+        let rate = Rate::per_second(1_000_000_000);
+        ExactKeyedLimiter::<String>::builder(rate, limits::USERS)
+            .algorithm(Algorithm::TokenBucket)
+            .build()
+            .expect("a rate that a token bucket can represent")
+    };
+    let (held, checked) = (tokens(), tokens());
+    let (names, stack) = (Names::new(), Stack::new());
+    let mut hold = looped(true, |step| {
+        let user = black_box(&held).key(names.user(step));
+        let levels = [Level::new("tokens", &user).estimate(20)];
+        match stack.hold(&levels, Duration::from_secs(60)) {
+            Ok(hold) => {
+                hold.settle(10);
+                true
+            }
+            Err(_) => false,
+        }
+    });
+    let check = looped(true, |step| {
+        let user = names.user(step);
+        black_box(&black_box(&checked).check_n(user, 10)).is_allowed()
+    });
+    let mut peers = [Peer::new("exact-keyed-check", check)];
+    compare(report, "hold-settle-1t", &mut hold, &mut peers);
+}
+
+fn permit(report: &mut Report) {
+    let ours = ConcurrencyLimiter::new(50);
+    let mut permit = looped(true, |_| black_box(&ours).try_acquire().is_ok());
+    let tokio = tokio::sync::Semaphore::new(50);
+    let theirs = looped(true, |_| black_box(&tokio).try_acquire().is_ok());
+    let mut peers = [Peer::new("tokio-semaphore", theirs)];
+    compare(report, "permit-1t", &mut permit, &mut peers);
+}
+
+/// Nobody is in line.
+fn fair(report: &mut Report) {
+    let fair = FairLimiter::new(Load::ADMIT.rate());
+    let names = Names::new();
+    let mut client = looped(true, |step| black_box(&fair).allow(names.user(step)));
+    let limiter = ours(Load::ADMIT);
+    let mut peers = [Peer::new("limiter-allow", one_limit(&limiter, true))];
+    compare(report, "fair-uncontended-1t", &mut client, &mut peers);
+}
+
+fn quota(report: &mut Report) {
+    let (limits, names) = (Limits::wide(), Names::new());
+    let quota = QuotaLimiter::new(Quota::per_month(1_000_000_000_000));
+    let mut check = looped(true, |step| {
+        black_box(&black_box(&quota).check(names.user(step))).is_allowed()
+    });
+    let mut peers = [Peer::new("keyed-allow", one_key(&limits, true))];
+    compare(report, "quota-check-1t", &mut check, &mut peers);
+}

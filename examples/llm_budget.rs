@@ -1,0 +1,245 @@
+//! Reserve, then settle: a model's answer costs tokens that are known only afterwards. An estimate is
+//! held while the request runs, and what it didn't need comes back.
+
+use std::error::Error;
+use std::time::Duration;
+
+use tollgate::clock::Manual;
+use tollgate::{Algorithm, ExactKeyedLimiter, Hold, Level, Quota, QuotaLimiter, Rate, Stack};
+
+/// What a tenant may spend: a minute's worth at once.
+const A_MINUTE: u64 = 60_000;
+const A_DAY: u64 = 3_000_000;
+/// What a request may cost at most, which is all that is known when it comes.
+const ESTIMATE: u64 = 4_000;
+/// A request that isn't settled by then has spent its estimate, in seconds.
+const LONGEST: u64 = 60;
+/// Seconds for which two requests come each second.
+const BUSY: u64 = 600;
+/// The request whose client goes away before it spends anything.
+const DROPPED: u64 = 5;
+/// The request that hangs for longer than it may.
+const HUNG: u64 = 9;
+
+/// What a request will turn out to cost: about a thousand tokens.
+const fn cost(number: u64) -> u64 {
+    250 + number * 7_919 % 1_501
+}
+
+/// How long it will run, in seconds.
+const fn runs(number: u64) -> u64 {
+    match number {
+        DROPPED => 2,
+        HUNG => LONGEST + 40,
+        _ => 5 + number * 31 % 16,
+    }
+}
+
+/// What came of ten busy minutes.
+struct Minutes {
+    served: u64,
+    refused: u64,
+    /// Tokens that were spent: when the request came, when it was done, and how many.
+    spent: Vec<(u64, u64, u64)>,
+    /// What is charged to the day.
+    charged: u64,
+}
+
+impl Minutes {
+    fn tokens(&self) -> u64 {
+        self.spent.iter().map(|(_, _, tokens)| tokens).sum()
+    }
+
+    /// The part of what the limit allows that was put to use, in percent.
+    fn utilisation(&self) -> u64 {
+        let last = self.spent.iter().map(|(_, done, _)| *done).max();
+        100 * self.tokens() / bound(last.unwrap_or(0).max(BUSY))
+    }
+
+    /// The most that was spent in any span of so many seconds, whether tokens are thought to be spent
+    /// when a request comes or when it is done.
+    fn most_within(&self, seconds: u64) -> u64 {
+        let within = |from: u64, when: fn(&(u64, u64, u64)) -> u64| {
+            let inside = |spent: &&(u64, u64, u64)| (from..from + seconds).contains(&when(spent));
+            let inside = self.spent.iter().filter(inside);
+            inside.map(|(_, _, tokens)| tokens).sum::<u64>()
+        };
+        let spans = (0..BUSY + LONGEST)
+            .map(|from| within(from, |spent| spent.0).max(within(from, |spent| spent.1)));
+        spans.max().unwrap_or(0)
+    }
+}
+
+/// What the limit lets pass in so many seconds.
+const fn bound(seconds: u64) -> u64 {
+    A_MINUTE + A_MINUTE * seconds / 60
+}
+
+/// A tenant's limits on a clock of its own.
+struct Budget {
+    minute: ExactKeyedLimiter<String, Manual>,
+    day: QuotaLimiter<Manual>,
+    stack: Stack,
+    clock: Manual,
+}
+
+impl Budget {
+    fn new() -> Result<Self, Box<dyn Error>> {
+        let clock = Manual::new();
+        Ok(Self {
+            minute: ExactKeyedLimiter::builder(Rate::per_minute(A_MINUTE), 1_000)
+                .algorithm(Algorithm::TokenBucket)
+                .clock(clock.clone())
+                .build()?,
+            day: QuotaLimiter::builder(Quota::per_day(A_DAY))
+                .clock(clock.clone())
+                .build(),
+            stack: Stack::new(),
+            clock,
+        })
+    }
+
+    /// Holds the estimate while a request runs, then settles what it cost.
+    fn settling(&self) -> Minutes {
+        let (minute, day) = (self.minute.key("acme"), self.day.key("acme"));
+        let levels = [
+            Level::new("tokens a minute", &minute).estimate(ESTIMATE),
+            Level::new("tokens a day", &day).estimate(ESTIMATE),
+        ];
+        let mut running: Vec<(u64, u64, Hold<'_>)> = Vec::new();
+        let (mut served, mut refused, mut spent) = (0, 0, Vec::new());
+        for second in 0..BUSY + 2 * LONGEST {
+            let done =
+                |&mut (number, came, _): &mut (u64, u64, Hold<'_>)| second >= came + runs(number);
+            for (number, came, hold) in running.extract_if(.., done) {
+                match number {
+                    DROPPED => drop(hold),
+                    HUNG => {
+                        // Too late: all of it has counted as spent since the hold was over.
+                        hold.settle(cost(number));
+                        spent.push((came, came + LONGEST, ESTIMATE));
+                    }
+                    _ => {
+                        hold.settle(cost(number));
+                        spent.push((came, second, cost(number)));
+                    }
+                }
+            }
+            for _ in 0..if second < BUSY { 2 } else { 0 } {
+                let longest = Duration::from_secs(LONGEST);
+                match self.stack.hold(&levels, longest) {
+                    Ok(hold) => {
+                        running.push((served, second, hold));
+                        served += 1;
+                    }
+                    Err(_) => refused += 1,
+                }
+            }
+            self.clock.advance(Duration::from_secs(1));
+        }
+        assert!(running.is_empty());
+        self.minutes(served, refused, spent)
+    }
+
+    /// Charges the estimate, whatever a request costs.
+    fn charging_estimates(&self) -> Minutes {
+        let (minute, day) = (self.minute.key("acme"), self.day.key("acme"));
+        let levels = [
+            Level::new("tokens a minute", &minute).cost(ESTIMATE),
+            Level::new("tokens a day", &day).cost(ESTIMATE),
+        ];
+        let (mut served, mut refused, mut spent) = (0, 0, Vec::new());
+        for second in 0..BUSY {
+            for _ in 0..2 {
+                if self.stack.allow(&levels).is_some() {
+                    spent.push((second, second + runs(served), cost(served)));
+                    served += 1;
+                } else {
+                    refused += 1;
+                }
+            }
+            self.clock.advance(Duration::from_secs(1));
+        }
+        self.minutes(served, refused, spent)
+    }
+
+    fn minutes(&self, served: u64, refused: u64, spent: Vec<(u64, u64, u64)>) -> Minutes {
+        Minutes {
+            served,
+            refused,
+            spent,
+            charged: A_DAY - self.day.peek("acme").remaining,
+        }
+    }
+}
+
+/// One request at a time: what a hold takes, and what comes back of it.
+fn step_by_step() -> Result<(), Box<dyn Error>> {
+    let budget = Budget::new()?;
+    let acme = budget.minute.key("acme");
+    let levels = [Level::new("tokens a minute", &acme).estimate(ESTIMATE)];
+    let left = |what: &str, expected: u64| {
+        let left = budget.minute.peek("acme").remaining;
+        println!("{what:<46} {left:>6} left");
+        assert_eq!(left, expected, "{what}");
+    };
+    let longest = Duration::from_secs(LONGEST);
+    let hold = || budget.stack.hold(&levels, longest);
+    let first = hold().map_err(|refusal| refusal.to_string())?;
+    left("a request holds 4,000", 56_000);
+    budget.clock.advance(Duration::from_secs(30));
+    left("half a minute later: what is out doesn't drain", 56_000);
+    first.settle(1_200);
+    left("it is settled at 1,200", 58_800);
+    let second = hold().map_err(|refusal| refusal.to_string())?;
+    drop(second);
+    left("another is dropped, and has spent nothing", 58_800);
+    let third = hold().map_err(|refusal| refusal.to_string())?;
+    budget.clock.advance(longest);
+    left("a third is over after a minute, all spent", 56_000);
+    third.settle(100);
+    left("it is too late to settle it", 56_000);
+    println!();
+    Ok(())
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    step_by_step()?;
+
+    let settled = Budget::new()?.settling();
+    let charged = Budget::new()?.charging_estimates();
+    println!("ten minutes, two requests a second, 60,000 tokens a minute:");
+    println!("                       served  refused   tokens  of what is allowed");
+    for (what, minutes) in [
+        ("hold, then settle", &settled),
+        ("charge the estimate", &charged),
+    ] {
+        println!(
+            "{what:<22} {:>6} {:>8} {:>8} {:>17} %",
+            minutes.served,
+            minutes.refused,
+            minutes.tokens(),
+            minutes.utilisation()
+        );
+    }
+    assert!(settled.utilisation() >= 85, "{}", settled.utilisation());
+    assert!(charged.utilisation() <= 30, "{}", charged.utilisation());
+
+    // In every span of time no more than the limit allows, however long requests run.
+    println!();
+    for seconds in [1, 10, 60, 300] {
+        let (most, bound) = (settled.most_within(seconds), bound(seconds));
+        println!("most in any {seconds:>3} s: {most:>7} of {bound:>7} tokens");
+        assert!(most <= bound, "{most} in {seconds} s, above {bound}");
+    }
+
+    // The day was charged what was spent, and not what was held.
+    println!(
+        "the day: {} charged, {} spent",
+        settled.charged,
+        settled.tokens()
+    );
+    assert_eq!(settled.charged, settled.tokens());
+    assert_eq!(charged.charged, charged.served * ESTIMATE);
+    Ok(())
+}
