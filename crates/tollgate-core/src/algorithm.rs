@@ -114,6 +114,13 @@ pub trait Algorithm: sealed::Sealed + Copy + Debug {
         self.give_back(state, now, &charge.part(tokens), Since::Others);
     }
 
+    /// Whether a cost may be promised for later while so many tokens are out: not if it had to act on
+    /// some of those. Where charges count as hits at a time, what is out is none of its business.
+    fn can_wait(&self, cost: u64, out: u64) -> bool {
+        let _ = (cost, out);
+        true
+    }
+
     /// Takes what was spent without being asked for: as debt, of up to a full bucket, or else what is
     /// left.
     fn overdraw(&self, state: &mut Self::State, now: Timestamp, tokens: u64) {

@@ -79,7 +79,8 @@ impl Booked {
 pub enum Unbooked {
     /// Never, or not within the caller's patience: the decision says which.
     Refused(Decision),
-    /// Further ahead than the algorithm books, see [`Algorithm::horizon`].
+    /// Further ahead than the algorithm books, see [`Algorithm::horizon`], or it had to act on what is
+    /// out, see [`Algorithm::can_wait`].
     TooFarAhead(Decision),
 }
 
@@ -254,6 +255,47 @@ impl<A: Algorithm> Ledger<A> {
             return Err(Unbooked::TooFarAhead(self.report(limit, now, at)));
         }
         Ok(self.charge(limit, now, act.max(now), cost))
+    }
+
+    /// As [`reserve`](Self::reserve), while `out` tokens were taken and may still be spent: those come back when they are
+    /// settled, and nobody knows when, so nothing is promised on them.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use tollgate_core::{Algorithm, Ledger, Rate, Timestamp, TokenBucket, Unbooked};
+    ///
+    /// let limit = TokenBucket::new(Rate::per_second(10))?;
+    /// let (mut ledger, now) = (Ledger::default(), Timestamp::ZERO);
+    /// ledger.reserve(&limit, now, 8, Duration::ZERO).expect("a full bucket"); // these are out
+    /// assert!(ledger.allow(&limit, now, 2));
+    /// // Two drain whatever becomes of the eight; a third would be one of them.
+    /// let refused = ledger.reserve_beside(&limit, 8, (now, 3, Duration::MAX));
+    /// assert!(matches!(refused, Err(Unbooked::TooFarAhead(_))));
+    /// let booked = ledger.reserve_beside(&limit, 8, (now, 2, Duration::MAX));
+    /// assert_eq!(booked.expect("beside them").at(), Timestamp::from_millis(200));
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve).
+    pub fn reserve_beside(
+        &mut self,
+        limit: &A,
+        out: u64,
+        (now, cost, patience): (Timestamp, u64, Duration),
+    ) -> Result<Booked, Unbooked> {
+        if out == 0 || limit.can_wait(cost, out) {
+            return self.reserve(limit, now, cost, patience);
+        }
+        let booked = self.reserve(limit, now, cost, Duration::ZERO);
+        booked.map_err(|unbooked| {
+            let decision = unbooked.decision();
+            let in_time = decision.retry_after <= patience;
+            if decision.outcome == Outcome::Denied && in_time {
+                return Unbooked::TooFarAhead(decision);
+            }
+            unbooked
+        })
     }
 
     /// Gives back what nothing was built on. A booking is given back once: the caller sees to it.

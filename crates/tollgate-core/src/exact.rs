@@ -230,7 +230,6 @@ impl Units {
         level.debt = level.debt.saturating_add(self.units(cost).unwrap_or(0));
     }
 
-    /// Takes tokens off the debt, as far as there is any.
     /// Owes at least this many tokens at `now`.
     pub(crate) fn keep_out(&self, level: &mut Level, now: Timestamp, out: u64) {
         if self.rate.is_unlimited() {
@@ -241,6 +240,7 @@ impl Units {
         level.debt = level.debt.max(owed);
     }
 
+    /// Takes tokens off the debt, as far as there is any.
     pub(crate) fn gift(&self, level: &mut Level, now: Timestamp, tokens: u64) {
         *level = self.settle(level, now);
         let units = self.units(tokens).unwrap_or(u128::MAX);

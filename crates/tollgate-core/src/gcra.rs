@@ -320,6 +320,10 @@ impl Algorithm for Gcra {
         self.gift(tat, now, tokens);
     }
 
+    fn can_wait(&self, cost: u64, out: u64) -> bool {
+        cost.saturating_add(out) <= self.limit()
+    }
+
     fn gift(&self, tat: &mut Tat, now: Timestamp, tokens: u64) {
         let price = self.pace.interval.saturating_mul(tokens);
         // A TAT in the past stays where it is: there is nothing to give back.

@@ -122,6 +122,10 @@ impl Algorithm for LeakyBucket {
         self.gift(level, now, tokens);
     }
 
+    fn can_wait(&self, cost: u64, out: u64) -> bool {
+        cost.saturating_add(out) <= self.limit()
+    }
+
     fn gift(&self, level: &mut Level, now: Timestamp, tokens: u64) {
         self.units.gift(level, now, tokens);
     }

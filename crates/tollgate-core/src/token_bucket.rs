@@ -241,6 +241,10 @@ impl Algorithm for TokenBucket {
         self.gift(bucket, now, tokens);
     }
 
+    fn can_wait(&self, cost: u64, out: u64) -> bool {
+        cost.saturating_add(out) <= self.limit()
+    }
+
     fn gift(&self, bucket: &mut Bucket, now: Timestamp, tokens: u64) {
         self.units.gift(&mut bucket.level, now, tokens);
     }

@@ -21,8 +21,9 @@ pub struct HoldId {
 /// The holds on one state.
 #[derive(Debug, Default)]
 pub(crate) struct Holds {
-    /// Tokens of all that are open.
-    out: u64,
+    /// Tokens of all that are open: where charges count as hits at a time, or nothing is limited,
+    /// more than 64 bits of them may be.
+    out: u128,
     open: BTreeMap<HoldId, Part>,
 }
 
@@ -39,6 +40,17 @@ impl Holds {
         self.open.is_empty()
     }
 
+    /// Tokens that were taken and may still be spent.
+    pub(crate) fn out(&self) -> u64 {
+        u64::try_from(self.out).unwrap_or(u64::MAX)
+    }
+
+    /// When the last of them is over.
+    pub(crate) fn last(&self) -> Timestamp {
+        let last = self.open.last_key_value();
+        last.map_or(Timestamp::ZERO, |(id, _)| id.until)
+    }
+
     /// Lets time pass for the state: what is out doesn't drain, and holds that are over count as
     /// spent.
     pub(crate) fn pass_time<A: Algorithm>(
@@ -47,16 +59,18 @@ impl Holds {
         limit: &A,
         now: Timestamp,
     ) {
-        while let Some(first) = self.open.first_entry() {
-            let until = first.key().until;
+        while let Some(first) = self.open.first_key_value() {
+            let until = first.0.until;
             if until > now {
                 break;
             }
-            ledger.keep_out(limit, until, self.out);
-            self.out -= first.remove().cost;
+            ledger.keep_out(limit, until, self.out());
+            if let Some((_, part)) = self.open.pop_first() {
+                self.out -= u128::from(part.cost);
+            }
         }
         if self.out > 0 {
-            ledger.keep_out(limit, now, self.out);
+            ledger.keep_out(limit, now, self.out());
         }
     }
 
@@ -67,8 +81,7 @@ impl Holds {
             until,
             number: NEXT.fetch_add(1, Ordering::Relaxed),
         };
-        // No overflow: what is out was taken from a state, and is at most its burst.
-        self.out = self.out.saturating_add(cost);
+        self.out += u128::from(cost);
         self.open.insert(id, Part { cost, booked });
         id
     }
@@ -85,7 +98,7 @@ impl Holds {
         let Some(part) = self.open.remove(&id) else {
             return;
         };
-        self.out -= part.cost;
+        self.out -= u128::from(part.cost);
         if spent < part.cost {
             ledger.hand_in(limit, now, &part.booked, part.cost - spent);
         } else if spent > part.cost {

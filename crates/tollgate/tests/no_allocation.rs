@@ -3,12 +3,13 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::clock::{Cached, Manual};
 use tollgate::{
-    Algorithm, Align, Class, Clock, ConcurrencyLimiter, KeyedConcurrency, KeyedLimiter, Leaf,
-    Limiter, Rate, Tree,
+    Algorithm, Align, Class, Clock, ConcurrencyLimiter, ExactKeyedLimiter, KeyedConcurrency,
+    KeyedLimiter, Leaf, Level, Limiter, Rate, Stack, Tree,
 };
 
 struct Counting;
@@ -178,4 +179,61 @@ fn no_decision_of_a_tree_allocates_however_deep_it_is() {
     // Eight levels, the most there are.
     let leaf = tree.add_leaf("leaf", branch, class).unwrap();
     no_verb_of_a_tree_allocates(&tree, leaf);
+}
+
+#[test]
+fn no_stack_allocates_to_allow_refuse_or_give_back() {
+    let clock = Manual::new();
+    let rate = Rate::per_second(10);
+    let keyed = KeyedLimiter::builder(rate, 100)
+        .clock(clock.clone())
+        .build()
+        .unwrap();
+    let shared = |algorithm| {
+        let builder = Limiter::builder(rate).algorithm(algorithm);
+        builder.clock(clock.clone()).build().unwrap()
+    };
+    let (word, bucket) = (shared(Algorithm::Gcra), shared(Algorithm::TokenBucket));
+    let slots = Arc::new(ConcurrencyLimiter::new(2));
+    let stack = Stack::new();
+    for algorithm in [
+        Algorithm::Gcra,
+        Algorithm::TokenBucket,
+        Algorithm::LeakyBucket,
+        Algorithm::FixedWindow(Align::FirstHit),
+        Algorithm::SlidingCounter,
+    ] {
+        let exact = ExactKeyedLimiter::<u64>::builder(rate, 100)
+            .algorithm(algorithm)
+            .clock(clock.clone())
+            .build()
+            .unwrap();
+        let key = exact.key(&1);
+        // Its entry is made.
+        exact.check(&1);
+        let levels = [
+            Level::new("user", keyed.key("ada")),
+            Level::new("tenant", &key),
+            Level::new("route", &bucket),
+            Level::new("service", &word),
+            Level::new("slots", &slots),
+        ];
+        // The same slots again: the second is refused when it is charged.
+        let loses = [levels[1], levels[2], levels[4].cost(2), levels[4]];
+        let before = CALLS.get();
+        let mut allowed = 0;
+        for _ in 0..40 {
+            clock.advance(Duration::from_millis(40));
+            let pass = stack.allow(&levels);
+            allowed += u32::from(pass.is_some());
+            drop(pass);
+            assert!(stack.allow(&loses).is_none());
+            let verdict = stack.check(&levels);
+            assert!(stack.peek(&levels).decision().limit > 0);
+            drop(verdict);
+        }
+        assert_eq!(CALLS.get(), before, "{algorithm:?}");
+        assert!((1..40).contains(&allowed), "{algorithm:?} {allowed}");
+    }
+    assert!(stack.lost_races() > 0);
 }

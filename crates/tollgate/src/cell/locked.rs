@@ -116,13 +116,14 @@ impl Locked {
         }
         match self {
             Self::TokenBucket(slot) => {
-                let slot = lock(slot);
-                slot.book.limit().tokens(slot.book.state(), now)
+                let mut slot = lock(slot);
+                let book = slot.at(now);
+                book.limit().tokens(book.state(), now)
             }
             Self::LeakyBucket(slot) => {
-                let slot = lock(slot);
-                let limit = slot.book.limit();
-                limit.limit() as f64 - limit.level(slot.book.state(), now)
+                let mut slot = lock(slot);
+                let book = slot.at(now);
+                book.limit().limit() as f64 - book.limit().level(book.state(), now)
             }
             _ => each!(self, slot => slot.check(now, 0).remaining as f64),
         }
@@ -218,7 +219,10 @@ impl<A: Algorithm> Slot<A> {
         match self.mode {
             Mode::Bypass => Ok(Ticket::Free(now)),
             Mode::Enforce => {
-                let booked = self.at(now).reserve(now, cost, patience);
+                self.at(now);
+                let (limit, ledger) = self.book.parts_mut();
+                let out = self.holds.out();
+                let booked = ledger.reserve_beside(limit, out, (now, cost, patience));
                 booked.map(Ticket::Booked)
             }
         }

@@ -12,6 +12,7 @@ use super::home::SharedHome;
 use super::keyed::{ConcurrencyKey, KeyedConcurrency};
 use super::{ConcurrencyLimiter, ConcurrencyRefused, Ending, Occupancy, Permit, PermitHome};
 use crate::Kind;
+use crate::cell::Ticket;
 use crate::clock::Clock;
 use crate::stack::limit::{Breadth, Limit, Seen, Taken};
 use crate::stack::{AnyPermit, Slot};
@@ -39,11 +40,18 @@ fn decision(look: &Occupancy, cost: u64) -> Decision {
     )
 }
 
-/// A slot, or why not.
-fn taken(cost: u64, permit: Result<AnyPermit, ConcurrencyRefused>) -> Result<Taken, Decision> {
-    permit
+/// A slot, or why not. A cost of 0 needs none, even if more is in use than there is room for.
+#[inline]
+fn taken(
+    (now, cost): (Timestamp, u64),
+    enter: impl FnOnce(u32) -> Result<AnyPermit, ConcurrencyRefused>,
+) -> Result<Taken, Decision> {
+    if cost == 0 {
+        return Ok(Taken::Charge(Ticket::Free(now)));
+    }
+    enter(u32::try_from(cost).unwrap_or(u32::MAX))
         .map(Taken::Slot)
-        .map_err(|refused| decision(refused.occupancy(), cost.max(1)))
+        .map_err(|refused| decision(refused.occupancy(), cost))
 }
 
 /// Ends a slot whose request came to something, or not.
@@ -55,10 +63,6 @@ fn end(taken: Taken, spent: u64) {
             permit.cancel();
         }
     }
-}
-
-fn weight(cost: u64) -> u32 {
-    u32::try_from(cost).unwrap_or(u32::MAX)
 }
 
 impl<C: Clock + 'static> Limit for Arc<ConcurrencyLimiter<C>> {
@@ -79,15 +83,14 @@ impl<C: Clock + 'static> Limit for Arc<ConcurrencyLimiter<C>> {
     }
 
     fn fits(&self, _seen: &mut Seen, cost: u64) -> bool {
-        u32::try_from(cost).is_ok_and(|weight| self.gate.fits(weight))
+        cost == 0 || u32::try_from(cost).is_ok_and(|weight| self.gate.fits(weight))
     }
 
-    fn take(&self, _now: Timestamp, cost: u64) -> Result<Taken, Decision> {
-        let permit = Permit::try_new(
-            SharedHome(Arc::<ConcurrencyLimiter<C>>::clone(self)),
-            weight(cost),
-        );
-        taken(cost, permit.map(AnyPermit::Shared))
+    fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
+        taken((now, cost), |weight| {
+            let home = SharedHome(Arc::<ConcurrencyLimiter<C>>::clone(self));
+            Permit::try_new(home, weight).map(AnyPermit::Shared)
+        })
     }
 
     fn put_back(&self, _now: Timestamp, taken: Taken) {
@@ -101,9 +104,9 @@ impl<C: Clock + 'static> Limit for Arc<ConcurrencyLimiter<C>> {
 
 impl<K, C, Q> Limit for ConcurrencyKey<'_, Arc<KeyedConcurrency<K, C>>, Q>
 where
-    K: Borrow<Q> + Send + 'static,
+    K: Borrow<Q> + Send + Sync + 'static,
     C: Clock + 'static,
-    Q: Hash + Eq + ToOwned<Owned = K> + fmt::Debug + ?Sized,
+    Q: Hash + Eq + ToOwned<Owned = K> + fmt::Debug + Sync + ?Sized,
 {
     fn kind(&self) -> Kind {
         Kind::Concurrency
@@ -121,12 +124,11 @@ where
         decision(&self.peek(), cost)
     }
 
-    fn take(&self, _now: Timestamp, cost: u64) -> Result<Taken, Decision> {
-        let permit = self.try_acquire_n(weight(cost));
-        taken(
-            cost,
-            permit.map(|permit| AnyPermit::Keyed(Box::new(permit))),
-        )
+    fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
+        taken((now, cost), |weight| {
+            let permit = self.try_acquire_n(weight)?;
+            Ok(AnyPermit::Keyed(Box::new(permit)))
+        })
     }
 
     fn put_back(&self, _now: Timestamp, taken: Taken) {
@@ -138,7 +140,7 @@ where
     }
 }
 
-impl<H: PermitHome> Slot for Permit<H> {
+impl<H: PermitHome + Send + Sync> Slot for Permit<H> {
     fn end(self: Box<Self>, ending: Ending) {
         Permit::end(*self, ending);
     }

@@ -11,6 +11,17 @@ pub(super) trait Act<A: Algorithm> {
 
     fn on(&self, ledger: &mut Ledger<A>, limit: &A, now: Timestamp) -> Self::Answer;
 
+    /// The same to the state of a key of which so many tokens are out.
+    #[inline]
+    fn on_held(
+        &self,
+        ledger: &mut Ledger<A>,
+        limit: &A,
+        (now, _out): (Timestamp, u64),
+    ) -> Self::Answer {
+        self.on(ledger, limit, now)
+    }
+
     /// Whether it only looks, and so changes nothing.
     fn looks(&self) -> bool;
 
@@ -92,6 +103,15 @@ impl<A: Algorithm> Act<A> for Reserve {
 
     fn on(&self, ledger: &mut Ledger<A>, limit: &A, now: Timestamp) -> Self::Answer {
         ledger.reserve(limit, now, self.cost, self.patience)
+    }
+
+    fn on_held(
+        &self,
+        ledger: &mut Ledger<A>,
+        limit: &A,
+        (now, out): (Timestamp, u64),
+    ) -> Self::Answer {
+        ledger.reserve_beside(limit, out, (now, self.cost, self.patience))
     }
 
     fn looks(&self) -> bool {

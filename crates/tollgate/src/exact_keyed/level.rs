@@ -15,8 +15,8 @@ use crate::stack::limit::{Breadth, Limit, Seen, Taken};
 
 impl<K, Q, C> Limit for ExactKey<'_, K, Q, C>
 where
-    K: Borrow<Q>,
-    Q: Eq + ToOwned<Owned = K> + ?Sized,
+    K: Borrow<Q> + Send,
+    Q: Eq + ToOwned<Owned = K> + Sync + ?Sized,
     C: Clock,
 {
     fn kind(&self) -> Kind {

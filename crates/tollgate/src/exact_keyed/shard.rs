@@ -189,6 +189,7 @@ impl<K, A: Kept> Shard<K, A> {
         if let Some((blocked, birth)) = self.blocked(slot, ask.now, under, act.looks()) {
             return Answer::Given(act.refused(blocked), birth);
         }
+        let at = (ask.now, self.out(slot));
         let Some(entry) = self.entries.get_mut(slot) else {
             return self.act_on_new(ask, under, act, need);
         };
@@ -197,7 +198,7 @@ impl<K, A: Kept> Shard<K, A> {
             // A charge only ever puts off when the key is idle, so its place stays good enough.
             None => {
                 let limit = entry.tier.as_deref().unwrap_or(&self.limit);
-                act.on(&mut entry.ledger, limit, ask.now)
+                act.on_held(&mut entry.ledger, limit, at)
             }
             Some((tier, origin)) => {
                 let old = *entry.tier.as_deref().unwrap_or(&self.limit);
@@ -209,7 +210,9 @@ impl<K, A: Kept> Shard<K, A> {
                         birth = next_birth(&mut self.births);
                     }
                 }
-                let answer = act.on(&mut ledger, &new, ask.now);
+                // What is out is owed at the new price too.
+                ledger.keep_out(&new, ask.now, at.1);
+                let answer = act.on_held(&mut ledger, &new, at);
                 if !act.looks() {
                     entry.ledger = ledger;
                     entry.tier = tier;
@@ -319,6 +322,7 @@ impl<K, A: Kept> Shard<K, A> {
     ) {
         for slot in 0..self.entries.slots() {
             self.follow(slot);
+            self.keep_out(slot, now);
             let Some(entry) = self.entries.get(slot) else {
                 continue;
             };

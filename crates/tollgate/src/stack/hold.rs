@@ -21,6 +21,12 @@ use super::{Level, Refusal, Stack, Step, Worst, take_all};
 /// is held, and comes back only while nothing was charged after it. Windows and logs give back only
 /// to the window or entry that was charged, and quotas to the period.
 ///
+/// Nobody knows when a hold is settled. So a `retry_after` counts on what is out to come back in
+/// time, and a booking that had to act on it is refused at once. A key that finds no room in its
+/// table is held from the bucket that such keys share, as one word does; one that has room keeps it
+/// while something of it is out, and where [`AtCap::EvictNearestIdle`](crate::AtCap) says so is
+/// evicted after all others, with what it holds.
+///
 /// ```
 /// use std::time::Duration;
 /// use tollgate::{Algorithm, ExactKeyedLimiter, Level, Rate, Stack, clock::Manual};
@@ -74,11 +80,9 @@ impl<'a> Hold<'a> {
             };
             let level = &part.level;
             let now = level.limit.now(&mut seen);
-            let spent = if now < part.until {
-                spent(level)
-            } else {
-                level.cost
-            };
+            // A slot is held for as long as the request runs: it has no estimate that could be over.
+            let over = now >= part.until && !matches!(taken, Taken::Slot(_));
+            let spent = if over { level.cost } else { spent(level) };
             level.limit.settle(now, taken, spent);
         }
     }

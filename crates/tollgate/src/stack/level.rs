@@ -208,8 +208,8 @@ impl<'a, C: Clock> From<Key<'a, C>> for AnyLimit<'a> {
 
 impl<'a, K, Q, C> From<&'a ExactKey<'a, K, Q, C>> for AnyLimit<'a>
 where
-    K: Borrow<Q>,
-    Q: Eq + ToOwned<Owned = K> + ?Sized,
+    K: Borrow<Q> + Send,
+    Q: Eq + ToOwned<Owned = K> + Sync + ?Sized,
     C: Clock,
 {
     fn from(key: &'a ExactKey<'a, K, Q, C>) -> Self {
@@ -219,8 +219,8 @@ where
 
 impl<'a, K, Q, C> From<&'a ConcurrencyKey<'a, Arc<KeyedConcurrency<K, C>>, Q>> for AnyLimit<'a>
 where
-    K: Borrow<Q> + Send + 'static,
-    Q: Hash + Eq + ToOwned<Owned = K> + fmt::Debug + ?Sized,
+    K: Borrow<Q> + Send + Sync + 'static,
+    Q: Hash + Eq + ToOwned<Owned = K> + fmt::Debug + Sync + ?Sized,
     C: Clock + 'static,
 {
     fn from(key: &'a ConcurrencyKey<'a, Arc<KeyedConcurrency<K, C>>, Q>) -> Self {

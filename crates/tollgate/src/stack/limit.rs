@@ -32,7 +32,7 @@ impl Seen {
 }
 
 /// A limit that can stand in a [`Stack`](super::Stack).
-pub(crate) trait Limit: fmt::Debug {
+pub(crate) trait Limit: fmt::Debug + Sync {
     fn kind(&self) -> Kind;
 
     fn breadth(&self) -> Breadth;
@@ -74,7 +74,7 @@ pub(crate) trait Limit: fmt::Debug {
 }
 
 /// A keyed limiter, whatever its clock, with the key given in each call.
-pub(crate) trait KeyedBook {
+pub(crate) trait KeyedBook: Sync {
     fn now(&self, seen: &mut Seen) -> Timestamp;
     fn fits(&self, key: &KeyParts, seen: &mut Seen, cost: u64) -> bool;
     fn look(&self, key: &KeyParts, now: Timestamp, cost: u64) -> Decision;

@@ -71,7 +71,7 @@ pub(crate) enum AnyPermit {
 }
 
 /// A permit of a key, whatever its limiter.
-pub(crate) trait Slot {
+pub(crate) trait Slot: Send + Sync {
     fn end(self: Box<Self>, ending: Ending);
     fn cancel(self: Box<Self>);
 }

@@ -6,7 +6,7 @@ use tollgate_core::{Booked, Timestamp};
 
 use super::super::kept::Kept;
 use super::{Ask, Shard};
-use crate::holds::HoldId;
+use crate::holds::{HoldId, Holds};
 
 impl<K, A: Kept> Shard<K, A> {
     /// Lets what is out of the key in this slot not drain.
@@ -15,6 +15,21 @@ impl<K, A: Kept> Shard<K, A> {
         if !self.held.is_empty() {
             self.pass_time(slot, now);
         }
+    }
+
+    /// How many tokens of the key in this slot were taken and may still be spent.
+    #[inline]
+    pub(super) fn out(&self, slot: u32) -> u64 {
+        if self.held.is_empty() {
+            return 0;
+        }
+        self.held.get(&slot).map_or(0, Holds::out)
+    }
+
+    /// When the key in this slot is idle, given when its state is: not while something is out.
+    pub(super) fn idle_with_holds(&self, slot: u32, idle: Timestamp) -> Timestamp {
+        let held = self.held.get(&slot).map(Holds::last);
+        held.map_or(idle, |last| last.max(idle))
     }
 
     #[cold]
@@ -43,7 +58,9 @@ impl<K, A: Kept> Shard<K, A> {
         Q: Eq + ?Sized,
     {
         let slot = self.find(ask).filter(|_| cost > 0)?;
-        Some(self.held.entry(slot).or_default().open(booked, cost, until))
+        let id = self.held.entry(slot).or_default().open(booked, cost, until);
+        self.settle(slot);
+        Some(id)
     }
 
     /// Ends a hold of which so much was spent; nothing if it is over, or the key was dropped.
@@ -65,5 +82,77 @@ impl<K, A: Kept> Shard<K, A> {
             }
             self.settle(slot);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tollgate_core::{Algorithm, Rate, TokenBucket};
+
+    use super::super::super::act::{Check, Reserve};
+    use super::super::super::tier::RateOf;
+    use super::super::{Answer, Need, Under};
+    use super::*;
+
+    const NEED: Need = Need {
+        evict: false,
+        block: false,
+    };
+
+    fn ask(key: &str, now: Timestamp) -> Ask<'_, str> {
+        let hash = key
+            .bytes()
+            .fold(7, |hash, byte| hash * 31 + u64::from(byte));
+        Ask { key, hash, now }
+    }
+
+    fn hold(shard: &mut Shard<String, TokenBucket>, key: &str, now: Timestamp) -> HoldId {
+        let act = Reserve {
+            cost: 1,
+            patience: Duration::ZERO,
+        };
+        let ask = ask(key, now);
+        let answer = shard.act(&ask, &Under::Own(&RateOf(None)), &act, NEED);
+        let Answer::Given(Ok(booked), _) = answer else {
+            panic!("a full bucket");
+        };
+        let until = now + Duration::from_secs(1);
+        shard
+            .keep_track(&ask, booked, (1, until))
+            .expect("an entry")
+    }
+
+    #[test]
+    fn nothing_is_kept_of_holds_that_ended() {
+        let limit = TokenBucket::new(Rate::per_second(10)).unwrap();
+        let mut shard = Shard::new(limit, 8);
+        let at = Timestamp::from_secs;
+        // Settled.
+        let id = hold(&mut shard, "a", at(1));
+        assert_eq!(shard.held.len(), 1);
+        shard.settle_hold(&ask("a", at(1)), id, 1);
+        assert!(shard.held.is_empty());
+        // Reset, and settled then.
+        let id = hold(&mut shard, "a", at(1));
+        shard.reset(&ask("a", at(1)));
+        assert!(shard.held.is_empty());
+        shard.settle_hold(&ask("a", at(1)), id, 0);
+        assert!(shard.held.is_empty());
+        // Over, and its key asked for.
+        hold(&mut shard, "a", at(1));
+        let own = Under::Own(&RateOf(None));
+        shard.act(&ask("a", at(3)), &own, &Check(0), NEED);
+        assert!(shard.held.is_empty());
+        // Over, and nobody asked for the key again: it goes with its entry.
+        for key in ["b", "c", "d", "e"] {
+            hold(&mut shard, key, at(4));
+        }
+        assert_eq!(shard.held.len(), 4);
+        for (number, key) in ["f", "g", "h", "i", "j", "k"].into_iter().enumerate() {
+            shard.act(&ask(key, at(10 + number as u64)), &own, &Check(1), NEED);
+        }
+        assert!(shard.held.is_empty());
     }
 }

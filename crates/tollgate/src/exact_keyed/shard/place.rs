@@ -28,6 +28,7 @@ impl<K, A: Kept> Shard<K, A> {
         }
         let limit = entry.tier.as_deref().unwrap_or(&self.limit);
         let (idle, place) = (limit.idle_at(entry.ledger.state()), entry.place.number());
+        let idle = self.idle_with_holds(slot, idle);
         if self.open.due(place) != idle {
             let entries = &mut self.entries;
             self.open
@@ -57,6 +58,7 @@ impl<K, A: Kept> Shard<K, A> {
         if let Some(entry) = self.entries.get(slot) {
             let limit = entry.tier.as_deref().unwrap_or(&self.limit);
             let idle = limit.idle_at(entry.ledger.state());
+            let idle = self.idle_with_holds(slot, idle);
             self.enter_open(slot, idle);
         }
     }

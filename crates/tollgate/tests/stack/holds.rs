@@ -1,0 +1,179 @@
+//! What is held of keys in a table: while it is out, the key is not idle.
+
+use std::time::Duration;
+
+use tollgate::clock::Manual;
+use tollgate::{Algorithm, AtCap, ExactKeyedLimiter, Level, Rate, Stack};
+
+use super::subject::{Place, Subject, Table};
+
+const BUCKETS: [Algorithm; 3] = [
+    Algorithm::Gcra,
+    Algorithm::TokenBucket,
+    Algorithm::LeakyBucket,
+];
+const HOUR: Duration = Duration::from_secs(3_600);
+
+fn table(algorithm: Algorithm, at_cap: AtCap, clock: &Manual) -> Table {
+    ExactKeyedLimiter::builder(Rate::per_second(1_000).burst(5), 32)
+        .algorithm(algorithm)
+        .at_cap(at_cap)
+        .clock(clock.clone())
+        .build()
+        .expect("a rate that fits")
+}
+
+#[test]
+fn a_key_of_which_something_is_out_is_not_dropped_as_idle() {
+    for algorithm in BUCKETS {
+        for at_cap in [AtCap::DenyNew, AtCap::ShareOne, AtCap::EvictNearestIdle] {
+            let (clock, stack) = (Manual::new(), Stack::new());
+            let table = table(algorithm, at_cap, &clock);
+            let key = table.key("held");
+            let levels = [Level::new("key", &key).estimate(4)];
+            let hold = stack.hold(&levels, HOUR).unwrap();
+            // Others come and go, and are idle 5 ms after they came: below the cap, and at it.
+            for number in 0..2_000 {
+                clock.advance(Duration::from_micros(if number < 1_000 {
+                    1_000
+                } else {
+                    50
+                }));
+                let other = format!("other {number}");
+                table.check_n(other.as_str(), 5);
+            }
+            let stats = table.stats();
+            assert!(stats.expired > 900, "{stats:?}");
+            assert!(table.len() > 1);
+            assert_eq!(table.peek("held").remaining, 1, "{algorithm:?} {at_cap:?}");
+            hold.settle(1);
+            assert_eq!(table.peek("held").remaining, 4, "{algorithm:?} {at_cap:?}");
+        }
+    }
+}
+
+#[test]
+fn who_would_evict_finds_held_keys_last() {
+    for algorithm in BUCKETS {
+        let (clock, stack) = (Manual::new(), Stack::new());
+        let table = table(algorithm, AtCap::EvictNearestIdle, &clock);
+        let names: Vec<String> = (0..1_000).map(|number| format!("held {number}")).collect();
+        // One is held of each, so their states are idle sooner than all others.
+        let keys: Vec<_> = names.iter().map(|name| table.key(name.as_str())).collect();
+        let hold = |index: usize| {
+            let longest = HOUR - Duration::from_secs(u64::try_from(index).unwrap());
+            stack.hold(&[Level::new("key", &keys[index]).estimate(1)], longest)
+        };
+        let few: Vec<_> = (0..5).map(|index| hold(index).unwrap()).collect();
+        for number in 0..500 {
+            let other = format!("other {number}");
+            assert!(table.check_n(other.as_str(), 5).is_allowed());
+        }
+        assert!(table.stats().evicted > 400);
+        for name in &names[..5] {
+            assert_eq!(table.peek(name.as_str()).remaining, 4, "{algorithm:?}");
+        }
+        // With nothing but held keys the one that is over first goes: the policy says so, and counts.
+        let before = table.stats().evicted;
+        let many: Vec<_> = (5..1_000).map(|index| hold(index).unwrap()).collect();
+        assert!(table.stats().evicted > before + 900);
+        // What they held is gone with them: nothing comes back to a key that starts anew.
+        for name in &names {
+            table.check_n(name.as_str(), 5);
+        }
+        let left = |name: &String| table.peek(name.as_str()).remaining;
+        let before: Vec<_> = names.iter().map(left).collect();
+        drop(many);
+        drop(few);
+        let after: Vec<_> = names.iter().map(left).collect();
+        let more: u64 = after.iter().zip(&before).map(|(is, was)| is - was).sum();
+        let kept = u64::try_from(table.capacity() * 2).unwrap();
+        assert!(more <= kept, "{algorithm:?} {more}");
+        assert!(after.iter().all(|left| *left <= 5));
+    }
+}
+
+#[test]
+fn what_is_held_of_a_key_that_was_reset_is_gone() {
+    for algorithm in BUCKETS {
+        let (clock, stack) = (Manual::new(), Stack::new());
+        let table = table(algorithm, AtCap::DenyNew, &clock);
+        let key = table.key("key");
+        let levels = [Level::new("key", &key).estimate(4)];
+        let hold = stack.hold(&levels, HOUR).unwrap();
+        table.reset("key");
+        assert_eq!(table.peek("key").remaining, 5);
+        assert!(table.check_n("key", 5).is_allowed());
+        hold.settle(0);
+        assert_eq!(table.peek("key").remaining, 0, "{algorithm:?}");
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(table.peek("key").remaining, 5, "{algorithm:?}");
+    }
+}
+
+#[test]
+fn a_blocked_key_keeps_what_is_out() {
+    for algorithm in BUCKETS {
+        let (clock, stack) = (Manual::new(), Stack::new());
+        let table = table(algorithm, AtCap::DenyNew, &clock);
+        let key = table.key("key");
+        let hold = stack.hold(&[Level::new("key", &key).estimate(4)], HOUR);
+        table.block_for("key", Duration::from_secs(1)).unwrap();
+        clock.advance(Duration::from_secs(2));
+        for number in 0..100 {
+            table.check(format!("other {number}").as_str());
+            clock.advance(Duration::from_millis(2));
+        }
+        assert_eq!(table.peek("key").remaining, 1, "{algorithm:?}");
+        drop(hold);
+        assert_eq!(table.peek("key").remaining, 5, "{algorithm:?}");
+    }
+}
+
+#[test]
+fn a_snapshot_owes_what_is_out() {
+    for algorithm in BUCKETS {
+        let (clock, stack) = (Manual::new(), Stack::new());
+        let builder =
+            || ExactKeyedLimiter::<String>::builder(Rate::per_hour(10), 32).algorithm(algorithm);
+        let table = builder()
+            .clock(clock.clone())
+            .build()
+            .expect("a rate that fits");
+        let key = table.key("key");
+        let hold = stack.hold(&[Level::new("key", &key).estimate(10)], 9 * HOUR);
+        clock.advance(2 * HOUR);
+        assert_eq!(table.len(), 1, "{algorithm:?}");
+        let name = format!("tollgate-stack-{algorithm:?}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let keys = table.snapshot(&path, |key, bytes| bytes.extend(key.as_bytes()));
+        let restored = builder()
+            .clock(clock.clone())
+            .restore(&path, |bytes| String::from_utf8(bytes.to_vec()).ok());
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(keys.unwrap(), 1, "{algorithm:?}");
+        assert_eq!(restored.unwrap().peek("key").remaining, 0, "{algorithm:?}");
+        drop(hold);
+    }
+}
+
+#[test]
+fn a_key_that_moves_to_another_tier_still_owes_what_is_out() {
+    for algorithm in BUCKETS {
+        let subject = Subject::new(Place::Exact(algorithm), Rate::per_second(10));
+        let table = subject.table();
+        let low = table.tier(Rate::per_second(5)).unwrap();
+        let high = table.tier(Rate::per_second(100)).unwrap();
+        let hold = subject.hold(5, 60_000).expect("ten left");
+        subject.advance(10_000);
+        // Five are out, which is all that the lower tier may have.
+        let decision = table.key_at_rate("key", &low).check_n(1);
+        assert!(!decision.is_allowed(), "{algorithm:?}");
+        subject.advance(10_000);
+        let decision = table.key_at_rate("key", &high).check_n(0);
+        assert!(decision.remaining <= 95, "{algorithm:?} {decision:?}");
+        hold.settle(0);
+        subject.advance(10_000);
+        assert_eq!(table.key_at_rate("key", &high).check_n(0).remaining, 100);
+    }
+}

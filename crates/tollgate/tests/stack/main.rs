@@ -1,0 +1,25 @@
+//! Stacks of limits: all or none, lost races, holds, and threads.
+
+mod bound;
+mod holds;
+mod laws;
+mod races;
+mod settled;
+mod subject;
+mod threads;
+mod world;
+
+use proptest::test_runner::{Config, FileFailurePersistence};
+
+/// Where failing cases are kept, so that every later run tries them first.
+const REGRESSIONS: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/proptest-regressions/stack.txt"
+);
+
+fn cases(cases: u32) -> Config {
+    Config {
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(REGRESSIONS))),
+        ..Config::with_cases(cases)
+    }
+}

@@ -1,0 +1,166 @@
+//! One limit that can be held from, with the verbs that come between.
+
+use std::time::Duration;
+
+use tollgate::clock::Manual;
+use tollgate::{
+    Algorithm, Decision, ExactKey, ExactKeyedLimiter, Hold, Key, KeyedLimiter, Level, Limiter,
+    Rate, Reservation, Stack,
+};
+
+use super::world::START;
+
+pub(crate) type Table = ExactKeyedLimiter<String, Manual>;
+type OneKey = ExactKey<'static, String, str, Manual>;
+
+/// Where the state is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Limiter(Algorithm),
+    Exact(Algorithm),
+    Keyed,
+}
+
+/// Limits live for ever, so that what is held of them can be kept anywhere.
+#[derive(Clone, Copy)]
+enum Limit {
+    Limiter(&'static Limiter<Manual>),
+    Exact(&'static Table, &'static OneKey),
+    Keyed(&'static KeyedLimiter<Manual>, Key<'static, Manual>),
+}
+
+pub(crate) struct Subject {
+    pub(crate) clock: Manual,
+    pub(crate) stack: Stack,
+    limit: Limit,
+}
+
+pub(crate) enum Slot {
+    Limiter(Reservation<&'static Limiter<Manual>>),
+    Exact(Reservation<OneKey>),
+    Keyed(Reservation<Key<'static, Manual>>),
+}
+
+fn forever<T>(value: T) -> &'static T {
+    Box::leak(Box::new(value))
+}
+
+impl Subject {
+    pub(crate) fn new(place: Place, rate: Rate) -> Self {
+        let clock = Manual::starting_at(START);
+        let limit = match place {
+            Place::Limiter(algorithm) => {
+                let builder = Limiter::builder(rate).algorithm(algorithm);
+                Limit::Limiter(forever(
+                    builder
+                        .clock(clock.clone())
+                        .build()
+                        .expect("a rate that fits"),
+                ))
+            }
+            Place::Exact(algorithm) => {
+                let builder = ExactKeyedLimiter::builder(rate, 4).algorithm(algorithm);
+                let builder = builder.longest_wait(Duration::MAX).clock(clock.clone());
+                let table: &'static Table = forever(builder.build().expect("a rate that fits"));
+                Limit::Exact(table, forever(table.key("key")))
+            }
+            Place::Keyed => {
+                let builder = KeyedLimiter::builder(rate, 4).clock(clock.clone());
+                let table = forever(builder.build().expect("a rate that fits"));
+                Limit::Keyed(table, table.key("key"))
+            }
+        };
+        Self {
+            clock,
+            stack: Stack::new(),
+            limit,
+        }
+    }
+
+    pub(crate) fn advance(&self, millis: u64) {
+        self.clock.advance(Duration::from_millis(millis));
+    }
+
+    fn level(&self) -> Level<'static> {
+        match self.limit {
+            Limit::Limiter(limiter) => Level::new("limit", limiter),
+            Limit::Exact(_, key) => Level::new("limit", key),
+            Limit::Keyed(_, key) => Level::new("limit", key),
+        }
+    }
+
+    /// Holds an estimate for so long at most.
+    pub(crate) fn hold(&self, cost: u64, millis: u64) -> Option<Hold<'static>> {
+        let longest = Duration::from_millis(millis);
+        self.stack
+            .hold(&[self.level().estimate(cost)], longest)
+            .ok()
+    }
+
+    pub(crate) fn check(&self, cost: u64) -> Decision {
+        match self.limit {
+            Limit::Limiter(limiter) => limiter.check_n(cost),
+            Limit::Exact(table, _) => table.check_n("key", cost),
+            Limit::Keyed(table, _) => table.check_n("key", cost),
+        }
+    }
+
+    pub(crate) fn left(&self) -> u64 {
+        self.check(0).remaining
+    }
+
+    pub(crate) fn reserve(&self, cost: u64) -> Option<Slot> {
+        match self.limit {
+            Limit::Limiter(limiter) => limiter.reserve(cost).ok().map(Slot::Limiter),
+            Limit::Exact(table, _) => {
+                let slot = table.key("key").reserve(cost);
+                slot.ok().map(Slot::Exact)
+            }
+            Limit::Keyed(_, key) => key.reserve(cost).ok().map(Slot::Keyed),
+        }
+    }
+
+    pub(crate) fn set_rate(&self, rate: Rate) {
+        match self.limit {
+            Limit::Limiter(limiter) => limiter.set_rate(rate),
+            Limit::Exact(table, _) => table.set_rate(rate),
+            Limit::Keyed(table, _) => table.set_rate(rate),
+        }
+        .expect("a rate that fits");
+    }
+
+    /// Gives tokens; no if nobody can.
+    pub(crate) fn refund(&self, tokens: u64) -> bool {
+        match self.limit {
+            Limit::Limiter(_) => return false,
+            Limit::Exact(table, _) => table.refund("key", tokens),
+            Limit::Keyed(table, _) => table.refund("key", tokens),
+        }
+        true
+    }
+
+    pub(crate) fn table(&self) -> &'static Table {
+        match self.limit {
+            Limit::Exact(table, _) => table,
+            _ => unreachable!("no table of exact keys"),
+        }
+    }
+}
+
+impl Slot {
+    pub(crate) fn delay(&self) -> Duration {
+        match self {
+            Self::Limiter(slot) => slot.delay(),
+            Self::Exact(slot) => slot.delay(),
+            Self::Keyed(slot) => slot.delay(),
+        }
+    }
+
+    pub(crate) fn cancel(self) {
+        match self {
+            Self::Limiter(slot) => slot.cancel(),
+            Self::Exact(slot) => slot.cancel(),
+            Self::Keyed(slot) => slot.cancel(),
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Two stacks over the same limits in opposite orders, with a hold and slots, on random schedules.
+#![cfg(shuttle)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use shuttle::sync::atomic::{AtomicU32, Ordering as Order};
+use shuttle::{Config, Runner, thread};
+use tollgate::clock::Manual;
+use tollgate::{
+    Algorithm, ConcurrencyLimiter, ExactKeyedLimiter, KeyedLimiter, Level, Limiter, Rate, Stack,
+};
+
+const SLOTS: u32 = 2;
+const BURST: u64 = 9;
+
+/// Over all schedules, so that it shows that races are lost in some.
+static LOST: AtomicU64 = AtomicU64::new(0);
+
+struct Model {
+    stacks: [Stack; 2],
+    keyed: KeyedLimiter<Manual>,
+    exact: ExactKeyedLimiter<u8, Manual>,
+    shared: Limiter<Manual>,
+    slots: Arc<ConcurrencyLimiter<Manual>>,
+    inside: AtomicU32,
+}
+
+impl Model {
+    /// Time stands still: the bursts are all there is.
+    fn new() -> Self {
+        let (clock, rate) = (Manual::new(), Rate::per_hour(BURST));
+        let algorithm = Algorithm::TokenBucket;
+        let exact = ExactKeyedLimiter::builder(rate, 4).algorithm(algorithm);
+        let shared = Limiter::builder(rate).algorithm(algorithm);
+        Self {
+            stacks: [Stack::new(), Stack::new()],
+            keyed: KeyedLimiter::builder(rate, 4)
+                .clock(clock.clone())
+                .build()
+                .expect("a rate that fits"),
+            exact: exact
+                .clock(clock.clone())
+                .build()
+                .expect("a rate that fits"),
+            shared: shared
+                .clock(clock.clone())
+                .build()
+                .expect("a rate that fits"),
+            slots: Arc::new(ConcurrencyLimiter::builder(SLOTS).clock(clock).build()),
+            inside: AtomicU32::new(0),
+        }
+    }
+
+    fn visit(&self) {
+        let now = self.inside.fetch_add(1, Order::SeqCst) + 1;
+        assert!(now <= SLOTS, "{now} at once");
+        self.inside.fetch_sub(1, Order::SeqCst);
+    }
+
+    /// Requests, and estimates of which a part is spent; what was spent.
+    fn run(&self, number: usize) -> u64 {
+        let stack = &self.stacks[number % 2];
+        let key = self.exact.key(&1);
+        let mut levels = [
+            Level::new("exact", &key).estimate(3),
+            Level::new("shared", &self.shared).estimate(3),
+            Level::new("slots", &self.slots),
+        ];
+        let mut plain = [
+            Level::new("keyed", self.keyed.key(&1)),
+            Level::new("shared", &self.shared),
+            Level::new("slots", &self.slots),
+        ];
+        if number % 2 == 1 {
+            levels.reverse();
+            plain.reverse();
+        }
+        let mut spent = 0;
+        if let Ok(hold) = stack.hold(&levels, Duration::from_secs(60)) {
+            self.visit();
+            match number {
+                0 => hold.cancel(),
+                _ => {
+                    hold.settle(1);
+                    spent += 1;
+                }
+            }
+        }
+        if let Some(pass) = stack.allow(&plain) {
+            self.visit();
+            pass.success();
+            spent += 1;
+        }
+        if let Some(pass) = stack.check(&plain).into_pass() {
+            self.visit();
+            drop(pass);
+            spent += 1;
+        }
+        spent
+    }
+}
+
+fn model() {
+    let model = Arc::new(Model::new());
+    let threads = [0, 1, 2].map(|number| {
+        let model = Arc::clone(&model);
+        thread::spawn(move || model.run(number))
+    });
+    let spent: u64 = threads
+        .into_iter()
+        .map(|one| one.join().expect("no panic"))
+        .sum();
+    let lost: u64 = model.stacks.iter().map(Stack::lost_races).sum();
+    LOST.fetch_add(lost, Ordering::Relaxed);
+    assert_eq!(model.slots.peek().in_use, 0);
+    // Held tokens come back exactly; what a lost race had charged, unless others built on it.
+    let left = model.shared.peek().remaining;
+    assert!(spent + left <= BURST, "{spent} {left}");
+    assert!(spent + left + lost >= BURST, "{spent} {left} {lost}");
+    let exact = model.exact.peek(&1).remaining;
+    assert!(exact >= BURST - 2, "{exact}");
+    let keyed = model.keyed.peek(&1).remaining;
+    assert!(keyed <= BURST && keyed + spent + lost >= BURST);
+}
+
+#[test]
+fn opposite_orders_neither_block_nor_lend_twice() {
+    const RUNS: usize = 5_000;
+    Runner::new(PctScheduler::new_from_seed(7, 4, RUNS), Config::new()).run(model);
+    Runner::new(RandomScheduler::new_from_seed(8, RUNS), Config::new()).run(model);
+    assert!(LOST.load(Ordering::Relaxed) > 0);
+}
