@@ -34,6 +34,7 @@ const CASES: [(&str, f64); 7] = [
 ];
 const COUNTER: &str = "counter-1t";
 const GROWTH: &str = "growth-10m";
+const FLOOD: &str = "worst-check-in-a-flood";
 /// What the counters of one check may take, in nanoseconds.
 const COUNTER_NANOS: f64 = 3.0;
 /// How often ours grows to ten million keys.
@@ -65,6 +66,15 @@ pub(crate) fn run(report: &mut Report) {
         report.add(line(COUNTER, "target", found).target(Some(1.0)));
     }
     growths(report);
+    let floods: Vec<f64> = (0..GROWTHS)
+        .filter_map(|_| in_a_process(report, FLOOD, "ours"))
+        .collect();
+    if !floods.is_empty() {
+        let slowest = median(floods);
+        let target = 1000.0;
+        let line = Line::new(FLOOD, "target", (slowest, target, "us"), slowest / target);
+        report.add(line.target(Some(1.0)));
+    }
     report.note(format!(
         "medians of {ENOUGH} to {ROUNDS} rounds that ran ours next to the peer, without a context \
          switch but for those marked *, each side warmed up before; ns for one call on one thread, the copying of a 16-byte key \
@@ -136,6 +146,8 @@ pub(crate) fn child(mut arguments: impl Iterator<Item = String>) -> Option<ExitC
     let (case, peer) = (arguments.next()?, arguments.next()?);
     let found = if case == GROWTH {
         growth::run(&peer).map(|growth| serde_json::to_string(&growth))
+    } else if case == FLOOD {
+        Some(serde_json::to_string(&growth::flood()))
     } else {
         measured(&case, &peer).map(|found| serde_json::to_string(&found))
     };

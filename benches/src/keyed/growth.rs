@@ -36,26 +36,62 @@ pub(crate) fn run(who: &str) -> Option<Growth> {
     })
 }
 
+/// What the slowest check of a flood took, in microseconds: ten times as many hostile keys as there
+/// is room for.
+pub(crate) fn flood() -> f64 {
+    const ROOM: u64 = 100_000;
+    let gate = gates::ours(KeyedLoad::DENY, ROOM);
+    let mut timer = Timer::new();
+    let chunks = (0..10 * ROOM).step_by(usize::try_from(CHUNK).unwrap_or(1));
+    let ask = |key: &String| {
+        std::hint::black_box(gate.allow(key.as_str()));
+    };
+    chunks
+        .map(|first| timer.slowest(first, ask))
+        .fold(0.0, f64::max)
+}
+
+/// Times calls one by one.
+struct Timer {
+    clock: quanta::Clock,
+    buffer: Buffer,
+}
+
+impl Timer {
+    fn new() -> Self {
+        Self {
+            clock: quanta::Clock::new(),
+            buffer: Buffer::new(),
+        }
+    }
+
+    /// The slowest of a chunk of calls, one for each key, in microseconds.
+    fn slowest(&mut self, first: u64, call: impl Fn(&String)) -> f64 {
+        let waited = timing::waited_for_core();
+        let mut slowest = 0;
+        for index in first..first + CHUNK {
+            let key = self.buffer.set(&name(index));
+            let start = self.clock.raw();
+            call(key);
+            slowest = slowest.max(self.clock.delta_as_nanos(start, self.clock.raw()));
+        }
+        // All waits of the chunk may have been in its slowest call, so this is what that took at
+        // least. Time that a hypervisor took away can't be seen, and stays in.
+        let waited = timing::waited_for_core().saturating_sub(waited);
+        (as_f64(slowest) - waited.as_secs_f64() * 1e9) / 1e3
+    }
+}
+
 fn grow<G: KeyedGate>(gate: impl FnOnce() -> G) -> Growth {
-    let clock = quanta::Clock::new();
-    let mut buffer = Buffer::new();
+    let mut timer = Timer::new();
     let before = timing::resident_bytes();
     let gate = gate();
     let mut growth = Growth::default();
     for first in (0..KEYS).step_by(usize::try_from(CHUNK).unwrap_or(1)) {
-        let waited = timing::waited_for_core();
-        let mut slowest = 0;
-        for index in first..first + CHUNK {
-            let key = buffer.set(&name(index));
-            let start = clock.raw();
+        let slowest = timer.slowest(first, |key| {
             assert!(gate.allow(key), "a new key passes");
-            slowest = slowest.max(clock.delta_as_nanos(start, clock.raw()));
-        }
-        // All waits of the chunk may have been in its slowest insert, so this is what that took at
-        // least. Time that a hypervisor took away can't be seen, and stays in.
-        let waited = timing::waited_for_core().saturating_sub(waited);
-        let slowest = as_f64(slowest) - waited.as_secs_f64() * 1e9;
-        growth.slowest = growth.slowest.max(slowest / 1e3);
+        });
+        growth.slowest = growth.slowest.max(slowest);
         let keys = first + CHUNK;
         if keys.is_multiple_of(STEP) {
             let grown = timing::resident_bytes().saturating_sub(before);
