@@ -6,6 +6,7 @@
 
 pub mod diagnostic;
 pub mod document;
+pub mod envoy;
 pub mod facts;
 pub mod policy;
 

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use tollgate::quota::Quota;
 use tollgate::{Algorithm, Rate};
 
-use crate::document::Span;
+use crate::document::{Span, Value};
+use crate::facts::Unit;
 
 /// All that one set of files says.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -186,6 +187,8 @@ pub struct DescriptorRule {
     pub detailed_metric: bool,
     /// Metrics by the value of this entry.
     pub value_to_metric: bool,
+    /// What an answer tells about the limit, as a map of anything.
+    pub metadata: Option<Value>,
     /// What is below it.
     pub descriptors: Vec<DescriptorRule>,
     /// Where it stands.
@@ -199,6 +202,8 @@ pub struct DescriptorLimit {
     pub name: Option<String>,
     /// What it allows.
     pub limits: Limits,
+    /// The unit as the file says it, for answers: a rate of 0 has no period to tell it by.
+    pub unit: Option<Unit>,
     /// How it is counted: windows aligned to the epoch unless said otherwise.
     pub algorithm: Algorithm,
     /// It counts, and lets pass.

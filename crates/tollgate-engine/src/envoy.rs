@@ -1,0 +1,128 @@
+//! The configuration of envoyproxy/ratelimit as it is: domains, each a tree of descriptors.
+//!
+//! ```
+//! use tollgate_engine::envoy::{self, Compiled};
+//! use tollgate_engine::facts::Descriptor;
+//!
+//! let file = "
+//! domain: edge
+//! descriptors:
+//! - key: remote_address
+//!   rate_limit: {unit: minute, requests_per_unit: 100}
+//! - key: remote_address
+//!   value: 10.*
+//!   rate_limit: {unlimited: true}
+//! ";
+//! let decoded = envoy::decode(&[(0, file)]).expect("a configuration");
+//! let compiled = Compiled::new(&decoded.domains);
+//! let entries = [("remote_address", "10.0.0.1")];
+//! let found = compiled.lookup("edge", &Descriptor::new(&entries));
+//! assert!(found.leaf().is_some_and(|leaf| leaf.limit.limits.unlimited));
+//! ```
+//!
+//! # What a file can say here and not there
+//! In `rate_limit`: `rate: 10/s burst 20` or a list of rates in place of `unit` and
+//! `requests_per_unit`, by our default algorithm; `algorithm`, as in our own form; `quota: 10000/month`;
+//! `concurrency: 50`. A file without them means what it means there.
+//!
+//! # What differs
+//! Keys and values are never joined by `_`: `a_b`/`c` is not `a`/`b_c`, neither where descriptors are
+//! looked up nor where they are counted. A `*` is a wildcard in a value, not in a key. A descriptor that
+//! brings its own limit is counted apart from those that don't.
+
+mod compiled;
+mod convert;
+mod decode;
+mod fields;
+mod key;
+pub mod matching;
+mod scalar;
+mod verdict;
+
+use std::collections::BTreeMap;
+
+use crate::diagnostic::{Code, Diagnostic};
+use crate::document::{Node, Value};
+use crate::policy::DescriptorRule;
+
+pub use compiled::{Compiled, Leaf, Lookup, Step};
+pub use convert::{Converted, Unsaid, convert, to_rules};
+pub use decode::{Decoded, decode};
+pub use key::{asked_key, counter_key, metric_name};
+pub use verdict::{
+    Charge, CurrentLimit, Status, StatusCode, charge, drop_replaced, overall, status, tightest,
+};
+
+/// Trees of descriptors by domain.
+pub type Domains = BTreeMap<String, Vec<DescriptorRule>>;
+
+/// Whether a file is in this form, not in our own.
+///
+/// ```
+/// use tollgate_engine::document::{Format, parse};
+/// use tollgate_engine::envoy;
+///
+/// let theirs = parse("domain: edge", Format::Yaml, 0).expect("YAML");
+/// let ours = parse("limits: []", Format::Yaml, 0).expect("YAML");
+/// assert!(envoy::is_envoy(&theirs) && !envoy::is_envoy(&ours));
+/// ```
+pub fn is_envoy(file: &Node) -> bool {
+    let Value::Map(fields) = &file.value else {
+        return false;
+    };
+    fields.iter().any(|(name, _)| {
+        matches!(&name.value, Value::Text(name) if name == "domain" || name == "descriptors")
+    })
+}
+
+/// A field that neither they nor we know.
+pub const UNKNOWN_FIELD: Code = Code("unknown-field");
+/// A field's name is not text.
+pub const NAME_NOT_TEXT: Code = Code("name-not-text");
+/// A list holds something that is not a map.
+pub const NOT_A_MAP: Code = Code("not-a-map");
+/// A value of another kind was expected.
+pub const WRONG_TYPE: Code = Code("wrong-type");
+/// A file or document names no domain.
+pub const EMPTY_DOMAIN: Code = Code("empty-domain");
+/// A domain is given twice.
+pub const DUPLICATE_DOMAIN: Code = Code("duplicate-domain");
+/// A descriptor has no key.
+pub const EMPTY_KEY: Code = Code("empty-key");
+/// Two descriptors side by side are for the same entries.
+pub const DUPLICATE_DESCRIPTOR: Code = Code("duplicate-descriptor");
+/// A unit that isn't one.
+pub const BAD_UNIT: Code = Code("bad-unit");
+/// Unlimited, and yet a limit.
+pub const UNLIMITED_WITH_LIMIT: Code = Code("unlimited-with-limit");
+/// `replaces` names nothing.
+pub const EMPTY_REPLACES: Code = Code("empty-replaces");
+/// `replaces` names the limit it stands in.
+pub const SELF_REPLACES: Code = Code("self-replaces");
+/// `share_threshold` without a wildcard.
+pub const SHARE_WITHOUT_WILDCARD: Code = Code("share-without-wildcard");
+/// A `rate` that isn't one, or that the algorithm can't keep.
+pub const BAD_RATE: Code = Code("bad-rate");
+/// A `quota` that isn't one.
+pub const BAD_QUOTA: Code = Code("bad-quota");
+/// A `concurrency` of nothing.
+pub const BAD_CONCURRENCY: Code = Code("bad-concurrency");
+/// An `algorithm` that isn't one.
+pub const BAD_ALGORITHM: Code = Code("bad-algorithm");
+/// Both `rate` and `unit`.
+pub const RATE_AND_UNIT: Code = Code("rate-and-unit");
+/// More is wrong than is told.
+pub const TOO_MANY: Code = Code("too-many-errors");
+/// Warning: a field that is known, but does nothing where it stands.
+pub const MISPLACED_FIELD: Code = Code("misplaced-field");
+/// Warning: no `requests_per_unit`, which means 0.
+pub const NO_REQUESTS: Code = Code("no-requests-per-unit");
+/// Warning: a mode without a limit: it isn't inherited.
+pub const MODE_WITHOUT_LIMIT: Code = Code("mode-without-limit");
+/// Warning: a `*` in a key, where it is no wildcard.
+pub const STAR_IN_KEY: Code = Code("star-in-key");
+/// Warning: `replaces` names a limit that the domain doesn't have.
+pub const REPLACES_UNKNOWN: Code = Code("replaces-unknown");
+
+/// Collects what is wrong.
+type Problems = Vec<Diagnostic>;

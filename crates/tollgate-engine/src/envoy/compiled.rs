@@ -1,0 +1,316 @@
+//! Domains ready to be asked: no scan over siblings, no allocation.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+
+use super::Domains;
+use crate::document::Value;
+use crate::facts::{Descriptor, Unit};
+use crate::policy::{DescriptorLimit, DescriptorRule};
+
+type Map<K, V> = HashMap<K, V, RandomState>;
+
+/// Trees of descriptors in a form that finds a limit in two or three look-ups a level.
+///
+/// At each level the key leads to a table of exact values; then to its wildcards by the text before
+/// their first `*`, of which the first in the file that fits is taken; then to the key alone.
+///
+/// ```
+/// use tollgate_engine::envoy::{self, Compiled, Lookup};
+/// use tollgate_engine::facts::Descriptor;
+///
+/// let file = "
+/// domain: edge
+/// descriptors:
+/// - {key: user, rate_limit: {unit: second, requests_per_unit: 5}}
+/// ";
+/// let compiled = Compiled::new(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
+/// let entries = [("user", "42")];
+/// let found = compiled.lookup("edge", &Descriptor::new(&entries));
+/// assert_eq!(found.leaf().expect("a limit").to_string(), "edge/user");
+/// let other = [("tenant", "acme")];
+/// assert!(matches!(compiled.lookup("edge", &Descriptor::new(&other)), Lookup::Nothing));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    domains: Map<Box<str>, Level>,
+    leaves: Box<[Leaf]>,
+}
+
+/// A limit of the tree, and how it is reached.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Leaf {
+    /// Its number: from 0, without gaps, in the order of domains and then of the file.
+    pub id: u32,
+    /// The domain.
+    pub domain: Arc<str>,
+    /// The descriptors that lead to it, from the outermost.
+    pub steps: Box<[Step]>,
+    /// What it allows.
+    pub limit: DescriptorLimit,
+    /// Metrics by all values.
+    pub detailed_metric: bool,
+    /// What an answer tells about it.
+    pub metadata: Option<Value>,
+}
+
+/// A descriptor on the way to a limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The entry's key.
+    pub key: Box<str>,
+    /// The value or pattern; none for any value.
+    pub value: Option<Box<str>>,
+    /// All values of the pattern count together.
+    pub shared: bool,
+    /// Metrics by the value.
+    pub value_to_metric: bool,
+}
+
+/// `domain/key=value/key`.
+impl fmt::Display for Leaf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.domain)?;
+        for step in &self.steps {
+            write!(f, "/{}", step.key)?;
+            if let Some(value) = &step.value {
+                write!(f, "={value}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the policy says about one descriptor of a request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Lookup<'p> {
+    /// Nothing: it passes, and no limit is named.
+    Nothing,
+    /// The proxy asks for a limit of its own: so many in this unit.
+    Asked {
+        /// How many.
+        requests: u32,
+        /// In how long.
+        unit: Unit,
+    },
+    /// This limit.
+    Limited(&'p Leaf),
+    /// This limit, but another of the same request replaces it.
+    Replaced(&'p Leaf),
+}
+
+impl<'p> Lookup<'p> {
+    /// The limit that was found, replaced or not.
+    pub const fn leaf(&self) -> Option<&'p Leaf> {
+        match self {
+            Self::Limited(leaf) | Self::Replaced(leaf) => Some(leaf),
+            Self::Nothing | Self::Asked { .. } => None,
+        }
+    }
+}
+
+impl Compiled {
+    /// Compiles domains.
+    pub fn new(domains: &Domains) -> Self {
+        let mut leaves = Vec::new();
+        let domains = domains
+            .iter()
+            .map(|(name, tree)| {
+                let mut way = Way {
+                    domain: Arc::from(name.as_str()),
+                    steps: Vec::new(),
+                    leaves: &mut leaves,
+                };
+                (Box::from(name.as_str()), way.level(tree))
+            })
+            .collect();
+        Self {
+            domains,
+            leaves: leaves.into(),
+        }
+    }
+
+    /// All limits, by their number.
+    pub fn leaves(&self) -> &[Leaf] {
+        &self.leaves
+    }
+
+    /// What is said about one descriptor, before [`replaces`](super::drop_replaced).
+    #[inline]
+    pub fn lookup(&self, domain: &str, descriptor: &Descriptor<'_>) -> Lookup<'_> {
+        let Some(level) = self.domains.get(domain) else {
+            return Lookup::Nothing;
+        };
+        if let Some((requests, unit)) = descriptor.limit {
+            return Lookup::Asked { requests, unit };
+        }
+        let found = level.find(descriptor.entries);
+        let leaf = found.and_then(|number| self.leaves.get(number));
+        leaf.map_or(Lookup::Nothing, Lookup::Limited)
+    }
+}
+
+/// Descriptors side by side.
+#[derive(Clone, Debug, Default)]
+struct Level {
+    keys: Map<Box<str>, Values>,
+}
+
+/// Places of wildcards in the order of the file, by the text before their first `*`.
+type ByPrefix = Map<Box<[u8]>, Vec<usize>>;
+
+/// Those of one key.
+#[derive(Clone, Debug, Default)]
+struct Values {
+    /// By value; a wildcard is also found by its own text.
+    exact: Map<Box<str>, Branch>,
+    /// In the order of the file.
+    wild: Vec<(Wildcard, Branch)>,
+    /// Which wildcards begin with a text, by its length, from the shortest.
+    prefixes: Vec<(usize, ByPrefix)>,
+    bare: Option<Branch>,
+}
+
+/// What is at a descriptor.
+#[derive(Clone, Debug, Default)]
+struct Branch {
+    leaf: Option<usize>,
+    below: Option<Arc<Level>>,
+}
+
+impl Level {
+    fn find(&self, entries: &[(&str, &str)]) -> Option<usize> {
+        let (last, before) = entries.split_last()?;
+        let mut level = self;
+        for (key, value) in before {
+            level = level.keys.get(*key)?.choose(value)?.below.as_deref()?;
+        }
+        level.keys.get(last.0)?.choose(last.1)?.leaf
+    }
+}
+
+impl Values {
+    fn choose(&self, value: &str) -> Option<&Branch> {
+        self.exact
+            .get(value)
+            .or_else(|| self.first_that_fits(value))
+            .or(self.bare.as_ref())
+    }
+
+    /// The first wildcard in the order of the file.
+    fn first_that_fits(&self, value: &str) -> Option<&Branch> {
+        let mut first = self.wild.len();
+        for (length, by_prefix) in &self.prefixes {
+            let Some(prefix) = value.as_bytes().get(..*length) else {
+                // They are in the order of their lengths.
+                break;
+            };
+            let candidates = by_prefix.get(prefix).map_or(&[][..], Vec::as_slice);
+            let fits = |at: &&usize| self.wild[**at].0.fits(value);
+            let found = candidates.iter().take_while(|at| **at < first).find(fits);
+            first = found.copied().unwrap_or(first);
+        }
+        self.wild.get(first).map(|(_, branch)| branch)
+    }
+
+    fn add(&mut self, value: Option<&str>, branch: Branch) {
+        let Some(value) = value else {
+            self.bare = Some(branch);
+            return;
+        };
+        if let Some(wildcard) = Wildcard::new(value) {
+            let (at, length) = (self.wild.len(), wildcard.prefix.len());
+            let place = self
+                .prefixes
+                .binary_search_by_key(&length, |(length, _)| *length);
+            let place = place.unwrap_or_else(|place| {
+                self.prefixes.insert(place, (length, ByPrefix::default()));
+                place
+            });
+            let prefix = wildcard.prefix.as_bytes();
+            let of_prefix = self.prefixes[place].1.entry(prefix.into()).or_default();
+            of_prefix.push(at);
+            self.wild.push((wildcard, branch.clone()));
+        }
+        self.exact.insert(value.into(), branch);
+    }
+}
+
+/// A pattern, cut at its `*`.
+#[derive(Clone, Debug)]
+pub(super) struct Wildcard {
+    prefix: Box<str>,
+    middle: Box<[Box<str>]>,
+    suffix: Box<str>,
+}
+
+impl Wildcard {
+    pub(super) fn new(pattern: &str) -> Option<Self> {
+        let (prefix, rest) = pattern.split_once('*')?;
+        let (middle, suffix) = rest.rsplit_once('*').unwrap_or(("", rest));
+        let middle = middle.split('*').filter(|part| !part.is_empty());
+        Some(Self {
+            prefix: prefix.into(),
+            middle: middle.map(Box::from).collect(),
+            suffix: suffix.into(),
+        })
+    }
+
+    /// Taking each part at its first place leaves the most for those after it.
+    pub(super) fn fits(&self, value: &str) -> bool {
+        let rest = value.strip_prefix(&*self.prefix);
+        let Some(mut rest) = rest.and_then(|rest| rest.strip_suffix(&*self.suffix)) else {
+            return false;
+        };
+        self.middle.iter().all(|part| {
+            let found = rest.split_once(&**part);
+            rest = found.map_or("", |(_, after)| after);
+            found.is_some()
+        })
+    }
+}
+
+/// Where compiling is.
+struct Way<'l> {
+    domain: Arc<str>,
+    steps: Vec<Step>,
+    leaves: &'l mut Vec<Leaf>,
+}
+
+impl Way<'_> {
+    fn level(&mut self, tree: &[DescriptorRule]) -> Level {
+        let mut level = Level::default();
+        for rule in tree {
+            self.steps.push(Step {
+                key: rule.key.as_str().into(),
+                value: rule.value.as_deref().map(Box::from),
+                shared: rule.share_threshold,
+                value_to_metric: rule.value_to_metric,
+            });
+            let leaf = rule.limit.as_ref().map(|limit| self.leaf(rule, limit));
+            let below =
+                (!rule.descriptors.is_empty()).then(|| Arc::new(self.level(&rule.descriptors)));
+            self.steps.pop();
+            let values = level.keys.entry(rule.key.as_str().into()).or_default();
+            values.add(rule.value.as_deref(), Branch { leaf, below });
+        }
+        level
+    }
+
+    fn leaf(&mut self, rule: &DescriptorRule, limit: &DescriptorLimit) -> usize {
+        let number = self.leaves.len();
+        self.leaves.push(Leaf {
+            // Files hold far fewer values.
+            id: u32::try_from(number).unwrap_or(u32::MAX),
+            domain: self.domain.clone(),
+            steps: self.steps.clone().into(),
+            limit: limit.clone(),
+            detailed_metric: rule.detailed_metric,
+            metadata: rule.metadata.clone(),
+        });
+        number
+    }
+}

@@ -1,0 +1,364 @@
+//! Their trees as limits of our own form: first as rules, then as text with notes on what can't be said.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::compiled::Wildcard;
+use super::{Compiled, Domains, Leaf, Step};
+use crate::policy::{
+    Cost, DescriptorRule, KeyPart, Match, Mode, OnStoreFailure, Pattern, Policy, Rule,
+};
+
+mod text;
+
+/// Rules of our own form, and what they don't say.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Converted {
+    /// In the order of domains and then of the file.
+    pub rules: Vec<Rule>,
+    /// What is lost, in the same order.
+    pub unsaid: Vec<Unsaid>,
+}
+
+/// Something that our own form can't say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unsaid {
+    /// The rule that says the rest, if any does.
+    pub rule: Option<String>,
+    /// The limit it is about: `domain/key=value/key`.
+    pub limit: String,
+    /// What is lost.
+    pub what: &'static str,
+}
+
+/// What is said of a limit that replaces one that replaces it.
+const CIRCLE: &str = "replaces in a circle: there all of them give way";
+
+/// The fact that holds the domain, where there are several.
+const DOMAIN: &str = "domain";
+
+/// Their domains as a file of our own form.
+///
+/// The facts are named like the keys. A request's facts stand for all its descriptors: a limit applies
+/// if all its keys are known, as if the proxy sent each list of keys that the file has.
+///
+/// ```
+/// use tollgate_engine::{Policy, envoy};
+///
+/// let file = "
+/// domain: edge
+/// descriptors:
+/// - key: path
+///   value: /login
+///   descriptors:
+///   - {key: ip, rate_limit: {unit: minute, requests_per_unit: 5}}
+/// ";
+/// let domains = envoy::decode(&[(0, file)]).expect("a configuration").domains;
+/// let ours = envoy::convert(&Policy { domains, ..Policy::default() });
+/// assert!(ours.ends_with(
+///     "limits:
+/// - name: \"edge/path=/login/ip\"
+///   match: {path: \"/login\", ip: {present: true}}
+///   key: [ip]
+///   rate: 5/m
+///   algorithm: fixed-window
+/// "
+/// ));
+/// ```
+pub fn convert(policy: &Policy) -> String {
+    text::write(&to_rules(&policy.domains))
+}
+
+/// Their domains as rules of our own form, with the same decisions but for what is unsaid, and but for
+/// values that read like a pattern (`a*`), which theirs takes for the pattern itself.
+///
+/// ```
+/// use tollgate_engine::envoy;
+///
+/// let file = "
+/// domain: edge
+/// descriptors:
+/// - {key: user, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 5}}
+/// ";
+/// let converted = envoy::to_rules(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
+/// assert!(converted.rules.is_empty());
+/// assert_eq!(converted.unsaid[0].limit, "edge/user");
+/// ```
+pub fn to_rules(domains: &Domains) -> Converted {
+    let compiled = Compiled::new(domains);
+    let names = names(compiled.leaves());
+    let mut paths = Vec::new();
+    let mut converted = Converted {
+        rules: Vec::new(),
+        unsaid: Vec::new(),
+    };
+    for leaf in compiled.leaves() {
+        let Some(tree) = domains.get(&*leaf.domain) else {
+            continue;
+        };
+        let (name, limit) = (&names[index(leaf)], leaf.to_string());
+        let mut unsaid = |rule: Option<&String>, what| {
+            converted.unsaid.push(Unsaid {
+                rule: rule.cloned(),
+                limit: limit.clone(),
+                what,
+            });
+        };
+        if let Some(why) = why_not(leaf, domains.len() > 1) {
+            unsaid(None, why);
+            continue;
+        }
+        for (is_lost, what) in losses(leaf) {
+            if is_lost {
+                unsaid(Some(name), what);
+            }
+        }
+        let replaced = compiled.leaves().iter().filter(|other| {
+            let is_named = |name| leaf.limit.replaces.contains(name);
+            other.limit.name.as_ref().is_some_and(is_named) && other.domain == leaf.domain
+        });
+        let replaces = replaced.map(|other| names[index(other)].clone()).collect();
+        let mut matches = conditions(tree, &leaf.steps);
+        if domains.len() > 1 {
+            let domain = Pattern::Exact(leaf.domain.to_string());
+            matches.insert(0, (DOMAIN.to_owned(), domain));
+        }
+        converted.rules.push(rule(leaf, name, matches, replaces));
+        paths.push(limit);
+    }
+    keep_named(&mut converted, &paths);
+    converted
+}
+
+/// Leaves out of `replaces` what isn't converted, and what closes a circle: rules that replace one
+/// another all give way, which our own form refuses.
+fn keep_named(converted: &mut Converted, paths: &[String]) {
+    let rules = converted.rules.iter().enumerate();
+    let places: BTreeMap<String, usize> = rules.map(|(at, rule)| (rule.name.clone(), at)).collect();
+    // What each rule replaces so far.
+    let mut kept: Vec<Vec<usize>> = vec![Vec::new(); converted.rules.len()];
+    for (at, rule) in converted.rules.iter_mut().enumerate() {
+        let mut closes = false;
+        rule.replaces.retain(|replaced| {
+            let Some(&to) = places.get(replaced) else {
+                return false;
+            };
+            if reaches(&kept, to, at) {
+                closes = true;
+                return false;
+            }
+            kept[at].push(to);
+            true
+        });
+        if closes {
+            converted.unsaid.push(Unsaid {
+                rule: Some(rule.name.clone()),
+                limit: paths[at].clone(),
+                what: CIRCLE,
+            });
+        }
+    }
+}
+
+/// Whether one rule replaces another, by others between them if need be.
+fn reaches(replaced_by: &[Vec<usize>], from: usize, to: usize) -> bool {
+    let (mut open, mut seen) = (vec![from], BTreeSet::from([from]));
+    while let Some(at) = open.pop() {
+        if at == to {
+            return true;
+        }
+        open.extend(replaced_by[at].iter().filter(|next| seen.insert(**next)));
+    }
+    false
+}
+
+fn rule(
+    leaf: &Leaf,
+    name: &str,
+    conditions: Vec<(String, Pattern)>,
+    replaces: Vec<String>,
+) -> Rule {
+    let counted = leaf.steps.iter().filter(|step| {
+        let is_exact = step
+            .value
+            .as_ref()
+            .is_some_and(|value| !value.contains('*'));
+        !is_exact && !step.shared
+    });
+    Rule {
+        name: name.to_owned(),
+        matches: Match {
+            conditions,
+            span: leaf.limit.span,
+        },
+        key: counted
+            .map(|step| KeyPart::Fact(step.key.to_string()))
+            .collect(),
+        limits: leaf.limit.limits.clone(),
+        algorithm: leaf.limit.algorithm,
+        cost: Cost::default(),
+        mode: if leaf.limit.shadow {
+            Mode::Shadow
+        } else {
+            Mode::Enforce
+        },
+        on_store_failure: OnStoreFailure::Local,
+        replaces,
+        shared: None,
+        span: leaf.limit.span,
+    }
+}
+
+/// What each step wants of its fact: its own value, and not one that a sibling takes first.
+fn conditions(tree: &[DescriptorRule], steps: &[Step]) -> Vec<(String, Pattern)> {
+    let mut conditions = Vec::new();
+    let mut level = tree;
+    for step in steps {
+        let Some(at) = level.iter().position(|rule| {
+            rule.key == *step.key && rule.value.as_deref() == step.value.as_deref()
+        }) else {
+            break;
+        };
+        let wanted = step.value.as_deref().map_or(Pattern::Present, pattern);
+        let taken: Vec<_> = taken(level, at).map(pattern).collect();
+        conditions.push((step.key.to_string(), but_not(wanted, taken)));
+        level = &level[at].descriptors;
+    }
+    conditions
+}
+
+/// The values and patterns of siblings that are asked before this one, and may take what it fits.
+fn taken(level: &[DescriptorRule], at: usize) -> impl Iterator<Item = &str> {
+    let own = level[at].value.as_deref();
+    let wildcard = own.and_then(Wildcard::new);
+    // Just a value comes first of all.
+    let is_exact = own.is_some() && wildcard.is_none();
+    let siblings = if is_exact { &[] } else { level };
+    let siblings = siblings.iter().enumerate();
+    let siblings = siblings.filter(move |(_, rule)| rule.key == level[at].key);
+    siblings.filter_map(move |(place, rule)| {
+        let value = rule.value.as_deref()?;
+        let is_first = match (&wildcard, own) {
+            (Some(wildcard), _) if !value.contains('*') => wildcard.fits(value),
+            (Some(_), Some(own)) => place < at && may_overlap(own, value),
+            _ => true,
+        };
+        is_first.then_some(value)
+    })
+}
+
+/// Whether a value may fit both patterns: not if they begin or end differently.
+fn may_overlap(one: &str, other: &str) -> bool {
+    let (Some(one), Some(other)) = (ends(one), ends(other)) else {
+        return true;
+    };
+    (one.0.starts_with(other.0) || other.0.starts_with(one.0))
+        && (one.1.ends_with(other.1) || other.1.ends_with(one.1))
+}
+
+/// The texts before the first `*` and after the last.
+fn ends(pattern: &str) -> Option<(&str, &str)> {
+    let (prefix, rest) = pattern.split_once('*')?;
+    Some((
+        prefix,
+        rest.rsplit_once('*').map_or(rest, |(_, suffix)| suffix),
+    ))
+}
+
+/// This and none of those, as one condition: not its contrary, nor one of those.
+fn but_not(wanted: Pattern, mut taken: Vec<Pattern>) -> Pattern {
+    if taken.is_empty() {
+        return wanted;
+    }
+    let contrary = match wanted {
+        Pattern::Present => Pattern::Absent,
+        wanted => Pattern::Not(Box::new(wanted)),
+    };
+    taken.insert(0, contrary);
+    Pattern::Not(Box::new(Pattern::OneOf(taken)))
+}
+
+fn pattern(value: &str) -> Pattern {
+    let Some((before, after)) = value.split_once('*') else {
+        return Pattern::Exact(value.to_owned());
+    };
+    if after.chars().all(|c| c == '*') {
+        return if before.is_empty() {
+            Pattern::Present
+        } else {
+            Pattern::Prefix(before.to_owned())
+        };
+    }
+    let parts: Vec<_> = value.split('*').map(escaped).collect();
+    Pattern::Regex(format!("(?s){}", parts.join(".*")))
+}
+
+/// Text as a regular expression for just itself.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if r"\.+*?()|[]{}^$#&-~".contains(c) {
+            out.push('\\');
+        }
+        out.push(c);
+    }
+    out
+}
+
+/// Why a limit can't be said at all.
+fn why_not(leaf: &Leaf, has_domains: bool) -> Option<&'static str> {
+    let mut keys = BTreeSet::new();
+    if !leaf.steps.iter().all(|step| keys.insert(&step.key)) {
+        return Some("a key that is given twice on the way: a fact has one value");
+    }
+    let fits = |c: char| c.is_alphanumeric() || "_-.:".contains(c);
+    if !keys.iter().all(|key| key.chars().all(fits)) {
+        return Some("a key with other signs than letters, digits, _ - . and :");
+    }
+    if has_domains && keys.iter().any(|key| &***key == DOMAIN) {
+        return Some("a key called domain, which is the fact that holds the domain");
+    }
+    if leaf.limit.quota_mode {
+        return Some("quota_mode: a limit that refuses only together with all others of its kind");
+    }
+    None
+}
+
+/// What is lost of a limit that can be said: nothing that decides.
+fn losses(leaf: &Leaf) -> [(bool, &'static str); 3] {
+    let by_value = leaf.steps.iter().any(|step| step.value_to_metric);
+    [
+        (leaf.detailed_metric, "detailed_metric"),
+        (by_value, "value_to_metric"),
+        (leaf.metadata.is_some(), "metadata"),
+    ]
+}
+
+/// A name for each limit, no two the same: its own if no other has it, else its path.
+fn names(leaves: &[Leaf]) -> Vec<String> {
+    let mut owners: BTreeMap<&str, usize> = BTreeMap::new();
+    for name in leaves.iter().filter_map(|leaf| leaf.limit.name.as_deref()) {
+        *owners.entry(name).or_default() += 1;
+    }
+    let mut used: BTreeSet<String> = owners.keys().map(|name| (*name).to_owned()).collect();
+    let mut names = Vec::with_capacity(leaves.len());
+    for leaf in leaves {
+        let own = leaf.limit.name.as_deref();
+        if let Some(own) = own.filter(|own| owners.get(own) == Some(&1)) {
+            names.push(own.to_owned());
+            continue;
+        }
+        let path = leaf.to_string();
+        let mut name = path.clone();
+        let mut number = 2;
+        while !used.insert(name.clone()) {
+            name = format!("{path}-{number}");
+            number += 1;
+        }
+        names.push(name);
+    }
+    names
+}
+
+fn index(leaf: &Leaf) -> usize {
+    usize::try_from(leaf.id).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,229 @@
+//! Their YAML into trees of descriptors: every error of every file at once.
+
+use std::collections::BTreeMap;
+
+use super::scalar::Source;
+use super::{DUPLICATE_DOMAIN, Diagnostic, Domains, Node, Problems, TOO_MANY, Value};
+use crate::diagnostic::Severity;
+use crate::document::{self, Format, MOST_BYTES, MOST_NODES, Span, TOO_LARGE};
+use crate::policy::DescriptorRule;
+
+use self::descriptor::Reader;
+pub(super) use self::limit::ALGORITHMS;
+
+mod descriptor;
+mod limit;
+
+/// What files in this form say.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decoded {
+    /// Trees of descriptors by domain.
+    pub domains: Domains,
+    /// What may not be meant.
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// Reads files, each with its number among the policy's files: one domain a document, one or several
+/// documents a file.
+///
+/// # Errors
+/// All that is wrong in all of them, with the warnings.
+///
+/// ```
+/// use tollgate_engine::envoy;
+///
+/// let wrong = "domain: edge\ndescriptors:\n- key: user\n  rate_limit: {unit: minuet}\n";
+/// let problems = envoy::decode(&[(0, wrong)]).expect_err("no such unit");
+/// assert_eq!(problems[0].to_string(), "error[bad-unit]: \"minuet\" is no unit");
+/// assert_eq!(problems[0].help.as_deref(), Some("did you mean \"minute\"?"));
+/// assert_eq!(problems[0].span.start.line, 4);
+/// ```
+pub fn decode(files: &[(u32, &str)]) -> Result<Decoded, Vec<Diagnostic>> {
+    let mut decoder = Decoder::default();
+    for &(file, text) in files {
+        decoder.file(file, text);
+    }
+    let Decoder {
+        domains,
+        mut problems,
+        ..
+    } = decoder;
+    problems.sort_by_key(|problem| problem.span);
+    let is_error = |problem: &Diagnostic| problem.severity == Severity::Error;
+    let has_errors = problems.iter().any(is_error);
+    if has_errors && problems.len() > MOST_PROBLEMS {
+        problems.retain(is_error);
+    }
+    shorten(&mut problems);
+    if has_errors {
+        return Err(problems);
+    }
+    Ok(Decoded {
+        domains: domains
+            .into_iter()
+            .map(|(name, (_, tree))| (name, tree))
+            .collect(),
+        warnings: problems,
+    })
+}
+
+/// Most problems that are told.
+const MOST_PROBLEMS: usize = 1_000;
+
+/// Leaves out what nobody reads, and says how much.
+fn shorten(problems: &mut Problems) {
+    let more = problems.len().saturating_sub(MOST_PROBLEMS);
+    problems.truncate(MOST_PROBLEMS);
+    if let Some(last) = problems.last().filter(|_| more > 0) {
+        let span = Span {
+            file: last.span.file,
+            ..Span::default()
+        };
+        let told = Diagnostic {
+            severity: last.severity,
+            ..Diagnostic::error(TOO_MANY, format!("{more} more are not shown"), span)
+        };
+        problems.push(told.help("correct these first, then check again"));
+    }
+}
+
+#[derive(Default)]
+struct Decoder {
+    /// Each with its place.
+    domains: BTreeMap<String, (Span, Vec<DescriptorRule>)>,
+    problems: Problems,
+    /// Values so far, in all files.
+    nodes: usize,
+}
+
+impl Decoder {
+    fn file(&mut self, file: u32, text: &str) {
+        if text.len() > MOST_BYTES {
+            // It says why not.
+            if let Err(problems) = document::parse(text, Format::Yaml, file) {
+                self.problems.extend(problems);
+            }
+            return;
+        }
+        for (lines_before, part) in documents(text) {
+            match document::parse(part, Format::Yaml, file) {
+                Ok(root) => {
+                    self.nodes = self.nodes.saturating_add(size(&root));
+                    if self.nodes > MOST_NODES {
+                        let message = format!("more than {MOST_NODES} values in all documents");
+                        let problem = Diagnostic::error(TOO_LARGE, message, root.span);
+                        self.problems.push(moved(problem, lines_before));
+                        return;
+                    }
+                    self.document(&root, part, lines_before);
+                }
+                Err(problems) => {
+                    let problems = problems.into_iter();
+                    self.problems
+                        .extend(problems.map(|problem| moved(problem, lines_before)));
+                }
+            }
+        }
+    }
+
+    fn document(&mut self, root: &Node, text: &str, lines_before: u32) {
+        let mut reader = Reader {
+            source: Source::new(text),
+            problems: Vec::new(),
+        };
+        let (domain, mut tree) = reader.root(root);
+        reader.check_names(&tree);
+        if let Some((name, mut span)) = domain {
+            move_down(&mut span, lines_before);
+            match self.domains.get(&name) {
+                Some((first, _)) => {
+                    let problem = Diagnostic::error(
+                        DUPLICATE_DOMAIN,
+                        format!("domain {name:?} is given twice"),
+                        span,
+                    );
+                    let line = first.start.line;
+                    let help = if first.file == span.file {
+                        format!("the first is on line {line}; merge them")
+                    } else {
+                        format!("the first is on line {line} of another file; merge them")
+                    };
+                    self.problems.push(problem.help(help));
+                }
+                None => {
+                    if lines_before > 0 {
+                        tree.iter_mut()
+                            .for_each(|rule| move_rule(rule, lines_before));
+                    }
+                    self.domains.insert(name, (span, tree));
+                }
+            }
+        }
+        let problems = reader.problems.into_iter();
+        self.problems
+            .extend(problems.map(|problem| moved(problem, lines_before)));
+    }
+}
+
+/// The documents of a file, each with the number of lines before it.
+///
+/// A line that begins with `---` begins a document wherever it stands, even in a block of text.
+fn documents(text: &str) -> Vec<(u32, &str)> {
+    let mut parts = Vec::new();
+    let (mut start, mut start_line) = (0, 0);
+    let (mut at, mut line_number) = (0, 0_u32);
+    let mut has_content = false;
+    for line in text.split_inclusive('\n') {
+        let marker = line
+            .strip_prefix("---")
+            .filter(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace));
+        if marker.is_some() && has_content {
+            parts.push((start_line, &text[start..at]));
+            (start, start_line, has_content) = (at, line_number, false);
+        }
+        let content = marker.unwrap_or(line).trim_start();
+        has_content |= marker.is_some()
+            || !(content.is_empty() || content.starts_with('#') || line.starts_with('%'));
+        at += line.len();
+        line_number = line_number.saturating_add(1);
+    }
+    parts.push((start_line, &text[start..]));
+    parts
+}
+
+fn size(node: &Node) -> usize {
+    match &node.value {
+        Value::List(items) => 1 + items.iter().map(size).sum::<usize>(),
+        Value::Map(fields) => {
+            1 + fields
+                .iter()
+                .map(|(_, value)| 1 + size(value))
+                .sum::<usize>()
+        }
+        _ => 1,
+    }
+}
+
+fn moved(mut problem: Diagnostic, lines: u32) -> Diagnostic {
+    move_down(&mut problem.span, lines);
+    problem
+}
+
+fn move_down(span: &mut Span, lines: u32) {
+    for place in [&mut span.start, &mut span.end] {
+        // 0 is no place.
+        if place.line > 0 {
+            place.line = place.line.saturating_add(lines);
+        }
+    }
+}
+
+fn move_rule(rule: &mut DescriptorRule, lines: u32) {
+    move_down(&mut rule.span, lines);
+    if let Some(limit) = &mut rule.limit {
+        move_down(&mut limit.span, lines);
+    }
+    rule.descriptors
+        .iter_mut()
+        .for_each(|rule| move_rule(rule, lines));
+}

@@ -1,0 +1,221 @@
+//! A document's descriptors, one level after the other.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::fields::{Level, did_you_mean, fields, not_a_map, wrong_type};
+use super::super::scalar::Source;
+use super::super::{
+    DUPLICATE_DESCRIPTOR, Diagnostic, EMPTY_DOMAIN, EMPTY_KEY, MODE_WITHOUT_LIMIT, Node, Problems,
+    REPLACES_UNKNOWN, SHARE_WITHOUT_WILDCARD, STAR_IN_KEY, Value,
+};
+use crate::diagnostic::Severity;
+use crate::document::Span;
+use crate::policy::{DescriptorLimit, DescriptorRule};
+
+/// Reads one document.
+pub(super) struct Reader<'a> {
+    pub(super) source: Source<'a>,
+    pub(super) problems: Problems,
+}
+
+impl Reader<'_> {
+    pub(super) fn root(&mut self, root: &Node) -> (Option<(String, Span)>, Vec<DescriptorRule>) {
+        if !matches!(root.value, Value::Map(_) | Value::Null) {
+            self.problems.push(wrong_type(
+                "the file",
+                "a map with domain and descriptors",
+                root,
+            ));
+            return (None, Vec::new());
+        }
+        let (mut domain, mut tree, mut wrong) = (None, Vec::new(), false);
+        for (name, value) in fields(root, Level::Root, &mut self.problems) {
+            match name {
+                "domain" => match self.text(name, value) {
+                    Some(text) => domain = Some((text, value.span)),
+                    None => wrong = true,
+                },
+                _ => tree = self.descriptors(value),
+            }
+        }
+        let domain = domain.filter(|(name, _)| !name.is_empty());
+        if domain.is_none() && !wrong {
+            let problem = Diagnostic::error(EMPTY_DOMAIN, "the file has no domain", root.span);
+            self.problems
+                .push(problem.help("name it: `domain: edge`, as the proxy's filter does"));
+        }
+        (domain, tree)
+    }
+
+    fn descriptors(&mut self, node: &Node) -> Vec<DescriptorRule> {
+        let items = match &node.value {
+            Value::List(items) => items,
+            Value::Null => return Vec::new(),
+            _ => {
+                let problem = wrong_type("descriptors", "a list of descriptors", node);
+                self.problems.push(problem);
+                return Vec::new();
+            }
+        };
+        let mut rules: Vec<DescriptorRule> = Vec::with_capacity(items.len());
+        let mut known: BTreeMap<String, Span> = BTreeMap::new();
+        for item in items {
+            if !matches!(item.value, Value::Map(_)) {
+                self.problems.push(not_a_map(item));
+                continue;
+            }
+            let Some(rule) = self.descriptor(item) else {
+                continue;
+            };
+            let composite = match &rule.value {
+                Some(value) => format!("{}_{value}", rule.key),
+                None => rule.key.clone(),
+            };
+            match known.get(&composite) {
+                Some(first) => {
+                    let message = format!("descriptor {composite:?} is given twice");
+                    let problem = Diagnostic::error(DUPLICATE_DESCRIPTOR, message, item.span);
+                    self.problems.push(problem.help(format!(
+                        "the first is on line {}; a key and its value are one name, joined by _",
+                        first.start.line
+                    )));
+                }
+                None => {
+                    known.insert(composite, item.span);
+                    rules.push(rule);
+                }
+            }
+        }
+        rules
+    }
+
+    /// None only if it has no key.
+    fn descriptor(&mut self, node: &Node) -> Option<DescriptorRule> {
+        let mut rule = DescriptorRule {
+            key: String::new(),
+            value: None,
+            limit: None,
+            share_threshold: false,
+            detailed_metric: false,
+            value_to_metric: false,
+            metadata: None,
+            descriptors: Vec::new(),
+            span: node.span,
+        };
+        let (mut shadow, mut quota_mode, mut share) = (None, None, None);
+        let (mut key_given, mut limit_given) = (None, false);
+        for (name, value) in fields(node, Level::Descriptor, &mut self.problems) {
+            match name {
+                "key" => {
+                    key_given = Some(value.span);
+                    // A key of another kind was reported: what is below it is still read.
+                    rule.key = self.text(name, value).unwrap_or_else(|| "?".to_owned());
+                }
+                "value" => {
+                    rule.value = self.text(name, value).filter(|value| !value.is_empty());
+                }
+                "rate_limit" => {
+                    limit_given = !matches!(value.value, Value::Null);
+                    rule.limit = self.limit(value);
+                }
+                "descriptors" => rule.descriptors = self.descriptors(value),
+                "shadow_mode" => shadow = self.truth(name, value),
+                "quota_mode" => quota_mode = self.truth(name, value),
+                "detailed_metric" => rule.detailed_metric = self.truth(name, value).is_some(),
+                "value_to_metric" => rule.value_to_metric = self.truth(name, value).is_some(),
+                "share_threshold" => share = self.truth(name, value),
+                _ => match &value.value {
+                    Value::Null => {}
+                    Value::Map(_) => rule.metadata = Some(value.value.clone()),
+                    _ => self.problems.push(wrong_type(name, "a map", value)),
+                },
+            }
+        }
+        rule.share_threshold = share.is_some();
+        if let Some(limit) = &mut rule.limit {
+            limit.shadow = shadow.is_some();
+            limit.quota_mode = quota_mode.is_some();
+        }
+        let is_wild = rule.value.as_ref().is_some_and(|value| value.contains('*'));
+        if let Some(span) = share.filter(|_| !is_wild) {
+            let message = "share_threshold needs a wildcard: a value with a *";
+            let problem = Diagnostic::error(SHARE_WITHOUT_WILDCARD, message, span);
+            self.problems
+                .push(problem.help("all values of one wildcard count together"));
+        }
+        for (mode, name) in [(shadow, "shadow_mode"), (quota_mode, "quota_mode")] {
+            if let Some(span) = mode.filter(|_| !limit_given) {
+                let message = format!("{name} does nothing without a rate_limit");
+                self.problems.push(
+                    Diagnostic::warning(MODE_WITHOUT_LIMIT, message, span)
+                        .help("it isn't inherited: write it beside each rate_limit"),
+                );
+            }
+        }
+        if rule.key.is_empty() {
+            let at = key_given.unwrap_or(node.span);
+            self.problems.push(
+                Diagnostic::error(EMPTY_KEY, "a descriptor has no key", at)
+                    .help("say which entry it is for: `key: remote_address`"),
+            );
+            return None;
+        }
+        if let Some(span) = key_given.filter(|_| rule.key.contains('*')) {
+            let message = "a * in a key is no wildcard";
+            let problem = Diagnostic::warning(STAR_IN_KEY, message, span);
+            self.problems.push(problem.help("put it into the value"));
+        }
+        Some(rule)
+    }
+
+    /// Names that `replaces` uses and no limit of the domain has.
+    pub(super) fn check_names(&mut self, tree: &[DescriptorRule]) {
+        fn limits<'t>(tree: &'t [DescriptorRule], found: &mut Vec<&'t DescriptorLimit>) {
+            for rule in tree {
+                found.extend(&rule.limit);
+                limits(&rule.descriptors, found);
+            }
+        }
+        let mut all = Vec::new();
+        limits(tree, &mut all);
+        let names: BTreeSet<_> = all
+            .iter()
+            .filter_map(|limit| limit.name.as_deref())
+            .collect();
+        for limit in &all {
+            for name in &limit.replaces {
+                if !names.contains(name.as_str()) {
+                    let message = format!("replaces {name:?}, which no limit is called");
+                    let problem = Diagnostic::warning(REPLACES_UNKNOWN, message, limit.span);
+                    let near = did_you_mean(name, names.iter().copied());
+                    self.problems.push(match near {
+                        Some(near) => problem.help(near),
+                        None => problem,
+                    });
+                }
+            }
+        }
+    }
+
+    pub(super) fn text(&mut self, name: &str, value: &Node) -> Option<String> {
+        let text = self.source.text(value);
+        if text.is_none() {
+            self.problems.push(wrong_type(name, "text", value));
+        }
+        text
+    }
+
+    /// Where it is true, if it is.
+    pub(super) fn truth(&mut self, name: &str, value: &Node) -> Option<Span> {
+        let truth = self.source.truth(value);
+        if truth.is_none() {
+            self.problems.push(wrong_type(name, "true or false", value));
+        }
+        truth.filter(|is| *is).map(|_| value.span)
+    }
+    /// Whether there are errors after this many problems.
+    pub(super) fn has_errors_since(&self, before: usize) -> bool {
+        let mut since = self.problems.iter().skip(before);
+        since.any(|problem| problem.severity == Severity::Error)
+    }
+}

@@ -1,0 +1,317 @@
+//! What a descriptor allows: their unit, and what we add.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use tollgate::core::Algorithm as _;
+use tollgate::{Algorithm, Align, LimitError, Rate, core};
+
+use super::super::fields::{Level, fields, not_a_map, not_a_word, wrong_type};
+use super::super::{
+    BAD_ALGORITHM, BAD_CONCURRENCY, BAD_QUOTA, BAD_RATE, BAD_UNIT, Code, Diagnostic,
+    EMPTY_REPLACES, NO_REQUESTS, Node, RATE_AND_UNIT, SELF_REPLACES, UNLIMITED_WITH_LIMIT, Value,
+};
+use super::descriptor::Reader;
+use crate::facts::Unit;
+use crate::policy::{DescriptorLimit, Limits};
+
+impl Reader<'_> {
+    pub(super) fn limit(&mut self, node: &Node) -> Option<DescriptorLimit> {
+        match node.value {
+            Value::Map(_) => {}
+            Value::Null => return None,
+            _ => {
+                self.problems.push(wrong_type(
+                    "rate_limit",
+                    "a map with unit and requests_per_unit",
+                    node,
+                ));
+                return None;
+            }
+        }
+        let mut limit = DescriptorLimit {
+            name: None,
+            limits: Limits::default(),
+            unit: None,
+            algorithm: Algorithm::FixedWindow(Align::default()),
+            shadow: false,
+            quota_mode: false,
+            replaces: Vec::new(),
+            span: node.span,
+        };
+        let problems_before = self.problems.len();
+        let fields = fields(node, Level::Limit, &mut self.problems);
+        let field = |wanted: &str| {
+            let found = fields.iter().find(|(name, _)| *name == wanted);
+            found.map(|(_, value)| *value)
+        };
+        if let Some(name) = field("name") {
+            limit.name = self.text("name", name).filter(|name| !name.is_empty());
+        }
+        if let Some(replaces) = field("replaces") {
+            limit.replaces = self.replaces(replaces, limit.name.as_deref());
+        }
+        if let Some(unlimited) = field("unlimited") {
+            limit.limits.unlimited = self.truth("unlimited", unlimited).is_some();
+        }
+        // A rate is ours, and so is what it means unless an algorithm is named.
+        if field("rate").is_some() {
+            limit.algorithm = Algorithm::default();
+        }
+        if let Some(value) = field("algorithm")
+            && let Some(algorithm) = self.algorithm(value)
+        {
+            limit.algorithm = algorithm;
+        }
+        let requests = match field("requests_per_unit") {
+            Some(value) => {
+                let count = self.source.count(value);
+                if count.is_none() {
+                    let expected = "a whole number from 0 to 4294967295";
+                    self.problems
+                        .push(wrong_type("requests_per_unit", expected, value));
+                }
+                count.map(|count| (count, value))
+            }
+            None => None,
+        };
+        let unit = field("unit").and_then(|value| {
+            let text = self.text("unit", value)?;
+            (!text.is_empty()).then_some((text, value))
+        });
+        if let Some(quota) = field("quota") {
+            limit.limits.quota = self.parsed("quota", BAD_QUOTA, quota);
+        }
+        if let Some(concurrency) = field("concurrency") {
+            limit.limits.concurrency = self.concurrency(concurrency);
+        }
+        if let Some(rates) = field("rate") {
+            limit.limits.rates = self.rates(rates, limit.algorithm);
+            let both = unit.as_ref().map(|(_, value)| *value);
+            if let Some(value) = both.or(requests.map(|(_, value)| value)) {
+                let message = "both rate and unit with requests_per_unit";
+                let problem = Diagnostic::error(RATE_AND_UNIT, message, value.span);
+                self.problems
+                    .push(problem.help("say it once; several limits are a list of rates"));
+            }
+        } else if limit.limits.unlimited {
+            if let Some((text, value)) = &unit
+                && unit_of(text).is_some()
+            {
+                self.problems.push(unlimited_with("unit", value));
+            }
+        } else if unit.is_some() || (field("quota").or(field("concurrency"))).is_none() {
+            self.rate_of_unit(&mut limit, unit, requests.map(|(count, _)| count), node);
+            // A mistake elsewhere may be why.
+            if field("requests_per_unit").is_none() && !self.has_errors_since(problems_before) {
+                self.problems.push(
+                    Diagnostic::warning(
+                        NO_REQUESTS,
+                        "no requests_per_unit: that is 0, which refuses everything",
+                        node.span,
+                    )
+                    .help("write `requests_per_unit: 0` if it is meant"),
+                );
+            }
+        }
+        if limit.limits.unlimited {
+            for name in ["rate", "quota", "concurrency"] {
+                if let Some(value) = field(name) {
+                    self.problems.push(unlimited_with(name, value));
+                }
+            }
+        }
+        Some(limit)
+    }
+
+    fn rate_of_unit(
+        &mut self,
+        limit: &mut DescriptorLimit,
+        unit: Option<(String, &Node)>,
+        requests: Option<u32>,
+        node: &Node,
+    ) {
+        let (text, at) = unit.unwrap_or_else(|| (String::new(), node));
+        let Some(unit) = unit_of(&text) else {
+            let problem = if text.is_empty() {
+                Diagnostic::error(BAD_UNIT, "rate_limit has no unit", at.span)
+                    .help(format!("use {}", UNITS.map(|(name, _)| name).join(", ")))
+            } else {
+                not_a_word(BAD_UNIT, "unit", &text, &UNITS.map(|(name, _)| name), at)
+            };
+            self.problems.push(problem);
+            return;
+        };
+        limit.unit = Some(unit);
+        let period = Duration::from_secs(unit.seconds());
+        let rate = Rate::new(u64::from(requests.unwrap_or(0)), period);
+        self.check_rate(rate, limit.algorithm, at);
+        limit.limits.rates = vec![rate];
+    }
+
+    fn replaces(&mut self, node: &Node, own_name: Option<&str>) -> Vec<String> {
+        let items = match &node.value {
+            Value::List(items) => items,
+            Value::Null => return Vec::new(),
+            _ => {
+                let problem = wrong_type("replaces", "a list of names: `- name: …`", node);
+                self.problems.push(problem);
+                return Vec::new();
+            }
+        };
+        let mut names = Vec::with_capacity(items.len());
+        for item in items {
+            if !matches!(item.value, Value::Map(_)) {
+                self.problems.push(not_a_map(item));
+                continue;
+            }
+            let field = fields(item, Level::Replaces, &mut self.problems);
+            let name = match field.first() {
+                Some((field, value)) => match self.text(field, value) {
+                    Some(text) => text,
+                    None => continue,
+                },
+                None => String::new(),
+            };
+            if name.is_empty() {
+                let message = "replaces has an item without a name";
+                let problem = Diagnostic::error(EMPTY_REPLACES, message, item.span);
+                self.problems
+                    .push(problem.help("name the limit that is replaced: `- name: …`"));
+            } else if own_name == Some(name.as_str()) {
+                let message = format!("limit {name:?} replaces itself");
+                let problem = Diagnostic::error(SELF_REPLACES, message, item.span);
+                self.problems.push(problem.help("name another limit"));
+            } else {
+                names.push(name);
+            }
+        }
+        names
+    }
+
+    fn algorithm(&mut self, value: &Node) -> Option<Algorithm> {
+        let text = self.text("algorithm", value)?;
+        let found = ALGORITHMS.iter().find(|(name, _)| *name == text);
+        if found.is_none() {
+            let names = ALGORITHMS.map(|(name, _)| name);
+            self.problems
+                .push(not_a_word(BAD_ALGORITHM, "algorithm", &text, &names, value));
+        }
+        found.map(|(_, algorithm)| *algorithm)
+    }
+
+    fn rates(&mut self, node: &Node, algorithm: Algorithm) -> Vec<Rate> {
+        let items = match &node.value {
+            Value::List(items) if !items.is_empty() => items.as_slice(),
+            _ => std::slice::from_ref(node),
+        };
+        let mut rates = Vec::with_capacity(items.len());
+        for item in items {
+            let rate: Option<Rate> = self.parsed("rate", BAD_RATE, item);
+            if let Some(rate) = rate {
+                self.check_rate(rate, algorithm, item);
+                rates.push(rate);
+            }
+        }
+        rates
+    }
+
+    fn check_rate(&mut self, rate: Rate, algorithm: Algorithm, at: &Node) {
+        if rate.is_unlimited() {
+            let problem = Diagnostic::error(BAD_RATE, "an unlimited rate", at.span);
+            self.problems
+                .push(problem.help("leave it out, or say unlimited: true"));
+        } else if let Err(error) = keeps(algorithm, rate) {
+            let problem = Diagnostic::error(BAD_RATE, error.to_string(), at.span);
+            self.problems
+                .push(problem.help("take another rate, or another algorithm"));
+        }
+    }
+
+    fn concurrency(&mut self, value: &Node) -> Option<u32> {
+        let count = match value.value {
+            Value::Integer(_) => self.source.count(value),
+            _ => None,
+        };
+        if count.is_none_or(|count| count == 0) {
+            let message = "concurrency is not a whole number from 1";
+            let problem = Diagnostic::error(BAD_CONCURRENCY, message, value.span);
+            self.problems
+                .push(problem.help("say how many at once: `concurrency: 50`"));
+        }
+        count
+    }
+
+    /// A value of ours that is written as text.
+    fn parsed<T>(&mut self, name: &str, code: Code, value: &Node) -> Option<T>
+    where
+        T: FromStr<Err: ToString>,
+    {
+        let Value::Text(text) = &value.value else {
+            let expected = "text, such as 10/s burst 20 or, for a quota, 10000/month";
+            self.problems.push(wrong_type(name, expected, value));
+            return None;
+        };
+        match text.parse() {
+            Ok(parsed) => Some(parsed),
+            Err(error) => {
+                let error: T::Err = error;
+                // Further lines point into the text, which the snippet of the file does too.
+                let error = error.to_string();
+                let message = error.lines().next().unwrap_or_default();
+                self.problems
+                    .push(Diagnostic::error(code, message, value.span));
+                None
+            }
+        }
+    }
+}
+
+fn unlimited_with(name: &str, value: &Node) -> Diagnostic {
+    let message = format!("unlimited, and yet a {name}");
+    Diagnostic::error(UNLIMITED_WITH_LIMIT, message, value.span)
+        .help(format!("leave out one: unlimited or {name}"))
+}
+
+/// Their units.
+const UNITS: [(&str, Unit); 7] = [
+    ("second", Unit::Second),
+    ("minute", Unit::Minute),
+    ("hour", Unit::Hour),
+    ("day", Unit::Day),
+    ("week", Unit::Week),
+    ("month", Unit::Month),
+    ("year", Unit::Year),
+];
+
+fn unit_of(text: &str) -> Option<Unit> {
+    let found = UNITS
+        .iter()
+        .find(|(name, _)| name.eq_ignore_ascii_case(text));
+    found.map(|(_, unit)| *unit)
+}
+
+/// Our algorithms, as in our own form.
+pub(in crate::envoy) const ALGORITHMS: [(&str, Algorithm); 6] = [
+    ("gcra", Algorithm::Gcra),
+    ("token-bucket", Algorithm::TokenBucket),
+    ("leaky", Algorithm::LeakyBucket),
+    (
+        "fixed-window",
+        Algorithm::FixedWindow(Align::Boundary(core::Timestamp::ZERO)),
+    ),
+    ("sliding-window", Algorithm::SlidingCounter),
+    ("sliding-log", Algorithm::SlidingLog),
+];
+
+/// Whether an algorithm can keep a rate.
+fn keeps(algorithm: Algorithm, rate: Rate) -> Result<(), LimitError> {
+    match algorithm {
+        Algorithm::Gcra => core::Gcra::new(rate).map(drop),
+        Algorithm::TokenBucket => core::TokenBucket::new(rate).map(drop),
+        Algorithm::LeakyBucket => core::LeakyBucket::new(rate).map(drop),
+        Algorithm::SlidingLog => core::SlidingLog::new(rate).map(drop),
+        Algorithm::SlidingCounter => core::SlidingCounter::new(rate).map(drop),
+        _ => core::FixedWindow::new(rate).map(drop),
+    }
+}

@@ -1,0 +1,143 @@
+//! What tells one counter from another, and one metric from another.
+
+use std::fmt::{self, Write};
+
+use super::Leaf;
+use crate::facts::Unit;
+
+/// The key of a limit's counter for these entries, piece by piece: into a hasher, or a buffer that is
+/// used again. No two of different domains, entries or shared patterns are the same, and none is the
+/// beginning of another.
+///
+/// The entries are those that led to the limit.
+///
+/// ```
+/// use tollgate_engine::envoy::{self, Compiled};
+/// use tollgate_engine::facts::Descriptor;
+///
+/// let file = "
+/// domain: edge
+/// descriptors:
+/// - key: path
+///   value: /files/*
+///   share_threshold: true
+///   rate_limit: {unit: minute, requests_per_unit: 5}
+/// ";
+/// let compiled = Compiled::new(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
+/// let key = |value: &str| {
+///     let entries = [("path", value)];
+///     let leaf = compiled.lookup("edge", &Descriptor::new(&entries)).leaf().expect("a limit");
+///     let mut buffer = Vec::new();
+///     envoy::counter_key(leaf, &entries, |piece| buffer.extend_from_slice(piece));
+///     buffer
+/// };
+/// assert_eq!(key("/files/a"), key("/files/b"));
+/// ```
+pub fn counter_key(leaf: &Leaf, entries: &[(&str, &str)], mut put: impl FnMut(&[u8])) {
+    put(&[CONFIGURED]);
+    text(&leaf.domain, &mut put);
+    number(entries.len(), &mut put);
+    for (at, (key, value)) in entries.iter().enumerate() {
+        let step = leaf.steps.get(at).filter(|step| step.shared);
+        let pattern = step.and_then(|step| step.value.as_deref());
+        text(key, &mut put);
+        // Only the pattern's own rule is reached by a value that reads like it.
+        text(pattern.unwrap_or(value), &mut put);
+    }
+}
+
+/// The key of the counter for a limit that the proxy asks for: apart from configured ones, and from
+/// those by another unit.
+///
+/// ```
+/// use tollgate_engine::envoy::asked_key;
+/// use tollgate_engine::facts::Unit;
+///
+/// let mut buffer = Vec::new();
+/// asked_key("edge", &[("user", "42")], Unit::Hour, |piece| buffer.extend_from_slice(piece));
+/// assert!(!buffer.is_empty());
+/// ```
+pub fn asked_key(domain: &str, entries: &[(&str, &str)], unit: Unit, mut put: impl FnMut(&[u8])) {
+    put(&[ASKED]);
+    put(&unit.seconds().to_le_bytes());
+    text(domain, &mut put);
+    number(entries.len(), &mut put);
+    for (key, value) in entries {
+        text(key, &mut put);
+        text(value, &mut put);
+    }
+}
+
+const CONFIGURED: u8 = 0;
+const ASKED: u8 = 1;
+
+/// Its length, then itself: what follows can't be taken for a part of it.
+fn text(text: &str, put: &mut impl FnMut(&[u8])) {
+    number(text.len(), put);
+    put(text.as_bytes());
+}
+
+/// Seven bits a byte, the lowest first; all but the last have the eighth.
+fn number(mut number: usize, put: &mut impl FnMut(&[u8])) {
+    let mut bytes = [0; 10];
+    let mut used = 0;
+    loop {
+        let low = (number & 0x7f).to_le_bytes()[0];
+        number >>= 7;
+        bytes[used] = if number == 0 { low } else { low | 0x80 };
+        used += 1;
+        if number == 0 {
+            break;
+        }
+    }
+    put(&bytes[..used]);
+}
+
+/// The name of a limit's metrics, as it is there: `domain.key_value.key`, with the values of the
+/// request where `detailed_metric` or `value_to_metric` say so.
+///
+/// # Errors
+/// If `out` can't be written.
+///
+/// ```
+/// use tollgate_engine::envoy::{self, Compiled};
+/// use tollgate_engine::facts::Descriptor;
+///
+/// let file = "
+/// domain: edge
+/// descriptors:
+/// - key: path
+///   value: /api/*
+///   descriptors:
+///   - key: user
+///     value_to_metric: true
+///     rate_limit: {unit: minute, requests_per_unit: 5}
+/// ";
+/// let compiled = Compiled::new(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
+/// let entries = [("path", "/api/x"), ("user", "42")];
+/// let leaf = compiled.lookup("edge", &Descriptor::new(&entries)).leaf().expect("a limit");
+/// let mut name = String::new();
+/// envoy::metric_name(leaf, &entries, &mut name)?;
+/// assert_eq!(name, "edge.path_/api/*.user_42");
+/// # Ok::<(), std::fmt::Error>(())
+/// ```
+pub fn metric_name(leaf: &Leaf, entries: &[(&str, &str)], out: &mut impl Write) -> fmt::Result {
+    out.write_str(&leaf.domain)?;
+    for (step, (_, value)) in leaf.steps.iter().zip(entries) {
+        let is_exact = step
+            .value
+            .as_ref()
+            .is_some_and(|value| !value.contains('*'));
+        let by_value = leaf.detailed_metric || (step.value_to_metric && !is_exact);
+        let shown = if by_value && !step.shared {
+            value
+        } else {
+            step.value.as_deref().unwrap_or("")
+        };
+        write!(out, ".{}", step.key)?;
+        if !shown.is_empty() {
+            write!(out, "_{shown}")?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,85 @@
+//! Their matching, written to be obviously right. [`Compiled`](super::Compiled) is what decides; tests
+//! hold it against this.
+
+use super::Domains;
+use crate::policy::DescriptorRule;
+
+/// The rules that the entries lead through, from the outermost, if the last of them has a limit.
+///
+/// At each level: the rule for just this value, else the first wildcard in the order of the file, else
+/// the rule for the key alone. What was chosen stays chosen, even if nothing below it fits, and no rule
+/// stands in for those below it.
+///
+/// ```
+/// use tollgate_engine::envoy::{self, matching};
+///
+/// let file = "
+/// domain: edge
+/// descriptors:
+/// - key: path
+///   value: /api/*
+///   descriptors:
+///   - key: user
+///     rate_limit: {unit: second, requests_per_unit: 5}
+/// ";
+/// let domains = envoy::decode(&[(0, file)]).expect("a configuration").domains;
+/// let path = matching::find(&domains, "edge", &[("path", "/api/x"), ("user", "42")]);
+/// assert_eq!(path.expect("a limit").len(), 2);
+/// assert_eq!(matching::find(&domains, "edge", &[("path", "/api/x")]), None);
+/// assert_eq!(matching::find(&domains, "core", &[("path", "/api/x")]), None);
+/// ```
+pub fn find<'p>(
+    domains: &'p Domains,
+    domain: &str,
+    entries: &[(&str, &str)],
+) -> Option<Vec<&'p DescriptorRule>> {
+    let mut level = domains.get(domain)?;
+    let mut path = Vec::new();
+    for (key, value) in entries {
+        let rule = choose(level, key, value)?;
+        path.push(rule);
+        level = &rule.descriptors;
+    }
+    path.last()?.limit.is_some().then_some(path)
+}
+
+/// The rule of one level that is for this entry.
+pub fn choose<'p>(
+    level: &'p [DescriptorRule],
+    key: &str,
+    value: &str,
+) -> Option<&'p DescriptorRule> {
+    let mut of_key = level.iter().filter(|rule| rule.key == key);
+    let exact = of_key
+        .clone()
+        .find(|rule| rule.value.as_deref() == Some(value));
+    let wild = of_key.clone().find(|rule| {
+        let pattern = rule.value.as_deref();
+        pattern.is_some_and(|pattern| pattern.contains('*') && fits(pattern, value))
+    });
+    exact
+        .or(wild)
+        .or_else(|| of_key.find(|rule| rule.value.is_none()))
+}
+
+/// Whether a value is what a pattern says, in which each `*` stands for anything, or for nothing.
+///
+/// ```
+/// use tollgate_engine::envoy::matching::fits;
+///
+/// assert!(fits("/api/*/users*", "/api/v1/users"));
+/// assert!(!fits("ab*ba", "aba"));
+/// ```
+pub fn fits(pattern: &str, value: &str) -> bool {
+    bytes_fit(pattern.as_bytes(), value.as_bytes())
+}
+
+fn bytes_fit(pattern: &[u8], value: &[u8]) -> bool {
+    match pattern.split_first() {
+        None => value.is_empty(),
+        Some((b'*', rest)) => (0..=value.len()).any(|skip| bytes_fit(rest, &value[skip..])),
+        Some((byte, rest)) => value
+            .split_first()
+            .is_some_and(|(first, tail)| first == byte && bytes_fit(rest, tail)),
+    }
+}

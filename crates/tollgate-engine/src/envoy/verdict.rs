@@ -1,0 +1,283 @@
+//! From the decisions on single descriptors to the answer for a request: pure functions, which know
+//! neither state nor time.
+
+use std::time::Duration;
+
+use tollgate::{Decision, Outcome};
+
+use super::{Leaf, Lookup};
+use crate::facts::{Descriptor, Unit};
+use crate::policy::Mode;
+
+/// What one descriptor of a request does to its counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Charge {
+    /// Takes so much; 0 only looks.
+    Take(u64),
+    /// Gives so much back; it always passes.
+    GiveBack(u64),
+}
+
+/// What a descriptor costs: its own cost, else that of the request (`hits_addend`), where 0 means 1.
+///
+/// ```
+/// use tollgate_engine::envoy::{Charge, charge};
+/// use tollgate_engine::facts::Descriptor;
+///
+/// let descriptor = Descriptor::new(&[("user", "42")]);
+/// assert_eq!(charge(&descriptor, 0), Charge::Take(1));
+/// assert_eq!(charge(&descriptor, 3), Charge::Take(3));
+/// let peek = Descriptor { cost: Some(0), ..descriptor };
+/// assert_eq!(charge(&peek, 3), Charge::Take(0));
+/// let refund = Descriptor { refund: true, ..descriptor };
+/// assert_eq!(charge(&refund, 3), Charge::GiveBack(3));
+/// ```
+pub fn charge(descriptor: &Descriptor<'_>, hits_addend: u32) -> Charge {
+    let cost = descriptor.cost.unwrap_or(u64::from(hits_addend.max(1)));
+    if descriptor.refund {
+        Charge::GiveBack(cost)
+    } else {
+        Charge::Take(cost)
+    }
+}
+
+/// Drops the limits of a request that others of the same request replace. A limit that is dropped
+/// still replaces others, and one without limits is never dropped.
+///
+/// ```
+/// use tollgate_engine::envoy::{self, Compiled, Lookup, drop_replaced};
+/// use tollgate_engine::facts::Descriptor;
+///
+/// let file = "
+/// domain: edge
+/// descriptors:
+/// - {key: all, rate_limit: {name: all, unit: second, requests_per_unit: 5}}
+/// - {key: vip, rate_limit: {unlimited: true, replaces: [{name: all}]}}
+/// ";
+/// let compiled = Compiled::new(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
+/// let entries = [[("all", "")], [("vip", "")]];
+/// let mut found = entries.each_ref().map(|entry| compiled.lookup("edge", &Descriptor::new(entry)));
+/// drop_replaced(&mut found);
+/// assert!(matches!(found, [Lookup::Replaced(_), Lookup::Limited(_)]));
+/// ```
+pub fn drop_replaced(found: &mut [Lookup<'_>]) {
+    for at in 0..found.len() {
+        let Lookup::Limited(leaf) = found[at] else {
+            continue;
+        };
+        let Some(name) = leaf.limit.name.as_ref().filter(|_| !is_unlimited(leaf)) else {
+            continue;
+        };
+        let mut leaves = found.iter().filter_map(Lookup::leaf);
+        if leaves.any(|other| other.limit.replaces.contains(name)) {
+            found[at] = Lookup::Replaced(leaf);
+        }
+    }
+}
+
+/// Whether something passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StatusCode {
+    /// It does.
+    Ok,
+    /// It is too much.
+    OverLimit,
+}
+
+/// The answer for one descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Status<'p> {
+    /// Whether it passes. A limit in shadow mode always says that it does.
+    pub code: StatusCode,
+    /// The limit that decided, if any did.
+    pub current_limit: Option<CurrentLimit<'p>>,
+    /// How much would pass now; 2³²−1 where nothing limits, 0 where nothing is said.
+    pub remaining: u32,
+    /// How long until the limit is as if never used.
+    pub reset_after: Duration,
+    /// A limit in shadow mode would have refused it.
+    pub would_refuse: bool,
+    /// The limit refuses only together with all others of this kind.
+    pub quota_mode: bool,
+}
+
+/// A limit, as an answer tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CurrentLimit<'p> {
+    /// How many.
+    pub requests_per_unit: u32,
+    /// In how long, if that is one of their units.
+    pub unit: Option<Unit>,
+    /// What people call it.
+    pub name: Option<&'p str>,
+}
+
+/// The answer for a descriptor, from what was found and what its limits decided: a decision for each
+/// rate, then for the quota, then for the concurrency. All must have allowed it.
+///
+/// The one that is named is the tightest: of those that refuse, the one that does so for longest; of
+/// those that allow, the one with the least left.
+///
+/// ```
+/// use tollgate::Decision;
+/// use tollgate_engine::envoy::{Lookup, StatusCode, status};
+/// use tollgate_engine::facts::Unit;
+///
+/// let nothing = status(Lookup::Nothing, &[]);
+/// assert_eq!((nothing.code, nothing.current_limit), (StatusCode::Ok, None));
+/// let asked = Lookup::Asked { requests: 5, unit: Unit::Week };
+/// let current = status(asked, &[Decision::UNLIMITED]).current_limit.expect("what was asked for");
+/// assert_eq!((current.requests_per_unit, current.unit), (5, Some(Unit::Week)));
+/// ```
+pub fn status<'p>(lookup: Lookup<'p>, decisions: &[Decision]) -> Status<'p> {
+    let open = Status {
+        code: StatusCode::Ok,
+        current_limit: None,
+        remaining: 0,
+        reset_after: Duration::ZERO,
+        would_refuse: false,
+        quota_mode: false,
+    };
+    let (leaf, tight) = match lookup {
+        Lookup::Nothing | Lookup::Replaced(_) => return open,
+        Lookup::Limited(leaf) if is_unlimited(leaf) => {
+            return Status {
+                remaining: u32::MAX,
+                ..open
+            };
+        }
+        Lookup::Limited(leaf) => (Some(leaf), tightest_decision(decisions)),
+        Lookup::Asked { .. } => (None, tightest_decision(decisions)),
+    };
+    let current_limit = match lookup {
+        Lookup::Asked { requests, unit } => Some(CurrentLimit {
+            requests_per_unit: requests,
+            unit: Some(unit),
+            name: None,
+        }),
+        _ => leaf.map(|leaf| current_limit(leaf, tight)),
+    };
+    let Some((_, decision)) = tight else {
+        return Status {
+            current_limit,
+            ..open
+        };
+    };
+    let is_over = !decision.is_allowed();
+    let is_shadow = leaf.is_some_and(|leaf| leaf.limit.shadow);
+    Status {
+        code: if is_over && !is_shadow {
+            StatusCode::OverLimit
+        } else {
+            StatusCode::Ok
+        },
+        current_limit,
+        remaining: if is_over {
+            0
+        } else {
+            small(decision.remaining)
+        },
+        reset_after: decision.reset_after,
+        would_refuse: is_over && is_shadow,
+        quota_mode: leaf.is_some_and(|leaf| leaf.limit.quota_mode),
+    }
+}
+
+/// The answer for a request: too much if a limit that stands alone says so, or if there are limits in
+/// quota mode and all of them do. In the global shadow mode everything passes.
+///
+/// ```
+/// use tollgate_engine::envoy::{Lookup, StatusCode, overall, status};
+/// use tollgate_engine::policy::Mode;
+///
+/// assert_eq!(overall(&[status(Lookup::Nothing, &[])], Mode::Enforce), StatusCode::Ok);
+/// ```
+pub fn overall(statuses: &[Status<'_>], mode: Mode) -> StatusCode {
+    let over = |status: &Status<'_>| status.code == StatusCode::OverLimit;
+    let mut in_quota_mode = statuses
+        .iter()
+        .filter(|status| status.quota_mode)
+        .peekable();
+    let all_quotas = in_quota_mode.peek().is_some() && in_quota_mode.all(over);
+    let any_alone = statuses
+        .iter()
+        .any(|status| !status.quota_mode && over(status));
+    if mode == Mode::Enforce && (any_alone || all_quotas) {
+        StatusCode::OverLimit
+    } else {
+        StatusCode::Ok
+    }
+}
+
+/// Which descriptor the headers of an answer are about: the last that refuses alone, else the first
+/// of those with the least left.
+///
+/// ```
+/// use tollgate_engine::envoy::{Lookup, status, tightest};
+///
+/// assert_eq!(tightest(&[status(Lookup::Nothing, &[])]), None);
+/// ```
+pub fn tightest(statuses: &[Status<'_>]) -> Option<usize> {
+    let alone = |status: &Status<'_>| status.code == StatusCode::OverLimit && !status.quota_mode;
+    let least = statuses
+        .iter()
+        .enumerate()
+        .filter(|(_, status)| status.current_limit.is_some())
+        .min_by_key(|(_, status)| status.remaining)
+        .map(|(at, _)| at);
+    statuses.iter().rposition(alone).or(least)
+}
+
+const fn is_unlimited(leaf: &Leaf) -> bool {
+    leaf.limit.limits.unlimited
+}
+
+fn tightest_decision(decisions: &[Decision]) -> Option<(usize, &Decision)> {
+    let decisions = decisions.iter().enumerate();
+    decisions.min_by_key(|(_, decision)| {
+        let refused = decision.outcome != Outcome::Allowed;
+        (
+            !refused,
+            std::cmp::Reverse(decision.retry_after),
+            decision.remaining,
+        )
+    })
+}
+
+fn current_limit<'p>(leaf: &'p Leaf, tight: Option<(usize, &Decision)>) -> CurrentLimit<'p> {
+    let limit = &leaf.limit;
+    let at = tight.map_or(0, |(at, _)| at);
+    let rate = limit.limits.rates.get(at);
+    let requests = match (rate, tight) {
+        (Some(rate), _) => rate.count(),
+        (None, Some((_, decision))) => decision.limit,
+        (None, None) => 0,
+    };
+    let unit = rate.and_then(|rate| limit.unit.or_else(|| unit_of(rate.period()?)));
+    CurrentLimit {
+        requests_per_unit: small(requests),
+        unit,
+        name: limit.name.as_deref(),
+    }
+}
+
+/// The unit that lasts so long.
+fn unit_of(period: Duration) -> Option<Unit> {
+    const ALL: [Unit; 7] = [
+        Unit::Second,
+        Unit::Minute,
+        Unit::Hour,
+        Unit::Day,
+        Unit::Week,
+        Unit::Month,
+        Unit::Year,
+    ];
+    ALL.into_iter()
+        .find(|unit| Duration::from_secs(unit.seconds()) == period)
+}
+
+fn small(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
