@@ -25,6 +25,7 @@ mod slot;
 mod snapshot;
 mod stash;
 mod table;
+mod together;
 mod word;
 
 pub use builder::{AtCap, KeyedBuilder};
@@ -32,6 +33,7 @@ pub use key::Key;
 pub(crate) use level::KeyParts;
 pub use operator::{ActiveKey, KeyedStats, NoSlot};
 pub use rated::RatedBy;
+pub use together::Together;
 
 use counters::Counters;
 use hasher::KeyHasher;

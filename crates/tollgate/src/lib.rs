@@ -77,7 +77,9 @@ pub use concurrency::{
 pub use exact_keyed::{ActiveExactKey, ExactKey, ExactKeyedBuilder, ExactKeyedLimiter, Tier};
 pub use fair::{FairBuilder, FairLimiter};
 pub use home::Home;
-pub use keyed::{ActiveKey, AtCap, Key, KeyedBuilder, KeyedLimiter, KeyedStats, NoSlot, RatedBy};
+pub use keyed::{
+    ActiveKey, AtCap, Key, KeyedBuilder, KeyedLimiter, KeyedStats, NoSlot, RatedBy, Together,
+};
 pub use lanes::{Lane, Lanes, LanesBuilder, LanesError};
 pub use limiter::{Algorithm, Builder, DefaultClock, Limiter};
 pub use line::Turn;

@@ -101,13 +101,15 @@ impl Stack {
     /// Charges all levels, or none, and tells all about it: the limit that refused, the largest
     /// `retry_after` of all, or what is left of the tightest.
     pub fn check<'a>(&self, levels: &[Level<'a>]) -> Verdict<'a> {
-        let mut seen = Seen::default();
-        let mut worst = Worst::default();
+        // All at once, so that the waits for memory overlap.
         for level in levels {
-            let now = level.limit.now(&mut seen);
-            worst.meet(level, level.limit.look(now, level.cost));
+            level.limit.prefetch();
         }
-        if let Some(refusal) = worst.refusal() {
+        let mut seen = Seen::default();
+        let all_fit = levels
+            .iter()
+            .all(|level| level.limit.fits(&mut seen, level.cost));
+        if !all_fit && let Some(refusal) = Self::worst(levels, &mut seen) {
             return Verdict::refused(refusal);
         }
         match self.charge(levels, &mut seen) {
@@ -129,9 +131,9 @@ impl Stack {
     pub fn peek<'a>(&self, levels: &[Level<'a>]) -> Verdict<'a> {
         let mut seen = Seen::default();
         let mut worst = Worst::default();
-        for level in levels {
+        for (index, level) in levels.iter().enumerate() {
             let now = level.limit.now(&mut seen);
-            worst.meet(level, level.limit.look(now, level.cost));
+            worst.meet(index, level, level.limit.look(now, level.cost));
         }
         match worst.refusal() {
             Some(refusal) => Verdict::refused(refusal),
@@ -145,11 +147,22 @@ impl Stack {
         self.lost_races.load(Ordering::Relaxed)
     }
 
-    fn left(levels: &[Level<'_>], seen: &mut Seen) -> Decision {
+    /// The gravest refusal, unless what didn't fit at first does by now.
+    #[cold]
+    fn worst<'a>(levels: &[Level<'a>], seen: &mut Seen) -> Option<Refusal<'a>> {
         let mut worst = Worst::default();
-        for level in levels {
+        for (index, level) in levels.iter().enumerate() {
             let now = level.limit.now(seen);
-            worst.meet(level, level.limit.look(now, 0));
+            worst.meet(index, level, level.limit.look(now, level.cost));
+        }
+        worst.refusal()
+    }
+
+    fn left(levels: &[Level<'_>], seen: &mut Seen) -> (Option<usize>, Decision) {
+        let mut worst = Worst::default();
+        for (index, level) in levels.iter().enumerate() {
+            let now = level.limit.now(seen);
+            worst.meet(index, level, level.limit.look(now, 0));
         }
         worst.tightest()
     }
@@ -269,7 +282,7 @@ fn take_all<'a>(
     };
     let level = &levels[step.index];
     let now = level.limit.now(seen);
-    let taken = take(level, now).map_err(|decision| Refusal::new(level, decision))?;
+    let taken = take(level, now).map_err(|decision| Refusal::new(step.index, level, decision))?;
     match take_all(levels, step.next(levels), seen, take, keep) {
         Ok(()) => {
             keep(level, now, taken);

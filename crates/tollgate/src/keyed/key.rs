@@ -141,7 +141,7 @@ impl<'a, C: Clock> Key<'a, C> {
     }
 
     #[inline(always)]
-    fn ask(&self, now: Timestamp, cost: u64, patience: u64) -> Ask {
+    pub(super) fn ask(&self, now: Timestamp, cost: u64, patience: u64) -> Ask {
         Ask {
             fingerprint: self.fingerprint,
             pace: self.in_force.pace,
@@ -174,7 +174,7 @@ impl<'a, C: Clock> Key<'a, C> {
         word.judge(self.in_force.pace, now, cost, self.limiter.longest_wait)
     }
 
-    fn report(&self, judged: &Judged, now: Timestamp, cost: u64) -> Decision {
+    pub(super) fn report(&self, judged: &Judged, now: Timestamp, cost: u64) -> Decision {
         let InForce { pace, burst } = self.in_force;
         let wait = Duration::from_nanos(Pace::wait_nanos(judged.wait));
         let charged = judged.outcome == Outcome::Allowed && cost > 0 && pace.interval > 0;
@@ -194,7 +194,7 @@ impl<'a, C: Clock> Key<'a, C> {
 
     /// What a key with this word, which isn't blocked, has left.
     #[inline(always)]
-    fn left(
+    pub(super) fn left(
         &self,
         outcome: Outcome,
         retry_after: Duration,

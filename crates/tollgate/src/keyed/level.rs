@@ -45,6 +45,11 @@ impl<C: Clock> KeyedBook for KeyedLimiter<C> {
         seen.read(&self.clock)
     }
 
+    #[inline]
+    fn prefetch(&self, key: &KeyParts) {
+        self.table.place(key.fingerprint).prefetch();
+    }
+
     fn fits(&self, key: &KeyParts, seen: &mut Seen, cost: u64) -> bool {
         let local = self.table.since_anchor(seen.read(&self.clock));
         self.key_of(key).glance(local, cost).outcome == Outcome::Allowed

@@ -107,9 +107,9 @@ impl Stack {
     ) -> Result<Hold<'a>, Refusal<'a>> {
         let mut seen = Seen::default();
         let mut worst = Worst::default();
-        for level in levels {
+        for (index, level) in levels.iter().enumerate() {
             let now = level.limit.now(&mut seen);
-            worst.meet(level, level.limit.look(now, level.cost));
+            worst.meet(index, level, level.limit.look(now, level.cost));
         }
         if let Some(refusal) = worst.refusal() {
             return Err(refusal);

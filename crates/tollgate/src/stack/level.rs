@@ -136,6 +136,13 @@ impl<'a> AnyLimit<'a> {
     }
 
     #[inline]
+    pub(super) fn prefetch(&self) {
+        if let Inner::KeyParts { limiter, key } = self.0 {
+            limiter.prefetch(&key);
+        }
+    }
+
+    #[inline]
     pub(super) fn fits(&self, seen: &mut Seen, cost: u64) -> bool {
         each!(self, fits(seen, cost))
     }

@@ -76,6 +76,8 @@ pub(crate) trait Limit: fmt::Debug + Sync {
 /// A keyed limiter, whatever its clock, with the key given in each call.
 pub(crate) trait KeyedBook: Sync {
     fn now(&self, seen: &mut Seen) -> Timestamp;
+    /// Starts to bring the key's state into the cache.
+    fn prefetch(&self, key: &KeyParts);
     fn fits(&self, key: &KeyParts, seen: &mut Seen, cost: u64) -> bool;
     fn look(&self, key: &KeyParts, now: Timestamp, cost: u64) -> Decision;
     fn take(&self, key: &KeyParts, now: Timestamp, cost: u64) -> Result<Taken, Decision>;

@@ -49,6 +49,8 @@ impl fmt::Display for Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refusal<'a> {
+    /// Which level it is, of those that were given.
+    pub index: usize,
     /// The name of the level.
     pub name: &'a str,
     /// What sort of limit it is.
@@ -59,8 +61,9 @@ pub struct Refusal<'a> {
 }
 
 impl<'a> Refusal<'a> {
-    pub(super) fn new(level: &Level<'a>, decision: Decision) -> Self {
+    pub(super) fn new(index: usize, level: &Level<'a>, decision: Decision) -> Self {
         Self {
+            index,
             name: level.name,
             kind: level.limit.kind(),
             decision,
@@ -74,6 +77,7 @@ impl fmt::Display for Refusal<'_> {
             name,
             kind,
             decision,
+            ..
         } = self;
         write!(f, "{kind} {name:?}: ")?;
         let Decision {
@@ -102,14 +106,16 @@ impl std::error::Error for Refusal<'_> {}
 #[must_use = "a verdict that is dropped gives back the slots that it holds"]
 pub struct Verdict<'a> {
     decision: Decision,
+    decider: Option<usize>,
     refusal: Option<Refusal<'a>>,
     pass: Option<Pass>,
 }
 
 impl<'a> Verdict<'a> {
-    pub(super) fn allowed(decision: Decision, pass: Pass) -> Self {
+    pub(super) fn allowed((decider, decision): (Option<usize>, Decision), pass: Pass) -> Self {
         Self {
             decision,
+            decider,
             refusal: None,
             pass: Some(pass),
         }
@@ -118,6 +124,7 @@ impl<'a> Verdict<'a> {
     pub(super) fn refused(refusal: Refusal<'a>) -> Self {
         Self {
             decision: refusal.decision,
+            decider: Some(refusal.index),
             refusal: Some(refusal),
             pass: None,
         }
@@ -128,7 +135,9 @@ impl<'a> Verdict<'a> {
     pub(crate) fn named_by_kind(self) -> Verdict<'static> {
         Verdict {
             decision: self.decision,
+            decider: self.decider,
             refusal: self.refusal.map(|refusal| Refusal {
+                index: refusal.index,
                 name: match refusal.kind {
                     Kind::Rate => "rate",
                     Kind::Quota => "quota",
@@ -152,6 +161,19 @@ impl<'a> Verdict<'a> {
         &self.decision
     }
 
+    /// Which level the decision is of, of those that were given; none if there were none.
+    ///
+    /// ```
+    /// use tollgate::{Level, Limiter, Rate, Stack};
+    ///
+    /// let (wide, narrow) = (Limiter::new(Rate::per_hour(9)), Limiter::new(Rate::per_hour(1)));
+    /// let verdict = Stack::new().check(&[Level::new("wide", &wide), Level::new("narrow", &narrow)]);
+    /// assert_eq!(verdict.decider(), Some(1));
+    /// ```
+    pub fn decider(&self) -> Option<usize> {
+        self.decider
+    }
+
     /// Which limit refused, if one did.
     pub fn refusal(&self) -> Option<&Refusal<'a>> {
         self.refusal.as_ref()
@@ -167,23 +189,23 @@ impl<'a> Verdict<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Worst<'a> {
     refusal: Option<Refusal<'a>>,
-    tightest: Option<(u64, Decision)>,
+    tightest: Option<(u64, usize, Decision)>,
 }
 
 impl<'a> Worst<'a> {
-    pub(super) fn meet(&mut self, level: &Level<'a>, decision: Decision) {
+    pub(super) fn meet(&mut self, index: usize, level: &Level<'a>, decision: Decision) {
         if !decision.is_allowed() {
             if self
                 .refusal
                 .is_none_or(|worst| graver(&decision, &worst.decision))
             {
-                self.refusal = Some(Refusal::new(level, decision));
+                self.refusal = Some(Refusal::new(index, level, decision));
             }
             return;
         }
         let requests = decision.remaining / level.cost.max(1);
-        if self.tightest.is_none_or(|(fewest, _)| requests < fewest) {
-            self.tightest = Some((requests, decision));
+        if self.tightest.is_none_or(|(fewest, ..)| requests < fewest) {
+            self.tightest = Some((requests, index, decision));
         }
     }
 
@@ -192,9 +214,11 @@ impl<'a> Worst<'a> {
     }
 
     /// Of a request that meets no limit: no limit.
-    pub(super) fn tightest(&self) -> Decision {
-        self.tightest
-            .map_or(Decision::UNLIMITED, |(_, decision)| decision)
+    pub(super) fn tightest(&self) -> (Option<usize>, Decision) {
+        match self.tightest {
+            Some((_, index, decision)) => (Some(index), decision),
+            None => (None, Decision::UNLIMITED),
+        }
     }
 }
 

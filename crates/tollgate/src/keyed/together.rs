@@ -1,0 +1,246 @@
+//! Several keys of one table, charged all together or not at all: what a `Stack` does, in fewer steps.
+
+use std::time::Duration;
+
+use tollgate_core::{Decision, Outcome, Tat, Timestamp};
+
+use super::table::Place;
+use super::word::KeyWord;
+use super::{Key, KeyedLimiter};
+use crate::cell::Ticket;
+use crate::clock::Clock;
+use crate::home::sealed::Home;
+
+/// Keys that are fetched ahead.
+const FETCHED: usize = 8;
+
+/// What came of several keys that were asked together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Together {
+    /// Which key decided: of a request that passed, the one with the fewest such requests left; of one
+    /// that was refused, the one that takes longest. None if there were no keys.
+    pub decider: Option<usize>,
+    /// What it said.
+    pub decision: Decision,
+    /// Whether all had room when they were looked at, and another request came between.
+    pub lost_race: bool,
+}
+
+impl<C: Clock> KeyedLimiter<C> {
+    /// Charges each of these keys of this limiter its cost, or none of them.
+    ///
+    /// As by a [`Stack`](crate::Stack), all are looked at before the first is charged, and what was
+    /// charged is given back if another request came between.
+    ///
+    /// ```
+    /// use tollgate::core::{Algorithm, Gcra};
+    /// use tollgate::{KeyedLimiter, Rate, clock::Manual};
+    ///
+    /// let limiter = KeyedLimiter::builder(Rate::per_hour(1), 100).clock(Manual::new()).build()?;
+    /// let tenant = Gcra::new(Rate::per_hour(10))?;
+    /// let keys = [(limiter.key("user"), 1), (limiter.key_at_rate("tenant", &tenant), 4)];
+    /// assert!(limiter.check_together(&keys).decision.is_allowed());
+    /// let refused = limiter.check_together(&keys);
+    /// assert_eq!((refused.decider, refused.decision.is_allowed()), (Some(0), false));
+    /// assert_eq!(limiter.key_at_rate("tenant", &tenant).check_n(0).remaining, 6);
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    #[inline]
+    pub fn check_together(&self, keys: &[(Key<'_, C>, u64)]) -> Together {
+        // All at once, so that the waits for memory overlap.
+        let mut places: [Option<Place<'_>>; FETCHED] = [None; FETCHED];
+        for (fetched, (key, _)) in places.iter_mut().zip(keys) {
+            let place = self.table.place(key.fingerprint);
+            place.prefetch();
+            *fetched = Some(place);
+        }
+        let now = self.clock.now();
+        let local = self.table.since_anchor(now);
+        for (number, (key, cost)) in keys.iter().enumerate() {
+            let place = places.get(number).copied().flatten();
+            let place = place.unwrap_or_else(|| self.table.place(key.fingerprint));
+            let slot = place.guess(key.fingerprint);
+            let word = place.shard.glance(slot, key.fingerprint);
+            let judged = word.judge(key.in_force.pace, local, *cost, self.longest_wait);
+            if judged.outcome != Outcome::Allowed {
+                return self.refused(keys, local);
+            }
+        }
+        self.charge_all(keys, &places, now)
+    }
+
+    /// The gravest refusal.
+    #[cold]
+    #[inline(never)]
+    fn refused(&self, keys: &[(Key<'_, C>, u64)], local: Timestamp) -> Together {
+        let mut worst: Option<(usize, Decision)> = None;
+        for (number, (key, cost)) in keys.iter().enumerate() {
+            let decision = key.report(&key.glance(local, *cost), local, 0);
+            let graver = |other: &(usize, Decision)| decision.retry_after > other.1.retry_after;
+            if !decision.is_allowed() && worst.as_ref().is_none_or(graver) {
+                worst = Some((number, decision));
+            }
+        }
+        let Some((number, decision)) = worst else {
+            // It had no room a moment ago: that is what it is told.
+            let wait = Duration::ZERO;
+            let limit = keys.first().map_or(0, |(key, _)| key.in_force.burst);
+            return Together {
+                decider: Some(0),
+                decision: Decision::new(Outcome::Denied, limit, 0, wait, wait),
+                lost_race: true,
+            };
+        };
+        Together {
+            decider: Some(number),
+            decision,
+            lost_race: false,
+        }
+    }
+
+    #[inline]
+    fn charge_all(
+        &self,
+        keys: &[(Key<'_, C>, u64)],
+        places: &[Option<Place<'_>>; FETCHED],
+        now: Timestamp,
+    ) -> Together {
+        let local = self.table.since_anchor(now);
+        let mut tightest: Option<(u64, usize, KeyWord)> = None;
+        let mut after = [KeyWord::NEW; FETCHED];
+        for (number, (key, cost)) in keys.iter().enumerate() {
+            let ask = key.ask(local, *cost, 0);
+            let passed = places.get(number).copied().flatten().and_then(|place| {
+                let slot = place.guess(key.fingerprint);
+                place.shard.try_pass(slot, &ask)
+            });
+            let word = match passed {
+                Some((true, word)) => word,
+                _ => {
+                    let judged = key.charge(local, *cost, 0);
+                    if judged.outcome != Outcome::Allowed {
+                        self.counters.count(false);
+                        let decision = key.report(&judged, local, 0);
+                        return self.give_all_back(&keys[..number], &after, now, decision);
+                    }
+                    if *cost == 0 {
+                        judged.before
+                    } else {
+                        judged.after
+                    }
+                }
+            };
+            self.counters.count(true);
+            if let Some(after) = after.get_mut(number) {
+                *after = word;
+            }
+            let remaining = key.remaining(word, local);
+            let requests = remaining / (*cost).max(1);
+            if tightest.is_none_or(|(fewest, ..)| requests < fewest) {
+                tightest = Some((requests, number, word));
+            }
+        }
+        let decided = tightest.map(|(_, number, word)| {
+            let left = keys[number].0.left_of(word, local);
+            (number, left)
+        });
+        Together {
+            decider: decided.map(|(number, _)| number),
+            decision: decided.map_or(Decision::UNLIMITED, |(_, decision)| decision),
+            lost_race: false,
+        }
+    }
+
+    /// Another request came between: what was charged comes back, the latest first.
+    #[cold]
+    #[inline(never)]
+    fn give_all_back(
+        &self,
+        charged: &[(Key<'_, C>, u64)],
+        after: &[KeyWord; FETCHED],
+        now: Timestamp,
+        decision: Decision,
+    ) -> Together {
+        for (number, (key, cost)) in charged.iter().enumerate().rev() {
+            if let Some(word) = after.get(number)
+                && *cost > 0
+            {
+                let after = Tat::from_word(word.0);
+                let charge = key.in_force.pace.receipt(after, now, *cost);
+                key.give_back(now, &Ticket::Charged(charge));
+            }
+        }
+        Together {
+            decider: Some(charged.len()),
+            decision,
+            lost_race: true,
+        }
+    }
+}
+
+impl<C: Clock> Key<'_, C> {
+    #[inline]
+    fn remaining(&self, word: KeyWord, local: Timestamp) -> u64 {
+        let pace = self.in_force.pace;
+        let now = super::units(local);
+        pace.remaining(word.tat(pace, now, self.limiter.longest_wait), local)
+    }
+
+    fn left_of(&self, word: KeyWord, local: Timestamp) -> Decision {
+        self.left(Outcome::Allowed, Duration::ZERO, word, local)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::thread;
+
+    use tollgate_core::Rate;
+
+    use super::*;
+    use crate::clock::Manual;
+
+    #[test]
+    fn threads_that_ask_in_any_order_get_no_more_than_the_tightest_allows() {
+        let clock = Manual::starting_at(Timestamp::from_secs(1));
+        let limiter = KeyedLimiter::builder(Rate::per_hour(100), 1_000).clock(clock);
+        let limiter = limiter.build().unwrap();
+        let admitted = AtomicU64::new(0);
+        thread::scope(|scope| {
+            for order in [["a", "b"], ["b", "a"], ["a", "b"]] {
+                let (limiter, admitted) = (&limiter, &admitted);
+                scope.spawn(move || {
+                    for _ in 0..200 {
+                        let keys = order.map(|key| (limiter.key(key), 1));
+                        if limiter.check_together(&keys).decision.is_allowed() {
+                            admitted.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+        });
+        let admitted = admitted.load(Ordering::Relaxed);
+        assert!(admitted <= 100);
+        for key in ["a", "b"] {
+            assert!(limiter.peek(key).remaining <= 100 - admitted);
+        }
+    }
+
+    #[test]
+    fn more_keys_than_are_fetched_ahead_are_charged_all_the_same() {
+        let limiter = KeyedLimiter::builder(Rate::per_hour(2), 1_000).clock(Manual::new());
+        let limiter = limiter.build().unwrap();
+        let keys: Vec<_> = (0..20).map(|key| (limiter.key(&key), 1)).collect();
+        assert!(limiter.check_together(&keys).decision.is_allowed());
+        assert!(limiter.check(&13).is_allowed());
+        let refused = limiter.check_together(&keys);
+        assert_eq!(
+            (refused.decider, refused.decision.is_allowed()),
+            (Some(13), false)
+        );
+        assert!((0..20).all(|key| limiter.peek(&key).remaining == u64::from(key != 13)));
+        assert_eq!(limiter.check_together(&[]).decision, Decision::UNLIMITED);
+    }
+}
