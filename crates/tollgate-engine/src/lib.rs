@@ -4,12 +4,25 @@
 //! request ─► Facts ─► Policy ─► checks ─► backend ─► verdict
 //! ```
 
+pub mod backend;
 pub mod diagnostic;
 pub mod document;
+pub mod engine;
 pub mod envoy;
 pub mod facts;
+pub mod lint;
+pub mod matcher;
+pub mod native;
+pub mod observer;
 pub mod policy;
+pub mod render;
+pub mod schema;
+pub mod source;
+pub mod verdict;
 
 pub use diagnostic::{Code, Diagnostic, Severity};
+pub use engine::{Engine, PolicyError};
 pub use facts::Facts;
 pub use policy::Policy;
+pub use source::{Checked, Rejected, Sources};
+pub use verdict::Verdict;

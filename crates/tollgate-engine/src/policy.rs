@@ -11,7 +11,7 @@ use crate::document::{Span, Value};
 use crate::facts::Unit;
 
 /// All that one set of files says.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
     /// Limits by facts, in the order of the file.
     pub rules: Vec<Rule>,
@@ -33,6 +33,24 @@ pub struct Policy {
     pub near_limit_percent: u8,
     /// Envoy's domains, each a tree of descriptors.
     pub domains: BTreeMap<String, Vec<DescriptorRule>>,
+}
+
+impl Default for Policy {
+    /// Nothing is limited.
+    fn default() -> Self {
+        Self {
+            rules: Vec::new(),
+            tiers: BTreeMap::new(),
+            tenants: BTreeMap::new(),
+            tier_fact: None,
+            default_tier: None,
+            exempt: Vec::new(),
+            block: Vec::new(),
+            mode: Mode::default(),
+            near_limit_percent: 80,
+            domains: BTreeMap::new(),
+        }
+    }
 }
 
 /// A limit for requests that match, by key.

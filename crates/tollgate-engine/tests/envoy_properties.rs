@@ -589,3 +589,24 @@ descriptors:
         (Some("c"), "edge/c")
     );
 }
+
+proptest! {
+    #[test]
+    fn what_is_converted_is_read_back_as_the_same_rules(domains in domains()) {
+        let rules = envoy::to_rules(&domains).rules;
+        prop_assume!(!rules.is_empty());
+        let text = envoy::convert(&Policy { domains, ..Policy::default() });
+        let checked = Policy::from_text(&text, Format::Yaml);
+        let read = checked.unwrap_or_else(|rejected| panic!("{text}\n{rejected}")).policy.rules;
+        prop_assert_eq!(read.len(), rules.len());
+        for (ours, theirs) in read.iter().zip(&rules) {
+            prop_assert_eq!(&ours.matches.conditions, &theirs.matches.conditions);
+            prop_assert_eq!((&ours.name, &ours.key), (&theirs.name, &theirs.key));
+            prop_assert_eq!((&ours.limits, &ours.mode), (&theirs.limits, &theirs.mode));
+            prop_assert_eq!(&ours.replaces, &theirs.replaces);
+            if !ours.limits.rates.is_empty() {
+                prop_assert_eq!(ours.algorithm, theirs.algorithm);
+            }
+        }
+    }
+}

@@ -16,7 +16,7 @@ pub(super) fn parse(text: &str, file: u32) -> Result<Node, Vec<Diagnostic>> {
                 toml_span::ErrorKind::DuplicateKey { key, first } => {
                     duplicate(key, lines.span(*first), span)
                 }
-                kind => Diagnostic::error(SYNTAX, kind.to_string(), span),
+                _ => Diagnostic::error(SYNTAX, error.to_string(), span),
             };
             return Err(vec![problem]);
         }
@@ -80,6 +80,8 @@ struct Lines<'a> {
     text: &'a str,
     file: u32,
     starts: Vec<usize>,
+    /// Whether each character is a byte, so that none need be counted.
+    ascii: bool,
 }
 
 impl<'a> Lines<'a> {
@@ -89,6 +91,7 @@ impl<'a> Lines<'a> {
             text,
             file,
             starts: std::iter::once(0).chain(breaks).collect(),
+            ascii: text.is_ascii(),
         }
     }
 
@@ -96,18 +99,23 @@ impl<'a> Lines<'a> {
         Span {
             file: self.file,
             start: self.place(span.start),
-            end: self.place(span.end),
+            // The parser's own spans may end before they start.
+            end: self.place(span.end.max(span.start)),
         }
     }
 
     fn place(&self, byte: usize) -> Place {
-        let byte = byte.min(self.text.len());
+        // The parser may point into the middle of a character.
+        let byte = (byte.min(self.text.len())..self.text.len())
+            .find(|byte| self.text.is_char_boundary(*byte))
+            .unwrap_or(self.text.len());
         let line = self.starts.partition_point(|start| *start <= byte).max(1);
         let start = self.starts[line - 1];
-        let column = self
-            .text
-            .get(start..byte)
-            .map_or(0, |before| before.chars().count());
+        let column = match self.text.get(start..byte) {
+            Some(before) if self.ascii => before.len(),
+            Some(before) => before.chars().count(),
+            None => 0,
+        };
         let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         Place {
             line: small(line),

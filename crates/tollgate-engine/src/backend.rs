@@ -1,0 +1,138 @@
+//! Who answers checks: the one seam between the engine and where state is kept.
+
+use std::fmt;
+use std::future::Future;
+
+use tollgate::quota::Quota;
+use tollgate::{Algorithm, Decision, Pass, Rate, Timestamp};
+
+use crate::engine::key::Key;
+use crate::policy::OnStoreFailure;
+
+mod memory;
+
+pub use memory::{Memory, MemoryBuilder};
+
+pub(crate) use memory::Compiled;
+
+/// Answers checks, all or none: in memory, in a store, or leased from one.
+///
+/// A backend keeps state by [`Limit::counter`] and key; the limit itself comes with each check, so a
+/// policy can change at any time. It never refuses because something broke: that is an error.
+pub trait Backend: Send + Sync {
+    /// What can break.
+    type Error: fmt::Display + Send;
+
+    /// An answer on its way; one that is already there for a backend in memory.
+    type Asking<'a>: Future<Output = Result<Answer, Self::Error>> + Send
+    where
+        Self: 'a;
+
+    /// Charges all checks, or none.
+    fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a>;
+
+    /// The time by which it judges, to tell how long something takes and how long a refusal holds.
+    fn now(&self) -> Timestamp;
+
+    /// A number that changes whenever something that was refused may pass sooner than was said: a
+    /// charge was given back, a key reset. What was remembered of refusals before is forgotten then.
+    fn improvements(&self) -> u64 {
+        0
+    }
+}
+
+/// One question: may this key take so much of this limit?
+#[derive(Clone, Copy, Debug)]
+pub struct Check<'a> {
+    /// The limit.
+    pub limit: &'a Limit,
+    /// Whose.
+    pub key: Key<'a>,
+    /// How much.
+    pub cost: u64,
+}
+
+/// The answer to all checks of a request.
+#[derive(Debug)]
+pub struct Answer {
+    /// Whether all passed, and were charged. If not, nothing was.
+    pub allowed: bool,
+    /// The check that decided: the tightest, or of those that refused the one that takes longest.
+    pub decider: Option<usize>,
+    /// What it said.
+    pub decision: Decision,
+    /// Slots of concurrency limits.
+    pub pass: Pass,
+}
+
+/// What one check is judged by.
+// What every decision reads comes first and is small: of ten thousand limits few are in a cache.
+#[derive(Clone, Debug)]
+pub struct Limit {
+    pub(crate) compiled: Compiled,
+    /// Of the counter.
+    pub(crate) id: u64,
+    /// In force only before this time: what a stricter limit has taken the place of.
+    pub(crate) until: Option<Timestamp>,
+    /// Whether a refusal holds as long as it says, whatever others do.
+    pub(crate) lasting: bool,
+    pub(crate) on_store_failure: OnStoreFailure,
+    pub(crate) told: Box<Told>,
+}
+
+/// What a limit is called.
+#[derive(Clone, Debug)]
+pub(crate) struct Told {
+    pub(crate) kind: LimitKind,
+    pub(crate) counter: Counter,
+}
+
+/// What sort of limit, and how much.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum LimitKind {
+    /// So many in a time.
+    Rate {
+        /// How many.
+        rate: Rate,
+        /// How they are counted.
+        algorithm: Algorithm,
+    },
+    /// A total over a long period.
+    Quota(Quota),
+    /// So many at once.
+    Concurrency(u32),
+}
+
+/// Which state a limit is kept in, together with the key: limits of the same counter count together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counter {
+    /// The rule's name, or the one by which rules share it.
+    pub name: String,
+    /// Which of several limits of that rule.
+    pub ordinal: usize,
+    /// Tells it from all others in this process.
+    pub id: u64,
+}
+
+impl Limit {
+    /// Whether one word is all its state.
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(self.compiled, Compiled::Gcra(_))
+    }
+
+    /// What sort of limit, and how much.
+    pub fn kind(&self) -> &LimitKind {
+        &self.told.kind
+    }
+
+    /// Which state it is kept in.
+    pub fn counter(&self) -> &Counter {
+        &self.told.counter
+    }
+
+    /// What a request gets while the backend can't be asked.
+    pub fn on_store_failure(&self) -> OnStoreFailure {
+        self.on_store_failure
+    }
+}

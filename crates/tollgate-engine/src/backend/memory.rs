@@ -1,0 +1,456 @@
+//! The backend in memory: all limits of a policy in a few tables that they share.
+//!
+//! The rate comes with each check, and the counter's number is part of the key, so a policy of ten
+//! thousand limits needs no more tables than one of ten, and a reload touches none of them.
+
+use std::array;
+use std::convert::Infallible;
+use std::fmt;
+use std::future::{Ready, ready};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tollgate::clock::{Monotonic, Wall};
+use tollgate::core::{Algorithm as _, Gcra};
+use tollgate::quota::{Quota, QuotaKey};
+use tollgate::{
+    Algorithm, Align, Clock, ConcurrencyKey, ExactKey, ExactKeyedLimiter, KeyedConcurrency,
+    KeyedLimiter, KeyedStats, Level, LimitError, Pass, QuotaLimiter, Rate, Stack, Tier, Timestamp,
+};
+
+use super::{Answer, Backend, Check, LimitKind};
+
+/// Checks that are asked without asking for memory.
+const INLINE: usize = 8;
+/// Bytes of a key of a quota, with the counter's name, that need no memory.
+const SHORT: usize = 80;
+/// Levels are told apart by their place.
+const UNNAMED: &str = "";
+/// The tables of algorithms that need more than a word.
+const TABLES: [Algorithm; 5] = [
+    Algorithm::TokenBucket,
+    Algorithm::LeakyBucket,
+    Algorithm::FixedWindow(Align::FirstHit),
+    Algorithm::SlidingLog,
+    Algorithm::SlidingCounter,
+];
+
+/// A limit as the tables take it.
+#[derive(Clone, Debug)]
+pub(crate) enum Compiled {
+    Gcra(Gcra),
+    /// Which table, and the rate made for it.
+    Exact(usize, Tier),
+    Quota(Box<Quota>),
+    Concurrency(u32),
+}
+
+impl Compiled {
+    pub(crate) fn new(kind: &LimitKind) -> Result<Self, LimitError> {
+        Ok(match kind {
+            LimitKind::Rate {
+                rate,
+                algorithm: Algorithm::Gcra,
+            } => Self::Gcra(Gcra::new(*rate)?),
+            LimitKind::Rate { rate, algorithm } => {
+                let table = TABLES.iter().position(|own| {
+                    std::mem::discriminant(own) == std::mem::discriminant(algorithm)
+                });
+                let builder = ExactKeyedLimiter::<CounterKey>::builder(*rate, 1);
+                let tier = builder.algorithm(*algorithm).tier(*rate)?;
+                Self::Exact(table.unwrap_or(0), tier)
+            }
+            LimitKind::Quota(quota) => Self::Quota(Box::new(quota.clone())),
+            LimitKind::Concurrency(limit) => Self::Concurrency(*limit),
+        })
+    }
+}
+
+/// A key of a counter: the counter's number, and the key's fingerprint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct CounterKey(u64, [u64; 2]);
+
+impl CounterKey {
+    #[inline]
+    fn of(check: &Check<'_>) -> Self {
+        Self(check.limit.id, check.key.fingerprint())
+    }
+}
+
+/// Keeps the state of all limits in this process.
+///
+/// GCRA is counted by a 64-bit fingerprint of counter and key (see [`KeyedLimiter`] for what that
+/// means: 3 in 100 million that any two of a million keys share a limit), other algorithms and
+/// concurrency by one of 128 bits, quotas by the key itself. All tables are bounded; what is beyond
+/// shares one bucket, and quotas refuse.
+///
+/// ```
+/// use tollgate::clock::Manual;
+/// use tollgate_engine::backend::Memory;
+///
+/// let clock = Manual::new();
+/// let memory = Memory::builder().keys(10_000).clock(clock.clone()).wall(clock).build();
+/// assert_eq!(memory.lost_races(), 0);
+/// ```
+pub struct Memory<C: Clock = Monotonic, W: Clock = Wall> {
+    rates: KeyedLimiter<C>,
+    exact: Box<[ExactKeyedLimiter<CounterKey, C>]>,
+    slots: Arc<KeyedConcurrency<CounterKey, C>>,
+    quotas: QuotaLimiter<W>,
+    stack: Stack,
+    /// Of those that the stack wasn't asked about. No decision reads it.
+    lost_races: AtomicU64,
+    /// How often keys were forgotten. Read (acquire) before a refusal is remembered or repeated.
+    forgotten: AtomicU64,
+    clock: C,
+}
+
+/// Builds a [`Memory`]; made by [`Memory::builder`].
+#[derive(Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct MemoryBuilder<C = Monotonic, W = Wall> {
+    keys: usize,
+    clock: C,
+    wall: W,
+}
+
+impl Memory {
+    /// A million keys, on the system's clocks.
+    pub fn new() -> Self {
+        Self::builder().build()
+    }
+
+    /// Chooses how many keys there may be, and the clocks.
+    pub fn builder() -> MemoryBuilder {
+        MemoryBuilder {
+            keys: 1_000_000,
+            clock: Monotonic::new(),
+            wall: Wall,
+        }
+    }
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<C, W> MemoryBuilder<C, W> {
+    /// How many active keys of all limits together are sure of a slot: a million unless said
+    /// otherwise; of GCRA, of each other algorithm, of concurrency and of quotas as many each.
+    pub fn keys(mut self, most: usize) -> Self {
+        self.keys = most;
+        self
+    }
+
+    /// Rates are counted by this clock instead of [`Monotonic`].
+    pub fn clock<D: Clock>(self, clock: D) -> MemoryBuilder<D, W> {
+        MemoryBuilder {
+            keys: self.keys,
+            clock,
+            wall: self.wall,
+        }
+    }
+
+    /// Quotas are counted by this clock instead of [`Wall`]: nanoseconds since the Unix epoch.
+    pub fn wall<D: Clock>(self, wall: D) -> MemoryBuilder<C, D> {
+        MemoryBuilder {
+            keys: self.keys,
+            clock: self.clock,
+            wall,
+        }
+    }
+}
+
+impl<C: Clock + Clone, W: Clock> MemoryBuilder<C, W> {
+    /// Builds it. Memory is reserved as keys come.
+    ///
+    /// # Panics
+    /// Never: the tables are made for a rate that every algorithm takes.
+    pub fn build(self) -> Memory<C, W> {
+        // Every check brings its own.
+        let rate = Rate::per_second(1);
+        let rates = KeyedLimiter::builder(rate, self.keys)
+            .longest_wait(Duration::ZERO)
+            .clock(self.clock.clone())
+            .build();
+        let exact = TABLES.map(|algorithm| {
+            ExactKeyedLimiter::builder(rate, self.keys)
+                .algorithm(algorithm)
+                .longest_wait(Duration::ZERO)
+                .clock(self.clock.clone())
+                .build()
+        });
+        let exact: Result<_, LimitError> = exact.into_iter().collect();
+        let slots = KeyedConcurrency::builder(1, self.keys).clock(self.clock.clone());
+        let quotas = QuotaLimiter::builder(Quota::per_day(1))
+            .max_keys(self.keys)
+            .clock(self.wall);
+        Memory {
+            rates: rates.expect("one a second is a rate for GCRA"),
+            exact: exact.expect("one a second is a rate for every algorithm"),
+            slots: Arc::new(slots.build()),
+            quotas: quotas.build(),
+            stack: Stack::new(),
+            lost_races: AtomicU64::new(0),
+            forgotten: AtomicU64::new(0),
+            clock: self.clock,
+        }
+    }
+}
+
+/// A key of one table, while a request is judged.
+enum Held<'a, C: Clock + 'static, W: Clock> {
+    Nothing,
+    Rate(tollgate::Key<'a, C>),
+    Exact(ExactKey<'a, CounterKey, CounterKey, C>),
+    Slot(ConcurrencyKey<'a, Arc<KeyedConcurrency<CounterKey, C>>, CounterKey>),
+    Quota(QuotaKey<'a, W>),
+}
+
+/// What some keys are borrowed from.
+enum Owned {
+    Nothing,
+    Key(CounterKey),
+    Bytes(QuotaBytes),
+}
+
+/// A counter's name and a key, as quotas take them: the same in every process.
+#[derive(Clone, Debug)]
+struct QuotaBytes {
+    short: [u8; SHORT],
+    used: usize,
+    /// All of it, if it isn't short.
+    long: Vec<u8>,
+}
+
+impl QuotaBytes {
+    fn of(check: &Check<'_>) -> Self {
+        let mut own = Self {
+            short: [0; SHORT],
+            used: 0,
+            long: Vec::new(),
+        };
+        let counter = check.limit.counter();
+        let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX).to_be_bytes();
+        own.add(&number(counter.name.len()));
+        own.add(counter.name.as_bytes());
+        own.add(&number(counter.ordinal));
+        check.key.write_bytes(&mut |bytes| own.add(bytes));
+        own
+    }
+
+    fn add(&mut self, bytes: &[u8]) {
+        if self.long.is_empty()
+            && let Some(room) = self.short.get_mut(self.used..self.used + bytes.len())
+        {
+            room.copy_from_slice(bytes);
+            self.used += bytes.len();
+            return;
+        }
+        if self.long.is_empty() {
+            self.long.extend_from_slice(&self.short[..self.used]);
+        }
+        self.long.extend_from_slice(bytes);
+    }
+
+    fn as_slice(&self) -> &[u8] {
+        if self.long.is_empty() {
+            &self.short[..self.used]
+        } else {
+            &self.long
+        }
+    }
+}
+
+impl<C: Clock + 'static, W: Clock> Memory<C, W> {
+    /// Charges all checks, or none, at once.
+    #[inline]
+    pub fn answer(&self, checks: &[Check<'_>]) -> Answer {
+        // Most policies: nothing has to be kept but the levels.
+        let Some(first) = checks.first() else {
+            return self.judge(&[]);
+        };
+        if let Some(first) = self.plain(first)
+            && checks.len() <= INLINE
+            && checks.iter().all(|check| check.limit.is_plain())
+        {
+            let mut keys = [first; INLINE];
+            for (key, check) in keys.iter_mut().zip(checks).skip(1) {
+                *key = self.plain(check).unwrap_or(first);
+            }
+            let together = self.rates.check_together(&keys[..checks.len()]);
+            if together.lost_race {
+                self.lost_races.fetch_add(1, Ordering::Relaxed);
+            }
+            return Answer {
+                allowed: together.decision.is_allowed(),
+                decider: together.decider,
+                decision: together.decision,
+                pass: Pass::default(),
+            };
+        }
+        self.answer_any(checks)
+    }
+
+    /// The key and cost of a check of GCRA.
+    #[inline]
+    fn plain<'a>(&'a self, check: &Check<'a>) -> Option<(tollgate::Key<'a, C>, u64)> {
+        let Compiled::Gcra(gcra) = &check.limit.compiled else {
+            return None;
+        };
+        let key = self.rates.key_at_rate(&CounterKey::of(check), gcra);
+        Some((key, check.cost))
+    }
+
+    #[inline(never)]
+    fn answer_any(&self, checks: &[Check<'_>]) -> Answer {
+        if checks.len() <= INLINE {
+            let owned: [Owned; INLINE] = array::from_fn(|number| Owned::of(checks.get(number)));
+            let held: [Held<'_, C, W>; INLINE] =
+                array::from_fn(|number| self.hold(checks.get(number), &owned[number]));
+            let Some(first) = checks.first().and_then(|check| level(&held[0], check)) else {
+                return self.judge(&[]);
+            };
+            let levels: [Level<'_>; INLINE] = array::from_fn(|number| {
+                let check = checks.get(number);
+                check
+                    .and_then(|check| level(&held[number], check))
+                    .unwrap_or(first)
+            });
+            return self.judge(&levels[..checks.len()]);
+        }
+        let owned: Vec<_> = checks.iter().map(|check| Owned::of(Some(check))).collect();
+        let held: Vec<_> = (checks.iter().zip(&owned))
+            .map(|(check, owned)| self.hold(Some(check), owned))
+            .collect();
+        let levels: Vec<_> = (held.iter().zip(checks))
+            .filter_map(|(held, check)| level(held, check))
+            .collect();
+        self.judge(&levels)
+    }
+
+    fn judge(&self, levels: &[Level<'_>]) -> Answer {
+        let verdict = self.stack.check(levels);
+        Answer {
+            allowed: verdict.is_allowed(),
+            decider: verdict.decider(),
+            decision: *verdict.decision(),
+            pass: verdict.into_pass().unwrap_or_default(),
+        }
+    }
+
+    #[inline]
+    fn hold<'a>(&'a self, check: Option<&Check<'a>>, owned: &'a Owned) -> Held<'a, C, W> {
+        let Some(check) = check else {
+            return Held::Nothing;
+        };
+        match (&check.limit.compiled, owned) {
+            (Compiled::Gcra(gcra), _) => {
+                Held::Rate(self.rates.key_at_rate(&CounterKey::of(check), gcra))
+            }
+            (Compiled::Exact(table, tier), Owned::Key(key)) => {
+                Held::Exact(self.exact[*table].key_at_rate(key, tier))
+            }
+            (Compiled::Concurrency(limit), Owned::Key(key)) => {
+                Held::Slot(self.slots.key_owned(key).at_limit(*limit))
+            }
+            (Compiled::Quota(quota), Owned::Bytes(bytes)) => {
+                Held::Quota(self.quotas.key(bytes.as_slice()).under(quota))
+            }
+            _ => Held::Nothing,
+        }
+    }
+
+    /// Forgets what the keys of these checks have spent. Slots that are held stay held.
+    pub fn forget(&self, checks: &[Check<'_>]) {
+        for check in checks {
+            let key = CounterKey::of(check);
+            match &check.limit.compiled {
+                Compiled::Gcra(_) => self.rates.reset(&key),
+                Compiled::Exact(table, _) => self.exact[*table].reset(&key),
+                Compiled::Quota(_) => self.quotas.reset(QuotaBytes::of(check).as_slice()),
+                Compiled::Concurrency(_) => {}
+            }
+        }
+        // After it: who was refused before it must not be told so again.
+        self.forgotten.fetch_add(1, Ordering::Release);
+    }
+
+    /// How many requests were refused although every limit had room when it was looked at, because
+    /// another request came between.
+    pub fn lost_races(&self) -> u64 {
+        self.stack.lost_races() + self.lost_races.load(Ordering::Relaxed)
+    }
+
+    /// What the table of GCRA has counted.
+    pub fn rate_stats(&self) -> KeyedStats {
+        self.rates.stats()
+    }
+
+    /// How many keys have something in flight, of concurrency limits.
+    pub fn keys_in_flight(&self) -> usize {
+        self.slots.len()
+    }
+}
+
+impl Owned {
+    #[inline]
+    fn of(check: Option<&Check<'_>>) -> Self {
+        match check.map(|check| (&check.limit.compiled, check)) {
+            Some((Compiled::Exact(..) | Compiled::Concurrency(_), check)) => {
+                Self::Key(CounterKey::of(check))
+            }
+            Some((Compiled::Quota(_), check)) => Self::Bytes(QuotaBytes::of(check)),
+            Some((Compiled::Gcra(_), _)) | None => Self::Nothing,
+        }
+    }
+}
+
+#[inline]
+fn level<'a, C: Clock + 'static, W: Clock>(
+    held: &'a Held<'a, C, W>,
+    check: &Check<'a>,
+) -> Option<Level<'a>> {
+    Some(match held {
+        Held::Nothing => return None,
+        Held::Rate(key) => Level::new(UNNAMED, *key).cost(check.cost),
+        Held::Exact(key) => Level::new(UNNAMED, key).cost(check.cost),
+        Held::Quota(key) => Level::new(UNNAMED, key).cost(check.cost),
+        // However much it costs, it runs once.
+        Held::Slot(key) => Level::new(UNNAMED, key),
+    })
+}
+
+impl<C: Clock + 'static, W: Clock> Backend for Memory<C, W> {
+    type Error = Infallible;
+    type Asking<'a>
+        = Ready<Result<Answer, Infallible>>
+    where
+        Self: 'a;
+
+    fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
+        ready(Ok(self.answer(checks)))
+    }
+
+    #[inline]
+    fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    fn improvements(&self) -> u64 {
+        self.lost_races() + self.forgotten.load(Ordering::Acquire)
+    }
+}
+
+impl<C: Clock, W: Clock> fmt::Debug for Memory<C, W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memory")
+            .field("rates", &self.rates)
+            .field("quotas", &self.quotas.stats().keys)
+            .field("slots", &self.slots)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,410 @@
+//! The engine: facts in, a verdict out, by a policy that can be changed at any time.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arc_swap::{ArcSwap, Guard};
+use tollgate::{Clock, Decision, Timestamp};
+
+use crate::backend::{Answer, Backend, Memory};
+use crate::facts::Facts;
+use crate::matcher::few::Few;
+use crate::observer::{Event, Observer};
+use crate::policy::{Mode, Policy};
+use crate::verdict::{BLOCKED, By, Permits, Shadowed, Verdict};
+
+mod counters;
+mod deny;
+mod descriptors;
+mod gather;
+pub(crate) mod key;
+pub(crate) mod rules;
+
+pub use descriptors::{DescriptorStatus, DescriptorVerdict};
+pub use key::Key;
+pub use rules::PolicyError;
+
+use deny::{DenyCache, Version};
+use gather::{Gathered, Group, Met};
+use key::KeyHashers;
+use rules::Rules;
+
+/// Decides requests by a policy.
+///
+/// 1. A request that a `block` entry is for is refused; any other that an `exempt` entry is for passes.
+/// 2. Rules that are for it apply, unless it lacks a fact of their key, or another rule that applies
+///    replaces them. The tenant's tier applies like a rule.
+/// 3. What the rules in force ask is answered all or none by the [`Backend`].
+/// 4. If it passes, each rule in shadow is asked by itself, and charged if it would pass; what it
+///    would have refused is told, and changes nothing. A policy in shadow has all its rules so, and
+///    tells of blocks.
+///
+/// A cost comes from the fact that the rule names, or is its default if that is unknown or no whole
+/// number. Slots cost one, whatever the cost.
+///
+/// ```
+/// use tollgate::{Rate, clock::Manual};
+/// use tollgate_engine::backend::Memory;
+/// use tollgate_engine::policy::{KeyPart, Limits, Match, Pattern, Policy, Rule};
+/// use tollgate_engine::{Engine, Facts};
+/// # use tollgate_engine::policy::{Cost, Mode, OnStoreFailure};
+///
+/// let rule = Rule {
+///     name: "per-user".to_owned(),
+///     matches: Match {
+///         conditions: vec![("path".to_owned(), Pattern::Glob("/api/**".to_owned()))],
+///         ..Match::default()
+///     },
+///     key: vec![KeyPart::Fact("user".to_owned())],
+///     limits: Limits { rates: vec![Rate::per_second(2)], ..Limits::default() },
+/// #   algorithm: Default::default(), cost: Cost::default(), mode: Mode::Enforce,
+/// #   on_store_failure: OnStoreFailure::Local, replaces: Vec::new(), shared: None, span: Default::default(),
+/// };
+/// let policy = Policy { rules: vec![rule], ..Policy::default() };
+/// let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+/// let engine = Engine::new(policy, memory)?;
+///
+/// let facts = Facts::new().with("path", "/api/x").with("user", "42");
+/// assert_eq!(engine.decide(&facts).decision().remaining, 1);
+/// assert!(engine.decide(&facts).is_allowed());
+/// assert!(!engine.decide(&facts).is_allowed());
+/// assert!(engine.decide(&Facts::new().with("path", "/healthz")).is_allowed());
+/// # Ok::<(), tollgate_engine::PolicyError>(())
+/// ```
+pub struct Engine<B: Backend = Memory> {
+    rules: ArcSwap<Rules>,
+    backend: B,
+    hashers: KeyHashers,
+    deny: Option<DenyCache>,
+    observer: Option<Box<dyn Observer>>,
+    /// Held while a policy is compiled, so that each follows the one before.
+    reloading: Mutex<()>,
+}
+
+impl<B: Backend> Engine<B> {
+    /// Puts a policy in force.
+    ///
+    /// # Errors
+    /// What the policy says can't be done.
+    pub fn new(policy: Policy, backend: B) -> Result<Self, PolicyError> {
+        let rules = Rules::new(policy, None, backend.now())?;
+        Ok(Self {
+            rules: ArcSwap::from_pointee(rules),
+            backend,
+            hashers: KeyHashers::random(),
+            deny: None,
+            observer: None,
+            reloading: Mutex::new(()),
+        })
+    }
+
+    /// Tells this of every verdict.
+    #[must_use]
+    pub fn with_observer(mut self, observer: impl Observer + 'static) -> Self {
+        self.observer = Some(Box::new(observer));
+        self
+    }
+
+    /// Remembers so many refusals, and repeats them without asking the backend for as long as they
+    /// are known to hold. For a backend that is far: one in memory answers as fast. A refusal that is
+    /// repeated tells how long that limit takes, and may leave out others that take longer; what is
+    /// left is as of the first refusal.
+    #[must_use]
+    pub fn with_deny_cache(mut self, entries: usize) -> Self {
+        self.deny = Some(DenyCache::new(entries));
+        self
+    }
+
+    /// Puts another policy in force.
+    ///
+    /// Decisions go on meanwhile, by the old policy until the new one is compiled. A limit that has
+    /// the same name and algorithm keeps what its keys have spent, a changed rate applies from the
+    /// next request on, and permits stay valid and count on. No window sees more than the bound of
+    /// the looser of the two versions of a rule; a tier or a shared counter that gets stricter may
+    /// grant one burst more. What a limit that is gone had counted is forgotten as it gets idle.
+    ///
+    /// # Errors
+    /// What the policy says can't be done; the old one stays in force.
+    pub fn reload(&self, policy: Policy) -> Result<(), PolicyError> {
+        let reloading = self.reloading.lock();
+        let _reloading = reloading.unwrap_or_else(PoisonError::into_inner);
+        let before = self.rules.load_full();
+        let rules = Rules::new(policy, Some(&before), self.backend.now())?;
+        self.rules.store(Arc::new(rules));
+        Ok(())
+    }
+
+    /// The policy in force.
+    pub fn policy(&self) -> Policy {
+        self.rules.load().policy.clone()
+    }
+
+    /// Who answers its checks.
+    pub fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    /// Decides a request by a backend that may take its time.
+    ///
+    /// # Errors
+    /// If the backend couldn't be asked about the rules in force. Those in shadow are left out then.
+    pub async fn decide_by<'f>(&self, facts: &'f Facts<'f>) -> Result<Verdict<'f>, B::Error> {
+        let started = self.started();
+        let rules = self.rules.load_full();
+        let mut said = Said::default();
+        {
+            let mut gathered = Gathered::new();
+            gathered.fill(&rules, facts, &self.hashers, || self.backend.now());
+            if !said.settle(&gathered) {
+                let asked = self.before_asking(&rules, &gathered.enforced);
+                let answer = match asked.known {
+                    Some(answer) => answer,
+                    None => {
+                        let checks = gathered.enforced.checks.as_slice();
+                        let answer = self.backend.check(checks).await?;
+                        self.after_asking(&gathered.enforced, &answer, asked.version);
+                        answer
+                    }
+                };
+                said.hear(&gathered, answer);
+                if said.allowed {
+                    for (number, checks) in runs(&gathered.shadow) {
+                        if let Ok(answer) = self.backend.check(checks).await {
+                            said.overhear(&rules, number, answer);
+                        }
+                    }
+                }
+            }
+        }
+        let rules = Guard::from_inner(rules);
+        Ok(self.verdict(said, rules, facts, started))
+    }
+
+    fn started(&self) -> Option<Timestamp> {
+        self.observer.as_ref().map(|_| self.backend.now())
+    }
+
+    /// What is known before the backend is asked.
+    #[inline]
+    fn before_asking(&self, rules: &Rules, group: &Group<'_>) -> Asked {
+        let Some(deny) = &self.deny else {
+            return Asked::default();
+        };
+        // Before the question: whatever improves after it makes its answer old.
+        let version = Version(rules.version, self.backend.improvements());
+        let known = deny.find(group.checks.as_slice(), self.backend.now(), version);
+        Asked {
+            known: known.map(|(decider, decision)| Answer {
+                allowed: false,
+                decider: Some(decider),
+                decision,
+                pass: Default::default(),
+            }),
+            version,
+        }
+    }
+
+    #[inline]
+    fn after_asking(&self, group: &Group<'_>, answer: &Answer, version: Version) {
+        if let Some(deny) = &self.deny
+            && !answer.allowed
+            && let Some(check) = answer
+                .decider
+                .and_then(|decider| group.checks.as_slice().get(decider))
+        {
+            deny.note(check, &answer.decision, self.backend.now(), version);
+        }
+    }
+
+    #[inline]
+    fn verdict<'f>(
+        &self,
+        said: Said,
+        rules: Guard<Arc<Rules>>,
+        facts: &'f Facts<'f>,
+        started: Option<Timestamp>,
+    ) -> Verdict<'f> {
+        let verdict = Verdict {
+            allowed: said.allowed,
+            by: said.by,
+            fingerprint: said.fingerprint,
+            decision: said.decision,
+            permits: said.permits,
+            shadows: said.shadows,
+            rules,
+            facts,
+        };
+        if let (Some(observer), Some(started)) = (&self.observer, started) {
+            tell(&**observer, &verdict, self.backend.now() - started);
+        }
+        verdict
+    }
+}
+
+impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
+    /// Decides a request. It never waits, and asks for no memory unless it takes a slot, is for very
+    /// many rules, or is by very long keys.
+    #[inline]
+    pub fn decide<'f>(&self, facts: &'f Facts<'f>) -> Verdict<'f> {
+        let started = self.started();
+        let rules = self.rules.load();
+        let mut said = Said::default();
+        {
+            let mut gathered = Gathered::new();
+            gathered.fill(&rules, facts, &self.hashers, || self.backend.now());
+            if !said.settle(&gathered) {
+                let asked = self.before_asking(&rules, &gathered.enforced);
+                let answer = asked.known.unwrap_or_else(|| {
+                    let answer = self.backend.answer(gathered.enforced.checks.as_slice());
+                    self.after_asking(&gathered.enforced, &answer, asked.version);
+                    answer
+                });
+                said.hear(&gathered, answer);
+                if said.allowed {
+                    for (number, checks) in runs(&gathered.shadow) {
+                        said.overhear(&rules, number, self.backend.answer(checks));
+                    }
+                }
+            }
+        }
+        self.verdict(said, rules, facts, started)
+    }
+}
+
+impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
+    /// Forgets what a request like this has spent, of every rule that applies to it: an operator's
+    /// gift. Slots that are held stay held.
+    pub fn forget(&self, facts: &Facts<'_>) {
+        let rules = self.rules.load();
+        let mut gathered = Gathered::new();
+        gathered.fill(&rules, facts, &self.hashers, || self.backend.now());
+        for group in [&gathered.enforced, &gathered.shadow] {
+            self.backend.forget(group.checks.as_slice());
+        }
+    }
+}
+
+/// What is known of a request's checks before they are asked.
+#[derive(Default)]
+struct Asked {
+    known: Option<Answer>,
+    version: Version,
+}
+
+/// A verdict in the making.
+struct Said {
+    allowed: bool,
+    by: By,
+    fingerprint: [u64; 2],
+    decision: Decision,
+    permits: Permits,
+    shadows: Few<Shadowed, 2>,
+}
+
+impl Default for Said {
+    fn default() -> Self {
+        Self {
+            allowed: true,
+            by: By::Nothing,
+            fingerprint: [0; 2],
+            decision: Decision::UNLIMITED,
+            permits: Permits::default(),
+            shadows: Few::new(),
+        }
+    }
+}
+
+impl Said {
+    /// Whether nothing has to be asked.
+    fn settle(&mut self, gathered: &Gathered<'_>) -> bool {
+        if let Some(entry) = gathered.shadow_block {
+            self.shadows.push(Shadowed {
+                by: By::Block(entry),
+                decision: BLOCKED,
+            });
+        }
+        let Some(by) = gathered.settled else {
+            return false;
+        };
+        self.by = by;
+        if let By::Block(_) = by {
+            self.allowed = false;
+            self.decision = BLOCKED;
+        }
+        true
+    }
+
+    /// What the rules in force say.
+    fn hear(&mut self, gathered: &Gathered<'_>, answer: Answer) {
+        self.allowed = answer.allowed;
+        self.decision = answer.decision;
+        self.permits.own = answer.pass;
+        let group = &gathered.enforced;
+        let decider = answer.decider.and_then(|decider| {
+            let number = *group.askers.as_slice().get(decider)?;
+            let fingerprint = group.checks.as_slice().get(decider)?.key.fingerprint();
+            Some(Met {
+                number,
+                fingerprint,
+            })
+        });
+        if let Some(met) = decider.or(gathered.unasked) {
+            self.by = By::Applied(met.number);
+            self.fingerprint = met.fingerprint;
+        }
+    }
+
+    /// What a rule in shadow says.
+    fn overhear(&mut self, rules: &Rules, number: u32, answer: Answer) {
+        if !answer.allowed {
+            self.shadows.push(Shadowed {
+                by: By::Applied(number),
+                decision: answer.decision,
+            });
+        } else if rules.applied[number as usize].holds_slots {
+            self.permits.shadows.push(answer.pass);
+        }
+    }
+}
+
+/// The checks of each rule by itself.
+fn runs<'g, 'a>(
+    group: &'g Group<'a>,
+) -> impl Iterator<Item = (u32, &'g [crate::backend::Check<'a>])> {
+    let (checks, askers) = (group.checks.as_slice(), group.askers.as_slice());
+    let mut start = 0;
+    askers.chunk_by(|one, other| one == other).map(move |run| {
+        let own = &checks[start..start + run.len()];
+        start += run.len();
+        (run[0], own)
+    })
+}
+
+/// Tells of a verdict, and of what rules in shadow would have refused.
+#[cold]
+fn tell(observer: &dyn Observer, verdict: &Verdict<'_>, took: Duration) {
+    observer.decided(&Event {
+        cause: verdict.cause(),
+        mode: verdict.mode(),
+        decision: verdict.decision,
+        took,
+    });
+    for refusal in verdict.shadow_refusals() {
+        observer.decided(&Event {
+            cause: refusal.cause,
+            mode: Mode::Shadow,
+            decision: refusal.decision,
+            took,
+        });
+    }
+}
+
+impl<B: Backend + fmt::Debug> fmt::Debug for Engine<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("rules", &self.rules.load().applied.len())
+            .field("backend", &self.backend)
+            .finish_non_exhaustive()
+    }
+}

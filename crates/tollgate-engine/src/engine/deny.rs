@@ -1,0 +1,130 @@
+//! Refusals that are known to hold: a key that was refused until a time is refused again without a
+//! question to the backend.
+//!
+//! It never refuses what would pass. Only refusals that time alone can end are remembered (rates, but
+//! for the sliding counter, which promises an upper bound), for the same or a higher cost, and only
+//! until what the policy or the backend says has changed.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tollgate::{Decision, Outcome, Timestamp};
+
+use crate::backend::Check;
+
+/// Refusals that compete for a place.
+const WAYS: usize = 4;
+
+/// A bounded table of refusals.
+#[derive(Debug)]
+pub(crate) struct DenyCache {
+    sets: Box<[Mutex<[Entry; WAYS]>]>,
+    /// No refusal holds longer: most requests read no more than this. It orders nothing; the entries
+    /// are behind locks, and who misses a new one asks the backend.
+    latest: AtomicU64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    counter: u64,
+    fingerprint: [u64; 2],
+    cost: u64,
+    until: Timestamp,
+    idle: Timestamp,
+    limit: u64,
+    remaining: u64,
+    version: Version,
+}
+
+/// What a refusal was said by: the policy's version, and how often the backend had improved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Version(pub(crate) u64, pub(crate) u64);
+
+impl DenyCache {
+    pub(crate) fn new(entries: usize) -> Self {
+        let sets = entries.div_ceil(WAYS).max(1).next_power_of_two();
+        Self {
+            sets: (0..sets).map(|_| Mutex::default()).collect(),
+            latest: AtomicU64::new(0),
+        }
+    }
+
+    /// The first of these checks that is known to be refused, and what it is told.
+    #[inline]
+    pub(crate) fn find(
+        &self,
+        checks: &[Check<'_>],
+        now: Timestamp,
+        version: Version,
+    ) -> Option<(usize, Decision)> {
+        if self.latest.load(Ordering::Relaxed) <= now.as_nanos() {
+            return None;
+        }
+        checks.iter().enumerate().find_map(|(number, check)| {
+            if !check.limit.lasting || check.cost == 0 {
+                return None;
+            }
+            let set = self.set(check);
+            let entry = set.iter().find(|entry| {
+                entry.is_of(check)
+                    && entry.version == version
+                    && entry.cost <= check.cost
+                    && now < entry.until
+            })?;
+            // A cost that can never pass is for the backend to tell.
+            (check.cost <= entry.limit).then(|| {
+                let retry_after = entry.until - now;
+                let denied = Outcome::Denied;
+                let idle = entry.idle - now;
+                (
+                    number,
+                    Decision::new(denied, entry.limit, entry.remaining, retry_after, idle),
+                )
+            })
+        })
+    }
+
+    /// Remembers a refusal.
+    pub(crate) fn note(
+        &self,
+        check: &Check<'_>,
+        decision: &Decision,
+        now: Timestamp,
+        version: Version,
+    ) {
+        let until = now + decision.retry_after;
+        if !check.limit.lasting || decision.outcome != Outcome::Denied || until <= now {
+            return;
+        }
+        let mut set = self.set(check);
+        let place = set
+            .iter()
+            .position(|entry| entry.is_of(check))
+            .or_else(|| (0..WAYS).min_by_key(|place| set[*place].until));
+        set[place.unwrap_or(0)] = Entry {
+            counter: check.limit.id,
+            fingerprint: check.key.fingerprint(),
+            cost: check.cost,
+            until,
+            idle: now + decision.reset_after,
+            limit: decision.limit,
+            remaining: decision.remaining,
+            version,
+        };
+        drop(set);
+        self.latest.fetch_max(until.as_nanos(), Ordering::Relaxed);
+    }
+
+    fn set(&self, check: &Check<'_>) -> MutexGuard<'_, [Entry; WAYS]> {
+        let mixed = check.key.fingerprint()[0] ^ check.limit.id.rotate_left(32);
+        let place = usize::try_from(mixed.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32).unwrap_or(0);
+        let set = &self.sets[place & (self.sets.len() - 1)];
+        set.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Entry {
+    fn is_of(&self, check: &Check<'_>) -> bool {
+        self.counter == check.limit.id && self.fingerprint == check.key.fingerprint()
+    }
+}

@@ -1,0 +1,300 @@
+//! The key that tells one counter of a rule from another: values of facts, which can't be confused.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use foldhash::SharedSeed;
+use foldhash::fast;
+use foldhash::quality::FoldHasher;
+
+use crate::facts::Facts;
+use crate::matcher::address::{Address, Family};
+use crate::matcher::{Known, Slots};
+use crate::policy::KeyPart;
+
+/// Which facts make a key.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KeyPlan {
+    /// Rules with the same key share it.
+    parts: Arc<[Part]>,
+}
+
+impl KeyPlan {
+    /// This plan, or the same that another rule has.
+    pub(crate) fn shared(self, known: &mut HashMap<String, Self, fast::FixedState>) -> Self {
+        known
+            .entry(format!("{:?}", self.parts))
+            .or_insert(self)
+            .clone()
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Part {
+    fact: Box<str>,
+    slot: u32,
+    /// How many bits of an address count, if it is one.
+    bits: Option<u8>,
+}
+
+/// One value of a key.
+enum Value<'a> {
+    Text(&'a str),
+    Address(Address),
+}
+
+impl Value<'_> {
+    /// Feeds it so that no two lists of values feed the same.
+    fn feed(&self, feed: &mut impl FnMut(&[u8])) {
+        match self {
+            Self::Text(text) => {
+                let length = u32::try_from(text.len()).unwrap_or(u32::MAX).to_be_bytes();
+                feed(&[0, length[0], length[1], length[2], length[3]]);
+                feed(text.as_bytes());
+            }
+            Self::Address(address) => {
+                let family = match address.family() {
+                    Family::V4 => 4,
+                    Family::V6 => 6,
+                };
+                feed(&[family]);
+                feed(&address.bits().to_be_bytes());
+            }
+        }
+    }
+}
+
+impl KeyPlan {
+    pub(crate) fn new(parts: &[KeyPart], slots: &mut Slots) -> Self {
+        let part = |part: &KeyPart| {
+            let (fact, bits) = match part {
+                KeyPart::Fact(fact) => (fact, None),
+                KeyPart::Network { fact, bits } => (fact, Some(*bits)),
+            };
+            let slot = slots.number(fact);
+            if bits.is_some() {
+                slots.wants_address(slot);
+            }
+            Part {
+                fact: fact.as_str().into(),
+                slot,
+                bits,
+            }
+        };
+        Self {
+            parts: parts.iter().map(part).collect(),
+        }
+    }
+
+    /// The fingerprint of a request's key, or none if it lacks one of the facts.
+    #[inline]
+    pub(crate) fn fingerprint(
+        &self,
+        known: &Known<'_, '_>,
+        hashers: &KeyHashers,
+    ) -> Option<[u64; 2]> {
+        let [mut low, mut high] = hashers.start();
+        for part in self.parts.iter() {
+            let text = known.text(part.slot)?;
+            let address = part
+                .bits
+                .and_then(|bits| Some(known.address(part.slot)?.masked(bits)));
+            // As it is fed to stores: what it is, and how long.
+            match address {
+                None => {
+                    for hasher in [&mut low, &mut high] {
+                        hasher.write_u64(text.len() as u64);
+                        hasher.write(text.as_bytes());
+                    }
+                }
+                Some(address) => {
+                    let family = u64::MAX - u64::from(address.family() == Family::V4);
+                    for hasher in [&mut low, &mut high] {
+                        hasher.write_u64(family);
+                        hasher.write_u128(address.bits());
+                    }
+                }
+            }
+        }
+        Some([low.finish(), high.finish()])
+    }
+}
+
+/// Two hashes with secret seeds, so that nobody can make keys that collide.
+///
+/// All that they multiply by comes from the seeds: were a factor known, a part of a key that makes it
+/// zero would take the rest out of the hash.
+#[derive(Debug)]
+pub(crate) struct KeyHashers([(u64, SharedSeed); 2]);
+
+impl KeyHashers {
+    pub(crate) fn random() -> Self {
+        let random = RandomState::new();
+        Self([0, 1].map(|number: u64| {
+            let factors = SharedSeed::from_u64(random.hash_one(number));
+            (random.hash_one(number + 2), factors)
+        }))
+    }
+
+    /// The fingerprint of what is fed, piece by piece.
+    pub(crate) fn feed(&self, feed: impl FnOnce(&mut dyn FnMut(&[u8]))) -> [u64; 2] {
+        let [mut low, mut high] = self.start();
+        feed(&mut |piece| {
+            low.write(piece);
+            high.write(piece);
+        });
+        [low.finish(), high.finish()]
+    }
+
+    #[inline]
+    fn start(&self) -> [impl Hasher; 2] {
+        let [(low, low_factors), (high, high_factors)] = &self.0;
+        [
+            FoldHasher::with_seed(*low, low_factors),
+            FoldHasher::with_seed(*high, high_factors),
+        ]
+    }
+}
+
+/// The key of a request for one rule: its values, and a fingerprint of them.
+///
+/// Two of n keys share a 128-bit fingerprint with probability n² / 2¹²⁹. As text it reads
+/// `user=42 ip=2001:db8::/64`; [`bytes`](Self::write_bytes) are for stores.
+#[derive(Clone, Copy)]
+pub struct Key<'a> {
+    plan: &'a KeyPlan,
+    facts: &'a Facts<'a>,
+    fingerprint: [u64; 2],
+}
+
+impl<'a> Key<'a> {
+    pub(crate) fn new(plan: &'a KeyPlan, facts: &'a Facts<'a>, fingerprint: [u64; 2]) -> Self {
+        Self {
+            plan,
+            facts,
+            fingerprint,
+        }
+    }
+
+    /// A hash of 128 bits, by seeds that this engine alone has.
+    pub fn fingerprint(&self) -> [u64; 2] {
+        self.fingerprint
+    }
+
+    /// Its values, the same for the same key in every process, and others for every other key of the
+    /// rule: each with its length, so that `ab`, `c` is not `a`, `bc`.
+    pub fn write_bytes(&self, write: &mut impl FnMut(&[u8])) {
+        for part in self.plan.parts.iter() {
+            self.value(part).feed(write);
+        }
+    }
+
+    /// Whether all requests share it.
+    pub fn is_empty(&self) -> bool {
+        self.plan.parts.is_empty()
+    }
+
+    fn value(&self, part: &Part) -> Value<'_> {
+        let text = self.facts.get(&part.fact).unwrap_or_default();
+        let address = part
+            .bits
+            .and_then(|bits| Some(Address::parse(text)?.masked(bits)));
+        address.map_or(Value::Text(text), Value::Address)
+    }
+}
+
+impl fmt::Display for Key<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, part) in self.plan.parts.iter().enumerate() {
+            let space = if number > 0 { " " } else { "" };
+            write!(f, "{space}{}=", part.fact)?;
+            match self.value(part) {
+                Value::Text(text) => f.write_str(text)?,
+                Value::Address(address) => {
+                    let bits = address.bits();
+                    let v4 = u32::try_from(bits >> 96).map(Ipv4Addr::from_bits);
+                    let (whole, ip) = match (address.family(), v4) {
+                        (Family::V4, Ok(v4)) => (32, IpAddr::V4(v4)),
+                        _ => (128, IpAddr::V6(Ipv6Addr::from_bits(bits))),
+                    };
+                    let length = part.bits.unwrap_or(whole).min(whole);
+                    if length == whole {
+                        write!(f, "{ip}")?;
+                    } else {
+                        write!(f, "{ip}/{length}")?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Key<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fingerprint(parts: &[KeyPart], facts: &Facts<'_>, hashers: &KeyHashers) -> [u64; 2] {
+        let mut slots = Slots::default();
+        let plan = KeyPlan::new(parts, &mut slots);
+        let known = slots.look_up(facts);
+        plan.fingerprint(&known, hashers).unwrap()
+    }
+
+    #[test]
+    fn values_that_run_together_are_different_keys() {
+        let hashers = KeyHashers::random();
+        let parts = ["a", "b"].map(|fact| KeyPart::Fact(fact.to_owned()));
+        let of = |a, b| fingerprint(&parts, &Facts::new().with("a", a).with("b", b), &hashers);
+        assert_ne!(of("ab", "c"), of("a", "bc"));
+        assert_ne!(of("", "x"), of("x", ""));
+        assert_eq!(of("a", "b"), of("a", "b"));
+    }
+
+    #[test]
+    fn addresses_of_one_network_are_one_key() {
+        let hashers = KeyHashers::random();
+        let parts = [KeyPart::Network {
+            fact: "ip".to_owned(),
+            bits: 64,
+        }];
+        let of = |ip| fingerprint(&parts, &Facts::new().with("ip", ip), &hashers);
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_ne!(of("10.0.0.1"), of("10.0.0.2"));
+        assert_eq!(of("10.0.0.1"), of("::ffff:10.0.0.1"));
+        assert_ne!(of("not an address"), of("nor this"));
+    }
+
+    #[test]
+    fn a_key_reads_as_its_facts() {
+        let mut slots = Slots::default();
+        let parts = [
+            KeyPart::Fact("user".to_owned()),
+            KeyPart::Network {
+                fact: "ip".to_owned(),
+                bits: 64,
+            },
+        ];
+        let plan = KeyPlan::new(&parts, &mut slots);
+        for (ip, expect) in [
+            ("2001:db8::1", "user=42 ip=2001:db8::/64"),
+            ("10.0.0.1", "user=42 ip=10.0.0.1"),
+        ] {
+            let facts = Facts::new().with("user", "42").with("ip", ip);
+            assert_eq!(Key::new(&plan, &facts, [0; 2]).to_string(), expect);
+        }
+        let facts = Facts::new().with("user", "42");
+        let known = slots.look_up(&facts);
+        assert_eq!(plan.fingerprint(&known, &KeyHashers::random()), None);
+    }
+}

@@ -1,0 +1,371 @@
+//! A policy, compiled: what a request is matched against, and which limits that leads to.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use foldhash::fast::FixedState;
+use tollgate::{Algorithm, LimitError, Timestamp};
+
+use super::counters::{Counters, Sharing};
+use super::descriptors::Trees;
+use super::key::KeyPlan;
+use crate::backend::{Limit, LimitKind};
+use crate::matcher::{Matcher, PatternError, Slots};
+use crate::policy::{Cost, KeyPart, Limits, Match, Mode, Policy, Rule};
+
+/// Whose limits tiers are.
+const TENANT: &str = "tenant";
+
+/// Why a policy can't be put in force. What is in force stays.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PolicyError {
+    /// A condition can't be read.
+    Pattern(PatternError),
+    /// An algorithm can't represent a rate.
+    Rate {
+        /// The rule or tier.
+        rule: String,
+        /// Why.
+        error: LimitError,
+    },
+    /// A rule replaces one that there isn't.
+    UnknownRule {
+        /// The rule.
+        rule: String,
+        /// What it replaces.
+        replaces: String,
+    },
+    /// A tenant, or all that are unknown, are in a tier that there isn't.
+    UnknownTier {
+        /// What is named.
+        tier: String,
+    },
+    /// Two rules have one name.
+    SameName {
+        /// The name.
+        name: String,
+    },
+}
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pattern(error) => error.fmt(f),
+            Self::Rate { rule, error } => write!(f, "{rule:?}: {error}"),
+            Self::UnknownRule { rule, replaces } => write!(
+                f,
+                "{rule:?} replaces {replaces:?}, and no rule has that name; name a rule of this \
+                 policy, or leave it out"
+            ),
+            Self::UnknownTier { tier } => write!(
+                f,
+                "there is no tier {tier:?}; add it to tiers, or name one that is there"
+            ),
+            Self::SameName { name } => write!(
+                f,
+                "two rules are called {name:?}; names tell counters apart: rename one, or give both \
+                 the same \"shared\" name if they are to count together"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for PolicyError {}
+
+impl From<PatternError> for PolicyError {
+    fn from(error: PatternError) -> Self {
+        Self::Pattern(error)
+    }
+}
+
+/// A policy in force. It holds no state.
+#[derive(Debug)]
+pub(crate) struct Rules {
+    /// Blocked requests, then exempt ones, then the rules that aren't off.
+    pub(crate) matcher: Matcher,
+    pub(crate) exempt: usize,
+    pub(crate) block: usize,
+    /// The rules that aren't off, then the tiers.
+    pub(crate) applied: Box<[Applied]>,
+    pub(crate) tiers: Tiers,
+    /// Envoy's domains.
+    pub(crate) trees: Trees,
+    pub(crate) mode: Mode,
+    pub(crate) near_limit_percent: u8,
+    /// Until when limits are in force that stricter ones took the place of.
+    pub(crate) former_until: Timestamp,
+    /// Which limits are kept in which state.
+    pub(crate) counters: Counters,
+    /// Tells this policy from those before it.
+    pub(crate) version: u64,
+    pub(crate) policy: Policy,
+}
+
+/// A rule or a tier, ready to be applied to a request.
+#[derive(Debug)]
+pub(crate) struct Applied {
+    pub(crate) name: Box<str>,
+    pub(crate) key: KeyPlan,
+    pub(crate) limits: Box<[Limit]>,
+    pub(crate) cost: Option<u32>,
+    pub(crate) default_cost: u64,
+    pub(crate) mode: Mode,
+    /// Numbers of the rules that it takes the place of.
+    pub(crate) replaces: Box<[u32]>,
+    /// Whether it has slots to hold while the request runs.
+    pub(crate) holds_slots: bool,
+    pub(crate) is_tier: bool,
+    /// Whether other rules may count in the same state.
+    pub(crate) shares: bool,
+}
+
+/// Which tier a tenant is in.
+#[derive(Debug, Default)]
+pub(crate) struct Tiers {
+    pub(crate) tenant: Option<u32>,
+    fact: Option<u32>,
+    by_tenant: HashMap<Box<str>, u32, FixedState>,
+    by_name: HashMap<Box<str>, u32, FixedState>,
+    default: Option<u32>,
+}
+
+impl Tiers {
+    /// The number of the tier in force for a tenant, if any.
+    #[inline]
+    pub(crate) fn number<'f>(
+        &self,
+        tenant: &str,
+        text: impl FnOnce(u32) -> Option<&'f str>,
+    ) -> Option<u32> {
+        let by_fact = || self.by_name.get(text(self.fact?)?).copied();
+        let known = self.by_tenant.get(tenant).copied().or_else(by_fact);
+        known.or(self.default)
+    }
+}
+
+/// What rules of a policy are compiled with.
+struct Draft {
+    slots: Slots,
+    keys: HashMap<String, KeyPlan, FixedState>,
+    counters: Counters,
+    now: Timestamp,
+}
+
+impl Rules {
+    /// Compiles a policy, to follow another as of a time.
+    pub(crate) fn new(
+        policy: Policy,
+        before: Option<&Self>,
+        now: Timestamp,
+    ) -> Result<Self, PolicyError> {
+        let mut draft = Draft {
+            slots: Slots::default(),
+            keys: HashMap::default(),
+            counters: Counters::following(before.map(|rules| &rules.counters)),
+            now,
+        };
+        let everything = policy.mode == Mode::Off;
+        let is_on = |rule: &&Rule| !everything && rule.mode != Mode::Off;
+        let on: Vec<&Rule> = policy.rules.iter().filter(is_on).collect();
+        let mut numbers: HashMap<&str, Option<u32>, FixedState> = HashMap::default();
+        for rule in &policy.rules {
+            if numbers.insert(&rule.name, None).is_some() {
+                return Err(PolicyError::SameName {
+                    name: rule.name.clone(),
+                });
+            }
+        }
+        for (number, rule) in (0..).zip(&on) {
+            numbers.insert(&rule.name, Some(number));
+        }
+        let mut applied = Vec::with_capacity(on.len() + policy.tiers.len());
+        for rule in &on {
+            applied.push(draft.rule(rule, policy.mode, &numbers)?);
+        }
+        let tiers = draft.tiers(&policy, &mut applied)?;
+        let trees = draft.trees(&policy)?;
+        let none: &[Match] = &[];
+        let (exempt, block) = match policy.mode {
+            Mode::Off => (none, none),
+            _ => (policy.exempt.as_slice(), policy.block.as_slice()),
+        };
+        let matches = on.iter().map(|rule| &rule.matches);
+        let matches = block.iter().chain(exempt).chain(matches);
+        let matcher = Matcher::with_slots(matches, draft.slots)?;
+        draft.counters.settle();
+        let formers = applied.iter().flat_map(|rule| &rule.limits);
+        let former_until = formers.filter_map(|limit| limit.until).max();
+        Ok(Self {
+            matcher,
+            exempt: exempt.len(),
+            block: block.len(),
+            applied: applied.into(),
+            tiers,
+            trees,
+            mode: policy.mode,
+            near_limit_percent: policy.near_limit_percent,
+            former_until: former_until.unwrap_or_default(),
+            counters: draft.counters,
+            version: before.map_or(0, |rules| rules.version + 1),
+            policy,
+        })
+    }
+}
+
+impl Draft {
+    fn rule(
+        &mut self,
+        rule: &Rule,
+        mode: Mode,
+        numbers: &HashMap<&str, Option<u32>, FixedState>,
+    ) -> Result<Applied, PolicyError> {
+        let mut replaces = Vec::new();
+        for name in &rule.replaces {
+            match numbers.get(name.as_str()) {
+                // A rule that is off has nothing to replace.
+                Some(number) => replaces.extend(*number),
+                None => {
+                    return Err(PolicyError::UnknownRule {
+                        rule: rule.name.clone(),
+                        replaces: name.clone(),
+                    });
+                }
+            }
+        }
+        let counter = match &rule.shared {
+            Some(shared) => format!("shared/{shared}"),
+            None => format!("rule/{}", rule.name),
+        };
+        let sharing = match rule.shared {
+            Some(_) => Sharing::Shared,
+            None => Sharing::Alone,
+        };
+        let limits = self.limits(
+            &rule.limits,
+            rule.algorithm,
+            (&counter, sharing),
+            &rule.name,
+        )?;
+        let limits = limits.into_iter().map(|mut limit| {
+            limit.on_store_failure = rule.on_store_failure;
+            limit
+        });
+        let Cost { fact, default } = &rule.cost;
+        Ok(Applied {
+            name: rule.name.as_str().into(),
+            key: KeyPlan::new(&rule.key, &mut self.slots).shared(&mut self.keys),
+            cost: fact.as_ref().map(|fact| self.slots.number(fact)),
+            default_cost: *default,
+            limits: limits.collect(),
+            mode: rule.mode.max(mode),
+            replaces: replaces.into(),
+            holds_slots: rule.limits.concurrency.is_some(),
+            is_tier: false,
+            shares: rule.shared.is_some(),
+        })
+    }
+
+    fn tiers(&mut self, policy: &Policy, applied: &mut Vec<Applied>) -> Result<Tiers, PolicyError> {
+        if policy.tiers.is_empty() || policy.mode == Mode::Off {
+            return match policy
+                .default_tier
+                .iter()
+                .chain(policy.tenants.values())
+                .next()
+            {
+                Some(tier) if policy.tiers.is_empty() => {
+                    Err(PolicyError::UnknownTier { tier: tier.clone() })
+                }
+                _ => Ok(Tiers::default()),
+            };
+        }
+        let mut by_name: HashMap<Box<str>, u32, FixedState> = HashMap::default();
+        for (name, tier) in &policy.tiers {
+            by_name.insert(
+                name.as_str().into(),
+                u32::try_from(applied.len()).unwrap_or(u32::MAX),
+            );
+            // A tenant's counters are the same in every tier, so that it takes along what it spent.
+            let limits = self.limits(
+                &tier.limits,
+                Algorithm::Gcra,
+                ("tier", Sharing::Shared),
+                name,
+            )?;
+            applied.push(Applied {
+                name: name.as_str().into(),
+                key: KeyPlan::new(&[KeyPart::Fact(TENANT.to_owned())], &mut self.slots),
+                limits: limits.into(),
+                cost: None,
+                default_cost: 1,
+                mode: policy.mode,
+                replaces: Box::default(),
+                holds_slots: tier.limits.concurrency.is_some(),
+                is_tier: true,
+                shares: false,
+            });
+        }
+        let number = |tier: &String| {
+            let unknown = || PolicyError::UnknownTier { tier: tier.clone() };
+            by_name.get(tier.as_str()).copied().ok_or_else(unknown)
+        };
+        let mut by_tenant: HashMap<Box<str>, u32, FixedState> = HashMap::default();
+        for (tenant, tier) in &policy.tenants {
+            by_tenant.insert(tenant.as_str().into(), number(tier)?);
+        }
+        let default = policy.default_tier.as_ref().map(number).transpose()?;
+        Ok(Tiers {
+            tenant: Some(self.slots.number(TENANT)),
+            fact: policy
+                .tier_fact
+                .as_ref()
+                .map(|fact| self.slots.number(fact)),
+            by_tenant,
+            by_name,
+            default,
+        })
+    }
+
+    fn trees(&mut self, policy: &Policy) -> Result<Trees, PolicyError> {
+        // The draft's own, so that places get numbers of their own.
+        let mut slots = std::mem::take(&mut self.slots);
+        let trees = Trees::new(&policy.domains, &mut slots, |leaf| {
+            let (name, limit) = (leaf.to_string(), &leaf.limit);
+            let counter = format!("descriptor/{name}");
+            let place = (counter.as_str(), Sharing::Alone);
+            self.limits(&limit.limits, limit.algorithm, place, &name)
+        });
+        self.slots = slots;
+        trees
+    }
+
+    /// All limits of a rule or a tier, each with its counter.
+    fn limits(
+        &mut self,
+        limits: &Limits,
+        algorithm: Algorithm,
+        (counter, sharing): (&str, Sharing),
+        rule: &str,
+    ) -> Result<Vec<Limit>, PolicyError> {
+        if limits.unlimited {
+            return Ok(Vec::new());
+        }
+        let failed = |error| PolicyError::Rate {
+            rule: rule.to_owned(),
+            error,
+        };
+        let rates = limits.rates.iter().filter(|rate| !rate.is_unlimited());
+        let rates = rates.map(|rate| LimitKind::Rate {
+            rate: *rate,
+            algorithm,
+        });
+        let quota = limits.quota.iter().filter(|quota| !quota.is_unlimited());
+        let kinds: Vec<_> = rates
+            .chain(quota.cloned().map(LimitKind::Quota))
+            .chain(limits.concurrency.map(LimitKind::Concurrency))
+            .collect();
+        let placed = self.counters.place(counter, sharing, &kinds, self.now);
+        placed.map_err(failed)
+    }
+}

@@ -1,0 +1,238 @@
+//! What a policy may not mean: warnings with stable names, each with what to do instead.
+
+use std::collections::HashSet;
+
+use crate::diagnostic::{Code, Diagnostic};
+use crate::document::Span;
+use crate::native::{LimitPlaces, Places, RulePlaces};
+use crate::policy::{Limits, Mode, OnStoreFailure, Policy, Rule};
+
+mod bound;
+mod cover;
+mod index;
+mod keys;
+mod pairs;
+
+/// No request can come to this rule.
+pub const NEVER_REACHED: Code = Code("never-reached");
+/// No tenant can be in this tier.
+pub const UNUSED_TIER: Code = Code("unused-tier");
+/// A burst of 0, with which nothing passes.
+pub const BURST_BELOW_ONE: Code = Code("burst-below-one");
+/// A limit that never decides, as another always refuses first.
+pub const NEVER_DECIDES: Code = Code("never-decides");
+/// A key that whoever sends a request can choose.
+pub const KEY_ANYONE_CAN_SET: Code = Code("key-anyone-can-set");
+/// A low rate for an address, which many may share.
+pub const ADDRESS_ALONE: Code = Code("address-alone");
+/// A counter for each route and each of something else.
+pub const ROUTE_TIMES_KEY: Code = Code("route-times-key");
+/// A burst below the rate or above five times of it.
+pub const BURST_RATIO: Code = Code("burst-ratio");
+/// Passes without the store where that is dangerous.
+pub const OPEN_ON_FAILURE: Code = Code("open-on-failure");
+/// Two limits for the same requests by the same key.
+pub const SAME_KEY_AND_MATCH: Code = Code("same-key-and-match");
+
+/// All of them, for lists and for tests of the documentation.
+pub const ALL: [Code; 10] = [
+    NEVER_REACHED,
+    UNUSED_TIER,
+    BURST_BELOW_ONE,
+    NEVER_DECIDES,
+    KEY_ANYONE_CAN_SET,
+    ADDRESS_ALONE,
+    ROUTE_TIMES_KEY,
+    BURST_RATIO,
+    OPEN_ON_FAILURE,
+    SAME_KEY_AND_MATCH,
+];
+
+/// Most warnings that are kept.
+const MOST: usize = 1_000;
+
+/// What a policy may not mean, at the rules in question.
+///
+/// Files that are read with [`Policy::from_path`] have been looked at already, with exact places.
+///
+/// ```
+/// use tollgate_engine::document::Format;
+/// use tollgate_engine::{Policy, lint};
+///
+/// let text = "limits: [{name: login, key: [ip], rate: 5/m}]";
+/// let checked = Policy::from_text(text, Format::Yaml)?;
+/// let warnings = lint::lint(&checked.policy);
+/// assert_eq!(warnings[0].code, lint::ADDRESS_ALONE);
+/// # Ok::<(), tollgate_engine::Rejected>(())
+/// ```
+pub fn lint(policy: &Policy) -> Vec<Diagnostic> {
+    let rules = policy.rules.iter().map(|rule| {
+        let span = rule.span;
+        RulePlaces::all_at(span, rule.limits.rates.len())
+    });
+    let tiers = policy.tiers.iter().map(|(name, tier)| {
+        let places = crate::native::TierPlaces {
+            name: tier.span,
+            limits: LimitPlaces::all_at(tier.span, tier.limits.rates.len()),
+        };
+        (name.clone(), places)
+    });
+    let places = Places::of(rules.collect(), tiers.collect());
+    lint_at(policy, &places)
+}
+
+/// The same with the places of all parts.
+pub(crate) fn lint_at(policy: &Policy, places: &Places) -> Vec<Diagnostic> {
+    let mut found = Found(Vec::new());
+    for (rule, place) in in_use(policy, places) {
+        rates(&mut found, &rule.limits, &place.limits);
+        keys::lint(&mut found, rule, place);
+        open(&mut found, rule, place);
+    }
+    tiers(&mut found, policy, places);
+    pairs::lint(&mut found, policy, places);
+    let mut warnings = found.0;
+    warnings.sort_by_key(|warning| warning.span);
+    warnings
+}
+
+/// Rules that do something.
+fn in_use<'a>(
+    policy: &'a Policy,
+    places: &'a Places,
+) -> impl Iterator<Item = (&'a Rule, &'a RulePlaces)> {
+    let rules = policy.rules.iter().zip(&places.rules);
+    rules.filter(|(rule, _)| rule.mode != Mode::Off)
+}
+
+/// The warnings so far, no more than people read.
+struct Found(Vec<Diagnostic>);
+
+impl Found {
+    fn warn(&mut self, code: Code, span: Span, message: String, help: impl Into<String>) {
+        if self.0.len() < MOST {
+            let warning = Diagnostic::warning(code, message, span);
+            self.0.push(warning.help(help));
+        }
+    }
+}
+
+fn rates(found: &mut Found, limits: &Limits, places: &LimitPlaces) {
+    for (rate, span) in limits.rates.iter().zip(&places.rates) {
+        let burst = u128::from(rate.burst_size());
+        if burst == 0 {
+            let message = "a burst below 1: nothing passes, ever".to_owned();
+            let help = "give a burst of 1 at least, or list the requests under block";
+            found.warn(BURST_BELOW_ONE, *span, message, help);
+            continue;
+        }
+        let Some(period) = rate.period() else {
+            continue;
+        };
+        // Of a rate per a part of a second, what it is in a second is what people mean.
+        const SECOND: u128 = 1_000_000_000;
+        let count = u128::from(rate.count());
+        let count = match period.as_nanos() {
+            short if short < SECOND => count * SECOND / short,
+            _ => count,
+        };
+        let (least, most) = (count, count.saturating_mul(5));
+        if burst < least {
+            let message = format!(
+                "a burst of {burst} is below the {count} of the rate: clients that send in bunches are \
+                 refused long before they have used it"
+            );
+            let help = format!("give a burst from {least} to {most}, or a shorter period");
+            found.warn(BURST_RATIO, *span, message, help);
+        } else if burst > most {
+            let message = format!(
+                "a burst of {burst} is more than five times the {count} of the rate: this much may \
+                 come at once"
+            );
+            let help = format!("give a burst from {least} to {most}, or add a second rate");
+            found.warn(BURST_RATIO, *span, message, help);
+        }
+    }
+}
+
+fn tiers(found: &mut Found, policy: &Policy, places: &Places) {
+    let taken: HashSet<&String> = policy.tenants.values().collect();
+    for (name, tier) in &policy.tiers {
+        let Some(place) = places.tiers.get(name) else {
+            continue;
+        };
+        rates(found, &tier.limits, &place.limits);
+        let used = policy.tier_fact.is_some()
+            || policy.default_tier.as_ref() == Some(name)
+            || taken.contains(name);
+        if !used {
+            let message = format!("no tenant can be in the tier {name:?}");
+            let help = "put a tenant into it, make it the default_tier, or name a tier_fact";
+            found.warn(UNUSED_TIER, place.name, message, help);
+        }
+    }
+}
+
+/// Words of paths and names behind which someone guesses passwords.
+const LOGIN: [&str; 24] = [
+    "auth",
+    "authenticate",
+    "authorize",
+    "challenge",
+    "credentials",
+    "forgot",
+    "login",
+    "logon",
+    "mfa",
+    "oauth",
+    "oauth2",
+    "otp",
+    "passwd",
+    "password",
+    "register",
+    "reset",
+    "session",
+    "sessions",
+    "signin",
+    "signup",
+    "sso",
+    "token",
+    "totp",
+    "verify",
+];
+
+fn open(found: &mut Found, rule: &Rule, place: &RulePlaces) {
+    if rule.on_store_failure != OnStoreFailure::Open {
+        return;
+    }
+    if rule.limits.quota.is_some() {
+        let message = "while the store can't be asked, everyone goes beyond this quota".to_owned();
+        let help = "leave on_store_failure out (closed for a quota), or say local";
+        found.warn(OPEN_ON_FAILURE, place.on_store_failure, message, help);
+    } else if let Some(word) = login_word(rule) {
+        let message = format!(
+            "while the store can't be asked, nothing limits what looks like a login ({word:?})"
+        );
+        let help = "say local or closed: guessing passwords is when a store is made to fail";
+        found.warn(OPEN_ON_FAILURE, place.on_store_failure, message, help);
+    }
+}
+
+/// A word of the rule's paths or name that looks like a login.
+fn login_word(rule: &Rule) -> Option<&'static str> {
+    let mut texts = vec![rule.name.as_str()];
+    for (fact, pattern) in &rule.matches.conditions {
+        if matches!(fact.as_str(), "path" | "route") {
+            keys::texts(pattern, &mut texts);
+        }
+    }
+    texts.iter().find_map(|text| {
+        // "sign-in" is two words here, and one in the list.
+        let joined = text
+            .to_ascii_lowercase()
+            .replace("sign-", "sign")
+            .replace("log-", "log");
+        let mut words = joined.split(|sign: char| !sign.is_ascii_alphanumeric());
+        words.find_map(|word| LOGIN.iter().find(|login| **login == word).copied())
+    })
+}

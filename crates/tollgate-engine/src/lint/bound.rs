@@ -1,0 +1,202 @@
+//! Which of two limits on the same traffic always refuses first. Whole numbers, rounded to "no".
+
+use std::time::Duration;
+
+use tollgate::quota::Quota;
+use tollgate::{Algorithm, Align, Rate, Timestamp};
+
+/// A rate and how it is counted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counted {
+    pub(super) rate: Rate,
+    pub(super) algorithm: Algorithm,
+}
+
+impl Counted {
+    /// Whether this never refuses what `other` has let pass.
+    pub(super) fn never_refuses_after(&self, other: &Self) -> bool {
+        let (Some(own), Some(others)) = (self.rate.period(), other.rate.period()) else {
+            return false;
+        };
+        let slower = times(other.rate.count(), own) <= times(self.rate.count(), others);
+        if self.is_bucket() {
+            return slower && other.at_once() <= u128::from(self.rate.burst_size());
+        }
+        let whole = own.as_nanos().is_multiple_of(others.as_nanos());
+        let fills = match self.algorithm {
+            // So many of the other's windows fill one of these.
+            Algorithm::SlidingLog | Algorithm::FixedWindow(Align::Boundary(_)) => whole,
+            // Both see the same.
+            _ => own == others && self.rate.burst_size() >= other.rate.burst_size(),
+        };
+        if self.algorithm == other.algorithm && fills {
+            return slower;
+        }
+        let seen = match self.algorithm {
+            // It may take what came early in the window before for what came late.
+            Algorithm::SlidingCounter => own.saturating_mul(2),
+            _ => own,
+        };
+        other
+            .most_within(seen)
+            .is_some_and(|most| most <= u128::from(self.rate.count()))
+    }
+
+    /// How many can pass in any span of this length, or more than that.
+    fn most_within(&self, span: Duration) -> Option<u128> {
+        let period = self.rate.period()?.as_nanos();
+        let count = u128::from(self.rate.count());
+        if self.is_bucket() {
+            let refilled = count.checked_mul(span.as_nanos())?.div_ceil(period);
+            return refilled.checked_add(u128::from(self.rate.burst_size()));
+        }
+        let windows = span.as_nanos().div_ceil(period).checked_add(1)?;
+        self.in_a_window().checked_mul(windows)
+    }
+
+    /// How many can pass in no time.
+    fn at_once(&self) -> u128 {
+        if self.is_bucket() {
+            u128::from(self.rate.burst_size())
+        } else {
+            // The end of one window and the start of the next.
+            2 * self.in_a_window()
+        }
+    }
+
+    /// The most that a window lets pass: a sliding counter may have a burst above its count.
+    fn in_a_window(&self) -> u128 {
+        u128::from(self.rate.count().max(self.rate.burst_size()))
+    }
+
+    fn is_bucket(&self) -> bool {
+        matches!(
+            self.algorithm,
+            Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket
+        )
+    }
+}
+
+/// Whether a quota by the calendar never refuses what a rate has let pass.
+pub(super) fn quota_never_refuses(quota: &Quota, rate: &Counted) -> bool {
+    // January has 31 days, as no month has more, and an hour is added when clocks are set back.
+    let january = Timestamp::from_secs(1_705_000_000);
+    let Some((start, end)) = quota.period_at(january) else {
+        return false;
+    };
+    let nanos = end.as_nanos().saturating_sub(start.as_nanos());
+    let longest = Duration::from_nanos(nanos) + Duration::from_secs(3_600);
+    let most = rate.most_within(longest);
+    most.is_some_and(|most| most <= u128::from(quota.count()))
+}
+
+/// Saturates where both sides of a comparison are beyond any file.
+fn times(count: u64, period: Duration) -> u128 {
+    u128::from(count).saturating_mul(period.as_nanos())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tollgate::Limiter;
+    use tollgate::clock::Manual;
+
+    use super::*;
+
+    #[test]
+    fn the_first_to_refuse_is_told() {
+        let window = Algorithm::FixedWindow(Align::default());
+        let counted = |text: &str, algorithm| Counted {
+            rate: text.parse().unwrap(),
+            algorithm,
+        };
+        let bucket = |text: &str| counted(text, Algorithm::Gcra);
+        for (this, other, expect) in [
+            (bucket("100/s burst 100"), bucket("10/s burst 20"), true),
+            (bucket("10/s burst 20"), bucket("10/s burst 20"), true),
+            // It lets more pass at once than this does.
+            (bucket("100/s burst 10"), bucket("10/s burst 20"), false),
+            (bucket("1000/h"), bucket("10/s burst 20"), false),
+            (bucket("36000/h"), bucket("10/s burst 20"), true),
+            (counted("36000/h", window), counted("10/s", window), true),
+            (counted("35999/h", window), counted("10/s", window), false),
+            (counted("36000/h", window), bucket("10/s burst 20"), false),
+            (counted("36020/h", window), bucket("10/s burst 20"), true),
+            // Two windows meet.
+            (bucket("20/s"), counted("10/s", window), true),
+            (bucket("19/s"), counted("10/s", window), false),
+        ] {
+            let found = this.never_refuses_after(&other);
+            assert_eq!(found, expect, "{this:?} {other:?}");
+        }
+    }
+
+    #[test]
+    fn a_quota_above_what_a_rate_can_use_is_never_reached() {
+        let rate = Counted {
+            rate: Rate::per_second(1),
+            algorithm: Algorithm::Gcra,
+        };
+        // A day of 25 hours, and the burst of 1.
+        assert!(quota_never_refuses(&Quota::per_day(90_001), &rate));
+        assert!(!quota_never_refuses(&Quota::per_day(90_000), &rate));
+        assert!(quota_never_refuses(&Quota::per_month(2_682_001), &rate));
+        assert!(!quota_never_refuses(&Quota::per_month(2_682_000), &rate));
+    }
+
+    fn counted(most: u64) -> impl Strategy<Value = Counted> {
+        let algorithms = [
+            Algorithm::TokenBucket,
+            Algorithm::LeakyBucket,
+            Algorithm::FixedWindow(Align::default()),
+            Algorithm::SlidingLog,
+            Algorithm::SlidingCounter,
+        ];
+        let algorithm = prop::sample::select(algorithms.to_vec());
+        let rate = (1..most, 1..6u64, 0..most);
+        (algorithm, rate).prop_map(|(algorithm, (count, period, more))| {
+            let rate = Rate::new(count, Duration::from_secs(period));
+            let rate = match algorithm {
+                Algorithm::TokenBucket | Algorithm::LeakyBucket => rate.burst(1 + more),
+                Algorithm::SlidingCounter => rate.burst(count + more.min(count / 2)),
+                _ => rate,
+            };
+            Counted { rate, algorithm }
+        })
+    }
+
+    fn limiter(counted: Counted) -> Limiter<Manual> {
+        let builder = Limiter::builder(counted.rate).algorithm(counted.algorithm);
+        builder.clock(Manual::new()).build().expect("a limiter")
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig {
+            cases: 4_000,
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
+
+        #[test]
+        fn what_never_refuses_lets_all_pass_that_the_other_did(
+            this in counted(60),
+            other in counted(12),
+            steps in prop::collection::vec((0..8u64, 1..15u32), 1..40),
+        ) {
+            if !this.never_refuses_after(&other) {
+                return Ok(());
+            }
+            let (judge, first) = (limiter(this), limiter(other));
+            let mut now = 0;
+            for (quarters, hits) in steps {
+                now += quarters * 250;
+                let time = Timestamp::from_nanos(now * 1_000_000);
+                for _ in 0..hits {
+                    if first.check_at(time, 1).is_allowed() {
+                        prop_assert!(judge.check_at(time, 1).is_allowed(), "at {now} ms");
+                    }
+                }
+            }
+        }
+    }
+}

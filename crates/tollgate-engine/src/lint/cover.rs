@@ -1,0 +1,279 @@
+//! Which conditions hold whenever others do. Where that isn't plain, the answer is no.
+
+use std::cell::Cell;
+
+use crate::native::cidr::Cidr;
+use crate::policy::{KeyPart, Match, Pattern};
+
+/// How much may still be compared, so that a check of a huge file ends soon: without it, nothing is
+/// found to cover anything.
+pub(super) struct Fuel(Cell<usize>);
+
+impl Fuel {
+    /// What ten thousand rules need, a few times over.
+    pub(super) fn new() -> Self {
+        Self(Cell::new(5_000_000))
+    }
+
+    /// Takes so many steps, if they are left.
+    pub(super) fn burn(&self, steps: usize) -> bool {
+        let left = self.0.get().checked_sub(steps);
+        self.0.set(left.unwrap_or(0));
+        left.is_some()
+    }
+}
+
+/// Whether every request that meets `inner` meets `outer` too.
+pub(super) fn covers(outer: &Match, inner: &Match, fuel: &Fuel) -> bool {
+    outer.conditions.iter().all(|(fact, wide)| {
+        let mut same = inner.conditions.iter().filter(|(other, _)| other == fact);
+        fuel.burn(inner.conditions.len()) && same.any(|(_, narrow)| holds(wide, narrow, fuel))
+    })
+}
+
+/// Whether each fact of `key` is known to any request that meets the conditions or has `other`.
+pub(super) fn knows(matches: &Match, other: &[KeyPart], key: &[KeyPart]) -> bool {
+    key.iter().all(|part| {
+        other.contains(part)
+            || matches!(part, KeyPart::Fact(fact) if matches.conditions.iter().any(
+                |(known, pattern)| known == fact && implies_known(pattern),
+            ))
+    })
+}
+
+/// The fact that a part of a key takes its value from.
+pub(super) fn fact(part: &KeyPart) -> &str {
+    match part {
+        KeyPart::Fact(fact) | KeyPart::Network { fact, .. } => fact,
+    }
+}
+
+fn implies_known(pattern: &Pattern) -> bool {
+    match pattern {
+        Pattern::Absent | Pattern::Not(_) => false,
+        Pattern::OneOf(patterns) => patterns.iter().all(implies_known),
+        _ => true,
+    }
+}
+
+/// Whether `wide` holds of every text of which `narrow` does.
+fn holds(wide: &Pattern, narrow: &Pattern, fuel: &Fuel) -> bool {
+    if !fuel.burn(1) {
+        return false;
+    }
+    if wide == narrow {
+        return true;
+    }
+    match (wide, narrow) {
+        (_, Pattern::OneOf(each)) => each.iter().all(|pattern| holds(wide, pattern, fuel)),
+        (Pattern::OneOf(any), _) => any.iter().any(|pattern| holds(pattern, narrow, fuel)),
+        (Pattern::Present, _) => implies_known(narrow),
+        (Pattern::Not(wide), Pattern::Not(narrow)) => holds(narrow, wide, fuel),
+        (Pattern::Prefix(prefix), _) => start(narrow).is_some_and(|text| text.starts_with(prefix)),
+        (Pattern::Glob(glob), Pattern::Exact(text)) => {
+            fuel.burn(glob.len().saturating_mul(text.len())) && glob_matches(glob, text)
+        }
+        (Pattern::Glob(glob), _) => match glob.strip_suffix("**") {
+            // Just a prefix, in other words.
+            Some(prefix) if !prefix.contains(['*', '?']) => {
+                start(narrow).is_some_and(|text| text.starts_with(prefix))
+            }
+            _ => false,
+        },
+        (Pattern::Cidr(outer), Pattern::Cidr(inner)) => {
+            match (Cidr::parse(outer), Cidr::parse(inner)) {
+                (Ok(outer), Ok(inner)) => outer.contains(&inner),
+                _ => false,
+            }
+        }
+        _ => false,
+    }
+}
+
+/// What every text that meets a pattern begins with.
+pub(super) fn start(pattern: &Pattern) -> Option<&str> {
+    match pattern {
+        Pattern::Exact(text) | Pattern::Prefix(text) => Some(text),
+        Pattern::Glob(glob) => {
+            let end = glob.find(['*', '?']).unwrap_or(glob.len());
+            glob.get(..end)
+        }
+        _ => None,
+    }
+}
+
+/// Whether a glob fits a text: all pairs of places, once each.
+fn glob_matches(glob: &str, text: &str) -> bool {
+    let text: Vec<char> = text.chars().collect();
+    // Whether what was read of the glob so far fits the text up to each place.
+    let mut fits = vec![false; text.len() + 1];
+    fits[0] = true;
+    let mut signs = glob.chars().peekable();
+    while let Some(sign) = signs.next() {
+        let mut next = vec![false; text.len() + 1];
+        if sign == '*' {
+            let any = signs.next_if_eq(&'*').is_some();
+            for at in 0..=text.len() {
+                let goes_on = at > 0 && next[at - 1] && (any || text[at - 1] != '/');
+                next[at] = fits[at] || goes_on;
+            }
+        } else {
+            for (at, found) in text.iter().enumerate() {
+                let same = sign == *found || (sign == '?' && *found != '/');
+                next[at + 1] = fits[at] && same;
+            }
+        }
+        fits = next;
+    }
+    fits[text.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::index::Index;
+    use super::*;
+    use crate::document::Format;
+    use crate::policy::{Policy, Rule};
+
+    #[test]
+    fn globs_fit_what_they_say() {
+        for (glob, text, expect) in [
+            ("/api/**", "/api/a/b", true),
+            ("/api/*", "/api/a/b", false),
+            ("/api/*", "/api/a", true),
+            ("/*/x?", "/a/xy", true),
+            ("/*/x?", "/a/x/", false),
+            ("**", "", true),
+            ("a", "ab", false),
+            ("**/b*", "a/c/bcd", true),
+        ] {
+            assert_eq!(glob_matches(glob, text), expect, "{glob} {text}");
+        }
+    }
+
+    #[test]
+    fn wide_conditions_hold_where_narrow_ones_do() {
+        let exact = |text: &str| Pattern::Exact(text.into());
+        let prefix = |text: &str| Pattern::Prefix(text.into());
+        let glob = |text: &str| Pattern::Glob(text.into());
+        let net = |text: &str| Pattern::Cidr(text.into());
+        let not = |pattern| Pattern::Not(Box::new(pattern));
+        let any = |patterns: &[Pattern]| Pattern::OneOf(patterns.to_vec());
+        for (wide, narrow, expect) in [
+            (prefix("/a"), exact("/ab"), true),
+            (prefix("/a"), glob("/a/*"), true),
+            (prefix("/a/b"), glob("/a/*"), false),
+            (glob("/a/**"), prefix("/a/b"), true),
+            (glob("/a/*"), prefix("/a/b"), false),
+            (glob("/a/**"), any(&[exact("/a/b"), exact("/c")]), false),
+            (any(&[exact("GET"), exact("PUT")]), exact("PUT"), true),
+            (
+                any(&[exact("GET")]),
+                any(&[exact("GET"), exact("PUT")]),
+                false,
+            ),
+            (Pattern::Present, glob("*"), true),
+            (Pattern::Present, not(exact("a")), false),
+            (Pattern::Present, Pattern::Absent, false),
+            (not(exact("a")), not(prefix("a")), true),
+            (not(prefix("a")), not(exact("a")), false),
+            (net("10.0.0.0/8"), net("10.1.0.0/16"), true),
+            (net("10.1.0.0/16"), net("10.0.0.0/8"), false),
+            (exact("a"), prefix("a"), false),
+        ] {
+            assert_eq!(
+                holds(&wide, &narrow, &Fuel::new()),
+                expect,
+                "{wide:?} {narrow:?}"
+            );
+        }
+    }
+
+    fn pattern() -> impl Strategy<Value = Pattern> {
+        let simple = prop_oneof![
+            "[ab/]{1,3}".prop_map(Pattern::Exact),
+            "[ab/]{1,3}".prop_map(Pattern::Prefix),
+            "[ab/*?]{1,4}".prop_map(Pattern::Glob),
+            "[ab/]{0,2}".prop_map(|start| Pattern::Glob(format!("{start}**"))),
+            Just(Pattern::Present),
+            Just(Pattern::Absent),
+        ];
+        simple.prop_recursive(2, 8, 3, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 1..3).prop_map(Pattern::OneOf),
+                inner.prop_map(|pattern| Pattern::Not(Box::new(pattern))),
+            ]
+        })
+    }
+
+    fn rule() -> impl Strategy<Value = Rule> {
+        let condition = ("[xy]", pattern());
+        prop::collection::vec(condition, 0..3).prop_map(|mut conditions| {
+            conditions.sort_by(|a, b| a.0.cmp(&b.0));
+            conditions.dedup_by(|a, b| a.0 == b.0);
+            let text = "limits: [{name: a, rate: 1/s}]";
+            let mut policy = Policy::from_text(text, Format::Yaml).unwrap().policy;
+            let mut rule = policy.rules.remove(0);
+            rule.matches.conditions = conditions;
+            rule
+        })
+    }
+
+    /// Whether a pattern holds, as its documentation says.
+    fn meets(pattern: &Pattern, text: Option<&str>) -> bool {
+        match (pattern, text) {
+            (Pattern::Not(inner), _) => !meets(inner, text),
+            (Pattern::OneOf(any), _) => any.iter().any(|pattern| meets(pattern, text)),
+            (Pattern::Absent, _) => text.is_none(),
+            (_, None) => false,
+            (Pattern::Exact(exact), Some(text)) => exact == text,
+            (Pattern::Prefix(prefix), Some(text)) => text.starts_with(prefix),
+            (Pattern::Glob(glob), Some(text)) => glob_matches(glob, text),
+            (Pattern::Present, Some(_)) => true,
+            (other, _) => panic!("{other:?} is not made here"),
+        }
+    }
+
+    /// Nothing, and every text of up to four letters.
+    fn all_texts() -> Vec<Option<String>> {
+        let mut texts = vec![String::new()];
+        for _ in 0..4 {
+            let longer = texts.iter().flat_map(|text| {
+                let longer = ["a", "b", "/"].map(|letter| format!("{text}{letter}"));
+                longer.into_iter().chain([text.clone()])
+            });
+            let longer: std::collections::BTreeSet<_> = longer.collect();
+            texts = longer.into_iter().collect();
+        }
+        texts.into_iter().map(Some).chain([None]).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn what_covers_holds_of_every_text(wide in pattern(), narrow in pattern()) {
+            if holds(&wide, &narrow, &Fuel::new()) {
+                for text in all_texts() {
+                    let text = text.as_deref();
+                    prop_assert!(!meets(&narrow, text) || meets(&wide, text), "{text:?}");
+                }
+            }
+        }
+
+        #[test]
+        fn the_index_finds_every_rule_that_is_covered(rules in prop::collection::vec(rule(), 1..12)) {
+            let index = Index::new(&rules);
+            for outer in &rules {
+                let found = index.covered_by(&outer.matches);
+                for (number, inner) in rules.iter().enumerate() {
+                    if covers(&outer.matches, &inner.matches, &Fuel::new()) {
+                        prop_assert!(found.contains(&number), "{outer:?} {inner:?}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! What a key lets people do: choose it, share it, or multiply it.
+
+use super::cover::fact;
+use super::{ADDRESS_ALONE, Found, KEY_ANYONE_CAN_SET, ROUTE_TIMES_KEY};
+use crate::native::RulePlaces;
+use crate::policy::{Pattern, Rule};
+
+/// Headers that prove something, so that to make one up gains nothing.
+const PROOF: [&str; 5] = [
+    "authorization",
+    "proxy-authorization",
+    "x-api-key",
+    "api-key",
+    "apikey",
+];
+
+/// Facts that are an address.
+const ADDRESSES: [&str; 5] = ["ip", "client_ip", "remote_ip", "remote_address", "address"];
+
+pub(super) fn lint(found: &mut Found, rule: &Rule, place: &RulePlaces) {
+    let facts: Vec<&str> = rule.key.iter().map(fact).collect();
+    for name in &facts {
+        let header = name
+            .strip_prefix("header.")
+            .or_else(|| name.strip_prefix("header:"));
+        if let Some(header) = header
+            && !PROOF.contains(&header.to_ascii_lowercase().as_str())
+            && !is_bounded(rule, name)
+        {
+            let message = format!(
+                "anyone can set the header {header:?}: with another value in each request, nobody is \
+                 limited"
+            );
+            let help = "key by a fact that was checked, such as user, api_key, or ip as the proxy in \
+                        front of you reports it";
+            found.warn(KEY_ANYONE_CAN_SET, place.key, message, help);
+        }
+    }
+    if let [alone] = facts.as_slice()
+        && ADDRESSES.contains(alone)
+    {
+        address(found, rule, place);
+    }
+    routes(found, rule, place, &facts);
+}
+
+fn address(found: &mut Found, rule: &Rule, place: &RulePlaces) {
+    for (rate, span) in rule.limits.rates.iter().zip(&place.limits.rates) {
+        let slow = rate.period().is_some_and(|period| {
+            // Less than one a second.
+            u128::from(rate.count()) * 1_000_000_000 < period.as_nanos()
+        });
+        if slow {
+            let message = format!(
+                "{rate} for an address alone: an office or a mobile network has thousands of users \
+                 behind one"
+            );
+            let help = "key by user or api_key where there is one, add it to the key, or allow 1/s at \
+                        least";
+            found.warn(ADDRESS_ALONE, *span, message, help);
+        }
+    }
+}
+
+fn routes(found: &mut Found, rule: &Rule, place: &RulePlaces, facts: &[&str]) {
+    let Some(route) = facts.iter().find(|fact| matches!(**fact, "path" | "route")) else {
+        return;
+    };
+    if is_bounded(rule, route) {
+        return;
+    }
+    let others: Vec<&str> = facts.iter().copied().filter(|fact| fact != route).collect();
+    let (message, help) = match others.as_slice() {
+        [] if *route == "route" => return,
+        [] => (
+            "a counter for each path: whoever asks for made-up paths makes as many".to_owned(),
+            "key by route, which is the pattern a path fits, or match a list of paths",
+        ),
+        _ => {
+            let others = others.join(" and ");
+            (
+                format!(
+                    "a counter for each {route} and each {others}: as many as all of the one times all \
+                     of the other, and every {route} allows the whole rate again"
+                ),
+                "leave the route out of the key, and write a rule for each route that needs its own",
+            )
+        }
+    };
+    found.warn(ROUTE_TIMES_KEY, place.key, message, help);
+}
+
+/// Whether the rule's conditions leave just a list of values to a fact.
+fn is_bounded(rule: &Rule, name: &str) -> bool {
+    fn listed(pattern: &Pattern) -> bool {
+        match pattern {
+            Pattern::Exact(_) => true,
+            Pattern::OneOf(patterns) => patterns.iter().all(listed),
+            _ => false,
+        }
+    }
+    let mut conditions = rule.matches.conditions.iter();
+    conditions.any(|(fact, pattern)| fact == name && listed(pattern))
+}
+
+/// The texts that a pattern speaks of.
+pub(super) fn texts<'a>(pattern: &'a Pattern, found: &mut Vec<&'a str>) {
+    match pattern {
+        Pattern::Exact(text)
+        | Pattern::Glob(text)
+        | Pattern::Prefix(text)
+        | Pattern::Regex(text) => found.push(text),
+        Pattern::OneOf(patterns) => {
+            for pattern in patterns {
+                texts(pattern, found);
+            }
+        }
+        // What must not hold says nothing of what does.
+        _ => {}
+    }
+}

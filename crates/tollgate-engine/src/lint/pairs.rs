@@ -1,0 +1,261 @@
+//! Rules that another makes pointless: unreachable, never deciding, or said twice.
+
+use std::collections::{HashMap, HashSet};
+
+use super::bound::{Counted, quota_never_refuses};
+use super::cover::{Fuel, covers, fact, knows};
+use super::index::Index;
+use super::{Found, NEVER_DECIDES, NEVER_REACHED, SAME_KEY_AND_MATCH, in_use};
+use crate::native::{LimitPlaces, Places, RulePlaces};
+use crate::policy::{Limits, Match, Mode, Pattern, Policy, Rule};
+use tollgate::Algorithm;
+
+pub(super) fn lint(found: &mut Found, policy: &Policy, places: &Places) {
+    let fuel = Fuel::new();
+    let index = Index::new(&policy.rules);
+    let unreachable = unreachable(found, policy, places, (&index, &fuel));
+    let pointless = Pointless {
+        twice: twice(found, policy, places),
+        unreachable,
+    };
+    for (rule, place) in in_use(policy, places) {
+        within(found, &rule.limits, rule.algorithm, &place.limits);
+    }
+    for (name, tier) in &policy.tiers {
+        if let Some(place) = places.tiers.get(name) {
+            within(found, &tier.limits, Algorithm::Gcra, &place.limits);
+        }
+    }
+    across(found, policy, places, &pointless, (&index, &fuel));
+}
+
+/// Rules of which something was said already, by index.
+struct Pointless {
+    unreachable: HashSet<usize>,
+    twice: HashSet<(usize, usize)>,
+}
+
+/// Rules that no request comes to, by index.
+fn unreachable(
+    found: &mut Found,
+    policy: &Policy,
+    places: &Places,
+    (index, fuel): (&Index<'_>, &Fuel),
+) -> HashSet<usize> {
+    let inside = |list: &[Match]| {
+        let mut covered = HashSet::new();
+        for outer in list {
+            let rules = index.covered_by(outer);
+            if !fuel.burn(rules.len() + 1) {
+                break;
+            }
+            let rules = rules.into_iter();
+            covered.extend(rules.filter(|rule| covers(outer, &policy.rules[*rule].matches, fuel)));
+        }
+        covered
+    };
+    let (exempt, blocked) = (inside(&policy.exempt), inside(&policy.block));
+    let mut replacing: HashMap<&str, Vec<&Rule>> = HashMap::new();
+    for (rule, _) in in_use(policy, places) {
+        for replaced in &rule.replaces {
+            replacing.entry(replaced).or_default().push(rule);
+        }
+    }
+    let mut indices = HashSet::new();
+    for (index, (rule, place)) in policy.rules.iter().zip(&places.rules).enumerate() {
+        if rule.mode == Mode::Off {
+            continue;
+        }
+        let why = if exempt.contains(&index) {
+            "every request that it matches is exempt".to_owned()
+        } else if blocked.contains(&index) {
+            "every request that it matches is blocked".to_owned()
+        } else if let Some(missing) = unknown_key(rule) {
+            format!("it counts by {missing:?}, but matches only requests without it")
+        } else if let Some(by) = replaced(rule, replacing.get(rule.name.as_str()), fuel) {
+            format!(
+                "{:?} replaces it for every request that it matches",
+                by.name
+            )
+        } else {
+            continue;
+        };
+        indices.insert(index);
+        let message = format!("the rule {:?} is never reached: {why}", rule.name);
+        let help = "take it out, or change what either of them matches";
+        found.warn(NEVER_REACHED, place.name, message, help);
+    }
+    indices
+}
+
+/// A fact of the key that the rule's own conditions rule out.
+fn unknown_key(rule: &Rule) -> Option<&str> {
+    let facts = rule.key.iter().map(fact);
+    let mut facts = facts.filter(|fact| {
+        let mut conditions = rule.matches.conditions.iter();
+        conditions.any(|(name, pattern)| name == fact && *pattern == Pattern::Absent)
+    });
+    facts.next()
+}
+
+/// The rule that applies wherever this one does, and replaces it.
+fn replaced<'a>(rule: &Rule, by: Option<&Vec<&'a Rule>>, fuel: &Fuel) -> Option<&'a Rule> {
+    let mut by = by?.iter().copied();
+    by.find(|other| {
+        covers(&other.matches, &rule.matches, fuel) && knows(&rule.matches, &rule.key, &other.key)
+    })
+}
+
+/// Enforced limits that have the same key and match as one before, as pairs of indices.
+fn twice(found: &mut Found, policy: &Policy, places: &Places) -> HashSet<(usize, usize)> {
+    let mut firsts: HashMap<String, usize> = HashMap::new();
+    let mut pairs = HashSet::new();
+    for (index, (rule, place)) in policy.rules.iter().zip(&places.rules).enumerate() {
+        if rule.mode != Mode::Enforce || rule.limits.unlimited {
+            continue;
+        }
+        let mut conditions: Vec<_> = rule.matches.conditions.iter().collect();
+        conditions.sort_by_key(|(fact, _)| fact);
+        let mut key: Vec<_> = rule.key.iter().map(|part| format!("{part:?}")).collect();
+        key.sort();
+        let first = *firsts
+            .entry(format!("{conditions:?} {key:?}"))
+            .or_insert(index);
+        let other = &policy.rules[first];
+        let replaces = |a: &Rule, b: &Rule| a.replaces.contains(&b.name);
+        // Other costs count other things, such as requests and tokens.
+        let same = rule.cost == other.cost;
+        if first != index && same && !replaces(rule, other) && !replaces(other, rule) {
+            pairs.insert((first, index));
+            let message = format!(
+                "{:?} has the same key and match as {:?}, and both are enforced",
+                rule.name, other.name
+            );
+            let help = "write one rule with both limits, as in rate: [10/s burst 20, 1000/h]";
+            found.warn(SAME_KEY_AND_MATCH, place.name, message, help);
+        }
+    }
+    pairs
+}
+
+/// Limits of one rule or tier that never decide.
+fn within(found: &mut Found, limits: &Limits, algorithm: Algorithm, places: &LimitPlaces) {
+    let counted = |index: usize| Counted {
+        rate: limits.rates[index],
+        algorithm,
+    };
+    let count = limits.rates.len().min(places.rates.len());
+    for index in 0..count {
+        let first = (0..count).find(|other| {
+            let (a, b) = (counted(index), counted(*other));
+            // Of two that are equal, the later is the one too many.
+            let equal = b.never_refuses_after(&a);
+            *other != index && a.never_refuses_after(&b) && (!equal || *other < index)
+        });
+        if let Some(other) = first {
+            let message = format!(
+                "{} never decides: {} beside it always refuses first",
+                limits.rates[index], limits.rates[other]
+            );
+            let help = "take it out, or make it stricter over a longer period";
+            found.warn(NEVER_DECIDES, places.rates[index], message, help);
+        }
+    }
+    if let Some(quota) = &limits.quota {
+        let rate = (0..count).find(|index| quota_never_refuses(quota, &counted(*index)));
+        if let Some(index) = rate {
+            let message = format!(
+                "{quota} never decides: {} beside it never lets as much pass",
+                limits.rates[index]
+            );
+            let help = "take it out, or make it smaller";
+            found.warn(NEVER_DECIDES, places.quota, message, help);
+        }
+    }
+}
+
+/// Rates that never decide because of another rule's.
+fn across(
+    found: &mut Found,
+    policy: &Policy,
+    places: &Places,
+    pointless: &Pointless,
+    (index, fuel): (&Index<'_>, &Fuel),
+) {
+    let gives_way: HashSet<&str> = policy
+        .rules
+        .iter()
+        .flat_map(|rule| rule.replaces.iter().map(String::as_str))
+        .collect();
+    // What always applies, and bites.
+    let firm = |index: &usize| {
+        let rule = &policy.rules[*index];
+        let enforced = rule.mode == Mode::Enforce && policy.mode != Mode::Off;
+        enforced && !rule.limits.rates.is_empty() && !gives_way.contains(rule.name.as_str())
+    };
+    let mut wide: Vec<usize> = (0..policy.rules.len()).filter(firm).collect();
+    // Those with the fewest conditions are the ones that cover others.
+    wide.sort_by_key(|index| policy.rules[*index].matches.conditions.len());
+    let mut told: HashSet<(usize, usize)> = HashSet::new();
+    for outer in wide {
+        let other = &policy.rules[outer];
+        let candidates = index.covered_by(&other.matches);
+        if !fuel.burn(candidates.len() + 1) {
+            return;
+        }
+        for inner in candidates {
+            let (rule, place) = (&policy.rules[inner], &places.rules[inner]);
+            let pair = (outer.min(inner), outer.max(inner));
+            let skip = outer == inner
+                || rule.mode == Mode::Off
+                || rule.limits.rates.is_empty()
+                || pointless.unreachable.contains(&inner)
+                || pointless.unreachable.contains(&outer)
+                || pointless.twice.contains(&pair);
+            if skip
+                || rule.cost != other.cost
+                || !other.key.iter().all(|part| rule.key.contains(part))
+                || !covers(&other.matches, &rule.matches, fuel)
+            {
+                continue;
+            }
+            never_decides(found, (rule, place, inner), other, &mut told);
+        }
+    }
+}
+
+/// Warns of each rate of a rule that another rule's rates make pointless, once each.
+fn never_decides(
+    found: &mut Found,
+    (rule, place, index): (&Rule, &RulePlaces, usize),
+    other: &Rule,
+    told: &mut HashSet<(usize, usize)>,
+) {
+    let rates = rule.limits.rates.iter().zip(&place.limits.rates);
+    for (number, (rate, span)) in rates.enumerate() {
+        let own = Counted {
+            rate: *rate,
+            algorithm: rule.algorithm,
+        };
+        let first = other.limits.rates.iter().find(|first| {
+            let first = Counted {
+                rate: **first,
+                algorithm: other.algorithm,
+            };
+            own.never_refuses_after(&first)
+        });
+        if let Some(first) = first
+            && told.insert((index, number))
+        {
+            let message = format!(
+                "{rate} never decides: {:?} with {first} always refuses first",
+                other.name
+            );
+            let help = format!(
+                "take it out, make it stricter, or let it replace {:?}",
+                other.name
+            );
+            found.warn(NEVER_DECIDES, *span, message, help);
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! Which of many rules a request meets, without a look at most of them.
+//!
+//! Each rule is filed under its most selective condition: by value for exact ones, in a sorted table
+//! for prefixes and the literal heads of globs, in a tree of bits for networks. A request looks up
+//! each of its facts once, and only rules that are filed under what it found are checked in full.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fmt;
+use std::sync::Arc;
+
+use foldhash::fast::FixedState;
+
+use crate::facts::Facts;
+use crate::policy::{Match, Pattern};
+
+pub(crate) mod address;
+mod explain;
+pub(crate) mod few;
+mod glob;
+mod index;
+mod pattern;
+mod prefix;
+#[cfg(test)]
+mod tests;
+
+pub use explain::{Explained, explain};
+pub use pattern::holds;
+
+use address::Address;
+use few::Few;
+use index::Index;
+use pattern::Test;
+
+/// Facts that are looked up without asking for memory; those of policies with more are looked up
+/// when a rule asks for them.
+const SLOTS: usize = 16;
+/// Facts that are read as addresses once a request; others when a rule asks.
+const ADDRESSES: usize = 2;
+
+/// Numbers of rules, in the order of the file.
+pub(crate) type Numbers = Few<u32, 32>;
+
+/// A pattern that can't be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PatternError {
+    /// As it was written.
+    pub pattern: String,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+impl fmt::Display for PatternError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "pattern {:?}: {}", self.pattern, self.why)
+    }
+}
+
+impl std::error::Error for PatternError {}
+
+/// Many rules, compiled.
+///
+/// ```
+/// use tollgate_engine::Facts;
+/// use tollgate_engine::matcher::Matcher;
+/// use tollgate_engine::policy::{Match, Pattern};
+///
+/// let rule = |pattern| Match {
+///     conditions: vec![("path".to_owned(), pattern)],
+///     ..Match::default()
+/// };
+/// let matcher = Matcher::new(&[
+///     rule(Pattern::Glob("/api/**".to_owned())),
+///     rule(Pattern::Exact("/healthz".to_owned())),
+///     Match::default(),
+/// ])?;
+/// assert_eq!(matcher.matching(&Facts::new().with("path", "/api/x")), [0, 2]);
+/// # Ok::<(), tollgate_engine::matcher::PatternError>(())
+/// ```
+#[derive(Debug)]
+pub struct Matcher {
+    slots: Slots,
+    rules: Box<[Box<[Condition]>]>,
+    index: Index,
+}
+
+/// A test of one fact.
+#[derive(Debug)]
+struct Condition {
+    slot: u32,
+    wants_address: bool,
+    test: Test,
+}
+
+/// The facts that anything asks for, by number.
+#[derive(Debug, Default)]
+pub(crate) struct Slots {
+    names: Vec<Box<str>>,
+    numbers: HashMap<Box<str>, u32, FixedState>,
+    /// The beginning and the length of each name, while there are few.
+    short: Vec<(u64, usize)>,
+    /// Those that are read as addresses.
+    addresses: Vec<u32>,
+}
+
+impl Slots {
+    /// The number of this fact, which is asked for from now on.
+    pub(crate) fn number(&mut self, name: &str) -> u32 {
+        if let Some(number) = self.numbers.get(name) {
+            return *number;
+        }
+        let number = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
+        self.names.push(name.into());
+        self.short.push((beginning(name), name.len()));
+        self.numbers.insert(name.into(), number);
+        number
+    }
+
+    /// Has this fact read as an address.
+    pub(crate) fn wants_address(&mut self, slot: u32) {
+        if self.addresses.len() < ADDRESSES && !self.addresses.contains(&slot) {
+            self.addresses.push(slot);
+        }
+    }
+
+    #[inline]
+    fn find(&self, name: &str) -> Option<usize> {
+        if self.short.len() > SLOTS {
+            return self.numbers.get(name).map(|number| *number as usize);
+        }
+        let own = (beginning(name), name.len());
+        let slot = self.short.iter().position(|short| *short == own)?;
+        (name.len() <= 8 || *self.names[slot] == *name).then_some(slot)
+    }
+
+    /// What a request has of them.
+    #[inline]
+    pub(crate) fn look_up<'s, 'f>(&'s self, facts: &'f Facts<'f>) -> Known<'s, 'f> {
+        let mut known = Known {
+            slots: self,
+            facts,
+            texts: [None; SLOTS],
+            addresses: [None; ADDRESSES],
+        };
+        for (name, value) in facts.iter() {
+            if let Some(text) = self.find(name).and_then(|slot| known.texts.get_mut(slot)) {
+                *text = Some(value);
+            }
+        }
+        for (place, slot) in self.addresses.iter().enumerate() {
+            known.addresses[place] = known.text(*slot).and_then(Address::parse);
+        }
+        known
+    }
+}
+
+/// What is known of a request, by number.
+pub(crate) struct Known<'s, 'f> {
+    slots: &'s Slots,
+    facts: &'f Facts<'f>,
+    texts: [Option<&'f str>; SLOTS],
+    addresses: [Option<Address>; ADDRESSES],
+}
+
+impl<'f> Known<'_, 'f> {
+    #[inline]
+    pub(crate) fn text(&self, slot: u32) -> Option<&'f str> {
+        let slot = slot as usize;
+        match self.texts.get(slot) {
+            Some(text) => *text,
+            None => self.facts.get(&self.slots.names[slot]),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn address(&self, slot: u32) -> Option<Address> {
+        match self.slots.addresses.iter().position(|own| *own == slot) {
+            Some(place) => self.addresses[place],
+            None => self.text(slot).and_then(Address::parse),
+        }
+    }
+
+    #[inline]
+    fn holds(&self, condition: &Condition) -> bool {
+        let address = if condition.wants_address {
+            self.address(condition.slot)
+        } else {
+            None
+        };
+        condition.test.holds(self.text(condition.slot), address)
+    }
+}
+
+impl Matcher {
+    /// Compiles these rules.
+    ///
+    /// # Errors
+    /// If a pattern can't be read: a regular expression, a network, a glob that is too long.
+    pub fn new(rules: &[Match]) -> Result<Self, PatternError> {
+        Self::with_slots(rules.iter(), Slots::default())
+    }
+
+    /// Compiles rules, and files their facts beside others that are asked for.
+    pub(crate) fn with_slots<'a>(
+        rules: impl Iterator<Item = &'a Match>,
+        mut slots: Slots,
+    ) -> Result<Self, PatternError> {
+        let mut compiled = Vec::new();
+        let mut known: HashMap<String, Arc<Test>, FixedState> = HashMap::default();
+        for rule in rules {
+            let mut conditions = Vec::with_capacity(rule.conditions.len());
+            for (fact, pattern) in &rule.conditions {
+                let slot = slots.number(fact);
+                let test = match pattern {
+                    // Seldom the same twice.
+                    Pattern::Exact(_) | Pattern::Glob(_) | Pattern::Prefix(_) => {
+                        Test::new(pattern)?
+                    }
+                    pattern => Test::Shared(match known.entry(format!("{pattern:?}")) {
+                        Entry::Occupied(known) => Arc::clone(known.get()),
+                        Entry::Vacant(new) => Arc::clone(new.insert(Arc::new(Test::new(pattern)?))),
+                    }),
+                };
+                let wants_address = test.wants_address();
+                if wants_address {
+                    slots.wants_address(slot);
+                }
+                conditions.push(Condition {
+                    slot,
+                    wants_address,
+                    test,
+                });
+            }
+            compiled.push(conditions.into_boxed_slice());
+        }
+        let index = Index::new(&compiled, slots.names.len());
+        Ok(Self {
+            slots,
+            rules: compiled.into(),
+            index,
+        })
+    }
+
+    /// The numbers of all rules that these facts meet, in order.
+    pub fn matching(&self, facts: &Facts<'_>) -> Vec<u32> {
+        let known = self.slots.look_up(facts);
+        self.matching_known(&known).as_slice().to_vec()
+    }
+
+    pub(crate) fn slots(&self) -> &Slots {
+        &self.slots
+    }
+
+    /// The same without asking for memory, unless very many match.
+    #[inline]
+    pub(crate) fn matching_known(&self, known: &Known<'_, '_>) -> Numbers {
+        let mut candidates = Numbers::new();
+        self.index.candidates(known, &mut candidates);
+        let candidates = candidates.as_mut_slice();
+        candidates.sort_unstable();
+        let (mut matching, mut last) = (Numbers::new(), None);
+        for number in candidates {
+            if last == Some(*number) {
+                continue;
+            }
+            last = Some(*number);
+            let mut conditions = self.rules[*number as usize].iter();
+            if conditions.all(|condition| known.holds(condition)) {
+                matching.push(*number);
+            }
+        }
+        matching
+    }
+}
+
+/// Up to eight bytes of a name, in one number: with its length, all of a short one.
+#[inline]
+fn beginning(name: &str) -> u64 {
+    match name.as_bytes() {
+        [first @ .., _, _, _, _] if first.len() <= 4 => {
+            // Two halves that may overlap.
+            let bytes = name.as_bytes();
+            let half = |start: usize| {
+                let half = bytes[start..].first_chunk::<4>();
+                u64::from(u32::from_le_bytes(half.copied().unwrap_or_default()))
+            };
+            half(0) | half(first.len()) << 32
+        }
+        bytes => match bytes.first_chunk::<8>() {
+            Some(chunk) => u64::from_le_bytes(*chunk),
+            None => bytes
+                .iter()
+                .fold(0, |word, byte| word << 8 | u64::from(*byte)),
+        },
+    }
+}

@@ -1,0 +1,70 @@
+//! A list that asks for memory only when it is long.
+
+/// Up to `N` items in place, more on the heap.
+#[derive(Clone, Debug)]
+pub(crate) struct Few<T, const N: usize> {
+    /// None while nothing is in it.
+    inline: Option<[T; N]>,
+    used: usize,
+    /// All items, once they are more than `N`.
+    more: Vec<T>,
+}
+
+impl<T: Copy, const N: usize> Few<T, N> {
+    pub(crate) const fn new() -> Self {
+        Self {
+            inline: None,
+            used: 0,
+            more: Vec::new(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, item: T) {
+        if self.used < N {
+            let inline = self.inline.get_or_insert([item; N]);
+            inline[self.used] = item;
+            self.used += 1;
+            return;
+        }
+        if self.more.is_empty() {
+            self.more
+                .extend_from_slice(self.inline.as_slice().as_flattened());
+        }
+        self.more.push(item);
+    }
+
+    #[inline]
+    pub(crate) fn as_slice(&self) -> &[T] {
+        match &self.inline {
+            _ if !self.more.is_empty() => &self.more,
+            Some(inline) => &inline[..self.used],
+            None => &[],
+        }
+    }
+
+    #[inline]
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [T] {
+        match &mut self.inline {
+            _ if !self.more.is_empty() => &mut self.more,
+            Some(inline) => &mut inline[..self.used],
+            None => &mut [],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_and_many_items_are_all_there_in_order() {
+        for count in 0..20u32 {
+            let mut few = Few::<u32, 8>::new();
+            (0..count).for_each(|item| few.push(item));
+            assert_eq!(few.as_slice(), (0..count).collect::<Vec<_>>());
+            few.as_mut_slice().reverse();
+            assert_eq!(few.as_slice(), (0..count).rev().collect::<Vec<_>>());
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Where rules are filed: each under one of its conditions, the one that fewest others share.
+
+use std::collections::HashMap;
+use std::hash::BuildHasher;
+
+use foldhash::fast::FixedState;
+
+use super::address::{Network, Networks};
+use super::pattern::Test;
+use super::prefix::{Buckets, Prefixes};
+use super::{Condition, Known, Numbers};
+
+/// All rules by the condition that they are filed under.
+#[derive(Debug)]
+pub(super) struct Index {
+    /// By slot.
+    shelves: Box<[Shelf]>,
+    /// Rules without a condition to file them under: looked at by every request.
+    rest: Box<[u32]>,
+    hasher: FixedState,
+}
+
+/// The rules that are filed under one fact.
+#[derive(Debug, Default)]
+struct Shelf {
+    /// By the hash of a value: rules of values that hash alike are told apart when they are checked.
+    exact: Buckets,
+    prefixes: Option<Prefixes>,
+    networks: Option<Networks>,
+    /// Rules for whatever the fact is.
+    known: Box<[u32]>,
+}
+
+/// A place in the index for one alternative of a condition.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Place<'a> {
+    Exact(&'a str),
+    Prefix(&'a str),
+    Network(&'a Network),
+    /// Wherever the fact is known.
+    Known,
+}
+
+impl<'a> Place<'a> {
+    fn beginning(prefix: &'a str) -> Self {
+        match prefix {
+            "" => Self::Known,
+            prefix => Self::Prefix(prefix),
+        }
+    }
+}
+
+/// Where a condition can be filed: one place for each of its alternatives. None if it can't be.
+fn places(test: &Test) -> Option<Vec<Place<'_>>> {
+    match test {
+        Test::Exact(text) => Some(vec![Place::Exact(text)]),
+        Test::Prefix(prefix) => Some(vec![Place::beginning(prefix)]),
+        Test::Glob(glob) => Some(vec![Place::beginning(glob.head())]),
+        Test::Cidr(network) => Some(vec![Place::Network(network)]),
+        Test::OneOf(tests) => {
+            let places: Option<Vec<_>> = tests.iter().map(places).collect();
+            places.map(|places| places.concat())
+        }
+        Test::Present | Test::Regex(_) => Some(vec![Place::Known]),
+        Test::Shared(test) => places(test),
+        Test::Absent | Test::Not(_) => None,
+    }
+}
+
+/// What is to become a shelf.
+#[derive(Default)]
+struct Draft<'a> {
+    exact: Vec<(&'a str, u32)>,
+    prefixes: Vec<(Box<str>, u32)>,
+    networks: Option<Networks>,
+    known: Vec<u32>,
+}
+
+impl<'a> Draft<'a> {
+    fn file(&mut self, place: Place<'a>, number: u32) {
+        match place {
+            Place::Exact(text) => self.exact.push((text, number)),
+            Place::Prefix(prefix) => self.prefixes.push((prefix.into(), number)),
+            Place::Known => self.known.push(number),
+            Place::Network(network) => {
+                let networks = self.networks.get_or_insert_with(Networks::default);
+                networks.add(network, number);
+            }
+        }
+    }
+
+    fn shelf(self, hasher: &FixedState) -> Shelf {
+        let exact = self.exact.into_iter();
+        Shelf {
+            exact: Buckets::new(exact.map(|(text, number)| (hasher.hash_one(text), number))),
+            prefixes: (!self.prefixes.is_empty()).then(|| Prefixes::new(&self.prefixes)),
+            networks: self.networks,
+            known: self.known.into(),
+        }
+    }
+}
+
+impl Index {
+    pub(super) fn new(rules: &[Box<[Condition]>], slots: usize) -> Self {
+        let hasher = FixedState::default();
+        let mut sharers: HashMap<(u32, Place<'_>), u32, FixedState> = HashMap::default();
+        for Condition { slot, test, .. } in rules.iter().flatten() {
+            for place in places(test).into_iter().flatten() {
+                *sharers.entry((*slot, place)).or_default() += 1;
+            }
+        }
+        let mut drafts: Vec<Draft<'_>> = (0..slots).map(|_| Draft::default()).collect();
+        let mut rest = Vec::new();
+        for (number, conditions) in (0..).zip(rules) {
+            let crowd = |slot: u32, places: &[Place<'_>]| {
+                places.iter().fold(0, |sum: u32, place| match place {
+                    Place::Known => u32::MAX,
+                    place => {
+                        let sharers = sharers.get(&(slot, *place)).copied();
+                        sum.saturating_add(sharers.unwrap_or(0))
+                    }
+                })
+            };
+            let fileable = conditions
+                .iter()
+                .filter_map(|condition| Some((condition.slot, places(&condition.test)?)));
+            match fileable.min_by_key(|(slot, places)| crowd(*slot, places)) {
+                Some((slot, places)) => {
+                    let draft = &mut drafts[slot as usize];
+                    places
+                        .into_iter()
+                        .for_each(|place| draft.file(place, number));
+                }
+                None => rest.push(number),
+            }
+        }
+        Self {
+            shelves: drafts
+                .into_iter()
+                .map(|draft| draft.shelf(&hasher))
+                .collect(),
+            rest: rest.into(),
+            hasher,
+        }
+    }
+
+    /// Adds every rule that may match, and some that don't; maybe twice, and in any order.
+    #[inline]
+    pub(super) fn candidates(&self, known: &Known<'_, '_>, found: &mut Numbers) {
+        self.rest.iter().for_each(|number| found.push(*number));
+        for (slot, shelf) in (0..).zip(&self.shelves) {
+            let Some(text) = known.text(slot) else {
+                continue;
+            };
+            if !shelf.exact.is_empty() {
+                shelf.exact.each(self.hasher.hash_one(text), found);
+            }
+            shelf.known.iter().for_each(|number| found.push(*number));
+            if let Some(prefixes) = &shelf.prefixes {
+                prefixes.each(text, found);
+            }
+            if let Some(networks) = &shelf.networks
+                && let Some(address) = known.address(slot)
+            {
+                networks.each(address, |number| found.push(number));
+            }
+        }
+    }
+}

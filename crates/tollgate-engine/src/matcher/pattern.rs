@@ -1,0 +1,187 @@
+//! One condition on one fact, compiled; and beside it the same said naively.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use regex::Regex;
+
+use super::PatternError;
+use super::address::{Address, Network};
+use super::glob::{Glob, MOST_PARTS};
+use crate::facts::Facts;
+use crate::policy::{Match, Pattern};
+
+/// A compiled pattern.
+#[derive(Clone, Debug)]
+pub(super) enum Test {
+    Exact(Box<str>),
+    OneOf(Box<[Test]>),
+    Glob(Glob),
+    Prefix(Box<str>),
+    Regex(Regex),
+    Cidr(Network),
+    Present,
+    Absent,
+    Not(Box<Test>),
+    /// One that other rules have too: it is in the cache when they were asked.
+    Shared(Arc<Test>),
+}
+
+impl Test {
+    pub(super) fn new(pattern: &Pattern) -> Result<Self, PatternError> {
+        let error = |text: &str, why: String| PatternError {
+            pattern: text.to_owned(),
+            why,
+        };
+        Ok(match pattern {
+            Pattern::Exact(text) => Self::Exact(text.as_str().into()),
+            Pattern::OneOf(patterns) => Self::OneOf(
+                patterns
+                    .iter()
+                    .map(Self::new)
+                    .collect::<Result<_, PatternError>>()?,
+            ),
+            Pattern::Glob(glob) => {
+                let compiled = Glob::new(glob).ok_or_else(|| {
+                    let why = format!(
+                        "a glob has at most {MOST_PARTS} characters after its first * or ?"
+                    );
+                    error(glob, why)
+                })?;
+                if compiled.is_prefix() {
+                    Self::Prefix(compiled.head().into())
+                } else {
+                    Self::Glob(compiled)
+                }
+            }
+            Pattern::Prefix(prefix) => Self::Prefix(prefix.as_str().into()),
+            Pattern::Regex(regex) => {
+                let whole = format!("\\A(?:{regex})\\z");
+                Self::Regex(Regex::new(&whole).map_err(|why| error(regex, why.to_string()))?)
+            }
+            Pattern::Cidr(network) => Self::Cidr(Network::parse(network).ok_or_else(|| {
+                let why = "expected an address, or a network such as 10.0.0.0/8 or 2001:db8::/32";
+                error(network, why.to_owned())
+            })?),
+            Pattern::Present => Self::Present,
+            Pattern::Absent => Self::Absent,
+            Pattern::Not(pattern) => Self::Not(Box::new(Self::new(pattern)?)),
+        })
+    }
+
+    /// Whether it holds for a fact, whose address was read if it is one and a network asks for it.
+    pub(super) fn holds(&self, text: Option<&str>, address: Option<Address>) -> bool {
+        match (self, text) {
+            (Self::Shared(test), _) => test.holds(text, address),
+            (Self::Not(test), _) => !test.holds(text, address),
+            (Self::OneOf(tests), _) => tests.iter().any(|test| test.holds(text, address)),
+            (Self::Absent, _) => text.is_none(),
+            (_, None) => false,
+            (Self::Present, Some(_)) => true,
+            (Self::Exact(exact), Some(text)) => **exact == *text,
+            (Self::Prefix(prefix), Some(text)) => text.starts_with(&**prefix),
+            (Self::Glob(glob), Some(text)) => glob.matches(text),
+            (Self::Regex(regex), Some(text)) => regex.is_match(text),
+            (Self::Cidr(network), Some(_)) => address.is_some_and(|own| network.contains(own)),
+        }
+    }
+
+    /// Whether it asks for the fact's address.
+    pub(super) fn wants_address(&self) -> bool {
+        match self {
+            Self::Cidr(_) => true,
+            Self::OneOf(tests) => tests.iter().any(Self::wants_address),
+            Self::Not(test) => test.wants_address(),
+            Self::Shared(test) => test.wants_address(),
+            _ => false,
+        }
+    }
+}
+
+/// Whether all conditions hold, in the plainest way: what the compiled matcher must equal.
+///
+/// A pattern that can't be read holds for nothing.
+///
+/// ```
+/// use tollgate_engine::Facts;
+/// use tollgate_engine::matcher::holds;
+/// use tollgate_engine::policy::{Match, Pattern};
+///
+/// let rule = Match {
+///     conditions: vec![("path".to_owned(), Pattern::Glob("/api/**".to_owned()))],
+///     ..Match::default()
+/// };
+/// assert!(holds(&rule, &Facts::new().with("path", "/api/x")));
+/// assert!(!holds(&rule, &Facts::new().with("path", "/healthz")));
+/// ```
+pub fn holds(rule: &Match, facts: &Facts<'_>) -> bool {
+    rule.conditions
+        .iter()
+        .all(|(fact, pattern)| pattern_holds(pattern, facts.get(fact)))
+}
+
+pub(super) fn pattern_holds(pattern: &Pattern, text: Option<&str>) -> bool {
+    match pattern {
+        Pattern::Not(pattern) => !pattern_holds(pattern, text),
+        Pattern::OneOf(patterns) => patterns.iter().any(|one| pattern_holds(one, text)),
+        Pattern::Present => text.is_some(),
+        Pattern::Absent => text.is_none(),
+        Pattern::Exact(exact) => text == Some(exact.as_str()),
+        Pattern::Prefix(prefix) => text.is_some_and(|text| text.starts_with(prefix.as_str())),
+        Pattern::Glob(glob) => text.is_some_and(|text| {
+            let (glob, text): (Vec<_>, Vec<_>) = (glob.chars().collect(), text.chars().collect());
+            glob_holds(&glob, &text)
+        }),
+        Pattern::Regex(regex) => text.is_some_and(|text| {
+            let whole = Regex::new(&format!("\\A(?:{regex})\\z"));
+            whole.is_ok_and(|whole| whole.is_match(text))
+        }),
+        Pattern::Cidr(network) => text.is_some_and(|text| network_holds(network, text)),
+    }
+}
+
+/// Every way to read the glob is tried.
+fn glob_holds(glob: &[char], text: &[char]) -> bool {
+    match glob {
+        [] => text.is_empty(),
+        ['*', '*', rest @ ..] => (0..=text.len()).any(|taken| glob_holds(rest, &text[taken..])),
+        ['*', rest @ ..] => (0..=text.len())
+            .take_while(|taken| !text[..*taken].contains(&'/'))
+            .any(|taken| glob_holds(rest, &text[taken..])),
+        ['?', rest @ ..] => {
+            matches!(text, [first, ..] if *first != '/') && glob_holds(rest, &text[1..])
+        }
+        [own, rest @ ..] => text.first() == Some(own) && glob_holds(rest, &text[1..]),
+    }
+}
+
+/// Bit by bit.
+fn network_holds(network: &str, text: &str) -> bool {
+    let (Ok(address), Some(_)) = (text.parse::<IpAddr>(), Network::parse(network)) else {
+        return false;
+    };
+    let (start, length) = match network.split_once('/') {
+        Some((start, length)) => (start, length.parse::<usize>().ok()),
+        None => (network, None),
+    };
+    let Ok(start) = start.parse::<IpAddr>() else {
+        return false;
+    };
+    let bits = |address: IpAddr| -> Vec<u8> {
+        let bytes = match address {
+            IpAddr::V4(v4) => v4.octets().to_vec(),
+            IpAddr::V6(v6) => v6.octets().to_vec(),
+        };
+        let bit = |byte: u8, place: u32| byte >> (7 - place) & 1;
+        let bits = bytes.iter();
+        bits.flat_map(|byte| (0..8).map(move |place| bit(*byte, place)))
+            .collect()
+    };
+    let mut length = length.unwrap_or_else(|| bits(start).len());
+    let mut start = start;
+    if start.is_ipv6() && start.to_canonical().is_ipv4() && length >= 96 {
+        (start, length) = (start.to_canonical(), length - 96);
+    }
+    let address = address.to_canonical();
+    address.is_ipv4() == start.is_ipv4() && bits(address)[..length] == bits(start)[..length]
+}

@@ -1,0 +1,149 @@
+//! The compiled matcher equals the naive one, on random rules and facts.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const FACTS: [&str; 4] = ["path", "method", "ip", "user"];
+
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "[/ab]{0,6}",
+        prop::sample::select(vec![
+            "GET",
+            "POST",
+            "/api",
+            "/api/v1",
+            "/api/v1/x",
+            "10.0.0.1",
+            "10.1.2.3",
+            "::1",
+            "2001:db8::7",
+            "::ffff:10.0.0.1",
+            "11.0.0.1",
+            "é/ö",
+        ])
+        .prop_map(str::to_owned),
+    ]
+}
+
+fn network() -> impl Strategy<Value = String> {
+    let v4 = (0..4u8, 0..=32u8).prop_map(|(b, bits)| format!("10.{b}.0.0/{bits}"));
+    let v6 = (0..=128u8).prop_map(|bits| format!("2001:db8::/{bits}"));
+    let mapped = (90..=128u8).prop_map(|bits| format!("::ffff:10.0.0.1/{bits}"));
+    prop_oneof![v4, v6, mapped, Just("::1".to_owned())]
+}
+
+fn pattern() -> impl Strategy<Value = Pattern> {
+    let leaf = prop_oneof![
+        4 => text().prop_map(Pattern::Exact),
+        2 => text().prop_map(Pattern::Prefix),
+        4 => "[/ab*?]{0,7}".prop_map(Pattern::Glob),
+        1 => prop::sample::select(vec!["/a.*", "a|b", "(?i)get|post", "", "[0-9.]+"])
+            .prop_map(|regex| Pattern::Regex(regex.to_owned())),
+        2 => network().prop_map(Pattern::Cidr),
+        1 => Just(Pattern::Present),
+        1 => Just(Pattern::Absent),
+    ];
+    leaf.prop_recursive(2, 8, 3, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Pattern::OneOf),
+            inner.prop_map(|pattern| Pattern::Not(Box::new(pattern))),
+        ]
+    })
+}
+
+fn rules() -> impl Strategy<Value = Vec<Match>> {
+    let condition = (prop::sample::select(FACTS.to_vec()), pattern());
+    let rule = prop::collection::vec(condition, 0..4).prop_map(|conditions| Match {
+        conditions: conditions
+            .into_iter()
+            .map(|(fact, pattern)| (fact.to_owned(), pattern))
+            .collect(),
+        ..Match::default()
+    });
+    prop::collection::vec(rule, 0..40)
+}
+
+fn facts() -> impl Strategy<Value = Vec<(&'static str, String)>> {
+    prop::collection::vec((prop::sample::select(FACTS.to_vec()), text()), 0..5)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn the_compiled_matcher_equals_the_naive_one(
+        rules in rules(),
+        requests in prop::collection::vec(facts(), 1..8),
+    ) {
+        let matcher = Matcher::new(&rules).unwrap();
+        for request in requests {
+            let facts: Facts<'_> = request.iter().map(|(name, text)| (*name, text.as_str())).collect();
+            let naive: Vec<u32> = (0..)
+                .zip(&rules)
+                .filter(|(_, rule)| holds(rule, &facts))
+                .map(|(number, _)| number)
+                .collect();
+            prop_assert_eq!(matcher.matching(&facts), naive, "{:?}", facts);
+            for rule in &rules {
+                prop_assert_eq!(explain(rule, &facts).matches(), holds(rule, &facts));
+            }
+        }
+    }
+}
+
+#[test]
+fn rules_by_more_facts_than_are_kept_in_place_match_all_the_same() {
+    let names: Vec<_> = (0..100).map(|number| format!("header.x{number}")).collect();
+    let rule = |name: &String| Match {
+        conditions: vec![(name.clone(), Pattern::Exact("1".to_owned()))],
+        ..Match::default()
+    };
+    let rules: Vec<_> = names.iter().map(rule).collect();
+    let matcher = Matcher::new(&rules).unwrap();
+    let facts = Facts::new().with("header.x3", "1").with("header.x97", "1");
+    assert_eq!(matcher.matching(&facts), [3, 97]);
+    let all: Facts<'_> = names.iter().map(|name| (name.as_str(), "1")).collect();
+    assert_eq!(matcher.matching(&all), (0..100).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_request_looks_at_few_of_ten_thousand_rules() {
+    let rule = |number: u32| Match {
+        conditions: vec![
+            ("method".to_owned(), Pattern::Exact("GET".to_owned())),
+            (
+                "path".to_owned(),
+                Pattern::Glob(format!("/service-{number}/**")),
+            ),
+        ],
+        ..Match::default()
+    };
+    let rules: Vec<_> = (0..10_000).map(rule).collect();
+    let matcher = Matcher::new(&rules).unwrap();
+    let facts = Facts::new()
+        .with("method", "GET")
+        .with("path", "/service-777/x");
+    let known = matcher.slots.look_up(&facts);
+    let mut candidates = Numbers::new();
+    matcher.index.candidates(&known, &mut candidates);
+    assert_eq!(candidates.as_slice(), [777]);
+}
+
+#[test]
+fn patterns_that_cant_be_read_are_named() {
+    let error = |pattern| {
+        let rule = Match {
+            conditions: vec![("ip".to_owned(), pattern)],
+            ..Match::default()
+        };
+        Matcher::new(&[rule]).unwrap_err().to_string()
+    };
+    assert_eq!(
+        error(Pattern::Cidr("10.0.0.0/33".to_owned())),
+        "pattern \"10.0.0.0/33\": expected an address, or a network such as 10.0.0.0/8 or \
+         2001:db8::/32"
+    );
+    assert!(error(Pattern::Regex("(".to_owned())).starts_with("pattern \"(\": regex parse error"));
+}

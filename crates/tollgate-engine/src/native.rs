@@ -1,0 +1,340 @@
+//! The native form of a policy: limits by facts, tiers, and requests that are exempt or blocked.
+//!
+//! Every field stands once in `native/fields.rs`, of which the JSON Schema is made too.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use crate::diagnostic::Code;
+use crate::document::{Node, Span, Value};
+use crate::policy::{Mode, OnStoreFailure, Policy};
+use crate::source::Sources;
+
+pub(crate) mod cidr;
+pub mod codes;
+pub(crate) mod fields;
+mod pattern;
+pub(crate) mod problems;
+mod reader;
+mod refs;
+mod rule;
+pub(crate) mod suggest;
+
+use problems::Problems;
+use reader::{Fields, Reader};
+
+/// A policy and where its parts stand, for those who judge it.
+#[derive(Debug, Default)]
+pub(crate) struct Decoded {
+    pub(crate) policy: Policy,
+    pub(crate) places: Places,
+}
+
+/// Where the parts of a policy stand: rules in the order of the policy, tiers by name.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    pub(crate) rules: Vec<RulePlaces>,
+    pub(crate) tiers: BTreeMap<String, TierPlaces>,
+    tenants: BTreeMap<String, Span>,
+    default_tier: Span,
+    tier_fact: Span,
+}
+
+/// Where the parts of a rule stand.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RulePlaces {
+    pub(crate) name: Span,
+    pub(crate) key: Span,
+    pub(crate) on_store_failure: Span,
+    shared: Span,
+    replaces: Vec<Span>,
+    pub(crate) limits: LimitPlaces,
+}
+
+/// Where the parts of a tier stand.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TierPlaces {
+    pub(crate) name: Span,
+    pub(crate) limits: LimitPlaces,
+}
+
+/// Where limits stand.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LimitPlaces {
+    pub(crate) rates: Vec<Span>,
+    pub(crate) quota: Span,
+}
+
+impl Places {
+    pub(crate) fn of(rules: Vec<RulePlaces>, tiers: BTreeMap<String, TierPlaces>) -> Self {
+        Self {
+            rules,
+            tiers,
+            ..Self::default()
+        }
+    }
+}
+
+impl RulePlaces {
+    /// For a rule of which only the whole's place is known.
+    pub(crate) fn all_at(span: Span, rates: usize) -> Self {
+        Self {
+            name: span,
+            key: span,
+            on_store_failure: span,
+            limits: LimitPlaces::all_at(span, rates),
+            ..Self::default()
+        }
+    }
+}
+
+impl LimitPlaces {
+    /// For limits of which only the whole's place is known.
+    pub(crate) fn all_at(span: Span, rates: usize) -> Self {
+        Self {
+            rates: vec![span; rates],
+            quota: span,
+        }
+    }
+}
+
+/// Reads the trees of all files into one policy, and notes every error.
+pub(crate) fn decode(trees: &[Node], sources: &Sources, problems: &mut Problems) -> Decoded {
+    let reader = Reader {
+        sources,
+        problems,
+        regexes: HashSet::new(),
+        compiled: 0,
+    };
+    let mut decoder = Decoder {
+        reader,
+        decoded: Decoded::default(),
+        failures: Vec::new(),
+        failure: None,
+        once: HashMap::new(),
+        names: HashMap::new(),
+    };
+    decoder.decoded.policy.near_limit_percent = 80;
+    for tree in trees {
+        decoder.file(tree);
+    }
+    decoder.finish(trees)
+}
+
+struct Decoder<'a> {
+    reader: Reader<'a>,
+    decoded: Decoded,
+    /// What each rule says itself of failures of the store.
+    failures: Vec<Option<OnStoreFailure>>,
+    /// What all of them say.
+    failure: Option<OnStoreFailure>,
+    /// Where fields stand that only one of the files may have.
+    once: HashMap<&'static str, Span>,
+    /// Where each rule is named.
+    names: HashMap<String, Span>,
+}
+
+impl Decoder<'_> {
+    fn file(&mut self, tree: &Node) {
+        if tree.value == Value::Null {
+            return;
+        }
+        let Some(fields) = self.reader.fields(tree, "a policy", fields::POLICY) else {
+            return;
+        };
+        if let Some(node) = fields.get("include") {
+            // The loader has read them; here only what is no path is noted.
+            for item in self.reader.one_or_more(node, "the paths of files") {
+                if !matches!(&item.value, Value::Text(path) if !path.is_empty()) {
+                    self.reader.unexpected(item, "the path of a file");
+                }
+            }
+        }
+        if let Some(node) = fields.get("limits") {
+            for item in self.reader.list(node, "a list of rules") {
+                self.rule(item);
+            }
+        }
+        if let Some(node) = fields.get("tiers") {
+            self.tiers(node);
+        }
+        if let Some(node) = fields.get("tenants") {
+            self.tenants(node);
+        }
+        if let Some(node) = fields.get("exempt") {
+            let found = self.reader.match_list(node);
+            self.decoded.policy.exempt.extend(found);
+        }
+        if let Some(node) = fields.get("block") {
+            let found = self.reader.match_list(node);
+            self.decoded.policy.block.extend(found);
+        }
+        self.settings(&fields);
+    }
+
+    /// Fields that hold one value for the whole policy.
+    fn settings(&mut self, fields: &Fields<'_>) {
+        if let Some(node) = self.once(fields, "tier_fact") {
+            self.decoded.policy.tier_fact = self.reader.fact(node);
+            self.decoded.places.tier_fact = node.span;
+        }
+        if let Some(node) = self.once(fields, "default_tier") {
+            self.decoded.policy.default_tier = self.reader.name(node, "the name of a tier");
+            self.decoded.places.default_tier = node.span;
+        }
+        if let Some(node) = self.once(fields, "mode") {
+            let mode = self.reader.word(node, "mode", fields::MODES);
+            self.decoded.policy.mode = mode.unwrap_or(Mode::Enforce);
+        }
+        if let Some(node) = self.once(fields, "near_limit")
+            && let Some(percent) = self.percent(node)
+        {
+            self.decoded.policy.near_limit_percent = percent;
+        }
+        if let Some(node) = self.once(fields, "on_store_failure") {
+            let failure = self.reader.word(node, "way to fail", fields::FAILURES);
+            self.failure = failure.flatten();
+        }
+    }
+
+    /// A field that only one of the files may have.
+    fn once<'n>(&mut self, fields: &Fields<'n>, name: &'static str) -> Option<&'n Node> {
+        let node = fields.get(name)?;
+        let place = fields.place(name);
+        if let Some(first) = self.once.get(name) {
+            let first = self.at(*first);
+            let message = format!("{name:?} is set by another file already");
+            let help = format!("it is set in {first}; leave it in one of them");
+            self.reader
+                .error_with(codes::DUPLICATE_NAME, message, place, help);
+            return None;
+        }
+        self.once.insert(name, place);
+        Some(node)
+    }
+
+    fn rule(&mut self, node: &Node) {
+        let Some(draft) = self.reader.rule(node) else {
+            return;
+        };
+        let (name, place) = (draft.rule.name.clone(), draft.places.name);
+        match self.names.get(&name) {
+            Some(first) => self.twice("rule", &name, *first, place, codes::DUPLICATE_NAME),
+            None => {
+                self.names.insert(name, place);
+            }
+        }
+        self.failures.push(draft.failure);
+        self.decoded.policy.rules.push(draft.rule);
+        self.decoded.places.rules.push(draft.places);
+    }
+
+    fn tiers(&mut self, node: &Node) {
+        let expected = "tiers by name, such as {free: {rate: 10/s burst 20}}";
+        for (name, place, value) in self.reader.pairs(node, expected) {
+            let tier = self.reader.tier(value);
+            if let Some(first) = self.decoded.places.tiers.get(&name) {
+                let first = first.name;
+                self.twice("tier", &name, first, place.span, codes::DUPLICATE_NAME);
+                continue;
+            }
+            let (tier, limits) = match tier {
+                Some((tier, limits)) => (Some(tier), limits),
+                None => (None, LimitPlaces::default()),
+            };
+            let places = TierPlaces {
+                name: place.span,
+                limits,
+            };
+            // A tier with errors is still one that tenants may name.
+            self.decoded.places.tiers.insert(name.clone(), places);
+            if let Some(tier) = tier {
+                self.decoded.policy.tiers.insert(name, tier);
+            }
+        }
+    }
+
+    fn tenants(&mut self, node: &Node) {
+        let expected = "tiers' names by tenant, such as {acme: enterprise}";
+        for (tenant, place, value) in self.reader.pairs(node, expected) {
+            let Some(tier) = self.reader.name(value, "the name of a tier") else {
+                continue;
+            };
+            if self.decoded.policy.tenants.contains_key(&tenant) {
+                // Only another file can have it: within one, the parser has said so.
+                let first = self.decoded.places.tenants.get(&tenant);
+                let first = first.copied().unwrap_or_default();
+                self.twice("tenant", &tenant, first, place.span, codes::DUPLICATE_NAME);
+                continue;
+            }
+            self.decoded
+                .places
+                .tenants
+                .insert(tenant.clone(), value.span);
+            self.decoded.policy.tenants.insert(tenant, tier);
+        }
+    }
+
+    /// `80%` or `0.8`.
+    fn percent(&mut self, node: &Node) -> Option<u8> {
+        let percent = match &node.value {
+            Value::Text(text) => {
+                let digits = text.strip_suffix('%').map(str::trim_end);
+                digits.and_then(|digits| digits.parse::<u8>().ok())
+            }
+            // What a file writes as 0.8 is the number that is nearest to 80 / 100.
+            Value::Float(part) => {
+                (1..=100).find(|percent| (f64::from(*percent) / 100.0 - part).abs() < 1e-9)
+            }
+            _ => None,
+        };
+        let percent = percent.filter(|percent| (1..=100).contains(percent));
+        if percent.is_none() {
+            let message = "expected a part from 1% to 100%, in whole percents";
+            let help = "write 80% or 0.8";
+            self.reader
+                .error_with(codes::OUT_OF_RANGE, message, node.span, help);
+        }
+        percent
+    }
+
+    fn twice(&mut self, what: &str, name: &str, first: Span, second: Span, code: Code) {
+        let name = reader::shorten(name);
+        let message = format!("a second {what} of the name {name:?}");
+        let help = format!("the first is in {}", self.at(first));
+        self.reader.error_with(code, message, second, help);
+    }
+
+    /// A place in words.
+    fn at(&self, span: Span) -> String {
+        let file = self.reader.sources.get(span.file);
+        let file = file.map_or("<text>", |file| file.name());
+        format!("{file} line {}", span.start.line)
+    }
+
+    fn finish(mut self, trees: &[Node]) -> Decoded {
+        let rules = self.decoded.policy.rules.iter_mut();
+        for (rule, own) in rules.zip(&self.failures) {
+            let said = own.or(self.failure);
+            rule.on_store_failure = said.unwrap_or(rule::default_failure(&rule.limits));
+        }
+        // Names may be in what wasn't read, or in a rule with another error.
+        if self.reader.problems.all_was_read() {
+            refs::check(&mut self.reader, &self.decoded, &self.names);
+            let policy = &self.decoded.policy;
+            let nothing = policy.rules.is_empty()
+                && self.decoded.places.tiers.is_empty()
+                && policy.block.is_empty();
+            if nothing && self.reader.problems.len() == 0 {
+                let last = trees.last();
+                let span = last.map_or_else(Span::default, |tree| Span {
+                    file: tree.span.file,
+                    ..Span::default()
+                });
+                let message = "expected limits, tiers or block: this policy limits nothing";
+                let help = "begin with limits: [{name: all, rate: 100/s burst 200}]";
+                self.reader.error_with(codes::EMPTY, message, span, help);
+            }
+        }
+        self.decoded
+    }
+}

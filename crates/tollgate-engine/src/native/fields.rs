@@ -1,0 +1,317 @@
+//! Every field of the native form, once: the decoder knows no others, and the schema is made of these.
+
+use tollgate::{Algorithm, Align, Timestamp};
+
+use crate::policy::{Mode, OnStoreFailure};
+
+/// A field that a map may have.
+#[derive(Debug)]
+pub(crate) struct Field {
+    pub(crate) name: &'static str,
+    /// What it says, for editors.
+    pub(crate) about: &'static str,
+    pub(crate) shape: Shape,
+}
+
+/// What a field may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// A name, one line long.
+    Name,
+    /// One name or a list of them.
+    Names,
+    /// A list of rules.
+    Rules,
+    /// Tiers by name.
+    Tiers,
+    /// Tiers' names by tenant.
+    Tenants,
+    /// Conditions by fact.
+    Match,
+    /// A list of conditions.
+    Matches,
+    /// One condition on a fact.
+    Pattern,
+    /// One text or a list of them.
+    Texts,
+    /// Facts, some with `/bits`.
+    Key,
+    /// A rate or a list of them.
+    Rates,
+    /// A quota.
+    Quota,
+    /// A whole number from 1.
+    Count,
+    /// A whole number from 0.
+    Number,
+    /// True or false.
+    Flag,
+    /// A number, or a fact that says it.
+    Cost,
+    /// `80%` or `0.8`.
+    Part,
+    /// One of [`ALGORITHMS`].
+    Algorithm,
+    /// One of [`MODES`].
+    Mode,
+    /// One of [`FAILURES`].
+    OnStoreFailure,
+}
+
+const fn field(name: &'static str, shape: Shape, about: &'static str) -> Field {
+    Field { name, about, shape }
+}
+
+/// A file.
+pub(crate) const POLICY: &[Field] = &[
+    field(
+        "include",
+        Shape::Names,
+        "Other files, by their path from this one; what they say comes first.",
+    ),
+    field(
+        "limits",
+        Shape::Rules,
+        "Which requests are limited, by what and to how much. All that match apply.",
+    ),
+    field(
+        "tiers",
+        Shape::Tiers,
+        "What each tier allows each of its tenants.",
+    ),
+    field("tenants", Shape::Tenants, "Which tier a tenant is in."),
+    field(
+        "tier_fact",
+        Shape::Name,
+        "The fact that carries the tier of a tenant that isn't listed.",
+    ),
+    field(
+        "default_tier",
+        Shape::Name,
+        "The tier of tenants about whom nothing else is known.",
+    ),
+    field(
+        "exempt",
+        Shape::Matches,
+        "Requests that are never limited: health, metrics, your own network.",
+    ),
+    field("block", Shape::Matches, "Requests that never pass."),
+    field(
+        "mode",
+        Shape::Mode,
+        "In force for all rules that say nothing weaker: shadow counts and lets everything pass.",
+    ),
+    field(
+        "near_limit",
+        Shape::Part,
+        "From this part of a limit on it counts as near: 80% unless said otherwise.",
+    ),
+    field(
+        "on_store_failure",
+        Shape::OnStoreFailure,
+        "What rules do that say nothing of it while the store can't be asked.",
+    ),
+];
+
+/// A rule.
+pub(crate) const RULE: &[Field] = &[
+    field(
+        "name",
+        Shape::Name,
+        "What people call it; no two rules have the same.",
+    ),
+    field(
+        "match",
+        Shape::Match,
+        "Which requests it is for: all conditions must hold. Without any, all requests.",
+    ),
+    field(
+        "key",
+        Shape::Key,
+        "Which facts tell one counter from another; ip/64 is the network an address is in. \
+         Without any, one counter for all.",
+    ),
+    field(
+        "rate",
+        Shape::Rates,
+        "So many per so long, with a burst: 10/s burst 20. In a list, all are in force.",
+    ),
+    field(
+        "quota",
+        Shape::Quota,
+        "A total over a long period: 10000/month.",
+    ),
+    field("concurrency", Shape::Count, "How many at once."),
+    field(
+        "unlimited",
+        Shape::Flag,
+        "No limit at all: it only replaces others, and is counted.",
+    ),
+    field(
+        "algorithm",
+        Shape::Algorithm,
+        "How its rates are counted: gcra unless said otherwise.",
+    ),
+    field(
+        "cost",
+        Shape::Cost,
+        "What a request costs: 1 unless said otherwise.",
+    ),
+    field(
+        "mode",
+        Shape::Mode,
+        "Whether it bites: enforce unless said otherwise.",
+    ),
+    field(
+        "on_store_failure",
+        Shape::OnStoreFailure,
+        "What happens while the store can't be asked: closed with a quota and local without one, \
+         unless said otherwise here or for the whole file.",
+    ),
+    field(
+        "replaces",
+        Shape::Names,
+        "Rules that don't apply to a request that this one applies to.",
+    ),
+    field(
+        "shared",
+        Shape::Name,
+        "Rules with the same name here count together.",
+    ),
+];
+
+/// A tier.
+pub(crate) const TIER: &[Field] = &[
+    field(
+        "rate",
+        Shape::Rates,
+        "So many per so long, for each tenant.",
+    ),
+    field(
+        "quota",
+        Shape::Quota,
+        "A total over a long period, for each tenant.",
+    ),
+    field(
+        "concurrency",
+        Shape::Count,
+        "How many at once, for each tenant.",
+    ),
+    field("unlimited", Shape::Flag, "No limit at all."),
+];
+
+/// A cost that a fact says.
+pub(crate) const COST: &[Field] = &[
+    field(
+        "fact",
+        Shape::Name,
+        "The fact that says it, as a whole number.",
+    ),
+    field(
+        "default",
+        Shape::Number,
+        "What it is if the fact is unknown or no number: 1 unless said otherwise.",
+    ),
+];
+
+/// A condition that says its kind. It has just one of these.
+pub(crate) const PATTERN: &[Field] = &[
+    field("exact", Shape::Texts, "Just this text, or one of these."),
+    field(
+        "glob",
+        Shape::Texts,
+        "* is anything but /, ** anything, ? one character but /.",
+    ),
+    field("prefix", Shape::Texts, "Begins with this."),
+    field(
+        "regex",
+        Shape::Texts,
+        "A regular expression for the whole text.",
+    ),
+    field("cidr", Shape::Texts, "An address in this network."),
+    field(
+        "present",
+        Shape::Flag,
+        "The fact is known, or with false, is not.",
+    ),
+    field("not", Shape::Pattern, "What must not hold."),
+];
+
+/// All ways of counting, by name.
+pub(crate) const ALGORITHMS: &[(&str, Algorithm)] = &[
+    ("gcra", Algorithm::Gcra),
+    ("token-bucket", Algorithm::TokenBucket),
+    ("leaky", Algorithm::LeakyBucket),
+    (
+        "fixed-window",
+        Algorithm::FixedWindow(Align::Boundary(Timestamp::ZERO)),
+    ),
+    ("sliding-window", Algorithm::SlidingCounter),
+    ("sliding-log", Algorithm::SlidingLog),
+];
+
+/// All modes, by name.
+pub(crate) const MODES: &[(&str, Mode)] = &[
+    ("enforce", Mode::Enforce),
+    ("shadow", Mode::Shadow),
+    ("off", Mode::Off),
+];
+
+/// All that can be done without the store, by name; `inherit` is as if nothing were said.
+pub(crate) const FAILURES: &[(&str, Option<OnStoreFailure>)] = &[
+    ("open", Some(OnStoreFailure::Open)),
+    ("closed", Some(OnStoreFailure::Closed)),
+    ("local", Some(OnStoreFailure::Local)),
+    ("inherit", None),
+];
+
+/// The words of a table.
+pub(crate) fn names<T>(table: &[(&'static str, T)]) -> Vec<&'static str> {
+    table.iter().map(|(name, _)| *name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::Format;
+    use crate::policy::Policy;
+
+    /// A text that ends with a field and, below it, a value that no field takes.
+    fn with(field: &str, before: &str, indent: &str) -> String {
+        // What the field may have had before goes.
+        let lines = before.lines();
+        let before: String = lines
+            .filter(|line| !line.trim_start().starts_with(&format!("{field}:")))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        format!("{before}{indent}{field}:\n{indent}  wrong:\n{indent}    wrong: ~\n")
+    }
+
+    #[test]
+    fn the_decoder_reads_every_field_of_every_table() {
+        for (table, before, indent) in [
+            (POLICY, "", ""),
+            (RULE, "limits:\n-\n  name: a\n  rate: 1/s", "  "),
+            (TIER, "default_tier: a\ntiers:\n  a:", "    "),
+            (COST, "limits:\n-\n  name: a\n  rate: 1/s\n  cost:", "    "),
+            (
+                PATTERN,
+                "limits:\n-\n  name: a\n  rate: 1/s\n  match:\n    x:",
+                "      ",
+            ),
+        ] {
+            for field in table {
+                let text = with(field.name, before, indent);
+                let rejected = Policy::from_text(&text, Format::Yaml)
+                    .expect_err("a value that no field takes");
+                let at = text.lines().count() - 2;
+                let found = rejected.errors.iter().any(|error| {
+                    let line = usize::try_from(error.span.start.line).unwrap();
+                    let unread = error.message.contains(&format!("field {:?}", field.name));
+                    line > at && !unread
+                });
+                assert!(found, "{}:\n{text}\n{rejected}", field.name);
+            }
+        }
+    }
+}

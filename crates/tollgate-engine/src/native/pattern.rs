@@ -1,0 +1,329 @@
+//! Conditions on facts, and the facts of a key.
+
+use regex::RegexBuilder;
+
+use super::cidr::Cidr;
+use super::codes;
+use super::fields::PATTERN;
+use super::reader::{Reader, shorten};
+use crate::document::{Node, Value};
+use crate::policy::{KeyPart, Match, Pattern};
+
+/// Largest program of a regular expression, in bytes.
+const MOST_REGEX_BYTES: usize = 1 << 20;
+/// Most regular expressions of a policy: to compile them takes the longest.
+const MOST_REGEXES: usize = 1_000;
+/// Most stars of a glob, as each may have to be tried at many places.
+const MOST_STARS: usize = 16;
+/// Longest pattern, in bytes.
+const LONGEST: usize = 4_096;
+
+/// The fact whose text is an address or a network without being told so.
+const ADDRESS: &str = "ip";
+
+impl Reader<'_> {
+    /// Conditions by fact.
+    pub(super) fn matches(&mut self, node: &Node) -> Match {
+        let expected = "conditions by fact, such as {path: \"/api/**\", method: [POST, PUT]}";
+        let mut conditions = Vec::new();
+        for (fact, name, value) in self.pairs(node, expected) {
+            let fact = self.fact_named(fact, name.span);
+            // The condition is read even if the name is wrong, for what is wrong with it too.
+            let pattern = self.pattern(value, fact.as_deref().unwrap_or(""));
+            if let (Some(fact), Some(pattern)) = (fact, pattern) {
+                conditions.push((fact, pattern));
+            }
+        }
+        Match {
+            conditions,
+            span: node.span,
+        }
+    }
+
+    /// A list of conditions, none of which everything meets.
+    pub(super) fn match_list(&mut self, node: &Node) -> Vec<Match> {
+        let expected = "a list of conditions, such as [{path: /healthz}, {ip: \"10.0.0.0/8\"}]";
+        let items = self.list(node, expected);
+        let mut found = Vec::with_capacity(items.len());
+        for item in items {
+            if matches!(&item.value, Value::Map(fields) if fields.is_empty()) {
+                let message = "expected at least one condition: without any, every request matches";
+                let help = "name a fact, as in {path: /healthz}";
+                self.error_with(codes::MATCHES_ALL, message, item.span, help);
+            }
+            found.push(self.matches(item));
+        }
+        found
+    }
+
+    fn pattern(&mut self, node: &Node, fact: &str) -> Option<Pattern> {
+        match &node.value {
+            Value::List(_) => {
+                let items = self.list(node, "texts or conditions, one of which must hold");
+                let patterns: Vec<_> = items
+                    .iter()
+                    .map(|item| self.pattern(item, fact))
+                    .collect::<Vec<_>>();
+                let patterns: Vec<_> = patterns.into_iter().collect::<Option<_>>()?;
+                any_of(patterns)
+            }
+            Value::Map(_) => self.kind(node, fact),
+            _ => {
+                let text =
+                    self.text(node, "text, a list or a condition such as {prefix: /api/}")?;
+                self.plain(text, node, fact)
+            }
+        }
+    }
+
+    /// What a text means that doesn't say its kind.
+    fn plain(&mut self, text: String, node: &Node, fact: &str) -> Option<Pattern> {
+        if text.contains('*') {
+            return self.glob(text, node);
+        }
+        if fact == ADDRESS {
+            return self.cidr(&text, node);
+        }
+        self.sized(text, node).map(Pattern::Exact)
+    }
+
+    /// `{prefix: /api/}`: a condition that says its kind.
+    fn kind(&mut self, node: &Node, fact: &str) -> Option<Pattern> {
+        let before = self.problems.len();
+        let fields = self.fields(node, "a condition", PATTERN)?;
+        let mut found = fields.iter();
+        let Some((kind, _, value)) = found.next() else {
+            if self.problems.len() == before {
+                let message = "expected a condition such as {prefix: /api/}, found an empty map";
+                self.error(codes::EMPTY, message, node.span);
+            }
+            return None;
+        };
+        if let Some((second, place, _)) = found.next() {
+            let message = format!("{kind:?} and {second:?} in one condition");
+            let help =
+                "write one each, as a list if one of them is enough: [{prefix: /a}, {glob: /b/*}]";
+            self.error_with(codes::CONFLICT, message, place.span, help);
+            return None;
+        }
+        match kind {
+            "present" => Some(match self.flag(value)? {
+                true => Pattern::Present,
+                false => Pattern::Absent,
+            }),
+            "not" => {
+                let inner = self.pattern(value, fact)?;
+                Some(Pattern::Not(Box::new(inner)))
+            }
+            _ => {
+                let items = self.one_or_more(value, "text or a list of texts");
+                let mut patterns = Vec::with_capacity(items.len());
+                for item in items {
+                    let pattern = self.text(item, "text").and_then(|text| match kind {
+                        "exact" => self.sized(text, item).map(Pattern::Exact),
+                        "glob" => self.glob(text, item),
+                        "prefix" => self.prefix(text, item),
+                        "regex" => self.regex(text, item),
+                        _ => self.cidr(&text, item),
+                    });
+                    patterns.push(pattern);
+                }
+                any_of(patterns.into_iter().collect::<Option<_>>()?)
+            }
+        }
+    }
+
+    fn sized(&mut self, text: String, node: &Node) -> Option<String> {
+        if text.len() <= LONGEST {
+            return Some(text);
+        }
+        let message = format!("a condition of {} bytes; at most {LONGEST}", text.len());
+        self.error(codes::OUT_OF_RANGE, message, node.span);
+        None
+    }
+
+    fn prefix(&mut self, text: String, node: &Node) -> Option<Pattern> {
+        if text.is_empty() {
+            let message = "an empty prefix: everything begins with it";
+            let help = "write {present: true} if any value will do";
+            self.error_with(codes::MATCHES_ALL, message, node.span, help);
+            return None;
+        }
+        self.sized(text, node).map(Pattern::Prefix)
+    }
+
+    fn glob(&mut self, text: String, node: &Node) -> Option<Pattern> {
+        let text = self.sized(text, node)?;
+        if let Some(at) = text.find("***") {
+            let span = self
+                .sources
+                .within(node.span, &text, text[..at].chars().count(), 3);
+            let message = "\"***\" in a glob: * is anything but /, ** anything";
+            self.error_with(codes::BAD_GLOB, message, span, "write ** or *");
+            return None;
+        }
+        if text.matches('*').count() > MOST_STARS {
+            let message = format!("a glob of more than {MOST_STARS} stars");
+            let help = "write a shorter one, or a {prefix: …}";
+            self.error_with(codes::BAD_GLOB, message, node.span, help);
+            return None;
+        }
+        Some(Pattern::Glob(text))
+    }
+
+    fn cidr(&mut self, text: &str, node: &Node) -> Option<Pattern> {
+        match Cidr::parse(text) {
+            Ok(cidr) => Some(Pattern::Cidr(cidr.to_string())),
+            Err(error) => {
+                let span = self
+                    .sources
+                    .within(node.span, text, error.from, error.length);
+                self.error_with(codes::BAD_CIDR, error.message, span, error.help);
+                None
+            }
+        }
+    }
+
+    fn regex(&mut self, text: String, node: &Node) -> Option<Pattern> {
+        let text = self.sized(text, node)?;
+        if self.regexes.contains(&text) {
+            return Some(Pattern::Regex(text));
+        }
+        if self.compiled >= MOST_REGEXES {
+            let message = format!("more than {MOST_REGEXES} regular expressions");
+            let help = "globs, prefixes and lists are found much faster";
+            self.error_with(codes::BAD_REGEX, message, node.span, help);
+            return None;
+        }
+        self.compiled += 1;
+        let built = RegexBuilder::new(&text)
+            .size_limit(MOST_REGEX_BYTES)
+            .nest_limit(50)
+            .build();
+        let problem = match built {
+            Ok(_) => {
+                self.regexes.insert(text.clone());
+                return Some(Pattern::Regex(text));
+            }
+            Err(regex::Error::CompiledTooBig(most)) => {
+                let message = format!("a regular expression that takes more than {most} bytes");
+                let help =
+                    "write a shorter one: repetitions such as {1000} are what makes it large";
+                self.error_with(codes::BAD_REGEX, message, node.span, help);
+                return None;
+            }
+            Err(error) => error.to_string(),
+        };
+        let (why, marks) = regex_problem(&problem);
+        let span = match marks {
+            Some((from, length)) => self.sources.within(node.span, &text, from, length),
+            None => node.span,
+        };
+        let message = format!("no regular expression: {why}");
+        let help = "to mean a sign as it stands, put \\ before it; in YAML, use single quotes";
+        self.error_with(codes::BAD_REGEX, message, span, help);
+        None
+    }
+
+    /// Which facts make a key: one, or a list of them, each once.
+    pub(super) fn key(&mut self, node: &Node) -> Vec<KeyPart> {
+        let expected = "a fact or a list of facts, such as [user] or [ip/64, method]";
+        let items = match &node.value {
+            // No facts at all are one counter for all, as if there were no key.
+            Value::List(items) => items.as_slice(),
+            _ => std::slice::from_ref(node),
+        };
+        let mut parts = Vec::with_capacity(items.len());
+        for item in items {
+            let Some(text) = self.text(item, expected) else {
+                continue;
+            };
+            let Some(part) = self.key_part(&text, item) else {
+                continue;
+            };
+            if parts.contains(&part) {
+                let message = format!("{:?} is in this key twice", shorten(&text));
+                self.error(codes::BAD_KEY, message, item.span);
+            } else if parts.len() == 16 {
+                self.error(codes::BAD_KEY, "a key of more than 16 facts", item.span);
+                break;
+            } else {
+                parts.push(part);
+            }
+        }
+        parts
+    }
+
+    fn key_part(&mut self, text: &str, node: &Node) -> Option<KeyPart> {
+        let Some((fact, bits)) = text.split_once('/') else {
+            return self.fact(node).map(KeyPart::Fact);
+        };
+        let number = bits.parse::<u8>().ok();
+        let Some(number) = number.filter(|number| (1..=128).contains(number)) else {
+            let from = fact.chars().count() + 1;
+            let span = self
+                .sources
+                .within(node.span, text, from, bits.chars().count());
+            let message = "expected 1 to 128 bits after \"/\"";
+            let help = "ip/64 counts all addresses of a network of 64 bits together";
+            self.error_with(codes::BAD_KEY, message, span, help);
+            return None;
+        };
+        if fact.is_empty() {
+            let message = "expected a fact before \"/\", as in ip/64";
+            self.error(codes::BAD_KEY, message, node.span);
+            return None;
+        }
+        let fact = self.fact_named(fact.to_owned(), node.span)?;
+        Some(KeyPart::Network { fact, bits: number })
+    }
+}
+
+/// One of these, without a list around a single one.
+fn any_of(mut patterns: Vec<Pattern>) -> Option<Pattern> {
+    match patterns.len() {
+        0 => None,
+        1 => patterns.pop(),
+        _ => Some(Pattern::OneOf(patterns)),
+    }
+}
+
+/// Why, and where in characters, from the picture that the parser of regular expressions draws.
+fn regex_problem(text: &str) -> (String, Option<(usize, usize)>) {
+    let why = text
+        .lines()
+        .rev()
+        .find_map(|line| line.strip_prefix("error: "));
+    let why = why.unwrap_or("it can't be read").to_owned();
+    let marks = text
+        .lines()
+        .find(|line| line.contains('^') && line.chars().all(|sign| matches!(sign, ' ' | '^')));
+    let marks = marks.and_then(|line| {
+        // The picture is indented by four.
+        let from = line.find('^')?.checked_sub(4)?;
+        let length = line.chars().filter(|sign| *sign == '^').count();
+        Some((from, length))
+    });
+    (why, marks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_place_of_a_regexs_problem_is_found_in_its_picture() {
+        // Built at run time, or a lint would find the mistake.
+        for (text, why, marks) in [
+            ("/v[0-9+/x", "unclosed character class", Some((2, 1))),
+            ("a{2,1}", "invalid repetition count range", Some((1, 5))),
+            ("(ab", "unclosed group", Some((0, 1))),
+        ] {
+            let error = regex::Regex::new(text).unwrap_err().to_string();
+            let (found, place) = regex_problem(&error);
+            assert!(found.starts_with(why), "{found}");
+            assert_eq!(place, marks, "{error}");
+        }
+        assert_eq!(regex_problem("?"), ("it can't be read".to_owned(), None));
+    }
+}

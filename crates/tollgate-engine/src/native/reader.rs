@@ -1,0 +1,294 @@
+//! Reads values of an expected kind, and notes what isn't.
+
+use std::collections::HashSet;
+
+use super::codes;
+use super::fields::{Field, names};
+use super::problems::Problems;
+use super::suggest;
+use crate::diagnostic::{Code, Diagnostic};
+use crate::document::{Node, Span, Value};
+use crate::render::is_hidden;
+use crate::source::Sources;
+
+/// Longest name of a rule, tier, tenant or fact, in characters.
+const LONGEST_NAME: usize = 200;
+
+/// What a decoder of any part needs.
+#[derive(Debug)]
+pub(super) struct Reader<'a> {
+    pub(super) sources: &'a Sources,
+    pub(super) problems: &'a mut Problems,
+    /// Regular expressions that are known to be good.
+    pub(super) regexes: HashSet<String>,
+    /// How many were compiled, good or not.
+    pub(super) compiled: usize,
+}
+
+/// The fields of a map, all of which its table has.
+#[derive(Debug)]
+pub(super) struct Fields<'n> {
+    known: Vec<(&'static str, &'n Node, &'n Node)>,
+    table: &'static [Field],
+    /// Where the map stands.
+    pub(super) span: Span,
+}
+
+impl<'n> Fields<'n> {
+    /// The value of a field.
+    pub(super) fn get(&self, name: &str) -> Option<&'n Node> {
+        debug_assert!(
+            self.table.iter().any(|field| field.name == name),
+            "{name} is in no table"
+        );
+        let field = self.known.iter().find(|(known, ..)| *known == name);
+        field.map(|(_, _, value)| *value)
+    }
+
+    /// The place of a field's name, or of the map if it isn't there.
+    pub(super) fn place(&self, name: &str) -> Span {
+        let field = self.known.iter().find(|(known, ..)| *known == name);
+        field.map_or(self.span, |(_, name, _)| name.span)
+    }
+
+    /// Each field with its name's place and its value.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&'static str, &'n Node, &'n Node)> {
+        self.known.iter().copied()
+    }
+}
+
+impl Reader<'_> {
+    pub(super) fn error(&mut self, code: Code, message: impl Into<String>, span: Span) {
+        self.problems.push(Diagnostic::error(code, message, span));
+    }
+
+    pub(super) fn error_with(
+        &mut self,
+        code: Code,
+        message: impl Into<String>,
+        span: Span,
+        help: impl Into<String>,
+    ) {
+        self.problems
+            .push(Diagnostic::error(code, message, span).help(help));
+    }
+
+    /// Notes that a value is of another kind than expected.
+    pub(super) fn unexpected(&mut self, node: &Node, expected: &str) {
+        let message = format!("expected {expected}, found {}", node.value.kind());
+        self.error(codes::WRONG_TYPE, message, node.span);
+    }
+
+    /// A map of known fields. Unknown ones are noted and left out.
+    pub(super) fn fields<'n>(
+        &mut self,
+        node: &'n Node,
+        what: &str,
+        table: &'static [Field],
+    ) -> Option<Fields<'n>> {
+        let Value::Map(pairs) = &node.value else {
+            let names: Vec<_> = table.iter().map(|field| field.name).collect();
+            let message = format!("expected {what}, found {}", node.value.kind());
+            let help = format!("its fields are {}", names.join(", "));
+            self.error_with(codes::WRONG_TYPE, message, node.span, help);
+            return None;
+        };
+        let mut known = Vec::with_capacity(pairs.len());
+        for (name, value) in pairs {
+            let text = match &name.value {
+                Value::Text(text) => text.clone(),
+                _ => self.sources.slice(name.span).unwrap_or("").to_owned(),
+            };
+            match table.iter().find(|field| field.name == text) {
+                Some(field) => known.push((field.name, name, value)),
+                None => self.unknown_field(&text, name.span, what, table),
+            }
+        }
+        Some(Fields {
+            known,
+            table,
+            span: node.span,
+        })
+    }
+
+    fn unknown_field(&mut self, text: &str, span: Span, what: &str, table: &'static [Field]) {
+        let names: Vec<_> = table.iter().map(|field| field.name).collect();
+        let shown = shorten(text);
+        let problem = Diagnostic::error(
+            codes::UNKNOWN_FIELD,
+            format!("unknown field {shown:?} in {what}"),
+            span,
+        );
+        if self.problems.is_full() {
+            return self.problems.push(problem);
+        }
+        let help = match text {
+            "domain" | "descriptors" => {
+                "a file with domain and descriptors is of envoyproxy/ratelimit's form".to_owned()
+            }
+            "rules" => "did you mean \"limits\"?".to_owned(),
+            "rates" | "limit" | "rate_limit" => "did you mean \"rate\"?".to_owned(),
+            _ => suggest::help(text, &names)
+                .unwrap_or_else(|| format!("its fields are {}", names.join(", "))),
+        };
+        self.problems.push(problem.help(help));
+    }
+
+    /// All fields of a map by names that the file chooses.
+    pub(super) fn pairs<'n>(
+        &mut self,
+        node: &'n Node,
+        expected: &str,
+    ) -> Vec<(String, &'n Node, &'n Node)> {
+        let Value::Map(pairs) = &node.value else {
+            self.unexpected(node, expected);
+            return Vec::new();
+        };
+        let mut named = Vec::with_capacity(pairs.len());
+        for (name, value) in pairs {
+            if let Some(text) = self.name(name, "a name") {
+                named.push((text, name, value));
+            }
+        }
+        named
+    }
+
+    /// The values of a list.
+    pub(super) fn list<'n>(&mut self, node: &'n Node, expected: &str) -> &'n [Node] {
+        match &node.value {
+            Value::List(items) => {
+                if items.is_empty() {
+                    let message = format!("expected {expected}, but there is nothing in it");
+                    let help = "write something into it, or leave the field out";
+                    self.error_with(codes::EMPTY, message, node.span, help);
+                }
+                items
+            }
+            _ => {
+                self.unexpected(node, expected);
+                &[]
+            }
+        }
+    }
+
+    /// A list, or one value as a list of one.
+    pub(super) fn one_or_more<'n>(&mut self, node: &'n Node, expected: &str) -> &'n [Node] {
+        match &node.value {
+            Value::List(_) => self.list(node, expected),
+            _ => std::slice::from_ref(node),
+        }
+    }
+
+    /// Text. A number or truth that the file spells as it would be printed counts as text.
+    pub(super) fn text(&mut self, node: &Node, expected: &str) -> Option<String> {
+        let printed = match &node.value {
+            Value::Text(text) => return Some(text.clone()),
+            Value::Integer(number) => number.to_string(),
+            Value::Bool(is) => is.to_string(),
+            Value::Float(number) => number.to_string(),
+            _ => {
+                self.unexpected(node, expected);
+                return None;
+            }
+        };
+        if self.sources.slice(node.span).map(str::trim_end) == Some(printed.as_str()) {
+            return Some(printed);
+        }
+        let message = format!("expected {expected}, found {}", node.value.kind());
+        let help = "put it in quotes if this text is meant";
+        self.error_with(codes::WRONG_TYPE, message, node.span, help);
+        None
+    }
+
+    /// Text that can be a name: not empty, of one line, not too long.
+    pub(super) fn name(&mut self, node: &Node, what: &str) -> Option<String> {
+        let name = self.text(node, what)?;
+        let trimmed = name.trim();
+        let why = if trimmed.is_empty() {
+            "is empty"
+        } else if trimmed.len() != name.len() {
+            "begins or ends with a space"
+        } else if name.chars().any(is_hidden) {
+            "has a character in it that can't be seen"
+        } else if name.chars().count() > LONGEST_NAME {
+            "has more than 200 characters"
+        } else {
+            return Some(name);
+        };
+        let message = format!("{what} {why}");
+        self.error(codes::BAD_NAME, message, node.span);
+        None
+    }
+
+    /// The name of a fact: one word.
+    pub(super) fn fact(&mut self, node: &Node) -> Option<String> {
+        let name = self.name(node, "the name of a fact")?;
+        self.fact_named(name, node.span)
+    }
+
+    pub(super) fn fact_named(&mut self, name: String, span: Span) -> Option<String> {
+        let fits = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | ':');
+        if name.chars().all(fits) {
+            return Some(name);
+        }
+        let message = format!("{:?} is no name of a fact", shorten(&name));
+        let help = "use letters, digits, _ - . and :, as in user or header.x-plan";
+        self.error_with(codes::BAD_NAME, message, span, help);
+        None
+    }
+
+    /// One of the words of a table.
+    pub(super) fn word<T: Copy>(
+        &mut self,
+        node: &Node,
+        what: &str,
+        table: &[(&'static str, T)],
+    ) -> Option<T> {
+        let words = names(table);
+        let expected = format!("{what}: {}", suggest::any_of(&words));
+        let Value::Text(text) = &node.value else {
+            self.unexpected(node, &expected);
+            return None;
+        };
+        let found = table.iter().find(|(word, _)| word == text);
+        if found.is_none() {
+            let message = format!("unknown {what} {:?}", shorten(text));
+            let help = suggest::help(text, &words).unwrap_or(expected);
+            self.error_with(codes::UNKNOWN_VALUE, message, node.span, help);
+        }
+        found.map(|(_, value)| *value)
+    }
+
+    /// A whole number from 0 on.
+    pub(super) fn number(&mut self, node: &Node, what: &str) -> Option<u64> {
+        let Value::Integer(number) = node.value else {
+            self.unexpected(node, what);
+            return None;
+        };
+        let fits = u64::try_from(number).ok();
+        if fits.is_none() {
+            let message = format!("expected {what}, found {number}");
+            self.error(codes::OUT_OF_RANGE, message, node.span);
+        }
+        fits
+    }
+
+    pub(super) fn flag(&mut self, node: &Node) -> Option<bool> {
+        match node.value {
+            Value::Bool(is) => Some(is),
+            _ => {
+                self.unexpected(node, "true or false");
+                None
+            }
+        }
+    }
+}
+
+/// The start of a text that may be very long.
+pub(super) fn shorten(text: &str) -> String {
+    const MOST: usize = 60;
+    match text.char_indices().nth(MOST) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
+    }
+}

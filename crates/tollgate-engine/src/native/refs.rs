@@ -1,0 +1,178 @@
+//! What refers to something else: tiers, replaced rules, shared counters.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::codes;
+use super::reader::{Reader, shorten};
+use super::{Decoded, suggest};
+use crate::document::Span;
+use crate::policy::Rule;
+
+/// Notes names of nothing, and names that can't mean what they say.
+pub(super) fn check(reader: &mut Reader<'_>, decoded: &Decoded, names: &HashMap<String, Span>) {
+    tiers(reader, decoded);
+    replaces(reader, decoded, names);
+    shared(reader, decoded);
+}
+
+fn tiers(reader: &mut Reader<'_>, decoded: &Decoded) {
+    let (policy, places) = (&decoded.policy, &decoded.places);
+    let known: Vec<&str> = places.tiers.keys().map(String::as_str).collect();
+    let mut unknown = |tier: &str, span: Span| {
+        if !places.tiers.contains_key(tier) && !reader.problems.is_full() {
+            let message = format!("there is no tier {:?}", shorten(tier));
+            let help = suggest::help(tier, &known);
+            let help = help.unwrap_or_else(|| "define it under tiers".to_owned());
+            reader.error_with(codes::UNKNOWN_TIER, message, span, help);
+        }
+    };
+    for (tenant, tier) in &policy.tenants {
+        let span = places.tenants.get(tenant).copied().unwrap_or_default();
+        unknown(tier, span);
+    }
+    if let Some(tier) = &policy.default_tier {
+        unknown(tier, places.default_tier);
+    }
+    if policy.tier_fact.is_some() && places.tiers.is_empty() {
+        let message = "tier_fact says who is in which tier, but there are no tiers";
+        let help = "define them under tiers, or leave it out";
+        reader.error_with(codes::CONFLICT, message, places.tier_fact, help);
+    }
+}
+
+fn replaces(reader: &mut Reader<'_>, decoded: &Decoded, names: &HashMap<String, Span>) {
+    let rules = &decoded.policy.rules;
+    let mut indices: HashMap<&str, usize> = HashMap::new();
+    for (index, rule) in rules.iter().enumerate() {
+        indices.entry(&rule.name).or_insert(index);
+    }
+    let known: Vec<&str> = rules.iter().map(|rule| rule.name.as_str()).collect();
+    for (rule, places) in rules.iter().zip(&decoded.places.rules) {
+        if reader.problems.is_full() {
+            return;
+        }
+        for (replaced, span) in rule.replaces.iter().zip(&places.replaces) {
+            if *replaced == rule.name {
+                let message = "a rule can't replace itself";
+                reader.error_with(codes::REPLACES_CYCLE, message, *span, "leave it out");
+            } else if !names.contains_key(replaced) {
+                let message = format!("there is no rule {:?}", shorten(replaced));
+                let others = known.iter().copied().filter(|name| *name != rule.name);
+                let help = suggest::closest(replaced, others);
+                let help = help.map_or_else(
+                    || "a rule is called by its name".to_owned(),
+                    |near| format!("did you mean {near:?}?"),
+                );
+                reader.error_with(codes::UNKNOWN_RULE, message, *span, help);
+            }
+        }
+    }
+    cycles(reader, decoded, &indices);
+}
+
+/// Rules that replace one another in a circle would all give way, and nothing would limit.
+fn cycles(reader: &mut Reader<'_>, decoded: &Decoded, indices: &HashMap<&str, usize>) {
+    let rules = &decoded.policy.rules;
+    let next = |index: usize| {
+        let replaced = rules[index].replaces.iter();
+        replaced.filter_map(|name| indices.get(name.as_str()).copied())
+    };
+    #[derive(Clone, Copy, PartialEq)]
+    enum Seen {
+        Not,
+        Open,
+        Done,
+    }
+    let mut seen = vec![Seen::Not; rules.len()];
+    for start in 0..rules.len() {
+        if seen[start] != Seen::Not {
+            continue;
+        }
+        // Depth first, without recursion: a chain may be as long as the file.
+        seen[start] = Seen::Open;
+        let mut path = vec![(start, next(start).collect::<Vec<_>>())];
+        while let Some((index, rest)) = path.last_mut() {
+            let index = *index;
+            let Some(to) = rest.pop() else {
+                seen[index] = Seen::Done;
+                path.pop();
+                continue;
+            };
+            match seen[to] {
+                Seen::Not => {
+                    seen[to] = Seen::Open;
+                    path.push((to, next(to).collect()));
+                }
+                Seen::Open if to != index => {
+                    let at = rules[index].replaces.iter();
+                    let at = at.zip(&decoded.places.rules[index].replaces);
+                    let span = at
+                        .filter(|(name, _)| **name == rules[to].name)
+                        .map(|(_, span)| *span)
+                        .next();
+                    let message = format!(
+                        "{:?} and {:?} replace one another, so neither would apply",
+                        shorten(&rules[index].name),
+                        shorten(&rules[to].name)
+                    );
+                    let help = "take one of the two out";
+                    let span = span.unwrap_or_default();
+                    reader.error_with(codes::REPLACES_CYCLE, message, span, help);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Rules that count together must count the same.
+fn shared(reader: &mut Reader<'_>, decoded: &Decoded) {
+    let mut groups: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (index, rule) in decoded.policy.rules.iter().enumerate() {
+        if let Some(name) = &rule.shared {
+            groups.entry(name).or_default().push(index);
+        }
+    }
+    let known: Vec<&str> = groups.keys().copied().collect();
+    for (name, members) in &groups {
+        let place = |index: usize| decoded.places.rules[index].shared;
+        let rule = |index: usize| &decoded.policy.rules[index];
+        let (first, others) = match members.as_slice() {
+            [] => continue,
+            [alone] => {
+                let message = format!("no other rule shares {:?}", shorten(name));
+                let others = known.iter().copied().filter(|other| other != name);
+                let help = suggest::closest(name, others).map_or_else(
+                    || "give another rule the same shared, or leave it out".to_owned(),
+                    |near| format!("did you mean {near:?}?"),
+                );
+                reader.error_with(codes::BAD_SHARED, message, place(*alone), help);
+                continue;
+            }
+            [first, others @ ..] => (*first, others),
+        };
+        for other in others {
+            if let Some(what) = difference(rule(first), rule(*other)) {
+                let message = format!(
+                    "{:?} and {:?} count together, but have another {what}",
+                    shorten(&rule(first).name),
+                    shorten(&rule(*other).name)
+                );
+                let help = "rules that share a counter have the same limits, algorithm and key";
+                reader.error_with(codes::BAD_SHARED, message, place(*other), help);
+            }
+        }
+    }
+}
+
+fn difference(a: &Rule, b: &Rule) -> Option<&'static str> {
+    if a.limits != b.limits {
+        Some("limit")
+    } else if a.algorithm != b.algorithm {
+        Some("algorithm")
+    } else if a.key != b.key {
+        Some("key")
+    } else {
+        None
+    }
+}

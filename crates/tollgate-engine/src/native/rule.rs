@@ -1,0 +1,453 @@
+//! One rule or tier: its limits, what a request costs, and what happens when they are reached.
+
+use tollgate::core::{
+    Algorithm as _, FixedWindow, Gcra, LeakyBucket, LimitError, SlidingCounter, SlidingLog,
+    TokenBucket,
+};
+use tollgate::quota::{Quota, QuotaError};
+use tollgate::{Algorithm, Rate};
+
+use super::codes;
+use super::fields::{ALGORITHMS, COST, FAILURES, MODES, RULE, TIER};
+use super::reader::{Fields, Reader, shorten};
+use super::{LimitPlaces, RulePlaces};
+use crate::document::{Node, Span, Value};
+use crate::policy::{Cost, Limits, Match, Mode, OnStoreFailure, Rule, Tier};
+
+/// Most rates of one rule or tier.
+const MOST_RATES: usize = 16;
+
+/// A rule as far as its own lines tell.
+#[derive(Debug)]
+pub(super) struct Draft {
+    pub(super) rule: Rule,
+    /// What it says itself of failures of the store.
+    pub(super) failure: Option<OnStoreFailure>,
+    pub(super) places: RulePlaces,
+}
+
+impl Reader<'_> {
+    pub(super) fn rule(&mut self, node: &Node) -> Option<Draft> {
+        let fields = self.fields(node, "a rule", RULE)?;
+        let name = fields.get("name");
+        let text = match name {
+            Some(node) => self.name(node, "the name of a rule"),
+            None => {
+                let message = "expected a name for this rule";
+                let help = "add one such as name: per-user; verdicts and metrics show it";
+                self.error_with(codes::MISSING_FIELD, message, first_line(node.span), help);
+                None
+            }
+        };
+        let matches = match fields.get("match") {
+            Some(node) => self.matches(node),
+            None => Match::default(),
+        };
+        let key = fields.get("key").map(|node| self.key(node));
+        let algorithm = self.algorithm(&fields);
+        let (limits, places) = self.limits(&fields, algorithm, "rule");
+        let cost = match fields.get("cost") {
+            Some(node) => self.cost(node),
+            None => Cost::default(),
+        };
+        self.cost_fits(&cost, &limits, &places, fields.get("cost"));
+        let mode = fields.get("mode");
+        let mode = mode.and_then(|node| self.word(node, "mode", MODES));
+        let failure = fields.get("on_store_failure");
+        let failure = failure.and_then(|node| self.word(node, "way to fail", FAILURES));
+        let replaces = fields.get("replaces");
+        let replaces = replaces.map(|node| self.names(node, "the name of a rule"));
+        let (replaces, replace_places) = replaces.unwrap_or_default().into_iter().unzip();
+        let shared = fields.get("shared");
+        let shared = shared.and_then(|node| self.name(node, "the name of a shared counter"));
+        let places = RulePlaces {
+            name: name.map_or(first_line(node.span), |name| name.span),
+            key: fields.place("key"),
+            on_store_failure: fields.place("on_store_failure"),
+            shared: fields.place("shared"),
+            replaces: replace_places,
+            limits: places,
+        };
+        let rule = Rule {
+            name: text?,
+            matches,
+            key: key.unwrap_or_default(),
+            on_store_failure: failure.flatten().unwrap_or(default_failure(&limits)),
+            limits,
+            algorithm,
+            cost,
+            mode: mode.unwrap_or(Mode::Enforce),
+            replaces,
+            shared,
+            span: node.span,
+        };
+        Some(Draft {
+            rule,
+            failure: failure.flatten(),
+            places,
+        })
+    }
+
+    pub(super) fn tier(&mut self, node: &Node) -> Option<(Tier, LimitPlaces)> {
+        let fields = self.fields(node, "a tier", TIER)?;
+        let (limits, places) = self.limits(&fields, Algorithm::Gcra, "tier");
+        let tier = Tier {
+            limits,
+            span: node.span,
+        };
+        Some((tier, places))
+    }
+
+    /// One name or a list of them.
+    pub(super) fn names(&mut self, node: &Node, what: &str) -> Vec<(String, Span)> {
+        let items = self.one_or_more(node, what);
+        let names = items
+            .iter()
+            .filter_map(|item| Some((self.name(item, what)?, item.span)));
+        names.collect()
+    }
+
+    fn algorithm(&mut self, fields: &Fields<'_>) -> Algorithm {
+        let Some(node) = fields.get("algorithm") else {
+            return Algorithm::Gcra;
+        };
+        if let Value::Text(text) = &node.value {
+            let meant = match text.as_str() {
+                "leaky-bucket" | "leaky_bucket" => "leaky",
+                "sliding-counter" | "sliding_counter" => "sliding-window",
+                _ => "",
+            };
+            if !meant.is_empty() {
+                let message = format!("unknown algorithm {text:?}");
+                let help = format!("did you mean {meant:?}?");
+                self.error_with(codes::UNKNOWN_VALUE, message, node.span, help);
+                return Algorithm::Gcra;
+            }
+        }
+        if fields.get("rate").is_none() {
+            let message = "an algorithm says how rates are counted, but there is no rate";
+            let span = fields.place("algorithm");
+            self.error_with(
+                codes::CONFLICT,
+                message,
+                span,
+                "add a rate, or leave it out",
+            );
+        }
+        self.word(node, "algorithm", ALGORITHMS)
+            .unwrap_or(Algorithm::Gcra)
+    }
+
+    fn limits(
+        &mut self,
+        fields: &Fields<'_>,
+        algorithm: Algorithm,
+        what: &str,
+    ) -> (Limits, LimitPlaces) {
+        let mut limits = Limits::default();
+        let mut places = LimitPlaces::default();
+        if let Some(node) = fields.get("rate") {
+            for item in self.one_or_more(node, RATE) {
+                if limits.rates.len() == MOST_RATES {
+                    let message = format!("more than {MOST_RATES} rates");
+                    self.error(codes::OUT_OF_RANGE, message, item.span);
+                    break;
+                }
+                if let Some(rate) = self.rate(item, algorithm) {
+                    limits.rates.push(rate);
+                    places.rates.push(item.span);
+                }
+            }
+        }
+        if let Some(node) = fields.get("quota") {
+            limits.quota = self.quota(node);
+            places.quota = node.span;
+        }
+        if let Some(node) = fields.get("concurrency") {
+            limits.concurrency = self.concurrency(node);
+        }
+        if let Some(node) = fields.get("unlimited") {
+            limits.unlimited = self.flag(node).unwrap_or(false);
+        }
+        let limiting = ["rate", "quota", "concurrency"];
+        let limiting = limiting.iter().find(|name| fields.get(name).is_some());
+        match (limiting, fields.get("unlimited")) {
+            (Some(name), Some(node)) if limits.unlimited => {
+                let message = format!("unlimited, but with a {name}");
+                self.error_with(codes::CONFLICT, message, node.span, "leave out one of them");
+            }
+            (None, Some(node)) if !limits.unlimited && node.value == Value::Bool(false) => {
+                self.no_limit(fields, what);
+            }
+            (None, None) => self.no_limit(fields, what),
+            _ => {}
+        }
+        (limits, places)
+    }
+
+    fn no_limit(&mut self, fields: &Fields<'_>, what: &str) {
+        let message = format!("this {what} has no limit");
+        let help = "give it a rate, a quota or a concurrency, or say unlimited: true";
+        let span = first_line(fields.span);
+        self.error_with(codes::NO_LIMIT, message, span, help);
+    }
+
+    fn rate(&mut self, node: &Node, algorithm: Algorithm) -> Option<Rate> {
+        let Value::Text(text) = &node.value else {
+            self.unexpected(node, RATE);
+            return None;
+        };
+        let rate: Rate = match text.parse() {
+            Ok(rate) => rate,
+            Err(error) => {
+                let error: tollgate::RateParseError = error;
+                let place = error.place();
+                let chars = |bytes: usize| text.get(..bytes).map_or(0, |part| part.chars().count());
+                let (from, to) = (chars(place.start), chars(place.end));
+                let span = self.sources.within(node.span, text, from, to - from);
+                let (message, help) = one_line(&error.to_string());
+                self.error_with(codes::BAD_RATE, message, span, help);
+                return None;
+            }
+        };
+        if rate.is_unlimited() {
+            let help = "leave it out, or say unlimited: true";
+            self.error_with(codes::BAD_RATE, "an unlimited rate", node.span, help);
+            return None;
+        }
+        if let Err(error) = representable(rate, algorithm) {
+            let text = error.to_string();
+            let text = text
+                .strip_prefix(&format!("rate \"{rate}\""))
+                .unwrap_or(&text);
+            let text = text.trim_start_matches([':', ' ']);
+            let (message, help) = text.split_once("; ").unwrap_or((text, "use another rate"));
+            self.error_with(codes::UNREPRESENTABLE, message, node.span, help);
+            return None;
+        }
+        Some(rate)
+    }
+
+    fn quota(&mut self, node: &Node) -> Option<Quota> {
+        let Value::Text(text) = &node.value else {
+            self.unexpected(node, "a quota such as 10000/month or 500 in any 30d");
+            return None;
+        };
+        let quota: Quota = match text.parse() {
+            Ok(quota) => quota,
+            Err(error) => {
+                self.bad_quota(node, text, &error);
+                return None;
+            }
+        };
+        if quota.is_unlimited() {
+            let help = "leave it out, or say unlimited: true";
+            self.error_with(codes::BAD_QUOTA, "an unlimited quota", node.span, help);
+            return None;
+        }
+        if quota.count() == 0 {
+            let help = "list the requests under block if none of them may pass";
+            let message = "a quota of 0 lets nothing pass";
+            self.error_with(codes::NOTHING_PASSES, message, node.span, help);
+            return None;
+        }
+        Some(quota)
+    }
+
+    fn bad_quota(&mut self, node: &Node, text: &str, error: &QuotaError) {
+        let example =
+            "write a quota such as 10000/month, 500/day in Europe/Zurich or 900 in any 30d";
+        let (from, message) = match error {
+            QuotaError::Parse {
+                column, expected, ..
+            } => (
+                column - 1,
+                match expected.strip_prefix("nothing that ") {
+                    // Said of something that is there, where nothing should be.
+                    Some(cant) => cant.to_owned(),
+                    None => format!("expected {expected}"),
+                },
+            ),
+            QuotaError::UnknownZone(zone) => {
+                let at = text.rfind(zone.as_str()).unwrap_or(0);
+                let from = text.get(..at).map_or(0, |part| part.chars().count());
+                (from, format!("unknown time zone {:?}", shorten(zone)))
+            }
+            other => {
+                let message = other.to_string();
+                let (message, _) = message.split_once("; ").unwrap_or((&message, ""));
+                return self.error_with(codes::BAD_QUOTA, message, node.span, example);
+            }
+        };
+        let rest = text.chars().skip(from);
+        let length = rest.take_while(|c| !c.is_whitespace()).count();
+        let span = self.sources.within(node.span, text, from, length);
+        self.error_with(codes::BAD_QUOTA, message, span, example);
+    }
+
+    fn concurrency(&mut self, node: &Node) -> Option<u32> {
+        let number = self.number(node, "how many at once, a whole number from 1")?;
+        match u32::try_from(number) {
+            Ok(0) => {
+                let message = "a concurrency of 0 lets nothing pass";
+                let help = "list the requests under block if none of them may pass";
+                self.error_with(codes::NOTHING_PASSES, message, node.span, help);
+                None
+            }
+            Ok(number) => Some(number),
+            Err(_) => {
+                let message = format!("{number} at once is above {}", u32::MAX);
+                self.error(codes::OUT_OF_RANGE, message, node.span);
+                None
+            }
+        }
+    }
+
+    fn cost(&mut self, node: &Node) -> Cost {
+        match &node.value {
+            Value::Map(_) => {
+                let Some(fields) = self.fields(node, "a cost", COST) else {
+                    return Cost::default();
+                };
+                if fields.get("fact").is_none() {
+                    let message = "expected the fact that says the cost";
+                    let help = "write {fact: tokens, default: 1}, or just a number";
+                    self.error_with(codes::MISSING_FIELD, message, node.span, help);
+                }
+                let fact = fields.get("fact").and_then(|node| self.fact(node));
+                let default = fields.get("default");
+                let default = default.and_then(|node| self.number(node, "a whole number from 0"));
+                Cost {
+                    fact,
+                    default: default.unwrap_or(1),
+                }
+            }
+            Value::Integer(0) => {
+                let message = "a cost of 0 only looks at the limit: it would never be reached";
+                let help = "leave the cost out for 1, or take the rule out";
+                self.error_with(codes::COST_ZERO, message, node.span, help);
+                Cost::default()
+            }
+            Value::Integer(_) => Cost {
+                fact: None,
+                default: self.number(node, "a whole number from 1").unwrap_or(1),
+            },
+            Value::Text(text) => {
+                let message = "expected a number or {fact: …, default: …}, found text";
+                let help = format!("write {{fact: {}}} if a fact says it", shorten(text));
+                self.error_with(codes::WRONG_TYPE, message, node.span, help);
+                Cost::default()
+            }
+            _ => {
+                self.unexpected(node, "a whole number or {fact: tokens, default: 1}");
+                Cost::default()
+            }
+        }
+    }
+
+    /// Notes a cost that no limit of the rule can ever admit.
+    fn cost_fits(
+        &mut self,
+        cost: &Cost,
+        limits: &Limits,
+        places: &LimitPlaces,
+        node: Option<&Node>,
+    ) {
+        let Some(node) = node else { return };
+        let rates = limits.rates.iter().zip(&places.rates);
+        let bursts = rates.map(|(rate, place)| ("burst", rate.burst_size(), *place));
+        let quota = limits.quota.as_ref();
+        let quota = quota.map(|quota| ("quota", quota.count(), places.quota));
+        for (what, most, place) in bursts.chain(quota) {
+            if cost.default > most && most > 0 {
+                let message = format!(
+                    "a cost of {} is above the {what} of {most} on line {}: nothing would pass",
+                    cost.default, place.start.line
+                );
+                let help = format!("raise the {what} to the cost at least");
+                self.error_with(codes::NOTHING_PASSES, message, node.span, help);
+            }
+        }
+    }
+}
+
+const RATE: &str = "a rate such as 10/s burst 20";
+
+/// What a rule does without the store if nothing is said.
+pub(super) fn default_failure(limits: &Limits) -> OnStoreFailure {
+    match limits.quota {
+        Some(_) => OnStoreFailure::Closed,
+        None => OnStoreFailure::Local,
+    }
+}
+
+/// A place for something that is missing from a whole map: its first character.
+pub(super) fn first_line(span: Span) -> Span {
+    if span.end.line == span.start.line {
+        return span;
+    }
+    Span {
+        end: span.start,
+        ..span
+    }
+}
+
+fn representable(rate: Rate, algorithm: Algorithm) -> Result<(), LimitError> {
+    match algorithm {
+        Algorithm::Gcra => Gcra::new(rate).map(drop),
+        Algorithm::TokenBucket => TokenBucket::new(rate).map(drop),
+        Algorithm::LeakyBucket => LeakyBucket::new(rate).map(drop),
+        Algorithm::FixedWindow(_) => FixedWindow::new(rate).map(drop),
+        Algorithm::SlidingLog => SlidingLog::new(rate).map(drop),
+        Algorithm::SlidingCounter => SlidingCounter::new(rate).map(drop),
+        _ => Ok(()),
+    }
+}
+
+/// The first line of a rate's error without what the file's line and column say: what is wrong, and
+/// what to write.
+fn one_line(text: &str) -> (String, String) {
+    let line = text.lines().next().unwrap_or("");
+    // The quoted text may hold the same marks, so it is skipped by its escaped quote.
+    let why = line.rfind("\": ").map_or(line, |at| &line[at + 3..]);
+    let (message, help) = why
+        .split_once("; ")
+        .unwrap_or((why, "write a rate such as 100/s burst 200"));
+    let mut message = message.to_owned();
+    for before in [" at column ", "column "] {
+        if let Some(at) = message.find(before) {
+            let digits = &message[at + before.len()..];
+            let digits = digits.len()
+                - digits
+                    .trim_start_matches(|c: char| c.is_ascii_digit())
+                    .len();
+            let this = if before == "column " { "it" } else { "" };
+            message.replace_range(at..at + before.len() + digits, this);
+        }
+    }
+    (message, help.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rates_error_is_one_line_without_its_own_columns() {
+        let line = |text: &str| one_line(&text.parse::<Rate>().unwrap_err().to_string());
+        let (message, help) = line("100/fortnight");
+        assert_eq!(message, "unknown unit \"fortnight\"");
+        assert_eq!(help, "use ns, us, ms, s, m (minute), h or d");
+        assert_eq!(line("0.5/s").0, "numbers are whole, but it has a fraction");
+        assert_eq!(
+            line("10").0,
+            "expected \"/\" or \"per\" and a period, as in 100/s or 10 per 250ms"
+        );
+        assert_eq!(line("10/0s").0, "the period is zero");
+        assert_eq!(
+            line("10/s burst").0,
+            "expected a whole number after \"burst\""
+        );
+        assert_eq!(line("").0, "it is empty");
+    }
+}

@@ -1,0 +1,114 @@
+//! "Did you mean": the known word that a wrong one is closest to.
+
+/// How many words are looked at, so that thousands of wrong names can't take forever.
+const MOST_CANDIDATES: usize = 300;
+/// Longer words than this are no slip of the finger.
+const LONGEST: usize = 40;
+
+/// The candidate that is at most a third of its letters, and three at most, away.
+pub(crate) fn closest<'a>(
+    word: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
+    let word: Vec<char> = plain(word)?;
+    let candidates = candidates.into_iter().take(MOST_CANDIDATES);
+    let near = candidates.filter_map(|candidate| {
+        let letters = plain(candidate)?;
+        let most = (letters.len().max(word.len()) / 3).clamp(1, 3);
+        if letters.len().abs_diff(word.len()) > most {
+            return None;
+        }
+        let distance = distance(&word, &letters);
+        (distance <= most).then_some((distance, candidate))
+    });
+    near.min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// "did you mean …?" if there is something near, else what there is, if that is short.
+pub(crate) fn help(word: &str, candidates: &[&str]) -> Option<String> {
+    if let Some(near) = closest(word, candidates.iter().copied()) {
+        return Some(format!("did you mean {near:?}?"));
+    }
+    match candidates {
+        [] => None,
+        few if few.len() <= 15 => Some(format!("use {}", any_of(few))),
+        _ => None,
+    }
+}
+
+/// `a, b or c`.
+pub(crate) fn any_of(words: &[&str]) -> String {
+    match words {
+        [] => String::new(),
+        [one] => (*one).to_owned(),
+        [most @ .., last] => format!("{} or {last}", most.join(", ")),
+    }
+}
+
+/// Letters without case, and with `_` for `-`: to confuse those is the commonest slip.
+fn plain(word: &str) -> Option<Vec<char>> {
+    let letters = word.chars().map(|letter| match letter {
+        '-' => '_',
+        other => other.to_ascii_lowercase(),
+    });
+    let letters: Vec<char> = letters.take(LONGEST + 1).collect();
+    (letters.len() <= LONGEST && !letters.is_empty()).then_some(letters)
+}
+
+/// How many letters must be put in, left out, changed or swapped with their neighbour.
+fn distance(a: &[char], b: &[char]) -> usize {
+    let mut before: Vec<usize> = vec![0; b.len() + 1];
+    let mut last: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.iter().enumerate() {
+        let mut row = vec![i + 1];
+        for (j, to) in b.iter().enumerate() {
+            let change = last[j] + usize::from(from != to);
+            let mut least = change.min(last[j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && *from == b[j - 1] && a[i - 1] == *to {
+                least = least.min(before[j - 1] + 1);
+            }
+            row.push(least);
+        }
+        before = std::mem::replace(&mut last, row);
+    }
+    last[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_words_are_found_and_far_ones_not() {
+        let fields = [
+            "name",
+            "match",
+            "key",
+            "rate",
+            "replaces",
+            "on_store_failure",
+        ];
+        for (word, expect) in [
+            ("rat", Some("rate")),
+            ("rtae", Some("rate")),
+            ("Rate", Some("rate")),
+            ("on-store-failure", Some("on_store_failure")),
+            ("replace", Some("replaces")),
+            ("ky", Some("key")),
+            ("limit", None),
+            ("x", None),
+            ("", None),
+        ] {
+            assert_eq!(closest(word, fields), expect, "{word}");
+        }
+    }
+
+    #[test]
+    fn what_there_is_stands_in_for_a_guess() {
+        let words = ["enforce", "shadow", "off"];
+        assert_eq!(help("shadw", &words).unwrap(), "did you mean \"shadow\"?");
+        assert_eq!(help("maybe", &words).unwrap(), "use enforce, shadow or off");
+        assert_eq!(help("maybe", &[]), None);
+    }
+}

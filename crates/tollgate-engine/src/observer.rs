@@ -1,0 +1,29 @@
+//! Who is told of every verdict: for metrics, logs and traces.
+
+use std::time::Duration;
+
+use tollgate::Decision;
+
+use crate::policy::Mode;
+use crate::verdict::Cause;
+
+/// Is told of every verdict, on the thread that decides. An engine without one neither reads the clock
+/// for it nor calls anything.
+pub trait Observer: Send + Sync {
+    /// A request was decided, or a rule in shadow would have refused it.
+    fn decided(&self, event: &Event<'_>);
+}
+
+/// What an [`Observer`] is told.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Event<'a> {
+    /// What decided.
+    pub cause: Cause<'a>,
+    /// Whether it bites.
+    pub mode: Mode,
+    /// What was decided: for a rule in shadow, what it would have been.
+    pub decision: Decision,
+    /// How long the whole decision took.
+    pub took: Duration,
+}

@@ -1,0 +1,202 @@
+//! Diagnostics for people, with the line in question, and for programs, as JSON.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use crate::diagnostic::{Diagnostic, Severity};
+use crate::document::Span;
+use crate::source::{Source, Sources};
+
+/// Longest part of a line that is shown, in characters.
+const WIDEST: usize = 100;
+
+/// What people read: one paragraph each, with the place, the line and what to do.
+///
+/// ```
+/// use tollgate_engine::document::Format;
+/// use tollgate_engine::{Policy, render};
+///
+/// let text = "limits:\n- name: api\n  rate: 10/fortnight\n";
+/// let rejected = Policy::from_text(text, Format::Yaml).unwrap_err();
+/// assert_eq!(
+///     render::human(&rejected.errors, &rejected.sources),
+///     "error[bad-rate]: unknown unit \"fortnight\"\n \
+///      --> <text>:3:12\n  \
+///      |\n\
+///      3 |   rate: 10/fortnight\n  \
+///      |            ^^^^^^^^^\n  \
+///      = help: use ns, us, ms, s, m (minute), h or d\n"
+/// );
+/// ```
+pub fn human(diagnostics: &[Diagnostic], sources: &Sources) -> String {
+    let mut text = String::new();
+    for (index, diagnostic) in diagnostics.iter().enumerate() {
+        if index > 0 {
+            text.push('\n');
+        }
+        // Writing to a String can't fail.
+        let _ = one(&mut text, diagnostic, sources);
+    }
+    text
+}
+
+fn one(text: &mut String, diagnostic: &Diagnostic, sources: &Sources) -> std::fmt::Result {
+    writeln!(text, "{}", clean(&diagnostic.to_string()))?;
+    let span = diagnostic.span;
+    let file = sources.get(span.file);
+    let name = clean(file.map_or("<unknown>", |file| file.name()));
+    let line = file.and_then(|file| file.line(span.start.line));
+    let number = span.start.line.to_string();
+    let margin = " ".repeat(number.len());
+    match file.zip(line) {
+        Some((file, line)) => {
+            let (shown, marks) = picture(file, line, span);
+            writeln!(text, "{margin}--> {name}:{number}:{}", span.start.column)?;
+            writeln!(text, "{margin} |")?;
+            writeln!(text, "{}", format!("{number} | {shown}").trim_end())?;
+            writeln!(text, "{margin} | {marks}")?;
+        }
+        None => writeln!(text, "{margin}--> {name}")?,
+    }
+    if let Some(help) = &diagnostic.help {
+        writeln!(text, "{margin} = help: {}", clean(help))?;
+    }
+    Ok(())
+}
+
+/// The part of a line around a span, and marks to stand below it.
+fn picture(file: &Source, line: &str, span: Span) -> (String, String) {
+    let index = |column: u32| usize::try_from(column).unwrap_or(usize::MAX);
+    let start = index(span.start.column).saturating_sub(1);
+    // What goes on below is marked to the end of its first line.
+    let end = match span.end.line > span.start.line {
+        true => usize::MAX,
+        false => index(span.end.column).saturating_sub(1).max(start + 1),
+    };
+    // A long line is cut so that the start of the span is in view.
+    let from = match line.len() > WIDEST {
+        true => start.saturating_sub(WIDEST / 2),
+        false => 0,
+    };
+    let (part, more) = file.window(line, from, WIDEST);
+    let mut shown = String::new();
+    let mut marks = String::new();
+    if from > 0 {
+        shown.push('…');
+        marks.push(' ');
+    }
+    let mut at = from;
+    for sign in part.chars() {
+        shown.push(visible(sign));
+        if at < end {
+            marks.push(match at < start {
+                true if sign == '\t' => '\t',
+                true => ' ',
+                false => '^',
+            });
+        }
+        at += 1;
+    }
+    if more {
+        shown.push('…');
+    }
+    if start >= at {
+        // Just after the last character.
+        marks.push('^');
+    }
+    (shown, marks)
+}
+
+/// A sign that can't play tricks with a terminal.
+fn visible(sign: char) -> char {
+    match sign {
+        '\t' => '\t',
+        _ if is_hidden(sign) => '\u{fffd}',
+        _ => sign,
+    }
+}
+
+/// Whether a sign shows nothing, or changes how others are shown.
+pub(crate) fn is_hidden(sign: char) -> bool {
+    sign.is_control()
+        || matches!(
+            sign,
+            '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{2069}'
+                | '\u{feff}'
+        )
+}
+
+fn clean(text: &str) -> String {
+    text.chars().map(visible).collect()
+}
+
+/// A diagnostic as programs read it. Lines and columns count from 1; 0 is a file as a whole.
+///
+/// ```
+/// use tollgate_engine::document::Format;
+/// use tollgate_engine::{Policy, render};
+///
+/// let rejected = Policy::from_text("limits: 5", Format::Yaml).unwrap_err();
+/// let reports = render::reports(&rejected.errors, &rejected.sources);
+/// assert_eq!((reports[0].code, reports[0].column), ("wrong-type", 9));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Report<'a> {
+    /// `error` or `warning`.
+    pub severity: &'static str,
+    /// Its stable name.
+    pub code: &'static str,
+    /// What is wrong.
+    pub message: &'a str,
+    /// The file's path, as it was given or included.
+    pub file: &'a str,
+    /// The line of the first character.
+    pub line: u32,
+    /// The column of the first character.
+    pub column: u32,
+    /// The line of the first character after it.
+    pub end_line: u32,
+    /// The column of the first character after it.
+    pub end_column: u32,
+    /// What to do about it.
+    pub help: Option<&'a str>,
+}
+
+/// Diagnostics as programs read them.
+pub fn reports<'a>(diagnostics: &'a [Diagnostic], sources: &'a Sources) -> Vec<Report<'a>> {
+    let report = |diagnostic: &'a Diagnostic| Report {
+        severity: match diagnostic.severity {
+            Severity::Warning => "warning",
+            Severity::Error => "error",
+        },
+        code: diagnostic.code.0,
+        message: &diagnostic.message,
+        file: sources
+            .get(diagnostic.span.file)
+            .map_or("", |file| file.name()),
+        line: diagnostic.span.start.line,
+        column: diagnostic.span.start.column,
+        end_line: diagnostic.span.end.line,
+        end_column: diagnostic.span.end.column,
+        help: diagnostic.help.as_deref(),
+    };
+    diagnostics.iter().map(report).collect()
+}
+
+/// The same as one line of JSON: a list of objects.
+///
+/// ```
+/// use tollgate_engine::document::Format;
+/// use tollgate_engine::{Policy, render};
+///
+/// let rejected = Policy::from_text("limits: 5", Format::Yaml).unwrap_err();
+/// let json = render::json(&rejected.errors, &rejected.sources);
+/// assert!(json.starts_with(r#"[{"severity":"error","code":"wrong-type","message":"expected a list"#));
+/// ```
+pub fn json(diagnostics: &[Diagnostic], sources: &Sources) -> String {
+    // Text and numbers always have a form in JSON.
+    serde_json::to_string(&reports(diagnostics, sources)).unwrap_or_default()
+}

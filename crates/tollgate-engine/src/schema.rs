@@ -1,0 +1,149 @@
+//! A JSON Schema of the native form, for editors: made of the table of fields that the decoder reads.
+
+use serde_json::{Map, Value, json};
+
+use crate::native::fields::{
+    ALGORITHMS, COST, FAILURES, Field, MODES, PATTERN, POLICY, RULE, Shape, TIER, names,
+};
+
+/// The schema (draft 2020-12). What it refuses, the decoder refuses; the decoder checks more, such as
+/// names that refer to others.
+///
+/// ```
+/// let schema = tollgate_engine::schema::json_schema();
+/// assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
+/// assert_eq!(schema["$defs"]["rule"]["properties"]["mode"]["enum"][1], "shadow");
+/// ```
+pub fn json_schema() -> Value {
+    let mut schema = object(POLICY);
+    schema.insert(
+        "$schema".to_owned(),
+        json!("https://json-schema.org/draft/2020-12/schema"),
+    );
+    schema.insert("title".to_owned(), json!("Tollgate policy"));
+    schema.insert("$defs".to_owned(), definitions());
+    Value::Object(schema)
+}
+
+/// The same as text, as it is kept in files.
+///
+/// ```
+/// let text = tollgate_engine::schema::text();
+/// assert!(text.starts_with("{\n") && text.ends_with("}\n"));
+/// ```
+pub fn text() -> String {
+    format!("{:#}\n", json_schema())
+}
+
+fn definitions() -> Value {
+    let limiting = ["rate", "quota", "concurrency", "unlimited"];
+    let limiting: Vec<Value> = limiting
+        .iter()
+        .map(|name| json!({"required": [name]}))
+        .collect();
+    let with = |table, more: Value| {
+        let mut schema = object(table);
+        if let Value::Object(more) = more {
+            schema.extend(more);
+        }
+        Value::Object(schema)
+    };
+    json!({
+        "rule": with(RULE, json!({"required": ["name"], "anyOf": limiting})),
+        "tier": with(TIER, json!({"anyOf": limiting})),
+        "match": {
+            "type": "object",
+            "propertyNames": {"pattern": "^[\\p{L}\\p{N}_.:-]+$"},
+            "additionalProperties": {"$ref": "#/$defs/pattern"},
+        },
+        "pattern": {
+            "anyOf": [
+                {"type": ["string", "number", "boolean"]},
+                {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/pattern"}},
+                with(PATTERN, json!({"minProperties": 1, "maxProperties": 1})),
+            ],
+            "examples": ["/api/**", ["GET", "HEAD"], {"prefix": "/api/"}, {"present": true}],
+        },
+        "cost": {
+            "anyOf": [
+                {"type": "integer", "minimum": 1},
+                with(COST, json!({"required": ["fact"]})),
+            ],
+            "examples": [{"fact": "tokens", "default": 1}],
+        },
+        "name": {"type": ["string", "number", "boolean"], "minLength": 1, "maxLength": 200},
+        "text": {"type": ["string", "number", "boolean"]},
+        "rate": {
+            "type": "string",
+            "pattern": "^\\s*([0-9][0-9_]*\\s*(/|[Pp][Ee][Rr])|[Zz][Ee][Rr][Oo])",
+            "examples": ["10/s burst 20", "1000/h", "5 per 250ms"],
+        },
+        "quota": {
+            "type": "string",
+            "pattern": "^\\s*[0-9]+\\s*(/|in)",
+            "examples": ["10000/month", "500/day in Europe/Zurich", "900 in any 30d"],
+        },
+        "key": {
+            "type": "string",
+            "pattern": "^[\\p{L}\\p{N}_.:-]+(/([1-9]|[1-9][0-9]|1[01][0-9]|12[0-8]))?$",
+            "examples": ["user", "ip/64", "header.x-plan"],
+        },
+    })
+}
+
+/// A map of these fields and no others.
+fn object(table: &[Field]) -> Map<String, Value> {
+    let mut properties = Map::new();
+    for field in table {
+        let mut schema = shape(field.shape);
+        if let Value::Object(schema) = &mut schema {
+            schema.insert("description".to_owned(), json!(field.about));
+        }
+        properties.insert(field.name.to_owned(), schema);
+    }
+    let mut schema = Map::new();
+    schema.insert("type".to_owned(), json!("object"));
+    schema.insert("additionalProperties".to_owned(), json!(false));
+    schema.insert("properties".to_owned(), Value::Object(properties));
+    schema
+}
+
+fn shape(shape: Shape) -> Value {
+    let one = |name: &str| json!({"$ref": format!("#/$defs/{name}")});
+    let some = |name: &str| json!({"type": "array", "minItems": 1, "items": one(name)});
+    let one_or_some = |name: &str| json!({"anyOf": [one(name), some(name)]});
+    match shape {
+        Shape::Name => one("name"),
+        Shape::Names => one_or_some("name"),
+        Shape::Rules => some("rule"),
+        Shape::Tiers => json!({"type": "object", "additionalProperties": one("tier")}),
+        Shape::Tenants => json!({"type": "object", "additionalProperties": one("name")}),
+        Shape::Match => one("match"),
+        Shape::Matches => json!({
+            "type": "array",
+            "minItems": 1,
+            "items": {"allOf": [one("match"), {"minProperties": 1}]},
+        }),
+        Shape::Pattern => one("pattern"),
+        Shape::Texts => one_or_some("text"),
+        Shape::Key => json!({
+            "anyOf": [one("key"), {"type": "array", "maxItems": 16, "items": one("key")}],
+        }),
+        Shape::Rates => one_or_some("rate"),
+        Shape::Quota => one("quota"),
+        Shape::Count => json!({"type": "integer", "minimum": 1, "maximum": u32::MAX}),
+        Shape::Number => json!({"type": "integer", "minimum": 0}),
+        Shape::Flag => json!({"type": "boolean"}),
+        Shape::Cost => one("cost"),
+        Shape::Part => json!({
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
+                {"type": "string", "pattern": "^([1-9][0-9]?|100)\\s*%$"},
+            ],
+            "examples": ["80%", 0.8],
+        }),
+        Shape::Algorithm => json!({"enum": names(ALGORITHMS)}),
+        Shape::Mode => json!({"enum": names(MODES)}),
+        Shape::OnStoreFailure => json!({"enum": names(FAILURES)}),
+    }
+}

@@ -1,0 +1,376 @@
+//! Policies from files: what was read, so that a diagnostic can show it, and what came of it.
+
+use std::fmt;
+use std::path::Path;
+
+use crate::diagnostic::Diagnostic;
+use crate::document::{Format, Place, Span};
+use crate::policy::Policy;
+use crate::{envoy, lint, native, render};
+
+mod load;
+
+pub use load::{MOST_FILES, MOST_INCLUDE_DEPTH};
+
+/// A policy without errors, with what may not be meant.
+///
+/// ```
+/// use tollgate_engine::Policy;
+/// use tollgate_engine::document::Format;
+///
+/// let text = "limits: [{name: api, key: [user], rate: 10/s burst 80}]";
+/// let checked = Policy::from_text(text, Format::Yaml)?;
+/// assert_eq!(checked.policy.rules[0].name, "api");
+/// assert_eq!(checked.warnings[0].code.0, "burst-ratio");
+/// # Ok::<(), tollgate_engine::Rejected>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Checked {
+    /// What the files say.
+    pub policy: Policy,
+    /// What may not be meant, in the order of the files.
+    pub warnings: Vec<Diagnostic>,
+    /// The files, as they were read.
+    pub sources: Sources,
+}
+
+/// Files that are no policy: every error in them at once.
+///
+/// Its text is what people read, with the lines in question.
+///
+/// ```
+/// use tollgate_engine::Policy;
+/// use tollgate_engine::document::Format;
+///
+/// let rejected = Policy::from_text("limitz: []", Format::Yaml).unwrap_err();
+/// let text = rejected.to_string();
+/// assert!(text.contains("unknown field \"limitz\""));
+/// assert!(text.contains("did you mean \"limits\"?"));
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rejected {
+    /// What is wrong, in the order of the files.
+    pub errors: Vec<Diagnostic>,
+    /// The files, as far as they were read.
+    pub sources: Sources,
+}
+
+impl fmt::Display for Rejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&render::human(&self.errors, &self.sources))
+    }
+}
+
+impl std::error::Error for Rejected {}
+
+/// The files of a policy, in the order in which they were read; the first includes the others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sources {
+    files: Vec<Source>,
+}
+
+/// One file, as it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    name: String,
+    text: String,
+    /// Where its lines begin, in bytes.
+    starts: Vec<usize>,
+    columns: Columns,
+}
+
+/// How to come from a column to a byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Columns {
+    /// Each character is a byte.
+    Bytes,
+    /// Characters must be counted.
+    Characters,
+}
+
+/// Longest line in whose characters places are looked for, so that a huge file on one line, with
+/// errors all along, takes no time that grows with the square of its length.
+const LONGEST_COUNTED: usize = 4_096;
+
+impl Policy {
+    /// Reads a policy from a `.yaml`, `.yml` or `.toml` file and those that it includes. A YAML file
+    /// with a `domain` is read in envoyproxy/ratelimit's form.
+    ///
+    /// # Errors
+    /// Every error in these files.
+    ///
+    /// ```
+    /// use tollgate_engine::Policy;
+    ///
+    /// let rejected = Policy::from_path("no/such/file.yaml").unwrap_err();
+    /// assert_eq!(rejected.errors[0].code.0, "unreadable");
+    /// ```
+    pub fn from_path(path: impl AsRef<Path>) -> Result<Checked, Rejected> {
+        let path = path.as_ref();
+        match load::envoy_text(path) {
+            Some(text) => check_envoy(&[(path.display().to_string(), text)]),
+            None => check(load::from_path(path)),
+        }
+    }
+
+    /// Reads several files that make up one policy in envoyproxy/ratelimit's form: a domain each, or
+    /// several.
+    ///
+    /// # Errors
+    /// Every error in these files.
+    ///
+    /// ```
+    /// use tollgate_engine::Policy;
+    ///
+    /// let file = |domain: &str| (format!("{domain}.yaml"), format!("domain: {domain}\n"));
+    /// let checked = Policy::from_envoy_files(&[file("edge"), file("mesh")])?;
+    /// assert_eq!(checked.policy.domains.len(), 2);
+    /// assert!(Policy::from_envoy_files(&[file("edge"), file("edge")]).is_err());
+    /// # Ok::<(), tollgate_engine::Rejected>(())
+    /// ```
+    pub fn from_envoy_files(files: &[(String, String)]) -> Result<Checked, Rejected> {
+        check_envoy(files)
+    }
+
+    /// Reads a policy from text, which can't include files.
+    ///
+    /// # Errors
+    /// Every error in it.
+    ///
+    /// ```
+    /// use tollgate_engine::Policy;
+    /// use tollgate_engine::document::Format;
+    ///
+    /// let text = "[[limits]]\nname = \"all\"\nrate = \"1000/s\"\n";
+    /// let checked = Policy::from_text(text, Format::Toml)?;
+    /// assert_eq!(checked.policy.rules.len(), 1);
+    /// # Ok::<(), tollgate_engine::Rejected>(())
+    /// ```
+    pub fn from_text(text: &str, format: Format) -> Result<Checked, Rejected> {
+        if format == Format::Yaml && load::is_envoy_text(text) {
+            return check_envoy(&[("<text>".to_owned(), text.to_owned())]);
+        }
+        check(load::from_text(text, format))
+    }
+}
+
+fn check(loaded: load::Loaded) -> Result<Checked, Rejected> {
+    let load::Loaded {
+        sources,
+        trees,
+        mut problems,
+    } = loaded;
+    let decoded = native::decode(&trees, &sources, &mut problems);
+    let errors = problems.into_sorted();
+    if !errors.is_empty() {
+        return Err(Rejected { errors, sources });
+    }
+    let warnings = lint::lint_at(&decoded.policy, &decoded.places);
+    Ok(Checked {
+        policy: decoded.policy,
+        warnings,
+        sources,
+    })
+}
+
+fn check_envoy(files: &[(String, String)]) -> Result<Checked, Rejected> {
+    let mut sources = Sources::default();
+    for (name, text) in files {
+        sources.add(name.clone(), text.clone(), Format::Yaml);
+    }
+    let numbered: Vec<_> = (0..)
+        .zip(files.iter().map(|(_, text)| text.as_str()))
+        .collect();
+    match envoy::decode(&numbered) {
+        Ok(decoded) => Ok(Checked {
+            policy: Policy {
+                domains: decoded.domains,
+                ..Policy::default()
+            },
+            warnings: decoded.warnings,
+            sources,
+        }),
+        Err(errors) => Err(Rejected { errors, sources }),
+    }
+}
+
+impl Sources {
+    /// The file that a [`Span`] speaks of.
+    ///
+    /// ```
+    /// use tollgate_engine::Policy;
+    /// use tollgate_engine::document::Format;
+    ///
+    /// let text = "limits:\n- {name: all, rate: 5/s}";
+    /// let sources = Policy::from_text(text, Format::Yaml)?.sources;
+    /// let file = sources.get(0).expect("one file");
+    /// assert_eq!((file.name(), file.line(1)), ("<text>", Some("limits:")));
+    /// assert!(sources.get(1).is_none());
+    /// # Ok::<(), tollgate_engine::Rejected>(())
+    /// ```
+    pub fn get(&self, file: u32) -> Option<&Source> {
+        self.files.get(usize::try_from(file).ok()?)
+    }
+
+    /// All files, in the order in which they were read.
+    pub fn iter(&self) -> impl Iterator<Item = &Source> {
+        self.files.iter()
+    }
+
+    /// Keeps a file and says which number it has.
+    pub(crate) fn add(&mut self, name: String, text: String, format: Format) -> u32 {
+        let breaks = text.match_indices(['\n', '\r']).filter(|(at, sign)| {
+            // In YAML a carriage return alone ends a line too.
+            let alone = format == Format::Yaml && text.as_bytes().get(at + 1) != Some(&b'\n');
+            *sign == "\n" || alone
+        });
+        let starts = std::iter::once(0).chain(breaks.map(|(at, _)| at + 1));
+        let starts = starts.collect();
+        let columns = if text.is_ascii() {
+            Columns::Bytes
+        } else {
+            Columns::Characters
+        };
+        self.files.push(Source {
+            name,
+            text,
+            starts,
+            columns,
+        });
+        u32::try_from(self.files.len() - 1).unwrap_or(u32::MAX)
+    }
+
+    /// The text on the line where a span begins, from there to its end or that of the line.
+    pub(crate) fn slice(&self, span: Span) -> Option<&str> {
+        let source = self.get(span.file)?;
+        let line = source.line(span.start.line)?;
+        let start = source.byte_of(line, span.start.column)?;
+        let end = if span.end.line > span.start.line {
+            line.len()
+        } else {
+            source.byte_of(line, span.end.column).unwrap_or(line.len())
+        };
+        line.get(start..end)
+    }
+
+    /// Where a part of a scalar stands, given in characters of its value; the whole if the file
+    /// spells the value in another way, as with escapes or an alias.
+    pub(crate) fn within(&self, span: Span, value: &str, from: usize, length: usize) -> Span {
+        let raw = self.slice(span).unwrap_or("");
+        let Some(at) = raw.find(value).filter(|_| !value.is_empty()) else {
+            return span;
+        };
+        let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let before = small(raw[..at].chars().count());
+        let column = |chars: usize| {
+            let column = span.start.column.saturating_add(before);
+            column.saturating_add(small(chars))
+        };
+        let place = |chars: usize| Place {
+            line: span.start.line,
+            column: column(chars),
+        };
+        Span {
+            file: span.file,
+            start: place(from),
+            end: place(from + length),
+        }
+    }
+}
+
+impl Source {
+    /// What to call it: its path as it was given or included.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// All of it.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// One of its lines, counted from 1, without its end.
+    pub fn line(&self, line: u32) -> Option<&str> {
+        let index = usize::try_from(line).ok()?.checked_sub(1)?;
+        let start = *self.starts.get(index)?;
+        let end = self
+            .starts
+            .get(index + 1)
+            .map_or(self.text.len(), |next| *next);
+        let line = self.text.get(start..end)?;
+        let line = line.strip_suffix('\n').unwrap_or(line);
+        Some(line.strip_suffix('\r').unwrap_or(line))
+    }
+
+    /// The byte of a line at which a column, counted in characters from 1, begins.
+    fn byte_of(&self, line: &str, column: u32) -> Option<usize> {
+        let index = usize::try_from(column).ok()?.checked_sub(1)?;
+        match self.columns {
+            Columns::Bytes => (index <= line.len()).then_some(index),
+            Columns::Characters if line.len() > LONGEST_COUNTED => None,
+            Columns::Characters => {
+                // One past the last character is a place too.
+                let places = line.char_indices().map(|(at, _)| at);
+                places.chain([line.len()]).nth(index)
+            }
+        }
+    }
+
+    /// A part of a line, from a column counted in characters from 0, and whether there is more.
+    pub(crate) fn window<'a>(&self, line: &'a str, from: usize, most: usize) -> (&'a str, bool) {
+        let start = match self.columns {
+            Columns::Bytes => Some(from),
+            Columns::Characters => line.char_indices().nth(from).map(|(at, _)| at),
+        };
+        let rest = start.and_then(|start| line.get(start..)).unwrap_or("");
+        match rest.char_indices().nth(most) {
+            Some((end, _)) => (&rest[..end], true),
+            None => (rest, false),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(start: u32, end: u32) -> Span {
+        let place = |column| Place { line: 2, column };
+        Span {
+            file: 0,
+            start: place(start),
+            end: place(end),
+        }
+    }
+
+    #[test]
+    fn lines_are_found_whatever_ends_them() {
+        let mut sources = Sources::default();
+        let text = "one\r\ntwo\n\rfour";
+        sources.add("a.yaml".into(), text.into(), Format::Yaml);
+        let file = sources.get(0).unwrap();
+        let lines: Vec<_> = (0..7).map(|line| file.line(line)).collect();
+        let expect = [
+            None,
+            Some("one"),
+            Some("two"),
+            Some(""),
+            Some("four"),
+            None,
+            None,
+        ];
+        assert_eq!(lines, expect);
+    }
+
+    #[test]
+    fn a_part_of_a_value_has_its_own_place() {
+        let mut sources = Sources::default();
+        let text = "\nä: \"10/x\" # 10/x";
+        sources.add("a.yaml".into(), text.into(), Format::Yaml);
+        assert_eq!(sources.slice(span(4, 10)), Some("\"10/x\""));
+        // Inside the quotes: the x is the fifth character of the quoted text, at column 8.
+        assert_eq!(sources.within(span(4, 10), "10/x", 3, 1), span(8, 9));
+        // A value that the file spells otherwise is shown whole.
+        assert_eq!(sources.within(span(4, 10), "11/x", 3, 1), span(4, 10));
+    }
+}

@@ -1,0 +1,303 @@
+//! Reads a file and those that it includes, all of it bounded.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use super::Sources;
+use crate::diagnostic::{Code, Diagnostic};
+use crate::document::{self, Format, MOST_BYTES, MOST_NODES, Node, SYNTAX, Span, TOO_LARGE, Value};
+use crate::native::codes;
+use crate::native::problems::Problems;
+
+/// Most files of one policy.
+pub const MOST_FILES: usize = 100;
+/// How deep files may include one another.
+pub const MOST_INCLUDE_DEPTH: usize = 8;
+
+/// What was read: included files come before those that include them.
+#[derive(Debug, Default)]
+pub(super) struct Loaded {
+    pub(super) sources: Sources,
+    pub(super) trees: Vec<Node>,
+    pub(super) problems: Problems,
+}
+
+pub(super) fn from_path(path: &Path) -> Loaded {
+    let mut loader = Loader::default();
+    loader.file(path, None);
+    loader.loaded
+}
+
+pub(super) fn from_text(text: &str, format: Format) -> Loaded {
+    let mut loader = Loader::default();
+    // What is too large to be read isn't worth a copy.
+    let kept = if text.len() > MOST_BYTES { "" } else { text };
+    let file = loader
+        .loaded
+        .sources
+        .add("<text>".to_owned(), kept.to_owned(), format);
+    if let Some(tree) = loader.tree(text, format, file) {
+        for (_, span) in loader.includes(&tree) {
+            let message = "only a file can include others";
+            loader.error(codes::INCLUDE, message, span, "read the policy from a path");
+        }
+        loader.loaded.trees.push(tree);
+    }
+    loader.loaded
+}
+
+/// The text of a file in envoyproxy/ratelimit's form; nothing of any other, or one that can't be
+/// read, which is reported when it is read as ours.
+pub(super) fn envoy_text(path: &Path) -> Option<String> {
+    if format_of(path) != Some(Format::Yaml) {
+        return None;
+    }
+    let about = path.metadata().ok().filter(|about| about.is_file())?;
+    if usize::try_from(about.len()).ok()? > MOST_BYTES {
+        return None;
+    }
+    let text = std::fs::read_to_string(path).ok()?;
+    is_envoy_text(&text).then_some(text)
+}
+
+/// Whether a line at the margin begins a domain: no field of ours has that name.
+pub(super) fn is_envoy_text(text: &str) -> bool {
+    text.lines().any(|line| line.starts_with("domain:"))
+}
+
+#[derive(Default)]
+struct Loader {
+    loaded: Loaded,
+    /// Those that are being read, outermost first.
+    open: Vec<PathBuf>,
+    /// Where each was included first.
+    seen: HashMap<PathBuf, Option<Span>>,
+    bytes: usize,
+    nodes: usize,
+}
+
+impl Loader {
+    /// Reads a file that `from` asks for, or that was given first.
+    fn file(&mut self, path: &Path, from: Option<Span>) {
+        let shown = path.display().to_string();
+        let at = |loader: &mut Self| {
+            from.unwrap_or_else(|| {
+                // The first file is named even if there is nothing of it to show.
+                let file = loader
+                    .loaded
+                    .sources
+                    .add(shown.clone(), String::new(), Format::Yaml);
+                whole(file)
+            })
+        };
+        let Some(format) = format_of(path) else {
+            let span = at(self);
+            let message = format!("{shown:?} is neither YAML nor TOML by its name");
+            let help = "name it with .yaml, .yml or .toml";
+            return self.error(codes::UNREADABLE, message, span, help);
+        };
+        let read = self.read(path);
+        let (canonical, text) = match read {
+            Ok(read) => read,
+            Err((code, message, help)) => {
+                let span = at(self);
+                return self.error(code, message, span, help);
+            }
+        };
+        if let Some(first) = self.seen.get(&canonical).copied() {
+            let span = at(self);
+            return self.again(&canonical, &shown, first, span);
+        }
+        self.seen.insert(canonical.clone(), from);
+        let file = self.loaded.sources.add(shown, text.clone(), format);
+        let Some(tree) = self.tree(&text, format, file) else {
+            return;
+        };
+        self.open.push(canonical);
+        let folder = path.parent().unwrap_or(Path::new(""));
+        for (name, span) in self.includes(&tree) {
+            if self.open.len() >= MOST_INCLUDE_DEPTH {
+                let message = format!("included deeper than {MOST_INCLUDE_DEPTH} levels");
+                self.error(
+                    codes::INCLUDE,
+                    message,
+                    span,
+                    "include it from the first file",
+                );
+            } else if self.seen.len() >= MOST_FILES {
+                let message = format!("more than {MOST_FILES} files");
+                self.error(
+                    codes::INCLUDE,
+                    message,
+                    span,
+                    "join some of the files into one",
+                );
+                break;
+            } else {
+                self.file(&folder.join(name), Some(span));
+            }
+        }
+        self.open.pop();
+        self.loaded.trees.push(tree);
+    }
+
+    /// The file's identity and text, within what is left of the bound on all files together.
+    fn read(&mut self, path: &Path) -> Result<(PathBuf, String), (Code, String, &'static str)> {
+        let cant = |error: &io::Error| {
+            let why = match error.kind() {
+                io::ErrorKind::NotFound => "there is no such file".to_owned(),
+                _ => error.to_string(),
+            };
+            let message = format!("can't read {:?}: {why}", path.display().to_string());
+            let help = "an included file is looked for beside the file that includes it";
+            (codes::UNREADABLE, message, help)
+        };
+        let canonical = path.canonicalize().map_err(|error| cant(&error))?;
+        // Asked by name first: to open a pipe would wait for someone to write to it.
+        if !canonical.metadata().is_ok_and(|about| about.is_file()) {
+            return Err(cant(&io::Error::other("it is not a file")));
+        }
+        let file = File::open(&canonical).map_err(|error| cant(&error))?;
+        let left = MOST_BYTES.saturating_sub(self.bytes);
+        let most = u64::try_from(left).unwrap_or(u64::MAX);
+        let mut bytes = Vec::new();
+        file.take(most.saturating_add(1))
+            .read_to_end(&mut bytes)
+            .map_err(|error| cant(&error))?;
+        if bytes.len() > left {
+            let message = format!("the files of a policy have more than {MOST_BYTES} bytes");
+            return Err((TOO_LARGE, message, "split it into several policies"));
+        }
+        self.bytes += bytes.len();
+        let text = String::from_utf8(bytes)
+            .map_err(|_| cant(&io::Error::other("it is not UTF-8 text")))?;
+        Ok((canonical, text))
+    }
+
+    fn tree(&mut self, text: &str, format: Format, file: u32) -> Option<Node> {
+        match document::parse(text, format, file) {
+            Ok(tree) => {
+                self.nodes = self.nodes.saturating_add(size(&tree));
+                if self.nodes <= MOST_NODES {
+                    return Some(tree);
+                }
+                let message = format!("the files of a policy have more than {MOST_NODES} values");
+                let help = "split it into several policies";
+                self.error(TOO_LARGE, message, whole(file), help);
+            }
+            Err(problems) => {
+                for problem in problems {
+                    let help = syntax_help(&problem);
+                    self.loaded.problems.push(match help {
+                        Some(help) => problem.help(help),
+                        None => problem,
+                    });
+                }
+            }
+        }
+        self.loaded.problems.some_unread();
+        None
+    }
+
+    /// The names under `include`. The decoder reports what is no name.
+    fn includes(&self, tree: &Node) -> Vec<(String, Span)> {
+        let Value::Map(fields) = &tree.value else {
+            return Vec::new();
+        };
+        let field = fields
+            .iter()
+            .find(|(name, _)| matches!(&name.value, Value::Text(name) if name == "include"));
+        let names = match field {
+            Some((_, node)) => match &node.value {
+                Value::List(items) => items.as_slice(),
+                _ => std::slice::from_ref(node),
+            },
+            None => &[],
+        };
+        let names = names.iter().filter_map(|node| match &node.value {
+            Value::Text(name) if !name.is_empty() => Some((name.clone(), node.span)),
+            _ => None,
+        });
+        names.collect()
+    }
+
+    fn again(&mut self, canonical: &Path, shown: &str, first: Option<Span>, span: Span) {
+        if self.open.iter().any(|open| open == canonical) {
+            let message = format!("{shown:?} includes itself, through the files in between");
+            let help = "take what both need into a third file";
+            return self.error(codes::INCLUDE, message, span, help);
+        }
+        let help = first.map_or_else(
+            || "it is the first file".to_owned(),
+            |first| {
+                let by = self.loaded.sources.get(first.file);
+                let by = by.map_or("", |source| source.name());
+                format!("{by} line {} includes it already", first.start.line)
+            },
+        );
+        let message = format!("{shown:?} is included twice");
+        self.error(codes::INCLUDE, message, span, help);
+    }
+
+    fn error(
+        &mut self,
+        code: Code,
+        message: impl Into<String>,
+        span: Span,
+        help: impl Into<String>,
+    ) {
+        let problem = Diagnostic::error(code, message, span).help(help);
+        self.loaded.problems.push(problem);
+        // What wasn't read may have had what others refer to.
+        self.loaded.problems.some_unread();
+    }
+}
+
+/// A file as a whole.
+fn whole(file: u32) -> Span {
+    Span {
+        file,
+        ..Span::default()
+    }
+}
+
+fn format_of(path: &Path) -> Option<Format> {
+    let extension = path.extension()?.to_str()?.to_ascii_lowercase();
+    match extension.as_str() {
+        "yaml" | "yml" => Some(Format::Yaml),
+        "toml" => Some(Format::Toml),
+        _ => None,
+    }
+}
+
+/// What the parsers, which only say what they found, don't say.
+fn syntax_help(problem: &Diagnostic) -> Option<&'static str> {
+    if problem.code != SYNTAX || problem.help.is_some() {
+        return None;
+    }
+    let says = |part: &str| problem.message.contains(part);
+    if says("found a tab") || says("tabs") {
+        Some("YAML is indented with spaces")
+    } else if says("flow") {
+        Some("is every { and [ before it closed, and every entry followed by a comma?")
+    } else if says("mapping values are not allowed") {
+        Some("put a text with \": \" in it in quotes, or look at the indentation")
+    } else if says("alias") || says("anchor") {
+        Some("put a text that begins with * or & in quotes, as in path: \"*.js\"")
+    } else if says("character in string") || says("unterminated") {
+        Some("is the text before it closed by a quote?")
+    } else {
+        None
+    }
+}
+
+/// How many values a tree has. Its depth is bounded where it was made.
+fn size(node: &Node) -> usize {
+    1 + match &node.value {
+        Value::List(items) => items.iter().map(size).sum(),
+        Value::Map(fields) => fields.iter().map(|(_, value)| size(value) + 1).sum(),
+        _ => 0,
+    }
+}

@@ -1,0 +1,98 @@
+//! A decision by rates asks for no memory: counted by the allocator, thread by thread.
+#![expect(unsafe_code, reason = "an allocator can't be written without it")]
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use common::{engine, only, policy, rates, rule};
+use tollgate::clock::Manual;
+use tollgate::quota::Quota;
+use tollgate_engine::Facts;
+use tollgate_engine::policy::{KeyPart, Limits, Mode, Pattern};
+
+thread_local! {
+    static COUNT: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+// SAFETY: every call goes to `System` with the caller's own arguments, and what it returns is passed
+// on as it is. Counting touches a thread's own cell, which needs no memory.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let _ = COUNT.try_with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller promises a layout of non-zero size, as `System` requires.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: `memory` came from `System` with this layout.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+fn allocations(run: impl FnOnce()) -> u64 {
+    let before = COUNT.get();
+    run();
+    COUNT.get() - before
+}
+
+#[test]
+fn a_decision_asks_for_no_memory() {
+    let clock = Manual::new();
+    let mut rules: Vec<_> = (0..1_000)
+        .map(|number| {
+            let mut own = rule(&format!("rule{number}"), rates(&["5/h", "100/day"]));
+            own.matches = only("path", &format!("/{number}"));
+            own.key.push(KeyPart::Network {
+                fact: "ip".to_owned(),
+                bits: 64,
+            });
+            own
+        })
+        .collect();
+    let conditions = &mut rules[7].matches.conditions;
+    conditions.push(("ip".to_owned(), Pattern::Cidr("10.0.0.0/8".to_owned())));
+    conditions.push(("user".to_owned(), Pattern::Regex("[0-9]+".to_owned())));
+    rules.push(rule("all", rates(&["1000/s"])));
+    let mut shadow = rule("shadow", rates(&["1/h"]));
+    shadow.mode = Mode::Shadow;
+    rules.push(shadow);
+    let mut exact = rule("window", rates(&["3/h"]));
+    exact.algorithm = tollgate::Algorithm::SlidingCounter;
+    exact.matches = only("path", "/8");
+    rules.push(exact);
+    let mut total = rule(
+        "total",
+        Limits {
+            quota: Some(Quota::per_day(1_000)),
+            ..Limits::default()
+        },
+    );
+    total.matches = only("path", "/9");
+    rules.push(total);
+    let engine = engine(policy(rules), &clock);
+    for path in ["/7", "/8", "/9", "/none"] {
+        let facts = Facts::new()
+            .with("path", path)
+            .with("user", "42")
+            .with("ip", "10.0.0.1");
+        // The first of a key makes its entry.
+        let first = engine.decide(&facts);
+        assert!(first.is_allowed());
+        drop(first);
+        let mut refused = 0;
+        let count = allocations(|| {
+            for _ in 0..20 {
+                refused += u32::from(!engine.decide(&facts).is_allowed());
+            }
+        });
+        assert_eq!(count, 0, "{path}");
+        assert_eq!(refused > 0, path != "/none", "{path}");
+    }
+}

@@ -1,0 +1,58 @@
+//! Rules in short, for tests.
+#![allow(dead_code, reason = "each test uses some of it")]
+
+use tollgate::Rate;
+use tollgate::clock::Manual;
+use tollgate_engine::Engine;
+use tollgate_engine::backend::Memory;
+use tollgate_engine::policy::{
+    Cost, KeyPart, Limits, Match, Mode, OnStoreFailure, Pattern, Policy, Rule,
+};
+
+pub(crate) type TestEngine = Engine<Memory<Manual, Manual>>;
+
+/// A rule for all requests, by user.
+pub(crate) fn rule(name: &str, limits: Limits) -> Rule {
+    Rule {
+        name: name.to_owned(),
+        matches: Match::default(),
+        key: vec![KeyPart::Fact("user".to_owned())],
+        limits,
+        algorithm: Default::default(),
+        cost: Cost::default(),
+        mode: Mode::Enforce,
+        on_store_failure: OnStoreFailure::Local,
+        replaces: Vec::new(),
+        shared: None,
+        span: Default::default(),
+    }
+}
+
+pub(crate) fn rates(rates: &[&str]) -> Limits {
+    let parse = |rate: &&str| rate.parse::<Rate>().expect("a rate");
+    Limits {
+        rates: rates.iter().map(parse).collect(),
+        ..Limits::default()
+    }
+}
+
+pub(crate) fn only(fact: &str, text: &str) -> Match {
+    Match {
+        conditions: vec![(fact.to_owned(), Pattern::Exact(text.to_owned()))],
+        ..Match::default()
+    }
+}
+
+pub(crate) fn policy(rules: Vec<Rule>) -> Policy {
+    Policy {
+        rules,
+        near_limit_percent: 80,
+        ..Policy::default()
+    }
+}
+
+pub(crate) fn engine(policy: Policy, clock: &Manual) -> TestEngine {
+    let memory = Memory::builder().keys(10_000);
+    let memory = memory.clock(clock.clone()).wall(clock.clone()).build();
+    Engine::new(policy, memory).expect("a policy")
+}

@@ -1,0 +1,325 @@
+//! What valid files mean, in YAML and in TOML, whole or in parts.
+
+use std::fs;
+use std::path::PathBuf;
+
+use tollgate::{Algorithm, Align, Rate};
+use tollgate_engine::document::Format;
+use tollgate_engine::policy::{Cost, KeyPart, Mode, OnStoreFailure, Pattern, Policy};
+use tollgate_engine::{Checked, Rejected};
+
+fn yaml(text: &str) -> Policy {
+    read(Policy::from_text(text, Format::Yaml))
+}
+
+fn read(checked: Result<Checked, Rejected>) -> Policy {
+    match checked {
+        Ok(checked) => checked.policy,
+        Err(rejected) => panic!("{rejected}"),
+    }
+}
+
+/// The pattern that a fact's condition has.
+fn pattern(fact: &str, condition: &str) -> Pattern {
+    let text = format!("limits: [{{name: a, match: {{{fact}: {condition}}}, rate: 1/s}}]");
+    yaml(&text).rules[0].matches.conditions[0].1.clone()
+}
+
+#[test]
+fn every_kind_of_condition() {
+    let exact = |text: &str| Pattern::Exact(text.into());
+    let net = |text: &str| Pattern::Cidr(text.into());
+    for (fact, condition, expect) in [
+        ("path", "/a", exact("/a")),
+        ("path", "\"/api/**\"", Pattern::Glob("/api/**".into())),
+        ("path", "'/a?b'", exact("/a?b")),
+        ("path", "{exact: '/a*b'}", exact("/a*b")),
+        ("path", "{glob: '/a?b'}", Pattern::Glob("/a?b".into())),
+        ("path", "{prefix: /a}", Pattern::Prefix("/a".into())),
+        (
+            "path",
+            "{regex: '/v[0-9]+/.*'}",
+            Pattern::Regex("/v[0-9]+/.*".into()),
+        ),
+        (
+            "method",
+            "[GET, PUT]",
+            Pattern::OneOf(vec![exact("GET"), exact("PUT")]),
+        ),
+        ("method", "[GET]", exact("GET")),
+        ("ip", "10.0.0.0/8", net("10.0.0.0/8")),
+        ("ip", "192.0.2.7", net("192.0.2.7/32")),
+        ("ip", "'2001:DB8:0::/32'", net("2001:db8::/32")),
+        ("peer", "{cidr: 10.0.0.0/8}", net("10.0.0.0/8")),
+        ("peer", "10.0.0.0/8", exact("10.0.0.0/8")),
+        ("user", "{present: true}", Pattern::Present),
+        ("user", "{present: false}", Pattern::Absent),
+        ("user", "42", exact("42")),
+        ("beta", "true", exact("true")),
+        ("user", "{not: root}", Pattern::Not(Box::new(exact("root")))),
+        (
+            "ip",
+            "{not: [10.0.0.0/8, '::1']}",
+            Pattern::Not(Box::new(Pattern::OneOf(vec![
+                net("10.0.0.0/8"),
+                net("::1/128"),
+            ]))),
+        ),
+        (
+            "path",
+            "[/a, {prefix: [/b, /c]}]",
+            Pattern::OneOf(vec![
+                exact("/a"),
+                Pattern::OneOf(vec![
+                    Pattern::Prefix("/b".into()),
+                    Pattern::Prefix("/c".into()),
+                ]),
+            ]),
+        ),
+    ] {
+        assert_eq!(pattern(fact, condition), expect, "{fact}: {condition}");
+    }
+}
+
+#[test]
+fn what_is_left_out_has_a_default() {
+    let policy = yaml("limits: [{name: a, rate: 10/s}, {name: b, rate: 1/s, quota: 5/day}]");
+    let rule = &policy.rules[0];
+    assert_eq!(rule.limits.rates, [Rate::per_second(10)]);
+    assert_eq!(
+        (rule.algorithm, rule.mode),
+        (Algorithm::Gcra, Mode::Enforce)
+    );
+    assert_eq!(
+        rule.cost,
+        Cost {
+            fact: None,
+            default: 1
+        }
+    );
+    assert!(rule.key.is_empty() && rule.matches.conditions.is_empty());
+    assert_eq!(rule.on_store_failure, OnStoreFailure::Local);
+    assert_eq!(policy.rules[1].on_store_failure, OnStoreFailure::Closed);
+    assert_eq!(
+        (policy.near_limit_percent, policy.mode),
+        (80, Mode::Enforce)
+    );
+}
+
+#[test]
+fn a_failure_is_said_by_the_rule_or_the_file_or_the_kind_of_limit() {
+    let policy = yaml(
+        "on_store_failure: open\n\
+         limits:\n\
+         - {name: a, rate: 1/s}\n\
+         - {name: b, rate: 1/s, on_store_failure: closed}\n\
+         - {name: c, rate: 1/s, on_store_failure: inherit}\n",
+    );
+    let found = policy.rules.iter().map(|rule| rule.on_store_failure);
+    let expect = [
+        OnStoreFailure::Open,
+        OnStoreFailure::Closed,
+        OnStoreFailure::Open,
+    ];
+    assert_eq!(found.collect::<Vec<_>>(), expect);
+}
+
+#[test]
+fn keys_take_facts_and_networks() {
+    let policy = yaml("limits: [{name: a, key: [user, ip/64, header.x-plan], rate: 1/s}]");
+    let expect = [
+        KeyPart::Fact("user".into()),
+        KeyPart::Network {
+            fact: "ip".into(),
+            bits: 64,
+        },
+        KeyPart::Fact("header.x-plan".into()),
+    ];
+    assert_eq!(policy.rules[0].key, expect);
+    let single = yaml("limits: [{name: a, key: user, rate: 1/s}]");
+    assert_eq!(single.rules[0].key, expect[..1]);
+}
+
+#[test]
+fn every_algorithm_has_its_name() {
+    let window = Algorithm::FixedWindow(Align::default());
+    for (name, expect) in [
+        ("gcra", Algorithm::Gcra),
+        ("token-bucket", Algorithm::TokenBucket),
+        ("leaky", Algorithm::LeakyBucket),
+        ("fixed-window", window),
+        ("sliding-window", Algorithm::SlidingCounter),
+        ("sliding-log", Algorithm::SlidingLog),
+    ] {
+        let policy = yaml(&format!(
+            "limits: [{{name: a, rate: 9/s, algorithm: {name}}}]"
+        ));
+        assert_eq!(policy.rules[0].algorithm, expect);
+    }
+}
+
+#[test]
+fn a_part_is_written_in_two_ways() {
+    for (text, expect) in [("90%", 90), ("0.9", 90), ("0.29", 29), ("1.0", 100)] {
+        let policy = yaml(&format!(
+            "near_limit: {text}\nlimits: [{{name: a, rate: 1/s}}]"
+        ));
+        assert_eq!(policy.near_limit_percent, expect);
+    }
+    for text in ["0.0", "1.1", "0.805", "80", "0%", "101%", "x%"] {
+        let text = format!("near_limit: {text}\nlimits: [{{name: a, rate: 1/s}}]");
+        let rejected = Policy::from_text(&text, Format::Yaml).unwrap_err();
+        assert_eq!(rejected.errors[0].code.0, "out-of-range", "{text}");
+    }
+}
+
+#[test]
+fn yaml_and_toml_say_the_same() {
+    let yaml = yaml(
+        "limits:\n\
+         - name: per-user\n  \
+           match: {path: \"/api/**\", method: [POST, PUT]}\n  \
+           key: [user]\n  \
+           rate: [10/s burst 20, 1000/h]\n  \
+           cost: {fact: tokens, default: 2}\n  \
+           mode: shadow\n\
+         tiers: {free: {rate: 10/s, quota: 1000/day, concurrency: 5}}\n\
+         tenants: {acme: free}\n\
+         exempt: [{path: /healthz}]\n",
+    );
+    let toml = read(Policy::from_text(
+        "tenants = { acme = 'free' }\n\
+         exempt = [{ path = '/healthz' }]\n\
+         [[limits]]\n\
+         name = 'per-user'\n\
+         match = { path = '/api/**', method = ['POST', 'PUT'] }\n\
+         key = ['user']\n\
+         rate = ['10/s burst 20', '1000/h']\n\
+         cost = { fact = 'tokens', default = 2 }\n\
+         mode = 'shadow'\n\
+         [tiers.free]\n\
+         rate = '10/s'\n\
+         quota = '1000/day'\n\
+         concurrency = 5\n",
+        Format::Toml,
+    ));
+    assert_eq!(bare(yaml), bare(toml));
+}
+
+/// A policy without the places that it came from.
+fn bare(mut policy: Policy) -> Policy {
+    for rule in &mut policy.rules {
+        rule.span = Default::default();
+        rule.matches.span = Default::default();
+    }
+    for tier in policy.tiers.values_mut() {
+        tier.span = Default::default();
+    }
+    for exempt in policy.exempt.iter_mut().chain(&mut policy.block) {
+        exempt.span = Default::default();
+    }
+    policy
+}
+
+/// A folder for one test, made anew.
+fn folder(name: &str) -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(folder.join("inner")).expect("a folder");
+    folder
+}
+
+#[test]
+fn included_files_come_first_and_are_found_beside_the_file() {
+    let folder = folder("include-order");
+    let write = |name: &str, text: &str| fs::write(folder.join(name), text).unwrap();
+    write(
+        "root.yaml",
+        "include: [inner/a.yaml, b.toml]\nlimits: [{name: root, rate: 10/s, replaces: b}]\n\
+         tenants: {acme: free}\n",
+    );
+    write(
+        "inner/a.yaml",
+        "include: c.yml\nlimits: [{name: a, key: user, rate: 1/s}]\n",
+    );
+    write(
+        "inner/c.yml",
+        "limits: [{name: c, key: host, rate: 1/s}]\nmode: shadow\n",
+    );
+    write(
+        "b.toml",
+        "[[limits]]\nname = 'b'\nkey = 'ip'\nrate = '1/s'\n[tiers.free]\nrate = '1/s'\n",
+    );
+    let checked = Policy::from_path(folder.join("root.yaml")).unwrap();
+    let names: Vec<_> = checked.policy.rules.iter().map(|rule| &rule.name).collect();
+    assert_eq!(names, ["c", "a", "b", "root"]);
+    assert_eq!(checked.policy.mode, Mode::Shadow);
+    let files: Vec<_> = checked
+        .sources
+        .iter()
+        .map(|file| file.name().to_owned())
+        .collect();
+    assert!(files[0].ends_with("root.yaml") && files[3].ends_with("b.toml"));
+    // The spans of a rule point into its own file.
+    let span = checked.policy.rules[2].span;
+    assert_eq!(checked.sources.get(span.file).unwrap().name(), files[3]);
+}
+
+#[test]
+fn includes_are_bounded_in_depth_number_and_size() {
+    let folder = folder("include-bounds");
+    for number in 0..20 {
+        let next = number + 1;
+        let text = format!("include: d{next}.yaml\nlimits: [{{name: d{number}, rate: 1/s}}]\n");
+        fs::write(folder.join(format!("d{number}.yaml")), text).unwrap();
+    }
+    let only = |name: &str| {
+        let rejected = Policy::from_path(folder.join(name)).unwrap_err();
+        let error = rejected.errors[0].clone();
+        assert_eq!(rejected.errors.len(), 1, "{rejected}");
+        (error.code.0, error.message)
+    };
+    let deep = "included deeper than 8 levels".to_owned();
+    assert_eq!(only("d0.yaml"), ("bad-include", deep));
+
+    let names: Vec<_> = (0..150).map(|number| format!("n{number}.yaml")).collect();
+    for name in &names {
+        fs::write(folder.join(name), format!("tenants: {{{name}: x}}")).unwrap();
+    }
+    let text = format!("include: [{}]\nlimits: []", names.join(", "));
+    fs::write(folder.join("many.yaml"), &text).unwrap();
+    let rejected = Policy::from_path(folder.join("many.yaml")).unwrap_err();
+    let messages: Vec<_> = rejected.errors.iter().map(|error| &error.message).collect();
+    assert!(
+        messages.contains(&&"more than 100 files".to_owned()),
+        "{rejected}"
+    );
+    assert!(rejected.sources.iter().count() <= 100);
+
+    let half = format!("# {}\n", "x".repeat(9 << 20));
+    fs::write(
+        folder.join("big.yaml"),
+        format!("{half}include: big2.yaml\nmode: off\n"),
+    )
+    .unwrap();
+    fs::write(folder.join("big2.yaml"), half).unwrap();
+    let message = format!("the files of a policy have more than {} bytes", 16 << 20);
+    assert_eq!(only("big.yaml"), ("too-large", message));
+
+    let rejected = Policy::from_path(&folder).unwrap_err();
+    assert_eq!(rejected.errors[0].code.0, "unreadable");
+    let text = Policy::from_text("include: a.yaml", Format::Yaml).unwrap_err();
+    assert_eq!(text.errors[0].code.0, "bad-include");
+}
+
+#[test]
+fn a_file_full_of_errors_is_told_in_part() {
+    let mut text = String::from("limits:\n");
+    for number in 0..20_000 {
+        text.push_str(&format!("- {{nam: r{number}, rate: 10/x}}\n"));
+    }
+    let rejected = Policy::from_text(&text, Format::Yaml).unwrap_err();
+    assert_eq!(rejected.errors.len(), 1_001);
+    let last = &rejected.errors[1_000];
+    assert_eq!(last.message, "59000 more errors are not shown");
+}

@@ -1,0 +1,154 @@
+//! Requests of descriptors, decided on virtual time by Envoy's rules.
+
+use std::time::Duration;
+
+use tollgate::Timestamp;
+use tollgate::clock::Manual;
+use tollgate_engine::backend::Memory;
+use tollgate_engine::document::Format;
+use tollgate_engine::engine::DescriptorVerdict;
+use tollgate_engine::envoy::StatusCode;
+use tollgate_engine::facts::Descriptor;
+use tollgate_engine::{Engine, Policy};
+
+type Entries<'a> = &'a [(&'a str, &'a str)];
+
+struct Edge {
+    engine: Engine<Memory<Manual, Manual>>,
+    clock: Manual,
+}
+
+impl Edge {
+    fn new(descriptors: &str) -> Self {
+        let text = format!("domain: edge\ndescriptors:\n{descriptors}");
+        let policy = Policy::from_text(&text, Format::Yaml)
+            .expect("their form")
+            .policy;
+        let clock = Manual::new();
+        let memory = Memory::builder().clock(clock.clone()).wall(clock.clone());
+        let engine = Engine::new(policy, memory.build()).expect("a policy that fits");
+        Self { engine, clock }
+    }
+
+    fn ask(&self, descriptors: &[Entries<'_>], hits: u32) -> DescriptorVerdict {
+        let descriptors: Vec<_> = descriptors.iter().map(|it| Descriptor::new(it)).collect();
+        self.engine.decide_descriptors("edge", &descriptors, hits)
+    }
+
+    /// How many of ten requests pass.
+    fn passed(&self, descriptors: &[Entries<'_>]) -> usize {
+        (0..10)
+            .filter(|_| self.ask(descriptors, 0).is_allowed())
+            .count()
+    }
+}
+
+#[test]
+fn each_value_counts_by_itself_in_windows_since_the_epoch() {
+    let edge = Edge::new("- {key: user, rate_limit: {unit: minute, requests_per_unit: 3}}\n");
+    edge.clock.set(Timestamp::from_secs(59));
+    assert_eq!(edge.passed(&[&[("user", "ada")]]), 3);
+    assert_eq!(edge.passed(&[&[("user", "bo")]]), 3);
+    let refused = edge.ask(&[&[("user", "ada")]], 1);
+    assert_eq!(refused.retry_after, Duration::from_secs(1));
+    edge.clock.advance(Duration::from_secs(1));
+    assert_eq!(edge.passed(&[&[("user", "ada")]]), 3);
+}
+
+#[test]
+fn what_no_limit_is_for_passes() {
+    let edge = Edge::new(
+        "- key: path\n  value: /login\n  descriptors:\n  - {key: ip, rate_limit: {unit: day, requests_per_unit: 1}}\n",
+    );
+    assert_eq!(edge.passed(&[&[("path", "/login")]]), 10);
+    assert_eq!(edge.passed(&[&[("path", "/other"), ("ip", "1")]]), 10);
+    assert_eq!(edge.passed(&[&[("path", "/login"), ("ip", "1")]]), 1);
+    let elsewhere = [Descriptor::new(&[("path", "/login"), ("ip", "1")])];
+    assert!(
+        edge.engine
+            .decide_descriptors("mesh", &elsewhere, 1)
+            .is_allowed()
+    );
+    let verdict = edge.ask(&[], 1);
+    assert!(verdict.is_allowed() && verdict.statuses.is_empty());
+}
+
+#[test]
+fn several_descriptors_are_charged_all_or_none() {
+    let edge = Edge::new(
+        "- {key: user, rate_limit: {unit: day, requests_per_unit: 2}}\n\
+         - {key: site, rate_limit: {unit: day, requests_per_unit: 7}}\n",
+    );
+    let both: [Entries<'_>; 2] = [&[("user", "ada")], &[("site", "x")]];
+    assert_eq!(edge.passed(&both), 2);
+    let refused = edge.ask(&both, 1);
+    let codes: Vec<_> = refused.statuses.iter().map(|status| status.code).collect();
+    assert_eq!(codes, [StatusCode::OverLimit, StatusCode::Ok]);
+    assert_eq!(refused.statuses[1].decision.map(|it| it.remaining), Some(5));
+    // What was refused was charged to nobody.
+    assert_eq!(edge.passed(&[&[("site", "x")]]), 5);
+}
+
+#[test]
+fn a_limit_in_shadow_counts_and_lets_pass() {
+    let edge = Edge::new(
+        "- {key: user, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 2}}\n",
+    );
+    let verdicts: Vec<_> = (0..4).map(|_| edge.ask(&[&[("user", "ada")]], 1)).collect();
+    assert!(verdicts.iter().all(DescriptorVerdict::is_allowed));
+    let would: Vec<_> = verdicts
+        .iter()
+        .map(|it| it.statuses[0].would_refuse)
+        .collect();
+    assert_eq!(would, [false, false, true, true]);
+}
+
+#[test]
+fn quota_mode_refuses_only_when_all_of_its_kind_do() {
+    let edge = Edge::new(
+        "- {key: a, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 2}}\n\
+         - {key: b, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 5}}\n",
+    );
+    assert_eq!(edge.passed(&[&[("a", "")], &[("b", "")]]), 5);
+    assert_eq!(edge.passed(&[&[("a", "")]]), 0);
+}
+
+#[test]
+fn what_is_replaced_neither_counts_nor_refuses() {
+    let edge = Edge::new(
+        "- {key: all, rate_limit: {name: all, unit: day, requests_per_unit: 1}}\n\
+         - {key: vip, rate_limit: {unit: day, requests_per_unit: 4, replaces: [{name: all}]}}\n\
+         - {key: free, rate_limit: {unlimited: true}}\n",
+    );
+    assert_eq!(edge.passed(&[&[("all", "")], &[("vip", "")]]), 4);
+    assert_eq!(edge.passed(&[&[("all", "")]]), 1);
+    assert_eq!(edge.passed(&[&[("free", "")]]), 10);
+}
+
+#[test]
+fn values_of_a_wildcard_share_a_counter_if_they_are_to() {
+    let limit = "rate_limit: {unit: day, requests_per_unit: 3}";
+    let shared = Edge::new(&format!(
+        "- {{key: path, value: \"/f/*\", share_threshold: true, {limit}}}\n"
+    ));
+    assert_eq!(shared.passed(&[&[("path", "/f/a")]]), 3);
+    assert_eq!(shared.passed(&[&[("path", "/f/b")]]), 0);
+    let apart = Edge::new(&format!("- {{key: path, value: \"/f/*\", {limit}}}\n"));
+    assert_eq!(apart.passed(&[&[("path", "/f/a")]]), 3);
+    assert_eq!(apart.passed(&[&[("path", "/f/b")]]), 3);
+}
+
+#[test]
+fn a_cost_is_the_requests_or_the_descriptors_own() {
+    let edge = Edge::new("- {key: user, rate_limit: {unit: day, requests_per_unit: 10}}\n");
+    let ada: Entries<'_> = &[("user", "ada")];
+    assert!(edge.ask(&[ada], 7).is_allowed());
+    assert!(!edge.ask(&[ada], 4).is_allowed());
+    let peek = [Descriptor {
+        cost: Some(0),
+        ..Descriptor::new(ada)
+    }];
+    let seen = edge.engine.decide_descriptors("edge", &peek, 9);
+    assert_eq!(seen.statuses[0].decision.map(|it| it.remaining), Some(3));
+    assert!(edge.ask(&[ada], 3).is_allowed());
+}

@@ -1,0 +1,148 @@
+//! `docs/policy.md` is true: every example does what it says, and nothing is left out.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tollgate_engine::document::{DUPLICATE_FIELD, SYNTAX, TOO_LARGE};
+use tollgate_engine::{Policy, lint, native, render, schema};
+
+fn docs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
+}
+
+/// A fenced block: its line, what stands behind the fence, and its text.
+struct Block {
+    line: usize,
+    language: String,
+    words: Vec<String>,
+    text: String,
+}
+
+impl Block {
+    /// What follows `name=` behind the fence.
+    fn word(&self, name: &str) -> Option<&str> {
+        let mut words = self.words.iter();
+        words.find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+    }
+}
+
+fn blocks() -> Vec<Block> {
+    let text = fs::read_to_string(docs().join("policy.md")).expect("docs/policy.md");
+    let mut blocks = Vec::new();
+    let mut open: Option<Block> = None;
+    for (index, line) in text.lines().enumerate() {
+        match (line.strip_prefix("```"), &mut open) {
+            (Some(fence), None) => {
+                let mut words = fence.split_whitespace().map(str::to_owned);
+                open = Some(Block {
+                    line: index + 1,
+                    language: words.next().unwrap_or_default(),
+                    words: words.collect(),
+                    text: String::new(),
+                });
+            }
+            (Some(_), Some(_)) => blocks.extend(open.take()),
+            (None, Some(block)) => {
+                block.text.push_str(line);
+                block.text.push('\n');
+            }
+            (None, None) => {}
+        }
+    }
+    blocks
+}
+
+/// What a block came to: the codes that were told, and the text that people read.
+fn outcome(path: &Path, folder: &Path) -> (Vec<&'static str>, String) {
+    let checked = Policy::from_path(path);
+    let (found, sources) = match checked {
+        Ok(checked) => (checked.warnings, checked.sources),
+        Err(rejected) => (rejected.errors, rejected.sources),
+    };
+    let codes = found.iter().map(|diagnostic| diagnostic.code.0).collect();
+    let shown = render::human(&found, &sources);
+    (codes, shown.replace(&format!("{}/", folder.display()), ""))
+}
+
+#[test]
+fn every_example_does_what_it_says() {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("docs");
+    let _ = fs::remove_dir_all(&folder);
+    let blocks = blocks();
+    assert!(blocks.len() > 25, "only {} blocks", blocks.len());
+    // Files that others include are written first.
+    for block in &blocks {
+        if let Some(name) = block.word("file") {
+            let path = folder.join("files").join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, &block.text).unwrap();
+        }
+    }
+    let mut shown = String::new();
+    for block in &blocks {
+        let line = block.line;
+        let path = match (block.language.as_str(), block.word("file")) {
+            ("text", _) if block.words == ["shown"] => {
+                assert!(shown.contains(&block.text), "line {line}:\n{shown}");
+                continue;
+            }
+            ("yaml" | "toml", Some(name)) => folder.join("files").join(name),
+            ("yaml" | "toml", None) => {
+                let path = folder.join(format!("policy.{}", block.language));
+                fs::write(&path, &block.text).unwrap();
+                path
+            }
+            (other, _) => panic!("line {line}: a block of {other:?}"),
+        };
+        let told = outcome(&path, &folder);
+        let expect = block.word("fails").or(block.word("warns")).unwrap_or("");
+        let mut expect: Vec<_> = expect.split(',').filter(|code| !code.is_empty()).collect();
+        let mut codes = told.0;
+        expect.sort_unstable();
+        codes.sort_unstable();
+        assert_eq!(codes, expect, "line {line}:\n{}", told.1);
+        let failed = told.1.contains("error[");
+        assert_eq!(failed, block.word("fails").is_some(), "line {line}");
+        shown = told.1;
+    }
+}
+
+#[test]
+fn every_code_and_field_is_told_of() {
+    let text = fs::read_to_string(docs().join("policy.md")).expect("docs/policy.md");
+    let codes = native::codes::ALL.iter().chain(&lint::ALL);
+    for code in codes.chain(&[SYNTAX, TOO_LARGE, DUPLICATE_FIELD]) {
+        assert!(text.contains(&format!("`{code}`")), "{code} is not in it");
+    }
+    let schema = schema::json_schema();
+    let examples: String = blocks().into_iter().map(|block| block.text).collect();
+    for fields in [
+        &schema,
+        &schema["$defs"]["rule"],
+        &schema["$defs"]["tier"],
+        &schema["$defs"]["cost"]["anyOf"][1],
+        &schema["$defs"]["pattern"]["anyOf"][2],
+    ] {
+        let fields = fields["properties"].as_object().expect("fields");
+        for name in fields.keys() {
+            let used = [format!("{name}:"), format!("{name} =")];
+            assert!(
+                used.iter().any(|used| examples.contains(used)),
+                "{name} has no example"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_schema_in_the_docs_is_the_one_that_is_made() {
+    let path = docs().join("policy.schema.json");
+    if std::env::var_os("UPDATE_SCHEMA").is_some() {
+        fs::write(&path, schema::text()).unwrap();
+    }
+    let kept = fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        kept == schema::text(),
+        "docs/policy.schema.json is old: run this test with UPDATE_SCHEMA=1"
+    );
+}

@@ -1,0 +1,210 @@
+//! A policy that changes under traffic: what was spent stays spent, permits stay valid, and no window
+//! sees more than the bound of the looser version.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use common::{engine, policy, rates, rule};
+use proptest::prelude::*;
+use tollgate::clock::Manual;
+use tollgate::{Ending, Rate, Timestamp};
+use tollgate_engine::Facts;
+use tollgate_engine::policy::Limits;
+
+fn version(rate: &str) -> tollgate_engine::Policy {
+    policy(vec![rule("api", rates(&[rate]))])
+}
+
+#[test]
+fn threads_never_get_more_than_the_looser_version_allows() {
+    let clock = Manual::starting_at(Timestamp::from_secs(1));
+    let engine = engine(version("10/s burst 50"), &clock);
+    let (admitted, deciding) = (AtomicU64::new(0), AtomicU64::new(3));
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let facts = Facts::new().with("user", "1");
+                for _ in 0..3_000 {
+                    if engine.decide(&facts).is_allowed() {
+                        admitted.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+                deciding.fetch_sub(1, Ordering::Relaxed);
+            });
+        }
+        for round in 0.. {
+            let rate = ["5/s burst 20", "2/s burst 50", "10/s burst 50"][round % 3];
+            engine.reload(version(rate)).unwrap();
+            if deciding.load(Ordering::Relaxed) == 0 {
+                break;
+            }
+        }
+    });
+    assert!(admitted.load(Ordering::Relaxed) <= 50);
+    assert!(admitted.load(Ordering::Relaxed) >= 20);
+}
+
+#[test]
+fn permits_outlive_a_reload_and_count_in_the_next_policy() {
+    let clock = Manual::new();
+    let version = |limit| {
+        let slots = Limits {
+            concurrency: Some(limit),
+            ..Limits::default()
+        };
+        policy(vec![rule("slots", slots)])
+    };
+    let engine = engine(version(10), &clock);
+    let facts = Facts::new().with("user", "1");
+    let held: Vec<_> = (0..10)
+        .map(|_| engine.decide(&facts).into_permits())
+        .collect();
+    engine.reload(version(8)).unwrap();
+    assert!(!engine.decide(&facts).is_allowed());
+    let mut held = held.into_iter();
+    held.by_ref()
+        .take(2)
+        .for_each(|permits| permits.end(Ending::Success));
+    assert!(
+        !engine.decide(&facts).is_allowed(),
+        "eight are in flight still"
+    );
+    drop(held.next());
+    let ninth = engine.decide(&facts);
+    assert!(ninth.is_allowed());
+    engine.reload(policy(Vec::new())).unwrap();
+    drop((held, ninth));
+    assert_eq!(engine.backend().keys_in_flight(), 0);
+}
+
+#[test]
+fn threads_with_permits_never_exceed_the_looser_limit_and_lose_none() {
+    let clock = Manual::new();
+    let version = |limit| {
+        let slots = Limits {
+            concurrency: Some(limit),
+            ..Limits::default()
+        };
+        policy(vec![rule("slots", slots)])
+    };
+    let engine = engine(version(3), &clock);
+    let (running, most, stop) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..300 {
+                engine.reload(version([2, 3][round % 2])).unwrap();
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        for _ in 0..6 {
+            scope.spawn(|| {
+                let facts = Facts::new().with("user", "1");
+                while !stop.load(Ordering::Relaxed) {
+                    let verdict = engine.decide(&facts);
+                    if verdict.is_allowed() {
+                        let now = running.fetch_add(1, Ordering::SeqCst) + 1;
+                        most.fetch_max(now, Ordering::SeqCst);
+                        thread::yield_now();
+                        running.fetch_sub(1, Ordering::SeqCst);
+                    }
+                    verdict.into_permits().end(Ending::Success);
+                }
+            });
+        }
+    });
+    assert!(most.load(Ordering::SeqCst) <= 3);
+    assert_eq!(engine.backend().keys_in_flight(), 0);
+}
+
+#[test]
+fn a_policy_that_cant_be_put_in_force_changes_nothing() {
+    let clock = Manual::new();
+    let engine = engine(version("1/h"), &clock);
+    let facts = Facts::new().with("user", "1");
+    assert!(engine.decide(&facts).is_allowed());
+    let mut wrong = version("5/s");
+    wrong.rules[0].replaces.push("nobody".to_owned());
+    let error = engine.reload(wrong).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "\"api\" replaces \"nobody\", and no rule has that name; name a rule of this policy, or \
+         leave it out"
+    );
+    assert!(!engine.decide(&facts).is_allowed());
+}
+
+#[test]
+fn what_was_spent_stays_spent_when_other_rules_come_and_go() {
+    let clock = Manual::new();
+    let engine = engine(version("2/h"), &clock);
+    let facts = Facts::new().with("user", "1");
+    assert!(engine.decide(&facts).is_allowed());
+    let both = policy(vec![
+        rule("new", rates(&["9/h"])),
+        rule("api", rates(&["2/h"])),
+    ]);
+    engine.reload(both).unwrap();
+    assert_eq!(engine.decide(&facts).decision().remaining, 0);
+    engine.reload(version("100/h")).unwrap();
+    // As time: two of 2/h are an hour, and an hour is an empty bucket.
+    let refused = engine.decide(&facts);
+    assert!(!refused.is_allowed());
+    assert_eq!(refused.decision().retry_after, Duration::from_secs(36));
+}
+
+const VERSIONS: [&str; 7] = [
+    "10/s burst 5",
+    "10/s burst 20",
+    "4/s burst 10",
+    "9/s",
+    "1/s burst 30",
+    "9/s burst 1",
+    "zero",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn no_window_sees_more_than_the_looser_version_allows(
+        steps in prop::collection::vec(
+            (0..400u64, prop::bool::weighted(0.15), 0..12usize),
+            1..80,
+        ),
+        versions in prop::sample::subsequence(VERSIONS.to_vec(), 2).prop_shuffle(),
+    ) {
+        let start = Timestamp::from_secs(1);
+        let clock = Manual::starting_at(start);
+        let engine = engine(version(versions[0]), &clock);
+        let mut current = 0;
+        let mut admitted: Vec<u64> = Vec::new();
+        let (mut now, facts) = (0, Facts::new().with("user", "1"));
+        for (millis, change, asks) in steps {
+            now += millis;
+            clock.set(start + Duration::from_millis(now));
+            if change {
+                current = 1 - current;
+                engine.reload(version(versions[current])).unwrap();
+            }
+            for _ in 0..asks {
+                if engine.decide(&facts).is_allowed() {
+                    admitted.push(now);
+                }
+            }
+        }
+        let rates = versions.iter().map(|version| version.parse::<Rate>().unwrap());
+        let (burst, count) = rates.fold((0, 0), |(burst, count), rate| {
+            (rate.burst_size().max(burst), rate.count().max(count))
+        });
+        for (first, from) in admitted.iter().enumerate() {
+            for (last, to) in admitted.iter().enumerate().skip(first) {
+                let passed = (last - first + 1) as u64;
+                let bound = burst * 1_000 + count * (to - from);
+                prop_assert!(passed * 1_000 <= bound, "{} from {} to {}", passed, from, to);
+            }
+        }
+    }
+}

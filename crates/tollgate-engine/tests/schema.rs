@@ -1,0 +1,254 @@
+//! The schema and the decoder agree: what one takes, so does the other, in all that a schema can say.
+
+use std::fs;
+
+use regex::Regex;
+use serde_json::{Map, Value, json};
+use tollgate_engine::document::{self, Format, Node};
+use tollgate_engine::{Policy, schema};
+
+/// A small validator of just the words that the schema uses; any other is an error, so that none is
+/// taken for true by being overlooked.
+fn conforms(value: &Value, schema: &Value, root: &Value) -> Result<(), String> {
+    let rules = schema.as_object().expect("a schema is an object");
+    for (word, rule) in rules {
+        let fits = match (word.as_str(), value) {
+            ("$schema" | "title" | "$defs" | "description" | "examples", _) => true,
+            ("$ref", _) => {
+                let path = rule
+                    .as_str()
+                    .expect("as the schema is made")
+                    .trim_start_matches('#');
+                conforms(value, root.pointer(path).expect(path), root)?;
+                true
+            }
+            ("type", _) => match rule {
+                Value::Array(kinds) => kinds.iter().any(|kind| is(value, kind)),
+                kind => is(value, kind),
+            },
+            ("enum", _) => rule
+                .as_array()
+                .expect("as the schema is made")
+                .contains(value),
+            ("anyOf", _) => {
+                let mut any = rule.as_array().expect("as the schema is made").iter();
+                any.any(|schema| conforms(value, schema, root).is_ok())
+            }
+            ("allOf", _) => {
+                for schema in rule.as_array().expect("as the schema is made") {
+                    conforms(value, schema, root)?;
+                }
+                true
+            }
+            ("pattern", Value::String(text)) => {
+                Regex::new(rule.as_str().expect("as the schema is made"))
+                    .expect("as the schema is made")
+                    .is_match(text)
+            }
+            ("minLength", Value::String(text)) => text.chars().count() >= size(rule),
+            ("maxLength", Value::String(text)) => text.chars().count() <= size(rule),
+            ("minimum", Value::Number(number)) => number.as_f64() >= rule.as_f64(),
+            ("maximum", Value::Number(number)) => number.as_f64() <= rule.as_f64(),
+            ("exclusiveMinimum", Value::Number(number)) => number.as_f64() > rule.as_f64(),
+            ("minItems", Value::Array(items)) => items.len() >= size(rule),
+            ("maxItems", Value::Array(items)) => items.len() <= size(rule),
+            ("items", Value::Array(items)) => {
+                for item in items {
+                    conforms(item, rule, root)?;
+                }
+                true
+            }
+            ("minProperties", Value::Object(fields)) => fields.len() >= size(rule),
+            ("maxProperties", Value::Object(fields)) => fields.len() <= size(rule),
+            ("required", Value::Object(fields)) => {
+                let mut names = rule.as_array().expect("as the schema is made").iter();
+                names.all(|name| fields.contains_key(name.as_str().expect("as the schema is made")))
+            }
+            ("propertyNames", Value::Object(fields)) => {
+                for name in fields.keys() {
+                    conforms(&json!(name), rule, root)?;
+                }
+                true
+            }
+            ("properties", Value::Object(fields)) => {
+                for (name, schema) in rule.as_object().expect("as the schema is made") {
+                    if let Some(value) = fields.get(name) {
+                        conforms(value, schema, root)?;
+                    }
+                }
+                true
+            }
+            ("additionalProperties", Value::Object(fields)) => {
+                let known = rules.get("properties").and_then(Value::as_object);
+                let mut others = fields
+                    .iter()
+                    .filter(|(name, _)| known.is_none_or(|known| !known.contains_key(*name)));
+                match rule {
+                    Value::Bool(false) => others.next().is_none(),
+                    schema => {
+                        for (_, value) in others {
+                            conforms(value, schema, root)?;
+                        }
+                        true
+                    }
+                }
+            }
+            // Words about other kinds of value hold of this one.
+            (
+                "pattern"
+                | "minLength"
+                | "maxLength"
+                | "minimum"
+                | "maximum"
+                | "exclusiveMinimum"
+                | "minItems"
+                | "maxItems"
+                | "items"
+                | "minProperties"
+                | "maxProperties"
+                | "required"
+                | "propertyNames"
+                | "properties"
+                | "additionalProperties",
+                _,
+            ) => true,
+            (other, _) => panic!("the validator doesn't know {other:?}"),
+        };
+        if !fits {
+            return Err(format!("{value} against {word} {rule}"));
+        }
+    }
+    Ok(())
+}
+
+fn size(rule: &Value) -> usize {
+    usize::try_from(rule.as_u64().expect("a number")).expect("a small number")
+}
+
+fn is(value: &Value, kind: &Value) -> bool {
+    match kind.as_str().expect("a kind") {
+        "string" => value.is_string(),
+        "number" => value.is_number(),
+        "integer" => value.is_i64() || value.is_u64(),
+        "boolean" => value.is_boolean(),
+        "array" => value.is_array(),
+        "object" => value.is_object(),
+        other => panic!("the validator doesn't know {other:?}"),
+    }
+}
+
+/// A file's tree as JSON, as editors see it.
+fn json(node: &Node) -> Value {
+    use document::Value as Tree;
+    match &node.value {
+        Tree::Null => Value::Null,
+        Tree::Bool(is) => json!(is),
+        Tree::Integer(number) => json!(number),
+        Tree::Float(number) => json!(number),
+        Tree::Text(text) => json!(text),
+        Tree::List(items) => items.iter().map(json).collect(),
+        Tree::Map(fields) => {
+            let fields = fields.iter().map(|(name, value)| {
+                let name = match &name.value {
+                    Tree::Text(name) => name.clone(),
+                    other => format!("{other:?}"),
+                };
+                (name, json(value))
+            });
+            Value::Object(fields.collect::<Map<_, _>>())
+        }
+    }
+}
+
+/// Whether the schema takes a text, and whether the decoder does.
+fn both(text: &str, format: Format) -> (Result<(), String>, Result<(), String>) {
+    let schema = schema::json_schema();
+    let tree = document::parse(text, format, 0).expect("a tree");
+    let decoded = Policy::from_text(text, format).map(drop);
+    (
+        conforms(&json(&tree), &schema, &schema),
+        decoded.map_err(|rejected| rejected.to_string()),
+    )
+}
+
+#[test]
+fn the_schema_takes_every_valid_example_of_the_docs() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/policy.md");
+    let docs = fs::read_to_string(path).expect("docs/policy.md");
+    let mut checked = 0;
+    for block in docs.split("\n```").skip(1).step_by(2) {
+        let (fence, text) = block.split_once('\n').expect("a block");
+        let format = match fence.split_whitespace().next() {
+            Some("yaml") => Format::Yaml,
+            Some("toml") => Format::Toml,
+            _ => continue,
+        };
+        if fence.contains("fails=") {
+            continue;
+        }
+        let (schema, _) = both(text, format);
+        assert_eq!(schema, Ok(()), "{text}");
+        checked += 1;
+    }
+    assert!(checked > 25, "only {checked} examples");
+}
+
+#[test]
+fn both_refuse_what_has_a_wrong_shape() {
+    for rule in [
+        "nam: a",
+        "name: a, rat: 1/s",
+        "name: a, rate: 5",
+        "name: a, rate: []",
+        "name: a, rate: soon",
+        "name: a, quota: 5",
+        "name: a, quota: often",
+        "name: a, concurrency: 0",
+        "name: a, concurrency: 5000000000",
+        "name: a, concurrency: many",
+        "name: a, rate: 1/s, unlimited: perhaps",
+        "name: a, rate: 1/s, algorithm: magic",
+        "name: a, rate: 1/s, mode: on",
+        "name: a, rate: 1/s, on_store_failure: panic",
+        "name: a, rate: 1/s, cost: 0",
+        "name: a, rate: 1/s, cost: {default: 1}",
+        "name: a, rate: 1/s, cost: {fact: x, default: -1}",
+        "name: a, rate: 1/s, key: {user: 1}",
+        "name: a, rate: 1/s, key: ip/129",
+        "name: a, rate: 1/s, key: a b",
+        "name: a, rate: 1/s, match: /x",
+        "name: a, rate: 1/s, match: {path: []}",
+        "name: a, rate: 1/s, match: {path: {}}",
+        "name: a, rate: 1/s, match: {path: {prefix: /a, glob: /b}}",
+        "name: a, rate: 1/s, match: {path: {begins: /a}}",
+        "name: a, rate: 1/s, match: {path: {present: 1}}",
+        "name: a, rate: 1/s, match: {a b: c}",
+        "name: a, rate: 1/s, replaces: []",
+        "name: a, rate: 1/s, shared: [x]",
+        "name: a",
+        "rate: 1/s",
+    ] {
+        let (schema, decoded) = both(&format!("limits: [{{{rule}}}]"), Format::Yaml);
+        assert!(schema.is_err() && decoded.is_err(), "{rule}");
+    }
+    for rest in [
+        "limits: []",
+        "limits: {}",
+        "tiers: {free: {}}",
+        "tiers: {free: {rate: 1/s, price: 5}}",
+        "tenants: [a]",
+        "exempt: [{}]",
+        "exempt: {path: /a}",
+        "block: [/a]",
+        "near_limit: 5",
+        "near_limit: 0.0",
+        "near_limit: 101%",
+        "mode: [shadow]",
+        "include: {}",
+        "version: 1",
+        "[]",
+    ] {
+        let (schema, decoded) = both(rest, Format::Yaml);
+        assert!(schema.is_err() && decoded.is_err(), "{rest}");
+    }
+}
