@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use clap::{Parser, Subcommand};
 
+use crate::policy::{self, Check, Convert, Explain, PolicyFailure};
 use crate::simulate::{self, Options, PatternError};
 
 /// Exact rate limits: tools to choose one and to see what it does.
@@ -22,6 +23,21 @@ pub struct Cli {
 pub enum Command {
     /// Run a traffic pattern through every algorithm on virtual time and compare them.
     Simulate(Options),
+    /// Say what is wrong with policy files: every error, and what may not be meant.
+    Check(Check),
+    /// Show what a policy does to a request: which rules are for it, and each decision.
+    Explain(Explain),
+    /// Turn envoyproxy/ratelimit's YAML into ours.
+    Convert(Convert),
+}
+
+/// How a command that ran ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// All is well.
+    Well,
+    /// A file that was to be checked has errors.
+    Invalid,
 }
 
 /// Why a command failed after its arguments were parsed.
@@ -30,6 +46,8 @@ pub enum Command {
 pub enum CliError {
     /// The pattern can't be played at the rate that was asked for.
     Pattern(PatternError),
+    /// The policy can't be used.
+    Policy(PolicyFailure),
     /// The output could not be written.
     Write(io::Error),
 }
@@ -40,22 +58,39 @@ impl Cli {
     /// # Errors
     /// Arguments that make no sense together, or output that can't be written. A reader that
     /// closed its end early, as `head` does, got what it wanted and is no error.
-    pub fn run(&self, out: &mut impl Write) -> Result<(), CliError> {
-        match &self.command {
-            Command::Simulate(options) => {
-                let report = simulate::simulate(options).map_err(CliError::Pattern)?;
-                let written = if options.json {
+    pub fn run(&self, out: &mut impl Write) -> Result<Ended, CliError> {
+        let mut ended = Ended::Well;
+        let written = match &self.command {
+            Command::Simulate(options) if options.file.is_some() => {
+                let report = simulate::simulate_policy(options).map_err(CliError::Policy)?;
+                if options.json {
                     report.write_json(out)
                 } else {
                     write!(out, "{report}")
-                };
-                match written.and_then(|()| out.flush()) {
-                    Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                        Err(CliError::Write(error))
-                    }
-                    _ => Ok(()),
                 }
             }
+            Command::Simulate(options) => {
+                let report = simulate::simulate(options).map_err(CliError::Pattern)?;
+                if options.json {
+                    report.write_json(out)
+                } else {
+                    write!(out, "{report}")
+                }
+            }
+            Command::Check(options) => policy::check(options, out).map(|valid| {
+                if !valid {
+                    ended = Ended::Invalid;
+                }
+            }),
+            Command::Explain(options) => policy::explain(options, out).map_err(CliError::Policy)?,
+            Command::Convert(options) => {
+                let text = policy::convert(options).map_err(CliError::Policy)?;
+                out.write_all(text.as_bytes())
+            }
+        };
+        match written.and_then(|()| out.flush()) {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(CliError::Write(error)),
+            _ => Ok(ended),
         }
     }
 }
@@ -64,8 +99,8 @@ impl CliError {
     /// The exit code of the process: 2 when the arguments are at fault, otherwise 1.
     pub const fn exit_code(&self) -> u8 {
         match self {
-            Self::Pattern(_) => 2,
-            Self::Write(_) => 1,
+            Self::Pattern(_) | Self::Policy(PolicyFailure::Usage(_)) => 2,
+            Self::Policy(_) | Self::Write(_) => 1,
         }
     }
 }
@@ -74,6 +109,7 @@ impl fmt::Display for CliError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pattern(error) => error.fmt(f),
+            Self::Policy(error) => error.fmt(f),
             Self::Write(error) => write!(f, "can't write the output: {error}"),
         }
     }

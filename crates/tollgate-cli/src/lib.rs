@@ -1,6 +1,7 @@
 //! The `tollgate` command as a library: each command is a function from its options to a report,
 //! and the binary only parses, prints and chooses the exit code.
 //!
+//! [`policy`] checks, explains and converts policy files.
 //! [`simulate`] runs a traffic pattern through every algorithm on virtual time. Its runner,
 //! [`simulate::runner`], takes any list of arrivals, so a caller can bring its own traffic.
 //!
@@ -16,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod cli;
+pub mod policy;
 pub mod simulate;
 
-pub use cli::{Cli, CliError, Command};
+pub use cli::{Cli, CliError, Command, Ended};

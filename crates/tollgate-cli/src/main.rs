@@ -4,13 +4,14 @@ use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
-use tollgate_cli::Cli;
+use tollgate_cli::{Cli, Ended};
 
 fn main() -> ExitCode {
     // Clap prints usage errors itself and exits with 2.
     let cli = Cli::parse();
     match cli.run(&mut BufWriter::new(io::stdout().lock())) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(Ended::Well) => ExitCode::SUCCESS,
+        Ok(Ended::Invalid) => ExitCode::FAILURE,
         Err(error) => {
             // There is nobody left to tell when standard error is closed too.
             let _ = writeln!(io::stderr(), "error: {error}");

@@ -2,11 +2,14 @@
 //!
 //! The flow is [`pattern`] → [`runner`] → [`Report`]; nothing here reads a clock.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use tollgate_core::{LimitError, Rate};
 
 pub mod pattern;
 mod plot;
+mod policy;
 mod random;
 mod report;
 pub mod runner;
@@ -14,8 +17,10 @@ pub mod tally;
 mod text;
 
 pub use pattern::{Pattern, PatternError};
+pub use policy::{PolicyReport, simulate_policy};
 pub use report::{Line, Report};
 
+use crate::policy::Fact;
 use runner::{Form, Run};
 
 /// The limit and the traffic, in the words of `tollgate simulate`.
@@ -37,9 +42,17 @@ below a second is repeated until it fills one. \"zero\" and \"unlimited\" get th
 Examples:
   tollgate simulate
   tollgate simulate --pattern boundary
+  tollgate simulate policy.yaml --fact user=42 --fact path=/api/x
   tollgate simulate --rate '50/s burst 10' --pattern poisson --seed 7 --json")]
 pub struct Options {
-    /// The limit, such as "100/s burst 200", "10 per 250ms", "zero" or "unlimited".
+    /// A policy file: plays the traffic against it instead of against each algorithm.
+    #[arg(value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// What is known of every request, as name=value, for a policy; again for each fact.
+    #[arg(long = "fact", value_name = "NAME=VALUE", requires = "file")]
+    pub facts: Vec<Fact>,
+    /// The limit, such as "100/s burst 200", "10 per 250ms", "zero" or "unlimited"; with a policy
+    /// it only says how much traffic there is.
     #[arg(long, value_name = "RATE", default_value = DEFAULT_RATE)]
     pub rate: Rate,
     /// The traffic to play.
@@ -56,6 +69,8 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            file: None,
+            facts: Vec::new(),
             rate: Rate::per_second(100),
             pattern: Pattern::default(),
             seed: DEFAULT_SEED,

@@ -1,0 +1,55 @@
+//! Commands on a policy file: is it right, what does it do to one request, and what is theirs in our
+//! words.
+
+mod check;
+mod convert;
+mod explain;
+mod facts;
+
+pub use check::{Check, check};
+pub use convert::{Convert, convert};
+pub use explain::{Entries, Explain, explain};
+pub use facts::Fact;
+
+pub(crate) use explain::{cause_name, engine};
+pub(crate) use facts::facts;
+
+use std::fmt;
+
+use tollgate_engine::{PolicyError, Rejected};
+
+/// Why a command on a policy came to nothing.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum PolicyFailure {
+    /// The file is no policy; its text shows every error.
+    Rejected(Box<Rejected>),
+    /// It is one that can't be put in force.
+    Policy(PolicyError),
+    /// The arguments make no sense for this file.
+    Usage(String),
+}
+
+impl fmt::Display for PolicyFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rejected(rejected) => write!(f, "the policy has errors\n{rejected}"),
+            Self::Policy(error) => error.fmt(f),
+            Self::Usage(message) => f.write_str(message),
+        }
+    }
+}
+
+impl std::error::Error for PolicyFailure {}
+
+impl From<Rejected> for PolicyFailure {
+    fn from(rejected: Rejected) -> Self {
+        Self::Rejected(Box::new(rejected))
+    }
+}
+
+impl From<PolicyError> for PolicyFailure {
+    fn from(error: PolicyError) -> Self {
+        Self::Policy(error)
+    }
+}

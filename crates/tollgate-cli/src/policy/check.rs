@@ -1,0 +1,161 @@
+//! `tollgate check`: every error and warning of policy files.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+use tollgate_engine::policy::{Mode, OnStoreFailure, Policy};
+use tollgate_engine::{Checked, Rejected, render};
+
+/// The files to check.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+#[command(after_help = "\
+Exit code 0: all files are valid, perhaps with warnings; 1: one has errors; 2: the arguments are wrong.
+
+Examples:
+  tollgate check policy.yaml
+  tollgate check --json policies/*.yaml")]
+pub struct Check {
+    /// Policy files: YAML or TOML, ours or envoyproxy/ratelimit's.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Serialize)]
+struct FileReport<'a> {
+    file: String,
+    valid: bool,
+    diagnostics: Vec<render::Report<'a>>,
+    limits: Vec<LimitReport<'a>>,
+}
+
+#[derive(Serialize)]
+struct LimitReport<'a> {
+    name: &'a str,
+    mode: &'static str,
+    on_store_failure: &'static str,
+}
+
+/// Checks all files and writes what is wrong with them; whether all are valid.
+///
+/// # Errors
+/// The output can't be written.
+pub fn check(options: &Check, out: &mut impl Write) -> io::Result<bool> {
+    let files: Vec<_> = options
+        .files
+        .iter()
+        .map(|path| (path.display().to_string(), Policy::from_path(path)))
+        .collect();
+    if options.json {
+        let reports: Vec<_> = files
+            .iter()
+            .map(|(name, read)| report(name, read))
+            .collect();
+        serde_json::to_writer(&mut *out, &serde_json::json!({ "files": reports }))?;
+        writeln!(out)?;
+    } else {
+        for (name, read) in &files {
+            write_text(name, read, out)?;
+        }
+    }
+    Ok(files.iter().all(|(_, read)| read.is_ok()))
+}
+
+fn report<'a>(name: &str, read: &'a Result<Checked, Rejected>) -> FileReport<'a> {
+    let (diagnostics, limits) = match read {
+        Ok(checked) => (
+            render::reports(&checked.warnings, &checked.sources),
+            limits(&checked.policy),
+        ),
+        Err(rejected) => (
+            render::reports(&rejected.errors, &rejected.sources),
+            Vec::new(),
+        ),
+    };
+    FileReport {
+        file: name.to_owned(),
+        valid: read.is_ok(),
+        diagnostics,
+        limits,
+    }
+}
+
+fn limits(policy: &Policy) -> Vec<LimitReport<'_>> {
+    let report = |rule: &'_ tollgate_engine::policy::Rule| (rule.mode, rule.on_store_failure);
+    policy
+        .rules
+        .iter()
+        .map(|rule| {
+            let (mode, failure) = report(rule);
+            LimitReport {
+                name: &rule.name,
+                mode: mode_name(mode),
+                on_store_failure: failure_name(failure),
+            }
+        })
+        .collect()
+}
+
+const fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Enforce => "enforce",
+        Mode::Shadow => "shadow",
+        Mode::Off => "off",
+    }
+}
+
+const fn failure_name(failure: OnStoreFailure) -> &'static str {
+    match failure {
+        OnStoreFailure::Open => "open",
+        OnStoreFailure::Closed => "closed",
+        OnStoreFailure::Local => "local",
+    }
+}
+
+fn write_text(
+    name: &str,
+    read: &Result<Checked, Rejected>,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let checked = match read {
+        Ok(checked) => checked,
+        Err(rejected) => {
+            write!(out, "{rejected}")?;
+            return writeln!(out, "{name}: {}", count(rejected.errors.len(), "error"));
+        }
+    };
+    if !checked.warnings.is_empty() {
+        write!(
+            out,
+            "{}",
+            render::human(&checked.warnings, &checked.sources)
+        )?;
+    }
+    let policy = &checked.policy;
+    write!(out, "{name}: valid, ")?;
+    if policy.domains.is_empty() {
+        write!(out, "{}", count(policy.rules.len(), "limit"))?;
+    } else {
+        write!(out, "{}", count(policy.domains.len(), "domain"))?;
+    }
+    writeln!(out, ", {}", count(checked.warnings.len(), "warning"))?;
+    for limit in limits(policy) {
+        writeln!(
+            out,
+            "  {}: {}, {} if the store fails",
+            limit.name, limit.mode, limit.on_store_failure
+        )?;
+    }
+    Ok(())
+}
+
+fn count(number: usize, what: &str) -> String {
+    match number {
+        1 => format!("1 {what}"),
+        _ => format!("{number} {what}s"),
+    }
+}

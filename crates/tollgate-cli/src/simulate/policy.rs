@@ -1,0 +1,95 @@
+//! `tollgate simulate FILE`: a policy over a traffic pattern, on virtual time.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::{self, Write};
+
+use serde::Serialize;
+use tollgate_engine::Policy;
+
+use super::Options;
+use crate::policy::{PolicyFailure, cause_name, engine, facts};
+
+/// What a policy did to the requests of a pattern.
+#[derive(Clone, Debug, Serialize)]
+pub struct PolicyReport {
+    /// The traffic in words.
+    pub traffic: String,
+    /// How many requests came.
+    pub offered: usize,
+    /// How many passed.
+    pub admitted: usize,
+    /// How many each rule refused.
+    pub refused: BTreeMap<String, usize>,
+    /// How many each rule in shadow would have refused.
+    pub shadow: BTreeMap<String, usize>,
+    /// The most that passed in any second.
+    pub peak_1s: usize,
+}
+
+/// Plays the traffic of these options against the policy in their file.
+///
+/// # Errors
+/// The file is no policy, or the pattern can't be played.
+pub fn simulate_policy(options: &Options) -> Result<PolicyReport, PolicyFailure> {
+    let Some(file) = &options.file else {
+        return Err(PolicyFailure::Usage("no policy file is given".to_owned()));
+    };
+    let traffic = options
+        .pattern
+        .traffic(options.rate, options.seed)
+        .map_err(|error| PolicyFailure::Usage(error.to_string()))?;
+    let (engine, clock) = engine(Policy::from_path(file)?.policy)?;
+    let facts = facts(&options.facts);
+    let (mut refused, mut shadow) = (BTreeMap::new(), BTreeMap::new());
+    let mut passed = Vec::new();
+    for &at in &traffic.arrivals {
+        clock.set(at);
+        let verdict = engine.decide(&facts);
+        if verdict.is_allowed() {
+            passed.push(at);
+        } else {
+            let rule = cause_name(verdict.cause()).unwrap_or_default();
+            *refused.entry(rule).or_insert(0) += 1;
+        }
+        for refusal in verdict.shadow_refusals() {
+            let rule = cause_name(refusal.cause).unwrap_or_default();
+            *shadow.entry(rule).or_insert(0) += 1;
+        }
+    }
+    Ok(PolicyReport {
+        traffic: traffic.description,
+        offered: traffic.arrivals.len(),
+        admitted: passed.len(),
+        refused,
+        shadow,
+        peak_1s: super::tally::peak(&passed, std::time::Duration::from_secs(1)),
+    })
+}
+
+impl PolicyReport {
+    /// Writes it as one JSON object.
+    ///
+    /// # Errors
+    /// The output can't be written.
+    pub fn write_json(&self, out: &mut impl Write) -> io::Result<()> {
+        serde_json::to_writer(&mut *out, self)?;
+        writeln!(out)
+    }
+}
+
+impl fmt::Display for PolicyReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "traffic   {}", self.traffic)?;
+        writeln!(f, "offered   {}", self.offered)?;
+        writeln!(f, "admitted  {}", self.admitted)?;
+        writeln!(f, "peak      {} in any second", self.peak_1s)?;
+        for (rule, count) in &self.refused {
+            writeln!(f, "refused   {count} by {rule}")?;
+        }
+        for (rule, count) in &self.shadow {
+            writeln!(f, "shadow    {count} would be refused by {rule}")?;
+        }
+        Ok(())
+    }
+}

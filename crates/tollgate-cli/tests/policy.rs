@@ -1,0 +1,292 @@
+//! `tollgate check`, `explain`, `convert` and `simulate FILE` as their users meet them.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+/// A folder of this test's own, with these files.
+fn folder(test: &str, files: &[(&str, &str)]) -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("policy-{test}"));
+    fs::create_dir_all(&folder).expect("a folder for the test");
+    for (name, text) in files {
+        fs::write(folder.join(name), text).expect("a file of the test");
+    }
+    folder
+}
+
+fn tollgate(folder: &PathBuf, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(arguments)
+        .current_dir(folder)
+        .output()
+        .expect("the binary was built with the tests")
+}
+
+/// Exit code, standard output, standard error.
+fn run(folder: &PathBuf, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = tollgate(folder, arguments);
+    let text = |bytes| String::from_utf8(bytes).expect("all output is UTF-8");
+    (
+        output.status.code(),
+        text(output.stdout),
+        text(output.stderr),
+    )
+}
+
+const POLICY: &str = "\
+limits:
+- name: per-user
+  match: {path: \"/api/**\", method: [POST, PUT]}
+  key: [user]
+  rate: 10/s burst 20
+- name: trial
+  key: [user]
+  rate: 1/s
+  mode: shadow
+exempt: [{path: \"/healthz\"}]
+block: [{ip: \"203.0.113.0/24\"}]
+";
+
+const THEIRS: &str = "\
+domain: edge
+descriptors:
+- key: path
+  value: /login
+  descriptors:
+  - key: remote_address
+    rate_limit: {unit: minute, requests_per_unit: 5}
+";
+
+#[test]
+fn a_valid_file_ends_with_0_and_says_what_happens_if_the_store_fails() {
+    let folder = folder("valid", &[("policy.yaml", POLICY), ("theirs.yaml", THEIRS)]);
+    let (code, out, err) = run(&folder, &["check", "policy.yaml", "theirs.yaml"]);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    assert!(out.contains("policy.yaml: valid, 2 limits, "), "{out}");
+    assert!(out.contains("  per-user: enforce, local if the store fails\n"));
+    assert!(out.contains("  trial: shadow, local if the store fails\n"));
+    assert!(out.contains("theirs.yaml: valid, 1 domain, 0 warnings\n"));
+}
+
+#[test]
+fn an_invalid_file_ends_with_1_and_shows_every_error() {
+    let bad = "limits:\n- name: a\n  rat: 10/s\n- name: b\n  rate: 10/x\n";
+    let folder = folder("invalid", &[("bad.yaml", bad)]);
+    let (code, out, err) = run(&folder, &["check", "bad.yaml"]);
+    assert_eq!((code, err.as_str()), (Some(1), ""));
+    for part in [
+        " --> bad.yaml:3:3",
+        "did you mean \"rate\"?",
+        " --> bad.yaml:5:12",
+        "unknown unit \"x\"",
+    ] {
+        assert!(out.contains(part), "{part:?} in {out}");
+    }
+    let (code, out, _) = run(&folder, &["check", "--json", "bad.yaml"]);
+    assert_eq!(code, Some(1));
+    let report: Value = serde_json::from_str(&out).expect("JSON");
+    let file = &report["files"][0];
+    assert_eq!(file["valid"], json!(false));
+    let diagnostics = file["diagnostics"].as_array().expect("a list");
+    let unknown = diagnostics.iter().find(|it| it["code"] == "unknown-field");
+    assert_eq!(unknown.expect("the wrong name")["line"], json!(3));
+}
+
+#[test]
+fn no_file_at_all_ends_with_2() {
+    let folder = folder("usage", &[]);
+    assert_eq!(run(&folder, &["check"]).0, Some(2));
+    let fact = run(&folder, &["explain", "policy.yaml", "--fact", "user"]);
+    assert_eq!(fact.0, Some(2));
+    assert!(fact.2.contains("write it as name=value"));
+    let every = run(&folder, &["explain", "policy.yaml", "--every", "soon"]);
+    assert_eq!(every.0, Some(2));
+    assert_eq!(run(&folder, &["convert", "missing.yaml"]).0, Some(2));
+}
+
+#[test]
+fn a_request_is_explained_step_by_step() {
+    let folder = folder("explain", &[("policy.yaml", POLICY)]);
+    let facts = [
+        "--fact",
+        "user=42",
+        "--fact",
+        "path=/api/x",
+        "--fact",
+        "method=POST",
+    ];
+    let arguments = |more: &[&'static str]| {
+        let mut all = vec!["explain", "policy.yaml"];
+        all.extend(facts);
+        all.extend(more);
+        all
+    };
+    let (code, out, _) = run(
+        &folder,
+        &arguments(&["--n", "22", "--every", "10ms", "--json"]),
+    );
+    assert_eq!(code, Some(0));
+    let steps: Vec<Value> = out
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    assert_eq!(
+        steps[0],
+        json!({"at_ms": 0.0, "outcome": "allowed", "rule": "per-user", "remaining": 19,
+               "retry_after_ms": 0.0})
+    );
+    // The rule in shadow would refuse the second, and bites nobody.
+    assert_eq!(steps[1]["shadow"], json!(["trial"]));
+    let allowed = steps.iter().filter(|step| step["outcome"] == "allowed");
+    assert_eq!(allowed.count(), 22);
+
+    let (_, out, _) = run(&folder, &arguments(&["--n", "25"]));
+    assert!(out.contains("  yes  per-user: "), "{out}");
+    assert!(
+        out.contains("  no   exempt[0]: path is \"/api/x\""),
+        "{out}"
+    );
+    assert!(
+        out.contains("denied           0           100ms  per-user"),
+        "{out}"
+    );
+    let (_, out, _) = run(
+        &folder,
+        &[
+            "explain",
+            "policy.yaml",
+            "--fact",
+            "ip=203.0.113.9",
+            "--json",
+        ],
+    );
+    let step: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(
+        (&step["outcome"], &step["rule"]),
+        (&json!("denied"), &json!("block[0]"))
+    );
+    assert_eq!(step["retry_after_ms"], Value::Null);
+}
+
+#[test]
+fn a_file_with_errors_can_not_be_explained() {
+    let folder = folder("broken", &[("bad.yaml", "limits: 5\n")]);
+    let (code, out, err) = run(&folder, &["explain", "bad.yaml"]);
+    assert_eq!((code, out.as_str()), (Some(1), ""));
+    assert!(err.contains("expected a list"), "{err}");
+}
+
+#[test]
+fn theirs_becomes_ours_and_is_valid() {
+    let folder = folder("convert", &[("theirs.yaml", THEIRS)]);
+    let (code, ours, err) = run(&folder, &["convert", "theirs.yaml"]);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    assert!(
+        ours.contains("rate: 5/m") && ours.contains("algorithm: fixed-window"),
+        "{ours}"
+    );
+    fs::write(folder.join("ours.yaml"), &ours).expect("a file of the test");
+    assert_eq!(run(&folder, &["check", "ours.yaml"]).0, Some(0));
+    let (_, out, _) = run(
+        &folder,
+        &[
+            "explain",
+            "ours.yaml",
+            "--fact",
+            "path=/login",
+            "--fact",
+            "remote_address=10.0.0.1",
+            "--n",
+            "7",
+            "--json",
+        ],
+    );
+    assert_eq!(out.matches("\"allowed\"").count(), 5);
+}
+
+#[test]
+fn a_policy_is_played_against_traffic() {
+    let policy = "limits: [{name: all, rate: 50/s burst 50}]\n";
+    let folder = folder("simulate", &[("policy.yaml", policy)]);
+    let (code, out, _) = run(
+        &folder,
+        &["simulate", "policy.yaml", "--pattern", "steady", "--json"],
+    );
+    assert_eq!(code, Some(0));
+    let report: Value = serde_json::from_str(&out).expect("JSON");
+    let number = |field: &str| report[field].as_u64().expect("a number");
+    assert_eq!(
+        number("offered"),
+        number("admitted") + report["refused"]["all"].as_u64().unwrap_or(0)
+    );
+    assert!(number("peak_1s") <= 100 && number("admitted") > 0);
+    let (_, out, _) = run(&folder, &["simulate", "policy.yaml", "--pattern", "burst"]);
+    assert!(
+        out.contains("refused   ") && out.contains(" by all\n"),
+        "{out}"
+    );
+}
+
+#[test]
+fn a_request_of_descriptors_is_explained_too() {
+    let folder = folder(
+        "descriptors",
+        &[("theirs.yaml", THEIRS), ("ours.yaml", POLICY)],
+    );
+    let descriptor = "path=/login,remote_address=10.0.0.1";
+    let request = [
+        "explain",
+        "theirs.yaml",
+        "--domain",
+        "edge",
+        "--descriptor",
+        descriptor,
+    ];
+    let with = |more: &[&'static str]| [&request[..], more].concat();
+    let (code, out, err) = run(&folder, &with(&["--n", "7", "--every", "1s", "--json"]));
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let steps: Vec<Value> = out
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let rule = "edge/path=/login/remote_address";
+    assert_eq!(
+        steps[0],
+        json!({"at_ms": 0.0, "outcome": "allowed", "rule": rule, "remaining": 4,
+               "retry_after_ms": 0.0})
+    );
+    // Its window is the minute since the epoch.
+    assert_eq!(
+        steps[5],
+        json!({"at_ms": 5000.0, "outcome": "denied", "rule": rule, "remaining": 0,
+               "retry_after_ms": 55000.0})
+    );
+    let (_, out, _) = run(&folder, &with(&[]));
+    assert!(out.contains(&format!("  {descriptor}: {rule}\n")), "{out}");
+    let deeper = [
+        "explain",
+        "theirs.yaml",
+        "--domain",
+        "edge",
+        "--descriptor",
+        "path=/login",
+    ];
+    let (_, out, _) = run(&folder, &deeper);
+    assert!(out.contains("no limit"), "{out}");
+    // Each form is asked in its own way.
+    assert_eq!(
+        run(&folder, &["explain", "theirs.yaml", "--fact", "a=b"]).0,
+        Some(2)
+    );
+    let ours = [
+        "explain",
+        "ours.yaml",
+        "--domain",
+        "edge",
+        "--descriptor",
+        "a=b",
+    ];
+    assert_eq!(run(&folder, &ours).0, Some(2));
+}
