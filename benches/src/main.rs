@@ -11,6 +11,7 @@ mod keyed;
 mod limiter;
 mod machine;
 mod peers;
+mod policy;
 mod report;
 mod runner;
 mod tail;
@@ -25,11 +26,12 @@ use report::Report;
 type Group = (&'static str, fn(&mut Report));
 
 /// Every group, in the order in which they run.
-const GROUPS: [Group; 4] = [
+const GROUPS: [Group; 5] = [
     ("limiter", limiter::run),
     ("waiting", waiting::run),
     ("keyed", keyed::run),
     ("composition", composition::run),
+    ("policy", policy::run),
 ];
 
 fn main() -> ExitCode {
@@ -116,7 +118,9 @@ mod tests {
         check(&["waiting"], Ok((Some("waiting"), false)));
         check(
             &["redis"],
-            Err("unknown group \"redis\"; the groups are limiter, waiting, keyed, composition"),
+            Err(
+                "unknown group \"redis\"; the groups are limiter, waiting, keyed, composition, policy",
+            ),
         );
         check(
             &["limiter", "waiting"],
