@@ -28,13 +28,14 @@ const SHORT: usize = 80;
 /// Levels are told apart by their place.
 const UNNAMED: &str = "";
 /// The tables of algorithms that need more than a word.
-const TABLES: [Algorithm; 5] = [
+const TABLES: [Algorithm; 4] = [
     Algorithm::TokenBucket,
     Algorithm::LeakyBucket,
-    Algorithm::FixedWindow(Align::FirstHit),
     Algorithm::SlidingLog,
     Algorithm::SlidingCounter,
 ];
+/// What fixed windows are counted by; where they begin comes with each rate.
+const WINDOWS: Algorithm = Algorithm::FixedWindow(Align::FirstHit);
 
 /// A limit as the tables take it.
 #[derive(Clone, Debug)]
@@ -42,6 +43,7 @@ pub(crate) enum Compiled {
     Gcra(Gcra),
     /// Which table, and the rate made for it.
     Exact(usize, Tier),
+    Window(Tier),
     Quota(Box<Quota>),
     Concurrency(u32),
 }
@@ -59,7 +61,10 @@ impl Compiled {
                 });
                 let builder = ExactKeyedLimiter::<CounterKey>::builder(*rate, 1);
                 let tier = builder.algorithm(*algorithm).tier(*rate)?;
-                Self::Exact(table.unwrap_or(0), tier)
+                match algorithm {
+                    Algorithm::FixedWindow(_) => Self::Window(tier),
+                    _ => Self::Exact(table.unwrap_or(0), tier),
+                }
             }
             LimitKind::Quota(quota) => Self::Quota(Box::new(quota.clone())),
             LimitKind::Concurrency(limit) => Self::Concurrency(*limit),
@@ -96,6 +101,8 @@ impl CounterKey {
 pub struct Memory<C: Clock = Monotonic, W: Clock = Wall> {
     rates: KeyedLimiter<C>,
     exact: Box<[ExactKeyedLimiter<CounterKey, C>]>,
+    /// Fixed windows, which begin at times of day.
+    windows: ExactKeyedLimiter<CounterKey, W>,
     slots: Arc<KeyedConcurrency<CounterKey, C>>,
     quotas: QuotaLimiter<W>,
     stack: Stack,
@@ -145,7 +152,7 @@ impl<C, W> MemoryBuilder<C, W> {
         self
     }
 
-    /// Rates are counted by this clock instead of [`Monotonic`].
+    /// Rates are counted by this clock instead of [`Monotonic`], but for fixed windows.
     pub fn clock<D: Clock>(self, clock: D) -> MemoryBuilder<D, W> {
         MemoryBuilder {
             keys: self.keys,
@@ -154,7 +161,8 @@ impl<C, W> MemoryBuilder<C, W> {
         }
     }
 
-    /// Quotas are counted by this clock instead of [`Wall`]: nanoseconds since the Unix epoch.
+    /// Quotas and fixed windows are counted by this clock instead of [`Wall`]: nanoseconds since the
+    /// Unix epoch, to which windows are aligned.
     pub fn wall<D: Clock>(self, wall: D) -> MemoryBuilder<C, D> {
         MemoryBuilder {
             keys: self.keys,
@@ -164,7 +172,7 @@ impl<C, W> MemoryBuilder<C, W> {
     }
 }
 
-impl<C: Clock + Clone, W: Clock> MemoryBuilder<C, W> {
+impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
     /// Builds it. Memory is reserved as keys come.
     ///
     /// # Panics
@@ -184,6 +192,11 @@ impl<C: Clock + Clone, W: Clock> MemoryBuilder<C, W> {
                 .build()
         });
         let exact: Result<_, LimitError> = exact.into_iter().collect();
+        let windows = ExactKeyedLimiter::builder(rate, self.keys)
+            .algorithm(WINDOWS)
+            .longest_wait(Duration::ZERO)
+            .clock(self.wall.clone())
+            .build();
         let slots = KeyedConcurrency::builder(1, self.keys).clock(self.clock.clone());
         let quotas = QuotaLimiter::builder(Quota::per_day(1))
             .max_keys(self.keys)
@@ -191,6 +204,7 @@ impl<C: Clock + Clone, W: Clock> MemoryBuilder<C, W> {
         Memory {
             rates: rates.expect("one a second is a rate for GCRA"),
             exact: exact.expect("one a second is a rate for every algorithm"),
+            windows: windows.expect("one a second is a rate for windows"),
             slots: Arc::new(slots.build()),
             quotas: quotas.build(),
             stack: Stack::new(),
@@ -206,6 +220,7 @@ enum Held<'a, C: Clock + 'static, W: Clock> {
     Nothing,
     Rate(tollgate::Key<'a, C>),
     Exact(ExactKey<'a, CounterKey, CounterKey, C>),
+    Window(ExactKey<'a, CounterKey, CounterKey, W>),
     Slot(ConcurrencyKey<'a, Arc<KeyedConcurrency<CounterKey, C>>, CounterKey>),
     Quota(QuotaKey<'a, W>),
 }
@@ -354,6 +369,9 @@ impl<C: Clock + 'static, W: Clock> Memory<C, W> {
             (Compiled::Exact(table, tier), Owned::Key(key)) => {
                 Held::Exact(self.exact[*table].key_at_rate(key, tier))
             }
+            (Compiled::Window(tier), Owned::Key(key)) => {
+                Held::Window(self.windows.key_at_rate(key, tier))
+            }
             (Compiled::Concurrency(limit), Owned::Key(key)) => {
                 Held::Slot(self.slots.key_owned(key).at_limit(*limit))
             }
@@ -371,6 +389,7 @@ impl<C: Clock + 'static, W: Clock> Memory<C, W> {
             match &check.limit.compiled {
                 Compiled::Gcra(_) => self.rates.reset(&key),
                 Compiled::Exact(table, _) => self.exact[*table].reset(&key),
+                Compiled::Window(_) => self.windows.reset(&key),
                 Compiled::Quota(_) => self.quotas.reset(QuotaBytes::of(check).as_slice()),
                 Compiled::Concurrency(_) => {}
             }
@@ -400,7 +419,7 @@ impl Owned {
     #[inline]
     fn of(check: Option<&Check<'_>>) -> Self {
         match check.map(|check| (&check.limit.compiled, check)) {
-            Some((Compiled::Exact(..) | Compiled::Concurrency(_), check)) => {
+            Some((Compiled::Exact(..) | Compiled::Window(_) | Compiled::Concurrency(_), check)) => {
                 Self::Key(CounterKey::of(check))
             }
             Some((Compiled::Quota(_), check)) => Self::Bytes(QuotaBytes::of(check)),
@@ -418,6 +437,7 @@ fn level<'a, C: Clock + 'static, W: Clock>(
         Held::Nothing => return None,
         Held::Rate(key) => Level::new(UNNAMED, *key).cost(check.cost),
         Held::Exact(key) => Level::new(UNNAMED, key).cost(check.cost),
+        Held::Window(key) => Level::new(UNNAMED, key).cost(check.cost),
         Held::Quota(key) => Level::new(UNNAMED, key).cost(check.cost),
         // However much it costs, it runs once.
         Held::Slot(key) => Level::new(UNNAMED, key),
