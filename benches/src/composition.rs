@@ -77,7 +77,8 @@ fn five_allow(report: &mut Report) {
     let limiter = ours(Load::ADMIT);
     let mut peers = [
         Peer::new("keyed-allow", one_key(&one, true)).target(FIVE),
-        Peer::new("limiter-allow", one_limit(&limiter, true)).target(FIVE),
+        // Three of the five are by key, so this is no like for like.
+        Peer::new("limiter-allow", one_limit(&limiter, true)),
     ];
     compare(report, "stack-5-allow-1t", &mut five, &mut peers);
 
