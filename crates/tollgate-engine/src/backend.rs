@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 
 use tollgate::quota::Quota;
-use tollgate::{Algorithm, Decision, Pass, Rate, Timestamp};
+use tollgate::{Algorithm, Decision, LimitError, Pass, Rate, Timestamp};
 
 use crate::engine::key::Key;
 use crate::policy::OnStoreFailure;
@@ -116,6 +116,27 @@ pub struct Counter {
 }
 
 impl Limit {
+    /// A limit of no rule, with a counter by this name alone.
+    pub(crate) fn apart(kind: LimitKind, name: &str) -> Result<Self, LimitError> {
+        // Numbers of rules' counters begin at 0 and never come this far.
+        let id = u64::MAX;
+        Ok(Self {
+            compiled: Compiled::new(&kind)?,
+            id,
+            until: None,
+            lasting: false,
+            on_store_failure: OnStoreFailure::Local,
+            told: Box::new(Told {
+                kind,
+                counter: Counter {
+                    name: name.to_owned(),
+                    ordinal: 0,
+                    id,
+                },
+            }),
+        })
+    }
+
     /// Whether one word is all its state.
     pub(crate) fn is_plain(&self) -> bool {
         matches!(self.compiled, Compiled::Gcra(_))

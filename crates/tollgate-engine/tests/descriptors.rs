@@ -8,7 +8,7 @@ use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_engine::engine::DescriptorVerdict;
 use tollgate_engine::envoy::StatusCode;
-use tollgate_engine::facts::Descriptor;
+use tollgate_engine::facts::{Descriptor, Unit};
 use tollgate_engine::{Engine, Policy};
 
 type Entries<'a> = &'a [(&'a str, &'a str)];
@@ -151,4 +151,46 @@ fn a_cost_is_the_requests_or_the_descriptors_own() {
     let seen = edge.engine.decide_descriptors("edge", &peek, 9);
     assert_eq!(seen.statuses[0].decision.map(|it| it.remaining), Some(3));
     assert!(edge.ask(&[ada], 3).is_allowed());
+}
+
+#[test]
+fn a_limit_that_the_proxy_asks_for_counts_apart() {
+    let edge = Edge::new("- {key: user, rate_limit: {unit: day, requests_per_unit: 1}}\n");
+    let ada: Entries<'_> = &[("user", "ada")];
+    let asked = [Descriptor {
+        limit: Some((3, Unit::Hour)),
+        ..Descriptor::new(ada)
+    }];
+    let passed = |domain: &str| {
+        let ask = |_: &u32| {
+            edge.engine
+                .decide_descriptors(domain, &asked, 1)
+                .is_allowed()
+        };
+        (0..10).filter(ask).count()
+    };
+    assert_eq!((passed("edge"), passed("edge")), (3, 0));
+    // An unknown domain limits nothing, and the policy's own limit is as it was.
+    assert_eq!(passed("mesh"), 10);
+    assert_eq!(edge.passed(&[ada]), 1);
+}
+
+#[test]
+fn what_is_given_back_can_be_taken_again() {
+    let edge = Edge::new(
+        "- {key: user, rate_limit: {unit: day, requests_per_unit: 5}}\n\
+         - {key: site, rate_limit: {rate: 5/d}}\n",
+    );
+    for entries in [[("user", "ada")], [("site", "x")]] {
+        let back = [Descriptor {
+            refund: true,
+            cost: Some(2),
+            ..Descriptor::new(&entries)
+        }];
+        assert_eq!(edge.passed(&[&entries]), 5);
+        let verdict = edge.engine.decide_descriptors("edge", &back, 1);
+        assert!(verdict.is_allowed());
+        assert_eq!(verdict.statuses[0].decision.map(|it| it.remaining), Some(2));
+        assert_eq!(edge.passed(&[&entries]), 2);
+    }
 }

@@ -382,6 +382,24 @@ impl<C: Clock + 'static, W: Clock> Memory<C, W> {
         }
     }
 
+    /// Gives back what these checks cost, whatever it was charged for: at most what was spent. Slots
+    /// that are held stay held.
+    pub fn give_back(&self, checks: &[Check<'_>]) {
+        for check in checks {
+            let (key, units) = (CounterKey::of(check), check.cost);
+            match &check.limit.compiled {
+                Compiled::Gcra(gcra) => self.rates.key_at_rate(&key, gcra).refund(units),
+                Compiled::Exact(table, _) => self.exact[*table].refund(&key, units),
+                Compiled::Window(_) => self.windows.refund(&key, units),
+                Compiled::Quota(_) => {
+                    self.quotas.refund(QuotaBytes::of(check).as_slice(), units);
+                }
+                Compiled::Concurrency(_) => {}
+            }
+        }
+        self.forgotten.fetch_add(1, Ordering::Release);
+    }
+
     /// Forgets what the keys of these checks have spent. Slots that are held stay held.
     pub fn forget(&self, checks: &[Check<'_>]) {
         for check in checks {

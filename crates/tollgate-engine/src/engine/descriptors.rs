@@ -1,13 +1,14 @@
 //! Requests that come as lists of descriptors, Envoy's form, decided by a tree of them.
 
+use std::slice;
 use std::time::Duration;
 
-use tollgate::{Clock, Decision, Outcome};
+use tollgate::{Algorithm, Align, Clock, Decision, Outcome, Rate};
 
 use super::Engine;
 use super::key::{Key, KeyHashers, KeyPlan};
 use super::rules::Rules;
-use crate::backend::{Check, Limit, Memory};
+use crate::backend::{Check, Limit, LimitKind, Memory};
 use crate::document::MOST_DEPTH;
 use crate::envoy::{self, Charge, Compiled, Leaf, Lookup, StatusCode};
 use crate::facts::{Descriptor, Facts};
@@ -114,10 +115,11 @@ pub struct DescriptorStatus {
 
 /// One descriptor that meets a limit.
 struct Met<'a> {
-    leaf: &'a Leaf,
+    /// None of one that the proxy asks for.
+    leaf: Option<&'a Leaf>,
     limits: &'a [Limit],
     key: Key<'a>,
-    cost: u64,
+    charge: Charge,
 }
 
 impl<'a> Met<'a> {
@@ -128,17 +130,26 @@ impl<'a> Met<'a> {
             .map(move |limit| Check { limit, key, cost })
     }
 
+    /// What it takes: nothing if it gives back.
+    fn cost(&self) -> u64 {
+        match self.charge {
+            Charge::Take(cost) => cost,
+            Charge::GiveBack(_) => 0,
+        }
+    }
+
     fn is_alone(&self) -> bool {
-        !self.leaf.limit.shadow && !self.leaf.limit.quota_mode
+        self.leaf
+            .is_none_or(|leaf| !leaf.limit.shadow && !leaf.limit.quota_mode)
     }
 }
 
 impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
     /// Decides a request that a proxy describes by lists of entries, in one of the policy's domains.
     ///
-    /// Limits that stand alone are charged all or none. Those in shadow or quota mode are charged by
-    /// themselves, if the others pass. A limit that the proxy asks for by itself, and one that is
-    /// given back, are only looked at: what the policy doesn't name has no state here.
+    /// Limits that stand alone are charged all or none, and so are those that the proxy asks for in
+    /// place of the policy's. Those in shadow or quota mode are charged by themselves, if the others
+    /// pass. What a descriptor gives back is given back first, and it passes.
     ///
     /// ```
     /// use tollgate::clock::Manual;
@@ -170,21 +181,26 @@ impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
             .collect();
         envoy::drop_replaced(&mut found);
         let facts: Vec<Facts<'_>> = descriptors.iter().map(by_place).collect();
+        let asked: Vec<Option<Limit>> = found.iter().map(asked_for).collect();
         let met: Vec<Option<Met<'_>>> = descriptors
             .iter()
-            .zip(&facts)
+            .zip(facts.iter().zip(&asked))
             .zip(&found)
-            .map(|((descriptor, facts), lookup)| {
-                meet(
-                    &rules,
-                    &self.hashers,
-                    descriptor,
-                    (facts, *lookup, hits_addend),
-                )
+            .map(|((descriptor, (facts, asked)), lookup)| {
+                let lookup = (domain, *lookup, asked.as_ref());
+                let mut met = meet(&rules, &self.hashers, descriptor, (facts, lookup))?;
+                met.charge = envoy::charge(descriptor, hits_addend);
+                Some(met)
             })
             .collect();
+        for met in met.iter().flatten() {
+            if let Charge::GiveBack(units) = met.charge {
+                let checks: Vec<_> = met.checks(units).collect();
+                self.backend.give_back(&checks);
+            }
+        }
         let alone = met.iter().flatten().filter(|met| met.is_alone());
-        let checks: Vec<_> = alone.flat_map(|met| met.checks(met.cost)).collect();
+        let checks: Vec<_> = alone.flat_map(|met| met.checks(met.cost())).collect();
         let answer = self.backend.answer(&checks);
         let mut permits = Permits {
             own: answer.pass,
@@ -198,7 +214,7 @@ impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
                 Some(refused) => self.would_say(met, &refused),
                 None if met.is_alone() => self.left(met),
                 None => {
-                    let checks: Vec<_> = met.checks(met.cost).collect();
+                    let checks: Vec<_> = met.checks(met.cost()).collect();
                     let answer = self.backend.answer(&checks);
                     permits.shadows.push(answer.pass);
                     answer.decision
@@ -241,8 +257,8 @@ impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
     /// What a descriptor's limits would have said, had the request not been refused.
     fn would_say(&self, met: &Met<'_>, refused: &Decision) -> Decision {
         let mut decision = self.left(met);
-        if decision.remaining < met.cost {
-            decision.outcome = match met.cost > decision.limit {
+        if decision.remaining < met.cost() {
+            decision.outcome = match met.cost() > decision.limit {
                 true => Outcome::Never,
                 false => Outcome::Denied,
             };
@@ -258,30 +274,47 @@ fn by_place<'a>(descriptor: &Descriptor<'a>) -> Facts<'a> {
     PLACES.into_iter().zip(values).collect()
 }
 
+/// The limit that a proxy asks for in place of the policy's: a window of its unit.
+fn asked_for(lookup: &Lookup<'_>) -> Option<Limit> {
+    let Lookup::Asked { requests, unit } = lookup else {
+        return None;
+    };
+    let period = Duration::from_secs(unit.seconds());
+    let kind = LimitKind::Rate {
+        rate: Rate::new(u64::from(*requests), period),
+        algorithm: Algorithm::FixedWindow(Align::default()),
+    };
+    // Its unit is part of its key, so one counter stands for all that are asked for.
+    Limit::apart(kind, "asked").ok()
+}
+
 fn meet<'a>(
     rules: &'a Rules,
     hashers: &KeyHashers,
     descriptor: &Descriptor<'_>,
-    (facts, lookup, hits_addend): (&'a Facts<'a>, Lookup<'a>, u32),
+    (facts, (domain, lookup, asked)): (&'a Facts<'a>, (&str, Lookup<'a>, Option<&'a Limit>)),
 ) -> Option<Met<'a>> {
-    let Lookup::Limited(leaf) = lookup else {
-        return None;
+    let entries = descriptor.entries;
+    let plans = &rules.trees.plans;
+    let plan = plans.get(entries.len()).or(plans.last())?;
+    let (leaf, limits, fingerprint) = match lookup {
+        Lookup::Limited(leaf) => {
+            let key = |put: &mut dyn FnMut(&[u8])| envoy::counter_key(leaf, entries, put);
+            (Some(leaf), rules.trees.limits(leaf), hashers.feed(key))
+        }
+        Lookup::Asked { unit, .. } => {
+            let key = |put: &mut dyn FnMut(&[u8])| envoy::asked_key(domain, entries, unit, put);
+            (None, asked.map(slice::from_ref)?, hashers.feed(key))
+        }
+        Lookup::Nothing | Lookup::Replaced(_) => return None,
     };
-    let limits = rules.trees.limits(leaf);
-    let plan = rules.trees.plans.get(descriptor.entries.len())?;
     if limits.is_empty() {
         return None;
     }
-    let fingerprint =
-        hashers.feed(|put| envoy::counter_key(leaf, descriptor.entries, |piece| put(piece)));
-    let cost = match envoy::charge(descriptor, hits_addend) {
-        Charge::Take(cost) => cost,
-        Charge::GiveBack(_) => 0,
-    };
     Some(Met {
         leaf,
         limits,
         key: Key::new(plan, facts, fingerprint),
-        cost,
+        charge: Charge::Take(0),
     })
 }

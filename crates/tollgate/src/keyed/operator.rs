@@ -95,13 +95,7 @@ impl<C: Clock> KeyedLimiter<C> {
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     pub fn refund<K: Hash + ?Sized>(&self, key: &K, tokens: u64) {
-        let key = self.key(key);
-        let now = units(self.table.since_anchor(self.clock.now()));
-        let gift = key.in_force.pace.interval.saturating_mul(tokens);
-        key.update(|word| {
-            let word = word.at(now);
-            (!word.is_blocked()).then(|| KeyWord(word.0.saturating_sub(gift).max(now.min(word.0))))
-        });
+        self.key(key).refund(tokens);
     }
 
     /// Takes `tokens` from the key though no request asked for them, at most until it is empty.
@@ -267,6 +261,17 @@ impl<C: Clock> KeyedLimiter<C> {
 }
 
 impl<C: Clock> Key<'_, C> {
+    /// Gives the key `tokens` of its rate back, as [`KeyedLimiter::refund`] does.
+    pub fn refund(&self, tokens: u64) {
+        let limiter = self.limiter;
+        let now = units(limiter.table.since_anchor(limiter.clock.now()));
+        let gift = self.in_force.pace.interval.saturating_mul(tokens);
+        self.update(|word| {
+            let word = word.at(now);
+            (!word.is_blocked()).then(|| KeyWord(word.0.saturating_sub(gift).max(now.min(word.0))))
+        });
+    }
+
     fn update(&self, change: impl Fn(KeyWord) -> Option<KeyWord>) -> Option<KeyWord> {
         let shard = self.limiter.table.shard(self.fingerprint);
         shard.update(self.fingerprint, change)
