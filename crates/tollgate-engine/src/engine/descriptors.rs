@@ -158,7 +158,7 @@ impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
     /// use tollgate_engine::facts::Descriptor;
     /// use tollgate_engine::{Engine, Policy};
     ///
-    /// let file = "domain: edge\\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 2}}]";
+    /// let file = "domain: edge\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 2}}]";
     /// let policy = Policy::from_text(file, Format::Yaml).expect("their form").policy;
     /// let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
     /// let engine = Engine::new(policy, memory).expect("a policy");
