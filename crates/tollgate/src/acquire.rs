@@ -6,6 +6,7 @@ use std::time::Duration;
 use tollgate_core::Timestamp;
 
 use crate::home::Home;
+use crate::patience::Patience;
 use crate::sync::{AtomicUsize, Ordering};
 use crate::{Refused, Reservation};
 
@@ -60,13 +61,6 @@ pub struct Acquire<H: Home> {
     jitter: Duration,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Patience {
-    Endless,
-    Timeout(Duration),
-    Deadline(Timestamp),
-}
-
 /// Where a wait stands after it was started.
 enum Started<H: Home> {
     Passed,
@@ -83,7 +77,7 @@ impl<H: Home> Acquire<H> {
             home,
             cost,
             now: None,
-            patience: Patience::Endless,
+            patience: Patience::Unsaid,
             jitter: Duration::ZERO,
         }
     }
@@ -142,7 +136,7 @@ impl<H: Home> Acquire<H> {
     /// Reserves, or says at once why not.
     fn start(&self, now: Timestamp) -> Result<Started<H>, Refused> {
         let patience = match self.patience {
-            Patience::Endless => Duration::MAX,
+            Patience::Unsaid => Duration::MAX,
             Patience::Timeout(timeout) => timeout,
             Patience::Deadline(deadline) if deadline < now => {
                 return Err(Refused::TooLate(self.home.look(now, 0)));

@@ -52,6 +52,7 @@ mod lanes;
 mod limiter;
 mod line;
 mod mode;
+mod patience;
 #[cfg(feature = "quota")]
 pub mod quota;
 mod refused;

@@ -1,8 +1,7 @@
 //! Waiting for a permit: a place in a queue that is left again however the wait ends.
 
 use std::fmt;
-use std::sync::Arc;
-use std::task::{Wake, Waker};
+use std::task::Waker;
 use std::time::Duration;
 
 use tollgate_core::Timestamp;
@@ -11,7 +10,7 @@ use super::gate::{Joined, Told};
 use super::home::PermitHome;
 use super::stats::Count;
 use super::{ConcurrencyRefused, Permit};
-use crate::sync::{Thread, current_thread};
+use crate::patience::{Patience, waker_of_this_thread};
 
 #[cfg(feature = "tokio")]
 mod future;
@@ -61,14 +60,6 @@ pub struct AcquirePermit<H: PermitHome> {
     home: Result<H, ConcurrencyRefused>,
     weight: u32,
     patience: Patience,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Patience {
-    /// As the limiter says.
-    Unsaid,
-    Timeout(Duration),
-    Deadline(Timestamp),
 }
 
 /// Where a wait stands after it was started.
@@ -126,7 +117,7 @@ impl<H: PermitHome> AcquirePermit<H> {
     /// ```
     pub fn wait_blocking(self) -> Result<Permit<H>, ConcurrencyRefused> {
         let mut unparker = None;
-        let waker = || Waker::from(Arc::new(Unparker(current_thread())));
+        let waker = waker_of_this_thread;
         let started = self.start(|| unparker.insert(waker()).clone())?;
         let (mut place, until) = match started {
             Started::Passed(permit) => return Ok(permit),
@@ -280,18 +271,5 @@ impl<H: PermitHome> fmt::Debug for AcquirePermit<H> {
             .field("weight", &self.weight)
             .field("patience", &self.patience)
             .finish_non_exhaustive()
-    }
-}
-
-/// Wakes a thread that is parked.
-struct Unparker(Thread);
-
-impl Wake for Unparker {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.0.unpark();
     }
 }

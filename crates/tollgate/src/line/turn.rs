@@ -1,8 +1,6 @@
 //! A request to wait for one's turn, and the blocking way to do so.
 
 use std::fmt;
-use std::sync::Arc;
-use std::task::{Wake, Waker};
 use std::time::Duration;
 
 use tollgate_core::Timestamp;
@@ -11,7 +9,7 @@ use super::queue::Discipline;
 use super::{Line, Progress, Standing};
 use crate::Refused;
 use crate::clock::Clock;
-use crate::sync::{Thread, current_thread};
+use crate::patience::{Patience, waker_of_this_thread};
 
 /// A request to wait in line: await it (feature `tokio`), or call
 /// [`wait_blocking`](Self::wait_blocking). The result is how long it took.
@@ -61,30 +59,13 @@ pub struct Turn<'a, D: Discipline, C: Clock> {
     patience: Patience,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Patience {
-    Endless,
-    Timeout(Duration),
-    Deadline(Timestamp),
-}
-
-impl Patience {
-    fn deadline(self, now: Timestamp) -> Option<Timestamp> {
-        match self {
-            Self::Endless => None,
-            Self::Timeout(timeout) => Some(now + timeout),
-            Self::Deadline(deadline) => Some(deadline),
-        }
-    }
-}
-
 impl<'a, D: Discipline, C: Clock> Turn<'a, D, C> {
     pub(crate) const fn new(line: &'a Line<D, C>, ask: D::Ask, cost: u64) -> Self {
         Self {
             line,
             ask,
             cost,
-            patience: Patience::Endless,
+            patience: Patience::Unsaid,
         }
     }
 
@@ -111,7 +92,7 @@ impl<'a, D: Discipline, C: Clock> Turn<'a, D, C> {
         let Some(mut standing) = self.start()? else {
             return Ok(Duration::ZERO);
         };
-        let waker = Waker::from(Arc::new(Unpark(current_thread())));
+        let waker = waker_of_this_thread();
         loop {
             match standing.look(&waker) {
                 Progress::Done(result) => return result,
@@ -131,7 +112,7 @@ impl<'a, D: Discipline, C: Clock> Turn<'a, D, C> {
             Ok(None) => return Some(Ok(Duration::ZERO)),
             Err(refused) => return Some(Err(refused)),
         };
-        let waker = Waker::from(Arc::new(Unpark(current_thread())));
+        let waker = waker_of_this_thread();
         for _ in 0..looks {
             match standing.look(&waker) {
                 Progress::Done(result) => return Some(result),
@@ -155,14 +136,5 @@ impl<D: Discipline, C: Clock> fmt::Debug for Turn<'_, D, C> {
             .field("cost", &self.cost)
             .field("patience", &self.patience)
             .finish_non_exhaustive()
-    }
-}
-
-/// Wakes a thread that naps.
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
     }
 }
