@@ -18,6 +18,7 @@ pub mod policy;
 pub mod render;
 pub mod schema;
 pub mod source;
+mod suggest;
 pub mod verdict;
 
 pub use diagnostic::{Code, Diagnostic, Severity};

@@ -17,7 +17,6 @@ pub(crate) mod problems;
 mod reader;
 mod refs;
 mod rule;
-pub(crate) mod suggest;
 
 use problems::Problems;
 use reader::{Fields, Reader};

@@ -1,45 +1,21 @@
 //! A decision by rates asks for no memory: counted by the allocator, thread by thread.
-#![expect(unsafe_code, reason = "an allocator can't be written without it")]
 
 mod common;
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 
 use common::{engine, only, policy, rates, rule};
 use tollgate::clock::Manual;
 use tollgate::quota::Quota;
 use tollgate_engine::Facts;
 use tollgate_engine::policy::{KeyPart, Limits, Mode, Pattern};
-
-thread_local! {
-    static COUNT: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
+use tollgate_testkit::memory::{Counting, calls};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-// SAFETY: every call goes to `System` with the caller's own arguments, and what it returns is passed
-// on as it is. Counting touches a thread's own cell, which needs no memory.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let _ = COUNT.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller promises a layout of non-zero size, as `System` requires.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: `memory` came from `System` with this layout.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
 fn allocations(run: impl FnOnce()) -> u64 {
-    let before = COUNT.get();
+    let before = calls();
     run();
-    COUNT.get() - before
+    calls() - before
 }
 
 #[test]

@@ -5,6 +5,8 @@
 //! - [`traffic`] makes the same requests from the same seed, on and around every boundary.
 //! - [`laws`] put any holder of state through both, one function a law.
 //! - [`fairness`] says as a number how evenly something was shared.
+//! - [`memory`] counts what is allocated, [`threads`] begin together, [`scratch`] is a test's own
+//!   folder.
 //! - [`vectors`] replay what other limiters were seen to answer.
 //!
 //! ```
@@ -21,6 +23,9 @@
 
 pub mod fairness;
 pub mod laws;
+pub mod memory;
 pub mod oracle;
+pub mod scratch;
+pub mod threads;
 pub mod traffic;
 pub mod vectors;

@@ -1,34 +1,10 @@
 //! The memory of an exact-key table stays within its stated bound, as the allocator counts it.
-#![expect(unsafe_code, reason = "a global allocator is an unsafe trait")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{Algorithm, Align, AtCap, ExactKeyedLimiter, Rate};
-
-struct Counting;
-
-thread_local! {
-    static LIVE: Cell<usize> = const { Cell::new(0) };
-}
-
-// SAFETY: every call is passed on unchanged to the system allocator, which keeps the contract;
-// the count beside it is a thread-local without a destructor and allocates nothing itself.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE.set(LIVE.get().wrapping_add(layout.size()));
-        // SAFETY: the caller's layout is passed on as it came.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        LIVE.set(LIVE.get().wrapping_sub(layout.size()));
-        // SAFETY: `pointer` came from `System.alloc` with this layout, by way of `alloc` above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
+use tollgate_testkit::memory::{Counting, live};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -39,13 +15,13 @@ const COUNTERS: usize = 64 << 10;
 /// What was allocated since, less what was freed. The thread may have freed what another allocated,
 /// so the count itself may lie below zero.
 fn since(before: usize) -> usize {
-    LIVE.get().wrapping_sub(before)
+    live().wrapping_sub(before)
 }
 
 /// Fills a table beyond its capacity, blocks as many keys as it takes, and changes its rate: the bytes
 /// that it came to use at most, and its bound.
 fn filled(algorithm: Algorithm, rate: Rate, capacity: usize) -> (usize, usize) {
-    let before = LIVE.get();
+    let before = live();
     let limiter: ExactKeyedLimiter<u64, Manual> = ExactKeyedLimiter::builder(rate, capacity)
         .algorithm(algorithm)
         .at_cap(AtCap::DenyNew)
@@ -93,7 +69,7 @@ fn a_full_table_stays_within_its_bound() {
 
 #[test]
 fn an_empty_table_takes_next_to_nothing() {
-    let before = LIVE.get();
+    let before = live();
     let limiter = ExactKeyedLimiter::<u64>::new(Rate::per_second(1), 1_000_000);
     let used = since(before);
     assert!(used * 100 < limiter.memory_bound(), "{used}");
@@ -106,7 +82,7 @@ fn a_check_of_a_key_that_is_there_allocates_nothing() {
     let mut decisions = Vec::with_capacity(4);
     limiter.penalize("user:42", 100_000).expect("a slot");
     limiter.key_at_rate("user:43", &tier).check_n(3);
-    let before = LIVE.get();
+    let before = live();
     for _ in 0..1_000 {
         limiter.allow("user:42");
         limiter.check_n("user:42", 2);

@@ -2,7 +2,7 @@
 //! a file that isn't right loads nothing.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use tollgate::clock::Manual;
@@ -10,6 +10,7 @@ use tollgate::{
     Algorithm, Align, AtCap, ExactKeyedBuilder, ExactKeyedLimiter, KeyedLimiter, Rate,
     SnapshotError, Timestamp,
 };
+use tollgate_testkit::scratch::Scratch;
 
 /// Where the words of the file lie, in words from its start.
 const VERSION: usize = 1;
@@ -27,35 +28,6 @@ const EVERY_ALGORITHM: [Algorithm; 7] = [
 ];
 
 type Table = ExactKeyedLimiter<String, Manual>;
-
-/// A file of its own for each test, gone when the test is over.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let folder =
-            std::env::temp_dir().join(format!("tollgate-exact-{name}-{}", std::process::id()));
-        fs::create_dir_all(&folder).expect("a folder for the test");
-        Self(folder)
-    }
-
-    fn file(&self) -> PathBuf {
-        self.0.join("keys.snapshot")
-    }
-
-    /// The text of the error with the folder left out.
-    fn text(&self, error: &SnapshotError) -> String {
-        error
-            .to_string()
-            .replace(&*self.0.join("").to_string_lossy(), "")
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn builder(algorithm: Algorithm, starting_at: Duration) -> ExactKeyedBuilder<String, Manual> {
     ExactKeyedLimiter::builder(Rate::per_hour(10), 5_000)
@@ -116,16 +88,19 @@ fn without_time(path: &Path) {
 #[test]
 fn what_is_restored_is_what_was_there() {
     for algorithm in EVERY_ALGORITHM {
-        let scratch = Scratch::new("same");
+        let scratch = Scratch::new("exact-same");
         let limiter = some(algorithm, 2_000);
-        assert_eq!(save(&limiter, &scratch.file()), limiter.len() as u64);
-        without_time(&scratch.file());
+        assert_eq!(
+            save(&limiter, &scratch.path("keys.snapshot")),
+            limiter.len() as u64
+        );
+        without_time(&scratch.path("keys.snapshot"));
         // On a clock that shows another time: for windows a whole number of them later, or hardly
         // any, so that the past lies before its origin.
         let exact = algorithm != Algorithm::SlidingCounter;
         for hours in [0, 7] {
             let at = Duration::from_secs(hours * 3_600 + 1_800);
-            let restored = load(builder(algorithm, at), &scratch.file()).unwrap();
+            let restored = load(builder(algorithm, at), &scratch.path("keys.snapshot")).unwrap();
             assert_eq!(restored.len(), limiter.len(), "{algorithm:?}");
             for key in (0..2_000u64).map(|key| key.to_string()) {
                 let (was, is) = (limiter.peek(&*key), restored.peek(&*key));
@@ -143,13 +118,13 @@ fn what_is_restored_is_what_was_there() {
 #[test]
 fn a_restored_key_never_gets_more_than_it_would_have_had() {
     for algorithm in EVERY_ALGORITHM {
-        let scratch = Scratch::new("less");
+        let scratch = Scratch::new("exact-less");
         let limiter = some(algorithm, 200);
-        save(&limiter, &scratch.file());
-        without_time(&scratch.file());
+        save(&limiter, &scratch.path("keys.snapshot"));
+        without_time(&scratch.path("keys.snapshot"));
         // Windows begin elsewhere on this clock.
         let at = Duration::from_secs(123_456);
-        let restored = load(builder(algorithm, at), &scratch.file()).unwrap();
+        let restored = load(builder(algorithm, at), &scratch.path("keys.snapshot")).unwrap();
         for _ in 0..30 {
             for key in (0..200u64).map(|key| key.to_string()) {
                 let (was, is) = (limiter.peek(&*key), restored.peek(&*key));
@@ -168,14 +143,20 @@ fn a_restored_key_never_gets_more_than_it_would_have_had() {
 #[test]
 fn the_time_since_the_snapshot_counts() {
     for algorithm in EVERY_ALGORITHM {
-        let scratch = Scratch::new("time");
+        let scratch = Scratch::new("exact-time");
         let limiter = some(algorithm, 11);
         let short = Duration::from_secs(1_800);
         limiter.block_for("half an hour", short).unwrap();
-        save(&limiter, &scratch.file());
+        save(&limiter, &scratch.path("keys.snapshot"));
         // Two hours ago: all tokens came back, and the shorter block is over.
-        tamper(&scratch.file(), WALL, |wall| wall - 7_200_000_000_000);
-        let restored = load(builder(algorithm, Duration::ZERO), &scratch.file()).unwrap();
+        tamper(&scratch.path("keys.snapshot"), WALL, |wall| {
+            wall - 7_200_000_000_000
+        });
+        let restored = load(
+            builder(algorithm, Duration::ZERO),
+            &scratch.path("keys.snapshot"),
+        )
+        .unwrap();
         assert_eq!(restored.len(), 1, "{algorithm:?}");
         assert!((0..11).all(|key: u64| restored.peek(&*key.to_string()).remaining == 10));
         assert!(restored.allow("half an hour"));
@@ -183,8 +164,12 @@ fn the_time_since_the_snapshot_counts() {
         assert!(wait <= Duration::from_secs(86_400 - 7_200), "{wait:?}");
         assert!(wait > Duration::from_secs(86_400 - 8_000), "{wait:?}");
         // Years ago: nobody is active any more.
-        tamper(&scratch.file(), WALL, |_| 0);
-        let nobody = load(builder(algorithm, Duration::ZERO), &scratch.file()).unwrap();
+        tamper(&scratch.path("keys.snapshot"), WALL, |_| 0);
+        let nobody = load(
+            builder(algorithm, Duration::ZERO),
+            &scratch.path("keys.snapshot"),
+        )
+        .unwrap();
         assert!(nobody.is_empty());
     }
 }
@@ -192,7 +177,7 @@ fn the_time_since_the_snapshot_counts() {
 #[test]
 fn tiers_bookings_and_another_rate_carry_over() {
     for algorithm in EVERY_ALGORITHM {
-        let scratch = Scratch::new("tiers");
+        let scratch = Scratch::new("exact-tiers");
         let limiter = some(algorithm, 0);
         let gold = limiter.tier(Rate::per_hour(100)).unwrap();
         limiter.key_at_rate("gold", &gold).check_n(40);
@@ -203,10 +188,10 @@ fn tiers_bookings_and_another_rate_carry_over() {
             std::mem::forget(slot);
             delay
         });
-        save(&limiter, &scratch.file());
-        without_time(&scratch.file());
+        save(&limiter, &scratch.path("keys.snapshot"));
+        without_time(&scratch.path("keys.snapshot"));
         let next = || builder(algorithm, Duration::from_secs(1_800));
-        let restored = load(next(), &scratch.file()).unwrap();
+        let restored = load(next(), &scratch.path("keys.snapshot")).unwrap();
         let gold = restored.tier(Rate::per_hour(100)).unwrap();
         let left = restored.key_at_rate("gold", &gold).check_n(0).remaining;
         assert_eq!(left, 60, "{algorithm:?}");
@@ -218,7 +203,7 @@ fn tiers_bookings_and_another_rate_carry_over() {
         let faster = ExactKeyedLimiter::builder(Rate::per_hour(20), 5_000)
             .algorithm(algorithm)
             .clock(Manual::starting_at(Timestamp::from_secs(1_800)));
-        let faster = load(faster, &scratch.file()).unwrap();
+        let faster = load(faster, &scratch.path("keys.snapshot")).unwrap();
         limiter.set_rate(Rate::per_hour(20)).unwrap();
         let (is, was) = (faster.peek("plain"), limiter.peek("plain"));
         assert_eq!(is.remaining, was.remaining, "{algorithm:?}");
@@ -227,7 +212,7 @@ fn tiers_bookings_and_another_rate_carry_over() {
 
 #[test]
 fn the_default_clock_restores_too_and_keys_may_be_anything() {
-    let scratch = Scratch::new("default");
+    let scratch = Scratch::new("exact-default");
     let limiter = ExactKeyedLimiter::<(u32, String)>::new(Rate::per_hour(10), 100);
     let key = (7, String::from("/a route longer than a word"));
     limiter.check_n(&key, 10);
@@ -235,34 +220,53 @@ fn the_default_clock_restores_too_and_keys_may_be_anything() {
         bytes.extend(tenant.to_le_bytes());
         bytes.extend(route.as_bytes());
     };
-    assert_eq!(limiter.snapshot(&scratch.file(), encode).unwrap(), 1);
+    assert_eq!(
+        limiter
+            .snapshot(&scratch.path("keys.snapshot"), encode)
+            .unwrap(),
+        1
+    );
     let decode = |bytes: &[u8]| {
         let (tenant, route) = bytes.split_first_chunk()?;
         let route = String::from_utf8(route.to_vec()).ok()?;
         Some((u32::from_le_bytes(*tenant), route))
     };
     let builder = ExactKeyedLimiter::builder(Rate::per_hour(10), 100);
-    let restored: ExactKeyedLimiter<_> = builder.restore(&scratch.file(), decode).unwrap();
+    let restored: ExactKeyedLimiter<_> = builder
+        .restore(&scratch.path("keys.snapshot"), decode)
+        .unwrap();
     assert!(!restored.allow(&key));
 }
 
 #[test]
 fn only_the_owner_reads_the_file_and_nothing_else_is_left() {
-    let scratch = Scratch::new("replace");
-    save(&some(Algorithm::SlidingLog, 1_000), &scratch.file());
-    assert_eq!(save(&some(Algorithm::Gcra, 0), &scratch.file()), 1);
-    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);
+    let scratch = Scratch::new("exact-replace");
+    save(
+        &some(Algorithm::SlidingLog, 1_000),
+        &scratch.path("keys.snapshot"),
+    );
+    assert_eq!(
+        save(&some(Algorithm::Gcra, 0), &scratch.path("keys.snapshot")),
+        1
+    );
+    assert_eq!(fs::read_dir(scratch.folder()).unwrap().count(), 1);
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
-        let mode = fs::metadata(scratch.file()).unwrap().permissions().mode();
+        let mode = fs::metadata(scratch.path("keys.snapshot"))
+            .unwrap()
+            .permissions()
+            .mode();
         assert_eq!(mode & 0o777, 0o600);
     }
 }
 
 /// The error of restoring the file into a limiter of this algorithm, as text.
 fn refused(scratch: &Scratch, algorithm: Algorithm) -> String {
-    match load(builder(algorithm, Duration::ZERO), &scratch.file()) {
+    match load(
+        builder(algorithm, Duration::ZERO),
+        &scratch.path("keys.snapshot"),
+    ) {
         Ok(_) => "restored".to_owned(),
         Err(error) => scratch.text(&error),
     }
@@ -270,8 +274,8 @@ fn refused(scratch: &Scratch, algorithm: Algorithm) -> String {
 
 #[test]
 fn a_file_that_is_not_right_says_what_is_wrong_with_it() {
-    let scratch = Scratch::new("wrong");
-    let file = scratch.file();
+    let scratch = Scratch::new("exact-wrong");
+    let file = scratch.path("keys.snapshot");
     let log = Algorithm::SlidingLog;
     save(&some(log, 20), &file);
     let right = fs::read(&file).unwrap();
@@ -325,12 +329,16 @@ fn a_file_that_is_not_right_says_what_is_wrong_with_it() {
 #[test]
 fn no_damaged_or_shortened_file_is_loaded() {
     for algorithm in [Algorithm::Gcra, Algorithm::SlidingLog] {
-        let scratch = Scratch::new("damaged");
-        save(&some(algorithm, 3), &scratch.file());
-        let right = fs::read(scratch.file()).unwrap();
+        let scratch = Scratch::new("exact-damaged");
+        save(&some(algorithm, 3), &scratch.path("keys.snapshot"));
+        let right = fs::read(scratch.path("keys.snapshot")).unwrap();
         for length in 0..right.len() {
-            fs::write(scratch.file(), &right[..length]).unwrap();
-            let error = load(builder(algorithm, Duration::ZERO), &scratch.file()).unwrap_err();
+            fs::write(scratch.path("keys.snapshot"), &right[..length]).unwrap();
+            let error = load(
+                builder(algorithm, Duration::ZERO),
+                &scratch.path("keys.snapshot"),
+            )
+            .unwrap_err();
             let named = matches!(
                 error,
                 SnapshotError::Length { .. } | SnapshotError::Foreign { .. }
@@ -340,8 +348,11 @@ fn no_damaged_or_shortened_file_is_loaded() {
         for place in 0..right.len() {
             let mut damaged = right.clone();
             damaged[place] ^= 0x10;
-            fs::write(scratch.file(), damaged).unwrap();
-            let loaded = load(builder(algorithm, Duration::ZERO), &scratch.file());
+            fs::write(scratch.path("keys.snapshot"), damaged).unwrap();
+            let loaded = load(
+                builder(algorithm, Duration::ZERO),
+                &scratch.path("keys.snapshot"),
+            );
             assert!(loaded.is_err(), "{place}");
         }
     }
@@ -349,12 +360,15 @@ fn no_damaged_or_shortened_file_is_loaded() {
 
 #[test]
 fn more_keys_than_fit_are_an_error() {
-    let scratch = Scratch::new("many");
-    save(&some(Algorithm::TokenBucket, 110), &scratch.file());
+    let scratch = Scratch::new("exact-many");
+    save(
+        &some(Algorithm::TokenBucket, 110),
+        &scratch.path("keys.snapshot"),
+    );
     let small = ExactKeyedLimiter::builder(Rate::per_hour(10), 50)
         .algorithm(Algorithm::TokenBucket)
         .clock(Manual::new());
-    let error = load(small, &scratch.file()).unwrap_err();
+    let error = load(small, &scratch.path("keys.snapshot")).unwrap_err();
     assert_eq!(
         scratch.text(&error),
         "snapshot keys.snapshot holds 101 active keys, too many for a capacity of 50"

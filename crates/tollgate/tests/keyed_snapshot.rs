@@ -2,45 +2,18 @@
 
 use std::error::Error;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{AtCap, KeyedBuilder, KeyedLimiter, Rate, SnapshotError, Timestamp};
+use tollgate_testkit::scratch::Scratch;
 
 /// Where the words of the file lie, in words from its start.
 const VERSION: usize = 1;
 const PROBE: usize = 3;
 const WALL: usize = 7;
 const COUNT: usize = 8;
-
-/// A file of its own for each test, gone when the test is over.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("tollgate-{name}-{}", std::process::id()));
-        fs::create_dir_all(&folder).expect("a folder for the test");
-        Self(folder)
-    }
-
-    fn file(&self) -> PathBuf {
-        self.0.join("limits.snapshot")
-    }
-
-    /// The text of the error with the folder left out.
-    fn text(&self, error: &SnapshotError) -> String {
-        error
-            .to_string()
-            .replace(&*self.0.join("").to_string_lossy(), "")
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn builder(capacity: usize, starting_at: u64) -> KeyedBuilder<Manual> {
     KeyedLimiter::builder(Rate::per_hour(10), capacity)
@@ -93,10 +66,15 @@ fn what_is_restored_is_what_was_there() {
     let limiter = some(5_000);
     // Keys that spent nothing aren't active.
     let count = 5_000 - 5_000u64.div_ceil(11) + 1;
-    assert_eq!(limiter.snapshot(&scratch.file()).unwrap(), count);
-    without_time(&scratch.file());
+    assert_eq!(
+        limiter.snapshot(&scratch.path("limits.snapshot")).unwrap(),
+        count
+    );
+    without_time(&scratch.path("limits.snapshot"));
     // On a clock that shows another time.
-    let restored = builder(10_000, 9).restore(&scratch.file()).unwrap();
+    let restored = builder(10_000, 9)
+        .restore(&scratch.path("limits.snapshot"))
+        .unwrap();
     assert_eq!(active(&restored), active(&limiter));
     for key in 0..5_000u64 {
         assert_eq!(restored.peek(&key), limiter.peek(&key), "{key}");
@@ -110,10 +88,12 @@ fn what_is_restored_is_what_was_there() {
 fn a_table_of_another_size_takes_the_keys_too() {
     let scratch = Scratch::new("size");
     let limiter = some(3_000);
-    limiter.snapshot(&scratch.file()).unwrap();
-    without_time(&scratch.file());
+    limiter.snapshot(&scratch.path("limits.snapshot")).unwrap();
+    without_time(&scratch.path("limits.snapshot"));
     for capacity in [3_000, 200_000] {
-        let restored = builder(capacity, 0).restore(&scratch.file()).unwrap();
+        let restored = builder(capacity, 0)
+            .restore(&scratch.path("limits.snapshot"))
+            .unwrap();
         assert_eq!(active(&restored), active(&limiter), "{capacity}");
     }
 }
@@ -125,10 +105,14 @@ fn the_time_since_the_snapshot_counts() {
     limiter
         .block_for("half an hour", Duration::from_secs(1_800))
         .unwrap();
-    limiter.snapshot(&scratch.file()).unwrap();
+    limiter.snapshot(&scratch.path("limits.snapshot")).unwrap();
     // An hour ago: ten tokens came back, and the shorter block is over.
-    tamper(&scratch.file(), WALL, |wall| wall - 3_600_000_000_000);
-    let restored = builder(10_000, 0).restore(&scratch.file()).unwrap();
+    tamper(&scratch.path("limits.snapshot"), WALL, |wall| {
+        wall - 3_600_000_000_000
+    });
+    let restored = builder(10_000, 0)
+        .restore(&scratch.path("limits.snapshot"))
+        .unwrap();
     assert!((0..11u64).all(|key| restored.peek(&key).remaining == 10));
     assert!(restored.allow("half an hour"));
     let wait = restored.check("blocked").retry_after;
@@ -136,16 +120,23 @@ fn the_time_since_the_snapshot_counts() {
     assert!(wait > Duration::from_secs(82_000), "{wait:?}");
     assert_eq!(restored.len(), 2);
     // Years ago: nobody is active any more.
-    tamper(&scratch.file(), WALL, |_| 0);
-    assert!(builder(1, 0).restore(&scratch.file()).unwrap().is_empty());
+    tamper(&scratch.path("limits.snapshot"), WALL, |_| 0);
+    assert!(
+        builder(1, 0)
+            .restore(&scratch.path("limits.snapshot"))
+            .unwrap()
+            .is_empty()
+    );
 }
 
 #[test]
 fn the_default_clock_restores_too() {
     let scratch = Scratch::new("default");
-    some(100).snapshot(&scratch.file()).unwrap();
+    some(100)
+        .snapshot(&scratch.path("limits.snapshot"))
+        .unwrap();
     let builder = KeyedLimiter::builder(Rate::per_hour(10), 10_000);
-    let restored: KeyedLimiter = builder.restore(&scratch.file()).unwrap();
+    let restored: KeyedLimiter = builder.restore(&scratch.path("limits.snapshot")).unwrap();
     assert!(!restored.allow("blocked"));
     assert_eq!(restored.peek(&10u64).remaining, 0);
 }
@@ -153,22 +144,33 @@ fn the_default_clock_restores_too() {
 #[test]
 fn a_snapshot_replaces_the_one_before_and_leaves_nothing_else() {
     let scratch = Scratch::new("replace");
-    some(1_000).snapshot(&scratch.file()).unwrap();
-    assert_eq!(some(0).snapshot(&scratch.file()).unwrap(), 1);
-    let files = fs::read_dir(&scratch.0).unwrap().count();
+    some(1_000)
+        .snapshot(&scratch.path("limits.snapshot"))
+        .unwrap();
+    assert_eq!(
+        some(0).snapshot(&scratch.path("limits.snapshot")).unwrap(),
+        1
+    );
+    let files = fs::read_dir(scratch.folder()).unwrap().count();
     assert_eq!(files, 1);
-    assert_eq!(fs::metadata(scratch.file()).unwrap().len(), 8 * 12);
+    assert_eq!(
+        fs::metadata(scratch.path("limits.snapshot")).unwrap().len(),
+        8 * 12
+    );
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
-        let mode = fs::metadata(scratch.file()).unwrap().permissions().mode();
+        let mode = fs::metadata(scratch.path("limits.snapshot"))
+            .unwrap()
+            .permissions()
+            .mode();
         assert_eq!(mode & 0o777, 0o600);
     }
 }
 
 /// The error of restoring the file, as text.
 fn refused(scratch: &Scratch, capacity: usize) -> String {
-    match builder(capacity, 0).restore(&scratch.file()) {
+    match builder(capacity, 0).restore(&scratch.path("limits.snapshot")) {
         Ok(_) => "restored".to_owned(),
         Err(error) => scratch.text(&error),
     }
@@ -177,7 +179,7 @@ fn refused(scratch: &Scratch, capacity: usize) -> String {
 #[test]
 fn a_file_that_is_not_right_says_what_is_wrong_with_it() {
     let scratch = Scratch::new("wrong");
-    let file = scratch.file();
+    let file = scratch.path("limits.snapshot");
     some(20).snapshot(&file).unwrap();
     let right = fs::read(&file).unwrap();
 
@@ -224,11 +226,13 @@ fn a_file_that_is_not_right_says_what_is_wrong_with_it() {
 #[test]
 fn no_damaged_or_shortened_file_is_loaded() {
     let scratch = Scratch::new("damaged");
-    some(20).snapshot(&scratch.file()).unwrap();
-    let right = fs::read(scratch.file()).unwrap();
+    some(20).snapshot(&scratch.path("limits.snapshot")).unwrap();
+    let right = fs::read(scratch.path("limits.snapshot")).unwrap();
     for length in 0..right.len() {
-        fs::write(scratch.file(), &right[..length]).unwrap();
-        let error = builder(100, 0).restore(&scratch.file()).unwrap_err();
+        fs::write(scratch.path("limits.snapshot"), &right[..length]).unwrap();
+        let error = builder(100, 0)
+            .restore(&scratch.path("limits.snapshot"))
+            .unwrap_err();
         let named = matches!(
             error,
             SnapshotError::Length { .. } | SnapshotError::Foreign { .. }
@@ -238,12 +242,17 @@ fn no_damaged_or_shortened_file_is_loaded() {
     for place in 0..right.len() {
         let mut damaged = right.clone();
         damaged[place] ^= 0x10;
-        fs::write(scratch.file(), damaged).unwrap();
-        assert!(builder(100, 0).restore(&scratch.file()).is_err(), "{place}");
+        fs::write(scratch.path("limits.snapshot"), damaged).unwrap();
+        assert!(
+            builder(100, 0)
+                .restore(&scratch.path("limits.snapshot"))
+                .is_err(),
+            "{place}"
+        );
     }
     let mut damaged = right;
     damaged[8 * 10] ^= 1;
-    fs::write(scratch.file(), damaged).unwrap();
+    fs::write(scratch.path("limits.snapshot"), damaged).unwrap();
     assert_eq!(
         refused(&scratch, 100),
         "snapshot limits.snapshot is corrupt: its checksum doesn't fit"
@@ -253,7 +262,9 @@ fn no_damaged_or_shortened_file_is_loaded() {
 #[test]
 fn more_keys_than_fit_are_an_error() {
     let scratch = Scratch::new("many");
-    some(1_100).snapshot(&scratch.file()).unwrap();
+    some(1_100)
+        .snapshot(&scratch.path("limits.snapshot"))
+        .unwrap();
     assert_eq!(
         refused(&scratch, 50),
         "snapshot limits.snapshot holds 1001 active keys, too many for a capacity of 50"
@@ -280,11 +291,13 @@ fn what_the_system_says_comes_with_the_path() {
     assert_eq!(error.to_string(), "snapshot /: not the name of a file");
     // A rate that can't be represented is refused as by `build`.
     let scratch = Scratch::new("rate");
-    some(1).snapshot(&scratch.file()).unwrap();
+    some(1).snapshot(&scratch.path("limits.snapshot")).unwrap();
     let slow = Rate::new(1, Duration::from_secs(100 * 365 * 86_400));
     let builder = KeyedLimiter::builder(slow, 10).clock(Manual::new());
     let expected = KeyedLimiter::builder(slow, 10).build().unwrap_err();
-    let error = builder.restore(&scratch.file()).unwrap_err();
+    let error = builder
+        .restore(&scratch.path("limits.snapshot"))
+        .unwrap_err();
     assert_eq!(error.to_string(), expected.to_string());
 }
 
@@ -296,12 +309,16 @@ fn of_two_snapshots_at_once_each_is_whole() {
         for _ in 0..3 {
             scope.spawn(|| {
                 for _ in 0..20 {
-                    limiter.snapshot(&scratch.file()).expect("written");
-                    builder(10_000, 0).restore(&scratch.file()).expect("whole");
+                    limiter
+                        .snapshot(&scratch.path("limits.snapshot"))
+                        .expect("written");
+                    builder(10_000, 0)
+                        .restore(&scratch.path("limits.snapshot"))
+                        .expect("whole");
                 }
             });
         }
     });
-    let files = fs::read_dir(&scratch.0).expect("the folder").count();
+    let files = fs::read_dir(scratch.folder()).expect("the folder").count();
     assert_eq!(files, 1, "nothing is left behind");
 }

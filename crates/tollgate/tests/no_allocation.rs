@@ -1,8 +1,5 @@
 //! A check allocates nothing: asserted by counting the calls to the allocator.
-#![expect(unsafe_code, reason = "a global allocator is an unsafe trait")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,33 +8,13 @@ use tollgate::{
     Algorithm, Align, Class, Clock, ConcurrencyLimiter, ExactKeyedLimiter, KeyedConcurrency,
     KeyedLimiter, Leaf, Level, Limiter, Rate, Stack, Tree,
 };
-
-struct Counting;
-
-thread_local! {
-    static CALLS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: every call is passed on unchanged to the system allocator, which keeps the contract;
-// the count beside it is a thread-local without a destructor and allocates nothing itself.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        CALLS.set(CALLS.get() + 1);
-        // SAFETY: the caller's layout is passed on as it came.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: `pointer` came from `System.alloc` with this layout, by way of `alloc` above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
+use tollgate_testkit::memory::{Counting, calls};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
 fn check_allocates_nothing<C: Clock>(name: &str, limiter: &Limiter<C>) {
-    let before = CALLS.get();
+    let before = calls();
     for cost in [1, 0, 3, 1_000, 1] {
         limiter.allow();
         limiter.check_n(cost);
@@ -47,7 +24,7 @@ fn check_allocates_nothing<C: Clock>(name: &str, limiter: &Limiter<C>) {
         }
         let _ = limiter.acquire().timeout(Duration::ZERO).wait_blocking();
     }
-    assert_eq!(CALLS.get() - before, 0, "{name}");
+    assert_eq!(calls() - before, 0, "{name}");
 }
 
 #[test]
@@ -87,9 +64,9 @@ fn a_full_log_allocates_nothing_more() {
         }
     };
     run(500);
-    let before = CALLS.get();
+    let before = calls();
     run(500);
-    assert_eq!(CALLS.get(), before);
+    assert_eq!(calls(), before);
 }
 
 #[test]
@@ -99,7 +76,7 @@ fn no_check_of_a_key_allocates() {
         .build()
         .unwrap();
     let mut decisions = Vec::with_capacity(4);
-    let before = CALLS.get();
+    let before = calls();
     // New keys, known ones, more than there are slots for, and what operators do.
     for number in 0..1_000u64 {
         limiter.allow(&("user", number));
@@ -112,7 +89,7 @@ fn no_check_of_a_key_allocates() {
             slot.cancel();
         }
     }
-    assert_eq!(CALLS.get(), before);
+    assert_eq!(calls(), before);
 }
 
 #[test]
@@ -120,7 +97,7 @@ fn no_permit_allocates_unless_it_has_to_wait() {
     let limiter = ConcurrencyLimiter::new(2);
     let keyed = KeyedConcurrency::<u64>::new(2, 100);
     let held = [1, 2].map(|key| keyed.try_acquire(&key).unwrap());
-    let before = CALLS.get();
+    let before = calls();
     for weight in [1, 0, 2, 3, 1] {
         let permit = limiter.try_acquire_n(weight);
         let _ = limiter.acquire().timeout(Duration::ZERO).wait_blocking();
@@ -132,13 +109,13 @@ fn no_permit_allocates_unless_it_has_to_wait() {
         drop(keyed.try_acquire(&1));
         let _ = keyed.key(&2).try_acquire_n(weight);
     }
-    assert_eq!(CALLS.get(), before);
+    assert_eq!(calls(), before);
     drop(held);
 }
 
 /// Every verb of a tree, and what was taken given back at once and after another charge.
 fn no_verb_of_a_tree_allocates(tree: &Tree<Manual>, leaf: Leaf) {
-    let before = CALLS.get();
+    let before = calls();
     for cost in [1, 0, 5, 40, 1_000, 1] {
         tree.allow_n(leaf, cost);
         tree.check_n(leaf, cost);
@@ -155,7 +132,7 @@ fn no_verb_of_a_tree_allocates(tree: &Tree<Manual>, leaf: Leaf) {
         }
         tree.clock().advance(Duration::from_millis(170));
     }
-    assert_eq!(CALLS.get(), before);
+    assert_eq!(calls(), before);
 }
 
 #[test]
@@ -220,7 +197,7 @@ fn no_stack_allocates_to_allow_refuse_or_give_back() {
         ];
         // The same slots again: the second is refused when it is charged.
         let loses = [levels[1], levels[2], levels[4].cost(2), levels[4]];
-        let before = CALLS.get();
+        let before = calls();
         let mut allowed = 0;
         for _ in 0..40 {
             clock.advance(Duration::from_millis(40));
@@ -232,7 +209,7 @@ fn no_stack_allocates_to_allow_refuse_or_give_back() {
             assert!(stack.peek(&levels).decision().limit > 0);
             drop(verdict);
         }
-        assert_eq!(CALLS.get(), before, "{algorithm:?}");
+        assert_eq!(calls(), before, "{algorithm:?}");
         assert!((1..40).contains(&allowed), "{algorithm:?} {allowed}");
     }
     assert!(stack.lost_races() > 0);

@@ -1,33 +1,12 @@
 //! Real threads on one limiter: never more than the bound in total.
 
-use std::sync::Barrier;
-use std::thread;
 use std::time::Duration;
 
 use tollgate::clock::{Cached, Manual, Monotonic};
 use tollgate::{Algorithm, Align, Clock, Limiter, Mode, Rate};
+use tollgate_testkit::threads::together;
 
-const THREADS: usize = 4;
-
-/// Runs `body` on several threads at once and adds up what it returns.
-fn together(body: impl Fn(usize) -> u64 + Sync) -> u64 {
-    let barrier = Barrier::new(THREADS);
-    thread::scope(|scope| {
-        let (barrier, body) = (&barrier, &body);
-        let threads: Vec<_> = (0..THREADS)
-            .map(|number| {
-                scope.spawn(move || {
-                    barrier.wait();
-                    body(number)
-                })
-            })
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().expect("no panic"))
-            .sum()
-    })
-}
+const THREADS: u32 = 4;
 
 #[test]
 fn at_one_instant_all_threads_share_one_burst() {
@@ -44,7 +23,9 @@ fn at_one_instant_all_threads_share_one_burst() {
             .clock(Manual::new())
             .build()
             .unwrap();
-        let total = together(|_| (0..5_000).map(|_| u64::from(limiter.allow())).sum());
+        let total = together(THREADS, |_| {
+            (0..5_000).map(|_| u64::from(limiter.allow())).sum()
+        });
         assert_eq!(total, 10_000, "{algorithm:?}");
     }
 }
@@ -55,11 +36,11 @@ fn stays_within_its_bound<C: Clock>(limiter: &Limiter<C>, staleness: impl Fn() -
     let rate = limiter.rate();
     let clock = Monotonic::new();
     let start = clock.now();
-    let total = together(|number| {
+    let total = together(THREADS, |number| {
         let costs = [1, 2, 1, 3];
         (0..100_000)
             .map(|call| {
-                let cost = costs[(call + number) % costs.len()];
+                let cost = costs[(call + number as usize) % costs.len()];
                 cost * u64::from(limiter.allow_n(cost))
             })
             .sum()
@@ -88,7 +69,7 @@ fn over_time_threads_stay_within_the_bound() {
 #[test]
 fn reserving_and_cancelling_under_threads_never_adds_tokens() {
     let limiter = Limiter::with_clock(Rate::per_second(1).burst(1_000), Manual::new());
-    let total = together(|number| {
+    let total = together(THREADS, |number| {
         let mut kept = 0;
         for call in 0..2_000 {
             let Ok(slot) = limiter.reserve(1) else {
@@ -110,7 +91,7 @@ fn reserving_and_cancelling_under_threads_never_adds_tokens() {
 fn live_changes_under_load_lose_and_invent_nothing() {
     // Only the interval changes, so what is spent must add up exactly at a frozen clock.
     let limiter = Limiter::with_clock(Rate::per_second(1).burst(10_000), Manual::new());
-    let total = together(|number| {
+    let total = together(THREADS, |number| {
         if number == 0 {
             for turn in 1..500 {
                 let rate = Rate::per_second(1 + turn % 2).burst(10_000);

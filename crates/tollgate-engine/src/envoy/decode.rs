@@ -9,7 +9,6 @@ use crate::document::{self, Format, MOST_BYTES, MOST_NODES, Span, TOO_LARGE};
 use crate::policy::DescriptorRule;
 
 use self::descriptor::Reader;
-pub(super) use self::limit::ALGORITHMS;
 
 mod descriptor;
 mod limit;

@@ -4,6 +4,7 @@ use super::{
     Code, Diagnostic, MISPLACED_FIELD, NAME_NOT_TEXT, NOT_A_MAP, Node, Problems, UNKNOWN_FIELD,
     Value, WRONG_TYPE,
 };
+use crate::suggest::did_you_mean;
 
 /// What a map is.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -217,38 +218,6 @@ fn misplaced(text: &str, name: &Node, level: Level) -> Diagnostic {
     ))
 }
 
-/// How many words are looked at, so that thousands of wrong names can't take forever.
-const MOST_WORDS: usize = 300;
-
-/// The nearest of the words that are known, if one is near.
-pub(super) fn did_you_mean<'w>(text: &str, words: impl Iterator<Item = &'w str>) -> Option<String> {
-    let nearest = words
-        .take(MOST_WORDS)
-        .map(|word| (distance(&text.to_lowercase(), word), word))
-        .min_by_key(|(distance, _)| *distance)?;
-    let most = (nearest.1.chars().count() / 3).max(1);
-    (nearest.0 <= most).then(|| format!("did you mean {:?}?", nearest.1))
-}
-
-/// How many characters must be put in, taken out, changed or swapped with the next.
-fn distance(from: &str, to: &str) -> usize {
-    let (from, to): (Vec<_>, Vec<_>) = (from.chars().take(64).collect(), to.chars().collect());
-    let mut rows = vec![(0..=to.len()).collect::<Vec<_>>()];
-    for (i, a) in from.iter().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, b) in to.iter().enumerate() {
-            let change = rows[i][j] + usize::from(a != b);
-            let mut least = change.min(rows[i][j + 1] + 1).min(row[j] + 1);
-            if i > 0 && j > 0 && *a == to[j - 1] && from[i - 1] == *b {
-                least = least.min(rows[i - 1][j - 1] + 1);
-            }
-            row.push(least);
-        }
-        rows.push(row);
-    }
-    rows[from.len()][to.len()]
-}
-
 /// A problem with a value of a fixed set of words.
 pub(super) fn not_a_word(
     code: Code,
@@ -260,20 +229,4 @@ pub(super) fn not_a_word(
     let help = did_you_mean(text, words.iter().copied())
         .unwrap_or_else(|| format!("use {}", words.join(", ")));
     Diagnostic::error(code, format!("{text:?} is no {what}"), at.span).help(help)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn near_words_are_found_and_far_ones_not() {
-        let words = ["second", "minute", "hour", "day"];
-        let near = |text| did_you_mean(text, words.into_iter());
-        assert_eq!(near("secnod").as_deref(), Some("did you mean \"second\"?"));
-        assert_eq!(near("Minutes").as_deref(), Some("did you mean \"minute\"?"));
-        assert_eq!(near("fortnight"), None);
-        assert_eq!(distance("", "abc"), 3);
-        assert_eq!(distance("abc", ""), 3);
-    }
 }

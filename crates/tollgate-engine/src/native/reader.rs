@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use super::codes;
 use super::fields::{Field, names};
 use super::problems::Problems;
-use super::suggest;
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{Node, Span, Value};
 use crate::render::is_hidden;
 use crate::source::Sources;
+use crate::suggest;
 
 /// Longest name of a rule, tier, tenant or fact, in characters.
 const LONGEST_NAME: usize = 200;

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::Decoded;
 use super::codes;
 use super::reader::{Reader, shorten};
-use super::{Decoded, suggest};
 use crate::document::Span;
 use crate::policy::Rule;
+use crate::suggest;
 
 /// Notes names of nothing, and names that can't mean what they say.
 pub(super) fn check(reader: &mut Reader<'_>, decoded: &Decoded, names: &HashMap<String, Span>) {

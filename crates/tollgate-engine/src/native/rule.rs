@@ -1,9 +1,5 @@
 //! One rule or tier: its limits, what a request costs, and what happens when they are reached.
 
-use tollgate::core::{
-    Algorithm as _, FixedWindow, Gcra, LeakyBucket, LimitError, SlidingCounter, SlidingLog,
-    TokenBucket,
-};
 use tollgate::quota::{Quota, QuotaError};
 use tollgate::{Algorithm, Rate};
 
@@ -215,7 +211,7 @@ impl Reader<'_> {
             self.error_with(codes::BAD_RATE, "an unlimited rate", node.span, help);
             return None;
         }
-        if let Err(error) = representable(rate, algorithm) {
+        if let Err(error) = algorithm.takes(rate) {
             let text = error.to_string();
             let text = text
                 .strip_prefix(&format!("rate \"{rate}\""))
@@ -389,18 +385,6 @@ pub(super) fn first_line(span: Span) -> Span {
     Span {
         end: span.start,
         ..span
-    }
-}
-
-fn representable(rate: Rate, algorithm: Algorithm) -> Result<(), LimitError> {
-    match algorithm {
-        Algorithm::Gcra => Gcra::new(rate).map(drop),
-        Algorithm::TokenBucket => TokenBucket::new(rate).map(drop),
-        Algorithm::LeakyBucket => LeakyBucket::new(rate).map(drop),
-        Algorithm::FixedWindow(_) => FixedWindow::new(rate).map(drop),
-        Algorithm::SlidingLog => SlidingLog::new(rate).map(drop),
-        Algorithm::SlidingCounter => SlidingCounter::new(rate).map(drop),
-        _ => Ok(()),
     }
 }
 

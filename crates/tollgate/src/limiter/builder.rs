@@ -36,6 +36,31 @@ pub enum Algorithm {
     SlidingCounter,
 }
 
+impl Algorithm {
+    /// Whether it can represent a rate.
+    ///
+    /// # Errors
+    /// Why not, and what it can.
+    ///
+    /// ```
+    /// use tollgate::{Algorithm, Rate};
+    ///
+    /// let slow = Rate::per_day(1).burst(1_000);
+    /// assert!(Algorithm::Gcra.takes(slow).is_err());
+    /// assert!(Algorithm::TokenBucket.takes(slow).is_ok());
+    /// ```
+    pub fn takes(self, rate: Rate) -> Result<(), LimitError> {
+        match self {
+            Self::Gcra => Gcra::new(rate).map(drop),
+            Self::TokenBucket => TokenBucket::new(rate).map(drop),
+            Self::LeakyBucket => LeakyBucket::new(rate).map(drop),
+            Self::FixedWindow(_) => FixedWindow::new(rate).map(drop),
+            Self::SlidingLog => SlidingLog::new(rate).map(drop),
+            Self::SlidingCounter => SlidingCounter::new(rate).map(drop),
+        }
+    }
+}
+
 /// Builds a [`Limiter`]; made by [`Limiter::builder`].
 ///
 /// ```

@@ -1,31 +1,10 @@
 //! Real threads on one tree: never more than the bound in total.
 
-use std::sync::Barrier;
-use std::thread;
-
 use tollgate::clock::{Manual, Monotonic};
 use tollgate::{Class, Clock, Rate, Tree};
+use tollgate_testkit::threads::together;
 
 const THREADS: u32 = 4;
-
-fn together(body: impl Fn(u32) -> u64 + Sync) -> u64 {
-    let barrier = Barrier::new(THREADS as usize);
-    thread::scope(|scope| {
-        let (barrier, body) = (&barrier, &body);
-        let threads: Vec<_> = (0..THREADS)
-            .map(|number| {
-                scope.spawn(move || {
-                    barrier.wait();
-                    body(number)
-                })
-            })
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().expect("no panic"))
-            .sum()
-    })
-}
 
 #[test]
 fn at_one_instant_all_threads_share_the_root() {
@@ -39,7 +18,7 @@ fn at_one_instant_all_threads_share_the_root() {
     let users = tree
         .add_leaves("user", tree.root(), Class::new(rate(2)), 64)
         .unwrap();
-    let total = together(|number| {
+    let total = together(THREADS, |number| {
         let leaf = leaves[number as usize];
         let mut passed = 0;
         for call in 0..4_000 {
@@ -67,7 +46,7 @@ fn over_time_threads_stay_within_the_bound() {
     let leaves = ["a", "b", "c", "d"].map(|name| tree.add_leaf(name, tree.root(), class).unwrap());
     let clock = Monotonic::new();
     let start = clock.now();
-    let total = together(|number| {
+    let total = together(THREADS, |number| {
         let leaf = leaves[number as usize];
         let passes = |call: u64| (call % 3 + 1) * u64::from(tree.allow_n(leaf, call % 3 + 1));
         (0..20_000).map(passes).sum()

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use super::super::decode::ALGORITHMS;
 use super::{Converted, Rule, Unsaid};
+use crate::native::fields::ALGORITHMS;
 use crate::policy::{KeyPart, Mode, Pattern};
 
 const HEAD: &str = "\

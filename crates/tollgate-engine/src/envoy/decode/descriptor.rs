@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::fields::{Level, did_you_mean, fields, not_a_map, wrong_type};
+use super::super::fields::{Level, fields, not_a_map, wrong_type};
 use super::super::scalar::Source;
 use super::super::{
     DUPLICATE_DESCRIPTOR, Diagnostic, EMPTY_DOMAIN, EMPTY_KEY, MODE_WITHOUT_LIMIT, Node, Problems,
@@ -11,6 +11,7 @@ use super::super::{
 use crate::diagnostic::Severity;
 use crate::document::Span;
 use crate::policy::{DescriptorLimit, DescriptorRule};
+use crate::suggest::did_you_mean;
 
 /// Reads one document.
 pub(super) struct Reader<'a> {

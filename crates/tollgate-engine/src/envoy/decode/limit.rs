@@ -3,8 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use tollgate::core::Algorithm as _;
-use tollgate::{Algorithm, Align, LimitError, Rate, core};
+use tollgate::{Algorithm, Align, Rate};
 
 use super::super::fields::{Level, fields, not_a_map, not_a_word, wrong_type};
 use super::super::{
@@ -13,6 +12,7 @@ use super::super::{
 };
 use super::descriptor::Reader;
 use crate::facts::Unit;
+use crate::native::fields::ALGORITHMS;
 use crate::policy::{DescriptorLimit, Limits};
 
 impl Reader<'_> {
@@ -193,7 +193,7 @@ impl Reader<'_> {
         let text = self.text("algorithm", value)?;
         let found = ALGORITHMS.iter().find(|(name, _)| *name == text);
         if found.is_none() {
-            let names = ALGORITHMS.map(|(name, _)| name);
+            let names: Vec<_> = ALGORITHMS.iter().map(|(name, _)| *name).collect();
             self.problems
                 .push(not_a_word(BAD_ALGORITHM, "algorithm", &text, &names, value));
         }
@@ -221,7 +221,7 @@ impl Reader<'_> {
             let problem = Diagnostic::error(BAD_RATE, "an unlimited rate", at.span);
             self.problems
                 .push(problem.help("leave it out, or say unlimited: true"));
-        } else if let Err(error) = keeps(algorithm, rate) {
+        } else if let Err(error) = algorithm.takes(rate) {
             let problem = Diagnostic::error(BAD_RATE, error.to_string(), at.span);
             self.problems
                 .push(problem.help("take another rate, or another algorithm"));
@@ -289,29 +289,4 @@ fn unit_of(text: &str) -> Option<Unit> {
         .iter()
         .find(|(name, _)| name.eq_ignore_ascii_case(text));
     found.map(|(_, unit)| *unit)
-}
-
-/// Our algorithms, as in our own form.
-pub(in crate::envoy) const ALGORITHMS: [(&str, Algorithm); 6] = [
-    ("gcra", Algorithm::Gcra),
-    ("token-bucket", Algorithm::TokenBucket),
-    ("leaky", Algorithm::LeakyBucket),
-    (
-        "fixed-window",
-        Algorithm::FixedWindow(Align::Boundary(core::Timestamp::ZERO)),
-    ),
-    ("sliding-window", Algorithm::SlidingCounter),
-    ("sliding-log", Algorithm::SlidingLog),
-];
-
-/// Whether an algorithm can keep a rate.
-fn keeps(algorithm: Algorithm, rate: Rate) -> Result<(), LimitError> {
-    match algorithm {
-        Algorithm::Gcra => core::Gcra::new(rate).map(drop),
-        Algorithm::TokenBucket => core::TokenBucket::new(rate).map(drop),
-        Algorithm::LeakyBucket => core::LeakyBucket::new(rate).map(drop),
-        Algorithm::SlidingLog => core::SlidingLog::new(rate).map(drop),
-        Algorithm::SlidingCounter => core::SlidingCounter::new(rate).map(drop),
-        _ => core::FixedWindow::new(rate).map(drop),
-    }
 }

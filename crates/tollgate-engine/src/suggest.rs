@@ -25,10 +25,18 @@ pub(crate) fn closest<'a>(
         .map(|(_, candidate)| candidate)
 }
 
+/// "did you mean …?" if there is something near.
+pub(crate) fn did_you_mean<'a>(
+    word: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Option<String> {
+    closest(word, candidates).map(|near| format!("did you mean {near:?}?"))
+}
+
 /// "did you mean …?" if there is something near, else what there is, if that is short.
 pub(crate) fn help(word: &str, candidates: &[&str]) -> Option<String> {
-    if let Some(near) = closest(word, candidates.iter().copied()) {
-        return Some(format!("did you mean {near:?}?"));
+    if let Some(near) = did_you_mean(word, candidates.iter().copied()) {
+        return Some(near);
     }
     match candidates {
         [] => None,
@@ -99,6 +107,7 @@ mod tests {
             ("limit", None),
             ("x", None),
             ("", None),
+            ("fortnight", None),
         ] {
             assert_eq!(closest(word, fields), expect, "{word}");
         }

@@ -1,0 +1,56 @@
+//! What a test asks of the allocator, and how much of it is live.
+#![expect(unsafe_code, reason = "an allocator can't be written without it")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+/// The system's allocator, which counts for each thread by itself. A test program makes it its own:
+///
+/// ```
+/// use tollgate_testkit::memory::{Counting, calls, live};
+///
+/// #[global_allocator]
+/// static ALLOCATOR: Counting = Counting;
+///
+/// let (before, used) = (calls(), live());
+/// let bytes = vec![0u8; 1_000];
+/// assert_eq!(calls() - before, 1);
+/// assert_eq!(live().wrapping_sub(used), 1_000);
+/// drop(bytes);
+/// assert_eq!(live(), used);
+/// ```
+#[derive(Debug)]
+pub struct Counting;
+
+thread_local! {
+    static CALLS: Cell<u64> = const { Cell::new(0) };
+    static LIVE: Cell<usize> = const { Cell::new(0) };
+}
+
+/// How often this thread has asked for memory.
+pub fn calls() -> u64 {
+    CALLS.get()
+}
+
+/// The bytes that this thread has asked for, less those that it gave back. It may have given back what
+/// another asked for, so only differences mean something, and they may wrap.
+pub fn live() -> usize {
+    LIVE.get()
+}
+
+// SAFETY: every call goes to `System` with the caller's own arguments, and what it returns is passed
+// on as it is. Counting touches the thread's own cells, which need no memory and no destructor.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        CALLS.set(CALLS.get() + 1);
+        LIVE.set(LIVE.get().wrapping_add(layout.size()));
+        // SAFETY: the caller promises a layout of non-zero size, as `System` requires.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        LIVE.set(LIVE.get().wrapping_sub(layout.size()));
+        // SAFETY: `memory` came from `System` with this layout, by way of `alloc`.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}

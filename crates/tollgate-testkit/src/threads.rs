@@ -1,0 +1,31 @@
+//! Threads that begin together.
+
+use std::sync::Barrier;
+use std::thread;
+
+/// Runs `body` on so many threads at once, with their numbers, and adds up what it returns.
+///
+/// ```
+/// use tollgate_testkit::threads::together;
+///
+/// assert_eq!(together(4, u64::from), 0 + 1 + 2 + 3);
+/// ```
+///
+/// # Panics
+/// If a thread does.
+pub fn together(threads: u32, body: impl Fn(u32) -> u64 + Sync) -> u64 {
+    let barrier = Barrier::new(usize::try_from(threads).unwrap_or(usize::MAX));
+    thread::scope(|scope| {
+        let (barrier, body) = (&barrier, &body);
+        let running: Vec<_> = (0..threads)
+            .map(|number| {
+                scope.spawn(move || {
+                    barrier.wait();
+                    body(number)
+                })
+            })
+            .collect();
+        let ended = running.into_iter().map(|thread| thread.join());
+        ended.map(|sum| sum.expect("no thread panics")).sum()
+    })
+}
