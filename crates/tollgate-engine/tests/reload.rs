@@ -12,9 +12,9 @@ use proptest::prelude::*;
 use tollgate::clock::Manual;
 use tollgate::{Ending, Rate, Timestamp};
 use tollgate_engine::Facts;
-use tollgate_engine::policy::Limits;
+use tollgate_engine::policy::{Limits, Policy};
 
-fn version(rate: &str) -> tollgate_engine::Policy {
+fn version(rate: &str) -> Policy {
     policy(vec![rule("api", rates(&[rate]))])
 }
 
@@ -47,22 +47,24 @@ fn threads_never_get_more_than_the_looser_version_allows() {
     assert!(admitted.load(Ordering::Relaxed) >= 20);
 }
 
+/// A policy of so many slots.
+fn slots(limit: u32) -> Policy {
+    let slots = Limits {
+        concurrency: Some(limit),
+        ..Limits::default()
+    };
+    policy(vec![rule("slots", slots)])
+}
+
 #[test]
 fn permits_outlive_a_reload_and_count_in_the_next_policy() {
     let clock = Manual::new();
-    let version = |limit| {
-        let slots = Limits {
-            concurrency: Some(limit),
-            ..Limits::default()
-        };
-        policy(vec![rule("slots", slots)])
-    };
-    let engine = engine(version(10), &clock);
+    let engine = engine(slots(10), &clock);
     let facts = Facts::new().with("user", "1");
     let held: Vec<_> = (0..10)
         .map(|_| engine.decide(&facts).into_permits())
         .collect();
-    engine.reload(version(8)).unwrap();
+    engine.reload(slots(8)).unwrap();
     assert!(!engine.decide(&facts).is_allowed());
     let mut held = held.into_iter();
     held.by_ref()
@@ -83,19 +85,12 @@ fn permits_outlive_a_reload_and_count_in_the_next_policy() {
 #[test]
 fn threads_with_permits_never_exceed_the_looser_limit_and_lose_none() {
     let clock = Manual::new();
-    let version = |limit| {
-        let slots = Limits {
-            concurrency: Some(limit),
-            ..Limits::default()
-        };
-        policy(vec![rule("slots", slots)])
-    };
-    let engine = engine(version(3), &clock);
+    let engine = engine(slots(3), &clock);
     let (running, most, stop) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
         scope.spawn(|| {
             for round in 0..300 {
-                engine.reload(version([2, 3][round % 2])).unwrap();
+                engine.reload(slots([2, 3][round % 2])).unwrap();
             }
             stop.store(true, Ordering::Relaxed);
         });
