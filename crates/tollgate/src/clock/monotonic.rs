@@ -103,7 +103,10 @@ use counter::Counter;
 /// The counter itself, read in a few instructions once `quanta` has found out how fast it runs.
 #[cfg(feature = "tsc")]
 mod counter {
-    #![expect(unsafe_code, reason = "reading the counter is an intrinsic")]
+    #![cfg_attr(
+        target_arch = "x86_64",
+        expect(unsafe_code, reason = "reading the counter is an intrinsic")
+    )]
 
     use tollgate_core::Timestamp;
 
