@@ -218,6 +218,23 @@ impl Quota {
         }
     }
 
+    /// How long a rolling period is; none for a calendar's.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::Quota;
+    ///
+    /// let day = Duration::from_secs(86_400);
+    /// assert_eq!(Quota::rolling(1_000, day).rolling_period(), Some(day));
+    /// assert_eq!(Quota::per_day(1_000).rolling_period(), None);
+    /// ```
+    pub fn rolling_period(&self) -> Option<Duration> {
+        match self.kind()? {
+            Kind::Rolling { nanos } => Some(Duration::from_nanos(*nanos)),
+            Kind::Calendar(_) => None,
+        }
+    }
+
     /// From when to when a charge is counted as one with this one, and until when it counts.
     pub(super) fn part_at(&self, now: u64) -> Part {
         match self.kind() {

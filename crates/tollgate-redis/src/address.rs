@@ -1,0 +1,335 @@
+//! Where the store is: one server, a master that sentinels know, or a cluster; as a URL says it.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// Where the store is and how to log in there.
+///
+/// | URL | |
+/// |---|---|
+/// | `redis://[user:password@]host[:port][/database]` | one server |
+/// | `rediss://…` | the same by TLS |
+/// | `redis+unix:///path/to.sock[?db=1]` | the same by a UNIX socket |
+/// | `redis+sentinel://[user:password@]host[:port],host[:port]/name[/database]` | the master that the sentinels call `name` |
+/// | `redis+cluster://[user:password@]host[:port],host[:port]` | a cluster, by some of its nodes |
+/// | `rediss+sentinel://`, `rediss+cluster://` | by TLS |
+///
+/// `valkey` may stand for `redis`. With TLS, `?ca=FILE` names the certificates to trust instead of the
+/// system's, and `?cert=FILE&key=FILE` the client's own. Characters that a URL gives a meaning are
+/// written as `%40`.
+///
+/// ```
+/// use tollgate_redis::Address;
+///
+/// let address: Address = "redis+sentinel://10.0.0.1,10.0.0.2:26380/mymaster/3".parse()?;
+/// assert_eq!(address.to_string(), "redis+sentinel://10.0.0.1:26379,10.0.0.2:26380/mymaster/3");
+/// let error = "redis://host:port".parse::<Address>().unwrap_err();
+/// assert_eq!(error.to_string(), "\"redis://host:port\": \"port\" is no port");
+/// # Ok::<(), tollgate_redis::AddressError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct Address {
+    pub(crate) place: Place,
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
+    pub(crate) database: i64,
+    pub(crate) tls: Option<Certificates>,
+}
+
+/// What sort of place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Single(Node),
+    Socket(PathBuf),
+    Sentinel { sentinels: Vec<Node>, name: String },
+    Cluster(Vec<Node>),
+}
+
+/// A host and a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Node {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+/// Files with certificates.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Certificates {
+    pub(crate) ca: Option<PathBuf>,
+    pub(crate) cert: Option<PathBuf>,
+    pub(crate) key: Option<PathBuf>,
+}
+
+/// A URL that says no place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddressError {
+    url: String,
+    what: String,
+}
+
+impl fmt::Display for AddressError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.url, self.what)
+    }
+}
+
+impl std::error::Error for AddressError {}
+
+/// What follows `redis` or `rediss`.
+#[derive(Clone, Copy)]
+enum Form {
+    Single,
+    Unix,
+    Sentinel,
+    Cluster,
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(url: &str) -> Result<Self, AddressError> {
+        parse(url).map_err(|what| AddressError {
+            // Without the password.
+            url: match (url.find("://"), url.rfind('@')) {
+                (Some(start), Some(end)) if start < end => {
+                    format!("{}…{}", &url[..start + 3], &url[end..])
+                }
+                _ => url.to_owned(),
+            },
+            what,
+        })
+    }
+}
+
+fn parse(url: &str) -> Result<Address, String> {
+    let schemes = "redis://, rediss://, redis+unix://, redis+sentinel:// or redis+cluster://";
+    let (scheme, rest) = url
+        .split_once("://")
+        .ok_or_else(|| format!("expected {schemes}"))?;
+    let scheme = scheme.replacen("valkey", "redis", 1);
+    let (form, is_tls) = match scheme.as_str() {
+        "redis" => (Form::Single, false),
+        "rediss" => (Form::Single, true),
+        "unix" | "redis+unix" => (Form::Unix, false),
+        "redis+sentinel" => (Form::Sentinel, false),
+        "rediss+sentinel" => (Form::Sentinel, true),
+        "redis+cluster" => (Form::Cluster, false),
+        "rediss+cluster" => (Form::Cluster, true),
+        other => return Err(format!("{other:?} is none of {schemes}")),
+    };
+    let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let (login, rest) = match rest.rsplit_once('@') {
+        Some((login, rest)) => (login, rest),
+        None => ("", rest),
+    };
+    let (user, password) = match login.split_once(':') {
+        Some((user, password)) => (user, Some(decoded(password)?)),
+        None => (login, None),
+    };
+    let mut address = Address {
+        place: Place::Cluster(Vec::new()),
+        user: Some(decoded(user)?).filter(|user| !user.is_empty()),
+        password,
+        database: 0,
+        tls: is_tls.then(Certificates::default),
+    };
+    for (name, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
+        let value = decoded(value)?;
+        match (name, &mut address.tls) {
+            ("db", _) => address.database = database(&value)?,
+            ("user", _) => address.user = Some(value),
+            ("password", _) => address.password = Some(value),
+            ("ca", Some(tls)) => tls.ca = Some(value.into()),
+            ("cert", Some(tls)) => tls.cert = Some(value.into()),
+            ("key", Some(tls)) => tls.key = Some(value.into()),
+            ("ca" | "cert" | "key", None) => {
+                return Err(format!("{name:?} is for TLS: begin with rediss"));
+            }
+            _ => return Err(format!("{name:?} is none of db, user, password, ca, cert, key")),
+        }
+    }
+    if address.tls.as_ref().is_some_and(|tls| tls.cert.is_some() != tls.key.is_some()) {
+        return Err("a certificate and its key come together: ?cert=FILE&key=FILE".to_owned());
+    }
+    if let Form::Unix = form {
+        if rest.is_empty() {
+            return Err("the path of a socket is missing".to_owned());
+        }
+        address.place = Place::Socket(decoded(rest)?.into());
+        return Ok(address);
+    }
+    let mut parts = rest.split('/');
+    let hosts = parts.next().unwrap_or_default();
+    let default_port = match form {
+        Form::Sentinel => 26379,
+        _ => 6379,
+    };
+    let nodes = hosts
+        .split(',')
+        .map(|host| node(host, default_port))
+        .collect::<Result<Vec<_>, _>>()?;
+    let parts: Vec<_> = parts.filter(|part| !part.is_empty()).collect();
+    let (name, number) = match (form, parts.as_slice()) {
+        (Form::Sentinel, []) => return Err("the master's name is missing: …/mymaster".to_owned()),
+        (Form::Sentinel, [name]) => (decoded(name)?, None),
+        (Form::Sentinel, [name, number]) => (decoded(name)?, Some(*number)),
+        (_, []) => (String::new(), None),
+        (Form::Single, [number]) => (String::new(), Some(*number)),
+        (Form::Cluster, _) => return Err("a cluster has one database, 0".to_owned()),
+        (_, [.., last]) => return Err(format!("{last:?} is one part too many")),
+    };
+    if let Some(number) = number {
+        address.database = database(number)?;
+    }
+    address.place = match form {
+        Form::Sentinel => Place::Sentinel {
+            sentinels: nodes,
+            name,
+        },
+        Form::Cluster if address.database != 0 => {
+            return Err("a cluster has one database, 0".to_owned());
+        }
+        Form::Cluster => Place::Cluster(nodes),
+        _ => match <[Node; 1]>::try_from(nodes) {
+            Ok([node]) => Place::Single(node),
+            Err(_) => {
+                let what = "several hosts: redis+sentinel:// or redis+cluster:// is meant";
+                return Err(what.to_owned());
+            }
+        },
+    };
+    Ok(address)
+}
+
+fn database(text: &str) -> Result<i64, String> {
+    text.parse::<u32>()
+        .map(i64::from)
+        .map_err(|_| format!("{text:?} is no number of a database"))
+}
+
+fn node(text: &str, default_port: u16) -> Result<Node, String> {
+    let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, port)) => (host, port.strip_prefix(':')),
+        None => match text.rsplit_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        },
+    };
+    if host.is_empty() {
+        return Err("a host is missing".to_owned());
+    }
+    let port = match port {
+        None => default_port,
+        Some(port) => port.parse().map_err(|_| format!("{port:?} is no port"))?,
+    };
+    Ok(Node {
+        host: decoded(host)?,
+        port,
+    })
+}
+
+/// The text with `%40` and the like decoded.
+fn decoded(text: &str) -> Result<String, String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        rest = after;
+        if first != b'%' {
+            bytes.push(first);
+            continue;
+        }
+        let hex = after.get(..2).and_then(|two| std::str::from_utf8(two).ok());
+        let byte = hex.and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        bytes.push(byte.ok_or_else(|| format!("after a % in {text:?} two hex digits are expected"))?);
+        rest = &after[2..];
+    }
+    String::from_utf8(bytes).map_err(|_| format!("{text:?} is no text in UTF-8"))
+}
+
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port } = self;
+        match host.contains(':') {
+            true => write!(f, "[{host}]:{port}"),
+            false => write!(f, "{host}:{port}"),
+        }
+    }
+}
+
+/// The URL without user and password.
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tls = if self.tls.is_some() { "s" } else { "" };
+        let list = |nodes: &[Node]| {
+            let nodes: Vec<_> = nodes.iter().map(ToString::to_string).collect();
+            nodes.join(",")
+        };
+        let database = self.database;
+        match &self.place {
+            Place::Single(node) => write!(f, "redis{tls}://{node}/{database}"),
+            Place::Socket(path) => {
+                write!(f, "redis+unix://{}?db={database}", Path::display(path))
+            }
+            Place::Sentinel { sentinels, name } => {
+                write!(f, "redis{tls}+sentinel://{}/{name}/{database}", list(sentinels))
+            }
+            Place::Cluster(nodes) => write!(f, "redis{tls}+cluster://{}", list(nodes)),
+        }
+    }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Address({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_say_where_the_store_is() {
+        for (url, shown) in [
+            ("redis://localhost", "redis://localhost:6379/0"),
+            ("valkey://u:p%40@[::1]:7000/2", "redis://[::1]:7000/2"),
+            ("rediss://h/1?ca=/a.pem", "rediss://h:6379/1"),
+            ("redis+unix:///run/r.sock?db=4", "redis+unix:///run/r.sock?db=4"),
+            ("redis+sentinel://a,b:1/m", "redis+sentinel://a:26379,b:1/m/0"),
+            ("rediss+cluster://a,b", "rediss+cluster://a:6379,b:6379"),
+        ] {
+            let address: Address = url.parse().unwrap();
+            assert_eq!(address.to_string(), shown, "{url}");
+        }
+        let address: Address = "redis://ada:s%3Acret@h".parse().unwrap();
+        assert_eq!(address.user.as_deref(), Some("ada"));
+        assert_eq!(address.password.as_deref(), Some("s:cret"));
+        let address: Address = "redis://:secret@h".parse().unwrap();
+        assert_eq!((address.user, address.password.as_deref()), (None, Some("secret")));
+    }
+
+    #[test]
+    fn a_url_that_says_none_is_told_why() {
+        for (url, what) in [
+            ("localhost", "expected redis://"),
+            ("http://h", "\"http\" is none of"),
+            ("redis://", "a host is missing"),
+            ("redis://a,b", "several hosts"),
+            ("redis://h/x", "no number of a database"),
+            ("redis://h/1/2", "one part too many"),
+            ("redis+sentinel://a", "the master's name is missing"),
+            ("redis+cluster://a/1", "one database"),
+            ("redis+unix://", "the path of a socket"),
+            ("redis://h?ca=x", "is for TLS"),
+            ("rediss://h?cert=x", "come together"),
+            ("redis://h?x=1", "is none of db"),
+            ("redis://%4@h", "two hex digits"),
+        ] {
+            let error = url.parse::<Address>().unwrap_err().to_string();
+            assert!(error.contains(what), "{url}: {error}");
+        }
+        let error = "redis://ada:secret@h:x".parse::<Address>().unwrap_err();
+        assert!(!error.to_string().contains("secret"), "{error}");
+    }
+}

@@ -1,0 +1,130 @@
+//! What can go wrong between here and the store, and what a limit can't be kept there as.
+
+use std::fmt;
+use std::time::Duration;
+
+use tollgate::{LimitError, Rate};
+
+/// The store couldn't be asked, or gave no answer that could be used. It says nothing about the limit:
+/// what a request gets then is for [`OnStoreFailure`](tollgate_engine::policy::OnStoreFailure) to say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// No answer came in time.
+    TimedOut {
+        /// The time there was.
+        after: Duration,
+    },
+    /// There is no connection.
+    Unreachable {
+        /// Why, as far as is known.
+        why: String,
+    },
+    /// The store answered with an error: out of memory, read-only, busy, no permission.
+    Answered {
+        /// What it said.
+        error: String,
+    },
+    /// The store answered something that isn't an answer.
+    Garbled {
+        /// What was expected, and what came.
+        what: String,
+    },
+    /// So many questions wait that no more are taken.
+    Full {
+        /// How many wait.
+        waiting: usize,
+    },
+    /// What was asked for can't be kept in the store.
+    Limit(StoreLimitError),
+    /// The runtime that this lives in has stopped.
+    Stopped,
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TimedOut { after } => write!(f, "the store gave no answer within {after:?}"),
+            Self::Unreachable { why } => write!(f, "the store can't be reached: {why}"),
+            Self::Answered { error } => write!(f, "the store answered with an error: {error}"),
+            Self::Garbled { what } => write!(f, "the store's answer makes no sense: {what}"),
+            Self::Full { waiting } => write!(
+                f,
+                "{waiting} questions wait for the store, and no more are taken"
+            ),
+            Self::Limit(error) => error.fmt(f),
+            Self::Stopped => f.write_str("the runtime that asks the store has stopped"),
+        }
+    }
+}
+
+impl std::error::Error for StoreError {}
+
+impl From<StoreLimitError> for StoreError {
+    fn from(error: StoreLimitError) -> Self {
+        Self::Limit(error)
+    }
+}
+
+/// A limit that the store's numbers can't carry exactly: they are doubles, whole below 2^53.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StoreLimitError {
+    /// The algorithm itself doesn't take the rate.
+    Rate(LimitError),
+    /// A product that has to stay below 2^53 doesn't.
+    TooLarge {
+        /// The limit that was asked for.
+        limit: String,
+        /// What is too large.
+        what: &'static str,
+        /// What to do instead.
+        instead: &'static str,
+    },
+    /// A window that isn't a whole number of microseconds, which is as fine as the store's clock is.
+    TooFine {
+        /// The rate that was asked for.
+        rate: Rate,
+    },
+    /// A reservation of an algorithm that takes none, or a lease of one.
+    NotALevel {
+        /// What was asked for.
+        what: &'static str,
+        /// What it was asked of.
+        limit: String,
+    },
+}
+
+impl fmt::Display for StoreLimitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rate(error) => error.fmt(f),
+            Self::TooLarge {
+                limit,
+                what,
+                instead,
+            } => write!(
+                f,
+                "\"{limit}\" can't be kept exactly in a store whose numbers are whole below 2^53: \
+                 {what} reaches it; {instead}"
+            ),
+            Self::TooFine { rate } => write!(
+                f,
+                "rate \"{rate}\": the store's clock shows microseconds, so a window must be a whole \
+                 number of them; use GCRA or a token bucket"
+            ),
+            Self::NotALevel { what, limit } => write!(
+                f,
+                "{what} needs GCRA, a token bucket or a leaky bucket; \"{limit}\" is none of them"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for StoreLimitError {}
+
+impl From<LimitError> for StoreLimitError {
+    fn from(error: LimitError) -> Self {
+        Self::Rate(error)
+    }
+}

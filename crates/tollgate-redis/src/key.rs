@@ -1,0 +1,175 @@
+//! Names of keys in the store.
+//!
+//! `tollgate:1:5f1c09ab:{tenant=acme}:rule/per-user:0:user=42`
+//!
+//! | part | |
+//! |---|---|
+//! | `tollgate` | the prefix, chosen by whoever set up the store |
+//! | `1` | the version of what is kept: another version is another key |
+//! | `5f1c09ab` | a hash of the algorithm, the period, and whether it is leased: likewise |
+//! | `{tenant=acme}` | the hash tag: keys with the same one are on the same node of a cluster |
+//! | `rule/per-user:0` | the counter: a rule, or what rules share, and which of its limits |
+//! | `user=42` | the key's other values |
+//!
+//! Every part is escaped, so that no two keys have the same name. Values that are very long are
+//! replaced by their SHA-1.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use sha1_smol::Sha1;
+use tollgate::{Algorithm, Align};
+use tollgate_engine::backend::LimitKind;
+
+/// The version of what is kept. Whoever changes what a script writes raises it.
+const VERSION: u32 = 1;
+/// Values that are longer, in bytes, are replaced by their hash.
+const LONGEST_VALUE: usize = 128;
+
+/// How a limit's tokens are spent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    Exact,
+    Leased,
+}
+
+/// What all keys of a limit begin with, up to the hash tag.
+pub(crate) fn head(prefix: &str, kind: &LimitKind, sharing: Sharing) -> String {
+    let mut head = String::new();
+    escape(prefix, &mut head);
+    let hash = Sha1::from(what_is_kept(kind, sharing)).digest().bytes();
+    // A String takes whatever is written.
+    let _ = write!(head, ":{VERSION}:");
+    for byte in &hash[..4] {
+        let _ = write!(head, "{byte:02x}");
+    }
+    head.push(':');
+    head
+}
+
+/// What the state under a key depends on: the algorithm and its period, but not the count or the burst,
+/// which may change while it is kept.
+fn what_is_kept(kind: &LimitKind, sharing: Sharing) -> String {
+    let nanos = |period: Option<Duration>| period.map_or(0, |period| period.as_nanos());
+    let what = match kind {
+        LimitKind::Rate { rate, algorithm } => {
+            let period = nanos(rate.period());
+            match algorithm {
+                Algorithm::FixedWindow(Align::FirstHit) => format!("window from hit {period}"),
+                Algorithm::FixedWindow(Align::Boundary(boundary)) => {
+                    let phase = u128::from(boundary.as_nanos()) % period.max(1);
+                    format!("window {period} at {phase}")
+                }
+                Algorithm::SlidingLog => format!("log {period}"),
+                Algorithm::SlidingCounter => format!("counter {period}"),
+                other => format!("{other:?} {period}"),
+            }
+        }
+        // Its text is the count and the period.
+        LimitKind::Quota(quota) => format!("quota {}", quota.with_count(0)),
+        other => match other {
+            LimitKind::Concurrency(_) => "slots".to_owned(),
+            other => format!("{other:?}"),
+        },
+    };
+    format!("{what} {sharing:?}")
+}
+
+/// Appends text so that none of it can be taken for a part of the name: letters, digits and a few signs
+/// as they are, anything else in hexadecimal.
+pub(crate) fn escape(text: &str, to: &mut String) {
+    if text.len() > LONGEST_VALUE {
+        // No escaped text begins with it.
+        let _ = write!(to, "#{}", Sha1::from(text).digest());
+        return;
+    }
+    for byte in text.bytes() {
+        match byte {
+            b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' => to.push(char::from(byte)),
+            b'-' | b'_' | b'.' | b'/' | b'@' | b'*' => to.push(char::from(byte)),
+            _ => {
+                let _ = write!(to, "%{byte:02X}");
+            }
+        }
+    }
+}
+
+/// The slot of a key in a cluster: of its hash tag, if it has one.
+pub(crate) fn slot(key: &str) -> u16 {
+    let tagged = key.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+    let text = tagged.map(|(tag, _)| tag).filter(|tag| !tag.is_empty());
+    crc16(text.unwrap_or(key).as_bytes()) % 16384
+}
+
+/// CRC-16/XMODEM, by which clusters spread keys.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc, byte| {
+        (0..8).fold(crc ^ u16::from(*byte) << 8, |crc: u16, _| {
+            let carry = crc & 0x8000 != 0;
+            (crc << 1) ^ if carry { 0x1021 } else { 0 }
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn escaped(text: &str) -> String {
+        let mut to = String::new();
+        escape(text, &mut to);
+        to
+    }
+
+    #[test]
+    fn no_part_can_be_taken_for_another() {
+        assert_eq!(escaped("user-42@example.com"), "user-42@example.com");
+        assert_eq!(escaped("a:b{c}%"), "a%3Ab%7Bc%7D%25");
+        assert_eq!(escaped("ü="), "%C3%BC%3D");
+        let long = escaped(&"x".repeat(200));
+        assert_eq!((long.len(), &long[..1]), (41, "#"));
+        assert_ne!(escaped(&"x".repeat(200)), escaped(&"x".repeat(201)));
+        assert!(escaped("#").starts_with('%'));
+    }
+
+    #[test]
+    fn slots_are_those_of_a_cluster() {
+        // As `CLUSTER KEYSLOT` says.
+        for (key, expect) in [
+            ("foo", 12182),
+            ("{foo}.bar", 12182),
+            ("123456789", 12739),
+            ("foo{}{bar}", 8363),
+            ("foo{{bar}}zap", 4015),
+        ] {
+            assert_eq!(slot(key), expect, "{key}");
+        }
+    }
+
+    #[test]
+    fn another_period_or_algorithm_is_another_key() {
+        let rate = |text: &str, algorithm| LimitKind::Rate {
+            rate: text.parse().unwrap(),
+            algorithm,
+        };
+        let of = |kind: &LimitKind| head("t", kind, Sharing::Exact);
+        let gcra = rate("10/s", Algorithm::Gcra);
+        assert_eq!(of(&gcra), of(&rate("20/s burst 50", Algorithm::Gcra)));
+        let others = [
+            rate("10/minute", Algorithm::Gcra),
+            rate("10/s", Algorithm::TokenBucket),
+            rate("10/s", Algorithm::SlidingLog),
+            rate("10/s", Algorithm::FixedWindow(Align::FirstHit)),
+            rate("10/s", Algorithm::FixedWindow(Align::default())),
+            LimitKind::Concurrency(10),
+            LimitKind::Quota("10/day".parse().unwrap()),
+            LimitKind::Quota("10/day in Europe/Zurich".parse().unwrap()),
+        ];
+        let mut heads: Vec<_> = others.iter().map(of).collect();
+        heads.extend([of(&gcra), head("t", &gcra, Sharing::Leased)]);
+        let count = heads.len();
+        heads.sort();
+        heads.dedup();
+        assert_eq!(heads.len(), count);
+    }
+}

@@ -1,0 +1,11 @@
+//! One limit for a fleet, kept in Redis or Valkey.
+
+mod address;
+mod error;
+mod key;
+mod question;
+mod script;
+mod store;
+
+pub use address::{Address, AddressError};
+pub use error::{StoreError, StoreLimitError};

@@ -1,0 +1,116 @@
+//! The scripts that run in the store: the arithmetic of the exact form, put together from parts so that
+//! a call carries only what it needs.
+
+use std::sync::OnceLock;
+
+use sha1_smol::Sha1;
+
+use crate::question::Kind;
+
+/// A script and the name that the store knows it by.
+#[derive(Debug)]
+pub(crate) struct Script {
+    pub(crate) text: String,
+    pub(crate) sha: String,
+}
+
+impl Script {
+    fn new(parts: &[&str]) -> Self {
+        let text = parts.join("\n");
+        let sha = Sha1::from(&text).digest().to_string();
+        Self { text, sha }
+    }
+}
+
+/// Which parts a call needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Needs {
+    /// One bit a kind of limit.
+    kinds: u8,
+    /// Anything but deciding.
+    acts: bool,
+}
+
+const OPEN: &str = include_str!("scripts/open.lua");
+const WRITE: &str = include_str!("scripts/write.lua");
+const LEVEL: &str = include_str!("scripts/level.lua");
+const LEVEL_BACK: &str = include_str!("scripts/level_back.lua");
+const PLAIN: &str = include_str!("scripts/plain.lua");
+const WINDOW: &str = include_str!("scripts/window.lua");
+const COUNTER: &str = include_str!("scripts/counter.lua");
+const LOG: &str = include_str!("scripts/log.lua");
+const QUOTA: &str = include_str!("scripts/quota.lua");
+const SLOTS: &str = include_str!("scripts/slots.lua");
+const TELL: &str = include_str!("scripts/tell.lua");
+const ACT: &str = include_str!("scripts/act.lua");
+const DECIDE: &str = include_str!("scripts/decide.lua");
+const CLOSE: &str = include_str!("scripts/close.lua");
+const LEASE: &str = include_str!("scripts/lease.lua");
+
+const LEVELS: u8 = 1 << Kind::Level as u8;
+const QUOTAS: u8 = 1 << Kind::Calendar as u8 | 1 << Kind::Rolling as u8;
+
+impl Needs {
+    pub(crate) fn kind(&mut self, kind: Kind) {
+        self.kinds |= 1 << kind as u8;
+    }
+
+    pub(crate) fn acts(&mut self) {
+        self.acts = true;
+    }
+
+    /// Whether records may take the short form.
+    pub(crate) fn is_plain(self) -> bool {
+        self.kinds == LEVELS && !self.acts
+    }
+
+    /// The script for this. There are as many as there are mixtures that policies ask for.
+    pub(crate) fn script(self) -> &'static Script {
+        static SCRIPTS: [OnceLock<Script>; 512] = [const { OnceLock::new() }; 512];
+        let place = usize::from(self.kinds) << 1 | usize::from(self.acts);
+        SCRIPTS[place].get_or_init(|| self.compose())
+    }
+
+    fn compose(self) -> Script {
+        if self.is_plain() {
+            return Script::new(&[OPEN, LEVEL, PLAIN, CLOSE]);
+        }
+        let has = |kinds: u8| self.kinds & kinds != 0;
+        let bit = |kind: Kind| 1 << kind as u8;
+        let mut parts = vec![OPEN, WRITE];
+        let mut kinds = String::from("local kinds = {}\n");
+        let mut add = |kind: Kind, name: &str| {
+            if has(bit(kind)) {
+                kinds += &format!("kinds[{}] = {name}\n", kind as u8);
+            }
+        };
+        for (wanted, kind, name, part) in [
+            (LEVELS, Kind::Level, "level", &[LEVEL, LEVEL_BACK][..]),
+            (bit(Kind::Window), Kind::Window, "window", &[WINDOW]),
+            (bit(Kind::Counter), Kind::Counter, "counter", &[COUNTER]),
+            (bit(Kind::Log), Kind::Log, "log", &[LOG]),
+            (QUOTAS, Kind::Calendar, "calendar", &[QUOTA]),
+            (0, Kind::Rolling, "rolling", &[]),
+            (bit(Kind::Slots), Kind::Slots, "slots", &[SLOTS]),
+        ] {
+            if has(wanted) {
+                parts.extend(part);
+            }
+            add(kind, name);
+        }
+        if !has(bit(Kind::Slots)) {
+            kinds += "local slots, next_holder\n";
+        }
+        parts.push(&kinds);
+        parts.push(TELL);
+        parts.push(if self.acts { ACT } else { "local act" });
+        parts.extend([DECIDE, CLOSE]);
+        Script::new(&parts)
+    }
+}
+
+/// The script that takes, renews and returns leases.
+pub(crate) fn lease() -> &'static Script {
+    static SCRIPT: OnceLock<Script> = OnceLock::new();
+    SCRIPT.get_or_init(|| Script::new(&[OPEN, LEVEL, LEASE]))
+}

@@ -1,0 +1,45 @@
+-- What isn't a plain decision: one question, about one key.
+
+local AT_MOST, RESERVE, GIVE_BACK, GIFT, RESET, RENEW, RELEASE = 1, 2, 3, 4, 5, 6, 7
+
+local function act(op, limit, key, cost, extra, a, b, c, d, e)
+  if op == AT_MOST then
+    limit.look(key, 0, a, b, c, d, e)
+    local remaining, reset = limit.left(key, a, b, c, d, e)
+    local taken = cost < remaining and cost or remaining
+    local at = limit.look(key, taken > 0 and taken or 1, a, b, c, d, e)
+    if taken > 0 and at == now then
+      limit.charge(key, taken, nil, a, b, c, d, e)
+      remaining, reset = limit.left(key, a, b, c, d, e)
+      say(1, remaining, taken, reset)
+    else
+      tell(at, false, remaining, reset)
+    end
+    return
+  elseif op == RESERVE then
+    local at = limit.look(key, cost, a, b, c, d, e)
+    if at and at - now <= extra then
+      if cost > 0 then limit.charge(key, cost, nil, a, b, c, d, e) end
+      local remaining, reset = limit.left(key, a, b, c, d, e)
+      say(1, remaining, at - now, reset)
+      return
+    end
+    tell(at, false, limit.left(key, a, b, c, d, e))
+    return
+  elseif op == RENEW then
+    local held = limit.renew(key, cost, next_holder(), a, b)
+    say(held > 0 and 1 or 0, held, 0, 0)
+    return
+  elseif op == GIVE_BACK then
+    limit.give_back(key, cost, extra, a, b, c, d, e)
+  elseif op == GIFT then
+    limit.gift(key, cost, a, b, c, d, e)
+  elseif op == RESET then
+    call('DEL', key)
+    states[key] = nil
+  elseif op == RELEASE then
+    limit.release(key, cost, next_holder())
+  end
+  limit.look(key, 0, a, b, c, d, e)
+  tell(now, false, limit.left(key, a, b, c, d, e))
+end

@@ -1,0 +1,65 @@
+-- Answers requests, each of one or more questions, all or none: first every limit of a request is
+-- looked at, and only if all have room are they charged. A refusal writes nothing.
+--
+-- A record is what is asked (op), of which kind of limit, whether it is the request's last; then doubles:
+-- the cost, a number that the op reads its own way (`extra`), and five that the kind does.
+-- The reply is the time, how many keys held something strange, and four numbers for each question:
+-- the outcome (0 refused, 1 passed, 2 never, 3 the caller must tell of this time), what is left, how
+-- long until it would pass (-1: never), and until it is as if never used (-1: never).
+
+local FORMAT = '<BBBddddddd'
+local DECIDE = 0
+
+local questions = ARGV[1]
+local size = #questions
+local place, number = 1, 0
+
+-- Several questions of one request, from this place on.
+local function answer_all(start)
+  local from, first = start, number
+  local ats, busies, holders, passes, last = {}, {}, {}, true, 0
+  while last == 0 do
+    local op, kind, cost, extra, a, b, c, d, e
+    op, kind, last, cost, extra, a, b, c, d, e, from = unpack(FORMAT, questions, from)
+    number = number + 1
+    local at, busy = kinds[kind].look(KEYS[number], cost, a, b, c, d, e)
+    ats[number], busies[number] = at, busy
+    if kinds[kind] == slots then holders[number] = next_holder() end
+    passes = passes and at == now and not busy
+  end
+  from, number, last = start, first, 0
+  while passes and last == 0 do
+    local op, kind, cost, extra, a, b, c, d, e
+    op, kind, last, cost, extra, a, b, c, d, e, from = unpack(FORMAT, questions, from)
+    number = number + 1
+    if cost > 0 then kinds[kind].charge(KEYS[number], cost, holders[number], a, b, c, d, e) end
+  end
+  from, number, last = start, first, 0
+  while last == 0 do
+    local op, kind, cost, extra, a, b, c, d, e
+    op, kind, last, cost, extra, a, b, c, d, e, from = unpack(FORMAT, questions, from)
+    number = number + 1
+    tell(ats[number], busies[number], kinds[kind].left(KEYS[number], a, b, c, d, e))
+  end
+  return from
+end
+
+while place <= size do
+  local op, kind, last, cost, extra, a, b, c, d, e, after = unpack(FORMAT, questions, place)
+  if last == 0 then
+    place = answer_all(place)
+  else
+    number, place = number + 1, after
+    local limit, key = kinds[kind], KEYS[number]
+    if op == DECIDE then
+      local at, busy = limit.look(key, cost, a, b, c, d, e)
+      local holder = limit == slots and next_holder() or nil
+      if at == now and cost > 0 and not busy then
+        limit.charge(key, cost, holder, a, b, c, d, e)
+      end
+      tell(at, busy, limit.left(key, a, b, c, d, e))
+    else
+      act(op, limit, key, cost, extra, a, b, c, d, e)
+    end
+  end
+end

@@ -1,0 +1,119 @@
+-- Leases of a level: a node takes tokens and spends them by itself. What is out doesn't drain, so tokens
+-- in the bucket and tokens out are never more than the burst together, whatever the nodes do.
+--
+-- KEYS[1]  the level, and who has how much of it until when
+-- ARGV[1]  doubles: price, drain and capacity of the level; who asks; how much it holds; how much of what
+--          it held it returns; how much more it wants; how much it may hold at most; for how long
+-- ARGV[2]  the time in microseconds, or "" for this server's clock
+--
+-- A node says what it holds, not what it spent: a call that was lost or came twice changes nothing but
+-- that tokens nobody knows of count as spent. The value is the level, then (holder, out, until) of each.
+-- The reply: the time, how many keys held something strange, how much was granted, how much of what it
+-- holds it may keep, what is left, how long until one more is there (-1: never), and for how many nodes
+-- it is out.
+
+local key = KEYS[1]
+local price, drain, capacity, own, holds, returns, wants, most, length =
+  unpack('<ddddddddd', ARGV[1])
+
+local holders, out = {}, 0
+local raw = kept(key)
+if raw and #raw % 24 == 0 then
+  local debt, as_of, was = unpack('<ddd', raw)
+  states[key] = {debt, as_of, was, drain}
+  for place = 25, #raw, 24 do
+    local holder, amount, till = unpack('<ddd', raw, place)
+    holders[#holders + 1] = {holder, amount, till}
+    out = out + amount
+  end
+elseif raw then
+  strange = strange + 1
+end
+table.sort(holders, function(one, other) return one[3] < other[3] end)
+
+-- What is out doesn't drain: at a time, no less is owed than that.
+local function settle_at(time)
+  local state = states[key]
+  if state then
+    local passed = time - state[2]
+    if passed > 0 then
+      state[1] = state[1] - drain * passed
+      if state[1] < 0 then state[1] = 0 end
+      state[2] = time
+    end
+    if state[3] == price and state[1] < out * price then state[1] = out * price end
+  end
+end
+
+-- Leases that have run out, one after the other: what was out stays owed, and drains from then on.
+local live = {}
+for i = 1, #holders do
+  local holder = holders[i]
+  if holder[3] <= now then
+    settle_at(holder[3])
+    out = out - holder[2]
+  elseif holder[3] > now + 2 * length and holder[1] ~= own then
+    -- The clock is behind the one that this was written by: it lasts no longer than a new one.
+    holder[3] = now + length
+    live[#live + 1] = holder
+  else
+    live[#live + 1] = holder
+  end
+end
+local state = settled(key, price, drain, capacity)
+if state[1] < out * price then state[1] = out * price end
+
+-- What this node says.
+local mine
+for i = 1, #live do
+  if live[i][1] == own then mine = live[i] end
+end
+if not mine then
+  -- Not known, or not any more: what it holds is taken anew, as far as there is room.
+  mine = {own, 0, 0}
+  live[#live + 1] = mine
+  local room = floor((capacity - state[1]) / price)
+  if holds > room then holds = room end
+  if holds < 0 then holds = 0 end
+  returns = 0
+  state[1], out, mine[2] = state[1] + holds * price, out + holds, holds
+end
+if returns > mine[2] then returns = mine[2] end
+if holds > mine[2] - returns then holds = mine[2] - returns end
+-- The rest of what it had is spent.
+out = out - mine[2] + holds
+state[1] = state[1] - returns * price
+if state[1] < out * price then state[1] = out * price end
+
+local room = floor((capacity - state[1]) / price)
+local granted = wants
+if granted > room then granted = room end
+if granted > most - holds then granted = most - holds end
+if granted < 0 then granted = 0 end
+state[1], out = state[1] + granted * price, out + granted
+mine[2], mine[3] = holds + granted, now + length
+
+local values, nodes, latest = {''}, 0, now
+for i = 1, #live do
+  local holder = live[i]
+  if holder[2] > 0 then
+    nodes = nodes + 1
+    values[nodes + 1] = pack('<ddd', holder[1], holder[2], holder[3])
+    if holder[3] > latest then latest = holder[3] end
+  end
+end
+values[1] = pack('<ddd', state[1], state[2], price)
+-- What is out drains once it has run out.
+local ends = latest - now + state[2] - now + ceil(state[1] / drain)
+call('SET', key, table.concat(values), 'PX', life(ends))
+
+local over = price - (capacity - state[1])
+local wait = 0
+if price > capacity or out * price + price > capacity then
+  -- Time alone brings none: first some of what is out has to come back, or run out.
+  wait = latest - now
+elseif over > 0 then
+  wait = state[2] - now + ceil(over / drain)
+end
+local remaining = floor((capacity - state[1]) / price)
+return {now, strange, granted, holds, remaining, wait, nodes}

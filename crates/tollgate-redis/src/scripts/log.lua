@@ -1,0 +1,140 @@
+-- Sliding logs: a sorted set with one member for each instant with a hit, scored by its time. A member
+-- is `sum:weight`: the sum of all weights up to it, so that what any stretch of the log weighs is a
+-- difference of two, however long it is.
+
+local log = {}
+
+local function parsed(member)
+  local sum, weight = string.match(member, '^(%d+):(%d+)$')
+  return tonumber(sum), tonumber(weight)
+end
+
+-- The newest hit and the oldest that counts: time, sum and weight of each; nothing if none counts.
+local function hits(key, length)
+  local newest = try('ZRANGE', key, -1, -1, 'WITHSCORES')
+  if newest.err then
+    strange = strange + 1
+    call('DEL', key)
+    return nil
+  end
+  if #newest == 0 then return nil end
+  local at = tonumber(newest[2])
+  local sum, weight = parsed(newest[1])
+  if not sum then
+    strange = strange + 1
+    call('DEL', key)
+    return nil
+  end
+  local reached = at > now and at or now
+  local oldest = call('ZRANGEBYSCORE', key, '(' .. string.format('%.0f', reached - length), '+inf',
+    'WITHSCORES', 'LIMIT', 0, 1)
+  if #oldest == 0 then return {at = at, sum = sum, weight = weight, used = 0} end
+  local first, first_weight = parsed(oldest[1])
+  local found = {
+    at = at, sum = sum, weight = weight, used = sum - first + first_weight,
+    oldest = tonumber(oldest[2]), first = first, first_weight = first_weight,
+  }
+  -- The clock is behind the one that this was written by: all of it counts as if it were now.
+  if at > now + length then found.ahead = true end
+  return found
+end
+
+function log.look(key, cost, limit, length)
+  if cost > limit then return nil end
+  if cost == 0 then return now end
+  local found = hits(key, length)
+  if not found or found.used + cost <= limit then return now end
+  if found.ahead then return now + length end
+  -- Enough has run out once the hit whose sum is this, or the first after it, has.
+  local needed = found.first - found.first_weight + found.used + cost - limit
+  if found.first >= needed then return found.oldest + length end
+  local low = call('ZRANK', key, string.format('%.0f:%.0f', found.first, found.first_weight)) + 1
+  local high = call('ZCARD', key) - 1
+  while low < high do
+    local middle = floor((low + high) / 2)
+    if parsed(call('ZRANGE', key, middle, middle)[1]) >= needed then
+      high = middle
+    else
+      low = middle + 1
+    end
+  end
+  return tonumber(call('ZRANGE', key, low, low, 'WITHSCORES')[2]) + length
+end
+
+local function add(key, at, sum, weight)
+  call('ZADD', key, at, string.format('%.0f:%.0f', sum, weight))
+end
+
+function log.charge(key, cost, _, limit, length)
+  if cost == 0 then return end
+  local found = hits(key, length)
+  if not found or found.used == 0 then
+    call('DEL', key)
+    add(key, now, cost, cost)
+  elseif found.ahead then
+    call('DEL', key)
+    add(key, now, found.used + cost, found.used + cost)
+  else
+    local at = found.at > now and found.at or now
+    call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.0f', at - length))
+    if found.at == at then
+      -- One member for each instant.
+      call('ZREMRANGEBYSCORE', key, at, at)
+      add(key, at, found.sum + cost, found.weight + cost)
+    else
+      add(key, at, found.sum + cost, cost)
+    end
+  end
+  local newest = found and not found.ahead and found.at > now and found.at or now
+  call('PEXPIRE', key, life(newest + length - now))
+end
+
+function log.left(key, limit, length)
+  local found = hits(key, length)
+  if not found then return limit, 0 end
+  local remaining = limit - found.used
+  if remaining < 0 then remaining = 0 end
+  if found.ahead then return remaining, length end
+  local reset = found.at + length - now
+  if reset < 0 then reset = 0 end
+  return remaining, reset
+end
+
+-- Takes weight off the newest hits, down to those of the time `back_to`.
+local function strike(key, weight, back_to)
+  while weight > 0 do
+    local newest = call('ZRANGE', key, -1, -1, 'WITHSCORES')
+    if #newest == 0 then return end
+    local at = tonumber(newest[2])
+    if at < back_to then return end
+    local sum, own = parsed(newest[1])
+    call('ZREM', key, newest[1])
+    if own > weight then
+      add(key, at, sum - weight, own - weight)
+      return
+    end
+    weight = weight - own
+  end
+end
+
+-- Uncounts a hit where it was logged, if it still is. Those after it move down by as much.
+function log.give_back(key, cost, since, _, length)
+  local found = hits(key, length)
+  if not found then return end
+  local later = call('ZRANGEBYSCORE', key, '(' .. string.format('%.0f', since), '+inf', 'WITHSCORES')
+  local own = call('ZRANGEBYSCORE', key, since, since)
+  if #own == 0 then return end
+  local sum, weight = parsed(own[1])
+  local back = cost < weight and cost or weight
+  call('ZREM', key, own[1])
+  if weight > back then add(key, since, sum - back, weight - back) end
+  for i = 1, #later, 2 do
+    local its_sum, its_weight = parsed(later[i])
+    call('ZREM', key, later[i])
+    add(key, later[i + 1], its_sum - back, its_weight)
+  end
+end
+
+function log.gift(key, cost, _, length)
+  if hits(key, length) then strike(key, cost, 0) end
+end

@@ -1,0 +1,41 @@
+-- What every script begins with: the time, and what this call has read so far.
+--
+-- ARGV[1]  the questions, one record each (see decide.lua)
+-- ARGV[2]  the time in microseconds, or "" for this server's clock
+-- ARGV[3…] names of slots' holders, in the order of the questions that need one
+--
+-- All numbers are whole and below 2^53, where doubles are exact. A quotient of two such numbers is
+-- rounded to the nearest double, and that never crosses a whole number: floor and ceil are exact.
+
+local pack, unpack = struct.pack, struct.unpack
+local floor, ceil = math.floor, math.ceil
+local call, try = redis.call, redis.pcall
+
+local now = tonumber(ARGV[2])
+-- On a clock of the caller's, this server can't tell how fast time passes.
+local shortest_life = 86400000
+if not now then
+  local time = call('TIME')
+  now, shortest_life = time[1] * 1000000 + time[2], 1
+end
+
+-- By key, what is kept: read once, written once, however many questions of this call are about it.
+local states, changed = {}, {}
+-- How many keys held what no script of ours has written. They read as never seen.
+local strange = 0
+
+-- What is kept under a key as `size` bytes, if that is what is there.
+local function kept(key, size)
+  local raw = try('GET', key)
+  if not raw then return nil end
+  if type(raw) == 'string' and (#raw == size or not size) then return raw end
+  strange = strange + 1
+  return nil
+end
+
+-- How long a key lives, in milliseconds, if it is idle after so many microseconds.
+local function life(micros)
+  local millis = ceil(micros / 1000) + 1
+  if millis < shortest_life then return shortest_life end
+  return millis
+end

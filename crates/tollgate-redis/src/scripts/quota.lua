@@ -1,0 +1,122 @@
+-- Quotas: lots, each an amount and the time when it counts no more. A calendar quota has one; a rolling
+-- one has a lot for each of 60 parts of its period. The key's time never goes back.
+
+local function save_quota(key, state)
+  local parts = {pack('<d', state.latest)}
+  for i = 1, #state do
+    parts[i + 1] = pack('<dd', state[i][1], state[i][2])
+  end
+  call('SET', key, table.concat(parts), 'PX', life(state[#state][1] - now))
+end
+
+-- What counts at the key's time, and that time. `furthest` is as far ahead of now as it may be.
+local function lots(key, furthest)
+  local state = states[key]
+  if not state then
+    state = {latest = 0}
+    local raw = kept(key)
+    if raw and #raw % 16 == 8 then
+      state.latest = unpack('<d', raw)
+      for place = 9, #raw, 16 do
+        state[#state + 1] = {unpack('<dd', raw, place)}
+      end
+    elseif raw then
+      strange = strange + 1
+    end
+    states[key] = state
+  end
+  if state.latest > now + furthest then state.latest = now end
+  local at = state.latest > now and state.latest or now
+  local live = {latest = state.latest, save = state.save}
+  for i = 1, #state do
+    if state[i][1] > at then live[#live + 1] = state[i] end
+  end
+  states[key] = live
+  return live, at
+end
+
+local function used(state)
+  local sum = 0
+  for i = 1, #state do sum = sum + state[i][2] end
+  return sum
+end
+
+-- A quota by parts of time: `part(at, …)` says when what is charged at a time counts no more, or
+-- nothing if the caller hasn't told of that time.
+local function quota_of(part, furthest)
+  local quota = {}
+
+  function quota.look(key, cost, limit, a, b, c, d)
+    local state, at = lots(key, furthest(a, b, c, d))
+    if not part(at, a, b, c, d) then return false end
+    if cost > limit then return nil end
+    local missing = used(state) + cost - limit
+    if cost == 0 or missing <= 0 then return now end
+    for i = 1, #state do
+      missing = missing - state[i][2]
+      if missing <= 0 then return state[i][1] end
+    end
+    return nil
+  end
+
+  function quota.charge(key, cost, _, _, a, b, c, d)
+    local state, at = lots(key, furthest(a, b, c, d))
+    local till = part(at, a, b, c, d)
+    local newest = state[#state]
+    if newest and newest[1] >= till then
+      newest[2] = newest[2] + cost
+    else
+      state[#state + 1] = {till, cost}
+    end
+    if at > state.latest then state.latest = at end
+    write(key, state, save_quota)
+  end
+
+  function quota.left(key, limit, a, b, c, d)
+    local state = lots(key, furthest(a, b, c, d))
+    local remaining, reset = limit - used(state), 0
+    if remaining < 0 then remaining = 0 end
+    for i = 1, #state do
+      if state[i][2] > 0 then reset = state[i][1] - now end
+    end
+    return remaining, reset
+  end
+
+  function quota.give_back(key, cost, since, _, a, b, c, d)
+    local state = lots(key, furthest(a, b, c, d))
+    local till = part(since, a, b, c, d)
+    for i = #state, 1, -1 do
+      if state[i][1] == till or not since then
+        local back = cost < state[i][2] and cost or state[i][2]
+        state[i][2], cost = state[i][2] - back, cost - back
+        write(key, state, save_quota)
+      end
+    end
+  end
+
+  function quota.gift(key, cost, _, a, b, c, d)
+    local state = lots(key, furthest(a, b, c, d))
+    for i = #state, 1, -1 do
+      local back = cost < state[i][2] and cost or state[i][2]
+      state[i][2], cost = state[i][2] - back, cost - back
+      write(key, state, save_quota)
+    end
+  end
+
+  return quota
+end
+
+-- Between four boundaries that the caller has worked out: of the period before, this one and the next.
+local calendar = quota_of(function(at, a, b, c, d)
+  if at < a or at >= d then return nil end
+  return at < b and b or at < c and c or d
+end, function(_, b, c)
+  return c - b
+end)
+
+local rolling = quota_of(function(at, length)
+  local width = ceil(length / 60)
+  return at - at % width + width + length
+end, function(length)
+  return length
+end)

@@ -1,0 +1,21 @@
+-- The reply: the time, how many keys held something strange, and four numbers for each question.
+
+local reply, told = {now, 0}, 2
+
+local function say(outcome, remaining, wait, reset)
+  reply[told + 1], reply[told + 2], reply[told + 3], reply[told + 4] = outcome, remaining, wait, reset
+  told = told + 4
+end
+
+-- What a limit says of a cost that would first pass at this time.
+local function tell(at, busy, remaining, reset)
+  if at == nil then
+    say(2, remaining, -1, reset)
+  elseif at == false then
+    say(3, remaining, 0, reset)
+  elseif at > now then
+    say(0, remaining, at - now, reset)
+  else
+    say(busy and 0 or 1, remaining, 0, reset)
+  end
+end

@@ -1,0 +1,77 @@
+-- Fixed windows: how many passed since the window began. They begin at `phase` and whole windows
+-- after it, or at the first hit if that is negative.
+
+local window = {}
+
+-- When the window ends: one that began before the first boundary was cut off by the origin.
+local function window_end(state, length, phase)
+  if state[1] < phase then return phase end
+  return state[1] + length
+end
+
+local function save_window(key, state)
+  call('SET', key, pack('<dd', state[1], state[2]), 'PX', life(state[3] - now))
+end
+
+local function aligned(length, phase)
+  if now < phase then return 0 end
+  return now - (now - phase) % length
+end
+
+-- The window that is open now. A time before it counts in it.
+local function open_window(key, length, phase)
+  local state = states[key]
+  if not state then
+    local raw = kept(key, 16)
+    state = {0, 0}
+    if raw then state[1], state[2] = unpack('<dd', raw) end
+    states[key] = state
+  end
+  local start, count = state[1], state[2]
+  if start > now + length then
+    -- The clock is behind the one that this was written by: what was counted counts now.
+    start = phase < 0 and now or aligned(length, phase)
+  elseif count == 0 or now >= window_end(state, length, phase) then
+    if phase < 0 then
+      start, count = now, 0
+    elseif now >= start then
+      start, count = aligned(length, phase), 0
+    end
+  end
+  state[1], state[2] = start, count
+  state[3] = window_end(state, length, phase)
+  return state
+end
+
+function window.look(key, cost, limit, length, phase)
+  if cost > limit then return nil end
+  local state = open_window(key, length, phase)
+  if cost == 0 or cost <= limit - state[2] then return now end
+  return state[3]
+end
+
+function window.charge(key, cost, _, _, length, phase)
+  local state = open_window(key, length, phase)
+  state[2] = state[2] + cost
+  write(key, state, save_window)
+end
+
+function window.left(key, limit, length, phase)
+  local state = open_window(key, length, phase)
+  local remaining = limit - state[2]
+  if remaining < 0 then remaining = 0 end
+  if state[2] == 0 then return remaining, 0 end
+  return remaining, state[3] - now
+end
+
+function window.give_back(key, cost, since, _, length, phase)
+  local state = open_window(key, length, phase)
+  if state[2] == 0 or since < state[1] then return end
+  state[2] = state[2] - cost
+  if state[2] < 0 then state[2] = 0 end
+  write(key, state, save_window)
+end
+
+function window.gift(key, cost, _, length, phase)
+  window.give_back(key, cost, now, nil, length, phase)
+end

@@ -1,0 +1,7 @@
+-- Remembers that a key has to be written.
+local function write(key, state, save)
+  if not state.save then
+    changed[#changed + 1] = key
+  end
+  state.save = save
+end

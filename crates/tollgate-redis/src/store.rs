@@ -1,0 +1,166 @@
+//! How questions get to the store and answers back.
+
+mod driver;
+mod link;
+mod queue;
+
+use std::collections::hash_map::RandomState;
+use std::fmt;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use crate::address::Address;
+use crate::error::StoreError;
+use crate::question::{Answers, Question};
+
+use driver::Driver;
+use link::Connector;
+use queue::{Job, Queue, Reply, Request};
+
+/// What was sent, and what came of it.
+#[derive(Debug, Default)]
+pub(crate) struct Stats {
+    /// Scripts that were run: round trips.
+    pub(crate) calls: AtomicU64,
+    /// Questions in them.
+    pub(crate) questions: AtomicU64,
+    pub(crate) failed_calls: AtomicU64,
+    pub(crate) timeouts: AtomicU64,
+    pub(crate) connects: AtomicU64,
+    pub(crate) strange_keys: AtomicU64,
+}
+
+/// What the driver and those who ask share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) queue: Queue,
+    pub(crate) stats: Stats,
+    chance: AtomicU64,
+}
+
+impl Shared {
+    /// A part of a time, by chance.
+    fn chance(&self, most: u128) -> Duration {
+        let before = self.chance.fetch_add(1, Ordering::Relaxed);
+        let number = u128::from(RandomState::new().hash_one(before));
+        let nanos = (most * number) >> 64;
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
+    }
+}
+
+/// A store that can be asked.
+pub(crate) struct Store {
+    shared: Arc<Shared>,
+    timeout: Duration,
+    is_cluster: bool,
+}
+
+impl Store {
+    /// Connects in the background, on the runtime that this is called on.
+    pub(crate) fn new(address: &Address, timeout: Duration) -> Result<Self, StoreError> {
+        let unreachable = |why: String| StoreError::Unreachable { why };
+        let connector = Connector::new(address).map_err(|error| unreachable(error.to_string()))?;
+        let runtime = Handle::try_current().map_err(|error| unreachable(error.to_string()))?;
+        let is_cluster = connector.is_cluster();
+        let shared = Arc::new(Shared {
+            queue: Queue::default(),
+            stats: Stats::default(),
+            chance: AtomicU64::new(0),
+        });
+        runtime.spawn(Driver::new(Arc::clone(&shared), connector).run());
+        Ok(Self {
+            shared,
+            timeout,
+            is_cluster,
+        })
+    }
+
+    pub(crate) fn stats(&self) -> &Stats {
+        &self.shared.stats
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Which keys can go into one call.
+    pub(crate) fn lane(&self, key: &str) -> u16 {
+        match self.is_cluster {
+            true => crate::key::slot(key),
+            false => 0,
+        }
+    }
+
+    /// Asks questions of one lane, all or none.
+    pub(crate) async fn ask(
+        &self,
+        questions: Vec<Question>,
+        at: Option<u64>,
+    ) -> Result<Answers, StoreError> {
+        let lane = questions.first().map_or(0, |first| self.lane(&first.key));
+        match self.send(Job::Ask { questions, at }, lane).await? {
+            Reply::Answers(answers) => Ok(answers),
+            Reply::Numbers(_) => Err(mixed_up()),
+        }
+    }
+
+    /// Runs the script of leases.
+    pub(crate) async fn lease(
+        &self,
+        key: Box<str>,
+        numbers: Vec<u8>,
+        at: Option<u64>,
+    ) -> Result<Vec<i64>, StoreError> {
+        let lane = self.lane(&key);
+        match self.send(Job::Lease { key, numbers, at }, lane).await? {
+            Reply::Numbers(numbers) => Ok(numbers),
+            Reply::Answers(_) => Err(mixed_up()),
+        }
+    }
+
+    async fn send(&self, job: Job, lane: u16) -> Result<Reply, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        self.shared.queue.push(Request {
+            job,
+            lane,
+            is_again: false,
+            reply,
+        })?;
+        match tokio::time::timeout(self.timeout, answer).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(StoreError::Stopped),
+            Err(_) => {
+                self.shared.stats.timeouts.fetch_add(1, Ordering::Relaxed);
+                Err(StoreError::TimedOut {
+                    after: self.timeout,
+                })
+            }
+        }
+    }
+}
+
+fn mixed_up() -> StoreError {
+    StoreError::Garbled {
+        what: "the answer to another question".to_owned(),
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.shared.queue.close();
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store")
+            .field("timeout", &self.timeout)
+            .field("stats", &self.shared.stats)
+            .finish_non_exhaustive()
+    }
+}

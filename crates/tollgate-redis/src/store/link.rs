@@ -1,0 +1,294 @@
+//! The connection: how scripts get to the node that has their keys.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::cluster::{ClusterClient, ClusterClientBuilder};
+use redis::cluster_async::ClusterConnection;
+use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ErrorKind, IntoConnectionInfo, RedisError,
+    RedisConnectionInfo, ServerErrorKind, TlsMode, Value,
+};
+
+use crate::address::{Address, Node, Place};
+use crate::error::StoreError;
+use crate::script::Script;
+
+/// Without an answer for so long, a connection is given up.
+const STALLED: Duration = Duration::from_secs(1);
+/// How long a connection may take to come up.
+const CONNECTING: Duration = Duration::from_secs(1);
+
+/// Makes connections.
+pub(crate) enum Connector {
+    Single(Client),
+    // The client remembers which sentinel answered.
+    Sentinel(Arc<tokio::sync::Mutex<SentinelClient>>),
+    Cluster(Box<ClusterClient>),
+}
+
+/// A connection that is up, shared by all calls.
+#[derive(Clone)]
+pub(crate) enum Link {
+    Direct(MultiplexedConnection),
+    Cluster(ClusterConnection),
+}
+
+/// Why a call failed, and what that means for the connection.
+pub(crate) struct Failure {
+    pub(crate) error: StoreError,
+    pub(crate) link: AfterFailure,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AfterFailure {
+    /// It works.
+    Keep,
+    /// It is lost: the call may or may not have been carried out.
+    Lost,
+    /// It leads to the wrong place.
+    Wrong,
+}
+
+impl Connector {
+    pub(crate) fn new(address: &Address) -> Result<Self, RedisError> {
+        let info = login(address);
+        let client = |addr: ConnectionAddr| -> Result<Client, RedisError> {
+            let info = addr.into_connection_info()?.set_redis_settings(info.clone());
+            with_tls(address, info)
+        };
+        match &address.place {
+            Place::Single(node) => client(addr(node, address)).map(Self::Single),
+            Place::Socket(path) => client(ConnectionAddr::Unix(path.clone())).map(Self::Single),
+            Place::Sentinel { sentinels, name } => {
+                let sentinels = sentinels.iter().map(|node| addr(node, address));
+                let master = SentinelServerType::Master;
+                let mut builder = SentinelClientBuilder::new(sentinels, name, master)?
+                    .set_client_to_redis_db(address.database);
+                if let Some(user) = &address.user {
+                    builder = builder.set_client_to_redis_username(user);
+                }
+                if let Some(password) = &address.password {
+                    builder = builder.set_client_to_redis_password(password);
+                }
+                if address.tls.is_some() {
+                    builder = builder
+                        .set_client_to_redis_tls_mode(TlsMode::Secure)
+                        .set_client_to_sentinel_tls_mode(TlsMode::Secure);
+                    #[cfg(feature = "tls")]
+                    {
+                        let certificates = tls::certificates(address)?;
+                        builder = builder
+                            .set_client_to_redis_certificates(certificates.clone())
+                            .set_client_to_sentinel_certificates(certificates);
+                    }
+                }
+                let client = Arc::new(tokio::sync::Mutex::new(builder.build()?));
+                Ok(Self::Sentinel(client))
+            }
+            Place::Cluster(nodes) => {
+                let nodes = nodes.iter().map(|node| addr(node, address));
+                let nodes = nodes.map(IntoConnectionInfo::into_connection_info);
+                let nodes = nodes.collect::<Result<Vec<_>, _>>()?;
+                let mut builder = ClusterClientBuilder::new(nodes)
+                    .connection_timeout(CONNECTING)
+                    .response_timeout(STALLED)
+                    .retries(3)
+                    .min_retry_wait(1)
+                    .max_retry_wait(100);
+                if let Some(user) = &address.user {
+                    builder = builder.username(user);
+                }
+                if let Some(password) = &address.password {
+                    builder = builder.password(password);
+                }
+                if address.tls.is_some() {
+                    builder = builder.tls(TlsMode::Secure);
+                    #[cfg(feature = "tls")]
+                    {
+                        builder = builder.certs(tls::certificates(address)?);
+                    }
+                }
+                builder.build().map(Box::new).map(Self::Cluster)
+            }
+        }
+    }
+
+    /// Whether keys of different slots may be on different nodes.
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self, Self::Cluster(_))
+    }
+
+    /// Connects, in bounded time.
+    pub(crate) async fn connect(&self) -> Result<Link, String> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECTING))
+            .set_response_timeout(Some(STALLED));
+        let connecting = async {
+            match self {
+                Self::Single(client) => client
+                    .get_multiplexed_async_connection_with_config(&config)
+                    .await
+                    .map(Link::Direct),
+                Self::Sentinel(client) => {
+                    let mut client = client.lock().await;
+                    let connection = client.get_async_connection_with_config(&config).await;
+                    connection.map(Link::Direct)
+                }
+                Self::Cluster(client) => client.get_async_connection().await.map(Link::Cluster),
+            }
+        };
+        // Sentinels and nodes are tried one after the other.
+        match tokio::time::timeout(3 * CONNECTING, connecting).await {
+            Ok(connected) => connected.map_err(|error| error.to_string()),
+            Err(_) => Err(format!("no connection within {:?}", 3 * CONNECTING)),
+        }
+    }
+}
+
+impl Link {
+    /// Runs a script, which the store may have to be told first.
+    pub(crate) async fn run(
+        &mut self,
+        script: &Script,
+        keys: &[&str],
+        args: &[&[u8]],
+    ) -> Result<Vec<i64>, Failure> {
+        let known = self.send(&command("EVALSHA", &script.sha, keys, args)).await;
+        let reply = match known {
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                self.send(&command("EVAL", &script.text, keys, args)).await
+            }
+            known => known,
+        };
+        reply.map_err(|error| failure(&error)).and_then(numbers)
+    }
+
+    async fn send(&mut self, command: &Cmd) -> Result<Value, RedisError> {
+        let value = match self {
+            Self::Direct(connection) => connection.send_packed_command(command).await,
+            Self::Cluster(connection) => connection.req_packed_command(command).await,
+        }?;
+        value.extract_error()
+    }
+}
+
+fn command(name: &str, script: &str, keys: &[&str], args: &[&[u8]]) -> Cmd {
+    let mut command = redis::cmd(name);
+    command.arg(script).arg(keys.len());
+    for key in keys {
+        command.arg(*key);
+    }
+    for arg in args {
+        command.arg(*arg);
+    }
+    command
+}
+
+fn numbers(value: Value) -> Result<Vec<i64>, Failure> {
+    let garbled = |value: &Value| Failure {
+        error: StoreError::Garbled {
+            what: format!("a list of numbers expected, {value:?} came"),
+        },
+        link: AfterFailure::Keep,
+    };
+    let Value::Array(values) = value else {
+        return Err(garbled(&value));
+    };
+    let number = |value| match value {
+        Value::Int(number) => Ok(number),
+        other => Err(garbled(&other)),
+    };
+    values.into_iter().map(number).collect()
+}
+
+fn failure(error: &RedisError) -> Failure {
+    let link = match error.kind() {
+        ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) => {
+            AfterFailure::Wrong
+        }
+        ErrorKind::Server(_) | ErrorKind::Extension => AfterFailure::Keep,
+        _ => AfterFailure::Lost,
+    };
+    let text = error.to_string();
+    let error = match link {
+        AfterFailure::Lost if error.is_timeout() => StoreError::TimedOut { after: STALLED },
+        AfterFailure::Lost => StoreError::Unreachable { why: text },
+        AfterFailure::Keep | AfterFailure::Wrong => StoreError::Answered { error: text },
+    };
+    Failure { error, link }
+}
+
+fn addr(node: &Node, address: &Address) -> ConnectionAddr {
+    let Node { host, port } = node.clone();
+    match address.tls {
+        None => ConnectionAddr::Tcp(host, port),
+        Some(_) => ConnectionAddr::TcpTls {
+            host,
+            port,
+            insecure: false,
+            tls_params: None,
+        },
+    }
+}
+
+fn login(address: &Address) -> RedisConnectionInfo {
+    let mut info = RedisConnectionInfo::default().set_db(address.database);
+    if let Some(user) = &address.user {
+        info = info.set_username(user);
+    }
+    if let Some(password) = &address.password {
+        info = info.set_password(password);
+    }
+    info
+}
+
+#[cfg(feature = "tls")]
+fn with_tls(address: &Address, info: redis::ConnectionInfo) -> Result<Client, RedisError> {
+    match address.tls {
+        None => Client::open(info),
+        Some(_) => Client::build_with_tls(info, tls::certificates(address)?),
+    }
+}
+
+#[cfg(not(feature = "tls"))]
+fn with_tls(_address: &Address, info: redis::ConnectionInfo) -> Result<Client, RedisError> {
+    Client::open(info)
+}
+
+#[cfg(feature = "tls")]
+mod tls {
+    //! Certificates from files.
+
+    use std::path::Path;
+
+    use redis::{ClientTlsConfig, ErrorKind, RedisError, TlsCertificates};
+
+    use crate::address::Address;
+
+    pub(super) fn certificates(address: &Address) -> Result<TlsCertificates, RedisError> {
+        // Someone else may have chosen before.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let files = address.tls.clone().unwrap_or_default();
+        let read = |path: &Path| {
+            std::fs::read(path).map_err(|error| {
+                let what = format!("{}: {error}", path.display());
+                RedisError::from((ErrorKind::InvalidClientConfig, "can't read", what))
+            })
+        };
+        let client_tls = match (&files.cert, &files.key) {
+            (Some(cert), Some(key)) => Some(ClientTlsConfig {
+                client_cert: read(cert)?,
+                client_key: read(key)?,
+            }),
+            _ => None,
+        };
+        let root_cert = files.ca.as_deref().map(read).transpose()?;
+        Ok(TlsCertificates {
+            client_tls,
+            root_cert,
+        })
+    }
+}
