@@ -7,6 +7,7 @@
 //! - [`fairness`] says as a number how evenly something was shared.
 //! - [`memory`] counts what is allocated, [`threads`] begin together, [`scratch`] is a test's own
 //!   folder.
+//! - [`redis`] starts real servers and hurts them.
 //! - [`vectors`] replay what other limiters were seen to answer.
 //!
 //! ```
@@ -25,6 +26,7 @@ pub mod fairness;
 pub mod laws;
 pub mod memory;
 pub mod oracle;
+pub mod redis;
 pub mod scratch;
 pub mod threads;
 pub mod traffic;

@@ -1,0 +1,270 @@
+//! A cluster of three masters with a replica each.
+
+use std::time::Duration;
+
+use super::{Builder, Migration, Reply, Server, until};
+
+/// How many slots there are, and how many masters share them.
+const SLOTS: u16 = 16_384;
+const MASTERS: u16 = 3;
+/// How long everything together may take to come up, and a change to reach every node.
+const START: Duration = Duration::from_secs(30);
+
+/// Six nodes: three masters that share the slots, each with a replica.
+///
+/// ```
+/// use tollgate_testkit::redis::{Cluster, slot_of};
+///
+/// let cluster = Cluster::start();
+/// let owner = cluster.master_of(slot_of("tenant"));
+/// owner.command(&["SET", "tenant", "acme"]);
+/// ```
+#[derive(Debug)]
+pub struct Cluster {
+    nodes: Vec<Server>,
+}
+
+/// The slot of a key: of what is between its first `{` and the next `}`, if there is anything.
+///
+/// ```
+/// use tollgate_testkit::redis::slot_of;
+///
+/// assert_eq!(slot_of("123456789"), 12739);
+/// assert_eq!(slot_of("{tenant}:a"), slot_of("b:{tenant}"));
+/// assert_ne!(slot_of("{}a"), slot_of("{}b"));
+/// ```
+pub fn slot_of(key: impl AsRef<[u8]>) -> u16 {
+    let key = key.as_ref();
+    let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
+        let rest = &key[open + 1..];
+        let close = rest.iter().position(|byte| *byte == b'}')?;
+        (close > 0).then(|| &rest[..close])
+    });
+    // CRC-16 with polynomial 0x1021 from zero, as the cluster's specification has it.
+    let crc = tag.unwrap_or(key).iter().fold(0u16, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
+            (crc << 1) ^ if crc & 0x8000 == 0 { 0 } else { 0x1021 }
+        })
+    });
+    crc % SLOTS
+}
+
+impl Cluster {
+    /// Starts six nodes, joins them and waits until every one says that all is well and the replicas
+    /// are in sync.
+    ///
+    /// # Panics
+    /// If one doesn't come up.
+    pub fn start() -> Self {
+        Self::start_with(Server::builder())
+    }
+
+    /// The same with nodes built in another way, such as `Server::builder().valkey()`.
+    ///
+    /// # Panics
+    /// If one doesn't come up.
+    pub fn start_with(node: Builder) -> Self {
+        let node = node
+            .cluster()
+            .arg("cluster-node-timeout", "2000")
+            // Replicas stay with their masters, however long they have been out of touch.
+            .arg("cluster-allow-replica-migration", "no")
+            .arg("cluster-replica-validity-factor", "0");
+        let nodes = (0..2 * MASTERS).map(|_| node.clone().start()).collect();
+        let cluster = Self { nodes };
+        cluster.join();
+        cluster.wait_until_ok(START);
+        cluster
+    }
+
+    /// Their address: all six, in no special order.
+    pub fn url(&self) -> String {
+        let places: Vec<String> = self
+            .nodes
+            .iter()
+            .map(|node| node.address().to_string())
+            .collect();
+        let user = self.nodes[0].settings().login();
+        format!("redis+cluster://{user}{}", places.join(","))
+    }
+
+    /// All six.
+    pub fn nodes(&self) -> &[Server] {
+        &self.nodes
+    }
+
+    /// The nodes that answer and are masters.
+    pub fn masters(&self) -> impl Iterator<Item = &Server> {
+        let role = |node: &Server| node.client()?.info("replication", "role");
+        let is_master = move |node: &&Server| role(node).is_ok_and(|role| role == "master");
+        self.nodes
+            .iter()
+            .filter(|node| node.answers())
+            .filter(is_master)
+    }
+
+    /// Who serves a slot, by the first node that answers. After a failure this is the old one until the
+    /// cluster has noticed.
+    ///
+    /// # Panics
+    /// If no node answers, or the slot is nobody's.
+    pub fn master_of(&self, slot: u16) -> &Server {
+        let mut answering = self.nodes.iter().filter(|node| node.answers());
+        let owner = answering.find_map(|node| self.owner_by(node, slot));
+        owner.unwrap_or_else(|| panic!("nobody serves slot {slot}"))
+    }
+
+    /// Kills who serves a slot and returns it: [`restart_empty`](Server::restart_empty) makes it a
+    /// replica of its successor.
+    ///
+    /// # Panics
+    /// If nobody serves it.
+    pub fn kill_master_of(&self, slot: u16) -> &Server {
+        let master = self.master_of(slot);
+        master.kill();
+        master
+    }
+
+    /// Waits until every node that answers says that the cluster is ok, all of them name the same owners, the
+    /// owners answer as masters, and their replicas are in sync.
+    ///
+    /// # Panics
+    /// If that takes longer than `deadline`.
+    pub fn wait_until_ok(&self, deadline: Duration) {
+        until(deadline, "a cluster in which all is well", || {
+            self.is_ok().unwrap_or(false)
+        });
+    }
+
+    /// Moves a slot with its keys to another master and waits until every node knows.
+    ///
+    /// # Panics
+    /// If a step is refused.
+    pub fn migrate_slot(&self, slot: u16, to: &Server) {
+        let migration = self.begin_migration(slot, to);
+        while migration.move_keys(100) > 0 {}
+        migration.finish();
+    }
+
+    /// Begins to move a slot to another master. What is returned does it step by step, so that a test can
+    /// hold it half-way: the old owner then answers `ASK` for keys that it no longer has.
+    ///
+    /// ```
+    /// use tollgate_testkit::redis::{Cluster, slot_of};
+    ///
+    /// let cluster = Cluster::start();
+    /// let slot = slot_of("tenant");
+    /// let from = cluster.master_of(slot);
+    /// let to = cluster.masters().find(|one| one.port() != from.port()).expect("another");
+    /// from.command(&["SET", "tenant", "acme"]);
+    ///
+    /// let migration = cluster.begin_migration(slot, to);
+    /// assert_eq!(migration.move_keys(100), 1);
+    /// let asked = from.client()?.command(&["GET", "tenant"]);
+    /// assert_eq!(asked.unwrap_err(), format!("ASK {slot} {}", to.address()));
+    /// migration.finish();
+    /// assert_eq!(to.command(&["GET", "tenant"]), "acme");
+    /// # Ok::<(), String>(())
+    /// ```
+    ///
+    /// # Panics
+    /// If a step is refused.
+    pub fn begin_migration<'a>(&'a self, slot: u16, to: &'a Server) -> Migration<'a> {
+        Migration::begin(self, slot, to)
+    }
+
+    /// Waits until every node that answers names this owner of a slot.
+    pub(super) fn wait_until_owned(&self, slot: u16, owner: &Server) {
+        until(START, "every node to know the slot's new owner", || {
+            self.nodes.iter().filter(|node| node.answers()).all(|node| {
+                let named = self.owner_by(node, slot);
+                named.is_some_and(|named| named.port() == owner.port())
+            })
+        });
+    }
+
+    /// Makes one cluster of nodes that don't know each other.
+    fn join(&self) {
+        let (first, rest) = self.nodes.split_first().expect("six nodes");
+        for (number, node) in (1u16..).zip(&self.nodes) {
+            // Different epochs from the start spare the nodes from sorting that out by collisions.
+            node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &number.to_string()]);
+        }
+        let (port, bus) = (first.port(), first.bus_port().expect("a node of a cluster"));
+        for node in rest {
+            let (port, bus) = (port.to_string(), bus.to_string());
+            node.command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
+        }
+        let (masters, replicas) = self.nodes.split_at(usize::from(MASTERS));
+        for (number, master) in (0..MASTERS).zip(masters) {
+            let start = u32::from(number) * u32::from(SLOTS) / u32::from(MASTERS);
+            let end = (u32::from(number) + 1) * u32::from(SLOTS) / u32::from(MASTERS) - 1;
+            let (start, end) = (start.to_string(), end.to_string());
+            master.command(&["CLUSTER", "ADDSLOTSRANGE", &start, &end]);
+        }
+        until(START, "the nodes to meet", || {
+            self.nodes.iter().all(|node| {
+                let known = node.command(&["CLUSTER", "INFO"]).text();
+                let known = known.unwrap_or_default();
+                known.contains("cluster_known_nodes:6") && known.contains("cluster_state:ok")
+            })
+        });
+        for (replica, master) in replicas.iter().zip(masters) {
+            replica.command(&["CLUSTER", "REPLICATE", &id_of(master)]);
+        }
+    }
+
+    fn is_ok(&self) -> Result<bool, String> {
+        let mut views = Vec::new();
+        for node in self.nodes.iter().filter(|node| node.answers()) {
+            let mut client = node.client()?;
+            let state = client.command(&["CLUSTER", "INFO"])?.text();
+            if !state.is_some_and(|state| state.contains("cluster_state:ok")) {
+                return Ok(false);
+            }
+            if client.info("replication", "role")? == "slave"
+                && client.info("replication", "master_link_status")? != "up"
+            {
+                return Ok(false);
+            }
+            views.push(owners(&client.command(&["CLUSTER", "SLOTS"])?));
+        }
+        views.dedup();
+        let [view] = &views[..] else {
+            return Ok(false);
+        };
+        let masters: Vec<i64> = self.masters().map(|node| node.port().into()).collect();
+        Ok(view.iter().all(|(_, _, port)| masters.contains(port)))
+    }
+
+    /// The server that a node takes for a slot's owner.
+    fn owner_by(&self, node: &Server, slot: u16) -> Option<&Server> {
+        let reply = node.client().ok()?.command(&["CLUSTER", "SLOTS"]).ok()?;
+        let slot = i64::from(slot);
+        let (_, _, port) = owners(&reply)
+            .into_iter()
+            .find(|(start, end, _)| (*start..=*end).contains(&slot))?;
+        self.nodes
+            .iter()
+            .find(|node| i64::from(node.port()) == port)
+    }
+}
+
+/// What `CLUSTER SLOTS` says, in order: from which slot to which, and the owner's port.
+fn owners(reply: &Reply) -> Vec<(i64, i64, i64)> {
+    let number = |items: &[Reply], index: usize| items.get(index).and_then(Reply::integer);
+    let range = |range: &Reply| {
+        let items = range.items();
+        let owner = items.get(2)?.items();
+        Some((number(items, 0)?, number(items, 1)?, number(owner, 1)?))
+    };
+    let mut ranges: Vec<_> = reply.items().iter().filter_map(range).collect();
+    ranges.sort_unstable();
+    ranges
+}
+
+/// What a node is called in its cluster.
+pub(super) fn id_of(node: &Server) -> String {
+    let id = node.command(&["CLUSTER", "MYID"]).text();
+    id.expect("a node's id is text")
+}

@@ -1,0 +1,82 @@
+//! A slot of a cluster on its way from one master to another.
+
+use super::cluster::id_of;
+use super::{Cluster, Reply, Server};
+
+/// A slot on its way, made by [`Cluster::begin_migration`]. Dropping it leaves it half-way.
+#[derive(Debug)]
+pub struct Migration<'a> {
+    cluster: &'a Cluster,
+    slot: u16,
+    from: &'a Server,
+    to: &'a Server,
+}
+
+impl<'a> Migration<'a> {
+    pub(super) fn begin(cluster: &'a Cluster, slot: u16, to: &'a Server) -> Self {
+        let from = cluster.master_of(slot);
+        assert_ne!(from.port(), to.port(), "slot {slot} is there already");
+        let migration = Self {
+            cluster,
+            slot,
+            from,
+            to,
+        };
+        // In this order nobody is ever sent to a node that doesn't expect it.
+        migration.set_slot(to, "IMPORTING", &id_of(from));
+        migration.set_slot(from, "MIGRATING", &id_of(to));
+        migration
+    }
+
+    /// Who has served the slot.
+    pub fn from(&self) -> &'a Server {
+        self.from
+    }
+
+    /// Who is to serve it.
+    pub fn to(&self) -> &'a Server {
+        self.to
+    }
+
+    /// Moves some keys of the slot, at most so many, and returns how many they were.
+    ///
+    /// # Panics
+    /// If that is refused.
+    pub fn move_keys(&self, at_most: usize) -> usize {
+        let (slot, most) = (self.slot.to_string(), at_most.to_string());
+        let mut client = self.from.client().expect("the slot's owner");
+        let keys = client
+            .command(&["CLUSTER", "GETKEYSINSLOT", &slot, &most])
+            .expect("the keys of a slot");
+        let port = self.to.port().to_string();
+        let mut words = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000"];
+        if let Some(password) = &self.to.settings().password {
+            words.extend(["AUTH", password]);
+        }
+        words.push("KEYS");
+        let mut words: Vec<&[u8]> = words.into_iter().map(str::as_bytes).collect();
+        words.extend(keys.items().iter().filter_map(Reply::bytes));
+        let count = keys.items().len();
+        if count > 0 {
+            client.command(&words).expect("keys that can be moved");
+        }
+        count
+    }
+
+    /// Makes the new master the owner, and waits until every node knows. Keys that weren't moved are
+    /// lost, so [`move_keys`](Self::move_keys) until there are none.
+    ///
+    /// # Panics
+    /// If that is refused.
+    pub fn finish(self) {
+        let id = id_of(self.to);
+        // The new owner first: should the old one let go before, the slot would be nobody's.
+        self.set_slot(self.to, "NODE", &id);
+        self.set_slot(self.from, "NODE", &id);
+        self.cluster.wait_until_owned(self.slot, self.to);
+    }
+
+    fn set_slot(&self, node: &Server, how: &str, id: &str) {
+        node.command(&["CLUSTER", "SETSLOT", &self.slot.to_string(), how, id]);
+    }
+}

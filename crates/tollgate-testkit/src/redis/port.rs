@@ -1,0 +1,78 @@
+//! Ports that no other test of this machine gets.
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+
+/// The first port given out, and how many there are. They end below those that the system gives to
+/// outgoing connections (from 32,768): a client that reconnects to a server which is down could
+/// otherwise be given that very port, and be connected to itself.
+const FIRST: u16 = 20_000;
+const COUNT: u16 = 12_000;
+
+/// A TCP port, kept for this test also while no server listens on it.
+///
+/// What keeps it is the UDP port of the same number: only one process can hold that, and the system
+/// takes it back however the process ends.
+#[derive(Debug)]
+pub(super) struct Port {
+    number: u16,
+    _kept: UdpSocket,
+}
+
+impl Port {
+    /// A port that is free, from a random place on.
+    pub(super) fn free() -> Self {
+        let spread = RandomState::new().hash_one(COUNT) % u64::from(COUNT);
+        let start = u16::try_from(spread).expect("less than the count of ports");
+        (0..COUNT)
+            .map(|step| FIRST + (start + step) % COUNT)
+            .find_map(Self::reserve)
+            .expect("one of 12,000 ports is free")
+    }
+
+    /// Its number.
+    pub(super) fn number(&self) -> u16 {
+        self.number
+    }
+
+    /// How far it is from the first: a small number that is this test's own.
+    pub(super) fn index(&self) -> u16 {
+        self.number - FIRST
+    }
+
+    fn reserve(number: u16) -> Option<Self> {
+        let kept = UdpSocket::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
+        TcpListener::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
+        Some(Self {
+            number,
+            _kept: kept,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_given_once_and_comes_back() {
+        let port = Port::free();
+        let number = port.number();
+        assert!(Port::reserve(number).is_none());
+        drop(port);
+        assert_eq!(
+            Port::reserve(number).map(|port| port.index()),
+            Some(number - FIRST)
+        );
+    }
+
+    #[test]
+    fn a_port_that_something_listens_on_is_left_alone() {
+        let port = Port::free();
+        let number = port.number();
+        let listening = TcpListener::bind((Ipv4Addr::LOCALHOST, number)).unwrap();
+        drop(port);
+        assert!(Port::reserve(number).is_none());
+        drop(listening);
+    }
+}

@@ -1,0 +1,56 @@
+//! Waiting for something that a real process does in its own time.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "another process keeps no clock of ours: it is asked again until a deadline"
+)]
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long to wait before asking again.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Asks again and again until the answer is yes.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_testkit::redis::until;
+///
+/// let mut asked = 0;
+/// until(Duration::from_secs(5), "the third time", || {
+///     asked += 1;
+///     asked == 3
+/// });
+/// ```
+///
+/// # Panics
+/// With `what` it waited for, if that doesn't happen within `deadline`.
+pub fn until(deadline: Duration, what: &str, condition: impl FnMut() -> bool) {
+    assert!(
+        happens(deadline, condition),
+        "waited {deadline:?} in vain for {what}"
+    );
+}
+
+/// Asks again and again, and says whether the answer was yes before the deadline.
+pub(super) fn happens(deadline: Duration, mut condition: impl FnMut() -> bool) -> bool {
+    let began = Instant::now();
+    while !condition() {
+        if began.elapsed() >= deadline {
+            return false;
+        }
+        thread::sleep(PAUSE);
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "waited 0ns in vain for a pig to fly")]
+    fn what_never_happens_is_named() {
+        until(Duration::ZERO, "a pig to fly", || false);
+    }
+}
