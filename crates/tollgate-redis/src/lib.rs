@@ -1,6 +1,8 @@
 //! One limit for a fleet, kept in Redis or Valkey.
 
 mod address;
+#[cfg(test)]
+mod conformance;
 mod error;
 mod key;
 mod question;

@@ -109,6 +109,7 @@ function counter.give_back(key, cost, since, _, _, length)
 end
 
 function counter.gift(key, cost, _, _, length)
+  if cost == 0 then return end
   local state = counts(key, length)
   local rest = cost - state[3]
   if rest <= 0 then

@@ -100,13 +100,12 @@ function log.left(key, limit, length)
   return remaining, reset
 end
 
--- Takes weight off the newest hits, down to those of the time `back_to`.
-local function strike(key, weight, back_to)
+-- Takes weight off the newest hits.
+local function strike(key, weight)
   while weight > 0 do
     local newest = call('ZRANGE', key, -1, -1, 'WITHSCORES')
     if #newest == 0 then return end
     local at = tonumber(newest[2])
-    if at < back_to then return end
     local sum, own = parsed(newest[1])
     call('ZREM', key, newest[1])
     if own > weight then
@@ -136,5 +135,15 @@ function log.give_back(key, cost, since, _, length)
 end
 
 function log.gift(key, cost, _, length)
-  if hits(key, length) then strike(key, cost, 0) end
+  local found = hits(key, length)
+  if not found or cost == 0 then return end
+  if not found.ahead then
+    strike(key, cost)
+    return
+  end
+  call('DEL', key)
+  if found.used > cost then
+    add(key, now, found.used - cost, found.used - cost)
+    call('PEXPIRE', key, life(length))
+  end
 end

@@ -64,14 +64,18 @@ function window.left(key, limit, length, phase)
   return remaining, state[3] - now
 end
 
-function window.give_back(key, cost, since, _, length, phase)
-  local state = open_window(key, length, phase)
-  if state[2] == 0 or since < state[1] then return end
-  state[2] = state[2] - cost
-  if state[2] < 0 then state[2] = 0 end
+local function uncount(key, state, cost)
+  if state[2] == 0 or cost == 0 then return end
+  state[2] = state[2] > cost and state[2] - cost or 0
   write(key, state, save_window)
 end
 
+-- What was counted in a window that is over stays there.
+function window.give_back(key, cost, since, _, length, phase)
+  local state = open_window(key, length, phase)
+  if since >= state[1] then uncount(key, state, cost) end
+end
+
 function window.gift(key, cost, _, length, phase)
-  window.give_back(key, cost, now, nil, length, phase)
+  uncount(key, open_window(key, length, phase), cost)
 end

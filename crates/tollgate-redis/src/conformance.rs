@@ -1,0 +1,318 @@
+//! The scripts against core: the same steps, the same answers to the bit.
+//!
+//! Core counts nanoseconds and the store microseconds, so core runs on a rate and on times whose
+//! nanoseconds stand for the store's microseconds.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tollgate::core::{
+    Algorithm as _, Bucket, Counts, FixedWindow, LeakyBucket, Level, Log, SlidingCounter,
+    SlidingLog, TokenBucket, Window,
+};
+use tollgate::{Algorithm, Align, Decision, Rate, Timestamp};
+use tollgate_engine::backend::LimitKind;
+use tollgate_testkit::redis::Server;
+
+use crate::question::{Form, Numbers, Op, Question, Raw};
+use crate::store::Store;
+
+/// Small numbers from a seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11) % most.max(1)
+    }
+}
+
+/// A step of one key.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Decide(u64),
+    AtMost(u64),
+    Gift(u64),
+    Reset,
+}
+
+fn store(server: &Server) -> Store {
+    let address = server.url().parse().unwrap();
+    Store::new(&address, Duration::from_secs(10)).unwrap()
+}
+
+fn question(key: &str, numbers: Numbers, step: Step) -> Question {
+    let (op, cost) = match step {
+        Step::Decide(cost) => (Op::Decide, cost),
+        Step::AtMost(cost) => (Op::AtMost, cost),
+        Step::Gift(cost) => (Op::Gift, cost),
+        Step::Reset => (Op::Reset, 0),
+    };
+    Question {
+        key: key.into(),
+        op,
+        numbers,
+        cost,
+        holder: None,
+    }
+}
+
+/// A limit's state beside the one in the store.
+trait Model {
+    fn step(&mut self, now: u64, step: Step) -> (Decision, u64);
+}
+
+struct Kept<A: tollgate::core::Algorithm> {
+    limit: A,
+    state: A::State,
+    /// What a state reads as on a clock that is behind.
+    read: fn(&A, &A::State, Timestamp) -> A::State,
+}
+
+impl<A: tollgate::core::Algorithm> Model for Kept<A> {
+    fn step(&mut self, now: u64, step: Step) -> (Decision, u64) {
+        let now = Timestamp::from_nanos(now);
+        let mut state = (self.read)(&self.limit, &self.state, now);
+        match step {
+            Step::Decide(cost) => {
+                let decision = self.limit.decide(&mut state, now, cost);
+                if decision.is_allowed() && cost > 0 {
+                    self.state = state;
+                }
+                (decision, 0)
+            }
+            Step::AtMost(cost) => {
+                let taken = self.limit.remaining(&state, now).min(cost);
+                let decision = self.limit.decide(&mut state, now, taken.max(1));
+                if decision.is_allowed() && taken > 0 {
+                    self.state = state;
+                }
+                (decision, taken)
+            }
+            Step::Gift(tokens) => {
+                self.limit.gift(&mut state, now, tokens);
+                let decision = self.limit.report(&state, now, Some(now));
+                if tokens > 0 {
+                    self.state = state;
+                }
+                (decision, 0)
+            }
+            Step::Reset => {
+                self.state = A::State::default();
+                (self.limit.report(&self.state, now, Some(now)), 0)
+            }
+        }
+    }
+}
+
+/// No wait is longer than a bucket's.
+fn clamped(level: &Level, capacity: u128, drain: u128, now: Timestamp) -> Level {
+    let (debt, as_of) = level.parts();
+    let ahead = u128::from(as_of.nanos_since(now));
+    match ahead > 0 && ahead * drain + debt > capacity {
+        true => Level::from_parts(debt.max(capacity), now),
+        false => *level,
+    }
+}
+
+/// What a token costs and a tick drains, in core's units.
+fn units(rate: Rate, price: u128) -> (u128, u128) {
+    let period = rate.period().map_or(1, |period| period.as_nanos());
+    let drain = price * u128::from(rate.count()) / period;
+    (price * u128::from(rate.burst_size()), drain)
+}
+
+fn model(rate: Rate, algorithm: Algorithm) -> Box<dyn Model> {
+    fn kept<A: tollgate::core::Algorithm + 'static>(
+        limit: A,
+        read: fn(&A, &A::State, Timestamp) -> A::State,
+    ) -> Box<dyn Model> {
+        let state = A::State::default();
+        Box::new(Kept { limit, state, read })
+    }
+    match algorithm {
+        Algorithm::Gcra | Algorithm::LeakyBucket => {
+            kept(LeakyBucket::new(rate).unwrap(), |limit, level, now| {
+                let (capacity, drain) = units(limit.rate(), limit.units_per_token());
+                clamped(level, capacity, drain, now)
+            })
+        }
+        Algorithm::TokenBucket => kept(TokenBucket::new(rate).unwrap(), |limit, bucket, now| {
+            let (capacity, drain) = units(limit.rate(), limit.units_per_token());
+            let (level, last_act) = bucket.parts();
+            Bucket::from_parts(clamped(&level, capacity, drain, now), last_act)
+        }),
+        Algorithm::FixedWindow(align) => {
+            kept(FixedWindow::new(rate).unwrap().align(align), |limit, window, now| {
+                let (start, count) = window.parts();
+                match start > now + limit.rate().period().unwrap() {
+                    true => Window::from_parts(start_of(limit.rate(), limit.alignment(), now), count),
+                    false => *window,
+                }
+            })
+        }
+        Algorithm::SlidingLog => kept(SlidingLog::new(rate).unwrap(), |limit, log, now| {
+            let newest = log.entries().last().map_or(Timestamp::ZERO, |(at, _)| at);
+            match newest > now + limit.rate().period().unwrap() {
+                true => {
+                    let used = limit.rate().count() - limit.remaining(log, newest);
+                    Log::from_entries([(now, used)])
+                }
+                false => log.clone(),
+            }
+        }),
+        Algorithm::SlidingCounter => {
+            kept(SlidingCounter::new(rate).unwrap(), |limit, counts, now| {
+                match counts.start() > now + limit.rate().period().unwrap() {
+                    true => Counts::from_parts(
+                        start_of(limit.rate(), Align::default(), now),
+                        counts.previous(),
+                        counts.current(),
+                    ),
+                    false => *counts,
+                }
+            })
+        }
+        other => panic!("{other:?} is not kept in a store"),
+    }
+}
+
+/// Where the window of a time begins.
+fn start_of(rate: Rate, align: Align, now: Timestamp) -> Timestamp {
+    let length = rate.period().unwrap().as_nanos() as u64;
+    match align {
+        Align::FirstHit => now,
+        Align::Boundary(boundary) => {
+            let phase = boundary.as_nanos() % length;
+            let since = (now.as_nanos() - phase) % length;
+            Timestamp::from_nanos(now.as_nanos() - since)
+        }
+    }
+}
+
+/// As many keys as each step asks at once.
+const KEYS: u64 = 50;
+
+/// Runs 50,000 steps of random limits by one algorithm.
+async fn run(algorithm: Algorithm, seed: u64) {
+    let server = Server::start();
+    let store = store(&server);
+    let mut random = Random(seed);
+    let is_window = !matches!(
+        algorithm,
+        Algorithm::Gcra | Algorithm::LeakyBucket | Algorithm::TokenBucket
+    );
+    let mut keys: Vec<_> = (0..KEYS)
+        .map(|number| {
+            let count = [1, 2, 3, 7, 10, 100, 333, 1_000][random.below(8) as usize];
+            let period = [1, 7, 1_000, 999_983, 1_000_000, 60_000_000][random.below(6) as usize];
+            let period = period.max(count / 10);
+            let burst = match algorithm {
+                Algorithm::SlidingCounter => count + random.below(count / 2 + 1),
+                _ if is_window => count,
+                _ => 1 + random.below(3 * count),
+            };
+            // In the store, microseconds; in core, as many nanoseconds.
+            let stored = Rate::new(count, Duration::from_micros(period)).burst(burst);
+            let scaled = Rate::new(count, Duration::from_nanos(period)).burst(burst);
+            let kind = LimitKind::Rate {
+                rate: stored,
+                algorithm,
+            };
+            let form = Form::new(&kind, Duration::ZERO).unwrap();
+            let numbers = form.numbers_at(0).unwrap();
+            let aligned = match algorithm {
+                Algorithm::FixedWindow(Align::Boundary(boundary)) => {
+                    let phase = boundary.as_nanos() / 1000;
+                    Algorithm::FixedWindow(Align::Boundary(Timestamp::from_nanos(phase)))
+                }
+                other => other,
+            };
+            (format!("k{number}"), numbers, burst, model(scaled, aligned))
+        })
+        .collect();
+    let mut now = 1_700_000_000_000_000;
+    for tick in 0..50_000 / KEYS {
+        // From a microsecond to some windows on; now and then back, or nowhere.
+        let reach = [2, 50, 5_000, 1_000_000, 200_000_000][random.below(5) as usize];
+        let step = random.below(reach);
+        now = match random.below(12) {
+            0 => now - step.min(60_000_000),
+            1 => now,
+            _ => now + step,
+        };
+        let steps: Vec<_> = keys
+            .iter()
+            .map(|(_, _, burst, _)| match random.below(40) {
+                0 => Step::Reset,
+                1 => Step::Gift(random.below(*burst + 2)),
+                2 => Step::AtMost(1 + random.below(2 * burst)),
+                3 => Step::Decide(burst + 1),
+                4 => Step::Decide(0),
+                5..20 => Step::Decide(1),
+                _ => Step::Decide(1 + random.below(*burst)),
+            })
+            .collect();
+        let asked = keys.iter().zip(&steps).map(|((key, numbers, ..), step)| {
+            store.ask(vec![question(key, *numbers, *step)], Some(now))
+        });
+        let answers = join_all(asked).await;
+        for (((key, numbers, _, model), step), answer) in keys.iter_mut().zip(&steps).zip(answers) {
+            let answers = answer.unwrap();
+            assert_eq!(answers.now, now);
+            let raw = answers.each[0];
+            let (expected, taken) = model.step(now, *step);
+            let seen = match *step {
+                Step::AtMost(_) if raw.outcome == 1 => {
+                    assert_eq!(raw.wait, taken as i64, "{key} {step:?} at {now} (tick {tick})");
+                    Raw { wait: 0, ..raw }
+                }
+                _ => raw,
+            };
+            // One unit of core's time is a microsecond.
+            let expected = Decision::new(
+                expected.outcome,
+                expected.limit,
+                expected.remaining,
+                scaled(expected.retry_after),
+                scaled(expected.reset_after),
+            );
+            let mut seen = seen.decision(numbers.limit);
+            if is_window && seen.remaining == seen.limit {
+                // An empty window is as if never used: core still tells when it begins.
+                seen.reset_after = expected.reset_after;
+            }
+            assert_eq!(seen, expected, "{algorithm:?} {key} {numbers:?} {step:?} at {now} (tick {tick})");
+        }
+    }
+}
+
+fn scaled(duration: Duration) -> Duration {
+    match duration {
+        Duration::MAX => Duration::MAX,
+        nanos => Duration::from_micros(nanos.as_nanos() as u64),
+    }
+}
+
+macro_rules! conforms {
+    ($($name:ident: $algorithm:expr, $seed:expr;)*) => {$(
+        #[tokio::test]
+        async fn $name() {
+            run($algorithm, $seed).await;
+        }
+    )*};
+}
+
+conforms! {
+    gcra_equals_core: Algorithm::Gcra, 1;
+    a_leaky_bucket_equals_core: Algorithm::LeakyBucket, 2;
+    a_token_bucket_equals_core: Algorithm::TokenBucket, 3;
+    a_fixed_window_equals_core: Algorithm::FixedWindow(Align::default()), 4;
+    a_window_around_a_boundary_equals_core:
+        Algorithm::FixedWindow(Align::Boundary(Timestamp::from_micros(123_456))), 8;
+    a_window_from_the_first_hit_equals_core: Algorithm::FixedWindow(Align::FirstHit), 5;
+    a_sliding_counter_equals_core: Algorithm::SlidingCounter, 6;
+    a_sliding_log_equals_core: Algorithm::SlidingLog, 7;
+}
