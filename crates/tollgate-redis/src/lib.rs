@@ -5,6 +5,7 @@ mod address;
 mod conformance;
 mod error;
 mod key;
+mod lease;
 mod question;
 mod script;
 mod store;

@@ -1,0 +1,420 @@
+//! Leases: tokens that this node has taken from the store, and spends without asking.
+//!
+//! What is out doesn't drain in the store, so the fleet never exceeds a limit, whatever its nodes do with
+//! what they hold. A node counts a lease's life on its own clock from *before* it asked, so no two
+//! clocks are compared, and it stops spending before the store takes the tokens for lost.
+
+mod book;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tollgate::clock::{Clock, Monotonic};
+use tollgate::{Decision, Outcome};
+
+use crate::error::StoreError;
+use crate::question::{Numbers, micros, put, wait};
+use crate::store::Store;
+
+use book::{Book, Care, Granted, Plan, Spent};
+
+const SHARDS: usize = 64;
+
+/// How leases are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Terms {
+    /// For how long tokens are taken.
+    pub(crate) life: Duration,
+    /// One part of so many of a burst is the most that a node holds.
+    pub(crate) part: u64,
+    /// How many keys may have a lease here.
+    pub(crate) most_keys: usize,
+}
+
+/// All leases of this node.
+pub(crate) struct Leases {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    store: Arc<Store>,
+    terms: Terms,
+    /// Tells this node from all others: a number below 2^53, by chance.
+    node: u64,
+    shards: Box<[Mutex<HashMap<Box<str>, Arc<Lease>>>]>,
+    hasher: RandomState,
+    clock: Monotonic,
+    runtime: Handle,
+}
+
+/// What this node holds of one key.
+pub(crate) struct Lease {
+    key: Box<str>,
+    book: Book,
+    numbers: Mutex<Numbers>,
+    /// One at a time asks for more.
+    asking: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Leases {
+    /// Looks after leases on the runtime that this is called on.
+    pub(crate) fn new(store: Arc<Store>, terms: Terms) -> Result<Self, StoreError> {
+        let runtime = Handle::try_current().map_err(|error| StoreError::Unreachable {
+            why: error.to_string(),
+        })?;
+        let hasher = RandomState::new();
+        let inner = Arc::new(Inner {
+            store,
+            terms,
+            node: (hasher.hash_one(0x6C65_6173_6573_u64) >> 11).max(1),
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            hasher,
+            clock: Monotonic::new(),
+            runtime,
+        });
+        let keeper = Arc::downgrade(&inner);
+        inner.runtime.spawn(keep(keeper, terms.life / 4));
+        Ok(Self { inner })
+    }
+
+    /// Spends a cost of what is held, if that says it all: no question to the store.
+    pub(crate) fn try_spend(&self, key: &str, numbers: &Numbers, cost: u64) -> Option<Decision> {
+        let lease = self.inner.find(key)?;
+        self.inner.try_spend(&lease, numbers, cost)
+    }
+
+    /// Spends a cost, after asking the store for more if need be.
+    pub(crate) async fn spend(
+        &self,
+        key: &str,
+        numbers: &Numbers,
+        cost: u64,
+    ) -> Result<Decision, StoreError> {
+        let inner = &self.inner;
+        let (lease, is_kept) = inner.find_or_make(key, numbers);
+        // The rate may have changed since.
+        *lease.numbers.lock().unwrap_or_else(PoisonError::into_inner) = *numbers;
+        if let Some(decision) = inner.try_spend(&lease, numbers, cost) {
+            return Ok(decision);
+        }
+        let asking = async {
+            let alone = Arc::clone(&lease.asking).lock_owned().await;
+            // Another one may have asked meanwhile.
+            if let Some(decision) = inner.try_spend(&lease, numbers, cost) {
+                return Ok(decision);
+            }
+            let wants = match is_kept {
+                true => Wants::More(cost),
+                false => Wants::Just(cost),
+            };
+            // A task of its own: what the store gives isn't lost with a caller who gives up.
+            let (asker, own) = (Arc::clone(inner), Arc::clone(&lease));
+            let asked = inner.runtime.spawn(async move {
+                let asked = asker.ask(&own, wants).await;
+                drop(alone);
+                asked
+            });
+            asked.await.map_err(|_| StoreError::Stopped)??;
+            Ok(inner.after_asking(&lease, numbers, cost))
+        };
+        let timeout = inner.store.timeout();
+        match tokio::time::timeout(timeout, asking).await {
+            Ok(decision) => decision,
+            Err(_) => Err(StoreError::TimedOut { after: timeout }),
+        }
+    }
+
+    /// Gives back what was spent of a lease while it was planned so often, if it still stands. If someone
+    /// asks for more just now, it is lost.
+    pub(crate) fn put_back(&self, key: &str, cost: u64, plans: u64) {
+        if let Some(lease) = self.inner.find(key)
+            && let Ok(_alone) = lease.asking.try_lock()
+        {
+            lease.book.put_back(self.inner.clock.now(), cost, plans);
+        }
+    }
+
+    /// How often a lease was planned: to be remembered before something is spent that may be put back.
+    pub(crate) fn plans(&self, key: &str) -> u64 {
+        self.inner.find(key).map_or(0, |lease| lease.book.plans())
+    }
+
+    /// How much is held of all keys together.
+    pub(crate) fn held(&self) -> u64 {
+        let now = self.inner.clock.now();
+        let leases = self.inner.all();
+        leases.iter().map(|lease| lease.book.held(now)).sum()
+    }
+
+    /// Returns all that is held.
+    pub(crate) async fn close(&self) {
+        for lease in self.inner.all() {
+            let _asking = lease.asking.lock().await;
+            // What can't be returned runs out by itself.
+            let _ = self.inner.ask(&lease, Wants::Nothing).await;
+        }
+    }
+}
+
+impl Inner {
+    fn shard(&self, key: &str) -> MutexGuard<'_, HashMap<Box<str>, Arc<Lease>>> {
+        let place = usize::try_from(self.hasher.hash_one(key) >> 58).unwrap_or(0);
+        let shard = self.shards[place % SHARDS].lock();
+        shard.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, key: &str) -> Option<Arc<Lease>> {
+        self.shard(key).get(key).cloned()
+    }
+
+    /// The lease, and whether it is kept for others to find.
+    fn find_or_make(&self, key: &str, numbers: &Numbers) -> (Arc<Lease>, bool) {
+        let mut shard = self.shard(key);
+        if let Some(lease) = shard.get(key) {
+            return (Arc::clone(lease), true);
+        }
+        let lease = Arc::new(Lease {
+            key: key.into(),
+            book: Book::default(),
+            numbers: Mutex::new(*numbers),
+            asking: Arc::default(),
+        });
+        let has_room = shard.len() < self.terms.most_keys.div_ceil(SHARDS);
+        if has_room {
+            shard.insert(key.into(), Arc::clone(&lease));
+        }
+        (lease, has_room)
+    }
+
+    fn all(&self) -> Vec<Arc<Lease>> {
+        let shards = self.shards.iter();
+        let lock = |shard: &Mutex<HashMap<_, Arc<Lease>>>| {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            shard.values().cloned().collect::<Vec<_>>()
+        };
+        shards.flat_map(lock).collect()
+    }
+
+    fn try_spend(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        numbers: &Numbers,
+        cost: u64,
+    ) -> Option<Decision> {
+        let now = self.clock.now();
+        if cost > numbers.limit {
+            let left = lease.book.held(now).min(numbers.limit);
+            let never = Duration::MAX;
+            let zero = Duration::ZERO;
+            return Some(Decision::new(Outcome::Never, numbers.limit, left, never, zero));
+        }
+        let (outcome, left, retry_after) = match lease.book.spend(now, cost) {
+            Spent::Passed { left, runs_low } => {
+                if runs_low {
+                    self.renew_ahead(lease);
+                }
+                (Outcome::Allowed, left, Duration::ZERO)
+            }
+            Spent::Refused { left, until } => (Outcome::Denied, left, until - now),
+            Spent::Unknown => return None,
+        };
+        let left = left.min(numbers.limit);
+        let zero = Duration::ZERO;
+        Some(Decision::new(outcome, numbers.limit, left, retry_after, zero))
+    }
+
+    /// What is said once the store has been asked for this cost.
+    fn after_asking(self: &Arc<Self>, lease: &Arc<Lease>, numbers: &Numbers, cost: u64) -> Decision {
+        if let Some(decision) = self.try_spend(lease, numbers, cost) {
+            return decision;
+        }
+        // Others spent what came before this one got to it, and more may be had.
+        let left = lease.book.held(self.clock.now()).min(numbers.limit);
+        let retry_after = pause(numbers);
+        let zero = Duration::ZERO;
+        Decision::new(Outcome::Denied, numbers.limit, left, retry_after, zero)
+    }
+
+    /// Asks for more before it is needed, off the path of requests.
+    #[cold]
+    fn renew_ahead(self: &Arc<Self>, lease: &Arc<Lease>) {
+        if !lease.book.begin_renewal() {
+            return;
+        }
+        let (asker, lease) = (Arc::clone(self), Arc::clone(lease));
+        self.runtime.spawn(async move {
+            let _alone = lease.asking.lock().await;
+            // What fails is tried again by whoever needs it.
+            let _ = asker.ask(&lease, Wants::More(0)).await;
+            lease.book.end_renewal();
+        });
+    }
+
+    /// One call: says what is held, and takes or returns.
+    async fn ask(&self, lease: &Lease, wants: Wants) -> Result<(), StoreError> {
+        let numbers = *lease.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.clock.now();
+        let part = (numbers.limit / self.terms.part).max(1);
+        let Plan {
+            holds,
+            returns,
+            more,
+        } = match wants {
+            Wants::Nothing => lease.book.hand_in(before),
+            Wants::More(cost) => lease.book.plan(before, cost, part),
+            Wants::Just(cost) => Plan {
+                holds: 0,
+                returns: 0,
+                more: cost,
+            },
+        };
+        let question = Lessee {
+            node: self.node,
+            holds,
+            returns,
+            more,
+            most: part.max(more.min(numbers.limit)).max(holds),
+            life: self.terms.life,
+        };
+        let record = question.record(&numbers);
+        let reply = self.store.lease(lease.key.clone(), record, None).await?;
+        let reply = Lent::read(&reply)?;
+        let granted = Granted {
+            more: reply.granted,
+            dropped: holds - reply.kept.min(holds),
+            // From before it was asked: the store counts from later on.
+            until: before + self.terms.life,
+            retry_after: reply.retry_after.max(pause(&numbers)),
+            asked: more,
+        };
+        lease.book.take(self.clock.now(), &granted);
+        Ok(())
+    }
+}
+
+/// What a node says to the store.
+#[derive(Clone, Copy, Debug)]
+struct Lessee {
+    node: u64,
+    holds: u64,
+    returns: u64,
+    more: u64,
+    /// The most that it may hold.
+    most: u64,
+    life: Duration,
+}
+
+impl Lessee {
+    fn record(&self, numbers: &Numbers) -> Vec<u8> {
+        let [price, drain, capacity, ..] = numbers.five;
+        let Self {
+            node,
+            holds,
+            returns,
+            more,
+            most,
+            life,
+        } = *self;
+        let life = micros(life);
+        let mut record = Vec::with_capacity(9 * 8);
+        put(
+            &mut record,
+            &[price, drain, capacity, node, holds, returns, more, most, life],
+        );
+        record
+    }
+}
+
+/// What the store says to a node.
+#[derive(Clone, Copy, Debug)]
+struct Lent {
+    granted: u64,
+    /// Of what it holds.
+    kept: u64,
+    retry_after: Duration,
+}
+
+impl Lent {
+    fn read(reply: &[i64]) -> Result<Self, StoreError> {
+        let [_, _, granted, kept, _, retry_after, _] = *reply else {
+            let came = reply.len();
+            return Err(StoreError::Garbled {
+                what: format!("7 numbers of a lease expected, {came} came"),
+            });
+        };
+        let number = |number: i64| u64::try_from(number).unwrap_or(0);
+        Ok(Self {
+            granted: number(granted),
+            kept: number(kept),
+            retry_after: wait(retry_after),
+        })
+    }
+}
+
+/// How much is asked for.
+#[derive(Clone, Copy, Debug)]
+enum Wants {
+    /// As much as demand calls for, and this at least.
+    More(u64),
+    /// This and no more: it isn't kept.
+    Just(u64),
+    /// Nothing: all that is held is returned.
+    Nothing,
+}
+
+/// For so long at least nothing more is asked for after the store had nothing: a hundredth of a second,
+/// or a quarter of the time in which the bucket fills, so that it doesn't run over meanwhile.
+fn pause(numbers: &Numbers) -> Duration {
+    let [_, drain, capacity, ..] = numbers.five;
+    let fills = Duration::from_micros(capacity / drain.max(1));
+    (fills / 4).min(Duration::from_millis(10))
+}
+
+/// Returns what isn't needed, holds on to what is, and forgets keys that nobody asks about.
+async fn keep(leases: Weak<Inner>, every: Duration) {
+    let mut ticks = tokio::time::interval(every.max(Duration::from_millis(1)));
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(inner) = leases.upgrade() else {
+            return;
+        };
+        let now = inner.clock.now();
+        for lease in inner.all() {
+            // Who asks for it now looks after it.
+            let Ok(_asking) = lease.asking.try_lock() else {
+                continue;
+            };
+            match lease.book.look_after(now, inner.terms.life) {
+                Care::None => {}
+                Care::Return => {
+                    let _ = inner.ask(&lease, Wants::Nothing).await;
+                }
+                Care::Renew => {
+                    let _ = inner.ask(&lease, Wants::More(0)).await;
+                }
+                Care::Forget => {
+                    let mut shard = inner.shard(&lease.key);
+                    // Two: the shard's and this one.
+                    if Arc::strong_count(&lease) <= 2 {
+                        shard.remove(&lease.key);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Leases {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leases")
+            .field("terms", &self.inner.terms)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,237 @@
+//! What is held of one key, and what is known of the store: a few words, spent from without a lock.
+//!
+//! One at a time plans, asks and takes; anyone spends meanwhile. What a plan says is held may be spent
+//! while the store is asked, and counts as held there until the next plan: that grants nothing extra.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tollgate::Timestamp;
+
+/// A lease is to last so long at the present demand.
+const COVERS: Duration = Duration::from_millis(100);
+/// Demand is not measured over less.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+/// What this node holds of one key. All times are nanoseconds on this node's clock.
+#[derive(Debug, Default)]
+pub(super) struct Book {
+    /// Tokens to spend. Taken by compare-and-swap; relaxed, as nothing else is read by it.
+    tokens: AtomicU64,
+    /// They are worth nothing from then on. Written (release) after the tokens it is for.
+    until: AtomicU64,
+    /// The store had nothing more, and it is not asked again before this.
+    refused_until: AtomicU64,
+    /// Below so many, more are asked for ahead.
+    low: AtomicU64,
+    /// What was asked of this node and refused since the last plan.
+    refused: AtomicU64,
+    /// How many there were after the last take.
+    level: AtomicU64,
+    /// When the last plan was made.
+    planned_at: AtomicU64,
+    /// Plans so far: what was spent before one can't be put back after it.
+    plans: AtomicU64,
+    /// When someone last asked, as far as was noticed.
+    used_at: AtomicU64,
+    renewing: AtomicBool,
+}
+
+/// What came of a cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spent {
+    /// It was spent; so much is left here, and it may be time to ask for more.
+    Passed { left: u64, runs_low: bool },
+    /// There isn't as much, and the store had no more: not before this time.
+    Refused { left: u64, until: Timestamp },
+    /// The store has to be asked.
+    Unknown,
+}
+
+/// What is told to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub(super) holds: u64,
+    pub(super) returns: u64,
+    pub(super) more: u64,
+}
+
+/// What the store gave.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Granted {
+    pub(super) more: u64,
+    /// What it didn't know was held here, and has no room for.
+    pub(super) dropped: u64,
+    pub(super) until: Timestamp,
+    pub(super) retry_after: Duration,
+    pub(super) asked: u64,
+}
+
+/// What a lease needs, apart from those who spend it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Care {
+    None,
+    Return,
+    Renew,
+    Forget,
+}
+
+impl Book {
+    #[inline]
+    pub(super) fn spend(&self, now: Timestamp, cost: u64) -> Spent {
+        let now = now.as_nanos();
+        // Acquire: whoever sees a lease's end sees no tokens of one before it.
+        let is_live = now < self.until.load(Ordering::Acquire);
+        let mut tokens = self.tokens.load(Ordering::Relaxed);
+        while is_live && tokens >= cost {
+            let left = tokens - cost;
+            let swapped = self.tokens.compare_exchange_weak(
+                tokens,
+                left,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+            match swapped {
+                Ok(_) => {
+                    let runs_low = left < self.low.load(Ordering::Relaxed)
+                        && now >= self.refused_until.load(Ordering::Relaxed);
+                    return Spent::Passed { left, runs_low };
+                }
+                Err(now_there) => tokens = now_there,
+            }
+        }
+        let until = self.refused_until.load(Ordering::Relaxed);
+        if now < until {
+            self.refused.fetch_add(cost, Ordering::Relaxed);
+            return Spent::Refused {
+                left: if is_live { tokens } else { 0 },
+                until: Timestamp::from_nanos(until),
+            };
+        }
+        Spent::Unknown
+    }
+
+    /// Plans, so that what was spent before can't be put back any more.
+    pub(super) fn plan(&self, now: Timestamp, cost: u64, part: u64) -> Plan {
+        self.plans.fetch_add(1, Ordering::Relaxed);
+        let holds = self.settle(now);
+        let spent = self.level.load(Ordering::Relaxed).saturating_sub(holds);
+        let wanted = spent.saturating_add(self.refused.swap(0, Ordering::Relaxed));
+        let before = self.planned_at.swap(now.as_nanos(), Ordering::Relaxed);
+        let elapsed = u128::from(now.as_nanos().saturating_sub(before)).max(SHORTEST.as_nanos());
+        let covers = u128::from(wanted) * COVERS.as_nanos() / elapsed;
+        let covers = u64::try_from(covers).unwrap_or(u64::MAX).min(part);
+        if wanted > 0 || cost > 0 {
+            self.used_at.store(now.as_nanos(), Ordering::Relaxed);
+        }
+        let target = covers.max(cost);
+        // More than twice what is needed goes back.
+        let returns = self.withdraw(holds.saturating_sub(target.saturating_mul(2).max(1)));
+        let holds = holds - returns;
+        self.low.store(covers / 4, Ordering::Relaxed);
+        Plan {
+            holds,
+            returns,
+            more: target.saturating_sub(holds),
+        }
+    }
+
+    /// Plans to return everything.
+    pub(super) fn hand_in(&self, now: Timestamp) -> Plan {
+        self.plans.fetch_add(1, Ordering::Relaxed);
+        self.settle(now);
+        let returns = self.tokens.swap(0, Ordering::Relaxed);
+        self.low.store(0, Ordering::Relaxed);
+        Plan {
+            holds: 0,
+            returns,
+            more: 0,
+        }
+    }
+
+    /// What is still worth something.
+    fn settle(&self, now: Timestamp) -> u64 {
+        if now.as_nanos() < self.until.load(Ordering::Acquire) {
+            return self.tokens.load(Ordering::Relaxed);
+        }
+        self.tokens.store(0, Ordering::Relaxed);
+        0
+    }
+
+    /// Takes up to so many tokens out; returns how many.
+    fn withdraw(&self, most: u64) -> u64 {
+        let taken = self
+            .tokens
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tokens| {
+                Some(tokens - tokens.min(most))
+            });
+        taken.unwrap_or(0).min(most)
+    }
+
+    /// Takes what the store gave.
+    pub(super) fn take(&self, now: Timestamp, granted: &Granted) {
+        self.withdraw(granted.dropped);
+        let before = self.tokens.fetch_add(granted.more, Ordering::Relaxed);
+        let refused_until = match granted.more < granted.asked {
+            true => (now + granted.retry_after).as_nanos(),
+            false => 0,
+        };
+        self.refused_until.store(refused_until, Ordering::Relaxed);
+        self.level.store(before + granted.more, Ordering::Relaxed);
+        // Release: those who see it see the tokens.
+        self.until.store(granted.until.as_nanos(), Ordering::Release);
+    }
+
+    /// Puts back what was spent while this many plans had been made. The caller keeps plans away.
+    pub(super) fn put_back(&self, now: Timestamp, cost: u64, plans: u64) {
+        let is_live = now.as_nanos() < self.until.load(Ordering::Acquire);
+        if is_live && self.plans.load(Ordering::Relaxed) == plans {
+            self.tokens.fetch_add(cost, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn plans(&self) -> u64 {
+        self.plans.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn held(&self, now: Timestamp) -> u64 {
+        if now.as_nanos() < self.until.load(Ordering::Acquire) {
+            self.tokens.load(Ordering::Relaxed)
+        } else {
+            0
+        }
+    }
+
+    /// Whether this one may renew; others leave it to him.
+    pub(super) fn begin_renewal(&self) -> bool {
+        !self.renewing.swap(true, Ordering::Relaxed)
+    }
+
+    pub(super) fn end_renewal(&self) {
+        self.renewing.store(false, Ordering::Relaxed);
+    }
+
+    /// What is to be done for it, looked at four times in a lease's life.
+    pub(super) fn look_after(&self, now: Timestamp, life: Duration) -> Care {
+        let tokens = self.tokens.load(Ordering::Relaxed);
+        let until = self.until.load(Ordering::Acquire);
+        let level = self.level.load(Ordering::Relaxed);
+        let was_used = tokens < level || self.refused.load(Ordering::Relaxed) > 0;
+        let nanos = now.as_nanos();
+        if was_used {
+            self.used_at.store(nanos, Ordering::Relaxed);
+            self.level.store(tokens, Ordering::Relaxed);
+        }
+        let life = u64::try_from(life.as_nanos()).unwrap_or(u64::MAX);
+        let idle = nanos.saturating_sub(self.used_at.load(Ordering::Relaxed));
+        if nanos >= until || tokens == 0 {
+            let is_forgotten = idle > life && nanos >= until;
+            return if is_forgotten { Care::Forget } else { Care::None };
+        }
+        match idle >= life / 2 {
+            true => Care::Return,
+            false if until - nanos <= life / 2 => Care::Renew,
+            false => Care::None,
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Leases at times that are given: whatever nodes do, no window sees more than the limit allows.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tollgate::Rate;
+use tollgate_engine::backend::LimitKind;
+use tollgate_testkit::redis::Server;
+
+use super::{Lent, Lessee};
+use crate::question::{Form, Numbers};
+use crate::store::Store;
+
+const LIFE: u64 = 2_000_000;
+
+fn numbers(rate: &str) -> Numbers {
+    let kind = LimitKind::Rate {
+        rate: rate.parse().unwrap(),
+        algorithm: tollgate::Algorithm::Gcra,
+    };
+    let form = Form::new(&kind, Duration::ZERO).unwrap();
+    form.numbers_at(0).unwrap()
+}
+
+fn store(server: &Server) -> Store {
+    let address = server.url().parse().unwrap();
+    Store::new(&address, Duration::from_secs(10)).unwrap()
+}
+
+/// A node as the store sees it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Node {
+    holds: u64,
+    until: u64,
+}
+
+impl Node {
+    /// Asks, as of a time.
+    async fn ask(
+        &mut self,
+        store: &Store,
+        numbers: &Numbers,
+        (node, now): (u64, u64),
+        (returns, more, most): (u64, u64, u64),
+    ) -> u64 {
+        if now >= self.until {
+            self.holds = 0;
+        }
+        let returns = returns.min(self.holds);
+        self.holds -= returns;
+        let asks = Lessee {
+            node,
+            holds: self.holds,
+            returns,
+            more,
+            most,
+            life: Duration::from_micros(LIFE),
+        };
+        let record = asks.record(numbers);
+        let reply = store.lease("lease".into(), record, Some(now)).await.unwrap();
+        let lent = Lent::read(&reply).unwrap();
+        assert!(lent.granted <= more && lent.kept <= self.holds);
+        self.holds = lent.kept + lent.granted;
+        self.until = now + LIFE;
+        lent.granted
+    }
+
+    fn spend(&mut self, now: u64, most: u64) -> u64 {
+        if now >= self.until {
+            return 0;
+        }
+        let spent = self.holds.min(most);
+        self.holds -= spent;
+        spent
+    }
+}
+
+/// No window of what was spent when holds more than the burst and the rate times its length.
+fn check_windows(spent: &[(u64, u64)], rate: Rate) {
+    let period = rate.period().unwrap().as_micros();
+    let (count, burst) = (u128::from(rate.count()), u128::from(rate.burst_size()));
+    for (first, (start, _)) in spent.iter().enumerate() {
+        let mut sum = 0;
+        for (end, amount) in &spent[first..] {
+            sum += u128::from(*amount);
+            let allowed = burst * period + count * u128::from(end - start);
+            assert!(sum * period <= allowed, "{sum} from {start} to {end}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn nodes_that_return_and_retake_hoard_nothing() {
+    let server = Server::start();
+    let store = store(&server);
+    // Cutting the burst by what drains during a lease would let them have 3,000 of 1,100.
+    let rate: Rate = "100/s burst 1000".parse().unwrap();
+    let numbers = numbers("100/s burst 1000");
+    let mut nodes = [Node::default(); 20];
+    let mut now = 1_700_000_000_000_000;
+    for _ in 0..100 {
+        for (number, node) in nodes.iter_mut().enumerate() {
+            let all = node.holds;
+            let who = (number as u64 + 1, now);
+            node.ask(&store, &numbers, who, (all, 50, 50)).await;
+            let all = node.holds;
+            node.ask(&store, &numbers, who, (all, 50, 50)).await;
+        }
+        now += LIFE - 1;
+    }
+    let held: u64 = nodes.iter().map(|node| node.holds).sum();
+    assert_eq!(held, 1000, "all of it is out");
+    let mut spent = Vec::new();
+    for node in &mut nodes {
+        spent.push((now - 1, node.spend(now - 1, u64::MAX)));
+    }
+    // And whatever can be had right after.
+    for (number, node) in nodes.iter_mut().enumerate() {
+        let who = (number as u64 + 1, now);
+        node.ask(&store, &numbers, who, (0, 50, 50)).await;
+        spent.push((now, node.spend(now, u64::MAX)));
+    }
+    check_windows(&spent, rate);
+    assert_eq!(spent.iter().map(|(_, amount)| amount).sum::<u64>(), 1000);
+}
+
+#[tokio::test]
+async fn random_nodes_never_spend_more_than_the_limit() {
+    let server = Server::start();
+    for seed in 1..=20_u64 {
+        let store = store(&server);
+        server.command(&["FLUSHALL"]);
+        let text = ["10/s burst 100", "1000/s burst 50", "7/s burst 7"][seed as usize % 3];
+        let (rate, numbers) = (text.parse().unwrap(), numbers(text));
+        let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mut below = |most: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random % most
+        };
+        let mut nodes: HashMap<u64, Node> = HashMap::new();
+        let (mut now, mut next, mut spent) = (1_700_000_000_000_000, 6, Vec::new());
+        for _ in 0..600 {
+            let reach = [10, 1_000, 100_000, 3_000_000][below(4) as usize];
+            now += below(reach);
+            let who = 1 + below(5);
+            let number = next * 10 + who;
+            let node = nodes.entry(number).or_default();
+            match below(10) {
+                // A node dies, and another one comes in its place.
+                0 => next += 1,
+                1..5 => {
+                    let wants = (below(20), below(40), 1 + below(60));
+                    node.ask(&store, &numbers, (number, now), wants).await;
+                }
+                _ => spent.push((now, node.spend(now, below(30)))),
+            }
+        }
+        check_windows(&spent, rate);
+        assert!(spent.iter().any(|(_, amount)| *amount > 0), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_dead_node_held_is_back_after_a_lease_life() {
+    let server = Server::start();
+    let store = store(&server);
+    let numbers = numbers("100/s burst 100");
+    let now = 1_700_000_000_000_000;
+    let (mut dead, mut other) = (Node::default(), Node::default());
+    assert_eq!(dead.ask(&store, &numbers, (1, now), (0, 100, 100)).await, 100);
+    // Nothing drains of what is out.
+    let almost = now + LIFE - 1;
+    assert_eq!(other.ask(&store, &numbers, (2, almost), (0, 100, 100)).await, 0);
+    // From its end on, it drains like anything that was spent.
+    let half = now + LIFE + 500_000;
+    assert_eq!(other.ask(&store, &numbers, (2, half), (0, 100, 100)).await, 50);
+    let all = now + LIFE + 1_000_000;
+    assert_eq!(other.ask(&store, &numbers, (2, all), (0, 100, 100)).await, 50);
+}
+
+#[tokio::test]
+async fn a_store_that_lost_its_memory_learns_what_is_out() {
+    let server = Server::start();
+    let store = store(&server);
+    let numbers = numbers("1/s burst 100");
+    let now = 1_700_000_000_000_000;
+    let (mut one, mut other) = (Node::default(), Node::default());
+    one.ask(&store, &numbers, (1, now), (0, 60, 100)).await;
+    server.command(&["FLUSHALL"]);
+    // It says what it holds, and wants no more.
+    one.ask(&store, &numbers, (1, now + 1), (0, 0, 100)).await;
+    assert_eq!(one.holds, 60);
+    assert_eq!(other.ask(&store, &numbers, (2, now + 2), (0, 100, 100)).await, 40);
+    // If others were faster, it has to let go of what there is no room for.
+    server.command(&["FLUSHALL"]);
+    let mut third = Node::default();
+    assert_eq!(third.ask(&store, &numbers, (3, now + 3), (0, 70, 100)).await, 70);
+    one.ask(&store, &numbers, (1, now + 4), (0, 0, 100)).await;
+    assert_eq!(one.holds, 30);
+}
