@@ -1,5 +1,6 @@
 //! What is known of a request: pairs of text, borrowed from it.
 
+use std::borrow::Cow;
 use std::fmt;
 
 /// How many facts need no allocation.
@@ -8,7 +9,8 @@ const INLINE: usize = 16;
 /// What is known of a request: its method, path, user, tenant, address, headers, anything.
 ///
 /// Names that rules commonly use: `method`, `path`, `route`, `host`, `ip`, `user`, `tenant`, `api_key`,
-/// `tier`, and `header.<name>` for a header. A name set twice has its latest value.
+/// `tier`, and `header.<name>` for a header, in lower case as [`fact_name`] has it. A name set twice has
+/// its latest value.
 ///
 /// ```
 /// use tollgate_engine::Facts;
@@ -94,6 +96,24 @@ impl<'a> FromIterator<(&'a str, &'a str)> for Facts<'a> {
             facts.set(name, value);
         }
         facts
+    }
+}
+
+/// The name of a fact as policies know it: that of a header is in lower case, as headers are the same
+/// however they are written.
+///
+/// ```
+/// use tollgate_engine::facts::fact_name;
+///
+/// assert_eq!(fact_name("header.X-Plan"), "header.x-plan");
+/// assert_eq!(fact_name("Team"), "Team");
+/// ```
+pub fn fact_name(name: &str) -> Cow<'_, str> {
+    match name.strip_prefix("header.") {
+        Some(header) if header.contains(|sign: char| sign.is_ascii_uppercase()) => {
+            Cow::Owned(name.to_ascii_lowercase())
+        }
+        _ => Cow::Borrowed(name),
     }
 }
 

@@ -9,6 +9,7 @@ pub mod diagnostic;
 pub mod document;
 pub mod engine;
 pub mod envoy;
+pub mod explain;
 pub mod facts;
 pub mod lint;
 pub mod matcher;

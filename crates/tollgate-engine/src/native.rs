@@ -314,7 +314,7 @@ impl Decoder<'_> {
         let rules = self.decoded.policy.rules.iter_mut();
         for (rule, own) in rules.zip(&self.failures) {
             let said = own.or(self.failure);
-            rule.on_store_failure = said.unwrap_or(rule::default_failure(&rule.limits));
+            rule.on_store_failure = said.unwrap_or(OnStoreFailure::default_for(&rule.limits));
         }
         // Names may be in what wasn't read, or in a rule with another error.
         if self.reader.problems.all_was_read() {

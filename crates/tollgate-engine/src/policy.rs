@@ -149,6 +149,22 @@ pub enum KeyPart {
     },
 }
 
+impl KeyPart {
+    /// The fact that it takes its value from.
+    ///
+    /// ```
+    /// use tollgate_engine::policy::KeyPart;
+    ///
+    /// let network = KeyPart::Network { fact: "ip".to_owned(), bits: 64 };
+    /// assert_eq!(network.fact(), "ip");
+    /// ```
+    pub fn fact(&self) -> &str {
+        match self {
+            Self::Fact(fact) | Self::Network { fact, .. } => fact,
+        }
+    }
+}
+
 /// What a request costs a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cost {
@@ -188,6 +204,28 @@ pub enum OnStoreFailure {
     Closed,
     /// It is judged by a limit of this process alone.
     Local,
+}
+
+impl OnStoreFailure {
+    /// What is done where nothing is said: a total that is gone can't be given back, so a quota is closed,
+    /// and anything else is judged locally.
+    ///
+    /// ```
+    /// use tollgate::Rate;
+    /// use tollgate_engine::policy::{Limits, OnStoreFailure};
+    ///
+    /// let rate = Limits { rates: vec![Rate::per_second(5)], ..Limits::default() };
+    /// assert_eq!(OnStoreFailure::default_for(&rate), OnStoreFailure::Local);
+    /// let quota = Limits { quota: Some("5/day".parse()?), ..rate };
+    /// assert_eq!(OnStoreFailure::default_for(&quota), OnStoreFailure::Closed);
+    /// # Ok::<(), tollgate::quota::QuotaError>(())
+    /// ```
+    pub fn default_for(limits: &Limits) -> Self {
+        match limits.quota {
+            Some(_) => Self::Closed,
+            None => Self::Local,
+        }
+    }
 }
 
 /// A node of Envoy's tree of descriptors.

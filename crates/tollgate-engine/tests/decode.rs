@@ -323,3 +323,49 @@ fn a_file_full_of_errors_is_told_in_part() {
     let last = &rejected.errors[1_000];
     assert_eq!(last.message, "59000 more errors are not shown");
 }
+
+#[test]
+fn what_is_missing_at_the_end_is_missing_after_the_last_thing_there() {
+    for (text, line, column) in [
+        ("limits: [", 1, 10),
+        ("limits: [\n\n  \n", 1, 10),
+        ("limits:\r- {name: ä\r", 2, 11),
+    ] {
+        let errors = Policy::from_text(text, Format::Yaml).unwrap_err().errors;
+        let [error] = &errors[..] else {
+            panic!("one error of {text:?}")
+        };
+        let place = error.span.start;
+        assert_eq!((place.line, place.column), (line, column), "{text:?}");
+        let help = "is every { and [ before it closed, and every entry followed by a comma?";
+        assert_eq!(error.help.as_deref(), Some(help));
+    }
+}
+
+#[test]
+fn headers_are_the_same_however_they_are_written() {
+    let text = "
+limits:
+- name: a
+  match: {header.X-Plan: gold}
+  key: [header.X-Client, header.X-Net/64]
+  rate: 5/s
+  cost: {fact: header.X-Tokens}
+tiers: {gold: {rate: 5/s}}
+tier_fact: header.X-Tier
+";
+    let policy = yaml(text);
+    let rule = &policy.rules[0];
+    assert_eq!(rule.matches.conditions[0].0, "header.x-plan");
+    let key: Vec<_> = rule.key.iter().map(KeyPart::fact).collect();
+    assert_eq!(key, ["header.x-client", "header.x-net"]);
+    assert_eq!(rule.cost.fact.as_deref(), Some("header.x-tokens"));
+    assert_eq!(policy.tier_fact.as_deref(), Some("header.x-tier"));
+}
+
+#[test]
+fn who_gives_a_wrong_path_is_told_of_that_and_not_of_includes() {
+    let rejected = Policy::from_path("no/such/file.yaml").unwrap_err();
+    let help = rejected.errors[0].help.as_deref();
+    assert_eq!(help, Some("give the path of a policy file"));
+}

@@ -1,6 +1,8 @@
 //! What can't be said when their form becomes ours, and is told.
 
+use tollgate_engine::document::Format;
 use tollgate_engine::envoy;
+use tollgate_engine::policy::{OnStoreFailure, Policy};
 
 #[test]
 fn a_circle_of_replaced_limits_is_opened_and_told() {
@@ -29,4 +31,28 @@ descriptors:
         (told.rule.as_deref(), told.limit.as_str()),
         (Some("c"), "edge/c")
     );
+}
+
+#[test]
+fn a_quota_stays_closed_without_the_store_when_it_becomes_ours() {
+    let file = "
+domain: edge
+descriptors:
+- {key: a, rate_limit: {quota: 5/day}}
+- {key: header.B, rate_limit: {unit: day, requests_per_unit: 1}}
+";
+    let decoded = envoy::decode(&[(0, file)]).expect("a configuration");
+    let domains = decoded.domains;
+    let rules = envoy::to_rules(&domains).rules;
+    let ours = envoy::convert(&Policy {
+        domains,
+        ..Policy::default()
+    });
+    let read = Policy::from_text(&ours, Format::Yaml).expect("our form");
+    for (rule, again) in rules.iter().zip(&read.policy.rules) {
+        assert_eq!(rule.on_store_failure, again.on_store_failure);
+        assert_eq!((&rule.key, &rule.name), (&again.key, &again.name));
+    }
+    assert_eq!(rules[0].on_store_failure, OnStoreFailure::Closed);
+    assert_eq!(rules[1].key[0].fact(), "header.b");
 }

@@ -22,7 +22,13 @@ pub(super) fn parse(text: &str, file: u32) -> Result<Node, Vec<Diagnostic>> {
         let (event, span) = match event {
             Ok(event) => event,
             Err(error) => {
-                let at = builder.point(error.marker());
+                // What is missing at the end is missing after the last thing that is there.
+                let at = place(*error.marker()).min(end_of(text));
+                let at = Span {
+                    file,
+                    start: at,
+                    end: at,
+                };
                 let message = error.info().to_owned();
                 builder
                     .problems
@@ -217,14 +223,26 @@ impl Builder {
             end: place(span.end),
         }
     }
+}
 
-    fn point(&self, marker: &Marker) -> Span {
-        Span {
-            file: self.file,
-            start: place(*marker),
-            end: place(*marker),
+/// Just after the last character that isn't white.
+fn end_of(text: &str) -> Place {
+    let mut at = Place { line: 1, column: 1 };
+    let mut end = at;
+    let mut signs = text.chars().peekable();
+    while let Some(sign) = signs.next() {
+        let breaks = sign == '\n' || (sign == '\r' && signs.peek() != Some(&'\n'));
+        if breaks {
+            at.line = at.line.saturating_add(1);
+            at.column = 1;
+        } else {
+            at.column = at.column.saturating_add(1);
+        }
+        if !sign.is_whitespace() {
+            end = at;
         }
     }
+    end
 }
 
 fn place(marker: Marker) -> Place {

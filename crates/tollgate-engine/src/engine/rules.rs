@@ -14,7 +14,7 @@ use crate::matcher::{Matcher, PatternError, Slots};
 use crate::policy::{Cost, KeyPart, Limits, Match, Mode, Policy, Rule};
 
 /// Whose limits tiers are.
-const TENANT: &str = "tenant";
+pub(crate) const TENANT: &str = "tenant";
 
 /// Why a policy can't be put in force. What is in force stays.
 #[derive(Clone, Debug, PartialEq, Eq)]

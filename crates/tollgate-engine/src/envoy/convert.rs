@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::compiled::Wildcard;
 use super::{Compiled, Domains, Leaf, Step};
+use crate::facts::fact_name;
 use crate::policy::{
     Cost, DescriptorRule, KeyPart, Match, Mode, OnStoreFailure, Pattern, Policy, Rule,
 };
@@ -191,7 +192,7 @@ fn rule(
             span: leaf.limit.span,
         },
         key: counted
-            .map(|step| KeyPart::Fact(step.key.to_string()))
+            .map(|step| KeyPart::Fact(fact_name(&step.key).into_owned()))
             .collect(),
         limits: leaf.limit.limits.clone(),
         algorithm: leaf.limit.algorithm,
@@ -201,7 +202,7 @@ fn rule(
         } else {
             Mode::Enforce
         },
-        on_store_failure: OnStoreFailure::Local,
+        on_store_failure: OnStoreFailure::default_for(&leaf.limit.limits),
         replaces,
         shared: None,
         span: leaf.limit.span,
@@ -220,7 +221,7 @@ fn conditions(tree: &[DescriptorRule], steps: &[Step]) -> Vec<(String, Pattern)>
         };
         let wanted = step.value.as_deref().map_or(Pattern::Present, pattern);
         let taken: Vec<_> = taken(level, at).map(pattern).collect();
-        conditions.push((step.key.to_string(), but_not(wanted, taken)));
+        conditions.push((fact_name(&step.key).into_owned(), but_not(wanted, taken)));
         level = &level[at].descriptors;
     }
     conditions
@@ -307,14 +308,15 @@ fn escaped(text: &str) -> String {
 /// Why a limit can't be said at all.
 fn why_not(leaf: &Leaf, has_domains: bool) -> Option<&'static str> {
     let mut keys = BTreeSet::new();
-    if !leaf.steps.iter().all(|step| keys.insert(&step.key)) {
+    let facts = leaf.steps.iter().map(|step| fact_name(&step.key));
+    if !facts.into_iter().all(|fact| keys.insert(fact)) {
         return Some("a key that is given twice on the way: a fact has one value");
     }
     let fits = |c: char| c.is_alphanumeric() || "_-.:".contains(c);
     if !keys.iter().all(|key| key.chars().all(fits)) {
         return Some("a key with other signs than letters, digits, _ - . and :");
     }
-    if has_domains && keys.iter().any(|key| &***key == DOMAIN) {
+    if has_domains && keys.iter().any(|key| key == DOMAIN) {
         return Some("a key called domain, which is the fact that holds the domain");
     }
     if leaf.limit.quota_mode {

@@ -41,13 +41,6 @@ pub(super) fn knows(matches: &Match, other: &[KeyPart], key: &[KeyPart]) -> bool
     })
 }
 
-/// The fact that a part of a key takes its value from.
-pub(super) fn fact(part: &KeyPart) -> &str {
-    match part {
-        KeyPart::Fact(fact) | KeyPart::Network { fact, .. } => fact,
-    }
-}
-
 fn implies_known(pattern: &Pattern) -> bool {
     match pattern {
         Pattern::Absent | Pattern::Not(_) => false,

@@ -1,9 +1,8 @@
 //! What a key lets people do: choose it, share it, or multiply it.
 
-use super::cover::fact;
 use super::{ADDRESS_ALONE, Found, KEY_ANYONE_CAN_SET, ROUTE_TIMES_KEY};
 use crate::native::RulePlaces;
-use crate::policy::{Pattern, Rule};
+use crate::policy::{KeyPart, Pattern, Rule};
 
 /// Headers that prove something, so that to make one up gains nothing.
 const PROOF: [&str; 5] = [
@@ -18,7 +17,7 @@ const PROOF: [&str; 5] = [
 const ADDRESSES: [&str; 5] = ["ip", "client_ip", "remote_ip", "remote_address", "address"];
 
 pub(super) fn lint(found: &mut Found, rule: &Rule, place: &RulePlaces) {
-    let facts: Vec<&str> = rule.key.iter().map(fact).collect();
+    let facts: Vec<&str> = rule.key.iter().map(KeyPart::fact).collect();
     for name in &facts {
         let header = name
             .strip_prefix("header.")

@@ -3,11 +3,11 @@
 use std::collections::{HashMap, HashSet};
 
 use super::bound::{Counted, quota_never_refuses};
-use super::cover::{Fuel, covers, fact, knows};
+use super::cover::{Fuel, covers, knows};
 use super::index::Index;
 use super::{Found, NEVER_DECIDES, NEVER_REACHED, SAME_KEY_AND_MATCH, in_use};
 use crate::native::{LimitPlaces, Places, RulePlaces};
-use crate::policy::{Limits, Match, Mode, Pattern, Policy, Rule};
+use crate::policy::{KeyPart, Limits, Match, Mode, Pattern, Policy, Rule};
 use tollgate::Algorithm;
 
 pub(super) fn lint(found: &mut Found, policy: &Policy, places: &Places) {
@@ -90,7 +90,7 @@ fn unreachable(
 
 /// A fact of the key that the rule's own conditions rule out.
 fn unknown_key(rule: &Rule) -> Option<&str> {
-    let facts = rule.key.iter().map(fact);
+    let facts = rule.key.iter().map(KeyPart::fact);
     let mut facts = facts.filter(|fact| {
         let mut conditions = rule.matches.conditions.iter();
         conditions.any(|(name, pattern)| name == fact && *pattern == Pattern::Absent)

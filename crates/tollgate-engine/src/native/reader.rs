@@ -7,6 +7,7 @@ use super::fields::{Field, names};
 use super::problems::Problems;
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{Node, Span, Value};
+use crate::facts::fact_name;
 use crate::render::is_hidden;
 use crate::source::Sources;
 use crate::suggest;
@@ -124,7 +125,9 @@ impl Reader<'_> {
         }
         let help = match text {
             "domain" | "descriptors" => {
-                "a file with domain and descriptors is of envoyproxy/ratelimit's form".to_owned()
+                "a file in envoyproxy/ratelimit's form is YAML, and stands by itself: convert it to ours \
+                 to have both in one policy"
+                    .to_owned()
             }
             "rules" => "did you mean \"limits\"?".to_owned(),
             "rates" | "limit" | "rate_limit" => "did you mean \"rate\"?".to_owned(),
@@ -229,7 +232,7 @@ impl Reader<'_> {
     pub(super) fn fact_named(&mut self, name: String, span: Span) -> Option<String> {
         let fits = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | ':');
         if name.chars().all(fits) {
-            return Some(name);
+            return Some(fact_name(&name).into_owned());
         }
         let message = format!("{:?} is no name of a fact", shorten(&name));
         let help = "use letters, digits, _ - . and :, as in user or header.x-plan";

@@ -68,7 +68,9 @@ impl Reader<'_> {
             name: text?,
             matches,
             key: key.unwrap_or_default(),
-            on_store_failure: failure.flatten().unwrap_or(default_failure(&limits)),
+            on_store_failure: failure
+                .flatten()
+                .unwrap_or(OnStoreFailure::default_for(&limits)),
             limits,
             algorithm,
             cost,
@@ -368,14 +370,6 @@ impl Reader<'_> {
 }
 
 const RATE: &str = "a rate such as 10/s burst 20";
-
-/// What a rule does without the store if nothing is said.
-pub(super) fn default_failure(limits: &Limits) -> OnStoreFailure {
-    match limits.quota {
-        Some(_) => OnStoreFailure::Closed,
-        None => OnStoreFailure::Local,
-    }
-}
 
 /// A place for something that is missing from a whole map: its first character.
 pub(super) fn first_line(span: Span) -> Span {

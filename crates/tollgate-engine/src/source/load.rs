@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use super::Sources;
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{self, Format, MOST_BYTES, MOST_NODES, Node, SYNTAX, Span, TOO_LARGE, Value};
+use crate::envoy;
 use crate::native::codes;
 use crate::native::problems::Problems;
 
@@ -62,9 +63,25 @@ pub(super) fn envoy_text(path: &Path) -> Option<String> {
     is_envoy_text(&text).then_some(text)
 }
 
-/// Whether a line at the margin begins a domain: no field of ours has that name.
+/// Whether a line at the margin begins a domain, as no field of ours has that name; or, should it be
+/// written in another way, such as in JSON, whether the file has their fields.
 pub(super) fn is_envoy_text(text: &str) -> bool {
-    text.lines().any(|line| line.starts_with("domain:"))
+    if text.lines().any(|line| line.starts_with("domain:")) {
+        return true;
+    }
+    ["domain", "descriptors"]
+        .iter()
+        .any(|name| text.contains(name))
+        && text.len() <= MOST_BYTES
+        && document::parse(text, Format::Yaml, 0).is_ok_and(|tree| envoy::is_envoy(&tree))
+}
+
+/// Why a file wasn't read.
+struct Unread {
+    code: Code,
+    message: String,
+    /// None if it lies with the path.
+    help: Option<&'static str>,
 }
 
 #[derive(Default)]
@@ -98,12 +115,18 @@ impl Loader {
             let help = "name it with .yaml, .yml or .toml";
             return self.error(codes::UNREADABLE, message, span, help);
         };
-        let read = self.read(path);
-        let (canonical, text) = match read {
+        let (canonical, text) = match self.read(path) {
             Ok(read) => read,
-            Err((code, message, help)) => {
+            Err(unread) => {
                 let span = at(self);
-                return self.error(code, message, span, help);
+                let help = match unread.help {
+                    None if from.is_some() => {
+                        "an included file is looked for beside the file that includes it"
+                    }
+                    None => "give the path of a policy file",
+                    Some(help) => help,
+                };
+                return self.error(unread.code, unread.message, span, help);
             }
         };
         if let Some(first) = self.seen.get(&canonical).copied() {
@@ -144,15 +167,17 @@ impl Loader {
     }
 
     /// The file's identity and text, within what is left of the bound on all files together.
-    fn read(&mut self, path: &Path) -> Result<(PathBuf, String), (Code, String, &'static str)> {
+    fn read(&mut self, path: &Path) -> Result<(PathBuf, String), Unread> {
         let cant = |error: &io::Error| {
             let why = match error.kind() {
                 io::ErrorKind::NotFound => "there is no such file".to_owned(),
                 _ => error.to_string(),
             };
-            let message = format!("can't read {:?}: {why}", path.display().to_string());
-            let help = "an included file is looked for beside the file that includes it";
-            (codes::UNREADABLE, message, help)
+            Unread {
+                code: codes::UNREADABLE,
+                message: format!("can't read {:?}: {why}", path.display().to_string()),
+                help: (error.kind() == io::ErrorKind::InvalidData).then_some("save it as UTF-8"),
+            }
         };
         let canonical = path.canonicalize().map_err(|error| cant(&error))?;
         // Asked by name first: to open a pipe would wait for someone to write to it.
@@ -168,11 +193,17 @@ impl Loader {
             .map_err(|error| cant(&error))?;
         if bytes.len() > left {
             let message = format!("the files of a policy have more than {MOST_BYTES} bytes");
-            return Err((TOO_LARGE, message, "split it into several policies"));
+            return Err(Unread {
+                code: TOO_LARGE,
+                message,
+                help: Some("split it into several policies"),
+            });
         }
         self.bytes += bytes.len();
-        let text = String::from_utf8(bytes)
-            .map_err(|_| cant(&io::Error::other("it is not UTF-8 text")))?;
+        let text = String::from_utf8(bytes).map_err(|_| {
+            let kind = io::ErrorKind::InvalidData;
+            cant(&io::Error::new(kind, "it is not UTF-8 text"))
+        })?;
         Ok((canonical, text))
     }
 
@@ -280,13 +311,13 @@ fn syntax_help(problem: &Diagnostic) -> Option<&'static str> {
     let says = |part: &str| problem.message.contains(part);
     if says("found a tab") || says("tabs") {
         Some("YAML is indented with spaces")
-    } else if says("flow") {
+    } else if says("flow") || says("node content") {
         Some("is every { and [ before it closed, and every entry followed by a comma?")
     } else if says("mapping values are not allowed") {
         Some("put a text with \": \" in it in quotes, or look at the indentation")
     } else if says("alias") || says("anchor") {
         Some("put a text that begins with * or & in quotes, as in path: \"*.js\"")
-    } else if says("character in string") || says("unterminated") {
+    } else if says("quoted scalar") || says("character in string") || says("unterminated") {
         Some("is the text before it closed by a quote?")
     } else {
         None

@@ -1,0 +1,228 @@
+//! Which parts of a policy are for a request, and why the others aren't: rule by rule, as it is read.
+//!
+//! It compiles nothing and counts nothing; [`Engine`](crate::Engine) decides the same, without a look at
+//! most rules.
+
+use std::fmt;
+
+use crate::engine::key::{Key, KeyPlan};
+use crate::engine::rules::TENANT;
+use crate::facts::Facts;
+use crate::matcher::{self, Explained, Slots};
+use crate::policy::{KeyPart, Match, Mode, Policy, Rule};
+use crate::verdict::Cause;
+
+/// One part of a policy, and what it is to a request.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Entry<'a> {
+    /// Which part: an entry of `block` or `exempt`, a rule, or a tier.
+    pub cause: Cause<'a>,
+    /// Whether it bites, with what the whole policy says of that.
+    pub mode: Mode,
+    /// What it is to the request.
+    pub standing: Standing<'a>,
+}
+
+/// What a part of a policy is to a request.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Standing<'a> {
+    /// It applies.
+    Applies {
+        /// Why: what its conditions say.
+        matched: Explained<'a>,
+        /// The key of its counter, as `user=42`; empty if all requests share one.
+        key: String,
+    },
+    /// A condition doesn't hold.
+    Fails(Explained<'a>),
+    /// A fact of its key isn't known.
+    NoKey(&'a str),
+    /// A rule that applies takes its place.
+    ReplacedBy(&'a str),
+    /// The request is blocked or exempt, so that nothing else is asked.
+    Settled(Cause<'a>),
+    /// It is off.
+    Off,
+}
+
+impl Standing<'_> {
+    /// Whether it applies.
+    pub fn applies(&self) -> bool {
+        matches!(self, Self::Applies { .. })
+    }
+}
+
+impl fmt::Display for Standing<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Applies { matched, key } if key.is_empty() => matched.fmt(f),
+            Self::Applies { matched, key } => write!(f, "{matched}; its key is {key}"),
+            Self::Fails(failed) => failed.fmt(f),
+            Self::NoKey(fact) => write!(f, "{fact} is not known, and it counts by that"),
+            Self::ReplacedBy(rule) => write!(f, "{rule:?} replaces it"),
+            Self::Settled(Cause::Block(entry)) => write!(f, "block[{entry}] refuses the request"),
+            Self::Settled(cause) => write!(f, "{cause} lets the request pass"),
+            Self::Off => f.write_str("it is off"),
+        }
+    }
+}
+
+/// What each part of a policy is to a request: `block`, `exempt`, the rules in their order, and the
+/// tenant's tier, if it is in one.
+///
+/// ```
+/// use tollgate_engine::document::Format;
+/// use tollgate_engine::explain::explain;
+/// use tollgate_engine::{Facts, Policy};
+///
+/// let text = "
+/// limits:
+/// - {name: per-user, key: user, rate: 10/s}
+/// - {name: per-tenant, key: tenant, rate: 100/s}
+/// - {name: robots, match: {user: our-robot}, unlimited: true, replaces: per-user}
+/// ";
+/// let policy = Policy::from_text(text, Format::Yaml)?.policy;
+/// let told = |facts: &Facts<'_>| {
+///     let entries = explain(&policy, facts);
+///     entries.iter().map(|entry| entry.standing.to_string()).collect::<Vec<_>>()
+/// };
+/// assert_eq!(
+///     told(&Facts::new().with("user", "42")),
+///     [
+///         "it is for every request; its key is user=42",
+///         "tenant is not known, and it counts by that",
+///         "user is \"42\", and should be \"our-robot\"",
+///     ]
+/// );
+/// assert_eq!(told(&Facts::new().with("user", "our-robot"))[0], "\"robots\" replaces it");
+/// # Ok::<(), tollgate_engine::Rejected>(())
+/// ```
+pub fn explain<'a>(policy: &'a Policy, facts: &'a Facts<'a>) -> Vec<Entry<'a>> {
+    let mut settled = None;
+    let mut entries = Vec::new();
+    for (number, entry) in policy.block.iter().enumerate() {
+        let cause = Cause::Block(number);
+        entries.push(listed(policy, entry, cause, facts, &mut settled));
+    }
+    for (number, entry) in policy.exempt.iter().enumerate() {
+        let cause = Cause::Exempt(number);
+        entries.push(listed(policy, entry, cause, facts, &mut settled));
+    }
+    let met: Vec<&Rule> = policy
+        .rules
+        .iter()
+        .filter(|rule| by_itself(rule, mode(policy, rule), facts).applies())
+        .collect();
+    for rule in &policy.rules {
+        let mode = mode(policy, rule);
+        let own = by_itself(rule, mode, facts);
+        // A rule in shadow takes only the place of others in shadow.
+        let takes_its_place = |other: &&&Rule| {
+            self::mode(policy, other) <= mode && other.replaces.contains(&rule.name)
+        };
+        let standing = match (own.applies(), settled, met.iter().find(takes_its_place)) {
+            (true, Some(by), _) => Standing::Settled(by),
+            (true, None, Some(other)) => Standing::ReplacedBy(&other.name),
+            _ => own,
+        };
+        entries.push(Entry {
+            cause: Cause::Rule(&rule.name),
+            mode,
+            standing,
+        });
+    }
+    entries.extend(tier(policy, facts, settled));
+    entries
+}
+
+/// An entry of `block` or `exempt`. The first that is for the request settles it, unless the policy
+/// is in shadow and would have blocked it.
+fn listed<'a>(
+    policy: &'a Policy,
+    entry: &'a Match,
+    cause: Cause<'a>,
+    facts: &Facts<'a>,
+    settled: &mut Option<Cause<'a>>,
+) -> Entry<'a> {
+    let matched = matcher::explain(entry, facts);
+    let standing = match (policy.mode, *settled) {
+        (Mode::Off, _) => Standing::Off,
+        _ if !matched.matches() => Standing::Fails(matched),
+        (_, Some(by)) => Standing::Settled(by),
+        (mode, None) => {
+            if mode == Mode::Enforce || matches!(cause, Cause::Exempt(_)) {
+                *settled = Some(cause);
+            }
+            Standing::Applies {
+                matched,
+                key: String::new(),
+            }
+        }
+    };
+    Entry {
+        cause,
+        mode: policy.mode,
+        standing,
+    }
+}
+
+/// The mode of a rule, which the policy may weaken.
+fn mode(policy: &Policy, rule: &Rule) -> Mode {
+    rule.mode.max(policy.mode)
+}
+
+/// What a rule is to a request, if it were alone.
+fn by_itself<'a>(rule: &'a Rule, mode: Mode, facts: &'a Facts<'a>) -> Standing<'a> {
+    let matched = matcher::explain(&rule.matches, facts);
+    let mut parts = rule.key.iter().map(KeyPart::fact);
+    match parts.find(|fact| facts.get(fact).is_none()) {
+        _ if mode == Mode::Off => Standing::Off,
+        _ if !matched.matches() => Standing::Fails(matched),
+        Some(fact) => Standing::NoKey(fact),
+        None => Standing::Applies {
+            matched,
+            key: key(&rule.key, facts),
+        },
+    }
+}
+
+fn key(parts: &[KeyPart], facts: &Facts<'_>) -> String {
+    let plan = KeyPlan::new(parts, &mut Slots::default());
+    // It is only shown, so no counter has to be found by it.
+    Key::new(&plan, facts, [0; 2]).to_string()
+}
+
+/// The tier of the request's tenant.
+fn tier<'a>(
+    policy: &'a Policy,
+    facts: &'a Facts<'a>,
+    settled: Option<Cause<'a>>,
+) -> Option<Entry<'a>> {
+    let tenant = facts.get(TENANT)?;
+    let by_fact = || facts.get(policy.tier_fact.as_deref()?);
+    let known = |name: &str| policy.tiers.get_key_value(name);
+    let (name, _) = policy
+        .tenants
+        .get(tenant)
+        .and_then(|name| known(name))
+        .or_else(|| by_fact().and_then(known))
+        .or_else(|| policy.default_tier.as_deref().and_then(known))?;
+    let standing = match (policy.mode, settled) {
+        (Mode::Off, _) => Standing::Off,
+        (_, Some(by)) => Standing::Settled(by),
+        _ => Standing::Applies {
+            matched: Explained {
+                failed: None,
+                conditions: 0,
+            },
+            key: key(&[KeyPart::Fact(TENANT.to_owned())], facts),
+        },
+    };
+    Some(Entry {
+        cause: Cause::Tier(name),
+        mode: policy.mode,
+        standing,
+    })
+}
