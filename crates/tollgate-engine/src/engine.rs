@@ -388,6 +388,7 @@ fn tell(observer: &dyn Observer, verdict: &Verdict<'_>, took: Duration) {
         cause: verdict.cause(),
         mode: verdict.mode(),
         decision: verdict.decision,
+        near_limit: verdict.is_near_limit(),
         took,
     });
     for refusal in verdict.shadow_refusals() {
@@ -395,6 +396,7 @@ fn tell(observer: &dyn Observer, verdict: &Verdict<'_>, took: Duration) {
             cause: refusal.cause,
             mode: Mode::Shadow,
             decision: refusal.decision,
+            near_limit: false,
             took,
         });
     }

@@ -10,7 +10,8 @@ use crate::verdict::Cause;
 /// Is told of every verdict, on the thread that decides. An engine without one neither reads the clock
 /// for it nor calls anything.
 pub trait Observer: Send + Sync {
-    /// A request was decided, or a rule in shadow would have refused it.
+    /// A request was decided, or a rule in shadow would have refused it. Of a request of descriptors, each
+    /// that met a limit is told; of one that met none, that.
     fn decided(&self, event: &Event<'_>);
 }
 
@@ -24,6 +25,8 @@ pub struct Event<'a> {
     pub mode: Mode,
     /// What was decided: for a rule in shadow, what it would have been.
     pub decision: Decision,
+    /// Whether it passed, and the limit is as far used as the policy calls near.
+    pub near_limit: bool,
     /// How long the whole decision took.
     pub took: Duration,
 }

@@ -27,6 +27,10 @@ pub enum Cause<'a> {
     Rule(&'a str),
     /// What a tier allows, by name.
     Tier(&'a str),
+    /// A limit of a tree of descriptors, as `domain/key=value/key`.
+    Descriptor(&'a str),
+    /// A limit that a descriptor brought along.
+    Asked,
 }
 
 impl fmt::Display for Cause<'_> {
@@ -37,6 +41,8 @@ impl fmt::Display for Cause<'_> {
             Self::Block(entry) => write!(f, "block[{entry}]"),
             Self::Rule(name) => write!(f, "rule {name:?}"),
             Self::Tier(name) => write!(f, "tier {name:?}"),
+            Self::Descriptor(path) => write!(f, "descriptor {path:?}"),
+            Self::Asked => f.write_str("a limit that was asked for"),
         }
     }
 }
@@ -158,12 +164,7 @@ impl Verdict<'_> {
     /// Whether it passed, and the limit that decided is as far used as the policy calls near: 80 %
     /// unless it says otherwise.
     pub fn is_near_limit(&self) -> bool {
-        let Decision {
-            limit, remaining, ..
-        } = self.decision;
-        let used = u128::from(limit.saturating_sub(remaining));
-        let near = u128::from(self.rules.near_limit_percent);
-        self.allowed && limit < u64::MAX && used * 100 >= u128::from(limit) * near
+        self.allowed && is_near(&self.decision, self.rules.near_limit_percent)
     }
 
     /// What rules in shadow would have refused, in the order of the file. A request that is refused
@@ -213,6 +214,16 @@ impl Permits {
             pass.end(ending);
         }
     }
+}
+
+/// Whether something passed, and of its limit as much is used as these percents.
+pub(crate) fn is_near(decision: &Decision, percent: u8) -> bool {
+    let Decision {
+        limit, remaining, ..
+    } = *decision;
+    let used = u128::from(limit.saturating_sub(remaining));
+    let near = used * 100 >= u128::from(limit) * u128::from(percent);
+    decision.is_allowed() && limit < u64::MAX && near
 }
 
 /// What a blocked request is told.

@@ -14,6 +14,8 @@ use common::{engine, only, policy, rates, rule};
 use tollgate::clock::Manual;
 use tollgate::{Outcome, Timestamp};
 use tollgate_engine::backend::{Answer, Backend, Check, Memory};
+use tollgate_engine::document::Format;
+use tollgate_engine::facts::{Descriptor, Unit};
 use tollgate_engine::observer::{Event, Observer};
 use tollgate_engine::policy::{Cost, Limits, Mode, Tier};
 use tollgate_engine::verdict::Cause;
@@ -307,7 +309,8 @@ impl Observer for Log {
             decision,
             ..
         } = event;
-        let line = format!("{cause} {mode:?} {:?}", decision.outcome);
+        let near = if event.near_limit { " near" } else { "" };
+        let line = format!("{cause} {mode:?} {:?}{near}", decision.outcome);
         self.0.lock().expect("a log").push(line);
     }
 }
@@ -328,9 +331,43 @@ fn an_observer_is_told_of_every_verdict_and_of_shadows() {
     assert_eq!(
         *log.0.lock().unwrap(),
         [
-            "rule \"one\" Enforce Allowed",
+            "rule \"one\" Enforce Allowed near",
             "rule \"trial\" Shadow Never",
             "rule \"one\" Enforce Denied",
+            "no rule Enforce Allowed",
+        ]
+    );
+}
+
+#[test]
+fn an_observer_is_told_of_every_descriptor_that_met_a_limit() {
+    let text = "
+domain: edge
+descriptors:
+- {key: user, rate_limit: {unit: day, requests_per_unit: 2}}
+- {key: trial, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 0}}
+";
+    let policy = tollgate_engine::Policy::from_text(text, Format::Yaml)
+        .unwrap()
+        .policy;
+    let log = Log::default();
+    let engine = engine(policy, &Manual::new()).with_observer(log.clone());
+    let ada = Descriptor::new(&[("user", "ada")]);
+    let asked = Descriptor {
+        limit: Some((0, Unit::Hour)),
+        ..Descriptor::new(&[("any", "thing")])
+    };
+    let trial = Descriptor::new(&[("trial", "")]);
+    for descriptors in [&[ada, trial][..], &[ada], &[asked], &[]] {
+        let _ = engine.decide_descriptors("edge", descriptors, 1);
+    }
+    assert_eq!(
+        *log.0.lock().unwrap(),
+        [
+            "descriptor \"edge/user\" Enforce Allowed",
+            "descriptor \"edge/trial\" Shadow Never",
+            "descriptor \"edge/user\" Enforce Allowed near",
+            "a limit that was asked for Enforce Never",
             "no rule Enforce Allowed",
         ]
     );

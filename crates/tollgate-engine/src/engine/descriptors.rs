@@ -8,13 +8,14 @@ use tollgate::{Algorithm, Align, Clock, Decision, Outcome, Rate};
 use super::Engine;
 use super::key::{Key, KeyHashers, KeyPlan};
 use super::rules::Rules;
-use crate::backend::{Check, Limit, LimitKind, Memory};
+use crate::backend::{Backend, Check, Limit, LimitKind, Memory};
 use crate::document::MOST_DEPTH;
 use crate::envoy::{self, Charge, Compiled, Leaf, Lookup, StatusCode};
 use crate::facts::{Descriptor, Facts};
 use crate::matcher::Slots;
-use crate::policy::KeyPart;
-use crate::verdict::Permits;
+use crate::observer::{Event, Observer};
+use crate::policy::{KeyPart, Mode};
+use crate::verdict::{Cause, Permits, is_near};
 
 /// Trees of descriptors, and the limits of their leaves.
 #[derive(Debug)]
@@ -173,6 +174,7 @@ impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
         descriptors: &[Descriptor<'_>],
         hits_addend: u32,
     ) -> DescriptorVerdict {
+        let started = self.started();
         let rules = self.rules.load();
         let trees = &rules.trees;
         let mut found: Vec<_> = descriptors
@@ -229,6 +231,10 @@ impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
             });
             statuses.push(status);
         }
+        if let (Some(observer), Some(started)) = (&self.observer, started) {
+            let took = self.backend.now() - started;
+            tell(&**observer, &rules, &found, &told, took);
+        }
         let code = envoy::overall(&statuses, rules.mode);
         let waits = told.iter().filter_map(|status| {
             let over = status.code == StatusCode::OverLimit;
@@ -265,6 +271,49 @@ impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
             decision.retry_after = refused.retry_after;
         }
         decision
+    }
+}
+
+/// Tells of each descriptor that met a limit, or that none did.
+#[cold]
+fn tell(
+    observer: &dyn Observer,
+    rules: &Rules,
+    found: &[Lookup<'_>],
+    told: &[DescriptorStatus],
+    took: Duration,
+) {
+    let mut event = Event {
+        cause: Cause::Nothing,
+        mode: rules.mode,
+        decision: Decision::UNLIMITED,
+        near_limit: false,
+        took,
+    };
+    for (lookup, status) in found.iter().zip(told) {
+        let Some(decision) = status.decision else {
+            continue;
+        };
+        let is_shadow = lookup.leaf().is_some_and(|leaf| leaf.limit.shadow);
+        let own = if is_shadow {
+            Mode::Shadow
+        } else {
+            Mode::Enforce
+        };
+        event = Event {
+            cause: status
+                .limit
+                .as_deref()
+                .map_or(Cause::Asked, Cause::Descriptor),
+            mode: rules.mode.max(own),
+            decision,
+            near_limit: is_near(&decision, rules.near_limit_percent),
+            took,
+        };
+        observer.decided(&event);
+    }
+    if event.cause == Cause::Nothing {
+        observer.decided(&event);
     }
 }
 
