@@ -5,14 +5,14 @@ mod check;
 mod convert;
 mod explain;
 mod facts;
+mod request;
 
 pub use check::{Check, check};
 pub use convert::{Convert, convert};
-pub use explain::{Entries, Explain, explain};
-pub use facts::Fact;
+pub use explain::{Explain, explain};
+pub use facts::{Entries, Fact};
 
-pub(crate) use explain::{cause_name, engine};
-pub(crate) use facts::facts;
+pub(crate) use request::{Request, engine};
 
 use std::fmt;
 

@@ -20,7 +20,7 @@ pub use pattern::{Pattern, PatternError};
 pub use policy::{PolicyReport, simulate_policy};
 pub use report::{Line, Report};
 
-use crate::policy::Fact;
+use crate::policy::{Entries, Fact};
 use runner::{Form, Run};
 
 /// The limit and the traffic, in the words of `tollgate simulate`.
@@ -43,6 +43,7 @@ Examples:
   tollgate simulate
   tollgate simulate --pattern boundary
   tollgate simulate policy.yaml --fact user=42 --fact path=/api/x
+  tollgate simulate ratelimit.yaml --domain edge --descriptor remote_address=10.0.0.1
   tollgate simulate --rate '50/s burst 10' --pattern poisson --seed 7 --json")]
 pub struct Options {
     /// A policy file: plays the traffic against it instead of against each algorithm.
@@ -51,6 +52,12 @@ pub struct Options {
     /// What is known of every request, as name=value, for a policy; again for each fact.
     #[arg(long = "fact", value_name = "NAME=VALUE", requires = "file")]
     pub facts: Vec<Fact>,
+    /// The domain of every request, for a file in envoyproxy/ratelimit's form.
+    #[arg(long, value_name = "NAME", requires = "file", requires = "descriptors")]
+    pub domain: Option<String>,
+    /// A descriptor of every request, as key=value,key2=value2; again for each.
+    #[arg(long = "descriptor", value_name = "KEY=VALUE,…", requires = "domain")]
+    pub descriptors: Vec<Entries>,
     /// The limit, such as "100/s burst 200", "10 per 250ms", "zero" or "unlimited"; with a policy
     /// it only says how much traffic there is.
     #[arg(long, value_name = "RATE", default_value = DEFAULT_RATE)]
@@ -71,6 +78,8 @@ impl Default for Options {
         Self {
             file: None,
             facts: Vec::new(),
+            domain: None,
+            descriptors: Vec::new(),
             rate: Rate::per_second(100),
             pattern: Pattern::default(),
             seed: DEFAULT_SEED,

@@ -68,6 +68,179 @@ fn a_valid_file_ends_with_0_and_says_what_happens_if_the_store_fails() {
     assert!(out.contains("  per-user: enforce, local if the store fails\n"));
     assert!(out.contains("  trial: shadow, local if the store fails\n"));
     assert!(out.contains("theirs.yaml: valid, 1 domain, 0 warnings\n"));
+    let limit = "  edge/path=/login/remote_address: enforce, local if the store fails\n";
+    assert!(out.contains(limit), "{out}");
+}
+
+#[test]
+fn a_check_tells_the_mode_in_force_and_what_tiers_do_without_the_store() {
+    let policy = "\
+mode: shadow
+limits: [{name: all, rate: 5/s}, {name: other, match: {x: y}, rate: 5/s, mode: off}]
+tiers: {free: {rate: 10/s, quota: 9/day}, pro: {rate: 10/s}}
+tier_fact: plan
+";
+    let folder = folder("modes", &[("policy.yaml", policy)]);
+    let (code, out, _) = run(&folder, &["check", "policy.yaml"]);
+    assert_eq!(code, Some(0));
+    assert_eq!(
+        out,
+        "policy.yaml: valid, 2 limits, 0 warnings
+  all: shadow, local if the store fails
+  other: off, local if the store fails
+  tier free: shadow, closed if the store fails
+  tier pro: shadow, local if the store fails
+"
+    );
+    let (_, out, _) = run(&folder, &["check", "--json", "policy.yaml"]);
+    let report: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(
+        report["files"][0]["limits"][2],
+        json!({"kind": "tier", "name": "free", "mode": "shadow", "on_store_failure": "closed"})
+    );
+}
+
+#[test]
+fn each_rule_is_explained_with_its_key_or_what_keeps_it_away() {
+    let policy = "\
+limits:
+- {name: per-user, key: [user, ip/64], rate: 10/s}
+- {name: per-plan, key: header.X-Plan, match: {header.X-Plan: [a, b]}, rate: 10/s}
+- {name: per-tenant, key: tenant, rate: 10/s}
+- {name: vip, match: {user: ann}, unlimited: true, replaces: per-user}
+- {name: old, rate: 10/s, mode: off}
+- {name: new, rate: 10/s, mode: shadow}
+exempt: [{path: /healthz}]
+tiers: {free: {rate: 10/s}}
+default_tier: free
+";
+    let folder = folder("why", &[("policy.yaml", policy)]);
+    let told = |facts: &[&str]| {
+        let facts = facts.iter().flat_map(|fact| ["--fact", fact]);
+        let arguments: Vec<_> = ["explain", "policy.yaml"]
+            .into_iter()
+            .chain(facts)
+            .collect();
+        let out = run(&folder, &arguments).1;
+        let rules = out.split("\n\n").next().map(str::to_owned);
+        rules.expect("what is said of the rules")
+    };
+    assert_eq!(
+        told(&["user=bob", "ip=2001:db8::7", "header.x-plan=a"]),
+        "rules
+  no   exempt[0]: path is not known, and should be \"/healthz\"
+  yes  per-user: it is for every request; its key is user=bob ip=2001:db8::/64
+  yes  per-plan: its condition holds; its key is header.x-plan=a
+  no   per-tenant: tenant is not known, and it counts by that
+  no   vip: user is \"bob\", and should be \"ann\"
+  no   old: it is off
+  yes  new (in shadow): it is for every request"
+    );
+    let ann = told(&["user=ann", "ip=::1", "tenant=acme", "header.X-PLAN=b"]);
+    for part in [
+        "  no   per-user: \"vip\" replaces it\n",
+        "  yes  per-plan: its condition holds; its key is header.x-plan=b\n",
+        "  yes  tier \"free\": it is for every request; its key is tenant=acme",
+    ] {
+        assert!(ann.contains(part), "{part} in {ann}");
+    }
+    let exempt = told(&["user=bob", "ip=::1", "path=/healthz"]);
+    let part = "  no   per-user: exempt[0] lets the request pass\n";
+    assert!(exempt.contains(part), "{exempt}");
+}
+
+#[test]
+fn their_form_is_known_however_it_is_written_and_never_mistaken() {
+    let json = "{\"domain\": \"edge\", \"descriptors\": [{\"key\": \"user\", \"rate_limit\":
+      {\"unit\": \"day\", \"requests_per_unit\": 0}}]}";
+    let toml = "domain = \"edge\"\n";
+    let included = "include: theirs.yaml\nlimits: [{name: a, rate: 5/s}]\n";
+    let folder = folder(
+        "theirs",
+        &[
+            ("theirs.yaml", THEIRS),
+            ("json.yaml", json),
+            ("undomained.yaml", "descriptors: [{key: a}]\n"),
+            ("theirs.toml", toml),
+            ("included.yaml", included),
+            ("ours.yaml", POLICY),
+        ],
+    );
+    let (code, out, _) = run(&folder, &["check", "json.yaml"]);
+    assert_eq!(code, Some(0));
+    assert!(out.contains("json.yaml: valid, 1 domain"), "{out}");
+    let (_, out, _) = run(&folder, &["check", "undomained.yaml"]);
+    assert!(out.contains("error[empty-domain]"), "{out}");
+    for file in ["theirs.toml", "included.yaml"] {
+        let (code, out, _) = run(&folder, &["check", file]);
+        assert_eq!(code, Some(1));
+        assert!(
+            out.contains("form is YAML, and stands by itself: convert it"),
+            "{out}"
+        );
+    }
+    let (code, _, err) = run(&folder, &["convert", "ours.yaml"]);
+    assert_eq!(code, Some(2));
+    assert!(err.contains("in our own form already"), "{err}");
+
+    // What never passes has no time after which it does.
+    let request = |more: &[&'static str]| {
+        let request = [
+            "explain",
+            "json.yaml",
+            "--domain",
+            "edge",
+            "--descriptor",
+            "user=1",
+        ];
+        run(&folder, &[&request[..], more].concat()).1
+    };
+    let step: Value = serde_json::from_str(&request(&["--json"])).expect("JSON");
+    assert_eq!(
+        (&step["outcome"], &step["retry_after_ms"]),
+        (&json!("denied"), &Value::Null)
+    );
+    assert!(request(&[]).contains("never  edge/user"));
+    let elsewhere = [
+        "explain",
+        "json.yaml",
+        "--domain",
+        "mesh",
+        "--descriptor",
+        "user=1",
+    ];
+    let (_, out, _) = run(&folder, &elsewhere);
+    let expect = "  user=1: no limit: the file has no domain \"mesh\", but edge\n";
+    assert!(out.contains(expect), "{out}");
+}
+
+#[test]
+fn traffic_is_played_against_their_form_too() {
+    let folder = folder("simulate-theirs", &[("theirs.yaml", THEIRS)]);
+    let (code, _, err) = run(&folder, &["simulate", "theirs.yaml"]);
+    assert_eq!(code, Some(2));
+    assert!(err.contains("say which with --domain"), "{err}");
+    let (code, out, _) = run(
+        &folder,
+        &[
+            "simulate",
+            "theirs.yaml",
+            "--domain",
+            "edge",
+            "--descriptor",
+            "path=/login,remote_address=10.0.0.1",
+            "--json",
+        ],
+    );
+    assert_eq!(code, Some(0));
+    let report: Value = serde_json::from_str(&out).expect("JSON");
+    // All of it comes within one minute.
+    assert_eq!(report["admitted"], json!(5));
+    let refused = &report["refused"]["edge/path=/login/remote_address"];
+    assert_eq!(
+        *refused,
+        json!(report["offered"].as_u64().expect("a number") - 5)
+    );
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 use tollgate_engine::policy::{Mode, OnStoreFailure, Policy};
-use tollgate_engine::{Checked, Rejected, render};
+use tollgate_engine::{Checked, Rejected, envoy, render};
 
 /// The files to check.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
@@ -30,12 +30,15 @@ struct FileReport<'a> {
     file: String,
     valid: bool,
     diagnostics: Vec<render::Report<'a>>,
-    limits: Vec<LimitReport<'a>>,
+    limits: Vec<LimitReport>,
 }
 
 #[derive(Serialize)]
-struct LimitReport<'a> {
-    name: &'a str,
+struct LimitReport {
+    /// `rule`, `tier` or `descriptor`.
+    kind: &'static str,
+    name: String,
+    /// Its own, or the weaker one of the whole policy.
     mode: &'static str,
     on_store_failure: &'static str,
 }
@@ -84,20 +87,30 @@ fn report<'a>(name: &str, read: &'a Result<Checked, Rejected>) -> FileReport<'a>
     }
 }
 
-fn limits(policy: &Policy) -> Vec<LimitReport<'_>> {
-    let report = |rule: &'_ tollgate_engine::policy::Rule| (rule.mode, rule.on_store_failure);
-    policy
-        .rules
-        .iter()
-        .map(|rule| {
-            let (mode, failure) = report(rule);
-            LimitReport {
-                name: &rule.name,
-                mode: mode_name(mode),
-                on_store_failure: failure_name(failure),
-            }
-        })
-        .collect()
+/// All that limits, each as it is in force.
+fn limits(policy: &Policy) -> Vec<LimitReport> {
+    let report = |kind, name: &str, mode: Mode, failure| LimitReport {
+        kind,
+        name: name.to_owned(),
+        mode: mode_name(mode.max(policy.mode)),
+        on_store_failure: failure_name(failure),
+    };
+    let rules = policy.rules.iter();
+    let rules = rules.map(|rule| report("rule", &rule.name, rule.mode, rule.on_store_failure));
+    let tiers = policy.tiers.iter().map(|(name, tier)| {
+        let failure = OnStoreFailure::default_for(&tier.limits);
+        report("tier", name, Mode::Enforce, failure)
+    });
+    let compiled = envoy::Compiled::new(&policy.domains);
+    let leaves = compiled.leaves().iter().map(|leaf| {
+        let mode = match leaf.limit.shadow {
+            true => Mode::Shadow,
+            false => Mode::Enforce,
+        };
+        let failure = OnStoreFailure::default_for(&leaf.limit.limits);
+        report("descriptor", &leaf.to_string(), mode, failure)
+    });
+    rules.chain(tiers).chain(leaves).collect()
 }
 
 const fn mode_name(mode: Mode) -> &'static str {
@@ -144,9 +157,10 @@ fn write_text(
     }
     writeln!(out, ", {}", count(checked.warnings.len(), "warning"))?;
     for limit in limits(policy) {
+        let tier = if limit.kind == "tier" { "tier " } else { "" };
         writeln!(
             out,
-            "  {}: {}, {} if the store fails",
+            "  {tier}{}: {}, {} if the store fails",
             limit.name, limit.mode, limit.on_store_failure
         )?;
     }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use tollgate_engine::document::Format;
 use tollgate_engine::{Policy, envoy};
 
 use super::PolicyFailure;
@@ -29,6 +30,11 @@ pub fn convert(options: &Convert) -> Result<String, PolicyFailure> {
     for path in &options.files {
         let name = path.display().to_string();
         match std::fs::read_to_string(path) {
+            Ok(text) if is_ours(&text) => {
+                return Err(PolicyFailure::Usage(format!(
+                    "{name:?} is in our own form already: there is nothing to convert"
+                )));
+            }
             Ok(text) => files.push((name, text)),
             Err(error) => {
                 return Err(PolicyFailure::Usage(format!(
@@ -39,4 +45,9 @@ pub fn convert(options: &Convert) -> Result<String, PolicyFailure> {
     }
     let checked = Policy::from_envoy_files(&files)?;
     Ok(envoy::convert(&checked.policy))
+}
+
+/// Whether a text is a policy in our own form.
+fn is_ours(text: &str) -> bool {
+    Policy::from_text(text, Format::Yaml).is_ok_and(|checked| checked.policy.domains.is_empty())
 }

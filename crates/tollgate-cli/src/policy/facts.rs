@@ -1,8 +1,9 @@
-//! Facts of a request, as arguments.
+//! Facts and descriptors of a request, as arguments.
 
 use std::str::FromStr;
 
 use tollgate_engine::Facts;
+use tollgate_engine::facts::fact_name;
 
 /// One fact, as `name=value`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +18,7 @@ impl FromStr for Fact {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once('=') {
             Some((name, value)) if !name.is_empty() => Ok(Self {
-                name: name.to_owned(),
+                name: fact_name(name).into_owned(),
                 value: value.to_owned(),
             }),
             _ => Err(format!("{text:?} is no fact; write it as name=value")),
@@ -31,4 +32,38 @@ pub(crate) fn facts(facts: &[Fact]) -> Facts<'_> {
     pairs
         .map(|fact| (fact.name.as_str(), fact.value.as_str()))
         .collect()
+}
+
+/// The entries of a descriptor, as an argument.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entries(Vec<(String, String)>);
+
+impl FromStr for Entries {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let entry = |part: &str| {
+            let (key, value) = part.split_once('=').unwrap_or((part, ""));
+            let (key, value) = (key.trim(), value.trim());
+            match key {
+                "" => Err(format!(
+                    "{text:?} is no descriptor; write it as key=value,key2=value2"
+                )),
+                _ => Ok((key.to_owned(), value.to_owned())),
+            }
+        };
+        text.split(',')
+            .map(entry)
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
+}
+
+impl Entries {
+    pub(super) fn pairs(&self) -> Vec<(&str, &str)> {
+        let pairs = self.0.iter();
+        pairs
+            .map(|(key, value)| (key.as_str(), value.as_str()))
+            .collect()
+    }
 }

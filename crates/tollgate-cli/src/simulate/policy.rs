@@ -5,10 +5,11 @@ use std::fmt;
 use std::io::{self, Write};
 
 use serde::Serialize;
+use tollgate::Timestamp;
 use tollgate_engine::Policy;
 
 use super::Options;
-use crate::policy::{PolicyFailure, cause_name, engine, facts};
+use crate::policy::{PolicyFailure, Request, engine};
 
 /// What a policy did to the requests of a pattern.
 #[derive(Clone, Debug, Serialize)]
@@ -39,21 +40,25 @@ pub fn simulate_policy(options: &Options) -> Result<PolicyReport, PolicyFailure>
         .pattern
         .traffic(options.rate, options.seed)
         .map_err(|error| PolicyFailure::Usage(error.to_string()))?;
-    let (engine, clock) = engine(Policy::from_path(file)?.policy)?;
-    let facts = facts(&options.facts);
+    let policy = Policy::from_path(file)?.policy;
+    let request = Request::new(
+        &policy,
+        &options.facts,
+        options.domain.as_deref(),
+        &options.descriptors,
+    )?;
+    let (engine, clock) = engine(policy.clone())?;
     let (mut refused, mut shadow) = (BTreeMap::new(), BTreeMap::new());
     let mut passed = Vec::new();
     for &at in &traffic.arrivals {
         clock.set(at);
-        let verdict = engine.decide(&facts);
-        if verdict.is_allowed() {
+        let step = request.decide(&engine, at - Timestamp::ZERO);
+        if step.is_allowed() {
             passed.push(at);
         } else {
-            let rule = cause_name(verdict.cause()).unwrap_or_default();
-            *refused.entry(rule).or_insert(0) += 1;
+            *refused.entry(step.rule.unwrap_or_default()).or_insert(0) += 1;
         }
-        for refusal in verdict.shadow_refusals() {
-            let rule = cause_name(refusal.cause).unwrap_or_default();
+        for rule in step.shadow {
             *shadow.entry(rule).or_insert(0) += 1;
         }
     }
