@@ -19,6 +19,34 @@ pub(crate) use memory::Compiled;
 ///
 /// A backend keeps state by [`Limit::counter`] and key; the limit itself comes with each check, so a
 /// policy can change at any time. It never refuses because something broke: that is an error.
+///
+/// One that keeps its state elsewhere implements two methods:
+///
+/// ```
+/// use std::convert::Infallible;
+/// use std::future::{Ready, ready};
+/// use tollgate::{Clock, Decision, Pass, Timestamp, clock::Manual};
+/// use tollgate_engine::backend::{Answer, Backend, Check};
+///
+/// /// Nothing passes.
+/// struct Closed(Manual);
+///
+/// impl Backend for Closed {
+///     type Error = Infallible;
+///     type Asking<'a> = Ready<Result<Answer, Infallible>>;
+///
+///     fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
+///         let allowed = checks.is_empty();
+///         let decision = Decision::UNLIMITED;
+///         ready(Ok(Answer { allowed, decider: None, decision, pass: Pass::default() }))
+///     }
+///
+///     fn now(&self) -> Timestamp {
+///         self.0.now()
+///     }
+/// }
+/// assert_eq!(Closed(Manual::new()).now(), Timestamp::ZERO);
+/// ```
 pub trait Backend: Send + Sync {
     /// What can break.
     type Error: fmt::Display + Send;
@@ -42,6 +70,36 @@ pub trait Backend: Send + Sync {
 }
 
 /// One question: may this key take so much of this limit?
+///
+/// ```
+/// # use std::{convert::Infallible, future::{Ready, ready}, pin::pin, sync::Mutex, task::{Context, Waker}};
+/// # use tollgate::{Decision, Pass, Timestamp};
+/// # use tollgate_engine::backend::{Answer, Backend, Check, Counter, Limit, LimitKind};
+/// # use tollgate_engine::document::Format;
+/// # use tollgate_engine::policy::OnStoreFailure;
+/// # use tollgate_engine::{Engine, Facts, Policy};
+/// # struct Noting(Mutex<Vec<String>>);
+/// # impl Backend for Noting {
+/// #     type Error = Infallible;
+/// #     type Asking<'a> = Ready<Result<Answer, Infallible>>;
+/// #     fn now(&self) -> Timestamp { Timestamp::ZERO }
+/// #     fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
+/// // In a backend, of a policy with `{name: per-user, key: user, rate: 5/s, quota: 9/day}`:
+/// for check in checks {
+///     let note = format!("{} of {}", check.cost, check.key);
+/// #     self.0.lock().expect("not poisoned").push(note);
+/// }
+/// #         ready(Ok(Answer { allowed: true, decider: None, decision: Decision::UNLIMITED, pass: Pass::default() }))
+/// #     }
+/// # }
+/// # let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 5/s, quota: 9/day}]", Format::Yaml)?.policy;
+/// # let engine = Engine::new(policy, Noting(Mutex::default()))?;
+/// # let facts = Facts::new().with("user", "42");
+/// # let _ = pin!(engine.decide_by(&facts)).poll(&mut Context::from_waker(Waker::noop()));
+/// # let noted = engine.backend().0.lock().expect("not poisoned").join(", ");
+/// assert_eq!(noted, "1 of user=42, 1 of user=42");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Check<'a> {
     /// The limit.
@@ -53,6 +111,14 @@ pub struct Check<'a> {
 }
 
 /// The answer to all checks of a request.
+///
+/// ```
+/// use tollgate::{Decision, Pass};
+/// use tollgate_engine::backend::Answer;
+///
+/// let open = Answer { allowed: true, decider: None, decision: Decision::UNLIMITED, pass: Pass::default() };
+/// assert!(open.decision.is_allowed());
+/// ```
 #[derive(Debug)]
 pub struct Answer {
     /// Whether all passed, and were charged. If not, nothing was.
@@ -66,6 +132,36 @@ pub struct Answer {
 }
 
 /// What one check is judged by.
+///
+/// ```
+/// # use std::{convert::Infallible, future::{Ready, ready}, pin::pin, sync::Mutex, task::{Context, Waker}};
+/// # use tollgate::{Decision, Pass, Timestamp};
+/// # use tollgate_engine::backend::{Answer, Backend, Check, Counter, Limit, LimitKind};
+/// # use tollgate_engine::document::Format;
+/// # use tollgate_engine::policy::OnStoreFailure;
+/// # use tollgate_engine::{Engine, Facts, Policy};
+/// # struct Noting(Mutex<Vec<String>>);
+/// # impl Backend for Noting {
+/// #     type Error = Infallible;
+/// #     type Asking<'a> = Ready<Result<Answer, Infallible>>;
+/// #     fn now(&self) -> Timestamp { Timestamp::ZERO }
+/// #     fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
+/// // In a backend, of a policy with `{name: per-user, key: user, rate: 5/s, quota: 9/day}`:
+/// for check in checks {
+///     let note = format!("{:?}", check.limit.on_store_failure());
+/// #     self.0.lock().expect("not poisoned").push(note);
+/// }
+/// #         ready(Ok(Answer { allowed: true, decider: None, decision: Decision::UNLIMITED, pass: Pass::default() }))
+/// #     }
+/// # }
+/// # let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 5/s, quota: 9/day}]", Format::Yaml)?.policy;
+/// # let engine = Engine::new(policy, Noting(Mutex::default()))?;
+/// # let facts = Facts::new().with("user", "42");
+/// # let _ = pin!(engine.decide_by(&facts)).poll(&mut Context::from_waker(Waker::noop()));
+/// # let noted = engine.backend().0.lock().expect("not poisoned").join(", ");
+/// assert_eq!(noted, "Closed, Closed"); // A rule with a quota is, as a whole.
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 // What every decision reads comes first and is small: of ten thousand limits few are in a cache.
 #[derive(Clone, Debug)]
 pub struct Limit {
@@ -88,6 +184,40 @@ pub(crate) struct Told {
 }
 
 /// What sort of limit, and how much.
+///
+/// ```
+/// # use std::{convert::Infallible, future::{Ready, ready}, pin::pin, sync::Mutex, task::{Context, Waker}};
+/// # use tollgate::{Decision, Pass, Timestamp};
+/// # use tollgate_engine::backend::{Answer, Backend, Check, Counter, Limit, LimitKind};
+/// # use tollgate_engine::document::Format;
+/// # use tollgate_engine::policy::OnStoreFailure;
+/// # use tollgate_engine::{Engine, Facts, Policy};
+/// # struct Noting(Mutex<Vec<String>>);
+/// # impl Backend for Noting {
+/// #     type Error = Infallible;
+/// #     type Asking<'a> = Ready<Result<Answer, Infallible>>;
+/// #     fn now(&self) -> Timestamp { Timestamp::ZERO }
+/// #     fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
+/// // In a backend, of a policy with `{name: per-user, key: user, rate: 5/s, quota: 9/day}`:
+/// for check in checks {
+///     let note = match check.limit.kind() {
+///         LimitKind::Rate { rate, .. } => rate.to_string(),
+///         LimitKind::Quota(quota) => quota.to_string(),
+///         _ => "slots".to_owned(),
+///     };
+/// #     self.0.lock().expect("not poisoned").push(note);
+/// }
+/// #         ready(Ok(Answer { allowed: true, decider: None, decision: Decision::UNLIMITED, pass: Pass::default() }))
+/// #     }
+/// # }
+/// # let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 5/s, quota: 9/day}]", Format::Yaml)?.policy;
+/// # let engine = Engine::new(policy, Noting(Mutex::default()))?;
+/// # let facts = Facts::new().with("user", "42");
+/// # let _ = pin!(engine.decide_by(&facts)).poll(&mut Context::from_waker(Waker::noop()));
+/// # let noted = engine.backend().0.lock().expect("not poisoned").join(", ");
+/// assert_eq!(noted, "5/s, 9/day");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum LimitKind {
@@ -105,6 +235,36 @@ pub enum LimitKind {
 }
 
 /// Which state a limit is kept in, together with the key: limits of the same counter count together.
+///
+/// ```
+/// # use std::{convert::Infallible, future::{Ready, ready}, pin::pin, sync::Mutex, task::{Context, Waker}};
+/// # use tollgate::{Decision, Pass, Timestamp};
+/// # use tollgate_engine::backend::{Answer, Backend, Check, Counter, Limit, LimitKind};
+/// # use tollgate_engine::document::Format;
+/// # use tollgate_engine::policy::OnStoreFailure;
+/// # use tollgate_engine::{Engine, Facts, Policy};
+/// # struct Noting(Mutex<Vec<String>>);
+/// # impl Backend for Noting {
+/// #     type Error = Infallible;
+/// #     type Asking<'a> = Ready<Result<Answer, Infallible>>;
+/// #     fn now(&self) -> Timestamp { Timestamp::ZERO }
+/// #     fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
+/// // In a backend, of a policy with `{name: per-user, key: user, rate: 5/s, quota: 9/day}`:
+/// for check in checks {
+///     let Counter { name, ordinal, .. } = check.limit.counter();
+/// #     self.0.lock().expect("not poisoned").push(format!("{name} {ordinal}"));
+/// }
+/// #         ready(Ok(Answer { allowed: true, decider: None, decision: Decision::UNLIMITED, pass: Pass::default() }))
+/// #     }
+/// # }
+/// # let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 5/s, quota: 9/day}]", Format::Yaml)?.policy;
+/// # let engine = Engine::new(policy, Noting(Mutex::default()))?;
+/// # let facts = Facts::new().with("user", "42");
+/// # let _ = pin!(engine.decide_by(&facts)).poll(&mut Context::from_waker(Waker::noop()));
+/// # let noted = engine.backend().0.lock().expect("not poisoned").join(", ");
+/// assert_eq!(noted, "rule/per-user 0, rule/per-user 0");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counter {
     /// The rule's name, or the one by which rules share it.

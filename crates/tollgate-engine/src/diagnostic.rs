@@ -5,6 +5,16 @@ use std::fmt;
 use crate::document::Span;
 
 /// How much a [`Diagnostic`] matters.
+///
+/// ```
+/// use tollgate_engine::document::Format;
+/// use tollgate_engine::{Policy, Severity};
+///
+/// let checked = Policy::from_text("limits: [{name: a, rate: 9/s burst 1}]", Format::Yaml)?;
+/// assert_eq!(checked.warnings[0].severity, Severity::Warning);
+/// assert!(Severity::Warning < Severity::Error);
+/// # Ok::<(), tollgate_engine::Rejected>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
     /// The policy can be used, but it may not do what was meant.
@@ -14,6 +24,13 @@ pub enum Severity {
 }
 
 /// A stable name for a kind of diagnostic, such as `unknown-field`: scripts may rely on it.
+///
+/// ```
+/// use tollgate_engine::{Code, lint};
+///
+/// assert_eq!(lint::BURST_RATIO, Code("burst-ratio"));
+/// assert_eq!(lint::BURST_RATIO.to_string(), "burst-ratio");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Code(pub &'static str);
 

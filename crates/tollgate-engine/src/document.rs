@@ -9,6 +9,13 @@ mod toml;
 mod yaml;
 
 /// Where something stands in a file.
+///
+/// ```
+/// use tollgate_engine::document::{Format, parse};
+///
+/// let file = parse("limits: 5", Format::Yaml, 0).expect("YAML");
+/// assert_eq!((file.span.file, file.span.start.line), (0, 1));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span {
     /// Which of a policy's files, in the order in which they were read.
@@ -20,6 +27,13 @@ pub struct Span {
 }
 
 /// A character of a file: line and column, both from 1 (0 where nothing is known).
+///
+/// ```
+/// use tollgate_engine::document::Place;
+///
+/// let (early, late) = (Place { line: 2, column: 9 }, Place { line: 10, column: 1 });
+/// assert!(early < late);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     /// From 1.
@@ -29,6 +43,15 @@ pub struct Place {
 }
 
 /// A value and its place.
+///
+/// ```
+/// use tollgate_engine::document::{Format, Value, parse};
+///
+/// let file = parse("near = 5", Format::Toml, 0).expect("TOML");
+/// let Value::Map(fields) = &file.value else { panic!("a map") };
+/// let (name, value) = &fields[0];
+/// assert_eq!((&name.value, value.span.start.column), (&Value::Text("near".to_owned()), 8));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
     /// Where it stands.
@@ -38,6 +61,15 @@ pub struct Node {
 }
 
 /// What a file can hold.
+///
+/// ```
+/// use tollgate_engine::document::{Format, Value, parse};
+///
+/// let yaml = parse("[5, true, ~]", Format::Yaml, 0).expect("YAML").value;
+/// let Value::List(items) = yaml else { panic!("a list") };
+/// let values: Vec<_> = items.into_iter().map(|item| item.value).collect();
+/// assert_eq!(values, [Value::Integer(5), Value::Bool(true), Value::Null]);
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// Nothing: `null`, `~`, or no value at all.
@@ -72,6 +104,14 @@ impl Value {
 }
 
 /// How a file is written.
+///
+/// ```
+/// use tollgate_engine::document::{Format, parse};
+///
+/// let yaml = parse("mode: off", Format::Yaml, 0).expect("YAML");
+/// let toml = parse("mode = 'off'", Format::Toml, 0).expect("TOML");
+/// assert_eq!(yaml.value.kind(), toml.value.kind());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// YAML 1.2.

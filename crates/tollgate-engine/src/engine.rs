@@ -100,6 +100,32 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Tells this of every verdict.
+    ///
+    /// ```
+    /// # use std::sync::{Arc, atomic::{AtomicU64, Ordering}};
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Facts, Policy};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// use tollgate_engine::observer::{Event, Observer};
+    ///
+    /// #[derive(Clone, Default)]
+    /// struct Refused(Arc<AtomicU64>);
+    ///
+    /// impl Observer for Refused {
+    ///     fn decided(&self, event: &Event<'_>) {
+    ///         self.0.fetch_add(u64::from(!event.decision.is_allowed()), Ordering::Relaxed);
+    ///     }
+    /// }
+    ///
+    /// let refused = Refused::default();
+    /// # let policy = Policy::from_text("limits: [{name: all, rate: 1/s}]", Format::Yaml)?.policy;
+    /// let engine = Engine::new(policy, memory)?.with_observer(refused.clone());
+    /// let _ = (engine.decide(&Facts::new()), engine.decide(&Facts::new()));
+    /// assert_eq!(refused.0.load(Ordering::Relaxed), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn with_observer(mut self, observer: impl Observer + 'static) -> Self {
         self.observer = Some(Box::new(observer));
@@ -110,6 +136,20 @@ impl<B: Backend> Engine<B> {
     /// are known to hold. For a backend that is far: one in memory answers as fast. A refusal that is
     /// repeated tells how long that limit takes, and may leave out others that take longer; what is
     /// left is as of the first refusal.
+    ///
+    /// ```
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Facts, Policy};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// # let policy = Policy::from_text("limits: [{name: all, rate: 1/h}]", Format::Yaml)?.policy;
+    /// let engine = Engine::new(policy, memory)?.with_deny_cache(10_000);
+    /// assert!(engine.decide(&Facts::new()).is_allowed());
+    /// assert!(!engine.decide(&Facts::new()).is_allowed()); // Asked.
+    /// assert!(!engine.decide(&Facts::new()).is_allowed()); // Remembered.
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn with_deny_cache(mut self, entries: usize) -> Self {
         self.deny = Some(DenyCache::new(entries));
@@ -126,6 +166,21 @@ impl<B: Backend> Engine<B> {
     ///
     /// # Errors
     /// What the policy says can't be done; the old one stays in force.
+    ///
+    /// ```
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Facts, Policy};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// let read = |text: &str| Policy::from_text(text, Format::Yaml).map(|checked| checked.policy);
+    /// let engine = Engine::new(read("limits: [{name: all, rate: 2/h}]")?, memory)?;
+    /// let facts = Facts::new();
+    /// assert!(engine.decide(&facts).is_allowed());
+    /// engine.reload(read("limits: [{name: all, rate: 2/h}, {name: other, key: user, rate: 5/s}]")?)?;
+    /// assert_eq!(engine.decide(&facts).decision().remaining, 0); // What was spent before counts.
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn reload(&self, policy: Policy) -> Result<(), PolicyError> {
         let reloading = self.reloading.lock();
         let _reloading = reloading.unwrap_or_else(PoisonError::into_inner);
@@ -149,6 +204,25 @@ impl<B: Backend> Engine<B> {
     ///
     /// # Errors
     /// If the backend couldn't be asked about the rules in force. Those in shadow are left out then.
+    ///
+    /// ```
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Facts, Policy};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// # let policy = Policy::from_text("limits: [{name: all, rate: 1/s}]", Format::Yaml)?.policy;
+    /// let engine = Engine::new(policy, memory)?;
+    /// let decide = async || {
+    ///     let facts = Facts::new();
+    ///     let verdict = engine.decide_by(&facts).await?;
+    ///     Ok::<bool, std::convert::Infallible>(verdict.is_allowed())
+    /// };
+    /// # use std::{pin::pin, task::{Context, Poll, Waker}};
+    /// # let done = pin!(decide()).poll(&mut Context::from_waker(Waker::noop()));
+    /// # assert_eq!(done, Poll::Ready(Ok(true)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn decide_by<'f>(&self, facts: &'f Facts<'f>) -> Result<Verdict<'f>, B::Error> {
         let started = self.started();
         let rules = self.rules.load_full();
@@ -275,6 +349,21 @@ impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
 impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
     /// Forgets what a request like this has spent, of every rule that applies to it: an operator's
     /// gift. Slots that are held stay held.
+    ///
+    /// ```
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Facts, Policy};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// # let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 1/h}]", Format::Yaml)?.policy;
+    /// let engine = Engine::new(policy, memory)?;
+    /// let facts = Facts::new().with("user", "42");
+    /// assert!(engine.decide(&facts).is_allowed());
+    /// engine.forget(&facts);
+    /// assert!(engine.decide(&facts).is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn forget(&self, facts: &Facts<'_>) {
         let rules = self.rules.load();
         let mut gathered = Gathered::new();

@@ -54,6 +54,13 @@ pub use verdict::{
 };
 
 /// Trees of descriptors by domain.
+///
+/// ```
+/// use tollgate_engine::envoy::{self, Domains};
+///
+/// let domains: Domains = envoy::decode(&[(0, "domain: edge")]).expect("a configuration").domains;
+/// assert!(domains["edge"].is_empty());
+/// ```
 pub type Domains = BTreeMap<String, Vec<DescriptorRule>>;
 
 /// Whether a file is in this form, not in our own.

@@ -13,6 +13,20 @@ use crate::policy::{KeyPart, Match, Mode, Policy, Rule};
 use crate::verdict::Cause;
 
 /// One part of a policy, and what it is to a request.
+///
+/// ```
+/// # use tollgate_engine::{policy::Mode, verdict::Cause};
+/// use tollgate_engine::document::Format;
+/// use tollgate_engine::explain::explain;
+/// use tollgate_engine::{Facts, Policy};
+///
+/// let text = "limits: [{name: trial, key: user, rate: 5/s, mode: shadow}]";
+/// let policy = Policy::from_text(text, Format::Yaml)?.policy;
+/// let facts = Facts::new().with("user", "42");
+/// let entry = &explain(&policy, &facts)[0];
+/// assert_eq!((entry.cause, entry.mode), (Cause::Rule("trial"), Mode::Shadow));
+/// # Ok::<(), tollgate_engine::Rejected>(())
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Entry<'a> {
@@ -25,6 +39,20 @@ pub struct Entry<'a> {
 }
 
 /// What a part of a policy is to a request.
+///
+/// ```
+/// # use tollgate_engine::explain::Standing;
+/// use tollgate_engine::document::Format;
+/// use tollgate_engine::explain::explain;
+/// use tollgate_engine::{Facts, Policy};
+///
+/// let text = "limits: [{name: trial, key: user, rate: 5/s, mode: shadow}]";
+/// let policy = Policy::from_text(text, Format::Yaml)?.policy;
+/// let facts = Facts::new();
+/// let standing = &explain(&policy, &facts)[0].standing;
+/// assert!(matches!(standing, Standing::NoKey("user")) && !standing.applies());
+/// # Ok::<(), tollgate_engine::Rejected>(())
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Standing<'a> {

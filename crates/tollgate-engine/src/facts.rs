@@ -150,6 +150,12 @@ impl<'a> Descriptor<'a> {
 }
 
 /// The units of Envoy's limits.
+///
+/// ```
+/// use tollgate_engine::facts::Unit;
+///
+/// assert_eq!(Unit::Day.seconds(), 86_400);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unit {
     /// A second.

@@ -9,6 +9,20 @@ use crate::verdict::Cause;
 
 /// Is told of every verdict, on the thread that decides. An engine without one neither reads the clock
 /// for it nor calls anything.
+///
+/// ```
+/// use std::sync::atomic::{AtomicU64, Ordering};
+/// use tollgate_engine::observer::{Event, Observer};
+///
+/// #[derive(Default)]
+/// struct Refused(AtomicU64);
+///
+/// impl Observer for Refused {
+///     fn decided(&self, event: &Event<'_>) {
+///         self.0.fetch_add(u64::from(!event.decision.is_allowed()), Ordering::Relaxed);
+///     }
+/// }
+/// ```
 pub trait Observer: Send + Sync {
     /// A request was decided, or a rule in shadow would have refused it. Of a request of descriptors, each
     /// that met a limit is told; of one that met none, that.
@@ -16,6 +30,18 @@ pub trait Observer: Send + Sync {
 }
 
 /// What an [`Observer`] is told.
+///
+/// ```
+/// use tollgate_engine::observer::Event;
+/// use tollgate_engine::policy::Mode;
+///
+/// /// A line of a log.
+/// fn line(event: &Event<'_>) -> String {
+///     let shadow = if event.mode == Mode::Shadow { "in shadow, " } else { "" };
+///     let near = if event.near_limit { ", near the limit" } else { "" };
+///     format!("{shadow}{}: {:?}{near} in {:?}", event.cause, event.decision.outcome, event.took)
+/// }
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Event<'a> {

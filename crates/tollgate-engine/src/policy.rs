@@ -11,6 +11,15 @@ use crate::document::{Span, Value};
 use crate::facts::Unit;
 
 /// All that one set of files says.
+///
+/// ```
+/// use tollgate_engine::Policy;
+/// use tollgate_engine::document::Format;
+///
+/// let policy = Policy::from_text("limits: [{name: all, rate: 5/s}]\nnear_limit: 90%", Format::Yaml)?.policy;
+/// assert_eq!((policy.rules.len(), policy.near_limit_percent), (1, 90));
+/// # Ok::<(), tollgate_engine::Rejected>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
     /// Limits by facts, in the order of the file.
@@ -54,6 +63,16 @@ impl Default for Policy {
 }
 
 /// A limit for requests that match, by key.
+///
+/// ```
+/// use tollgate_engine::Policy;
+/// use tollgate_engine::document::Format;
+///
+/// let policy = Policy::from_text("limits: [{name: all, rate: 5/s, cost: 2}]", Format::Yaml)?.policy;
+/// let rule = &policy.rules[0];
+/// assert_eq!((rule.name.as_str(), rule.cost.default), ("all", 2));
+/// # Ok::<(), tollgate_engine::Rejected>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
     /// What people call it; no two rules have the same.
@@ -81,6 +100,16 @@ pub struct Rule {
 }
 
 /// What a limit allows: all of it must.
+///
+/// ```
+/// use tollgate_engine::Policy;
+/// use tollgate_engine::document::Format;
+///
+/// let policy = Policy::from_text("limits: [{name: all, rate: [5/s, 99/h], concurrency: 7}]", Format::Yaml)?.policy;
+/// let limits = &policy.rules[0].limits;
+/// assert_eq!((limits.rates.len(), limits.concurrency), (2, Some(7)));
+/// # Ok::<(), tollgate_engine::Rejected>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Limits {
     /// Rates, all in force.
@@ -94,6 +123,15 @@ pub struct Limits {
 }
 
 /// What a tier allows each of its tenants.
+///
+/// ```
+/// use tollgate_engine::Policy;
+/// use tollgate_engine::document::Format;
+///
+/// let policy = Policy::from_text("tiers: {free: {concurrency: 2}}\ndefault_tier: free", Format::Yaml)?.policy;
+/// assert_eq!(policy.tiers["free"].limits.concurrency, Some(2));
+/// # Ok::<(), tollgate_engine::Rejected>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tier {
     /// What it allows.
@@ -103,6 +141,17 @@ pub struct Tier {
 }
 
 /// Conditions on facts, all of which must hold. None: everything matches.
+///
+/// ```
+/// use tollgate_engine::Policy;
+/// use tollgate_engine::document::Format;
+/// use tollgate_engine::policy::Pattern;
+///
+/// let policy = Policy::from_text("block: [{user: eve}]", Format::Yaml)?.policy;
+/// let conditions = &policy.block[0].conditions;
+/// assert_eq!(conditions[..], [("user".to_owned(), Pattern::Exact("eve".to_owned()))]);
+/// # Ok::<(), tollgate_engine::Rejected>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Match {
     /// Fact by fact.
@@ -112,6 +161,17 @@ pub struct Match {
 }
 
 /// A condition on one fact.
+///
+/// ```
+/// use tollgate_engine::Policy;
+/// use tollgate_engine::document::Format;
+/// use tollgate_engine::policy::Pattern;
+///
+/// let policy = Policy::from_text("block: [{ip: {not: 10.0.0.0/8}}]", Format::Yaml)?.policy;
+/// let network = Pattern::Cidr("10.0.0.0/8".to_owned());
+/// assert_eq!(policy.block[0].conditions[0].1, Pattern::Not(Box::new(network)));
+/// # Ok::<(), tollgate_engine::Rejected>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub enum Pattern {
     /// Just this text.
@@ -135,6 +195,17 @@ pub enum Pattern {
 }
 
 /// A fact that is part of a key.
+///
+/// ```
+/// use tollgate_engine::Policy;
+/// use tollgate_engine::document::Format;
+/// use tollgate_engine::policy::KeyPart;
+///
+/// let policy = Policy::from_text("limits: [{name: a, key: [user, ip/64], rate: 5/s}]", Format::Yaml)?.policy;
+/// let network = KeyPart::Network { fact: "ip".to_owned(), bits: 64 };
+/// assert_eq!(policy.rules[0].key, [KeyPart::Fact("user".to_owned()), network]);
+/// # Ok::<(), tollgate_engine::Rejected>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyPart {
     /// The fact as it is.
@@ -166,6 +237,16 @@ impl KeyPart {
 }
 
 /// What a request costs a rule.
+///
+/// ```
+/// use tollgate_engine::Policy;
+/// use tollgate_engine::document::Format;
+/// use tollgate_engine::policy::Cost;
+///
+/// let policy = Policy::from_text("limits: [{name: a, rate: 9/s, cost: {fact: tokens, default: 2}}]", Format::Yaml)?.policy;
+/// assert_eq!(policy.rules[0].cost, Cost { fact: Some("tokens".to_owned()), default: 2 });
+/// # Ok::<(), tollgate_engine::Rejected>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cost {
     /// The fact that says so, as a whole number.
@@ -184,6 +265,13 @@ impl Default for Cost {
 }
 
 /// Whether a rule bites.
+///
+/// ```
+/// use tollgate_engine::policy::Mode;
+///
+/// // The weaker of a rule's and its policy's is in force.
+/// assert_eq!(Mode::Enforce.max(Mode::Shadow), Mode::Shadow);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {
     /// It refuses what is too much.
@@ -196,6 +284,16 @@ pub enum Mode {
 }
 
 /// What a request gets while the store can't be asked.
+///
+/// ```
+/// use tollgate_engine::Policy;
+/// use tollgate_engine::document::Format;
+/// use tollgate_engine::policy::OnStoreFailure;
+///
+/// let policy = Policy::from_text("limits: [{name: a, rate: 9/s, on_store_failure: open}]", Format::Yaml)?.policy;
+/// assert_eq!(policy.rules[0].on_store_failure, OnStoreFailure::Open);
+/// # Ok::<(), tollgate_engine::Rejected>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OnStoreFailure {
     /// It passes.
@@ -229,6 +327,16 @@ impl OnStoreFailure {
 }
 
 /// A node of Envoy's tree of descriptors.
+///
+/// ```
+/// use tollgate_engine::Policy;
+/// use tollgate_engine::document::Format;
+///
+/// let policy = Policy::from_text("domain: edge\ndescriptors: [{key: user, value: v*}]", Format::Yaml)?.policy;
+/// let user = &policy.domains["edge"][0];
+/// assert_eq!((user.key.as_str(), user.value.as_deref()), ("user", Some("v*")));
+/// # Ok::<(), tollgate_engine::Rejected>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct DescriptorRule {
     /// The entry's key.
@@ -252,6 +360,16 @@ pub struct DescriptorRule {
 }
 
 /// What a descriptor allows.
+///
+/// ```
+/// use tollgate_engine::Policy;
+/// use tollgate_engine::document::Format;
+///
+/// let policy = Policy::from_text("domain: edge\ndescriptors: [{key: a, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 5}}]", Format::Yaml)?.policy;
+/// let limit = policy.domains["edge"][0].limit.as_ref().expect("a limit");
+/// assert!(limit.quota_mode && limit.limits.rates[0].count() == 5);
+/// # Ok::<(), tollgate_engine::Rejected>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct DescriptorLimit {
     /// What people call it, for `replaces`.

@@ -166,6 +166,16 @@ pub struct Report<'a> {
 }
 
 /// Diagnostics as programs read them.
+///
+/// ```
+/// use tollgate_engine::document::Format;
+/// use tollgate_engine::{Policy, render};
+///
+/// let checked = Policy::from_text("limits: [{name: a, rate: 9/s burst 1}]", Format::Yaml)?;
+/// let reports = render::reports(&checked.warnings, &checked.sources);
+/// assert_eq!((reports[0].severity, reports[0].code), ("warning", "burst-ratio"));
+/// # Ok::<(), tollgate_engine::Rejected>(())
+/// ```
 pub fn reports<'a>(diagnostics: &'a [Diagnostic], sources: &'a Sources) -> Vec<Report<'a>> {
     let report = |diagnostic: &'a Diagnostic| Report {
         severity: match diagnostic.severity {

@@ -64,12 +64,29 @@ impl fmt::Display for Rejected {
 impl std::error::Error for Rejected {}
 
 /// The files of a policy, in the order in which they were read; the first includes the others.
+///
+/// ```
+/// use tollgate_engine::Policy;
+/// use tollgate_engine::document::Format;
+///
+/// let sources = Policy::from_text("limits: 5", Format::Yaml).unwrap_err().sources;
+/// assert_eq!(sources.iter().count(), 1);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sources {
     files: Vec<Source>,
 }
 
 /// One file, as it was read.
+///
+/// ```
+/// use tollgate_engine::Policy;
+/// use tollgate_engine::document::Format;
+///
+/// let sources = Policy::from_text("limits: 5", Format::Yaml).unwrap_err().sources;
+/// let source = sources.get(0).expect("one text");
+/// assert_eq!((source.name(), source.text(), source.line(1)), ("<text>", "limits: 5", Some("limits: 5")));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     name: String,

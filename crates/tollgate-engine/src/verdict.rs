@@ -14,6 +14,13 @@ use crate::matcher::few::Few;
 use crate::policy::Mode;
 
 /// What decided about a request.
+///
+/// ```
+/// use tollgate_engine::verdict::Cause;
+///
+/// assert_eq!(Cause::Rule("per-user").to_string(), "rule \"per-user\"");
+/// assert_eq!(Cause::Block(0).to_string(), "block[0]");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cause<'a> {
@@ -116,6 +123,24 @@ pub(crate) struct Shadowed {
 }
 
 /// What a rule in shadow would have refused.
+///
+/// ```
+/// # use tollgate::clock::Manual;
+/// # use tollgate_engine::backend::Memory;
+/// # use tollgate_engine::document::Format;
+/// # use tollgate_engine::{Engine, Facts, Policy};
+/// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+/// # use tollgate_engine::verdict::Cause;
+/// let text = "limits: [{name: trial, rate: 1/h, mode: shadow}]";
+/// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
+/// let facts = Facts::new();
+/// let _ = engine.decide(&facts);
+/// let verdict = engine.decide(&facts);
+/// assert!(verdict.is_allowed());
+/// let refusal = verdict.shadow_refusals().next().expect("the second in an hour");
+/// assert_eq!((refusal.cause, refusal.decision.retry_after.as_secs()), (Cause::Rule("trial"), 3_600));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ShadowRefusal<'a> {
@@ -198,6 +223,23 @@ impl fmt::Debug for Verdict<'_> {
 /// The slots of all concurrency limits that a request holds, given back when this is dropped.
 ///
 /// It outlives a change of the policy, and what it holds counts in the next one.
+///
+/// ```
+/// # use tollgate::Ending;
+/// # use tollgate::clock::Manual;
+/// # use tollgate_engine::backend::Memory;
+/// # use tollgate_engine::document::Format;
+/// # use tollgate_engine::{Engine, Facts, Policy};
+/// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+/// let text = "limits: [{name: exports, concurrency: 1}]";
+/// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
+/// let facts = Facts::new();
+/// let permits = engine.decide(&facts).into_permits();
+/// assert!(!engine.decide(&facts).is_allowed());
+/// permits.end(Ending::Success);
+/// assert!(engine.decide(&facts).is_allowed());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Default)]
 #[must_use = "permits that are dropped give back their slots"]
 pub struct Permits {

@@ -114,6 +114,15 @@ pub struct Memory<C: Clock = Monotonic, W: Clock = Wall> {
 }
 
 /// Builds a [`Memory`]; made by [`Memory::builder`].
+///
+/// ```
+/// use tollgate::clock::Manual;
+/// use tollgate_engine::backend::Memory;
+///
+/// let clock = Manual::new();
+/// let memory = Memory::builder().keys(1_000).clock(clock.clone()).wall(clock).build();
+/// assert_eq!(memory.keys_in_flight(), 0);
+/// ```
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct MemoryBuilder<C = Monotonic, W = Wall> {

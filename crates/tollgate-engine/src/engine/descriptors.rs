@@ -76,6 +76,22 @@ const PLACES: [&str; MOST_DEPTH + 1] = {
 };
 
 /// The answer to a request of several descriptors.
+///
+/// ```
+/// # use tollgate::clock::Manual;
+/// # use tollgate_engine::backend::Memory;
+/// # use tollgate_engine::document::Format;
+/// # use tollgate_engine::{Engine, Facts, Policy};
+/// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+/// # use tollgate_engine::facts::Descriptor;
+/// let file = "domain: edge\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 1}}]";
+/// let engine = Engine::new(Policy::from_text(file, Format::Yaml)?.policy, memory)?;
+/// let ada = [Descriptor::new(&[("user", "ada")])];
+/// assert!(engine.decide_descriptors("edge", &ada, 1).is_allowed());
+/// let refused = engine.decide_descriptors("edge", &ada, 1);
+/// assert_eq!(refused.retry_after.as_secs(), 3_600);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "a verdict that is dropped gives back the slots that it holds"]
 pub struct DescriptorVerdict {
@@ -101,6 +117,22 @@ impl DescriptorVerdict {
 }
 
 /// The answer for one descriptor.
+///
+/// ```
+/// # use tollgate::clock::Manual;
+/// # use tollgate_engine::backend::Memory;
+/// # use tollgate_engine::document::Format;
+/// # use tollgate_engine::{Engine, Facts, Policy};
+/// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+/// # use tollgate_engine::{envoy::StatusCode, facts::Descriptor};
+/// let file = "domain: edge\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 1}}]";
+/// let engine = Engine::new(Policy::from_text(file, Format::Yaml)?.policy, memory)?;
+/// let descriptors = [Descriptor::new(&[("user", "ada")]), Descriptor::new(&[("path", "/")])];
+/// let statuses = engine.decide_descriptors("edge", &descriptors, 1).statuses;
+/// assert_eq!(statuses[0].limit.as_deref(), Some("edge/user"));
+/// assert_eq!((statuses[1].code, &statuses[1].limit), (StatusCode::Ok, &None));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct DescriptorStatus {

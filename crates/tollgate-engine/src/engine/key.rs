@@ -163,6 +163,22 @@ impl KeyHashers {
 ///
 /// Two of n keys share a 128-bit fingerprint with probability n² / 2¹²⁹. As text it reads
 /// `user=42 ip=2001:db8::/64`; [`bytes`](Self::write_bytes) are for stores.
+///
+/// ```
+/// # use tollgate::clock::Manual;
+/// # use tollgate_engine::backend::Memory;
+/// # use tollgate_engine::document::Format;
+/// # use tollgate_engine::{Engine, Facts, Policy};
+/// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+/// let text = "limits: [{name: networks, key: [ip/64, method], rate: 1/s}]";
+/// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
+/// let facts = Facts::new().with("ip", "2001:db8::7").with("method", "GET");
+/// let verdict = engine.decide(&facts);
+/// let key = verdict.key().expect("a rule decided");
+/// assert_eq!(key.to_string(), "ip=2001:db8::/64 method=GET");
+/// assert!(!key.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy)]
 pub struct Key<'a> {
     plan: &'a KeyPlan,

@@ -17,6 +17,18 @@ use crate::policy::{Cost, KeyPart, Limits, Match, Mode, Policy, Rule};
 pub(crate) const TENANT: &str = "tenant";
 
 /// Why a policy can't be put in force. What is in force stays.
+///
+/// ```
+/// use tollgate::clock::Manual;
+/// use tollgate_engine::backend::Memory;
+/// use tollgate_engine::{Engine, Policy, PolicyError};
+///
+/// let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+/// let policy = Policy { default_tier: Some("free".to_owned()), ..Policy::default() };
+/// let error = Engine::new(policy, memory).expect_err("no such tier");
+/// assert_eq!(error, PolicyError::UnknownTier { tier: "free".to_owned() });
+/// assert_eq!(error.to_string(), "there is no tier \"free\"; add it to tiers, or name one that is there");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PolicyError {

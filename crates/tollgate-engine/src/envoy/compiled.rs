@@ -41,6 +41,21 @@ pub struct Compiled {
 }
 
 /// A limit of the tree, and how it is reached.
+///
+/// ```
+/// use tollgate_engine::envoy::{self, Compiled};
+/// use tollgate_engine::facts::Descriptor;
+///
+/// let file = "
+/// domain: edge
+/// descriptors:
+/// - {key: user, value: v*, share_threshold: true, rate_limit: {unit: day, requests_per_unit: 5}}
+/// ";
+/// let compiled = Compiled::new(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
+/// let found = compiled.lookup("edge", &Descriptor::new(&[("user", "vera")]));
+/// let leaf = found.leaf().expect("a limit");
+/// assert_eq!((leaf.id, &*leaf.domain, leaf.to_string()), (0, "edge", "edge/user=v*".to_owned()));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Leaf {
     /// Its number: from 0, without gaps, in the order of domains and then of the file.
@@ -58,6 +73,21 @@ pub struct Leaf {
 }
 
 /// A descriptor on the way to a limit.
+///
+/// ```
+/// use tollgate_engine::envoy::{self, Compiled};
+/// use tollgate_engine::facts::Descriptor;
+///
+/// let file = "
+/// domain: edge
+/// descriptors:
+/// - {key: user, value: v*, share_threshold: true, rate_limit: {unit: day, requests_per_unit: 5}}
+/// ";
+/// let compiled = Compiled::new(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
+/// let found = compiled.lookup("edge", &Descriptor::new(&[("user", "vera")]));
+/// let step = &found.leaf().expect("a limit").steps[0];
+/// assert_eq!((&*step.key, step.value.as_deref(), step.shared), ("user", Some("v*"), true));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     /// The entry's key.
@@ -85,6 +115,21 @@ impl fmt::Display for Leaf {
 }
 
 /// What the policy says about one descriptor of a request.
+///
+/// ```
+/// use tollgate_engine::envoy::{self, Compiled, Lookup};
+/// use tollgate_engine::facts::Descriptor;
+///
+/// let file = "
+/// domain: edge
+/// descriptors:
+/// - {key: user, value: v*, share_threshold: true, rate_limit: {unit: day, requests_per_unit: 5}}
+/// ";
+/// let compiled = Compiled::new(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
+/// let found = compiled.lookup("edge", &Descriptor::new(&[("user", "vera")]));
+/// assert!(matches!(found, Lookup::Limited(_)));
+/// assert_eq!(compiled.lookup("edge", &Descriptor::new(&[("user", "ann")])), Lookup::Nothing);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Lookup<'p> {
     /// Nothing: it passes, and no limit is named.

@@ -12,6 +12,18 @@ use crate::policy::{
 mod text;
 
 /// Rules of our own form, and what they don't say.
+///
+/// ```
+/// use tollgate_engine::envoy;
+///
+/// let file = "
+/// domain: edge
+/// descriptors:
+/// - {key: a, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 5}}
+/// ";
+/// let converted = envoy::to_rules(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
+/// assert_eq!((converted.rules.len(), converted.unsaid.len()), (1, 1));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Converted {
     /// In the order of domains and then of the file.
@@ -21,6 +33,19 @@ pub struct Converted {
 }
 
 /// Something that our own form can't say.
+///
+/// ```
+/// use tollgate_engine::envoy;
+///
+/// let file = "
+/// domain: edge
+/// descriptors:
+/// - {key: a, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 5}}
+/// ";
+/// let converted = envoy::to_rules(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
+/// let unsaid = &converted.unsaid[0];
+/// assert_eq!((unsaid.rule.as_deref(), unsaid.what), (Some("edge/a"), "detailed_metric"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unsaid {
     /// The rule that says the rest, if any does.

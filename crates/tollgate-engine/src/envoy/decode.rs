@@ -14,6 +14,15 @@ mod descriptor;
 mod limit;
 
 /// What files in this form say.
+///
+/// ```
+/// use tollgate_engine::envoy;
+///
+/// let file = "domain: edge\ndescriptors: [{key: a, shadow_mode: true}]";
+/// let decoded = envoy::decode(&[(0, file)]).expect("a configuration");
+/// assert_eq!(decoded.domains["edge"][0].key, "a");
+/// assert_eq!(decoded.warnings[0].code, envoy::MODE_WITHOUT_LIMIT);
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decoded {
     /// Trees of descriptors by domain.

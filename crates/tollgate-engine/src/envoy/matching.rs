@@ -44,6 +44,16 @@ pub fn find<'p>(
 }
 
 /// The rule of one level that is for this entry.
+///
+/// ```
+/// use tollgate_engine::envoy::{self, matching};
+///
+/// let file = "domain: edge\ndescriptors: [{key: user}, {key: user, value: v*}]";
+/// let level = &envoy::decode(&[(0, file)]).expect("a configuration").domains["edge"];
+/// let chosen = matching::choose(level, "user", "vera").expect("a rule");
+/// assert_eq!(chosen.value.as_deref(), Some("v*"));
+/// assert!(matching::choose(level, "path", "/").is_none());
+/// ```
 pub fn choose<'p>(
     level: &'p [DescriptorRule],
     key: &str,

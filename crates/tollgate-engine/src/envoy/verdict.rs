@@ -10,6 +10,14 @@ use crate::facts::{Descriptor, Unit};
 use crate::policy::Mode;
 
 /// What one descriptor of a request does to its counter.
+///
+/// ```
+/// use tollgate_engine::envoy::{Charge, charge};
+/// use tollgate_engine::facts::Descriptor;
+///
+/// let descriptor = Descriptor { cost: Some(7), ..Descriptor::new(&[]) };
+/// assert_eq!(charge(&descriptor, 1), Charge::Take(7));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Charge {
     /// Takes so much; 0 only looks.
@@ -76,6 +84,12 @@ pub fn drop_replaced(found: &mut [Lookup<'_>]) {
 }
 
 /// Whether something passes.
+///
+/// ```
+/// use tollgate_engine::envoy::{Lookup, StatusCode, status};
+///
+/// assert_eq!(status(Lookup::Nothing, &[]).code, StatusCode::Ok);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StatusCode {
     /// It does.
@@ -85,6 +99,13 @@ pub enum StatusCode {
 }
 
 /// The answer for one descriptor.
+///
+/// ```
+/// use tollgate_engine::envoy::{Lookup, status};
+///
+/// let nothing = status(Lookup::Nothing, &[]);
+/// assert!(nothing.current_limit.is_none() && !nothing.would_refuse && !nothing.quota_mode);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Status<'p> {
@@ -103,6 +124,18 @@ pub struct Status<'p> {
 }
 
 /// A limit, as an answer tells it.
+///
+/// ```
+/// use tollgate::Decision;
+/// use tollgate_engine::envoy::{self, Compiled, status};
+/// use tollgate_engine::facts::{Descriptor, Unit};
+///
+/// let file = "domain: edge\ndescriptors: [{key: a, rate_limit: {name: days, unit: day, requests_per_unit: 5}}]";
+/// let compiled = Compiled::new(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
+/// let found = compiled.lookup("edge", &Descriptor::new(&[("a", "b")]));
+/// let current = status(found, &[Decision::UNLIMITED]).current_limit.expect("a limit");
+/// assert_eq!((current.requests_per_unit, current.unit, current.name), (5, Some(Unit::Day), Some("days")));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CurrentLimit<'p> {

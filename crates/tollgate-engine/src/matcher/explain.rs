@@ -44,6 +44,16 @@ impl Explained<'_> {
 }
 
 /// Says which condition of a rule fails for these facts, if one does.
+///
+/// ```
+/// use tollgate_engine::Facts;
+/// use tollgate_engine::matcher::explain;
+/// use tollgate_engine::policy::Match;
+///
+/// let everything = Match::default();
+/// let explained = explain(&everything, &Facts::new());
+/// assert_eq!(explained.to_string(), "it is for every request");
+/// ```
 pub fn explain<'a>(rule: &'a Match, facts: &Facts<'a>) -> Explained<'a> {
     let conditions = rule.conditions.iter();
     let mut asked = conditions.map(|(fact, pattern)| (fact.as_str(), pattern, facts.get(fact)));
