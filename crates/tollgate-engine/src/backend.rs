@@ -297,6 +297,13 @@ impl Limit {
         })
     }
 
+    /// This limit, kept in the state of another.
+    pub(crate) fn counting_as(mut self, other: &Self) -> Self {
+        self.id = other.id;
+        self.told.counter = other.told.counter.clone();
+        self
+    }
+
     /// Whether one word is all its state.
     pub(crate) fn is_plain(&self) -> bool {
         matches!(self.compiled, Compiled::Gcra(_))

@@ -27,8 +27,11 @@
 //!
 //! # What differs
 //! Keys and values are never joined by `_`: `a_b`/`c` is not `a`/`b_c`, neither where descriptors are
-//! looked up nor where they are counted. A `*` is a wildcard in a value, not in a key. A descriptor that
-//! brings its own limit is counted apart from those that don't.
+//! looked up nor where they are counted. A `*` is a wildcard in a value, not in a key.
+//!
+//! A descriptor that brings its own limit counts where the configured limit for its entries does, as
+//! there, if both are by the same unit; if not, apart from it. There, windows of two units that begin in
+//! the same second are one counter.
 
 mod compiled;
 mod convert;

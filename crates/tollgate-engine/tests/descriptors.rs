@@ -154,7 +154,7 @@ fn a_cost_is_the_requests_or_the_descriptors_own() {
 }
 
 #[test]
-fn a_limit_that_the_proxy_asks_for_counts_apart() {
+fn a_limit_that_the_proxy_asks_for_by_another_unit_counts_apart() {
     let edge = Edge::new("- {key: user, rate_limit: {unit: day, requests_per_unit: 1}}\n");
     let ada: Entries<'_> = &[("user", "ada")];
     let asked = [Descriptor {
@@ -173,6 +173,48 @@ fn a_limit_that_the_proxy_asks_for_counts_apart() {
     // An unknown domain limits nothing, and the policy's own limit is as it was.
     assert_eq!(passed("mesh"), 10);
     assert_eq!(edge.passed(&[ada]), 1);
+}
+
+/// As there, where a counter is a list of entries and a window: whoever brings another limit for the
+/// same window meets what was counted before.
+#[test]
+fn a_limit_that_the_proxy_asks_for_by_the_same_unit_counts_with_the_configured_one() {
+    let edge = Edge::new(
+        "- {key: user, rate_limit: {unit: day, requests_per_unit: 5}}\n\
+         - {key: user, value: \"v*\", share_threshold: true, rate_limit: {unit: day, requests_per_unit: 1}}\n\
+         - {key: user, value: smooth, rate_limit: {rate: 5/d}}\n",
+    );
+    let asking = |user: &str, requests: u32, unit: Unit| {
+        let entries = [("user", user)];
+        let asked = [Descriptor {
+            limit: Some((requests, unit)),
+            ..Descriptor::new(&entries)
+        }];
+        let verdict = edge.engine.decide_descriptors("edge", &asked, 1);
+        let left = verdict.statuses[0].decision.map(|it| it.remaining);
+        (verdict.is_allowed(), left)
+    };
+    let configured = |user: &str| edge.ask(&[&[("user", user)]], 1).is_allowed();
+    assert_eq!([(); 3].map(|()| configured("ada")), [true; 3]);
+    // Three of ten are spent, then four of four.
+    assert_eq!(asking("ada", 10, Unit::Day), (true, Some(6)));
+    assert_eq!(asking("ada", 4, Unit::Day), (false, Some(0)));
+    assert!(configured("ada"));
+    assert!(!configured("ada"));
+    assert_eq!(asking("ada", 10, Unit::Day), (true, Some(4)));
+    assert!(!configured("ada"));
+    // Others, and those by another unit, are apart.
+    assert_eq!(asking("bo", 10, Unit::Day), (true, Some(9)));
+    assert_eq!(asking("ada", 10, Unit::Hour), (true, Some(9)));
+    // What all values share isn't theirs, and another way of counting isn't the same.
+    for user in ["vera", "smooth"] {
+        assert!(configured(user));
+        assert_eq!(asking(user, 10, Unit::Day), (true, Some(9)), "{user}");
+    }
+    // A new day.
+    edge.clock.advance(Duration::from_secs(86_400));
+    assert_eq!(asking("ada", 10, Unit::Day), (true, Some(9)));
+    assert_eq!(edge.passed(&[&[("user", "ada")]]), 4);
 }
 
 #[test]

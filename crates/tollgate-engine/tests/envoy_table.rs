@@ -419,6 +419,7 @@ fn a_limit_in_the_request_skips_the_lookup_but_not_the_domain() {
     let asked = Lookup::Asked {
         requests: 3,
         unit: Unit::Hour,
+        counts_as: None,
     };
     for (domain, entries, expected) in [
         ("edge", &[("user", "root")][..], asked),

@@ -181,7 +181,7 @@ impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
     /// Decides a request that a proxy describes by lists of entries, in one of the policy's domains.
     ///
     /// Limits that stand alone are charged all or none, and so are those that the proxy asks for in
-    /// place of the policy's. Those in shadow or quota mode are charged by themselves, if the others
+    /// place of the policy's, which count in the same counter if they are by the same unit. Those in shadow or quota mode are charged by themselves, if the others
     /// pass. What a descriptor gives back is given back first, and it passes.
     ///
     /// ```
@@ -215,7 +215,10 @@ impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
             .collect();
         envoy::drop_replaced(&mut found);
         let facts: Vec<Facts<'_>> = descriptors.iter().map(by_place).collect();
-        let asked: Vec<Option<Limit>> = found.iter().map(asked_for).collect();
+        let asked: Vec<Option<Limit>> = found
+            .iter()
+            .map(|lookup| asked_for(trees, lookup))
+            .collect();
         let met: Vec<Option<Met<'_>>> = descriptors
             .iter()
             .zip(facts.iter().zip(&asked))
@@ -356,8 +359,13 @@ fn by_place<'a>(descriptor: &Descriptor<'a>) -> Facts<'a> {
 }
 
 /// The limit that a proxy asks for in place of the policy's: a window of its unit.
-fn asked_for(lookup: &Lookup<'_>) -> Option<Limit> {
-    let Lookup::Asked { requests, unit } = lookup else {
+fn asked_for(trees: &Trees, lookup: &Lookup<'_>) -> Option<Limit> {
+    let Lookup::Asked {
+        requests,
+        unit,
+        counts_as,
+    } = lookup
+    else {
         return None;
     };
     let period = Duration::from_secs(unit.seconds());
@@ -366,7 +374,12 @@ fn asked_for(lookup: &Lookup<'_>) -> Option<Limit> {
         algorithm: Algorithm::FixedWindow(Align::default()),
     };
     // Its unit is part of its key, so one counter stands for all that are asked for.
-    Limit::apart(kind, "asked").ok()
+    let limit = Limit::apart(kind, "asked").ok()?;
+    let configured = counts_as.and_then(|leaf| trees.limits(leaf).first());
+    Some(match configured {
+        Some(configured) => limit.counting_as(configured),
+        None => limit,
+    })
 }
 
 fn meet<'a>(
@@ -383,8 +396,13 @@ fn meet<'a>(
             let key = |put: &mut dyn FnMut(&[u8])| envoy::counter_key(leaf, entries, put);
             (Some(leaf), rules.trees.limits(leaf), hashers.feed(key))
         }
-        Lookup::Asked { unit, .. } => {
-            let key = |put: &mut dyn FnMut(&[u8])| envoy::asked_key(domain, entries, unit, put);
+        Lookup::Asked {
+            unit, counts_as, ..
+        } => {
+            let key = |put: &mut dyn FnMut(&[u8])| match counts_as {
+                Some(leaf) => envoy::counter_key(leaf, entries, put),
+                None => envoy::asked_key(domain, entries, unit, put),
+            };
             (None, asked.map(slice::from_ref)?, hashers.feed(key))
         }
         Lookup::Nothing | Lookup::Replaced(_) => return None,

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
+use tollgate::Algorithm;
 
 use super::Domains;
 use crate::document::Value;
@@ -70,6 +71,15 @@ pub struct Leaf {
     pub detailed_metric: bool,
     /// What an answer tells about it.
     pub metadata: Option<Value>,
+}
+
+impl Leaf {
+    /// Whether it counts each list of entries by itself, in windows of this unit.
+    fn counts_by(&self, unit: Unit) -> bool {
+        self.limit.unit == Some(unit)
+            && matches!(self.limit.algorithm, Algorithm::FixedWindow(_))
+            && !self.steps.iter().any(|step| step.shared)
+    }
 }
 
 /// A descriptor on the way to a limit.
@@ -140,6 +150,9 @@ pub enum Lookup<'p> {
         requests: u32,
         /// In how long.
         unit: Unit,
+        /// The limit whose place it takes, if it counts by the same windows: then what one has counted is
+        /// spent for the other too.
+        counts_as: Option<&'p Leaf>,
     },
     /// This limit.
     Limited(&'p Leaf),
@@ -189,11 +202,15 @@ impl Compiled {
         let Some(level) = self.domains.get(domain) else {
             return Lookup::Nothing;
         };
-        if let Some((requests, unit)) = descriptor.limit {
-            return Lookup::Asked { requests, unit };
-        }
         let found = level.find(descriptor.entries);
         let leaf = found.and_then(|number| self.leaves.get(number));
+        if let Some((requests, unit)) = descriptor.limit {
+            return Lookup::Asked {
+                requests,
+                unit,
+                counts_as: leaf.filter(|leaf| leaf.counts_by(unit)),
+            };
+        }
         leaf.map_or(Lookup::Nothing, Lookup::Limited)
     }
 }

@@ -46,8 +46,8 @@ pub fn counter_key(leaf: &Leaf, entries: &[(&str, &str)], mut put: impl FnMut(&[
     }
 }
 
-/// The key of the counter for a limit that the proxy asks for: apart from configured ones, and from
-/// those by another unit.
+/// The key of the counter for a limit that the proxy asks for and that counts as no other: apart from
+/// configured ones, and from those by another unit.
 ///
 /// ```
 /// use tollgate_engine::envoy::asked_key;

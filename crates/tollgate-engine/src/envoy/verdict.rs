@@ -160,7 +160,7 @@ pub struct CurrentLimit<'p> {
 ///
 /// let nothing = status(Lookup::Nothing, &[]);
 /// assert_eq!((nothing.code, nothing.current_limit), (StatusCode::Ok, None));
-/// let asked = Lookup::Asked { requests: 5, unit: Unit::Week };
+/// let asked = Lookup::Asked { requests: 5, unit: Unit::Week, counts_as: None };
 /// let current = status(asked, &[Decision::UNLIMITED]).current_limit.expect("what was asked for");
 /// assert_eq!((current.requests_per_unit, current.unit), (5, Some(Unit::Week)));
 /// ```
@@ -185,7 +185,7 @@ pub fn status<'p>(lookup: Lookup<'p>, decisions: &[Decision]) -> Status<'p> {
         Lookup::Asked { .. } => (None, tightest_decision(decisions)),
     };
     let current_limit = match lookup {
-        Lookup::Asked { requests, unit } => Some(CurrentLimit {
+        Lookup::Asked { requests, unit, .. } => Some(CurrentLimit {
             requests_per_unit: requests,
             unit: Some(unit),
             name: None,
