@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::Future;
 
+use tollgate::core::Gcra;
 use tollgate::quota::Quota;
 use tollgate::{Algorithm, Decision, LimitError, Pass, Rate, Timestamp};
 
@@ -173,6 +174,9 @@ pub struct Limit {
     /// Whether a refusal holds as long as it says, whatever others do.
     pub(crate) lasting: bool,
     pub(crate) on_store_failure: OnStoreFailure,
+    /// The same rate with room for all that keys may owe from times of other rates, if that may be more
+    /// than an empty bucket. Read by refusals only.
+    pub(crate) wide: Option<Box<Gcra>>,
     pub(crate) told: Box<Told>,
 }
 
@@ -286,6 +290,7 @@ impl Limit {
             until: None,
             lasting: false,
             on_store_failure: OnStoreFailure::Local,
+            wide: None,
             told: Box::new(Told {
                 kind,
                 counter: Counter {

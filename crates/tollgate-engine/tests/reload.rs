@@ -150,7 +150,9 @@ fn what_was_spent_stays_spent_when_other_rules_come_and_go() {
     assert_eq!(refused.decision().retry_after, Duration::from_secs(36));
 }
 
-const VERSIONS: [&str; 7] = [
+const VERSIONS: [&str; 9] = [
+    "10/s burst 1",
+    "2/s burst 40",
     "10/s burst 5",
     "10/s burst 20",
     "4/s burst 10",
@@ -160,46 +162,105 @@ const VERSIONS: [&str; 7] = [
     "zero",
 ];
 
+/// One step of a run: so many milliseconds pass, then perhaps another version, then so many requests.
+type Step = (u64, Option<usize>, usize);
+
+/// Plays steps against one key, from the first version on, and checks that no window sees more than the
+/// largest burst and the fastest rate of the versions in it allow together.
+fn holds(versions: &[&str], steps: &[Step]) -> Result<(), TestCaseError> {
+    let start = Timestamp::from_secs(1);
+    let clock = Manual::starting_at(start);
+    let rates: Vec<Rate> = versions
+        .iter()
+        .map(|version| version.parse().expect("a rate"))
+        .collect();
+    let engine = engine(version(versions[0]), &clock);
+    // When each passed, and how many changes came before it.
+    let mut admitted: Vec<(u64, usize)> = Vec::new();
+    let mut in_force = vec![rates[0]];
+    let (mut now, facts) = (0, Facts::new().with("user", "1"));
+    for (millis, change, asks) in steps {
+        now += millis;
+        clock.set(start + Duration::from_millis(now));
+        if let Some(change) = change {
+            let change = change % versions.len();
+            let reloaded = engine.reload(version(versions[change]));
+            prop_assert!(reloaded.is_ok());
+            in_force.push(rates[change]);
+        }
+        for _ in 0..*asks {
+            if engine.decide(&facts).is_allowed() {
+                admitted.push((now, in_force.len() - 1));
+            }
+        }
+    }
+    for (first, (from, since)) in admitted.iter().enumerate() {
+        for (last, (to, until)) in admitted.iter().enumerate().skip(first) {
+            let versions = &in_force[*since..=*until];
+            let burst = versions.iter().map(|rate| rate.burst_size()).max();
+            let count = versions.iter().map(|rate| rate.count()).max();
+            let passed = (last - first + 1) as u64;
+            let bound = burst.unwrap_or(0) * 1_000 + count.unwrap_or(0) * (to - from);
+            prop_assert!(
+                passed * 1_000 <= bound,
+                "{} from {} to {} by {:?}",
+                passed,
+                from,
+                to,
+                versions
+            );
+        }
+    }
+    Ok(())
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let change = prop::option::weighted(0.2, 0..VERSIONS.len());
+    prop::collection::vec((0..400u64, change, 0..12usize), 1..80)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
     fn no_window_sees_more_than_the_looser_version_allows(
-        steps in prop::collection::vec(
-            (0..400u64, prop::bool::weighted(0.15), 0..12usize),
-            1..80,
-        ),
+        steps in steps(),
         versions in prop::sample::subsequence(VERSIONS.to_vec(), 2).prop_shuffle(),
     ) {
-        let start = Timestamp::from_secs(1);
+        holds(&versions, &steps)?;
+    }
+
+    #[test]
+    fn no_window_sees_more_than_the_loosest_of_a_chain_of_versions_allows(
+        steps in steps(),
+        versions in prop::sample::subsequence(VERSIONS.to_vec(), 3..=VERSIONS.len()).prop_shuffle(),
+    ) {
+        holds(&versions, &steps)?;
+    }
+}
+
+#[test]
+fn who_has_spent_a_slow_rate_waits_no_longer_than_a_faster_one_says() {
+    let start = Timestamp::from_secs(1);
+    for other in [&[][..], &["5/h"]] {
         let clock = Manual::starting_at(start);
-        let engine = engine(version(versions[0]), &clock);
-        let mut current = 0;
-        let mut admitted: Vec<u64> = Vec::new();
-        let (mut now, facts) = (0, Facts::new().with("user", "1"));
-        for (millis, change, asks) in steps {
-            now += millis;
-            clock.set(start + Duration::from_millis(now));
-            if change {
-                current = 1 - current;
-                engine.reload(version(versions[current])).unwrap();
-            }
-            for _ in 0..asks {
-                if engine.decide(&facts).is_allowed() {
-                    admitted.push(now);
-                }
-            }
-        }
-        let rates = versions.iter().map(|version| version.parse::<Rate>().unwrap());
-        let (burst, count) = rates.fold((0, 0), |(burst, count), rate| {
-            (rate.burst_size().max(burst), rate.count().max(count))
-        });
-        for (first, from) in admitted.iter().enumerate() {
-            for (last, to) in admitted.iter().enumerate().skip(first) {
-                let passed = (last - first + 1) as u64;
-                let bound = burst * 1_000 + count * (to - from);
-                prop_assert!(passed * 1_000 <= bound, "{} from {} to {}", passed, from, to);
-            }
-        }
+        let rules = |rate: &str| {
+            let mut rules = vec![rule("api", rates(&[rate]))];
+            let mut log = rule("log", rates(&["1000000/d"]));
+            log.algorithm = tollgate::Algorithm::SlidingLog;
+            rules.extend((!other.is_empty()).then_some(log));
+            policy(rules)
+        };
+        let engine = engine(rules("1/h"), &clock);
+        let facts = Facts::new().with("user", "1");
+        assert!(engine.decide(&facts).is_allowed());
+        engine.reload(rules("100/s")).unwrap();
+        let refused = engine.decide(&facts);
+        assert!(!refused.is_allowed());
+        let wait = refused.decision().retry_after;
+        assert_eq!(wait, Duration::from_millis(10), "{other:?}");
+        // Times that go back may be as far as a second.
+        clock.set(start + wait + Duration::from_secs(1));
+        assert!(engine.decide(&facts).is_allowed(), "{other:?}");
     }
 }

@@ -1,15 +1,23 @@
 //! Which state each limit is kept in, from one policy to the next.
 //!
-//! A limit that has the same name and algorithm in the next policy keeps its state. If a GCRA got
-//! faster, what keys have spent carries over as time, which counts for more then. If it got slower it
-//! starts anew, and the old one stays in force beside it, at the larger of the two bursts B, for
-//! B / (old rate − new rate). So no window sees more than B + the faster rate · its length, however
-//! often a policy changes from one version to the other and back:
+//! A limit that has the same name and algorithm in the next policy keeps its state. For GCRA that is a
+//! list of words, from fast to slow, each of which has counted everything since it began; the last is the
+//! limit's own, and those before it, *formers*, are versions that it is stricter than.
 //!
-//! * While the old one is in force it counts everything, and that is its own bound. Going back to it
-//!   then goes on with its state.
-//! * After that time, what the new one has granted, at most B + its rate · time, lies below what the
-//!   old rate alone would have, so the B that was granted before it is the only one.
+//! * A version slower than all of them begins a word of its own, and the others stay in force beside it.
+//! * Any other goes on with the first word that isn't faster, whose keys have spent no less by its
+//!   measure, as time counts for more at a faster rate; slower words are done with.
+//! * A former has at least the burst B of the new version, and is in force for (b + B) / (its rate − the
+//!   new rate), where b is the largest burst it ever had: until its bucket is sure to be full, whatever
+//!   came before. To forget a full bucket changes nothing.
+//!
+//! So no window sees more than the largest burst and the fastest rate of the versions in it, however often
+//! they change. If more than [`MOST_FORMERS`] versions in a row get stricter within that time, it is the
+//! fastest that stay, and the bound is by theirs.
+//!
+//! A word that had a slower rate or a larger burst may say that its key owes more than an empty bucket of
+//! this version. It never owes more than the largest burst of all, and so long it waits: see
+//! [`Limit::wide`](crate::backend::Limit).
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -65,6 +73,7 @@ struct State {
     id: u64,
     /// None for a quota or slots.
     rate: Option<Rate>,
+    debt: Debt,
     formers: Vec<Former>,
 }
 
@@ -73,7 +82,40 @@ struct State {
 struct Former {
     id: u64,
     rate: Rate,
+    debt: Debt,
     until: Timestamp,
+}
+
+/// What keys may owe, by the history of their word.
+#[derive(Clone, Copy, Debug, Default)]
+struct Debt {
+    /// The largest burst so far.
+    most: u64,
+    /// Whether that may be more than an empty bucket.
+    beyond: bool,
+}
+
+impl Debt {
+    fn of(rate: Option<Rate>) -> Self {
+        Self {
+            most: rate.map_or(0, |rate| rate.burst_size()),
+            beyond: false,
+        }
+    }
+
+    /// The same once another rate applies.
+    fn at(self, old: u64, rate: Rate, new: u64) -> Self {
+        Self {
+            most: self.most.max(rate.burst_size()),
+            beyond: self.beyond || new < old || rate.burst_size() < self.most,
+        }
+    }
+
+    /// The rate with room for all that may be owed, if its own bucket hasn't.
+    fn wide(self, rate: Rate) -> Option<Gcra> {
+        let wide = rate.burst(self.most.max(rate.burst_size()));
+        self.beyond.then(|| Gcra::new(wide).ok()).flatten()
+    }
 }
 
 impl Counters {
@@ -113,7 +155,7 @@ impl Counters {
                 .zip(self.states(name, sharing, sort, alike, now)?)
                 .enumerate()
             {
-                let make = |kind: &LimitKind, id, until| {
+                let make = |kind: &LimitKind, id, debt: Debt, until| {
                     let lasting = sharing == Sharing::Alone
                         && matches!(kind, LimitKind::Rate { algorithm, .. }
                             if *algorithm != Algorithm::SlidingCounter);
@@ -134,12 +176,23 @@ impl Counters {
                         },
                         until,
                         lasting,
+                        wide: match kind {
+                            LimitKind::Rate {
+                                rate,
+                                algorithm: Algorithm::Gcra,
+                            } => debt.wide(*rate).map(Box::new),
+                            _ => None,
+                        },
                     })
                 };
-                limits.push(make(kind, state.id, None)?);
-                for Former { id, rate, until } in state.formers {
+                limits.push(make(kind, state.id, state.debt, None)?);
+                for former in state.formers {
                     let algorithm = Algorithm::Gcra;
-                    limits.push(make(&LimitKind::Rate { rate, algorithm }, id, Some(until))?);
+                    let kind = LimitKind::Rate {
+                        rate: former.rate,
+                        algorithm,
+                    };
+                    limits.push(make(&kind, former.id, former.debt, Some(former.until))?);
                 }
             }
             rest = others;
@@ -180,6 +233,11 @@ impl Counters {
                 None => State {
                     id: take(&mut self.next),
                     rate: *rate,
+                    debt: Debt {
+                        // Others may give it other rates.
+                        beyond: sharing == Sharing::Shared,
+                        ..Debt::of(*rate)
+                    },
                     formers: Vec::new(),
                 },
             };
@@ -225,57 +283,77 @@ fn follow(
     next: &mut u64,
     now: Timestamp,
 ) -> Result<State, LimitError> {
-    state.formers.retain(|former| former.until > now);
     let (Some(old), Some(new)) = (state.rate, rate) else {
         return Ok(State { rate, ..state });
     };
-    if sharing == Sharing::Shared || old == new {
-        return Ok(State { rate, ..state });
+    let (was, is) = (interval(old)?, interval(new)?);
+    if sharing == Sharing::Shared {
+        let debt = Debt {
+            beyond: true,
+            ..state.debt.at(was, new, is)
+        };
+        return Ok(State {
+            rate,
+            debt,
+            ..state
+        });
     }
-    // Back to a version that is still in force: it has counted all along.
-    let back = |former: &Former| former.rate.burst(new.burst_size()) == new;
-    let back = state.formers.iter().position(back);
-    let back = back.map(|place| state.formers.remove(place).id);
-    for former in &mut state.formers {
-        if let Some(life) = life_beside(former.rate, new)? {
-            former.until = former.until.max(now + life);
+    state.formers.retain(|former| former.until > now);
+    if old == new {
+        return Ok(state);
+    }
+    let mut words = state.formers;
+    words.push(Former {
+        id: state.id,
+        rate: old,
+        debt: state.debt,
+        until: now,
+    });
+    let slower = words.iter().position(|word| {
+        // All of them have been in force.
+        interval(word.rate).is_ok_and(|interval| interval >= is)
+    });
+    let (id, debt) = match slower.map(|at| words.drain(at..).next()) {
+        Some(Some(word)) => (word.id, word.debt.at(interval(word.rate)?, new, is)),
+        _ => (take(next), Debt::of(rate)),
+    };
+    // The fastest are in force for the longest windows.
+    words.truncate(MOST_FORMERS);
+    for former in &mut words {
+        former.until = now + until_full(former, new)?;
+        let wide = former
+            .rate
+            .burst(former.rate.burst_size().max(new.burst_size()));
+        if Gcra::new(wide).is_ok() {
+            former.rate = wide;
+            former.debt.most = former.debt.most.max(wide.burst_size());
         }
     }
-    if let Some(life) = life_beside(old, new)? {
-        let wide = old.burst(old.burst_size().max(new.burst_size()));
-        // Those that are there are looser still, and have counted longer: at the most, they do.
-        if state.formers.len() < MOST_FORMERS {
-            state.formers.push(Former {
-                id: state.id,
-                rate: if Gcra::new(wide).is_ok() { wide } else { old },
-                until: now + life,
-            });
-        }
-        state.id = back.unwrap_or_else(|| take(next));
-    } else {
-        state.id = back.unwrap_or(state.id);
-    }
-    Ok(State { rate, ..state })
+    Ok(State {
+        id,
+        rate,
+        debt,
+        formers: words,
+    })
 }
 
-/// How long a rate stays in force beside a slower one that takes its place: until the old line runs a
-/// whole burst, the larger one, ahead of the new. None if the new one isn't slower.
-fn life_beside(old: Rate, new: Rate) -> Result<Option<Duration>, LimitError> {
-    let Ok(was) = Gcra::new(old) else {
-        return Ok(None);
-    };
-    let (was, is) = (
-        u128::from(was.interval_units()),
-        u128::from(Gcra::new(new)?.interval_units()),
-    );
-    if was == 0 || is <= was || is == u128::from(u64::MAX) {
-        return Ok(None);
-    }
-    let units = (is * was).div_ceil(is - was);
-    let burst = old.burst_size().max(new.burst_size());
-    let units = units.saturating_mul(u128::from(burst));
-    let nanos = u64::try_from(units.div_ceil(64)).unwrap_or(u64::MAX);
-    Ok(Some(Duration::from_nanos(nanos)))
+/// The time from one token to the next, which is longest for a rate of zero.
+fn interval(rate: Rate) -> Result<u64, LimitError> {
+    Ok(Gcra::new(rate)?.interval_units())
+}
+
+/// How long until the bucket of a former is sure to be full, if a slower rate limits what passes: all
+/// that may be owed is now, and the slower one's bucket is full.
+fn until_full(former: &Former, slow: Rate) -> Result<Duration, LimitError> {
+    let fast_interval = u128::from(interval(former.rate)?);
+    let slow_interval = u128::from(interval(slow)?);
+    let apart = slow_interval.saturating_sub(fast_interval).max(1);
+    let token = (fast_interval * slow_interval).div_ceil(apart);
+    let bursts = u128::from(former.debt.most) + u128::from(slow.burst_size());
+    let nanos = token.saturating_mul(bursts).div_ceil(64);
+    Ok(Duration::from_nanos(
+        u64::try_from(nanos).unwrap_or(u64::MAX),
+    ))
 }
 
 #[cfg(test)]
@@ -313,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stricter_limit_has_the_former_beside_it_until_the_lines_cross() {
+    fn a_stricter_limit_has_the_former_beside_it_until_that_is_full() {
         let mut first = Counters::following(None);
         ids(&mut first, &["10/s"]);
         let mut second = Counters::following(Some(&first));
@@ -327,13 +405,13 @@ mod tests {
         let [new, former] = &rates(&["5/s burst 20", "10/s burst 20"])[..] else {
             panic!("two");
         };
-        let crossing = now + Duration::from_secs(4); // 20 / (10 - 5)
+        let full = now + Duration::from_secs(6); // (10 + 20) / (10 - 5)
         assert_eq!(
             seen,
-            [(2, None, new.clone()), (1, Some(crossing), former.clone())]
+            [(2, None, new.clone()), (1, Some(full), former.clone())]
         );
         let mut third = Counters::following(Some(&second));
-        let later = crossing + Duration::from_nanos(1);
+        let later = full + Duration::from_nanos(1);
         let limits = third.place("rule/a", Sharing::Alone, &rates(&["50/s"]), later);
         let ids: Vec<_> = limits.unwrap().iter().map(|limit| limit.id).collect();
         assert_eq!(ids, [2]);
