@@ -160,6 +160,8 @@ fn policy(rate: Rate) -> Policy {
         cost: Cost::default(),
         mode: Mode::Enforce,
         on_store_failure: OnStoreFailure::Local,
+        counting: Default::default(),
+        slot: None,
         replaces: Vec::new(),
         shared: None,
         span: Default::default(),

@@ -2,17 +2,23 @@
 
 use std::fmt;
 use std::future::Future;
+use std::time::Duration;
 
 use tollgate::core::Gcra;
 use tollgate::quota::Quota;
-use tollgate::{Algorithm, Decision, LimitError, Pass, Rate, Timestamp};
+use tollgate::{Algorithm, Decision, LimitError, Outcome, Pass, Rate, Timestamp};
 
-use crate::engine::key::Key;
-use crate::policy::OnStoreFailure;
+use crate::policy::{Counting, OnStoreFailure};
 
+mod fallback;
 mod memory;
+mod sole;
 
+pub use crate::engine::deny::{DenyCache, DenyVersion};
+pub use crate::engine::key::Key;
+pub use fallback::{AskingOrFallback, Breaker, Fallback, FallbackStats, StoreEvent};
 pub use memory::{Memory, MemoryBuilder};
+pub use sole::SoleLimit;
 
 pub(crate) use memory::Compiled;
 
@@ -26,7 +32,8 @@ pub(crate) use memory::Compiled;
 /// ```
 /// use std::convert::Infallible;
 /// use std::future::{Ready, ready};
-/// use tollgate::{Clock, Decision, Pass, Timestamp, clock::Manual};
+/// use std::time::Duration;
+/// use tollgate::{Clock, Decision, Outcome, Timestamp, clock::Manual};
 /// use tollgate_engine::backend::{Answer, Backend, Check};
 ///
 /// /// Nothing passes.
@@ -37,9 +44,8 @@ pub(crate) use memory::Compiled;
 ///     type Asking<'a> = Ready<Result<Answer, Infallible>>;
 ///
 ///     fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
-///         let allowed = checks.is_empty();
-///         let decision = Decision::UNLIMITED;
-///         ready(Ok(Answer { allowed, decider: None, decision, pass: Pass::default() }))
+///         let never = Decision::new(Outcome::Never, 0, 0, Duration::MAX, Duration::ZERO);
+///         ready(Ok(Answer::new(checks.len().checked_sub(1), never)))
 ///     }
 ///
 ///     fn now(&self) -> Timestamp {
@@ -74,7 +80,7 @@ pub trait Backend: Send + Sync {
 ///
 /// ```
 /// # use std::{convert::Infallible, future::{Ready, ready}, pin::pin, sync::Mutex, task::{Context, Waker}};
-/// # use tollgate::{Decision, Pass, Timestamp};
+/// # use tollgate::{Decision, Timestamp};
 /// # use tollgate_engine::backend::{Answer, Backend, Check, Counter, Limit, LimitKind};
 /// # use tollgate_engine::document::Format;
 /// # use tollgate_engine::policy::OnStoreFailure;
@@ -90,7 +96,7 @@ pub trait Backend: Send + Sync {
 ///     let note = format!("{} of {}", check.cost, check.key);
 /// #     self.0.lock().expect("not poisoned").push(note);
 /// }
-/// #         ready(Ok(Answer { allowed: true, decider: None, decision: Decision::UNLIMITED, pass: Pass::default() }))
+/// #         ready(Ok(Answer::new(None, Decision::UNLIMITED)))
 /// #     }
 /// # }
 /// # let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 5/s, quota: 9/day}]", Format::Yaml)?.policy;
@@ -114,13 +120,14 @@ pub struct Check<'a> {
 /// The answer to all checks of a request.
 ///
 /// ```
-/// use tollgate::{Decision, Pass};
+/// use tollgate::Decision;
 /// use tollgate_engine::backend::Answer;
 ///
-/// let open = Answer { allowed: true, decider: None, decision: Decision::UNLIMITED, pass: Pass::default() };
-/// assert!(open.decision.is_allowed());
+/// let open = Answer::new(None, Decision::UNLIMITED);
+/// assert!(open.allowed && open.fallback.is_none());
 /// ```
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Answer {
     /// Whether all passed, and were charged. If not, nothing was.
     pub allowed: bool,
@@ -130,13 +137,52 @@ pub struct Answer {
     pub decision: Decision,
     /// Slots of concurrency limits.
     pub pass: Pass,
+    /// If a store couldn't be asked: what decided instead. A refusal of a limit that is
+    /// [closed](OnStoreFailure::Closed) then says nothing about that limit.
+    pub fallback: Option<OnStoreFailure>,
+}
+
+impl Answer {
+    /// The answer of checks that said this, each by itself: of those that refused the one that takes
+    /// longest, or else the one with the fewest such requests left.
+    ///
+    pub fn over(checks: &[Check<'_>], decisions: &[Decision]) -> Self {
+        let said = || checks.iter().zip(decisions).enumerate();
+        let wait = |decision: &Decision| match decision.outcome {
+            Outcome::Never => Duration::MAX,
+            _ => decision.retry_after,
+        };
+        let refused = said().filter(|(_, (_, decision))| !decision.is_allowed());
+        // Of equals the first: `max_by_key` takes the last.
+        let gravest = refused
+            .rev()
+            .max_by_key(|(_, (_, decision))| wait(decision));
+        let tightest =
+            || said().min_by_key(|(_, (check, decision))| decision.remaining / check.cost.max(1));
+        match gravest.or_else(tightest) {
+            Some((number, (_, decision))) => Self::new(Some(number), *decision),
+            None => Self::new(None, Decision::UNLIMITED),
+        }
+    }
+
+    /// What the check that decided said: the tightest if all passed, or of those that refused the one
+    /// that takes longest.
+    pub fn new(decider: Option<usize>, decision: Decision) -> Self {
+        Self {
+            allowed: decision.is_allowed(),
+            decider,
+            decision,
+            pass: Pass::default(),
+            fallback: None,
+        }
+    }
 }
 
 /// What one check is judged by.
 ///
 /// ```
 /// # use std::{convert::Infallible, future::{Ready, ready}, pin::pin, sync::Mutex, task::{Context, Waker}};
-/// # use tollgate::{Decision, Pass, Timestamp};
+/// # use tollgate::{Decision, Timestamp};
 /// # use tollgate_engine::backend::{Answer, Backend, Check, Counter, Limit, LimitKind};
 /// # use tollgate_engine::document::Format;
 /// # use tollgate_engine::policy::OnStoreFailure;
@@ -152,7 +198,7 @@ pub struct Answer {
 ///     let note = format!("{:?}", check.limit.on_store_failure());
 /// #     self.0.lock().expect("not poisoned").push(note);
 /// }
-/// #         ready(Ok(Answer { allowed: true, decider: None, decision: Decision::UNLIMITED, pass: Pass::default() }))
+/// #         ready(Ok(Answer::new(None, Decision::UNLIMITED)))
 /// #     }
 /// # }
 /// # let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 5/s, quota: 9/day}]", Format::Yaml)?.policy;
@@ -185,13 +231,15 @@ pub struct Limit {
 pub(crate) struct Told {
     pub(crate) kind: LimitKind,
     pub(crate) counter: Counter,
+    pub(crate) counting: Counting,
+    pub(crate) slot: Option<Box<str>>,
 }
 
 /// What sort of limit, and how much.
 ///
 /// ```
 /// # use std::{convert::Infallible, future::{Ready, ready}, pin::pin, sync::Mutex, task::{Context, Waker}};
-/// # use tollgate::{Decision, Pass, Timestamp};
+/// # use tollgate::{Decision, Timestamp};
 /// # use tollgate_engine::backend::{Answer, Backend, Check, Counter, Limit, LimitKind};
 /// # use tollgate_engine::document::Format;
 /// # use tollgate_engine::policy::OnStoreFailure;
@@ -211,7 +259,7 @@ pub(crate) struct Told {
 ///     };
 /// #     self.0.lock().expect("not poisoned").push(note);
 /// }
-/// #         ready(Ok(Answer { allowed: true, decider: None, decision: Decision::UNLIMITED, pass: Pass::default() }))
+/// #         ready(Ok(Answer::new(None, Decision::UNLIMITED)))
 /// #     }
 /// # }
 /// # let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 5/s, quota: 9/day}]", Format::Yaml)?.policy;
@@ -242,7 +290,7 @@ pub enum LimitKind {
 ///
 /// ```
 /// # use std::{convert::Infallible, future::{Ready, ready}, pin::pin, sync::Mutex, task::{Context, Waker}};
-/// # use tollgate::{Decision, Pass, Timestamp};
+/// # use tollgate::{Decision, Timestamp};
 /// # use tollgate_engine::backend::{Answer, Backend, Check, Counter, Limit, LimitKind};
 /// # use tollgate_engine::document::Format;
 /// # use tollgate_engine::policy::OnStoreFailure;
@@ -258,7 +306,7 @@ pub enum LimitKind {
 ///     let Counter { name, ordinal, .. } = check.limit.counter();
 /// #     self.0.lock().expect("not poisoned").push(format!("{name} {ordinal}"));
 /// }
-/// #         ready(Ok(Answer { allowed: true, decider: None, decision: Decision::UNLIMITED, pass: Pass::default() }))
+/// #         ready(Ok(Answer::new(None, Decision::UNLIMITED)))
 /// #     }
 /// # }
 /// # let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 5/s, quota: 9/day}]", Format::Yaml)?.policy;
@@ -298,6 +346,8 @@ impl Limit {
                     ordinal: 0,
                     id,
                 },
+                counting: Counting::Exact,
+                slot: None,
             }),
         })
     }
@@ -327,5 +377,53 @@ impl Limit {
     /// What a request gets while the backend can't be asked.
     pub fn on_store_failure(&self) -> OnStoreFailure {
         self.on_store_failure
+    }
+
+    /// How a fleet counts it together.
+    pub fn counting(&self) -> Counting {
+        self.told.counting
+    }
+
+    /// The fact by which a cluster keeps it with others on one node, if the rule names one.
+    pub fn slot(&self) -> Option<&str> {
+        self.told.slot.as_deref()
+    }
+
+    /// Whether it was in force before and stays beside the one that took its place, for a while. A backend
+    /// that carries what keys have spent over to another rate by itself can do without.
+    pub fn is_former(&self) -> bool {
+        self.until.is_some()
+    }
+
+    /// The same limit cut down to a part of it: `part.0` of `part.1`, at least one and never more than
+    /// it is.
+    pub(crate) fn cut(&self, part: (u64, u64)) -> Result<Self, LimitError> {
+        let cut = |count: u64| {
+            let (of, all) = (u128::from(part.0), u128::from(part.1.max(1)));
+            let count = u128::from(count);
+            let cut = (count * of).div_ceil(all).clamp(count.min(1), count);
+            u64::try_from(cut).unwrap_or(u64::MAX)
+        };
+        let kind = match self.kind() {
+            LimitKind::Rate { rate, algorithm } => LimitKind::Rate {
+                rate: match rate.period() {
+                    Some(period) if !rate.is_zero() => {
+                        Rate::new(cut(rate.count()), period).burst(cut(rate.burst_size()))
+                    }
+                    _ => *rate,
+                },
+                algorithm: *algorithm,
+            },
+            LimitKind::Quota(quota) => LimitKind::Quota(quota.with_count(cut(quota.count()))),
+            LimitKind::Concurrency(most) => {
+                let most = u32::try_from(cut(u64::from(*most))).unwrap_or(*most);
+                LimitKind::Concurrency(most)
+            }
+        };
+        let mut limit = self.clone();
+        limit.compiled = Compiled::new(&kind)?;
+        limit.told.kind = kind;
+        limit.wide = None;
+        Ok(limit)
     }
 }

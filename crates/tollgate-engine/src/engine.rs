@@ -11,11 +11,11 @@ use crate::backend::{Answer, Backend, Memory};
 use crate::facts::Facts;
 use crate::matcher::few::Few;
 use crate::observer::{Event, Observer};
-use crate::policy::{Mode, Policy};
+use crate::policy::{Mode, OnStoreFailure, Policy};
 use crate::verdict::{BLOCKED, By, Permits, Shadowed, Verdict};
 
 mod counters;
-mod deny;
+pub(crate) mod deny;
 mod descriptors;
 mod gather;
 pub(crate) mod key;
@@ -25,7 +25,7 @@ pub use descriptors::{DescriptorStatus, DescriptorVerdict};
 pub use key::Key;
 pub use rules::PolicyError;
 
-use deny::{DenyCache, Version};
+use deny::{DenyCache, DenyVersion};
 use gather::{Gathered, Group, Met};
 use key::KeyHashers;
 use rules::Rules;
@@ -59,7 +59,7 @@ use rules::Rules;
 ///     key: vec![KeyPart::Fact("user".to_owned())],
 ///     limits: Limits { rates: vec![Rate::per_second(2)], ..Limits::default() },
 /// #   algorithm: Default::default(), cost: Cost::default(), mode: Mode::Enforce,
-/// #   on_store_failure: OnStoreFailure::Local, replaces: Vec::new(), shared: None, span: Default::default(),
+/// #   on_store_failure: OnStoreFailure::Local, counting: Default::default(), slot: None, replaces: Vec::new(), shared: None, span: Default::default(),
 /// };
 /// let policy = Policy { rules: vec![rule], ..Policy::default() };
 /// let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
@@ -266,23 +266,19 @@ impl<B: Backend> Engine<B> {
             return Asked::default();
         };
         // Before the question: whatever improves after it makes its answer old.
-        let version = Version(rules.version, self.backend.improvements());
+        let version = DenyVersion(rules.version, self.backend.improvements());
         let known = deny.find(group.checks.as_slice(), self.backend.now(), version);
         Asked {
-            known: known.map(|(decider, decision)| Answer {
-                allowed: false,
-                decider: Some(decider),
-                decision,
-                pass: Default::default(),
-            }),
+            known: known.map(|(decider, decision)| Answer::new(Some(decider), decision)),
             version,
         }
     }
 
     #[inline]
-    fn after_asking(&self, group: &Group<'_>, answer: &Answer, version: Version) {
+    fn after_asking(&self, group: &Group<'_>, answer: &Answer, version: DenyVersion) {
         if let Some(deny) = &self.deny
             && !answer.allowed
+            && answer.fallback.is_none()
             && let Some(check) = answer
                 .decider
                 .and_then(|decider| group.checks.as_slice().get(decider))
@@ -306,6 +302,7 @@ impl<B: Backend> Engine<B> {
             decision: said.decision,
             permits: said.permits,
             shadows: said.shadows,
+            fallback: said.fallback,
             rules,
             facts,
         };
@@ -378,7 +375,7 @@ impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
 #[derive(Default)]
 struct Asked {
     known: Option<Answer>,
-    version: Version,
+    version: DenyVersion,
 }
 
 /// A verdict in the making.
@@ -389,6 +386,7 @@ struct Said {
     decision: Decision,
     permits: Permits,
     shadows: Few<Shadowed, 2>,
+    fallback: Option<OnStoreFailure>,
 }
 
 impl Default for Said {
@@ -400,6 +398,7 @@ impl Default for Said {
             decision: Decision::UNLIMITED,
             permits: Permits::default(),
             shadows: Few::new(),
+            fallback: None,
         }
     }
 }
@@ -429,6 +428,7 @@ impl Said {
         self.allowed = answer.allowed;
         self.decision = answer.decision;
         self.permits.own = answer.pass;
+        self.fallback = answer.fallback;
         let group = &gathered.enforced;
         let decider = answer.decider.and_then(|decider| {
             let number = *group.askers.as_slice().get(decider)?;
@@ -439,7 +439,10 @@ impl Said {
             })
         });
         if let Some(met) = decider.or(gathered.unasked) {
-            self.by = By::Applied(met.number);
+            self.by = match (answer.allowed, answer.fallback) {
+                (false, Some(OnStoreFailure::Closed)) => By::StoreFailure(met.number),
+                _ => By::Applied(met.number),
+            };
             self.fingerprint = met.fingerprint;
         }
     }

@@ -91,6 +91,10 @@ pub struct Rule {
     pub mode: Mode,
     /// What happens while the store can't be asked.
     pub on_store_failure: OnStoreFailure,
+    /// How a fleet counts its rates together.
+    pub counting: Counting,
+    /// The fact by which a cluster keeps limits on one node: the first of the key if none is said.
+    pub slot: Option<String>,
     /// Rules that don't apply to a request that this one applies to.
     pub replaces: Vec<String>,
     /// Rules with the same name here count together.
@@ -302,6 +306,28 @@ pub enum OnStoreFailure {
     Closed,
     /// It is judged by a limit of this process alone.
     Local,
+    /// Likewise; and once the store has failed for a while it isn't asked for some time.
+    CircuitBreak,
+}
+
+/// How the nodes of a fleet count a rate together, where there is a store.
+///
+/// ```
+/// use tollgate_engine::Policy;
+/// use tollgate_engine::document::Format;
+/// use tollgate_engine::policy::Counting;
+///
+/// let policy = Policy::from_text("limits: [{name: a, rate: 9/s, counting: leased}]", Format::Yaml)?.policy;
+/// assert_eq!(policy.rules[0].counting, Counting::Leased);
+/// # Ok::<(), tollgate_engine::Rejected>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Counting {
+    /// The store is asked about each request.
+    #[default]
+    Exact,
+    /// A node takes some tokens from the store ahead, and spends them by itself.
+    Leased,
 }
 
 impl OnStoreFailure {

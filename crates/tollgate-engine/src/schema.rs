@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::native::fields::{
-    ALGORITHMS, COST, FAILURES, Field, MODES, PATTERN, POLICY, RULE, Shape, TIER, names,
+    ALGORITHMS, COST, COUNTINGS, FAILURES, Field, MODES, PATTERN, POLICY, RULE, Shape, TIER, names,
 };
 
 /// The schema (draft 2020-12). What it refuses, the decoder refuses; the decoder checks more, such as
@@ -145,5 +145,6 @@ fn shape(shape: Shape) -> Value {
         Shape::Algorithm => json!({"enum": names(ALGORITHMS)}),
         Shape::Mode => json!({"enum": names(MODES)}),
         Shape::OnStoreFailure => json!({"enum": names(FAILURES)}),
+        Shape::Counting => json!({"enum": names(COUNTINGS)}),
     }
 }

@@ -11,7 +11,7 @@ use crate::engine::key::Key;
 use crate::engine::rules::Rules;
 use crate::facts::Facts;
 use crate::matcher::few::Few;
-use crate::policy::Mode;
+use crate::policy::{Mode, OnStoreFailure};
 
 /// What decided about a request.
 ///
@@ -38,6 +38,9 @@ pub enum Cause<'a> {
     Descriptor(&'a str),
     /// A limit that a descriptor brought along.
     Asked,
+    /// The store couldn't be asked about a rule or tier that nothing passes without, by name. The limit
+    /// itself has refused nothing.
+    StoreFailure(&'a str),
 }
 
 impl fmt::Display for Cause<'_> {
@@ -50,6 +53,7 @@ impl fmt::Display for Cause<'_> {
             Self::Tier(name) => write!(f, "tier {name:?}"),
             Self::Descriptor(path) => write!(f, "descriptor {path:?}"),
             Self::Asked => f.write_str("a limit that was asked for"),
+            Self::StoreFailure(name) => write!(f, "no store to ask about {name:?}"),
         }
     }
 }
@@ -62,6 +66,8 @@ pub(crate) enum By {
     Block(usize),
     /// A rule or a tier.
     Applied(u32),
+    /// A rule or a tier that is closed while there is no store.
+    StoreFailure(u32),
 }
 
 impl By {
@@ -70,6 +76,7 @@ impl By {
             Self::Nothing => Cause::Nothing,
             Self::Exempt(entry) => Cause::Exempt(entry),
             Self::Block(entry) => Cause::Block(entry),
+            Self::StoreFailure(number) => Cause::StoreFailure(&rules.applied[number as usize].name),
             Self::Applied(number) => {
                 let applied = &rules.applied[number as usize];
                 if applied.is_tier {
@@ -89,7 +96,7 @@ impl By {
 /// # use tollgate_engine::{Engine, Facts, backend::Memory, policy::{Cost, KeyPart, Limits, Match, Mode, OnStoreFailure, Policy, Rule}, verdict::Cause};
 /// # let rule = Rule { name: "per-user".to_owned(), matches: Match::default(), key: vec![KeyPart::Fact("user".to_owned())],
 /// #     limits: Limits { rates: vec![Rate::per_minute(1)], ..Limits::default() }, algorithm: Default::default(), cost: Cost::default(),
-/// #     mode: Mode::Enforce, on_store_failure: OnStoreFailure::Local, replaces: Vec::new(), shared: None, span: Default::default() };
+/// #     mode: Mode::Enforce, on_store_failure: OnStoreFailure::Local, counting: Default::default(), slot: None, replaces: Vec::new(), shared: None, span: Default::default() };
 /// # let policy = Policy { rules: vec![rule], ..Policy::default() };
 /// # let engine = Engine::new(policy, Memory::builder().clock(Manual::new()).wall(Manual::new()).build())?;
 /// let facts = Facts::new().with("user", "42");
@@ -110,6 +117,7 @@ pub struct Verdict<'f> {
     pub(crate) decision: Decision,
     pub(crate) permits: Permits,
     pub(crate) shadows: Few<Shadowed, 2>,
+    pub(crate) fallback: Option<OnStoreFailure>,
     /// The policy that it was decided by.
     pub(crate) rules: Guard<Arc<Rules>>,
     pub(crate) facts: &'f Facts<'f>,
@@ -165,7 +173,9 @@ impl Verdict<'_> {
     /// [`shadow_refusals`](Self::shadow_refusals).
     pub fn mode(&self) -> Mode {
         match self.by {
-            By::Applied(number) => self.rules.applied[number as usize].mode,
+            By::Applied(number) | By::StoreFailure(number) => {
+                self.rules.applied[number as usize].mode
+            }
             _ => self.rules.mode,
         }
     }
@@ -179,7 +189,7 @@ impl Verdict<'_> {
 
     /// The key by which it was decided; none if no rule decided.
     pub fn key(&self) -> Option<Key<'_>> {
-        let By::Applied(number) = self.by else {
+        let (By::Applied(number) | By::StoreFailure(number)) = self.by else {
             return None;
         };
         let plan = &self.rules.applied[number as usize].key;
@@ -202,6 +212,14 @@ impl Verdict<'_> {
                 cause: shadowed.by.cause(&self.rules),
                 decision: shadowed.decision,
             })
+    }
+
+    /// What decided if a store couldn't be asked; none if it was, or there is none.
+    ///
+    /// A request that is refused because the store can't be asked
+    /// ([`Cause::StoreFailure`]) wants another answer than one that has reached a limit: 503, not 429.
+    pub fn fallback(&self) -> Option<OnStoreFailure> {
+        self.fallback
     }
 
     /// What holds the slots of the request while it runs; nothing if it was refused.

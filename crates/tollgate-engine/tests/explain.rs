@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use common::{only, policy, rates, rule};
 use proptest::prelude::*;
-use tollgate::{Decision, Pass, Timestamp};
+use tollgate::{Decision, Timestamp};
 use tollgate_engine::backend::{Answer, Backend, Check};
 use tollgate_engine::explain::{Standing, explain};
 use tollgate_engine::policy::{KeyPart, Match, Mode, Policy, Rule, Tier};
@@ -31,12 +31,7 @@ impl Backend for Noting {
             let counter = check.limit.counter().name.clone();
             noted.push((counter, check.key.to_string()));
         }
-        ready(Ok(Answer {
-            allowed: true,
-            decider: None,
-            decision: Decision::UNLIMITED,
-            pass: Pass::default(),
-        }))
+        ready(Ok(Answer::new(None, Decision::UNLIMITED)))
     }
 
     fn now(&self) -> Timestamp {

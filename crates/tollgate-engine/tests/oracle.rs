@@ -152,6 +152,8 @@ fn rule() -> impl Strategy<Value = Rule> {
                 },
                 mode,
                 on_store_failure: OnStoreFailure::Local,
+                counting: Default::default(),
+                slot: None,
                 replaces: replaces
                     .map(|number| number.to_string())
                     .into_iter()

@@ -146,10 +146,18 @@ fn parse(url: &str) -> Result<Address, String> {
             ("ca" | "cert" | "key", None) => {
                 return Err(format!("{name:?} is for TLS: begin with rediss"));
             }
-            _ => return Err(format!("{name:?} is none of db, user, password, ca, cert, key")),
+            _ => {
+                return Err(format!(
+                    "{name:?} is none of db, user, password, ca, cert, key"
+                ));
+            }
         }
     }
-    if address.tls.as_ref().is_some_and(|tls| tls.cert.is_some() != tls.key.is_some()) {
+    if address
+        .tls
+        .as_ref()
+        .is_some_and(|tls| tls.cert.is_some() != tls.key.is_some())
+    {
         return Err("a certificate and its key come together: ?cert=FILE&key=FILE".to_owned());
     }
     if let Form::Unix = form {
@@ -241,7 +249,9 @@ fn decoded(text: &str) -> Result<String, String> {
         }
         let hex = after.get(..2).and_then(|two| std::str::from_utf8(two).ok());
         let byte = hex.and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        bytes.push(byte.ok_or_else(|| format!("after a % in {text:?} two hex digits are expected"))?);
+        bytes.push(
+            byte.ok_or_else(|| format!("after a % in {text:?} two hex digits are expected"))?,
+        );
         rest = &after[2..];
     }
     String::from_utf8(bytes).map_err(|_| format!("{text:?} is no text in UTF-8"))
@@ -272,7 +282,11 @@ impl fmt::Display for Address {
                 write!(f, "redis+unix://{}?db={database}", Path::display(path))
             }
             Place::Sentinel { sentinels, name } => {
-                write!(f, "redis{tls}+sentinel://{}/{name}/{database}", list(sentinels))
+                write!(
+                    f,
+                    "redis{tls}+sentinel://{}/{name}/{database}",
+                    list(sentinels)
+                )
             }
             Place::Cluster(nodes) => write!(f, "redis{tls}+cluster://{}", list(nodes)),
         }
@@ -295,8 +309,14 @@ mod tests {
             ("redis://localhost", "redis://localhost:6379/0"),
             ("valkey://u:p%40@[::1]:7000/2", "redis://[::1]:7000/2"),
             ("rediss://h/1?ca=/a.pem", "rediss://h:6379/1"),
-            ("redis+unix:///run/r.sock?db=4", "redis+unix:///run/r.sock?db=4"),
-            ("redis+sentinel://a,b:1/m", "redis+sentinel://a:26379,b:1/m/0"),
+            (
+                "redis+unix:///run/r.sock?db=4",
+                "redis+unix:///run/r.sock?db=4",
+            ),
+            (
+                "redis+sentinel://a,b:1/m",
+                "redis+sentinel://a:26379,b:1/m/0",
+            ),
             ("rediss+cluster://a,b", "rediss+cluster://a:6379,b:6379"),
         ] {
             let address: Address = url.parse().unwrap();
@@ -306,7 +326,10 @@ mod tests {
         assert_eq!(address.user.as_deref(), Some("ada"));
         assert_eq!(address.password.as_deref(), Some("s:cret"));
         let address: Address = "redis://:secret@h".parse().unwrap();
-        assert_eq!((address.user, address.password.as_deref()), (None, Some("secret")));
+        assert_eq!(
+            (address.user, address.password.as_deref()),
+            (None, Some("secret"))
+        );
     }
 
     #[test]

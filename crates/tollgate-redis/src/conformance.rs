@@ -144,15 +144,18 @@ fn model(rate: Rate, algorithm: Algorithm) -> Box<dyn Model> {
             let (level, last_act) = bucket.parts();
             Bucket::from_parts(clamped(&level, capacity, drain, now), last_act)
         }),
-        Algorithm::FixedWindow(align) => {
-            kept(FixedWindow::new(rate).unwrap().align(align), |limit, window, now| {
+        Algorithm::FixedWindow(align) => kept(
+            FixedWindow::new(rate).unwrap().align(align),
+            |limit, window, now| {
                 let (start, count) = window.parts();
                 match start > now + limit.rate().period().unwrap() {
-                    true => Window::from_parts(start_of(limit.rate(), limit.alignment(), now), count),
+                    true => {
+                        Window::from_parts(start_of(limit.rate(), limit.alignment(), now), count)
+                    }
                     false => *window,
                 }
-            })
-        }
+            },
+        ),
         Algorithm::SlidingLog => kept(SlidingLog::new(rate).unwrap(), |limit, log, now| {
             let newest = log.entries().last().map_or(Timestamp::ZERO, |(at, _)| at);
             match newest > now + limit.rate().period().unwrap() {
@@ -163,18 +166,17 @@ fn model(rate: Rate, algorithm: Algorithm) -> Box<dyn Model> {
                 false => log.clone(),
             }
         }),
-        Algorithm::SlidingCounter => {
-            kept(SlidingCounter::new(rate).unwrap(), |limit, counts, now| {
-                match counts.start() > now + limit.rate().period().unwrap() {
-                    true => Counts::from_parts(
-                        start_of(limit.rate(), Align::default(), now),
-                        counts.previous(),
-                        counts.current(),
-                    ),
-                    false => *counts,
-                }
-            })
-        }
+        Algorithm::SlidingCounter => kept(
+            SlidingCounter::new(rate).unwrap(),
+            |limit, counts, now| match counts.start() > now + limit.rate().period().unwrap() {
+                true => Counts::from_parts(
+                    start_of(limit.rate(), Align::default(), now),
+                    counts.previous(),
+                    counts.current(),
+                ),
+                false => *counts,
+            },
+        ),
         other => panic!("{other:?} is not kept in a store"),
     }
 }
@@ -266,7 +268,10 @@ async fn run(algorithm: Algorithm, seed: u64) {
             let (expected, taken) = model.step(now, *step);
             let seen = match *step {
                 Step::AtMost(_) if raw.outcome == 1 => {
-                    assert_eq!(raw.wait, taken as i64, "{key} {step:?} at {now} (tick {tick})");
+                    assert_eq!(
+                        raw.wait, taken as i64,
+                        "{key} {step:?} at {now} (tick {tick})"
+                    );
                     Raw { wait: 0, ..raw }
                 }
                 _ => raw,
@@ -284,7 +289,10 @@ async fn run(algorithm: Algorithm, seed: u64) {
                 // An empty window is as if never used: core still tells when it begins.
                 seen.reset_after = expected.reset_after;
             }
-            assert_eq!(seen, expected, "{algorithm:?} {key} {numbers:?} {step:?} at {now} (tick {tick})");
+            assert_eq!(
+                seen, expected,
+                "{algorithm:?} {key} {numbers:?} {step:?} at {now} (tick {tick})"
+            );
         }
     }
 }

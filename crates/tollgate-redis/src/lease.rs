@@ -212,7 +212,13 @@ impl Inner {
             let left = lease.book.held(now).min(numbers.limit);
             let never = Duration::MAX;
             let zero = Duration::ZERO;
-            return Some(Decision::new(Outcome::Never, numbers.limit, left, never, zero));
+            return Some(Decision::new(
+                Outcome::Never,
+                numbers.limit,
+                left,
+                never,
+                zero,
+            ));
         }
         let (outcome, left, retry_after) = match lease.book.spend(now, cost) {
             Spent::Passed { left, runs_low } => {
@@ -226,11 +232,22 @@ impl Inner {
         };
         let left = left.min(numbers.limit);
         let zero = Duration::ZERO;
-        Some(Decision::new(outcome, numbers.limit, left, retry_after, zero))
+        Some(Decision::new(
+            outcome,
+            numbers.limit,
+            left,
+            retry_after,
+            zero,
+        ))
     }
 
     /// What is said once the store has been asked for this cost.
-    fn after_asking(self: &Arc<Self>, lease: &Arc<Lease>, numbers: &Numbers, cost: u64) -> Decision {
+    fn after_asking(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        numbers: &Numbers,
+        cost: u64,
+    ) -> Decision {
         if let Some(decision) = self.try_spend(lease, numbers, cost) {
             return decision;
         }
@@ -325,7 +342,9 @@ impl Lessee {
         let mut record = Vec::with_capacity(9 * 8);
         put(
             &mut record,
-            &[price, drain, capacity, node, holds, returns, more, most, life],
+            &[
+                price, drain, capacity, node, holds, returns, more, most, life,
+            ],
         );
         record
     }

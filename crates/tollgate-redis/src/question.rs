@@ -229,7 +229,11 @@ impl Numbers {
         below_exact((u128::from(limit) + 1) * u128::from(micros), error)?;
         let lent = u128::from(limit.saturating_sub(count)) * u128::from(count);
         below_exact(lent, || {
-            too_large(&rate, "what its burst lends times its count", "leave the burst out")
+            too_large(
+                &rate,
+                "what its burst lends times its count",
+                "leave the burst out",
+            )
         })?;
         Ok(Self {
             kind: Kind::Counter,

@@ -16,7 +16,7 @@ use tollgate::core::{Algorithm as _, Gcra};
 use tollgate::quota::{Quota, QuotaKey};
 use tollgate::{
     Algorithm, Align, Clock, ConcurrencyKey, Decision, ExactKey, ExactKeyedLimiter,
-    KeyedConcurrency, KeyedLimiter, KeyedStats, Level, LimitError, Outcome, Pass, QuotaLimiter,
+    KeyedConcurrency, KeyedLimiter, KeyedStats, Level, LimitError, Outcome, QuotaLimiter,
     Rate, Stack, Tier, Timestamp,
 };
 
@@ -351,12 +351,7 @@ impl<C: Clock + 'static, W: Clock> Memory<C, W> {
             if together.lost_race {
                 self.lost_races.fetch_add(1, Ordering::Relaxed);
             }
-            return Answer {
-                allowed: together.decision.is_allowed(),
-                decider: together.decider,
-                decision: together.decision,
-                pass: Pass::default(),
-            };
+            return Answer::new(together.decider, together.decision);
         }
         self.answer_any(checks)
     }
@@ -400,11 +395,10 @@ impl<C: Clock + 'static, W: Clock> Memory<C, W> {
 
     fn judge(&self, levels: &[Level<'_>]) -> Answer {
         let verdict = self.stack.check(levels);
+        let answer = Answer::new(verdict.decider(), *verdict.decision());
         Answer {
-            allowed: verdict.is_allowed(),
-            decider: verdict.decider(),
-            decision: *verdict.decision(),
             pass: verdict.into_pass().unwrap_or_default(),
+            ..answer
         }
     }
 

@@ -27,7 +27,7 @@ use tollgate::core::{Algorithm as _, Gcra};
 use tollgate::{Algorithm, LimitError, Rate, Timestamp};
 
 use crate::backend::{Compiled, Counter, Limit, LimitKind, Told};
-use crate::policy::OnStoreFailure;
+use crate::policy::{Counting, OnStoreFailure};
 
 /// How many limits that stricter ones took the place of may be in force beside one.
 const MOST_FORMERS: usize = 4;
@@ -169,6 +169,8 @@ impl Counters {
                                 ordinal,
                                 id,
                             },
+                            counting: Counting::Exact,
+                            slot: None,
                         }),
                         on_store_failure: match kind {
                             LimitKind::Quota(_) => OnStoreFailure::Closed,

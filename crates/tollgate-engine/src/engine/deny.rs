@@ -15,9 +15,28 @@ use crate::backend::Check;
 /// Refusals that compete for a place.
 const WAYS: usize = 4;
 
-/// A bounded table of refusals.
+/// A bounded table of refusals, for a backend that is far.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Algorithm, Decision, Outcome, Rate, Timestamp};
+/// use tollgate_engine::backend::{DenyCache, DenyVersion, LimitKind, SoleLimit};
+///
+/// let kind = LimitKind::Rate { rate: Rate::per_second(2), algorithm: Algorithm::Gcra };
+/// let (limit, ada) = (SoleLimit::new("logins", kind)?, SoleLimit::facts("ada"));
+/// let check = limit.check(&ada, 1);
+/// let (cache, version) = (DenyCache::new(100), DenyVersion(0, 0));
+/// let half = Duration::from_millis(500);
+/// let refused = Decision::new(Outcome::Denied, 2, 0, half, 2 * half);
+/// let at = Timestamp::from_millis;
+/// cache.note(&check, &refused, at(0), version);
+/// let (_, again) = cache.find(&[check], at(100), version).expect("for 400 ms");
+/// assert_eq!(again.retry_after, Duration::from_millis(400));
+/// assert!(cache.find(&[check], at(500), version).is_none());
+/// # Ok::<(), tollgate::LimitError>(())
+/// ```
 #[derive(Debug)]
-pub(crate) struct DenyCache {
+pub struct DenyCache {
     sets: Box<[Mutex<[Entry; WAYS]>]>,
     /// No refusal holds longer: most requests read no more than this. It orders nothing; the entries
     /// are behind locks, and who misses a new one asks the backend.
@@ -33,15 +52,16 @@ struct Entry {
     idle: Timestamp,
     limit: u64,
     remaining: u64,
-    version: Version,
+    version: DenyVersion,
 }
 
 /// What a refusal was said by: the policy's version, and how often the backend had improved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Version(pub(crate) u64, pub(crate) u64);
+pub struct DenyVersion(pub u64, pub u64);
 
 impl DenyCache {
-    pub(crate) fn new(entries: usize) -> Self {
+    /// Room for so many refusals.
+    pub fn new(entries: usize) -> Self {
         let sets = entries.div_ceil(WAYS).max(1).next_power_of_two();
         Self {
             sets: (0..sets).map(|_| Mutex::default()).collect(),
@@ -51,11 +71,11 @@ impl DenyCache {
 
     /// The first of these checks that is known to be refused, and what it is told.
     #[inline]
-    pub(crate) fn find(
+    pub fn find(
         &self,
         checks: &[Check<'_>],
         now: Timestamp,
-        version: Version,
+        version: DenyVersion,
     ) -> Option<(usize, Decision)> {
         if self.latest.load(Ordering::Relaxed) <= now.as_nanos() {
             return None;
@@ -85,12 +105,12 @@ impl DenyCache {
     }
 
     /// Remembers a refusal.
-    pub(crate) fn note(
+    pub fn note(
         &self,
         check: &Check<'_>,
         decision: &Decision,
         now: Timestamp,
-        version: Version,
+        version: DenyVersion,
     ) {
         let until = now + decision.retry_after;
         if !check.limit.lasting || decision.outcome != Outcome::Denied || until <= now {

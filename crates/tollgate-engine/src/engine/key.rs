@@ -208,6 +208,30 @@ impl<'a> Key<'a> {
         }
     }
 
+    /// Shows each of its values to `show`, with the name of its fact, as text that is the same in every
+    /// process.
+    ///
+    /// ```
+    /// use tollgate_engine::backend::{Key, SoleLimit};
+    /// # use tollgate_engine::backend::LimitKind;
+    ///
+    /// # let limit = SoleLimit::new("logins", LimitKind::Concurrency(1))?;
+    /// # let facts = SoleLimit::facts("ada");
+    /// # let key = limit.check(&facts, 1).key;
+    /// let mut text = String::new();
+    /// key.each(&mut |fact, value| text += &format!("{fact}:{value};"));
+    /// assert_eq!(text, "key:ada;");
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    pub fn each(&self, show: &mut dyn FnMut(&str, &dyn fmt::Display)) {
+        for part in self.plan.parts.iter() {
+            match self.value(part) {
+                Value::Text(text) => show(&part.fact, &text),
+                Value::Address(address) => show(&part.fact, &Network(address, part.bits)),
+            }
+        }
+    }
+
     /// Whether all requests share it.
     pub fn is_empty(&self) -> bool {
         self.plan.parts.is_empty()
@@ -224,28 +248,33 @@ impl<'a> Key<'a> {
 
 impl fmt::Display for Key<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (number, part) in self.plan.parts.iter().enumerate() {
-            let space = if number > 0 { " " } else { "" };
-            write!(f, "{space}{}=", part.fact)?;
-            match self.value(part) {
-                Value::Text(text) => f.write_str(text)?,
-                Value::Address(address) => {
-                    let bits = address.bits();
-                    let v4 = u32::try_from(bits >> 96).map(Ipv4Addr::from_bits);
-                    let (whole, ip) = match (address.family(), v4) {
-                        (Family::V4, Ok(v4)) => (32, IpAddr::V4(v4)),
-                        _ => (128, IpAddr::V6(Ipv6Addr::from_bits(bits))),
-                    };
-                    let length = part.bits.unwrap_or(whole).min(whole);
-                    if length == whole {
-                        write!(f, "{ip}")?;
-                    } else {
-                        write!(f, "{ip}/{length}")?;
-                    }
-                }
+        let (mut space, mut result) = ("", Ok(()));
+        self.each(&mut |fact, value| {
+            if result.is_ok() {
+                result = write!(f, "{space}{fact}={value}");
             }
+            space = " ";
+        });
+        result
+    }
+}
+
+/// An address of which only the leading bits count.
+struct Network(Address, Option<u8>);
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(address, length) = self;
+        let bits = address.bits();
+        let v4 = u32::try_from(bits >> 96).map(Ipv4Addr::from_bits);
+        let (whole, ip) = match (address.family(), v4) {
+            (Family::V4, Ok(v4)) => (32, IpAddr::V4(v4)),
+            _ => (128, IpAddr::V6(Ipv6Addr::from_bits(bits))),
+        };
+        match length.unwrap_or(whole).min(whole) {
+            length if length == whole => write!(f, "{ip}"),
+            length => write!(f, "{ip}/{length}"),
         }
-        Ok(())
     }
 }
 

@@ -11,7 +11,7 @@ use super::descriptors::Trees;
 use super::key::KeyPlan;
 use crate::backend::{Limit, LimitKind};
 use crate::matcher::{Matcher, PatternError, Slots};
-use crate::policy::{Cost, KeyPart, Limits, Match, Mode, Policy, Rule};
+use crate::policy::{Cost, Counting, KeyPart, Limits, Match, Mode, Policy, Rule};
 
 /// Whose limits tiers are.
 pub(crate) const TENANT: &str = "tenant";
@@ -261,6 +261,13 @@ impl Draft {
         )?;
         let limits = limits.into_iter().map(|mut limit| {
             limit.on_store_failure = rule.on_store_failure;
+            let is_rate = matches!(limit.told.kind, LimitKind::Rate { .. });
+            limit.told.counting = if is_rate {
+                rule.counting
+            } else {
+                Counting::Exact
+            };
+            limit.told.slot = rule.slot.as_deref().map(Into::into);
             limit
         });
         let Cost { fact, default } = &rule.cost;

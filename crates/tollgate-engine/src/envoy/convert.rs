@@ -228,6 +228,8 @@ fn rule(
             Mode::Enforce
         },
         on_store_failure: OnStoreFailure::default_for(&leaf.limit.limits),
+        counting: Default::default(),
+        slot: None,
         replaces,
         shared: None,
         span: leaf.limit.span,

@@ -2,7 +2,7 @@
 
 use tollgate::{Algorithm, Align, Timestamp};
 
-use crate::policy::{Mode, OnStoreFailure};
+use crate::policy::{Counting, Mode, OnStoreFailure};
 
 /// A field that a map may have.
 #[derive(Debug)]
@@ -56,6 +56,7 @@ pub(crate) enum Shape {
     Mode,
     /// One of [`FAILURES`].
     OnStoreFailure,
+    Counting,
 }
 
 const fn field(name: &'static str, shape: Shape, about: &'static str) -> Field {
@@ -169,6 +170,18 @@ pub(crate) const RULE: &[Field] = &[
          unless said otherwise here or for the whole file.",
     ),
     field(
+        "counting",
+        Shape::Counting,
+        "How a fleet counts its rates: exact asks the store about each request, leased spends tokens \
+         that were taken ahead. Exact unless said otherwise.",
+    ),
+    field(
+        "slot",
+        Shape::Name,
+        "The fact by which a cluster keeps limits on one node: the first of the key unless said \
+         otherwise.",
+    ),
+    field(
         "replaces",
         Shape::Names,
         "Rules that don't apply to a request that this one applies to.",
@@ -262,8 +275,13 @@ pub(crate) const FAILURES: &[(&str, Option<OnStoreFailure>)] = &[
     ("open", Some(OnStoreFailure::Open)),
     ("closed", Some(OnStoreFailure::Closed)),
     ("local", Some(OnStoreFailure::Local)),
+    ("circuit-break", Some(OnStoreFailure::CircuitBreak)),
     ("inherit", None),
 ];
+
+/// How a fleet can count, by name.
+pub(crate) const COUNTINGS: &[(&str, Counting)] =
+    &[("exact", Counting::Exact), ("leased", Counting::Leased)];
 
 /// The words of a table.
 pub(crate) fn names<T>(table: &[(&'static str, T)]) -> Vec<&'static str> {

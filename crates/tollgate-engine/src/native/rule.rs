@@ -4,11 +4,11 @@ use tollgate::quota::{Quota, QuotaError};
 use tollgate::{Algorithm, Rate};
 
 use super::codes;
-use super::fields::{ALGORITHMS, COST, FAILURES, MODES, RULE, TIER};
+use super::fields::{ALGORITHMS, COST, COUNTINGS, FAILURES, MODES, RULE, TIER};
 use super::reader::{Fields, Reader, shorten};
 use super::{LimitPlaces, RulePlaces};
 use crate::document::{Node, Span, Value};
-use crate::policy::{Cost, Limits, Match, Mode, OnStoreFailure, Rule, Tier};
+use crate::policy::{Cost, Counting, KeyPart, Limits, Match, Mode, OnStoreFailure, Rule, Tier};
 
 /// Most rates of one rule or tier.
 const MOST_RATES: usize = 16;
@@ -51,6 +51,18 @@ impl Reader<'_> {
         let mode = mode.and_then(|node| self.word(node, "mode", MODES));
         let failure = fields.get("on_store_failure");
         let failure = failure.and_then(|node| self.word(node, "way to fail", FAILURES));
+        let counting = self.counting(&fields, algorithm);
+        let slot = fields.get("slot");
+        let slot = slot.and_then(|node| {
+            let fact = self.name(node, "the name of a fact")?;
+            let own = |part: &KeyPart| part.fact() == fact;
+            if !key.as_ref().is_some_and(|key| key.iter().any(own)) {
+                let message = format!("the slot {fact:?} is no fact of the key");
+                let help = "name one of the facts of the key, or leave it out: the first is taken";
+                self.error_with(codes::CONFLICT, message, node.span, help);
+            }
+            Some(fact)
+        });
         let replaces = fields.get("replaces");
         let replaces = replaces.map(|node| self.names(node, "the name of a rule"));
         let (replaces, replace_places) = replaces.unwrap_or_default().into_iter().unzip();
@@ -71,6 +83,8 @@ impl Reader<'_> {
             on_store_failure: failure
                 .flatten()
                 .unwrap_or(OnStoreFailure::default_for(&limits)),
+            counting,
+            slot,
             limits,
             algorithm,
             cost,
@@ -103,6 +117,25 @@ impl Reader<'_> {
             .iter()
             .filter_map(|item| Some((self.name(item, what)?, item.span)));
         names.collect()
+    }
+
+    fn counting(&mut self, fields: &Fields<'_>, algorithm: Algorithm) -> Counting {
+        let Some(node) = fields.get("counting") else {
+            return Counting::default();
+        };
+        let counting = self.word(node, "way to count", COUNTINGS);
+        let counting = counting.unwrap_or_default();
+        let lends = matches!(
+            algorithm,
+            Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket
+        );
+        if counting == Counting::Leased && !(lends && fields.get("rate").is_some()) {
+            let message = "only rates by gcra, token-bucket or leaky can be leased";
+            let span = fields.place("counting");
+            let help = "say exact, or leave it out";
+            self.error_with(codes::CONFLICT, message, span, help);
+        }
+        counting
     }
 
     fn algorithm(&mut self, fields: &Fields<'_>) -> Algorithm {

@@ -22,6 +22,8 @@ pub(crate) fn rule(name: &str, limits: Limits) -> Rule {
         cost: Cost::default(),
         mode: Mode::Enforce,
         on_store_failure: OnStoreFailure::Local,
+        counting: Default::default(),
+        slot: None,
         replaces: Vec::new(),
         shared: None,
         span: Default::default(),

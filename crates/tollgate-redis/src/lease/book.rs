@@ -179,7 +179,8 @@ impl Book {
         self.refused_until.store(refused_until, Ordering::Relaxed);
         self.level.store(before + granted.more, Ordering::Relaxed);
         // Release: those who see it see the tokens.
-        self.until.store(granted.until.as_nanos(), Ordering::Release);
+        self.until
+            .store(granted.until.as_nanos(), Ordering::Release);
     }
 
     /// Puts back what was spent while this many plans had been made. The caller keeps plans away.
@@ -226,7 +227,11 @@ impl Book {
         let idle = nanos.saturating_sub(self.used_at.load(Ordering::Relaxed));
         if nanos >= until || tokens == 0 {
             let is_forgotten = idle > life && nanos >= until;
-            return if is_forgotten { Care::Forget } else { Care::None };
+            return if is_forgotten {
+                Care::Forget
+            } else {
+                Care::None
+            };
         }
         match idle >= life / 2 {
             true => Care::Return,

@@ -57,7 +57,10 @@ impl Node {
             life: Duration::from_micros(LIFE),
         };
         let record = asks.record(numbers);
-        let reply = store.lease("lease".into(), record, Some(now)).await.unwrap();
+        let reply = store
+            .lease("lease".into(), record, Some(now))
+            .await
+            .unwrap();
         let lent = Lent::read(&reply).unwrap();
         assert!(lent.granted <= more && lent.kept <= self.holds);
         self.holds = lent.kept + lent.granted;
@@ -169,15 +172,29 @@ async fn what_a_dead_node_held_is_back_after_a_lease_life() {
     let numbers = numbers("100/s burst 100");
     let now = 1_700_000_000_000_000;
     let (mut dead, mut other) = (Node::default(), Node::default());
-    assert_eq!(dead.ask(&store, &numbers, (1, now), (0, 100, 100)).await, 100);
+    assert_eq!(
+        dead.ask(&store, &numbers, (1, now), (0, 100, 100)).await,
+        100
+    );
     // Nothing drains of what is out.
     let almost = now + LIFE - 1;
-    assert_eq!(other.ask(&store, &numbers, (2, almost), (0, 100, 100)).await, 0);
+    assert_eq!(
+        other
+            .ask(&store, &numbers, (2, almost), (0, 100, 100))
+            .await,
+        0
+    );
     // From its end on, it drains like anything that was spent.
     let half = now + LIFE + 500_000;
-    assert_eq!(other.ask(&store, &numbers, (2, half), (0, 100, 100)).await, 50);
+    assert_eq!(
+        other.ask(&store, &numbers, (2, half), (0, 100, 100)).await,
+        50
+    );
     let all = now + LIFE + 1_000_000;
-    assert_eq!(other.ask(&store, &numbers, (2, all), (0, 100, 100)).await, 50);
+    assert_eq!(
+        other.ask(&store, &numbers, (2, all), (0, 100, 100)).await,
+        50
+    );
 }
 
 #[tokio::test]
@@ -192,11 +209,21 @@ async fn a_store_that_lost_its_memory_learns_what_is_out() {
     // It says what it holds, and wants no more.
     one.ask(&store, &numbers, (1, now + 1), (0, 0, 100)).await;
     assert_eq!(one.holds, 60);
-    assert_eq!(other.ask(&store, &numbers, (2, now + 2), (0, 100, 100)).await, 40);
+    assert_eq!(
+        other
+            .ask(&store, &numbers, (2, now + 2), (0, 100, 100))
+            .await,
+        40
+    );
     // If others were faster, it has to let go of what there is no room for.
     server.command(&["FLUSHALL"]);
     let mut third = Node::default();
-    assert_eq!(third.ask(&store, &numbers, (3, now + 3), (0, 70, 100)).await, 70);
+    assert_eq!(
+        third
+            .ask(&store, &numbers, (3, now + 3), (0, 70, 100))
+            .await,
+        70
+    );
     one.ask(&store, &numbers, (1, now + 4), (0, 0, 100)).await;
     assert_eq!(one.holds, 30);
 }

@@ -10,9 +10,9 @@ use futures_util::future::OptionFuture;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep_until};
 
+use super::Shared;
 use super::link::{AfterFailure, Connector, Failure, Link};
 use super::queue::Batch;
-use super::Shared;
 use crate::error::StoreError;
 
 /// Between attempts to connect: so long at first, twice as long each time, and no longer than this. A part
@@ -71,7 +71,10 @@ impl Driver {
                         State::Up(link) => calls.push(call(link.clone(), batch)),
                         State::Down(error) => {
                             let lane = batch.lane;
-                            self.shared.stats.failed_calls.fetch_add(1, Ordering::Relaxed);
+                            self.shared
+                                .stats
+                                .failed_calls
+                                .fetch_add(1, Ordering::Relaxed);
                             batch.fail(error);
                             self.shared.queue.done(lane, Vec::new());
                         }

@@ -8,8 +8,8 @@ use redis::cluster::{ClusterClient, ClusterClientBuilder};
 use redis::cluster_async::ClusterConnection;
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ErrorKind, IntoConnectionInfo, RedisError,
-    RedisConnectionInfo, ServerErrorKind, TlsMode, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ErrorKind, IntoConnectionInfo,
+    RedisConnectionInfo, RedisError, ServerErrorKind, TlsMode, Value,
 };
 
 use crate::address::{Address, Node, Place};
@@ -56,7 +56,9 @@ impl Connector {
     pub(crate) fn new(address: &Address) -> Result<Self, RedisError> {
         let info = login(address);
         let client = |addr: ConnectionAddr| -> Result<Client, RedisError> {
-            let info = addr.into_connection_info()?.set_redis_settings(info.clone());
+            let info = addr
+                .into_connection_info()?
+                .set_redis_settings(info.clone());
             with_tls(address, info)
         };
         match &address.place {
@@ -156,7 +158,9 @@ impl Link {
         keys: &[&str],
         args: &[&[u8]],
     ) -> Result<Vec<i64>, Failure> {
-        let known = self.send(&command("EVALSHA", &script.sha, keys, args)).await;
+        let known = self
+            .send(&command("EVALSHA", &script.sha, keys, args))
+            .await;
         let reply = match known {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
                 self.send(&command("EVAL", &script.text, keys, args)).await

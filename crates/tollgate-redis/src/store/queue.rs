@@ -243,7 +243,18 @@ pub(crate) struct Call<'a> {
 impl Batch {
     pub(crate) fn call(&self) -> Call<'_> {
         let at = |at: &Option<u64>| at.map(|at| at.to_string()).unwrap_or_default();
-        if let [Request { job: Job::Lease { key, numbers, at: time }, .. }] = &self.requests[..] {
+        if let [
+            Request {
+                job:
+                    Job::Lease {
+                        key,
+                        numbers,
+                        at: time,
+                    },
+                ..
+            },
+        ] = &self.requests[..]
+        {
             return Call {
                 script: script::lease(),
                 keys: vec![key],
@@ -255,13 +266,17 @@ impl Batch {
         let mut needs = Needs::default();
         let mut time = String::new();
         let asked = || {
-            self.requests.iter().filter_map(|request| match &request.job {
-                Job::Ask { questions, at } => Some((questions, at)),
-                Job::Lease { .. } => None,
-            })
+            self.requests
+                .iter()
+                .filter_map(|request| match &request.job {
+                    Job::Ask { questions, at } => Some((questions, at)),
+                    Job::Lease { .. } => None,
+                })
         };
         for (questions, own) in asked() {
-            questions.iter().for_each(|question| question.need(&mut needs));
+            questions
+                .iter()
+                .for_each(|question| question.need(&mut needs));
             time = at(own);
         }
         let (mut keys, mut holders, mut program) = (Vec::new(), Vec::new(), Vec::new());
@@ -289,7 +304,13 @@ impl Batch {
 
     /// Tells all what came. Returns how many keys held something strange.
     pub(crate) fn deliver(self, numbers: Vec<i64>) -> Result<u64, StoreError> {
-        if let [Request { job: Job::Lease { .. }, .. }] = &self.requests[..] {
+        if let [
+            Request {
+                job: Job::Lease { .. },
+                ..
+            },
+        ] = &self.requests[..]
+        {
             let strange = numbers.get(1).copied().unwrap_or(0);
             for request in self.requests {
                 let _ = request.reply.send(Ok(Reply::Numbers(numbers.clone())));

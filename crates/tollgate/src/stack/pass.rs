@@ -41,6 +41,25 @@ impl Pass {
         }
     }
 
+    /// Also calls this when it ends, once, with how: for what is held elsewhere.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicBool, Ordering};
+    /// use tollgate::Pass;
+    ///
+    /// let (held, mut pass) = (Arc::new(AtomicBool::new(true)), Pass::default());
+    /// let ends = Arc::clone(&held);
+    /// pass.hold(move |_| ends.store(false, Ordering::Relaxed));
+    /// assert!(held.load(Ordering::Relaxed));
+    /// drop(pass);
+    /// assert!(!held.load(Ordering::Relaxed));
+    /// ```
+    pub fn hold(&mut self, end: impl FnOnce(Ending) + Send + Sync + 'static) {
+        let held = AnyPermit::Keyed(Box::new(Held(Some(end))));
+        self.keep(Taken::Slot(held));
+    }
+
     /// The request was served.
     pub fn success(self) {
         self.end(Ending::Success);
@@ -68,6 +87,33 @@ impl Pass {
 pub(crate) enum AnyPermit {
     Shared(Permit<SharedHome>),
     Keyed(Box<dyn Slot + Send>),
+}
+
+/// What is held elsewhere, and how that ends.
+struct Held<F: FnOnce(Ending)>(Option<F>);
+
+impl<F: FnOnce(Ending)> Held<F> {
+    fn call(&mut self, ending: Ending) {
+        if let Some(end) = self.0.take() {
+            end(ending);
+        }
+    }
+}
+
+impl<F: FnOnce(Ending) + Send + Sync> Slot for Held<F> {
+    fn end(mut self: Box<Self>, ending: Ending) {
+        self.call(ending);
+    }
+
+    fn cancel(mut self: Box<Self>) {
+        self.call(Ending::Ignored);
+    }
+}
+
+impl<F: FnOnce(Ending)> Drop for Held<F> {
+    fn drop(&mut self) {
+        self.call(Ending::Ignored);
+    }
 }
 
 /// A permit of a key, whatever its limiter.

@@ -1,0 +1,97 @@
+//! A limit of no policy, for those who use a backend directly.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tollgate::{Algorithm, LimitError};
+
+use super::{Check, Limit, LimitKind};
+use crate::engine::key::{Key, KeyHashers, KeyPlan};
+use crate::facts::Facts;
+use crate::matcher::Slots;
+use crate::policy::{Counting, KeyPart, OnStoreFailure};
+
+/// A limit of no policy, by one key: what asks a [`Backend`](super::Backend) without an engine.
+///
+/// ```
+/// use tollgate::{Algorithm, Rate, clock::Manual};
+/// use tollgate_engine::Facts;
+/// use tollgate_engine::backend::{LimitKind, Memory, SoleLimit};
+///
+/// let kind = LimitKind::Rate { rate: Rate::per_second(2), algorithm: Algorithm::Gcra };
+/// let limit = SoleLimit::new("logins", kind)?;
+/// let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+/// let ada = SoleLimit::facts("ada");
+/// let passed = (0..5).filter(|_| memory.answer(&[limit.check(&ada, 1)]).allowed);
+/// assert_eq!(passed.count(), 2);
+/// # Ok::<(), tollgate::LimitError>(())
+/// ```
+#[derive(Debug)]
+pub struct SoleLimit {
+    limit: Limit,
+    plan: KeyPlan,
+    slots: Slots,
+    hashers: KeyHashers,
+}
+
+/// Counters of no rule have numbers from the far end.
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+/// The fact that is the key.
+const KEY: &str = "key";
+
+impl SoleLimit {
+    /// A limit that is kept under this name.
+    ///
+    /// # Errors
+    /// If the algorithm doesn't take the rate.
+    pub fn new(name: &str, kind: LimitKind) -> Result<Self, LimitError> {
+        let mut slots = Slots::default();
+        let plan = KeyPlan::new(&[KeyPart::Fact(KEY.to_owned())], &mut slots);
+        let mut limit = Limit::apart(kind, name)?;
+        limit.id = u64::MAX - NEXT.fetch_add(1, Ordering::Relaxed);
+        limit.told.counter.id = limit.id;
+        limit.lasting = matches!(limit.kind(), LimitKind::Rate { algorithm, .. }
+            if *algorithm != Algorithm::SlidingCounter);
+        Ok(Self {
+            limit,
+            plan,
+            slots,
+            hashers: KeyHashers::random(),
+        })
+    }
+
+    /// What happens while the store can't be asked: local unless said otherwise.
+    #[must_use]
+    pub fn on_store_failure(mut self, failure: OnStoreFailure) -> Self {
+        self.limit.on_store_failure = failure;
+        self
+    }
+
+    /// How a fleet counts it: exactly unless said otherwise.
+    #[must_use]
+    pub fn counting(mut self, counting: Counting) -> Self {
+        self.limit.told.counting = counting;
+        self
+    }
+
+    /// The limit itself.
+    pub fn limit(&self) -> &Limit {
+        &self.limit
+    }
+
+    /// The facts of a key.
+    pub fn facts(key: &str) -> Facts<'_> {
+        Facts::new().with(KEY, key)
+    }
+
+    /// A question about the key of [these facts](Self::facts).
+    pub fn check<'a>(&'a self, facts: &'a Facts<'a>, cost: u64) -> Check<'a> {
+        let known = self.slots.look_up(facts);
+        let fingerprint = self.plan.fingerprint(&known, &self.hashers);
+        Check {
+            limit: &self.limit,
+            key: Key::new(&self.plan, facts, fingerprint.unwrap_or_default()),
+            cost,
+        }
+    }
+}
