@@ -3,6 +3,12 @@
 //! Core counts nanoseconds and the store microseconds, so core runs on a rate and on times whose
 //! nanoseconds stand for the store's microseconds.
 
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    reason = "numbers of tests are small"
+)]
+
 use std::time::Duration;
 
 use futures_util::future::join_all;

@@ -86,6 +86,11 @@ pub enum StoreLimitError {
         /// The rate that was asked for.
         rate: Rate,
     },
+    /// What only a limit that is counted exactly can be asked.
+    Leased {
+        /// What was asked for.
+        what: &'static str,
+    },
     /// A reservation of an algorithm that takes none, or a lease of one.
     NotALevel {
         /// What was asked for.
@@ -112,6 +117,10 @@ impl fmt::Display for StoreLimitError {
                 f,
                 "rate \"{rate}\": the store's clock shows microseconds, so a window must be a whole \
                  number of them; use GCRA or a token bucket"
+            ),
+            Self::Leased { what } => write!(
+                f,
+                "{what} needs a limit that is counted exactly; this one is leased"
             ),
             Self::NotALevel { what, limit } => write!(
                 f,

@@ -11,12 +11,15 @@ mod tests;
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use tokio::runtime::Handle;
 use tollgate::clock::{Clock, Monotonic};
 use tollgate::{Decision, Outcome};
+use tollgate_engine::backend::Check;
 
 use crate::error::StoreError;
 use crate::question::{Numbers, micros, put, wait};
@@ -47,17 +50,41 @@ struct Inner {
     terms: Terms,
     /// Tells this node from all others: a number below 2^53, by chance.
     node: u64,
-    shards: Box<[Mutex<HashMap<Box<str>, Arc<Lease>>>]>,
-    hasher: RandomState,
+    shards: Box<[Shard]>,
     clock: Monotonic,
     runtime: Handle,
 }
 
+/// A part of the leases, which are looked up far more often than any is added.
+type Shard = ArcSwap<HashMap<LeaseKey, Arc<Lease>>>;
+
+/// A counter and the fingerprint of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LeaseKey(u64, [u64; 2]);
+
+impl LeaseKey {
+    pub(crate) fn of(check: &Check<'_>) -> Self {
+        Self(check.limit.counter().id, check.key.fingerprint())
+    }
+}
+
+/// A limit that tokens are leased of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leased {
+    pub(crate) numbers: Numbers,
+    /// Changes with the limit.
+    pub(crate) version: u64,
+}
+
 /// What this node holds of one key.
 pub(crate) struct Lease {
+    place: LeaseKey,
+    /// In the store.
     key: Box<str>,
     book: Book,
-    numbers: Mutex<Numbers>,
+    leased: Mutex<Leased>,
+    /// Of the limit that it was last asked for by.
+    version: AtomicU64,
     /// One at a time asks for more.
     asking: Arc<tokio::sync::Mutex<()>>,
 }
@@ -73,8 +100,7 @@ impl Leases {
             store,
             terms,
             node: (hasher.hash_one(0x6C65_6173_6573_u64) >> 11).max(1),
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            hasher,
+            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
             clock: Monotonic::new(),
             runtime,
         });
@@ -84,29 +110,33 @@ impl Leases {
     }
 
     /// Spends a cost of what is held, if that says it all: no question to the store.
-    pub(crate) fn try_spend(&self, key: &str, numbers: &Numbers, cost: u64) -> Option<Decision> {
-        let lease = self.inner.find(key)?;
-        self.inner.try_spend(&lease, numbers, cost)
+    #[inline]
+    pub(crate) fn try_spend(&self, place: LeaseKey, limit: &Leased, cost: u64) -> Option<Decision> {
+        let shard = self.inner.shard(place).load();
+        let lease = shard.get(&place)?;
+        if lease.version.load(Ordering::Relaxed) != limit.version {
+            return None;
+        }
+        self.inner.try_spend(lease, limit, cost)
     }
 
-    /// Spends a cost, after asking the store for more if need be.
+    /// Spends a cost, after asking the store for more if need be. `key` names what is kept there.
     pub(crate) async fn spend(
         &self,
-        key: &str,
-        numbers: &Numbers,
+        place: LeaseKey,
+        limit: &Leased,
+        key: impl FnOnce() -> Box<str>,
         cost: u64,
     ) -> Result<Decision, StoreError> {
         let inner = &self.inner;
-        let (lease, is_kept) = inner.find_or_make(key, numbers);
-        // The rate may have changed since.
-        *lease.numbers.lock().unwrap_or_else(PoisonError::into_inner) = *numbers;
-        if let Some(decision) = inner.try_spend(&lease, numbers, cost) {
+        let (lease, is_kept) = inner.find_or_make(place, limit, key);
+        if let Some(decision) = inner.try_spend(&lease, limit, cost) {
             return Ok(decision);
         }
         let asking = async {
             let alone = Arc::clone(&lease.asking).lock_owned().await;
             // Another one may have asked meanwhile.
-            if let Some(decision) = inner.try_spend(&lease, numbers, cost) {
+            if let Some(decision) = inner.try_spend(&lease, limit, cost) {
                 return Ok(decision);
             }
             let wants = match is_kept {
@@ -121,7 +151,7 @@ impl Leases {
                 asked
             });
             asked.await.map_err(|_| StoreError::Stopped)??;
-            Ok(inner.after_asking(&lease, numbers, cost))
+            Ok(inner.after_asking(&lease, limit, cost))
         };
         let timeout = inner.store.timeout();
         match tokio::time::timeout(timeout, asking).await {
@@ -132,8 +162,8 @@ impl Leases {
 
     /// Gives back what was spent of a lease while it was planned so often, if it still stands. If someone
     /// asks for more just now, it is lost.
-    pub(crate) fn put_back(&self, key: &str, cost: u64, plans: u64) {
-        if let Some(lease) = self.inner.find(key)
+    pub(crate) fn put_back(&self, place: LeaseKey, cost: u64, plans: u64) {
+        if let Some(lease) = self.inner.shard(place).load().get(&place)
             && let Ok(_alone) = lease.asking.try_lock()
         {
             lease.book.put_back(self.inner.clock.now(), cost, plans);
@@ -141,8 +171,9 @@ impl Leases {
     }
 
     /// How often a lease was planned: to be remembered before something is spent that may be put back.
-    pub(crate) fn plans(&self, key: &str) -> u64 {
-        self.inner.find(key).map_or(0, |lease| lease.book.plans())
+    pub(crate) fn plans(&self, place: LeaseKey) -> u64 {
+        let shard = self.inner.shard(place).load();
+        shard.get(&place).map_or(0, |lease| lease.book.plans())
     }
 
     /// How much is held of all keys together.
@@ -163,48 +194,59 @@ impl Leases {
 }
 
 impl Inner {
-    fn shard(&self, key: &str) -> MutexGuard<'_, HashMap<Box<str>, Arc<Lease>>> {
-        let place = usize::try_from(self.hasher.hash_one(key) >> 58).unwrap_or(0);
-        let shard = self.shards[place % SHARDS].lock();
-        shard.unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn find(&self, key: &str) -> Option<Arc<Lease>> {
-        self.shard(key).get(key).cloned()
+    #[inline]
+    fn shard(&self, place: LeaseKey) -> &Shard {
+        // Fingerprints are as good as chance.
+        let number = usize::try_from(place.1[1] >> 58).unwrap_or(0);
+        &self.shards[number % SHARDS]
     }
 
     /// The lease, and whether it is kept for others to find.
-    fn find_or_make(&self, key: &str, numbers: &Numbers) -> (Arc<Lease>, bool) {
-        let mut shard = self.shard(key);
-        if let Some(lease) = shard.get(key) {
+    fn find_or_make(
+        &self,
+        place: LeaseKey,
+        limit: &Leased,
+        key: impl FnOnce() -> Box<str>,
+    ) -> (Arc<Lease>, bool) {
+        let shard = self.shard(place);
+        if let Some(lease) = shard.load().get(&place) {
+            if lease.version.swap(limit.version, Ordering::Relaxed) != limit.version {
+                *lease.leased.lock().unwrap_or_else(PoisonError::into_inner) = *limit;
+            }
             return (Arc::clone(lease), true);
         }
         let lease = Arc::new(Lease {
-            key: key.into(),
+            place,
+            key: key(),
             book: Book::default(),
-            numbers: Mutex::new(*numbers),
+            leased: Mutex::new(*limit),
+            version: AtomicU64::new(limit.version),
             asking: Arc::default(),
         });
-        let has_room = shard.len() < self.terms.most_keys.div_ceil(SHARDS);
-        if has_room {
-            shard.insert(key.into(), Arc::clone(&lease));
+        let most = self.terms.most_keys.div_ceil(SHARDS);
+        shard.rcu(|shard| {
+            let mut more = HashMap::clone(shard);
+            if more.len() < most {
+                more.entry(place).or_insert_with(|| Arc::clone(&lease));
+            }
+            more
+        });
+        match shard.load().get(&place) {
+            Some(kept) => (Arc::clone(kept), true),
+            None => (lease, false),
         }
-        (lease, has_room)
     }
 
     fn all(&self) -> Vec<Arc<Lease>> {
         let shards = self.shards.iter();
-        let lock = |shard: &Mutex<HashMap<_, Arc<Lease>>>| {
-            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            shard.values().cloned().collect::<Vec<_>>()
-        };
-        shards.flat_map(lock).collect()
+        let of = |shard: &Shard| shard.load().values().cloned().collect::<Vec<_>>();
+        shards.flat_map(of).collect()
     }
 
     fn try_spend(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
-        numbers: &Numbers,
+        Leased { numbers, .. }: &Leased,
         cost: u64,
     ) -> Option<Decision> {
         let now = self.clock.now();
@@ -242,15 +284,11 @@ impl Inner {
     }
 
     /// What is said once the store has been asked for this cost.
-    fn after_asking(
-        self: &Arc<Self>,
-        lease: &Arc<Lease>,
-        numbers: &Numbers,
-        cost: u64,
-    ) -> Decision {
-        if let Some(decision) = self.try_spend(lease, numbers, cost) {
+    fn after_asking(self: &Arc<Self>, lease: &Arc<Lease>, limit: &Leased, cost: u64) -> Decision {
+        if let Some(decision) = self.try_spend(lease, limit, cost) {
             return decision;
         }
+        let numbers = &limit.numbers;
         // Others spent what came before this one got to it, and more may be had.
         let left = lease.book.held(self.clock.now()).min(numbers.limit);
         let retry_after = pause(numbers);
@@ -267,15 +305,18 @@ impl Inner {
         let (asker, lease) = (Arc::clone(self), Arc::clone(lease));
         self.runtime.spawn(async move {
             let _alone = lease.asking.lock().await;
-            // What fails is tried again by whoever needs it.
-            let _ = asker.ask(&lease, Wants::More(0)).await;
+            // Someone may have asked meanwhile. What fails is tried again by whoever needs it.
+            if lease.book.runs_low(asker.clock.now()) {
+                let _ = asker.ask(&lease, Wants::More(0)).await;
+            }
             lease.book.end_renewal();
         });
     }
 
     /// One call: says what is held, and takes or returns.
     async fn ask(&self, lease: &Lease, wants: Wants) -> Result<(), StoreError> {
-        let numbers = *lease.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        let leased = *lease.leased.lock().unwrap_or_else(PoisonError::into_inner);
+        let numbers = leased.numbers;
         let before = self.clock.now();
         let part = (numbers.limit / self.terms.part).max(1);
         let Plan {
@@ -285,6 +326,7 @@ impl Inner {
         } = match wants {
             Wants::Nothing => lease.book.hand_in(before),
             Wants::More(cost) => lease.book.plan(before, cost, part),
+            Wants::Enough => lease.book.trim(before, part),
             Wants::Just(cost) => Plan {
                 holds: 0,
                 returns: 0,
@@ -381,6 +423,8 @@ impl Lent {
 enum Wants {
     /// As much as demand calls for, and this at least.
     More(u64),
+    /// As much as demand calls for: what is far more is returned.
+    Enough,
     /// This and no more: it isn't kept.
     Just(u64),
     /// Nothing: all that is held is returned.
@@ -416,14 +460,15 @@ async fn keep(leases: Weak<Inner>, every: Duration) {
                     let _ = inner.ask(&lease, Wants::Nothing).await;
                 }
                 Care::Renew => {
-                    let _ = inner.ask(&lease, Wants::More(0)).await;
+                    let _ = inner.ask(&lease, Wants::Enough).await;
                 }
                 Care::Forget => {
-                    let mut shard = inner.shard(&lease.key);
-                    // Two: the shard's and this one.
-                    if Arc::strong_count(&lease) <= 2 {
-                        shard.remove(&lease.key);
-                    }
+                    // Whoever has it in hand now still spends what he gets, and asks anew next time.
+                    inner.shard(lease.place).rcu(|shard| {
+                        let mut fewer = HashMap::clone(shard);
+                        fewer.remove(&lease.place);
+                        fewer
+                    });
                 }
             }
         }

@@ -16,8 +16,8 @@ use tollgate::core::{Algorithm as _, Gcra};
 use tollgate::quota::{Quota, QuotaKey};
 use tollgate::{
     Algorithm, Align, Clock, ConcurrencyKey, Decision, ExactKey, ExactKeyedLimiter,
-    KeyedConcurrency, KeyedLimiter, KeyedStats, Level, LimitError, Outcome, QuotaLimiter,
-    Rate, Stack, Tier, Timestamp,
+    KeyedConcurrency, KeyedLimiter, KeyedStats, Level, LimitError, Outcome, QuotaLimiter, Rate,
+    Stack, Tier, Timestamp,
 };
 
 use super::{Answer, Backend, Check, LimitKind};

@@ -28,8 +28,9 @@ pub(super) struct Book {
     refused: AtomicU64,
     /// How many there were after the last take.
     level: AtomicU64,
-    /// When the last plan was made.
+    /// When the last plan was made, and what demand called for then.
     planned_at: AtomicU64,
+    covers: AtomicU64,
     /// Plans so far: what was spent before one can't be put back after it.
     plans: AtomicU64,
     /// When someone last asked, as far as was noticed.
@@ -115,25 +116,56 @@ impl Book {
     pub(super) fn plan(&self, now: Timestamp, cost: u64, part: u64) -> Plan {
         self.plans.fetch_add(1, Ordering::Relaxed);
         let holds = self.settle(now);
-        let spent = self.level.load(Ordering::Relaxed).saturating_sub(holds);
-        let wanted = spent.saturating_add(self.refused.swap(0, Ordering::Relaxed));
-        let before = self.planned_at.swap(now.as_nanos(), Ordering::Relaxed);
-        let elapsed = u128::from(now.as_nanos().saturating_sub(before)).max(SHORTEST.as_nanos());
-        let covers = u128::from(wanted) * COVERS.as_nanos() / elapsed;
-        let covers = u64::try_from(covers).unwrap_or(u64::MAX).min(part);
-        if wanted > 0 || cost > 0 {
+        let covers = self.measure(now, holds).min(part);
+        if cost > 0 {
             self.used_at.store(now.as_nanos(), Ordering::Relaxed);
         }
-        let target = covers.max(cost);
-        // More than twice what is needed goes back.
-        let returns = self.withdraw(holds.saturating_sub(target.saturating_mul(2).max(1)));
-        let holds = holds - returns;
         self.low.store(covers / 4, Ordering::Relaxed);
         Plan {
             holds,
-            returns,
-            more: target.saturating_sub(holds),
+            returns: 0,
+            more: covers.max(cost).saturating_sub(holds),
         }
+    }
+
+    /// Plans to return what is far more than demand calls for.
+    pub(super) fn trim(&self, now: Timestamp, part: u64) -> Plan {
+        let plan = self.plan(now, 0, part);
+        let covers = self.covers.load(Ordering::Relaxed).min(part);
+        let returns = self.withdraw(plan.holds.saturating_sub(covers.saturating_mul(2).max(1)));
+        Plan {
+            holds: plan.holds - returns,
+            returns,
+            ..plan
+        }
+    }
+
+    /// How much would be asked for in the time that a lease is to cover. What was measured before fades in
+    /// that time.
+    fn measure(&self, now: Timestamp, holds: u64) -> u64 {
+        let spent = self
+            .level
+            .swap(holds, Ordering::Relaxed)
+            .saturating_sub(holds);
+        let wanted = spent.saturating_add(self.refused.swap(0, Ordering::Relaxed));
+        let before = self.planned_at.swap(now.as_nanos(), Ordering::Relaxed);
+        let elapsed = u128::from(now.as_nanos().saturating_sub(before));
+        let whole = COVERS.as_nanos();
+        let seen = u128::from(wanted) * whole / elapsed.max(SHORTEST.as_nanos());
+        let known = u128::from(self.covers.load(Ordering::Relaxed));
+        let faded = known * whole.saturating_sub(elapsed) / whole;
+        let covers = u64::try_from(seen.max(faded)).unwrap_or(u64::MAX);
+        self.covers.store(covers, Ordering::Relaxed);
+        if wanted > 0 {
+            self.used_at.store(now.as_nanos(), Ordering::Relaxed);
+        }
+        covers
+    }
+
+    /// Whether it is still time to ask for more.
+    pub(super) fn runs_low(&self, now: Timestamp) -> bool {
+        self.held(now) < self.low.load(Ordering::Relaxed)
+            && now.as_nanos() >= self.refused_until.load(Ordering::Relaxed)
     }
 
     /// Plans to return everything.
@@ -220,8 +252,8 @@ impl Book {
         let was_used = tokens < level || self.refused.load(Ordering::Relaxed) > 0;
         let nanos = now.as_nanos();
         if was_used {
-            self.used_at.store(nanos, Ordering::Relaxed);
-            self.level.store(tokens, Ordering::Relaxed);
+            // Spending leaves no time behind: it is measured now.
+            self.measure(now, tokens);
         }
         let life = u64::try_from(life.as_nanos()).unwrap_or(u64::MAX);
         let idle = nanos.saturating_sub(self.used_at.load(Ordering::Relaxed));

@@ -1,5 +1,10 @@
 //! Leases at times that are given: whatever nodes do, no window sees more than the limit allows.
 
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
+
 use std::collections::HashMap;
 use std::time::Duration;
 

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::cluster::{ClusterClient, ClusterClientBuilder};
-use redis::cluster_async::ClusterConnection;
-use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
-use redis::{
+use ::redis::aio::{ConnectionLike, MultiplexedConnection};
+use ::redis::cluster::{ClusterClient, ClusterClientBuilder};
+use ::redis::cluster_async::ClusterConnection;
+use ::redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
+use ::redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ErrorKind, IntoConnectionInfo,
     RedisConnectionInfo, RedisError, ServerErrorKind, TlsMode, Value,
 };
@@ -23,7 +23,7 @@ const CONNECTING: Duration = Duration::from_secs(1);
 
 /// Makes connections.
 pub(crate) enum Connector {
-    Single(Client),
+    Single(Box<Client>),
     // The client remembers which sentinel answered.
     Sentinel(Arc<tokio::sync::Mutex<SentinelClient>>),
     Cluster(Box<ClusterClient>),
@@ -62,8 +62,10 @@ impl Connector {
             with_tls(address, info)
         };
         match &address.place {
-            Place::Single(node) => client(addr(node, address)).map(Self::Single),
-            Place::Socket(path) => client(ConnectionAddr::Unix(path.clone())).map(Self::Single),
+            Place::Single(node) => client(addr(node, address)).map(Box::new).map(Self::Single),
+            Place::Socket(path) => client(ConnectionAddr::Unix(path.clone()))
+                .map(Box::new)
+                .map(Self::Single),
             Place::Sentinel { sentinels, name } => {
                 let sentinels = sentinels.iter().map(|node| addr(node, address));
                 let master = SentinelServerType::Master;
@@ -180,7 +182,7 @@ impl Link {
 }
 
 fn command(name: &str, script: &str, keys: &[&str], args: &[&[u8]]) -> Cmd {
-    let mut command = redis::cmd(name);
+    let mut command = ::redis::cmd(name);
     command.arg(script).arg(keys.len());
     for key in keys {
         command.arg(*key);
@@ -250,7 +252,7 @@ fn login(address: &Address) -> RedisConnectionInfo {
 }
 
 #[cfg(feature = "tls")]
-fn with_tls(address: &Address, info: redis::ConnectionInfo) -> Result<Client, RedisError> {
+fn with_tls(address: &Address, info: ::redis::ConnectionInfo) -> Result<Client, RedisError> {
     match address.tls {
         None => Client::open(info),
         Some(_) => Client::build_with_tls(info, tls::certificates(address)?),
@@ -258,7 +260,7 @@ fn with_tls(address: &Address, info: redis::ConnectionInfo) -> Result<Client, Re
 }
 
 #[cfg(not(feature = "tls"))]
-fn with_tls(_address: &Address, info: redis::ConnectionInfo) -> Result<Client, RedisError> {
+fn with_tls(_address: &Address, info: ::redis::ConnectionInfo) -> Result<Client, RedisError> {
     Client::open(info)
 }
 
@@ -268,7 +270,7 @@ mod tls {
 
     use std::path::Path;
 
-    use redis::{ClientTlsConfig, ErrorKind, RedisError, TlsCertificates};
+    use ::redis::{ClientTlsConfig, ErrorKind, RedisError, TlsCertificates};
 
     use crate::address::Address;
 

@@ -1,0 +1,521 @@
+//! The store as a backend: checks in, answers or errors out.
+
+use std::collections::HashMap;
+use std::fmt::{self, Write as _};
+use std::hash::{BuildHasher, RandomState};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use arc_swap::ArcSwap;
+use tokio::runtime::Handle;
+use tollgate::clock::{Monotonic, Wall};
+use tollgate::{Clock, Decision, Outcome, Timestamp};
+use tollgate_engine::backend::{Answer, Backend, Check, DenyCache, DenyVersion, Limit, LimitKind};
+use tollgate_engine::policy::Counting;
+
+use crate::error::StoreError;
+use crate::holders::Holders;
+use crate::key::{self, Sharing};
+use crate::lease::{LeaseKey, Leased, Leases};
+use crate::question::{Answers, Form, Kind, Op, Question};
+use crate::redis::RedisBuilder;
+use crate::store::Store;
+
+/// Limits that are remembered as the store reads them.
+const MOST_LIMITS: usize = 100_000;
+
+/// The store without a failure policy: what can't be asked is an error.
+///
+/// [`Redis`](crate::Redis) puts one in front of it.
+pub struct Direct {
+    pub(crate) store: Arc<Store>,
+    pub(crate) leases: Leases,
+    pub(crate) holders: Holders,
+    prefix: Box<str>,
+    life: std::time::Duration,
+    limits: ArcSwap<HashMap<u64, Arc<Compiled>>>,
+    near: Option<DenyCache>,
+    hasher: RandomState,
+    /// How often something was given back here.
+    improvements: AtomicU64,
+    /// How far the store's clock is ahead of this node's, in microseconds.
+    ahead: AtomicI64,
+    clock: Monotonic,
+    /// Instead of the store's clock.
+    time: Option<Box<dyn Fn() -> Timestamp + Send + Sync>>,
+    runtime: Handle,
+    near_hits: AtomicU64,
+}
+
+/// A limit as the store reads it.
+pub(crate) struct Compiled {
+    kind: LimitKind,
+    pub(crate) form: Form,
+    pub(crate) is_leased: bool,
+    leased: Option<Leased>,
+    /// What its keys begin with, up to the hash tag.
+    head: String,
+    /// Its counter, escaped.
+    counter: String,
+    /// Which value of the key is the hash tag.
+    slot: Option<Box<str>>,
+    version: u64,
+}
+
+/// What is to be done about one check.
+enum Step {
+    /// Nothing: it was said here.
+    Said(Decision),
+    /// Spent from what is leased.
+    Lease(Arc<Compiled>, Leased),
+    Ask(Box<Question>),
+}
+
+impl Direct {
+    pub(crate) fn new(builder: RedisBuilder, runtime: Handle) -> Result<Self, StoreError> {
+        let store = Arc::new(Store::new(&builder.address, builder.timeout)?);
+        let leases = Leases::new(Arc::clone(&store), builder.terms)?;
+        let holders = Holders::new(Arc::clone(&store), runtime.clone(), builder.slot_life);
+        Ok(Self {
+            store,
+            leases,
+            holders,
+            prefix: builder.prefix.into(),
+            life: builder.slot_life,
+            limits: ArcSwap::default(),
+            near: (builder.near > 0).then(|| DenyCache::new(builder.near)),
+            hasher: RandomState::new(),
+            improvements: AtomicU64::new(0),
+            ahead: AtomicI64::new(0),
+            clock: Monotonic::new(),
+            time: builder.time,
+            runtime,
+            near_hits: AtomicU64::new(0),
+        })
+    }
+
+    /// The limit as the store reads it.
+    pub(crate) fn compiled(&self, limit: &Limit) -> Result<Arc<Compiled>, StoreError> {
+        let id = limit.counter().id;
+        if let Some(compiled) = self.limits.load().get(&id)
+            && compiled.is_of(limit)
+        {
+            return Ok(Arc::clone(compiled));
+        }
+        let compiled = Arc::new(Compiled::new(limit, self)?);
+        self.limits.rcu(|known| {
+            let mut more = match known.len() < MOST_LIMITS {
+                true => HashMap::clone(known),
+                false => HashMap::new(),
+            };
+            more.insert(id, Arc::clone(&compiled));
+            more
+        });
+        Ok(compiled)
+    }
+
+    /// The time to say, if it isn't the store's.
+    pub(crate) fn at(&self) -> Option<u64> {
+        self.time.as_ref().map(|time| time().as_nanos() / 1000)
+    }
+
+    /// About what the store's clock shows, in microseconds.
+    pub(crate) fn store_time(&self) -> u64 {
+        let here = Wall.now().as_nanos() / 1000;
+        let ahead = self.ahead.load(Ordering::Relaxed);
+        self.at().unwrap_or(here.saturating_add_signed(ahead))
+    }
+
+    fn note_time(&self, now: u64) {
+        let here = Wall.now().as_nanos() / 1000;
+        let ahead = i64::try_from(i128::from(now) - i128::from(here)).unwrap_or(0);
+        self.ahead.store(ahead, Ordering::Relaxed);
+    }
+
+    pub(crate) fn near_hits(&self) -> u64 {
+        self.near_hits.load(Ordering::Relaxed)
+    }
+
+    /// Something may pass sooner than was said.
+    pub(crate) fn improved(&self) {
+        self.improvements.fetch_add(1, Ordering::Release);
+    }
+
+    fn version(&self, compiled: &Compiled) -> DenyVersion {
+        let improvements = self.improvements.load(Ordering::Acquire);
+        DenyVersion(compiled.version, improvements)
+    }
+
+    /// A question about the key of a check.
+    pub(crate) fn question(
+        &self,
+        check: &Check<'_>,
+        op: Op,
+        now: u64,
+    ) -> Result<(Question, Arc<Compiled>), StoreError> {
+        let compiled = self.compiled(check.limit)?;
+        let numbers = compiled.form.numbers_at(now);
+        let numbers = numbers.ok_or_else(|| StoreError::Garbled {
+            what: "a limit that nothing is kept of".to_owned(),
+        })?;
+        let slots = numbers.kind == Kind::Slots;
+        let question = Question {
+            key: compiled.key(check).into(),
+            op,
+            numbers,
+            // However much it costs, it runs once.
+            cost: if slots { check.cost.min(1) } else { check.cost },
+            holder: slots.then(|| self.holders.name()),
+        };
+        Ok((question, compiled))
+    }
+
+    /// What each check needs; a refusal that is known without asking.
+    fn plan(&self, checks: &[Check<'_>]) -> Result<Result<Vec<Step>, Answer>, StoreError> {
+        let mut steps = Vec::with_capacity(checks.len());
+        let now = self.store_time();
+        for (number, check) in checks.iter().enumerate() {
+            let compiled = self.compiled(check.limit)?;
+            let known = match compiled.form.known(check.cost) {
+                // The store carries what was spent over to another rate.
+                _ if check.limit.is_former() => Some(Decision::UNLIMITED),
+                Some(known) => Some(known),
+                None => self.known_refusal(check, &compiled),
+            };
+            steps.push(match known {
+                Some(known) if !known.is_allowed() => {
+                    return Ok(Err(Answer::new(Some(number), known)));
+                }
+                Some(known) => Step::Said(known),
+                None => match compiled.leased {
+                    Some(leased) => Step::Lease(compiled, leased),
+                    None => {
+                        let (question, _) = self.question(check, Op::Decide, now)?;
+                        Step::Ask(Box::new(question))
+                    }
+                },
+            });
+        }
+        Ok(Ok(steps))
+    }
+
+    /// A refusal that still holds.
+    fn known_refusal(&self, check: &Check<'_>, compiled: &Compiled) -> Option<Decision> {
+        let near = self.near.as_ref().filter(|_| compiled.leased.is_none())?;
+        let (_, decision) = near.find(&[*check], Backend::now(self), self.version(compiled))?;
+        self.near_hits.fetch_add(1, Ordering::Relaxed);
+        Some(decision)
+    }
+
+    /// Does what was planned, all or none.
+    async fn carry_out(
+        &self,
+        checks: &[Check<'_>],
+        steps: Vec<Step>,
+    ) -> Result<Answer, StoreError> {
+        let mut decisions = vec![Decision::UNLIMITED; checks.len()];
+        let mut undo = Undo::new(self);
+        let mut asked: Vec<(usize, Question)> = Vec::new();
+        for (number, step) in steps.into_iter().enumerate() {
+            match step {
+                Step::Said(decision) => decisions[number] = decision,
+                Step::Lease(compiled, leased) => {
+                    let check = &checks[number];
+                    let place = LeaseKey::of(check);
+                    let plans = self.leases.plans(place);
+                    let key = || compiled.key(check).into();
+                    let spent = self.leases.spend(place, &leased, key, check.cost);
+                    let decision = spent.await?;
+                    if !decision.is_allowed() {
+                        return Ok(Answer::new(Some(number), decision));
+                    }
+                    decisions[number] = decision;
+                    undo.leases.push((place, check.cost, plans));
+                }
+                Step::Ask(question) => asked.push((number, *question)),
+            }
+        }
+        for group in self.groups(asked) {
+            let (numbers, questions): (Vec<_>, Vec<_>) = group.into_iter().unzip();
+            let answers = self
+                .ask(checks, &numbers, (questions.clone(), self.at()))
+                .await;
+            let answers = match answers {
+                Ok(answers) => answers,
+                Err(error) => {
+                    // It may have been carried out.
+                    questions
+                        .iter()
+                        .for_each(|question| self.holders.forget(question));
+                    return Err(error);
+                }
+            };
+            let mut is_refused = false;
+            for ((number, question), raw) in numbers.iter().zip(&questions).zip(&answers.each) {
+                decisions[*number] = raw.decision(question.numbers.limit);
+                is_refused |= !decisions[*number].is_allowed();
+            }
+            if is_refused {
+                return Ok(self.refused(checks, &decisions, &numbers));
+            }
+            let charged = questions.into_iter().filter(|question| question.cost > 0);
+            undo.charges
+                .extend(charged.map(|question| (question, answers.now)));
+        }
+        let mut answer = Answer::over(checks, &decisions);
+        for (question, _) in undo.keep() {
+            if let Some(end) = self.holders.hold(&question) {
+                answer.pass.hold(move |_| end());
+            }
+        }
+        Ok(answer)
+    }
+
+    /// The answer to a request that some of these refused.
+    fn refused(&self, checks: &[Check<'_>], decisions: &[Decision], numbers: &[usize]) -> Answer {
+        let mut refusals = vec![Decision::UNLIMITED; checks.len()];
+        for number in numbers {
+            refusals[*number] = decisions[*number];
+        }
+        let answer = Answer::over(checks, &refusals);
+        if let (Some(near), Some(number)) = (&self.near, answer.decider)
+            && answer.decision.outcome == Outcome::Denied
+            && let Ok(compiled) = self.compiled(checks[number].limit)
+        {
+            let (check, version) = (&checks[number], self.version(&compiled));
+            near.note(check, &answer.decision, Backend::now(self), version);
+        }
+        answer
+    }
+
+    /// Asks questions of one lane. A calendar that the store's clock isn't in is sent once more.
+    pub(crate) async fn ask(
+        &self,
+        checks: &[Check<'_>],
+        numbers: &[usize],
+        (questions, at): (Vec<Question>, Option<u64>),
+    ) -> Result<Answers, StoreError> {
+        let answers = self.store.ask(questions.clone(), at).await?;
+        if !answers.each.iter().any(|raw| raw.is_of_another_time()) {
+            return Ok(answers);
+        }
+        self.note_time(answers.now);
+        let mut again = questions;
+        for (question, number) in again.iter_mut().zip(numbers) {
+            let compiled = self.compiled(checks[*number].limit)?;
+            question.numbers = compiled
+                .form
+                .numbers_at(answers.now)
+                .unwrap_or(question.numbers);
+        }
+        self.store.ask(again, at).await
+    }
+
+    /// Questions that can go together, in their order.
+    fn groups(&self, asked: Vec<(usize, Question)>) -> Vec<Vec<(usize, Question)>> {
+        let mut groups: Vec<(u16, Vec<(usize, Question)>)> = Vec::new();
+        for (number, question) in asked {
+            let lane = self.store.lane(&question.key);
+            match groups.iter_mut().find(|(other, _)| *other == lane) {
+                Some((_, group)) => group.push((number, question)),
+                None => groups.push((lane, vec![(number, question)])),
+            }
+        }
+        groups.into_iter().map(|(_, group)| group).collect()
+    }
+}
+
+/// What was charged so far, given back unless it is kept.
+struct Undo<'a> {
+    direct: &'a Direct,
+    leases: Vec<(LeaseKey, u64, u64)>,
+    /// And when.
+    charges: Vec<(Question, u64)>,
+}
+
+impl<'a> Undo<'a> {
+    fn new(direct: &'a Direct) -> Self {
+        Self {
+            direct,
+            leases: Vec::new(),
+            charges: Vec::new(),
+        }
+    }
+
+    /// All passed. Returns what was charged in the store.
+    fn keep(&mut self) -> Vec<(Question, u64)> {
+        self.leases.clear();
+        std::mem::take(&mut self.charges)
+    }
+}
+
+impl Drop for Undo<'_> {
+    fn drop(&mut self) {
+        for (place, cost, plans) in self.leases.drain(..) {
+            self.direct.leases.put_back(place, cost, plans);
+        }
+        for (mut question, since) in self.charges.drain(..).rev() {
+            if question.holder.is_some() {
+                self.direct.holders.forget(&question);
+                continue;
+            }
+            question.op = Op::GiveBack(since);
+            let (store, at) = (Arc::clone(&self.direct.store), self.direct.at());
+            // If it can't be said, it drains.
+            self.direct.runtime.spawn(async move {
+                let _ = store.ask(vec![question], at).await;
+            });
+        }
+    }
+}
+
+impl Compiled {
+    fn new(limit: &Limit, direct: &Direct) -> Result<Self, StoreError> {
+        let kind = limit.kind().clone();
+        let form = Form::new(&kind, direct.life)?;
+        let version = direct.hasher.hash_one(format!("{form:?}"));
+        let is_leased = limit.counting() == Counting::Leased;
+        let leased = match &form {
+            Form::Asked(numbers) if is_leased && numbers.kind == Kind::Level => Some(Leased {
+                numbers: *numbers,
+                version,
+            }),
+            _ => None,
+        };
+        if is_leased && leased.is_none() && form.known(0).is_none() {
+            return Err(StoreError::Limit(crate::StoreLimitError::NotALevel {
+                what: "a lease",
+                limit: format!("{kind:?}"),
+            }));
+        }
+        let sharing = match is_leased {
+            true => Sharing::Leased,
+            false => Sharing::Exact,
+        };
+        let mut counter = String::new();
+        key::escape(&limit.counter().name, &mut counter);
+        let _ = write!(counter, ":{}", limit.counter().ordinal);
+        Ok(Self {
+            head: key::head(&direct.prefix, &kind, sharing),
+            version,
+            form,
+            is_leased,
+            leased,
+            counter,
+            slot: limit.slot().map(Into::into),
+            kind,
+        })
+    }
+
+    fn is_of(&self, limit: &Limit) -> bool {
+        self.kind == *limit.kind() && self.is_leased == (limit.counting() == Counting::Leased)
+    }
+
+    /// The name of a check's key.
+    pub(crate) fn key(&self, check: &Check<'_>) -> String {
+        let mut key = String::with_capacity(self.head.len() + self.counter.len() + 48);
+        key.push_str(&self.head);
+        let (mut tag, mut others) = (String::new(), String::new());
+        check.key.each(&mut |fact, value| {
+            let is_tag = match &self.slot {
+                Some(slot) => **slot == *fact,
+                None => tag.is_empty(),
+            };
+            let to = if is_tag { &mut tag } else { &mut others };
+            if !to.is_empty() {
+                to.push(',');
+            }
+            key::escape(fact, to);
+            to.push('=');
+            key::escape(&value.to_string(), to);
+        });
+        if tag.is_empty() {
+            tag.push_str(&self.counter);
+        }
+        // A String takes whatever is written.
+        let _ = write!(key, "{{{tag}}}:{}", self.counter);
+        if !others.is_empty() {
+            let _ = write!(key, ":{others}");
+        }
+        key
+    }
+}
+
+impl Backend for Direct {
+    type Error = StoreError;
+    type Asking<'a> = Asking<'a>;
+
+    fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Asking<'a> {
+        // What is leased is said at once.
+        if let [check] = checks
+            && check.limit.counting() == Counting::Leased
+            && let Some(compiled) = self.limits.load().get(&check.limit.counter().id)
+            && compiled.is_of(check.limit)
+            && let Some(leased) = &compiled.leased
+            && let Some(decision) = self
+                .leases
+                .try_spend(LeaseKey::of(check), leased, check.cost)
+        {
+            return Asking::said(Ok(Answer::new(Some(0), decision)));
+        }
+        match self.plan(checks) {
+            Ok(Ok(steps)) => Asking(Inner::Asked(Box::pin(self.carry_out(checks, steps)))),
+            Ok(Err(answer)) => Asking::said(Ok(answer)),
+            Err(error) => Asking::said(Err(error)),
+        }
+    }
+
+    fn now(&self) -> Timestamp {
+        match &self.time {
+            Some(time) => time(),
+            None => self.clock.now(),
+        }
+    }
+
+    fn improvements(&self) -> u64 {
+        self.improvements.load(Ordering::Acquire)
+    }
+}
+
+/// An answer on its way from the store, or one that was there already.
+#[must_use = "a question that isn't awaited isn't asked"]
+pub struct Asking<'a>(Inner<'a>);
+
+enum Inner<'a> {
+    Said(Option<Result<Answer, StoreError>>),
+    Asked(Pin<Box<dyn Future<Output = Result<Answer, StoreError>> + Send + 'a>>),
+}
+
+impl Asking<'_> {
+    fn said(answer: Result<Answer, StoreError>) -> Self {
+        Self(Inner::Said(Some(answer)))
+    }
+}
+
+impl Future for Asking<'_> {
+    type Output = Result<Answer, StoreError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            Inner::Said(answer) => Poll::Ready(answer.take().unwrap_or(Err(StoreError::Stopped))),
+            Inner::Asked(asking) => asking.as_mut().poll(context),
+        }
+    }
+}
+
+impl fmt::Debug for Asking<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Asking").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Direct {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Direct")
+            .field("store", &self.store)
+            .field("leases", &self.leases)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,276 @@
+//! One limit for a fleet, without a policy.
+
+use std::time::Duration;
+
+use tollgate::{Algorithm, Decision, LimitError, Rate, Timestamp};
+use tollgate_engine::backend::{Answer, Backend, LimitKind, SoleLimit};
+use tollgate_engine::policy::{Counting, OnStoreFailure};
+
+use crate::error::{StoreError, StoreLimitError};
+use crate::question::{Kind, Op, Question, Raw, micros, wait};
+use crate::redis::Redis;
+
+/// One limit, by key, that a whole fleet shares.
+///
+/// ```no_run
+/// use tollgate::Rate;
+/// use tollgate_engine::policy::OnStoreFailure;
+/// use tollgate_redis::Redis;
+///
+/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+/// let redis = Redis::connect("redis://127.0.0.1:6379")?;
+/// let logins = redis
+///     .limiter("logins", Rate::per_minute(5))
+///     .on_store_failure(OnStoreFailure::Closed)
+///     .build()?;
+/// let answer = logins.check("ada").await;
+/// match (answer.allowed, answer.fallback) {
+///     (true, _) => println!("come in; {} left", answer.decision.remaining),
+///     (false, Some(OnStoreFailure::Closed)) => println!("503: no store to ask"),
+///     (false, _) => println!("429: come back in {:?}", answer.decision.retry_after),
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct RedisLimiter {
+    redis: Redis,
+    limit: SoleLimit,
+}
+
+/// Builds a [`RedisLimiter`]; made by [`Redis::limiter`].
+#[derive(Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct RedisLimiterBuilder {
+    redis: Redis,
+    name: String,
+    kind: LimitKind,
+    counting: Counting,
+    failure: Option<OnStoreFailure>,
+}
+
+impl RedisLimiterBuilder {
+    pub(crate) fn new(redis: Redis, name: &str, rate: Rate) -> Self {
+        let algorithm = Algorithm::Gcra;
+        Self::of(redis, name, LimitKind::Rate { rate, algorithm })
+    }
+
+    pub(crate) fn of(redis: Redis, name: &str, kind: LimitKind) -> Self {
+        Self {
+            redis,
+            name: name.to_owned(),
+            kind,
+            counting: Counting::Exact,
+            failure: None,
+        }
+    }
+
+    /// How a rate is counted: by GCRA unless said otherwise.
+    pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
+        if let LimitKind::Rate { algorithm: own, .. } = &mut self.kind {
+            *own = algorithm;
+        }
+        self
+    }
+
+    /// Takes tokens ahead and spends them here, at the speed of memory, instead of asking each time.
+    pub fn leased(mut self) -> Self {
+        self.counting = Counting::Leased;
+        self
+    }
+
+    /// What a request gets while the store can't be asked: closed for a quota, else local.
+    pub fn on_store_failure(mut self, failure: OnStoreFailure) -> Self {
+        self.failure = Some(failure);
+        self
+    }
+
+    /// Builds it.
+    ///
+    /// # Errors
+    /// If the limit can't be kept in the store: see [`StoreLimitError`].
+    pub fn build(self) -> Result<RedisLimiter, StoreLimitError> {
+        let default = match self.kind {
+            LimitKind::Quota(_) => OnStoreFailure::Closed,
+            _ => OnStoreFailure::Local,
+        };
+        let limit = SoleLimit::new(&self.name, self.kind)
+            .map_err(|error: LimitError| StoreLimitError::Rate(error))?
+            .counting(self.counting)
+            .on_store_failure(self.failure.unwrap_or(default));
+        match self.redis.direct().compiled(limit.limit()) {
+            Err(StoreError::Limit(error)) => Err(error),
+            _ => Ok(RedisLimiter {
+                redis: self.redis,
+                limit,
+            }),
+        }
+    }
+}
+
+impl RedisLimiter {
+    /// Decides one unit of a key.
+    pub async fn check(&self, key: &str) -> Answer {
+        self.check_n(key, 1).await
+    }
+
+    /// Decides a cost of a key. A cost of 0 peeks.
+    ///
+    /// Of slots, [`Answer::pass`] holds the one that was taken: it is renewed until it is dropped.
+    pub async fn check_n(&self, key: &str, cost: u64) -> Answer {
+        let facts = SoleLimit::facts(key);
+        let checks = [self.limit.check(&facts, cost)];
+        match Backend::check(&self.redis, &checks).await {
+            Ok(answer) => answer,
+            Err(never) => match never {},
+        }
+    }
+
+    /// Decides a cost without a failure policy.
+    ///
+    /// # Errors
+    /// If the store couldn't be asked.
+    pub async fn try_check(&self, key: &str, cost: u64) -> Result<Answer, StoreError> {
+        let facts = SoleLimit::facts(key);
+        let checks = [self.limit.check(&facts, cost)];
+        self.redis.direct().check(&checks).await
+    }
+
+    /// Decides a cost as of a time since 1970 instead of the store's: for tests and replays. It is always
+    /// counted exactly.
+    ///
+    /// # Errors
+    /// If the store couldn't be asked.
+    pub async fn check_at(
+        &self,
+        at: Timestamp,
+        key: &str,
+        cost: u64,
+    ) -> Result<Decision, StoreError> {
+        let (decision, _) = self.act(key, cost, Op::Decide, Some(at)).await?;
+        Ok(decision)
+    }
+
+    /// What is left of a key, without charging anything: of a leased limit, what this node holds.
+    ///
+    /// # Errors
+    /// If the store couldn't be asked.
+    pub async fn peek(&self, key: &str) -> Result<Decision, StoreError> {
+        Ok(self.try_check(key, 0).await?.decision)
+    }
+
+    /// Takes as much as there is, up to so much; says how much that was.
+    ///
+    /// # Errors
+    /// If the store couldn't be asked.
+    pub async fn allow_at_most(&self, key: &str, most: u64) -> Result<u64, StoreError> {
+        let (_, raw) = self.act(key, most, Op::AtMost, None).await?;
+        Ok(raw.map_or(most, |raw| match raw.outcome {
+            1 => u64::try_from(raw.wait).unwrap_or(0),
+            _ => 0,
+        }))
+    }
+
+    /// Gives back units that no receipt stands for: a gift, of at most what was spent. Returns what is left.
+    ///
+    /// # Errors
+    /// If the store couldn't be asked.
+    pub async fn refund(&self, key: &str, units: u64) -> Result<Decision, StoreError> {
+        let (decision, _) = self.act(key, units, Op::Gift, None).await?;
+        self.redis.direct().improved();
+        Ok(decision)
+    }
+
+    /// Forgets what a key has spent.
+    ///
+    /// # Errors
+    /// If the store couldn't be asked.
+    pub async fn reset(&self, key: &str) -> Result<(), StoreError> {
+        self.act(key, 0, Op::Reset, None).await?;
+        self.redis.direct().improved();
+        Ok(())
+    }
+
+    /// Books the next free time of a key, for a downstream that takes no burst: how long to wait before
+    /// acting, none if that is longer than `longest`. With a burst of 1, those who wait as told act exactly
+    /// one interval apart.
+    ///
+    /// # Errors
+    /// If the store couldn't be asked, or the limit isn't GCRA or a bucket.
+    pub async fn pace(
+        &self,
+        key: &str,
+        cost: u64,
+        longest: Duration,
+    ) -> Result<Option<Duration>, StoreError> {
+        let (_, raw) = self
+            .act(key, cost, Op::Reserve(micros(longest)), None)
+            .await?;
+        Ok(match raw {
+            None => Some(Duration::ZERO),
+            Some(raw) if raw.outcome == 1 => Some(wait(raw.wait)),
+            Some(_) => None,
+        })
+    }
+
+    /// Asks one question, whatever it is, counted exactly.
+    async fn act(
+        &self,
+        key: &str,
+        cost: u64,
+        op: Op,
+        at: Option<Timestamp>,
+    ) -> Result<(Decision, Option<Raw>), StoreError> {
+        let direct = self.redis.direct();
+        let facts = SoleLimit::facts(key);
+        let check = self.limit.check(&facts, cost);
+        let at = at.map(|at| at.as_nanos() / 1000).or_else(|| direct.at());
+        let compiled = direct.compiled(check.limit)?;
+        if let Some(known) = compiled.form.known(cost) {
+            return Ok((known, None));
+        }
+        let now = at.unwrap_or_else(|| direct.store_time());
+        let (question, _) = direct.question(&check, op, now)?;
+        let limit = format!("{:?}", check.limit.kind());
+        possible(&question, compiled.is_leased, limit)?;
+        let most = question.numbers.limit;
+        let answers = direct.ask(&[check], &[0], (vec![question], at)).await?;
+        let raw = answers.each[0];
+        Ok((raw.decision(most), Some(raw)))
+    }
+}
+
+/// Whether a limit of this kind can be asked that.
+fn possible(question: &Question, is_leased: bool, limit: String) -> Result<(), StoreLimitError> {
+    let what = match question.op {
+        Op::Decide => "deciding at a time of one's own",
+        Op::AtMost => "taking as much as there is",
+        Op::Reserve(_) => "a reservation",
+        Op::Gift => "a refund",
+        Op::Reset | Op::GiveBack(_) | Op::Renew | Op::Release => return Ok(()),
+    };
+    if is_leased {
+        return Err(StoreLimitError::Leased { what });
+    }
+    let kind = question.numbers.kind;
+    let is_possible = match question.op {
+        Op::Reserve(_) => kind == Kind::Level,
+        Op::AtMost | Op::Gift => kind != Kind::Slots,
+        _ => true,
+    };
+    if !is_possible {
+        return Err(StoreLimitError::NotALevel { what, limit });
+    }
+    let [_, drain, capacity, ..] = question.numbers.five;
+    if let Op::Reserve(longest) = question.op {
+        let owed = u128::from(longest) * u128::from(drain) + 2 * u128::from(capacity);
+        if owed >= 1 << 53 {
+            return Err(StoreLimitError::TooLarge {
+                limit,
+                what: "what may be owed after the longest wait",
+                instead: "wait for a shorter time at most",
+            });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,354 @@
+//! `Redis`: the store that limits of a fleet are kept in, with an answer for when it can't be asked.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tollgate::clock::{Clock, Monotonic, Wall};
+use tollgate::{Rate, Timestamp};
+use tollgate_engine::backend::{
+    AskingOrFallback, Backend, Breaker, Check, Fallback, FallbackStats, LimitKind, StoreEvent,
+};
+
+use crate::address::{Address, AddressError};
+use crate::direct::Direct;
+use crate::error::StoreError;
+use crate::lease::Terms;
+use crate::limiter::RedisLimiterBuilder;
+
+/// Long enough for a store in the same data centre, and for a call that waits behind another one; short
+/// enough that a request whose store is away is hardly late.
+const TIMEOUT: Duration = Duration::from_millis(5);
+
+/// Limits of a fleet, kept in Redis or Valkey: a [`Backend`] for the engine, and the source of
+/// [limiters](Self::limiter) for those who have no policy. It is cheap to clone.
+///
+/// It never fails: a request that the store couldn't be asked about gets what its limit has chosen
+/// ([`OnStoreFailure`](tollgate_engine::policy::OnStoreFailure)), and says so.
+///
+/// ```no_run
+/// use tollgate::Rate;
+/// use tollgate_redis::Redis;
+///
+/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+/// let redis = Redis::connect("redis://127.0.0.1:6379")?;
+/// let logins = redis.limiter("logins", Rate::per_minute(5)).build()?;
+/// let answer = logins.check("ada").await;
+/// assert!(answer.allowed);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Redis {
+    fallback: Arc<Fallback<Direct>>,
+}
+
+/// Builds a [`Redis`]; made by [`Redis::builder`].
+#[must_use = "a builder does nothing until it is built"]
+pub struct RedisBuilder {
+    pub(crate) address: Address,
+    pub(crate) timeout: Duration,
+    pub(crate) prefix: String,
+    pub(crate) near: usize,
+    pub(crate) terms: Terms,
+    pub(crate) slot_life: Duration,
+    pub(crate) time: Option<Box<dyn Fn() -> Timestamp + Send + Sync>>,
+    nodes: u64,
+    breaker: Breaker,
+    tell: Option<Box<Tell>>,
+}
+
+type Tell = dyn Fn(&StoreEvent<'_>) + Send + Sync;
+
+/// What a [`Redis`] has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RedisStats {
+    /// Scripts that were run: round trips.
+    pub round_trips: u64,
+    /// Questions that they answered.
+    pub questions: u64,
+    /// Round trips that failed.
+    pub failed_round_trips: u64,
+    /// Questions that got no answer in time.
+    pub timeouts: u64,
+    /// Connections that were made.
+    pub connects: u64,
+    /// Keys that held what no limiter wrote. They read as never seen, and are replaced.
+    pub strange_keys: u64,
+    /// Refusals that were repeated without asking.
+    pub near_hits: u64,
+    /// Tokens that this node holds of leased limits.
+    pub leased: u64,
+    /// Slots that this node holds.
+    pub slots: usize,
+    /// Slots that ran out while they were held: the node was asleep or the store away for too long.
+    pub lost_slots: u64,
+    /// What was decided without the store.
+    pub fallback: FallbackStats,
+}
+
+impl Redis {
+    /// The store at a URL (see [`Address`]), with all else as usual.
+    ///
+    /// It connects in the background, on the Tokio runtime that this is called on, and goes on trying.
+    ///
+    /// # Errors
+    /// If the URL says no place, a certificate can't be read, or there is no runtime.
+    pub fn connect(url: &str) -> Result<Self, ConnectError> {
+        Self::builder(url)?.build()
+    }
+
+    /// Chooses more than the place.
+    ///
+    /// # Errors
+    /// If the URL says no place.
+    pub fn builder(url: &str) -> Result<RedisBuilder, AddressError> {
+        Ok(RedisBuilder {
+            address: url.parse()?,
+            timeout: TIMEOUT,
+            prefix: "tollgate".to_owned(),
+            near: 10_000,
+            terms: Terms {
+                life: Duration::from_secs(1),
+                part: 10,
+                most_keys: 100_000,
+            },
+            slot_life: Duration::from_secs(60),
+            time: None,
+            nodes: 1,
+            breaker: Breaker::default(),
+            tell: None,
+        })
+    }
+
+    /// A limiter of its own, apart from any policy, kept under this name.
+    pub fn limiter(&self, name: &str, rate: Rate) -> RedisLimiterBuilder {
+        RedisLimiterBuilder::new(self.clone(), name, rate)
+    }
+
+    /// A limiter of another kind: a quota, or slots.
+    pub fn limiter_of(&self, name: &str, kind: LimitKind) -> RedisLimiterBuilder {
+        RedisLimiterBuilder::of(self.clone(), name, kind)
+    }
+
+    /// Whether requests are decided without the store: the latest that wanted it was.
+    pub fn fallback_active(&self) -> bool {
+        self.fallback.is_active()
+    }
+
+    /// What it has counted.
+    pub fn stats(&self) -> RedisStats {
+        let direct = self.direct();
+        let stats = direct.store.stats();
+        RedisStats {
+            round_trips: stats.calls.load(Ordering::Relaxed),
+            questions: stats.questions.load(Ordering::Relaxed),
+            failed_round_trips: stats.failed_calls.load(Ordering::Relaxed),
+            timeouts: stats.timeouts.load(Ordering::Relaxed),
+            connects: stats.connects.load(Ordering::Relaxed),
+            strange_keys: stats.strange_keys.load(Ordering::Relaxed),
+            near_hits: direct.near_hits(),
+            leased: direct.leases.held(),
+            slots: direct.holders.held(),
+            lost_slots: direct.holders.lost(),
+            fallback: self.fallback.stats(),
+        }
+    }
+
+    /// Returns the tokens that this node holds of leased limits, so that others can have them at once. What
+    /// isn't returned runs out.
+    pub async fn close(&self) {
+        self.direct().leases.close().await;
+    }
+
+    /// The store without a failure policy.
+    pub fn direct(&self) -> &Direct {
+        self.fallback.store()
+    }
+}
+
+impl RedisBuilder {
+    /// How long a decision waits for the store: 5 ms unless said otherwise.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// What all keys begin with: `tollgate` unless said otherwise.
+    pub fn prefix(mut self, prefix: &str) -> Self {
+        self.prefix = prefix.to_owned();
+        self
+    }
+
+    /// How many refusals are remembered and repeated without asking: 10,000 unless said otherwise, and 0
+    /// for none. What another node gives back meanwhile isn't seen before the time that was told.
+    pub fn near_cache(mut self, refusals: usize) -> Self {
+        self.near = refusals;
+        self
+    }
+
+    /// For how long a node takes tokens of leased limits: a second unless said otherwise. What a node holds
+    /// when it dies is back after that.
+    pub fn lease_life(mut self, life: Duration) -> Self {
+        self.terms.life = life.max(Duration::from_millis(10));
+        self
+    }
+
+    /// The most that a node holds of a leased limit is this part of its burst: one of 10 unless said
+    /// otherwise.
+    pub fn lease_part(mut self, one_of: u64) -> Self {
+        self.terms.part = one_of.max(1);
+        self
+    }
+
+    /// How many keys may have a lease here: 100,000 unless said otherwise. Others ask each time.
+    pub fn leased_keys(mut self, most: usize) -> Self {
+        self.terms.most_keys = most;
+        self
+    }
+
+    /// For how long a slot is held without a sign of life: a minute unless said otherwise. It is renewed
+    /// three times in that; a dead holder's slot is free after it.
+    pub fn slot_life(mut self, life: Duration) -> Self {
+        self.slot_life = life.max(Duration::from_millis(30));
+        self
+    }
+
+    /// How many nodes the fleet has, this one included. While the store can't be asked, a limit that is
+    /// judged locally is divided by it, times two.
+    pub fn nodes(mut self, nodes: u64) -> Self {
+        self.nodes = nodes;
+        self
+    }
+
+    /// When limits that circuit-break stop asking, and for how long.
+    pub fn breaker(mut self, breaker: Breaker) -> Self {
+        self.breaker = breaker;
+        self
+    }
+
+    /// Tells this what happens to the store. It is logged in any case.
+    pub fn on_event(mut self, tell: impl Fn(&StoreEvent<'_>) + Send + Sync + 'static) -> Self {
+        self.tell = Some(Box::new(tell));
+        self
+    }
+
+    /// Decides by this clock instead of the store's: for tests and replays. Times are since 1970.
+    pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
+        self.time = Some(Box::new(move || clock.now()));
+        self
+    }
+
+    /// Builds it, and connects in the background.
+    ///
+    /// # Errors
+    /// If a certificate can't be read, or there is no Tokio runtime.
+    pub fn build(mut self) -> Result<Redis, ConnectError> {
+        let runtime = Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
+        let (nodes, breaker, tell) = (self.nodes, self.breaker, self.tell.take());
+        let direct = Direct::new(self, runtime).map_err(ConnectError::Store)?;
+        let fallback = Fallback::new(direct)
+            .nodes(nodes)
+            .breaker(breaker)
+            .on_event(move |event| {
+                log(event);
+                if let Some(tell) = &tell {
+                    tell(event);
+                }
+            });
+        Ok(Redis {
+            fallback: Arc::new(fallback),
+        })
+    }
+}
+
+fn log(event: &StoreEvent<'_>) {
+    match event {
+        StoreEvent::Failed { error, untold } => {
+            tracing::warn!(target: "tollgate", untold, "rate-limit store failed: {error}");
+        }
+        StoreEvent::FallbackBegan => {
+            tracing::warn!(target: "tollgate", "deciding without the rate-limit store");
+        }
+        StoreEvent::FallbackEnded { after } => {
+            tracing::info!(target: "tollgate", ?after, "the rate-limit store answers again");
+        }
+        StoreEvent::CircuitOpened { stays } => {
+            tracing::warn!(target: "tollgate", ?stays, "not asking the rate-limit store");
+        }
+        StoreEvent::CircuitClosed => {
+            tracing::info!(target: "tollgate", "asking the rate-limit store again");
+        }
+        other => tracing::info!(target: "tollgate", "{other:?}"),
+    }
+}
+
+/// Why there is no [`Redis`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The URL says no place.
+    Address(AddressError),
+    /// It was called outside a Tokio runtime.
+    NoRuntime,
+    /// What the store was to be reached by can't be used.
+    Store(StoreError),
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(error) => error.fmt(f),
+            Self::NoRuntime => f.write_str(
+                "there is no Tokio runtime here to connect on: call this from async code, or within \
+                 `Runtime::enter`",
+            ),
+            Self::Store(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ConnectError {}
+
+impl From<AddressError> for ConnectError {
+    fn from(error: AddressError) -> Self {
+        Self::Address(error)
+    }
+}
+
+impl Backend for Redis {
+    type Error = std::convert::Infallible;
+    type Asking<'a> = AskingOrFallback<'a, Direct, Monotonic, Wall>;
+
+    fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
+        self.fallback.check(checks)
+    }
+
+    fn now(&self) -> Timestamp {
+        Backend::now(&*self.fallback)
+    }
+
+    fn improvements(&self) -> u64 {
+        self.fallback.improvements()
+    }
+}
+
+impl fmt::Debug for Redis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Redis")
+            .field("fallback", &self.fallback)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for RedisBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisBuilder")
+            .field("address", &self.address)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}

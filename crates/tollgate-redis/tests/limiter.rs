@@ -1,0 +1,259 @@
+//! One limit in a real store, by every verb.
+
+use std::time::Duration;
+
+use tollgate::quota::Quota;
+use tollgate::{Algorithm, Align, Outcome, Rate, Timestamp};
+use tollgate_engine::backend::LimitKind;
+use tollgate_redis::{Redis, StoreError};
+use tollgate_testkit::redis::{Server, until};
+
+/// Generous: these tests are about answers, not about how soon they come.
+const PATIENT: Duration = Duration::from_secs(5);
+
+fn connect(server: &Server) -> Redis {
+    let builder = Redis::builder(&server.url()).expect("a server's own URL");
+    builder.timeout(PATIENT).build().expect("a runtime")
+}
+
+#[tokio::test]
+async fn a_limit_holds_across_connections() {
+    let server = Server::start();
+    let (one, other) = (connect(&server), connect(&server));
+    let limit = |redis: &Redis| redis.limiter("logins", Rate::per_hour(5)).build().unwrap();
+    let (one, other) = (limit(&one), limit(&other));
+    let mut allowed = 0;
+    for _ in 0..5 {
+        allowed += u32::from(one.check("ada").await.allowed);
+        allowed += u32::from(other.check("ada").await.allowed);
+    }
+    assert_eq!(allowed, 5);
+    let refused = one.check("ada").await;
+    assert_eq!(refused.decision.outcome, Outcome::Denied);
+    assert_eq!(refused.fallback, None);
+    let wait = refused.decision.retry_after;
+    assert!(wait > Duration::from_secs(700) && wait <= Duration::from_secs(720));
+    assert!(one.check("grace").await.allowed);
+}
+
+#[tokio::test]
+async fn every_algorithm_admits_its_count() {
+    let server = Server::start();
+    let redis = connect(&server);
+    for algorithm in [
+        Algorithm::Gcra,
+        Algorithm::TokenBucket,
+        Algorithm::LeakyBucket,
+        Algorithm::FixedWindow(Align::default()),
+        Algorithm::FixedWindow(Align::FirstHit),
+        Algorithm::SlidingLog,
+        Algorithm::SlidingCounter,
+    ] {
+        let limiter = redis.limiter("all", Rate::per_day(7)).algorithm(algorithm);
+        let limiter = limiter.build().unwrap();
+        let mut allowed = 0;
+        for _ in 0..10 {
+            allowed += u32::from(limiter.check("k").await.allowed);
+        }
+        assert_eq!(allowed, 7, "{algorithm:?}");
+        assert_eq!(limiter.peek("k").await.unwrap().remaining, 0);
+        assert_eq!(limiter.refund("k", 3).await.unwrap().remaining, 3);
+        assert_eq!(limiter.allow_at_most("k", 5).await.unwrap(), 3);
+        assert_eq!(limiter.allow_at_most("k", 5).await.unwrap(), 0);
+        limiter.reset("k").await.unwrap();
+        assert_eq!(
+            limiter.peek("k").await.unwrap().remaining,
+            7,
+            "{algorithm:?}"
+        );
+        let above = limiter.check_n("k", 8).await;
+        assert_eq!(above.decision.outcome, Outcome::Never);
+    }
+}
+
+#[tokio::test]
+async fn quotas_count_by_the_calendar_and_by_parts() {
+    let server = Server::start();
+    let redis = connect(&server);
+    let at = |secs: u64| Timestamp::from_secs(1_717_243_200 + secs); // 1 June 2024, noon
+    for (quota, later) in [
+        (Quota::per_day(100), 12 * 3_600),
+        (
+            Quota::rolling(100, Duration::from_secs(86_400)),
+            86_400 + 1_440,
+        ),
+    ] {
+        let limiter = redis.limiter_of("quota", LimitKind::Quota(quota.clone()));
+        let limiter = limiter.build().unwrap();
+        let spent = limiter.check_at(at(0), "t", 60).await.unwrap();
+        assert_eq!(spent.remaining, 40, "{quota}");
+        let refused = limiter.check_at(at(1), "t", 50).await.unwrap();
+        assert_eq!(refused.outcome, Outcome::Denied, "{quota}");
+        let wait = refused.retry_after.as_secs();
+        assert!(wait <= later && wait + 1_441 > later, "{quota}: {wait}");
+        let again = limiter.check_at(at(1) + refused.retry_after, "t", 50).await;
+        assert!(again.unwrap().is_allowed(), "{quota}");
+        assert_eq!(
+            limiter.check_at(at(2), "t", 101).await.unwrap().outcome,
+            Outcome::Never
+        );
+    }
+    // By the store's own clock.
+    let limiter = redis.limiter_of("now", LimitKind::Quota(Quota::per_month(3)));
+    let limiter = limiter.build().unwrap();
+    let mut allowed = 0;
+    for _ in 0..5 {
+        allowed += u32::from(limiter.check("t").await.allowed);
+    }
+    assert_eq!(allowed, 3);
+    assert_eq!(limiter.refund("t", 2).await.unwrap().remaining, 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slots_are_held_until_they_are_dropped() {
+    let server = Server::start();
+    let (one, other) = (connect(&server), connect(&server));
+    let slots = |redis: &Redis| {
+        let limiter = redis.limiter_of("jobs", LimitKind::Concurrency(2));
+        limiter.build().unwrap()
+    };
+    let (here, there) = (slots(&one), slots(&other));
+    let (first, second) = (here.check("k").await, there.check("k").await);
+    assert!(first.allowed && second.allowed);
+    let full = here.check("k").await;
+    assert_eq!((full.allowed, full.decision.remaining), (false, 0));
+    assert_eq!(one.stats().slots, 1);
+    drop(first);
+    until(PATIENT, "the slot is free again", || {
+        server.command(&["EVAL", ZCARDS, "0"]).integer() == Some(1)
+    });
+    assert!(there.check("k").await.allowed);
+    drop(second);
+}
+
+/// How many holders all sets have together.
+const ZCARDS: &str = "local sum = 0 for _, key in ipairs(redis.call('KEYS', '*')) do \
+     sum = sum + redis.call('ZCARD', key) end return sum";
+
+#[tokio::test]
+async fn a_dead_holders_slot_runs_out() {
+    let server = Server::start();
+    let life = Duration::from_millis(300);
+    let builder = || {
+        Redis::builder(&server.url())
+            .unwrap()
+            .timeout(PATIENT)
+            .slot_life(life)
+    };
+    let alive = builder().build().unwrap();
+    let alive = alive
+        .limiter_of("jobs", LimitKind::Concurrency(2))
+        .build()
+        .unwrap();
+    let kept = alive.check("k").await;
+    assert!(kept.allowed);
+    // A runtime that ends takes its renewals with it, as a process that is killed does.
+    let url = server.url();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let answer = runtime.block_on(async {
+            let redis = Redis::builder(&url)
+                .unwrap()
+                .timeout(PATIENT)
+                .slot_life(life);
+            let redis = redis.build().unwrap();
+            let limiter = redis
+                .limiter_of("jobs", LimitKind::Concurrency(2))
+                .build()
+                .unwrap();
+            limiter.check("k").await
+        });
+        assert!(answer.allowed);
+        std::mem::forget(answer);
+        runtime.shutdown_background();
+    })
+    .join()
+    .unwrap();
+    assert!(!alive.check("k").await.allowed);
+    let again = tokio::time::timeout(PATIENT, async {
+        loop {
+            let again = alive.check("k").await;
+            if again.allowed {
+                return again;
+            }
+            tokio::task::yield_now().await;
+        }
+    });
+    let _again = again.await.expect("the dead one's slot ran out");
+    // The one that is alive still has its own.
+    assert!(!alive.check("k").await.allowed);
+    drop(kept);
+}
+
+#[tokio::test]
+async fn paced_callers_act_one_interval_apart() {
+    let server = Server::start();
+    let redis = connect(&server);
+    let rate = Rate::per_second(100).burst(1);
+    let limiter = redis.limiter("downstream", rate).build().unwrap();
+    let second = Duration::from_secs(1);
+    let mut delays = Vec::new();
+    for _ in 0..5 {
+        delays.push(limiter.pace("k", 1, second).await.unwrap().unwrap());
+    }
+    for (number, delay) in delays.iter().enumerate() {
+        let ideal = Duration::from_millis(10) * u32::try_from(number).unwrap();
+        // Time passes between the calls.
+        assert!(*delay <= ideal, "{number}: {delay:?}");
+    }
+    assert!(delays[4] > Duration::from_millis(10), "{delays:?}");
+    let short = Duration::from_millis(1);
+    assert_eq!(limiter.pace("k", 1, short).await.unwrap(), None);
+    let window = redis
+        .limiter("w", Rate::per_second(1))
+        .algorithm(Algorithm::SlidingLog);
+    let error = window
+        .build()
+        .unwrap()
+        .pace("k", 1, second)
+        .await
+        .unwrap_err();
+    assert!(matches!(error, StoreError::Limit(_)), "{error}");
+}
+
+#[tokio::test]
+async fn a_refusal_is_repeated_without_asking() {
+    let server = Server::start();
+    let redis = connect(&server);
+    let limiter = redis.limiter("near", Rate::per_hour(1)).build().unwrap();
+    assert!(limiter.check("k").await.allowed);
+    assert!(!limiter.check("k").await.allowed);
+    let before = server.command_calls("evalsha") + server.command_calls("eval");
+    for _ in 0..100 {
+        assert!(!limiter.check("k").await.allowed);
+    }
+    let after = server.command_calls("evalsha") + server.command_calls("eval");
+    assert_eq!((after - before, redis.stats().near_hits), (0, 100));
+    limiter.refund("k", 1).await.unwrap();
+    assert!(
+        limiter.check("k").await.allowed,
+        "what was given back here is seen"
+    );
+}
+
+#[tokio::test]
+async fn leased_tokens_are_spent_here() {
+    let server = Server::start();
+    let redis = connect(&server);
+    let rate = Rate::per_hour(36_000).burst(10_000);
+    let limiter = redis.limiter("leased", rate).leased().build().unwrap();
+    let mut allowed = 0;
+    for _ in 0..20_000 {
+        allowed += u64::from(limiter.check("k").await.allowed);
+    }
+    let stats = redis.stats();
+    // Ten a second come back meanwhile.
+    assert!((10_000..10_200).contains(&allowed), "{allowed}");
+    assert!(stats.round_trips < 500, "{stats:?}");
+    assert_eq!(stats.fallback, Default::default());
+}
