@@ -160,9 +160,14 @@ impl<B: Backend> Engine<B> {
     ///
     /// Decisions go on meanwhile, by the old policy until the new one is compiled. A limit that has
     /// the same name and algorithm keeps what its keys have spent, a changed rate applies from the
-    /// next request on, and permits stay valid and count on. No window sees more than the bound of
-    /// the looser of the two versions of a rule; a tier or a shared counter that gets stricter may
-    /// grant one burst more. What a limit that is gone had counted is forgotten as it gets idle.
+    /// next request on, and permits stay valid and count on. What a limit that is gone had counted is
+    /// forgotten as it gets idle.
+    ///
+    /// However often a rule changes, no window sees more than the largest burst and the fastest rate of
+    /// the versions in it allow. A token bucket keeps its tokens, so each change may add a burst there, and
+    /// so may one that makes a tier or a shared counter stricter; if more than five versions get stricter
+    /// within seconds, the bound is by the fastest of them. Who has spent a slower rate waits until the
+    /// largest burst of all versions is paid back at the new one, and at most a second more.
     ///
     /// # Errors
     /// What the policy says can't be done; the old one stays in force.
