@@ -6,10 +6,16 @@ use std::sync::LazyLock;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use proptest::test_runner::FileFailurePersistence;
+use tollgate_engine::Policy;
 use tollgate_engine::document::Format;
-use tollgate_engine::{Policy, render};
 
-/// Valid and broken files, from the documentation and from the snapshots.
+#[path = "common/reading.rs"]
+mod reading;
+
+use reading::read;
+
+/// Valid and broken files, from the documentation, from the snapshots and of the fuzz target. What that
+/// finds is kept with its seeds, so that it is read again here.
 static SEEDS: LazyLock<Vec<(String, Format)>> = LazyLock::new(|| {
     let root = env!("CARGO_MANIFEST_DIR");
     let docs = fs::read_to_string(format!("{root}/../../docs/policy.md")).expect("the docs");
@@ -22,7 +28,10 @@ static SEEDS: LazyLock<Vec<(String, Format)>> = LazyLock::new(|| {
             _ => {}
         }
     }
-    for entry in fs::read_dir(format!("{root}/tests/broken")).expect("the folder") {
+    let folders = ["tests/broken", "../../fuzz/seeds/policy"];
+    let entries =
+        folders.map(|folder| fs::read_dir(format!("{root}/{folder}")).expect("the folder"));
+    for entry in entries.into_iter().flatten() {
         let path = entry.expect("an entry").path();
         let format = match path.extension().and_then(|extension| extension.to_str()) {
             Some("yaml") => Format::Yaml,
@@ -126,32 +135,6 @@ fn apply(signs: &mut Vec<char>, change: Change) {
     }
 }
 
-/// Reads a text, and everything that is said of it.
-fn read(text: &str, format: Format) {
-    let (found, sources) = match Policy::from_text(text, format) {
-        Ok(checked) => (checked.warnings, checked.sources),
-        Err(rejected) => {
-            assert!(!rejected.errors.is_empty(), "refused without a reason");
-            (rejected.errors, rejected.sources)
-        }
-    };
-    assert!(found.len() <= 1_001);
-    let shown = render::human(&found, &sources);
-    let hidden = |sign: char| sign.is_control() && !matches!(sign, '\n' | '\t');
-    assert!(!shown.contains(hidden), "{shown:?}");
-    // A place is a place of the file.
-    let lines = text.split(['\n', '\r']).count() + 1;
-    for diagnostic in &found {
-        let span = diagnostic.span;
-        let line = usize::try_from(span.start.line).expect("a small number");
-        assert!(line <= lines, "{diagnostic:?}");
-        assert!(span.start <= span.end, "{diagnostic:?}");
-    }
-    let json = render::json(&found, &sources);
-    let list: Vec<serde_json::Value> = serde_json::from_str(&json).expect("JSON");
-    assert_eq!(list.len(), found.len());
-}
-
 const REGRESSIONS: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/proptest-regressions/mutations.txt"
@@ -183,6 +166,23 @@ proptest! {
         read(&text, *format);
     }
 
+    /// As the fuzz target does it: in both formats, whatever the text was written in, and two seeds joined.
+    #[test]
+    fn seeds_in_the_wrong_format_never_panic(
+        seeds in prop::collection::vec(any::<Index>(), 1..3),
+        changes in prop::collection::vec(change(), 0..4),
+    ) {
+        let joined: String = seeds.iter().map(|seed| seed.get(&SEEDS).0.as_str()).collect();
+        let mut signs: Vec<char> = joined.chars().collect();
+        for change in changes {
+            apply(&mut signs, change);
+        }
+        let text: String = signs.into_iter().collect();
+        for format in [Format::Yaml, Format::Toml] {
+            read(&text, format);
+        }
+    }
+
     #[test]
     fn any_text_never_panics(text in "\\PC{0,200}", toml in any::<bool>()) {
         read(&text, if toml { Format::Toml } else { Format::Yaml });
@@ -192,6 +192,16 @@ proptest! {
 /// A rule for these paths.
 fn matching(paths: &str) -> String {
     format!("limits: [{{name: a, rate: 1/s, match: {{path: [{paths}]}}}}]")
+}
+
+#[test]
+fn every_seed_is_read_as_it_is() {
+    assert!(SEEDS.len() > 40, "{} seeds", SEEDS.len());
+    for (text, _) in SEEDS.iter() {
+        for format in [Format::Yaml, Format::Toml] {
+            read(text, format);
+        }
+    }
 }
 
 #[test]

@@ -1,0 +1,80 @@
+//! Reads a text as a policy, with everything that can be asked of it: what tests of the suite and the
+//! fuzz target of `fuzz/` both do.
+
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+
+use tollgate::{Decision, Pass, Timestamp};
+use tollgate_engine::backend::{Answer, Backend, Check};
+use tollgate_engine::document::Format;
+use tollgate_engine::{Engine, Policy, envoy, lint, render};
+
+/// Lets everything pass: whoever only wants to know whether a policy compiles needs no more.
+struct Open;
+
+impl Backend for Open {
+    type Error = Infallible;
+    type Asking<'a> = Ready<Result<Answer, Infallible>>;
+
+    fn check<'a>(&'a self, _checks: &'a [Check<'a>]) -> Self::Asking<'a> {
+        ready(Ok(Answer {
+            allowed: true,
+            decider: None,
+            decision: Decision::UNLIMITED,
+            pass: Pass::default(),
+        }))
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp::ZERO
+    }
+}
+
+/// Reads a text, shows what is said of it, and uses what it says.
+///
+/// # Panics
+/// If anything of that can't be done.
+pub(crate) fn read(text: &str, format: Format) {
+    let (found, sources) = match Policy::from_text(text, format) {
+        Ok(checked) => {
+            used(&checked.policy);
+            (checked.warnings, checked.sources)
+        }
+        Err(rejected) => {
+            assert!(!rejected.errors.is_empty(), "refused without a reason");
+            (rejected.errors, rejected.sources)
+        }
+    };
+    assert!(found.len() <= 1_001);
+    let shown = render::human(&found, &sources);
+    let hidden = |sign: char| sign.is_control() && !matches!(sign, '\n' | '\t');
+    assert!(!shown.contains(hidden), "{shown:?}");
+    // A place is a place of the file.
+    let lines = text.split(['\n', '\r']).count() + 1;
+    for diagnostic in &found {
+        let span = diagnostic.span;
+        let line = usize::try_from(span.start.line).expect("a small number");
+        assert!(line <= lines, "{diagnostic:?}");
+        assert!(span.start <= span.end, "{diagnostic:?}");
+    }
+    let json = render::json(&found, &sources);
+    let list: Vec<serde_json::Value> = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(list.len(), found.len());
+}
+
+/// A policy without an error can be put in force, and one in their form said in ours.
+fn used(policy: &Policy) {
+    lint::lint(policy);
+    if let Err(error) = Engine::new(policy.clone(), Open) {
+        panic!("accepted, and can't be put in force: {error}");
+    }
+    if policy.domains.is_empty() {
+        return;
+    }
+    let converted = envoy::to_rules(&policy.domains);
+    let ours = envoy::convert(policy);
+    match Policy::from_text(&ours, Format::Yaml) {
+        Ok(again) => assert_eq!(again.policy.rules.len(), converted.rules.len(), "{ours}"),
+        Err(rejected) => assert!(converted.rules.is_empty(), "{ours}\n{rejected}"),
+    }
+}
