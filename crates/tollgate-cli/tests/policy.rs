@@ -67,7 +67,7 @@ fn a_valid_file_ends_with_0_and_says_what_happens_if_the_store_fails() {
     assert!(out.contains("policy.yaml: valid, 2 limits, "), "{out}");
     assert!(out.contains("  per-user: enforce, local if the store fails\n"));
     assert!(out.contains("  trial: shadow, local if the store fails\n"));
-    assert!(out.contains("theirs.yaml: valid, 1 domain, 0 warnings\n"));
+    assert!(out.contains("theirs.yaml: valid, 1 domain, 1 warning\n"));
     let limit = "  edge/path=/login/remote_address: enforce, local if the store fails\n";
     assert!(out.contains(limit), "{out}");
 }

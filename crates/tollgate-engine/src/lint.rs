@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::Span;
+use crate::envoy::{self, Domains};
 use crate::native::{LimitPlaces, Places, RulePlaces};
 use crate::policy::{Limits, Mode, OnStoreFailure, Policy, Rule};
 
@@ -79,6 +80,21 @@ pub fn lint(policy: &Policy) -> Vec<Diagnostic> {
     });
     let places = Places::of(rules.collect(), tiers.collect());
     lint_at(policy, &places)
+}
+
+/// What limits of trees of descriptors may not mean, each by itself: which of them a request meets is for
+/// the proxy to say, so none is held against another.
+pub(crate) fn lint_domains(domains: &Domains) -> Vec<Diagnostic> {
+    let mut found = Found(Vec::new());
+    for mut rule in envoy::to_rules(domains).rules {
+        // None at all is how they say that something is blocked.
+        rule.limits.rates.retain(|rate| rate.burst_size() > 0);
+        let places = RulePlaces::all_at(rule.span, rule.limits.rates.len());
+        rates(&mut found, &rule.limits, &places.limits);
+        pairs::within(&mut found, &rule.limits, rule.algorithm, &places.limits);
+        keys::lint(&mut found, &rule, &places);
+    }
+    found.0
 }
 
 /// The same with the places of all parts.

@@ -17,7 +17,7 @@ use crate::policy::{Match, Pattern};
 pub(crate) mod address;
 mod explain;
 pub(crate) mod few;
-mod glob;
+pub(crate) mod glob;
 mod index;
 mod pattern;
 mod prefix;

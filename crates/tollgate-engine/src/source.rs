@@ -190,6 +190,9 @@ fn check(loaded: load::Loaded) -> Result<Checked, Rejected> {
     })
 }
 
+/// Most warnings that are told of files in their form.
+const MOST_WARNINGS: usize = 1_000;
+
 fn check_envoy(files: &[(String, String)]) -> Result<Checked, Rejected> {
     let mut sources = Sources::default();
     for (name, text) in files {
@@ -199,14 +202,20 @@ fn check_envoy(files: &[(String, String)]) -> Result<Checked, Rejected> {
         .zip(files.iter().map(|(_, text)| text.as_str()))
         .collect();
     match envoy::decode(&numbered) {
-        Ok(decoded) => Ok(Checked {
-            policy: Policy {
-                domains: decoded.domains,
-                ..Policy::default()
-            },
-            warnings: decoded.warnings,
-            sources,
-        }),
+        Ok(decoded) => {
+            let mut warnings = decoded.warnings;
+            warnings.extend(lint::lint_domains(&decoded.domains));
+            warnings.sort_by_key(|warning| warning.span);
+            warnings.truncate(MOST_WARNINGS);
+            Ok(Checked {
+                policy: Policy {
+                    domains: decoded.domains,
+                    ..Policy::default()
+                },
+                warnings,
+                sources,
+            })
+        }
         Err(errors) => Err(Rejected { errors, sources }),
     }
 }

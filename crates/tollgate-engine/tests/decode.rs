@@ -4,9 +4,10 @@ use std::fs;
 use std::path::PathBuf;
 
 use tollgate::{Algorithm, Align, Rate};
+use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_engine::policy::{Cost, KeyPart, Mode, OnStoreFailure, Pattern, Policy};
-use tollgate_engine::{Checked, Rejected};
+use tollgate_engine::{Checked, Engine, Facts, Rejected};
 
 fn yaml(text: &str) -> Policy {
     read(Policy::from_text(text, Format::Yaml))
@@ -368,4 +369,37 @@ fn who_gives_a_wrong_path_is_told_of_that_and_not_of_includes() {
     let rejected = Policy::from_path("no/such/file.yaml").unwrap_err();
     let help = rejected.errors[0].help.as_deref();
     assert_eq!(help, Some("give the path of a policy file"));
+}
+
+#[test]
+fn what_is_accepted_can_be_put_in_force() {
+    let clock = tollgate::clock::Manual::new();
+    let policy = |condition: &str| {
+        let text = format!("limits: [{{name: a, match: {{path: {condition}}}, rate: 1/h}}]");
+        Policy::from_text(&text, Format::Yaml)
+    };
+    // With this flag, what follows a # is a comment.
+    let read = read(policy("{regex: \"(?x)a+ # some\"}"));
+    let memory = Memory::builder().clock(clock.clone()).wall(clock).build();
+    let engine = Engine::new(read, memory).expect("a policy");
+    let paths = ["aa", "aab", "aa"].map(|path| Facts::new().with("path", path));
+    let passed = paths
+        .each_ref()
+        .map(|facts| engine.decide(facts).is_allowed());
+    assert_eq!(passed, [true, true, false]);
+    // More than a walk can follow.
+    for (glob, fits) in [
+        (format!("/{}*b", "a".repeat(300)), true),
+        (format!("*{}", "a".repeat(255)), false),
+    ] {
+        let errors = policy(&format!("{{glob: \"{glob}\"}}")).err();
+        let codes = errors.map_or_else(Vec::new, |rejected| {
+            rejected.errors.iter().map(|error| error.code.0).collect()
+        });
+        assert_eq!(
+            codes,
+            if fits { vec![] } else { vec!["bad-glob"] },
+            "{glob}"
+        );
+    }
 }

@@ -56,3 +56,28 @@ descriptors:
     assert_eq!(rules[0].on_store_failure, OnStoreFailure::Closed);
     assert_eq!(rules[1].key[0].fact(), "header.b");
 }
+
+#[test]
+fn thousands_of_siblings_are_converted_in_no_time() {
+    let mut file = String::from("domain: edge\ndescriptors:\n");
+    let limit = "rate_limit: {unit: day, requests_per_unit: 5";
+    for number in 0..8_000 {
+        file += &format!(
+            "- {{key: a, value: v{number}, detailed_metric: true, {limit}, name: n{number}, replaces: [{{name: base}}]}}}}\n"
+        );
+    }
+    for number in 0..500 {
+        file += &format!("- {{key: a, value: v{number}*x, {limit}}}}}\n");
+    }
+    file += &format!("- {{key: a, {limit}, name: base}}}}\n");
+    let decoded = envoy::decode(&[(0, &file)]).expect("a configuration");
+    let policy = Policy {
+        domains: decoded.domains,
+        ..Policy::default()
+    };
+    let converted = envoy::to_rules(&policy.domains);
+    assert_eq!(converted.rules.len(), 8_501);
+    assert_eq!(converted.rules[7].replaces, ["base"]);
+    let ours = envoy::convert(&policy);
+    assert_eq!(ours.matches("# lost: detailed_metric").count(), 8_000);
+}

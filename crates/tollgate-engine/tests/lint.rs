@@ -305,3 +305,27 @@ fn ten_thousand_rules_are_judged_soon() {
     assert_eq!(found.len(), 1_000);
     assert!(found.iter().all(|code| *code == lint::NEVER_DECIDES));
 }
+
+#[test]
+fn limits_of_descriptors_are_looked_at_one_by_one() {
+    let text = "
+domain: edge
+descriptors:
+- {key: remote_address, rate_limit: {unit: minute, requests_per_unit: 5}}
+- {key: remote_address, value: 10.0.0.1, rate_limit: {unit: minute, requests_per_unit: 0}}
+- {key: user, rate_limit: {rate: [10/s burst 100, 1000/s burst 1000]}}
+- {key: tenant, rate_limit: {unit: minute, requests_per_unit: 5}}
+";
+    let checked = Policy::from_text(text, Format::Yaml).expect("their form");
+    let found: Vec<_> = checked
+        .warnings
+        .iter()
+        .map(|warning| (warning.code, warning.span.start.line))
+        .collect();
+    let expect = [
+        (lint::ADDRESS_ALONE, 4),
+        (lint::BURST_RATIO, 6),
+        (lint::NEVER_DECIDES, 6),
+    ];
+    assert_eq!(found, expect);
+}

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::compiled::Wildcard;
-use super::{Compiled, Domains, Leaf, Step};
+use super::{Compiled, Domains, Leaf};
 use crate::facts::fact_name;
 use crate::policy::{
     Cost, DescriptorRule, KeyPart, Match, Mode, OnStoreFailure, Pattern, Policy, Rule,
@@ -112,15 +112,17 @@ pub fn convert(policy: &Policy) -> String {
 pub fn to_rules(domains: &Domains) -> Converted {
     let compiled = Compiled::new(domains);
     let names = names(compiled.leaves());
+    let called = called(compiled.leaves());
+    let mut ways = Vec::with_capacity(names.len());
+    for tree in domains.values() {
+        conditions(tree, &mut Vec::new(), &mut ways);
+    }
     let mut paths = Vec::new();
     let mut converted = Converted {
         rules: Vec::new(),
         unsaid: Vec::new(),
     };
-    for leaf in compiled.leaves() {
-        let Some(tree) = domains.get(&*leaf.domain) else {
-            continue;
-        };
+    for (leaf, mut matches) in compiled.leaves().iter().zip(ways) {
         let (name, limit) = (&names[index(leaf)], leaf.to_string());
         let mut unsaid = |rule: Option<&String>, what| {
             converted.unsaid.push(Unsaid {
@@ -138,12 +140,13 @@ pub fn to_rules(domains: &Domains) -> Converted {
                 unsaid(Some(name), what);
             }
         }
-        let replaced = compiled.leaves().iter().filter(|other| {
-            let is_named = |name| leaf.limit.replaces.contains(name);
-            other.limit.name.as_ref().is_some_and(is_named) && other.domain == leaf.domain
+        let replaced = leaf.limit.replaces.iter().flat_map(|name| {
+            let named = called.get(&(&*leaf.domain, name.as_str()));
+            named.map_or(&[][..], Vec::as_slice)
         });
-        let replaces = replaced.map(|other| names[index(other)].clone()).collect();
-        let mut matches = conditions(tree, &leaf.steps);
+        // In their order, and each once.
+        let replaced: BTreeSet<usize> = replaced.copied().collect();
+        let replaces = replaced.iter().map(|other| names[*other].clone()).collect();
         if domains.len() > 1 {
             let domain = Pattern::Exact(leaf.domain.to_string());
             matches.insert(0, (DOMAIN.to_owned(), domain));
@@ -236,42 +239,90 @@ fn rule(
     }
 }
 
-/// What each step wants of its fact: its own value, and not one that a sibling takes first.
-fn conditions(tree: &[DescriptorRule], steps: &[Step]) -> Vec<(String, Pattern)> {
-    let mut conditions = Vec::new();
-    let mut level = tree;
-    for step in steps {
-        let Some(at) = level.iter().position(|rule| {
-            rule.key == *step.key && rule.value.as_deref() == step.value.as_deref()
-        }) else {
-            break;
-        };
-        let wanted = step.value.as_deref().map_or(Pattern::Present, pattern);
-        let taken: Vec<_> = taken(level, at).map(pattern).collect();
-        conditions.push((fact_name(&step.key).into_owned(), but_not(wanted, taken)));
-        level = &level[at].descriptors;
+/// The numbers of limits by domain and name.
+fn called(leaves: &[Leaf]) -> BTreeMap<(&str, &str), Vec<usize>> {
+    let mut called: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+    for (number, leaf) in leaves.iter().enumerate() {
+        if let Some(name) = &leaf.limit.name {
+            let named = called.entry((&*leaf.domain, name.as_str())).or_default();
+            named.push(number);
+        }
     }
-    conditions
+    called
 }
 
-/// The values and patterns of siblings that are asked before this one, and may take what it fits.
-fn taken(level: &[DescriptorRule], at: usize) -> impl Iterator<Item = &str> {
-    let own = level[at].value.as_deref();
-    let wildcard = own.and_then(Wildcard::new);
-    // Just a value comes first of all.
-    let is_exact = own.is_some() && wildcard.is_none();
-    let siblings = if is_exact { &[] } else { level };
-    let siblings = siblings.iter().enumerate();
-    let siblings = siblings.filter(move |(_, rule)| rule.key == level[at].key);
-    siblings.filter_map(move |(place, rule)| {
-        let value = rule.value.as_deref()?;
-        let is_first = match (&wildcard, own) {
-            (Some(wildcard), _) if !value.contains('*') => wildcard.fits(value),
-            (Some(_), Some(own)) => place < at && may_overlap(own, value),
-            _ => true,
+type Conditions = Vec<(String, Pattern)>;
+
+/// What each limit below a level wants of the facts on its way, in the order of the limits: of each its
+/// own value, and not one that a sibling takes first.
+fn conditions(level: &[DescriptorRule], way: &mut Conditions, found: &mut Vec<Conditions>) {
+    let siblings = Siblings::all(level);
+    for (at, rule) in level.iter().enumerate() {
+        let wanted = rule.value.as_deref().map_or(Pattern::Present, pattern);
+        let taken = siblings.get(rule.key.as_str());
+        let taken = taken.map_or_else(Vec::new, |siblings| siblings.before(at, rule));
+        let taken = taken.into_iter().map(pattern).collect();
+        way.push((fact_name(&rule.key).into_owned(), but_not(wanted, taken)));
+        if rule.limit.is_some() {
+            found.push(way.clone());
+        }
+        conditions(&rule.descriptors, way, found);
+        way.pop();
+    }
+}
+
+/// Descriptors of one key side by side.
+#[derive(Default)]
+struct Siblings<'a> {
+    /// Values and their places, sorted.
+    exact: Vec<(&'a str, usize)>,
+    /// Patterns and their places, in the order of the file.
+    wild: Vec<(&'a str, usize)>,
+}
+
+impl<'a> Siblings<'a> {
+    /// Those of a level, by key.
+    fn all(level: &'a [DescriptorRule]) -> BTreeMap<&'a str, Self> {
+        let mut all: BTreeMap<_, Self> = BTreeMap::new();
+        for (at, rule) in level.iter().enumerate() {
+            let siblings = all.entry(rule.key.as_str()).or_default();
+            match rule.value.as_deref() {
+                Some(value) if value.contains('*') => siblings.wild.push((value, at)),
+                Some(value) => siblings.exact.push((value, at)),
+                None => {}
+            }
+        }
+        for siblings in all.values_mut() {
+            siblings.exact.sort_unstable();
+        }
+        all
+    }
+
+    /// The values and patterns that are asked before a descriptor and may take what fits it, in the
+    /// order of the file.
+    fn before(&self, at: usize, rule: &DescriptorRule) -> Vec<&'a str> {
+        let mut before: Vec<(&str, usize)> = match rule.value.as_deref() {
+            None => [&self.exact[..], &self.wild].concat(),
+            Some(own) => match Wildcard::new(own) {
+                // Just a value comes first of all.
+                None => Vec::new(),
+                Some(wildcard) => {
+                    let prefix = ends(own).map_or("", |(prefix, _)| prefix);
+                    let from = self.exact.partition_point(|(value, _)| *value < prefix);
+                    let alike = self.exact[from..].iter();
+                    let alike = alike.take_while(|(value, _)| value.starts_with(prefix));
+                    let earlier = self.wild.iter().take_while(|(_, place)| *place < at);
+                    alike
+                        .filter(|(value, _)| wildcard.fits(value))
+                        .chain(earlier.filter(|(value, _)| may_overlap(own, value)))
+                        .copied()
+                        .collect()
+                }
+            },
         };
-        is_first.then_some(value)
-    })
+        before.sort_unstable_by_key(|(_, place)| *place);
+        before.into_iter().map(|(value, _)| value).collect()
+    }
 }
 
 /// Whether a value may fit both patterns: not if they begin or end differently.

@@ -139,7 +139,12 @@ fn twice(found: &mut Found, policy: &Policy, places: &Places) -> HashSet<(usize,
 }
 
 /// Limits of one rule or tier that never decide.
-fn within(found: &mut Found, limits: &Limits, algorithm: Algorithm, places: &LimitPlaces) {
+pub(super) fn within(
+    found: &mut Found,
+    limits: &Limits,
+    algorithm: Algorithm,
+    places: &LimitPlaces,
+) {
     let counted = |index: usize| Counted {
         rate: limits.rates[index],
         algorithm,

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::pattern::pattern_holds;
+use super::address::Address;
+use super::pattern::Test;
 use crate::facts::Facts;
 use crate::policy::{Match, Pattern};
 
@@ -58,7 +59,11 @@ pub fn explain<'a>(rule: &'a Match, facts: &Facts<'a>) -> Explained<'a> {
     let conditions = rule.conditions.iter();
     let mut asked = conditions.map(|(fact, pattern)| (fact.as_str(), pattern, facts.get(fact)));
     Explained {
-        failed: asked.find(|(_, pattern, text)| !pattern_holds(pattern, *text)),
+        failed: asked.find(|(_, pattern, text)| {
+            // Compiled, as that takes no longer for a pattern that is made to take long.
+            let test = Test::new(pattern);
+            !test.is_ok_and(|test| test.holds(*text, text.and_then(Address::parse)))
+        }),
         conditions: rule.conditions.len(),
     }
 }

@@ -6,11 +6,11 @@
 /// Places in a pattern that a walk keeps without asking for memory.
 const WORDS: usize = 4;
 /// The most parts that a glob may have after its literal head.
-pub(super) const MOST_PARTS: usize = WORDS * 64 - 1;
+pub(crate) const MOST_PARTS: usize = WORDS * 64 - 1;
 
 /// A compiled glob: `*` is anything but `/`, `**` anything, `?` one character but `/`.
 #[derive(Clone, Debug)]
-pub(super) struct Glob {
+pub(crate) struct Glob {
     /// What every match begins with.
     head: Box<str>,
     rest: Box<[Part]>,
@@ -44,7 +44,7 @@ impl Part {
 
 impl Glob {
     /// None if it has more parts than a walk can follow.
-    pub(super) fn new(glob: &str) -> Option<Self> {
+    pub(crate) fn new(glob: &str) -> Option<Self> {
         let head_end = glob.find(['*', '?']).unwrap_or(glob.len());
         let (head, rest) = glob.split_at(head_end);
         let mut parts: Vec<Part> = Vec::new();
@@ -76,7 +76,7 @@ impl Glob {
         *self.rest == [Part::All]
     }
 
-    pub(super) fn matches(&self, text: &str) -> bool {
+    pub(crate) fn matches(&self, text: &str) -> bool {
         let Some(text) = text.strip_prefix(&*self.head) else {
             return false;
         };

@@ -56,8 +56,7 @@ impl Test {
             }
             Pattern::Prefix(prefix) => Self::Prefix(prefix.as_str().into()),
             Pattern::Regex(regex) => {
-                let whole = format!("\\A(?:{regex})\\z");
-                Self::Regex(Regex::new(&whole).map_err(|why| error(regex, why.to_string()))?)
+                Self::Regex(whole(regex).map_err(|why| error(regex, why.to_string()))?)
             }
             Pattern::Cidr(network) => Self::Cidr(Network::parse(network).ok_or_else(|| {
                 let why = "expected an address, or a network such as 10.0.0.0/8 or 2001:db8::/32";
@@ -98,6 +97,14 @@ impl Test {
     }
 }
 
+/// A regular expression for the whole of a text.
+fn whole(regex: &str) -> Result<Regex, regex::Error> {
+    Regex::new(&format!("\\A(?:{regex})\\z")).or_else(|error| {
+        // With the flag x its last line may be a comment, which must not take in what follows.
+        Regex::new(&format!("\\A(?:{regex}\n)\\z")).map_err(|_| error)
+    })
+}
+
 /// Whether all conditions hold, in the plainest way: what the compiled matcher must equal.
 ///
 /// A pattern that can't be read holds for nothing.
@@ -133,7 +140,7 @@ pub(super) fn pattern_holds(pattern: &Pattern, text: Option<&str>) -> bool {
             glob_holds(&glob, &text)
         }),
         Pattern::Regex(regex) => text.is_some_and(|text| {
-            let whole = Regex::new(&format!("\\A(?:{regex})\\z"));
+            let whole = whole(regex);
             whole.is_ok_and(|whole| whole.is_match(text))
         }),
         Pattern::Cidr(network) => text.is_some_and(|text| network_holds(network, text)),

@@ -7,6 +7,7 @@ use super::codes;
 use super::fields::PATTERN;
 use super::reader::{Reader, shorten};
 use crate::document::{Node, Value};
+use crate::matcher::glob::{Glob, MOST_PARTS};
 use crate::policy::{KeyPart, Match, Pattern};
 
 /// Largest program of a regular expression, in bytes.
@@ -164,6 +165,13 @@ impl Reader<'_> {
         }
         if text.matches('*').count() > MOST_STARS {
             let message = format!("a glob of more than {MOST_STARS} stars");
+            let help = "write a shorter one, or a {prefix: …}";
+            self.error_with(codes::BAD_GLOB, message, node.span, help);
+            return None;
+        }
+        if Glob::new(&text).is_none() {
+            let message =
+                format!("a glob of more than {MOST_PARTS} characters after its first * or ?");
             let help = "write a shorter one, or a {prefix: …}";
             self.error_with(codes::BAD_GLOB, message, node.span, help);
             return None;

@@ -1,5 +1,6 @@
 //! Rules as YAML of our own form.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::{Converted, Rule, Unsaid};
@@ -27,10 +28,15 @@ pub(super) fn write(converted: &Converted) -> String {
     if !converted.rules.is_empty() {
         line(&mut out, "limits:");
     }
+    let mut lost: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for unsaid in &converted.unsaid {
+        if let Some(rule) = &unsaid.rule {
+            lost.entry(rule).or_default().push(unsaid.what);
+        }
+    }
     for rule in &converted.rules {
         limit(&mut out, rule);
-        let of_rule = |unsaid: &&Unsaid| unsaid.rule.as_ref() == Some(&rule.name);
-        for Unsaid { what, .. } in converted.unsaid.iter().filter(of_rule) {
+        for what in lost.get(rule.name.as_str()).into_iter().flatten() {
             line(&mut out, &format!("  # lost: {what}"));
         }
     }
