@@ -280,3 +280,28 @@ fn who_has_spent_a_slow_rate_waits_no_longer_than_a_faster_one_says() {
         assert!(engine.decide(&facts).is_allowed(), "{other:?}");
     }
 }
+
+#[test]
+fn who_has_spent_a_larger_burst_is_told_how_long_that_takes() {
+    let start = Timestamp::from_secs(1);
+    let clock = Manual::starting_at(start);
+    let engine = engine(version("1/s burst 30"), &clock);
+    let facts = Facts::new().with("user", "1");
+    let passed = (0..40).filter(|_| engine.decide(&facts).is_allowed());
+    assert_eq!(passed.count(), 30);
+    engine.reload(version("1/s burst 1")).unwrap();
+    let wait = engine.decide(&facts).decision().retry_after;
+    assert_eq!(wait, Duration::from_secs(30));
+    clock.set(start + (wait - Duration::from_nanos(1)));
+    assert!(!engine.decide(&facts).is_allowed());
+    clock.set(start + wait);
+    assert!(engine.decide(&facts).is_allowed());
+    // At ten a second the thirty that were spent take three.
+    clock.advance(Duration::from_secs(60));
+    engine.reload(version("1/s burst 30")).unwrap();
+    let passed = (0..40).filter(|_| engine.decide(&facts).is_allowed());
+    assert_eq!(passed.count(), 30);
+    engine.reload(version("10/s burst 5")).unwrap();
+    let wait = engine.decide(&facts).decision().retry_after;
+    assert_eq!(wait, Duration::from_millis(2_600));
+}

@@ -317,10 +317,15 @@ impl<C: Clock + 'static, W: Clock> Memory<C, W> {
             };
             let key = self.rates.key_at_rate(&CounterKey::of(check), wide);
             let seen = key.check_n(0);
-            let room = u128::from(room) * u128::from(gcra.interval_units()) / 64;
-            let room = u64::try_from(room).unwrap_or(u64::MAX);
-            let wait = seen.reset_after.saturating_sub(Duration::from_nanos(room));
-            if wait > answer.decision.retry_after && answer.decision.outcome == Outcome::Denied {
+            let lasting = |tokens: u64| {
+                let nanos = u128::from(tokens) * u128::from(gcra.interval_units()) / 64;
+                Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+            };
+            let wait = seen.reset_after.saturating_sub(lasting(room));
+            // What its own bucket can hold was judged exactly.
+            let beyond = seen.reset_after > lasting(gcra.limit()) + Duration::from_nanos(1);
+            let longest = wait > answer.decision.retry_after;
+            if beyond && longest && answer.decision.outcome == Outcome::Denied {
                 answer.decider = Some(number);
                 answer.decision =
                     Decision::new(Outcome::Denied, gcra.limit(), 0, wait, seen.reset_after);
