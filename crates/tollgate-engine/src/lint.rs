@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 
+use tollgate::Algorithm;
+
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::Span;
 use crate::envoy::{self, Domains};
@@ -90,7 +92,7 @@ pub(crate) fn lint_domains(domains: &Domains) -> Vec<Diagnostic> {
         // None at all is how they say that something is blocked.
         rule.limits.rates.retain(|rate| rate.burst_size() > 0);
         let places = RulePlaces::all_at(rule.span, rule.limits.rates.len());
-        rates(&mut found, &rule.limits, &places.limits);
+        rates(&mut found, &rule.limits, rule.algorithm, &places.limits);
         pairs::within(&mut found, &rule.limits, rule.algorithm, &places.limits);
         keys::lint(&mut found, &rule, &places);
     }
@@ -101,7 +103,7 @@ pub(crate) fn lint_domains(domains: &Domains) -> Vec<Diagnostic> {
 pub(crate) fn lint_at(policy: &Policy, places: &Places) -> Vec<Diagnostic> {
     let mut found = Found(Vec::new());
     for (rule, place) in in_use(policy, places) {
-        rates(&mut found, &rule.limits, &place.limits);
+        rates(&mut found, &rule.limits, rule.algorithm, &place.limits);
         keys::lint(&mut found, rule, place);
         open(&mut found, rule, place);
     }
@@ -133,7 +135,7 @@ impl Found {
     }
 }
 
-fn rates(found: &mut Found, limits: &Limits, places: &LimitPlaces) {
+fn rates(found: &mut Found, limits: &Limits, algorithm: Algorithm, places: &LimitPlaces) {
     for (rate, span) in limits.rates.iter().zip(&places.rates) {
         let burst = u128::from(rate.burst_size());
         if burst == 0 {
@@ -142,7 +144,12 @@ fn rates(found: &mut Found, limits: &Limits, places: &LimitPlaces) {
             found.warn(BURST_BELOW_ONE, *span, message, help);
             continue;
         }
-        let Some(period) = rate.period() else {
+        // A window's burst is its count: there is nothing to choose.
+        let is_bucket = matches!(
+            algorithm,
+            Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket
+        );
+        let Some(period) = rate.period().filter(|_| is_bucket) else {
             continue;
         };
         // Of a rate per a part of a second, what it is in a second is what people mean.
@@ -177,7 +184,7 @@ fn tiers(found: &mut Found, policy: &Policy, places: &Places) {
         let Some(place) = places.tiers.get(name) else {
             continue;
         };
-        rates(found, &tier.limits, &place.limits);
+        rates(found, &tier.limits, Algorithm::Gcra, &place.limits);
         let used = policy.tier_fact.is_some()
             || policy.default_tier.as_ref() == Some(name)
             || taken.contains(name);

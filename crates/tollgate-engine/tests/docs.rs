@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use tollgate_engine::document::{DUPLICATE_FIELD, SYNTAX, TOO_LARGE};
-use tollgate_engine::{Policy, lint, native, render, schema};
+use tollgate_engine::{Policy, envoy, lint, native, render, schema};
 
 fn docs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
@@ -113,6 +113,9 @@ fn every_code_and_field_is_told_of() {
     let text = fs::read_to_string(docs().join("policy.md")).expect("docs/policy.md");
     let codes = native::codes::ALL.iter().chain(&lint::ALL);
     for code in codes.chain(&[SYNTAX, TOO_LARGE, DUPLICATE_FIELD]) {
+        assert!(text.contains(&format!("`{code}`")), "{code} is not in it");
+    }
+    for code in envoy::CODES {
         assert!(text.contains(&format!("`{code}`")), "{code} is not in it");
     }
     let schema = schema::json_schema();

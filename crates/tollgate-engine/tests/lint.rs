@@ -329,3 +329,13 @@ descriptors:
     ];
     assert_eq!(found, expect);
 }
+
+#[test]
+fn a_window_has_no_burst_to_choose() {
+    for algorithm in ["fixed-window", "sliding-log", "sliding-window"] {
+        let text = format!("limits: [{{name: a, rate: 5 per 250ms, algorithm: {algorithm}}}]");
+        assert_eq!(codes(&text), [], "{algorithm}");
+    }
+    let bucket = "limits: [{name: a, rate: 5 per 250ms, algorithm: token-bucket}]";
+    assert_eq!(codes(bucket), [lint::BURST_RATIO]);
+}
