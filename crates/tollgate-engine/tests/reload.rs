@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use common::{engine, policy, rates, rule};
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use tollgate::clock::Manual;
 use tollgate::{Algorithm, Ending, Rate, Timestamp};
 use tollgate_engine::Facts;
@@ -230,8 +231,39 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec((0..400u64, change, 0..12usize), 1..80)
 }
 
+/// Found by the property below.
+#[test]
+fn chains_that_once_saw_too_much_keep_their_bound() -> Result<(), TestCaseError> {
+    // What admits nothing in between wiped what was spent.
+    let versions = ["10/s burst 20", "zero", "1/s burst 30"];
+    let steps = [(0, None, 17), (0, Some(1), 0), (0, Some(2), 14)];
+    holds(Algorithm::Gcra, &versions, &steps)?;
+    // A former owed more than its last burst, and was let go too early.
+    let versions = ["10/s burst 1", "4/s burst 10", "zero", "9/s"];
+    let steps = [
+        (0, Some(1), 6),
+        (0, Some(0), 0),
+        (0, Some(2), 0),
+        (112, Some(3), 16),
+    ];
+    holds(Algorithm::Gcra, &versions, &steps)
+}
+
+const REGRESSIONS: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/proptest-regressions/reload.txt"
+);
+
+fn config() -> ProptestConfig {
+    ProptestConfig {
+        cases: 2_000,
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(REGRESSIONS))),
+        ..ProptestConfig::default()
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(config())]
 
     #[test]
     fn no_window_sees_more_than_the_looser_version_allows(
