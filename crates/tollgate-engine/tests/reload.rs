@@ -337,3 +337,27 @@ fn who_has_spent_a_larger_burst_is_told_how_long_that_takes() {
     let wait = engine.decide(&facts).decision().retry_after;
     assert_eq!(wait, Duration::from_millis(2_600));
 }
+
+#[test]
+fn more_stricter_versions_than_are_kept_keep_the_bound_of_the_fastest() {
+    let start = Timestamp::from_secs(1);
+    let clock = Manual::starting_at(start);
+    let engine = engine(version("10/s"), &clock);
+    let facts = Facts::new().with("user", "1");
+    let mut admitted = 0;
+    for step in 0..200u64 {
+        let millis = step * 50;
+        clock.set(start + Duration::from_millis(millis));
+        if let rate @ 1..=9 = 10 - step.min(10) {
+            engine
+                .reload(version(&format!("{rate}/s burst 10")))
+                .unwrap();
+        }
+        admitted += (0..20)
+            .filter(|_| engine.decide(&facts).is_allowed())
+            .count() as u64;
+        assert!(admitted * 1_000 <= 10_000 + 10 * millis, "at {millis} ms");
+    }
+    // The last of them, at one a second, is what decides in the end.
+    assert!(admitted >= 20, "{admitted}");
+}
