@@ -1,0 +1,79 @@
+//! What is answered while a store is away, by every failure policy, and that it comes back by itself.
+
+mod common;
+
+use common::Subject;
+use tollgate_testkit::redis::{Isolated, Server};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_is_killed_and_comes_back_empty() {
+    let server = Server::start();
+    let mut subject = Subject::new(&server.url()).await;
+    subject
+        .story(|| server.kill(), || server.restart_empty())
+        .await;
+    // And once more: nothing is used up by it.
+    subject
+        .story(|| server.kill(), || server.restart_empty())
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_hangs() {
+    let server = Server::start();
+    let mut subject = Subject::new(&server.url()).await;
+    subject.story(|| server.stop(), || server.cont()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_takes_no_writes_for_a_while() {
+    let server = Server::start();
+    let mut subject = Subject::new(&server.url()).await;
+    let pause = || {
+        server.command(&["CLIENT", "PAUSE", "60000", "WRITE"]);
+    };
+    let unpause = || {
+        server.command(&["CLIENT", "UNPAUSE"]);
+    };
+    subject.story(pause, unpause).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_behind_a_network_that_is_cut() {
+    let isolated = Isolated::start();
+    let mut subject = Subject::new(&isolated.server().url()).await;
+    subject
+        .story(|| isolated.partition(), || isolated.heal())
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scripts_that_are_flushed_are_told_anew_and_nobody_notices() {
+    let server = Server::start();
+    let mut subject = Subject::new(&server.url()).await;
+    for _ in 0..10 {
+        server.command(&["SCRIPT", "FLUSH"]);
+        subject.carries_on().await;
+    }
+    subject.recovers().await;
+    assert_eq!(subject.redis.stats().fallback.errors, 0);
+    assert_eq!(subject.redis.stats().failed_round_trips, 0);
+    assert!(subject.told_in_order().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_restarts_empty_counts_from_zero() {
+    let server = Server::start();
+    let mut subject = Subject::new(&server.url()).await;
+    let limiter = subject.fresh(common::POLICIES[1]);
+    for _ in 0..3 {
+        assert!(subject.decide(&limiter, common::LIMIT).await.allowed);
+        assert!(!subject.decide(&limiter, common::LIMIT).await.allowed);
+        server.restart_empty();
+        subject.carries_on().await;
+        subject.recovers().await;
+        // What was known to be refused isn't asked about until then.
+        limiter.refund("k", 0).await.unwrap();
+    }
+    subject.told_in_order();
+}
