@@ -11,6 +11,12 @@ local function save_level(key, state)
   end
 end
 
+-- Whether these can be a level. What isn't a number passes no comparison.
+local function is_level(debt, as_of, was, price)
+  return debt >= 0 and debt <= MOST and as_of >= 0 and as_of <= MOST
+    and (was == price or was > 0 and was <= MOST)
+end
+
 -- The level as of now.
 local function settled(key, price, drain, capacity)
   local state = states[key]
@@ -18,10 +24,13 @@ local function settled(key, price, drain, capacity)
     local raw = kept(key, 24)
     if raw then
       local debt, as_of, was = unpack('<ddd', raw)
-      state = {debt, as_of, was, drain}
-    else
-      state = {0, now, price, drain}
+      if is_level(debt, as_of, was, price) then
+        state = {debt, as_of, was, drain}
+      else
+        strange = strange + 1
+      end
     end
+    if not state then state = {0, now, price, drain} end
     states[key] = state
   end
   if state[3] ~= price then

@@ -13,7 +13,7 @@ end
 local function hits(key, length)
   local newest = try('ZRANGE', key, -1, -1, 'WITHSCORES')
   if newest.err then
-    strange = strange + 1
+    failed(newest.err, 'ZRANGE', key, -1, -1)
     call('DEL', key)
     return nil
   end

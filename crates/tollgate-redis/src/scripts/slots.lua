@@ -11,7 +11,7 @@ end
 local function in_use(key)
   local count = try('ZCOUNT', key, '(' .. string.format('%.0f', now), '+inf')
   if type(count) == 'table' then
-    strange = strange + 1
+    failed(count.err, 'ZCOUNT', key, '-inf', '+inf')
     call('DEL', key)
     return 0
   end
