@@ -113,7 +113,7 @@ async fn tls_with_an_authority_and_a_certificate_of_ones_own() {
 }
 
 /// All that a user needs to be allowed, besides its keys.
-const RIGHTS: [&str; 15] = [
+const RIGHTS: [&str; 17] = [
     "evalsha",
     "eval",
     "time",
@@ -122,9 +122,11 @@ const RIGHTS: [&str; 15] = [
     "del",
     "pexpire",
     "zadd",
+    "zcard",
     "zcount",
     "zrange",
     "zrangebyscore",
+    "zrank",
     "zrem",
     "zremrangebyscore",
     "zscore",
@@ -142,7 +144,7 @@ async fn a_user_that_may_do_what_limits_need_and_nothing_else() {
     assert!(error.contains("authentication failed"), "{error}");
 
     // Each of them is needed: without it, something isn't permitted.
-    for right in RIGHTS {
+    for right in RIGHTS.into_iter().filter(|right| *right != RENEWING) {
         server.command(&["SCRIPT", "FLUSH"]);
         server.command(&["ACL", "SETUSER", "limits", &format!("-{right}")]);
         let error = exercise(&connect(&url)).await;
@@ -151,6 +153,18 @@ async fn a_user_that_may_do_what_limits_need_and_nothing_else() {
         server.command(&["ACL", "SETUSER", "limits", &format!("+{right}")]);
     }
     exercise(&connect(&url)).await.unwrap();
+    server.command(&["ACL", "SETUSER", "limits", &format!("-{RENEWING}")]);
+    let builder = Redis::builder(&url).unwrap().timeout(PATIENT);
+    let redis = builder
+        .slot_life(Duration::from_millis(90))
+        .build()
+        .unwrap();
+    let slots = redis.limiter_of("renewed", LimitKind::Concurrency(1));
+    let _held = slots.build().unwrap().try_check("k", 1).await.unwrap();
+    eventually("a renewal in vain", async || {
+        redis.stats().failed_round_trips > 0
+    })
+    .await;
 
     // It has no keys but its own.
     let redis = Redis::builder(&url)
@@ -165,6 +179,9 @@ async fn a_user_that_may_do_what_limits_need_and_nothing_else() {
     let error = limiter.unwrap().try_check("k", 1).await.unwrap_err();
     assert!(is_forbidden(&error.to_string()), "{error}");
 }
+
+/// What only renewals of slots need.
+const RENEWING: &str = "zscore";
 
 /// Whether an error says that something isn't permitted.
 fn is_forbidden(error: &str) -> bool {
@@ -192,9 +209,10 @@ async fn exercise(redis: &Redis) -> Result<(), StoreError> {
     ] {
         let limiter = redis.limiter_of("all", kind).build().expect("a limit");
         limiter.reset("k").await?;
-        assert!(limiter.try_check("k", 3).await?.allowed);
+        assert!(limiter.try_check("k", 1).await?.allowed);
+        assert!(limiter.try_check("k", 2).await?.allowed);
         assert_eq!(limiter.allow_at_most("k", 9).await?, 4);
-        assert!(!limiter.try_check("k", 1).await?.allowed);
+        assert!(!limiter.try_check("k", 3).await?.allowed);
         assert_eq!(limiter.refund("k", 2).await?.remaining, 2);
     }
     let limiter = redis
