@@ -140,6 +140,8 @@ pub struct Answer {
     /// If a store couldn't be asked: what decided instead. A refusal of a limit that is
     /// [closed](OnStoreFailure::Closed) then says nothing about that limit.
     pub fallback: Option<OnStoreFailure>,
+    /// Whether it was known without asking a store, so that it says nothing about how that one does.
+    pub was_known: bool,
 }
 
 impl Answer {
@@ -174,6 +176,7 @@ impl Answer {
             decision,
             pass: Pass::default(),
             fallback: None,
+            was_known: false,
         }
     }
 }

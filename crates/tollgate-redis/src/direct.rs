@@ -186,7 +186,9 @@ impl Direct {
             };
             steps.push(match known {
                 Some(known) if !known.is_allowed() => {
-                    return Ok(Err(Answer::new(Some(number), known)));
+                    let mut answer = Answer::new(Some(number), known);
+                    answer.was_known = true;
+                    return Ok(Err(answer));
                 }
                 Some(known) => Step::Said(known),
                 None => match compiled.leased {
@@ -215,6 +217,7 @@ impl Direct {
         checks: &[Check<'_>],
         steps: Vec<Step>,
     ) -> Result<Answer, StoreError> {
+        let was_known = steps.iter().all(|step| matches!(step, Step::Said(_)));
         let mut decisions = vec![Decision::UNLIMITED; checks.len()];
         let mut undo = Undo::new(self);
         let mut asked: Vec<(usize, Question)> = Vec::new();
@@ -265,6 +268,7 @@ impl Direct {
                 .extend(charged.map(|question| (question, answers.now)));
         }
         let mut answer = Answer::over(checks, &decisions);
+        answer.was_known = was_known;
         for (question, _) in undo.keep() {
             if let Some(end) = self.holders.hold(&question) {
                 answer.pass.hold(move |_| end());

@@ -232,13 +232,16 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Fallback<B, C, W> {
         }
     }
 
+    // A failure is counted before it is active, and what is active ends before the count does: whatever
+    // happens at once, what was counted is active, so that the next answer clears it.
     #[cold]
     fn recovered(&self) {
+        let since = Timestamp::from_nanos(self.active_since.load(Ordering::Relaxed));
+        let was_active = self.is_active.swap(false, Ordering::Relaxed);
         if self.circuit.works() {
             self.tell(&StoreEvent::CircuitClosed);
         }
-        if self.is_active.swap(false, Ordering::Relaxed) {
-            let since = Timestamp::from_nanos(self.active_since.load(Ordering::Relaxed));
+        if was_active {
             let after = self.local.now() - since;
             self.tell(&StoreEvent::FallbackEnded { after });
         }
@@ -249,8 +252,9 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Fallback<B, C, W> {
     fn fails(&self, error: &dyn fmt::Display) {
         let now = self.local.now();
         self.counts.errors.fetch_add(1, Ordering::Relaxed);
+        let opened = self.circuit.fails(now);
         self.begins(now);
-        if let Some(stays) = self.circuit.fails(now) {
+        if let Some(stays) = opened {
             self.tell(&StoreEvent::CircuitOpened { stays });
         }
         // Zero: nothing was told yet.
@@ -368,6 +372,7 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Backend for Fallback<B, C, W> {
             fallback: self,
             checks,
             asking,
+            is_probe: gate == Gate::Probe,
         }
     }
 
@@ -387,6 +392,7 @@ pin_project! {
         checks: &'a [Check<'a>],
         #[pin]
         asking: Option<B::Asking<'a>>,
+        is_probe: bool,
     }
 }
 
@@ -400,7 +406,11 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Future for AskingOrFallback<'_, B
         };
         Poll::Ready(Ok(match ready!(asking.poll(context)) {
             Ok(answer) => {
-                own.fallback.works();
+                if !answer.was_known {
+                    own.fallback.works();
+                } else if *own.is_probe {
+                    own.fallback.circuit.pass_on(own.fallback.local.now());
+                }
                 answer
             }
             Err(error) => {

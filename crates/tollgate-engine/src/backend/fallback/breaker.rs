@@ -97,6 +97,11 @@ impl Circuit {
         }
     }
 
+    /// The one that was to ask had no need to: another may.
+    pub(super) fn pass_on(&self, now: Timestamp) {
+        self.open_until.store(now.as_nanos(), Ordering::Relaxed);
+    }
+
     /// The store answered. Returns whether that closed the circuit.
     pub(super) fn works(&self) -> bool {
         self.errors.store(0, Ordering::Relaxed);
