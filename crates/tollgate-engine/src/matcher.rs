@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 
-use crate::facts::Facts;
+use crate::facts::{Facts, head};
 use crate::policy::{Match, Pattern};
 
 pub(crate) mod address;
@@ -97,7 +97,7 @@ struct Condition {
 pub(crate) struct Slots {
     names: Vec<Box<str>>,
     numbers: HashMap<Box<str>, u32, FixedState>,
-    /// The beginning and the length of each name, while there are few.
+    /// The head and the length of each name.
     short: Vec<(u64, usize)>,
     /// Those that are read as addresses.
     addresses: Vec<u32>,
@@ -111,7 +111,7 @@ impl Slots {
         }
         let number = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
         self.names.push(name.into());
-        self.short.push((beginning(name), name.len()));
+        self.short.push((head(name), name.len()));
         self.numbers.insert(name.into(), number);
         number
     }
@@ -124,13 +124,15 @@ impl Slots {
     }
 
     #[inline]
-    fn find(&self, name: &str) -> Option<usize> {
+    fn find(&self, head: u64, name: &str) -> Option<usize> {
         if self.short.len() > SLOTS {
             return self.numbers.get(name).map(|number| *number as usize);
         }
-        let own = (beginning(name), name.len());
-        let slot = self.short.iter().position(|short| *short == own)?;
-        (name.len() <= 8 || *self.names[slot] == *name).then_some(slot)
+        let own = (head, name.len());
+        let is_own = |(slot, short): (usize, &(u64, usize))| {
+            *short == own && (name.len() <= 8 || *self.names[slot] == *name)
+        };
+        self.short.iter().enumerate().position(is_own)
     }
 
     /// What a request has of them.
@@ -142,11 +144,12 @@ impl Slots {
             texts: [None; SLOTS],
             addresses: [None; ADDRESSES],
         };
-        for (name, value) in facts.iter() {
-            if let Some(text) = self.find(name).and_then(|slot| known.texts.get_mut(slot)) {
+        facts.each(|head, name, value| {
+            let slot = self.find(head, name);
+            if let Some(text) = slot.and_then(|slot| known.texts.get_mut(slot)) {
                 *text = Some(value);
             }
-        }
+        });
         for (place, slot) in self.addresses.iter().enumerate() {
             known.addresses[place] = known.text(*slot).and_then(Address::parse);
         }
@@ -270,27 +273,5 @@ impl Matcher {
             }
         }
         matching
-    }
-}
-
-/// Up to eight bytes of a name, in one number: with its length, all of a short one.
-#[inline]
-fn beginning(name: &str) -> u64 {
-    match name.as_bytes() {
-        [first @ .., _, _, _, _] if first.len() <= 4 => {
-            // Two halves that may overlap.
-            let bytes = name.as_bytes();
-            let half = |start: usize| {
-                let half = bytes[start..].first_chunk::<4>();
-                u64::from(u32::from_le_bytes(half.copied().unwrap_or_default()))
-            };
-            half(0) | half(first.len()) << 32
-        }
-        bytes => match bytes.first_chunk::<8>() {
-            Some(chunk) => u64::from_le_bytes(*chunk),
-            None => bytes
-                .iter()
-                .fold(0, |word, byte| word << 8 | u64::from(*byte)),
-        },
     }
 }
