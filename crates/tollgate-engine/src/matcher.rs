@@ -10,6 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
+use tollgate::prefetch;
 
 use crate::facts::{Facts, head};
 use crate::policy::{Match, Pattern};
@@ -23,6 +24,7 @@ mod pattern;
 mod prefix;
 #[cfg(test)]
 mod tests;
+mod text;
 
 pub use explain::{Explained, explain};
 pub use pattern::holds;
@@ -80,7 +82,10 @@ impl std::error::Error for PatternError {}
 #[derive(Debug)]
 pub struct Matcher {
     slots: Slots,
-    rules: Box<[Box<[Condition]>]>,
+    /// Of all rules, one rule's after another's.
+    conditions: Box<[Condition]>,
+    /// Where each rule's conditions begin, and in the end how many there are.
+    starts: Box<[u32]>,
     index: Index,
 }
 
@@ -237,41 +242,70 @@ impl Matcher {
             compiled.push(conditions.into_boxed_slice());
         }
         let index = Index::new(&compiled, slots.names.len());
+        let mut starts = Vec::with_capacity(compiled.len() + 1);
+        let mut start: u32 = 0;
+        for rule in &compiled {
+            starts.push(start);
+            start = start.saturating_add(u32::try_from(rule.len()).unwrap_or(u32::MAX));
+        }
+        starts.push(start);
         Ok(Self {
             slots,
-            rules: compiled.into(),
+            conditions: compiled.into_iter().flatten().collect(),
+            starts: starts.into(),
             index,
         })
     }
 
     /// The numbers of all rules that these facts meet, in order.
     pub fn matching(&self, facts: &Facts<'_>) -> Vec<u32> {
-        let known = self.slots.look_up(facts);
-        self.matching_known(&known).as_slice().to_vec()
+        let mut numbers = Numbers::new();
+        self.find(&self.slots.look_up(facts), &mut numbers, |_| {});
+        numbers.as_slice().to_vec()
     }
 
     pub(crate) fn slots(&self) -> &Slots {
         &self.slots
     }
 
-    /// The same without asking for memory, unless very many match.
+    /// The same without asking for memory, unless very many match. Tells of each rule that may
+    /// match before the first is checked.
     #[inline]
-    pub(crate) fn matching_known(&self, known: &Known<'_, '_>) -> Numbers {
-        let mut candidates = Numbers::new();
-        self.index.candidates(known, &mut candidates);
-        let candidates = candidates.as_mut_slice();
-        candidates.sort_unstable();
-        let (mut matching, mut last) = (Numbers::new(), None);
-        for number in candidates {
-            if last == Some(*number) {
-                continue;
-            }
-            last = Some(*number);
-            let mut conditions = self.rules[*number as usize].iter();
-            if conditions.all(|condition| known.holds(condition)) {
-                matching.push(*number);
+    pub(crate) fn find(
+        &self,
+        known: &Known<'_, '_>,
+        numbers: &mut Numbers,
+        mut may_match: impl FnMut(u32),
+    ) {
+        self.index.candidates(known, numbers);
+        let candidates = numbers.as_mut_slice();
+        for number in &*candidates {
+            may_match(*number);
+            if let Some(first) = self.conditions_of(*number).first() {
+                prefetch(first);
             }
         }
-        matching
+        candidates.sort_unstable();
+        let (mut kept, mut last) = (0, None);
+        for place in 0..candidates.len() {
+            let number = candidates[place];
+            if last == Some(number) {
+                continue;
+            }
+            last = Some(number);
+            let mut conditions = self.conditions_of(number).iter();
+            if conditions.all(|condition| known.holds(condition)) {
+                candidates[kept] = number;
+                kept += 1;
+            }
+        }
+        numbers.truncate(kept);
+    }
+
+    #[inline]
+    fn conditions_of(&self, number: u32) -> &[Condition] {
+        let number = number as usize;
+        let (start, end) = (self.starts[number], self.starts[number + 1]);
+        &self.conditions[start as usize..end as usize]
     }
 }

@@ -31,6 +31,8 @@ mod word;
 pub use builder::{AtCap, KeyedBuilder};
 pub use key::Key;
 pub(crate) use level::KeyParts;
+#[doc(hidden)]
+pub use line::prefetch;
 pub use operator::{ActiveKey, KeyedStats, NoSlot};
 pub use rated::RatedBy;
 pub use together::Together;

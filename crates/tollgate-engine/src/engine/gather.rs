@@ -3,14 +3,14 @@
 //! A match is a rule's number, its limits, a key and a cost, wherever it came from: everything after
 //! this file knows no more of it.
 
-use tollgate::Timestamp;
+use tollgate::{Timestamp, prefetch};
 
 use super::key::{Key, KeyHashers};
 use super::rules::{Applied, Rules};
 use crate::backend::Check;
 use crate::facts::Facts;
-use crate::matcher::Known;
 use crate::matcher::few::Few;
+use crate::matcher::{Known, Numbers};
 use crate::policy::Mode;
 use crate::verdict::By;
 
@@ -74,7 +74,14 @@ impl<'a> Gathered<'a> {
         now: impl FnOnce() -> Timestamp,
     ) {
         let known = rules.matcher.slots().look_up(facts);
-        let matching = rules.matcher.matching_known(&known);
+        let mut matching = Numbers::new();
+        // What a rule asks is likely in no cache: it is fetched while the conditions are checked.
+        rules.matcher.find(&known, &mut matching, |number| {
+            let rule = (number as usize).checked_sub(rules.block + rules.exempt);
+            if let Some(applied) = rule.and_then(|rule| rules.applied.get(rule)) {
+                prefetch(applied);
+            }
+        });
         let mut met = Few::<Met, INLINE>::new();
         for number in matching.as_slice() {
             let number = *number as usize;
