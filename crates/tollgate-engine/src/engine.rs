@@ -5,14 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
-use tollgate::{Clock, Decision, Timestamp};
+use tollgate::{Clock, Timestamp};
 
 use crate::backend::{Answer, Backend, Memory};
 use crate::facts::Facts;
-use crate::matcher::few::Few;
 use crate::observer::{Event, Observer};
 use crate::policy::{Mode, OnStoreFailure, Policy};
-use crate::verdict::{BLOCKED, By, Permits, Shadowed, Verdict};
+use crate::verdict::{BLOCKED, By, Said, Shadowed, Verdict};
 
 mod counters;
 pub(crate) mod deny;
@@ -234,7 +233,7 @@ impl<B: Backend> Engine<B> {
         let mut said = Said::default();
         {
             let mut gathered = Gathered::new();
-            gathered.fill(&rules, facts, &self.hashers, || self.backend.now());
+            gathered.fill(&rules, facts, &self.hashers, &self.backend);
             if !said.settle(&gathered) {
                 let asked = self.before_asking(&rules, &gathered.enforced);
                 let answer = match asked.known {
@@ -257,7 +256,9 @@ impl<B: Backend> Engine<B> {
             }
         }
         let rules = Guard::from_inner(rules);
-        Ok(self.verdict(said, rules, facts, started))
+        let verdict = Verdict { said, rules, facts };
+        self.tell(&verdict, started);
+        Ok(verdict)
     }
 
     fn started(&self) -> Option<Timestamp> {
@@ -293,28 +294,10 @@ impl<B: Backend> Engine<B> {
     }
 
     #[inline]
-    fn verdict<'f>(
-        &self,
-        said: Said,
-        rules: Guard<Arc<Rules>>,
-        facts: &'f Facts<'f>,
-        started: Option<Timestamp>,
-    ) -> Verdict<'f> {
-        let verdict = Verdict {
-            allowed: said.allowed,
-            by: said.by,
-            fingerprint: said.fingerprint,
-            decision: said.decision,
-            permits: said.permits,
-            shadows: said.shadows,
-            fallback: said.fallback,
-            rules,
-            facts,
-        };
+    fn tell(&self, verdict: &Verdict<'_>, started: Option<Timestamp>) {
         if let (Some(observer), Some(started)) = (&self.observer, started) {
-            tell(&**observer, &verdict, self.backend.now() - started);
+            tell(&**observer, verdict, self.backend.now() - started);
         }
-        verdict
     }
 }
 
@@ -324,27 +307,43 @@ impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
     #[inline]
     pub fn decide<'f>(&self, facts: &'f Facts<'f>) -> Verdict<'f> {
         let started = self.started();
-        let rules = self.rules.load();
-        let mut said = Said::default();
-        {
-            let mut gathered = Gathered::new();
-            gathered.fill(&rules, facts, &self.hashers, || self.backend.now());
-            if !said.settle(&gathered) {
-                let asked = self.before_asking(&rules, &gathered.enforced);
-                let answer = asked.known.unwrap_or_else(|| {
-                    let answer = self.backend.answer(gathered.enforced.checks.as_slice());
-                    self.after_asking(&gathered.enforced, &answer, asked.version);
-                    answer
-                });
-                said.hear(&gathered, answer);
-                if said.allowed {
-                    for (number, checks) in runs(&gathered.shadow) {
-                        said.overhear(&rules, number, self.backend.answer(checks));
-                    }
+        // Made where the caller gets it: it is large, and moving it takes longer than filling it.
+        let mut verdict = Verdict {
+            said: Said::default(),
+            rules: self.rules.load(),
+            facts,
+        };
+        let (said, rules) = (&mut verdict.said, &**verdict.rules);
+        let mut gathered = Gathered::new();
+        gathered.fill(rules, facts, &self.hashers, &self.backend);
+        if !said.settle(&gathered) {
+            match &self.deny {
+                None => {
+                    let checks = gathered.enforced.checks.as_slice();
+                    said.hear(&gathered, self.backend.answer(checks));
+                }
+                Some(_) => self.hear_cached(said, rules, &gathered),
+            }
+            if said.allowed {
+                for (number, checks) in runs(&gathered.shadow) {
+                    said.overhear(rules, number, self.backend.answer(checks));
                 }
             }
         }
-        self.verdict(said, rules, facts, started)
+        self.tell(&verdict, started);
+        verdict
+    }
+
+    /// What the rules in force say, or what is remembered of it.
+    #[inline(never)]
+    fn hear_cached(&self, said: &mut Said, rules: &Rules, gathered: &Gathered<'_>) {
+        let asked = self.before_asking(rules, &gathered.enforced);
+        let answer = asked.known.unwrap_or_else(|| {
+            let answer = self.backend.answer(gathered.enforced.checks.as_slice());
+            self.after_asking(&gathered.enforced, &answer, asked.version);
+            answer
+        });
+        said.hear(gathered, answer);
     }
 }
 
@@ -369,7 +368,7 @@ impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
     pub fn forget(&self, facts: &Facts<'_>) {
         let rules = self.rules.load();
         let mut gathered = Gathered::new();
-        gathered.fill(&rules, facts, &self.hashers, || self.backend.now());
+        gathered.fill(&rules, facts, &self.hashers, &self.backend);
         for group in [&gathered.enforced, &gathered.shadow] {
             self.backend.forget(group.checks.as_slice());
         }
@@ -383,33 +382,9 @@ struct Asked {
     version: DenyVersion,
 }
 
-/// A verdict in the making.
-struct Said {
-    allowed: bool,
-    by: By,
-    fingerprint: [u64; 2],
-    decision: Decision,
-    permits: Permits,
-    shadows: Few<Shadowed, 2>,
-    fallback: Option<OnStoreFailure>,
-}
-
-impl Default for Said {
-    fn default() -> Self {
-        Self {
-            allowed: true,
-            by: By::Nothing,
-            fingerprint: [0; 2],
-            decision: Decision::UNLIMITED,
-            permits: Permits::default(),
-            shadows: Few::new(),
-            fallback: None,
-        }
-    }
-}
-
 impl Said {
     /// Whether nothing has to be asked.
+    #[inline]
     fn settle(&mut self, gathered: &Gathered<'_>) -> bool {
         if let Some(entry) = gathered.shadow_block {
             self.shadows.push(Shadowed {
@@ -429,6 +404,7 @@ impl Said {
     }
 
     /// What the rules in force say.
+    #[inline]
     fn hear(&mut self, gathered: &Gathered<'_>, answer: Answer) {
         self.allowed = answer.allowed;
         self.decision = answer.decision;
@@ -484,7 +460,7 @@ fn tell(observer: &dyn Observer, verdict: &Verdict<'_>, took: Duration) {
     observer.decided(&Event {
         cause: verdict.cause(),
         mode: verdict.mode(),
-        decision: verdict.decision,
+        decision: verdict.said.decision,
         near_limit: verdict.is_near_limit(),
         took,
     });

@@ -141,23 +141,9 @@ impl Slots {
     }
 
     /// What a request has of them.
-    #[inline]
     pub(crate) fn look_up<'s, 'f>(&'s self, facts: &'f Facts<'f>) -> Known<'s, 'f> {
-        let mut known = Known {
-            slots: self,
-            facts,
-            texts: [None; SLOTS],
-            addresses: [None; ADDRESSES],
-        };
-        facts.each(|head, name, value| {
-            let slot = self.find(head, name);
-            if let Some(text) = slot.and_then(|slot| known.texts.get_mut(slot)) {
-                *text = Some(value);
-            }
-        });
-        for (place, slot) in self.addresses.iter().enumerate() {
-            known.addresses[place] = known.text(*slot).and_then(Address::parse);
-        }
+        let mut known = Known::new(self, facts);
+        known.look_up();
         known
     }
 }
@@ -170,8 +156,34 @@ pub(crate) struct Known<'s, 'f> {
     addresses: [Option<Address>; ADDRESSES],
 }
 
-impl<'f> Known<'_, 'f> {
+impl<'s, 'f> Known<'s, 'f> {
+    /// Nothing so far.
     #[inline]
+    pub(crate) fn new(slots: &'s Slots, facts: &'f Facts<'f>) -> Self {
+        Self {
+            slots,
+            facts,
+            texts: [None; SLOTS],
+            addresses: [None; ADDRESSES],
+        }
+    }
+
+    /// Looks up what the request has. Apart from [`new`](Self::new), so that nothing this large moves.
+    #[inline]
+    pub(crate) fn look_up(&mut self) {
+        let (slots, texts) = (self.slots, &mut self.texts);
+        self.facts.each(|head, name, value| {
+            let slot = slots.find(head, name);
+            if let Some(text) = slot.and_then(|slot| texts.get_mut(slot)) {
+                *text = Some(value);
+            }
+        });
+        for (place, slot) in slots.addresses.iter().enumerate() {
+            self.addresses[place] = self.text(*slot).and_then(Address::parse);
+        }
+    }
+
+    #[inline(always)]
     pub(crate) fn text(&self, slot: u32) -> Option<&'f str> {
         let slot = slot as usize;
         match self.texts.get(slot) {
@@ -260,7 +272,10 @@ impl Matcher {
     /// The numbers of all rules that these facts meet, in order.
     pub fn matching(&self, facts: &Facts<'_>) -> Vec<u32> {
         let mut numbers = Numbers::new();
-        self.find(&self.slots.look_up(facts), &mut numbers, |_| {});
+        let mut known = Known::new(&self.slots, facts);
+        known.look_up();
+        self.candidates(&known, &mut numbers);
+        self.keep_matching(&known, &mut numbers);
         numbers.as_slice().to_vec()
     }
 
@@ -268,24 +283,21 @@ impl Matcher {
         &self.slots
     }
 
-    /// The same without asking for memory, unless very many match. Tells of each rule that may
-    /// match before the first is checked.
+    /// Adds the numbers of rules that may match, without asking for memory unless they are very many,
+    /// and starts to fetch their conditions. First come those that nearly every request meets.
     #[inline]
-    pub(crate) fn find(
-        &self,
-        known: &Known<'_, '_>,
-        numbers: &mut Numbers,
-        mut may_match: impl FnMut(u32),
-    ) {
+    pub(crate) fn candidates(&self, known: &Known<'_, '_>, numbers: &mut Numbers) {
         self.index.candidates(known, numbers);
-        let candidates = numbers.as_mut_slice();
-        for number in &*candidates {
-            may_match(*number);
-            if let Some(first) = self.conditions_of(*number).first() {
-                prefetch(first);
-            }
+        for number in numbers.as_slice() {
+            self.conditions_of(*number).iter().for_each(prefetch);
         }
-        candidates.sort_unstable();
+    }
+
+    /// Leaves those of the candidates that match, in order.
+    #[inline]
+    pub(crate) fn keep_matching(&self, known: &Known<'_, '_>, numbers: &mut Numbers) {
+        let candidates = numbers.as_mut_slice();
+        sort(candidates);
         let (mut kept, mut last) = (0, None);
         for place in 0..candidates.len() {
             let number = candidates[place];
@@ -307,5 +319,20 @@ impl Matcher {
         let number = number as usize;
         let (start, end) = (self.starts[number], self.starts[number + 1]);
         &self.conditions[start as usize..end as usize]
+    }
+}
+
+/// Sorts what is mostly a handful, and nearly sorted.
+#[inline]
+fn sort(numbers: &mut [u32]) {
+    if numbers.len() > 16 {
+        return numbers.sort_unstable();
+    }
+    for end in 1..numbers.len() {
+        let mut place = end;
+        while place > 0 && numbers[place - 1] > numbers[place] {
+            numbers.swap(place - 1, place);
+            place -= 1;
+        }
     }
 }

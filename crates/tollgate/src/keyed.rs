@@ -207,6 +207,22 @@ impl<C: Clock> KeyedLimiter<C> {
         }
     }
 
+    /// Starts to bring a key's lines into the cache, for a check that is to come, and doesn't wait for
+    /// them.
+    ///
+    /// ```
+    /// use tollgate::{KeyedLimiter, Rate};
+    ///
+    /// let limiter = KeyedLimiter::new(Rate::per_second(1), 1_000);
+    /// limiter.prefetch("user:42");
+    /// // What else there is to do for this request.
+    /// assert!(limiter.allow("user:42"));
+    /// ```
+    #[inline]
+    pub fn prefetch<K: Hash + ?Sized>(&self, key: &K) {
+        self.table.place(self.hasher.fingerprint(key)).prefetch();
+    }
+
     /// One key at the limiter's own rate.
     #[inline]
     pub fn key<K: Hash + ?Sized>(&self, key: &K) -> Key<'_, C> {

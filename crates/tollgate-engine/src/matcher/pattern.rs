@@ -75,7 +75,17 @@ impl Test {
     }
 
     /// Whether it holds for a fact, whose address was read if it is one and a network asks for it.
+    #[inline]
     pub(super) fn holds(&self, text: Option<&str>, address: Option<Address>) -> bool {
+        match (self, text) {
+            // What most rules ask.
+            (Self::Prefix(prefix), Some(text)) => text.as_bytes().starts_with(prefix.as_bytes()),
+            (Self::Exact(exact), Some(text)) => exact.as_bytes() == text.as_bytes(),
+            _ => self.holds_of_any(text, address),
+        }
+    }
+
+    fn holds_of_any(&self, text: Option<&str>, address: Option<Address>) -> bool {
         match (self, text) {
             (Self::Shared(test), _) => test.holds(text, address),
             (Self::Not(test), _) => !test.holds(text, address),

@@ -67,17 +67,30 @@ mod reserved {
 
     use super::Line;
 
-    /// Starts to bring the line that a value begins in into the cache, without waiting for it. A hint,
-    /// for those who look at several places in memory; not every processor takes it.
+    /// Starts to bring a value into the cache, without waiting for it. A hint, for those who look at
+    /// several places in memory; not every processor takes it.
     #[doc(hidden)]
     #[inline(always)]
     pub fn prefetch<T>(value: &T) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: every x86-64 has the instruction, and it is a hint: it reads nothing that
-            // the program could see, at an address that is a live value's.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast()) };
+            const LINE: usize = size_of::<Line>();
+            let start = std::ptr::from_ref(value).cast::<i8>();
+            let fetch = |offset: usize| {
+                // SAFETY: every x86-64 has the instruction, and it is a hint: it reads nothing that
+                // the program could see, at an address within a live value.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(offset)) };
+            };
+            let mut offset = 0;
+            while offset < size_of::<T>() {
+                fetch(offset);
+                offset += LINE;
+            }
+            // The end of a value that may begin anywhere in a line can be in one line more.
+            if align_of::<T>() < LINE && size_of::<T>() > 1 {
+                fetch(size_of::<T>() - 1);
+            }
         }
         #[cfg(not(all(target_arch = "x86_64", not(miri))))]
         let _ = value;
