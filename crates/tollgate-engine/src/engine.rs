@@ -18,6 +18,7 @@ pub(crate) mod deny;
 mod descriptors;
 mod gather;
 pub(crate) mod key;
+mod retired;
 pub(crate) mod rules;
 
 pub use descriptors::{DescriptorStatus, DescriptorVerdict};
@@ -27,6 +28,7 @@ pub use rules::PolicyError;
 use deny::{DenyCache, DenyVersion};
 use gather::{Gathered, Group, Met};
 use key::KeyHashers;
+use retired::Retired;
 use rules::Rules;
 
 /// Decides requests by a policy.
@@ -78,7 +80,7 @@ pub struct Engine<B: Backend = Memory> {
     deny: Option<DenyCache>,
     observer: Option<Box<dyn Observer>>,
     /// Held while a policy is compiled, so that each follows the one before.
-    reloading: Mutex<()>,
+    reloading: Mutex<Retired<Rules>>,
 }
 
 impl<B: Backend> Engine<B> {
@@ -94,7 +96,7 @@ impl<B: Backend> Engine<B> {
             hashers: KeyHashers::random(),
             deny: None,
             observer: None,
-            reloading: Mutex::new(()),
+            reloading: Mutex::new(Retired::new()),
         })
     }
 
@@ -160,7 +162,8 @@ impl<B: Backend> Engine<B> {
     /// Decisions go on meanwhile, by the old policy until the new one is compiled. A limit that has
     /// the same name and algorithm keeps what its keys have spent, a changed rate applies from the
     /// next request on, and permits stay valid and count on. What a limit that is gone had counted is
-    /// forgotten as it gets idle.
+    /// forgotten as it gets idle. The old policy is dropped here, or by the next reload if a verdict by it
+    /// is still held.
     ///
     /// However often a rule changes, no window sees more than the largest burst and the fastest rate of
     /// the versions in it allow. A token bucket keeps its tokens, so each change may add a burst there, and
@@ -187,10 +190,11 @@ impl<B: Backend> Engine<B> {
     /// ```
     pub fn reload(&self, policy: Policy) -> Result<(), PolicyError> {
         let reloading = self.reloading.lock();
-        let _reloading = reloading.unwrap_or_else(PoisonError::into_inner);
+        let mut retired = reloading.unwrap_or_else(PoisonError::into_inner);
         let before = self.rules.load_full();
         let rules = Rules::new(policy, Some(&before), self.backend.now())?;
         self.rules.store(Arc::new(rules));
+        retired.retire(before);
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::{Clock, Timestamp};
+use tollgate::Timestamp;
 use tollgate_engine::backend::{Answer, Backend, Breaker, Check, Fallback, Memory, StoreEvent};
 use tollgate_engine::document::Format;
 use tollgate_engine::policy::OnStoreFailure;
