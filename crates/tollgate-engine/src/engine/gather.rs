@@ -205,6 +205,10 @@ impl Early {
     ) -> Self {
         let mut early = Self(Few::new());
         let first = rules.block + rules.exempt;
+        // A request that may be exempt or blocked is likely to need no key.
+        if candidates.iter().any(|number| (*number as usize) < first) {
+            return early;
+        }
         let candidates = candidates.iter().take(INLINE);
         let rules = candidates.filter_map(|number| {
             let number = (*number as usize).checked_sub(first)?;
@@ -234,7 +238,7 @@ impl Early {
     }
 }
 
-/// The key of a tier, or of one rule of very many that may match.
+/// The key of a tier, of one rule of very many that may match, or of a request that might be exempt.
 #[inline(never)]
 fn late(rule: &Applied, known: &Known<'_, '_>, hashers: &KeyHashers) -> Option<[u64; 2]> {
     rule.key.fingerprint(known, hashers)
