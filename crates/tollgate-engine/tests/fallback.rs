@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tollgate::clock::Manual;
 use tollgate::Timestamp;
+use tollgate::clock::Manual;
 use tollgate_engine::backend::{Answer, Backend, Breaker, Check, Fallback, Memory, StoreEvent};
 use tollgate_engine::document::Format;
 use tollgate_engine::policy::OnStoreFailure;
