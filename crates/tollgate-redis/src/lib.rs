@@ -11,6 +11,7 @@ mod lease;
 mod limiter;
 mod question;
 mod redis;
+mod rehearsal;
 mod script;
 mod store;
 

@@ -8,7 +8,7 @@ use tollgate_engine::policy::{Counting, OnStoreFailure};
 
 use crate::error::{StoreError, StoreLimitError};
 use crate::question::{Kind, Op, Question, Raw, micros, wait};
-use crate::redis::Redis;
+use crate::redis::{Home, Redis};
 
 /// One limit, by key, that a whole fleet shares.
 ///
@@ -98,13 +98,15 @@ impl RedisLimiterBuilder {
             .map_err(|error: LimitError| StoreLimitError::Rate(error))?
             .counting(self.counting)
             .on_store_failure(self.failure.unwrap_or(default));
-        match self.redis.direct().compiled(limit.limit()) {
-            Err(StoreError::Limit(error)) => Err(error),
-            _ => Ok(RedisLimiter {
-                redis: self.redis,
-                limit,
-            }),
+        if let Some(direct) = self.redis.direct()
+            && let Err(StoreError::Limit(error)) = direct.compiled(limit.limit())
+        {
+            return Err(error);
         }
+        Ok(RedisLimiter {
+            redis: self.redis,
+            limit,
+        })
     }
 }
 
@@ -133,7 +135,10 @@ impl RedisLimiter {
     pub async fn try_check(&self, key: &str, cost: u64) -> Result<Answer, StoreError> {
         let facts = SoleLimit::facts(key);
         let checks = [self.limit.check(&facts, cost)];
-        self.redis.direct().check(&checks).await
+        match self.redis.direct() {
+            Some(direct) => direct.check(&checks).await,
+            None => Ok(self.check_n(key, cost).await),
+        }
     }
 
     /// Decides a cost as of a time since 1970 instead of the store's: for tests and replays. It is always
@@ -177,7 +182,7 @@ impl RedisLimiter {
     /// If the store couldn't be asked.
     pub async fn refund(&self, key: &str, units: u64) -> Result<Decision, StoreError> {
         let (decision, _) = self.act(key, units, Op::Gift, None).await?;
-        self.redis.direct().improved();
+        self.improved();
         Ok(decision)
     }
 
@@ -187,7 +192,7 @@ impl RedisLimiter {
     /// If the store couldn't be asked.
     pub async fn reset(&self, key: &str) -> Result<(), StoreError> {
         self.act(key, 0, Op::Reset, None).await?;
-        self.redis.direct().improved();
+        self.improved();
         Ok(())
     }
 
@@ -213,6 +218,13 @@ impl RedisLimiter {
         })
     }
 
+    /// What was refused may pass now.
+    fn improved(&self) {
+        if let Some(direct) = self.redis.direct() {
+            direct.improved();
+        }
+    }
+
     /// Asks one question, whatever it is, counted exactly.
     async fn act(
         &self,
@@ -221,9 +233,12 @@ impl RedisLimiter {
         op: Op,
         at: Option<Timestamp>,
     ) -> Result<(Decision, Option<Raw>), StoreError> {
-        let direct = self.redis.direct();
         let facts = SoleLimit::facts(key);
         let check = self.limit.check(&facts, cost);
+        let direct = match &self.redis.home {
+            Home::Store(fallback) => fallback.store(),
+            Home::Memory(home) => return home.act((&self.limit, key), &check, op, at),
+        };
         let at = at.map(|at| at.as_nanos() / 1000).or_else(|| direct.at());
         let compiled = direct.compiled(check.limit)?;
         if let Some(known) = compiled.form.known(cost) {
