@@ -39,6 +39,21 @@ pub struct RedisLimiter {
 }
 
 /// Builds a [`RedisLimiter`]; made by [`Redis::limiter`].
+///
+/// ```
+/// use tollgate::{Algorithm, Rate, clock::Manual};
+/// use tollgate_engine::policy::OnStoreFailure;
+/// use tollgate_redis::Redis;
+///
+/// let redis = Redis::in_memory(Manual::new());
+/// let searches = redis
+///     .limiter("searches", Rate::per_minute(30))
+///     .algorithm(Algorithm::SlidingLog)
+///     .on_store_failure(OnStoreFailure::Open)
+///     .build()?;
+/// # drop(searches);
+/// # Ok::<(), tollgate_redis::StoreLimitError>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct RedisLimiterBuilder {
@@ -119,6 +134,18 @@ impl RedisLimiter {
     /// Decides a cost of a key. A cost of 0 peeks.
     ///
     /// Of slots, [`Answer::pass`] holds the one that was taken: it is renewed until it is dropped.
+    ///
+    /// ```
+    /// # use tollgate::{Rate, clock::Manual};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let redis = tollgate_redis::Redis::in_memory(Manual::new());
+    /// let uploads = redis.limiter("uploads", Rate::per_hour(100)).build()?;
+    /// let answer = uploads.check_n("ada", 40).await;
+    /// assert_eq!((answer.allowed, answer.decision.remaining), (true, 60));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn check_n(&self, key: &str, cost: u64) -> Answer {
         let facts = SoleLimit::facts(key);
         let checks = [self.limit.check(&facts, cost)];
@@ -168,6 +195,18 @@ impl RedisLimiter {
     ///
     /// # Errors
     /// If the store couldn't be asked.
+    ///
+    /// ```
+    /// # use tollgate::{Rate, clock::Manual};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let redis = tollgate_redis::Redis::in_memory(Manual::new());
+    /// let mails = redis.limiter("mails", Rate::per_hour(100)).build()?;
+    /// assert_eq!(mails.allow_at_most("ada", 70).await?, 70);
+    /// assert_eq!(mails.allow_at_most("ada", 70).await?, 30);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn allow_at_most(&self, key: &str, most: u64) -> Result<u64, StoreError> {
         let (_, raw) = self.act(key, most, Op::AtMost, None).await?;
         Ok(raw.map_or(most, |raw| match raw.outcome {
@@ -180,6 +219,18 @@ impl RedisLimiter {
     ///
     /// # Errors
     /// If the store couldn't be asked.
+    ///
+    /// ```
+    /// # use tollgate::{Rate, clock::Manual};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let redis = tollgate_redis::Redis::in_memory(Manual::new());
+    /// let exports = redis.limiter("exports", Rate::per_day(3)).build()?;
+    /// exports.check_n("ada", 3).await;
+    /// assert_eq!(exports.refund("ada", 1).await?.remaining, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn refund(&self, key: &str, units: u64) -> Result<Decision, StoreError> {
         let (decision, _) = self.act(key, units, Op::Gift, None).await?;
         self.improved();
@@ -190,6 +241,19 @@ impl RedisLimiter {
     ///
     /// # Errors
     /// If the store couldn't be asked.
+    ///
+    /// ```
+    /// # use tollgate::{Rate, clock::Manual};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let redis = tollgate_redis::Redis::in_memory(Manual::new());
+    /// let logins = redis.limiter("logins", Rate::per_day(3)).build()?;
+    /// logins.check_n("ada", 3).await;
+    /// logins.reset("ada").await?;
+    /// assert_eq!(logins.peek("ada").await?.remaining, 3);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn reset(&self, key: &str) -> Result<(), StoreError> {
         self.act(key, 0, Op::Reset, None).await?;
         self.improved();
@@ -202,6 +266,22 @@ impl RedisLimiter {
     ///
     /// # Errors
     /// If the store couldn't be asked, or the limit isn't GCRA or a bucket.
+    ///
+    /// ```
+    /// # use tollgate::{Rate, clock::Manual};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let redis = tollgate_redis::Redis::in_memory(Manual::new());
+    /// use std::time::Duration;
+    ///
+    /// let calls = redis.limiter("downstream", Rate::per_second(10).burst(1)).build()?;
+    /// let (second, tenth) = (Duration::from_secs(1), Duration::from_millis(100));
+    /// assert_eq!(calls.pace("k", 1, second).await?, Some(Duration::ZERO));
+    /// assert_eq!(calls.pace("k", 1, second).await?, Some(tenth));
+    /// assert_eq!(calls.pace("k", 1, tenth).await?, None); // It would be the third.
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn pace(
         &self,
         key: &str,

@@ -58,6 +58,24 @@ pub(crate) enum Home {
 }
 
 /// Builds a [`Redis`]; made by [`Redis::builder`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_engine::backend::Breaker;
+/// use tollgate_redis::Redis;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+///
+/// let redis = Redis::builder("redis+cluster://10.0.0.1,10.0.0.2")?
+///     .timeout(Duration::from_millis(20)) // another region
+///     .nodes(12)
+///     .breaker(Breaker { errors: 20, ..Breaker::default() })
+///     .on_event(|event| eprintln!("{event:?}"))
+///     .build()?; // It connects in the background.
+/// assert!(!redis.fallback_active());
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a builder does nothing until it is built"]
 pub struct RedisBuilder {
     pub(crate) address: Address,
@@ -75,6 +93,16 @@ pub struct RedisBuilder {
 type Tell = dyn Fn(&StoreEvent<'_>) + Send + Sync;
 
 /// What a [`Redis`] has counted.
+///
+/// ```
+/// use tollgate_redis::RedisStats;
+///
+/// /// How many questions each round trip answered.
+/// fn merged(stats: &RedisStats) -> u64 {
+///     stats.questions / stats.round_trips.max(1)
+/// }
+/// assert_eq!(merged(&RedisStats::default()), 0);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RedisStats {
@@ -338,6 +366,14 @@ fn log(event: &StoreEvent<'_>) {
 }
 
 /// Why there is no [`Redis`].
+///
+/// ```
+/// use tollgate_redis::{ConnectError, Redis};
+///
+/// // Outside a runtime there is nothing to connect on.
+/// let error = Redis::connect("redis://127.0.0.1").unwrap_err();
+/// assert_eq!(error, ConnectError::NoRuntime);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnectError {
