@@ -35,12 +35,11 @@ const RELOAD: f64 = 200.0;
 const RELOADS: usize = 9;
 
 pub(crate) fn run(report: &mut Report) {
-    let engine = match Engine::new(policy(Rate::per_hour(1_000_000)), memory()) {
-        Ok(engine) => engine,
-        Err(error) => return report.note(format!("no engine: {error}")),
-    };
     let mut random = Random(1);
     for (case, services) in CASES {
+        let Some(engine) = engine(report) else {
+            return;
+        };
         for key in 0..KEYS / 2 {
             let request = Request::new(key, key, services);
             black_box(engine.decide(&request.facts()).is_allowed());
@@ -53,7 +52,9 @@ pub(crate) fn run(report: &mut Report) {
         let line = Line::new(format!("{case}-allocated"), "target", none, allocated);
         report.add(line.target(Some(0.0)));
     }
-    reloads(report, &engine);
+    if let Some(engine) = engine(report) {
+        reloads(report, &engine);
+    }
     report.note(format!(
         "decide: median of {ROUNDS} rounds of {BATCH} requests of random users and addresses, made \
          ready before, of {KEYS} keys; each meets a rule for a service by user, one for all by \
@@ -62,8 +63,21 @@ pub(crate) fn run(report: &mut Report) {
     ));
 }
 
-fn memory() -> Memory {
-    Memory::builder().keys(2_000_000).build()
+fn engine(report: &mut Report) -> Option<Engine> {
+    let memory = Memory::builder().keys(2_000_000).build();
+    match Engine::new(policy(rate(0)), memory) {
+        Ok(engine) => Some(engine),
+        Err(error) => {
+            report.note(format!("no engine: {error}"));
+            None
+        }
+    }
+}
+
+/// So slow that every key stays active once it was charged, and with room for all requests: a key
+/// that is idle has no slot for long, and then there would be few keys and most of them new.
+fn rate(more: u64) -> Rate {
+    Rate::per_hour(1_000 + more).burst(1_000_000)
 }
 
 /// Nanoseconds a decision, the most bytes that a batch allocated, and disturbed rounds.
@@ -115,7 +129,7 @@ fn reloads(report: &mut Report, engine: &Engine) {
             times
         });
         for round in 0..RELOADS as u64 {
-            let policy = policy(Rate::per_hour(1_000_000 + round));
+            let policy = policy(rate(round));
             let watch = Stopwatch::start();
             if let Err(error) = engine.reload(policy) {
                 report.note(format!("no reload: {error}"));

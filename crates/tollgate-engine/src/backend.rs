@@ -69,6 +69,13 @@ pub trait Backend: Send + Sync {
     /// The time by which it judges, to tell how long something takes and how long a refusal holds.
     fn now(&self) -> Timestamp;
 
+    /// A check of this limit, and of a key with this [fingerprint](Key::fingerprint), is likely to
+    /// come: a backend in memory starts to fetch what it needs for that, and doesn't wait for it.
+    #[inline]
+    fn expect(&self, limit: &Limit, fingerprint: [u64; 2]) {
+        let _ = (limit, fingerprint);
+    }
+
     /// A number that changes whenever something that was refused may pass sooner than was said: a
     /// charge was given back, a key reset. What was remembered of refusals before is forgotten then.
     fn improvements(&self) -> u64 {
@@ -360,11 +367,6 @@ impl Limit {
         self.id = other.id;
         self.told.counter = other.told.counter.clone();
         self
-    }
-
-    /// Whether one word is all its state.
-    pub(crate) fn is_plain(&self) -> bool {
-        matches!(self.compiled, Compiled::Gcra(_))
     }
 
     /// What sort of limit, and how much.

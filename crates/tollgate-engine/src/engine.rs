@@ -5,20 +5,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
-use tollgate::{Clock, Decision, Timestamp};
+use tollgate::{Clock, Timestamp};
 
 use crate::backend::{Answer, Backend, Memory};
 use crate::facts::Facts;
-use crate::matcher::few::Few;
 use crate::observer::{Event, Observer};
 use crate::policy::{Mode, OnStoreFailure, Policy};
-use crate::verdict::{BLOCKED, By, Permits, Shadowed, Verdict};
+use crate::verdict::{BLOCKED, By, Said, Shadowed, Verdict};
 
 mod counters;
 pub(crate) mod deny;
 mod descriptors;
 mod gather;
 pub(crate) mod key;
+mod retired;
 pub(crate) mod rules;
 
 pub use descriptors::{DescriptorStatus, DescriptorVerdict};
@@ -28,6 +28,7 @@ pub use rules::PolicyError;
 use deny::{DenyCache, DenyVersion};
 use gather::{Gathered, Group, Met};
 use key::KeyHashers;
+use retired::Retired;
 use rules::Rules;
 
 /// Decides requests by a policy.
@@ -79,7 +80,7 @@ pub struct Engine<B: Backend = Memory> {
     deny: Option<DenyCache>,
     observer: Option<Box<dyn Observer>>,
     /// Held while a policy is compiled, so that each follows the one before.
-    reloading: Mutex<()>,
+    reloading: Mutex<Retired<Rules>>,
 }
 
 impl<B: Backend> Engine<B> {
@@ -95,7 +96,7 @@ impl<B: Backend> Engine<B> {
             hashers: KeyHashers::random(),
             deny: None,
             observer: None,
-            reloading: Mutex::new(()),
+            reloading: Mutex::new(Retired::new()),
         })
     }
 
@@ -161,7 +162,8 @@ impl<B: Backend> Engine<B> {
     /// Decisions go on meanwhile, by the old policy until the new one is compiled. A limit that has
     /// the same name and algorithm keeps what its keys have spent, a changed rate applies from the
     /// next request on, and permits stay valid and count on. What a limit that is gone had counted is
-    /// forgotten as it gets idle.
+    /// forgotten as it gets idle. The old policy is dropped here, or by the next reload if a verdict by it
+    /// is still held.
     ///
     /// However often a rule changes, no window sees more than the largest burst and the fastest rate of
     /// the versions in it allow. A token bucket keeps its tokens, so each change may add a burst there, and
@@ -188,10 +190,11 @@ impl<B: Backend> Engine<B> {
     /// ```
     pub fn reload(&self, policy: Policy) -> Result<(), PolicyError> {
         let reloading = self.reloading.lock();
-        let _reloading = reloading.unwrap_or_else(PoisonError::into_inner);
+        let mut retired = reloading.unwrap_or_else(PoisonError::into_inner);
         let before = self.rules.load_full();
         let rules = Rules::new(policy, Some(&before), self.backend.now())?;
         self.rules.store(Arc::new(rules));
+        retired.retire(before);
         Ok(())
     }
 
@@ -234,7 +237,7 @@ impl<B: Backend> Engine<B> {
         let mut said = Said::default();
         {
             let mut gathered = Gathered::new();
-            gathered.fill(&rules, facts, &self.hashers, || self.backend.now());
+            gathered.fill(&rules, facts, &self.hashers, &self.backend);
             if !said.settle(&gathered) {
                 let asked = self.before_asking(&rules, &gathered.enforced);
                 let answer = match asked.known {
@@ -257,7 +260,9 @@ impl<B: Backend> Engine<B> {
             }
         }
         let rules = Guard::from_inner(rules);
-        Ok(self.verdict(said, rules, facts, started))
+        let verdict = Verdict { said, rules, facts };
+        self.tell(&verdict, started);
+        Ok(verdict)
     }
 
     fn started(&self) -> Option<Timestamp> {
@@ -293,28 +298,10 @@ impl<B: Backend> Engine<B> {
     }
 
     #[inline]
-    fn verdict<'f>(
-        &self,
-        said: Said,
-        rules: Guard<Arc<Rules>>,
-        facts: &'f Facts<'f>,
-        started: Option<Timestamp>,
-    ) -> Verdict<'f> {
-        let verdict = Verdict {
-            allowed: said.allowed,
-            by: said.by,
-            fingerprint: said.fingerprint,
-            decision: said.decision,
-            permits: said.permits,
-            shadows: said.shadows,
-            fallback: said.fallback,
-            rules,
-            facts,
-        };
+    fn tell(&self, verdict: &Verdict<'_>, started: Option<Timestamp>) {
         if let (Some(observer), Some(started)) = (&self.observer, started) {
-            tell(&**observer, &verdict, self.backend.now() - started);
+            tell(&**observer, verdict, self.backend.now() - started);
         }
-        verdict
     }
 }
 
@@ -324,27 +311,43 @@ impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
     #[inline]
     pub fn decide<'f>(&self, facts: &'f Facts<'f>) -> Verdict<'f> {
         let started = self.started();
-        let rules = self.rules.load();
-        let mut said = Said::default();
-        {
-            let mut gathered = Gathered::new();
-            gathered.fill(&rules, facts, &self.hashers, || self.backend.now());
-            if !said.settle(&gathered) {
-                let asked = self.before_asking(&rules, &gathered.enforced);
-                let answer = asked.known.unwrap_or_else(|| {
-                    let answer = self.backend.answer(gathered.enforced.checks.as_slice());
-                    self.after_asking(&gathered.enforced, &answer, asked.version);
-                    answer
-                });
-                said.hear(&gathered, answer);
-                if said.allowed {
-                    for (number, checks) in runs(&gathered.shadow) {
-                        said.overhear(&rules, number, self.backend.answer(checks));
-                    }
+        // Made where the caller gets it: it is large, and moving it takes longer than filling it.
+        let mut verdict = Verdict {
+            said: Said::default(),
+            rules: self.rules.load(),
+            facts,
+        };
+        let (said, rules) = (&mut verdict.said, &**verdict.rules);
+        let mut gathered = Gathered::new();
+        gathered.fill(rules, facts, &self.hashers, &self.backend);
+        if !said.settle(&gathered) {
+            match &self.deny {
+                None => {
+                    let checks = gathered.enforced.checks.as_slice();
+                    said.hear(&gathered, self.backend.answer(checks));
+                }
+                Some(_) => self.hear_cached(said, rules, &gathered),
+            }
+            if said.allowed {
+                for (number, checks) in runs(&gathered.shadow) {
+                    said.overhear(rules, number, self.backend.answer(checks));
                 }
             }
         }
-        self.verdict(said, rules, facts, started)
+        self.tell(&verdict, started);
+        verdict
+    }
+
+    /// What the rules in force say, or what is remembered of it.
+    #[inline(never)]
+    fn hear_cached(&self, said: &mut Said, rules: &Rules, gathered: &Gathered<'_>) {
+        let asked = self.before_asking(rules, &gathered.enforced);
+        let answer = asked.known.unwrap_or_else(|| {
+            let answer = self.backend.answer(gathered.enforced.checks.as_slice());
+            self.after_asking(&gathered.enforced, &answer, asked.version);
+            answer
+        });
+        said.hear(gathered, answer);
     }
 }
 
@@ -369,7 +372,7 @@ impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
     pub fn forget(&self, facts: &Facts<'_>) {
         let rules = self.rules.load();
         let mut gathered = Gathered::new();
-        gathered.fill(&rules, facts, &self.hashers, || self.backend.now());
+        gathered.fill(&rules, facts, &self.hashers, &self.backend);
         for group in [&gathered.enforced, &gathered.shadow] {
             self.backend.forget(group.checks.as_slice());
         }
@@ -383,33 +386,9 @@ struct Asked {
     version: DenyVersion,
 }
 
-/// A verdict in the making.
-struct Said {
-    allowed: bool,
-    by: By,
-    fingerprint: [u64; 2],
-    decision: Decision,
-    permits: Permits,
-    shadows: Few<Shadowed, 2>,
-    fallback: Option<OnStoreFailure>,
-}
-
-impl Default for Said {
-    fn default() -> Self {
-        Self {
-            allowed: true,
-            by: By::Nothing,
-            fingerprint: [0; 2],
-            decision: Decision::UNLIMITED,
-            permits: Permits::default(),
-            shadows: Few::new(),
-            fallback: None,
-        }
-    }
-}
-
 impl Said {
     /// Whether nothing has to be asked.
+    #[inline]
     fn settle(&mut self, gathered: &Gathered<'_>) -> bool {
         if let Some(entry) = gathered.shadow_block {
             self.shadows.push(Shadowed {
@@ -429,6 +408,7 @@ impl Said {
     }
 
     /// What the rules in force say.
+    #[inline]
     fn hear(&mut self, gathered: &Gathered<'_>, answer: Answer) {
         self.allowed = answer.allowed;
         self.decision = answer.decision;
@@ -484,7 +464,7 @@ fn tell(observer: &dyn Observer, verdict: &Verdict<'_>, took: Duration) {
     observer.decided(&Event {
         cause: verdict.cause(),
         mode: verdict.mode(),
-        decision: verdict.decision,
+        decision: verdict.said.decision,
         near_limit: verdict.is_near_limit(),
         took,
     });

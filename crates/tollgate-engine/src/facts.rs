@@ -21,6 +21,8 @@ const INLINE: usize = 16;
 /// ```
 #[derive(Clone)]
 pub struct Facts<'a> {
+    /// The [`head`] of each name that is in place: most names are told apart by it alone.
+    heads: [u64; INLINE],
     inline: [(&'a str, &'a str); INLINE],
     used: usize,
     /// Only for requests with very many facts.
@@ -29,8 +31,10 @@ pub struct Facts<'a> {
 
 impl<'a> Facts<'a> {
     /// Nothing is known.
+    #[inline]
     pub const fn new() -> Self {
         Self {
+            heads: [0; INLINE],
             inline: [("", ""); INLINE],
             used: 0,
             more: Vec::new(),
@@ -39,25 +43,41 @@ impl<'a> Facts<'a> {
 
     /// The same with one fact more.
     #[must_use]
+    #[inline]
     pub fn with(mut self, name: &'a str, value: &'a str) -> Self {
         self.set(name, value);
         self
     }
 
     /// Notes a fact, in place of what was known by this name.
+    // Inlined, so that the head of a name that the program has in it is a number there.
+    #[inline]
     pub fn set(&mut self, name: &'a str, value: &'a str) {
-        let known = self.inline[..self.used].iter_mut().chain(&mut self.more);
-        for fact in known {
-            if fact.0 == name {
+        let head = head(name);
+        let known = self.heads.iter().zip(&mut self.inline);
+        for (own, fact) in known.take(self.used) {
+            if *own == head && fact.0 == name {
                 fact.1 = value;
                 return;
             }
         }
-        match self.inline.get_mut(self.used) {
-            Some(place) => {
-                *place = (name, value);
+        match (
+            self.heads.get_mut(self.used),
+            self.inline.get_mut(self.used),
+        ) {
+            (Some(own), Some(fact)) => {
+                (*own, *fact) = (head, (name, value));
                 self.used += 1;
             }
+            _ => self.set_beyond(name, value),
+        }
+    }
+
+    /// Notes one of very many facts.
+    #[cold]
+    fn set_beyond(&mut self, name: &'a str, value: &'a str) {
+        match self.more.iter_mut().find(|fact| fact.0 == name) {
+            Some(fact) => fact.1 = value,
             None => self.more.push((name, value)),
         }
     }
@@ -74,6 +94,37 @@ impl<'a> Facts<'a> {
     #[inline]
     pub fn iter(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
         self.inline[..self.used].iter().chain(&self.more).copied()
+    }
+
+    /// The same, each with the head of its name.
+    #[inline]
+    pub(crate) fn each(&self, mut each: impl FnMut(u64, &'a str, &'a str)) {
+        for (own, (name, value)) in self.heads.iter().zip(&self.inline).take(self.used) {
+            each(*own, name, value);
+        }
+        for (name, value) in &self.more {
+            each(head(name), name, value);
+        }
+    }
+}
+
+/// Up to eight bytes of a name, in one number: with its length, all of a short one.
+#[inline]
+pub(crate) const fn head(name: &str) -> u64 {
+    let bytes = name.as_bytes();
+    if let Some(first) = bytes.first_chunk::<8>() {
+        return u64::from_le_bytes(*first);
+    }
+    if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+        // Two halves that may overlap.
+        let (first, last) = (u32::from_le_bytes(*first), u32::from_le_bytes(*last));
+        return first as u64 | (last as u64) << 32;
+    }
+    match bytes {
+        [a, b, c] => *a as u64 | (*b as u64) << 8 | (*c as u64) << 16,
+        [a, b] => *a as u64 | (*b as u64) << 8,
+        [a] => *a as u64,
+        _ => 0,
     }
 }
 

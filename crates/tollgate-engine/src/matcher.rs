@@ -10,8 +10,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
+use tollgate::prefetch;
 
-use crate::facts::Facts;
+use crate::facts::{Facts, head};
 use crate::policy::{Match, Pattern};
 
 pub(crate) mod address;
@@ -23,6 +24,7 @@ mod pattern;
 mod prefix;
 #[cfg(test)]
 mod tests;
+mod text;
 
 pub use explain::{Explained, explain};
 pub use pattern::holds;
@@ -80,7 +82,10 @@ impl std::error::Error for PatternError {}
 #[derive(Debug)]
 pub struct Matcher {
     slots: Slots,
-    rules: Box<[Box<[Condition]>]>,
+    /// Of all rules, one rule's after another's.
+    conditions: Box<[Condition]>,
+    /// Where each rule's conditions begin, and in the end how many there are.
+    starts: Box<[u32]>,
     index: Index,
 }
 
@@ -97,7 +102,7 @@ struct Condition {
 pub(crate) struct Slots {
     names: Vec<Box<str>>,
     numbers: HashMap<Box<str>, u32, FixedState>,
-    /// The beginning and the length of each name, while there are few.
+    /// The head and the length of each name.
     short: Vec<(u64, usize)>,
     /// Those that are read as addresses.
     addresses: Vec<u32>,
@@ -111,7 +116,7 @@ impl Slots {
         }
         let number = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
         self.names.push(name.into());
-        self.short.push((beginning(name), name.len()));
+        self.short.push((head(name), name.len()));
         self.numbers.insert(name.into(), number);
         number
     }
@@ -124,32 +129,21 @@ impl Slots {
     }
 
     #[inline]
-    fn find(&self, name: &str) -> Option<usize> {
+    fn find(&self, head: u64, name: &str) -> Option<usize> {
         if self.short.len() > SLOTS {
             return self.numbers.get(name).map(|number| *number as usize);
         }
-        let own = (beginning(name), name.len());
-        let slot = self.short.iter().position(|short| *short == own)?;
-        (name.len() <= 8 || *self.names[slot] == *name).then_some(slot)
+        let own = (head, name.len());
+        let is_own = |(slot, short): (usize, &(u64, usize))| {
+            *short == own && (name.len() <= 8 || *self.names[slot] == *name)
+        };
+        self.short.iter().enumerate().position(is_own)
     }
 
     /// What a request has of them.
-    #[inline]
     pub(crate) fn look_up<'s, 'f>(&'s self, facts: &'f Facts<'f>) -> Known<'s, 'f> {
-        let mut known = Known {
-            slots: self,
-            facts,
-            texts: [None; SLOTS],
-            addresses: [None; ADDRESSES],
-        };
-        for (name, value) in facts.iter() {
-            if let Some(text) = self.find(name).and_then(|slot| known.texts.get_mut(slot)) {
-                *text = Some(value);
-            }
-        }
-        for (place, slot) in self.addresses.iter().enumerate() {
-            known.addresses[place] = known.text(*slot).and_then(Address::parse);
-        }
+        let mut known = Known::new(self, facts);
+        known.look_up();
         known
     }
 }
@@ -162,8 +156,34 @@ pub(crate) struct Known<'s, 'f> {
     addresses: [Option<Address>; ADDRESSES],
 }
 
-impl<'f> Known<'_, 'f> {
+impl<'s, 'f> Known<'s, 'f> {
+    /// Nothing so far.
     #[inline]
+    pub(crate) fn new(slots: &'s Slots, facts: &'f Facts<'f>) -> Self {
+        Self {
+            slots,
+            facts,
+            texts: [None; SLOTS],
+            addresses: [None; ADDRESSES],
+        }
+    }
+
+    /// Looks up what the request has. Apart from [`new`](Self::new), so that nothing this large moves.
+    #[inline]
+    pub(crate) fn look_up(&mut self) {
+        let (slots, texts) = (self.slots, &mut self.texts);
+        self.facts.each(|head, name, value| {
+            let slot = slots.find(head, name);
+            if let Some(text) = slot.and_then(|slot| texts.get_mut(slot)) {
+                *text = Some(value);
+            }
+        });
+        for (place, slot) in slots.addresses.iter().enumerate() {
+            self.addresses[place] = self.text(*slot).and_then(Address::parse);
+        }
+    }
+
+    #[inline(always)]
     pub(crate) fn text(&self, slot: u32) -> Option<&'f str> {
         let slot = slot as usize;
         match self.texts.get(slot) {
@@ -234,63 +254,85 @@ impl Matcher {
             compiled.push(conditions.into_boxed_slice());
         }
         let index = Index::new(&compiled, slots.names.len());
+        let mut starts = Vec::with_capacity(compiled.len() + 1);
+        let mut start: u32 = 0;
+        for rule in &compiled {
+            starts.push(start);
+            start = start.saturating_add(u32::try_from(rule.len()).unwrap_or(u32::MAX));
+        }
+        starts.push(start);
         Ok(Self {
             slots,
-            rules: compiled.into(),
+            conditions: compiled.into_iter().flatten().collect(),
+            starts: starts.into(),
             index,
         })
     }
 
     /// The numbers of all rules that these facts meet, in order.
     pub fn matching(&self, facts: &Facts<'_>) -> Vec<u32> {
-        let known = self.slots.look_up(facts);
-        self.matching_known(&known).as_slice().to_vec()
+        let mut numbers = Numbers::new();
+        let mut known = Known::new(&self.slots, facts);
+        known.look_up();
+        self.candidates(&known, &mut numbers);
+        self.keep_matching(&known, &mut numbers);
+        numbers.as_slice().to_vec()
     }
 
     pub(crate) fn slots(&self) -> &Slots {
         &self.slots
     }
 
-    /// The same without asking for memory, unless very many match.
+    /// Adds the numbers of rules that may match, without asking for memory unless they are very many,
+    /// and starts to fetch their conditions. First come those that nearly every request meets.
     #[inline]
-    pub(crate) fn matching_known(&self, known: &Known<'_, '_>) -> Numbers {
-        let mut candidates = Numbers::new();
-        self.index.candidates(known, &mut candidates);
-        let candidates = candidates.as_mut_slice();
-        candidates.sort_unstable();
-        let (mut matching, mut last) = (Numbers::new(), None);
-        for number in candidates {
-            if last == Some(*number) {
+    pub(crate) fn candidates(&self, known: &Known<'_, '_>, numbers: &mut Numbers) {
+        self.index.candidates(known, numbers);
+        for number in numbers.as_slice() {
+            self.conditions_of(*number).iter().for_each(prefetch);
+        }
+    }
+
+    /// Leaves those of the candidates that match, in order.
+    #[inline]
+    pub(crate) fn keep_matching(&self, known: &Known<'_, '_>, numbers: &mut Numbers) {
+        let candidates = numbers.as_mut_slice();
+        sort(candidates);
+        let (mut kept, mut last) = (0, None);
+        for place in 0..candidates.len() {
+            let number = candidates[place];
+            if last == Some(number) {
                 continue;
             }
-            last = Some(*number);
-            let mut conditions = self.rules[*number as usize].iter();
+            last = Some(number);
+            let mut conditions = self.conditions_of(number).iter();
             if conditions.all(|condition| known.holds(condition)) {
-                matching.push(*number);
+                candidates[kept] = number;
+                kept += 1;
             }
         }
-        matching
+        numbers.truncate(kept);
+    }
+
+    #[inline]
+    fn conditions_of(&self, number: u32) -> &[Condition] {
+        let number = number as usize;
+        let (start, end) = (self.starts[number], self.starts[number + 1]);
+        &self.conditions[start as usize..end as usize]
     }
 }
 
-/// Up to eight bytes of a name, in one number: with its length, all of a short one.
+/// Sorts what is mostly a handful, and nearly sorted.
 #[inline]
-fn beginning(name: &str) -> u64 {
-    match name.as_bytes() {
-        [first @ .., _, _, _, _] if first.len() <= 4 => {
-            // Two halves that may overlap.
-            let bytes = name.as_bytes();
-            let half = |start: usize| {
-                let half = bytes[start..].first_chunk::<4>();
-                u64::from(u32::from_le_bytes(half.copied().unwrap_or_default()))
-            };
-            half(0) | half(first.len()) << 32
+fn sort(numbers: &mut [u32]) {
+    if numbers.len() > 16 {
+        return numbers.sort_unstable();
+    }
+    for end in 1..numbers.len() {
+        let mut place = end;
+        while place > 0 && numbers[place - 1] > numbers[place] {
+            numbers.swap(place - 1, place);
+            place -= 1;
         }
-        bytes => match bytes.first_chunk::<8>() {
-            Some(chunk) => u64::from_le_bytes(*chunk),
-            None => bytes
-                .iter()
-                .fold(0, |word, byte| word << 8 | u64::from(*byte)),
-        },
     }
 }

@@ -110,6 +110,14 @@ impl By {
 /// ```
 #[must_use = "a verdict that is dropped gives back the slots that it holds"]
 pub struct Verdict<'f> {
+    pub(crate) said: Said,
+    /// The policy that it was decided by.
+    pub(crate) rules: Guard<Arc<Rules>>,
+    pub(crate) facts: &'f Facts<'f>,
+}
+
+/// What was said about a request, or what is said so far.
+pub(crate) struct Said {
     pub(crate) allowed: bool,
     pub(crate) by: By,
     /// Of the key by which it was decided.
@@ -118,9 +126,21 @@ pub struct Verdict<'f> {
     pub(crate) permits: Permits,
     pub(crate) shadows: Few<Shadowed, 2>,
     pub(crate) fallback: Option<OnStoreFailure>,
-    /// The policy that it was decided by.
-    pub(crate) rules: Guard<Arc<Rules>>,
-    pub(crate) facts: &'f Facts<'f>,
+}
+
+impl Default for Said {
+    #[inline]
+    fn default() -> Self {
+        Self {
+            allowed: true,
+            by: By::Nothing,
+            fingerprint: [0; 2],
+            decision: Decision::UNLIMITED,
+            permits: Permits::default(),
+            shadows: Few::new(),
+            fallback: None,
+        }
+    }
 }
 
 /// A refusal by a rule in shadow, by number.
@@ -161,18 +181,18 @@ pub struct ShadowRefusal<'a> {
 impl Verdict<'_> {
     /// Whether the request may pass.
     pub fn is_allowed(&self) -> bool {
-        self.allowed
+        self.said.allowed
     }
 
     /// What decided: of a request that passed, the rule with the fewest such requests left.
     pub fn cause(&self) -> Cause<'_> {
-        self.by.cause(&self.rules)
+        self.said.by.cause(&self.rules)
     }
 
     /// Whether what decided bites. All that is in shadow is told by
     /// [`shadow_refusals`](Self::shadow_refusals).
     pub fn mode(&self) -> Mode {
-        match self.by {
+        match self.said.by {
             By::Applied(number) | By::StoreFailure(number) => {
                 self.rules.applied[number as usize].mode
             }
@@ -184,28 +204,29 @@ impl Verdict<'_> {
     /// with the largest `retry_after`. A request that meets no limit has no limit, and one that is
     /// blocked never passes.
     pub fn decision(&self) -> &Decision {
-        &self.decision
+        &self.said.decision
     }
 
     /// The key by which it was decided; none if no rule decided.
     pub fn key(&self) -> Option<Key<'_>> {
-        let (By::Applied(number) | By::StoreFailure(number)) = self.by else {
+        let (By::Applied(number) | By::StoreFailure(number)) = self.said.by else {
             return None;
         };
         let plan = &self.rules.applied[number as usize].key;
-        Some(Key::new(plan, self.facts, self.fingerprint))
+        Some(Key::new(plan, self.facts, self.said.fingerprint))
     }
 
     /// Whether it passed, and the limit that decided is as far used as the policy calls near: 80 %
     /// unless it says otherwise.
     pub fn is_near_limit(&self) -> bool {
-        self.allowed && is_near(&self.decision, self.rules.near_limit_percent)
+        self.said.allowed && is_near(&self.said.decision, self.rules.near_limit_percent)
     }
 
     /// What rules in shadow would have refused, in the order of the file. A request that is refused
     /// isn't shown to them: it would have charged them nothing.
     pub fn shadow_refusals(&self) -> impl Iterator<Item = ShadowRefusal<'_>> {
-        self.shadows
+        self.said
+            .shadows
             .as_slice()
             .iter()
             .map(|shadowed| ShadowRefusal {
@@ -219,21 +240,21 @@ impl Verdict<'_> {
     /// A request that is refused because the store can't be asked
     /// ([`Cause::StoreFailure`]) wants another answer than one that has reached a limit: 503, not 429.
     pub fn fallback(&self) -> Option<OnStoreFailure> {
-        self.fallback
+        self.said.fallback
     }
 
     /// What holds the slots of the request while it runs; nothing if it was refused.
     pub fn into_permits(self) -> Permits {
-        self.permits
+        self.said.permits
     }
 }
 
 impl fmt::Debug for Verdict<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Verdict")
-            .field("allowed", &self.allowed)
+            .field("allowed", &self.said.allowed)
             .field("cause", &self.cause())
-            .field("decision", &self.decision)
+            .field("decision", &self.said.decision)
             .finish_non_exhaustive()
     }
 }

@@ -61,7 +61,14 @@ pub(crate) struct Certificates {
     pub(crate) key: Option<PathBuf>,
 }
 
-/// A URL that says no place.
+/// A URL that says no place. Its text leaves out the password.
+///
+/// ```
+/// use tollgate_redis::Address;
+///
+/// let error = "redis://ada:secret@host/x".parse::<Address>().unwrap_err();
+/// assert_eq!(error.to_string(), "\"redis://…@host/x\": \"x\" is no number of a database");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressError {
     url: String,

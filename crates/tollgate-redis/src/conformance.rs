@@ -287,8 +287,8 @@ async fn run(algorithm: Algorithm, seed: u64) {
                 expected.outcome,
                 expected.limit,
                 expected.remaining,
-                scaled(expected.retry_after),
-                scaled(expected.reset_after),
+                scaled_up(expected.retry_after),
+                scaled_up(expected.reset_after),
             );
             let mut seen = seen.decision(numbers.limit);
             if is_window && seen.remaining == seen.limit {
@@ -303,7 +303,7 @@ async fn run(algorithm: Algorithm, seed: u64) {
     }
 }
 
-fn scaled(duration: Duration) -> Duration {
+fn scaled_up(duration: Duration) -> Duration {
     match duration {
         Duration::MAX => Duration::MAX,
         nanos => Duration::from_micros(nanos.as_nanos() as u64),
@@ -329,4 +329,51 @@ conforms! {
     a_window_from_the_first_hit_equals_core: Algorithm::FixedWindow(Align::FirstHit), 5;
     a_sliding_counter_equals_core: Algorithm::SlidingCounter, 6;
     a_sliding_log_equals_core: Algorithm::SlidingLog, 7;
+}
+
+#[tokio::test]
+async fn numbers_just_below_two_to_the_53_are_exact() {
+    let server = Server::start();
+    let store = store(&server);
+    let mut random = Random(99);
+    // The largest bursts that there are, of periods that share nothing with a power of ten, and all.
+    for (count, period) in [
+        (1, 1_000_000),
+        (3, 1_000_003),
+        (7, 999_983),
+        (999, 1_000_000_007),
+    ] {
+        let burst = ((1_u64 << 53) - 1) / period;
+        let kind = LimitKind::Rate {
+            rate: Rate::new(count, Duration::from_micros(period)).burst(burst),
+            algorithm: Algorithm::Gcra,
+        };
+        let form = Form::new(&kind, Duration::ZERO).unwrap();
+        let numbers = form.numbers_at(0).unwrap();
+        let scaled = Rate::new(count, Duration::from_nanos(period)).burst(burst);
+        let mut model = model(scaled, Algorithm::Gcra);
+        let key = format!("edge {count} {period}");
+        let mut now = 1_700_000_000_000_000;
+        for step in 0..1_000 {
+            let reach = 1 << random.below(40);
+            now += random.below(reach);
+            let cost = match random.below(4) {
+                0 => burst - random.below(3),
+                1 => 1 + random.below(5),
+                _ => random.below(burst),
+            };
+            let asked = question(&key, numbers, Step::Decide(cost));
+            let answers = store.ask(vec![asked], Some(now)).await.unwrap();
+            let seen = answers.each[0].decision(numbers.limit);
+            let (expected, _) = model.step(now, Step::Decide(cost));
+            let expected = Decision::new(
+                expected.outcome,
+                expected.limit,
+                expected.remaining,
+                scaled_up(expected.retry_after),
+                scaled_up(expected.reset_after),
+            );
+            assert_eq!(seen, expected, "{key}: {cost} at {now} (step {step})");
+        }
+    }
 }

@@ -29,6 +29,24 @@ const MOST_LIMITS: usize = 100_000;
 /// The store without a failure policy: what can't be asked is an error.
 ///
 /// [`Redis`](crate::Redis) puts one in front of it.
+///
+/// ```no_run
+/// use tollgate_engine::backend::{Backend, LimitKind, SoleLimit};
+/// use tollgate_redis::{Redis, StoreError};
+///
+/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+/// let redis = Redis::connect("redis://127.0.0.1:6379")?;
+/// let (limit, key) = (SoleLimit::new("jobs", LimitKind::Concurrency(8))?, SoleLimit::facts("nightly"));
+/// if let Some(direct) = redis.direct() {
+///     match direct.check(&[limit.check(&key, 1)]).await {
+///         Ok(answer) => println!("{:?}", answer.decision),
+///         Err(StoreError::TimedOut { after }) => println!("no answer within {after:?}"),
+///         Err(error) => println!("{error}"),
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub struct Direct {
     pub(crate) store: Arc<Store>,
     pub(crate) leases: Leases,

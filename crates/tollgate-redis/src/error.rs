@@ -7,6 +7,14 @@ use tollgate::{LimitError, Rate};
 
 /// The store couldn't be asked, or gave no answer that could be used. It says nothing about the limit:
 /// what a request gets then is for [`OnStoreFailure`](tollgate_engine::policy::OnStoreFailure) to say.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_redis::StoreError;
+///
+/// let error = StoreError::TimedOut { after: Duration::from_millis(5) };
+/// assert_eq!(error.to_string(), "the store gave no answer within 5ms");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -67,6 +75,21 @@ impl From<StoreLimitError> for StoreError {
 }
 
 /// A limit that the store's numbers can't carry exactly: they are doubles, whole below 2^53.
+///
+/// ```
+/// use tollgate::{Algorithm, Rate};
+/// use tollgate_redis::{Redis, StoreLimitError};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tollgate_redis::ConnectError> {
+///
+/// let redis = Redis::connect("redis://127.0.0.1:6379")?;
+/// let many = redis.limiter("visits", Rate::per_day(1_000_000)).algorithm(Algorithm::SlidingCounter);
+/// let error = many.build().unwrap_err();
+/// assert!(matches!(error, StoreLimitError::TooLarge { .. }));
+/// assert!(error.to_string().ends_with("use a shorter window, or GCRA"));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreLimitError {

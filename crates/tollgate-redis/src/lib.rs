@@ -1,4 +1,31 @@
 //! One limit for a fleet, kept in Redis or Valkey.
+//!
+//! [`Redis`] is a [`Backend`](tollgate_engine::backend::Backend) for the engine, and makes
+//! [limiters](RedisLimiter) for those who have no policy. Every limit is counted **exactly**, one script
+//! call a decision by the store's clock, or **leased**: a node takes tokens ahead and spends them at the speed
+//! of memory, and the fleet never exceeds the limit either way. Each has chosen what happens while the store
+//! can't be asked.
+//!
+//! ```no_run
+//! use tollgate_engine::document::Format;
+//! use tollgate_engine::{Engine, Facts, Policy};
+//! use tollgate_redis::Redis;
+//!
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! let text = "limits: [{name: per-user, key: user, rate: 10/s burst 20, counting: leased}]";
+//! let policy = Policy::from_text(text, Format::Yaml)?.policy;
+//! let redis = Redis::builder("redis+sentinel://10.0.0.1,10.0.0.2,10.0.0.3/mymaster")?.nodes(8).build()?;
+//! let engine = Engine::new(policy, redis)?;
+//! let facts = Facts::new().with("user", "42");
+//! let verdict = engine.decide_by(&facts).await?;
+//! assert!(verdict.is_allowed() || verdict.fallback().is_some());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! In reading order: `question` says what a limit is in the store's numbers, `scripts/*.lua` is the arithmetic
+//! there, `store` brings questions to it, `lease` spends ahead, `direct` makes one answer of it all, `redis`
+//! puts a failure policy in front.
 
 mod address;
 #[cfg(test)]
@@ -11,6 +38,7 @@ mod lease;
 mod limiter;
 mod question;
 mod redis;
+mod rehearsal;
 mod script;
 mod store;
 

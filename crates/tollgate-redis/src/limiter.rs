@@ -8,7 +8,7 @@ use tollgate_engine::policy::{Counting, OnStoreFailure};
 
 use crate::error::{StoreError, StoreLimitError};
 use crate::question::{Kind, Op, Question, Raw, micros, wait};
-use crate::redis::Redis;
+use crate::redis::{Home, Redis};
 
 /// One limit, by key, that a whole fleet shares.
 ///
@@ -39,6 +39,21 @@ pub struct RedisLimiter {
 }
 
 /// Builds a [`RedisLimiter`]; made by [`Redis::limiter`].
+///
+/// ```
+/// use tollgate::{Algorithm, Rate, clock::Manual};
+/// use tollgate_engine::policy::OnStoreFailure;
+/// use tollgate_redis::Redis;
+///
+/// let redis = Redis::in_memory(Manual::new());
+/// let searches = redis
+///     .limiter("searches", Rate::per_minute(30))
+///     .algorithm(Algorithm::SlidingLog)
+///     .on_store_failure(OnStoreFailure::Open)
+///     .build()?;
+/// # drop(searches);
+/// # Ok::<(), tollgate_redis::StoreLimitError>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct RedisLimiterBuilder {
@@ -98,13 +113,15 @@ impl RedisLimiterBuilder {
             .map_err(|error: LimitError| StoreLimitError::Rate(error))?
             .counting(self.counting)
             .on_store_failure(self.failure.unwrap_or(default));
-        match self.redis.direct().compiled(limit.limit()) {
-            Err(StoreError::Limit(error)) => Err(error),
-            _ => Ok(RedisLimiter {
-                redis: self.redis,
-                limit,
-            }),
+        if let Some(direct) = self.redis.direct()
+            && let Err(StoreError::Limit(error)) = direct.compiled(limit.limit())
+        {
+            return Err(error);
         }
+        Ok(RedisLimiter {
+            redis: self.redis,
+            limit,
+        })
     }
 }
 
@@ -117,6 +134,18 @@ impl RedisLimiter {
     /// Decides a cost of a key. A cost of 0 peeks.
     ///
     /// Of slots, [`Answer::pass`] holds the one that was taken: it is renewed until it is dropped.
+    ///
+    /// ```
+    /// # use tollgate::{Rate, clock::Manual};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let redis = tollgate_redis::Redis::in_memory(Manual::new());
+    /// let uploads = redis.limiter("uploads", Rate::per_hour(100)).build()?;
+    /// let answer = uploads.check_n("ada", 40).await;
+    /// assert_eq!((answer.allowed, answer.decision.remaining), (true, 60));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn check_n(&self, key: &str, cost: u64) -> Answer {
         let facts = SoleLimit::facts(key);
         let checks = [self.limit.check(&facts, cost)];
@@ -133,7 +162,10 @@ impl RedisLimiter {
     pub async fn try_check(&self, key: &str, cost: u64) -> Result<Answer, StoreError> {
         let facts = SoleLimit::facts(key);
         let checks = [self.limit.check(&facts, cost)];
-        self.redis.direct().check(&checks).await
+        match self.redis.direct() {
+            Some(direct) => direct.check(&checks).await,
+            None => Ok(self.check_n(key, cost).await),
+        }
     }
 
     /// Decides a cost as of a time since 1970 instead of the store's: for tests and replays. It is always
@@ -163,6 +195,18 @@ impl RedisLimiter {
     ///
     /// # Errors
     /// If the store couldn't be asked.
+    ///
+    /// ```
+    /// # use tollgate::{Rate, clock::Manual};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let redis = tollgate_redis::Redis::in_memory(Manual::new());
+    /// let mails = redis.limiter("mails", Rate::per_hour(100)).build()?;
+    /// assert_eq!(mails.allow_at_most("ada", 70).await?, 70);
+    /// assert_eq!(mails.allow_at_most("ada", 70).await?, 30);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn allow_at_most(&self, key: &str, most: u64) -> Result<u64, StoreError> {
         let (_, raw) = self.act(key, most, Op::AtMost, None).await?;
         Ok(raw.map_or(most, |raw| match raw.outcome {
@@ -175,9 +219,21 @@ impl RedisLimiter {
     ///
     /// # Errors
     /// If the store couldn't be asked.
+    ///
+    /// ```
+    /// # use tollgate::{Rate, clock::Manual};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let redis = tollgate_redis::Redis::in_memory(Manual::new());
+    /// let exports = redis.limiter("exports", Rate::per_day(3)).build()?;
+    /// exports.check_n("ada", 3).await;
+    /// assert_eq!(exports.refund("ada", 1).await?.remaining, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn refund(&self, key: &str, units: u64) -> Result<Decision, StoreError> {
         let (decision, _) = self.act(key, units, Op::Gift, None).await?;
-        self.redis.direct().improved();
+        self.improved();
         Ok(decision)
     }
 
@@ -185,9 +241,22 @@ impl RedisLimiter {
     ///
     /// # Errors
     /// If the store couldn't be asked.
+    ///
+    /// ```
+    /// # use tollgate::{Rate, clock::Manual};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let redis = tollgate_redis::Redis::in_memory(Manual::new());
+    /// let logins = redis.limiter("logins", Rate::per_day(3)).build()?;
+    /// logins.check_n("ada", 3).await;
+    /// logins.reset("ada").await?;
+    /// assert_eq!(logins.peek("ada").await?.remaining, 3);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn reset(&self, key: &str) -> Result<(), StoreError> {
         self.act(key, 0, Op::Reset, None).await?;
-        self.redis.direct().improved();
+        self.improved();
         Ok(())
     }
 
@@ -197,6 +266,22 @@ impl RedisLimiter {
     ///
     /// # Errors
     /// If the store couldn't be asked, or the limit isn't GCRA or a bucket.
+    ///
+    /// ```
+    /// # use tollgate::{Rate, clock::Manual};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let redis = tollgate_redis::Redis::in_memory(Manual::new());
+    /// use std::time::Duration;
+    ///
+    /// let calls = redis.limiter("downstream", Rate::per_second(10).burst(1)).build()?;
+    /// let (second, tenth) = (Duration::from_secs(1), Duration::from_millis(100));
+    /// assert_eq!(calls.pace("k", 1, second).await?, Some(Duration::ZERO));
+    /// assert_eq!(calls.pace("k", 1, second).await?, Some(tenth));
+    /// assert_eq!(calls.pace("k", 1, tenth).await?, None); // It would be the third.
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn pace(
         &self,
         key: &str,
@@ -213,6 +298,13 @@ impl RedisLimiter {
         })
     }
 
+    /// What was refused may pass now.
+    fn improved(&self) {
+        if let Some(direct) = self.redis.direct() {
+            direct.improved();
+        }
+    }
+
     /// Asks one question, whatever it is, counted exactly.
     async fn act(
         &self,
@@ -221,9 +313,12 @@ impl RedisLimiter {
         op: Op,
         at: Option<Timestamp>,
     ) -> Result<(Decision, Option<Raw>), StoreError> {
-        let direct = self.redis.direct();
         let facts = SoleLimit::facts(key);
         let check = self.limit.check(&facts, cost);
+        let direct = match &self.redis.home {
+            Home::Store(fallback) => fallback.store(),
+            Home::Memory(home) => return home.act((&self.limit, key), &check, op, at),
+        };
         let at = at.map(|at| at.as_nanos() / 1000).or_else(|| direct.at());
         let compiled = direct.compiled(check.limit)?;
         if let Some(known) = compiled.form.known(cost) {

@@ -409,3 +409,64 @@ fn gcd(mut a: u128, mut b: u128) -> u128 {
     }
     a
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn form(rate: Rate, algorithm: Algorithm) -> Result<Form, StoreLimitError> {
+        Form::new(&LimitKind::Rate { rate, algorithm }, Duration::ZERO)
+    }
+
+    #[test]
+    fn what_reaches_two_to_the_53_is_refused_and_what_does_not_is_kept() {
+        let second = |burst| Rate::per_second(1).burst(burst);
+        // A token is a million units, at a microsecond each.
+        let largest = ((1 << 53) - 1) / 1_000_000;
+        assert!(form(second(largest), Algorithm::Gcra).is_ok());
+        let error = form(second(largest + 1), Algorithm::Gcra).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "\"1/s burst 9007199255\" can't be kept exactly in a store whose numbers are whole below \
+             2^53: its burst times its reduced period reaches it; use a smaller burst, or a count that \
+             shares a factor with the period"
+        );
+        // What the count shares with the period doesn't count.
+        let many = Rate::per_day(10_000_000);
+        assert!(form(many, Algorithm::TokenBucket).is_ok());
+        assert!(form(Rate::per_day(9_999_991), Algorithm::TokenBucket).is_err());
+        let window = Rate::per_day(104_000);
+        assert!(form(window, Algorithm::SlidingCounter).is_ok());
+        assert!(form(Rate::per_day(105_000), Algorithm::SlidingCounter).is_err());
+        assert!(form(Rate::per_day(105_000), Algorithm::SlidingLog).is_ok());
+    }
+
+    #[test]
+    fn a_window_is_a_whole_number_of_microseconds() {
+        let fine = Rate::new(5, Duration::from_nanos(1_500));
+        assert!(form(fine, Algorithm::Gcra).is_ok());
+        let error = form(fine, Algorithm::SlidingLog).unwrap_err();
+        assert_eq!(error, StoreLimitError::TooFine { rate: fine });
+        let align = Algorithm::FixedWindow(Align::Boundary(Timestamp::from_nanos(7)));
+        assert!(form(Rate::per_second(5), align).is_err());
+    }
+
+    #[test]
+    fn no_limit_and_nothing_need_no_store() {
+        let known = |rate, cost| form(rate, Algorithm::Gcra).unwrap().known(cost);
+        assert_eq!(known(Rate::unlimited(), 5), Some(Decision::UNLIMITED));
+        let nothing = known(Rate::zero(), 1).unwrap();
+        assert_eq!((nothing.outcome, nothing.limit), (Outcome::Never, 0));
+        // A token bucket that never refills spends what it has once.
+        let stored = form(Rate::zero().burst(3), Algorithm::TokenBucket).unwrap();
+        assert!(stored.known(1).is_none());
+    }
+
+    #[test]
+    fn a_reply_of_another_length_is_no_answer() {
+        assert!(read(&[1, 0, 1, 2, 3, 4], 1).is_ok());
+        for garbled in [&[1, 0, 1, 2, 3][..], &[], &[-1, 0, 1, 2, 3, 4]] {
+            assert!(matches!(read(garbled, 1), Err(StoreError::Garbled { .. })));
+        }
+    }
+}

@@ -1,15 +1,18 @@
 //! `Redis`: the store that limits of a fleet are kept in, with an answer for when it can't be asked.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::future::{Either, Ready, ready};
 use tokio::runtime::Handle;
-use tollgate::clock::{Clock, Monotonic, Wall};
+use tollgate::clock::{Clock, Manual, Monotonic, Wall};
 use tollgate::{Rate, Timestamp};
 use tollgate_engine::backend::{
-    AskingOrFallback, Backend, Breaker, Check, Fallback, FallbackStats, LimitKind, StoreEvent,
+    Answer, AskingOrFallback, Backend, Breaker, Check, Fallback, FallbackStats, LimitKind,
+    StoreEvent,
 };
 
 use crate::address::{Address, AddressError};
@@ -17,6 +20,7 @@ use crate::direct::Direct;
 use crate::error::StoreError;
 use crate::lease::Terms;
 use crate::limiter::RedisLimiterBuilder;
+use crate::rehearsal::Rehearsal;
 
 /// Long enough for a store in the same data centre, and for a call that waits behind another one; short
 /// enough that a request whose store is away is hardly late.
@@ -42,10 +46,36 @@ const TIMEOUT: Duration = Duration::from_millis(5);
 /// ```
 #[derive(Clone)]
 pub struct Redis {
-    fallback: Arc<Fallback<Direct>>,
+    pub(crate) home: Home,
+}
+
+/// Where the limits are.
+#[derive(Clone)]
+pub(crate) enum Home {
+    Store(Arc<Fallback<Direct>>),
+    /// Of a test.
+    Memory(Arc<Rehearsal>),
 }
 
 /// Builds a [`Redis`]; made by [`Redis::builder`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_engine::backend::Breaker;
+/// use tollgate_redis::Redis;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+///
+/// let redis = Redis::builder("redis+cluster://10.0.0.1,10.0.0.2")?
+///     .timeout(Duration::from_millis(20)) // another region
+///     .nodes(12)
+///     .breaker(Breaker { errors: 20, ..Breaker::default() })
+///     .on_event(|event| eprintln!("{event:?}"))
+///     .build()?; // It connects in the background.
+/// assert!(!redis.fallback_active());
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a builder does nothing until it is built"]
 pub struct RedisBuilder {
     pub(crate) address: Address,
@@ -63,6 +93,16 @@ pub struct RedisBuilder {
 type Tell = dyn Fn(&StoreEvent<'_>) + Send + Sync;
 
 /// What a [`Redis`] has counted.
+///
+/// ```
+/// use tollgate_redis::RedisStats;
+///
+/// /// How many questions each round trip answered.
+/// fn merged(stats: &RedisStats) -> u64 {
+///     stats.questions / stats.round_trips.max(1)
+/// }
+/// assert_eq!(merged(&RedisStats::default()), 0);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RedisStats {
@@ -124,6 +164,34 @@ impl Redis {
         })
     }
 
+    /// The same without a store, in the memory of this process and by a clock that is set by hand: for tests
+    /// of what uses it. It needs no runtime, nothing is leased, and nothing fails.
+    ///
+    /// ```
+    /// use tollgate::{Rate, clock::Manual};
+    /// use tollgate_redis::Redis;
+    /// # use std::{pin::pin, task::{Context, Poll, Waker}};
+    /// # fn now<T>(future: impl Future<Output = T>) -> T {
+    /// #     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) { Poll::Ready(done) => done, _ => panic!() }
+    /// # }
+    ///
+    /// let clock = Manual::new();
+    /// let redis = Redis::in_memory(clock.clone());
+    /// let logins = redis.limiter("logins", Rate::per_minute(1)).build()?;
+    /// # now(async {
+    /// assert!(logins.check("ada").await.allowed);
+    /// assert!(!logins.check("ada").await.allowed);
+    /// clock.advance(std::time::Duration::from_secs(60));
+    /// assert!(logins.check("ada").await.allowed);
+    /// # });
+    /// # Ok::<(), tollgate_redis::StoreLimitError>(())
+    /// ```
+    pub fn in_memory(clock: Manual) -> Self {
+        Self {
+            home: Home::Memory(Arc::new(Rehearsal::new(clock))),
+        }
+    }
+
     /// A limiter of its own, apart from any policy, kept under this name.
     pub fn limiter(&self, name: &str, rate: Rate) -> RedisLimiterBuilder {
         RedisLimiterBuilder::new(self.clone(), name, rate)
@@ -136,12 +204,18 @@ impl Redis {
 
     /// Whether requests are decided without the store: the latest that wanted it was.
     pub fn fallback_active(&self) -> bool {
-        self.fallback.is_active()
+        match &self.home {
+            Home::Store(fallback) => fallback.is_active(),
+            Home::Memory(_) => false,
+        }
     }
 
     /// What it has counted.
     pub fn stats(&self) -> RedisStats {
-        let direct = self.direct();
+        let Home::Store(fallback) = &self.home else {
+            return RedisStats::default();
+        };
+        let direct = fallback.store();
         let stats = direct.store.stats();
         RedisStats {
             round_trips: stats.calls.load(Ordering::Relaxed),
@@ -154,19 +228,24 @@ impl Redis {
             leased: direct.leases.held(),
             slots: direct.holders.held(),
             lost_slots: direct.holders.lost(),
-            fallback: self.fallback.stats(),
+            fallback: fallback.stats(),
         }
     }
 
     /// Returns the tokens that this node holds of leased limits, so that others can have them at once. What
     /// isn't returned runs out.
     pub async fn close(&self) {
-        self.direct().leases.close().await;
+        if let Home::Store(fallback) = &self.home {
+            fallback.store().leases.close().await;
+        }
     }
 
-    /// The store without a failure policy.
-    pub fn direct(&self) -> &Direct {
-        self.fallback.store()
+    /// The store without a failure policy; none if there is no store.
+    pub fn direct(&self) -> Option<&Direct> {
+        match &self.home {
+            Home::Store(fallback) => Some(fallback.store()),
+            Home::Memory(_) => None,
+        }
     }
 }
 
@@ -260,7 +339,7 @@ impl RedisBuilder {
                 }
             });
         Ok(Redis {
-            fallback: Arc::new(fallback),
+            home: Home::Store(Arc::new(fallback)),
         })
     }
 }
@@ -287,6 +366,14 @@ fn log(event: &StoreEvent<'_>) {
 }
 
 /// Why there is no [`Redis`].
+///
+/// ```
+/// use tollgate_redis::{ConnectError, Redis};
+///
+/// // Outside a runtime there is nothing to connect on.
+/// let error = Redis::connect("redis://127.0.0.1").unwrap_err();
+/// assert_eq!(error, ConnectError::NoRuntime);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnectError {
@@ -320,27 +407,40 @@ impl From<AddressError> for ConnectError {
 }
 
 impl Backend for Redis {
-    type Error = std::convert::Infallible;
-    type Asking<'a> = AskingOrFallback<'a, Direct, Monotonic, Wall>;
+    type Error = Infallible;
+    type Asking<'a> =
+        Either<AskingOrFallback<'a, Direct, Monotonic, Wall>, Ready<Result<Answer, Infallible>>>;
 
     fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
-        self.fallback.check(checks)
+        match &self.home {
+            Home::Store(fallback) => Either::Left(fallback.check(checks)),
+            Home::Memory(home) => Either::Right(ready(Ok(home.memory.answer(checks)))),
+        }
     }
 
     fn now(&self) -> Timestamp {
-        Backend::now(&*self.fallback)
+        match &self.home {
+            Home::Store(fallback) => Backend::now(&**fallback),
+            Home::Memory(home) => Backend::now(&home.memory),
+        }
     }
 
     fn improvements(&self) -> u64 {
-        self.fallback.improvements()
+        match &self.home {
+            Home::Store(fallback) => fallback.improvements(),
+            Home::Memory(home) => home.memory.improvements(),
+        }
     }
 }
 
 impl fmt::Debug for Redis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Redis")
-            .field("fallback", &self.fallback)
-            .finish_non_exhaustive()
+        let mut shown = f.debug_struct("Redis");
+        match &self.home {
+            Home::Store(fallback) => shown.field("store", fallback),
+            Home::Memory(home) => shown.field("memory", &home.memory),
+        };
+        shown.finish_non_exhaustive()
     }
 }
 

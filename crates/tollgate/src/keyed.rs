@@ -31,6 +31,8 @@ mod word;
 pub use builder::{AtCap, KeyedBuilder};
 pub use key::Key;
 pub(crate) use level::KeyParts;
+#[doc(hidden)]
+pub use line::prefetch;
 pub use operator::{ActiveKey, KeyedStats, NoSlot};
 pub use rated::RatedBy;
 pub use together::Together;
@@ -203,6 +205,22 @@ impl<C: Clock> KeyedLimiter<C> {
                 key.check_in(place, now, cost)
             }));
         }
+    }
+
+    /// Starts to bring a key's lines into the cache, for a check that is to come, and doesn't wait for
+    /// them.
+    ///
+    /// ```
+    /// use tollgate::{KeyedLimiter, Rate};
+    ///
+    /// let limiter = KeyedLimiter::new(Rate::per_second(1), 1_000);
+    /// limiter.prefetch("user:42");
+    /// // What else there is to do for this request.
+    /// assert!(limiter.allow("user:42"));
+    /// ```
+    #[inline]
+    pub fn prefetch<K: Hash + ?Sized>(&self, key: &K) {
+        self.table.place(self.hasher.fingerprint(key)).prefetch();
     }
 
     /// One key at the limiter's own rate.

@@ -78,6 +78,8 @@ pub use concurrency::{
 pub use exact_keyed::{ActiveExactKey, ExactKey, ExactKeyedBuilder, ExactKeyedLimiter, Tier};
 pub use fair::{FairBuilder, FairLimiter};
 pub use home::Home;
+#[doc(hidden)]
+pub use keyed::prefetch;
 pub use keyed::{
     ActiveKey, AtCap, Key, KeyedBuilder, KeyedLimiter, KeyedStats, NoSlot, RatedBy, Together,
 };

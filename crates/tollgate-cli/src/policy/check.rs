@@ -126,6 +126,7 @@ const fn failure_name(failure: OnStoreFailure) -> &'static str {
         OnStoreFailure::Open => "open",
         OnStoreFailure::Closed => "closed",
         OnStoreFailure::Local => "local",
+        OnStoreFailure::CircuitBreak => "circuit-break",
     }
 }
 

@@ -107,6 +107,16 @@ struct Counts {
 }
 
 /// What a [`Fallback`] has counted.
+///
+/// ```
+/// use tollgate_engine::backend::FallbackStats;
+///
+/// /// Decisions that no store was asked about.
+/// fn without(stats: &FallbackStats) -> u64 {
+///     stats.open + stats.closed + stats.local
+/// }
+/// assert_eq!(without(&FallbackStats::default()), 0);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FallbackStats {
@@ -123,6 +133,19 @@ pub struct FallbackStats {
 }
 
 /// Something that happened to a store.
+///
+/// ```
+/// use tollgate_engine::backend::StoreEvent;
+///
+/// fn line(event: &StoreEvent<'_>) -> String {
+///     match event {
+///         StoreEvent::Failed { error, untold } => format!("{error} (and {untold} more)"),
+///         other => format!("{other:?}"),
+///     }
+/// }
+/// let failed = StoreEvent::Failed { error: "no route", untold: 3 };
+/// assert_eq!(line(&failed), "no route (and 3 more)");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreEvent<'a> {
@@ -387,6 +410,15 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Backend for Fallback<B, C, W> {
 
 pin_project! {
     /// The answer of a backend, or the one without it.
+    ///
+    /// ```
+    /// use tollgate_engine::backend::{AskingOrFallback, Backend, Fallback, Memory};
+    ///
+    /// let store = Fallback::new(Memory::builder().keys(10).build());
+    /// let asking: AskingOrFallback<'_, _, _, _> = store.check(&[]);
+    /// assert!(!store.is_active());
+    /// # drop(asking);
+    /// ```
     pub struct AskingOrFallback<'a, B: Backend, C: Clock, W: Clock> {
         fallback: &'a Fallback<B, C, W>,
         checks: &'a [Check<'a>],

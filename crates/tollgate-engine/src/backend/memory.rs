@@ -7,6 +7,7 @@ use std::array;
 use std::convert::Infallible;
 use std::fmt;
 use std::future::{Ready, ready};
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,10 +18,10 @@ use tollgate::quota::{Quota, QuotaKey};
 use tollgate::{
     Algorithm, Align, Clock, ConcurrencyKey, Decision, ExactKey, ExactKeyedLimiter,
     KeyedConcurrency, KeyedLimiter, KeyedStats, Level, LimitError, Outcome, QuotaLimiter, Rate,
-    Stack, Tier, Timestamp,
+    Stack, Tier, Timestamp, Together,
 };
 
-use super::{Answer, Backend, Check, LimitKind};
+use super::{Answer, Backend, Check, Limit, LimitKind};
 
 /// Checks that are asked without asking for memory.
 const INLINE: usize = 8;
@@ -74,8 +75,18 @@ impl Compiled {
 }
 
 /// A key of a counter: the counter's number, and the key's fingerprint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct CounterKey(u64, [u64; 2]);
+
+/// In two steps, and as wide as they are: a slice would be fed with its length, and by the byte.
+impl Hash for CounterKey {
+    #[inline]
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        let Self(counter, [low, high]) = *self;
+        hasher.write_u128(u128::from(high) << 64 | u128::from(low));
+        hasher.write_u64(counter);
+    }
+}
 
 impl CounterKey {
     #[inline]
@@ -340,25 +351,50 @@ impl<C: Clock + 'static, W: Clock> Memory<C, W> {
 
     #[inline]
     fn ask(&self, checks: &[Check<'_>]) -> Answer {
-        // Most policies: nothing has to be kept but the levels.
-        let Some(first) = checks.first() else {
-            return self.judge(&[]);
+        // Most policies: nothing has to be kept but the levels. A request has few of them, and what
+        // knows how many is shorter.
+        let together = match checks {
+            [] => None,
+            [a] => self.together([a]),
+            [a, b] => self.together([a, b]),
+            [a, b, c] => self.together([a, b, c]),
+            [a, b, c, d] => self.together([a, b, c, d]),
+            _ => self.together_of_many(checks),
         };
-        if let Some(first) = self.plain(first)
-            && checks.len() <= INLINE
-            && checks.iter().all(|check| check.limit.is_plain())
-        {
-            let mut keys = [first; INLINE];
-            for (key, check) in keys.iter_mut().zip(checks).skip(1) {
-                *key = self.plain(check).unwrap_or(first);
-            }
-            let together = self.rates.check_together(&keys[..checks.len()]);
-            if together.lost_race {
-                self.lost_races.fetch_add(1, Ordering::Relaxed);
-            }
-            return Answer::new(together.decider, together.decision);
+        match together {
+            Some(together) => self.told(&together),
+            None => self.answer_any(checks),
         }
-        self.answer_any(checks)
+    }
+
+    /// Charges all checks, or none, if all are of GCRA.
+    #[inline]
+    fn together<const N: usize>(&self, checks: [&Check<'_>; N]) -> Option<Together> {
+        let first = self.plain(checks.first()?)?;
+        let mut keys = [first; N];
+        for (key, check) in keys.iter_mut().zip(checks).skip(1) {
+            *key = self.plain(check)?;
+        }
+        Some(self.rates.check_together(&keys))
+    }
+
+    #[inline(never)]
+    fn together_of_many(&self, checks: &[Check<'_>]) -> Option<Together> {
+        let first = self.plain(checks.first()?)?;
+        let mut keys = [first; INLINE];
+        let keys = keys.get_mut(..checks.len())?;
+        for (key, check) in keys.iter_mut().zip(checks).skip(1) {
+            *key = self.plain(check)?;
+        }
+        Some(self.rates.check_together(keys))
+    }
+
+    #[inline]
+    fn told(&self, together: &Together) -> Answer {
+        if together.lost_race {
+            self.lost_races.fetch_add(1, Ordering::Relaxed);
+        }
+        Answer::new(together.decider, together.decision)
     }
 
     /// The key and cost of a check of GCRA.
@@ -526,6 +562,13 @@ impl<C: Clock + 'static, W: Clock> Backend for Memory<C, W> {
     #[inline]
     fn now(&self) -> Timestamp {
         self.clock.now()
+    }
+
+    #[inline]
+    fn expect(&self, limit: &Limit, fingerprint: [u64; 2]) {
+        if let Compiled::Gcra(_) = limit.compiled {
+            self.rates.prefetch(&CounterKey(limit.id, fingerprint));
+        }
     }
 
     fn improvements(&self) -> u64 {

@@ -56,6 +56,13 @@ struct Entry {
 }
 
 /// What a refusal was said by: the policy's version, and how often the backend had improved.
+///
+/// ```
+/// use tollgate_engine::backend::DenyVersion;
+///
+/// // After something was given back, what was refused before may pass.
+/// assert_ne!(DenyVersion(1, 0), DenyVersion(1, 1));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DenyVersion(pub u64, pub u64);
 

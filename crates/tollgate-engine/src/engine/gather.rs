@@ -3,14 +3,14 @@
 //! A match is a rule's number, its limits, a key and a cost, wherever it came from: everything after
 //! this file knows no more of it.
 
-use tollgate::Timestamp;
+use tollgate::{Timestamp, prefetch};
 
 use super::key::{Key, KeyHashers};
 use super::rules::{Applied, Rules};
-use crate::backend::Check;
+use crate::backend::{Backend, Check};
 use crate::facts::Facts;
-use crate::matcher::Known;
 use crate::matcher::few::Few;
+use crate::matcher::{Known, Numbers};
 use crate::policy::Mode;
 use crate::verdict::By;
 
@@ -71,62 +71,88 @@ impl<'a> Gathered<'a> {
         rules: &'a Rules,
         facts: &'a Facts<'a>,
         hashers: &KeyHashers,
-        now: impl FnOnce() -> Timestamp,
+        backend: &impl Backend,
     ) {
-        let known = rules.matcher.slots().look_up(facts);
-        let matching = rules.matcher.matching_known(&known);
+        let mut known = Known::new(rules.matcher.slots(), facts);
+        known.look_up();
+        let mut matching = Numbers::new();
+        rules.matcher.candidates(&known, &mut matching);
+        let first = rules.block + rules.exempt;
+        let early = Early::of(rules, matching.as_slice(), &known, (hashers, backend));
+        rules.matcher.keep_matching(&known, &mut matching);
+        // Limits that stricter ones took the place of, and that may be in force still.
+        let formers = rules.former_until > Timestamp::ZERO;
+        let now = formers.then(|| backend.now());
+        if let Some(tier) = tier(rules, &known) {
+            matching.push(tier.saturating_add(u32::try_from(first).unwrap_or(u32::MAX)));
+        }
         let mut met = Few::<Met, INLINE>::new();
         for number in matching.as_slice() {
             let number = *number as usize;
-            let Some(after_block) = number.checked_sub(rules.block) else {
-                if rules.mode == Mode::Enforce {
-                    self.settled = Some(By::Block(number));
+            let Some(rule) = number.checked_sub(first) else {
+                if self.is_settled(rules, number) {
                     return;
                 }
-                self.shadow_block.get_or_insert(number);
                 continue;
             };
-            let Some(rule) = after_block.checked_sub(rules.exempt) else {
-                self.settled = Some(By::Exempt(after_block));
-                return;
+            let applied = &rules.applied[rule];
+            let number = u32::try_from(rule).unwrap_or(u32::MAX);
+            let fingerprint = match early.find(number) {
+                Some(fingerprint) => fingerprint,
+                None => match late(applied, &known, hashers) {
+                    Some(fingerprint) => fingerprint,
+                    None => continue,
+                },
             };
-            let key = &rules.applied[rule].key;
-            if let Some(fingerprint) = key.fingerprint(&known, hashers) {
-                let number = u32::try_from(rule).unwrap_or(u32::MAX);
-                met.push(Met {
-                    number,
-                    fingerprint,
-                });
+            let own = Met {
+                number,
+                fingerprint,
+            };
+            if rules.replacing {
+                met.push(own);
+            } else {
+                self.ask(applied, own, &known, facts, now);
             }
         }
-        if let Some(tier) = tier(rules, &known)
-            && let Some(fingerprint) = rules.applied[tier as usize]
-                .key
-                .fingerprint(&known, hashers)
-        {
-            met.push(Met {
-                number: tier,
-                fingerprint,
-            });
+        if rules.replacing {
+            self.ask_those_left(rules, met.as_slice(), &known, facts, now);
         }
-        let formers = rules.former_until > Timestamp::ZERO;
-        let now = formers.then(now);
-        let met = met.as_slice();
+    }
+
+    /// Whether an entry of the lists of what is blocked and exempt decides.
+    #[cold]
+    fn is_settled(&mut self, rules: &Rules, entry: usize) -> bool {
+        self.settled = match entry.checked_sub(rules.block) {
+            Some(entry) => Some(By::Exempt(entry)),
+            None if rules.mode == Mode::Enforce => Some(By::Block(entry)),
+            None => {
+                self.shadow_block.get_or_insert(entry);
+                None
+            }
+        };
+        self.settled.is_some()
+    }
+
+    /// Adds the checks of rules that no other takes the place of.
+    #[inline(never)]
+    fn ask_those_left(
+        &mut self,
+        rules: &'a Rules,
+        met: &[Met],
+        known: &Known<'_, '_>,
+        facts: &'a Facts<'a>,
+        now: Option<Timestamp>,
+    ) {
         for one in met {
             if !is_replaced(rules, met, one.number) {
-                self.ask(
-                    &rules.applied[one.number as usize],
-                    *one,
-                    &known,
-                    facts,
-                    now,
-                );
+                let applied = &rules.applied[one.number as usize];
+                self.ask(applied, *one, known, facts, now);
             }
         }
     }
 
     /// Adds the checks of one rule.
-    #[inline]
+    #[inline(always)]
     fn ask(
         &mut self,
         rule: &'a Applied,
@@ -144,7 +170,7 @@ impl<'a> Gathered<'a> {
             Mode::Shadow => &mut self.shadow,
             Mode::Off => return,
         };
-        for limit in &rule.limits {
+        for limit in rule.limits.as_slice() {
             // A limit is likely in no cache: it isn't waited for here unless it has to be.
             if now.is_some_and(|now| limit.until.is_some_and(|until| until <= now)) {
                 continue;
@@ -163,6 +189,59 @@ impl<'a> Gathered<'a> {
             group.askers.push(met.number);
         }
     }
+}
+
+/// Keys of rules that may match, found before it is known whether they do: what the backend needs for
+/// them is on its way meanwhile, and in no cache if there are many keys.
+struct Early(Few<Met, INLINE>);
+
+impl Early {
+    #[inline]
+    fn of(
+        rules: &Rules,
+        candidates: &[u32],
+        known: &Known<'_, '_>,
+        (hashers, backend): (&KeyHashers, &impl Backend),
+    ) -> Self {
+        let mut early = Self(Few::new());
+        let first = rules.block + rules.exempt;
+        // A request that may be exempt or blocked is likely to need no key.
+        if candidates.iter().any(|number| (*number as usize) < first) {
+            return early;
+        }
+        let candidates = candidates.iter().take(INLINE);
+        let rules = candidates.filter_map(|number| {
+            let number = (*number as usize).checked_sub(first)?;
+            Some((number, rules.applied.get(number)?))
+        });
+        rules.clone().for_each(|(_, rule)| prefetch(rule));
+        for (number, rule) in rules {
+            let Some(fingerprint) = rule.key.fingerprint(known, hashers) else {
+                continue;
+            };
+            if let Some(limit) = rule.limits.as_slice().first() {
+                backend.expect(limit, fingerprint);
+            }
+            early.0.push(Met {
+                number: u32::try_from(number).unwrap_or(u32::MAX),
+                fingerprint,
+            });
+        }
+        early
+    }
+
+    #[inline]
+    fn find(&self, number: u32) -> Option<[u64; 2]> {
+        let mut met = self.0.as_slice().iter();
+        met.find(|met| met.number == number)
+            .map(|met| met.fingerprint)
+    }
+}
+
+/// The key of a tier, of one rule of very many that may match, or of a request that might be exempt.
+#[inline(never)]
+fn late(rule: &Applied, known: &Known<'_, '_>, hashers: &KeyHashers) -> Option<[u64; 2]> {
+    rule.key.fingerprint(known, hashers)
 }
 
 #[inline]

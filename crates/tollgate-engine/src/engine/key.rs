@@ -10,7 +10,7 @@ use foldhash::SharedSeed;
 use foldhash::fast;
 use foldhash::quality::FoldHasher;
 
-use crate::facts::Facts;
+use crate::facts::{Facts, head};
 use crate::matcher::address::{Address, Family};
 use crate::matcher::{Known, Slots};
 use crate::policy::KeyPart;
@@ -90,7 +90,7 @@ impl KeyPlan {
     }
 
     /// The fingerprint of a request's key, or none if it lacks one of the facts.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn fingerprint(
         &self,
         known: &Known<'_, '_>,
@@ -99,28 +99,50 @@ impl KeyPlan {
         let [mut low, mut high] = hashers.start();
         for part in self.parts.iter() {
             let text = known.text(part.slot)?;
-            let address = part
-                .bits
-                .and_then(|bits| Some(known.address(part.slot)?.masked(bits)));
-            // As it is fed to stores: what it is, and how long.
-            match address {
-                None => {
-                    for hasher in [&mut low, &mut high] {
-                        hasher.write_u64(text.len() as u64);
-                        hasher.write(text.as_bytes());
-                    }
+            let address = match part.bits {
+                Some(bits) => known.address(part.slot).map(|own| own.masked(bits)),
+                None => None,
+            };
+            // The top byte of the first number says what it is, and how it goes on.
+            let Some(address) = address else {
+                let number = packed(text);
+                low.write_u128(number);
+                high.write_u128(number);
+                if text.len() > PACKED {
+                    low.write(text.as_bytes());
+                    high.write(text.as_bytes());
                 }
-                Some(address) => {
-                    let family = u64::MAX - u64::from(address.family() == Family::V4);
-                    for hasher in [&mut low, &mut high] {
-                        hasher.write_u64(family);
-                        hasher.write_u128(address.bits());
-                    }
-                }
+                continue;
+            };
+            let family = u128::from(address.family() == Family::V4);
+            for number in [ADDRESS | family, address.bits()] {
+                low.write_u128(number);
+                high.write_u128(number);
             }
         }
         Some([low.finish(), high.finish()])
     }
+}
+
+/// The longest text that fits into a number with its length.
+const PACKED: usize = 15;
+/// The top byte of the first number of a longer text, and of an address.
+const LONG: u128 = 0x80 << 120;
+const ADDRESS: u128 = 0x81 << 120;
+
+/// A text in one number, with its length in the top byte; of one that doesn't fit, the length alone.
+#[inline]
+fn packed(text: &str) -> u128 {
+    let length = text.len();
+    if length > PACKED {
+        return LONG | length as u128;
+    }
+    // What is beyond eight bytes is the end of the last eight.
+    let beyond = match text.as_bytes().last_chunk::<8>() {
+        Some(last) if length > 8 => u64::from_le_bytes(*last) >> (8 * (16 - length)),
+        _ => 0,
+    };
+    u128::from(head(text)) | u128::from(beyond) << 64 | (length as u128) << 120
 }
 
 /// Two hashes with secret seeds, so that nobody can make keys that collide.
@@ -303,6 +325,28 @@ mod tests {
         assert_ne!(of("ab", "c"), of("a", "bc"));
         assert_ne!(of("", "x"), of("x", ""));
         assert_eq!(of("a", "b"), of("a", "b"));
+    }
+
+    #[test]
+    fn texts_of_every_length_are_different_keys() {
+        let mut numbers = std::collections::HashSet::new();
+        for length in 0..=PACKED {
+            for place in 0..length {
+                let mut text = vec![b'a'; length];
+                for byte in [b'b', 0, b'~'] {
+                    text[place] = byte;
+                    assert!(numbers.insert(packed(str::from_utf8(&text).unwrap())));
+                }
+            }
+            assert!(numbers.insert(packed(&"a".repeat(length))));
+        }
+        let hashers = KeyHashers::random();
+        let parts = [KeyPart::Fact("a".to_owned())];
+        let of = |a: &str| fingerprint(&parts, &Facts::new().with("a", a), &hashers);
+        let texts = (0..64).map(|length| of(&"a".repeat(length)));
+        let ends = (1..64).map(|length| of(&format!("{}b", "a".repeat(length - 1))));
+        let prints: std::collections::HashSet<_> = texts.chain(ends).collect();
+        assert_eq!(prints.len(), 127);
     }
 
     #[test]

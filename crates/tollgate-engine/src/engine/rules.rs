@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::slice;
 
 use foldhash::fast::FixedState;
 use tollgate::{Algorithm, LimitError, Timestamp};
@@ -107,6 +108,8 @@ pub(crate) struct Rules {
     pub(crate) near_limit_percent: u8,
     /// Until when limits are in force that stricter ones took the place of.
     pub(crate) former_until: Timestamp,
+    /// Whether any rule takes the place of others.
+    pub(crate) replacing: bool,
     /// Which limits are kept in which state.
     pub(crate) counters: Counters,
     /// Tells this policy from those before it.
@@ -115,11 +118,12 @@ pub(crate) struct Rules {
 }
 
 /// A rule or a tier, ready to be applied to a request.
+// All that a decision reads lies in here, so that one wait for memory is enough for a rule.
 #[derive(Debug)]
 pub(crate) struct Applied {
     pub(crate) name: Box<str>,
     pub(crate) key: KeyPlan,
-    pub(crate) limits: Box<[Limit]>,
+    pub(crate) limits: OwnLimits,
     pub(crate) cost: Option<u32>,
     pub(crate) default_cost: u64,
     pub(crate) mode: Mode,
@@ -130,6 +134,33 @@ pub(crate) struct Applied {
     pub(crate) is_tier: bool,
     /// Whether other rules may count in the same state.
     pub(crate) shares: bool,
+}
+
+/// The limits of a rule: the only one, as most have, in place.
+#[derive(Debug)]
+pub(crate) enum OwnLimits {
+    One(Limit),
+    Others(Box<[Limit]>),
+}
+
+impl OwnLimits {
+    fn new(mut limits: Vec<Limit>) -> Self {
+        match (limits.pop(), limits.is_empty()) {
+            (Some(only), true) => Self::One(only),
+            (last, _) => {
+                limits.extend(last);
+                Self::Others(limits.into())
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn as_slice(&self) -> &[Limit] {
+        match self {
+            Self::One(limit) => slice::from_ref(limit),
+            Self::Others(limits) => limits,
+        }
+    }
 }
 
 /// Which tier a tenant is in.
@@ -206,12 +237,13 @@ impl Rules {
         let matches = block.iter().chain(exempt).chain(matches);
         let matcher = Matcher::with_slots(matches, draft.slots)?;
         draft.counters.settle();
-        let formers = applied.iter().flat_map(|rule| &rule.limits);
+        let formers = applied.iter().flat_map(|rule| rule.limits.as_slice());
         let former_until = formers.filter_map(|limit| limit.until).max();
         Ok(Self {
             matcher,
             exempt: exempt.len(),
             block: block.len(),
+            replacing: applied.iter().any(|rule| !rule.replaces.is_empty()),
             applied: applied.into(),
             tiers,
             trees,
@@ -276,7 +308,7 @@ impl Draft {
             key: KeyPlan::new(&rule.key, &mut self.slots).shared(&mut self.keys),
             cost: fact.as_ref().map(|fact| self.slots.number(fact)),
             default_cost: *default,
-            limits: limits.collect(),
+            limits: OwnLimits::new(limits.collect()),
             mode: rule.mode.max(mode),
             replaces: replaces.into(),
             holds_slots: rule.limits.concurrency.is_some(),
@@ -315,7 +347,7 @@ impl Draft {
             applied.push(Applied {
                 name: name.as_str().into(),
                 key: KeyPlan::new(&[KeyPart::Fact(TENANT.to_owned())], &mut self.slots),
-                limits: limits.into(),
+                limits: OwnLimits::new(limits),
                 cost: None,
                 default_cost: 1,
                 mode: policy.mode,

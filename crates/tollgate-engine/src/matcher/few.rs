@@ -34,6 +34,18 @@ impl<T: Copy, const N: usize> Few<T, N> {
         self.more.push(item);
     }
 
+    /// Keeps the first so many.
+    #[inline]
+    pub(crate) fn truncate(&mut self, length: usize) {
+        if self.more.is_empty() {
+            self.used = self.used.min(length);
+        } else if length > 0 {
+            self.more.truncate(length);
+        } else {
+            (self.more, self.used) = (Vec::new(), 0);
+        }
+    }
+
     #[inline]
     pub(crate) fn as_slice(&self) -> &[T] {
         match &self.inline {
@@ -65,6 +77,12 @@ mod tests {
             assert_eq!(few.as_slice(), (0..count).collect::<Vec<_>>());
             few.as_mut_slice().reverse();
             assert_eq!(few.as_slice(), (0..count).rev().collect::<Vec<_>>());
+            for length in (0..=count).rev() {
+                few.truncate(length as usize);
+                assert_eq!(few.as_slice().len(), length as usize);
+            }
+            few.push(7);
+            assert_eq!(few.as_slice(), [7]);
         }
     }
 }

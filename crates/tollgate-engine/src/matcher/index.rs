@@ -13,8 +13,8 @@ use super::{Condition, Known, Numbers};
 /// All rules by the condition that they are filed under.
 #[derive(Debug)]
 pub(super) struct Index {
-    /// By slot.
-    shelves: Box<[Shelf]>,
+    /// Those that anything is on, with the slot of their fact.
+    shelves: Box<[(u32, Shelf)]>,
     /// Rules without a condition to file them under: looked at by every request.
     rest: Box<[u32]>,
     hasher: FixedState,
@@ -53,8 +53,8 @@ impl<'a> Place<'a> {
 /// Where a condition can be filed: one place for each of its alternatives. None if it can't be.
 fn places(test: &Test) -> Option<Vec<Place<'_>>> {
     match test {
-        Test::Exact(text) => Some(vec![Place::Exact(text)]),
-        Test::Prefix(prefix) => Some(vec![Place::beginning(prefix)]),
+        Test::Exact(text) => Some(vec![Place::Exact(text.as_str())]),
+        Test::Prefix(prefix) => Some(vec![Place::beginning(prefix.as_str())]),
         Test::Glob(glob) => Some(vec![Place::beginning(glob.head())]),
         Test::Cidr(network) => Some(vec![Place::Network(network)]),
         Test::OneOf(tests) => {
@@ -87,6 +87,13 @@ impl<'a> Draft<'a> {
                 networks.add(network, number);
             }
         }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.exact.is_empty()
+            && self.prefixes.is_empty()
+            && self.networks.is_none()
+            && self.known.is_empty()
     }
 
     fn shelf(self, hasher: &FixedState) -> Shelf {
@@ -135,9 +142,10 @@ impl Index {
             }
         }
         Self {
-            shelves: drafts
-                .into_iter()
-                .map(|draft| draft.shelf(&hasher))
+            shelves: (0..)
+                .zip(drafts)
+                .filter(|(_, draft)| !draft.is_empty())
+                .map(|(slot, draft)| (slot, draft.shelf(&hasher)))
                 .collect(),
             rest: rest.into(),
             hasher,
@@ -148,8 +156,8 @@ impl Index {
     #[inline]
     pub(super) fn candidates(&self, known: &Known<'_, '_>, found: &mut Numbers) {
         self.rest.iter().for_each(|number| found.push(*number));
-        for (slot, shelf) in (0..).zip(&self.shelves) {
-            let Some(text) = known.text(slot) else {
+        for (slot, shelf) in &self.shelves {
+            let Some(text) = known.text(*slot) else {
                 continue;
             };
             if !shelf.exact.is_empty() {
@@ -160,7 +168,7 @@ impl Index {
                 prefixes.each(text, found);
             }
             if let Some(networks) = &shelf.networks
-                && let Some(address) = known.address(slot)
+                && let Some(address) = known.address(*slot)
             {
                 networks.each(address, |number| found.push(number));
             }

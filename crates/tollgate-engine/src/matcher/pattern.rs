@@ -8,18 +8,20 @@ use regex::Regex;
 use super::PatternError;
 use super::address::{Address, Network};
 use super::glob::{Glob, MOST_PARTS};
+use super::text::Text;
 use crate::facts::Facts;
 use crate::policy::{Match, Pattern};
 
 /// A compiled pattern.
+// Small, so that the conditions of a rule are read with few waits for memory.
 #[derive(Clone, Debug)]
 pub(super) enum Test {
-    Exact(Box<str>),
+    Exact(Text),
     OneOf(Box<[Test]>),
-    Glob(Glob),
-    Prefix(Box<str>),
-    Regex(Regex),
-    Cidr(Network),
+    Glob(Box<Glob>),
+    Prefix(Text),
+    Regex(Box<Regex>),
+    Cidr(Box<Network>),
     Present,
     Absent,
     Not(Box<Test>),
@@ -34,7 +36,7 @@ impl Test {
             why,
         };
         Ok(match pattern {
-            Pattern::Exact(text) => Self::Exact(text.as_str().into()),
+            Pattern::Exact(text) => Self::Exact(Text::new(text)),
             Pattern::OneOf(patterns) => Self::OneOf(
                 patterns
                     .iter()
@@ -49,19 +51,23 @@ impl Test {
                     error(glob, why)
                 })?;
                 if compiled.is_prefix() {
-                    Self::Prefix(compiled.head().into())
+                    Self::Prefix(Text::new(compiled.head()))
                 } else {
-                    Self::Glob(compiled)
+                    Self::Glob(Box::new(compiled))
                 }
             }
-            Pattern::Prefix(prefix) => Self::Prefix(prefix.as_str().into()),
+            Pattern::Prefix(prefix) => Self::Prefix(Text::new(prefix)),
             Pattern::Regex(regex) => {
-                Self::Regex(whole(regex).map_err(|why| error(regex, why.to_string()))?)
+                let regex = whole(regex).map_err(|why| error(regex, why.to_string()))?;
+                Self::Regex(Box::new(regex))
             }
-            Pattern::Cidr(network) => Self::Cidr(Network::parse(network).ok_or_else(|| {
-                let why = "expected an address, or a network such as 10.0.0.0/8 or 2001:db8::/32";
-                error(network, why.to_owned())
-            })?),
+            Pattern::Cidr(network) => {
+                Self::Cidr(Box::new(Network::parse(network).ok_or_else(|| {
+                    let why =
+                        "expected an address, or a network such as 10.0.0.0/8 or 2001:db8::/32";
+                    error(network, why.to_owned())
+                })?))
+            }
             Pattern::Present => Self::Present,
             Pattern::Absent => Self::Absent,
             Pattern::Not(pattern) => Self::Not(Box::new(Self::new(pattern)?)),
@@ -69,7 +75,17 @@ impl Test {
     }
 
     /// Whether it holds for a fact, whose address was read if it is one and a network asks for it.
+    #[inline]
     pub(super) fn holds(&self, text: Option<&str>, address: Option<Address>) -> bool {
+        match (self, text) {
+            // What most rules ask.
+            (Self::Prefix(prefix), Some(text)) => text.as_bytes().starts_with(prefix.as_bytes()),
+            (Self::Exact(exact), Some(text)) => exact.as_bytes() == text.as_bytes(),
+            _ => self.holds_of_any(text, address),
+        }
+    }
+
+    fn holds_of_any(&self, text: Option<&str>, address: Option<Address>) -> bool {
         match (self, text) {
             (Self::Shared(test), _) => test.holds(text, address),
             (Self::Not(test), _) => !test.holds(text, address),
@@ -77,8 +93,8 @@ impl Test {
             (Self::Absent, _) => text.is_none(),
             (_, None) => false,
             (Self::Present, Some(_)) => true,
-            (Self::Exact(exact), Some(text)) => **exact == *text,
-            (Self::Prefix(prefix), Some(text)) => text.starts_with(&**prefix),
+            (Self::Exact(exact), Some(text)) => exact.as_bytes() == text.as_bytes(),
+            (Self::Prefix(prefix), Some(text)) => text.as_bytes().starts_with(prefix.as_bytes()),
             (Self::Glob(glob), Some(text)) => glob.matches(text),
             (Self::Regex(regex), Some(text)) => regex.is_match(text),
             (Self::Cidr(network), Some(_)) => address.is_some_and(|own| network.contains(own)),

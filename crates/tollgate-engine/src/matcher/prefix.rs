@@ -2,6 +2,7 @@
 //! prefix has to the next, so that a text is read once.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
 use foldhash::fast::FixedState;
 
@@ -19,8 +20,31 @@ pub(super) struct Prefixes {
 #[derive(Debug, Default)]
 pub(super) struct Buckets {
     /// The first, and one more than the place of the others, if there are any.
-    first: HashMap<u64, (u32, u32), FixedState>,
+    first: HashMap<u64, (u32, u32), BuildHasherDefault<Hashed>>,
     others: Vec<Box<[u32]>>,
+}
+
+/// The hash of a hash: itself.
+#[derive(Default)]
+struct Hashed(u64);
+
+impl Hasher for Hashed {
+    #[inline]
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        let word = bytes
+            .iter()
+            .fold(0, |word, byte| word << 8 | u64::from(*byte));
+        self.0 = mixed(self.0, word);
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 impl Buckets {

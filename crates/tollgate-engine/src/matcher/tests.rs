@@ -147,3 +147,30 @@ fn patterns_that_cant_be_read_are_named() {
     );
     assert!(error(Pattern::Regex("(".to_owned())).starts_with("pattern \"(\": regex parse error"));
 }
+
+#[test]
+fn facts_whose_names_begin_alike_and_are_as_long_are_told_apart() {
+    let rule = |fact: &str| Match {
+        conditions: vec![(fact.to_owned(), Pattern::Exact("yes".to_owned()))],
+        ..Match::default()
+    };
+    let names = [
+        "header.x-a",
+        "header.x-b",
+        "header.x-c",
+        "a",
+        "ab",
+        "abc",
+        "",
+    ];
+    let matcher = Matcher::new(&names.map(rule)).unwrap();
+    for (number, name) in (0..).zip(names) {
+        let mut facts = Facts::new();
+        for other in names {
+            facts.set(other, "no");
+        }
+        facts.set(name, "yes");
+        assert_eq!(matcher.matching(&facts), [number], "{name:?}");
+        assert_eq!(facts.iter().count(), names.len());
+    }
+}

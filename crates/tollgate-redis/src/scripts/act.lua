@@ -7,24 +7,24 @@ local function act(op, limit, key, cost, extra, a, b, c, d, e)
     limit.look(key, 0, a, b, c, d, e)
     local remaining, reset = limit.left(key, a, b, c, d, e)
     local taken = cost < remaining and cost or remaining
-    local at = limit.look(key, taken > 0 and taken or 1, a, b, c, d, e)
-    if taken > 0 and at == now then
+    local wait = limit.look(key, taken > 0 and taken or 1, a, b, c, d, e)
+    if taken > 0 and wait == 0 then
       limit.charge(key, taken, nil, a, b, c, d, e)
       remaining, reset = limit.left(key, a, b, c, d, e)
       say(1, remaining, taken, reset)
     else
-      tell(at, false, remaining, reset)
+      tell(wait, false, remaining, reset)
     end
     return
   elseif op == RESERVE then
-    local at = limit.look(key, cost, a, b, c, d, e)
-    if at and at - now <= extra then
+    local wait = limit.look(key, cost, a, b, c, d, e)
+    if wait and wait <= extra then
       if cost > 0 then limit.charge(key, cost, nil, a, b, c, d, e) end
       local remaining, reset = limit.left(key, a, b, c, d, e)
-      say(1, remaining, at - now, reset)
+      say(1, remaining, wait, reset)
       return
     end
-    tell(at, false, limit.left(key, a, b, c, d, e))
+    tell(wait, false, limit.left(key, a, b, c, d, e))
     return
   elseif op == RENEW then
     local held = limit.renew(key, cost, next_holder(), a, b)
@@ -41,5 +41,5 @@ local function act(op, limit, key, cost, extra, a, b, c, d, e)
     limit.release(key, cost, next_holder())
   end
   limit.look(key, 0, a, b, c, d, e)
-  tell(now, false, limit.left(key, a, b, c, d, e))
+  tell(0, false, limit.left(key, a, b, c, d, e))
 end

@@ -69,7 +69,7 @@ local function within(start, previous, current, at, cost, limit, burst, length)
 end
 
 function counter.look(key, cost, limit, burst, length)
-  if cost == 0 then return now end
+  if cost == 0 then return 0 end
   if cost > burst then return nil end
   local state = counts(key, length)
   local start, previous, current = state[1], state[2], state[3]
@@ -78,14 +78,14 @@ function counter.look(key, cost, limit, burst, length)
   local at = within(start, previous, current, from, cost, limit, burst, length)
   if at then
     -- A time before the window is judged as its start, and may pass.
-    if at == from then return now end
-    return at
+    if at == from then return 0 end
+    return at - now
   end
   local next_start = start + length
   start, previous, current = rolled(start, previous, current, length, next_start)
   at = within(start, previous, current, next_start, cost, limit, burst, length)
   -- Two windows on nothing is remembered.
-  return at or next_start + length
+  return (at or next_start + length) - now
 end
 
 function counter.charge(key, cost, _, _, _, length)

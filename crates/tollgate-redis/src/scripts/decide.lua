@@ -17,15 +17,15 @@ local place, number = 1, 0
 -- Several questions of one request, from this place on.
 local function answer_all(start)
   local from, first = start, number
-  local ats, busies, holders, passes, last = {}, {}, {}, true, 0
+  local waits, busies, holders, passes, last = {}, {}, {}, true, 0
   while last == 0 do
     local op, kind, cost, extra, a, b, c, d, e
     op, kind, last, cost, extra, a, b, c, d, e, from = unpack(FORMAT, questions, from)
     number = number + 1
-    local at, busy = kinds[kind].look(KEYS[number], cost, a, b, c, d, e)
-    ats[number], busies[number] = at, busy
+    local wait, busy = kinds[kind].look(KEYS[number], cost, a, b, c, d, e)
+    waits[number], busies[number] = wait, busy
     if kinds[kind] == slots then holders[number] = next_holder() end
-    passes = passes and at == now and not busy
+    passes = passes and wait == 0 and not busy
   end
   from, number, last = start, first, 0
   while passes and last == 0 do
@@ -39,7 +39,7 @@ local function answer_all(start)
     local op, kind, cost, extra, a, b, c, d, e
     op, kind, last, cost, extra, a, b, c, d, e, from = unpack(FORMAT, questions, from)
     number = number + 1
-    tell(ats[number], busies[number], kinds[kind].left(KEYS[number], a, b, c, d, e))
+    tell(waits[number], busies[number], kinds[kind].left(KEYS[number], a, b, c, d, e))
   end
   return from
 end
@@ -52,12 +52,12 @@ while place <= size do
     number, place = number + 1, after
     local limit, key = kinds[kind], KEYS[number]
     if op == DECIDE then
-      local at, busy = limit.look(key, cost, a, b, c, d, e)
+      local wait, busy = limit.look(key, cost, a, b, c, d, e)
       local holder = limit == slots and next_holder() or nil
-      if at == now and cost > 0 and not busy then
+      if wait == 0 and cost > 0 and not busy then
         limit.charge(key, cost, holder, a, b, c, d, e)
       end
-      tell(at, busy, limit.left(key, a, b, c, d, e))
+      tell(wait, busy, limit.left(key, a, b, c, d, e))
     else
       act(op, limit, key, cost, extra, a, b, c, d, e)
     end

@@ -57,14 +57,15 @@ local function settled(key, price, drain, capacity)
   return state
 end
 
+-- How long until this cost passes: 0 if it does now, nothing if it never will.
 local function look_at_level(key, cost, price, drain, capacity)
   local state = settled(key, price, drain, capacity)
   local units = cost * price
   if units > capacity then return nil end
   local over = units - (capacity - state[1])
-  if over <= 0 then return now end
+  if over <= 0 then return 0 end
   if drain == 0 then return nil end
-  return state[2] + ceil(over / drain)
+  return state[2] - now + ceil(over / drain)
 end
 
 -- Asked after the look, so the level is as of now.

@@ -41,13 +41,13 @@ end
 
 function log.look(key, cost, limit, length)
   if cost > limit then return nil end
-  if cost == 0 then return now end
+  if cost == 0 then return 0 end
   local found = hits(key, length)
-  if not found or found.used + cost <= limit then return now end
-  if found.ahead then return now + length end
+  if not found or found.used + cost <= limit then return 0 end
+  if found.ahead then return length end
   -- Enough has run out once the hit whose sum is this, or the first after it, has.
   local needed = found.first - found.first_weight + found.used + cost - limit
-  if found.first >= needed then return found.oldest + length end
+  if found.first >= needed then return found.oldest + length - now end
   local low = call('ZRANK', key, string.format('%.0f:%.0f', found.first, found.first_weight)) + 1
   local high = call('ZCARD', key) - 1
   while low < high do
@@ -58,7 +58,7 @@ function log.look(key, cost, limit, length)
       low = middle + 1
     end
   end
-  return tonumber(call('ZRANGE', key, low, low, 'WITHSCORES')[2]) + length
+  return tonumber(call('ZRANGE', key, low, low, 'WITHSCORES')[2]) + length - now
 end
 
 local function add(key, at, sum, weight)

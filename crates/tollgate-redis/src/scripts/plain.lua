@@ -12,11 +12,11 @@ while place <= size do
   while last == 0 do
     last, cost, price, drain, capacity, place = unpack(FORMAT, questions, place)
     number = number + 1
-    local at = look_at_level(KEYS[number], cost, price, drain, capacity)
-    if at == now then
+    local wait = look_at_level(KEYS[number], cost, price, drain, capacity)
+    if wait == 0 then
       reply[told + 1], reply[told + 3] = 1, 0
-    elseif at then
-      reply[told + 1], reply[told + 3], passes = 0, at - now, false
+    elseif wait then
+      reply[told + 1], reply[told + 3], passes = 0, wait, false
     else
       reply[told + 1], reply[told + 3], passes = 2, -1, false
     end

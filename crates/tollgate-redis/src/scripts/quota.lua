@@ -60,10 +60,10 @@ local function quota_of(part, furthest)
     if not part(at, a, b, c, d) then return false end
     if cost > limit then return nil end
     local missing = used(state) + cost - limit
-    if cost == 0 or missing <= 0 then return now end
+    if cost == 0 or missing <= 0 then return 0 end
     for i = 1, #state do
       missing = missing - state[i][2]
-      if missing <= 0 then return state[i][1] end
+      if missing <= 0 then return state[i][1] - now end
     end
     return nil
   end

@@ -21,8 +21,8 @@ end
 -- A slot that is in use is free again when its holder says so: there is no time to tell.
 function slots.look(key, cost, limit)
   if cost > limit then return nil end
-  if cost == 0 or in_use(key) + cost <= limit then return now end
-  return now, true
+  if cost == 0 or in_use(key) + cost <= limit then return 0 end
+  return 0, true
 end
 
 -- Lets the key live as long as the slot that runs out last.

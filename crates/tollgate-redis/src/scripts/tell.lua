@@ -7,14 +7,14 @@ local function say(outcome, remaining, wait, reset)
   told = told + 4
 end
 
--- What a limit says of a cost that would first pass at this time.
-local function tell(at, busy, remaining, reset)
-  if at == nil then
+-- What a limit says of a cost that would first pass after this wait.
+local function tell(wait, busy, remaining, reset)
+  if wait == nil then
     say(2, remaining, -1, reset)
-  elseif at == false then
+  elseif wait == false then
     say(3, remaining, 0, reset)
-  elseif at > now then
-    say(0, remaining, at - now, reset)
+  elseif wait > 0 then
+    say(0, remaining, wait, reset)
   else
     say(busy and 0 or 1, remaining, 0, reset)
   end

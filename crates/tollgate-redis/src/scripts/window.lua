@@ -53,8 +53,8 @@ end
 function window.look(key, cost, limit, length, phase)
   if cost > limit then return nil end
   local state = open_window(key, length, phase)
-  if cost == 0 or cost <= limit - state[2] then return now end
-  return state[3]
+  if cost == 0 or cost <= limit - state[2] then return 0 end
+  return state[3] - now
 end
 
 function window.charge(key, cost, _, _, length, phase)

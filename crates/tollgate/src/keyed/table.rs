@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tollgate_core::Timestamp;
 
-use super::line::{Line, Lines, SLOTS, Slot, prefetch, select};
+use super::line::{Line, Lines, SLOTS, Slot, fetch, select};
 use super::shape::{Shape, Turns};
 use super::shard::{Answer, Need, Shard};
 use super::slot::Ask;
@@ -46,7 +46,7 @@ impl<'a> Place<'a> {
     /// Starts to bring the lines into the cache.
     #[inline(always)]
     pub(crate) fn prefetch(&self) {
-        self.lines.into_iter().for_each(prefetch);
+        self.lines.into_iter().for_each(fetch);
     }
 
     /// The key's slot, if it is in one of the two lines, or else another key's: charging it with

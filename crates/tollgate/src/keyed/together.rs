@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, Outcome, Tat, Timestamp};
 
+use super::line::Slot;
+use super::shard::Shard;
 use super::table::Place;
 use super::word::KeyWord;
 use super::{Key, KeyedLimiter};
@@ -57,17 +59,21 @@ impl<C: Clock> KeyedLimiter<C> {
         }
         let now = self.clock.now();
         let local = self.table.since_anchor(now);
+        let mut slots: [Option<(&Shard, &Slot)>; FETCHED] = [None; FETCHED];
         for (number, (key, cost)) in keys.iter().enumerate() {
             let place = places.get(number).copied().flatten();
             let place = place.unwrap_or_else(|| self.table.place(key.fingerprint));
             let slot = place.guess(key.fingerprint);
+            if let Some(found) = slots.get_mut(number) {
+                *found = Some((place.shard, slot));
+            }
             let word = place.shard.glance(slot, key.fingerprint);
             let judged = word.judge(key.in_force.pace, local, *cost, self.longest_wait);
             if judged.outcome != Outcome::Allowed {
                 return self.refused(keys, local);
             }
         }
-        self.charge_all(keys, &places, now)
+        self.charge_all(keys, &slots, now)
     }
 
     /// The gravest refusal.
@@ -103,7 +109,7 @@ impl<C: Clock> KeyedLimiter<C> {
     fn charge_all(
         &self,
         keys: &[(Key<'_, C>, u64)],
-        places: &[Option<Place<'_>>; FETCHED],
+        slots: &[Option<(&Shard, &Slot)>; FETCHED],
         now: Timestamp,
     ) -> Together {
         let local = self.table.since_anchor(now);
@@ -111,10 +117,9 @@ impl<C: Clock> KeyedLimiter<C> {
         let mut after = [KeyWord::NEW; FETCHED];
         for (number, (key, cost)) in keys.iter().enumerate() {
             let ask = key.ask(local, *cost, 0);
-            let passed = places.get(number).copied().flatten().and_then(|place| {
-                let slot = place.guess(key.fingerprint);
-                place.shard.try_pass(slot, &ask)
-            });
+            // The slot that was looked at: if it changed hands since, that is seen.
+            let found = slots.get(number).copied().flatten();
+            let passed = found.and_then(|(shard, slot)| shard.try_pass(slot, &ask));
             let word = match passed {
                 Some((true, word)) => word,
                 _ => {
@@ -136,7 +141,12 @@ impl<C: Clock> KeyedLimiter<C> {
                 *after = word;
             }
             let remaining = key.remaining(word, local);
-            let requests = remaining / (*cost).max(1);
+            // Most cost one, and a division takes longer than all that is around it.
+            let requests = if *cost > 1 {
+                remaining / cost
+            } else {
+                remaining
+            };
             if tightest.is_none_or(|(fewest, ..)| requests < fewest) {
                 tightest = Some((requests, number, word));
             }

@@ -1,0 +1,84 @@
+//! What a reload has put out of force, and somebody may still read: it is dropped by the next reload,
+//! not by who decided last. Ten thousand rules take milliseconds to drop, and a decision doesn't.
+
+use std::sync::Arc;
+use std::thread;
+
+/// How many are kept for those who still read them. A verdict that is held for longer than so many
+/// reloads drops its policy itself.
+const MOST: usize = 4;
+/// How often a reload lets others run before it leaves what they read to the next. A decision that has
+/// a core ends meanwhile.
+const TURNS: u32 = 100;
+
+/// Values that are out of force, from the oldest.
+#[derive(Debug)]
+pub(super) struct Retired<T>(Vec<Arc<T>>);
+
+impl<T> Retired<T> {
+    pub(super) const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Takes what nobody new can get any more, and drops here what nobody has.
+    pub(super) fn retire(&mut self, old: Arc<T>) {
+        self.0.push(old);
+        for _ in 0..TURNS {
+            // Whoever alone has it sees all that the others did before they let go of it.
+            self.0.retain_mut(|old| Arc::get_mut(old).is_none());
+            if self.0.is_empty() {
+                return;
+            }
+            thread::yield_now();
+        }
+        if self.0.len() > MOST {
+            self.0.remove(0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// Counts those that were dropped.
+    struct Counted<'a>(&'a AtomicUsize);
+
+    impl Drop for Counted<'_> {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn what_somebody_holds_is_dropped_by_the_next_and_not_by_them() {
+        let dropped = AtomicUsize::new(0);
+        let count = || dropped.load(Ordering::Relaxed);
+        let mut retired = Retired::new();
+        retired.retire(Arc::new(Counted(&dropped)));
+        assert_eq!(count(), 1);
+        let held = Arc::new(Counted(&dropped));
+        retired.retire(Arc::clone(&held));
+        drop(held);
+        assert_eq!(count(), 1);
+        retired.retire(Arc::new(Counted(&dropped)));
+        assert_eq!(count(), 3);
+    }
+
+    #[test]
+    fn no_more_are_kept_than_a_few() {
+        let dropped = AtomicUsize::new(0);
+        let mut retired = Retired::new();
+        let mut held: Vec<_> = (0..MOST + 2).map(|_| Arc::new(Counted(&dropped))).collect();
+        for old in &held {
+            retired.retire(Arc::clone(old));
+        }
+        assert_eq!(retired.0.len(), MOST);
+        held.drain(..2);
+        assert_eq!(dropped.load(Ordering::Relaxed), 2);
+        held.clear();
+        assert_eq!(dropped.load(Ordering::Relaxed), 2);
+    }
+}

@@ -1,0 +1,63 @@
+//! A text that is kept in place if it is short: who reads a rule has read it then, and needn't wait
+//! for memory elsewhere.
+
+use std::fmt;
+
+/// The longest that is kept in place.
+const SHORT: usize = 22;
+
+#[derive(Clone)]
+pub(super) enum Text {
+    Short { length: u8, bytes: [u8; SHORT] },
+    Long(Box<str>),
+}
+
+impl Text {
+    pub(super) fn new(text: &str) -> Self {
+        let mut bytes = [0; SHORT];
+        match (bytes.get_mut(..text.len()), u8::try_from(text.len())) {
+            (Some(own), Ok(length)) => {
+                own.copy_from_slice(text.as_bytes());
+                Self::Short { length, bytes }
+            }
+            _ => Self::Long(text.into()),
+        }
+    }
+
+    #[inline]
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Short { length, bytes } => &bytes[..usize::from(*length)],
+            Self::Long(text) => text.as_bytes(),
+        }
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        match self {
+            // It was made of a text.
+            Self::Short { .. } => str::from_utf8(self.as_bytes()).unwrap_or_default(),
+            Self::Long(text) => text,
+        }
+    }
+}
+
+impl fmt::Debug for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_str().fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_and_long_texts_are_what_they_were_made_of() {
+        for length in 0..60 {
+            let text = "aö/".repeat(length);
+            assert_eq!(Text::new(&text).as_str(), text);
+            assert_eq!(Text::new(&text).as_bytes(), text.as_bytes());
+        }
+        assert!(size_of::<Text>() <= 24);
+    }
+}

@@ -1,0 +1,247 @@
+//! What is answered while a store can't be asked: as each rule has chosen, and never as a denial.
+
+use std::future::{Ready, ready};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tollgate::Timestamp;
+use tollgate::clock::Manual;
+use tollgate_engine::backend::{Answer, Backend, Breaker, Check, Fallback, Memory, StoreEvent};
+use tollgate_engine::document::Format;
+use tollgate_engine::policy::OnStoreFailure;
+use tollgate_engine::verdict::{Cause, Verdict};
+use tollgate_engine::{Engine, Facts, Policy};
+
+/// A store in memory that can be switched off.
+struct Switched {
+    memory: Memory<Manual, Manual>,
+    is_down: AtomicBool,
+    asked: AtomicU64,
+}
+
+impl Backend for Switched {
+    type Error = &'static str;
+    type Asking<'a> = Ready<Result<Answer, &'static str>>;
+
+    fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        ready(match self.is_down.load(Ordering::Relaxed) {
+            true => Err("switched off"),
+            false => Ok(self.memory.answer(checks)),
+        })
+    }
+
+    fn now(&self) -> Timestamp {
+        Backend::now(&self.memory)
+    }
+}
+
+type Store = Fallback<Switched, Manual, Manual>;
+
+struct Fleet {
+    engine: Engine<Store>,
+    clock: Manual,
+    events: Arc<Mutex<Vec<String>>>,
+}
+
+impl Fleet {
+    fn new(policy: &str, nodes: u64) -> Self {
+        let clock = Manual::starting_at(Timestamp::from_secs(1_000));
+        let memory = || {
+            let memory = Memory::builder().keys(1_000).clock(clock.clone());
+            memory.wall(clock.clone()).build()
+        };
+        let switched = Switched {
+            memory: memory(),
+            is_down: AtomicBool::new(false),
+            asked: AtomicU64::new(0),
+        };
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let told = Arc::clone(&events);
+        let store = Fallback::with_local(switched, memory())
+            .nodes(nodes)
+            .breaker(Breaker {
+                errors: 5,
+                ..Breaker::default()
+            })
+            .on_event(move |event: &StoreEvent<'_>| {
+                told.lock()
+                    .expect("not poisoned")
+                    .push(format!("{event:?}"));
+            });
+        let policy = Policy::from_text(policy, Format::Yaml).expect("a policy");
+        Self {
+            engine: Engine::new(policy.policy, store).expect("a policy"),
+            clock,
+            events,
+        }
+    }
+
+    fn switch(&self, is_down: bool) {
+        let store = self.engine.backend().store();
+        store.is_down.store(is_down, Ordering::Relaxed);
+    }
+
+    fn asked(&self) -> u64 {
+        self.engine.backend().store().asked.load(Ordering::Relaxed)
+    }
+
+    fn decide<'f>(&self, facts: &'f Facts<'f>) -> Verdict<'f> {
+        let mut deciding = pin!(self.engine.decide_by(facts));
+        let mut context = Context::from_waker(Waker::noop());
+        match deciding.as_mut().poll(&mut context) {
+            Poll::Ready(Ok(verdict)) => verdict,
+            Poll::Ready(Err(never)) => match never {},
+            Poll::Pending => panic!("a store in memory answers at once"),
+        }
+    }
+
+    fn passed(&self, facts: &Facts<'_>, requests: usize) -> usize {
+        let allowed = |_: &usize| self.decide(facts).is_allowed();
+        (0..requests).filter(allowed).count()
+    }
+}
+
+const POLICY: &str = "
+limits:
+- {name: open, match: {path: /open}, rate: 10/s, on_store_failure: open}
+- {name: closed, match: {path: /closed}, rate: 10/s, on_store_failure: closed}
+- {name: local, match: {path: /local}, rate: 10/s, on_store_failure: local}
+- {name: breaks, match: {path: /breaks}, rate: 10/s, on_store_failure: circuit-break}
+- {name: slots, match: {path: /slots}, concurrency: 8}
+";
+
+#[test]
+fn each_rule_gets_what_it_has_chosen() {
+    let fleet = Fleet::new(POLICY, 4);
+    let at = |path: &'static str| Facts::new().with("path", path);
+    let paths = ["/open", "/closed", "/local", "/breaks"];
+    for path in paths {
+        assert_eq!(fleet.passed(&at(path), 20), 10, "{path} by the store");
+    }
+    assert!(!fleet.engine.backend().is_active());
+    fleet.switch(true);
+    assert_eq!(fleet.passed(&at("/open"), 20), 20);
+    assert_eq!(fleet.passed(&at("/closed"), 20), 0);
+    // A quarter of 10, times two, which is a part of its own.
+    assert_eq!(fleet.passed(&at("/local"), 20), 5);
+    assert_eq!(fleet.passed(&at("/breaks"), 20), 5);
+    assert!(fleet.engine.backend().is_active());
+    let stats = fleet.engine.backend().stats();
+    assert_eq!((stats.open, stats.closed, stats.local), (20, 20, 40));
+    fleet.switch(false);
+    fleet.clock.advance(Duration::from_secs(1));
+    assert_eq!(fleet.passed(&at("/local"), 20), 10, "by the store again");
+    assert!(!fleet.engine.backend().is_active());
+}
+
+#[test]
+fn a_failure_never_looks_like_a_denial() {
+    let fleet = Fleet::new(POLICY, 1);
+    fleet.switch(true);
+    let facts = Facts::new().with("path", "/closed");
+    let verdict = fleet.decide(&facts);
+    assert!(!verdict.is_allowed());
+    assert_eq!(verdict.cause(), Cause::StoreFailure("closed"));
+    assert_eq!(verdict.fallback(), Some(OnStoreFailure::Closed));
+    // A local limit that refuses is a limit: the cause is the rule.
+    let facts = Facts::new().with("path", "/local");
+    assert_eq!(fleet.passed(&facts, 20), 10, "never more than the limit");
+    let verdict = fleet.decide(&facts);
+    assert_eq!(verdict.cause(), Cause::Rule("local"));
+    assert_eq!(verdict.fallback(), Some(OnStoreFailure::Local));
+    fleet.switch(false);
+    assert_eq!(fleet.decide(&facts).fallback(), None);
+}
+
+#[test]
+fn slots_that_are_held_locally_are_given_back() {
+    let fleet = Fleet::new(POLICY, 4);
+    fleet.switch(true);
+    let facts = Facts::new().with("path", "/slots");
+    let held: Vec<_> = (0..4)
+        .map(|_| fleet.decide(&facts).into_permits())
+        .collect();
+    assert!(!fleet.decide(&facts).is_allowed());
+    drop(held);
+    assert!(fleet.decide(&facts).is_allowed());
+}
+
+#[test]
+fn a_broken_circuit_asks_once_a_minute() {
+    let fleet = Fleet::new(POLICY, 1);
+    fleet.switch(true);
+    let facts = Facts::new().with("path", "/breaks");
+    fleet.passed(&facts, 100);
+    assert_eq!(fleet.asked(), 5, "after five errors it isn't asked");
+    assert_eq!(fleet.engine.backend().stats().trips, 1);
+    fleet.clock.advance(Duration::from_secs(59));
+    fleet.passed(&facts, 100);
+    assert_eq!(fleet.asked(), 5);
+    fleet.clock.advance(Duration::from_secs(1));
+    fleet.passed(&facts, 100);
+    assert_eq!(fleet.asked(), 6, "one probe, in vain");
+    // Rules that chose otherwise are asked about all the while.
+    fleet.passed(&Facts::new().with("path", "/closed"), 3);
+    assert_eq!(fleet.asked(), 9);
+    fleet.clock.advance(Duration::from_secs(60));
+    fleet.switch(false);
+    assert_eq!(fleet.passed(&facts, 20), 10);
+    assert_eq!(fleet.asked(), 29);
+    let events = fleet.events.lock().unwrap();
+    let names: Vec<_> = events
+        .iter()
+        .map(|event| event.split([' ', '{']).next().unwrap_or_default())
+        .collect();
+    let expected = [
+        "FallbackBegan",
+        "Failed",
+        "CircuitOpened",
+        "Failed",
+        "CircuitClosed",
+        "FallbackEnded",
+    ];
+    assert_eq!(names, expected, "{events:?}");
+    assert!(events[3].contains("untold: 4"), "{events:?}");
+}
+
+#[test]
+fn ten_seconds_of_failure_break_the_circuit_too() {
+    let fleet = Fleet::new(POLICY, 1);
+    fleet.switch(true);
+    let facts = Facts::new().with("path", "/breaks");
+    fleet.passed(&facts, 1);
+    fleet.clock.advance(Duration::from_millis(9_999));
+    fleet.passed(&facts, 1);
+    assert_eq!(fleet.engine.backend().stats().trips, 0);
+    fleet.clock.advance(Duration::from_millis(1));
+    fleet.passed(&facts, 1);
+    assert_eq!(fleet.engine.backend().stats().trips, 1);
+    assert_eq!(fleet.asked(), 3);
+}
+
+#[test]
+fn of_several_rules_closed_wins_and_all_that_are_local_must_pass() {
+    let policy = "
+limits:
+- {name: wide, key: tenant, rate: 10/s}
+- {name: narrow, key: user, rate: 2/s}
+- {name: quota, match: {paid: yes}, key: tenant, quota: 5/day}
+";
+    let fleet = Fleet::new(policy, 2);
+    fleet.switch(true);
+    let free = Facts::new().with("tenant", "acme").with("user", "ada");
+    assert_eq!(fleet.passed(&free, 10), 2);
+    assert_eq!(fleet.decide(&free).cause(), Cause::Rule("narrow"));
+    let other = Facts::new().with("tenant", "acme").with("user", "grace");
+    assert_eq!(
+        fleet.passed(&other, 10),
+        2,
+        "what was refused charged nothing"
+    );
+    let paid = free.with("paid", "yes");
+    assert_eq!(fleet.decide(&paid).cause(), Cause::StoreFailure("quota"));
+}
