@@ -212,7 +212,11 @@ impl Direct {
                 None => match compiled.leased {
                     Some(leased) => Step::Lease(compiled, leased),
                     None => {
-                        let (question, _) = self.question(check, Op::Decide, now)?;
+                        let (mut question, _) = self.question(check, Op::Decide, now)?;
+                        if question.numbers.kind == Kind::Slots {
+                            // However little it costs, it runs once.
+                            question.cost = 1;
+                        }
                         Step::Ask(Box::new(question))
                     }
                 },
