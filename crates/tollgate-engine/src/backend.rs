@@ -166,8 +166,13 @@ impl Answer {
         let gravest = refused
             .rev()
             .max_by_key(|(_, (_, decision))| wait(decision));
+        let cost = |check: &Check<'_>| match check.limit.kind() {
+            // However much it costs, it runs once.
+            LimitKind::Concurrency(_) => 1,
+            _ => check.cost.max(1),
+        };
         let tightest =
-            || said().min_by_key(|(_, (check, decision))| decision.remaining / check.cost.max(1));
+            || said().min_by_key(|(_, (check, decision))| decision.remaining / cost(check));
         match gravest.or_else(tightest) {
             Some((number, (_, decision))) => Self::new(Some(number), *decision),
             None => Self::new(None, Decision::UNLIMITED),
