@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 
 use arc_swap::ArcSwap;
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 use tollgate::clock::{Monotonic, Wall};
 use tollgate::{Clock, Decision, Outcome, Timestamp};
 use tollgate_engine::backend::{Answer, Backend, Check, DenyCache, DenyVersion, Limit, LimitKind};
@@ -242,6 +243,8 @@ impl Direct {
         let was_known = steps.iter().all(|step| matches!(step, Step::Said(_)));
         let mut decisions = vec![Decision::UNLIMITED; checks.len()];
         let mut undo = Undo::new(self);
+        // However many are asked, one after the other.
+        let deadline = self.store.deadline();
         let mut asked: Vec<(usize, Question)> = Vec::new();
         for (number, step) in steps.into_iter().enumerate() {
             match step {
@@ -265,7 +268,7 @@ impl Direct {
         for group in self.groups(asked) {
             let (numbers, questions): (Vec<_>, Vec<_>) = group.into_iter().unzip();
             let answers = self
-                .ask(checks, &numbers, (questions.clone(), self.at()))
+                .ask(checks, &numbers, (questions.clone(), self.at()), deadline)
                 .await;
             let answers = match answers {
                 Ok(answers) => answers,
@@ -322,8 +325,10 @@ impl Direct {
         checks: &[Check<'_>],
         numbers: &[usize],
         (questions, at): (Vec<Question>, Option<u64>),
+        deadline: Instant,
     ) -> Result<Answers, StoreError> {
-        let answers = self.store.ask(questions.clone(), at).await?;
+        let (store, asked) = (&self.store, questions.clone());
+        let answers = store.ask_until(deadline, asked, at).await?;
         if !answers.each.iter().any(|raw| raw.is_of_another_time()) {
             return Ok(answers);
         }
@@ -336,7 +341,7 @@ impl Direct {
                 .numbers_at(answers.now)
                 .unwrap_or(question.numbers);
         }
-        self.store.ask(again, at).await
+        store.ask_until(deadline, again, at).await
     }
 
     /// Questions that can go together, in their order.

@@ -334,7 +334,10 @@ impl RedisLimiter {
         let limit = format!("{:?}", check.limit.kind());
         possible(&question, compiled.is_leased, limit)?;
         let most = question.numbers.limit;
-        let answers = direct.ask(&[check], &[0], (vec![question], at)).await?;
+        let deadline = direct.store.deadline();
+        let answers = direct
+            .ask(&[check], &[0], (vec![question], at), deadline)
+            .await?;
         let raw = answers.each[0];
         Ok((raw.decision(most), Some(raw)))
     }

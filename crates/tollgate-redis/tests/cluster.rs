@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::{DEADLINE, LIMIT, PATIENT, connect, eventually, is_soak};
+use common::{DEADLINE, LIMIT, PATIENT, connect, eventually, is_soak, lateness};
 use tokio::time::Instant;
 use tollgate::Rate;
 use tollgate_engine::document::Format;
@@ -45,6 +45,7 @@ async fn limits_in_a_cluster() {
     what_was_charged_is_given_back(&cluster).await;
     moved_keys_are_found(&cluster).await;
     a_slot_half_way(&cluster).await;
+    one_deadline_for_all_slots(&cluster).await;
 }
 
 async fn one_tenant_is_asked_about_in_one_call(cluster: &Cluster) {
@@ -123,6 +124,51 @@ async fn what_was_charged_is_given_back(cluster: &Cluster) {
     assert_eq!(engine.backend().stats().round_trips - stats.round_trips, 5);
     assert_eq!(scripts(cluster) - before, 5);
     assert_eq!(left(&engine, &peek("second")).await, 8);
+}
+
+async fn one_deadline_for_all_slots(cluster: &Cluster) {
+    const SECOND: Duration = Duration::from_secs(1);
+    let policy =
+        "limits: [{name: a, key: user, rate: 1000/h}, {name: b, key: tenant, rate: 1000/h}]";
+    let policy = Policy::from_text(policy, Format::Yaml)
+        .expect("a policy")
+        .policy;
+    let redis = Redis::builder(&cluster.url())
+        .expect("a URL")
+        .timeout(SECOND);
+    let engine = Engine::new(policy, redis.build().expect("a runtime")).expect("a policy");
+    // A user and a tenant who live with different masters.
+    let user = cluster.master_of(slot_of("{user=1}"));
+    let tenants = ["1", "2", "3", "4", "5", "6", "7", "8"];
+    let home = |tenant: &&str| cluster.master_of(slot_of(format!("{{tenant={tenant}}}")));
+    let tenant = tenants
+        .iter()
+        .find(|tenant| home(tenant).port() != user.port());
+    let tenant = tenant.expect("a tenant who lives elsewhere");
+    let facts = Facts::new().with("user", "1").with("tenant", tenant);
+    assert!(engine.decide_by(&facts).await.unwrap().is_allowed());
+
+    // The first takes its time and the second takes more than there is: together not two timeouts.
+    let pause = |server: &Server, millis: &str| {
+        server.command(&["CLIENT", "PAUSE", millis, "WRITE"]);
+    };
+    pause(home(&tenant), "20000");
+    pause(user, "800");
+    let (began, late) = (Instant::now(), lateness());
+    let verdict = engine.decide_by(&facts).await.unwrap();
+    let (took, late) = (began.elapsed(), lateness() - late);
+    assert!(verdict.fallback().is_some());
+    assert!(took >= SECOND, "{took:?}");
+    assert!(
+        took <= SECOND + Duration::from_millis(500) + 3 * late,
+        "{took:?}"
+    );
+    drop(verdict);
+    home(&tenant).command(&["CLIENT", "UNPAUSE"]);
+    eventually("the store", async || {
+        engine.decide_by(&facts).await.unwrap().fallback().is_none()
+    })
+    .await;
 }
 
 /// The owner of a key's slot, and another master.

@@ -312,7 +312,7 @@ fn probes_in(time: Duration) -> u64 {
 }
 
 /// For how long a thread that only wants to look at the clock was kept waiting so far, all in all.
-fn lateness() -> Duration {
+pub(crate) fn lateness() -> Duration {
     static LATE: OnceLock<Arc<AtomicU64>> = OnceLock::new();
     let late = LATE.get_or_init(|| {
         let late = Arc::new(AtomicU64::new(0));
