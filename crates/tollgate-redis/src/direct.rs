@@ -1,5 +1,8 @@
 //! The store as a backend: checks in, answers or errors out.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
 use std::hash::{BuildHasher, RandomState};
