@@ -15,8 +15,8 @@ use tollgate_testkit::redis::{Reply, Server};
 /// Whether a limit is kept at a URL: it holds for two clients together.
 async fn holds_at(url: &str) {
     let (one, other) = (connect(url), connect(url));
-    let limit = |redis: &Redis| redis.limiter("logins", Rate::per_hour(3)).build().unwrap();
-    let (one, other) = (limit(&one), limit(&other));
+    let limit = |redis: &Redis| redis.limiter("logins", Rate::per_hour(3)).build();
+    let (one, other) = (limit(&one).expect("a limit"), limit(&other).expect("a limit"));
     let mut allowed = 0;
     for _ in 0..3 {
         for limiter in [&one, &other] {
@@ -31,10 +31,11 @@ async fn holds_at(url: &str) {
 /// Why nothing is kept at a URL.
 async fn refused_at(url: &str) -> String {
     let redis = connect(url);
-    let limiter = redis.limiter("logins", Rate::per_hour(3)).build().unwrap();
-    let answer = limiter.check("ada").await;
-    assert!(answer.fallback.is_some());
-    limiter.try_check("ada", 1).await.unwrap_err().to_string()
+    let limiter = redis.limiter("logins", Rate::per_hour(3)).build();
+    let limiter = limiter.expect("a limit");
+    assert!(limiter.check("ada").await.fallback.is_some());
+    let error = limiter.try_check("ada", 1).await.expect_err("no store");
+    error.to_string()
 }
 
 #[tokio::test]

@@ -22,7 +22,8 @@ if raw then
   local is_sound = #raw > 0 and #raw % 24 == 0
   if is_sound then
     local debt, as_of, was = unpack('<ddd', raw)
-    is_sound = is_level(debt, as_of, was, price)
+    is_sound = debt >= 0 and debt <= MOST and as_of >= 0 and as_of <= MOST
+      and was > 0 and was <= MOST
     states[key] = {debt, as_of, was, drain}
     for place = 25, #raw, 24 do
       local holder, amount, till = unpack('<ddd', raw, place)

@@ -11,12 +11,6 @@ local function save_level(key, state)
   end
 end
 
--- Whether these can be a level. What isn't a number passes no comparison.
-local function is_level(debt, as_of, was, price)
-  return debt >= 0 and debt <= MOST and as_of >= 0 and as_of <= MOST
-    and (was == price or was > 0 and was <= MOST)
-end
-
 -- The level as of now.
 local function settled(key, price, drain, capacity)
   local state = states[key]
@@ -24,7 +18,9 @@ local function settled(key, price, drain, capacity)
     local raw = kept(key, 24)
     if raw then
       local debt, as_of, was = unpack('<ddd', raw)
-      if is_level(debt, as_of, was, price) then
+      -- What isn't a number passes no comparison.
+      if debt >= 0 and debt <= MOST and as_of >= 0 and as_of <= MOST
+        and (was == price or was > 0 and was <= MOST) then
         state = {debt, as_of, was, drain}
       else
         strange = strange + 1

@@ -13,7 +13,8 @@ end
 local function hits(key, length)
   local newest = try('ZRANGE', key, -1, -1, 'WITHSCORES')
   if newest.err then
-    failed(newest.err, 'ZRANGE', key, -1, -1)
+    if not string.find(newest.err, 'WRONGTYPE', 1, true) then call('ZRANGE', key, -1, -1) end
+    strange = strange + 1
     call('DEL', key)
     return nil
   end

@@ -27,24 +27,17 @@ local strange = 0
 -- Numbers that are kept are from 0 to this.
 local MOST = 9007199254740992
 
--- A command about a key failed. If that is because the key holds something else than it should, it is
--- strange; anything else is for the caller to know, and nothing is decided.
-local function failed(why, ...)
-  if not string.find(why, 'WRONGTYPE', 1, true) then call(...) end
-  strange = strange + 1
-end
-
--- What is kept under a key as `size` bytes, if that is what is there.
+-- What is kept under a key as `size` bytes, if that is what is there. A key that holds something else is
+-- strange; any other error is for the caller to know, and nothing is decided.
 local function kept(key, size)
   local raw = try('GET', key)
   if not raw then return nil end
-  if type(raw) ~= 'string' then
-    failed(raw.err, 'GET', key)
-  elseif #raw == size or not size then
-    return raw
-  else
-    strange = strange + 1
+  if type(raw) == 'string' then
+    if #raw == size or not size then return raw end
+  elseif not string.find(raw.err, 'WRONGTYPE', 1, true) then
+    call('GET', key)
   end
+  strange = strange + 1
   return nil
 end
 
