@@ -105,7 +105,10 @@ fn an_answer_that_was_known_says_nothing_about_the_store() {
     // It is broken although answers were known in between.
     assert_eq!(subject.stats().trips, 1);
     clock.advance(BREAKER.stays_open);
-    // Who is first needs no store, so the next one is the probe.
+    // Who is first is given up before it has an answer, and who is second needs no store: the third one
+    // is the probe.
+    let (limit, facts) = (limit(), SoleLimit::facts("k"));
+    drop(subject.check(&[limit.check(&facts, 1)]));
     set(&store.knows, true);
     assert!(asks(&subject));
     set(&store.knows, false);

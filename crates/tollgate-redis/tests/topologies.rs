@@ -16,7 +16,10 @@ use tollgate_testkit::redis::{Reply, Server};
 async fn holds_at(url: &str) {
     let (one, other) = (connect(url), connect(url));
     let limit = |redis: &Redis| redis.limiter("logins", Rate::per_hour(3)).build();
-    let (one, other) = (limit(&one).expect("a limit"), limit(&other).expect("a limit"));
+    let (one, other) = (
+        limit(&one).expect("a limit"),
+        limit(&other).expect("a limit"),
+    );
     let mut allowed = 0;
     for _ in 0..3 {
         for limiter in [&one, &other] {

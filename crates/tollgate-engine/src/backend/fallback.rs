@@ -424,7 +424,17 @@ pin_project! {
         checks: &'a [Check<'a>],
         #[pin]
         asking: Option<B::Asking<'a>>,
+        // All others wait for what comes of it.
         is_probe: bool,
+    }
+
+    impl<B: Backend, C: Clock, W: Clock> PinnedDrop for AskingOrFallback<'_, B, C, W> {
+        fn drop(own: Pin<&mut Self>) {
+            let own = own.project();
+            if *own.is_probe {
+                own.fallback.circuit.pass_on();
+            }
+        }
     }
 }
 
@@ -439,13 +449,13 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Future for AskingOrFallback<'_, B
         Poll::Ready(Ok(match ready!(asking.poll(context)) {
             Ok(answer) => {
                 if !answer.was_known {
+                    *own.is_probe = false;
                     own.fallback.works();
-                } else if *own.is_probe {
-                    own.fallback.circuit.pass_on(own.fallback.local.now());
                 }
                 answer
             }
             Err(error) => {
+                *own.is_probe = false;
                 own.fallback.fails(&error);
                 own.fallback.answer_without(own.checks)
             }

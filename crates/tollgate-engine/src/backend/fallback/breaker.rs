@@ -97,9 +97,9 @@ impl Circuit {
         }
     }
 
-    /// The one that was to ask had no need to: another may.
-    pub(super) fn pass_on(&self, now: Timestamp) {
-        self.open_until.store(now.as_nanos(), Ordering::Relaxed);
+    /// The one that was to ask had no need to, or was given up: the next one may.
+    pub(super) fn pass_on(&self) {
+        self.open_until.store(0, Ordering::Relaxed);
     }
 
     /// The store answered. Returns whether that closed the circuit.
