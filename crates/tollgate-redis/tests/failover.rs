@@ -6,19 +6,61 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use common::{DEADLINE, Subject, eventually};
-use tollgate_testkit::redis::{Cluster, Sentinels, Server, slot_of};
+use common::{DEADLINE, Subject, eventually, is_soak};
+use tollgate_testkit::redis::{Builder, Cluster, Sentinels, Server, slot_of};
 
 /// Where the keys of a [`Subject`] are in a cluster.
 fn slot() -> u16 {
     slot_of("{key=k}")
 }
 
+/// What a master may come to.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    Killed,
+    Stopped,
+}
+
+impl Fate {
+    fn befall(self, server: &Server) {
+        match self {
+            Self::Killed => server.kill(),
+            Self::Stopped => server.stop(),
+        }
+    }
+
+    fn undo(self, server: &Server) {
+        match self {
+            Self::Killed => server.restart_empty(),
+            Self::Stopped => server.cont(),
+        }
+    }
+}
+
+/// Every kind of server and every fate in a soak; in a hurry, one.
+fn variants() -> Vec<(Builder, Fate)> {
+    let all = [
+        (Server::builder(), Fate::Killed),
+        (Server::builder(), Fate::Stopped),
+        (Server::builder().valkey().password("open"), Fate::Killed),
+        (Server::builder().valkey(), Fate::Stopped),
+    ];
+    let count = if is_soak() { all.len() } else { 1 };
+    all.into_iter().take(count).collect()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sentinels_name_a_new_master() {
-    let sentinels = Sentinels::start();
+    for (builder, fate) in variants() {
+        sentinels_replace(builder, fate).await;
+    }
+}
+
+async fn sentinels_replace(builder: Builder, fate: Fate) {
+    let sentinels = Sentinels::start_with(builder);
     let mut subject = Subject::new(&sentinels.url()).await;
-    let old = sentinels.kill_master();
+    let old = sentinels.master();
+    fate.befall(old);
     subject.weathers().await;
     let new = sentinels.wait_for_new_master(DEADLINE);
     assert_ne!(new.port(), old.port());
@@ -54,11 +96,18 @@ async fn sentinels_name_a_new_master() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_loses_a_master_and_moves_a_slot() {
-    let cluster = Cluster::start();
+    for (builder, fate) in variants() {
+        a_cluster_suffers(builder, fate).await;
+    }
+}
+
+async fn a_cluster_suffers(builder: Builder, fate: Fate) {
+    let cluster = Cluster::start_with(builder);
     let mut subject = Subject::new(&cluster.url()).await;
     slot_moves(&cluster, &mut subject).await;
 
-    let old = cluster.kill_master_of(slot());
+    let old = cluster.master_of(slot());
+    fate.befall(old);
     subject.weathers().await;
     cluster.wait_until_ok(DEADLINE);
     let new = cluster.master_of(slot());
@@ -71,7 +120,8 @@ async fn a_cluster_loses_a_master_and_moves_a_slot() {
     );
 
     // By hand, with nobody down.
-    old.restart_empty();
+    fate.undo(old);
+    eventually("the old master to answer", async || old.answers()).await;
     cluster.wait_until_ok(DEADLINE);
     let mut asked: Option<Instant> = None;
     eventually("the old master to be it again", async || {
