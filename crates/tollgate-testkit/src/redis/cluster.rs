@@ -7,6 +7,8 @@ use super::{Builder, Migration, Reply, Server, until};
 /// How many slots there are, and how many masters share them.
 const SLOTS: u16 = 16_384;
 const MASTERS: u16 = 3;
+/// Looks after which a node that doesn't know of a change is told again.
+const STUBBORN: u32 = 100;
 /// How long everything together may take to come up, and a change to reach every node.
 const START: Duration = Duration::from_secs(30);
 
@@ -175,7 +177,14 @@ impl Cluster {
 
     /// Waits until every node that answers names this owner of a slot.
     pub(super) fn wait_until_owned(&self, slot: u16, owner: &Server) {
+        let mut looks = 0;
         until(START, "every node to know the slot's new owner", || {
+            looks += 1;
+            // Two moves in quick succession can leave the old owner with the higher epoch, and then others
+            // don't believe the new one.
+            if looks % STUBBORN == 0 {
+                owner.command(&["CLUSTER", "BUMPEPOCH"]);
+            }
             self.nodes.iter().filter(|node| node.answers()).all(|node| {
                 let named = self.owner_by(node, slot);
                 named.is_some_and(|named| named.port() == owner.port())
