@@ -172,7 +172,7 @@ async fn one_deadline_for_all_slots(cluster: &Cluster) {
 }
 
 /// The owner of a key's slot, and another master.
-fn owner_and_other<'a>(cluster: &'a Cluster, slot: u16) -> (&'a Server, &'a Server) {
+fn owner_and_other(cluster: &Cluster, slot: u16) -> (&Server, &Server) {
     let owner = cluster.master_of(slot);
     let other = cluster.masters().find(|one| one.port() != owner.port());
     (owner, other.expect("another master"))

@@ -7,8 +7,6 @@ use super::{Builder, Migration, Reply, Server, until};
 /// How many slots there are, and how many masters share them.
 const SLOTS: u16 = 16_384;
 const MASTERS: u16 = 3;
-/// Looks after which a node that doesn't know of a change is told again.
-const STUBBORN: u32 = 100;
 /// How long everything together may take to come up, and a change to reach every node.
 const START: Duration = Duration::from_secs(30);
 
@@ -175,16 +173,25 @@ impl Cluster {
         Migration::begin(self, slot, to)
     }
 
+    /// Waits until a node knows of every change that the others know of. One that doesn't would number its
+    /// own change like another one's; the old owner of a slot may win that, and the slot's keys are gone.
+    pub(super) fn wait_until_informed(&self, node: &Server) {
+        let epoch = |node: &Server| {
+            let text = node.client().ok()?.command(&["CLUSTER", "INFO"]).ok()?;
+            let text = text.text()?;
+            let line = |line: &str| line.strip_prefix("cluster_current_epoch:")?.parse().ok();
+            text.lines().find_map(line)
+        };
+        until(START, "a node to know what the others know", || {
+            let answering = self.nodes.iter().filter(|node| node.answers());
+            let latest: Option<u64> = answering.filter_map(epoch).max();
+            latest.is_some() && epoch(node) >= latest
+        });
+    }
+
     /// Waits until every node that answers names this owner of a slot.
     pub(super) fn wait_until_owned(&self, slot: u16, owner: &Server) {
-        let mut looks = 0;
         until(START, "every node to know the slot's new owner", || {
-            looks += 1;
-            // Two moves in quick succession can leave the old owner with the higher epoch, and then others
-            // don't believe the new one.
-            if looks % STUBBORN == 0 {
-                owner.command(&["CLUSTER", "BUMPEPOCH"]);
-            }
             self.nodes.iter().filter(|node| node.answers()).all(|node| {
                 let named = self.owner_by(node, slot);
                 named.is_some_and(|named| named.port() == owner.port())
