@@ -152,7 +152,7 @@ async fn one_deadline_for_all_slots(cluster: &Cluster) {
     let pause = |server: &Server, millis: &str| {
         server.command(&["CLIENT", "PAUSE", millis, "WRITE"]);
     };
-    pause(home(&tenant), "20000");
+    pause(home(tenant), "20000");
     pause(user, "800");
     let (began, late) = (Instant::now(), lateness());
     let verdict = engine.decide_by(&facts).await.unwrap();
@@ -164,7 +164,7 @@ async fn one_deadline_for_all_slots(cluster: &Cluster) {
         "{took:?}"
     );
     drop(verdict);
-    home(&tenant).command(&["CLIENT", "UNPAUSE"]);
+    home(tenant).command(&["CLIENT", "UNPAUSE"]);
     eventually("the store", async || {
         engine.decide_by(&facts).await.unwrap().fallback().is_none()
     })
@@ -183,7 +183,7 @@ async fn moved_keys_are_found(cluster: &Cluster) {
     let limiter = redis
         .limiter("moved", Rate::per_hour(LIMIT))
         .build()
-        .unwrap();
+        .expect("a limit");
     let slot = slot_of("{key=mover}");
     let (_, other) = owner_and_other(cluster, slot);
     assert!(limiter.check_n("mover", LIMIT - 2).await.allowed);
@@ -198,7 +198,12 @@ async fn moved_keys_are_found(cluster: &Cluster) {
 
 async fn a_slot_half_way(cluster: &Cluster) {
     let redis = connect(&cluster.url());
-    let limiter = |name: &str| redis.limiter(name, Rate::per_hour(LIMIT)).build().unwrap();
+    let limiter = |name: &str| {
+        redis
+            .limiter(name, Rate::per_hour(LIMIT))
+            .build()
+            .expect("a limit")
+    };
     let (moved, new) = (limiter("gone ahead"), limiter("new"));
     let slot = slot_of("{key=half}");
     let (owner, other) = owner_and_other(cluster, slot);

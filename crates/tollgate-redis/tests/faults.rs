@@ -2,9 +2,14 @@
 
 mod common;
 
-use common::{POLICIES, Subject, eventually};
+use std::time::Duration;
+
+use common::{PATIENT, POLICIES, Subject, eventually};
+use futures_util::future::join_all;
 use tollgate::Rate;
+use tollgate_engine::backend::LimitKind;
 use tollgate_engine::policy::OnStoreFailure;
+use tollgate_redis::Redis;
 use tollgate_testkit::redis::{Isolated, Server};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -140,4 +145,59 @@ async fn what_is_leased_is_spent_and_then_each_policy_decides() {
     }
     subject.recovers().await;
     subject.told_in_order();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_is_answered_in_time_too() {
+    let server = Server::start();
+    let mut subject = Subject::new(&server.url()).await;
+    let limiter = subject.fresh(OnStoreFailure::Closed);
+    for (harm, heal) in [
+        (Server::stop as fn(&Server), Server::cont as fn(&Server)),
+        (Server::kill, Server::restart_empty),
+    ] {
+        harm(&server);
+        let crowd = (0..64).map(async |_| {
+            for _ in 0..10 {
+                // Bounded, or it panics.
+                let answer = subject.decide(&limiter, 1).await;
+                assert_eq!(answer.fallback, Some(OnStoreFailure::Closed));
+                assert!(!answer.allowed);
+            }
+        });
+        join_all(crowd).await;
+        heal(&server);
+        subject.recovers().await;
+    }
+    subject.told_in_order();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_the_store_forgot_is_counted_and_its_holder_harms_nobody() {
+    let server = Server::start();
+    let builder = Redis::builder(&server.url()).unwrap().timeout(PATIENT);
+    let redis = builder
+        .slot_life(Duration::from_millis(300))
+        .build()
+        .unwrap();
+    let limiter = redis.limiter_of("jobs", LimitKind::Concurrency(1));
+    let limiter = limiter.build().unwrap();
+    let held = limiter.check("k").await;
+    assert!(held.allowed && held.fallback.is_none());
+    server.restart_empty();
+    eventually("a renewal that finds nothing", async || {
+        redis.stats().lost_slots > 0
+    })
+    .await;
+    let other = limiter.check("k").await;
+    assert_eq!((other.allowed, other.fallback), (true, None));
+    // What is given back is one's own.
+    drop(held);
+    eventually("that to be told", async || redis.stats().slots == 1).await;
+    assert!(!limiter.check("k").await.allowed);
+    drop(other);
+    eventually("a free slot", async || {
+        limiter.peek("k").await.unwrap().remaining == 1
+    })
+    .await;
 }
