@@ -247,6 +247,16 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Fallback<B, C, W> {
         }
     }
 
+    /// Whether the store is asked about these.
+    fn gate(&self, checks: &[Check<'_>]) -> Gate {
+        let breaks =
+            |check: &Check<'_>| check.limit.on_store_failure() == OnStoreFailure::CircuitBreak;
+        match self.circuit.is_closed() || !checks.iter().all(breaks) {
+            true => Gate::Open,
+            false => self.circuit.ask(self.local.now()),
+        }
+    }
+
     /// The store answered.
     #[inline]
     fn works(&self) {
@@ -377,13 +387,7 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Backend for Fallback<B, C, W> {
         Self: 'a;
 
     fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
-        let breaks =
-            |check: &Check<'_>| check.limit.on_store_failure() == OnStoreFailure::CircuitBreak;
-        let gate = match self.circuit.is_closed() || !checks.iter().all(breaks) {
-            true => Gate::Open,
-            false => self.circuit.ask(self.local.now()),
-        };
-        let asking = match gate {
+        let asking = match self.gate(checks) {
             Gate::Open | Gate::Probe => Some(self.backend.check(checks)),
             Gate::Shut => None,
         };
@@ -392,6 +396,35 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Backend for Fallback<B, C, W> {
             checks,
             asking,
         }
+    }
+
+    async fn check_each<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+    ) -> Result<(Answer, Vec<Decision>), Infallible> {
+        if self.gate(checks) != Gate::Shut {
+            match self.backend.check_each(checks).await {
+                Ok(told) => {
+                    self.works();
+                    return Ok(told);
+                }
+                Err(error) => self.fails(&error),
+            }
+        }
+        let answer = self.answer_without(checks);
+        // Of the others no more is known than that they were not the ones.
+        let mut each = vec![Decision::UNLIMITED; checks.len()];
+        if let Some(decider) = answer.decider.and_then(|decider| each.get_mut(decider)) {
+            *decider = answer.decision;
+        }
+        Ok((answer, each))
+    }
+
+    async fn give_back<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<(), Infallible> {
+        if let Err(error) = self.backend.give_back(checks).await {
+            self.fails(&error);
+        }
+        Ok(())
     }
 
     fn now(&self) -> Timestamp {
