@@ -74,7 +74,8 @@ fn check_sums(report: &Value) {
 
 /// No more was admitted in the time of the run than the limit allows, in whole units.
 fn check_bound(report: &Value, (burst, per_second): (u64, u64)) {
-    let elapsed = Duration::from_secs_f64(report["elapsed_s"].as_f64().unwrap());
+    let elapsed = report["elapsed_s"].as_f64().expect("seconds");
+    let elapsed = Duration::from_secs_f64(elapsed);
     let units = u128::from(count(report, "admitted") * count(report, "cost"));
     // A microsecond more: the store's clock shows no less than that.
     let refill = u128::from(per_second) * (elapsed.as_nanos() + 1_000) / 1_000_000_000;

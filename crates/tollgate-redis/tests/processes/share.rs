@@ -1,0 +1,87 @@
+//! How much of a limit can be used: of what is leased, little lies where nobody wants it.
+
+use std::time::Duration;
+
+use tollgate::Timestamp;
+use tollgate::clock::{Clock, Wall};
+use tollgate_testkit::redis::Server;
+
+use crate::fleet::{Fleet, Node, length};
+use crate::node::{Does, HOLDS, LIFE, Role};
+
+/// Of a limit whose demand is three times as high, nine tenths of it on one node.
+fn uneven(rate: &str, per_second: u64) -> u128 {
+    let server = Server::start();
+    let demand = 3 * per_second;
+    let mut nodes = vec![Does::Wants(demand / 10 / 7); 8];
+    nodes[0] = Does::Wants(demand * 9 / 10);
+    let fleet = Fleet {
+        name: "uneven",
+        url: &server.url(),
+        rate,
+        is_leased: true,
+        nodes,
+        length: length(),
+    };
+    let told = fleet.run();
+    println!("{rate}: {:?}, {} of 10,000", told.admitted, told.share());
+    told.share()
+}
+
+#[test]
+fn nearly_all_of_a_limit_is_used_under_uneven_demand() {
+    let share = uneven("2000/s", 2_000);
+    assert!(share >= 9_800, "{share} of 10,000");
+}
+
+#[test]
+fn what_a_killed_node_held_is_back_after_a_lease_life() {
+    /// Most of the burst, so that the rest isn't enough for the other one.
+    const HELD: u64 = 600;
+    const WANTED: u64 = 950;
+    /// For a busy machine: the other one asks again within this, and is answered.
+    const MARGIN: Duration = Duration::from_secs(1);
+    let server = Server::start();
+    let role = Role {
+        url: server.url(),
+        rate: "2000/s burst 1000".parse().unwrap(),
+        is_leased: true,
+        tasks: 1,
+        does: Does::Holds(HELD),
+        file: String::new(),
+    };
+    let fills = Duration::from_millis(500);
+    let mut node = Node::start(&role);
+    let holds = node.says(HOLDS);
+    node.kill();
+    let killed = Wall.now();
+    let (before, held) = holds.split_once(' ').unwrap();
+    let before = Timestamp::from_nanos(before.parse().unwrap());
+    assert!(held.parse::<u64>().unwrap() >= HELD);
+
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let back = runtime.block_on(async {
+        let (_redis, limiter) = role.limiter();
+        let asking = async {
+            while !limiter.check_n("all", WANTED).await.allowed {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let longest = LIFE + fills + MARGIN;
+        let back = tokio::time::timeout(longest, asking).await;
+        assert!(
+            back.is_ok(),
+            "it wasn't back {longest:?} after the node was killed"
+        );
+        Wall.now()
+    });
+    println!("back {:?} after the end", back - killed);
+    assert!(
+        back - before >= LIFE,
+        "until then it is out: {:?}",
+        back - before
+    );
+}
