@@ -2,21 +2,23 @@
 
 use std::time::Duration;
 
-use tollgate::Timestamp;
 use tollgate::clock::{Clock, Wall};
+use tollgate::{Rate, Timestamp};
 use tollgate_testkit::redis::Server;
 
 use crate::fleet::{Fleet, Node, length};
 use crate::node::{Does, HOLDS, LIFE, Role};
 
 /// Of a limit whose demand is three times as high, nine tenths of it on one node.
-fn uneven(rate: &str, per_second: u64) -> u128 {
+fn uneven(name: &str, rate: &str, others: usize) -> u128 {
+    let per_second = rate.parse::<Rate>().expect("a rate").count();
     let server = Server::start();
     let demand = 3 * per_second;
-    let mut nodes = vec![Does::Wants(demand / 10 / 7); 8];
+    let each = demand / 10 / u64::try_from(others).expect("few");
+    let mut nodes = vec![Does::Wants(each.max(1)); others + 1];
     nodes[0] = Does::Wants(demand * 9 / 10);
     let fleet = Fleet {
-        name: "uneven",
+        name,
         url: &server.url(),
         rate,
         is_leased: true,
@@ -30,7 +32,7 @@ fn uneven(rate: &str, per_second: u64) -> u128 {
 
 #[test]
 fn nearly_all_of_a_limit_is_used_under_uneven_demand() {
-    let share = uneven("2000/s", 2_000);
+    let share = uneven("uneven", "2000/s", 7);
     assert!(share >= 9_800, "{share} of 10,000");
 }
 
