@@ -22,18 +22,18 @@ fn hammer(name: &str, rate: &str, is_leased: bool) {
         told.admitted,
         told.share()
     );
-    // The limit was reached, so the bound was put to the test.
-    assert!(told.share() > 5_000, "{told:?}");
+    // A busy machine gets less done, but all of the burst and more: the bound was put to the test.
+    assert!(told.share() > 2_000, "{told:?}");
 }
 
 #[test]
 fn no_window_sees_more_when_each_decision_is_made_in_the_store() {
-    hammer("hammer-exact", "2000/s burst 500", false);
+    hammer("hammer-exact", "200/s burst 100", false);
 }
 
 #[test]
 fn no_window_sees_more_when_tokens_are_leased() {
-    hammer("hammer-leased", "2000/s burst 500", true);
+    hammer("hammer-leased", "200/s burst 100", true);
 }
 
 /// Every node holds what it can, and that is all there is.

@@ -95,7 +95,7 @@ pub(crate) struct Fleet<'a> {
 /// What all nodes of a fleet were admitted.
 #[derive(Debug)]
 pub(crate) struct Told {
-    /// Of each node.
+    /// Of each node, told before the end.
     pub(crate) admitted: Vec<usize>,
     rate: Rate,
     length: Duration,
@@ -135,8 +135,12 @@ impl Fleet<'_> {
         let all = each.concat();
         assert!(all.iter().all(|one| one.asked >= start.as_nanos()));
         assert_eq!(excess(&all, rate), None, "{self:?}");
+        let in_time = |node: &Vec<Admission>| {
+            let in_time = node.iter().filter(|one| one.told <= end.as_nanos());
+            in_time.count()
+        };
         Told {
-            admitted: each.iter().map(Vec::len).collect(),
+            admitted: each.iter().map(in_time).collect(),
             rate,
             length: self.length,
         }

@@ -23,7 +23,8 @@ fn uneven(name: &str, rate: &str, others: usize) -> u128 {
         rate,
         is_leased: true,
         nodes,
-        length: length(),
+        // What lies in hands at the end weighs the less the longer it takes.
+        length: 2 * length(),
     };
     let told = fleet.run();
     println!("{rate}: {:?}, {} of 10,000", told.admitted, told.share());
