@@ -277,3 +277,15 @@ async fn leases_that_are_not_enough_do_not_block_each_other() {
     let asked = tokio::time::timeout(PATIENT, asking).await;
     assert!(asked.is_ok(), "they wait for each other: {passed:?}");
 }
+
+#[tokio::test]
+async fn a_slow_answer_is_waited_for_as_long_as_was_said() {
+    let server = Server::start();
+    let redis = connect(&server);
+    let limiter = redis.limiter("slow", Rate::per_hour(1)).build().unwrap();
+    limiter.peek("k").await.unwrap();
+    server.command(&["CLIENT", "PAUSE", "1500", "ALL"]);
+    let answer = limiter.try_check("k", 1).await.unwrap();
+    assert!(answer.allowed);
+    assert_eq!(redis.stats().connects, 1, "the connection was kept");
+}
