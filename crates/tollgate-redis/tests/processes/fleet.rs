@@ -1,5 +1,6 @@
 //! Starts nodes as processes, lets them begin together, and reads what they wrote.
 
+use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -167,6 +168,16 @@ impl Told {
         let refill = u128::from(self.rate.count()) * self.length.as_nanos() / period;
         let allowed = u128::from(self.rate.burst_size()) + refill;
         u128::try_from(self.all()).expect("few") * 10_000 / allowed
+    }
+}
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (rate, share, each) = (self.rate, self.share(), &self.admitted);
+        write!(
+            f,
+            "{rate}: {share} of 10,000 were used, by each node {each:?}"
+        )
     }
 }
 

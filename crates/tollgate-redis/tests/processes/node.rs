@@ -92,6 +92,7 @@ impl Role {
         };
         let builder = Redis::builder(&self.url).expect("a server's own URL");
         let builder = builder.timeout(PATIENT).lease_life(LIFE).lease_part(part);
+        let builder = builder.on_event(|event| say(&format!("{event:?}")));
         let redis = builder.build().expect("a runtime");
         let mut limiter = redis
             .limiter("fleet", self.rate)

@@ -26,7 +26,7 @@ pub(crate) struct Excess {
 /// For each end, a tree has the number of admissions since each start, as (number · period + count ·
 /// start): the largest of them decides.
 pub(crate) fn excess(admissions: &[Admission], rate: Rate) -> Option<Excess> {
-    let period = i128::try_from(rate.period()?.as_nanos()).unwrap();
+    let period = i128::try_from(rate.period()?.as_nanos()).expect("few years");
     let (count, burst) = (i128::from(rate.count()), i128::from(rate.burst_size()));
     let mut starts: Vec<u64> = admissions.iter().map(|one| one.asked).collect();
     starts.sort_unstable();
@@ -55,7 +55,7 @@ pub(crate) fn excess(admissions: &[Admission], rate: Rate) -> Option<Excess> {
             return Some(Excess {
                 from,
                 to: end.told,
-                admitted: u64::try_from(admitted).unwrap(),
+                admitted: u64::try_from(admitted).expect("as many as came"),
             });
         }
     }
@@ -133,21 +133,6 @@ impl Tree {
     }
 }
 
-/// The same, slowly.
-fn has_excess(admissions: &[Admission], rate: Rate) -> bool {
-    let period = i128::try_from(rate.period().unwrap().as_nanos()).unwrap();
-    let (count, burst) = (i128::from(rate.count()), i128::from(rate.burst_size()));
-    admissions.iter().any(|first| {
-        admissions.iter().any(|last| {
-            let (from, to) = (first.asked, last.told);
-            let within = |one: &&Admission| from <= one.asked && one.told <= to;
-            let admitted = i128::try_from(admissions.iter().filter(within).count()).unwrap();
-            let length = i128::from(to) - i128::from(from) + GRAIN;
-            length >= GRAIN && admitted * period > burst * period + count * length
-        })
-    })
-}
-
 #[test]
 fn the_quick_search_finds_what_the_slow_one_does() {
     let mut random = 0x9E37_79B9_7F4A_7C15_u64;
@@ -198,4 +183,19 @@ fn one_more_than_the_limit_is_found() {
     let found = excess(&admissions, rate).unwrap();
     assert_eq!((found.from, found.to), (at(0).asked, at(3_000).told));
     assert_eq!(found.admitted, 3_002);
+}
+
+/// The same, slowly.
+fn has_excess(admissions: &[Admission], rate: Rate) -> bool {
+    let period = i128::try_from(rate.period().expect("a limit").as_nanos()).expect("few years");
+    let (count, burst) = (i128::from(rate.count()), i128::from(rate.burst_size()));
+    admissions.iter().any(|first| {
+        admissions.iter().any(|last| {
+            let (from, to) = (first.asked, last.told);
+            let within = |one: &&Admission| from <= one.asked && one.told <= to;
+            let admitted = i128::try_from(admissions.iter().filter(within).count()).expect("few");
+            let length = i128::from(to) - i128::from(from) + GRAIN;
+            length >= GRAIN && admitted * period > burst * period + count * length
+        })
+    })
 }
