@@ -127,6 +127,11 @@ impl Target {
         let mut latest = StoreError::TimedOut { after: MEET_WITHIN };
         let met = tokio::time::timeout(MEET_WITHIN, async {
             while let Err(error) = limiter.try_check(&key(0), 0).await {
+                let is_late = matches!(error, StoreError::TimedOut { .. });
+                if options.on_failure.is_some() && !is_late {
+                    // That is what is to be looked at.
+                    break;
+                }
                 latest = error;
                 tokio::time::sleep(MEET_EVERY).await;
             }
