@@ -153,12 +153,10 @@ impl To {
                 if let Some(password) = &address.password {
                     builder = builder.password(password);
                 }
+                #[cfg(feature = "tls")]
                 if address.tls.is_some() {
-                    builder = builder.tls(TlsMode::Secure);
-                    #[cfg(feature = "tls")]
-                    {
-                        builder = builder.certs(tls::certificates(address)?);
-                    }
+                    let certificates = tls::certificates(address)?;
+                    builder = builder.tls(TlsMode::Secure).certs(certificates);
                 }
                 builder.build().map(Box::new).map(Self::Cluster)
             }
