@@ -283,14 +283,21 @@ const TURNS: u32 = 7;
 /// # Errors
 /// If the place, the limit or the cost can't be used, or the store can't be asked at the start.
 pub fn load(options: &Load) -> Result<LoadReport, LoadFailure> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(WORKERS)
-        .event_interval(TURNS)
-        .enable_all()
-        .build()
-        .map_err(LoadFailure::Runtime)?;
+    let threads = |workers| {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(workers)
+            .event_interval(TURNS)
+            .enable_all()
+            .build()
+            .map_err(LoadFailure::Runtime)
+    };
+    // Tasks that never wait would keep a connection on their own threads waiting.
+    let (runtime, connection) = (threads(WORKERS)?, threads(1)?);
+    let target = {
+        let _here = connection.enter();
+        Target::new(options)?
+    };
     runtime.block_on(async {
-        let target = Target::new(options)?;
         target.meet(options).await?;
         let before = target.counts();
         let driven = drive::drive(&target, options).await;
