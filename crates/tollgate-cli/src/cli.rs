@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use clap::{Parser, Subcommand};
 
+use crate::load::{self, Load, LoadFailure};
 use crate::policy::{self, Check, Convert, Explain, PolicyFailure};
 use crate::simulate::{self, Options, PatternError};
 
@@ -29,6 +30,8 @@ pub enum Command {
     Explain(Explain),
     /// Turn envoyproxy/ratelimit's YAML into ours.
     Convert(Convert),
+    /// Ask one limit for as many decisions as a few tasks can, and say how long they took.
+    Load(Load),
 }
 
 /// How a command that ran ended.
@@ -48,6 +51,8 @@ pub enum CliError {
     Pattern(PatternError),
     /// The policy can't be used.
     Policy(PolicyFailure),
+    /// The limit can't be driven.
+    Load(LoadFailure),
     /// The output could not be written.
     Write(io::Error),
 }
@@ -87,6 +92,14 @@ impl Cli {
                 let text = policy::convert(options).map_err(CliError::Policy)?;
                 out.write_all(text.as_bytes())
             }
+            Command::Load(options) => {
+                let report = load::load(options).map_err(CliError::Load)?;
+                if options.json {
+                    report.write_json(out)
+                } else {
+                    write!(out, "{report}")
+                }
+            }
         };
         match written.and_then(|()| out.flush()) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(CliError::Write(error)),
@@ -100,7 +113,8 @@ impl CliError {
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::Pattern(_) | Self::Policy(PolicyFailure::Usage(_)) => 2,
-            Self::Policy(_) | Self::Write(_) => 1,
+            Self::Load(failure) if failure.is_usage() => 2,
+            Self::Policy(_) | Self::Load(_) | Self::Write(_) => 1,
         }
     }
 }
@@ -110,6 +124,7 @@ impl fmt::Display for CliError {
         match self {
             Self::Pattern(error) => error.fmt(f),
             Self::Policy(error) => error.fmt(f),
+            Self::Load(failure) => failure.fmt(f),
             Self::Write(error) => write!(f, "can't write the output: {error}"),
         }
     }

@@ -2,6 +2,7 @@
 //! and the binary only parses, prints and chooses the exit code.
 //!
 //! [`policy`] checks, explains and converts policy files.
+//! [`load`] drives one limit, in memory or in a store, as hard as it can.
 //! [`simulate`] runs a traffic pattern through every algorithm on virtual time. Its runner,
 //! [`simulate::runner`], takes any list of arrivals, so a caller can bring its own traffic.
 //!
@@ -17,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod cli;
+pub mod load;
 pub mod policy;
 pub mod simulate;
 

@@ -20,6 +20,8 @@ pub use pattern::{Pattern, PatternError};
 pub use policy::{PolicyReport, simulate_policy};
 pub use report::{Line, Report};
 
+pub(crate) use report::spelled_out;
+
 use crate::policy::{Entries, Fact};
 use runner::{Form, Run};
 

@@ -66,6 +66,25 @@ pub trait Backend: Send + Sync {
     /// Charges all checks, or none.
     fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a>;
 
+    /// The same, and what each check said by itself: what is left after the charge, or whether it would have
+    /// passed alone. One that can tell in the same breath does; unless said otherwise each is asked again.
+    fn check_each<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+    ) -> impl Future<Output = Result<(Answer, Vec<Decision>), Self::Error>> + Send + 'a {
+        each_again(self, checks)
+    }
+
+    /// Gives back what these checks cost, whatever it was charged for: at most what was spent. Unless said
+    /// otherwise nothing is.
+    fn give_back<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+    ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'a {
+        let _ = checks;
+        std::future::ready(Ok(()))
+    }
+
     /// The time by which it judges, to tell how long something takes and how long a refusal holds.
     fn now(&self) -> Timestamp;
 
@@ -81,6 +100,28 @@ pub trait Backend: Send + Sync {
     fn improvements(&self) -> u64 {
         0
     }
+}
+
+/// Charges all checks or none, and looks at each by itself then.
+async fn each_again<B: Backend + ?Sized>(
+    backend: &B,
+    checks: &[Check<'_>],
+) -> Result<(Answer, Vec<Decision>), B::Error> {
+    let answer = backend.check(checks).await?;
+    let mut each = Vec::with_capacity(checks.len());
+    for check in checks {
+        let left = [Check { cost: 0, ..*check }];
+        let mut decision = backend.check(&left).await?.decision;
+        if !answer.allowed && decision.remaining < check.cost {
+            decision.outcome = match check.cost > decision.limit {
+                true => Outcome::Never,
+                false => Outcome::Denied,
+            };
+            decision.retry_after = answer.decision.retry_after;
+        }
+        each.push(decision);
+    }
+    Ok((answer, each))
 }
 
 /// One question: may this key take so much of this limit?

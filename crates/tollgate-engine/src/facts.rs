@@ -226,6 +226,25 @@ pub enum Unit {
 }
 
 impl Unit {
+    /// As envoyproxy/ratelimit's files say it.
+    ///
+    /// ```
+    /// use tollgate_engine::facts::Unit;
+    ///
+    /// assert_eq!(Unit::Hour.name(), "hour");
+    /// ```
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Second => "second",
+            Self::Minute => "minute",
+            Self::Hour => "hour",
+            Self::Day => "day",
+            Self::Week => "week",
+            Self::Month => "month",
+            Self::Year => "year",
+        }
+    }
+
     /// Its length in seconds, as envoyproxy/ratelimit counts.
     pub const fn seconds(self) -> u64 {
         match self {

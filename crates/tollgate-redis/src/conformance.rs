@@ -73,14 +73,24 @@ trait Model {
 struct Kept<A: tollgate::core::Algorithm> {
     limit: A,
     state: A::State,
-    /// What a state reads as on a clock that is behind.
-    read: fn(&A, &A::State, Timestamp) -> A::State,
+    /// What a state reads as on a clock that is behind, and whether that is so far that it is written.
+    read: Read<A>,
 }
+
+type Read<A> = fn(
+    &A,
+    &<A as tollgate::core::Algorithm>::State,
+    Timestamp,
+) -> (<A as tollgate::core::Algorithm>::State, bool);
 
 impl<A: tollgate::core::Algorithm> Model for Kept<A> {
     fn step(&mut self, now: u64, step: Step) -> (Decision, u64) {
         let now = Timestamp::from_nanos(now);
-        let mut state = (self.read)(&self.limit, &self.state, now);
+        let (mut state, is_far) = (self.read)(&self.limit, &self.state, now);
+        if is_far {
+            // So that it runs out from there.
+            self.state = state.clone();
+        }
         match step {
             Step::Decide(cost) => {
                 let decision = self.limit.decide(&mut state, now, cost);
@@ -114,12 +124,12 @@ impl<A: tollgate::core::Algorithm> Model for Kept<A> {
 }
 
 /// No wait is longer than a bucket's.
-fn clamped(level: &Level, capacity: u128, drain: u128, now: Timestamp) -> Level {
+fn clamped(level: &Level, capacity: u128, drain: u128, now: Timestamp) -> (Level, bool) {
     let (debt, as_of) = level.parts();
-    let ahead = u128::from(as_of.nanos_since(now));
-    match ahead > 0 && ahead * drain + debt > capacity {
-        true => Level::from_parts(debt.max(capacity), now),
-        false => *level,
+    let ahead = u128::from(as_of.nanos_since(now)) * drain;
+    match ahead > 0 && ahead + debt > capacity {
+        true => (Level::from_parts(debt.max(capacity), now), ahead > capacity),
+        false => (*level, false),
     }
 }
 
@@ -131,10 +141,7 @@ fn units(rate: Rate, price: u128) -> (u128, u128) {
 }
 
 fn model(rate: Rate, algorithm: Algorithm) -> Box<dyn Model> {
-    fn kept<A: tollgate::core::Algorithm + 'static>(
-        limit: A,
-        read: fn(&A, &A::State, Timestamp) -> A::State,
-    ) -> Box<dyn Model> {
+    fn kept<A: tollgate::core::Algorithm + 'static>(limit: A, read: Read<A>) -> Box<dyn Model> {
         let state = A::State::default();
         Box::new(Kept { limit, state, read })
     }
@@ -148,7 +155,8 @@ fn model(rate: Rate, algorithm: Algorithm) -> Box<dyn Model> {
         Algorithm::TokenBucket => kept(TokenBucket::new(rate).unwrap(), |limit, bucket, now| {
             let (capacity, drain) = units(limit.rate(), limit.units_per_token());
             let (level, last_act) = bucket.parts();
-            Bucket::from_parts(clamped(&level, capacity, drain, now), last_act)
+            let (level, is_far) = clamped(&level, capacity, drain, now);
+            (Bucket::from_parts(level, last_act), is_far)
         }),
         Algorithm::FixedWindow(align) => kept(
             FixedWindow::new(rate).unwrap().align(align),
@@ -156,9 +164,10 @@ fn model(rate: Rate, algorithm: Algorithm) -> Box<dyn Model> {
                 let (start, count) = window.parts();
                 match start > now + limit.rate().period().unwrap() {
                     true => {
-                        Window::from_parts(start_of(limit.rate(), limit.alignment(), now), count)
+                        let start = start_of(limit.rate(), limit.alignment(), now);
+                        (Window::from_parts(start, count), true)
                     }
-                    false => *window,
+                    false => (*window, false),
                 }
             },
         ),
@@ -167,20 +176,20 @@ fn model(rate: Rate, algorithm: Algorithm) -> Box<dyn Model> {
             match newest > now + limit.rate().period().unwrap() {
                 true => {
                     let used = limit.rate().count() - limit.remaining(log, newest);
-                    Log::from_entries([(now, used)])
+                    (Log::from_entries([(now, used)]), true)
                 }
-                false => log.clone(),
+                false => (log.clone(), false),
             }
         }),
         Algorithm::SlidingCounter => kept(
             SlidingCounter::new(rate).unwrap(),
             |limit, counts, now| match counts.start() > now + limit.rate().period().unwrap() {
-                true => Counts::from_parts(
-                    start_of(limit.rate(), Align::default(), now),
-                    counts.previous(),
-                    counts.current(),
-                ),
-                false => *counts,
+                true => {
+                    let start = start_of(limit.rate(), Align::default(), now);
+                    let (previous, current) = (counts.previous(), counts.current());
+                    (Counts::from_parts(start, previous, current), true)
+                }
+                false => (*counts, false),
             },
         ),
         other => panic!("{other:?} is not kept in a store"),

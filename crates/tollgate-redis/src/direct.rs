@@ -237,12 +237,13 @@ impl Direct {
         Some(decision)
     }
 
-    /// Does what was planned, all or none.
+    /// Does what was planned, all or none. Also says what each check said, unless one refused before all
+    /// were asked.
     async fn carry_out(
         &self,
         checks: &[Check<'_>],
         steps: Vec<Step>,
-    ) -> Result<Answer, StoreError> {
+    ) -> Result<(Answer, Option<Vec<Decision>>), StoreError> {
         let was_known = steps.iter().all(|step| matches!(step, Step::Said(_)));
         let mut decisions = vec![Decision::UNLIMITED; checks.len()];
         let mut undo = Undo::new(self);
@@ -260,7 +261,7 @@ impl Direct {
                     let spent = self.leases.spend(place, &leased, key, check.cost);
                     let decision = spent.await?;
                     if !decision.is_allowed() {
-                        return Ok(Answer::new(Some(number), decision));
+                        return Ok((Answer::new(Some(number), decision), None));
                     }
                     decisions[number] = decision;
                     undo.leases.push((place, check.cost, plans));
@@ -289,7 +290,9 @@ impl Direct {
                 is_refused |= !decisions[*number].is_allowed();
             }
             if is_refused {
-                return Ok(self.refused(checks, &decisions, &numbers));
+                let answer = self.refused(checks, &decisions, &numbers);
+                let asked_all = numbers.len() == checks.len();
+                return Ok((answer, asked_all.then_some(decisions)));
             }
             let charged = questions.into_iter().filter(|question| question.cost > 0);
             undo.charges
@@ -302,7 +305,40 @@ impl Direct {
                 answer.pass.hold(move |_| end());
             }
         }
-        Ok(answer)
+        Ok((answer, Some(decisions)))
+    }
+
+    /// What each check would say by itself, after a refusal that didn't ask them all.
+    async fn look_at_each(
+        &self,
+        checks: &[Check<'_>],
+        answer: &Answer,
+    ) -> Result<Vec<Decision>, StoreError> {
+        let peeks: Vec<_> = checks
+            .iter()
+            .map(|check| Check { cost: 0, ..*check })
+            .collect();
+        let mut each = Vec::with_capacity(checks.len());
+        if let Ok(mut steps) = self.plan(&peeks)? {
+            for step in &mut steps {
+                if let Step::Ask(question) = step {
+                    // Slots too.
+                    question.cost = 0;
+                }
+            }
+            let (_, left) = self.carry_out(&peeks, steps).await?;
+            each = left.unwrap_or_default();
+        }
+        each.resize(checks.len(), Decision::UNLIMITED);
+        for (number, (check, decision)) in checks.iter().zip(&mut each).enumerate() {
+            if answer.decider == Some(number) {
+                *decision = answer.decision;
+            } else if decision.remaining < check.cost {
+                decision.outcome = Outcome::Denied;
+                decision.retry_after = answer.decision.retry_after;
+            }
+        }
+        Ok(each)
     }
 
     /// The answer to a request that some of these refused.
@@ -495,10 +531,49 @@ impl Backend for Direct {
             return Asking::said(Ok(Answer::new(Some(0), decision)));
         }
         match self.plan(checks) {
-            Ok(Ok(steps)) => Asking(Inner::Asked(Box::pin(self.carry_out(checks, steps)))),
+            Ok(Ok(steps)) => Asking(Inner::Asked(Box::pin(async move {
+                let (answer, _) = self.carry_out(checks, steps).await?;
+                Ok(answer)
+            }))),
             Ok(Err(answer)) => Asking::said(Ok(answer)),
             Err(error) => Asking::said(Err(error)),
         }
+    }
+
+    async fn check_each<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+    ) -> Result<(Answer, Vec<Decision>), StoreError> {
+        let (answer, each) = match self.plan(checks)? {
+            Ok(steps) => self.carry_out(checks, steps).await?,
+            Err(answer) => (answer, None),
+        };
+        let each = match each {
+            Some(each) => each,
+            None => self.look_at_each(checks, &answer).await?,
+        };
+        Ok((answer, each))
+    }
+
+    async fn give_back<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<(), StoreError> {
+        let now = self.store_time();
+        let mut asked = Vec::new();
+        for (number, check) in checks.iter().enumerate() {
+            let compiled = self.compiled(check.limit)?;
+            let is_asked = compiled.form.known(check.cost).is_none() && !compiled.is_leased;
+            let is_slots = matches!(check.limit.kind(), LimitKind::Concurrency(_));
+            if is_asked && !is_slots && !check.limit.is_former() {
+                asked.push((number, self.question(check, Op::Gift, now)?.0));
+            }
+        }
+        for (number, question) in asked {
+            // An act is a request of its own.
+            let question = (vec![question], self.at());
+            let deadline = self.store.deadline();
+            self.ask(checks, &[number], question, deadline).await?;
+        }
+        self.improved();
+        Ok(())
     }
 
     fn now(&self) -> Timestamp {

@@ -319,20 +319,25 @@ impl Inner {
         let numbers = leased.numbers;
         let before = self.clock.now();
         let part = (numbers.limit / self.terms.part).max(1);
+        let (plan, least) = match wants {
+            Wants::Nothing => (lease.book.hand_in(before), 0),
+            Wants::More(cost) => (lease.book.plan(before, cost, part), cost),
+            Wants::Enough => (lease.book.trim(before, part), 0),
+            Wants::Just(cost) => {
+                let (holds, returns, more) = (0, 0, cost);
+                let plan = Plan {
+                    holds,
+                    returns,
+                    more,
+                };
+                (plan, cost)
+            }
+        };
         let Plan {
             holds,
             returns,
             more,
-        } = match wants {
-            Wants::Nothing => lease.book.hand_in(before),
-            Wants::More(cost) => lease.book.plan(before, cost, part),
-            Wants::Enough => lease.book.trim(before, part),
-            Wants::Just(cost) => Plan {
-                holds: 0,
-                returns: 0,
-                more: cost,
-            },
-        };
+        } = plan;
         let question = Lessee {
             node: self.node,
             holds,
@@ -340,6 +345,7 @@ impl Inner {
             more,
             most: part.max(more.min(numbers.limit)).max(holds),
             life: self.terms.life,
+            least,
         };
         let record = question.record(&numbers);
         let reply = self.store.lease(lease.key.clone(), record, None).await?;
@@ -367,6 +373,8 @@ struct Lessee {
     /// The most that it may hold.
     most: u64,
     life: Duration,
+    /// If it can't hold as much, it gets nothing.
+    least: u64,
 }
 
 impl Lessee {
@@ -379,13 +387,14 @@ impl Lessee {
             more,
             most,
             life,
+            least,
         } = *self;
         let life = micros(life);
-        let mut record = Vec::with_capacity(9 * 8);
+        let mut record = Vec::with_capacity(10 * 8);
         put(
             &mut record,
             &[
-                price, drain, capacity, node, holds, returns, more, most, life,
+                price, drain, capacity, node, holds, returns, more, most, life, least,
             ],
         );
         record

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::future::{Either, Ready, ready};
 use tokio::runtime::Handle;
 use tollgate::clock::{Clock, Manual, Monotonic, Wall};
-use tollgate::{Rate, Timestamp};
+use tollgate::{Decision, Rate, Timestamp};
 use tollgate_engine::backend::{
     Answer, AskingOrFallback, Backend, Breaker, Check, Fallback, FallbackStats, LimitKind,
     StoreEvent,
@@ -415,6 +415,23 @@ impl Backend for Redis {
         match &self.home {
             Home::Store(fallback) => Either::Left(fallback.check(checks)),
             Home::Memory(home) => Either::Right(ready(Ok(home.memory.answer(checks)))),
+        }
+    }
+
+    async fn check_each<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+    ) -> Result<(Answer, Vec<Decision>), Infallible> {
+        match &self.home {
+            Home::Store(fallback) => fallback.check_each(checks).await,
+            Home::Memory(home) => home.memory.check_each(checks).await,
+        }
+    }
+
+    async fn give_back<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<(), Infallible> {
+        match &self.home {
+            Home::Store(fallback) => Backend::give_back(&**fallback, checks).await,
+            Home::Memory(home) => Backend::give_back(&home.memory, checks).await,
         }
     }
 

@@ -65,7 +65,8 @@ impl Store {
     /// Connects in the background, on the runtime that this is called on.
     pub(crate) fn new(address: &Address, timeout: Duration) -> Result<Self, StoreError> {
         let unreachable = |why: String| StoreError::Unreachable { why };
-        let connector = Connector::new(address).map_err(|error| unreachable(error.to_string()))?;
+        let connector = Connector::new(address, timeout);
+        let connector = connector.map_err(|error| unreachable(error.to_string()))?;
         let runtime = Handle::try_current().map_err(|error| unreachable(error.to_string()))?;
         let is_cluster = connector.is_cluster();
         let shared = Arc::new(Shared {

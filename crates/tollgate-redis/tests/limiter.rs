@@ -260,3 +260,35 @@ async fn leased_tokens_are_spent_here() {
     assert!(stats.round_trips < 500, "{stats:?}");
     assert_eq!(stats.fallback, Default::default());
 }
+
+/// Two nodes whose costs are nearly the burst: what isn't enough for one may not be kept from the other.
+#[tokio::test]
+async fn leases_that_are_not_enough_do_not_block_each_other() {
+    let server = Server::start();
+    let (one, other) = (connect(&server), connect(&server));
+    let rate = Rate::per_second(2_000).burst(100);
+    let limiter = |redis: &Redis| redis.limiter("large", rate).leased().build().unwrap();
+    let (one, other) = (limiter(&one), limiter(&other));
+    let mut passed = [0, 0];
+    let asking = async {
+        while passed.iter().sum::<u32>() < 20 {
+            passed[0] += u32::from(one.check_n("k", 95).await.allowed);
+            passed[1] += u32::from(other.check_n("k", 95).await.allowed);
+            tokio::task::yield_now().await;
+        }
+    };
+    let asked = tokio::time::timeout(PATIENT, asking).await;
+    assert!(asked.is_ok(), "they wait for each other: {passed:?}");
+}
+
+#[tokio::test]
+async fn a_slow_answer_is_waited_for_as_long_as_was_said() {
+    let server = Server::start();
+    let redis = connect(&server);
+    let limiter = redis.limiter("slow", Rate::per_hour(1)).build().unwrap();
+    limiter.peek("k").await.unwrap();
+    server.command(&["CLIENT", "PAUSE", "1500", "ALL"]);
+    let answer = limiter.try_check("k", 1).await.unwrap();
+    assert!(answer.allowed);
+    assert_eq!(redis.stats().connects, 1, "the connection was kept");
+}

@@ -211,3 +211,25 @@ async fn slots_and_quotas_leave_nothing_behind() {
     let deadline = Duration::from_secs(5);
     tollgate_testkit::redis::until(deadline, "all keys are gone", || keys(&server).is_empty());
 }
+
+#[tokio::test]
+async fn a_failover_to_a_slower_clock_blocks_nobody_for_long() {
+    let server = Server::start();
+    let redis = connect(&server);
+    let ahead = tollgate::Timestamp::from_secs(1_717_243_200);
+    let behind = tollgate::Timestamp::from_secs(1_717_243_200 - 3_600);
+    for algorithm in ALGORITHMS {
+        let limiter = redis.limiter("clocks", Rate::per_minute(10));
+        let limiter = limiter.algorithm(algorithm).build().unwrap();
+        let spent = limiter.check_at(ahead, "k", 10).await.unwrap();
+        assert!(spent.is_allowed(), "{algorithm:?}");
+        // The clock of the new master is an hour behind: nothing extra, and a minute's wait at most.
+        let refused = limiter.check_at(behind, "k", 1).await.unwrap();
+        assert!(!refused.is_allowed(), "{algorithm:?}");
+        let minutes = Duration::from_secs(2 * 60);
+        assert!(refused.retry_after <= minutes, "{algorithm:?}: {refused:?}");
+        let later = behind + refused.retry_after;
+        let passed = limiter.check_at(later, "k", 1).await.unwrap();
+        assert!(passed.is_allowed(), "{algorithm:?}: {passed:?}");
+    }
+}

@@ -210,7 +210,7 @@ fn bins(times: &[Timestamp], end: Timestamp) -> Option<Vec<usize>> {
 }
 
 /// The rate with its burst, which the short form leaves out when it equals the count.
-fn spelled_out(rate: Rate) -> String {
+pub(crate) fn spelled_out(rate: Rate) -> String {
     if rate.period().is_some() && rate.burst_size() == rate.count() {
         format!("{rate} burst {}", rate.burst_size())
     } else {

@@ -21,7 +21,7 @@ mod breaker;
 
 pub use breaker::Breaker;
 
-use breaker::{Circuit, Gate};
+use breaker::{Circuit, Gate, Turn};
 
 /// Cut limits that are remembered.
 const MOST_CUT: usize = 100_000;
@@ -247,6 +247,16 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Fallback<B, C, W> {
         }
     }
 
+    /// Whether the store is asked about these.
+    fn gate(&self, checks: &[Check<'_>]) -> Gate {
+        let breaks =
+            |check: &Check<'_>| check.limit.on_store_failure() == OnStoreFailure::CircuitBreak;
+        match self.circuit.is_closed() || !checks.iter().all(breaks) {
+            true => Gate::Open,
+            false => self.circuit.ask(self.local.now()),
+        }
+    }
+
     /// The store answered.
     #[inline]
     fn works(&self) {
@@ -381,12 +391,7 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Backend for Fallback<B, C, W> {
         Self: 'a;
 
     fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
-        let breaks =
-            |check: &Check<'_>| check.limit.on_store_failure() == OnStoreFailure::CircuitBreak;
-        let gate = match self.circuit.is_closed() || !checks.iter().all(breaks) {
-            true => Gate::Open,
-            false => self.circuit.ask(self.local.now()),
-        };
+        let gate = self.gate(checks);
         let asking = match gate {
             Gate::Open | Gate::Probe => Some(self.backend.check(checks)),
             Gate::Shut => None,
@@ -395,8 +400,45 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Backend for Fallback<B, C, W> {
             fallback: self,
             checks,
             asking,
-            is_probe: gate == Gate::Probe,
+            turn: self.circuit.turn(gate),
         }
+    }
+
+    async fn check_each<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+    ) -> Result<(Answer, Vec<Decision>), Infallible> {
+        let gate = self.gate(checks);
+        let mut turn = self.circuit.turn(gate);
+        if gate != Gate::Shut {
+            match self.backend.check_each(checks).await {
+                Ok(told) => {
+                    if !told.0.was_known {
+                        turn.is_over();
+                        self.works();
+                    }
+                    return Ok(told);
+                }
+                Err(error) => {
+                    turn.is_over();
+                    self.fails(&error);
+                }
+            }
+        }
+        let answer = self.answer_without(checks);
+        // Of the others no more is known than that they were not the ones.
+        let mut each = vec![Decision::UNLIMITED; checks.len()];
+        if let Some(decider) = answer.decider.and_then(|decider| each.get_mut(decider)) {
+            *decider = answer.decision;
+        }
+        Ok((answer, each))
+    }
+
+    async fn give_back<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<(), Infallible> {
+        if let Err(error) = self.backend.give_back(checks).await {
+            self.fails(&error);
+        }
+        Ok(())
     }
 
     fn now(&self) -> Timestamp {
@@ -424,17 +466,7 @@ pin_project! {
         checks: &'a [Check<'a>],
         #[pin]
         asking: Option<B::Asking<'a>>,
-        // All others wait for what comes of it.
-        is_probe: bool,
-    }
-
-    impl<B: Backend, C: Clock, W: Clock> PinnedDrop for AskingOrFallback<'_, B, C, W> {
-        fn drop(own: Pin<&mut Self>) {
-            let own = own.project();
-            if *own.is_probe {
-                own.fallback.circuit.pass_on();
-            }
-        }
+        turn: Turn<'a>,
     }
 }
 
@@ -449,13 +481,13 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Future for AskingOrFallback<'_, B
         Poll::Ready(Ok(match ready!(asking.poll(context)) {
             Ok(answer) => {
                 if !answer.was_known {
-                    *own.is_probe = false;
+                    own.turn.is_over();
                     own.fallback.works();
                 }
                 answer
             }
             Err(error) => {
-                *own.is_probe = false;
+                own.turn.is_over();
                 own.fallback.fails(&error);
                 own.fallback.answer_without(own.checks)
             }

@@ -559,6 +559,14 @@ impl<C: Clock + 'static, W: Clock> Backend for Memory<C, W> {
         ready(Ok(self.answer(checks)))
     }
 
+    fn give_back<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+    ) -> impl Future<Output = Result<(), Infallible>> + Send + 'a {
+        self.give_back(checks);
+        ready(Ok(()))
+    }
+
     #[inline]
     fn now(&self) -> Timestamp {
         self.clock.now()

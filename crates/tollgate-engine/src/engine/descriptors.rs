@@ -1,6 +1,8 @@
 //! Requests that come as lists of descriptors, Envoy's form, decided by a tree of them.
 
+use std::pin::pin;
 use std::slice;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tollgate::{Algorithm, Align, Clock, Decision, Outcome, Rate};
@@ -8,13 +10,13 @@ use tollgate::{Algorithm, Align, Clock, Decision, Outcome, Rate};
 use super::Engine;
 use super::key::{Key, KeyHashers, KeyPlan};
 use super::rules::Rules;
-use crate::backend::{Backend, Check, Limit, LimitKind, Memory};
+use crate::backend::{Answer, Backend, Check, Limit, LimitKind, Memory};
 use crate::document::MOST_DEPTH;
 use crate::envoy::{self, Charge, Compiled, Leaf, Lookup, StatusCode};
 use crate::facts::{Descriptor, Facts};
 use crate::matcher::Slots;
 use crate::observer::{Event, Observer};
-use crate::policy::{KeyPart, Mode};
+use crate::policy::{KeyPart, Mode, OnStoreFailure};
 use crate::verdict::{Cause, Permits, is_near};
 
 /// Trees of descriptors, and the limits of their leaves.
@@ -23,7 +25,7 @@ pub(crate) struct Trees {
     compiled: Compiled,
     /// By a leaf's number.
     limits: Box<[Box<[Limit]>]>,
-    /// The key of an entry list of each length: its values by their places.
+    /// The key of each number of values, by their places.
     plans: Box<[KeyPlan]>,
 }
 
@@ -31,7 +33,6 @@ impl Trees {
     /// Compiles trees; `limits` gives those of a leaf their state.
     pub(crate) fn new<E>(
         domains: &envoy::Domains,
-        slots: &mut Slots,
         mut limits: impl FnMut(&Leaf) -> Result<Vec<Limit>, E>,
     ) -> Result<Self, E> {
         let compiled = Compiled::new(domains);
@@ -40,14 +41,17 @@ impl Trees {
             .iter()
             .map(|leaf| Ok(limits(leaf)?.into()));
         let of_leaves = of_leaves.collect::<Result<_, E>>()?;
-        let longest = compiled.leaves().iter().map(|leaf| leaf.steps.len()).max();
+        // Values are found by their places, not by numbers.
+        let mut slots = Slots::default();
         let part = |place: usize| KeyPart::Fact(PLACES[place].to_owned());
-        let plan = |length: usize| KeyPlan::new(&(0..length).map(part).collect::<Vec<_>>(), slots);
+        let mut plan = |length: usize| {
+            let parts: Vec<_> = (0..length).map(part).collect();
+            KeyPlan::new(&parts, &mut slots)
+        };
+        let lengths = 0..=if domains.is_empty() { 0 } else { MOST_DEPTH };
         Ok(Self {
             limits: of_leaves,
-            plans: (0..=longest.unwrap_or(0).min(MOST_DEPTH))
-                .map(plan)
-                .collect(),
+            plans: lengths.map(&mut plan).collect(),
             compiled,
         })
     }
@@ -101,6 +105,8 @@ pub struct DescriptorVerdict {
     pub statuses: Vec<DescriptorStatus>,
     /// How long until what refused would pass; zero if it passes.
     pub retry_after: Duration,
+    /// What decided if a store couldn't be asked; none if it was, or there is none.
+    pub fallback: Option<OnStoreFailure>,
     permits: Permits,
 }
 
@@ -171,6 +177,18 @@ impl<'a> Met<'a> {
         }
     }
 
+    /// What it would have said, had the request not been refused, by what is left.
+    fn would_say(&self, mut left: Decision, refused: &Decision) -> Decision {
+        if left.remaining < self.cost() {
+            left.outcome = match self.cost() > left.limit {
+                true => Outcome::Never,
+                false => Outcome::Denied,
+            };
+            left.retry_after = refused.retry_after;
+        }
+        left
+    }
+
     fn is_alone(&self) -> bool {
         self.leaf
             .is_none_or(|leaf| !leaf.limit.shadow && !leaf.limit.quota_mode)
@@ -181,8 +199,8 @@ impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
     /// Decides a request that a proxy describes by lists of entries, in one of the policy's domains.
     ///
     /// Limits that stand alone are charged all or none, and so are those that the proxy asks for in
-    /// place of the policy's, which count in the same counter if they are by the same unit. Those in shadow or quota mode are charged by themselves, if the others
-    /// pass. What a descriptor gives back is given back first, and it passes.
+    /// place of the policy's, which count in the same counter if they are by the same unit. Those in
+    /// shadow or quota mode are charged by themselves, if the others pass. What a descriptor gives back is given back first, and it passes.
     ///
     /// ```
     /// use tollgate::clock::Manual;
@@ -206,15 +224,40 @@ impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
         descriptors: &[Descriptor<'_>],
         hits_addend: u32,
     ) -> DescriptorVerdict {
+        let deciding = pin!(self.decide_descriptors_by(domain, descriptors, hits_addend));
+        match deciding.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(verdict)) => verdict,
+            Poll::Ready(Err(never)) => match never {},
+            Poll::Pending => unreachable!("memory answers at once"),
+        }
+    }
+}
+
+impl<B: Backend> Engine<B> {
+    /// Decides a request of descriptors, as [`decide_descriptors`](Self::decide_descriptors) does, by a backend
+    /// that may take its time.
+    ///
+    /// # Errors
+    /// If the backend couldn't be asked.
+    pub async fn decide_descriptors_by(
+        &self,
+        domain: &str,
+        descriptors: &[Descriptor<'_>],
+        hits_addend: u32,
+    ) -> Result<DescriptorVerdict, B::Error> {
         let started = self.started();
-        let rules = self.rules.load();
+        let rules = self.rules.load_full();
         let trees = &rules.trees;
         let mut found: Vec<_> = descriptors
             .iter()
             .map(|descriptor| trees.compiled.lookup(domain, descriptor))
             .collect();
         envoy::drop_replaced(&mut found);
-        let facts: Vec<Facts<'_>> = descriptors.iter().map(by_place).collect();
+        let facts: Vec<Facts<'_>> = descriptors
+            .iter()
+            .zip(&found)
+            .map(|(descriptor, lookup)| by_place(domain, descriptor, lookup))
+            .collect();
         let asked: Vec<Option<Limit>> = found
             .iter()
             .map(|lookup| asked_for(trees, lookup))
@@ -233,30 +276,40 @@ impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
         for met in met.iter().flatten() {
             if let Charge::GiveBack(units) = met.charge {
                 let checks: Vec<_> = met.checks(units).collect();
-                self.backend.give_back(&checks);
+                self.backend.give_back(&checks).await?;
             }
         }
         let alone = met.iter().flatten().filter(|met| met.is_alone());
         let checks: Vec<_> = alone.flat_map(|met| met.checks(met.cost())).collect();
-        let answer = self.backend.answer(&checks);
+        let (answer, each) = self.backend.check_each(&checks).await?;
         let mut permits = Permits {
             own: answer.pass,
             ..Permits::default()
         };
-        let refused = (!answer.allowed).then_some(answer.decision);
+        let mut each = checks.iter().zip(each);
         let mut statuses = Vec::with_capacity(descriptors.len());
         let mut told = Vec::with_capacity(descriptors.len());
         for (met, lookup) in met.iter().zip(&found) {
-            let decision = met.as_ref().map(|met| match refused {
-                Some(refused) => self.would_say(met, &refused),
-                None if met.is_alone() => self.left(met),
-                None => {
-                    let checks: Vec<_> = met.checks(met.cost()).collect();
-                    let answer = self.backend.answer(&checks);
-                    permits.shadows.push(answer.pass);
-                    answer.decision
+            let decision = match met {
+                None => None,
+                Some(met) if met.is_alone() => {
+                    let own = each.by_ref().take(met.limits.len());
+                    let (checks, decisions): (Vec<_>, Vec<_>) = own.unzip();
+                    let checks: Vec<_> = checks.into_iter().copied().collect();
+                    Some(Answer::over(&checks, &decisions).decision)
                 }
-            });
+                Some(met) => {
+                    // Charged by itself, if the others pass.
+                    let cost = if answer.allowed { met.cost() } else { 0 };
+                    let checks: Vec<_> = met.checks(cost).collect();
+                    let own = self.backend.check(&checks).await?;
+                    permits.shadows.push(own.pass);
+                    Some(match answer.allowed {
+                        true => own.decision,
+                        false => met.would_say(own.decision, &answer.decision),
+                    })
+                }
+            };
             let status = envoy::status(*lookup, decision.as_slice());
             told.push(DescriptorStatus {
                 code: status.code,
@@ -278,34 +331,16 @@ impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
                 .filter(|_| over)
                 .map(|decision| decision.retry_after)
         });
-        DescriptorVerdict {
+        Ok(DescriptorVerdict {
             retry_after: match code {
                 StatusCode::Ok => Duration::ZERO,
                 StatusCode::OverLimit => waits.max().unwrap_or_default(),
             },
             code,
             statuses: told,
+            fallback: answer.fallback,
             permits,
-        }
-    }
-
-    /// What is left of a descriptor's limits.
-    fn left(&self, met: &Met<'_>) -> Decision {
-        let checks: Vec<_> = met.checks(0).collect();
-        self.backend.answer(&checks).decision
-    }
-
-    /// What a descriptor's limits would have said, had the request not been refused.
-    fn would_say(&self, met: &Met<'_>, refused: &Decision) -> Decision {
-        let mut decision = self.left(met);
-        if decision.remaining < met.cost() {
-            decision.outcome = match met.cost() > decision.limit {
-                true => Outcome::Never,
-                false => Outcome::Denied,
-            };
-            decision.retry_after = refused.retry_after;
-        }
-        decision
+        })
     }
 }
 
@@ -352,9 +387,28 @@ fn tell(
     }
 }
 
-/// The entries of a descriptor as facts by their places.
-fn by_place<'a>(descriptor: &Descriptor<'a>) -> Facts<'a> {
-    let values = descriptor.entries.iter().map(|(_, value)| *value);
+/// What tells a descriptor's counter from others, as facts by their places: the values of its entries, or the
+/// patterns that they count together by. A limit that counts as no other is told by all that was asked for.
+fn by_place<'a>(domain: &'a str, descriptor: &Descriptor<'a>, lookup: &Lookup<'a>) -> Facts<'a> {
+    let entries = descriptor.entries.iter();
+    if let Lookup::Asked {
+        unit,
+        counts_as: None,
+        ..
+    } = lookup
+    {
+        let names = entries.flat_map(|(key, value)| [*key, *value]);
+        let values = [domain, unit.name()].into_iter().chain(names);
+        return PLACES.into_iter().zip(values).collect();
+    }
+    let leaf = lookup.counts_as();
+    let values = entries.enumerate().map(|(at, (_, value))| {
+        let step = leaf.and_then(|leaf| leaf.steps.get(at));
+        let shared = step.filter(|step| step.shared);
+        shared
+            .and_then(|step| step.value.as_deref())
+            .unwrap_or(value)
+    });
     PLACES.into_iter().zip(values).collect()
 }
 
@@ -389,8 +443,6 @@ fn meet<'a>(
     (facts, (domain, lookup, asked)): (&'a Facts<'a>, (&str, Lookup<'a>, Option<&'a Limit>)),
 ) -> Option<Met<'a>> {
     let entries = descriptor.entries;
-    let plans = &rules.trees.plans;
-    let plan = plans.get(entries.len()).or(plans.last())?;
     let (leaf, limits, fingerprint) = match lookup {
         Lookup::Limited(leaf) => {
             let key = |put: &mut dyn FnMut(&[u8])| envoy::counter_key(leaf, entries, put);
@@ -407,6 +459,8 @@ fn meet<'a>(
         }
         Lookup::Nothing | Lookup::Replaced(_) => return None,
     };
+    let plans = &rules.trees.plans;
+    let plan = plans.get(facts.iter().count()).or(plans.last())?;
     if limits.is_empty() {
         return None;
     }

@@ -379,16 +379,12 @@ impl Draft {
     }
 
     fn trees(&mut self, policy: &Policy) -> Result<Trees, PolicyError> {
-        // The draft's own, so that places get numbers of their own.
-        let mut slots = std::mem::take(&mut self.slots);
-        let trees = Trees::new(&policy.domains, &mut slots, |leaf| {
-            let (name, limit) = (leaf.to_string(), &leaf.limit);
-            let counter = format!("descriptor/{name}");
+        Trees::new(&policy.domains, |leaf| {
+            let limit = &leaf.limit;
+            let counter = format!("descriptor/{}", leaf.counter_name());
             let place = (counter.as_str(), Sharing::Alone);
-            self.limits(&limit.limits, limit.algorithm, place, &name)
-        });
-        self.slots = slots;
-        trees
+            self.limits(&limit.limits, limit.algorithm, place, &leaf.to_string())
+        })
     }
 
     /// All limits of a rule or a tier, each with its counter.

@@ -74,6 +74,24 @@ pub struct Leaf {
 }
 
 impl Leaf {
+    /// A name that no other has: [as it is shown](fmt::Display), with signs of its parts escaped.
+    pub(crate) fn counter_name(&self) -> String {
+        let escaped = |text: &str| {
+            let text = text.replace('%', "%25");
+            text.replace('/', "%2F").replace('=', "%3D")
+        };
+        let mut name = escaped(&self.domain);
+        for step in &self.steps {
+            name.push('/');
+            name += &escaped(&step.key);
+            if let Some(value) = &step.value {
+                name.push('=');
+                name += &escaped(value);
+            }
+        }
+        name
+    }
+
     /// Whether it counts each list of entries by itself, in windows of this unit.
     fn counts_by(&self, unit: Unit) -> bool {
         self.limit.unit == Some(unit)
@@ -161,6 +179,15 @@ pub enum Lookup<'p> {
 }
 
 impl<'p> Lookup<'p> {
+    /// The limit whose counter is charged, if that is a configured one's.
+    pub(crate) const fn counts_as(&self) -> Option<&'p Leaf> {
+        match self {
+            Self::Limited(leaf) | Self::Replaced(leaf) => Some(leaf),
+            Self::Asked { counts_as, .. } => *counts_as,
+            Self::Nothing => None,
+        }
+    }
+
     /// The limit that was found, replaced or not.
     pub const fn leaf(&self) -> Option<&'p Leaf> {
         match self {

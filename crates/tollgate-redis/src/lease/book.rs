@@ -112,7 +112,8 @@ impl Book {
         Spent::Unknown
     }
 
-    /// Plans, so that what was spent before can't be put back any more.
+    /// Plans, so that what was spent before can't be put back any more. What isn't enough for a cost is
+    /// returned: if each node kept some, there might never be enough for any of them.
     pub(super) fn plan(&self, now: Timestamp, cost: u64, part: u64) -> Plan {
         self.plans.fetch_add(1, Ordering::Relaxed);
         let holds = self.settle(now);
@@ -121,9 +122,17 @@ impl Book {
             self.used_at.store(now.as_nanos(), Ordering::Relaxed);
         }
         self.low.store(covers / 4, Ordering::Relaxed);
+        let (holds, returns) = match holds < cost {
+            true => {
+                // What is returned isn't demand.
+                self.level.store(0, Ordering::Relaxed);
+                (0, self.withdraw(holds))
+            }
+            false => (holds, 0),
+        };
         Plan {
             holds,
-            returns: 0,
+            returns,
             more: covers.max(cost).saturating_sub(holds),
         }
     }

@@ -60,6 +60,7 @@ impl Node {
             more,
             most,
             life: Duration::from_micros(LIFE),
+            least: 0,
         };
         let record = asks.record(numbers);
         let reply = store
@@ -231,4 +232,62 @@ async fn a_store_that_lost_its_memory_learns_what_is_out() {
     );
     one.ask(&store, &numbers, (1, now + 4), (0, 0, 100)).await;
     assert_eq!(one.holds, 30);
+}
+
+/// What the store says to a node that holds nothing and wants this, all of it or as much as there is.
+async fn told(
+    store: &Store,
+    numbers: &Numbers,
+    (node, now): (u64, u64),
+    (more, least): (u64, u64),
+) -> Lent {
+    let asks = Lessee {
+        node,
+        holds: 0,
+        returns: 0,
+        more,
+        most: more,
+        life: Duration::from_micros(LIFE),
+        least,
+    };
+    let record = asks.record(numbers);
+    let reply = store.lease("lease".into(), record, Some(now)).await;
+    Lent::read(&reply.unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn what_is_not_enough_is_left_to_others() {
+    let server = Server::start();
+    let store = store(&server);
+    let numbers = numbers("1/h burst 100");
+    let now = 1_700_000_000_000_000;
+    assert_eq!(told(&store, &numbers, (1, now), (60, 60)).await.granted, 60);
+    assert_eq!(told(&store, &numbers, (2, now), (41, 41)).await.granted, 0);
+    assert_eq!(told(&store, &numbers, (3, now), (60, 40)).await.granted, 40);
+}
+
+#[tokio::test]
+async fn a_node_asks_again_when_the_first_of_the_others_leases_has_run_out() {
+    let server = Server::start();
+    let store = store(&server);
+    let numbers = numbers("100/s burst 100");
+    let now = 1_700_000_000_000_000;
+    let micros = Duration::from_micros;
+    told(&store, &numbers, (1, now), (30, 0)).await;
+    told(&store, &numbers, (2, now + LIFE / 4), (30, 0)).await;
+    // All is out now, a part of it here: that one's own lease ends last.
+    let half = now + LIFE / 2;
+    let third = told(&store, &numbers, (3, half), (100, 0)).await;
+    assert_eq!((third.granted, third.retry_after), (40, micros(LIFE / 2)));
+    // Others may return some before time brings any.
+    let numbers = self::numbers("1/h burst 100");
+    server.command(&["FLUSHALL"]);
+    told(&store, &numbers, (1, now), (30, 0)).await;
+    told(&store, &numbers, (2, now), (70, 0)).await;
+    told(&store, &numbers, (2, now + 1), (0, 0)).await;
+    let third = told(&store, &numbers, (3, half), (1, 0)).await;
+    assert_eq!((third.granted, third.retry_after), (0, micros(LIFE / 2)));
+    // Nobody else holds any: it takes its time.
+    let later = told(&store, &numbers, (3, now + LIFE), (1, 0)).await;
+    assert!(later.retry_after > Duration::from_secs(3_000), "{later:?}");
 }

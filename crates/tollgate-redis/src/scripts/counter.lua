@@ -34,8 +34,9 @@ local function counts(key, length)
     states[key] = state
   end
   if state[1] > now + length then
-    -- The clock is behind the one that this was written by.
+    -- The clock is behind the one that this was written by: what was counted counts in this window.
     state[1] = now - now % length
+    write(key, state, save_counter)
   end
   state[1], state[2], state[3] = rolled(state[1], state[2], state[3], length, now)
   state[4] = length

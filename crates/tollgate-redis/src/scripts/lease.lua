@@ -3,7 +3,8 @@
 --
 -- KEYS[1]  the level, and who has how much of it until when
 -- ARGV[1]  doubles: price, drain and capacity of the level; who asks; how much it holds; how much of what
---          it held it returns; how much more it wants; how much it may hold at most; for how long
+--          it held it returns; how much more it wants; how much it may hold at most; for how long; how
+--          much it must hold in the end, else it gets nothing: what isn't enough would be kept from others
 -- ARGV[2]  the time in microseconds, or "" for this server's clock
 --
 -- A node says what it holds, not what it spent: a call that was lost or came twice changes nothing but
@@ -13,8 +14,8 @@
 -- it is out.
 
 local key = KEYS[1]
-local price, drain, capacity, own, holds, returns, wants, most, length =
-  unpack('<ddddddddd', ARGV[1])
+local price, drain, capacity, own, holds, returns, wants, most, length, least =
+  unpack('<dddddddddd', ARGV[1])
 
 local holders, out = {}, 0
 local raw = kept(key)
@@ -97,17 +98,18 @@ local room = floor((capacity - state[1]) / price)
 local granted = wants
 if granted > room then granted = room end
 if granted > most - holds then granted = most - holds end
-if granted < 0 then granted = 0 end
+if granted < 0 or holds + granted < least then granted = 0 end
 state[1], out = state[1] + granted * price, out + granted
 mine[2], mine[3] = holds + granted, now + length
 
-local values, nodes, latest = {''}, 0, now
+local values, nodes, latest, soonest = {''}, 0, now, nil
 for i = 1, #live do
   local holder = live[i]
   if holder[2] > 0 then
     nodes = nodes + 1
     values[nodes + 1] = pack('<ddd', holder[1], holder[2], holder[3])
     if holder[3] > latest then latest = holder[3] end
+    if holder ~= mine and not (soonest and soonest < holder[3]) then soonest = holder[3] end
   end
 end
 values[1] = pack('<ddd', state[1], state[2], price)
@@ -117,11 +119,9 @@ call('SET', key, table.concat(values), 'PX', life(ends))
 
 local over = price - (capacity - state[1])
 local wait = 0
-if price > capacity or out * price + price > capacity then
-  -- Time alone brings none: first some of what is out has to come back, or run out.
-  wait = latest - now
-elseif over > 0 then
-  wait = state[2] - now + ceil(over / drain)
-end
+if over > 0 then wait = state[2] - now + ceil(over / drain) end
+-- Time alone may bring none: first some of what others hold has to come back, or run out. They may return
+-- it sooner than time brings any, and by then it is known.
+if soonest and (out * price + price > capacity or soonest - now < wait) then wait = soonest - now end
 local remaining = floor((capacity - state[1]) / price)
 return {now, strange, granted, holds, remaining, wait, nodes}

@@ -49,6 +49,10 @@ local function settled(key, price, drain, capacity)
     -- The clock is behind the one that this was written by. No wait is longer than a bucket's.
     if debt < capacity then state[1] = capacity end
     state[2] = now
+    -- If it won't catch up soon, this is written whatever comes of the question, and drains from here on.
+    if drain * (as_of - now) > capacity and not state.save then
+      changed[#changed + 1], state.save = key, save_level
+    end
   end
   return state
 end

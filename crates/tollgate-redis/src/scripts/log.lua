@@ -9,6 +9,10 @@ local function parsed(member)
   return tonumber(sum), tonumber(weight)
 end
 
+local function add(key, at, sum, weight)
+  call('ZADD', key, at, string.format('%.0f:%.0f', sum, weight))
+end
+
 -- The newest hit and the oldest that counts: time, sum and weight of each; nothing if none counts.
 local function hits(key, length)
   local newest = try('ZRANGE', key, -1, -1, 'WITHSCORES')
@@ -31,13 +35,18 @@ local function hits(key, length)
     'WITHSCORES', 'LIMIT', 0, 1)
   if #oldest == 0 then return {at = at, sum = sum, weight = weight, used = 0} end
   local first, first_weight = parsed(oldest[1])
-  local found = {
-    at = at, sum = sum, weight = weight, used = sum - first + first_weight,
-    oldest = tonumber(oldest[2]), first = first, first_weight = first_weight,
+  local used, since = sum - first + first_weight, tonumber(oldest[2])
+  if at > now + length then
+    -- The clock is behind the one that this was written by: all of it counts from now on.
+    call('DEL', key)
+    add(key, now, used, used)
+    call('PEXPIRE', key, life(length))
+    at, since, sum, weight, first, first_weight = now, now, used, used, used, used
+  end
+  return {
+    at = at, sum = sum, weight = weight, used = used,
+    oldest = since, first = first, first_weight = first_weight,
   }
-  -- The clock is behind the one that this was written by: all of it counts as if it were now.
-  if at > now + length then found.ahead = true end
-  return found
 end
 
 function log.look(key, cost, limit, length)
@@ -45,7 +54,6 @@ function log.look(key, cost, limit, length)
   if cost == 0 then return 0 end
   local found = hits(key, length)
   if not found or found.used + cost <= limit then return 0 end
-  if found.ahead then return length end
   -- Enough has run out once the hit whose sum is this, or the first after it, has.
   local needed = found.first - found.first_weight + found.used + cost - limit
   if found.first >= needed then return found.oldest + length - now end
@@ -62,19 +70,12 @@ function log.look(key, cost, limit, length)
   return tonumber(call('ZRANGE', key, low, low, 'WITHSCORES')[2]) + length - now
 end
 
-local function add(key, at, sum, weight)
-  call('ZADD', key, at, string.format('%.0f:%.0f', sum, weight))
-end
-
 function log.charge(key, cost, _, limit, length)
   if cost == 0 then return end
   local found = hits(key, length)
   if not found or found.used == 0 then
     call('DEL', key)
     add(key, now, cost, cost)
-  elseif found.ahead then
-    call('DEL', key)
-    add(key, now, found.used + cost, found.used + cost)
   else
     local at = found.at > now and found.at or now
     call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.0f', at - length))
@@ -86,7 +87,7 @@ function log.charge(key, cost, _, limit, length)
       add(key, at, found.sum + cost, cost)
     end
   end
-  local newest = found and not found.ahead and found.at > now and found.at or now
+  local newest = found and found.at > now and found.at or now
   call('PEXPIRE', key, life(newest + length - now))
 end
 
@@ -95,7 +96,6 @@ function log.left(key, limit, length)
   if not found then return limit, 0 end
   local remaining = limit - found.used
   if remaining < 0 then remaining = 0 end
-  if found.ahead then return remaining, length end
   local reset = found.at + length - now
   if reset < 0 then reset = 0 end
   return remaining, reset
@@ -136,15 +136,5 @@ function log.give_back(key, cost, since, _, length)
 end
 
 function log.gift(key, cost, _, length)
-  local found = hits(key, length)
-  if not found or cost == 0 then return end
-  if not found.ahead then
-    strike(key, cost)
-    return
-  end
-  call('DEL', key)
-  if found.used > cost then
-    add(key, now, found.used - cost, found.used - cost)
-    call('PEXPIRE', key, life(length))
-  end
+  if cost > 0 and hits(key, length) then strike(key, cost) end
 end

@@ -22,8 +22,9 @@ local function read_lots(raw)
   return is_sound and state or nil
 end
 
--- What counts at the key's time, and that time. `furthest` is as far ahead of now as it may be.
-local function lots(key, furthest)
+-- What counts at the key's time, and that time. `furthest` is as far ahead of now as it may be, and `till`
+-- when what is charged now counts no more.
+local function lots(key, furthest, till)
   local state = states[key]
   if not state then
     local raw = kept(key)
@@ -34,7 +35,14 @@ local function lots(key, furthest)
     end
     states[key] = state
   end
-  if state.latest > now + furthest then state.latest = now end
+  if state.latest > now + furthest then
+    -- The clock is behind the one that this was written by: what was counted counts as if it were charged now.
+    state.latest = now
+    for i = 1, #state do
+      if till and state[i][1] > till then state[i][1] = till end
+    end
+    write(key, state, save_quota)
+  end
   local at = state.latest > now and state.latest or now
   local live = {latest = state.latest, save = state.save}
   for i = 1, #state do
@@ -56,7 +64,7 @@ local function quota_of(part, furthest)
   local quota = {}
 
   function quota.look(key, cost, limit, a, b, c, d)
-    local state, at = lots(key, furthest(a, b, c, d))
+    local state, at = lots(key, furthest(a, b, c, d), part(now, a, b, c, d))
     if not part(at, a, b, c, d) then return false end
     if cost > limit then return nil end
     local missing = used(state) + cost - limit
@@ -69,7 +77,7 @@ local function quota_of(part, furthest)
   end
 
   function quota.charge(key, cost, _, _, a, b, c, d)
-    local state, at = lots(key, furthest(a, b, c, d))
+    local state, at = lots(key, furthest(a, b, c, d), part(now, a, b, c, d))
     local till = part(at, a, b, c, d)
     local newest = state[#state]
     if newest and newest[1] >= till then
@@ -82,7 +90,7 @@ local function quota_of(part, furthest)
   end
 
   function quota.left(key, limit, a, b, c, d)
-    local state = lots(key, furthest(a, b, c, d))
+    local state = lots(key, furthest(a, b, c, d), part(now, a, b, c, d))
     local remaining, reset = limit - used(state), 0
     if remaining < 0 then remaining = 0 end
     for i = 1, #state do
@@ -92,7 +100,7 @@ local function quota_of(part, furthest)
   end
 
   function quota.give_back(key, cost, since, _, a, b, c, d)
-    local state = lots(key, furthest(a, b, c, d))
+    local state = lots(key, furthest(a, b, c, d), part(now, a, b, c, d))
     local till = part(since, a, b, c, d)
     for i = #state, 1, -1 do
       if state[i][1] == till or not since then
@@ -104,7 +112,7 @@ local function quota_of(part, furthest)
   end
 
   function quota.gift(key, cost, _, a, b, c, d)
-    local state = lots(key, furthest(a, b, c, d))
+    local state = lots(key, furthest(a, b, c, d), part(now, a, b, c, d))
     for i = #state, 1, -1 do
       local back = cost < state[i][2] and cost or state[i][2]
       state[i][2], cost = state[i][2] - back, cost - back

@@ -20,9 +20,14 @@ local function in_use(key)
 end
 
 -- A slot that is in use is free again when its holder says so: there is no time to tell.
-function slots.look(key, cost, limit)
+function slots.look(key, cost, limit, length)
   if cost > limit then return nil end
   if cost == 0 or in_use(key) + cost <= limit then return 0 end
+  -- A slot that lasts longer than any is of a clock that was ahead: it lasts as long as a new one.
+  local ahead = call('ZRANGEBYSCORE', key, '(' .. string.format('%.0f', now + 2 * length), '+inf')
+  for i = 1, #ahead do
+    call('ZADD', key, now + length, ahead[i])
+  end
   return 0, true
 end
 

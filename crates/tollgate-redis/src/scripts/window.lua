@@ -36,8 +36,9 @@ local function open_window(key, length, phase)
   end
   local start, count = state[1], state[2]
   if start > now + length then
-    -- The clock is behind the one that this was written by: what was counted counts now.
+    -- The clock is behind the one that this was written by: what was counted counts in this window.
     start = phase < 0 and now or aligned(length, phase)
+    write(key, state, save_window)
   elseif count == 0 or now >= window_end(state, length, phase) then
     if phase < 0 then
       start, count = now, 0

@@ -16,13 +16,18 @@ use crate::address::{Address, Node, Place};
 use crate::error::StoreError;
 use crate::script::Script;
 
-/// Without an answer for so long, a connection is given up.
+/// Without an answer for so long, a connection is given up; or for as long as decisions wait.
 const STALLED: Duration = Duration::from_secs(1);
 /// How long a connection may take to come up.
 const CONNECTING: Duration = Duration::from_secs(1);
 
 /// Makes connections.
-pub(crate) enum Connector {
+pub(crate) struct Connector {
+    to: To,
+    stalled: Duration,
+}
+
+enum To {
     Single(Box<Client>),
     // The client remembers which sentinel answered.
     Sentinel(Arc<tokio::sync::Mutex<SentinelClient>>),
@@ -53,7 +58,47 @@ pub(crate) enum AfterFailure {
 }
 
 impl Connector {
-    pub(crate) fn new(address: &Address) -> Result<Self, RedisError> {
+    /// Connections that decisions wait for so long for.
+    pub(crate) fn new(address: &Address, timeout: Duration) -> Result<Self, RedisError> {
+        let stalled = STALLED.max(timeout);
+        let to = To::new(address, stalled)?;
+        Ok(Self { to, stalled })
+    }
+
+    /// Whether keys of different slots may be on different nodes.
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self.to, To::Cluster(_))
+    }
+
+    /// Connects, in bounded time.
+    pub(crate) async fn connect(&self) -> Result<Link, String> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECTING))
+            .set_response_timeout(Some(self.stalled));
+        let connecting = async {
+            match &self.to {
+                To::Single(client) => client
+                    .get_multiplexed_async_connection_with_config(&config)
+                    .await
+                    .map(Link::Direct),
+                To::Sentinel(client) => {
+                    let mut client = client.lock().await;
+                    let connection = client.get_async_connection_with_config(&config).await;
+                    connection.map(Link::Direct)
+                }
+                To::Cluster(client) => client.get_async_connection().await.map(Link::Cluster),
+            }
+        };
+        // Sentinels and nodes are tried one after the other.
+        match tokio::time::timeout(3 * CONNECTING, connecting).await {
+            Ok(connected) => connected.map_err(|error| error.to_string()),
+            Err(_) => Err(format!("no connection within {:?}", 3 * CONNECTING)),
+        }
+    }
+}
+
+impl To {
+    fn new(address: &Address, stalled: Duration) -> Result<Self, RedisError> {
         let info = login(address);
         let client = |addr: ConnectionAddr| -> Result<Client, RedisError> {
             let info = addr
@@ -98,7 +143,7 @@ impl Connector {
                 let nodes = nodes.collect::<Result<Vec<_>, _>>()?;
                 let mut builder = ClusterClientBuilder::new(nodes)
                     .connection_timeout(CONNECTING)
-                    .response_timeout(STALLED)
+                    .response_timeout(stalled)
                     .retries(3)
                     .min_retry_wait(1)
                     .max_retry_wait(100);
@@ -108,46 +153,13 @@ impl Connector {
                 if let Some(password) = &address.password {
                     builder = builder.password(password);
                 }
+                #[cfg(feature = "tls")]
                 if address.tls.is_some() {
-                    builder = builder.tls(TlsMode::Secure);
-                    #[cfg(feature = "tls")]
-                    {
-                        builder = builder.certs(tls::certificates(address)?);
-                    }
+                    let certificates = tls::certificates(address)?;
+                    builder = builder.tls(TlsMode::Secure).certs(certificates);
                 }
                 builder.build().map(Box::new).map(Self::Cluster)
             }
-        }
-    }
-
-    /// Whether keys of different slots may be on different nodes.
-    pub(crate) fn is_cluster(&self) -> bool {
-        matches!(self, Self::Cluster(_))
-    }
-
-    /// Connects, in bounded time.
-    pub(crate) async fn connect(&self) -> Result<Link, String> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECTING))
-            .set_response_timeout(Some(STALLED));
-        let connecting = async {
-            match self {
-                Self::Single(client) => client
-                    .get_multiplexed_async_connection_with_config(&config)
-                    .await
-                    .map(Link::Direct),
-                Self::Sentinel(client) => {
-                    let mut client = client.lock().await;
-                    let connection = client.get_async_connection_with_config(&config).await;
-                    connection.map(Link::Direct)
-                }
-                Self::Cluster(client) => client.get_async_connection().await.map(Link::Cluster),
-            }
-        };
-        // Sentinels and nodes are tried one after the other.
-        match tokio::time::timeout(3 * CONNECTING, connecting).await {
-            Ok(connected) => connected.map_err(|error| error.to_string()),
-            Err(_) => Err(format!("no connection within {:?}", 3 * CONNECTING)),
         }
     }
 }
@@ -227,7 +239,6 @@ fn failure(error: &RedisError) -> Failure {
     };
     let text = error.to_string();
     let error = match link {
-        AfterFailure::Lost if error.is_timeout() => StoreError::TimedOut { after: STALLED },
         AfterFailure::Lost => StoreError::Unreachable { why: text },
         AfterFailure::Keep | AfterFailure::Wrong => StoreError::Answered { error: text },
     };

@@ -1,0 +1,310 @@
+//! `tollgate load`: as many decisions of one limit as a few tasks can ask for, and how long they took.
+//!
+//! The flow is [`Load`] → target (a backend and a limit) → drive (the tasks) → [`LoadReport`].
+
+mod drive;
+mod progress;
+mod report;
+mod target;
+mod text;
+
+use std::fmt;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use tollgate::{Algorithm, Align, Rate};
+use tollgate_engine::policy::OnStoreFailure;
+use tollgate_redis::{AddressError, ConnectError, StoreError, StoreLimitError};
+
+pub use report::{Latency, LoadReport};
+pub use target::Place;
+
+use target::Target;
+use text::length;
+
+/// The limit, where it is kept and how hard it is driven, in the words of `tollgate load`.
+///
+/// ```
+/// use std::time::Duration;
+/// use clap::Parser;
+/// use tollgate_cli::{Cli, Command, load::load};
+///
+/// let words = "tollgate load --rate 100/h --tasks 2 --duration 10ms";
+/// let Command::Load(options) = Cli::parse_from(words.split(' ')).command else { panic!() };
+/// let report = load(&options)?;
+/// assert_eq!(report.admitted, 100);
+/// assert!(report.elapsed >= Duration::from_millis(10));
+/// # Ok::<(), tollgate_cli::load::LoadFailure>(())
+/// ```
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Each task asks again as soon as it has its answer, from one key to the next. Start several at once,
+here or on other machines, with the same --name and --rate: they share the limit and stay within it
+together. A refusal that is known here is repeated without asking, as a limiter does; so look at the
+latency of those admitted to see what the store costs.
+
+If the store can't be asked at the start, that is an error (exit code 1), unless --on-failure says
+what decisions are to get then. If it goes away later, decisions get what --on-failure says, local if
+it says nothing; they are counted as fallback, neither as admitted nor as denied.
+
+With --json, one object:
+  backend mode rate algorithm name keys tasks cost on_failure     what was asked for
+  elapsed_s decisions decisions_per_s                             of the whole run
+  admitted denied                                                 what the limit said
+  fallback_decisions fallback_admitted fallback_denied            what was decided without the store
+  errors timeouts                                                 questions that got no answer
+  latency_ns admitted_latency_ns                                  {p50, p99, p999, max}; of those
+                                                                  admitted null if there are none
+  round_trips round_trips_per_1000 near_hits connects             null in memory
+
+Examples:
+  tollgate load --rate 1000000/s
+  tollgate load --backend redis://127.0.0.1:6379 --rate 1000/s --tasks 32 --duration 5s
+  tollgate load --backend redis://127.0.0.1:6379 --mode leased --rate 100000/s --json
+  tollgate load --backend redis+cluster://10.0.0.1:7000 --keys 10000 --on-failure closed")]
+pub struct Load {
+    /// Where the limit is kept: memory, or the URL of a Redis or Valkey.
+    #[arg(long, value_name = "memory|URL", default_value = "memory")]
+    pub backend: Place,
+    /// How a fleet counts: each decision in the store, or tokens that are taken ahead. In memory
+    /// it is the same.
+    #[arg(long, value_enum, value_name = "MODE", default_value_t)]
+    pub mode: Mode,
+    /// The limit of each key, such as "1000/s" or "100/s burst 200".
+    #[arg(long, value_name = "RATE", default_value = "1000/s")]
+    pub rate: Rate,
+    /// How it is counted.
+    #[arg(long, value_enum, value_name = "NAME", default_value_t)]
+    pub algorithm: Counted,
+    /// What the limit is kept under: those with the same name and rate share it.
+    #[arg(long, value_name = "NAME", default_value = "load")]
+    pub name: String,
+    /// How many keys the tasks ask about in turn.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub keys: u32,
+    /// How many ask at the same time.
+    #[arg(long, value_name = "NUMBER", default_value_t = 32,
+          value_parser = clap::value_parser!(u32).range(1..=4_096))]
+    pub tasks: u32,
+    /// For how long, such as 300ms, 5s or 1m.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = length)]
+    pub duration: Duration,
+    /// What each decision costs.
+    #[arg(long, value_name = "UNITS", default_value_t = 1,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub cost: u64,
+    /// What decisions get while the store can't be asked.
+    #[arg(long, value_enum, value_name = "CHOICE")]
+    pub on_failure: Option<OnFailure>,
+    /// How many nodes the fleet has: a local limit is the limit divided by it, times two.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub nodes: u64,
+    /// How long a decision waits for the store.
+    #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = length)]
+    pub timeout: Duration,
+    /// Print one JSON object instead of the text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How a fleet counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// Each decision is made in the store.
+    #[default]
+    Exact,
+    /// Tokens are taken ahead and spent here.
+    Leased,
+}
+
+/// The algorithm, by its name in a policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Counted {
+    /// GCRA.
+    #[default]
+    Gcra,
+    /// A token bucket.
+    TokenBucket,
+    /// A leaky bucket, as a meter.
+    Leaky,
+    /// Windows from the epoch on.
+    FixedWindow,
+    /// A sliding counter.
+    SlidingWindow,
+    /// A sliding log.
+    SlidingLog,
+}
+
+/// What decisions get while the store can't be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnFailure {
+    /// They pass.
+    Open,
+    /// They are refused.
+    Closed,
+    /// They are judged by a limit of this process alone.
+    Local,
+    /// Likewise, and after a while the store isn't asked for some time.
+    CircuitBreak,
+}
+
+/// Why there is no report.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum LoadFailure {
+    /// The place is none.
+    Address(AddressError),
+    /// What the store is to be reached by can't be used.
+    Connect(ConnectError),
+    /// The limit can't be kept there.
+    Limit(StoreLimitError),
+    /// The algorithm counts windows, and those have no tokens to take ahead.
+    NotLeased(Counted),
+    /// The cost is above the burst, so no decision could ever pass.
+    Cost {
+        /// Of each decision.
+        cost: u64,
+        /// The limit.
+        rate: Rate,
+    },
+    /// The store couldn't be asked, and nothing was said about that.
+    Unreachable {
+        /// The store.
+        place: String,
+        /// Why, as far as is known.
+        error: StoreError,
+    },
+    /// This process got no threads to run on, or one of its tasks broke.
+    Runtime(std::io::Error),
+}
+
+impl Mode {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Leased => "leased",
+        }
+    }
+}
+
+impl Counted {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Gcra => "gcra",
+            Self::TokenBucket => "token-bucket",
+            Self::Leaky => "leaky",
+            Self::FixedWindow => "fixed-window",
+            Self::SlidingWindow => "sliding-window",
+            Self::SlidingLog => "sliding-log",
+        }
+    }
+
+    fn algorithm(self) -> Algorithm {
+        match self {
+            Self::Gcra => Algorithm::Gcra,
+            Self::TokenBucket => Algorithm::TokenBucket,
+            Self::Leaky => Algorithm::LeakyBucket,
+            Self::FixedWindow => Algorithm::FixedWindow(Align::default()),
+            Self::SlidingWindow => Algorithm::SlidingCounter,
+            Self::SlidingLog => Algorithm::SlidingLog,
+        }
+    }
+}
+
+impl OnFailure {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Closed => "closed",
+            Self::Local => "local",
+            Self::CircuitBreak => "circuit-break",
+        }
+    }
+
+    const fn policy(self) -> OnStoreFailure {
+        match self {
+            Self::Open => OnStoreFailure::Open,
+            Self::Closed => OnStoreFailure::Closed,
+            Self::Local => OnStoreFailure::Local,
+            Self::CircuitBreak => OnStoreFailure::CircuitBreak,
+        }
+    }
+}
+
+impl LoadFailure {
+    /// Whether the arguments are at fault.
+    pub const fn is_usage(&self) -> bool {
+        match self {
+            Self::Address(_) | Self::Limit(_) | Self::NotLeased(_) | Self::Cost { .. } => true,
+            Self::Connect(_) | Self::Unreachable { .. } | Self::Runtime(_) => false,
+        }
+    }
+}
+
+impl fmt::Display for LoadFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(error) => write!(f, "--backend: {error}; or write memory"),
+            Self::Connect(error) => error.fmt(f),
+            Self::Limit(error) => error.fmt(f),
+            Self::NotLeased(algorithm) => write!(
+                f,
+                "{} has no tokens to lease; use gcra, token-bucket or leaky, or --mode exact",
+                algorithm.name()
+            ),
+            Self::Cost { cost, rate } => write!(
+                f,
+                "a decision that costs {cost} never passes \"{rate}\", whose burst is {}; lower \
+                 --cost, or write \"{rate} burst {cost}\"",
+                rate.burst_size()
+            ),
+            Self::Unreachable { place, error } => write!(
+                f,
+                "{place}: {error}; start it, or say with --on-failure what decisions are to get \
+                 without it"
+            ),
+            Self::Runtime(error) => write!(f, "can't run tasks: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for LoadFailure {}
+
+/// Threads that the tasks run on: a node of a fleet is rarely larger, and the store needs some too.
+const WORKERS: usize = 2;
+/// Tasks that never wait take so many turns before the store's answers are looked for: few, so that those
+/// who do wait aren't late because of them.
+const TURNS: u32 = 7;
+
+/// Drives the limit, with a progress bar on standard error if that is a terminal.
+///
+/// # Errors
+/// If the place, the limit or the cost can't be used, or the store can't be asked at the start.
+pub fn load(options: &Load) -> Result<LoadReport, LoadFailure> {
+    let threads = |workers| {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(workers)
+            .event_interval(TURNS)
+            .enable_all()
+            .build()
+            .map_err(LoadFailure::Runtime)
+    };
+    // Tasks that never wait would keep a connection on their own threads waiting.
+    let (runtime, connection) = (threads(WORKERS)?, threads(1)?);
+    let target = {
+        let _here = connection.enter();
+        Target::new(options)?
+    };
+    runtime.block_on(async {
+        target.meet(options).await?;
+        let before = target.counts();
+        let driven = drive::drive(&target, options).await;
+        let counts = target.counts().since(&before);
+        target.close().await;
+        driven
+            .map(|driven| LoadReport::new(options, &driven, counts))
+            .map_err(LoadFailure::Runtime)
+    })
+}

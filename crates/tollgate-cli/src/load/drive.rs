@@ -1,0 +1,162 @@
+//! The tasks: each asks, counts what came, and asks again.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use tokio::task::JoinSet;
+use tollgate::clock::{Clock, Monotonic};
+use tollgate::{Outcome, Timestamp};
+use tollgate_engine::backend::Answer;
+
+use super::Load;
+use super::progress::Progress;
+use super::target::{Target, key};
+
+/// Decisions that need no waiting are made so many in a row, before other tasks have their turn.
+const IN_A_ROW: u32 = 16;
+/// Significant digits of latencies.
+const DIGITS: u8 = 2;
+/// Nanoseconds: what takes longer counts as this.
+const LONGEST: u64 = 100_000_000_000;
+/// How often the progress bar moves.
+const TICK: Duration = Duration::from_millis(100);
+
+/// What came of all tasks together.
+#[derive(Debug)]
+pub(super) struct Driven {
+    pub(super) tally: Tally,
+    pub(super) elapsed: Duration,
+}
+
+/// What came of one task's decisions.
+#[derive(Clone, Debug)]
+pub(super) struct Tally {
+    pub(super) admitted: u64,
+    pub(super) denied: u64,
+    pub(super) fallback_admitted: u64,
+    pub(super) fallback_denied: u64,
+    /// Nanoseconds of the decisions that the limit admitted, and of all others.
+    pub(super) admitted_latency: Histogram<u64>,
+    pub(super) other_latency: Histogram<u64>,
+}
+
+/// What all tasks have in common.
+struct Common {
+    target: Target,
+    keys: Box<[String]>,
+    cost: u64,
+    until: Timestamp,
+    /// Decisions so far, for the progress bar.
+    decided: AtomicU64,
+}
+
+/// Runs all tasks to their end.
+pub(super) async fn drive(target: &Target, options: &Load) -> io::Result<Driven> {
+    let clock = Monotonic::new();
+    let keys = (0..options.keys).map(key).collect();
+    let began = clock.now();
+    let common = Arc::new(Common {
+        target: target.clone(),
+        keys,
+        cost: options.cost,
+        until: began + options.duration,
+        decided: AtomicU64::new(0),
+    });
+    let mut tasks = JoinSet::new();
+    for number in 0..options.tasks {
+        let first = u64::from(number) * u64::from(options.keys) / u64::from(options.tasks);
+        let first = usize::try_from(first).unwrap_or(0);
+        tasks.spawn(run(Arc::clone(&common), clock, first));
+    }
+    let progress = Progress::new(options.duration);
+    let mut ticks = tokio::time::interval(TICK);
+    let mut tally = Tally::new()?;
+    loop {
+        tokio::select! {
+            ended = tasks.join_next() => match ended {
+                Some(one) => tally.add(&one.map_err(io::Error::other)??)?,
+                None => break,
+            },
+            _ = ticks.tick() => {
+                let decided = common.decided.load(Ordering::Relaxed);
+                progress.show(clock.now() - began, decided);
+            }
+        }
+    }
+    let elapsed = clock.now() - began;
+    progress.end();
+    Ok(Driven { tally, elapsed })
+}
+
+async fn run(common: Arc<Common>, clock: Monotonic, first: usize) -> io::Result<Tally> {
+    let mut tally = Tally::new()?;
+    let mut keys = common.keys.iter().cycle().skip(first);
+    loop {
+        // The end of one decision is the beginning of the next: one reading of the clock for each.
+        let mut at = clock.now();
+        for _ in 0..IN_A_ROW {
+            let Some(key) = keys.next() else {
+                return Ok(tally);
+            };
+            let answer = common.target.check(key, common.cost).await;
+            let now = clock.now();
+            tally.note(&answer, now - at);
+            at = now;
+            if now >= common.until {
+                return Ok(tally);
+            }
+        }
+        let so_many = u64::from(IN_A_ROW);
+        common.decided.fetch_add(so_many, Ordering::Relaxed);
+        tokio::task::yield_now().await;
+    }
+}
+
+impl Tally {
+    fn new() -> io::Result<Self> {
+        let latency = || Histogram::new_with_bounds(1, LONGEST, DIGITS).map_err(io::Error::other);
+        Ok(Self {
+            admitted: 0,
+            denied: 0,
+            fallback_admitted: 0,
+            fallback_denied: 0,
+            admitted_latency: latency()?,
+            other_latency: latency()?,
+        })
+    }
+
+    #[inline]
+    fn note(&mut self, answer: &Answer, took: Duration) {
+        let is_allowed = answer.decision.outcome == Outcome::Allowed;
+        let count = match (answer.fallback.is_some(), is_allowed) {
+            (false, true) => &mut self.admitted,
+            (false, false) => &mut self.denied,
+            (true, true) => &mut self.fallback_admitted,
+            (true, false) => &mut self.fallback_denied,
+        };
+        *count += 1;
+        let latency = match answer.fallback.is_none() && is_allowed {
+            true => &mut self.admitted_latency,
+            false => &mut self.other_latency,
+        };
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        latency.saturating_record(nanos);
+    }
+
+    fn add(&mut self, other: &Self) -> io::Result<()> {
+        self.admitted += other.admitted;
+        self.denied += other.denied;
+        self.fallback_admitted += other.fallback_admitted;
+        self.fallback_denied += other.fallback_denied;
+        let add = |to: &mut Histogram<u64>, more| to.add(more).map_err(io::Error::other);
+        add(&mut self.admitted_latency, &other.admitted_latency)?;
+        add(&mut self.other_latency, &other.other_latency)
+    }
+
+    pub(super) fn decisions(&self) -> u64 {
+        self.admitted + self.denied + self.fallback_admitted + self.fallback_denied
+    }
+}

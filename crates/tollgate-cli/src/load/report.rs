@@ -1,0 +1,227 @@
+//! The report of a run: as text through `Display`, as one JSON object through serde.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use super::drive::Driven;
+use super::target::Counts;
+use super::text::{short, thousands};
+use super::{Load, Mode, OnFailure, Place};
+use crate::simulate::spelled_out;
+
+/// What a limit and its store made of the load. The fields of its JSON come in this order.
+///
+/// What has no meaning is `None`, in JSON null: what only a store has, for one in memory.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct LoadReport {
+    /// Where the limit was kept, without user and password.
+    pub backend: String,
+    /// How a fleet counts it.
+    pub mode: &'static str,
+    /// The limit of each key, with its burst spelled out.
+    pub rate: String,
+    /// How it was counted.
+    pub algorithm: &'static str,
+    /// What it was kept under.
+    pub name: String,
+    /// How many keys were asked about.
+    pub keys: u32,
+    /// How many asked at the same time.
+    pub tasks: u32,
+    /// What each decision cost.
+    pub cost: u64,
+    /// What decisions got while the store couldn't be asked.
+    pub on_failure: Option<&'static str>,
+    /// How long the run took, in seconds.
+    pub elapsed_s: f64,
+    /// All decisions.
+    pub decisions: u64,
+    /// How many of them there were in a second.
+    pub decisions_per_s: f64,
+    /// How many the limit let through.
+    pub admitted: u64,
+    /// How many the limit refused.
+    pub denied: u64,
+    /// How many were decided without the store.
+    pub fallback_decisions: u64,
+    /// Of those, how many were let through.
+    pub fallback_admitted: u64,
+    /// Of those, how many were refused.
+    pub fallback_denied: u64,
+    /// Times that the store was asked in vain.
+    pub errors: u64,
+    /// Of those, questions that got no answer in time.
+    pub timeouts: Option<u64>,
+    /// How long all decisions took.
+    pub latency_ns: Latency,
+    /// How long those took that the limit let through; `None` if there were none.
+    pub admitted_latency_ns: Option<Latency>,
+    /// Calls to the store.
+    pub round_trips: Option<u64>,
+    /// Calls to the store for a thousand decisions.
+    pub round_trips_per_1000: Option<f64>,
+    /// Refusals that were repeated without asking.
+    pub near_hits: Option<u64>,
+    /// Connections that were made, the first one included.
+    pub connects: Option<u64>,
+    /// How long the run took.
+    #[serde(skip)]
+    pub elapsed: Duration,
+    /// How long a decision waited for the store at most.
+    #[serde(skip)]
+    timeout: Duration,
+}
+
+/// How long decisions took, in nanoseconds, to two digits. Each was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Latency {
+    /// Half of them took no longer.
+    pub p50: u64,
+    /// 99 of 100 took no longer.
+    pub p99: u64,
+    /// 999 of 1,000 took no longer.
+    pub p999: u64,
+    /// None took longer.
+    pub max: u64,
+}
+
+impl LoadReport {
+    pub(super) fn new(options: &Load, driven: &Driven, counts: Counts) -> Self {
+        let Driven { tally, elapsed } = driven;
+        let decisions = tally.decisions();
+        let mut all = tally.other_latency.clone();
+        // Both have the same digits, and grow as they must.
+        let _ = all.add(&tally.admitted_latency);
+        let store = counts.store;
+        let is_store = store.is_some();
+        let round_trips = store.map(|store| store.round_trips);
+        let on_failure = options.on_failure.unwrap_or(OnFailure::Local);
+        Self {
+            backend: Place::to_string(&options.backend),
+            mode: match is_store {
+                true => options.mode.name(),
+                false => Mode::Exact.name(),
+            },
+            rate: spelled_out(options.rate),
+            algorithm: options.algorithm.name(),
+            name: options.name.clone(),
+            keys: options.keys,
+            tasks: options.tasks,
+            cost: options.cost,
+            on_failure: is_store.then_some(on_failure.name()),
+            elapsed_s: elapsed.as_secs_f64(),
+            decisions,
+            decisions_per_s: decisions as f64 / elapsed.as_secs_f64(),
+            admitted: tally.admitted,
+            denied: tally.denied,
+            fallback_decisions: tally.fallback_admitted + tally.fallback_denied,
+            fallback_admitted: tally.fallback_admitted,
+            fallback_denied: tally.fallback_denied,
+            errors: counts.errors,
+            timeouts: store.map(|store| store.timeouts),
+            latency_ns: Latency::of(&all),
+            admitted_latency_ns: (tally.admitted > 0).then(|| Latency::of(&tally.admitted_latency)),
+            round_trips,
+            round_trips_per_1000: round_trips
+                .map(|calls| calls as f64 * 1e3 / decisions.max(1) as f64),
+            near_hits: store.map(|store| store.near_hits),
+            connects: store.map(|store| store.connects),
+            elapsed: *elapsed,
+            timeout: options.timeout,
+        }
+    }
+
+    /// Writes the report as one JSON object on one line.
+    ///
+    /// # Errors
+    /// The writer failed.
+    pub fn write_json(&self, out: &mut impl Write) -> io::Result<()> {
+        serde_json::to_writer(&mut *out, self)?;
+        out.write_all(b"\n")
+    }
+}
+
+impl Latency {
+    fn of(nanos: &Histogram<u64>) -> Self {
+        Self {
+            p50: nanos.value_at_quantile(0.5),
+            p99: nanos.value_at_quantile(0.99),
+            p999: nanos.value_at_quantile(0.999),
+            max: nanos.max(),
+        }
+    }
+}
+
+impl fmt::Display for Latency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "p50 {}  p99 {}  p99.9 {}  max {}",
+            short(self.p50),
+            short(self.p99),
+            short(self.p999),
+            short(self.max)
+        )
+    }
+}
+
+impl fmt::Display for LoadReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keys = if self.keys == 1 { "key" } else { "keys" };
+        let (count, algorithm) = (thousands(u64::from(self.keys)), self.algorithm);
+        writeln!(f, "limit      {}, {algorithm}, {count} {keys}", self.rate)?;
+        write!(f, "backend    {}", self.backend)?;
+        if let Some(choice) = self.on_failure {
+            let timeout = short(u64::try_from(self.timeout.as_nanos()).unwrap_or(u64::MAX));
+            write!(f, ", {}, name {}", self.mode, self.name)?;
+            write!(f, ", timeout {timeout}, on failure {choice}")?;
+        }
+        let tasks = if self.tasks == 1 { "task" } else { "tasks" };
+        let seconds = self.elapsed.as_secs_f64();
+        let (count, cost) = (thousands(u64::from(self.tasks)), self.cost);
+        writeln!(
+            f,
+            "\nload       {count} {tasks} for {seconds:.3}s, cost {cost}\n"
+        )?;
+
+        let line = |f: &mut fmt::Formatter<'_>, label: &str, count: u64, rest: &str| {
+            writeln!(f, "{label:<12}{:>16}{rest}", thousands(count))
+        };
+        let per_second = format!("  {:.0}/s", self.decisions_per_s);
+        line(f, "decisions", self.decisions, &per_second)?;
+        let share = self.admitted as f64 * self.cost as f64 / seconds;
+        line(
+            f,
+            "admitted",
+            self.admitted,
+            &format!("  {share:.0} units/s"),
+        )?;
+        line(f, "denied", self.denied, "")?;
+        if let (Some(round_trips), Some(each)) = (self.round_trips, self.round_trips_per_1000) {
+            let of = (self.fallback_admitted, self.fallback_denied);
+            let of = match self.fallback_decisions {
+                0 => String::new(),
+                _ => format!(
+                    "  {} let through, {} refused",
+                    thousands(of.0),
+                    thousands(of.1)
+                ),
+            };
+            line(f, "fallback", self.fallback_decisions, &of)?;
+            line(f, "errors", self.errors, "")?;
+            let each = format!("  {each:.3} per 1,000 decisions");
+            line(f, "round trips", round_trips, &each)?;
+        }
+        writeln!(f, "\nlatency    {}", self.latency_ns)?;
+        if let Some(admitted) = &self.admitted_latency_ns {
+            writeln!(f, "admitted   {admitted}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,202 @@
+//! What is driven: a limit, in memory or in a store.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate_engine::backend::{Answer, LimitKind, Memory, SoleLimit};
+use tollgate_redis::{Address, Redis, RedisLimiter, RedisStats, StoreError, StoreLimitError};
+
+use super::{Counted, Load, LoadFailure, Mode};
+
+/// How long the store is waited for before the run.
+const MEET_WITHIN: Duration = Duration::from_secs(2);
+/// Between two attempts.
+const MEET_EVERY: Duration = Duration::from_millis(5);
+
+/// Where a limit is kept, as it was written: `memory`, or a URL. Its `Debug` form shows no password.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Place(String);
+
+impl Place {
+    /// The URL, unless it is memory.
+    fn url(&self) -> Option<&str> {
+        (self.0 != "memory").then_some(&*self.0)
+    }
+}
+
+impl FromStr for Place {
+    type Err = Infallible;
+
+    /// Takes any text: what is wrong with a URL is told later, without its password.
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(Self(text.to_owned()))
+    }
+}
+
+/// Without user and password.
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.url().map(str::parse::<Address>) {
+            None => f.write_str("memory"),
+            Some(Ok(address)) => address.fmt(f),
+            Some(Err(error)) => error.fmt(f),
+        }
+    }
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Place({self})")
+    }
+}
+
+/// A limit and where it is kept. It is cheap to clone.
+#[derive(Clone)]
+pub(super) enum Target {
+    Memory(Arc<(Memory, SoleLimit)>),
+    Redis(Redis, Arc<RedisLimiter>),
+}
+
+/// What a store has counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) errors: u64,
+    /// None in memory.
+    pub(super) store: Option<StoreCounts>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct StoreCounts {
+    pub(super) round_trips: u64,
+    pub(super) timeouts: u64,
+    pub(super) near_hits: u64,
+    /// Since the start: the first is made before the run.
+    pub(super) connects: u64,
+}
+
+impl Target {
+    pub(super) fn new(options: &Load) -> Result<Self, LoadFailure> {
+        let rate = options.rate;
+        // "unlimited" and "zero" have no period, and no burst of their own.
+        if rate.period().is_some() && options.cost > rate.burst_size() {
+            let cost = options.cost;
+            return Err(LoadFailure::Cost { cost, rate });
+        }
+        let algorithm = options.algorithm.algorithm();
+        let Some(url) = options.backend.url() else {
+            let kind = LimitKind::Rate { rate, algorithm };
+            let limit = SoleLimit::new(&options.name, kind);
+            let limit = limit.map_err(|error| LoadFailure::Limit(StoreLimitError::Rate(error)))?;
+            let keys = usize::try_from(options.keys).unwrap_or(usize::MAX);
+            let memory = Memory::builder().keys(keys).build();
+            return Ok(Self::Memory(Arc::new((memory, limit))));
+        };
+        let is_level = matches!(
+            options.algorithm,
+            Counted::Gcra | Counted::TokenBucket | Counted::Leaky
+        );
+        if options.mode == Mode::Leased && !is_level {
+            return Err(LoadFailure::NotLeased(options.algorithm));
+        }
+        let redis = Redis::builder(url)
+            .map_err(LoadFailure::Address)?
+            .timeout(options.timeout)
+            .nodes(options.nodes)
+            .build()
+            .map_err(LoadFailure::Connect)?;
+        let mut limiter = redis.limiter(&options.name, rate).algorithm(algorithm);
+        if options.mode == Mode::Leased {
+            limiter = limiter.leased();
+        }
+        if let Some(choice) = options.on_failure {
+            limiter = limiter.on_store_failure(choice.policy());
+        }
+        let limiter = limiter.build().map_err(LoadFailure::Limit)?;
+        Ok(Self::Redis(redis, Arc::new(limiter)))
+    }
+
+    /// Waits until the store answers, so that the run doesn't begin with a connection. If it doesn't, that
+    /// is an error unless it was said what to do then.
+    pub(super) async fn meet(&self, options: &Load) -> Result<(), LoadFailure> {
+        let Self::Redis(_, limiter) = self else {
+            return Ok(());
+        };
+        let mut latest = StoreError::TimedOut { after: MEET_WITHIN };
+        let met = tokio::time::timeout(MEET_WITHIN, async {
+            while let Err(error) = limiter.try_check(&key(0), 0).await {
+                let is_late = matches!(error, StoreError::TimedOut { .. });
+                if options.on_failure.is_some() && !is_late {
+                    // That is what is to be looked at.
+                    break;
+                }
+                latest = error;
+                tokio::time::sleep(MEET_EVERY).await;
+            }
+        });
+        match met.await {
+            Err(_) if options.on_failure.is_none() => Err(LoadFailure::Unreachable {
+                place: options.backend.to_string(),
+                error: latest,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    #[inline]
+    pub(super) async fn check(&self, key: &str, cost: u64) -> Answer {
+        match self {
+            Self::Memory(own) => {
+                let (memory, limit) = &**own;
+                memory.answer(&[limit.check(&SoleLimit::facts(key), cost)])
+            }
+            Self::Redis(_, limiter) => limiter.check_n(key, cost).await,
+        }
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        match self {
+            Self::Memory(_) => Counts::default(),
+            Self::Redis(redis, _) => Counts::of(&redis.stats()),
+        }
+    }
+
+    /// Returns what is held, so that others can have it at once.
+    pub(super) async fn close(&self) {
+        if let Self::Redis(redis, _) = self {
+            redis.close().await;
+        }
+    }
+}
+
+impl Counts {
+    fn of(stats: &RedisStats) -> Self {
+        Self {
+            errors: stats.fallback.errors,
+            store: Some(StoreCounts {
+                round_trips: stats.round_trips,
+                timeouts: stats.timeouts,
+                near_hits: stats.near_hits,
+                connects: stats.connects,
+            }),
+        }
+    }
+
+    /// What was counted after that.
+    pub(super) fn since(mut self, before: &Self) -> Self {
+        self.errors -= before.errors;
+        if let (Some(now), Some(before)) = (&mut self.store, &before.store) {
+            now.round_trips -= before.round_trips;
+            now.timeouts -= before.timeouts;
+            now.near_hits -= before.near_hits;
+        }
+        self
+    }
+}
+
+/// The name of a key.
+pub(super) fn key(number: u32) -> String {
+    format!("key-{number}")
+}

@@ -1,0 +1,227 @@
+//! A process of a fleet: asks as it is told, and writes down when it was admitted.
+
+use std::io::{BufRead, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::clock::{Clock, Wall};
+use tollgate::{Rate, Timestamp};
+use tollgate_engine::policy::OnStoreFailure;
+use tollgate_redis::{Redis, RedisLimiter};
+
+use crate::windows::Admission;
+
+/// Tells a node what to do.
+pub(crate) const ROLE: &str = "TOLLGATE_PROCESSES_NODE";
+/// What a node says once the store has answered it.
+pub(crate) const READY: &str = "ready";
+/// What a node says once it holds tokens, before when it took them and how many they are.
+pub(crate) const HOLDS: &str = "holds";
+/// A busy machine may take its time: these tests are about counts.
+const PATIENT: Duration = Duration::from_secs(20);
+const KEY: &str = "all";
+
+/// What a node does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Role {
+    pub(crate) url: String,
+    pub(crate) rate: Rate,
+    pub(crate) is_leased: bool,
+    pub(crate) tasks: u64,
+    pub(crate) does: Does,
+    /// Where it writes when it was admitted.
+    pub(crate) file: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Does {
+    /// Asks again as soon as it has its answer.
+    Hammers,
+    /// Asks so often a second.
+    Wants(u64),
+    /// Takes tokens, at least so many, and keeps them.
+    Holds(u64),
+}
+
+/// For how long a node takes what it only holds: long enough to tell one life from two on a busy machine.
+pub(crate) const LIFE: Duration = Duration::from_secs(3);
+
+impl Role {
+    pub(crate) fn to_text(&self) -> String {
+        let (does, number) = match self.does {
+            Does::Hammers => ("hammers", 0),
+            Does::Wants(number) => ("wants", number),
+            Does::Holds(number) => ("holds", number),
+        };
+        let Self {
+            url,
+            rate,
+            is_leased,
+            tasks,
+            file,
+            ..
+        } = self;
+        format!("{url}|{rate}|{is_leased}|{tasks}|{does}|{number}|{file}")
+    }
+
+    fn from_text(text: &str) -> Option<Self> {
+        let [url, rate, is_leased, tasks, does, number, file] =
+            text.split('|').collect::<Vec<_>>().try_into().ok()?;
+        let number = number.parse().ok()?;
+        Some(Self {
+            url: url.to_owned(),
+            rate: rate.parse().ok()?,
+            is_leased: is_leased.parse().ok()?,
+            tasks: tasks.parse().ok()?,
+            does: match does {
+                "hammers" => Does::Hammers,
+                "wants" => Does::Wants(number),
+                "holds" => Does::Holds(number),
+                _ => return None,
+            },
+            file: file.to_owned(),
+        })
+    }
+
+    /// The limit as this node asks for it. One that holds much may hold it all, and for longer than usual.
+    pub(crate) fn limiter(&self) -> (Redis, Arc<RedisLimiter>) {
+        let builder = Redis::builder(&self.url).expect("a server's own URL");
+        let mut builder = builder.timeout(PATIENT);
+        if let Does::Holds(_) = self.does {
+            builder = builder.lease_life(LIFE).lease_part(1);
+        }
+        let builder = builder.on_event(|event| say(&format!("{event:?}")));
+        let redis = builder.build().expect("a runtime");
+        let mut limiter = redis
+            .limiter("fleet", self.rate)
+            .on_store_failure(OnStoreFailure::Closed);
+        if self.is_leased {
+            limiter = limiter.leased();
+        }
+        let limiter = limiter.build().expect("a limit that the store takes");
+        (redis, Arc::new(limiter))
+    }
+}
+
+/// Not a test of its own: what the tests run as a process.
+#[test]
+fn child() {
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
+    let role = Role::from_text(&role).expect("a role");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(usize::try_from(role.tasks).unwrap())
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let (redis, limiter) = role.limiter();
+        limiter.peek(KEY).await.expect("a store that answers");
+        if let Does::Holds(least) = role.does {
+            return hold(&redis, &limiter, least).await;
+        }
+        let (start, end) = told_when();
+        tokio::time::sleep(start - Wall.now()).await;
+        let tasks: Vec<_> = (0..role.tasks)
+            .map(|_| {
+                let limiter = Arc::clone(&limiter);
+                let wants = match role.does {
+                    Does::Wants(number) => Some(number.div_ceil(role.tasks)),
+                    _ => None,
+                };
+                tokio::spawn(ask(limiter, wants, (start, end)))
+            })
+            .collect();
+        let mut bytes = Vec::new();
+        for task in tasks {
+            for admission in task.await.unwrap() {
+                bytes.extend(admission.asked.to_le_bytes());
+                bytes.extend(admission.told.to_le_bytes());
+            }
+        }
+        std::fs::write(&role.file, bytes).unwrap();
+        redis.close().await;
+    });
+}
+
+/// Says that it is ready, and waits to be told when to begin and to end.
+fn told_when() -> (Timestamp, Timestamp) {
+    say(READY);
+    let mut line = String::new();
+    std::io::stdin()
+        .lock()
+        .read_line(&mut line)
+        .expect("a parent that is there");
+    let (start, end) = line.trim().split_once(' ').expect("two times");
+    let read = |text: &str| Timestamp::from_nanos(text.parse().expect("nanoseconds"));
+    (read(start), read(end))
+}
+
+fn say(line: &str) {
+    writeln!(std::io::stderr().lock(), "{line}").expect("a parent that is there");
+}
+
+async fn ask(
+    limiter: Arc<RedisLimiter>,
+    wants: Option<u64>,
+    (start, end): (Timestamp, Timestamp),
+) -> Vec<Admission> {
+    let mut admissions = Vec::new();
+    let mut asked_for = 0_u128;
+    loop {
+        let asked = Wall.now();
+        if asked >= end {
+            return admissions;
+        }
+        if let Some(wants) = wants {
+            let due = (asked - start).as_nanos() * u128::from(wants) / 1_000_000_000;
+            if asked_for >= due {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                continue;
+            }
+            asked_for += 1;
+        }
+        let answer = limiter.check(KEY).await;
+        let told = Wall.now();
+        assert_eq!(answer.fallback, None, "the store was there all the time");
+        match answer.allowed {
+            true => admissions.push(Admission {
+                asked: asked.as_nanos(),
+                told: told.as_nanos(),
+            }),
+            false => tokio::task::yield_now().await,
+        }
+    }
+}
+
+/// Asks until it holds as much, says so, and waits for its end.
+async fn hold(redis: &Redis, limiter: &RedisLimiter, least: u64) {
+    let mut before = Wall.now();
+    while redis.stats().leased < least {
+        if !limiter.check(KEY).await.allowed {
+            // It spent what it was to hold: once more when that is back.
+            tokio::time::sleep(LIFE).await;
+            before = Wall.now();
+        }
+    }
+    say(&format!(
+        "{HOLDS} {} {}",
+        before.as_nanos(),
+        redis.stats().leased
+    ));
+    std::future::pending().await
+}
+
+#[test]
+fn a_role_is_read_as_it_was_written() {
+    let role = Role {
+        url: "redis://127.0.0.1:1".to_owned(),
+        rate: "7/s burst 9".parse().unwrap(),
+        is_leased: true,
+        tasks: 4,
+        does: Does::Wants(12),
+        file: "/tmp/a b".to_owned(),
+    };
+    assert_eq!(Role::from_text(&role.to_text()), Some(role));
+}
