@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod tests;
+mod undo;
 
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
@@ -26,6 +27,8 @@ use crate::lease::{LeaseKey, Leased, Leases};
 use crate::question::{Answers, Form, Kind, Op, Question};
 use crate::redis::RedisBuilder;
 use crate::store::Store;
+
+use undo::Undo;
 
 /// Limits that are remembered as the store reads them.
 const MOST_LIMITS: usize = 100_000;
@@ -394,50 +397,6 @@ impl Direct {
             }
         }
         groups.into_iter().map(|(_, group)| group).collect()
-    }
-}
-
-/// What was charged so far, given back unless it is kept.
-struct Undo<'a> {
-    direct: &'a Direct,
-    leases: Vec<(LeaseKey, u64, u64)>,
-    /// And when.
-    charges: Vec<(Question, u64)>,
-}
-
-impl<'a> Undo<'a> {
-    fn new(direct: &'a Direct) -> Self {
-        Self {
-            direct,
-            leases: Vec::new(),
-            charges: Vec::new(),
-        }
-    }
-
-    /// All passed. Returns what was charged in the store.
-    fn keep(&mut self) -> Vec<(Question, u64)> {
-        self.leases.clear();
-        std::mem::take(&mut self.charges)
-    }
-}
-
-impl Drop for Undo<'_> {
-    fn drop(&mut self) {
-        for (place, cost, plans) in self.leases.drain(..) {
-            self.direct.leases.put_back(place, cost, plans);
-        }
-        for (mut question, since) in self.charges.drain(..).rev() {
-            if question.holder.is_some() {
-                self.direct.holders.forget(&question);
-                continue;
-            }
-            question.op = Op::GiveBack(since);
-            let (store, at) = (Arc::clone(&self.direct.store), self.direct.at());
-            // If it can't be said, it drains.
-            self.direct.runtime.spawn(async move {
-                let _ = store.ask(vec![question], at).await;
-            });
-        }
     }
 }
 

@@ -40,12 +40,28 @@ async fn left(engine: &Engine<Redis>, facts: &Facts<'_>) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limits_in_a_cluster() {
-    let cluster = Cluster::start();
+    let user = Server::builder().acl("limits", "secret", &format!("resetchannels {RIGHTS}"));
+    let cluster = Cluster::start_with(user);
+    a_user_with_few_rights(&cluster).await;
     one_tenant_is_asked_about_in_one_call(&cluster).await;
     what_was_charged_is_given_back(&cluster).await;
     moved_keys_are_found(&cluster).await;
     a_slot_half_way(&cluster).await;
     one_deadline_for_all_slots(&cluster).await;
+}
+
+/// What counting rates takes, and looking for the nodes.
+const RIGHTS: &str = "~tollgate:* +evalsha +eval +time +get +set +cluster|slots";
+
+async fn a_user_with_few_rights(cluster: &Cluster) {
+    let url = cluster.url().replace("://", "://limits:secret@");
+    let redis = connect(&url);
+    let limiter = redis.limiter("few", Rate::per_hour(LIMIT)).build();
+    let limiter = limiter.expect("a limit");
+    for number in 0..LIMIT + 2 {
+        let answer = limiter.try_check("k", 1).await.expect("an answer");
+        assert_eq!(answer.allowed, number < LIMIT);
+    }
 }
 
 async fn one_tenant_is_asked_about_in_one_call(cluster: &Cluster) {

@@ -57,8 +57,12 @@ async fn sentinels_name_a_new_master() {
 }
 
 async fn sentinels_replace(builder: Builder, fate: Fate) {
-    let sentinels = Sentinels::start_with(builder);
-    let mut subject = Subject::new(&sentinels.url()).await;
+    // What counting rates takes, and asking a server whether it is the master.
+    let rights = "resetchannels ~tollgate:* +evalsha +eval +time +get +set +role";
+    let sentinels = Sentinels::start_with(builder.acl("limits", "secret", rights));
+    let url = sentinels.url().replace("://:open@", "://");
+    let url = url.replace("://", "://limits:secret@");
+    let mut subject = Subject::new(&url).await;
     let old = sentinels.master();
     fate.befall(old);
     subject.weathers().await;
