@@ -188,6 +188,8 @@ pub struct Answer {
     /// If a store couldn't be asked: what decided instead. A refusal of a limit that is
     /// [closed](OnStoreFailure::Closed) then says nothing about that limit.
     pub fallback: Option<OnStoreFailure>,
+    /// Whether it was known without asking a store, so that it says nothing about how that one does.
+    pub was_known: bool,
 }
 
 impl Answer {
@@ -205,8 +207,13 @@ impl Answer {
         let gravest = refused
             .rev()
             .max_by_key(|(_, (_, decision))| wait(decision));
+        let cost = |check: &Check<'_>| match check.limit.kind() {
+            // However much it costs, it runs once.
+            LimitKind::Concurrency(_) => 1,
+            _ => check.cost.max(1),
+        };
         let tightest =
-            || said().min_by_key(|(_, (check, decision))| decision.remaining / check.cost.max(1));
+            || said().min_by_key(|(_, (check, decision))| decision.remaining / cost(check));
         match gravest.or_else(tightest) {
             Some((number, (_, decision))) => Self::new(Some(number), *decision),
             None => Self::new(None, Decision::UNLIMITED),
@@ -222,6 +229,7 @@ impl Answer {
             decision,
             pass: Pass::default(),
             fallback: None,
+            was_known: false,
         }
     }
 }

@@ -1,5 +1,9 @@
 //! The store as a backend: checks in, answers or errors out.
 
+#[cfg(test)]
+mod tests;
+mod undo;
+
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
 use std::hash::{BuildHasher, RandomState};
@@ -10,6 +14,7 @@ use std::task::{Context, Poll};
 
 use arc_swap::ArcSwap;
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 use tollgate::clock::{Monotonic, Wall};
 use tollgate::{Clock, Decision, Outcome, Timestamp};
 use tollgate_engine::backend::{Answer, Backend, Check, DenyCache, DenyVersion, Limit, LimitKind};
@@ -22,6 +27,8 @@ use crate::lease::{LeaseKey, Leased, Leases};
 use crate::question::{Answers, Form, Kind, Op, Question};
 use crate::redis::RedisBuilder;
 use crate::store::Store;
+
+use undo::Undo;
 
 /// Limits that are remembered as the store reads them.
 const MOST_LIMITS: usize = 100_000;
@@ -204,13 +211,19 @@ impl Direct {
             };
             steps.push(match known {
                 Some(known) if !known.is_allowed() => {
-                    return Ok(Err(Answer::new(Some(number), known)));
+                    let mut answer = Answer::new(Some(number), known);
+                    answer.was_known = true;
+                    return Ok(Err(answer));
                 }
                 Some(known) => Step::Said(known),
                 None => match compiled.leased {
                     Some(leased) => Step::Lease(compiled, leased),
                     None => {
-                        let (question, _) = self.question(check, Op::Decide, now)?;
+                        let (mut question, _) = self.question(check, Op::Decide, now)?;
+                        if question.numbers.kind == Kind::Slots {
+                            // However little it costs, it runs once.
+                            question.cost = 1;
+                        }
                         Step::Ask(Box::new(question))
                     }
                 },
@@ -234,8 +247,11 @@ impl Direct {
         checks: &[Check<'_>],
         steps: Vec<Step>,
     ) -> Result<(Answer, Option<Vec<Decision>>), StoreError> {
+        let was_known = steps.iter().all(|step| matches!(step, Step::Said(_)));
         let mut decisions = vec![Decision::UNLIMITED; checks.len()];
         let mut undo = Undo::new(self);
+        // However many are asked, one after the other.
+        let deadline = self.store.deadline();
         let mut asked: Vec<(usize, Question)> = Vec::new();
         for (number, step) in steps.into_iter().enumerate() {
             match step {
@@ -259,7 +275,7 @@ impl Direct {
         for group in self.groups(asked) {
             let (numbers, questions): (Vec<_>, Vec<_>) = group.into_iter().unzip();
             let answers = self
-                .ask(checks, &numbers, (questions.clone(), self.at()))
+                .ask(checks, &numbers, (questions.clone(), self.at()), deadline)
                 .await;
             let answers = match answers {
                 Ok(answers) => answers,
@@ -286,6 +302,7 @@ impl Direct {
                 .extend(charged.map(|question| (question, answers.now)));
         }
         let mut answer = Answer::over(checks, &decisions);
+        answer.was_known = was_known;
         for (question, _) in undo.keep() {
             if let Some(end) = self.holders.hold(&question) {
                 answer.pass.hold(move |_| end());
@@ -305,7 +322,13 @@ impl Direct {
             .map(|check| Check { cost: 0, ..*check })
             .collect();
         let mut each = Vec::with_capacity(checks.len());
-        if let Ok(steps) = self.plan(&peeks)? {
+        if let Ok(mut steps) = self.plan(&peeks)? {
+            for step in &mut steps {
+                if let Step::Ask(question) = step {
+                    // Slots too.
+                    question.cost = 0;
+                }
+            }
             let (_, left) = self.carry_out(&peeks, steps).await?;
             each = left.unwrap_or_default();
         }
@@ -344,8 +367,10 @@ impl Direct {
         checks: &[Check<'_>],
         numbers: &[usize],
         (questions, at): (Vec<Question>, Option<u64>),
+        deadline: Instant,
     ) -> Result<Answers, StoreError> {
-        let answers = self.store.ask(questions.clone(), at).await?;
+        let (store, asked) = (&self.store, questions.clone());
+        let answers = store.ask_until(deadline, asked, at).await?;
         if !answers.each.iter().any(|raw| raw.is_of_another_time()) {
             return Ok(answers);
         }
@@ -358,7 +383,7 @@ impl Direct {
                 .numbers_at(answers.now)
                 .unwrap_or(question.numbers);
         }
-        self.store.ask(again, at).await
+        store.ask_until(deadline, again, at).await
     }
 
     /// Questions that can go together, in their order.
@@ -372,50 +397,6 @@ impl Direct {
             }
         }
         groups.into_iter().map(|(_, group)| group).collect()
-    }
-}
-
-/// What was charged so far, given back unless it is kept.
-struct Undo<'a> {
-    direct: &'a Direct,
-    leases: Vec<(LeaseKey, u64, u64)>,
-    /// And when.
-    charges: Vec<(Question, u64)>,
-}
-
-impl<'a> Undo<'a> {
-    fn new(direct: &'a Direct) -> Self {
-        Self {
-            direct,
-            leases: Vec::new(),
-            charges: Vec::new(),
-        }
-    }
-
-    /// All passed. Returns what was charged in the store.
-    fn keep(&mut self) -> Vec<(Question, u64)> {
-        self.leases.clear();
-        std::mem::take(&mut self.charges)
-    }
-}
-
-impl Drop for Undo<'_> {
-    fn drop(&mut self) {
-        for (place, cost, plans) in self.leases.drain(..) {
-            self.direct.leases.put_back(place, cost, plans);
-        }
-        for (mut question, since) in self.charges.drain(..).rev() {
-            if question.holder.is_some() {
-                self.direct.holders.forget(&question);
-                continue;
-            }
-            question.op = Op::GiveBack(since);
-            let (store, at) = (Arc::clone(&self.direct.store), self.direct.at());
-            // If it can't be said, it drains.
-            self.direct.runtime.spawn(async move {
-                let _ = store.ask(vec![question], at).await;
-            });
-        }
     }
 }
 
@@ -547,7 +528,8 @@ impl Backend for Direct {
         for (number, question) in asked {
             // An act is a request of its own.
             let question = (vec![question], self.at());
-            self.ask(checks, &[number], question).await?;
+            let deadline = self.store.deadline();
+            self.ask(checks, &[number], question, deadline).await?;
         }
         self.improved();
         Ok(())

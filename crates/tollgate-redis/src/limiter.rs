@@ -133,7 +133,8 @@ impl RedisLimiter {
 
     /// Decides a cost of a key. A cost of 0 peeks.
     ///
-    /// Of slots, [`Answer::pass`] holds the one that was taken: it is renewed until it is dropped.
+    /// Of slots one is taken, whatever the cost; [`Answer::pass`] holds it, and it is renewed until that is
+    /// dropped.
     ///
     /// ```
     /// # use tollgate::{Rate, clock::Manual};
@@ -188,6 +189,10 @@ impl RedisLimiter {
     /// # Errors
     /// If the store couldn't be asked.
     pub async fn peek(&self, key: &str) -> Result<Decision, StoreError> {
+        // Of slots, even a cost of 0 takes one.
+        if let LimitKind::Concurrency(_) = self.limit.limit().kind() {
+            return Ok(self.act(key, 0, Op::Decide, None).await?.0);
+        }
         Ok(self.try_check(key, 0).await?.decision)
     }
 
@@ -329,7 +334,10 @@ impl RedisLimiter {
         let limit = format!("{:?}", check.limit.kind());
         possible(&question, compiled.is_leased, limit)?;
         let most = question.numbers.limit;
-        let answers = direct.ask(&[check], &[0], (vec![question], at)).await?;
+        let deadline = direct.store.deadline();
+        let answers = direct
+            .ask(&[check], &[0], (vec![question], at), deadline)
+            .await?;
         let raw = answers.each[0];
         Ok((raw.decision(most), Some(raw)))
     }

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use crate::address::Address;
 use crate::error::StoreError;
@@ -97,14 +98,30 @@ impl Store {
         }
     }
 
+    /// Until when what is asked for now is waited for.
+    pub(crate) fn deadline(&self) -> Instant {
+        Instant::now() + self.timeout
+    }
+
     /// Asks questions of one lane, all or none.
     pub(crate) async fn ask(
         &self,
         questions: Vec<Question>,
         at: Option<u64>,
     ) -> Result<Answers, StoreError> {
+        self.ask_until(self.deadline(), questions, at).await
+    }
+
+    /// The same for one who has waited for others before.
+    pub(crate) async fn ask_until(
+        &self,
+        deadline: Instant,
+        questions: Vec<Question>,
+        at: Option<u64>,
+    ) -> Result<Answers, StoreError> {
         let lane = questions.first().map_or(0, |first| self.lane(&first.key));
-        match self.send(Job::Ask { questions, at }, lane).await? {
+        let job = Job::Ask { questions, at };
+        match self.send(job, lane, deadline).await? {
             Reply::Answers(answers) => Ok(answers),
             Reply::Numbers(_) => Err(mixed_up()),
         }
@@ -118,13 +135,14 @@ impl Store {
         at: Option<u64>,
     ) -> Result<Vec<i64>, StoreError> {
         let lane = self.lane(&key);
-        match self.send(Job::Lease { key, numbers, at }, lane).await? {
+        let job = Job::Lease { key, numbers, at };
+        match self.send(job, lane, self.deadline()).await? {
             Reply::Numbers(numbers) => Ok(numbers),
             Reply::Answers(_) => Err(mixed_up()),
         }
     }
 
-    async fn send(&self, job: Job, lane: u16) -> Result<Reply, StoreError> {
+    async fn send(&self, job: Job, lane: u16, deadline: Instant) -> Result<Reply, StoreError> {
         let (reply, answer) = oneshot::channel();
         self.shared.queue.push(Request {
             job,
@@ -132,7 +150,7 @@ impl Store {
             is_again: false,
             reply,
         })?;
-        match tokio::time::timeout(self.timeout, answer).await {
+        match tokio::time::timeout_at(deadline, answer).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(StoreError::Stopped),
             Err(_) => {

@@ -122,6 +122,9 @@ async fn slots_are_held_until_they_are_dropped() {
     assert!(first.allowed && second.allowed);
     let full = here.check("k").await;
     assert_eq!((full.allowed, full.decision.remaining), (false, 0));
+    // Looking takes none, and what costs nothing runs nevertheless.
+    assert_eq!(here.peek("k").await.unwrap().remaining, 0);
+    assert!(!here.check_n("k", 0).await.allowed);
     assert_eq!(one.stats().slots, 1);
     drop(first);
     until(PATIENT, "the slot is free again", || {

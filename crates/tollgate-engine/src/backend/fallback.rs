@@ -21,7 +21,7 @@ mod breaker;
 
 pub use breaker::Breaker;
 
-use breaker::{Circuit, Gate};
+use breaker::{Circuit, Gate, Turn};
 
 /// Cut limits that are remembered.
 const MOST_CUT: usize = 100_000;
@@ -265,13 +265,16 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Fallback<B, C, W> {
         }
     }
 
+    // A failure is counted before it is active, and what is active ends before the count does: whatever
+    // happens at once, what was counted is active, so that the next answer clears it.
     #[cold]
     fn recovered(&self) {
+        let since = Timestamp::from_nanos(self.active_since.load(Ordering::Relaxed));
+        let was_active = self.is_active.swap(false, Ordering::Relaxed);
         if self.circuit.works() {
             self.tell(&StoreEvent::CircuitClosed);
         }
-        if self.is_active.swap(false, Ordering::Relaxed) {
-            let since = Timestamp::from_nanos(self.active_since.load(Ordering::Relaxed));
+        if was_active {
             let after = self.local.now() - since;
             self.tell(&StoreEvent::FallbackEnded { after });
         }
@@ -282,8 +285,9 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Fallback<B, C, W> {
     fn fails(&self, error: &dyn fmt::Display) {
         let now = self.local.now();
         self.counts.errors.fetch_add(1, Ordering::Relaxed);
+        let opened = self.circuit.fails(now);
         self.begins(now);
-        if let Some(stays) = self.circuit.fails(now) {
+        if let Some(stays) = opened {
             self.tell(&StoreEvent::CircuitOpened { stays });
         }
         // Zero: nothing was told yet.
@@ -387,7 +391,8 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Backend for Fallback<B, C, W> {
         Self: 'a;
 
     fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
-        let asking = match self.gate(checks) {
+        let gate = self.gate(checks);
+        let asking = match gate {
             Gate::Open | Gate::Probe => Some(self.backend.check(checks)),
             Gate::Shut => None,
         };
@@ -395,6 +400,7 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Backend for Fallback<B, C, W> {
             fallback: self,
             checks,
             asking,
+            turn: self.circuit.turn(gate),
         }
     }
 
@@ -402,13 +408,21 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Backend for Fallback<B, C, W> {
         &'a self,
         checks: &'a [Check<'a>],
     ) -> Result<(Answer, Vec<Decision>), Infallible> {
-        if self.gate(checks) != Gate::Shut {
+        let gate = self.gate(checks);
+        let mut turn = self.circuit.turn(gate);
+        if gate != Gate::Shut {
             match self.backend.check_each(checks).await {
                 Ok(told) => {
-                    self.works();
+                    if !told.0.was_known {
+                        turn.is_over();
+                        self.works();
+                    }
                     return Ok(told);
                 }
-                Err(error) => self.fails(&error),
+                Err(error) => {
+                    turn.is_over();
+                    self.fails(&error);
+                }
             }
         }
         let answer = self.answer_without(checks);
@@ -452,6 +466,7 @@ pin_project! {
         checks: &'a [Check<'a>],
         #[pin]
         asking: Option<B::Asking<'a>>,
+        turn: Turn<'a>,
     }
 }
 
@@ -465,10 +480,14 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Future for AskingOrFallback<'_, B
         };
         Poll::Ready(Ok(match ready!(asking.poll(context)) {
             Ok(answer) => {
-                own.fallback.works();
+                if !answer.was_known {
+                    own.turn.is_over();
+                    own.fallback.works();
+                }
                 answer
             }
             Err(error) => {
+                own.turn.is_over();
                 own.fallback.fails(&error);
                 own.fallback.answer_without(own.checks)
             }

@@ -22,7 +22,15 @@ local function counts(key, length)
   if not state then
     local raw = kept(key, 24)
     state = {0, 0, 0}
-    if raw then state[1], state[2], state[3] = unpack('<ddd', raw) end
+    if raw then
+      local start, previous, current = unpack('<ddd', raw)
+      if start >= 0 and start <= MOST and previous >= 0 and previous <= MOST
+        and current >= 0 and current <= MOST then
+        state[1], state[2], state[3] = start, previous, current
+      else
+        strange = strange + 1
+      end
+    end
     states[key] = state
   end
   if state[1] > now + length then

@@ -19,16 +19,24 @@ local price, drain, capacity, own, holds, returns, wants, most, length, least =
 
 local holders, out = {}, 0
 local raw = kept(key)
-if raw and #raw % 24 == 0 then
-  local debt, as_of, was = unpack('<ddd', raw)
-  states[key] = {debt, as_of, was, drain}
-  for place = 25, #raw, 24 do
-    local holder, amount, till = unpack('<ddd', raw, place)
-    holders[#holders + 1] = {holder, amount, till}
-    out = out + amount
+if raw then
+  local is_sound = #raw > 0 and #raw % 24 == 0
+  if is_sound then
+    local debt, as_of, was = unpack('<ddd', raw)
+    is_sound = debt >= 0 and debt <= MOST and as_of >= 0 and as_of <= MOST
+      and was > 0 and was <= MOST
+    states[key] = {debt, as_of, was, drain}
+    for place = 25, #raw, 24 do
+      local holder, amount, till = unpack('<ddd', raw, place)
+      is_sound = is_sound and holder == holder and amount >= 0 and amount <= MOST
+        and till >= 0 and till <= MOST
+      holders[#holders + 1] = {holder, amount, till}
+      out = out + amount
+    end
   end
-elseif raw then
-  strange = strange + 1
+  if not is_sound then
+    strange, states[key], holders, out = strange + 1, {0, now, price, drain}, {}, 0
+  end
 end
 table.sort(holders, function(one, other) return one[3] < other[3] end)
 

@@ -18,10 +18,15 @@ local function settled(key, price, drain, capacity)
     local raw = kept(key, 24)
     if raw then
       local debt, as_of, was = unpack('<ddd', raw)
-      state = {debt, as_of, was, drain}
-    else
-      state = {0, now, price, drain}
+      -- What isn't a number passes no comparison.
+      if debt >= 0 and debt <= MOST and as_of >= 0 and as_of <= MOST
+        and (was == price or was > 0 and was <= MOST) then
+        state = {debt, as_of, was, drain}
+      else
+        strange = strange + 1
+      end
     end
+    if not state then state = {0, now, price, drain} end
     states[key] = state
   end
   if state[3] ~= price then

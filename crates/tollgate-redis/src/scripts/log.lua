@@ -17,6 +17,7 @@ end
 local function hits(key, length)
   local newest = try('ZRANGE', key, -1, -1, 'WITHSCORES')
   if newest.err then
+    if not string.find(newest.err, 'WRONGTYPE', 1, true) then call('ZRANGE', key, -1, -1) end
     strange = strange + 1
     call('DEL', key)
     return nil

@@ -24,11 +24,19 @@ local states, changed = {}, {}
 -- How many keys held what no script of ours has written. They read as never seen.
 local strange = 0
 
--- What is kept under a key as `size` bytes, if that is what is there.
+-- Numbers that are kept are from 0 to this.
+local MOST = 9007199254740992
+
+-- What is kept under a key as `size` bytes, if that is what is there. A key that holds something else is
+-- strange; any other error is for the caller to know, and nothing is decided.
 local function kept(key, size)
   local raw = try('GET', key)
   if not raw then return nil end
-  if type(raw) == 'string' and (#raw == size or not size) then return raw end
+  if type(raw) == 'string' then
+    if #raw == size or not size then return raw end
+  elseif not string.find(raw.err, 'WRONGTYPE', 1, true) then
+    call('GET', key)
+  end
   strange = strange + 1
   return nil
 end

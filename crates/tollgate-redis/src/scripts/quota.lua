@@ -9,20 +9,29 @@ local function save_quota(key, state)
   call('SET', key, table.concat(parts), 'PX', life(state[#state][1] - now))
 end
 
+-- The lots that a value says, if it is one.
+local function read_lots(raw)
+  if #raw % 16 ~= 8 then return nil end
+  local state = {latest = unpack('<d', raw)}
+  local is_sound = state.latest >= 0 and state.latest <= MOST
+  for place = 9, #raw, 16 do
+    local till, amount = unpack('<dd', raw, place)
+    is_sound = is_sound and till >= 0 and till <= MOST and amount >= 0 and amount <= MOST
+    state[#state + 1] = {till, amount}
+  end
+  return is_sound and state or nil
+end
+
 -- What counts at the key's time, and that time. `furthest` is as far ahead of now as it may be, and `till`
 -- when what is charged now counts no more.
 local function lots(key, furthest, till)
   local state = states[key]
   if not state then
-    state = {latest = 0}
     local raw = kept(key)
-    if raw and #raw % 16 == 8 then
-      state.latest = unpack('<d', raw)
-      for place = 9, #raw, 16 do
-        state[#state + 1] = {unpack('<dd', raw, place)}
-      end
-    elseif raw then
-      strange = strange + 1
+    state = raw and read_lots(raw)
+    if not state then
+      state = {latest = 0}
+      if raw then strange = strange + 1 end
     end
     states[key] = state
   end

@@ -11,6 +11,7 @@ end
 local function in_use(key)
   local count = try('ZCOUNT', key, '(' .. string.format('%.0f', now), '+inf')
   if type(count) == 'table' then
+    if not string.find(count.err, 'WRONGTYPE', 1, true) then call('ZCOUNT', key, '-inf', '+inf') end
     strange = strange + 1
     call('DEL', key)
     return 0

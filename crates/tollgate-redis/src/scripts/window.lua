@@ -24,7 +24,14 @@ local function open_window(key, length, phase)
   if not state then
     local raw = kept(key, 16)
     state = {0, 0}
-    if raw then state[1], state[2] = unpack('<dd', raw) end
+    if raw then
+      local start, count = unpack('<dd', raw)
+      if start >= 0 and start <= MOST and count >= 0 and count <= MOST then
+        state[1], state[2] = start, count
+      else
+        strange = strange + 1
+      end
+    end
     states[key] = state
   end
   local start, count = state[1], state[2]

@@ -227,6 +227,13 @@ fn failure(error: &RedisError) -> Failure {
         ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) => {
             AfterFailure::Wrong
         }
+        // Redis 6.2 tells so of a script in the midst of its text.
+        _ if error
+            .detail()
+            .is_some_and(|text| text.contains("-READONLY ")) =>
+        {
+            AfterFailure::Wrong
+        }
         ErrorKind::Server(_) | ErrorKind::Extension => AfterFailure::Keep,
         _ => AfterFailure::Lost,
     };
@@ -307,5 +314,27 @@ mod tls {
             client_tls,
             root_cert,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replica_is_the_wrong_place_in_every_wording() {
+        let error = |code: &str, text: &str| {
+            let reply = ::redis::parse_redis_value(format!("-{code} {text}\r\n").as_bytes());
+            let error = reply.and_then(Value::extract_error).unwrap_err();
+            failure(&error).link
+        };
+        let text = "You can't write against a read only replica. script: a1, on @user_script:1.";
+        assert_eq!(error("READONLY", text), AfterFailure::Wrong);
+        let text = "Error running script (call to f_a1): @user_script:1: @user_script: 1: \
+                    -READONLY You can't write against a read only replica.";
+        assert_eq!(error("ERR", text), AfterFailure::Wrong);
+        let text = "Error running script (call to f_a1): @user_script:1: -OOM command not allowed";
+        assert_eq!(error("ERR", text), AfterFailure::Keep);
+        assert_eq!(error("BUSY", "Redis is busy"), AfterFailure::Keep);
     }
 }

@@ -173,6 +173,22 @@ impl Cluster {
         Migration::begin(self, slot, to)
     }
 
+    /// Waits until a node knows of every change that the others know of. One that doesn't would number its
+    /// own change like another one's; the old owner of a slot may win that, and the slot's keys are gone.
+    pub(super) fn wait_until_informed(&self, node: &Server) {
+        let epoch = |node: &Server| {
+            let text = node.client().ok()?.command(&["CLUSTER", "INFO"]).ok()?;
+            let text = text.text()?;
+            let line = |line: &str| line.strip_prefix("cluster_current_epoch:")?.parse().ok();
+            text.lines().find_map(line)
+        };
+        until(START, "a node to know what the others know", || {
+            let answering = self.nodes.iter().filter(|node| node.answers());
+            let latest: Option<u64> = answering.filter_map(epoch).max();
+            latest.is_some() && epoch(node) >= latest
+        });
+    }
+
     /// Waits until every node that answers names this owner of a slot.
     pub(super) fn wait_until_owned(&self, slot: u16, owner: &Server) {
         until(START, "every node to know the slot's new owner", || {

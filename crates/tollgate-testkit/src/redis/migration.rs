@@ -70,6 +70,7 @@ impl<'a> Migration<'a> {
     /// If that is refused.
     pub fn finish(self) {
         let id = id_of(self.to);
+        self.cluster.wait_until_informed(self.to);
         // The new owner first: should the old one let go before, the slot would be nobody's.
         self.set_slot(self.to, "NODE", &id);
         self.set_slot(self.from, "NODE", &id);

@@ -44,6 +44,26 @@ pub(super) enum Gate {
     Shut,
 }
 
+/// A probe's turn to ask, if it is one. All others wait for what comes of it; if it has no need to ask, or
+/// is given up, the next one may.
+#[derive(Debug)]
+pub(super) struct Turn<'a>(Option<&'a Circuit>);
+
+impl Turn<'_> {
+    /// The store was asked, and something came of it.
+    pub(super) fn is_over(&mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if let Some(circuit) = self.0 {
+            circuit.open_until.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
 /// What is known of the store. All is relaxed: a request that sees it late asks once more, or once less.
 #[derive(Debug)]
 pub(super) struct Circuit {
@@ -95,6 +115,11 @@ impl Circuit {
             Ok(_) => Gate::Probe,
             Err(_) => Gate::Shut,
         }
+    }
+
+    /// The turn of one that this was said to.
+    pub(super) fn turn(&self, gate: Gate) -> Turn<'_> {
+        Turn((gate == Gate::Probe).then_some(self))
     }
 
     /// The store answered. Returns whether that closed the circuit.

@@ -1,0 +1,152 @@
+//! What a store in front of another does when that one fails, answers again, or isn't asked at all.
+
+use std::future::{Ready, ready};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tollgate::clock::Manual;
+use tollgate::{Algorithm, Clock, Decision, Rate, Timestamp};
+use tollgate_engine::backend::{
+    Answer, Backend, Breaker, Check, Fallback, LimitKind, Memory, SoleLimit, StoreEvent,
+};
+use tollgate_engine::policy::OnStoreFailure;
+
+/// A store that can be told to fail, or to know the answer without being asked.
+#[derive(Debug, Default)]
+struct Store {
+    fails: AtomicBool,
+    knows: AtomicBool,
+    asked: AtomicU64,
+    clock: Manual,
+}
+
+impl Backend for Store {
+    type Error = &'static str;
+    type Asking<'a> = Ready<Result<Answer, Self::Error>>;
+
+    fn check<'a>(&'a self, _: &'a [Check<'a>]) -> Self::Asking<'a> {
+        let mut answer = Answer::new(Some(0), Decision::UNLIMITED);
+        if self.knows.load(Ordering::Relaxed) {
+            answer.was_known = true;
+            return ready(Ok(answer));
+        }
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        ready(match self.fails.load(Ordering::Relaxed) {
+            true => Err("away"),
+            false => Ok(answer),
+        })
+    }
+
+    fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+}
+
+type Subject = Fallback<Store, Manual, Manual>;
+
+const BREAKER: Breaker = Breaker {
+    failing_for: Duration::from_secs(10),
+    errors: 3,
+    stays_open: Duration::from_secs(60),
+};
+
+fn subject(clock: &Manual) -> Subject {
+    let store = Store {
+        clock: clock.clone(),
+        ..Store::default()
+    };
+    let local = Memory::builder()
+        .clock(clock.clone())
+        .wall(clock.clone())
+        .build();
+    Fallback::with_local(store, local).breaker(BREAKER)
+}
+
+fn limit() -> SoleLimit {
+    let (rate, algorithm) = (Rate::per_hour(1000), Algorithm::Gcra);
+    let limit = SoleLimit::new("a", LimitKind::Rate { rate, algorithm });
+    limit
+        .expect("a limit")
+        .on_store_failure(OnStoreFailure::CircuitBreak)
+}
+
+/// Whether the answer is the store's.
+fn asks(subject: &Subject) -> bool {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+    let (limit, facts) = (limit(), SoleLimit::facts("k"));
+    let checks = [limit.check(&facts, 1)];
+    let mut asking = pin!(subject.check(&checks));
+    match asking
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()))
+    {
+        Poll::Ready(Ok(answer)) => answer.fallback.is_none(),
+        _ => panic!("it is there at once"),
+    }
+}
+
+#[test]
+fn an_answer_that_was_known_says_nothing_about_the_store() {
+    let clock = Manual::new();
+    let subject = subject(&clock);
+    let store = subject.store();
+    let set = |flag: &AtomicBool, to| flag.store(to, Ordering::Relaxed);
+    set(&store.fails, true);
+    for round in 0..BREAKER.errors {
+        assert!(!asks(&subject));
+        assert!(subject.is_active(), "{round}");
+        set(&store.knows, true);
+        assert_eq!(asks(&subject), round + 1 < BREAKER.errors);
+        assert!(subject.is_active(), "known, and still away: {round}");
+        set(&store.knows, false);
+    }
+    // It is broken although answers were known in between.
+    assert_eq!(subject.stats().trips, 1);
+    clock.advance(BREAKER.stays_open);
+    // Who is first is given up before it has an answer, and who is second needs no store: the third one
+    // is the probe.
+    let (limit, facts) = (limit(), SoleLimit::facts("k"));
+    drop(subject.check(&[limit.check(&facts, 1)]));
+    set(&store.knows, true);
+    assert!(asks(&subject));
+    set(&store.knows, false);
+    set(&store.fails, false);
+    let before = store.asked.load(Ordering::Relaxed);
+    assert!(asks(&subject));
+    assert_eq!(store.asked.load(Ordering::Relaxed), before + 1);
+    assert!(!subject.is_active());
+}
+
+#[test]
+fn a_success_in_the_midst_of_a_failure_leaves_nothing_behind() {
+    let clock = Manual::new();
+    // Another request is answered just when the first one has failed.
+    let own: Arc<Mutex<Option<Arc<Subject>>>> = Arc::default();
+    let told: Arc<Mutex<Vec<String>>> = Arc::default();
+    let (again, heard) = (Arc::clone(&own), Arc::clone(&told));
+    let subject = subject(&clock).on_event(move |event| {
+        heard
+            .lock()
+            .expect("not poisoned")
+            .push(format!("{event:?}"));
+        if *event == StoreEvent::FallbackBegan
+            && let Some(subject) = again.lock().expect("not poisoned").take()
+        {
+            subject.store().fails.store(false, Ordering::Relaxed);
+            assert!(asks(&subject));
+        }
+    });
+    let subject = Arc::new(subject);
+    *own.lock().expect("not poisoned") = Some(Arc::clone(&subject));
+    subject.store().fails.store(true, Ordering::Relaxed);
+    assert!(!asks(&subject));
+    assert!(asks(&subject));
+    assert!(!subject.is_active());
+    // One failure, much later, is the first of its own.
+    clock.advance(2 * BREAKER.failing_for);
+    subject.store().fails.store(true, Ordering::Relaxed);
+    assert!(!asks(&subject));
+    assert_eq!(subject.stats().trips, 0, "{told:?}");
+}

@@ -1,0 +1,51 @@
+//! All or none: what a request was charged so far, until all of its limits have passed.
+
+use std::sync::Arc;
+
+use super::Direct;
+use crate::lease::LeaseKey;
+use crate::question::{Op, Question};
+
+/// What was charged so far, given back unless it is kept.
+pub(super) struct Undo<'a> {
+    direct: &'a Direct,
+    pub(super) leases: Vec<(LeaseKey, u64, u64)>,
+    /// And when.
+    pub(super) charges: Vec<(Question, u64)>,
+}
+
+impl<'a> Undo<'a> {
+    pub(super) fn new(direct: &'a Direct) -> Self {
+        Self {
+            direct,
+            leases: Vec::new(),
+            charges: Vec::new(),
+        }
+    }
+
+    /// All passed. Returns what was charged in the store.
+    pub(super) fn keep(&mut self) -> Vec<(Question, u64)> {
+        self.leases.clear();
+        std::mem::take(&mut self.charges)
+    }
+}
+
+impl Drop for Undo<'_> {
+    fn drop(&mut self) {
+        for (place, cost, plans) in self.leases.drain(..) {
+            self.direct.leases.put_back(place, cost, plans);
+        }
+        for (mut question, since) in self.charges.drain(..).rev() {
+            if question.holder.is_some() {
+                self.direct.holders.forget(&question);
+                continue;
+            }
+            question.op = Op::GiveBack(since);
+            let (store, at) = (Arc::clone(&self.direct.store), self.direct.at());
+            // If it can't be said, it drains.
+            self.direct.runtime.spawn(async move {
+                let _ = store.ask(vec![question], at).await;
+            });
+        }
+    }
+}

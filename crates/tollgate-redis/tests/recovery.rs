@@ -1,0 +1,312 @@
+//! Stores that are there and can't do what they are asked, and that need no help once they can.
+
+mod common;
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{DEADLINE, LIMIT, PATIENT, Subject, connect, eventually};
+use tollgate::quota::Quota;
+use tollgate::{Algorithm, Align, Rate};
+use tollgate_engine::backend::LimitKind;
+use tollgate_engine::policy::OnStoreFailure;
+use tollgate_redis::Redis;
+use tollgate_testkit::redis::{Reply, Server, until};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_is_out_of_memory() {
+    let server = Server::builder()
+        .arg("maxmemory-policy", "noeviction")
+        .start();
+    let mut subject = Subject::new(&server.url()).await;
+    let most = |bytes: &str| {
+        server.command(&["CONFIG", "SET", "maxmemory", bytes]);
+    };
+    subject.story(|| most("1"), || most("0")).await;
+    // It said so, and no connection was given up for that.
+    assert_eq!(subject.redis.stats().connects, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_takes_no_writes_until_it_is_the_master() {
+    let master = Server::start();
+    let replica = Server::start();
+    let port = master.port().to_string();
+    replica.command(&["REPLICAOF", "127.0.0.1", &port]);
+    until(DEADLINE, "a replica in sync", || {
+        replica.info("replication", "master_link_status") == "up"
+    });
+    let mut subject = Subject::unready(&replica.url());
+    let promote = || {
+        replica.command(&["REPLICAOF", "NO", "ONE"]);
+    };
+    subject.story(|| (), promote).await;
+    // And back.
+    let demote = || {
+        replica.command(&["REPLICAOF", "127.0.0.1", &port]);
+    };
+    subject.story(demote, promote).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_script_that_takes_too_long() {
+    let server = Arc::new(Server::builder().arg("lua-time-limit", "20").start());
+    let mut subject = Subject::new(&server.url()).await;
+    let own = Arc::clone(&server);
+    let run = || {
+        std::thread::spawn(move || {
+            let mut client = own.client().expect("a server");
+            client.set_timeout(DEADLINE).expect("a timeout");
+            client.command(&["EVAL", "while true do end", "0"])
+        })
+    };
+    let mut running = None;
+    let harm = || {
+        running = Some(run());
+        until(DEADLINE, "a busy server", || !server.answers());
+    };
+    let heal = || {
+        server.command(&["SCRIPT", "KILL"]);
+    };
+    subject.story(harm, heal).await;
+    let ended = running.unwrap().join().unwrap();
+    assert!(ended.unwrap_err().contains("killed"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_are_closed_again_and_again() {
+    let server = Server::start();
+    let mut subject = Subject::new(&server.url()).await;
+    let mut admin = server.client().unwrap();
+    for _ in 0..50 {
+        admin
+            .command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])
+            .unwrap();
+        subject.carries_on().await;
+    }
+    subject.recovers().await;
+    subject.told_in_order();
+    assert!(subject.redis.stats().connects > 10);
+    // None was left behind.
+    let clients = admin.info("clients", "connected_clients").unwrap();
+    assert_eq!(clients, "2");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_takes_no_more_connections() {
+    let server = Server::start();
+    let mut subject = Subject::new(&server.url()).await;
+    // It has the only connection while no more are taken.
+    let admin = RefCell::new(server.client().unwrap());
+    let most = |most: &str| {
+        admin
+            .borrow_mut()
+            .command(&["CONFIG", "SET", "maxclients", most])
+    };
+    let kill = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
+    let harm = || {
+        most("1").unwrap();
+        admin.borrow_mut().command(&kill).unwrap();
+    };
+    let heal = || {
+        most("100").unwrap();
+    };
+    subject.story(harm, heal).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_is_still_loading() {
+    // Two thousand keys, a millisecond each.
+    let server = Server::builder()
+        .arg("key-load-delay", "1000")
+        .arg("loading-process-events-interval-bytes", "1024");
+    let server = Arc::new(server.start());
+    let mut subject = Subject::new(&server.url()).await;
+    let fill =
+        "for i = 1, 2000 do redis.call('SET', 'filler:' .. i, i) end return redis.call('DBSIZE')";
+    server.command(&["EVAL", fill, "0"]);
+    server.command(&["SAVE"]);
+    let own = Arc::clone(&server);
+    let restarting = tokio::task::spawn_blocking(move || own.restart_empty());
+    let limiter = subject.fresh(OnStoreFailure::Open);
+    eventually("an error that says so", async || {
+        let error = limiter.try_check("k", 1).await.err();
+        error.is_some_and(|error| error.to_string().to_lowercase().contains("loading"))
+    })
+    .await;
+    subject.suffers().await;
+    restarting.await.unwrap();
+    subject.recovers().await;
+    subject.told_in_order();
+}
+
+/// Every kind of limit, each of which passes `LIMIT` in a long time.
+fn kinds() -> Vec<LimitKind> {
+    let rate = |algorithm| LimitKind::Rate {
+        rate: Rate::per_day(LIMIT),
+        algorithm,
+    };
+    vec![
+        rate(Algorithm::Gcra),
+        rate(Algorithm::TokenBucket),
+        rate(Algorithm::LeakyBucket),
+        rate(Algorithm::FixedWindow(Align::default())),
+        rate(Algorithm::FixedWindow(Align::FirstHit)),
+        rate(Algorithm::SlidingLog),
+        rate(Algorithm::SlidingCounter),
+        LimitKind::Quota(Quota::per_month(LIMIT)),
+        LimitKind::Quota(Quota::rolling(LIMIT, Duration::from_secs(2_592_000))),
+        LimitKind::Concurrency(8),
+    ]
+}
+
+/// What no limiter wrote, by the commands that put it under a key.
+fn garbage(key: &[u8], size: usize) -> Vec<Vec<Vec<u8>>> {
+    let words = |words: &[&[u8]]| words.iter().map(|word| word.to_vec()).collect::<Vec<_>>();
+    let mut all = vec![
+        words(&[b"RPUSH", key, b"a", b"b"]),
+        words(&[b"HSET", key, b"a", b"b"]),
+        words(&[b"SADD", key, b"a"]),
+        words(&[b"ZADD", key, b"1", b"neither a holder nor a hit"]),
+        words(&[b"SET", key, b"garbage"]),
+        words(&[b"SET", key, b""]),
+    ];
+    // As long as what belongs there: not a number, huge, tiny, below zero, beyond all times.
+    let doubles = [
+        f64::NAN,
+        f64::INFINITY,
+        f64::NEG_INFINITY,
+        -1e300,
+        1e300,
+        -1.0,
+    ];
+    for number in doubles {
+        let value = number.to_le_bytes().repeat(size / 8);
+        all.push(words(&[b"SET", key, &value]));
+    }
+    all.push(words(&[b"SET", key, &vec![b'x'; size]]));
+    all
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_no_limiter_wrote_reads_as_never_seen_and_is_replaced() {
+    let server = Server::start();
+    let builder = Redis::builder(&server.url()).unwrap().timeout(PATIENT);
+    let redis = builder.near_cache(0).build().unwrap();
+    let mut client = server.client().unwrap();
+    for kind in kinds() {
+        let is_slots = matches!(kind, LimitKind::Concurrency(_));
+        server.command(&["FLUSHALL"]);
+        let limiter = redis.limiter_of("odd", kind.clone()).build().unwrap();
+        let first = limiter.check("k").await;
+        assert!(first.allowed);
+        let keys = server.command(&["KEYS", "*"]);
+        let [Reply::Bulk(key)] = keys.items() else {
+            panic!("{keys:?}");
+        };
+        let size = client.command(&[b"STRLEN", &key[..]]);
+        let size = size.ok().and_then(|size| size.integer()).unwrap_or(24);
+        drop(first);
+        if is_slots {
+            until(DEADLINE, "the slot to be free", || {
+                client.command(&[b"EXISTS", &key[..]]).unwrap() == Reply::Integer(0)
+            });
+        }
+        for odd in garbage(key, usize::try_from(size).unwrap()) {
+            let what = || {
+                format!(
+                    "{kind:?}: {:?}",
+                    odd.iter()
+                        .map(|word| String::from_utf8_lossy(word))
+                        .collect::<Vec<_>>()
+                )
+            };
+            client.command(&[b"DEL", &key[..]]).unwrap();
+            client.command(&odd).unwrap();
+            let before = redis.stats();
+            let mut held = Vec::new();
+            for number in 0..LIMIT + 2 {
+                let answer = limiter.check("k").await;
+                assert_eq!(answer.fallback, None, "{}", what());
+                assert_eq!(answer.allowed, number < LIMIT, "{number} of {}", what());
+                held.push(answer);
+            }
+            assert_eq!(redis.stats().fallback, before.fallback);
+            // A holder whose time is over is nothing strange.
+            let is_over = odd[0] == b"ZADD" && is_slots;
+            let strange = redis.stats().strange_keys - before.strange_keys;
+            assert!(is_over || strange > 0, "{}", what());
+            drop(held);
+            if is_slots {
+                until(DEADLINE, "the slots to be free", || {
+                    client.command(&[b"EXISTS", &key[..]]).unwrap() == Reply::Integer(0)
+                });
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_no_node_wrote_is_replaced() {
+    let server = Server::start();
+    let redis = connect(&server.url());
+    let rate = Rate::per_day(LIMIT * 100).burst(LIMIT);
+    let limiter = redis.limiter("odd", rate).leased().build().unwrap();
+    let mut client = server.client().unwrap();
+    assert!(limiter.check("k").await.allowed);
+    let keys = server.command(&["KEYS", "*"]);
+    let [Reply::Bulk(key)] = keys.items() else {
+        panic!("{keys:?}");
+    };
+    for odd in garbage(key, 48) {
+        // Nobody holds anything of a node that is gone.
+        let redis = connect(&server.url());
+        let limiter = redis.limiter("odd", rate).leased().build().unwrap();
+        client.command(&[b"DEL", &key[..]]).unwrap();
+        client.command(&odd).unwrap();
+        let mut allowed = 0;
+        for _ in 0..LIMIT + 2 {
+            let answer = limiter.check("k").await;
+            assert_eq!(answer.fallback, None);
+            allowed += u64::from(answer.allowed);
+        }
+        assert_eq!(allowed, LIMIT, "{odd:?}");
+        assert!(redis.stats().strange_keys > 0, "{odd:?}");
+    }
+}
+
+#[tokio::test]
+async fn no_client_tells_a_store_the_time() {
+    let server = Server::builder().arg("slowlog-max-len", "10000").start();
+    server.command(&["CONFIG", "SET", "slowlog-log-slower-than", "0"]);
+    let redis = connect(&server.url());
+    for kind in kinds() {
+        let limiter = redis.limiter_of("all", kind.clone()).build().unwrap();
+        let _held = limiter.check("k").await;
+        if !matches!(kind, LimitKind::Concurrency(_)) {
+            limiter.allow_at_most("k", 2).await.unwrap();
+            limiter.refund("k", 1).await.unwrap();
+        }
+        limiter.reset("k").await.unwrap();
+    }
+    let leased = redis.limiter("leased", Rate::per_hour(1000)).leased();
+    assert!(leased.build().unwrap().check("k").await.allowed);
+    let log = server.command(&["SLOWLOG", "GET", "10000"]);
+    let mut scripts = 0;
+    for entry in log.items() {
+        let words: Vec<_> = entry.items()[3]
+            .items()
+            .iter()
+            .map(|word| word.text().unwrap_or_default())
+            .collect();
+        if !words[0].to_lowercase().starts_with("eval") {
+            continue;
+        }
+        scripts += 1;
+        let keys: usize = words[2].parse().unwrap();
+        // After the script, the number of keys, the keys and the questions.
+        assert_eq!(words[4 + keys], "", "{words:?}");
+    }
+    assert!(scripts >= 40, "{scripts}");
+}
