@@ -45,6 +45,7 @@ impl<'a> Facts<'a> {
     }
 
     /// Notes a fact, in place of what was known by this name.
+    #[inline]
     pub fn set(&mut self, name: &'a str, value: &'a str) {
         let known = self.inline[..self.used].iter_mut().chain(&mut self.more);
         for fact in known {

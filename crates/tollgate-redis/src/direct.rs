@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use arc_swap::ArcSwap;
+use foldhash::fast::RandomState as Fast;
 use tokio::runtime::Handle;
 use tollgate::clock::{Monotonic, Wall};
 use tollgate::{Clock, Decision, Outcome, Timestamp};
 use tollgate_engine::backend::{Answer, Backend, Check, DenyCache, DenyVersion, Limit, LimitKind};
 use tollgate_engine::policy::Counting;
 
-use crate::error::StoreError;
+use crate::error::{StoreError, StoreLimitError};
 use crate::holders::Holders;
 use crate::key::{self, Sharing};
 use crate::lease::{LeaseKey, Leased, Leases};
@@ -35,7 +36,7 @@ pub struct Direct {
     pub(crate) holders: Holders,
     prefix: Box<str>,
     life: std::time::Duration,
-    limits: ArcSwap<HashMap<u64, Arc<Compiled>>>,
+    limits: ArcSwap<HashMap<u64, Arc<Compiled>, Fast>>,
     near: Option<DenyCache>,
     hasher: RandomState,
     /// How often something was given back here.
@@ -50,6 +51,7 @@ pub struct Direct {
 }
 
 /// A limit as the store reads it.
+#[derive(Debug)]
 pub(crate) struct Compiled {
     kind: LimitKind,
     pub(crate) form: Form,
@@ -97,7 +99,7 @@ impl Direct {
     }
 
     /// The limit as the store reads it.
-    pub(crate) fn compiled(&self, limit: &Limit) -> Result<Arc<Compiled>, StoreError> {
+    pub(crate) fn compiled(&self, limit: &Limit) -> Result<Arc<Compiled>, StoreLimitError> {
         let id = limit.counter().id;
         if let Some(compiled) = self.limits.load().get(&id)
             && compiled.is_of(limit)
@@ -108,7 +110,7 @@ impl Direct {
         self.limits.rcu(|known| {
             let mut more = match known.len() < MOST_LIMITS {
                 true => HashMap::clone(known),
-                false => HashMap::new(),
+                false => HashMap::default(),
             };
             more.insert(id, Arc::clone(&compiled));
             more
@@ -199,6 +201,15 @@ impl Direct {
             });
         }
         Ok(Ok(steps))
+    }
+
+    /// What is said at once of a limit that is leased, if what is held here says it all.
+    #[inline]
+    pub(crate) fn spend_leased(&self, check: &Check<'_>, compiled: &Compiled) -> Option<Answer> {
+        let leased = compiled.leased.as_ref()?;
+        let place = LeaseKey::of(check);
+        let decision = self.leases.try_spend(place, leased, check.cost)?;
+        Some(Answer::new(Some(0), decision))
     }
 
     /// A refusal that still holds.
@@ -372,7 +383,7 @@ impl Drop for Undo<'_> {
 }
 
 impl Compiled {
-    fn new(limit: &Limit, direct: &Direct) -> Result<Self, StoreError> {
+    fn new(limit: &Limit, direct: &Direct) -> Result<Self, StoreLimitError> {
         let kind = limit.kind().clone();
         let form = Form::new(&kind, direct.life)?;
         let version = direct.hasher.hash_one(format!("{form:?}"));
@@ -385,10 +396,10 @@ impl Compiled {
             _ => None,
         };
         if is_leased && leased.is_none() && form.known(0).is_none() {
-            return Err(StoreError::Limit(crate::StoreLimitError::NotALevel {
+            return Err(StoreLimitError::NotALevel {
                 what: "a lease",
                 limit: format!("{kind:?}"),
-            }));
+            });
         }
         let sharing = match is_leased {
             true => Sharing::Leased,
@@ -453,12 +464,9 @@ impl Backend for Direct {
             && check.limit.counting() == Counting::Leased
             && let Some(compiled) = self.limits.load().get(&check.limit.counter().id)
             && compiled.is_of(check.limit)
-            && let Some(leased) = &compiled.leased
-            && let Some(decision) = self
-                .leases
-                .try_spend(LeaseKey::of(check), leased, check.cost)
+            && let Some(answer) = self.spend_leased(check, compiled)
         {
-            return Asking::said(Ok(Answer::new(Some(0), decision)));
+            return Asking::said(Ok(answer));
         }
         match self.plan(checks) {
             Ok(Ok(steps)) => Asking(Inner::Asked(Box::pin(self.carry_out(checks, steps)))),

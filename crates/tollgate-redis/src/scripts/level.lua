@@ -18,9 +18,9 @@ local function settled(key, price, drain, capacity)
     local raw = kept(key, 24)
     if raw then
       local debt, as_of, was = unpack('<ddd', raw)
-      state = {debt, as_of, was, drain}
+      state = {debt, as_of, was, drain, false}
     else
-      state = {0, now, price, drain}
+      state = {0, now, price, drain, false}
     end
     states[key] = state
   end
@@ -56,15 +56,6 @@ local function look_at_level(key, cost, price, drain, capacity)
   if over <= 0 then return now end
   if drain == 0 then return nil end
   return state[2] + ceil(over / drain)
-end
-
--- Asked after the look, so the level is as of now.
-local function charge_level(key, cost, _, price)
-  local state = states[key]
-  state[1] = state[1] + cost * price
-  if not state.save then
-    changed[#changed + 1], state.save = key, save_level
-  end
 end
 
 local function left_of_level(key, price, drain, capacity)
