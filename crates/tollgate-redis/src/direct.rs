@@ -284,6 +284,36 @@ impl Direct {
         Ok(answer)
     }
 
+    /// Asks the only question of a request: there is nothing to put back.
+    async fn ask_one(
+        &self,
+        checks: &[Check<'_>],
+        question: Question,
+    ) -> Result<Answer, StoreError> {
+        let limit = question.numbers.limit;
+        let takes_slot = question.holder.is_some().then(|| question.clone());
+        let answers = self.ask(checks, &[0], (vec![question], self.at())).await;
+        let decision = match answers {
+            Ok(answers) => answers.each[0].decision(limit),
+            Err(error) => {
+                // It may have been carried out.
+                if let Some(question) = takes_slot {
+                    self.holders.forget(&question);
+                }
+                return Err(error);
+            }
+        };
+        if !decision.is_allowed() {
+            return Ok(self.refused(checks, &[decision], &[0]));
+        }
+        let mut answer = Answer::new(Some(0), decision);
+        let taken = takes_slot.filter(|question| question.cost > 0);
+        if let Some(end) = taken.and_then(|question| self.holders.hold(&question)) {
+            answer.pass.hold(move |_| end());
+        }
+        Ok(answer)
+    }
+
     /// The answer to a request that some of these refused.
     fn refused(&self, checks: &[Check<'_>], decisions: &[Decision], numbers: &[usize]) -> Answer {
         let mut refusals = vec![Decision::UNLIMITED; checks.len()];
@@ -308,12 +338,16 @@ impl Direct {
         numbers: &[usize],
         (questions, at): (Vec<Question>, Option<u64>),
     ) -> Result<Answers, StoreError> {
-        let answers = self.store.ask(questions.clone(), at).await?;
+        let is_calendar = |question: &Question| question.numbers.kind == Kind::Calendar;
+        let again = questions.iter().any(is_calendar).then(|| questions.clone());
+        let answers = self.store.ask(questions, at).await?;
+        let Some(mut again) = again else {
+            return Ok(answers);
+        };
         if !answers.each.iter().any(|raw| raw.is_of_another_time()) {
             return Ok(answers);
         }
         self.note_time(answers.now);
-        let mut again = questions;
         for (question, number) in again.iter_mut().zip(numbers) {
             let compiled = self.compiled(checks[*number].limit)?;
             question.numbers = compiled
@@ -469,7 +503,11 @@ impl Backend for Direct {
             return Asking::said(Ok(answer));
         }
         match self.plan(checks) {
-            Ok(Ok(steps)) => Asking(Inner::Asked(Box::pin(self.carry_out(checks, steps)))),
+            Ok(Ok(steps)) => Asking(Inner::Asked(match <[Step; 1]>::try_from(steps) {
+                Ok([Step::Ask(question)]) => Box::pin(self.ask_one(checks, *question)),
+                Ok([step]) => Box::pin(self.carry_out(checks, vec![step])),
+                Err(steps) => Box::pin(self.carry_out(checks, steps)),
+            })),
             Ok(Err(answer)) => Asking::said(Ok(answer)),
             Err(error) => Asking::said(Err(error)),
         }
