@@ -12,6 +12,7 @@ mod limiter;
 mod machine;
 mod peers;
 mod policy;
+mod redis;
 mod report;
 mod runner;
 mod tail;
@@ -26,12 +27,13 @@ use report::Report;
 type Group = (&'static str, fn(&mut Report));
 
 /// Every group, in the order in which they run.
-const GROUPS: [Group; 5] = [
+const GROUPS: [Group; 6] = [
     ("limiter", limiter::run),
     ("waiting", waiting::run),
     ("keyed", keyed::run),
     ("composition", composition::run),
     ("policy", policy::run),
+    ("redis", redis::run),
 ];
 
 fn main() -> ExitCode {
@@ -117,9 +119,9 @@ mod tests {
         check(&["--json", "limiter"], Ok((Some("limiter"), true)));
         check(&["waiting"], Ok((Some("waiting"), false)));
         check(
-            &["redis"],
+            &["fast"],
             Err(
-                "unknown group \"redis\"; the groups are limiter, waiting, keyed, composition, policy",
+                "unknown group \"fast\"; the groups are limiter, waiting, keyed, composition, policy, redis",
             ),
         );
         check(

@@ -230,9 +230,14 @@ impl Request {
 }
 
 /// Numbers that look random, the same every time.
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
+    /// A place in a table of so many.
+    pub(crate) fn index(&mut self, end: usize) -> usize {
+        usize::try_from(self.below(end as u64)).unwrap_or(0)
+    }
+
     fn below(&mut self, end: u64) -> u64 {
         self.0 = self
             .0

@@ -63,7 +63,7 @@ fn times(clock: &quanta::Clock, gate: &impl Gate) -> Vec<u64> {
     times
 }
 
-fn at(sorted: &[u64], share: f64) -> f64 {
+pub(crate) fn at(sorted: &[u64], share: f64) -> f64 {
     let last = as_f64(sorted.len() as u64 - 1);
     let index = usize::try_from(as_count(last * share)).unwrap_or(usize::MAX);
     as_f64(sorted[index])

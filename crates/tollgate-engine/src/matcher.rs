@@ -141,6 +141,7 @@ impl Slots {
     }
 
     /// What a request has of them.
+    #[cfg(test)]
     pub(crate) fn look_up<'s, 'f>(&'s self, facts: &'f Facts<'f>) -> Known<'s, 'f> {
         let mut known = Known::new(self, facts);
         known.look_up();

@@ -9,6 +9,7 @@
     reason = "numbers of tests are small"
 )]
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -260,9 +261,12 @@ async fn run(algorithm: Algorithm, seed: u64) {
             1 => now,
             _ => now + step,
         };
+        // Calls that only decide may have a script of their own.
+        let only_decides = random.below(2) == 0;
         let steps: Vec<_> = keys
             .iter()
             .map(|(_, _, burst, _)| match random.below(40) {
+                0..3 if only_decides => Step::Decide(1),
                 0 => Step::Reset,
                 1 => Step::Gift(random.below(*burst + 2)),
                 2 => Step::AtMost(1 + random.below(2 * burst)),
@@ -310,6 +314,67 @@ async fn run(algorithm: Algorithm, seed: u64) {
             );
         }
     }
+}
+
+/// Requests of several questions, some about the same key, get the same from the script for levels alone
+/// as from the one for everything, in which they meet a question of another sort.
+#[tokio::test]
+async fn levels_alone_are_answered_as_among_others() {
+    let server = Server::start();
+    let store = store(&server);
+    let mut random = Random(9);
+    let kept = |rate: Rate| {
+        let algorithm = Algorithm::Gcra;
+        let form = Form::new(&LimitKind::Rate { rate, algorithm }, Duration::ZERO).unwrap();
+        form.numbers_at(0).unwrap()
+    };
+    let limits = [
+        kept(Rate::per_second(3).burst(5)),
+        kept(Rate::per_minute(100)),
+        kept(Rate::new(7, Duration::from_millis(13)).burst(2)),
+    ];
+    let mut now = 1_700_000_000_000_000;
+    let mut outcomes = [0; 3];
+    for _ in 0..2_000 {
+        now = match random.below(12) {
+            0 => now - random.below(500_000),
+            _ => now + random.below(100_000),
+        };
+        let requests: Vec<Vec<(u64, u64)>> = (0..1 + random.below(4))
+            .map(|_| {
+                let questions = 0..1 + random.below(3);
+                let question = |_| (random.below(6), random.below(4));
+                questions.map(question).collect()
+            })
+            .collect();
+        let asked = |side: &str| {
+            let of = |(key, cost): &(u64, u64)| {
+                let numbers = limits[*key as usize % limits.len()];
+                question(&format!("{side}{key}"), numbers, Step::Decide(*cost))
+            };
+            let requests: Vec<Vec<_>> = requests
+                .iter()
+                .map(|request| request.iter().map(of).collect())
+                .collect();
+            requests
+        };
+        let before = store.stats().calls.load(Ordering::Relaxed);
+        let ask = |questions| store.ask(questions, Some(now));
+        let alone = join_all(asked("a").into_iter().map(ask)).await;
+        let mut mixed = asked("m");
+        mixed.push(vec![question("other", limits[0], Step::Gift(0))]);
+        let mut among = join_all(mixed.into_iter().map(ask)).await;
+        among.pop();
+        let calls = store.stats().calls.load(Ordering::Relaxed) - before;
+        assert_eq!(calls, 2, "each side has gone in one call");
+        assert_eq!(alone, among, "{requests:?} at {now}");
+        for answers in alone {
+            for raw in answers.unwrap().each {
+                outcomes[usize::try_from(raw.outcome).unwrap()] += 1;
+            }
+        }
+    }
+    assert!(outcomes.iter().all(|seen| *seen > 100), "{outcomes:?}");
 }
 
 fn scaled_up(duration: Duration) -> Duration {

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use arc_swap::ArcSwap;
+use foldhash::fast::RandomState as Fast;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tollgate::clock::{Monotonic, Wall};
@@ -20,7 +21,7 @@ use tollgate::{Clock, Decision, Outcome, Timestamp};
 use tollgate_engine::backend::{Answer, Backend, Check, DenyCache, DenyVersion, Limit, LimitKind};
 use tollgate_engine::policy::Counting;
 
-use crate::error::StoreError;
+use crate::error::{StoreError, StoreLimitError};
 use crate::holders::Holders;
 use crate::key::{self, Sharing};
 use crate::lease::{LeaseKey, Leased, Leases};
@@ -60,7 +61,7 @@ pub struct Direct {
     pub(crate) holders: Holders,
     prefix: Box<str>,
     life: std::time::Duration,
-    limits: ArcSwap<HashMap<u64, Arc<Compiled>>>,
+    limits: ArcSwap<HashMap<u64, Arc<Compiled>, Fast>>,
     near: Option<DenyCache>,
     hasher: RandomState,
     /// How often something was given back here.
@@ -75,6 +76,7 @@ pub struct Direct {
 }
 
 /// A limit as the store reads it.
+#[derive(Debug)]
 pub(crate) struct Compiled {
     kind: LimitKind,
     pub(crate) form: Form,
@@ -122,7 +124,7 @@ impl Direct {
     }
 
     /// The limit as the store reads it.
-    pub(crate) fn compiled(&self, limit: &Limit) -> Result<Arc<Compiled>, StoreError> {
+    pub(crate) fn compiled(&self, limit: &Limit) -> Result<Arc<Compiled>, StoreLimitError> {
         let id = limit.counter().id;
         if let Some(compiled) = self.limits.load().get(&id)
             && compiled.is_of(limit)
@@ -133,7 +135,7 @@ impl Direct {
         self.limits.rcu(|known| {
             let mut more = match known.len() < MOST_LIMITS {
                 true => HashMap::clone(known),
-                false => HashMap::new(),
+                false => HashMap::default(),
             };
             more.insert(id, Arc::clone(&compiled));
             more
@@ -230,6 +232,15 @@ impl Direct {
             });
         }
         Ok(Ok(steps))
+    }
+
+    /// What is said at once of a limit that is leased, if what is held here says it all.
+    #[inline]
+    pub(crate) fn spend_leased(&self, check: &Check<'_>, compiled: &Compiled) -> Option<Answer> {
+        let leased = compiled.leased.as_ref()?;
+        let place = LeaseKey::of(check);
+        let decision = self.leases.try_spend(place, leased, check.cost)?;
+        Some(Answer::new(Some(0), decision))
     }
 
     /// A refusal that still holds.
@@ -344,6 +355,28 @@ impl Direct {
         Ok(each)
     }
 
+    /// Does what was planned, for those who want to know no more.
+    async fn answer(&self, checks: &[Check<'_>], steps: Vec<Step>) -> Result<Answer, StoreError> {
+        let (answer, _) = self.carry_out(checks, steps).await?;
+        Ok(answer)
+    }
+
+    /// Asks the only question of a request, which takes no slot: there is nothing to put back.
+    async fn ask_one(
+        &self,
+        checks: &[Check<'_>],
+        question: Question,
+    ) -> Result<Answer, StoreError> {
+        let limit = question.numbers.limit;
+        let (question, deadline) = ((vec![question], self.at()), self.store.deadline());
+        let answers = self.ask(checks, &[0], question, deadline).await?;
+        let decision = answers.each[0].decision(limit);
+        Ok(match decision.is_allowed() {
+            true => Answer::new(Some(0), decision),
+            false => self.refused(checks, &[decision], &[0]),
+        })
+    }
+
     /// The answer to a request that some of these refused.
     fn refused(&self, checks: &[Check<'_>], decisions: &[Decision], numbers: &[usize]) -> Answer {
         let mut refusals = vec![Decision::UNLIMITED; checks.len()];
@@ -369,13 +402,16 @@ impl Direct {
         (questions, at): (Vec<Question>, Option<u64>),
         deadline: Instant,
     ) -> Result<Answers, StoreError> {
-        let (store, asked) = (&self.store, questions.clone());
-        let answers = store.ask_until(deadline, asked, at).await?;
+        let is_calendar = |question: &Question| question.numbers.kind == Kind::Calendar;
+        let again = questions.iter().any(is_calendar).then(|| questions.clone());
+        let answers = self.store.ask_until(deadline, questions, at).await?;
+        let Some(mut again) = again else {
+            return Ok(answers);
+        };
         if !answers.each.iter().any(|raw| raw.is_of_another_time()) {
             return Ok(answers);
         }
         self.note_time(answers.now);
-        let mut again = questions;
         for (question, number) in again.iter_mut().zip(numbers) {
             let compiled = self.compiled(checks[*number].limit)?;
             question.numbers = compiled
@@ -383,7 +419,7 @@ impl Direct {
                 .numbers_at(answers.now)
                 .unwrap_or(question.numbers);
         }
-        store.ask_until(deadline, again, at).await
+        self.store.ask_until(deadline, again, at).await
     }
 
     /// Questions that can go together, in their order.
@@ -401,7 +437,7 @@ impl Direct {
 }
 
 impl Compiled {
-    fn new(limit: &Limit, direct: &Direct) -> Result<Self, StoreError> {
+    fn new(limit: &Limit, direct: &Direct) -> Result<Self, StoreLimitError> {
         let kind = limit.kind().clone();
         let form = Form::new(&kind, direct.life)?;
         let version = direct.hasher.hash_one(format!("{form:?}"));
@@ -414,10 +450,10 @@ impl Compiled {
             _ => None,
         };
         if is_leased && leased.is_none() && form.known(0).is_none() {
-            return Err(StoreError::Limit(crate::StoreLimitError::NotALevel {
+            return Err(StoreLimitError::NotALevel {
                 what: "a lease",
                 limit: format!("{kind:?}"),
-            }));
+            });
         }
         let sharing = match is_leased {
             true => Sharing::Leased,
@@ -482,18 +518,18 @@ impl Backend for Direct {
             && check.limit.counting() == Counting::Leased
             && let Some(compiled) = self.limits.load().get(&check.limit.counter().id)
             && compiled.is_of(check.limit)
-            && let Some(leased) = &compiled.leased
-            && let Some(decision) = self
-                .leases
-                .try_spend(LeaseKey::of(check), leased, check.cost)
+            && let Some(answer) = self.spend_leased(check, compiled)
         {
-            return Asking::said(Ok(Answer::new(Some(0), decision)));
+            return Asking::said(Ok(answer));
         }
         match self.plan(checks) {
-            Ok(Ok(steps)) => Asking(Inner::Asked(Box::pin(async move {
-                let (answer, _) = self.carry_out(checks, steps).await?;
-                Ok(answer)
-            }))),
+            Ok(Ok(steps)) => Asking(Inner::Asked(match <[Step; 1]>::try_from(steps) {
+                Ok([Step::Ask(question)]) if question.holder.is_none() => {
+                    Box::pin(self.ask_one(checks, *question))
+                }
+                Ok([step]) => Box::pin(self.answer(checks, vec![step])),
+                Err(steps) => Box::pin(self.answer(checks, steps)),
+            })),
             Ok(Err(answer)) => Asking::said(Ok(answer)),
             Err(error) => Asking::said(Err(error)),
         }

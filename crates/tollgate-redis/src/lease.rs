@@ -10,12 +10,13 @@ mod tests;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use foldhash::fast::RandomState;
 use tokio::runtime::Handle;
 use tollgate::clock::{Clock, Monotonic};
 use tollgate::{Decision, Outcome};
@@ -56,7 +57,7 @@ struct Inner {
 }
 
 /// A part of the leases, which are looked up far more often than any is added.
-type Shard = ArcSwap<HashMap<LeaseKey, Arc<Lease>>>;
+type Shard = ArcSwap<HashMap<LeaseKey, Arc<Lease>, RandomState>>;
 
 /// A counter and the fingerprint of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -95,7 +96,7 @@ impl Leases {
         let runtime = Handle::try_current().map_err(|error| StoreError::Unreachable {
             why: error.to_string(),
         })?;
-        let hasher = RandomState::new();
+        let hasher = std::hash::RandomState::new();
         let inner = Arc::new(Inner {
             store,
             terms,

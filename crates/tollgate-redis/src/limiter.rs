@@ -1,11 +1,13 @@
 //! One limit for a fleet, without a policy.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::{Algorithm, Decision, LimitError, Rate, Timestamp};
 use tollgate_engine::backend::{Answer, Backend, LimitKind, SoleLimit};
 use tollgate_engine::policy::{Counting, OnStoreFailure};
 
+use crate::direct::Compiled;
 use crate::error::{StoreError, StoreLimitError};
 use crate::question::{Kind, Op, Question, Raw, micros, wait};
 use crate::redis::{Home, Redis};
@@ -36,6 +38,8 @@ use crate::redis::{Home, Redis};
 pub struct RedisLimiter {
     redis: Redis,
     limit: SoleLimit,
+    /// As the store reads it; none without a store.
+    compiled: Option<Arc<Compiled>>,
 }
 
 /// Builds a [`RedisLimiter`]; made by [`Redis::limiter`].
@@ -113,22 +117,22 @@ impl RedisLimiterBuilder {
             .map_err(|error: LimitError| StoreLimitError::Rate(error))?
             .counting(self.counting)
             .on_store_failure(self.failure.unwrap_or(default));
-        if let Some(direct) = self.redis.direct()
-            && let Err(StoreError::Limit(error)) = direct.compiled(limit.limit())
-        {
-            return Err(error);
-        }
+        let compiled = match self.redis.direct() {
+            Some(direct) => Some(direct.compiled(limit.limit())?),
+            None => None,
+        };
         Ok(RedisLimiter {
             redis: self.redis,
             limit,
+            compiled,
         })
     }
 }
 
 impl RedisLimiter {
     /// Decides one unit of a key.
-    pub async fn check(&self, key: &str) -> Answer {
-        self.check_n(key, 1).await
+    pub fn check(&self, key: &str) -> impl Future<Output = Answer> + Send {
+        self.check_n(key, 1)
     }
 
     /// Decides a cost of a key. A cost of 0 peeks.
@@ -148,12 +152,35 @@ impl RedisLimiter {
     /// # }
     /// ```
     pub async fn check_n(&self, key: &str, cost: u64) -> Answer {
+        if let Some(answer) = self.spend_leased(key, cost) {
+            return answer;
+        }
+        // On the heap, so that what is leased doesn't carry it about.
+        Box::pin(self.ask(key, cost)).await
+    }
+
+    async fn ask(&self, key: &str, cost: u64) -> Answer {
         let facts = SoleLimit::facts(key);
         let checks = [self.limit.check(&facts, cost)];
         match Backend::check(&self.redis, &checks).await {
             Ok(answer) => answer,
             Err(never) => match never {},
         }
+    }
+
+    /// What is leased is said at once, unless the fallback has to be told that the store works again.
+    #[inline]
+    fn spend_leased(&self, key: &str, cost: u64) -> Option<Answer> {
+        let compiled = self
+            .compiled
+            .as_ref()
+            .filter(|compiled| compiled.is_leased)?;
+        if self.redis.fallback_active() {
+            return None;
+        }
+        let facts = SoleLimit::facts(key);
+        let check = self.limit.check(&facts, cost);
+        self.redis.direct()?.spend_leased(&check, compiled)
     }
 
     /// Decides a cost without a failure policy.

@@ -73,7 +73,7 @@ impl Needs {
 
     fn compose(self) -> Script {
         if self.is_plain() {
-            return Script::new(&[OPEN, LEVEL, PLAIN, CLOSE]);
+            return Script::new(&[OPEN, LEVEL, PLAIN]);
         }
         let has = |kinds: u8| self.kinds & kinds != 0;
         let bit = |kind: Kind| 1 << kind as u8;

@@ -29,7 +29,6 @@ use crate::policy::{Counting, KeyPart, OnStoreFailure};
 pub struct SoleLimit {
     limit: Limit,
     plan: KeyPlan,
-    slots: Slots,
     hashers: KeyHashers,
 }
 
@@ -55,7 +54,6 @@ impl SoleLimit {
         Ok(Self {
             limit,
             plan,
-            slots,
             hashers: KeyHashers::random(),
         })
     }
@@ -80,14 +78,17 @@ impl SoleLimit {
     }
 
     /// The facts of a key.
+    #[inline]
     pub fn facts(key: &str) -> Facts<'_> {
-        Facts::new().with(KEY, key)
+        let mut facts = Facts::new();
+        facts.set(KEY, key);
+        facts
     }
 
     /// A question about the key of [these facts](Self::facts).
+    #[inline]
     pub fn check<'a>(&'a self, facts: &'a Facts<'a>, cost: u64) -> Check<'a> {
-        let known = self.slots.look_up(facts);
-        let fingerprint = self.plan.fingerprint(&known, &self.hashers);
+        let fingerprint = facts.get(KEY).map(|key| self.hashers.of_text(key));
         Check {
             limit: &self.limit,
             key: Key::new(&self.plan, facts, fingerprint.unwrap_or_default()),

@@ -171,6 +171,16 @@ impl KeyHashers {
         [low.finish(), high.finish()]
     }
 
+    /// The fingerprint of a key of one text, as [`KeyPlan::fingerprint`] has it.
+    #[inline]
+    pub(crate) fn of_text(&self, text: &str) -> [u64; 2] {
+        self.start().map(|mut hasher| {
+            hasher.write_u64(text.len() as u64);
+            hasher.write(text.as_bytes());
+            hasher.finish()
+        })
+    }
+
     #[inline]
     fn start(&self) -> [impl Hasher; 2] {
         let [(low, low_factors), (high, high_factors)] = &self.0;

@@ -21,12 +21,12 @@ local function settled(key, price, drain, capacity)
       -- What isn't a number passes no comparison.
       if debt >= 0 and debt <= MOST and as_of >= 0 and as_of <= MOST
         and (was == price or was > 0 and was <= MOST) then
-        state = {debt, as_of, was, drain}
+        state = {debt, as_of, was, drain, false}
       else
         strange = strange + 1
       end
     end
-    if not state then state = {0, now, price, drain} end
+    if not state then state = {0, now, price, drain, false} end
     states[key] = state
   end
   if state[3] ~= price then
@@ -50,8 +50,8 @@ local function settled(key, price, drain, capacity)
     if debt < capacity then state[1] = capacity end
     state[2] = now
     -- If it won't catch up soon, this is written whatever comes of the question, and drains from here on.
-    if drain * (as_of - now) > capacity and not state.save then
-      changed[#changed + 1], state.save = key, save_level
+    if drain * (as_of - now) > capacity and not state.save and not state[5] then
+      changed[#changed + 1], state.save, state[5] = key, save_level, true
     end
   end
   return state
@@ -66,15 +66,6 @@ local function look_at_level(key, cost, price, drain, capacity)
   if over <= 0 then return 0 end
   if drain == 0 then return nil end
   return state[2] - now + ceil(over / drain)
-end
-
--- Asked after the look, so the level is as of now.
-local function charge_level(key, cost, _, price)
-  local state = states[key]
-  state[1] = state[1] + cost * price
-  if not state.save then
-    changed[#changed + 1], state.save = key, save_level
-  end
 end
 
 local function left_of_level(key, price, drain, capacity)

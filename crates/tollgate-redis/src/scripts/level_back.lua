@@ -1,4 +1,11 @@
--- Giving back to levels.
+-- Levels among other kinds of limits, and giving back to them.
+
+-- Asked after the look, so the level is as of now.
+local function charge_level(key, cost, _, price)
+  local state = states[key]
+  state[1] = state[1] + cost * price
+  write(key, state, save_level)
+end
 
 local level = {look = look_at_level, charge = charge_level, left = left_of_level}
 

@@ -8,7 +8,7 @@
 -- rounded to the nearest double, and that never crosses a whole number: floor and ceil are exact.
 
 local pack, unpack = struct.pack, struct.unpack
-local floor, ceil = math.floor, math.ceil
+local floor, ceil, format = math.floor, math.ceil, string.format
 local call, try = redis.call, redis.pcall
 
 local now = tonumber(ARGV[2])
@@ -41,9 +41,10 @@ local function kept(key, size)
   return nil
 end
 
--- How long a key lives, in milliseconds, if it is idle after so many microseconds.
+-- How long a key lives, in milliseconds, if it is idle after so many microseconds. As text, which takes
+-- less to make here than in the server.
 local function life(micros)
   local millis = ceil(micros / 1000) + 1
-  if millis < shortest_life then return shortest_life end
-  return millis
+  if millis < shortest_life then millis = shortest_life end
+  return format('%d', millis)
 end
