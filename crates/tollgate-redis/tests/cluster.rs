@@ -126,8 +126,11 @@ async fn what_was_charged_is_given_back(cluster: &Cluster) {
         .await;
     }
     assert_eq!(left(&engine, &peek("third")).await, 0);
-    // Three charges and two that were given back, and what looking took.
-    assert!(engine.backend().stats().round_trips - stats.round_trips >= 3 + 2 + 3);
+    // Three charges and two that were given back, and what looking took; some may have shared a call.
+    eventually("all answers", async || {
+        engine.backend().stats().questions - stats.questions >= 3 + 2 + 3
+    })
+    .await;
 
     // The first one refuses: no other is asked.
     let facts = Facts::new().with("first", "1").with("cost", "8");
