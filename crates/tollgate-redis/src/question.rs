@@ -12,6 +12,8 @@ use crate::script::Needs;
 
 /// Doubles are exact below this.
 const EXACT: u128 = 1 << 53;
+/// A cost that no limit admits.
+const BEYOND: u64 = 1 << 53;
 /// Two windows and the time since 1970 stay exact.
 const LONGEST_WINDOW: u128 = 1 << 51;
 /// Numbers that the reply begins with.
@@ -288,22 +290,21 @@ impl Question {
         let (op, extra) = self.op.code();
         let Numbers { kind, five, .. } = self.numbers;
         let last = u8::from(is_last);
+        // Beyond it is beyond every limit, and not to be taken for a mark.
+        let cost = self.cost.min(BEYOND);
         if is_plain {
             to.push(last);
-            put(to, &[self.cost]);
+            put(to, &[cost]);
             put(to, &five[..3]);
             return;
         }
         to.extend_from_slice(&[op, kind as u8, last]);
-        put(to, &[self.cost, extra]);
+        put(to, &[cost, extra]);
         put(to, &five);
     }
 }
 
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "all but costs are below 2^53, and a cost beyond it is beyond every limit"
-)]
+#[expect(clippy::cast_precision_loss, reason = "all are at most 2^53")]
 pub(crate) fn put(to: &mut Vec<u8>, numbers: &[u64]) {
     for number in numbers {
         let number = match *number {

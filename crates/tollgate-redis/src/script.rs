@@ -1,6 +1,9 @@
 //! The scripts that run in the store: the arithmetic of the exact form, put together from parts so that
 //! a call carries only what it needs.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::OnceLock;
 
 use sha1_smol::Sha1;

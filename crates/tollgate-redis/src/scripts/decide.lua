@@ -22,7 +22,8 @@ local function answer_all(start)
     local op, kind, cost, extra, a, b, c, d, e
     op, kind, last, cost, extra, a, b, c, d, e, from = unpack(FORMAT, questions, from)
     number = number + 1
-    local wait, busy = kinds[kind].look(KEYS[number], cost, a, b, c, d, e)
+    local all = in_all(first + 1, number, cost)
+    local wait, busy = kinds[kind].look(KEYS[number], all, a, b, c, d, e)
     waits[number], busies[number] = wait, busy
     if kinds[kind] == slots then holders[number] = next_holder() end
     passes = passes and wait == 0 and not busy

@@ -70,6 +70,7 @@ end
 
 local function left_of_level(key, price, drain, capacity)
   local state = states[key]
+  if state[3] ~= price then settled(key, price, drain, capacity) end
   local debt, ahead = state[1], state[2] - now
   local remaining = floor((capacity - debt) / price)
   if remaining < 0 then remaining = 0 end

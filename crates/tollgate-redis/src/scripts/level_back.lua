@@ -1,8 +1,9 @@
 -- Levels among other kinds of limits, and giving back to them.
 
--- Asked after the look, so the level is as of now.
-local function charge_level(key, cost, _, price)
+-- Asked after the look, so the level is as of now. Only a look by another rate changes its units.
+local function charge_level(key, cost, _, price, drain, capacity)
   local state = states[key]
+  if state[3] ~= price then settled(key, price, drain, capacity) end
   state[1] = state[1] + cost * price
   write(key, state, save_level)
 end

@@ -48,3 +48,14 @@ local function life(micros)
   if millis < shortest_life then millis = shortest_life end
   return format('%d', millis)
 end
+
+-- What a request asks of a key: with what its questions before this one, from `first` on, ask of the same.
+local asked = {}
+local function in_all(first, number, cost)
+  asked[number] = cost
+  if cost == 0 then return 0 end
+  for i = first, number - 1 do
+    if KEYS[i] == KEYS[number] then cost = cost + asked[i] end
+  end
+  return cost
+end

@@ -21,7 +21,7 @@ local function answer_all(from)
   while last == 0 do
     last, cost, price, drain, capacity, from = unpack(FORMAT, questions, from)
     number = number + 1
-    local wait = look_at_level(KEYS[number], cost, price, drain, capacity)
+    local wait = look_at_level(KEYS[number], in_all(first + 1, number, cost), price, drain, capacity)
     local slot = told + 4 * (number - first)
     if wait == 0 then
       reply[slot - 3], reply[slot - 2], reply[slot - 1], reply[slot] = 1, 0, 0, 0
@@ -35,7 +35,12 @@ local function answer_all(from)
   from = start
   for i = first + 1, number do
     last, cost, price, drain, capacity, from = unpack(FORMAT, questions, from)
-    if passes and cost > 0 then owe(KEYS[i], states[KEYS[i]], cost * price) end
+    if passes and cost > 0 then
+      -- Only a look by another rate changes a level's units.
+      local state = states[KEYS[i]]
+      if state[3] ~= price then settled(KEYS[i], price, drain, capacity) end
+      owe(KEYS[i], state, cost * price)
+    end
   end
   from = start
   for i = first + 1, number do

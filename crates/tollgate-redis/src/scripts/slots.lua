@@ -19,16 +19,23 @@ local function in_use(key)
   return count
 end
 
--- A slot that is in use is free again when its holder says so: there is no time to tell.
-function slots.look(key, cost, limit, length)
+local function is_held(key, member)
+  local till = try('ZSCORE', key, member)
+  return type(till) == 'string' and tonumber(till) > now
+end
+
+-- A slot that is in use is free again when its holder says so: there is no time to tell. One who asks
+-- again, for want of an answer, may have his already.
+function slots.look(key, cost, limit)
   if cost > limit then return nil end
-  if cost == 0 or in_use(key) + cost <= limit then return 0 end
-  -- A slot that lasts longer than any is of a clock that was ahead: it lasts as long as a new one.
-  local ahead = call('ZRANGEBYSCORE', key, '(' .. string.format('%.0f', now + 2 * length), '+inf')
-  for i = 1, #ahead do
-    call('ZADD', key, now + length, ahead[i])
+  if cost == 0 then return 0 end
+  local others = in_use(key)
+  if others + cost <= limit then return 0 end
+  local own = ARGV[holder_place + 1]
+  for number = 1, cost do
+    if is_held(key, own .. '/' .. number) then others = others - 1 end
   end
-  return 0, true
+  return 0, others + cost > limit
 end
 
 -- Lets the key live as long as the slot that runs out last.
@@ -57,8 +64,7 @@ function slots.renew(key, cost, holder, _, length)
   local held = 0
   for number = 1, cost do
     local member = holder .. '/' .. number
-    local till = call('ZSCORE', key, member)
-    if till and tonumber(till) > now then
+    if is_held(key, member) then
       call('ZADD', key, now + length, member)
       held = held + 1
     end
@@ -69,6 +75,6 @@ end
 
 function slots.release(key, cost, holder)
   for number = 1, cost do
-    call('ZREM', key, holder .. '/' .. number)
+    try('ZREM', key, holder .. '/' .. number)
   end
 end
