@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, oneshot};
 
 use crate::error::StoreError;
-use crate::question::{Answers, Question, read};
+use crate::question::{Answers, Op, Question, read};
 use crate::script::{self, Needs, Script};
 
 /// Questions of one call: so many that a script takes well below a millisecond.
@@ -223,6 +223,17 @@ impl Job {
         }
     }
 
+    /// Whether it may be carried out twice: that grants nothing. What is given back twice was someone
+    /// else's the second time, and a lease says what is held now.
+    fn may_repeat(&self) -> bool {
+        let gives =
+            |question: &Question| matches!(question.op, Op::GiveBack(_) | Op::Gift | Op::Reset);
+        match self {
+            Self::Ask { questions, .. } => !questions.iter().any(gives),
+            Self::Lease { .. } => false,
+        }
+    }
+
     fn goes_with(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Ask { at, .. }, Self::Ask { at: other, .. }) => at == other,
@@ -348,8 +359,7 @@ impl Batch {
     pub(crate) fn again(self, error: &StoreError) -> Vec<Request> {
         let (mut again, mut over) = (Vec::new(), Vec::new());
         for request in self.requests {
-            let is_lease = matches!(request.job, Job::Lease { .. });
-            match request.is_again || is_lease || request.reply.is_closed() {
+            match request.is_again || !request.job.may_repeat() || request.reply.is_closed() {
                 true => over.push(request),
                 false => again.push(Request {
                     is_again: true,
@@ -361,5 +371,59 @@ impl Batch {
             let _ = request.reply.send(Err(error.clone()));
         }
         again
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tollgate_engine::backend::LimitKind;
+
+    use super::*;
+    use crate::question::Form;
+
+    #[test]
+    fn what_gives_is_not_sent_again() {
+        let form = Form::new(&LimitKind::Concurrency(1), Duration::ZERO).unwrap();
+        let numbers = form.numbers_at(0).unwrap();
+        let ask = |op| Question {
+            key: "k".into(),
+            op,
+            numbers,
+            cost: 1,
+            holder: None,
+        };
+        let gives = [Op::GiveBack(7), Op::Gift, Op::Reset];
+        let takes = [
+            Op::Decide,
+            Op::AtMost,
+            Op::Reserve(7),
+            Op::Renew,
+            Op::Release,
+        ];
+        for (op, expect) in gives
+            .map(|op| (op, 0))
+            .into_iter()
+            .chain(takes.map(|op| (op, 1)))
+        {
+            let (reply, mut answer) = oneshot::channel();
+            let request = Request {
+                job: Job::Ask {
+                    questions: vec![ask(Op::Decide), ask(op)],
+                    at: None,
+                },
+                lane: 0,
+                is_again: false,
+                reply,
+            };
+            let batch = Batch {
+                lane: 0,
+                requests: vec![request],
+            };
+            let again = batch.again(&StoreError::Stopped);
+            assert_eq!(again.len(), expect, "{op:?}");
+            assert_eq!(answer.try_recv().is_ok(), expect == 0, "{op:?}");
+        }
     }
 }
