@@ -240,7 +240,9 @@ impl Direct {
         let leased = compiled.leased.as_ref()?;
         let place = LeaseKey::of(check);
         let decision = self.leases.try_spend(place, leased, check.cost)?;
-        Some(Answer::new(Some(0), decision))
+        let mut answer = Answer::new(Some(0), decision);
+        answer.was_known = true;
+        Some(answer)
     }
 
     /// A refusal that still holds.

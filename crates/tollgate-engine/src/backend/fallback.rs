@@ -260,7 +260,8 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Fallback<B, C, W> {
     /// The store answered.
     #[inline]
     fn works(&self) {
-        if self.is_active.load(Ordering::Relaxed) {
+        // One who fails at the same moment may leave the circuit open alone.
+        if self.is_active.load(Ordering::Relaxed) || !self.circuit.is_closed() {
             self.recovered();
         }
     }
@@ -508,5 +509,28 @@ impl<B: fmt::Debug, C: Clock, W: Clock> fmt::Debug for Fallback<B, C, W> {
             .field("nodes", &self.nodes)
             .field("is_active", &self.is_active)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate::clock::Manual;
+
+    use super::*;
+
+    #[test]
+    fn a_store_that_works_closes_the_circuit_whatever_else_is_known() {
+        let clock = Manual::new();
+        let memory = || Memory::builder().keys(10).clock(clock.clone()).build();
+        let breaker = Breaker {
+            errors: 1,
+            ..Breaker::default()
+        };
+        let fallback = Fallback::with_local(memory(), memory()).breaker(breaker);
+        // One failed while another one that had an answer said that all is well.
+        fallback.circuit.fails(clock.now());
+        assert!(!fallback.is_active() && !fallback.circuit.is_closed());
+        fallback.works();
+        assert!(fallback.circuit.is_closed());
     }
 }
