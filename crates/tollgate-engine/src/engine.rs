@@ -245,7 +245,7 @@ impl<B: Backend> Engine<B> {
                     None => {
                         let checks = gathered.enforced.checks.as_slice();
                         let answer = self.backend.check(checks).await?;
-                        self.after_asking(&gathered.enforced, &answer, asked.version);
+                        self.after_asking(&gathered.enforced, &answer, (asked.at, asked.version));
                         answer
                     }
                 };
@@ -277,15 +277,22 @@ impl<B: Backend> Engine<B> {
         };
         // Before the question: whatever improves after it makes its answer old.
         let version = DenyVersion(rules.version, self.backend.improvements());
-        let known = deny.find(group.checks.as_slice(), self.backend.now(), version);
+        let at = self.backend.now();
+        let known = deny.find(group.checks.as_slice(), at, version);
         Asked {
             known: known.map(|(decider, decision)| Answer::new(Some(decider), decision)),
             version,
+            at,
         }
     }
 
     #[inline]
-    fn after_asking(&self, group: &Group<'_>, answer: &Answer, version: DenyVersion) {
+    fn after_asking(
+        &self,
+        group: &Group<'_>,
+        answer: &Answer,
+        (at, version): (Timestamp, DenyVersion),
+    ) {
         if let Some(deny) = &self.deny
             && !answer.allowed
             && answer.fallback.is_none()
@@ -293,7 +300,7 @@ impl<B: Backend> Engine<B> {
                 .decider
                 .and_then(|decider| group.checks.as_slice().get(decider))
         {
-            deny.note(check, &answer.decision, self.backend.now(), version);
+            deny.note(check, &answer.decision, at, version);
         }
     }
 
@@ -344,7 +351,7 @@ impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
         let asked = self.before_asking(rules, &gathered.enforced);
         let answer = asked.known.unwrap_or_else(|| {
             let answer = self.backend.answer(gathered.enforced.checks.as_slice());
-            self.after_asking(&gathered.enforced, &answer, asked.version);
+            self.after_asking(&gathered.enforced, &answer, (asked.at, asked.version));
             answer
         });
         said.hear(gathered, answer);
@@ -384,6 +391,8 @@ impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
 struct Asked {
     known: Option<Answer>,
     version: DenyVersion,
+    /// Before the question, so that no refusal is held longer than it was meant.
+    at: Timestamp,
 }
 
 impl Said {

@@ -428,3 +428,38 @@ fn of_several_limits_that_refuse_the_one_that_takes_longest_is_told() {
         Duration::from_millis(1_800_000 - 1_500)
     );
 }
+
+/// A backend whose answers take a second to come back.
+struct Far(Memory<Manual, Manual>, Manual);
+
+impl Backend for Far {
+    type Error = Infallible;
+    type Asking<'a> = Ready<Result<Answer, Infallible>>;
+
+    fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
+        let answer = self.0.answer(checks);
+        self.1.advance(Duration::from_secs(1));
+        std::future::ready(Ok(answer))
+    }
+
+    fn now(&self) -> Timestamp {
+        Backend::now(&self.0)
+    }
+}
+
+#[test]
+fn a_remembered_refusal_ends_when_it_was_to_however_long_the_answer_took() {
+    let clock = Manual::starting_at(Timestamp::from_secs(1));
+    let memory = Memory::builder().clock(clock.clone()).wall(clock.clone());
+    let far = Far(memory.keys(100).build(), clock.clone());
+    let slow = policy(vec![rule("one", rates(&["1/10s"]))]);
+    let engine = Engine::new(slow, far).unwrap().with_deny_cache(16);
+    let facts = user("1");
+    let decide = || awaited(engine.decide_by(&facts)).unwrap();
+    assert!(decide().is_allowed());
+    assert_eq!(decide().decision().retry_after, Duration::from_secs(9));
+    // It was said a second ago.
+    assert_eq!(decide().decision().retry_after, Duration::from_secs(8));
+    clock.advance(Duration::from_secs(8));
+    assert!(decide().is_allowed());
+}
