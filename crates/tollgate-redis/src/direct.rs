@@ -241,7 +241,8 @@ impl Direct {
         let place = LeaseKey::of(check);
         let decision = self.leases.try_spend(place, leased, check.cost)?;
         let mut answer = Answer::new(Some(0), decision);
-        answer.was_known = true;
+        // Nothing was asked just now. That the store works is true as long as the latest call did.
+        answer.was_known = self.store.is_failing();
         Some(answer)
     }
 

@@ -8,7 +8,7 @@ use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -34,6 +34,8 @@ pub(crate) struct Stats {
     pub(crate) timeouts: AtomicU64,
     pub(crate) connects: AtomicU64,
     pub(crate) strange_keys: AtomicU64,
+    /// Whether the latest that is known of the store is a failure.
+    pub(crate) is_failing: AtomicBool,
 }
 
 /// What the driver and those who ask share.
@@ -84,6 +86,10 @@ impl Store {
 
     pub(crate) fn stats(&self) -> &Stats {
         &self.shared.stats
+    }
+
+    pub(crate) fn is_failing(&self) -> bool {
+        self.shared.stats.is_failing.load(Ordering::Relaxed)
     }
 
     pub(crate) fn timeout(&self) -> Duration {
@@ -155,6 +161,7 @@ impl Store {
             Ok(Err(_)) => Err(StoreError::Stopped),
             Err(_) => {
                 self.shared.stats.timeouts.fetch_add(1, Ordering::Relaxed);
+                self.shared.stats.is_failing.store(true, Ordering::Relaxed);
                 Err(StoreError::TimedOut {
                     after: self.timeout,
                 })

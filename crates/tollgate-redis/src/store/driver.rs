@@ -131,6 +131,7 @@ impl Driver {
         match result {
             Ok(numbers) => {
                 self.lost = 0;
+                stats.is_failing.store(false, Ordering::Relaxed);
                 match batch.deliver(numbers) {
                     Ok(0) => {}
                     Ok(strange) => {
@@ -142,6 +143,7 @@ impl Driver {
                 }
             }
             Err(Failure { error, link }) => {
+                stats.is_failing.store(true, Ordering::Relaxed);
                 stats.failed_calls.fetch_add(1, Ordering::Relaxed);
                 match link {
                     AfterFailure::Keep => batch.fail(&error),
