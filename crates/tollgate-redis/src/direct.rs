@@ -31,6 +31,9 @@ use crate::store::Store;
 
 use undo::Undo;
 
+/// A clock of the caller's.
+pub(crate) type Time = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
 /// Limits that are remembered as the store reads them.
 const MOST_LIMITS: usize = 100_000;
 
@@ -70,7 +73,7 @@ pub struct Direct {
     ahead: AtomicI64,
     clock: Monotonic,
     /// Instead of the store's clock.
-    time: Option<Box<dyn Fn() -> Timestamp + Send + Sync>>,
+    time: Option<Time>,
     runtime: Handle,
     near_hits: AtomicU64,
 }
@@ -104,7 +107,12 @@ impl Direct {
     pub(crate) fn new(builder: RedisBuilder, runtime: Handle) -> Result<Self, StoreError> {
         let store = Arc::new(Store::new(&builder.address, builder.timeout)?);
         let leases = Leases::new(Arc::clone(&store), builder.terms)?;
-        let holders = Holders::new(Arc::clone(&store), runtime.clone(), builder.slot_life);
+        let time = builder.time.map(Time::from);
+        let holders = Holders::new(
+            (Arc::clone(&store), time.clone()),
+            runtime.clone(),
+            builder.slot_life,
+        );
         Ok(Self {
             store,
             leases,
@@ -117,7 +125,7 @@ impl Direct {
             improvements: AtomicU64::new(0),
             ahead: AtomicI64::new(0),
             clock: Monotonic::new(),
-            time: builder.time,
+            time,
             runtime,
             near_hits: AtomicU64::new(0),
         })
@@ -170,9 +178,10 @@ impl Direct {
         self.improvements.fetch_add(1, Ordering::Release);
     }
 
-    fn version(&self, compiled: &Compiled) -> DenyVersion {
+    /// The time, and how often something was given back until then.
+    fn before(&self) -> (Timestamp, u64) {
         let improvements = self.improvements.load(Ordering::Acquire);
-        DenyVersion(compiled.version, improvements)
+        (Backend::now(self), improvements)
     }
 
     /// A question about the key of a check.
@@ -249,7 +258,9 @@ impl Direct {
     /// A refusal that still holds.
     fn known_refusal(&self, check: &Check<'_>, compiled: &Compiled) -> Option<Decision> {
         let near = self.near.as_ref().filter(|_| compiled.leased.is_none())?;
-        let (_, decision) = near.find(&[*check], Backend::now(self), self.version(compiled))?;
+        let (now, improvements) = self.before();
+        let version = DenyVersion(compiled.version, improvements);
+        let (_, decision) = near.find(&[*check], now, version)?;
         self.near_hits.fetch_add(1, Ordering::Relaxed);
         Some(decision)
     }
@@ -261,12 +272,12 @@ impl Direct {
         checks: &[Check<'_>],
         steps: Vec<Step>,
     ) -> Result<(Answer, Option<Vec<Decision>>), StoreError> {
-        let was_known = steps.iter().all(|step| matches!(step, Step::Said(_)));
         let mut decisions = vec![Decision::UNLIMITED; checks.len()];
         let mut undo = Undo::new(self);
         // However many are asked, one after the other.
         let deadline = self.store.deadline();
         let mut asked: Vec<(usize, Question)> = Vec::new();
+        let mut is_known = true;
         for (number, step) in steps.into_iter().enumerate() {
             match step {
                 Step::Said(decision) => decisions[number] = decision,
@@ -274,11 +285,20 @@ impl Direct {
                     let check = &checks[number];
                     let place = LeaseKey::of(check);
                     let plans = self.leases.plans(place);
-                    let key = || compiled.key(check).into();
-                    let spent = self.leases.spend(place, &leased, key, check.cost);
-                    let decision = spent.await?;
+                    let spent = self.leases.try_spend(place, &leased, check.cost);
+                    let decision = match spent {
+                        Some(decision) => decision,
+                        None => {
+                            is_known = false;
+                            let key = || compiled.key(check).into();
+                            let spent = self.leases.spend(place, &leased, key, check.cost);
+                            spent.await?
+                        }
+                    };
                     if !decision.is_allowed() {
-                        return Ok((Answer::new(Some(number), decision), None));
+                        let mut answer = Answer::new(Some(number), decision);
+                        answer.was_known = is_known && self.store.is_failing();
+                        return Ok((answer, None));
                     }
                     decisions[number] = decision;
                     undo.leases.push((place, check.cost, plans));
@@ -288,26 +308,23 @@ impl Direct {
         }
         for group in self.groups(asked) {
             let (numbers, questions): (Vec<_>, Vec<_>) = group.into_iter().unzip();
+            // Before the question: whatever improves after it makes its answer old.
+            let before = self.before();
+            is_known = false;
+            // It may be carried out although no answer comes, or nobody waits for it any more.
+            let slots = questions.iter().filter(|asked| asked.holder.is_some());
+            undo.unsure.extend(slots.cloned());
             let answers = self
                 .ask(checks, &numbers, (questions.clone(), self.at()), deadline)
-                .await;
-            let answers = match answers {
-                Ok(answers) => answers,
-                Err(error) => {
-                    // It may have been carried out.
-                    questions
-                        .iter()
-                        .for_each(|question| self.holders.forget(question));
-                    return Err(error);
-                }
-            };
+                .await?;
+            undo.unsure.clear();
             let mut is_refused = false;
             for ((number, question), raw) in numbers.iter().zip(&questions).zip(&answers.each) {
                 decisions[*number] = raw.decision(question.numbers.limit);
                 is_refused |= !decisions[*number].is_allowed();
             }
             if is_refused {
-                let answer = self.refused(checks, &decisions, &numbers);
+                let answer = self.refused(checks, &decisions, &numbers, before);
                 let asked_all = numbers.len() == checks.len();
                 return Ok((answer, asked_all.then_some(decisions)));
             }
@@ -316,7 +333,7 @@ impl Direct {
                 .extend(charged.map(|question| (question, answers.now)));
         }
         let mut answer = Answer::over(checks, &decisions);
-        answer.was_known = was_known;
+        answer.was_known = is_known && self.store.is_failing();
         for (question, _) in undo.keep() {
             if let Some(end) = self.holders.hold(&question) {
                 answer.pass.hold(move |_| end());
@@ -372,16 +389,24 @@ impl Direct {
     ) -> Result<Answer, StoreError> {
         let limit = question.numbers.limit;
         let (question, deadline) = ((vec![question], self.at()), self.store.deadline());
+        // Before the question: whatever improves after it makes its answer old.
+        let before = self.before();
         let answers = self.ask(checks, &[0], question, deadline).await?;
         let decision = answers.each[0].decision(limit);
         Ok(match decision.is_allowed() {
             true => Answer::new(Some(0), decision),
-            false => self.refused(checks, &[decision], &[0]),
+            false => self.refused(checks, &[decision], &[0], before),
         })
     }
 
     /// The answer to a request that some of these refused.
-    fn refused(&self, checks: &[Check<'_>], decisions: &[Decision], numbers: &[usize]) -> Answer {
+    fn refused(
+        &self,
+        checks: &[Check<'_>],
+        decisions: &[Decision],
+        numbers: &[usize],
+        (at, improvements): (Timestamp, u64),
+    ) -> Answer {
         let mut refusals = vec![Decision::UNLIMITED; checks.len()];
         for number in numbers {
             refusals[*number] = decisions[*number];
@@ -391,8 +416,8 @@ impl Direct {
             && answer.decision.outcome == Outcome::Denied
             && let Ok(compiled) = self.compiled(checks[number].limit)
         {
-            let (check, version) = (&checks[number], self.version(&compiled));
-            near.note(check, &answer.decision, Backend::now(self), version);
+            let version = DenyVersion(compiled.version, improvements);
+            near.note(&checks[number], &answer.decision, at, version);
         }
         answer
     }

@@ -1,16 +1,31 @@
 //! Slots that requests of this node hold, renewed while they do: those of a dead node run out.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use futures_util::future::join_all;
+use futures_util::stream;
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 
-use crate::question::{Numbers, Op, Question};
+use crate::direct::Time;
+use crate::error::StoreError;
+use crate::question::{Answers, Numbers, Op, Question};
 use crate::store::Store;
+
+/// So many are renewed or given back at once: more would wait for each other for too long, and let
+/// decisions wait.
+const AT_ONCE: usize = 128;
+/// Slots that wait to be given back. Others run out.
+const MOST_ENDED: usize = 65_536;
+/// Between attempts to give slots back: so long at first, twice as long each time, and no longer than this.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// All slots of this node.
 #[derive(Debug)]
@@ -18,16 +33,28 @@ pub(crate) struct Holders {
     inner: Arc<Inner>,
 }
 
-#[derive(Debug)]
 struct Inner {
     store: Arc<Store>,
     held: Mutex<HashMap<Box<str>, Held>>,
+    ended: Mutex<Ended>,
+    life: Duration,
+    /// Instead of the store's clock.
+    time: Option<Time>,
     /// Tells this node from all others.
     node: u64,
     next: AtomicU64,
     /// Slots that ran out although they were held: the node was asleep, or the store away.
     lost: AtomicU64,
     runtime: Handle,
+}
+
+/// Slots to give back.
+#[derive(Debug, Default)]
+struct Ended {
+    /// And since when that is due.
+    slots: Vec<(Box<str>, Held, Instant)>,
+    /// Whether someone does.
+    is_said: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -37,10 +64,17 @@ struct Held {
 }
 
 impl Holders {
-    pub(crate) fn new(store: Arc<Store>, runtime: Handle, life: Duration) -> Self {
+    pub(crate) fn new(
+        (store, time): (Arc<Store>, Option<Time>),
+        runtime: Handle,
+        life: Duration,
+    ) -> Self {
         let inner = Arc::new(Inner {
             store,
             held: Mutex::default(),
+            ended: Mutex::default(),
+            life,
+            time,
             node: RandomState::new().hash_one(0x686F_6C64_6572_u64),
             next: AtomicU64::new(1),
             lost: AtomicU64::new(0),
@@ -93,16 +127,69 @@ impl Inner {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn ended(&self) -> MutexGuard<'_, Ended> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn ask(&self, question: Question) -> Result<Answers, StoreError> {
+        let at = self.time.as_ref().map(|time| time().as_nanos() / 1000);
+        self.store.ask(vec![question], at).await
+    }
+
     fn release(self: Arc<Self>, name: Box<str>) {
         let Some(held) = self.lock().remove(&name) else {
             return;
         };
-        let question = held.question(name, Op::Release);
-        let inner = Arc::clone(&self);
-        // If it can't be said, the slot runs out.
-        self.runtime.spawn(async move {
-            let _ = inner.store.ask(vec![question], None).await;
+        let mut ended = self.ended();
+        if ended.slots.len() < MOST_ENDED {
+            ended.slots.push((name, held, Instant::now()));
+        }
+        let is_said = std::mem::replace(&mut ended.is_said, true);
+        drop(ended);
+        if !is_said {
+            self.runtime.spawn(say_ended(Arc::clone(&self)));
+        }
+    }
+
+    /// What has ended and is to be said next; nothing once all is said.
+    fn next_ended(&self) -> Option<Vec<(Box<str>, Held, Instant)>> {
+        let mut ended = self.ended();
+        if ended.slots.is_empty() {
+            ended.is_said = false;
+            return None;
+        }
+        let rest = ended.slots.len().saturating_sub(AT_ONCE);
+        Some(ended.slots.split_off(rest))
+    }
+}
+
+/// Gives back what has ended, until all of it is said or has run out.
+async fn say_ended(inner: Arc<Inner>) {
+    let mut pause = FIRST_PAUSE;
+    while let Some(some) = inner.next_ended() {
+        let said = some.into_iter().map(async |(name, held, since)| {
+            let question = held.clone().question(name.clone(), Op::Release);
+            let said = inner.ask(question).await;
+            said.is_err().then_some((name, held, since))
         });
+        let unsaid = join_all(said).await.into_iter().flatten();
+        let is_due = |(_, _, since): &(_, _, Instant)| since.elapsed() < inner.life;
+        let due: Vec<_> = unsaid.filter(is_due).collect();
+        if due.is_empty() {
+            pause = FIRST_PAUSE;
+            continue;
+        }
+        inner.ended().slots.extend(due);
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inner")
+            .field("life", &self.life)
+            .finish_non_exhaustive()
     }
 }
 
@@ -130,18 +217,19 @@ async fn renew(holders: Weak<Inner>, every: Duration) {
         };
         let held = inner.lock().clone();
         let renewals = held.into_iter().map(|(name, held)| {
-            let question = held.question(name, Op::Renew);
-            inner.store.ask(vec![question], None)
+            let question = held.question(name.clone(), Op::Renew);
+            let renewal = inner.ask(question);
+            async move { (name, renewal.await) }
         });
-        let lost = join_all(renewals).await.into_iter();
-        let lost = lost.filter(|answer| {
+        let mut renewals = stream::iter(renewals).buffer_unordered(AT_ONCE);
+        while let Some((name, answer)) = renewals.next().await {
             let raw = answer
-                .as_ref()
                 .ok()
-                .and_then(|answers| answers.each.first());
-            raw.is_some_and(|raw| raw.outcome == 0)
-        });
-        let lost = u64::try_from(lost.count()).unwrap_or(u64::MAX);
-        inner.lost.fetch_add(lost, Ordering::Relaxed);
+                .and_then(|answers| answers.each.first().copied());
+            // What has run out can't be renewed, nor given back.
+            if raw.is_some_and(|raw| raw.outcome == 0) && inner.lock().remove(&name).is_some() {
+                inner.lost.fetch_add(1, Ordering::Relaxed);
+            }
+        }
     }
 }

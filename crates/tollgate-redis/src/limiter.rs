@@ -264,9 +264,10 @@ impl RedisLimiter {
     /// # }
     /// ```
     pub async fn refund(&self, key: &str, units: u64) -> Result<Decision, StoreError> {
-        let (decision, _) = self.act(key, units, Op::Gift, None).await?;
+        let given = self.act(key, units, Op::Gift, None).await;
+        // Without an answer it may have been given too.
         self.improved();
-        Ok(decision)
+        given.map(|(decision, _)| decision)
     }
 
     /// Forgets what a key has spent.
@@ -287,9 +288,9 @@ impl RedisLimiter {
     /// # }
     /// ```
     pub async fn reset(&self, key: &str) -> Result<(), StoreError> {
-        self.act(key, 0, Op::Reset, None).await?;
+        let reset = self.act(key, 0, Op::Reset, None).await;
         self.improved();
-        Ok(())
+        reset.map(drop)
     }
 
     /// Books the next free time of a key, for a downstream that takes no burst: how long to wait before

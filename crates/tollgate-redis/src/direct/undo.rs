@@ -12,6 +12,8 @@ pub(super) struct Undo<'a> {
     pub(super) leases: Vec<(LeaseKey, u64, u64)>,
     /// And when.
     pub(super) charges: Vec<(Question, u64)>,
+    /// Slots that may have been taken.
+    pub(super) unsure: Vec<Question>,
 }
 
 impl<'a> Undo<'a> {
@@ -20,6 +22,7 @@ impl<'a> Undo<'a> {
             direct,
             leases: Vec::new(),
             charges: Vec::new(),
+            unsure: Vec::new(),
         }
     }
 
@@ -34,6 +37,9 @@ impl Drop for Undo<'_> {
     fn drop(&mut self) {
         for (place, cost, plans) in self.leases.drain(..) {
             self.direct.leases.put_back(place, cost, plans);
+        }
+        for question in self.unsure.drain(..) {
+            self.direct.holders.forget(&question);
         }
         for (mut question, since) in self.charges.drain(..).rev() {
             if question.holder.is_some() {

@@ -224,12 +224,17 @@ impl Job {
     }
 
     /// Whether it may be carried out twice: that grants nothing. What is given back twice was someone
-    /// else's the second time, and a lease says what is held now.
+    /// else's the second time, a lease says what is held now, and a slot that was taken the first time
+    /// would stay so if another limit refuses the second.
     fn may_repeat(&self) -> bool {
         let gives =
             |question: &Question| matches!(question.op, Op::GiveBack(_) | Op::Gift | Op::Reset);
+        let slot = |question: &Question| question.holder.is_some();
         match self {
-            Self::Ask { questions, .. } => !questions.iter().any(gives),
+            Self::Ask { questions, .. } => {
+                let is_one = questions.len() == 1;
+                !questions.iter().any(gives) && (is_one || !questions.iter().any(slot))
+            }
             Self::Lease { .. } => false,
         }
     }

@@ -1,0 +1,60 @@
+//! Slots that requests give up, or that the store is too slow for: none stays taken.
+
+use std::time::Duration;
+
+use tollgate_engine::backend::LimitKind;
+use tollgate_redis::{Redis, RedisLimiter};
+use tollgate_testkit::redis::Server;
+
+fn connect(server: &Server, timeout: Duration) -> (Redis, RedisLimiter) {
+    let builder = Redis::builder(&server.url()).expect("a server's own URL");
+    let redis = builder.timeout(timeout).build().expect("a runtime");
+    let jobs = redis.limiter_of("jobs", LimitKind::Concurrency(2));
+    let jobs = jobs.build().expect("slots are for the store");
+    (redis, jobs)
+}
+
+/// Waits until all slots are free, for far less than they live.
+async fn all_are_free(jobs: &RedisLimiter) {
+    let free = async {
+        while !matches!(jobs.peek("k").await, Ok(decision) if decision.remaining == 2) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let freed = tokio::time::timeout(Duration::from_secs(20), free).await;
+    freed.expect("slots that nobody has are free");
+}
+
+#[tokio::test]
+async fn a_request_that_is_given_up_leaves_no_slot_behind() {
+    let server = Server::start();
+    let (_redis, jobs) = connect(&server, Duration::from_secs(10));
+    all_are_free(&jobs).await;
+    server.stop();
+    let brief = Duration::from_millis(20);
+    for _ in 0..2 {
+        let given_up = tokio::time::timeout(brief, jobs.try_check("k", 1)).await;
+        assert!(given_up.is_err());
+    }
+    server.cont();
+    all_are_free(&jobs).await;
+}
+
+#[tokio::test]
+async fn a_store_that_is_slow_for_a_while_learns_what_has_ended() {
+    let server = Server::start();
+    let (redis, jobs) = connect(&server, Duration::from_millis(50));
+    all_are_free(&jobs).await;
+    let held = jobs.try_check("k", 1).await.unwrap();
+    assert!(held.allowed);
+    server.stop();
+    // It gets no answer in time, but may get a slot. With the peek, as many calls are under way as may be.
+    assert!(jobs.try_check("k", 1).await.is_err());
+    assert!(jobs.peek("k").await.is_err());
+    drop(held);
+    // Both were to be given back meanwhile, in vain.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    server.cont();
+    all_are_free(&jobs).await;
+    assert_eq!((redis.stats().slots, redis.stats().lost_slots), (0, 0));
+}
