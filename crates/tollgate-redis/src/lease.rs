@@ -49,8 +49,11 @@ pub(crate) struct Leases {
 struct Inner {
     store: Arc<Store>,
     terms: Terms,
-    /// Tells this node from all others: a number below 2^53, by chance.
-    node: u64,
+    /// Makes numbers that no other node makes.
+    hasher: std::hash::RandomState,
+    made: AtomicU64,
+    /// The holder of what is spent at once, and not kept.
+    passing: u64,
     shards: Box<[Shard]>,
     clock: Monotonic,
     runtime: Handle,
@@ -82,6 +85,8 @@ pub(crate) struct Lease {
     place: LeaseKey,
     /// In the store.
     key: Box<str>,
+    /// Who holds it, in the store's eyes: a number below 2^53, by chance. Two of one key are two holders.
+    holder: u64,
     book: Book,
     leased: Mutex<Leased>,
     /// Of the limit that it was last asked for by.
@@ -100,7 +105,9 @@ impl Leases {
         let inner = Arc::new(Inner {
             store,
             terms,
-            node: (hasher.hash_one(0x6C65_6173_6573_u64) >> 11).max(1),
+            passing: holder(&hasher, 0),
+            made: AtomicU64::new(1),
+            hasher,
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
             clock: Monotonic::new(),
             runtime,
@@ -216,15 +223,20 @@ impl Inner {
             }
             return (Arc::clone(lease), true);
         }
+        let number = self.made.fetch_add(1, Ordering::Relaxed);
         let lease = Arc::new(Lease {
             place,
             key: key(),
+            holder: holder(&self.hasher, number),
             book: Book::default(),
             leased: Mutex::new(*limit),
             version: AtomicU64::new(limit.version),
             asking: Arc::default(),
         });
         let most = self.terms.most_keys.div_ceil(SHARDS);
+        if shard.load().len() >= most {
+            return (lease, false);
+        }
         shard.rcu(|shard| {
             let mut more = HashMap::clone(shard);
             if more.len() < most {
@@ -339,8 +351,14 @@ impl Inner {
             returns,
             more,
         } = plan;
+        let (holder, number) = match wants {
+            // Several may be under way, in any order.
+            Wants::Just(_) => (self.passing, 0),
+            _ => (lease.holder, lease.book.plans()),
+        };
         let question = Lessee {
-            node: self.node,
+            holder,
+            number,
             holds,
             returns,
             more,
@@ -367,7 +385,9 @@ impl Inner {
 /// What a node says to the store.
 #[derive(Clone, Copy, Debug)]
 struct Lessee {
-    node: u64,
+    holder: u64,
+    /// How often it has asked; 0 if that isn't counted.
+    number: u64,
     holds: u64,
     returns: u64,
     more: u64,
@@ -382,7 +402,8 @@ impl Lessee {
     fn record(&self, numbers: &Numbers) -> Vec<u8> {
         let [price, drain, capacity, ..] = numbers.five;
         let Self {
-            node,
+            holder,
+            number,
             holds,
             returns,
             more,
@@ -391,11 +412,11 @@ impl Lessee {
             least,
         } = *self;
         let life = micros(life);
-        let mut record = Vec::with_capacity(10 * 8);
+        let mut record = Vec::with_capacity(11 * 8);
         put(
             &mut record,
             &[
-                price, drain, capacity, node, holds, returns, more, most, life, least,
+                price, drain, capacity, holder, number, holds, returns, more, most, life, least,
             ],
         );
         record
@@ -426,6 +447,11 @@ impl Lent {
             retry_after: wait(retry_after),
         })
     }
+}
+
+/// A number below 2^53 that stands for a holder.
+fn holder(hasher: &std::hash::RandomState, number: u64) -> u64 {
+    (hasher.hash_one(number) >> 11).max(1)
 }
 
 /// How much is asked for.

@@ -233,3 +233,18 @@ async fn a_failover_to_a_slower_clock_blocks_nobody_for_long() {
         assert!(passed.is_allowed(), "{algorithm:?}: {passed:?}");
     }
 }
+
+#[tokio::test]
+async fn leased_limiters_of_one_name_are_two_holders() {
+    let server = Server::start();
+    let redis = connect(&server);
+    let hot = || redis.limiter("hot", Rate::per_second(1_000)).leased();
+    let (one, other) = (hot().build().unwrap(), hot().build().unwrap());
+    assert!(one.check("k").await.allowed && other.check("k").await.allowed);
+    let [key] = &keys(&server)[..] else {
+        panic!("one key: {:?}", keys(&server));
+    };
+    // The level, and two that hold something of it: neither overwrites what the other said.
+    let length = server.command(&["STRLEN", key]).integer();
+    assert_eq!(length, Some(24 + 2 * 32));
+}

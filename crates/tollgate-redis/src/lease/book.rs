@@ -102,6 +102,11 @@ impl Book {
             }
         }
         let until = self.refused_until.load(Ordering::Relaxed);
+        if now < until && cost == 0 {
+            // A peek is never refused.
+            let (left, runs_low) = (0, false);
+            return Spent::Passed { left, runs_low };
+        }
         if now < until {
             self.refused.fetch_add(cost, Ordering::Relaxed);
             return Spent::Refused {

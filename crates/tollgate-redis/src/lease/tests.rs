@@ -8,10 +8,11 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use tollgate::Rate;
+use tollgate::{Rate, Timestamp};
 use tollgate_engine::backend::LimitKind;
 use tollgate_testkit::redis::Server;
 
+use super::book::{Book, Granted, Spent};
 use super::{Lent, Lessee};
 use crate::question::{Form, Numbers};
 use crate::store::Store;
@@ -37,6 +38,7 @@ fn store(server: &Server) -> Store {
 struct Node {
     holds: u64,
     until: u64,
+    asked: u64,
 }
 
 impl Node {
@@ -53,8 +55,10 @@ impl Node {
         }
         let returns = returns.min(self.holds);
         self.holds -= returns;
+        self.asked += 1;
         let asks = Lessee {
-            node,
+            holder: node,
+            number: self.asked,
             holds: self.holds,
             returns,
             more,
@@ -242,7 +246,8 @@ async fn told(
     (more, least): (u64, u64),
 ) -> Lent {
     let asks = Lessee {
-        node,
+        holder: node,
+        number: 0,
         holds: 0,
         returns: 0,
         more,
@@ -290,4 +295,174 @@ async fn a_node_asks_again_when_the_first_of_the_others_leases_has_run_out() {
     // Nobody else holds any: it takes its time.
     let later = told(&store, &numbers, (3, now + LIFE), (1, 0)).await;
     assert!(later.retry_after > Duration::from_secs(3_000), "{later:?}");
+}
+
+/// What a node has said, and what became of it.
+#[derive(Clone, Debug)]
+struct Said {
+    record: Vec<u8>,
+    holds: u64,
+    before: u64,
+}
+
+impl Node {
+    /// Says what it holds, after which it goes on spending.
+    fn say(&mut self, numbers: &Numbers, holder: u64, now: u64, wants: (u64, u64, u64)) -> Said {
+        let (returns, more, most) = wants;
+        if now >= self.until {
+            self.holds = 0;
+        }
+        let returns = returns.min(self.holds);
+        self.holds -= returns;
+        self.asked += 1;
+        let asks = Lessee {
+            holder,
+            number: self.asked,
+            holds: self.holds,
+            returns,
+            more,
+            most,
+            life: Duration::from_micros(LIFE),
+            least: 0,
+        };
+        Said {
+            record: asks.record(numbers),
+            holds: self.holds,
+            before: now,
+        }
+    }
+
+    fn hear(&mut self, said: &Said, lent: &Lent) {
+        let dropped = said.holds - lent.kept;
+        self.holds = self.holds.saturating_sub(dropped) + lent.granted;
+        self.until = said.before + LIFE;
+    }
+}
+
+async fn carried_out(store: &Store, said: &Said, now: u64) -> Lent {
+    let reply = store.lease("lease".into(), said.record.clone(), Some(now));
+    Lent::read(&reply.await.unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn calls_that_are_lost_late_or_doubled_grant_nothing() {
+    let server = Server::start();
+    for seed in 1..=40_u64 {
+        let store = store(&server);
+        server.command(&["FLUSHALL"]);
+        let text = ["10/s burst 100", "1000/s burst 50", "1/s burst 200"][seed as usize % 3];
+        let (rate, numbers) = (text.parse().unwrap(), numbers(text));
+        let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mut below = |most: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            (random >> 11) % most
+        };
+        let mut nodes = [Node::default(); 4];
+        let mut late: Vec<Said> = Vec::new();
+        let (mut now, mut spent) = (1_700_000_000_000_000, Vec::new());
+        for _ in 0..500 {
+            let reach = [10, 1_000, 10_000, 300_000][below(4) as usize];
+            now += below(reach);
+            if below(20) == 0 {
+                // All spend what they hold, and whatever can be had.
+                for (who, node) in nodes.iter_mut().enumerate() {
+                    spent.push((now, node.spend(now, u64::MAX)));
+                    let said = node.say(&numbers, who as u64 + 1, now, (0, 40, 40));
+                    let lent = carried_out(&store, &said, now).await;
+                    node.hear(&said, &lent);
+                    spent.push((now, node.spend(now, u64::MAX)));
+                }
+            }
+            let who = below(4) as usize;
+            let node = &mut nodes[who];
+            if below(2) == 0 {
+                let most = [1, 5, 20, u64::MAX][below(4) as usize];
+                spent.push((now, node.spend(now, most)));
+                continue;
+            }
+            let wants = match below(3) {
+                // All goes back, some does, or more is wanted.
+                0 => (u64::MAX, 0, 40),
+                1 => (below(20), 0, 40),
+                _ => (0, 1 + below(40), 40),
+            };
+            let said = node.say(&numbers, who as u64 + 1, now, wants);
+            // It spends while it waits, and the call takes its time.
+            spent.push((now, node.spend(now, below(10))));
+            now += below(5_000);
+            match below(8) {
+                0 => {}
+                1 => late.push(said),
+                2 => drop(carried_out(&store, &said, now).await),
+                3 => {
+                    carried_out(&store, &said, now).await;
+                    let again = carried_out(&store, &said, now + 1).await;
+                    node.hear(&said, &again);
+                }
+                _ => {
+                    let lent = carried_out(&store, &said, now).await;
+                    node.hear(&said, &lent);
+                }
+            }
+            if !late.is_empty() && below(3) == 0 {
+                let late = late.swap_remove(below(late.len() as u64) as usize);
+                carried_out(&store, &late, now).await;
+            }
+        }
+        check_windows(&spent, rate);
+        assert!(spent.iter().any(|(_, amount)| *amount > 0), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_rate_that_changes_forgives_nothing_of_what_ran_out() {
+    let server = Server::start();
+    let store = store(&server);
+    // A token is of 1,000 units and then of a million, of which 999 drain in a microsecond.
+    let (before, after) = (numbers("1000/s burst 1000"), numbers("999/s burst 1000"));
+    let now = 1_700_000_000_000_000;
+    let (mut dead, mut other) = (Node::default(), Node::default());
+    dead.ask(&store, &before, (1, now), (0, 1000, 1000)).await;
+    // It ran out a tenth of a second ago, and drains since.
+    let later = now + LIFE + 100_000;
+    let granted = other.ask(&store, &after, (2, later), (0, 1000, 1000)).await;
+    assert_eq!(granted, 99);
+}
+
+#[tokio::test]
+async fn what_never_comes_back_is_lent_once() {
+    let server = Server::start();
+    let store = store(&server);
+    let kind = LimitKind::Rate {
+        rate: Rate::zero().burst(3),
+        algorithm: tollgate::Algorithm::TokenBucket,
+    };
+    let form = Form::new(&kind, Duration::ZERO).unwrap();
+    let numbers = form.numbers_at(0).unwrap();
+    let now = 1_700_000_000_000_000;
+    let mut node = Node::default();
+    assert_eq!(node.ask(&store, &numbers, (1, now), (0, 5, 5)).await, 3);
+    assert_eq!(node.spend(now, 3), 3);
+    let later = now + 1_000 * LIFE;
+    assert_eq!(node.ask(&store, &numbers, (1, later), (0, 5, 5)).await, 0);
+    assert_eq!(server.command(&["PTTL", "lease"]).integer(), Some(-1));
+}
+
+#[test]
+fn a_peek_is_never_refused() {
+    let (book, second) = (Book::default(), Timestamp::from_secs(1));
+    book.take(
+        second,
+        &Granted {
+            more: 0,
+            dropped: 0,
+            until: second,
+            retry_after: Duration::from_secs(1),
+            asked: 5,
+        },
+    );
+    assert!(matches!(book.spend(second, 1), Spent::Refused { .. }));
+    assert!(matches!(book.spend(second, 0), Spent::Passed { .. }));
 }

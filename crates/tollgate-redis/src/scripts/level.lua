@@ -11,6 +11,16 @@ local function save_level(key, state)
   end
 end
 
+-- The rate has changed: what is owed stays owed, in tokens, and is rounded up.
+local function reprice(state, price, capacity)
+  local tokens = floor(state[1] / state[3])
+  local part = state[1] - tokens * state[3]
+  local debt = tokens * price
+  if part > 0 then debt = debt + floor(part / state[3] * price) + 1 end
+  if debt > capacity then debt = capacity end
+  state[1], state[3] = debt, price
+end
+
 -- The level as of now.
 local function settled(key, price, drain, capacity)
   local state = states[key]
@@ -29,15 +39,7 @@ local function settled(key, price, drain, capacity)
     if not state then state = {0, now, price, drain, false} end
     states[key] = state
   end
-  if state[3] ~= price then
-    -- The rate has changed: what is owed stays owed, in tokens, and is rounded up.
-    local tokens = floor(state[1] / state[3])
-    local part = state[1] - tokens * state[3]
-    local debt = tokens * price
-    if part > 0 then debt = debt + floor(part / state[3] * price) + 1 end
-    if debt > capacity then debt = capacity end
-    state[1], state[3] = debt, price
-  end
+  if state[3] ~= price then reprice(state, price, capacity) end
   state[4] = drain
   local debt, as_of = state[1], state[2]
   if as_of <= now then
