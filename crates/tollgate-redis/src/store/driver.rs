@@ -32,7 +32,7 @@ enum State {
 }
 
 /// What came of a call.
-type Done = (Batch, Result<Vec<i64>, Failure>);
+type Done = (Batch, u64, Result<Vec<i64>, Failure>);
 
 pub(crate) struct Driver {
     shared: Arc<Shared>,
@@ -41,6 +41,8 @@ pub(crate) struct Driver {
     pause: Duration,
     retry_at: Instant,
     lost: u32,
+    /// Connections so far.
+    links: u64,
 }
 
 impl Driver {
@@ -52,6 +54,7 @@ impl Driver {
             pause: FIRST_PAUSE,
             retry_at: Instant::now(),
             lost: 0,
+            links: 0,
         }
     }
 
@@ -68,7 +71,7 @@ impl Driver {
             if !matches!(self.state, State::New) {
                 while let Some(batch) = self.shared.queue.take() {
                     match &self.state {
-                        State::Up(link) => calls.push(call(link.clone(), batch)),
+                        State::Up(link) => calls.push(call(link.clone(), batch, self.links)),
                         State::Down(error) => {
                             let lane = batch.lane;
                             self.shared
@@ -104,6 +107,7 @@ impl Driver {
             Ok(link) => {
                 self.shared.stats.connects.fetch_add(1, Ordering::Relaxed);
                 self.state = State::Up(link);
+                self.links += 1;
                 self.pause = FIRST_PAUSE;
                 self.lost = 0;
             }
@@ -122,7 +126,7 @@ impl Driver {
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
     }
 
-    fn finish(&mut self, (batch, result): Done, is_cluster: bool) {
+    fn finish(&mut self, (batch, number, result): Done, is_cluster: bool) {
         let (lane, stats) = (batch.lane, &self.shared.stats);
         stats.calls.fetch_add(1, Ordering::Relaxed);
         let questions = u64::try_from(batch.len()).unwrap_or(u64::MAX);
@@ -150,10 +154,12 @@ impl Driver {
                     AfterFailure::Lost => again = batch.again(&error),
                     AfterFailure::Wrong => batch.fail(&error),
                 }
-                self.lost += u32::from(link != AfterFailure::Keep);
+                // What a connection before this one left behind says nothing of it.
+                let is_lost = link != AfterFailure::Keep && number == self.links;
+                self.lost += u32::from(is_lost);
                 // A cluster's connection looks after its nodes by itself, unless it has lost them all.
                 let gives_up = !is_cluster || self.lost >= LOST_CALLS;
-                if link != AfterFailure::Keep && gives_up && matches!(self.state, State::Up(_)) {
+                if is_lost && gives_up && matches!(self.state, State::Up(_)) {
                     self.lost = 0;
                     if link == AfterFailure::Wrong {
                         self.pause_for();
@@ -169,12 +175,19 @@ impl Driver {
     }
 }
 
-async fn call(mut link: Link, batch: Batch) -> Done {
+/// With the runtime it lives in, or by a fault: who asks is told so at once.
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.shared.queue.close();
+    }
+}
+
+async fn call(mut link: Link, batch: Batch, number: u64) -> Done {
     let result = {
         let call = batch.call();
         let mut args: Vec<&[u8]> = vec![&call.questions, call.at.as_bytes()];
         args.extend(&call.holders);
         link.run(call.script, &call.keys, &args).await
     };
-    (batch, result)
+    (batch, number, result)
 }
