@@ -148,3 +148,106 @@ async fn a_damaged_key_spoils_no_call() {
         assert_eq!(said, [i64::from(op != Op::Renew)], "{op:?}");
     }
 }
+
+/// Small numbers from a seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11) % most.max(1)
+    }
+}
+
+#[tokio::test]
+async fn what_is_given_back_is_never_more_than_if_it_had_not_been_charged() {
+    let server = Server::start();
+    let store = store(&server);
+    let quota = |text: &str| LimitKind::Quota(text.parse().expect("a quota"));
+    let mut kinds = vec![
+        quota("100/hour"),
+        LimitKind::Quota(tollgate::quota::Quota::rolling(100, Duration::from_secs(1))),
+    ];
+    kinds.extend(ALGORITHMS.map(|algorithm| LimitKind::Rate {
+        rate: "100/s".parse().expect("a rate"),
+        algorithm,
+    }));
+    let mut random = Random(5);
+    for (kind, round) in kinds
+        .iter()
+        .flat_map(|kind| (0..60).map(move |round| (kind, round)))
+    {
+        let numbers = numbers(kind);
+        let ask = async |key: &str, op, cost, at| {
+            let asked = Question {
+                key: format!("{key} {round} {kind:?}").into(),
+                ..question(numbers, op, cost)
+            };
+            store
+                .ask(vec![asked], Some(at))
+                .await
+                .expect("an answer")
+                .each[0]
+        };
+        let mut now = NOW + random.below(1_000_000);
+        let steps = 2 + random.below(12);
+        let (charged, cost) = (random.below(steps), 1 + random.below(20));
+        let given = charged + random.below(steps - charged);
+        let mut since = 0;
+        for step in 0..steps {
+            now += random.below(200_000);
+            if step == charged {
+                since = now;
+                ask("charged", Op::Decide, cost, now).await;
+            }
+            let other = random.below(4);
+            ask("charged", Op::Decide, other, now).await;
+            ask("not", Op::Decide, other, now).await;
+            now += random.below(2) * random.below(200_000);
+            if step == given {
+                ask("charged", Op::GiveBack(since), cost, now).await;
+            }
+        }
+        for _ in 0..6 {
+            let left = ask("charged", Op::Decide, 0, now).await.remaining;
+            let most = ask("not", Op::Decide, 0, now).await.remaining;
+            assert!(left <= most, "{kind:?} {round}: {left} of {most} at {now}");
+            now += random.below(300_000);
+        }
+    }
+}
+
+#[tokio::test]
+async fn quotas_equal_those_in_memory_whatever_the_clock_does() {
+    let server = Server::start();
+    let store = store(&server);
+    let rolling = tollgate::quota::Quota::rolling(40, Duration::from_secs(60));
+    let by_calendar = "40/hour".parse().expect("a quota");
+    for (quota, seed) in [(rolling, 3), (by_calendar, 4)] {
+        let limiter = tollgate::QuotaLimiter::builder(quota.clone())
+            .clock(tollgate::clock::Manual::new())
+            .build();
+        let form = Form::new(&LimitKind::Quota(quota.clone()), Duration::ZERO);
+        let form = form.expect("a limit for the store");
+        let mut random = Random(seed);
+        let mut now = NOW;
+        for step in 0..3_000 {
+            let reach = 1 << random.below(31);
+            match random.below(8) {
+                0 => now -= random.below(reach.min(20_000_000)),
+                _ => now += random.below(reach),
+            }
+            let cost = random.below(12);
+            let asked = Question {
+                key: format!("{quota}").into(),
+                ..question(form.numbers_at(now).expect("asked"), Op::Decide, cost)
+            };
+            let answers = store.ask(vec![asked], Some(now)).await.expect("an answer");
+            let seen = answers.each[0].decision(quota.count());
+            let expected = limiter.check_at(tollgate::Timestamp::from_micros(now), "k", cost);
+            assert_eq!(seen, expected, "{quota}: {cost} at {now} (step {step})");
+        }
+    }
+}
