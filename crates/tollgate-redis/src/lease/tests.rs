@@ -14,7 +14,7 @@ use tollgate_testkit::redis::Server;
 
 use super::book::{Book, Granted, Spent};
 use super::{Lent, Lessee};
-use crate::question::{Form, Numbers};
+use crate::question::{Form, Numbers, Op, Question};
 use crate::store::Store;
 
 const LIFE: u64 = 2_000_000;
@@ -465,4 +465,29 @@ fn a_peek_is_never_refused() {
     );
     assert!(matches!(book.spend(second, 1), Spent::Refused { .. }));
     assert!(matches!(book.spend(second, 0), Spent::Passed { .. }));
+}
+
+#[tokio::test]
+async fn leases_keep_no_questions_from_going_together() {
+    let server = Server::start();
+    let (store, numbers) = (store(&server), numbers("1000/s burst 1000"));
+    let both = (0..64).map(async |number| {
+        let said = Node::default().say(&numbers, 1, 0, (0, 1, 1));
+        let asked = Question {
+            key: format!("exact {number}").into(),
+            op: Op::Decide,
+            numbers,
+            cost: 1,
+            holder: None,
+        };
+        let lease = store.lease(format!("leased {number}").into(), said.record, None);
+        let (lent, answers) = tokio::join!(lease, store.ask(vec![asked], None));
+        assert!(lent.is_ok() && answers.is_ok());
+    });
+    futures_util::future::join_all(both).await;
+    let calls = store
+        .stats()
+        .calls
+        .load(std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(calls, 64 + 1);
 }
