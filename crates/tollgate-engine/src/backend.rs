@@ -95,6 +95,15 @@ pub trait Backend: Send + Sync {
         let _ = (limit, fingerprint);
     }
 
+    /// Whether it can keep such a limit: asked before a policy is put in force. Anything, unless said otherwise.
+    ///
+    /// # Errors
+    /// Why not, and what to do instead.
+    fn takes(&self, limit: &Limit) -> Result<(), String> {
+        let _ = limit;
+        Ok(())
+    }
+
     /// A number that changes whenever something that was refused may pass sooner than was said: a
     /// charge was given back, a key reset. What was remembered of refusals before is forgotten then.
     fn improvements(&self) -> u64 {

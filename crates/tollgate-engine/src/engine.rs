@@ -90,6 +90,7 @@ impl<B: Backend> Engine<B> {
     /// What the policy says can't be done.
     pub fn new(policy: Policy, backend: B) -> Result<Self, PolicyError> {
         let rules = Rules::new(policy, None, backend.now())?;
+        rules.suit(&backend)?;
         Ok(Self {
             rules: ArcSwap::from_pointee(rules),
             backend,
@@ -193,6 +194,7 @@ impl<B: Backend> Engine<B> {
         let mut retired = reloading.unwrap_or_else(PoisonError::into_inner);
         let before = self.rules.load_full();
         let rules = Rules::new(policy, Some(&before), self.backend.now())?;
+        rules.suit(&self.backend)?;
         self.rules.store(Arc::new(rules));
         retired.retire(before);
         Ok(())

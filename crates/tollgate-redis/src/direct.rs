@@ -1,12 +1,13 @@
 //! The store as a backend: checks in, answers or errors out.
 
+mod compiled;
 #[cfg(test)]
 mod tests;
 mod undo;
 
 use std::collections::HashMap;
-use std::fmt::{self, Write as _};
-use std::hash::{BuildHasher, RandomState};
+use std::fmt;
+use std::hash::RandomState;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -23,11 +24,12 @@ use tollgate_engine::policy::Counting;
 
 use crate::error::{StoreError, StoreLimitError};
 use crate::holders::Holders;
-use crate::key::{self, Sharing};
 use crate::lease::{LeaseKey, Leased, Leases};
-use crate::question::{Answers, Form, Kind, Op, Question};
+use crate::question::{Answers, Kind, Op, Question};
 use crate::redis::RedisBuilder;
 use crate::store::Store;
+
+pub(crate) use compiled::Compiled;
 
 use undo::Undo;
 
@@ -76,22 +78,6 @@ pub struct Direct {
     time: Option<Time>,
     runtime: Handle,
     near_hits: AtomicU64,
-}
-
-/// A limit as the store reads it.
-#[derive(Debug)]
-pub(crate) struct Compiled {
-    kind: LimitKind,
-    pub(crate) form: Form,
-    pub(crate) is_leased: bool,
-    leased: Option<Leased>,
-    /// What its keys begin with, up to the hash tag.
-    head: String,
-    /// Its counter, escaped.
-    counter: String,
-    /// Which value of the key is the hash tag.
-    slot: Option<Box<str>>,
-    version: u64,
 }
 
 /// What is to be done about one check.
@@ -464,78 +450,6 @@ impl Direct {
     }
 }
 
-impl Compiled {
-    fn new(limit: &Limit, direct: &Direct) -> Result<Self, StoreLimitError> {
-        let kind = limit.kind().clone();
-        let form = Form::new(&kind, direct.life)?;
-        let version = direct.hasher.hash_one(format!("{form:?}"));
-        let is_leased = limit.counting() == Counting::Leased;
-        let leased = match &form {
-            Form::Asked(numbers) if is_leased && numbers.kind == Kind::Level => Some(Leased {
-                numbers: *numbers,
-                version,
-            }),
-            _ => None,
-        };
-        if is_leased && leased.is_none() && form.known(0).is_none() {
-            return Err(StoreLimitError::NotALevel {
-                what: "a lease",
-                limit: format!("{kind:?}"),
-            });
-        }
-        let sharing = match is_leased {
-            true => Sharing::Leased,
-            false => Sharing::Exact,
-        };
-        let mut counter = String::new();
-        key::escape(&limit.counter().name, &mut counter);
-        let _ = write!(counter, ":{}", limit.counter().ordinal);
-        Ok(Self {
-            head: key::head(&direct.prefix, &kind, sharing),
-            version,
-            form,
-            is_leased,
-            leased,
-            counter,
-            slot: limit.slot().map(Into::into),
-            kind,
-        })
-    }
-
-    fn is_of(&self, limit: &Limit) -> bool {
-        self.kind == *limit.kind() && self.is_leased == (limit.counting() == Counting::Leased)
-    }
-
-    /// The name of a check's key.
-    pub(crate) fn key(&self, check: &Check<'_>) -> String {
-        let mut key = String::with_capacity(self.head.len() + self.counter.len() + 48);
-        key.push_str(&self.head);
-        let (mut tag, mut others) = (String::new(), String::new());
-        check.key.each(&mut |fact, value| {
-            let is_tag = match &self.slot {
-                Some(slot) => **slot == *fact,
-                None => tag.is_empty(),
-            };
-            let to = if is_tag { &mut tag } else { &mut others };
-            if !to.is_empty() {
-                to.push(',');
-            }
-            key::escape(fact, to);
-            to.push('=');
-            key::escape(&value.to_string(), to);
-        });
-        if tag.is_empty() {
-            tag.push_str(&self.counter);
-        }
-        // A String takes whatever is written.
-        let _ = write!(key, "{{{tag}}}:{}", self.counter);
-        if !others.is_empty() {
-            let _ = write!(key, ":{others}");
-        }
-        key
-    }
-}
-
 impl Backend for Direct {
     type Error = StoreError;
     type Asking<'a> = Asking<'a>;
@@ -608,6 +522,11 @@ impl Backend for Direct {
 
     fn improvements(&self) -> u64 {
         self.improvements.load(Ordering::Acquire)
+    }
+
+    fn takes(&self, limit: &Limit) -> Result<(), String> {
+        let compiled = Compiled::new(limit, self);
+        compiled.map(drop).map_err(|error| error.to_string())
     }
 }
 

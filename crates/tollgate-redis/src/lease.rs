@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use foldhash::fast::RandomState;
+use futures_util::stream::{self, StreamExt};
 use tokio::runtime::Handle;
 use tollgate::clock::{Clock, Monotonic};
 use tollgate::{Decision, Outcome};
@@ -29,6 +30,8 @@ use crate::store::Store;
 use book::{Book, Care, Granted, Plan, Spent};
 
 const SHARDS: usize = 64;
+/// Leases that are returned at once when all are.
+const AT_ONCE: usize = 64;
 
 /// How leases are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,11 +196,13 @@ impl Leases {
 
     /// Returns all that is held.
     pub(crate) async fn close(&self) {
-        for lease in self.inner.all() {
+        let returning = stream::iter(self.inner.all()).map(|lease| async move {
             let _asking = lease.asking.lock().await;
-            // What can't be returned runs out by itself.
-            let _ = self.inner.ask(&lease, Wants::Nothing).await;
-        }
+            self.inner.ask(&lease, Wants::Nothing).await
+        });
+        let mut returned = returning.buffer_unordered(AT_ONCE);
+        // What can't be returned runs out by itself.
+        while let Some(Ok(())) = returned.next().await {}
     }
 }
 
@@ -490,14 +495,10 @@ async fn keep(leases: Weak<Inner>, every: Duration) {
             let Ok(_asking) = lease.asking.try_lock() else {
                 continue;
             };
-            match lease.book.look_after(now, inner.terms.life) {
-                Care::None => {}
-                Care::Return => {
-                    let _ = inner.ask(&lease, Wants::Nothing).await;
-                }
-                Care::Renew => {
-                    let _ = inner.ask(&lease, Wants::Enough).await;
-                }
+            let asked = match lease.book.look_after(now, inner.terms.life) {
+                Care::None => Ok(()),
+                Care::Return => inner.ask(&lease, Wants::Nothing).await,
+                Care::Renew => inner.ask(&lease, Wants::Enough).await,
                 Care::Forget => {
                     // Whoever has it in hand now still spends what he gets, and asks anew next time.
                     inner.shard(lease.place).rcu(|shard| {
@@ -505,7 +506,12 @@ async fn keep(leases: Weak<Inner>, every: Duration) {
                         fewer.remove(&lease.place);
                         fewer
                     });
+                    Ok(())
                 }
+            };
+            if asked.is_err() {
+                // The others wouldn't fare better, and it comes back soon.
+                break;
             }
         }
     }

@@ -196,11 +196,11 @@ impl RedisLimiter {
         }
     }
 
-    /// Decides a cost as of a time since 1970 instead of the store's: for tests and replays. It is always
+    /// Decides a cost as of a time since 1970 instead of the store's: for tests and replays of limits that are
     /// counted exactly.
     ///
     /// # Errors
-    /// If the store couldn't be asked.
+    /// If the store couldn't be asked, or the limit is leased.
     pub async fn check_at(
         &self,
         at: Timestamp,

@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use tollgate::clock::{Clock, Manual, Monotonic, Wall};
 use tollgate::{Decision, Rate, Timestamp};
 use tollgate_engine::backend::{
-    Answer, AskingOrFallback, Backend, Breaker, Check, Fallback, FallbackStats, LimitKind,
+    Answer, AskingOrFallback, Backend, Breaker, Check, Fallback, FallbackStats, Limit, LimitKind,
     StoreEvent,
 };
 
@@ -192,7 +192,8 @@ impl Redis {
         }
     }
 
-    /// A limiter of its own, apart from any policy, kept under this name.
+    /// A limiter of its own, apart from any policy, kept under this name. Make it once and keep it: what it
+    /// leases and remembers is its own.
     pub fn limiter(&self, name: &str, rate: Rate) -> RedisLimiterBuilder {
         RedisLimiterBuilder::new(self.clone(), name, rate)
     }
@@ -439,6 +440,13 @@ impl Backend for Redis {
         match &self.home {
             Home::Store(fallback) => Backend::now(&**fallback),
             Home::Memory(home) => Backend::now(&home.memory),
+        }
+    }
+
+    fn takes(&self, limit: &Limit) -> Result<(), String> {
+        match &self.home {
+            Home::Store(fallback) => fallback.takes(limit),
+            Home::Memory(home) => home.memory.takes(limit),
         }
     }
 

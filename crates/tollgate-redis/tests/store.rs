@@ -248,3 +248,26 @@ async fn leased_limiters_of_one_name_are_two_holders() {
     let length = server.command(&["STRLEN", key]).integer();
     assert_eq!(length, Some(24 + 2 * 32));
 }
+
+#[tokio::test]
+async fn a_policy_that_the_store_cannot_keep_is_not_put_in_force() {
+    let server = Server::start();
+    let read = |text: &str| {
+        Policy::from_text(text, Format::Yaml)
+            .expect("a policy")
+            .policy
+    };
+    let large = "limits: [{name: visits, rate: 1000000/day, algorithm: sliding-window}]";
+    let error = Engine::new(read(large), connect(&server)).unwrap_err();
+    let told = error.to_string();
+    assert!(told.starts_with("\"visits\": "), "{told}");
+    assert!(told.ends_with("use a shorter window, or GCRA"), "{told}");
+    let small = "limits: [{name: visits, rate: 1000/day}]";
+    let engine = Engine::new(read(small), connect(&server)).unwrap();
+    assert!(engine.reload(read(large)).is_err());
+    let facts = Facts::new();
+    assert_eq!(
+        engine.decide_by(&facts).await.unwrap().decision().limit,
+        1000
+    );
+}

@@ -446,6 +446,10 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Backend for Fallback<B, C, W> {
         self.backend.now()
     }
 
+    fn takes(&self, limit: &Limit) -> Result<(), String> {
+        self.backend.takes(limit)
+    }
+
     fn improvements(&self) -> u64 {
         self.backend.improvements()
     }

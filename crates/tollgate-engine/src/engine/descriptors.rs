@@ -56,6 +56,12 @@ impl Trees {
         })
     }
 
+    /// All leaves and what they allow.
+    pub(crate) fn named(&self) -> impl Iterator<Item = (&Leaf, &[Limit])> {
+        let leaves = self.compiled.leaves().iter();
+        leaves.map(|leaf| (leaf, self.limits(leaf)))
+    }
+
     fn limits(&self, leaf: &Leaf) -> &[Limit] {
         let limits = usize::try_from(leaf.id)
             .ok()

@@ -10,7 +10,7 @@ use tollgate::{Algorithm, LimitError, Timestamp};
 use super::counters::{Counters, Sharing};
 use super::descriptors::Trees;
 use super::key::KeyPlan;
-use crate::backend::{Limit, LimitKind};
+use crate::backend::{Backend, Limit, LimitKind};
 use crate::matcher::{Matcher, PatternError, Slots};
 use crate::policy::{Cost, Counting, KeyPart, Limits, Match, Mode, Policy, Rule};
 
@@ -42,6 +42,13 @@ pub enum PolicyError {
         /// Why.
         error: LimitError,
     },
+    /// The backend can't keep a limit.
+    Backend {
+        /// The rule, tier or descriptor.
+        rule: String,
+        /// Why, and what to do instead.
+        why: String,
+    },
     /// A rule replaces one that there isn't.
     UnknownRule {
         /// The rule.
@@ -66,6 +73,7 @@ impl fmt::Display for PolicyError {
         match self {
             Self::Pattern(error) => error.fmt(f),
             Self::Rate { rule, error } => write!(f, "{rule:?}: {error}"),
+            Self::Backend { rule, why } => write!(f, "{rule:?}: {why}"),
             Self::UnknownRule { rule, replaces } => write!(
                 f,
                 "{rule:?} replaces {replaces:?}, and no rule has that name; name a rule of this \
@@ -134,6 +142,26 @@ pub(crate) struct Applied {
     pub(crate) is_tier: bool,
     /// Whether other rules may count in the same state.
     pub(crate) shares: bool,
+}
+
+impl Rules {
+    /// Whether a backend can keep all limits.
+    pub(crate) fn suit(&self, backend: &impl Backend) -> Result<(), PolicyError> {
+        let rules = self.applied.iter();
+        let rules = rules.map(|rule| (rule.name.to_string(), rule.limits.as_slice()));
+        let leaves = self
+            .trees
+            .named()
+            .map(|(leaf, limits)| (leaf.to_string(), limits));
+        for (rule, limits) in rules.chain(leaves) {
+            for limit in limits {
+                if let Err(why) = backend.takes(limit) {
+                    return Err(PolicyError::Backend { rule, why });
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The limits of a rule: the only one, as most have, in place.

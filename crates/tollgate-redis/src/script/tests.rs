@@ -251,3 +251,39 @@ async fn quotas_equal_those_in_memory_whatever_the_clock_does() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_clock_that_steps_back_blocks_nobody_for_longer_than_a_period() {
+    let server = Server::start();
+    let store = store(&server);
+    let hour = 3_600_000_000;
+    let rolling = tollgate::quota::Quota::rolling(5, Duration::from_secs(60));
+    let mut kinds = vec![
+        LimitKind::Quota(rolling),
+        LimitKind::Quota("5/hour".parse().expect("a quota")),
+    ];
+    kinds.extend(ALGORITHMS.map(|algorithm| LimitKind::Rate {
+        rate: "5/minute".parse().expect("a rate"),
+        algorithm,
+    }));
+    for kind in kinds {
+        let form = Form::new(&kind, Duration::ZERO).expect("a limit for the store");
+        let ask = async |at: u64| {
+            let asked = Question {
+                key: format!("{kind:?}").into(),
+                ..question(form.numbers_at(at).expect("asked"), Op::Decide, 5)
+            };
+            let answers = store.ask(vec![asked], Some(at)).await;
+            answers.expect("an answer").each[0]
+        };
+        assert_eq!(ask(NOW).await.outcome, 1, "{kind:?}");
+        let back = NOW - 10 * hour;
+        let refused = ask(back).await;
+        assert_eq!(refused.outcome, 0, "{kind:?}");
+        let wait = u64::try_from(refused.wait).expect("a wait");
+        assert!(wait <= 2 * hour, "{kind:?}: {wait}");
+        // Who asks meanwhile doesn't begin it anew.
+        assert_eq!(ask(back + wait / 2).await.outcome, 0, "{kind:?}");
+        assert_eq!(ask(back + wait).await.outcome, 1, "{kind:?}");
+    }
+}

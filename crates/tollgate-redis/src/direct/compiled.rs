@@ -1,0 +1,101 @@
+//! A limit as the store reads it, and the names of its keys.
+
+use std::fmt::Write as _;
+use std::hash::BuildHasher;
+
+use tollgate_engine::backend::{Check, Limit, LimitKind};
+use tollgate_engine::policy::Counting;
+
+use super::Direct;
+use crate::error::StoreLimitError;
+use crate::key::{self, Sharing};
+use crate::lease::Leased;
+use crate::question::{Form, Kind};
+
+/// A limit as the store reads it.
+#[derive(Debug)]
+pub(crate) struct Compiled {
+    kind: LimitKind,
+    pub(crate) form: Form,
+    pub(crate) is_leased: bool,
+    pub(super) leased: Option<Leased>,
+    /// What its keys begin with, up to the hash tag.
+    head: String,
+    /// Its counter, escaped.
+    counter: String,
+    /// Which value of the key is the hash tag.
+    slot: Option<Box<str>>,
+    pub(super) version: u64,
+}
+
+impl Compiled {
+    pub(super) fn new(limit: &Limit, direct: &Direct) -> Result<Self, StoreLimitError> {
+        let kind = limit.kind().clone();
+        let form = Form::new(&kind, direct.life)?;
+        let version = direct.hasher.hash_one(format!("{form:?}"));
+        let is_leased = limit.counting() == Counting::Leased;
+        let leased = match &form {
+            Form::Asked(numbers) if is_leased && numbers.kind == Kind::Level => Some(Leased {
+                numbers: *numbers,
+                version,
+            }),
+            _ => None,
+        };
+        if is_leased && leased.is_none() && form.known(0).is_none() {
+            return Err(StoreLimitError::NotALevel {
+                what: "a lease",
+                limit: format!("{kind:?}"),
+            });
+        }
+        let sharing = match is_leased {
+            true => Sharing::Leased,
+            false => Sharing::Exact,
+        };
+        let mut counter = String::new();
+        key::escape(&limit.counter().name, &mut counter);
+        let _ = write!(counter, ":{}", limit.counter().ordinal);
+        Ok(Self {
+            head: key::head(&direct.prefix, &kind, sharing),
+            version,
+            form,
+            is_leased,
+            leased,
+            counter,
+            slot: limit.slot().map(Into::into),
+            kind,
+        })
+    }
+
+    pub(super) fn is_of(&self, limit: &Limit) -> bool {
+        self.kind == *limit.kind() && self.is_leased == (limit.counting() == Counting::Leased)
+    }
+
+    /// The name of a check's key.
+    pub(crate) fn key(&self, check: &Check<'_>) -> String {
+        let mut key = String::with_capacity(self.head.len() + self.counter.len() + 48);
+        key.push_str(&self.head);
+        let (mut tag, mut others) = (String::new(), String::new());
+        check.key.each(&mut |fact, value| {
+            let is_tag = match &self.slot {
+                Some(slot) => **slot == *fact,
+                None => tag.is_empty(),
+            };
+            let to = if is_tag { &mut tag } else { &mut others };
+            if !to.is_empty() {
+                to.push(',');
+            }
+            key::escape(fact, to);
+            to.push('=');
+            key::escape(&value.to_string(), to);
+        });
+        if tag.is_empty() {
+            tag.push_str(&self.counter);
+        }
+        // A String takes whatever is written.
+        let _ = write!(key, "{{{tag}}}:{}", self.counter);
+        if !others.is_empty() {
+            let _ = write!(key, ":{others}");
+        }
+        key
+    }
+}
