@@ -19,9 +19,18 @@ local function in_use(key)
   return count
 end
 
+-- What a command says of a member; nothing if the key holds something else. Any other error is for the
+-- caller to know.
+local function ask(command, key, member)
+  local said = try(command, key, member)
+  if type(said) ~= 'table' then return said end
+  if not string.find(said.err, 'WRONGTYPE', 1, true) then call(command, key, member) end
+  return nil
+end
+
 local function is_held(key, member)
-  local till = try('ZSCORE', key, member)
-  return type(till) == 'string' and tonumber(till) > now
+  local till = ask('ZSCORE', key, member)
+  return till and tonumber(till) > now
 end
 
 -- A slot that is in use is free again when its holder says so: there is no time to tell. One who asks
@@ -75,6 +84,6 @@ end
 
 function slots.release(key, cost, holder)
   for number = 1, cost do
-    try('ZREM', key, holder .. '/' .. number)
+    ask('ZREM', key, holder .. '/' .. number)
   end
 end
