@@ -438,6 +438,7 @@ impl<C: Clock + 'static, W: Clock> Memory<C, W> {
         let verdict = self.stack.check(levels);
         let answer = Answer::new(verdict.decider(), *verdict.decision());
         Answer {
+            allowed: verdict.is_allowed(),
             pass: verdict.into_pass().unwrap_or_default(),
             ..answer
         }

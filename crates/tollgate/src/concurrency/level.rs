@@ -51,7 +51,14 @@ fn taken(
     }
     enter(u32::try_from(cost).unwrap_or(u32::MAX))
         .map(Taken::Slot)
-        .map_err(|refused| decision(refused.occupancy(), cost))
+        .map_err(|refused| {
+            let mut told = decision(refused.occupancy(), cost);
+            if told.is_allowed() {
+                // One was given back after it was refused, and before it was looked why.
+                told.outcome = Outcome::Denied;
+            }
+            told
+        })
 }
 
 /// Ends a slot whose request came to something, or not.
