@@ -20,21 +20,10 @@ use tollgate::core::{
 use tollgate::{Algorithm, Align, Decision, Rate, Timestamp};
 use tollgate_engine::backend::LimitKind;
 use tollgate_testkit::redis::Server;
+use tollgate_testkit::traffic::Random;
 
 use crate::question::{Form, Numbers, Op, Question, Raw};
 use crate::store::Store;
-
-/// Small numbers from a seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, most: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11) % most.max(1)
-    }
-}
 
 /// A step of one key.
 #[derive(Clone, Copy, Debug)]
@@ -43,11 +32,6 @@ enum Step {
     AtMost(u64),
     Gift(u64),
     Reset,
-}
-
-fn store(server: &Server) -> Store {
-    let address = server.url().parse().unwrap();
-    Store::new(&address, Duration::from_secs(10)).unwrap()
 }
 
 fn question(key: &str, numbers: Numbers, step: Step) -> Question {
@@ -216,8 +200,8 @@ const KEYS: u64 = 50;
 /// Runs 50,000 steps of random limits by one algorithm.
 async fn run(algorithm: Algorithm, seed: u64) {
     let server = Server::start();
-    let store = store(&server);
-    let mut random = Random(seed);
+    let store = Store::patient(&server);
+    let mut random = Random::new(seed);
     let is_window = !matches!(
         algorithm,
         Algorithm::Gcra | Algorithm::LeakyBucket | Algorithm::TokenBucket
@@ -321,8 +305,8 @@ async fn run(algorithm: Algorithm, seed: u64) {
 #[tokio::test]
 async fn levels_alone_are_answered_as_among_others() {
     let server = Server::start();
-    let store = store(&server);
-    let mut random = Random(9);
+    let store = Store::patient(&server);
+    let mut random = Random::new(9);
     let kept = |rate: Rate| {
         let algorithm = Algorithm::Gcra;
         let form = Form::new(&LimitKind::Rate { rate, algorithm }, Duration::ZERO).unwrap();
@@ -408,8 +392,8 @@ conforms! {
 #[tokio::test]
 async fn numbers_just_below_two_to_the_53_are_exact() {
     let server = Server::start();
-    let store = store(&server);
-    let mut random = Random(99);
+    let store = Store::patient(&server);
+    let mut random = Random::new(99);
     // The largest bursts that there are, of periods that share nothing with a power of ten, and all.
     for (count, period) in [
         (1, 1_000_000),

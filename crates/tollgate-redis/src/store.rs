@@ -67,6 +67,13 @@ pub(crate) struct Store {
 }
 
 impl Store {
+    /// One of a test, which is about answers and not about how soon they come.
+    #[cfg(test)]
+    pub(crate) fn patient(server: &tollgate_testkit::redis::Server) -> Self {
+        let address = server.url().parse().expect("a server's own URL");
+        Self::new(&address, Duration::from_secs(10)).expect("a runtime")
+    }
+
     /// Connects in the background, on the runtime that this is called on.
     pub(crate) fn new(address: &Address, timeout: Duration) -> Result<Self, StoreError> {
         let unreachable = |why: String| StoreError::Unreachable { why };

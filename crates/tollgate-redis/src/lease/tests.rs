@@ -11,6 +11,7 @@ use std::time::Duration;
 use tollgate::{Rate, Timestamp};
 use tollgate_engine::backend::LimitKind;
 use tollgate_testkit::redis::Server;
+use tollgate_testkit::traffic::Random;
 
 use super::book::{Book, Granted, Spent};
 use super::{Lent, Lessee};
@@ -26,11 +27,6 @@ fn numbers(rate: &str) -> Numbers {
     };
     let form = Form::new(&kind, Duration::ZERO).unwrap();
     form.numbers_at(0).unwrap()
-}
-
-fn store(server: &Server) -> Store {
-    let address = server.url().parse().unwrap();
-    Store::new(&address, Duration::from_secs(10)).unwrap()
 }
 
 /// A node as the store sees it.
@@ -50,31 +46,10 @@ impl Node {
         (node, now): (u64, u64),
         (returns, more, most): (u64, u64, u64),
     ) -> u64 {
-        if now >= self.until {
-            self.holds = 0;
-        }
-        let returns = returns.min(self.holds);
-        self.holds -= returns;
-        self.asked += 1;
-        let asks = Lessee {
-            holder: node,
-            number: self.asked,
-            holds: self.holds,
-            returns,
-            more,
-            most,
-            life: Duration::from_micros(LIFE),
-            least: 0,
-        };
-        let record = asks.record(numbers);
-        let reply = store
-            .lease("lease".into(), record, Some(now))
-            .await
-            .unwrap();
-        let lent = Lent::read(&reply).unwrap();
-        assert!(lent.granted <= more && lent.kept <= self.holds);
-        self.holds = lent.kept + lent.granted;
-        self.until = now + LIFE;
+        let said = self.say(numbers, node, now, (returns, more, most));
+        let lent = carried_out(store, &said, now).await;
+        assert!(lent.granted <= more && lent.kept <= said.holds);
+        self.hear(&said, &lent);
         lent.granted
     }
 
@@ -105,7 +80,7 @@ fn check_windows(spent: &[(u64, u64)], rate: Rate) {
 #[tokio::test]
 async fn nodes_that_return_and_retake_hoard_nothing() {
     let server = Server::start();
-    let store = store(&server);
+    let store = Store::patient(&server);
     // Cutting the burst by what drains during a lease would let them have 3,000 of 1,100.
     let rate: Rate = "100/s burst 1000".parse().unwrap();
     let numbers = numbers("100/s burst 1000");
@@ -141,17 +116,12 @@ async fn nodes_that_return_and_retake_hoard_nothing() {
 async fn random_nodes_never_spend_more_than_the_limit() {
     let server = Server::start();
     for seed in 1..=20_u64 {
-        let store = store(&server);
+        let store = Store::patient(&server);
         server.command(&["FLUSHALL"]);
         let text = ["10/s burst 100", "1000/s burst 50", "7/s burst 7"][seed as usize % 3];
         let (rate, numbers) = (text.parse().unwrap(), numbers(text));
-        let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let mut below = |most: u64| {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            random % most
-        };
+        let mut random = Random::new(seed);
+        let mut below = |most| random.below(most);
         let mut nodes: HashMap<u64, Node> = HashMap::new();
         let (mut now, mut next, mut spent) = (1_700_000_000_000_000, 6, Vec::new());
         for _ in 0..600 {
@@ -178,7 +148,7 @@ async fn random_nodes_never_spend_more_than_the_limit() {
 #[tokio::test]
 async fn what_a_dead_node_held_is_back_after_a_lease_life() {
     let server = Server::start();
-    let store = store(&server);
+    let store = Store::patient(&server);
     let numbers = numbers("100/s burst 100");
     let now = 1_700_000_000_000_000;
     let (mut dead, mut other) = (Node::default(), Node::default());
@@ -210,7 +180,7 @@ async fn what_a_dead_node_held_is_back_after_a_lease_life() {
 #[tokio::test]
 async fn a_store_that_lost_its_memory_learns_what_is_out() {
     let server = Server::start();
-    let store = store(&server);
+    let store = Store::patient(&server);
     let numbers = numbers("1/s burst 100");
     let now = 1_700_000_000_000_000;
     let (mut one, mut other) = (Node::default(), Node::default());
@@ -263,7 +233,7 @@ async fn told(
 #[tokio::test]
 async fn what_is_not_enough_is_left_to_others() {
     let server = Server::start();
-    let store = store(&server);
+    let store = Store::patient(&server);
     let numbers = numbers("1/h burst 100");
     let now = 1_700_000_000_000_000;
     assert_eq!(told(&store, &numbers, (1, now), (60, 60)).await.granted, 60);
@@ -274,7 +244,7 @@ async fn what_is_not_enough_is_left_to_others() {
 #[tokio::test]
 async fn a_node_asks_again_when_the_first_of_the_others_leases_has_run_out() {
     let server = Server::start();
-    let store = store(&server);
+    let store = Store::patient(&server);
     let numbers = numbers("100/s burst 100");
     let now = 1_700_000_000_000_000;
     let micros = Duration::from_micros;
@@ -348,17 +318,12 @@ async fn carried_out(store: &Store, said: &Said, now: u64) -> Lent {
 async fn calls_that_are_lost_late_or_doubled_grant_nothing() {
     let server = Server::start();
     for seed in 1..=40_u64 {
-        let store = store(&server);
+        let store = Store::patient(&server);
         server.command(&["FLUSHALL"]);
         let text = ["10/s burst 100", "1000/s burst 50", "1/s burst 200"][seed as usize % 3];
         let (rate, numbers) = (text.parse().unwrap(), numbers(text));
-        let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let mut below = |most: u64| {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            (random >> 11) % most
-        };
+        let mut random = Random::new(seed);
+        let mut below = |most| random.below(most);
         let mut nodes = [Node::default(); 4];
         let mut late: Vec<Said> = Vec::new();
         let (mut now, mut spent) = (1_700_000_000_000_000, Vec::new());
@@ -419,7 +384,7 @@ async fn calls_that_are_lost_late_or_doubled_grant_nothing() {
 #[tokio::test]
 async fn a_rate_that_changes_forgives_nothing_of_what_ran_out() {
     let server = Server::start();
-    let store = store(&server);
+    let store = Store::patient(&server);
     // A token is of 1,000 units and then of a million, of which 999 drain in a microsecond.
     let (before, after) = (numbers("1000/s burst 1000"), numbers("999/s burst 1000"));
     let now = 1_700_000_000_000_000;
@@ -434,7 +399,7 @@ async fn a_rate_that_changes_forgives_nothing_of_what_ran_out() {
 #[tokio::test]
 async fn what_never_comes_back_is_lent_once() {
     let server = Server::start();
-    let store = store(&server);
+    let store = Store::patient(&server);
     let kind = LimitKind::Rate {
         rate: Rate::zero().burst(3),
         algorithm: tollgate::Algorithm::TokenBucket,
@@ -470,7 +435,7 @@ fn a_peek_is_never_refused() {
 #[tokio::test]
 async fn leases_keep_no_questions_from_going_together() {
     let server = Server::start();
-    let (store, numbers) = (store(&server), numbers("1000/s burst 1000"));
+    let (store, numbers) = (Store::patient(&server), numbers("1000/s burst 1000"));
     let both = (0..64).map(async |number| {
         let said = Node::default().say(&numbers, 1, 0, (0, 1, 1));
         let asked = Question {

@@ -221,7 +221,7 @@ fn a_role_is_read_as_it_was_written() {
         is_leased: true,
         tasks: 4,
         does: Does::Wants(12),
-        file: "/tmp/a b".to_owned(),
+        file: "a folder/a file".to_owned(),
     };
     assert_eq!(Role::from_text(&role.to_text()), Some(role));
 }

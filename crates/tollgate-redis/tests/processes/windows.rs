@@ -1,6 +1,7 @@
 //! Whether any window holds more admissions than a limit allows.
 
 use tollgate::Rate;
+use tollgate_testkit::traffic::Random;
 
 /// The store's clock shows microseconds: two of its times may be so much closer than they were.
 const GRAIN: i128 = 1_000;
@@ -135,13 +136,8 @@ impl Tree {
 
 #[test]
 fn the_quick_search_finds_what_the_slow_one_does() {
-    let mut random = 0x9E37_79B9_7F4A_7C15_u64;
-    let mut below = |most: u64| {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        random % most
-    };
+    let mut random = Random::new(1);
+    let mut below = |most| random.below(most);
     let rate: Rate = "100/s burst 5".parse().unwrap();
     let mut found = 0;
     for _ in 0..2_000 {
