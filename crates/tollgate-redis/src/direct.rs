@@ -15,15 +15,14 @@ use std::task::{Context, Poll};
 
 use arc_swap::ArcSwap;
 use foldhash::fast::RandomState as Fast;
-use tokio::runtime::Handle;
 use tokio::time::Instant;
-use tollgate::clock::{Monotonic, Wall};
 use tollgate::{Clock, Decision, Outcome, Timestamp};
 use tollgate_engine::backend::{Answer, Backend, Check, DenyCache, DenyVersion, Limit, LimitKind};
 use tollgate_engine::policy::Counting;
 
 use crate::error::{StoreError, StoreLimitError};
 use crate::holders::Holders;
+use crate::host::{Host, HostClock, HostWall};
 use crate::lease::{LeaseKey, Leased, Leases};
 use crate::question::{Answers, Kind, Op, Question};
 use crate::redis::RedisBuilder;
@@ -73,10 +72,11 @@ pub struct Direct {
     improvements: AtomicU64,
     /// How far the store's clock is ahead of this node's, in microseconds.
     ahead: AtomicI64,
-    clock: Monotonic,
+    clock: HostClock,
+    wall: HostWall,
     /// Instead of the store's clock.
     time: Option<Time>,
-    runtime: Handle,
+    pub(crate) host: Host,
     near_hits: AtomicU64,
 }
 
@@ -90,13 +90,13 @@ enum Step {
 }
 
 impl Direct {
-    pub(crate) fn new(builder: RedisBuilder, runtime: Handle) -> Result<Self, StoreError> {
-        let store = Arc::new(Store::new(&builder.address, builder.timeout)?);
-        let leases = Leases::new(Arc::clone(&store), builder.terms)?;
+    pub(crate) fn new(builder: RedisBuilder, host: Host) -> Result<Self, StoreError> {
+        let store = Arc::new(Store::new(&builder.address, builder.timeout, &host)?);
+        let leases = Leases::new(Arc::clone(&store), builder.terms, host.clone());
         let time = builder.time.map(Time::from);
         let holders = Holders::new(
             (Arc::clone(&store), time.clone()),
-            runtime.clone(),
+            host.clone(),
             builder.slot_life,
         );
         Ok(Self {
@@ -110,9 +110,10 @@ impl Direct {
             hasher: RandomState::new(),
             improvements: AtomicU64::new(0),
             ahead: AtomicI64::new(0),
-            clock: Monotonic::new(),
+            clock: host.clock(),
+            wall: host.wall(),
             time,
-            runtime,
+            host,
             near_hits: AtomicU64::new(0),
         })
     }
@@ -144,13 +145,13 @@ impl Direct {
 
     /// About what the store's clock shows, in microseconds.
     pub(crate) fn store_time(&self) -> u64 {
-        let here = Wall.now().as_nanos() / 1000;
+        let here = self.wall.now().as_nanos() / 1000;
         let ahead = self.ahead.load(Ordering::Relaxed);
         self.at().unwrap_or(here.saturating_add_signed(ahead))
     }
 
     fn note_time(&self, now: u64) {
-        let here = Wall.now().as_nanos() / 1000;
+        let here = self.wall.now().as_nanos() / 1000;
         let ahead = i64::try_from(i128::from(now) - i128::from(here)).unwrap_or(0);
         self.ahead.store(ahead, Ordering::Relaxed);
     }

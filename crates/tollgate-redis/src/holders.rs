@@ -1,8 +1,7 @@
 //! Slots that requests of this node hold, renewed while they do: those of a dead node run out.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -10,11 +9,11 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream;
-use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use crate::direct::Time;
 use crate::error::StoreError;
+use crate::host::Host;
 use crate::question::{Answers, Numbers, Op, Question};
 use crate::store::Store;
 
@@ -35,7 +34,7 @@ pub(crate) struct Holders {
 
 struct Inner {
     store: Arc<Store>,
-    held: Mutex<HashMap<Box<str>, Held>>,
+    held: Mutex<BTreeMap<Box<str>, Held>>,
     ended: Mutex<Ended>,
     life: Duration,
     /// Instead of the store's clock.
@@ -45,7 +44,7 @@ struct Inner {
     next: AtomicU64,
     /// Slots that ran out although they were held: the node was asleep, or the store away.
     lost: AtomicU64,
-    runtime: Handle,
+    host: Host,
 }
 
 /// Slots to give back.
@@ -66,7 +65,7 @@ struct Held {
 impl Holders {
     pub(crate) fn new(
         (store, time): (Arc<Store>, Option<Time>),
-        runtime: Handle,
+        host: Host,
         life: Duration,
     ) -> Self {
         let inner = Arc::new(Inner {
@@ -75,13 +74,13 @@ impl Holders {
             ended: Mutex::default(),
             life,
             time,
-            node: RandomState::new().hash_one(0x686F_6C64_6572_u64),
+            node: host.random(),
             next: AtomicU64::new(1),
             lost: AtomicU64::new(0),
-            runtime,
+            host,
         });
         // A renewal may fail twice before a slot is lost.
-        inner.runtime.spawn(renew(Arc::downgrade(&inner), life / 3));
+        inner.host.spawn(renew(Arc::downgrade(&inner), life / 3));
         Self { inner }
     }
 
@@ -123,7 +122,7 @@ impl Holders {
 }
 
 impl Inner {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, Held>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Box<str>, Held>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -147,7 +146,7 @@ impl Inner {
         let is_said = std::mem::replace(&mut ended.is_said, true);
         drop(ended);
         if !is_said {
-            self.runtime.spawn(say_ended(Arc::clone(&self)));
+            self.host.spawn(say_ended(Arc::clone(&self)));
         }
     }
 

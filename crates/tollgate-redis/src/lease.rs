@@ -10,20 +10,19 @@ mod tests;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use foldhash::fast::RandomState;
+use foldhash::SharedSeed;
+use foldhash::fast::SeedableRandomState;
 use futures_util::stream::{self, StreamExt};
-use tokio::runtime::Handle;
-use tollgate::clock::{Clock, Monotonic};
-use tollgate::{Decision, Outcome};
+use tollgate::{Clock, Decision, Outcome};
 use tollgate_engine::backend::Check;
 
 use crate::error::StoreError;
+use crate::host::{Host, HostClock};
 use crate::question::{Numbers, micros, put, wait};
 use crate::store::Store;
 
@@ -52,18 +51,15 @@ pub(crate) struct Leases {
 struct Inner {
     store: Arc<Store>,
     terms: Terms,
-    /// Makes numbers that no other node makes.
-    hasher: std::hash::RandomState,
-    made: AtomicU64,
     /// The holder of what is spent at once, and not kept.
     passing: u64,
     shards: Box<[Shard]>,
-    clock: Monotonic,
-    runtime: Handle,
+    clock: HostClock,
+    host: Host,
 }
 
 /// A part of the leases, which are looked up far more often than any is added.
-type Shard = ArcSwap<HashMap<LeaseKey, Arc<Lease>, RandomState>>;
+type Shard = ArcSwap<HashMap<LeaseKey, Arc<Lease>, SeedableRandomState>>;
 
 /// A counter and the fingerprint of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -99,25 +95,21 @@ pub(crate) struct Lease {
 }
 
 impl Leases {
-    /// Looks after leases on the runtime that this is called on.
-    pub(crate) fn new(store: Arc<Store>, terms: Terms) -> Result<Self, StoreError> {
-        let runtime = Handle::try_current().map_err(|error| StoreError::Unreachable {
-            why: error.to_string(),
-        })?;
-        let hasher = std::hash::RandomState::new();
+    pub(crate) fn new(store: Arc<Store>, terms: Terms, host: Host) -> Self {
+        // Its keys are fingerprints by a secret seed already.
+        let hasher = SeedableRandomState::with_seed(host.random(), SharedSeed::global_fixed());
+        let shard = |_| Shard::from_pointee(HashMap::with_hasher(hasher.clone()));
         let inner = Arc::new(Inner {
             store,
             terms,
-            passing: holder(&hasher, 0),
-            made: AtomicU64::new(1),
-            hasher,
-            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
-            clock: Monotonic::new(),
-            runtime,
+            passing: holder(&host),
+            shards: (0..SHARDS).map(shard).collect(),
+            clock: host.clock(),
+            host,
         });
         let keeper = Arc::downgrade(&inner);
-        inner.runtime.spawn(keep(keeper, terms.life / 4));
-        Ok(Self { inner })
+        inner.host.spawn(keep(keeper, terms.life / 4));
+        Self { inner }
     }
 
     /// Spends a cost of what is held, if that says it all: no question to the store.
@@ -156,7 +148,7 @@ impl Leases {
             };
             // A task of its own: what the store gives isn't lost with a caller who gives up.
             let (asker, own) = (Arc::clone(inner), Arc::clone(&lease));
-            let asked = inner.runtime.spawn(async move {
+            let asked = inner.host.spawn(async move {
                 let asked = asker.ask(&own, wants).await;
                 drop(alone);
                 asked
@@ -228,11 +220,10 @@ impl Inner {
             }
             return (Arc::clone(lease), true);
         }
-        let number = self.made.fetch_add(1, Ordering::Relaxed);
         let lease = Arc::new(Lease {
             place,
             key: key(),
-            holder: holder(&self.hasher, number),
+            holder: holder(&self.host),
             book: Book::default(),
             leased: Mutex::new(*limit),
             version: AtomicU64::new(limit.version),
@@ -321,7 +312,7 @@ impl Inner {
             return;
         }
         let (asker, lease) = (Arc::clone(self), Arc::clone(lease));
-        self.runtime.spawn(async move {
+        self.host.spawn(async move {
             let _alone = lease.asking.lock().await;
             // Someone may have asked meanwhile. What fails is tried again by whoever needs it.
             if lease.book.runs_low(asker.clock.now()) {
@@ -454,9 +445,9 @@ impl Lent {
     }
 }
 
-/// A number below 2^53 that stands for a holder.
-fn holder(hasher: &std::hash::RandomState, number: u64) -> u64 {
-    (hasher.hash_one(number) >> 11).max(1)
+/// A number below 2^53 that stands for a holder, and for no other.
+fn holder(host: &Host) -> u64 {
+    (host.random() >> 11).max(1)
 }
 
 /// How much is asked for.

@@ -33,6 +33,7 @@ mod conformance;
 mod direct;
 mod error;
 mod holders;
+mod host;
 mod key;
 mod lease;
 mod limiter;
@@ -40,10 +41,12 @@ mod question;
 mod redis;
 mod rehearsal;
 mod script;
+#[cfg(feature = "simulation")]
+pub mod simulation;
 mod store;
 
 pub use address::{Address, AddressError};
 pub use direct::{Asking, Direct};
 pub use error::{StoreError, StoreLimitError};
 pub use limiter::{RedisLimiter, RedisLimiterBuilder};
-pub use redis::{ConnectError, Redis, RedisBuilder, RedisStats};
+pub use redis::{ConnectError, Deciding, Redis, RedisBuilder, RedisStats};

@@ -6,18 +6,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
 use futures_util::future::{Either, Ready, ready};
-use tokio::runtime::Handle;
-use tollgate::clock::{Clock, Manual, Monotonic, Wall};
+use tollgate::clock::{Clock, Manual};
 use tollgate::{Decision, Rate, Timestamp};
 use tollgate_engine::backend::{
     Answer, AskingOrFallback, Backend, Breaker, Check, Fallback, FallbackStats, Limit, LimitKind,
-    StoreEvent,
+    Memory, StoreEvent,
 };
 
 use crate::address::{Address, AddressError};
 use crate::direct::Direct;
 use crate::error::StoreError;
+use crate::host::{Host, HostClock, HostWall};
 use crate::lease::Terms;
 use crate::limiter::RedisLimiterBuilder;
 use crate::rehearsal::Rehearsal;
@@ -52,7 +55,7 @@ pub struct Redis {
 /// Where the limits are.
 #[derive(Clone)]
 pub(crate) enum Home {
-    Store(Arc<Fallback<Direct>>),
+    Store(Arc<Fallback<Direct, HostClock, HostWall>>),
     /// Of a test.
     Memory(Arc<Rehearsal>),
 }
@@ -88,6 +91,8 @@ pub struct RedisBuilder {
     nodes: u64,
     breaker: Breaker,
     tell: Option<Box<Tell>>,
+    #[cfg(feature = "simulation")]
+    world: Option<Arc<dyn crate::simulation::World>>,
 }
 
 type Tell = dyn Fn(&StoreEvent<'_>) + Send + Sync;
@@ -161,6 +166,8 @@ impl Redis {
             nodes: 1,
             breaker: Breaker::default(),
             tell: None,
+            #[cfg(feature = "simulation")]
+            world: None,
         })
     }
 
@@ -322,15 +329,28 @@ impl RedisBuilder {
         self
     }
 
+    /// Lives in a world that a test owns, whatever the URL says.
+    #[cfg(feature = "simulation")]
+    pub fn simulated(mut self, world: Arc<dyn crate::simulation::World>) -> Self {
+        self.world = Some(world);
+        self
+    }
+
     /// Builds it, and connects in the background.
     ///
     /// # Errors
     /// If a certificate can't be read, or there is no Tokio runtime.
     pub fn build(mut self) -> Result<Redis, ConnectError> {
-        let runtime = Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
+        let host = Host::system().map_err(|_| ConnectError::NoRuntime)?;
+        #[cfg(feature = "simulation")]
+        let host = match self.world.take() {
+            Some(world) => host.simulated(world),
+            None => host,
+        };
+        let local = Memory::builder().clock(host.clock()).wall(host.wall());
         let (nodes, breaker, tell) = (self.nodes, self.breaker, self.tell.take());
-        let direct = Direct::new(self, runtime).map_err(ConnectError::Store)?;
-        let fallback = Fallback::new(direct)
+        let direct = Direct::new(self, host).map_err(ConnectError::Store)?;
+        let fallback = Fallback::with_local(direct, local.build())
             .nodes(nodes)
             .breaker(breaker)
             .on_event(move |event| {
@@ -409,13 +429,12 @@ impl From<AddressError> for ConnectError {
 
 impl Backend for Redis {
     type Error = Infallible;
-    type Asking<'a> =
-        Either<AskingOrFallback<'a, Direct, Monotonic, Wall>, Ready<Result<Answer, Infallible>>>;
+    type Asking<'a> = Deciding<'a>;
 
     fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
         match &self.home {
-            Home::Store(fallback) => Either::Left(fallback.check(checks)),
-            Home::Memory(home) => Either::Right(ready(Ok(home.memory.answer(checks)))),
+            Home::Store(fallback) => Deciding(Either::Left(fallback.check(checks))),
+            Home::Memory(home) => Deciding(Either::Right(ready(Ok(home.memory.answer(checks))))),
         }
     }
 
@@ -455,6 +474,36 @@ impl Backend for Redis {
             Home::Store(fallback) => fallback.improvements(),
             Home::Memory(home) => home.memory.improvements(),
         }
+    }
+}
+
+/// An answer on its way: from the store, or the one without it.
+///
+/// ```
+/// use tollgate::clock::Manual;
+/// use tollgate_engine::backend::Backend;
+/// use tollgate_redis::{Deciding, Redis};
+///
+/// let redis = Redis::in_memory(Manual::new());
+/// let deciding: Deciding<'_> = redis.check(&[]);
+/// # drop(deciding);
+/// ```
+#[must_use = "a question that isn't awaited isn't asked"]
+pub struct Deciding<'a>(Either<FromStore<'a>, Ready<Result<Answer, Infallible>>>);
+
+type FromStore<'a> = AskingOrFallback<'a, Direct, HostClock, HostWall>;
+
+impl Future for Deciding<'_> {
+    type Output = Result<Answer, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context)
+    }
+}
+
+impl fmt::Debug for Deciding<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Deciding").finish_non_exhaustive()
     }
 }
 

@@ -4,19 +4,17 @@ mod driver;
 mod link;
 mod queue;
 
-use std::collections::hash_map::RandomState;
 use std::fmt;
-use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::address::Address;
 use crate::error::StoreError;
+use crate::host::Host;
 use crate::question::{Answers, Question};
 
 use driver::Driver;
@@ -46,14 +44,13 @@ pub(crate) struct Stats {
 pub(crate) struct Shared {
     pub(crate) queue: Queue,
     pub(crate) stats: Stats,
-    chance: AtomicU64,
+    host: Host,
 }
 
 impl Shared {
     /// A part of a time, by chance.
     fn chance(&self, most: u128) -> Duration {
-        let before = self.chance.fetch_add(1, Ordering::Relaxed);
-        let number = u128::from(RandomState::new().hash_one(before));
+        let number = u128::from(self.host.random());
         let nanos = (most * number) >> 64;
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
     }
@@ -71,22 +68,26 @@ impl Store {
     #[cfg(test)]
     pub(crate) fn patient(server: &tollgate_testkit::redis::Server) -> Self {
         let address = server.url().parse().expect("a server's own URL");
-        Self::new(&address, Duration::from_secs(10)).expect("a runtime")
+        let host = Host::system().expect("a runtime");
+        Self::new(&address, Duration::from_secs(10), &host).expect("a plain address")
     }
 
-    /// Connects in the background, on the runtime that this is called on.
-    pub(crate) fn new(address: &Address, timeout: Duration) -> Result<Self, StoreError> {
+    /// Connects in the background.
+    pub(crate) fn new(
+        address: &Address,
+        timeout: Duration,
+        host: &Host,
+    ) -> Result<Self, StoreError> {
         let unreachable = |why: String| StoreError::Unreachable { why };
-        let connector = Connector::new(address, timeout);
+        let connector = Connector::new(address, timeout, host);
         let connector = connector.map_err(|error| unreachable(error.to_string()))?;
-        let runtime = Handle::try_current().map_err(|error| unreachable(error.to_string()))?;
         let is_cluster = connector.is_cluster();
         let shared = Arc::new(Shared {
             queue: Queue::default(),
             stats: Stats::default(),
-            chance: AtomicU64::new(0),
+            host: host.clone(),
         });
-        runtime.spawn(Driver::new(Arc::clone(&shared), connector).run());
+        host.spawn(Driver::new(Arc::clone(&shared), connector).run());
         Ok(Self {
             shared,
             timeout,

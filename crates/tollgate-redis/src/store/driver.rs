@@ -90,7 +90,10 @@ impl Driver {
                 connecting = Some(Box::pin(connector.connect()));
             }
             let waits = !is_up && connecting.is_none();
+            // In this order, so that a simulated run is repeatable. None can keep another from its turn: what
+            // may be sent is taken above, before each.
             tokio::select! {
+                biased;
                 Some(done) = calls.next(), if !calls.is_empty() => self.finish(done, connector.is_cluster()),
                 Some(link) = OptionFuture::from(connecting.as_mut()), if connecting.is_some() => {
                     connecting = None;

@@ -14,6 +14,7 @@ use ::redis::{
 
 use crate::address::{Address, Node, Place};
 use crate::error::StoreError;
+use crate::host::Host;
 use crate::script::Script;
 
 /// Without an answer for so long, a connection is given up; or for as long as decisions wait.
@@ -32,6 +33,8 @@ enum To {
     // The client remembers which sentinel answered.
     Sentinel(Arc<tokio::sync::Mutex<SentinelClient>>),
     Cluster(Box<ClusterClient>),
+    #[cfg(feature = "simulation")]
+    World(Arc<dyn crate::simulation::World>),
 }
 
 /// A connection that is up, shared by all calls.
@@ -39,6 +42,9 @@ enum To {
 pub(crate) enum Link {
     Direct(MultiplexedConnection),
     Cluster(ClusterConnection),
+    /// A simulated one, given up like others after so long without an answer.
+    #[cfg(feature = "simulation")]
+    Simulated(Arc<dyn crate::simulation::Wire>, Duration),
 }
 
 /// Why a call failed, and what that means for the connection.
@@ -59,15 +65,24 @@ pub(crate) enum AfterFailure {
 
 impl Connector {
     /// Connections that decisions wait for so long for.
-    pub(crate) fn new(address: &Address, timeout: Duration) -> Result<Self, RedisError> {
+    pub(crate) fn new(
+        address: &Address,
+        timeout: Duration,
+        host: &Host,
+    ) -> Result<Self, RedisError> {
         let stalled = STALLED.max(timeout);
-        let to = To::new(address, stalled)?;
+        let to = To::new(address, stalled, host)?;
         Ok(Self { to, stalled })
     }
 
     /// Whether keys of different slots may be on different nodes.
     pub(crate) fn is_cluster(&self) -> bool {
-        matches!(self.to, To::Cluster(_))
+        match &self.to {
+            To::Cluster(_) => true,
+            #[cfg(feature = "simulation")]
+            To::World(world) => world.is_cluster(),
+            _ => false,
+        }
     }
 
     /// Connects, in bounded time.
@@ -87,6 +102,12 @@ impl Connector {
                     connection.map(Link::Direct)
                 }
                 To::Cluster(client) => client.get_async_connection().await.map(Link::Cluster),
+                #[cfg(feature = "simulation")]
+                To::World(world) => {
+                    let connected = world.connect().await;
+                    let linked = connected.map(|wire| Link::Simulated(wire, self.stalled));
+                    linked.map_err(|why| RedisError::from(std::io::Error::other(why)))
+                }
             }
         };
         // Sentinels and nodes are tried one after the other.
@@ -98,7 +119,13 @@ impl Connector {
 }
 
 impl To {
-    fn new(address: &Address, stalled: Duration) -> Result<Self, RedisError> {
+    fn new(address: &Address, stalled: Duration, host: &Host) -> Result<Self, RedisError> {
+        #[cfg(feature = "simulation")]
+        if let Some(world) = host.world() {
+            return Ok(Self::World(Arc::clone(world)));
+        }
+        #[cfg(not(feature = "simulation"))]
+        let _ = host;
         let info = login(address);
         let client = |addr: ConnectionAddr| -> Result<Client, RedisError> {
             let info = addr
@@ -188,6 +215,13 @@ impl Link {
         let value = match self {
             Self::Direct(connection) => connection.send_packed_command(command).await,
             Self::Cluster(connection) => connection.req_packed_command(command).await,
+            #[cfg(feature = "simulation")]
+            Self::Simulated(wire, stalled) => {
+                let reply = tokio::time::timeout(*stalled, wire.send(command.get_packed_command()));
+                let stalled = || std::io::Error::from(std::io::ErrorKind::TimedOut);
+                let reply = reply.await.map_err(|_| stalled()).flatten();
+                ::redis::parse_redis_value(&reply?).map_err(RedisError::from)
+            }
         }?;
         value.extract_error()
     }
