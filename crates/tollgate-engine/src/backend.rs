@@ -11,12 +11,14 @@ use tollgate::{Algorithm, Decision, LimitError, Outcome, Pass, Rate, Timestamp};
 use crate::policy::{Counting, OnStoreFailure};
 
 mod fallback;
+mod local;
 mod memory;
 mod sole;
 
 pub use crate::engine::deny::{DenyCache, DenyVersion};
 pub use crate::engine::key::Key;
 pub use fallback::{AskingOrFallback, Breaker, Fallback, FallbackStats, StoreEvent};
+pub use local::{Local, Owed};
 pub use memory::{Memory, MemoryBuilder};
 pub use sole::SoleLimit;
 
@@ -83,6 +85,13 @@ pub trait Backend: Send + Sync {
     ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'a {
         let _ = checks;
         std::future::ready(Ok(()))
+    }
+
+    /// How much of a check's limit was spent, of what a store had given ahead, that nobody was told of; and what
+    /// could still be, which from now on can't. Asked before something is decided without the store.
+    fn spent_ahead(&self, check: &Check<'_>) -> u64 {
+        let _ = check;
+        0
     }
 
     /// The time by which it judges, to tell how long something takes and how long a refusal holds.
@@ -174,6 +183,15 @@ pub struct Check<'a> {
     pub cost: u64,
 }
 
+impl<'a> Check<'a> {
+    /// A question about a key of which only the fingerprint is known, as it is for rates and slots that are
+    /// kept in memory. Quotas are kept by the key itself.
+    pub fn by_fingerprint(limit: &'a Limit, fingerprint: [u64; 2], cost: u64) -> Self {
+        let key = Key::unnamed(fingerprint);
+        Self { limit, key, cost }
+    }
+}
+
 /// The answer to all checks of a request.
 ///
 /// ```
@@ -197,8 +215,26 @@ pub struct Answer {
     /// If a store couldn't be asked: what decided instead. A refusal of a limit that is
     /// [closed](OnStoreFailure::Closed) then says nothing about that limit.
     pub fallback: Option<OnStoreFailure>,
-    /// Whether it was known without asking a store, so that it says nothing about how that one does.
-    pub was_known: bool,
+    /// Where it is from: what that says about a store.
+    pub source: Source,
+}
+
+/// Where an answer is from.
+///
+/// ```
+/// use tollgate::Decision;
+/// use tollgate_engine::backend::{Answer, Source};
+///
+/// assert_eq!(Answer::new(None, Decision::UNLIMITED).source, Source::Asked);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The backend was asked: it works.
+    Asked,
+    /// The backend was asked before, and its latest answer says that it works.
+    Ahead,
+    /// It was known here, which says nothing about the backend.
+    Known,
 }
 
 impl Answer {
@@ -238,7 +274,7 @@ impl Answer {
             decision,
             pass: Pass::default(),
             fallback: None,
-            was_known: false,
+            source: Source::Asked,
         }
     }
 }
@@ -285,6 +321,7 @@ pub struct Limit {
     /// Whether a refusal holds as long as it says, whatever others do.
     pub(crate) lasting: bool,
     pub(crate) on_store_failure: OnStoreFailure,
+    pub(crate) counting: Counting,
     /// The same rate with room for all that keys may owe from times of other rates, if that may be more
     /// than an empty bucket. Read by refusals only.
     pub(crate) wide: Option<Box<Gcra>>,
@@ -296,7 +333,6 @@ pub struct Limit {
 pub(crate) struct Told {
     pub(crate) kind: LimitKind,
     pub(crate) counter: Counter,
-    pub(crate) counting: Counting,
     pub(crate) slot: Option<Box<str>>,
 }
 
@@ -403,6 +439,7 @@ impl Limit {
             until: None,
             lasting: false,
             on_store_failure: OnStoreFailure::Local,
+            counting: Counting::Exact,
             wide: None,
             told: Box::new(Told {
                 kind,
@@ -411,7 +448,6 @@ impl Limit {
                     ordinal: 0,
                     id,
                 },
-                counting: Counting::Exact,
                 slot: None,
             }),
         })
@@ -441,7 +477,7 @@ impl Limit {
 
     /// How a fleet counts it together.
     pub fn counting(&self) -> Counting {
-        self.told.counting
+        self.counting
     }
 
     /// The fact by which a cluster keeps it with others on one node, if the rule names one.

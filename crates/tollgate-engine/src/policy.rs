@@ -328,6 +328,8 @@ pub enum Counting {
     Exact,
     /// A node takes some tokens from the store ahead, and spends them by itself.
     Leased,
+    /// Each process counts by itself, as if there were no store.
+    Local,
 }
 
 impl OnStoreFailure {

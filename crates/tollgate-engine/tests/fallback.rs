@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use tollgate::Timestamp;
 use tollgate::clock::Manual;
-use tollgate_engine::backend::{Answer, Backend, Breaker, Check, Fallback, Memory, StoreEvent};
+use tollgate_engine::backend::{
+    Answer, Backend, Breaker, Check, Fallback, Local, Memory, StoreEvent,
+};
 use tollgate_engine::document::Format;
 use tollgate_engine::policy::OnStoreFailure;
 use tollgate_engine::verdict::{Cause, Verdict};
@@ -18,6 +20,7 @@ use tollgate_engine::{Engine, Facts, Policy};
 /// A store in memory that can be switched off.
 struct Switched {
     memory: Memory<Manual, Manual>,
+    local: Arc<Local<Manual, Manual>>,
     is_down: AtomicBool,
     asked: AtomicU64,
 }
@@ -30,7 +33,13 @@ impl Backend for Switched {
         self.asked.fetch_add(1, Ordering::Relaxed);
         ready(match self.is_down.load(Ordering::Relaxed) {
             true => Err("switched off"),
-            false => Ok(self.memory.answer(checks)),
+            false => {
+                let answer = self.memory.answer(checks);
+                if let [check] = checks {
+                    self.local.note(check, &answer.decision);
+                }
+                Ok(answer)
+            }
         })
     }
 
@@ -54,17 +63,19 @@ impl Fleet {
             let memory = Memory::builder().keys(1_000).clock(clock.clone());
             memory.wall(clock.clone()).build()
         };
+        let local = Arc::new(Local::new(memory()));
         let switched = Switched {
             memory: memory(),
+            local: Arc::clone(&local),
             is_down: AtomicBool::new(false),
             asked: AtomicU64::new(0),
         };
         let events = Arc::new(Mutex::new(Vec::new()));
         let told = Arc::clone(&events);
-        let store = Fallback::with_local(switched, memory())
+        let store = Fallback::with_local(switched, local)
             .nodes(nodes)
             .breaker(Breaker {
-                errors: 5,
+                of_calls: 5,
                 ..Breaker::default()
             })
             .on_event(move |event: &StoreEvent<'_>| {
@@ -126,12 +137,16 @@ fn each_rule_gets_what_it_has_chosen() {
     fleet.switch(true);
     assert_eq!(fleet.passed(&at("/open"), 20), 20);
     assert_eq!(fleet.passed(&at("/closed"), 20), 0);
-    // A quarter of 10, times two, which is a part of its own.
+    // The store has let all pass that may: nothing is left here.
+    assert_eq!(fleet.passed(&at("/local"), 20), 0);
+    assert_eq!(fleet.passed(&at("/breaks"), 20), 0);
+    fleet.clock.advance(Duration::from_secs(1));
+    // A quarter of 10, times two.
     assert_eq!(fleet.passed(&at("/local"), 20), 5);
     assert_eq!(fleet.passed(&at("/breaks"), 20), 5);
     assert!(fleet.engine.backend().is_active());
     let stats = fleet.engine.backend().stats();
-    assert_eq!((stats.open, stats.closed, stats.local), (20, 20, 40));
+    assert_eq!((stats.open, stats.closed, stats.local), (20, 20, 80));
     fleet.switch(false);
     fleet.clock.advance(Duration::from_secs(1));
     assert_eq!(fleet.passed(&at("/local"), 20), 10, "by the store again");
@@ -171,19 +186,22 @@ fn slots_that_are_held_locally_are_given_back() {
 }
 
 #[test]
-fn a_broken_circuit_asks_once_a_minute() {
+fn a_broken_circuit_asks_by_one_probe_ever_more_rarely() {
     let fleet = Fleet::new(POLICY, 1);
     fleet.switch(true);
     let facts = Facts::new().with("path", "/breaks");
     fleet.passed(&facts, 100);
     assert_eq!(fleet.asked(), 5, "after five errors it isn't asked");
     assert_eq!(fleet.engine.backend().stats().trips, 1);
-    fleet.clock.advance(Duration::from_secs(59));
+    fleet.clock.advance(Duration::from_millis(999));
     fleet.passed(&facts, 100);
     assert_eq!(fleet.asked(), 5);
-    fleet.clock.advance(Duration::from_secs(1));
+    fleet.clock.advance(Duration::from_millis(1));
     fleet.passed(&facts, 100);
     assert_eq!(fleet.asked(), 6, "one probe, in vain");
+    fleet.clock.advance(Duration::from_millis(1_999));
+    fleet.passed(&facts, 100);
+    assert_eq!(fleet.asked(), 6, "twice as long");
     // Rules that chose otherwise are asked about all the while.
     fleet.passed(&Facts::new().with("path", "/closed"), 3);
     assert_eq!(fleet.asked(), 9);
@@ -201,6 +219,7 @@ fn a_broken_circuit_asks_once_a_minute() {
         "Failed",
         "CircuitOpened",
         "Failed",
+        "Failed",
         "CircuitClosed",
         "FallbackEnded",
     ];
@@ -209,18 +228,134 @@ fn a_broken_circuit_asks_once_a_minute() {
 }
 
 #[test]
-fn ten_seconds_of_failure_break_the_circuit_too() {
+fn two_seconds_without_an_answer_break_the_circuit_too() {
     let fleet = Fleet::new(POLICY, 1);
     fleet.switch(true);
     let facts = Facts::new().with("path", "/breaks");
     fleet.passed(&facts, 1);
-    fleet.clock.advance(Duration::from_millis(9_999));
+    fleet.clock.advance(Duration::from_millis(1_999));
     fleet.passed(&facts, 1);
     assert_eq!(fleet.engine.backend().stats().trips, 0);
     fleet.clock.advance(Duration::from_millis(1));
     fleet.passed(&facts, 1);
     assert_eq!(fleet.engine.backend().stats().trips, 1);
     assert_eq!(fleet.asked(), 3);
+}
+
+#[test]
+fn where_no_rule_breaks_circuits_there_is_none_to_break() {
+    let fleet = Fleet::new(POLICY, 1);
+    fleet.switch(true);
+    for _ in 0..100 {
+        fleet.passed(&Facts::new().with("path", "/local"), 1);
+        fleet.passed(&Facts::new().with("path", "/closed"), 1);
+        fleet.clock.advance(Duration::from_millis(100));
+    }
+    assert_eq!(fleet.asked(), 200);
+    assert_eq!(fleet.engine.backend().stats().trips, 0);
+    let events = fleet.events.lock().unwrap().concat();
+    assert!(!events.contains("Circuit"), "{events}");
+}
+
+#[test]
+fn an_outage_begins_where_the_store_left_off() {
+    let fleet = Fleet::new(POLICY, 1);
+    let facts = Facts::new().with("path", "/local");
+    assert_eq!(fleet.passed(&facts, 7), 7);
+    fleet.switch(true);
+    assert_eq!(fleet.passed(&facts, 20), 3);
+    fleet.clock.advance(Duration::from_millis(500));
+    assert_eq!(fleet.passed(&facts, 20), 5);
+    // Whatever the store lets pass to this node, no more is owed here than its part.
+    let many = Fleet::new(POLICY, 8);
+    for _ in 0..60 {
+        assert_eq!(many.passed(&facts, 20), 10);
+        many.clock.advance(Duration::from_secs(1));
+    }
+    many.switch(true);
+    many.clock.advance(Duration::from_secs(1));
+    assert_eq!(
+        many.passed(&facts, 20),
+        3,
+        "an eighth of 10, times two, rounded up"
+    );
+}
+
+const LOCAL_FIRST: &str = "
+limits:
+- {name: address, key: ip, rate: 2/s, counting: local}
+- {name: user, key: user, rate: 3/s, counting: local}
+- {name: tenant, key: tenant, rate: 4/s}
+- {name: slots, key: tenant, concurrency: 8, counting: local}
+";
+
+#[test]
+fn what_is_counted_here_is_asked_first_and_what_it_refuses_is_not_sent() {
+    let fleet = Fleet::new(LOCAL_FIRST, 4);
+    let facts = |ip| {
+        Facts::new()
+            .with("ip", ip)
+            .with("user", "ada")
+            .with("tenant", "acme")
+    };
+    let (a, b) = (facts("192.0.2.1"), facts("192.0.2.2"));
+    // By the whole limit: it isn't divided by anything.
+    assert_eq!(fleet.passed(&a, 10), 2);
+    assert_eq!(fleet.asked(), 2, "eight refusals sent nothing");
+    assert_eq!(fleet.decide(&a).cause(), Cause::Rule("address"));
+    assert_eq!(fleet.passed(&b, 10), 1, "the user's third");
+    assert_eq!(fleet.asked(), 3);
+    let other = b.clone().with("user", "grace");
+    let verdict = fleet.decide(&other);
+    assert_eq!(
+        (verdict.cause(), verdict.decision().remaining),
+        (Cause::Rule("address"), 0)
+    );
+    assert!(verdict.is_allowed());
+    drop(verdict);
+    // Whether the store is there or not, and what it decides besides.
+    fleet.clock.advance(Duration::from_secs(1));
+    fleet.switch(true);
+    let verdict = fleet.decide(&a);
+    assert_eq!(
+        (verdict.is_allowed(), verdict.fallback()),
+        (true, Some(OnStoreFailure::Local))
+    );
+    drop(verdict);
+    let slots = Facts::new().with("tenant", "idle");
+    fleet.switch(false);
+    let held: Vec<_> = (0..3)
+        .map(|_| fleet.decide(&slots).into_permits())
+        .collect();
+    assert_eq!(fleet.engine.backend().local().memory().keys_in_flight(), 1);
+    drop(held);
+    assert_eq!(fleet.engine.backend().local().memory().keys_in_flight(), 0);
+}
+
+#[test]
+fn what_the_store_refuses_costs_nothing_here() {
+    let fleet = Fleet::new(LOCAL_FIRST, 1);
+    let who = |ip, user| {
+        Facts::new()
+            .with("ip", ip)
+            .with("user", user)
+            .with("tenant", "acme")
+    };
+    for user in ["a", "b"] {
+        assert_eq!(fleet.passed(&who(user, user), 2), 2);
+    }
+    let third = who("c", "c");
+    for _ in 0..10 {
+        assert_eq!(fleet.decide(&third).cause(), Cause::Rule("tenant"));
+    }
+    // Nor does what is given up.
+    {
+        let asking = pin!(fleet.engine.decide_by(&third));
+        drop(asking);
+    }
+    assert_eq!(fleet.engine.backend().local().memory().keys_in_flight(), 0);
+    let alone = Facts::new().with("ip", "c").with("user", "c");
+    assert_eq!(fleet.passed(&alone, 10), 2, "of the address");
 }
 
 #[test]

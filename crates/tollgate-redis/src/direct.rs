@@ -15,9 +15,10 @@ use std::task::{Context, Poll};
 
 use arc_swap::ArcSwap;
 use foldhash::fast::RandomState as Fast;
-use tokio::time::Instant;
 use tollgate::{Clock, Decision, Outcome, Timestamp};
-use tollgate_engine::backend::{Answer, Backend, Check, DenyCache, DenyVersion, Limit, LimitKind};
+use tollgate_engine::backend::{
+    Answer, Backend, Check, DenyCache, DenyVersion, Limit, LimitKind, Local, Source,
+};
 use tollgate_engine::policy::Counting;
 
 use crate::error::{StoreError, StoreLimitError};
@@ -26,7 +27,7 @@ use crate::host::{Host, HostClock, HostWall};
 use crate::lease::{LeaseKey, Leased, Leases};
 use crate::question::{Answers, Kind, Op, Question};
 use crate::redis::RedisBuilder;
-use crate::store::Store;
+use crate::store::{Patience, Store};
 
 pub(crate) use compiled::Compiled;
 
@@ -63,6 +64,8 @@ pub struct Direct {
     pub(crate) store: Arc<Store>,
     pub(crate) leases: Leases,
     pub(crate) holders: Holders,
+    /// This process's part of the limits, which is to know what the store admits.
+    local: Arc<Local<HostClock, HostWall>>,
     prefix: Box<str>,
     life: std::time::Duration,
     limits: ArcSwap<HashMap<u64, Arc<Compiled>, Fast>>,
@@ -90,7 +93,11 @@ enum Step {
 }
 
 impl Direct {
-    pub(crate) fn new(builder: RedisBuilder, host: Host) -> Result<Self, StoreError> {
+    pub(crate) fn new(
+        builder: RedisBuilder,
+        local: Arc<Local<HostClock, HostWall>>,
+        host: Host,
+    ) -> Result<Self, StoreError> {
         let store = Arc::new(Store::new(&builder.address, builder.timeout, &host)?);
         let leases = Leases::new(Arc::clone(&store), builder.terms, host.clone());
         let time = builder.time.map(Time::from);
@@ -103,6 +110,7 @@ impl Direct {
             store,
             leases,
             holders,
+            local,
             prefix: builder.prefix.into(),
             life: builder.slot_life,
             limits: ArcSwap::default(),
@@ -210,7 +218,7 @@ impl Direct {
             steps.push(match known {
                 Some(known) if !known.is_allowed() => {
                     let mut answer = Answer::new(Some(number), known);
-                    answer.was_known = true;
+                    answer.source = Source::Known;
                     return Ok(Err(answer));
                 }
                 Some(known) => Step::Said(known),
@@ -237,9 +245,16 @@ impl Direct {
         let place = LeaseKey::of(check);
         let decision = self.leases.try_spend(place, leased, check.cost)?;
         let mut answer = Answer::new(Some(0), decision);
-        // Nothing was asked just now. That the store works is true as long as the latest call did.
-        answer.was_known = self.store.is_failing();
+        answer.source = self.source_ahead();
         Some(answer)
+    }
+
+    /// Nothing was asked just now. That the store works is true as long as the latest call did.
+    fn source_ahead(&self) -> Source {
+        match self.store.is_failing() {
+            true => Source::Known,
+            false => Source::Ahead,
+        }
     }
 
     /// A refusal that still holds.
@@ -262,7 +277,7 @@ impl Direct {
         let mut decisions = vec![Decision::UNLIMITED; checks.len()];
         let mut undo = Undo::new(self);
         // However many are asked, one after the other.
-        let deadline = self.store.deadline();
+        let mut patience = self.store.patience();
         let mut asked: Vec<(usize, Question)> = Vec::new();
         let mut is_known = true;
         for (number, step) in steps.into_iter().enumerate() {
@@ -284,7 +299,9 @@ impl Direct {
                     };
                     if !decision.is_allowed() {
                         let mut answer = Answer::new(Some(number), decision);
-                        answer.was_known = is_known && self.store.is_failing();
+                        if is_known {
+                            answer.source = self.source_ahead();
+                        }
                         return Ok((answer, None));
                     }
                     decisions[number] = decision;
@@ -302,7 +319,12 @@ impl Direct {
             let slots = questions.iter().filter(|asked| asked.holder.is_some());
             undo.unsure.extend(slots.cloned());
             let answers = self
-                .ask(checks, &numbers, (questions.clone(), self.at()), deadline)
+                .ask(
+                    checks,
+                    &numbers,
+                    (questions.clone(), self.at()),
+                    &mut patience,
+                )
                 .await?;
             undo.unsure.clear();
             let mut is_refused = false;
@@ -311,6 +333,9 @@ impl Direct {
                 is_refused |= !decisions[*number].is_allowed();
             }
             if is_refused {
+                for number in &numbers {
+                    self.local.note(&checks[*number], &decisions[*number]);
+                }
                 let answer = self.refused(checks, &decisions, &numbers, before);
                 let asked_all = numbers.len() == checks.len();
                 return Ok((answer, asked_all.then_some(decisions)));
@@ -320,7 +345,17 @@ impl Direct {
                 .extend(charged.map(|question| (question, answers.now)));
         }
         let mut answer = Answer::over(checks, &decisions);
-        answer.was_known = is_known && self.store.is_failing();
+        if is_known {
+            answer.source = self.source_ahead();
+        }
+        for (check, decision) in checks.iter().zip(&decisions) {
+            if check.limit.counting() == Counting::Exact {
+                self.local.note(check, decision);
+            }
+            if let Some(slot) = self.local.hold_slot(check) {
+                answer.pass = std::mem::take(&mut answer.pass).and(slot);
+            }
+        }
         for (question, _) in undo.keep() {
             if let Some(end) = self.holders.hold(&question) {
                 answer.pass.hold(move |_| end());
@@ -375,11 +410,12 @@ impl Direct {
         question: Question,
     ) -> Result<Answer, StoreError> {
         let limit = question.numbers.limit;
-        let (question, deadline) = ((vec![question], self.at()), self.store.deadline());
+        let (question, mut patience) = ((vec![question], self.at()), self.store.patience());
         // Before the question: whatever improves after it makes its answer old.
         let before = self.before();
-        let answers = self.ask(checks, &[0], question, deadline).await?;
+        let answers = self.ask(checks, &[0], question, &mut patience).await?;
         let decision = answers.each[0].decision(limit);
+        self.local.note(&checks[0], &decision);
         Ok(match decision.is_allowed() {
             true => Answer::new(Some(0), decision),
             false => self.refused(checks, &[decision], &[0], before),
@@ -415,11 +451,11 @@ impl Direct {
         checks: &[Check<'_>],
         numbers: &[usize],
         (questions, at): (Vec<Question>, Option<u64>),
-        deadline: Instant,
+        patience: &mut Patience,
     ) -> Result<Answers, StoreError> {
         let is_calendar = |question: &Question| question.numbers.kind == Kind::Calendar;
         let again = questions.iter().any(is_calendar).then(|| questions.clone());
-        let answers = self.store.ask_until(deadline, questions, at).await?;
+        let answers = self.store.ask_with(patience, questions, at).await?;
         let Some(mut again) = again else {
             return Ok(answers);
         };
@@ -434,7 +470,7 @@ impl Direct {
                 .numbers_at(answers.now)
                 .unwrap_or(question.numbers);
         }
-        self.store.ask_until(deadline, again, at).await
+        self.store.ask_with(patience, again, at).await
     }
 
     /// Questions that can go together, in their order.
@@ -507,8 +543,8 @@ impl Backend for Direct {
         for (number, question) in asked {
             // An act is a request of its own.
             let question = (vec![question], self.at());
-            let deadline = self.store.deadline();
-            self.ask(checks, &[number], question, deadline).await?;
+            let mut patience = self.store.patience();
+            self.ask(checks, &[number], question, &mut patience).await?;
         }
         self.improved();
         Ok(())

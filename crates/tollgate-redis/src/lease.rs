@@ -156,10 +156,11 @@ impl Leases {
             asked.await.map_err(|_| StoreError::Stopped)??;
             Ok(inner.after_asking(&lease, limit, cost))
         };
-        let timeout = inner.store.timeout();
-        match tokio::time::timeout(timeout, asking).await {
-            Ok(decision) => decision,
-            Err(_) => Err(StoreError::TimedOut { after: timeout }),
+        match inner.store.patience().wait(asking).await {
+            Some(decision) => decision,
+            None => Err(StoreError::TimedOut {
+                after: inner.store.timeout(),
+            }),
         }
     }
 

@@ -362,9 +362,9 @@ impl RedisLimiter {
         let limit = format!("{:?}", check.limit.kind());
         possible(&question, compiled.is_leased, limit)?;
         let most = question.numbers.limit;
-        let deadline = direct.store.deadline();
+        let mut patience = direct.store.patience();
         let answers = direct
-            .ask(&[check], &[0], (vec![question], at), deadline)
+            .ask(&[check], &[0], (vec![question], at), &mut patience)
             .await?;
         let raw = answers.each[0];
         Ok((raw.decision(most), Some(raw)))

@@ -14,7 +14,7 @@ use tollgate::clock::{Clock, Manual};
 use tollgate::{Decision, Rate, Timestamp};
 use tollgate_engine::backend::{
     Answer, AskingOrFallback, Backend, Breaker, Check, Fallback, FallbackStats, Limit, LimitKind,
-    Memory, StoreEvent,
+    Local, Memory, StoreEvent,
 };
 
 use crate::address::{Address, AddressError};
@@ -25,9 +25,10 @@ use crate::lease::Terms;
 use crate::limiter::RedisLimiterBuilder;
 use crate::rehearsal::Rehearsal;
 
-/// Long enough for a store in the same data centre, and for a call that waits behind another one; short
-/// enough that a request whose store is away is hardly late.
-const TIMEOUT: Duration = Duration::from_millis(5);
+/// Long enough for a healthy store in the same data centre whose machine is busy: with twice as many threads
+/// as cores it may wait for its turn for some 10 milliseconds, and a call may wait for two others. Short enough
+/// that a request whose store is away is hardly late.
+const TIMEOUT: Duration = Duration::from_millis(25);
 
 /// Limits of a fleet, kept in Redis or Valkey: a [`Backend`] for the engine, and the source of
 /// [limiters](Self::limiter) for those who have no policy. It is cheap to clone.
@@ -72,7 +73,7 @@ pub(crate) enum Home {
 /// let redis = Redis::builder("redis+cluster://10.0.0.1,10.0.0.2")?
 ///     .timeout(Duration::from_millis(20)) // another region
 ///     .nodes(12)
-///     .breaker(Breaker { errors: 20, ..Breaker::default() })
+///     .breaker(Breaker { of_calls: 50, ..Breaker::default() })
 ///     .on_event(|event| eprintln!("{event:?}"))
 ///     .build()?; // It connects in the background.
 /// assert!(!redis.fallback_active());
@@ -258,7 +259,8 @@ impl Redis {
 }
 
 impl RedisBuilder {
-    /// How long a decision waits for the store: 5 ms unless said otherwise.
+    /// How long a decision waits for the store: 25 ms unless said otherwise. Time in which this process
+    /// couldn't run isn't counted.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -348,9 +350,10 @@ impl RedisBuilder {
             None => host,
         };
         let local = Memory::builder().clock(host.clock()).wall(host.wall());
+        let local = Arc::new(Local::new(local.build()));
         let (nodes, breaker, tell) = (self.nodes, self.breaker, self.tell.take());
-        let direct = Direct::new(self, host).map_err(ConnectError::Store)?;
-        let fallback = Fallback::with_local(direct, local.build())
+        let direct = Direct::new(self, Arc::clone(&local), host).map_err(ConnectError::Store)?;
+        let fallback = Fallback::with_local(direct, local)
             .nodes(nodes)
             .breaker(breaker)
             .on_event(move |event| {

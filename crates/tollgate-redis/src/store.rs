@@ -2,6 +2,7 @@
 
 mod driver;
 mod link;
+mod patience;
 mod queue;
 
 use std::fmt;
@@ -10,7 +11,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::time::Instant;
 
 use crate::address::Address;
 use crate::error::StoreError;
@@ -20,6 +20,8 @@ use crate::question::{Answers, Question};
 use driver::Driver;
 use link::Connector;
 use queue::{Job, Queue, Reply, Request};
+
+pub(crate) use patience::Patience;
 
 /// Lanes of leases begin here, after those of a cluster's slots.
 const LEASES: u16 = 16_384;
@@ -115,9 +117,9 @@ impl Store {
         }
     }
 
-    /// Until when what is asked for now is waited for.
-    pub(crate) fn deadline(&self) -> Instant {
-        Instant::now() + self.timeout
+    /// How long what is asked for from now on is waited for, all in all.
+    pub(crate) fn patience(&self) -> Patience {
+        Patience::new(&self.shared.host, self.timeout)
     }
 
     /// Asks questions of one lane, all or none.
@@ -126,19 +128,19 @@ impl Store {
         questions: Vec<Question>,
         at: Option<u64>,
     ) -> Result<Answers, StoreError> {
-        self.ask_until(self.deadline(), questions, at).await
+        self.ask_with(&mut self.patience(), questions, at).await
     }
 
     /// The same for one who has waited for others before.
-    pub(crate) async fn ask_until(
+    pub(crate) async fn ask_with(
         &self,
-        deadline: Instant,
+        patience: &mut Patience,
         questions: Vec<Question>,
         at: Option<u64>,
     ) -> Result<Answers, StoreError> {
         let lane = questions.first().map_or(0, |first| self.lane(&first.key));
         let job = Job::Ask { questions, at };
-        match self.send(job, lane, deadline).await? {
+        match self.send(job, lane, patience).await? {
             Reply::Answers(answers) => Ok(answers),
             Reply::Numbers(_) => Err(mixed_up()),
         }
@@ -154,13 +156,18 @@ impl Store {
         // They go alone: in a lane of others, they would keep those apart and wait for each other.
         let lane = LEASES + crate::key::slot(&key);
         let job = Job::Lease { key, numbers, at };
-        match self.send(job, lane, self.deadline()).await? {
+        match self.send(job, lane, &mut self.patience()).await? {
             Reply::Numbers(numbers) => Ok(numbers),
             Reply::Answers(_) => Err(mixed_up()),
         }
     }
 
-    async fn send(&self, job: Job, lane: u16, deadline: Instant) -> Result<Reply, StoreError> {
+    async fn send(
+        &self,
+        job: Job,
+        lane: u16,
+        patience: &mut Patience,
+    ) -> Result<Reply, StoreError> {
         let (reply, answer) = oneshot::channel();
         self.shared.queue.push(Request {
             job,
@@ -168,10 +175,10 @@ impl Store {
             is_again: false,
             reply,
         })?;
-        match tokio::time::timeout_at(deadline, answer).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(StoreError::Stopped),
-            Err(_) => {
+        match patience.wait(answer).await {
+            Some(Ok(answer)) => answer,
+            Some(Err(_)) => Err(StoreError::Stopped),
+            None => {
                 self.shared.stats.timeouts.fetch_add(1, Ordering::Relaxed);
                 self.shared.stats.is_failing.store(true, Ordering::Relaxed);
                 Err(StoreError::TimedOut {

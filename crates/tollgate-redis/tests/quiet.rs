@@ -120,8 +120,9 @@ async fn a_refusal_that_is_known_sends_nothing_for_any_limit_of_a_request() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn known_refusals_dont_hide_that_the_store_is_away() {
     let server = Server::start();
+    const ERRORS: u32 = 5;
     let breaker = Breaker {
-        errors: 5,
+        of_calls: ERRORS,
         ..Breaker::default()
     };
     let builder = Redis::builder(&server.url()).unwrap().timeout(TIMEOUT);
@@ -146,7 +147,7 @@ async fn known_refusals_dont_hide_that_the_store_is_away() {
         breaks.check("k").await.fallback.is_some()
     })
     .await;
-    for _ in 0..breaker.errors {
+    for _ in 0..ERRORS {
         let answer = known.check_n("k", LIMIT).await;
         // It still holds, and says nothing about the store.
         assert_eq!((answer.allowed, answer.fallback), (false, None));
@@ -155,7 +156,7 @@ async fn known_refusals_dont_hide_that_the_store_is_away() {
     }
     let stats = redis.stats();
     assert_eq!(stats.fallback.trips, 1, "{stats:?}");
-    assert!(stats.near_hits >= breaker.errors);
+    assert!(stats.near_hits >= u64::from(ERRORS));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

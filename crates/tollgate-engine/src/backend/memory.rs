@@ -8,6 +8,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::future::{Ready, ready};
 use std::hash::{Hash, Hasher};
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,8 +18,8 @@ use tollgate::core::{Algorithm as _, Gcra};
 use tollgate::quota::{Quota, QuotaKey};
 use tollgate::{
     Algorithm, Align, Clock, ConcurrencyKey, Decision, ExactKey, ExactKeyedLimiter,
-    KeyedConcurrency, KeyedLimiter, KeyedStats, Level, LimitError, Outcome, QuotaLimiter, Rate,
-    Stack, Tier, Timestamp, Together,
+    KeyedConcurrency, KeyedLimiter, KeyedStats, Level, LimitError, Outcome, Pass, QuotaLimiter,
+    Rate, Stack, Tier, Timestamp, Together,
 };
 
 use super::{Answer, Backend, Check, Limit, LimitKind};
@@ -76,7 +77,7 @@ impl Compiled {
 
 /// A key of a counter: the counter's number, and the key's fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct CounterKey(u64, [u64; 2]);
+pub(super) struct CounterKey(u64, [u64; 2]);
 
 /// In two steps, and as wide as they are: a slice would be fed with its length, and by the byte.
 impl Hash for CounterKey {
@@ -237,7 +238,7 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
 }
 
 /// A key of one table, while a request is judged.
-enum Held<'a, C: Clock + 'static, W: Clock> {
+pub(super) enum Held<'a, C: Clock + 'static, W: Clock> {
     Nothing,
     Rate(tollgate::Key<'a, C>),
     Exact(ExactKey<'a, CounterKey, CounterKey, C>),
@@ -247,7 +248,7 @@ enum Held<'a, C: Clock + 'static, W: Clock> {
 }
 
 /// What some keys are borrowed from.
-enum Owned {
+pub(super) enum Owned {
     Nothing,
     Key(CounterKey),
     Bytes(QuotaBytes),
@@ -255,7 +256,7 @@ enum Owned {
 
 /// A counter's name and a key, as quotas take them: the same in every process.
 #[derive(Clone, Debug)]
-struct QuotaBytes {
+pub(super) struct QuotaBytes {
     short: [u8; SHORT],
     used: usize,
     /// All of it, if it isn't short.
@@ -445,7 +446,11 @@ impl<C: Clock + 'static, W: Clock> Memory<C, W> {
     }
 
     #[inline]
-    fn hold<'a>(&'a self, check: Option<&Check<'a>>, owned: &'a Owned) -> Held<'a, C, W> {
+    pub(super) fn hold<'a>(
+        &'a self,
+        check: Option<&Check<'a>>,
+        owned: &'a Owned,
+    ) -> Held<'a, C, W> {
         let Some(check) = check else {
             return Held::Nothing;
         };
@@ -467,6 +472,45 @@ impl<C: Clock + 'static, W: Clock> Memory<C, W> {
             }
             _ => Held::Nothing,
         }
+    }
+
+    /// Charges a check of a rate as far as there is room, whatever it costs.
+    pub(crate) fn fill(&self, check: &Check<'_>) {
+        if !self.answer(slice::from_ref(check)).allowed {
+            let left = self.answer(&[Check { cost: 0, ..*check }]).decision;
+            let cost = left.remaining.min(check.cost);
+            if cost > 0 {
+                self.answer(&[Check { cost, ..*check }]);
+            }
+        }
+    }
+
+    /// Holds a slot, whatever the limit.
+    pub(crate) fn hold_slot(&self, check: &Check<'_>) -> Option<Pass> {
+        let key = CounterKey::of(check);
+        match check.limit.compiled {
+            Compiled::Concurrency(_) => {
+                let slot = self.slots.key_owned(&key).at_limit(u32::MAX);
+                self.stack.check(&[Level::new(UNNAMED, &slot)]).into_pass()
+            }
+            _ => None,
+        }
+    }
+
+    /// The clock that rates are counted by.
+    pub(crate) fn clock(&self) -> &C {
+        &self.clock
+    }
+
+    /// What asks several at once.
+    pub(super) fn stack(&self) -> &Stack {
+        &self.stack
+    }
+
+    /// What is left of each, without charging any.
+    pub(super) fn look_at(&self, checks: &[Check<'_>]) -> Vec<Decision> {
+        let look = |check: &Check<'_>| self.answer(&[Check { cost: 0, ..*check }]).decision;
+        checks.iter().map(look).collect()
     }
 
     /// Gives back what these checks cost, whatever it was charged for: at most what was spent. Slots
@@ -522,7 +566,7 @@ impl<C: Clock + 'static, W: Clock> Memory<C, W> {
 
 impl Owned {
     #[inline]
-    fn of(check: Option<&Check<'_>>) -> Self {
+    pub(super) fn of(check: Option<&Check<'_>>) -> Self {
         match check.map(|check| (&check.limit.compiled, check)) {
             Some((Compiled::Exact(..) | Compiled::Window(_) | Compiled::Concurrency(_), check)) => {
                 Self::Key(CounterKey::of(check))
@@ -534,7 +578,7 @@ impl Owned {
 }
 
 #[inline]
-fn level<'a, C: Clock + 'static, W: Clock>(
+pub(super) fn level<'a, C: Clock + 'static, W: Clock>(
     held: &'a Held<'a, C, W>,
     check: &Check<'a>,
 ) -> Option<Level<'a>> {

@@ -68,7 +68,7 @@ impl SoleLimit {
     /// How a fleet counts it: exactly unless said otherwise.
     #[must_use]
     pub fn counting(mut self, counting: Counting) -> Self {
-        self.limit.told.counting = counting;
+        self.limit.counting = counting;
         self
     }
 

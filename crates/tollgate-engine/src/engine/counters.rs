@@ -169,9 +169,9 @@ impl Counters {
                                 ordinal,
                                 id,
                             },
-                            counting: Counting::Exact,
                             slot: None,
                         }),
+                        counting: Counting::Exact,
                         on_store_failure: match kind {
                             LimitKind::Quota(_) => OnStoreFailure::Closed,
                             _ => OnStoreFailure::Local,

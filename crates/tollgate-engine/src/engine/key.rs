@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use foldhash::SharedSeed;
 use foldhash::fast;
@@ -225,6 +225,14 @@ impl<'a> Key<'a> {
             facts,
             fingerprint,
         }
+    }
+
+    /// A key of which no more is known than this.
+    pub(crate) fn unnamed(fingerprint: [u64; 2]) -> Self {
+        static NOTHING: LazyLock<(KeyPlan, Facts<'static>)> =
+            LazyLock::new(|| (KeyPlan::default(), Facts::new()));
+        let (plan, facts) = &*NOTHING;
+        Self::new(plan, facts, fingerprint)
     }
 
     /// A hash of 128 bits, by seeds that this engine alone has.

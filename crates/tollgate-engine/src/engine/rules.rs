@@ -322,7 +322,8 @@ impl Draft {
         let limits = limits.into_iter().map(|mut limit| {
             limit.on_store_failure = rule.on_store_failure;
             let is_rate = matches!(limit.told.kind, LimitKind::Rate { .. });
-            limit.told.counting = if is_rate {
+            let is_rate = is_rate || rule.counting == Counting::Local;
+            limit.counting = if is_rate {
                 rule.counting
             } else {
                 Counting::Exact

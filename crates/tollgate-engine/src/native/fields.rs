@@ -280,8 +280,11 @@ pub(crate) const FAILURES: &[(&str, Option<OnStoreFailure>)] = &[
 ];
 
 /// How a fleet can count, by name.
-pub(crate) const COUNTINGS: &[(&str, Counting)] =
-    &[("exact", Counting::Exact), ("leased", Counting::Leased)];
+pub(crate) const COUNTINGS: &[(&str, Counting)] = &[
+    ("exact", Counting::Exact),
+    ("leased", Counting::Leased),
+    ("local", Counting::Local),
+];
 
 /// The words of a table.
 pub(crate) fn names<T>(table: &[(&'static str, T)]) -> Vec<&'static str> {

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tollgate::{Outcome, Rate};
 use tollgate_engine::backend::{Answer, Breaker, StoreEvent};
 use tollgate_engine::policy::OnStoreFailure;
-use tollgate_redis::{Redis, RedisLimiter, RedisStats};
+use tollgate_redis::{Redis, RedisLimiter};
 
 /// How long a decision may wait for the store.
 pub(crate) const TIMEOUT: Duration = Duration::from_millis(60);
@@ -39,9 +39,12 @@ const NODES: u64 = 4;
 pub(crate) const KEY: &str = "k";
 
 pub(crate) const BREAKER: Breaker = Breaker {
-    failing_for: Duration::from_secs(600),
-    errors: 12,
-    stays_open: Duration::from_millis(400),
+    silent_for: Duration::from_secs(600),
+    failing_percent: 50,
+    failing_over: Duration::from_secs(600),
+    of_calls: 12,
+    opens_for: Duration::from_millis(400),
+    longest_open: Duration::from_millis(400),
 };
 
 /// A client that is patient.
@@ -235,9 +238,8 @@ impl Subject {
     /// Once the circuit is broken, the store is asked no more than once in each while.
     async fn breaks(&mut self) {
         let limiter = self.fresh(OnStoreFailure::CircuitBreak);
-        let tripped = |stats: RedisStats| stats.fallback.trips > 0;
         let began = Instant::now();
-        while !tripped(self.redis.stats()) {
+        while self.last_of(&["opened", "closed"]) != Some("opened") {
             assert!(began.elapsed() < DEADLINE, "the circuit doesn't break");
             self.judged(&limiter, OnStoreFailure::CircuitBreak, 1).await;
         }
@@ -308,7 +310,7 @@ impl Subject {
 
 /// How many probes are sent in such a time at most.
 fn probes_in(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos() / BREAKER.stays_open.as_nanos()).unwrap_or(u64::MAX) + 1
+    u64::try_from(time.as_nanos() / BREAKER.opens_for.as_nanos()).unwrap_or(u64::MAX) + 1
 }
 
 /// For how long a thread that only wants to look at the clock was kept waiting so far, all in all.
