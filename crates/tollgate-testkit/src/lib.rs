@@ -33,4 +33,5 @@ pub mod scratch;
 pub mod threads;
 pub mod traffic;
 pub mod vectors;
+#[cfg(feature = "world")]
 pub mod world;

@@ -155,9 +155,18 @@ pub(crate) struct KeyHashers([(u64, SharedSeed); 2]);
 impl KeyHashers {
     pub(crate) fn random() -> Self {
         let random = RandomState::new();
-        Self([0, 1].map(|number: u64| {
-            let factors = SharedSeed::from_u64(random.hash_one(number));
-            (random.hash_one(number + 2), factors)
+        Self::by(|number| random.hash_one(number))
+    }
+
+    /// For tests: always the same.
+    pub(crate) fn seeded(seed: u64) -> Self {
+        Self::by(|number| fast::FixedState::with_seed(seed).hash_one(number))
+    }
+
+    fn by(number: impl Fn(u64) -> u64) -> Self {
+        Self([0, 1].map(|place: u64| {
+            let factors = SharedSeed::from_u64(number(place));
+            (number(place + 2), factors)
         }))
     }
 

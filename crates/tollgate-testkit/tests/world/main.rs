@@ -3,6 +3,7 @@
 mod commands;
 mod expiry;
 mod faults;
+mod histories;
 mod sandbox;
 mod scripts;
 mod structs;
