@@ -66,7 +66,7 @@ pub struct Direct {
     pub(crate) holders: Holders,
     /// This process's part of the limits, which is to know what the store admits.
     local: Arc<Local<HostClock, HostWall>>,
-    prefix: Box<str>,
+    pub(crate) prefix: Box<str>,
     life: std::time::Duration,
     limits: ArcSwap<HashMap<u64, Arc<Compiled>, Fast>>,
     near: Option<DenyCache>,

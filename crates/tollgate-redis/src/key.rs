@@ -47,6 +47,15 @@ pub(crate) fn head(prefix: &str, kind: &LimitKind, sharing: Sharing) -> String {
     head
 }
 
+/// Where nodes leave their signs of life.
+pub(crate) fn of_nodes(prefix: &str) -> String {
+    let mut key = String::new();
+    escape(prefix, &mut key);
+    // A String takes whatever is written.
+    let _ = write!(key, ":{VERSION}:nodes");
+    key
+}
+
 /// What the state under a key depends on: the algorithm and its period, but not the count or the burst,
 /// which may change while it is kept.
 fn what_is_kept(kind: &LimitKind, sharing: Sharing) -> String {

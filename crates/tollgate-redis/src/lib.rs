@@ -37,6 +37,7 @@ mod host;
 mod key;
 mod lease;
 mod limiter;
+mod nodes;
 mod question;
 mod redis;
 mod rehearsal;

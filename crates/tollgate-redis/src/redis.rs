@@ -23,6 +23,7 @@ use crate::error::StoreError;
 use crate::host::{Host, HostClock, HostWall};
 use crate::lease::Terms;
 use crate::limiter::RedisLimiterBuilder;
+use crate::nodes::Nodes;
 use crate::rehearsal::Rehearsal;
 
 /// Long enough for a healthy store in the same data centre whose machine is busy: with twice as many threads
@@ -51,6 +52,8 @@ const TIMEOUT: Duration = Duration::from_millis(25);
 #[derive(Clone)]
 pub struct Redis {
     pub(crate) home: Home,
+    /// None without a store.
+    nodes: Option<Arc<Nodes>>,
 }
 
 /// Where the limits are.
@@ -89,7 +92,7 @@ pub struct RedisBuilder {
     pub(crate) terms: Terms,
     pub(crate) slot_life: Duration,
     pub(crate) time: Option<Box<dyn Fn() -> Timestamp + Send + Sync>>,
-    nodes: u64,
+    nodes: Option<u64>,
     breaker: Breaker,
     tell: Option<Box<Tell>>,
     #[cfg(feature = "simulation")]
@@ -132,6 +135,8 @@ pub struct RedisStats {
     pub slots: usize,
     /// Slots that ran out while they were held: the node was asleep or the store away for too long.
     pub lost_slots: u64,
+    /// Nodes of the fleet, as was said or learned.
+    pub nodes: u64,
     /// What was decided without the store.
     pub fallback: FallbackStats,
 }
@@ -164,7 +169,7 @@ impl Redis {
             },
             slot_life: Duration::from_secs(60),
             time: None,
-            nodes: 1,
+            nodes: None,
             breaker: Breaker::default(),
             tell: None,
             #[cfg(feature = "simulation")]
@@ -197,6 +202,7 @@ impl Redis {
     pub fn in_memory(clock: Manual) -> Self {
         Self {
             home: Home::Memory(Arc::new(Rehearsal::new(clock))),
+            nodes: None,
         }
     }
 
@@ -219,6 +225,13 @@ impl Redis {
         }
     }
 
+    /// From now on the fleet has so many nodes, this one included, whatever was said or learned before.
+    pub fn set_nodes(&self, nodes: u64) {
+        if let Some(own) = &self.nodes {
+            own.set(nodes);
+        }
+    }
+
     /// What it has counted.
     pub fn stats(&self) -> RedisStats {
         let Home::Store(fallback) = &self.home else {
@@ -237,6 +250,7 @@ impl Redis {
             leased: direct.leases.held(),
             slots: direct.holders.held(),
             lost_slots: direct.holders.lost(),
+            nodes: self.nodes.as_ref().map_or(1, |nodes| nodes.count()),
             fallback: fallback.stats(),
         }
     }
@@ -308,8 +322,11 @@ impl RedisBuilder {
 
     /// How many nodes the fleet has, this one included. While the store can't be asked, a limit that is
     /// judged locally is divided by it, times two.
+    ///
+    /// Unless it is said, it is learned: each node leaves a sign of life in the store every five seconds, and is
+    /// told how many there are. [`Redis::set_nodes`] changes it later.
     pub fn nodes(mut self, nodes: u64) -> Self {
-        self.nodes = nodes;
+        self.nodes = Some(nodes);
         self
     }
 
@@ -353,8 +370,13 @@ impl RedisBuilder {
         let local = Arc::new(Local::new(local.build()));
         let (nodes, breaker, tell) = (self.nodes, self.breaker, self.tell.take());
         let direct = Direct::new(self, Arc::clone(&local), host).map_err(ConnectError::Store)?;
+        let nodes = Nodes::new(
+            (&direct.store, Arc::clone(&local)),
+            &direct.prefix,
+            nodes,
+            &direct.host,
+        );
         let fallback = Fallback::with_local(direct, local)
-            .nodes(nodes)
             .breaker(breaker)
             .on_event(move |event| {
                 log(event);
@@ -364,6 +386,7 @@ impl RedisBuilder {
             });
         Ok(Redis {
             home: Home::Store(Arc::new(fallback)),
+            nodes: Some(nodes),
         })
     }
 }

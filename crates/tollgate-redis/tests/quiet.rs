@@ -282,3 +282,33 @@ async fn another_version_algorithm_or_period_is_another_key() {
     }
     assert_eq!(server.command(&["GET", "tollgate:2:something"]), "else");
 }
+
+#[tokio::test]
+async fn nodes_learn_how_many_they_are_and_can_be_told_otherwise() {
+    let server = Server::start();
+    let connect = || Redis::connect(&server.url()).unwrap();
+    let counts = async |nodes: &[&Redis], expect: u64| {
+        let all = || nodes.iter().all(|node| node.stats().nodes == expect);
+        eventually("the count", async || all()).await;
+    };
+    let first = connect();
+    counts(&[&first], 1).await;
+    let second = connect();
+    counts(&[&second], 2).await;
+    let third = connect();
+    // Who comes last knows at once, and the others with their next sign of life.
+    counts(&[&third], 3).await;
+    first.set_nodes(12);
+    assert_eq!(first.stats().nodes, 12);
+    let told = Redis::builder(&server.url())
+        .unwrap()
+        .nodes(7)
+        .build()
+        .unwrap();
+    assert_eq!(told.stats().nodes, 7);
+    // All that is kept of it ends by itself.
+    let key = "tollgate:1:nodes";
+    assert_eq!(server.command(&["ZCARD", key]).integer(), Some(3));
+    let left = server.command(&["PTTL", key]).integer().unwrap();
+    assert!((1..=16_100).contains(&left), "{left}");
+}

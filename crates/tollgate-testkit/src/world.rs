@@ -31,6 +31,4 @@ pub use play::{Fault, Record, Told, play};
 pub use replay::{Call, Difference, replay};
 pub use shrink::{shrink, try_seed, try_story};
 pub use store::{Condition, Counts, ServerError, Store};
-pub use story::{
-    Amount, Ask, Counted, Event, Failure, Keeps, Rule, Setting, Sort, Story, Trouble,
-};
+pub use story::{Amount, Ask, Counted, Event, Failure, Keeps, Rule, Setting, Sort, Story, Trouble};

@@ -52,7 +52,11 @@ pub fn judge(story: &Story, record: &Record) -> Result<(), Violation> {
             rule: Some(number),
             what,
         };
-        let keys = if rule.is_shared { 1 } else { story.setting.keys };
+        let keys = if rule.is_shared {
+            1
+        } else {
+            story.setting.keys
+        };
         for key in 0..usize::try_from(keys).unwrap_or(1) {
             let limit = Limit { case, rule, key };
             limit.judge().map_err(of_rule)?;
@@ -91,7 +95,11 @@ impl<'a> Case<'a> {
 
     /// Until when a version may decide, after the node has got another: requests that were under way.
     fn lingers(&self) -> u64 {
-        let latest = self.record.answers.iter().map(|told| told.at - told.asked_at);
+        let latest = self
+            .record
+            .answers
+            .iter()
+            .map(|told| told.at - told.asked_at);
         latest.max().unwrap_or(0)
     }
 
@@ -99,17 +107,26 @@ impl<'a> Case<'a> {
     fn failures(&self) -> Result<(), String> {
         for told in &self.record.answers {
             let is_refusal = !told.allowed && told.fallback.is_none();
-            let was_reached = self.record.carried_out.iter().any(|(at, node)| *at <= told.at && *node == told.ask.node);
+            let was_reached = self
+                .record
+                .carried_out
+                .iter()
+                .any(|(at, node)| *at <= told.at && *node == told.ask.node);
             let is_local = |rule: &Rule| rule.counted == Counted::Local;
             if is_refusal && !was_reached && !self.setting().rules.iter().any(is_local) {
-                return Err(format!("a denial by a store that was never reached: {told:?}"));
+                return Err(format!(
+                    "a denial by a store that was never reached: {told:?}"
+                ));
             }
             if told.fallback == Some(OnStoreFailure::Closed) && told.allowed {
                 return Err(format!("it passed without a store, closed: {told:?}"));
             }
             let bursts = self.setting().rules.iter().flat_map(|rule| &rule.amounts);
             let least = bursts.map(|amount| amount.burst).min().unwrap_or(0);
-            if told.decision.outcome == Outcome::Never && told.ask.cost <= least && self.setting().nodes == 1 {
+            if told.decision.outcome == Outcome::Never
+                && told.ask.cost <= least
+                && self.setting().nodes == 1
+            {
                 return Err(format!("never, though it may pass: {told:?}"));
             }
         }
@@ -152,14 +169,23 @@ impl<'a> Limit<'a> {
     fn allowed_between(&self, from: u64, to: u64) -> (u64, u64, u64) {
         let lingers = self.case.lingers() + self.lease_life();
         let versions = &self.case.record.versions;
-        let in_force = versions.iter().enumerate().filter(|(number, (began, node, _))| {
-            let next = versions[number + 1..].iter().find(|(_, other, _)| other == node);
-            let ended = next.map_or(u64::MAX, |(at, _, _)| at.saturating_add(lingers));
-            *began <= to && from <= ended
-        });
+        let in_force = versions
+            .iter()
+            .enumerate()
+            .filter(|(number, (began, node, _))| {
+                let next = versions[number + 1..]
+                    .iter()
+                    .find(|(_, other, _)| other == node);
+                let ended = next.map_or(u64::MAX, |(at, _, _)| at.saturating_add(lingers));
+                *began <= to && from <= ended
+            });
         let amounts = in_force.map(|(_, (_, _, version))| self.rule.amounts[*version]);
         amounts.fold((0, 0, 1), |(burst, count, _), amount| {
-            (burst.max(amount.burst), count.max(amount.count), amount.period)
+            (
+                burst.max(amount.burst),
+                count.max(amount.count),
+                amount.period,
+            )
         })
     }
 

@@ -76,8 +76,8 @@ impl World for Life {
     }
 
     fn wall(&self) -> Timestamp {
-        let micros = (EPOCH + self.universe.now())
-            .saturating_add_signed(self.ahead.load(Ordering::Relaxed));
+        let micros =
+            (EPOCH + self.universe.now()).saturating_add_signed(self.ahead.load(Ordering::Relaxed));
         Timestamp::from_nanos(micros.saturating_mul(1_000))
     }
 
@@ -111,7 +111,9 @@ impl World for Life {
 
 impl fmt::Debug for Life {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Life").field("node", &self.node).finish_non_exhaustive()
+        f.debug_struct("Life")
+            .field("node", &self.node)
+            .finish_non_exhaustive()
     }
 }
 

@@ -210,7 +210,8 @@ impl Stage {
                 due.add(now + micros, Relief::Up);
             }
             Event::StoreAils { condition, micros } => {
-                self.universe.each_store(|store, _| store.set_condition(*condition));
+                self.universe
+                    .each_store(|store, _| store.set_condition(*condition));
                 due.add(now + micros, Relief::Well);
             }
             Event::StoreSteps { by } => {
@@ -224,11 +225,13 @@ impl Stage {
             Event::ScriptsFlushed => self.universe.each_store(|store, _| store.flush_scripts()),
             Event::Expires => {
                 let choice = self.random.next();
-                self.universe.each_store(|store, now| store.expire_some(now, choice));
+                self.universe
+                    .each_store(|store, now| store.expire_some(now, choice));
             }
             Event::Evicts => {
                 let choice = self.random.next();
-                self.universe.each_store(|store, _| drop(store.evict(choice)));
+                self.universe
+                    .each_store(|store, _| drop(store.evict(choice)));
                 self.fault(Fault::Forgot);
             }
         }
@@ -263,7 +266,8 @@ impl Stage {
             Relief::Together => self.universe.set_apart(Vec::new()),
             Relief::Up => self.universe.set_state(StoreState::Up),
             Relief::Well => {
-                self.universe.each_store(|store, _| store.set_condition(Condition::Well));
+                self.universe
+                    .each_store(|store, _| store.set_condition(Condition::Well));
             }
         }
     }
@@ -293,7 +297,8 @@ impl Stage {
         self.universe.set_weather(Weather::default());
         self.universe.set_apart(Vec::new());
         self.universe.set_state(StoreState::Up);
-        self.universe.each_store(|store, _| store.set_condition(Condition::Well));
+        self.universe
+            .each_store(|store, _| store.set_condition(Condition::Well));
         for node in 0..self.nodes.len() {
             self.nodes[node].life.thaw();
             if self.nodes[node].life.is_dead() {
@@ -313,7 +318,11 @@ impl Stage {
         for who in 0..self.setting.keys {
             let node = usize::try_from(who).unwrap_or(0) % self.nodes.len();
             let version = self.nodes[node].version;
-            let amounts = self.setting.rules.iter().map(|rule| rule.amounts[version].burst);
+            let amounts = self
+                .setting
+                .rules
+                .iter()
+                .map(|rule| rule.amounts[version].burst);
             self.ask(
                 Ask {
                     node,
@@ -398,7 +407,10 @@ impl Asking {
     /// Asks once. Returns what it was told, if it is to come back: by which answer, and after how long.
     async fn once(&self) -> Option<(usize, Duration)> {
         let (who, cost) = (self.ask.who.to_string(), self.ask.cost.to_string());
-        let facts = Facts::new().with("who", &who).with("cost", &cost).with("all", "all");
+        let facts = Facts::new()
+            .with("who", &who)
+            .with("cost", &cost)
+            .with("all", "all");
         let deciding = self.engine.decide_by(&facts);
         let verdict = match self.ask.patience {
             None => deciding.await,

@@ -21,7 +21,10 @@ impl Command {
     pub(super) fn read(bytes: &[u8]) -> Self {
         let mut rest = bytes;
         let mut line = |mark: u8| {
-            let end = rest.windows(2).position(|two| two == b"\r\n").expect("a line");
+            let end = rest
+                .windows(2)
+                .position(|two| two == b"\r\n")
+                .expect("a line");
             let (line, after) = rest.split_at(end);
             rest = &after[2..];
             assert_eq!(line[0], mark, "as RESP has it");
@@ -106,9 +109,15 @@ impl Command {
 
 /// A number by which keys with the same hash tag are together.
 fn hash_tag(key: &[u8]) -> usize {
-    let from = key.iter().position(|byte| *byte == b'{').map_or(0, |at| at + 1);
+    let from = key
+        .iter()
+        .position(|byte| *byte == b'{')
+        .map_or(0, |at| at + 1);
     let tag = &key[from..];
-    let to = tag.iter().position(|byte| *byte == b'}').unwrap_or(tag.len());
+    let to = tag
+        .iter()
+        .position(|byte| *byte == b'}')
+        .unwrap_or(tag.len());
     let sum = |sum: usize, byte: &u8| sum.wrapping_mul(31).wrapping_add(usize::from(*byte));
     tag[..to].iter().fold(7, sum)
 }

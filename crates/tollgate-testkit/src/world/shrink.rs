@@ -4,6 +4,9 @@ use super::check::{Violation, judge};
 use super::play::play;
 use super::story::Story;
 
+/// Shorter histories that are tried.
+const PLAYS: usize = 400;
+
 /// Plays a story and judges it.
 ///
 /// # Errors
@@ -26,10 +29,11 @@ pub fn shrink(story: &Story) -> Story {
     if try_story(story).is_ok() {
         return shortest;
     }
-    let mut size = shortest.events.len().div_ceil(2);
-    while size > 0 {
+    let (mut size, mut plays) = (shortest.events.len().div_ceil(2), 0);
+    while size > 0 && plays < PLAYS {
         let (mut from, mut is_shorter) = (0, false);
         while from < shortest.events.len() {
+            plays += 1;
             let mut events = shortest.events.clone();
             let to = (from + size).min(events.len());
             events.drain(from..to);
@@ -61,5 +65,7 @@ pub fn try_seed(seed: u64) -> Result<(), String> {
         Err(left) => left.to_string(),
         Ok(()) => "it passes now: it isn't repeatable".to_owned(),
     };
-    Err(format!("seed {seed}: {violation}\n\nthe shortest that fails: {left}\n{shortest}"))
+    Err(format!(
+        "seed {seed}: {violation}\n\nthe shortest that fails: {left}\n{shortest}"
+    ))
 }

@@ -266,7 +266,9 @@ impl Trouble {
         let node = setting.some_node(random);
         let event = match self {
             Self::Network if random.below(2) == 0 => {
-                let nodes = (0..setting.nodes).filter(|_| random.below(2) == 0).collect();
+                let nodes = (0..setting.nodes)
+                    .filter(|_| random.below(2) == 0)
+                    .collect();
                 Event::Apart { nodes, micros }
             }
             Self::Network => {

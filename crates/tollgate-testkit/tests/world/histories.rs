@@ -36,7 +36,11 @@ fn all_hold(part: u64) {
             }
         }
     }
-    assert!(shown.is_empty(), "{failed} failed, such as\n{}", shown.join("\n\n"));
+    assert!(
+        shown.is_empty(),
+        "{failed} failed, such as\n{}",
+        shown.join("\n\n")
+    );
 }
 
 #[test]
@@ -86,6 +90,12 @@ fn timing() {
         let record = play(&story);
         let played = began.elapsed();
         let verdict = tollgate_testkit::world::judge(&story, &record);
-        println!("{seed} {played:?} {:?} {} answers {:?} {:?}", began.elapsed(), record.answers.len(), record.counts, verdict.map_err(|v| v.to_string()));
+        println!(
+            "{seed} {played:?} {:?} {} answers {:?} {:?}",
+            began.elapsed(),
+            record.answers.len(),
+            record.counts,
+            verdict.map_err(|v| v.to_string())
+        );
     }
 }

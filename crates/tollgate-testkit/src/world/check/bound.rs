@@ -16,18 +16,25 @@ struct Beside {
 
 impl Limit<'_> {
     pub(super) fn judge_bound(&self) -> Result<(), String> {
-        let all: Vec<&Told> = self.passed().filter(|told| !self.is_uncounted(told)).collect();
+        let all: Vec<&Told> = self
+            .passed()
+            .filter(|told| !self.is_uncounted(told))
+            .collect();
         match self.rule.counted {
             Counted::Local => {
                 for node in 0..self.case.setting().nodes {
                     let own = |told: &&&Told| told.ask.node == node;
-                    self.each_life(all.iter().filter(own).copied().collect(), "counted by a node")?;
+                    self.each_life(
+                        all.iter().filter(own).copied().collect(),
+                        "counted by a node",
+                    )?;
                 }
                 return Ok(());
             }
             Counted::Exact | Counted::Leased => {}
         }
-        let (own, stores): (Vec<&Told>, Vec<&Told>) = all.iter().partition(|told| self.is_local(told));
+        let (own, stores): (Vec<&Told>, Vec<&Told>) =
+            all.iter().partition(|told| self.is_local(told));
         self.windows(&stores, "admitted by the store", Who::Store)?;
         for node in 0..self.case.setting().nodes {
             let mine = |told: &&&Told| told.ask.node == node;
@@ -100,7 +107,9 @@ impl Limit<'_> {
             for (at, fault) in self.faults_between(from.saturating_sub(self.lease_life()), to) {
                 whole += match fault {
                     Fault::Forgot => burst + leased,
-                    Fault::ForgotSince(since) => self.admitted_between(*since, *at).min(burst) + leased,
+                    Fault::ForgotSince(since) => {
+                        self.admitted_between(*since, *at).min(burst) + leased
+                    }
                     // What the limit gives in that time; what is leased may be had twice.
                     Fault::Stepped(by) if *by > 0 => {
                         let given = scaled(count, by.unsigned_abs(), period).max(1);
@@ -126,17 +135,23 @@ impl Limit<'_> {
     }
 
     fn admitted_between(&self, from: u64, to: u64) -> u64 {
-        let within = self.passed().filter(|told| from <= told.at && told.asked_at <= to);
+        let within = self
+            .passed()
+            .filter(|told| from <= told.at && told.asked_at <= to);
         within.map(|told| told.ask.cost).sum()
     }
 
     /// The most that was asked for at once.
     fn in_flight(&self, from: u64, to: u64) -> u64 {
         let asked = |at: u64| -> u64 {
-            let during = self.answers().filter(|told| told.asked_at <= at && at <= told.at);
+            let during = self
+                .answers()
+                .filter(|told| told.asked_at <= at && at <= told.at);
             during.map(|told| told.ask.cost).sum()
         };
-        let begun = self.answers().filter(|told| from <= told.at && told.asked_at <= to);
+        let begun = self
+            .answers()
+            .filter(|told| from <= told.at && told.asked_at <= to);
         begun.map(|told| asked(told.asked_at)).max().unwrap_or(0)
     }
 }

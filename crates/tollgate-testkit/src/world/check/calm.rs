@@ -67,7 +67,9 @@ fn none_refused_in_vain(case: Case<'_>, rule: &Rule) -> Result<(), String> {
         *asked += told.ask.cost;
         let fits = *asked + nodes * (burst / 10).max(1) <= burst;
         if fits && !told.allowed {
-            return Err(format!("refused where {asked} of {burst} were asked for: {told:?}"));
+            return Err(format!(
+                "refused where {asked} of {burst} were asked for: {told:?}"
+            ));
         }
     }
     Ok(())
@@ -86,19 +88,47 @@ fn told_waits(case: Case<'_>) -> Result<(), String> {
         };
         let rule = &case.setting().rules[rule];
         let is_exact = rule.counted == Counted::Exact && rule.sort != Sort::Slots;
-        let by_store = before.fallback.is_none() && back.fallback.is_none();
+        // Not by what the node remembered of an earlier question, since when others may have passed.
+        let was_asked = |told: &Told| {
+            let mut calls = case.record.carried_out.iter();
+            calls.any(|(at, node)| told.asked_at <= *at && *at <= told.at && *node == told.ask.node)
+        };
+        let by_store = before.fallback.is_none() && back.fallback.is_none() && was_asked(before);
         let is_told = back.decision.outcome == Outcome::Denied && before.version == back.version;
         // Since it was asked about first: what was under way may have been counted after it.
         let from = before.asked_at.saturating_sub(case.lingers());
         let is_between = |other: &&Told| {
-            other.allowed && from <= other.at && other.asked_at <= back.at
+            other.allowed
+                && from <= other.at
+                && other.asked_at <= back.at
                 && (rule.is_shared || other.ask.who == back.ask.who)
         };
-        let moved = case.record.faults.iter().any(|(at, _)| from <= *at && *at <= back.at);
-        let changed = case.record.versions.iter().any(|(at, _, _)| from <= *at && *at <= back.at);
-        let dropped = case.story.events.iter().any(|(at, _)| from <= *at && *at <= back.at && case.setting().rules.len() > 1);
-        if is_exact && by_store && is_told && !moved && !changed && !dropped && !answers.iter().any(|other| is_between(&other)) {
-            return Err(format!("told to come back, and refused: {before:?}, then {back:?}"));
+        let moved = case
+            .record
+            .faults
+            .iter()
+            .any(|(at, _)| from <= *at && *at <= back.at);
+        let changed = case
+            .record
+            .versions
+            .iter()
+            .any(|(at, _, _)| from <= *at && *at <= back.at);
+        let dropped = case
+            .story
+            .events
+            .iter()
+            .any(|(at, _)| from <= *at && *at <= back.at && case.setting().rules.len() > 1);
+        if is_exact
+            && by_store
+            && is_told
+            && !moved
+            && !changed
+            && !dropped
+            && !answers.iter().any(|other| is_between(&other))
+        {
+            return Err(format!(
+                "told to come back, and refused: {before:?}, then {back:?}"
+            ));
         }
     }
     Ok(())

@@ -5,7 +5,12 @@ use crate::world::story::{Counted, Sort};
 
 pub(super) fn judge(case: Case<'_>) -> Result<(), String> {
     let quiet_at = case.record.quiet_at;
-    let mut last = case.record.answers.iter().filter(|told| told.asked_at >= quiet_at).peekable();
+    let mut last = case
+        .record
+        .answers
+        .iter()
+        .filter(|told| told.asked_at >= quiet_at)
+        .peekable();
     if last.peek().is_none() {
         return Err("nobody got an answer in the end".to_owned());
     }
@@ -17,7 +22,9 @@ pub(super) fn judge(case: Case<'_>) -> Result<(), String> {
     if let Some((key, _)) = case.record.keys.iter().find(|(_, ends)| !ends) {
         return Err(format!("the store keeps {key} for ever"));
     }
-    let is_stored = |rule: &crate::world::story::Rule| rule.counted != Counted::Local && rule.sort != Sort::Slots;
+    let is_stored = |rule: &crate::world::story::Rule| {
+        rule.counted != Counted::Local && rule.sort != Sort::Slots
+    };
     let _ = is_stored;
     Ok(())
 }

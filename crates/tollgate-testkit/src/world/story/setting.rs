@@ -123,7 +123,10 @@ impl Setting {
             // One thing alone.
             3..=6 => vec![Trouble::ALL[random.below(7) as usize]],
             // All of it.
-            _ => Trouble::ALL.into_iter().filter(|_| random.below(2) == 0).collect(),
+            _ => Trouble::ALL
+                .into_iter()
+                .filter(|_| random.below(2) == 0)
+                .collect(),
         };
         Self {
             nodes,
@@ -165,7 +168,10 @@ impl Setting {
         for (number, rule) in self.rules.iter().enumerate() {
             let key = if rule.is_shared { "all" } else { "who" };
             // A String takes whatever is written.
-            let _ = write!(text, "- {{name: r{number}, key: {key}, cost: {{fact: cost}}, ");
+            let _ = write!(
+                text,
+                "- {{name: r{number}, key: {key}, cost: {{fact: cost}}, "
+            );
             let _ = writeln!(text, "{}}}", rule.limit(version));
         }
         text
@@ -210,7 +216,11 @@ impl Rule {
                 Sort::Level(_) => 1 + random.below(60),
                 _ => count.min(60),
             };
-            let count = if matches!(sort, Sort::Level(_)) { count } else { burst };
+            let count = if matches!(sort, Sort::Level(_)) {
+                count
+            } else {
+                burst
+            };
             Amount {
                 count,
                 period,
@@ -281,7 +291,10 @@ impl fmt::Display for Setting {
             troubles,
             ..
         } = self;
-        write!(f, "{nodes} nodes, {shards} shards, timeout {timeout} ms, leases {lease_life:?} ms, ")?;
+        write!(
+            f,
+            "{nodes} nodes, {shards} shards, timeout {timeout} ms, leases {lease_life:?} ms, "
+        )?;
         writeln!(f, "slots {slot_life} ms, {troubles:?}")?;
         for version in 0..self.versions {
             write!(f, "version {version}, {}", self.policy(version))?;

@@ -30,7 +30,11 @@ impl fmt::Display for Ask {
             runs,
             returns,
         } = self;
-        write!(f, "node {node}: {cost} for {who}, runs {:.6} s", seconds(*runs))?;
+        write!(
+            f,
+            "node {node}: {cost} for {who}, runs {:.6} s",
+            seconds(*runs)
+        )?;
         if let Some(patience) = patience {
             write!(f, ", dropped after {:.6} s", seconds(*patience))?;
         }
