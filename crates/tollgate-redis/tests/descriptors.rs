@@ -52,7 +52,11 @@ async fn descriptors_are_decided_alike_in_memory_and_in_a_store() {
     let server = Server::start();
     let clock = Manual::starting_at(Timestamp::from_secs(1_717_243_200));
     let builder = Redis::builder(&server.url()).unwrap().clock(clock.clone());
-    let redis = builder.timeout(Duration::from_secs(5)).build().unwrap();
+    let redis = builder
+        .timeout(Duration::from_secs(5))
+        .nodes(1)
+        .build()
+        .unwrap();
     let policy = || Policy::from_text(FILE, Format::Yaml).unwrap().policy;
     let memory = Memory::builder()
         .clock(clock.clone())

@@ -100,7 +100,11 @@ async fn memory_and_store_answer_alike() {
         let builder = Redis::builder(&server.url())
             .unwrap()
             .clock(clocks[0].clone());
-        let store = builder.timeout(Duration::from_secs(5)).build().unwrap();
+        let store = builder
+            .timeout(Duration::from_secs(5))
+            .nodes(1)
+            .build()
+            .unwrap();
         let memory = Redis::in_memory(clocks[1].clone());
         let limiter = |redis: &Redis| redis.limiter_of("alike", kind.clone()).build().unwrap();
         let by_store = steps(&limiter(&store), &clocks[0], paced).await;

@@ -126,7 +126,7 @@ async fn known_refusals_dont_hide_that_the_store_is_away() {
         ..Breaker::default()
     };
     let builder = Redis::builder(&server.url()).unwrap().timeout(TIMEOUT);
-    let redis = builder.breaker(breaker).build().unwrap();
+    let redis = builder.breaker(breaker).nodes(1).build().unwrap();
     let limiter = |name: &str, failure| {
         let limiter = redis.limiter(name, Rate::per_hour(LIMIT));
         limiter.on_store_failure(failure).build().unwrap()
@@ -219,7 +219,7 @@ async fn another_version_algorithm_or_period_is_another_key() {
     let server = Server::start();
     let redis = || {
         let builder = Redis::builder(&server.url()).unwrap().timeout(PATIENT);
-        builder.near_cache(0).build().unwrap()
+        builder.near_cache(0).nodes(1).build().unwrap()
     };
     let rate = |rate, algorithm| LimitKind::Rate { rate, algorithm };
     let gcra = Algorithm::Gcra;

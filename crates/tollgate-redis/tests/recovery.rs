@@ -193,7 +193,7 @@ fn garbage(key: &[u8], size: usize) -> Vec<Vec<Vec<u8>>> {
 async fn what_no_limiter_wrote_reads_as_never_seen_and_is_replaced() {
     let server = Server::start();
     let builder = Redis::builder(&server.url()).unwrap().timeout(PATIENT);
-    let redis = builder.near_cache(0).build().unwrap();
+    let redis = builder.near_cache(0).nodes(1).build().unwrap();
     let mut client = server.client().unwrap();
     for kind in kinds() {
         let is_slots = matches!(kind, LimitKind::Concurrency(_));

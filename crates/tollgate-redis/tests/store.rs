@@ -13,7 +13,7 @@ use tollgate_testkit::redis::Server;
 fn connect(server: &Server) -> Redis {
     let builder = Redis::builder(&server.url()).expect("a server's own URL");
     let builder = builder.timeout(Duration::from_secs(5));
-    builder.build().expect("a runtime")
+    builder.nodes(1).build().expect("a runtime")
 }
 
 fn keys(server: &Server) -> Vec<String> {
@@ -68,7 +68,11 @@ async fn a_key_lives_until_it_is_idle_and_not_much_longer() {
 async fn a_refusal_writes_nothing() {
     let server = Server::start();
     let builder = Redis::builder(&server.url()).unwrap().near_cache(0);
-    let redis = builder.timeout(Duration::from_secs(5)).build().unwrap();
+    let redis = builder
+        .timeout(Duration::from_secs(5))
+        .nodes(1)
+        .build()
+        .unwrap();
     for algorithm in ALGORITHMS {
         let limiter = redis.limiter("writes", Rate::per_hour(5));
         let limiter = limiter.algorithm(algorithm).build().unwrap();
@@ -190,7 +194,7 @@ async fn many_questions_at_once_share_calls() {
 #[tokio::test]
 async fn slots_and_quotas_leave_nothing_behind() {
     let server = Server::start();
-    let builder = Redis::builder(&server.url()).unwrap();
+    let builder = Redis::builder(&server.url()).unwrap().nodes(1);
     let life = Duration::from_millis(200);
     let redis = builder
         .timeout(Duration::from_secs(5))

@@ -33,7 +33,11 @@ async fn a_clock_that_is_wrong_by_months_changes_no_quota() {
         for days in [-3650_i64, -90, -1, 1, 90, 3650] {
             server.command(&["FLUSHALL"]);
             let builder = Redis::builder(&server.url()).unwrap();
-            let redis = builder.timeout(Duration::from_secs(5)).build().unwrap();
+            let redis = builder
+                .timeout(Duration::from_secs(5))
+                .nodes(1)
+                .build()
+                .unwrap();
             let direct = redis.direct().unwrap();
             // As if this node's clock were behind or ahead by so much.
             direct.ahead.store(days * 86_400_000_000, Ordering::Relaxed);

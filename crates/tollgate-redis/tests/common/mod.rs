@@ -50,7 +50,11 @@ pub(crate) const BREAKER: Breaker = Breaker {
 /// A client that is patient.
 pub(crate) fn connect(url: &str) -> Redis {
     let builder = Redis::builder(url).expect("a URL");
-    builder.timeout(PATIENT).build().expect("a runtime")
+    builder
+        .timeout(PATIENT)
+        .nodes(1)
+        .build()
+        .expect("a runtime")
 }
 
 /// Whether the long variants are to run.
