@@ -9,6 +9,8 @@
 )]
 
 mod model;
+#[cfg(test)]
+mod other;
 mod recorded;
 #[cfg(test)]
 mod tests;
@@ -42,6 +44,10 @@ const ZERO_UNDONE: &str = "cancelling a reservation of 0 does nothing at the pee
                            that it was the latest to act";
 const ENDLESS_DEBT: &str =
     "the peer grants a reservation whose wait never ends and takes the debt; ours says never";
+const WAIT_TURNED: &str = "a wait of exactly 2^63 ns becomes the peer's smallest integer, which is \
+                           no wait at all; ours waits";
+const BEYOND_TIME: &str = "cancelling a wait that never ends puts the peer's latest act a lifetime \
+                           of times after it, further than ours can count";
 const WAIT_CUT_TO_ZERO: &str =
     "less than a nanosecond short: the peer cuts the wait to 0 ns and lets it pass";
 const WITHIN_NOISE: &str = "the balance is zero within the noise of doubles";
@@ -67,8 +73,14 @@ fn refill_nanos(part: f64, limit: f64) -> u64 {
     }
 }
 
+/// What lies beyond our time is at its end.
 fn time(t: i128) -> Timestamp {
-    Timestamp::from_nanos(u64::try_from((BASE + t).max(0)).unwrap())
+    let nanos = (BASE + t).clamp(0, i128::from(u64::MAX));
+    Timestamp::from_nanos(u64::try_from(nanos).unwrap())
+}
+
+fn is_beyond_time(t: i128) -> bool {
+    BASE + t > i128::from(u64::MAX)
 }
 
 /// One reservation at both sides.
@@ -154,6 +166,9 @@ impl Replay {
             }
             return Ok(self.granted(&before, t, &theirs));
         }
+        if ok && theirs.wait < 0 {
+            return Ok(Excused(WAIT_TURNED));
+        }
         if ok && theirs.left < -NOISE && theirs.wait == 0 {
             return Ok(Excused(WAIT_CUT_TO_ZERO));
         }
@@ -185,6 +200,9 @@ impl Replay {
         if ok && theirs.wait == ENDLESS {
             return Ok(Excused(ENDLESS_DEBT));
         }
+        if ok && theirs.wait < 0 {
+            return Ok(Excused(WAIT_TURNED));
+        }
         let waits = theirs.left < 0.0 || (theirs.left <= NOISE && at != Some(act));
         if ok && waits && t < before.last {
             return Ok(Excused(WAITS_FROM_EARLIER));
@@ -214,6 +232,7 @@ impl Replay {
         let Pair { theirs, .. } = self.pairs[rid];
         let latest_act = self.peer.last_event;
         let acts_last = self.is_near(time(theirs.act), time(latest_act));
+        let cut_short = acts_last && theirs.act < latest_act;
         let refund = self.peer.cancel(t, &theirs);
         let again = self.pairs[rid].refunded;
         self.give_back(t, rid);
@@ -225,7 +244,11 @@ impl Replay {
             return Ok(ComparedThenSet(ZERO_UNDONE));
         };
         self.pairs[rid].refunded |= refund > 0.0;
-        Ok(if refund < -NOISE {
+        Ok(if is_beyond_time(latest_act) {
+            self.excuse_unless_equal(t, BEYOND_TIME)
+        } else if refund <= NOISE && cut_short {
+            self.excuse_unless_equal(t, CUT_SHORT)
+        } else if refund < -NOISE {
             Compared
         } else if refund <= NOISE {
             ComparedThenSet(NOISE_REFUNDED)
@@ -235,7 +258,7 @@ impl Replay {
             self.excuse_unless_equal(t, TOOK_NOTHING)
         } else if refund > theirs.n as f64 {
             self.excuse_unless_equal(t, MORE_THAN_TAKEN)
-        } else if acts_last && theirs.act < latest_act {
+        } else if cut_short {
             self.excuse_unless_equal(t, CUT_SHORT)
         } else if earlier {
             ComparedThenSet(WENT_BACK)

@@ -92,6 +92,7 @@ impl Tally {
                 }
             }
         }
+        self.place.clear();
     }
 
     fn count(&mut self, verdict: Verdict) {
@@ -120,8 +121,7 @@ impl Tally {
 
     /// Prints the account, and fails if there is anything wrong with it.
     #[expect(clippy::print_stdout, reason = "the account is for people to read")]
-    pub(crate) fn finish(mut self) {
-        self.place.clear();
+    pub(crate) fn finish(self) {
         println!("{self}");
         if let Err(wrong) = self.judged() {
             panic!("{wrong}");
@@ -131,7 +131,20 @@ impl Tally {
     /// What is wrong with the set as a whole, if anything: sequences that ended in a disagreement,
     /// or more than 5 % of the operations excused.
     pub(crate) fn judged(&self) -> Result<(), String> {
-        let mut wrong = String::new();
+        let mut wrong = self.disagreements();
+        let (set, compared, operations) = (self.set, self.compared, self.operations());
+        if operations == 0 {
+            wrong += &format!("{set}: nothing was compared\n");
+        }
+        if compared * 100 < operations * 95 {
+            wrong += &format!("{set}: only {compared} of {operations} operations compared\n");
+        }
+        if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+    }
+
+    /// The sequences that ended in a disagreement, the first of each side in full.
+    pub(crate) fn disagreements(&self) -> String {
+        let mut text = String::new();
         for (side, stopped) in &self.stopped {
             let Stopped {
                 sequences,
@@ -139,28 +152,18 @@ impl Tally {
                 told,
             } = stopped;
             let (set, all) = (self.set, self.sequences);
-            wrong += &format!(
+            text += &format!(
                 "{set}: {side} in {sequences} of {all} sequences, {operations} operations left out\n"
             );
             for place in told {
-                wrong += &format!("  {place}\n");
+                text += &format!("  {place}\n");
             }
             let untold = sequences - told.len() as u64;
             if untold > 0 {
-                wrong += &format!("  and {untold} more\n");
+                text += &format!("  and {untold} more\n");
             }
         }
-        let (compared, operations) = (self.compared, self.operations());
-        if operations == 0 {
-            wrong += &format!("{}: nothing was compared\n", self.set);
-        }
-        if compared * 100 < operations * 95 {
-            wrong += &format!(
-                "{}: only {compared} of {operations} operations compared\n",
-                self.set
-            );
-        }
-        if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+        text
     }
 
     fn operations(&self) -> u64 {
