@@ -9,10 +9,8 @@
 )]
 
 mod model;
-#[cfg(test)]
 mod other;
 mod recorded;
-#[cfg(test)]
 mod tests;
 
 use model::{ENDLESS, Limiter, Reservation};

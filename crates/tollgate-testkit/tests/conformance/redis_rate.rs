@@ -1,8 +1,9 @@
 //! redis_rate's scripts against our leaky bucket, on the sequences whose doubles decide as exact
 //! arithmetic does. The script's clock is a double, so durations agree to a microsecond.
 
+mod kept;
 mod model;
-#[cfg(test)]
+mod other;
 mod tests;
 
 use std::time::Duration;
@@ -59,9 +60,11 @@ struct Recorded {
     exact_remaining: Option<u64>,
     retry_after_ns: i64,
     reset_after_ns: i64,
+    pttl_ms: i64,
 }
 
 impl Recorded {
+    /// What is left by exact arithmetic.
     fn remaining(&self) -> u64 {
         self.exact_remaining.unwrap_or(self.remaining)
     }
@@ -71,21 +74,16 @@ impl Recorded {
         self.retry_after_ns == -1
     }
 
-    fn reproduced_by(&self, answer: &Answer) -> Result<(), Disagreement> {
-        let same = self.allowed == answer.allowed
-            && self.remaining() == answer.remaining
-            && answer.retry_after.is_none() == self.passed()
-            && near(answer.retry_after.unwrap_or(-1), self.retry_after_ns)
-            && near(answer.reset_after, self.reset_after_ns);
-        if same {
-            return Ok(());
-        }
-        Err(Model.differs(format!("{answer:?}")))
+    fn reproduced_by(&self, answer: Answer) -> Result<(), Disagreement> {
+        let recorded = Answer {
+            allowed: self.allowed,
+            remaining: self.remaining,
+            retry_after: self.retry_after_ns,
+            reset_after: self.reset_after_ns,
+            pttl: self.pttl_ms,
+        };
+        Model.says("answer", answer, recorded)
     }
-}
-
-fn near(one: i128, other: i64) -> bool {
-    (one - i128::from(other)).abs() <= TOLERANCE
 }
 
 fn nanos(duration: Duration) -> i128 {
@@ -102,9 +100,8 @@ impl Replay {
     fn new(sequence: &Sequence) -> Self {
         let period = Duration::from_secs_f64(sequence.period_s);
         let rate = Rate::new(sequence.rate, period).burst(sequence.burst);
-        let period_ns = u64::try_from(period.as_nanos()).unwrap();
         Self {
-            peer: Key::new(sequence.rate, sequence.burst, period_ns),
+            peer: Key::new(sequence.rate, sequence.burst, sequence.period_s),
             limit: LeakyBucket::new(rate).unwrap(),
             level: Level::default(),
         }
@@ -112,17 +109,17 @@ impl Replay {
 
     fn step(&mut self, op: &Op) -> Judged {
         let now = Timestamp::from_micros(op.t_us);
-        let forgotten = self.peer.has_forgotten(nanos_of(now));
+        let forgotten = self.peer.has_forgotten(op.t_us);
         let verdict = match &op.call {
             Call::AllowN(recorded) => {
-                recorded.reproduced_by(&self.peer.allow(nanos_of(now), recorded.n))?;
+                recorded.reproduced_by(self.peer.allow(op.t_us, recorded.n))?;
                 match forgotten {
                     true => Excused(FORGOTTEN),
                     false => self.allow(now, recorded)?,
                 }
             }
             Call::AllowAtMost(recorded) => {
-                recorded.reproduced_by(&self.peer.allow_at_most(nanos_of(now), recorded.n))?;
+                recorded.reproduced_by(self.peer.allow_at_most(op.t_us, recorded.n))?;
                 match forgotten {
                     true => Excused(FORGOTTEN),
                     false => self.allow_at_most(now, recorded)?,
@@ -135,7 +132,7 @@ impl Replay {
             }
         };
         if let ComparedThenSet(_) | Excused(_) = verdict {
-            self.take_over(now);
+            self.take_over(op.t_us);
         }
         Ok(verdict)
     }
@@ -188,15 +185,15 @@ impl Replay {
     }
 
     /// Our state becomes the peer's.
-    fn take_over(&mut self, now: Timestamp) {
-        let (owed, token) = self.peer.owed(nanos_of(now));
-        let debt = owed * self.limit.units_per_token() / token;
-        self.level = Level::from_parts(debt, now);
+    fn take_over(&mut self, now_us: u64) {
+        let price = self.limit.units_per_token();
+        self.level = match self.peer.held(now_us) {
+            Some((as_of, (owed, token))) => {
+                Level::from_parts(owed * price / token, Timestamp::from_micros(as_of))
+            }
+            None => Level::default(),
+        };
     }
-}
-
-fn nanos_of(now: Timestamp) -> i128 {
-    i128::from(now.as_nanos())
 }
 
 fn compare_durations(ours: &Decision, recorded: &Recorded) -> Judged {

@@ -2,7 +2,6 @@
 //! the model of a peer, or ours, is wrong ends there; the set goes on, and the test fails at its end.
 
 mod disagreement;
-#[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
