@@ -307,7 +307,7 @@ fn a_difference_is_told() {
     assert!(
         difference
             .to_string()
-            .starts_with("call 1: its reply is Err(\"ERR user_script:1: Script attempted"),
+            .starts_with("call 1: its reply is error: ERR user_script:1: Script attempted"),
         "{difference}"
     );
     let difference = told("redis.call('SET', 'k', type(redis.sha1hex)) return 1");
