@@ -29,13 +29,10 @@ pub struct Call {
 /// let difference = Difference {
 ///     call: Some(3),
 ///     what: "its reply".into(),
-///     simulated: "Ok(Integer(1))".into(),
-///     real: "Ok(Integer(2))".into(),
+///     simulated: "[7, 1]".into(),
+///     real: "[7, 2]".into(),
 /// };
-/// assert_eq!(
-///     difference.to_string(),
-///     "call 3: its reply is Ok(Integer(1)), and of the real store Ok(Integer(2))",
-/// );
+/// assert_eq!(difference.to_string(), "call 3: its reply is [7, 1], and of the real store [7, 2]");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
@@ -144,11 +141,15 @@ fn same(
     if simulated == real {
         return Ok(());
     }
+    let shown = |said: Result<Reply, String>| {
+        let said = said.unwrap_or_else(Reply::Error);
+        said.to_string()
+    };
     Err(Difference {
         call,
         what: what.to_owned(),
-        simulated: format!("{simulated:?}"),
-        real: format!("{real:?}"),
+        simulated: shown(simulated),
+        real: shown(real),
     })
 }
 

@@ -10,7 +10,7 @@ mod structs;
 
 use tollgate_testkit::redis::{Client, Reply, Server};
 use tollgate_testkit::traffic::Random;
-use tollgate_testkit::world::Store;
+use tollgate_testkit::world::{ServerError, Store};
 
 /// Whether the long variants are to run.
 fn is_soak() -> bool {
@@ -101,16 +101,22 @@ impl Both {
     fn compare(
         &mut self,
         asked: String,
-        simulated: Result<Reply, tollgate_testkit::world::ServerError>,
+        simulated: Result<Reply, ServerError>,
         real: Result<Reply, String>,
     ) -> Result<Reply, String> {
+        let shown = |said: &Result<Reply, String>| {
+            let said = said.clone().unwrap_or_else(Reply::Error);
+            said.to_string()
+        };
         let simulated = simulated.map_err(|error| error.to_string());
-        let history = &self.history;
-        assert_eq!(
-            simulated, real,
-            "simulated and real, of {asked}\nafter {history:#?}"
+        let history = self.history.join("\n");
+        assert!(
+            simulated == real,
+            "simulated: {}\nreal: {}\nof {asked}\nafter\n{history}",
+            shown(&simulated),
+            shown(&real),
         );
-        self.history.push(format!("{asked} → {real:?}"));
+        self.history.push(format!("{asked} → {}", shown(&real)));
         real
     }
 }

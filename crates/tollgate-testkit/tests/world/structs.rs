@@ -127,6 +127,8 @@ fn wrong_arguments_are_told_as_in_redis() {
         "return {struct.unpack('Bc0', '\\4data')}",
         "return {struct.unpack('B', 'ab', 2)}",
         "return {struct.unpack('', 'ab', 3)}",
+        "return {struct.unpack('', 'ab', 9)}",
+        "return {struct.unpack('', 'ab', -1)}",
         "return {struct.unpack('<I2', 'abcd', 2.9)}",
         "return struct.pack('<d', '7')",
         "return struct.pack('s', 7)",

@@ -47,7 +47,9 @@ impl Vm {
 
     fn new() -> mlua::Result<Self> {
         let libraries = StdLib::MATH | StdLib::STRING | StdLib::TABLE;
-        let lua = Lua::new_with(libraries, LuaOptions::default())?;
+        // A script that catches errors mustn't catch a mistake in here.
+        let options = LuaOptions::new().catch_rust_panics(false);
+        let lua = Lua::new_with(libraries, options)?;
         let server = Arc::new(Mutex::new(Server::default()));
         let native = lua.create_table()?;
         let runs = Arc::clone(&server);
@@ -59,10 +61,8 @@ impl Vm {
         let runs = Arc::clone(&server);
         let pcall = move |lua: &Lua, words: MultiValue| {
             let reply = command(&runs, &words);
-            to_lua(
-                lua,
-                reply.unwrap_or_else(|error| Reply::Error(error.to_string())),
-            )
+            let reply = reply.unwrap_or_else(|error| Reply::Error(error.to_string()));
+            to_lua(lua, reply)
         };
         native.set("pcall", lua.create_function(pcall)?)?;
         native.set("pack", lua.create_function(structs::pack)?)?;
@@ -161,15 +161,26 @@ fn command(server: &Mutex<Server>, words: &MultiValue) -> Answer {
     }
     let word = |value: &Value| match value {
         Value::String(text) => Ok(Word::Text(text.as_bytes())),
-        Value::Integer(number) => Ok(Word::Number(number.to_string())),
-        Value::Number(number) => Ok(Word::Number(number::print(*number))),
-        _ => Err(ServerError::new(
-            "ERR Lua redis lib command arguments must be strings or integers",
-        )),
+        other => match double(other) {
+            Some(number) => Ok(Word::Number(number::print(number))),
+            None => Err(ServerError::new(
+                "ERR Lua redis lib command arguments must be strings or integers",
+            )),
+        },
     };
     let words = words.iter().map(word).collect::<Result<Vec<Word>, _>>()?;
     let words: Vec<&[u8]> = words.iter().map(AsRef::as_ref).collect();
     lock(server).run(Origin::Script, &words)
+}
+
+/// A number, which Lua knows one kind of.
+#[expect(clippy::cast_precision_loss, reason = "it was a double before")]
+fn double(value: &Value) -> Option<f64> {
+    match value {
+        Value::Number(number) => Some(*number),
+        Value::Integer(number) => Some(*number as f64),
+        _ => None,
+    }
 }
 
 /// What a script is handed for a reply.
@@ -245,13 +256,13 @@ fn plain(lua: &Lua, error: Value) -> mlua::Result<Value> {
 
 /// The line at which the script is.
 fn line(lua: &Lua) -> usize {
-    let is_script = |level| {
+    let line_of = |level| {
         lua.inspect_stack(level, |frame| {
             let source = frame.source().source;
             let is_script = source.is_some_and(|source| source == SOURCE);
             is_script.then(|| frame.current_line().unwrap_or(0))
         })
     };
-    let frames = (0..).map_while(is_script);
+    let frames = (0..).map_while(line_of);
     frames.flatten().next().unwrap_or(0)
 }

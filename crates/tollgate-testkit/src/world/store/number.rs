@@ -36,8 +36,11 @@ fn double(text: &[u8]) -> Option<f64> {
 
 /// A double as `%.17g` prints it.
 pub(super) fn print(number: f64) -> String {
+    if number == 0.0 && number.is_sign_negative() {
+        return "-0".to_owned();
+    }
     if number.fract() == 0.0 && number.abs() < PLAIN {
-        return format!("{number:.0}");
+        return truncated(number).to_string();
     }
     if !number.is_finite() {
         return match (number.is_nan(), number.is_sign_negative()) {

@@ -126,6 +126,9 @@ impl Space {
 
     /// Deletes some of those that are past their time.
     pub(super) fn expire_some(&mut self, random: &mut Random) {
+        if let Past::Hides = self.past {
+            return;
+        }
         let now = self.millis();
         let past = self.keys.iter().filter(|(_, entry)| entry.is_past(now));
         let chosen = past.filter(|_| random.below(2) == 0);

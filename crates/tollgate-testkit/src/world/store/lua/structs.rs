@@ -2,6 +2,7 @@
 
 use mlua::{BorrowedBytes, Lua, LuaString, MultiValue, Value};
 
+use super::double;
 use crate::world::store::number::truncated;
 
 /// What a letter of a format stands for.
@@ -149,8 +150,8 @@ pub(super) fn unpack(lua: &Lua, args: MultiValue) -> mlua::Result<MultiValue> {
     if start == 0 {
         return Err(bad(3, "unpack", "offset must be 1 or greater"));
     }
-    // A negative one is beyond all data.
-    let mut place = usize::try_from(start - 1).unwrap_or(usize::MAX);
+    // A negative one is far beyond all data.
+    let mut place = usize::try_from(start.wrapping_sub(1).cast_unsigned()).unwrap_or(usize::MAX);
     let mut format = Format::new(&format);
     let mut values = Vec::new();
     let short = || bad(2, "unpack", "data string too short");
@@ -194,7 +195,8 @@ pub(super) fn unpack(lua: &Lua, args: MultiValue) -> mlua::Result<MultiValue> {
         place += size;
         values.push(value);
     }
-    values.push(Value::Integer(i64::try_from(place).unwrap_or(i64::MAX) + 1));
+    let next = u64::try_from(place).unwrap_or(u64::MAX).wrapping_add(1);
+    values.push(Value::Integer(next.cast_signed()));
     Ok(MultiValue::from_vec(values))
 }
 
@@ -245,11 +247,7 @@ fn valued(bits: u64, size: usize, sign: Sign) -> f64 {
 
 /// How many bytes the number before says.
 fn told(value: Option<Value>) -> mlua::Result<usize> {
-    let number = value.and_then(|value| {
-        value
-            .as_number()
-            .or(value.as_integer().map(|one| one as f64))
-    });
+    let number = value.as_ref().and_then(double);
     let number = number.ok_or_else(|| mlua::Error::runtime("format 'c0' needs a previous size"))?;
     Ok(usize::try_from(truncated(number)).unwrap_or(usize::MAX))
 }
@@ -268,12 +266,10 @@ fn text(lua: &Lua, args: &MultiValue, place: usize, function: &str) -> mlua::Res
 /// A number, or a text that is one.
 fn number(lua: &Lua, args: &MultiValue, place: usize, function: &str) -> mlua::Result<f64> {
     let value = args.get(place - 1);
-    let number = match value {
-        Some(Value::Number(number)) => Some(*number),
-        #[expect(clippy::cast_precision_loss, reason = "it was a double before")]
-        Some(Value::Integer(number)) => Some(*number as f64),
-        other => lua.coerce_number(other.cloned().unwrap_or(Value::Nil))?,
-    };
+    if let Some(number) = value.and_then(double) {
+        return Ok(number);
+    }
+    let number = lua.coerce_number(value.cloned().unwrap_or(Value::Nil))?;
     number.ok_or_else(|| unexpected(value, "number", place, function))
 }
 
