@@ -370,6 +370,7 @@ impl Inner {
             most: part.max(more.min(numbers.limit)).max(holds),
             life: self.terms.life,
             least,
+            spent: 0,
         };
         let record = question.record(&numbers);
         let reply = self.store.lease(lease.key.clone(), record, None).await?;
@@ -401,6 +402,8 @@ struct Lessee {
     life: Duration,
     /// If it can't hold as much, it gets nothing.
     least: u64,
+    /// So many units are owed at least, beside what is out; 0 if that isn't known.
+    spent: u64,
 }
 
 impl Lessee {
@@ -415,13 +418,15 @@ impl Lessee {
             most,
             life,
             least,
+            spent,
         } = *self;
         let life = micros(life);
-        let mut record = Vec::with_capacity(11 * 8);
+        let mut record = Vec::with_capacity(12 * 8);
         put(
             &mut record,
             &[
                 price, drain, capacity, holder, number, holds, returns, more, most, life, least,
+                spent,
             ],
         );
         record

@@ -41,6 +41,8 @@ mod redis;
 mod rehearsal;
 mod script;
 mod store;
+#[cfg(test)]
+mod windows;
 
 pub use address::{Address, AddressError};
 pub use direct::{Asking, Direct};

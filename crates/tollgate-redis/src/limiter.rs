@@ -378,7 +378,7 @@ fn possible(question: &Question, is_leased: bool, limit: String) -> Result<(), S
         Op::AtMost => "taking as much as there is",
         Op::Reserve(_) => "a reservation",
         Op::Gift => "a refund",
-        Op::Reset | Op::GiveBack(_) | Op::Renew | Op::Release => return Ok(()),
+        Op::Reset | Op::GiveBack(_) | Op::Renew | Op::Release | Op::Raise(_) => return Ok(()),
     };
     if is_leased {
         return Err(StoreLimitError::Leased { what });
