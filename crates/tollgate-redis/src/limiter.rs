@@ -290,6 +290,10 @@ impl RedisLimiter {
     pub async fn reset(&self, key: &str) -> Result<(), StoreError> {
         let reset = self.act(key, 0, Op::Reset, None).await;
         self.improved();
+        let is_leased = self.limit.limit().counting() == Counting::Leased;
+        if let Some(direct) = self.redis.direct().filter(|_| is_leased) {
+            direct.leases.was_reset();
+        }
         reset.map(drop)
     }
 

@@ -16,7 +16,7 @@ use tollgate_testkit::redis::Server;
 use tollgate_testkit::traffic::Random;
 
 use super::book::{Book, Granted, Spent};
-use super::{Lent, Lessee};
+use super::said::{Lent, Lessee};
 use crate::question::{Form, Numbers, Op, Question};
 use crate::store::Store;
 use crate::windows;
@@ -432,10 +432,11 @@ fn a_peek_is_never_refused() {
         &Granted {
             more: 0,
             dropped: 0,
-            until: second,
+            until: second + Duration::from_secs(1),
             retry_after: Duration::from_secs(1),
             asked: 5,
         },
+        1,
     );
     assert!(matches!(book.spend(second, 1), Spent::Refused { .. }));
     assert!(matches!(book.spend(second, 0), Spent::Passed { .. }));

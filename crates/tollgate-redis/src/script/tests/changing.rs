@@ -2,7 +2,7 @@
 
 #![expect(
     clippy::cast_possible_truncation,
-    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
     reason = "numbers of tests are small"
 )]
 

@@ -3,6 +3,7 @@
 
 #![expect(
     clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
     reason = "numbers of tests are small"
 )]
 

@@ -1,5 +1,7 @@
 //! What is kept in the store: names, lives and sizes of keys, and what becomes of it when a limit changes.
 
+mod names;
+
 use std::time::Duration;
 
 use tollgate::quota::Quota;
