@@ -1,5 +1,6 @@
 //! What is kept in the store: names, lives and sizes of keys, and what becomes of it when a limit changes.
 
+mod changing;
 mod names;
 
 use std::time::Duration;
@@ -155,7 +156,7 @@ limits:
             let mut parts: Vec<_> = key.splitn(4, ':').map(str::to_owned).collect();
             assert_eq!(
                 (parts[0].as_str(), parts[1].as_str()),
-                ("tollgate", "1"),
+                ("tollgate", "2"),
                 "{key}"
             );
             assert_eq!(parts[2].len(), 8, "{key}");
@@ -248,7 +249,7 @@ async fn leased_limiters_of_one_name_are_two_holders() {
     };
     // The level, and two that hold something of it: neither overwrites what the other said.
     let length = server.command(&["STRLEN", key]).integer();
-    assert_eq!(length, Some(24 + 2 * 32));
+    assert_eq!(length, Some(24 + 2 * 40));
 }
 
 #[tokio::test]

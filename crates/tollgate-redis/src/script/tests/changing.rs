@@ -175,19 +175,20 @@ async fn two_rates_of_one_key_wipe_nothing() {
     let server = Server::start();
     let store = Store::patient(&server);
     let second = 1_000_000;
-    // By two processes in turn; by one that is reloaded now and then; by one tenant in two tiers.
+    // By two processes in turn; by one that is reloaded every two seconds; by one tenant in two tiers.
     for (texts, steps, length, turn) in [
         (["10/s", "1000/s"], 3_057, 3_057 * second / 1000, 1),
-        (["60/m", "1000/m"], 600, 7 * second + second / 5, 500),
-        (["10/m", "600/m"], 700, 7 * second, 1),
+        (["60/m", "1000/m"], 1_800, 18 * second, 2_000),
+        (["10/m", "600/m"], 2_100, 42 * second, 3_500),
     ] {
         server.command(&["FLUSHALL"]);
         let limits = limits(&texts);
         let [_, (fast, _)] = limits[..] else {
             panic!("two");
         };
+        // The fast one first.
         let passed = in_turn(&store, &limits, (steps, length), |ask| {
-            (ask / turn % 2) as usize
+            1 - (ask / turn % 2) as usize
         });
         let most = capacity(fast) + drain(fast) * u128::from(length);
         let passed = passed.await;
@@ -196,8 +197,8 @@ async fn two_rates_of_one_key_wipe_nothing() {
             "{texts:?}: {passed} of {}",
             most / token(fast)
         );
-        // And the fast one gets nearly all of what it may.
-        assert!(u128::from(passed + passed / 10) * token(fast) >= most * 9 / 10);
+        // Half of the time it is the fast one's.
+        assert!(passed > fast.burst_size(), "{texts:?}: {passed}");
     }
 }
 
