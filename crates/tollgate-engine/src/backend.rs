@@ -11,6 +11,7 @@ use tollgate::{Algorithm, Decision, LimitError, Outcome, Pass, Rate, Timestamp};
 use crate::policy::{Counting, OnStoreFailure};
 
 mod fallback;
+mod kept;
 mod local;
 mod memory;
 mod sole;
@@ -18,10 +19,12 @@ mod sole;
 pub use crate::engine::deny::{DenyCache, DenyVersion};
 pub use crate::engine::key::Key;
 pub use fallback::{AskingOrFallback, Breaker, Fallback, FallbackStats, StoreEvent};
+pub use kept::Keeper;
 pub use local::{Local, Owed};
 pub use memory::{Memory, MemoryBuilder};
 pub use sole::SoleLimit;
 
+pub(crate) use kept::Kept;
 pub(crate) use memory::Compiled;
 
 /// Answers checks, all or none: in memory, in a store, or leased from one.
@@ -334,6 +337,8 @@ pub(crate) struct Told {
     pub(crate) kind: LimitKind,
     pub(crate) counter: Counter,
     pub(crate) slot: Option<Box<str>>,
+    /// By a backend.
+    pub(crate) kept: Kept,
 }
 
 /// What sort of limit, and how much.
@@ -422,9 +427,10 @@ pub enum LimitKind {
 pub struct Counter {
     /// The rule's name, or the one by which rules share it.
     pub name: String,
-    /// Which of several limits of that rule.
+    /// Which of the limits of that rule with the same algorithm and period. With these it follows from the
+    /// rule, whatever was in force before, and is the same in every process.
     pub ordinal: usize,
-    /// Tells it from all others in this process.
+    /// Tells it from all others of its engine.
     pub id: u64,
 }
 
@@ -449,6 +455,7 @@ impl Limit {
                     id,
                 },
                 slot: None,
+                kept: Kept::default(),
             }),
         })
     }
@@ -457,6 +464,7 @@ impl Limit {
     pub(crate) fn counting_as(mut self, other: &Self) -> Self {
         self.id = other.id;
         self.told.counter = other.told.counter.clone();
+        self.told.kept = Kept::default();
         self
     }
 

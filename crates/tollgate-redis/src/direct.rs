@@ -5,19 +5,17 @@ mod compiled;
 mod tests;
 mod undo;
 
-use std::collections::HashMap;
 use std::fmt;
-use std::hash::RandomState;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
-use arc_swap::ArcSwap;
-use foldhash::fast::RandomState as Fast;
+use foldhash::SharedSeed;
+use foldhash::quality::SeedableRandomState;
 use tollgate::{Clock, Decision, Outcome, Timestamp};
 use tollgate_engine::backend::{
-    Answer, Backend, Check, DenyCache, DenyVersion, Limit, LimitKind, Local, Source,
+    Answer, Backend, Check, DenyCache, DenyVersion, Keeper, Limit, LimitKind, Local, Source,
 };
 use tollgate_engine::policy::Counting;
 
@@ -35,9 +33,6 @@ use undo::Undo;
 
 /// A clock of the caller's.
 pub(crate) type Time = Arc<dyn Fn() -> Timestamp + Send + Sync>;
-
-/// Limits that are remembered as the store reads them.
-const MOST_LIMITS: usize = 100_000;
 
 /// The store without a failure policy: what can't be asked is an error.
 ///
@@ -68,9 +63,11 @@ pub struct Direct {
     local: Arc<Local<HostClock, HostWall>>,
     pub(crate) prefix: Box<str>,
     life: std::time::Duration,
-    limits: ArcSwap<HashMap<u64, Arc<Compiled>, Fast>>,
+    /// Limits keep what is made of them here.
+    keeper: Keeper,
     near: Option<DenyCache>,
-    hasher: RandomState,
+    /// Tells limits apart.
+    hasher: SeedableRandomState,
     /// How often something was given back here.
     improvements: AtomicU64,
     /// How far the store's clock is ahead of this node's, in microseconds.
@@ -113,9 +110,9 @@ impl Direct {
             local,
             prefix: builder.prefix.into(),
             life: builder.slot_life,
-            limits: ArcSwap::default(),
+            keeper: Keeper::new(),
             near: (builder.near > 0).then(|| DenyCache::new(builder.near)),
-            hasher: RandomState::new(),
+            hasher: SeedableRandomState::with_seed(host.random(), SharedSeed::global_fixed()),
             improvements: AtomicU64::new(0),
             ahead: AtomicI64::new(0),
             clock: host.clock(),
@@ -128,22 +125,7 @@ impl Direct {
 
     /// The limit as the store reads it.
     pub(crate) fn compiled(&self, limit: &Limit) -> Result<Arc<Compiled>, StoreLimitError> {
-        let id = limit.counter().id;
-        if let Some(compiled) = self.limits.load().get(&id)
-            && compiled.is_of(limit)
-        {
-            return Ok(Arc::clone(compiled));
-        }
-        let compiled = Arc::new(Compiled::new(limit, self)?);
-        self.limits.rcu(|known| {
-            let mut more = match known.len() < MOST_LIMITS {
-                true => HashMap::clone(known),
-                false => HashMap::default(),
-            };
-            more.insert(id, Arc::clone(&compiled));
-            more
-        });
-        Ok(compiled)
+        limit.kept_or_make(&self.keeper, || Compiled::new(limit, self).map(Arc::new))
     }
 
     /// The time to say, if it isn't the store's.
@@ -242,8 +224,8 @@ impl Direct {
     #[inline]
     pub(crate) fn spend_leased(&self, check: &Check<'_>, compiled: &Compiled) -> Option<Answer> {
         let leased = compiled.leased.as_ref()?;
-        let place = LeaseKey::of(check);
-        let decision = self.leases.try_spend(place, leased, check.cost)?;
+        let place = LeaseKey::of(leased, check);
+        let decision = self.leases.try_spend(place, check.cost)?;
         let mut answer = Answer::new(Some(0), decision);
         answer.source = self.source_ahead();
         Some(answer)
@@ -285,9 +267,9 @@ impl Direct {
                 Step::Said(decision) => decisions[number] = decision,
                 Step::Lease(compiled, leased) => {
                     let check = &checks[number];
-                    let place = LeaseKey::of(check);
+                    let place = LeaseKey::of(&leased, check);
                     let plans = self.leases.plans(place);
-                    let spent = self.leases.try_spend(place, &leased, check.cost);
+                    let spent = self.leases.try_spend(place, check.cost);
                     let decision = match spent {
                         Some(decision) => decision,
                         None => {
@@ -470,7 +452,14 @@ impl Direct {
                 .numbers_at(answers.now)
                 .unwrap_or(question.numbers);
         }
-        self.store.ask_with(patience, again, at).await
+        let answers = self.store.ask_with(patience, again, at).await?;
+        // The clock has stepped meanwhile, or nobody's calendar reaches as far: that is no refusal.
+        match answers.each.iter().any(|raw| raw.is_of_another_time()) {
+            true => Err(StoreError::Garbled {
+                what: "the store's clock is in no period that it was told of".to_owned(),
+            }),
+            false => Ok(answers),
+        }
     }
 
     /// Questions that can go together, in their order.
@@ -495,8 +484,7 @@ impl Backend for Direct {
         // What is leased is said at once.
         if let [check] = checks
             && check.limit.counting() == Counting::Leased
-            && let Some(compiled) = self.limits.load().get(&check.limit.counter().id)
-            && compiled.is_of(check.limit)
+            && let Some(compiled) = check.limit.kept::<Arc<Compiled>>(&self.keeper)
             && let Some(answer) = self.spend_leased(check, compiled)
         {
             return Asking::said(Ok(answer));
@@ -562,7 +550,7 @@ impl Backend for Direct {
     }
 
     fn takes(&self, limit: &Limit) -> Result<(), String> {
-        let compiled = Compiled::new(limit, self);
+        let compiled = self.compiled(limit);
         compiled.map(drop).map_err(|error| error.to_string())
     }
 }

@@ -45,6 +45,8 @@ mod script;
 #[cfg(feature = "simulation")]
 pub mod simulation;
 mod store;
+#[cfg(test)]
+mod windows;
 
 pub use address::{Address, AddressError};
 pub use direct::{Asking, Direct};

@@ -290,6 +290,10 @@ impl RedisLimiter {
     pub async fn reset(&self, key: &str) -> Result<(), StoreError> {
         let reset = self.act(key, 0, Op::Reset, None).await;
         self.improved();
+        let is_leased = self.limit.limit().counting() == Counting::Leased;
+        if let Some(direct) = self.redis.direct().filter(|_| is_leased) {
+            direct.leases.was_reset();
+        }
         reset.map(drop)
     }
 
@@ -378,7 +382,7 @@ fn possible(question: &Question, is_leased: bool, limit: String) -> Result<(), S
         Op::AtMost => "taking as much as there is",
         Op::Reserve(_) => "a reservation",
         Op::Gift => "a refund",
-        Op::Reset | Op::GiveBack(_) | Op::Renew | Op::Release => return Ok(()),
+        Op::Reset | Op::GiveBack(_) | Op::Renew | Op::Release | Op::Raise(_) => return Ok(()),
     };
     if is_leased {
         return Err(StoreLimitError::Leased { what });

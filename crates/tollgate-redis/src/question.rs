@@ -47,6 +47,13 @@ pub(crate) enum Op {
     Reset,
     Renew,
     Release,
+    /// What is used is at least this: units of a level as of now, and of others the cost. It is written
+    /// whatever the rest of its request gets, and may be said again.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "the fallback is to carry its level over")
+    )]
+    Raise(u64),
 }
 
 impl Op {
@@ -60,6 +67,7 @@ impl Op {
             Self::Reset => (5, 0),
             Self::Renew => (6, 0),
             Self::Release => (7, 0),
+            Self::Raise(units) => (8, units),
         }
     }
 }

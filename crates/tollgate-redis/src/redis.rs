@@ -133,7 +133,8 @@ pub struct RedisStats {
     pub leased: u64,
     /// Slots that this node holds.
     pub slots: usize,
-    /// Slots that ran out while they were held: the node was asleep or the store away for too long.
+    /// Slots that ran out while they were held, and that others have taken: the node was asleep or the store
+    /// away for too long, or the store's clock stepped forward. What was free was taken again, and isn't lost.
     pub lost_slots: u64,
     /// Nodes of the fleet, as was said or learned.
     pub nodes: u64,

@@ -71,7 +71,7 @@ impl Rehearsal {
                 self.memory.forget(&[*check]);
                 (asked(0), Duration::ZERO)
             }
-            Op::Renew | Op::Release => (asked(0), Duration::ZERO),
+            Op::Renew | Op::Release | Op::Raise(_) => (asked(0), Duration::ZERO),
         };
         Ok((decision, Some(raw(&decision, wait))))
     }

@@ -261,12 +261,12 @@ async fn another_version_algorithm_or_period_is_another_key() {
     assert_eq!(keys.len(), kinds.len() + 1);
     let mut newer = Vec::new();
     for key in &keys {
-        assert!(key.starts_with("tollgate:1:"), "{key}");
-        let other = key.replacen("tollgate:1:", "tollgate:2:", 1);
+        assert!(key.starts_with("tollgate:2:"), "{key}");
+        let other = key.replacen("tollgate:2:", "tollgate:3:", 1);
         server.command(&["RENAME", key, &other]);
         newer.push((server.command(&["DUMP", &other]), other));
     }
-    server.command(&["SET", "tollgate:2:something", "else"]);
+    server.command(&["SET", "tollgate:3:something", "else"]);
     let again = redis();
     for kind in &kinds {
         let limiter = again.limiter_of("same", kind.clone()).build().unwrap();
@@ -280,7 +280,7 @@ async fn another_version_algorithm_or_period_is_another_key() {
     for (value, key) in newer {
         assert_eq!(server.command(&["DUMP", &key]), value);
     }
-    assert_eq!(server.command(&["GET", "tollgate:2:something"]), "else");
+    assert_eq!(server.command(&["GET", "tollgate:3:something"]), "else");
 }
 
 #[tokio::test]

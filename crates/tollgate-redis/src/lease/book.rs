@@ -20,8 +20,10 @@ pub(super) struct Book {
     tokens: AtomicU64,
     /// They are worth nothing from then on. Written (release) after the tokens it is for.
     until: AtomicU64,
-    /// The store had nothing more, and it is not asked again before this.
+    /// The store had nothing more: there is some at this time.
     refused_until: AtomicU64,
+    /// It isn't asked again before this. Sooner than that, if it is far: others may return some, or reset all.
+    asked_from: AtomicU64,
     /// Below so many, more are asked for ahead.
     low: AtomicU64,
     /// What was asked of this node and refused since the last plan.
@@ -95,20 +97,21 @@ impl Book {
             match swapped {
                 Ok(_) => {
                     let runs_low = left < self.low.load(Ordering::Relaxed)
-                        && now >= self.refused_until.load(Ordering::Relaxed);
+                        && now >= self.asked_from.load(Ordering::Relaxed);
                     return Spent::Passed { left, runs_low };
                 }
                 Err(now_there) => tokens = now_there,
             }
         }
-        let until = self.refused_until.load(Ordering::Relaxed);
-        if now < until && cost == 0 {
+        let is_refused = now < self.asked_from.load(Ordering::Relaxed);
+        if is_refused && cost == 0 {
             // A peek is never refused.
             let (left, runs_low) = (0, false);
             return Spent::Passed { left, runs_low };
         }
-        if now < until {
+        if is_refused {
             self.refused.fetch_add(cost, Ordering::Relaxed);
+            let until = self.refused_until.load(Ordering::Relaxed).max(now);
             return Spent::Refused {
                 left: if is_live { tokens } else { 0 },
                 until: Timestamp::from_nanos(until),
@@ -179,7 +182,7 @@ impl Book {
     /// Whether it is still time to ask for more.
     pub(super) fn runs_low(&self, now: Timestamp) -> bool {
         self.held(now) < self.low.load(Ordering::Relaxed)
-            && now.as_nanos() >= self.refused_until.load(Ordering::Relaxed)
+            && now.as_nanos() >= self.asked_from.load(Ordering::Relaxed)
     }
 
     /// Plans to return everything.
@@ -214,19 +217,33 @@ impl Book {
         taken.unwrap_or(0).min(most)
     }
 
-    /// Takes what the store gave.
-    pub(super) fn take(&self, now: Timestamp, granted: &Granted) {
+    /// Takes what the store gave, and spends this much of it first, if there is as much and it isn't over yet:
+    /// says what is left then. Nobody else has seen what was given before.
+    pub(super) fn take(&self, now: Timestamp, granted: &Granted, cost: u64) -> Option<u64> {
         self.withdraw(granted.dropped);
-        let before = self.tokens.fetch_add(granted.more, Ordering::Relaxed);
-        let refused_until = match granted.more < granted.asked {
-            true => (now + granted.retry_after).as_nanos(),
-            false => 0,
+        let is_live = now < granted.until;
+        let more = granted.more;
+        let spent = |all: u64| all.checked_sub(cost).filter(|_| is_live);
+        let relaxed = Ordering::Relaxed;
+        let before = self.tokens.fetch_update(relaxed, relaxed, |tokens| {
+            let all = tokens + more;
+            Some(spent(all).unwrap_or(all))
+        });
+        let all = before.unwrap_or(0) + more;
+        let (refused_until, asked_from) = match more < granted.asked {
+            true => {
+                let until = now + granted.retry_after;
+                (until.as_nanos(), until.min(granted.until).as_nanos())
+            }
+            false => (0, 0),
         };
         self.refused_until.store(refused_until, Ordering::Relaxed);
-        self.level.store(before + granted.more, Ordering::Relaxed);
+        self.asked_from.store(asked_from, Ordering::Relaxed);
+        self.level.store(all, Ordering::Relaxed);
         // Release: those who see it see the tokens.
         self.until
             .store(granted.until.as_nanos(), Ordering::Release);
+        spent(all)
     }
 
     /// Puts back what was spent while this many plans had been made. The caller keeps plans away.

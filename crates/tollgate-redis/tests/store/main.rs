@@ -1,5 +1,8 @@
 //! What is kept in the store: names, lives and sizes of keys, and what becomes of it when a limit changes.
 
+mod changing;
+mod names;
+
 use std::time::Duration;
 
 use tollgate::quota::Quota;
@@ -157,7 +160,7 @@ limits:
             let mut parts: Vec<_> = key.splitn(4, ':').map(str::to_owned).collect();
             assert_eq!(
                 (parts[0].as_str(), parts[1].as_str()),
-                ("tollgate", "1"),
+                ("tollgate", "2"),
                 "{key}"
             );
             assert_eq!(parts[2].len(), 8, "{key}");
@@ -250,7 +253,7 @@ async fn leased_limiters_of_one_name_are_two_holders() {
     };
     // The level, and two that hold something of it: neither overwrites what the other said.
     let length = server.command(&["STRLEN", key]).integer();
-    assert_eq!(length, Some(24 + 2 * 32));
+    assert_eq!(length, Some(24 + 2 * 40));
 }
 
 #[tokio::test]
