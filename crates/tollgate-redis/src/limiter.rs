@@ -270,7 +270,8 @@ impl RedisLimiter {
         given.map(|(decision, _)| decision)
     }
 
-    /// Forgets what a key has spent.
+    /// Forgets what a key has spent. Slots stay with those who hold them. Of a leased limit, what nodes hold is
+    /// theirs to spend still.
     ///
     /// # Errors
     /// If the store couldn't be asked.

@@ -128,7 +128,7 @@ local rest = owed_at(now) + (taken - returns) * unit
 debt = debt + (taken - returns) * p
 if rest == 0 and left == 0 then
   -- Nothing is owed: no other limit's units have to be kept.
-  p, d, c, unit = price, drain, capacity, price
+  p, d, c, unit, is_beyond = price, drain, capacity, price, false
 end
 is_changed = is_changed or taken > 0 or mine[2] > holds
 if spent_at_least > 0 and not is_beyond then
