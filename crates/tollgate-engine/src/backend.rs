@@ -25,6 +25,7 @@ pub use memory::{Memory, MemoryBuilder};
 pub use sole::SoleLimit;
 
 pub(crate) use kept::Kept;
+pub(crate) use local::Shared;
 pub(crate) use memory::Compiled;
 
 /// Answers checks, all or none: in memory, in a store, or leased from one.
@@ -339,6 +340,8 @@ pub(crate) struct Told {
     pub(crate) slot: Option<Box<str>>,
     /// By a backend.
     pub(crate) kept: Kept,
+    /// By this process, for when the backend can't be asked.
+    pub(crate) share: Shared,
 }
 
 /// What sort of limit, and how much.
@@ -456,6 +459,7 @@ impl Limit {
                 },
                 slot: None,
                 kept: Kept::default(),
+                share: Shared::default(),
             }),
         })
     }

@@ -96,7 +96,7 @@ impl Direct {
         host: Host,
     ) -> Result<Self, StoreError> {
         let store = Arc::new(Store::new(&builder.address, builder.timeout, &host)?);
-        let leases = Leases::new(Arc::clone(&store), builder.terms, host.clone());
+        let leases = Leases::new((Arc::clone(&store), Arc::clone(&local)), builder.terms, host.clone());
         let time = builder.time.map(Time::from);
         let holders = Holders::new(
             (Arc::clone(&store), time.clone()),
@@ -275,7 +275,7 @@ impl Direct {
                         None => {
                             is_known = false;
                             let key = || compiled.key(check).into();
-                            let spent = self.leases.spend(place, &leased, key, check.cost);
+                            let spent = self.leases.spend((place, check), &leased, key);
                             spent.await?
                         }
                     };
@@ -437,7 +437,7 @@ impl Direct {
     ) -> Result<Answers, StoreError> {
         let is_calendar = |question: &Question| question.numbers.kind == Kind::Calendar;
         let again = questions.iter().any(is_calendar).then(|| questions.clone());
-        let answers = self.store.ask_with(patience, questions, at).await?;
+        let answers = self.tell_and_ask(checks, numbers, (questions, at), patience).await?;
         let Some(mut again) = again else {
             return Ok(answers);
         };
@@ -452,7 +452,7 @@ impl Direct {
                 .numbers_at(answers.now)
                 .unwrap_or(question.numbers);
         }
-        let answers = self.store.ask_with(patience, again, at).await?;
+        let answers = self.tell_and_ask(checks, numbers, (again, at), patience).await?;
         // The clock has stepped meanwhile, or nobody's calendar reaches as far: that is no refusal.
         match answers.each.iter().any(|raw| raw.is_of_another_time()) {
             true => Err(StoreError::Garbled {
@@ -460,6 +460,43 @@ impl Direct {
             }),
             false => Ok(answers),
         }
+    }
+
+    /// Asks, after telling the store in the same breath what was decided here without it.
+    async fn tell_and_ask(
+        &self,
+        checks: &[Check<'_>],
+        numbers: &[usize],
+        (mut questions, at): (Vec<Question>, Option<u64>),
+        patience: &mut Patience,
+    ) -> Result<Answers, StoreError> {
+        let decides = questions.iter().all(|question| question.op == Op::Decide);
+        let mut told = Vec::new();
+        for (question, number) in questions.iter().zip(numbers).filter(|_| decides) {
+            let Some(owed) = self.local.owed(&checks[*number]) else {
+                continue;
+            };
+            let raise = Question {
+                op: Op::Raise(question.numbers.owed(&owed)),
+                cost: owed.used,
+                holder: None,
+                ..question.clone()
+            };
+            told.push((*number, owed, raise));
+        }
+        if told.is_empty() {
+            return self.store.ask_with(patience, questions, at).await;
+        }
+        questions.splice(0..0, told.iter().map(|(_, _, raise)| raise.clone()));
+        let mut answers = self.store.ask_with(patience, questions, at).await?;
+        answers.each.drain(..told.len());
+        // Unless its calendar wasn't of this time: then it is told with the next question.
+        if !answers.each.iter().any(|raw| raw.is_of_another_time()) {
+            for (number, owed, _) in &told {
+                self.local.told(&checks[*number], owed);
+            }
+        }
+        Ok(answers)
     }
 
     /// Questions that can go together, in their order.
@@ -536,6 +573,14 @@ impl Backend for Direct {
         }
         self.improved();
         Ok(())
+    }
+
+    fn spent_ahead(&self, check: &Check<'_>) -> u64 {
+        let compiled = self.compiled(check.limit).ok();
+        let leased = compiled.as_ref().and_then(|compiled| compiled.leased.as_ref());
+        leased.map_or(0, |leased| {
+            self.leases.spent_ahead(LeaseKey::of(leased, check))
+        })
     }
 
     fn now(&self) -> Timestamp {

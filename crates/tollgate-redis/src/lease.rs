@@ -20,10 +20,10 @@ use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
 use futures_util::stream::{self, StreamExt};
 use tollgate::{Clock, Decision, Outcome};
-use tollgate_engine::backend::Check;
+use tollgate_engine::backend::{Check, Limit, Local};
 
 use crate::error::StoreError;
-use crate::host::{Host, HostClock};
+use crate::host::{Host, HostClock, HostWall};
 use crate::question::Numbers;
 use crate::store::Store;
 
@@ -55,6 +55,8 @@ struct Inner {
     terms: Terms,
     /// The holder of what is spent at once, and not kept.
     passing: u64,
+    /// This process's part of the limits, which is to know what is spent.
+    local: Arc<Local<HostClock, HostWall>>,
     /// How often limits were reset here: what was refused before may pass.
     resets: AtomicU64,
     shards: Box<[Shard]>,
@@ -94,6 +96,8 @@ pub(crate) struct Lease {
     holder: u64,
     book: Book,
     numbers: Numbers,
+    /// As the engine has it, to note what was spent.
+    limit: Limit,
     /// Resets so far when the store was last asked.
     resets: AtomicU64,
     /// One at a time asks for more.
@@ -101,7 +105,11 @@ pub(crate) struct Lease {
 }
 
 impl Leases {
-    pub(crate) fn new(store: Arc<Store>, terms: Terms, host: Host) -> Self {
+    pub(crate) fn new(
+        (store, local): (Arc<Store>, Arc<Local<HostClock, HostWall>>),
+        terms: Terms,
+        host: Host,
+    ) -> Self {
         // Its keys are fingerprints by a secret seed already.
         let hasher = SeedableRandomState::with_seed(host.random(), SharedSeed::global_fixed());
         let shard = |_| Shard::from_pointee(HashMap::with_hasher(hasher.clone()));
@@ -109,6 +117,7 @@ impl Leases {
             store,
             terms,
             passing: holder(&host),
+            local,
             resets: AtomicU64::new(0),
             shards: (0..SHARDS).map(shard).collect(),
             clock: host.clock(),
@@ -130,13 +139,12 @@ impl Leases {
     /// Spends a cost, after asking the store for more if need be. `key` names what is kept there.
     pub(crate) async fn spend(
         &self,
-        place: LeaseKey,
+        (place, check): (LeaseKey, &Check<'_>),
         limit: &Leased,
         key: impl FnOnce() -> Box<str>,
-        cost: u64,
     ) -> Result<Decision, StoreError> {
-        let inner = &self.inner;
-        let (lease, is_kept) = inner.find_or_make(place, limit, key);
+        let (inner, cost) = (&self.inner, check.cost);
+        let (lease, is_kept) = inner.find_or_make((place, check.limit), limit, key);
         let wants = match is_kept {
             true => Wants::More(cost),
             false => Wants::Just(cost),
@@ -190,6 +198,13 @@ impl Leases {
         self.inner.resets.fetch_add(1, Ordering::Release);
     }
 
+    /// What was spent of a lease and not noted, and what is left of it, which counts as spent from now on.
+    pub(crate) fn spent_ahead(&self, place: LeaseKey) -> u64 {
+        let shard = self.inner.shard(place).load();
+        let lease = shard.get(&place);
+        lease.map_or(0, |lease| lease.book.note_all(self.inner.clock.now()))
+    }
+
     /// How often a lease was planned: to be remembered before something is spent that may be put back.
     pub(crate) fn plans(&self, place: LeaseKey) -> u64 {
         let shard = self.inner.shard(place).load();
@@ -226,8 +241,8 @@ impl Inner {
     /// The lease, and whether it is kept for others to find.
     fn find_or_make(
         &self,
-        place: LeaseKey,
-        limit: &Leased,
+        (place, limit): (LeaseKey, &Limit),
+        leased: &Leased,
         key: impl FnOnce() -> Box<str>,
     ) -> (Arc<Lease>, bool) {
         let shard = self.shard(place);
@@ -239,7 +254,8 @@ impl Inner {
             key: key(),
             holder: holder(&self.host),
             book: Book::default(),
-            numbers: limit.numbers,
+            numbers: leased.numbers,
+            limit: limit.clone(),
             resets: AtomicU64::new(0),
             asking: Arc::default(),
         });
@@ -317,6 +333,11 @@ impl Inner {
         let numbers = lease.numbers;
         let resets = self.resets.load(Ordering::Acquire);
         let before = self.clock.now();
+        // Now, so that it drains from now on, whenever the store is away.
+        let key = lease.place.1;
+        self.local.note_spent(&lease.limit, key, lease.book.note_spent());
+        let check = Check::by_fingerprint(&lease.limit, key, 0);
+        let owed = self.local.owed(&check);
         let part = (numbers.limit / self.terms.part).max(1);
         let (plan, least) = match wants {
             Wants::Nothing => (lease.book.hand_in(before), 0),
@@ -351,11 +372,14 @@ impl Inner {
             most: part.max(more.min(numbers.limit)).max(holds),
             life: self.terms.life,
             least,
-            spent: 0,
+            spent: owed.as_ref().map_or(0, |owed| numbers.owed(owed)),
         };
         let record = question.record(&numbers);
         let reply = self.store.lease(lease.key.clone(), record, None).await?;
         let reply = Lent::read(&reply)?;
+        if let Some(owed) = &owed {
+            self.local.told(&check, owed);
+        }
         let granted = Granted {
             more: reply.granted,
             dropped: holds - reply.kept.min(holds),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::core::{self, Algorithm as _};
 use tollgate::quota::Quota;
 use tollgate::{Algorithm, Align, Decision, Outcome, Rate, Timestamp};
-use tollgate_engine::backend::LimitKind;
+use tollgate_engine::backend::{LimitKind, Owed};
 
 use crate::error::{StoreError, StoreLimitError};
 use crate::script::Needs;
@@ -49,10 +49,6 @@ pub(crate) enum Op {
     Release,
     /// What is used is at least this: units of a level as of now, and of others the cost. It is written
     /// whatever the rest of its request gets, and may be said again.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "the fallback is to carry its level over")
-    )]
     Raise(u64),
 }
 
@@ -191,6 +187,13 @@ impl Numbers {
             ],
             limit: rate.burst_size(),
         })
+    }
+
+    /// What a key owes, in the units of a level.
+    pub(crate) fn owed(&self, owed: &Owed) -> u64 {
+        let [price, _, capacity, ..] = self.five;
+        let units = u64::try_from(owed.tokens(price)).unwrap_or(capacity);
+        units.min(capacity)
     }
 
     fn windowed(kind: Kind, rate: Rate, nanos: u128) -> Result<Self, StoreLimitError> {

@@ -4,12 +4,12 @@
 //! what was decided here during one is told to the store afterwards. A note never refuses, and never says more
 //! than that the part is used up: a node that has all of the fleet's demand owes no more than its part.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use tollgate::clock::{Monotonic, Wall};
 use tollgate::{Algorithm, Clock, Decision, Rate};
 
@@ -21,9 +21,6 @@ mod untold;
 pub use untold::Owed;
 
 use untold::Untold;
-
-/// Parts of limits that are remembered.
-const MOST_SHARES: usize = 100_000;
 
 /// This process's part of all limits: a [`Memory`] that limits are cut down for, by the number of nodes.
 ///
@@ -51,33 +48,28 @@ const MOST_SHARES: usize = 100_000;
 /// ```
 pub struct Local<C: Clock = Monotonic, W: Clock = Wall> {
     memory: Memory<C, W>,
+    /// Tells it from all others of this process.
+    number: u64,
     nodes: AtomicU64,
-    shares: RwLock<HashMap<u64, Arc<Share>>>,
     untold: Untold,
 }
 
-/// One limit, and the part of it that is this node's.
+/// The part of a limit that is one process's, kept with the limit.
 #[derive(Debug)]
-struct Share {
-    whole: Limit,
+pub(crate) struct Share {
+    /// Whose.
+    owner: u64,
     nodes: u64,
     part: Limit,
 }
 
-impl Share {
-    fn new(limit: &Limit, nodes: u64) -> Self {
-        Self {
-            whole: limit.clone(),
-            nodes,
-            // What can't be cut is judged whole.
-            part: limit.cut((2, nodes)).unwrap_or_else(|_| limit.clone()),
-        }
-    }
+/// Where a limit keeps it. A copy has none: it is made to be changed.
+#[derive(Debug, Default)]
+pub(crate) struct Shared(ArcSwapOption<Share>);
 
-    fn is_of(&self, limit: &Limit, nodes: u64) -> bool {
-        self.nodes == nodes
-            && self.whole.kind() == limit.kind()
-            && self.whole.counter().name == limit.counter().name
+impl Clone for Shared {
+    fn clone(&self) -> Self {
+        Self::default()
     }
 }
 
@@ -114,10 +106,11 @@ impl Noted {
 impl<C: Clock + 'static, W: Clock> Local<C, W> {
     /// Keeps it in this memory, for a fleet of one.
     pub fn new(memory: Memory<C, W>) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {
             memory,
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
             nodes: AtomicU64::new(1),
-            shares: RwLock::default(),
             untold: Untold::default(),
         }
     }
@@ -252,20 +245,20 @@ impl<C: Clock + 'static, W: Clock> Local<C, W> {
 
     /// This node's part of a limit.
     fn share(&self, limit: &Limit) -> Arc<Share> {
-        let (id, nodes) = (limit.counter().id, self.nodes());
-        let known = self.shares.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(share) = known.get(&id)
-            && share.is_of(limit, nodes)
+        let (cell, nodes) = (&limit.told.share.0, self.nodes());
+        if let Some(share) = &*cell.load()
+            && share.owner == self.number
+            && share.nodes == nodes
         {
             return Arc::clone(share);
         }
-        drop(known);
-        let share = Arc::new(Share::new(limit, nodes));
-        let mut known = self.shares.write().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= MOST_SHARES {
-            known.clear();
-        }
-        known.insert(id, Arc::clone(&share));
+        let share = Arc::new(Share {
+            owner: self.number,
+            nodes,
+            // What can't be cut is judged whole.
+            part: limit.cut((2, nodes)).unwrap_or_else(|_| limit.clone()),
+        });
+        cell.store(Some(Arc::clone(&share)));
         share
     }
 }

@@ -26,7 +26,7 @@ use foldhash::fast::FixedState;
 use tollgate::core::{Algorithm as _, Gcra};
 use tollgate::{Algorithm, LimitError, Rate, Timestamp};
 
-use crate::backend::{Compiled, Counter, Kept, Limit, LimitKind, Told};
+use crate::backend::{Compiled, Counter, Kept, Limit, LimitKind, Shared, Told};
 use crate::policy::{Counting, OnStoreFailure};
 
 /// How many limits that stricter ones took the place of may be in force beside one.
@@ -171,6 +171,7 @@ impl Counters {
                             },
                             slot: None,
                             kept: Kept::default(),
+                            share: Shared::default(),
                         }),
                         counting: Counting::Exact,
                         on_store_failure: match kind {

@@ -4,6 +4,7 @@
 //! while the store is asked, and counts as held there until the next plan: that grants nothing extra.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tollgate::Timestamp;
@@ -38,6 +39,33 @@ pub(super) struct Book {
     /// When someone last asked, as far as was noticed.
     used_at: AtomicU64,
     renewing: AtomicBool,
+    /// Held while tokens come, or go other than by being spent.
+    accounts: Mutex<Accounts>,
+}
+
+/// What is known of tokens that were spent, which leaves no other trace.
+#[derive(Debug, Default)]
+struct Accounts {
+    /// All that came, less what was returned, dropped or worth nothing in the end: what isn't here any more of
+    /// it was spent.
+    had: u64,
+    /// So much of it was noted as spent.
+    noted: u64,
+}
+
+impl Accounts {
+    /// Tokens went that nobody spent. What was noted of them isn't, of those to come.
+    fn lose(&mut self, tokens: u64) {
+        self.had = self.had.saturating_sub(tokens);
+        self.noted = self.noted.min(self.had);
+    }
+
+    /// How much more than was noted before.
+    fn note(&mut self, spent: u64) -> u64 {
+        let more = spent.saturating_sub(self.noted);
+        self.noted += more;
+        more
+    }
 }
 
 /// What came of a cost.
@@ -189,7 +217,7 @@ impl Book {
     pub(super) fn hand_in(&self, now: Timestamp) -> Plan {
         self.plans.fetch_add(1, Ordering::Relaxed);
         self.settle(now);
-        let returns = self.tokens.swap(0, Ordering::Relaxed);
+        let returns = self.withdraw(u64::MAX);
         self.low.store(0, Ordering::Relaxed);
         Plan {
             holds: 0,
@@ -203,18 +231,41 @@ impl Book {
         if now.as_nanos() < self.until.load(Ordering::Acquire) {
             return self.tokens.load(Ordering::Relaxed);
         }
-        self.tokens.store(0, Ordering::Relaxed);
+        self.withdraw(u64::MAX);
         0
+    }
+
+    /// What was spent since this was last asked.
+    pub(super) fn note_spent(&self) -> u64 {
+        let mut accounts = self.accounts();
+        let left = self.tokens.load(Ordering::Relaxed);
+        let spent = accounts.had.saturating_sub(left);
+        accounts.note(spent)
+    }
+
+    /// The same, with all that is held, as if that were spent too.
+    pub(super) fn note_all(&self, now: Timestamp) -> u64 {
+        self.settle(now);
+        let mut accounts = self.accounts();
+        let all = accounts.had;
+        accounts.note(all)
+    }
+
+    fn accounts(&self) -> MutexGuard<'_, Accounts> {
+        self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes up to so many tokens out; returns how many.
     fn withdraw(&self, most: u64) -> u64 {
+        let mut accounts = self.accounts();
         let taken = self
             .tokens
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tokens| {
                 Some(tokens - tokens.min(most))
             });
-        taken.unwrap_or(0).min(most)
+        let taken = taken.unwrap_or(0).min(most);
+        accounts.lose(taken);
+        taken
     }
 
     /// Takes what the store gave, and spends this much of it first, if there is as much and it isn't over yet:
@@ -225,10 +276,13 @@ impl Book {
         let more = granted.more;
         let spent = |all: u64| all.checked_sub(cost).filter(|_| is_live);
         let relaxed = Ordering::Relaxed;
+        let mut accounts = self.accounts();
+        accounts.had += more;
         let before = self.tokens.fetch_update(relaxed, relaxed, |tokens| {
             let all = tokens + more;
             Some(spent(all).unwrap_or(all))
         });
+        drop(accounts);
         let all = before.unwrap_or(0) + more;
         let (refused_until, asked_from) = match more < granted.asked {
             true => {
