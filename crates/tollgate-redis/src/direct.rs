@@ -96,7 +96,11 @@ impl Direct {
         host: Host,
     ) -> Result<Self, StoreError> {
         let store = Arc::new(Store::new(&builder.address, builder.timeout, &host)?);
-        let leases = Leases::new((Arc::clone(&store), Arc::clone(&local)), builder.terms, host.clone());
+        let leases = Leases::new(
+            (Arc::clone(&store), Arc::clone(&local)),
+            builder.terms,
+            host.clone(),
+        );
         let time = builder.time.map(Time::from);
         let holders = Holders::new(
             (Arc::clone(&store), time.clone()),
@@ -437,7 +441,9 @@ impl Direct {
     ) -> Result<Answers, StoreError> {
         let is_calendar = |question: &Question| question.numbers.kind == Kind::Calendar;
         let again = questions.iter().any(is_calendar).then(|| questions.clone());
-        let answers = self.tell_and_ask(checks, numbers, (questions, at), patience).await?;
+        let answers = self
+            .tell_and_ask(checks, numbers, (questions, at), patience)
+            .await?;
         let Some(mut again) = again else {
             return Ok(answers);
         };
@@ -452,7 +458,9 @@ impl Direct {
                 .numbers_at(answers.now)
                 .unwrap_or(question.numbers);
         }
-        let answers = self.tell_and_ask(checks, numbers, (again, at), patience).await?;
+        let answers = self
+            .tell_and_ask(checks, numbers, (again, at), patience)
+            .await?;
         // The clock has stepped meanwhile, or nobody's calendar reaches as far: that is no refusal.
         match answers.each.iter().any(|raw| raw.is_of_another_time()) {
             true => Err(StoreError::Garbled {
@@ -577,7 +585,9 @@ impl Backend for Direct {
 
     fn spent_ahead(&self, check: &Check<'_>) -> u64 {
         let compiled = self.compiled(check.limit).ok();
-        let leased = compiled.as_ref().and_then(|compiled| compiled.leased.as_ref());
+        let leased = compiled
+            .as_ref()
+            .and_then(|compiled| compiled.leased.as_ref());
         leased.map_or(0, |leased| {
             self.leases.spent_ahead(LeaseKey::of(leased, check))
         })

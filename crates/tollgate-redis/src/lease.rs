@@ -335,7 +335,8 @@ impl Inner {
         let before = self.clock.now();
         // Now, so that it drains from now on, whenever the store is away.
         let key = lease.place.1;
-        self.local.note_spent(&lease.limit, key, lease.book.note_spent());
+        self.local
+            .note_spent(&lease.limit, key, lease.book.note_spent());
         let check = Check::by_fingerprint(&lease.limit, key, 0);
         let owed = self.local.owed(&check);
         let part = (numbers.limit / self.terms.part).max(1);
@@ -387,6 +388,7 @@ impl Inner {
             until: before + self.terms.life,
             retry_after: reply.retry_after.max(pause(&numbers)),
             asked: more,
+            remaining: reply.remaining,
         };
         lease.resets.store(resets, Ordering::Relaxed);
         let spent = lease.book.take(self.clock.now(), &granted, least);

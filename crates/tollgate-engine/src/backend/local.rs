@@ -5,8 +5,8 @@
 //! than that the part is used up: a node that has all of the fleet's demand owes no more than its part.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;

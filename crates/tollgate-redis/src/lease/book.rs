@@ -23,6 +23,8 @@ pub(super) struct Book {
     until: AtomicU64,
     /// The store had nothing more: there is some at this time.
     refused_until: AtomicU64,
+    /// Less than this may be had of it: who wants no more asks.
+    refused_from: AtomicU64,
     /// It isn't asked again before this. Sooner than that, if it is far: others may return some, or reset all.
     asked_from: AtomicU64,
     /// Below so many, more are asked for ahead.
@@ -96,6 +98,8 @@ pub(super) struct Granted {
     pub(super) until: Timestamp,
     pub(super) retry_after: Duration,
     pub(super) asked: u64,
+    /// What is left in the store.
+    pub(super) remaining: u64,
 }
 
 /// What a lease needs, apart from those who spend it.
@@ -131,7 +135,8 @@ impl Book {
                 Err(now_there) => tokens = now_there,
             }
         }
-        let is_refused = now < self.asked_from.load(Ordering::Relaxed);
+        let is_enough = cost < self.refused_from.load(Ordering::Relaxed);
+        let is_refused = now < self.asked_from.load(Ordering::Relaxed) && !(is_enough && cost > 0);
         if is_refused && cost == 0 {
             // A peek is never refused.
             let (left, runs_low) = (0, false);
@@ -292,6 +297,8 @@ impl Book {
             false => (0, 0),
         };
         self.refused_until.store(refused_until, Ordering::Relaxed);
+        let may_be_had = all.saturating_add(granted.remaining).saturating_add(1);
+        self.refused_from.store(may_be_had, Ordering::Relaxed);
         self.asked_from.store(asked_from, Ordering::Relaxed);
         self.level.store(all, Ordering::Relaxed);
         // Release: those who see it see the tokens.

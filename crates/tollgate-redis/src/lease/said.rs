@@ -56,12 +56,14 @@ pub(super) struct Lent {
     pub(super) granted: u64,
     /// Of what it holds.
     pub(super) kept: u64,
+    /// What is left for others.
+    pub(super) remaining: u64,
     pub(super) retry_after: Duration,
 }
 
 impl Lent {
     pub(super) fn read(reply: &[i64]) -> Result<Self, StoreError> {
-        let [_, _, granted, kept, _, retry_after, _] = *reply else {
+        let [_, _, granted, kept, remaining, retry_after, _] = *reply else {
             let came = reply.len();
             return Err(StoreError::Garbled {
                 what: format!("7 numbers of a lease expected, {came} came"),
@@ -71,6 +73,7 @@ impl Lent {
         Ok(Self {
             granted: number(granted),
             kept: number(kept),
+            remaining: number(remaining),
             retry_after: wait(retry_after),
         })
     }

@@ -435,6 +435,7 @@ fn a_peek_is_never_refused() {
             until: second + Duration::from_secs(1),
             retry_after: Duration::from_secs(1),
             asked: 5,
+            remaining: 0,
         },
         1,
     );

@@ -397,6 +397,9 @@ impl Asking {
         // Who was told when to come back does so, once.
         if let Some((number, after)) = wait.take() {
             tokio::time::sleep(after).await;
+            if self.note(|record| record.quiet_at > 0) {
+                return;
+            }
             self.asked_at = self.universe.now();
             self.returned = Some(number);
             self.ask.returns = false;
