@@ -63,7 +63,7 @@ pub struct Direct {
     pub(crate) store: Arc<Store>,
     pub(crate) leases: Leases,
     pub(crate) holders: Holders,
-    prefix: Box<str>,
+    pub(crate) prefix: Box<str>,
     life: std::time::Duration,
     limits: ArcSwap<HashMap<u64, Arc<Compiled>, Fast>>,
     near: Option<DenyCache>,

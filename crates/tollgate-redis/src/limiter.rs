@@ -190,9 +190,9 @@ impl RedisLimiter {
     pub async fn try_check(&self, key: &str, cost: u64) -> Result<Answer, StoreError> {
         let facts = SoleLimit::facts(key);
         let checks = [self.limit.check(&facts, cost)];
-        match self.redis.direct() {
-            Some(direct) => direct.check(&checks).await,
-            None => Ok(self.check_n(key, cost).await),
+        match &self.redis.home {
+            Home::Store(fallback) => fallback.store().check(&checks).await,
+            Home::Memory(_) => Ok(self.check_n(key, cost).await),
         }
     }
 
@@ -348,10 +348,11 @@ impl RedisLimiter {
     ) -> Result<(Decision, Option<Raw>), StoreError> {
         let facts = SoleLimit::facts(key);
         let check = self.limit.check(&facts, cost);
-        let direct = match &self.redis.home {
+        let store = match &self.redis.home {
             Home::Store(fallback) => fallback.store(),
             Home::Memory(home) => return home.act((&self.limit, key), &check, op, at),
         };
+        let direct = &store.inner;
         let at = at.map(|at| at.as_nanos() / 1000).or_else(|| direct.at());
         let compiled = direct.compiled(check.limit)?;
         if let Some(known) = compiled.form.known(cost) {
@@ -365,8 +366,9 @@ impl RedisLimiter {
         let deadline = direct.store.deadline();
         let answers = direct
             .ask(&[check], &[0], (vec![question], at), deadline)
-            .await?;
-        let raw = answers.each[0];
+            .await;
+        store.failures.hear(answers.as_ref().map(|_| false));
+        let raw = answers?.each[0];
         Ok((raw.decision(most), Some(raw)))
     }
 }

@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use std::pin::Pin;
@@ -13,16 +12,18 @@ use futures_util::future::{Either, Ready, ready};
 use tollgate::clock::{Clock, Manual};
 use tollgate::{Decision, Rate, Timestamp};
 use tollgate_engine::backend::{
-    Answer, AskingOrFallback, Backend, Breaker, Check, Fallback, FallbackStats, Limit, LimitKind,
-    Memory, StoreEvent,
+    Answer, AskingOrFallback, Backend, Breaker, Check, Fallback, Limit, LimitKind, Memory,
+    StoreEvent,
 };
 
 use crate::address::{Address, AddressError};
 use crate::direct::Direct;
 use crate::error::StoreError;
+use crate::failure::Failures;
 use crate::host::{Host, HostClock, HostWall};
 use crate::lease::Terms;
 use crate::limiter::RedisLimiterBuilder;
+use crate::noted::Noted;
 use crate::rehearsal::Rehearsal;
 
 /// Long enough for a store in the same data centre, and for a call that waits behind another one; short
@@ -55,7 +56,7 @@ pub struct Redis {
 /// Where the limits are.
 #[derive(Clone)]
 pub(crate) enum Home {
-    Store(Arc<Fallback<Direct, HostClock, HostWall>>),
+    Store(Arc<Fallback<Noted<Direct>, HostClock, HostWall>>),
     /// Of a test.
     Memory(Arc<Rehearsal>),
 }
@@ -96,44 +97,6 @@ pub struct RedisBuilder {
 }
 
 type Tell = dyn Fn(&StoreEvent<'_>) + Send + Sync;
-
-/// What a [`Redis`] has counted.
-///
-/// ```
-/// use tollgate_redis::RedisStats;
-///
-/// /// How many questions each round trip answered.
-/// fn merged(stats: &RedisStats) -> u64 {
-///     stats.questions / stats.round_trips.max(1)
-/// }
-/// assert_eq!(merged(&RedisStats::default()), 0);
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RedisStats {
-    /// Scripts that were run: round trips.
-    pub round_trips: u64,
-    /// Questions that they answered.
-    pub questions: u64,
-    /// Round trips that failed.
-    pub failed_round_trips: u64,
-    /// Questions that got no answer in time.
-    pub timeouts: u64,
-    /// Connections that were made.
-    pub connects: u64,
-    /// Keys that held what no limiter wrote. They read as never seen, and are replaced.
-    pub strange_keys: u64,
-    /// Refusals that were repeated without asking.
-    pub near_hits: u64,
-    /// Tokens that this node holds of leased limits.
-    pub leased: u64,
-    /// Slots that this node holds.
-    pub slots: usize,
-    /// Slots that ran out while they were held: the node was asleep or the store away for too long.
-    pub lost_slots: u64,
-    /// What was decided without the store.
-    pub fallback: FallbackStats,
-}
 
 impl Redis {
     /// The store at a URL (see [`Address`]), with all else as usual.
@@ -218,40 +181,18 @@ impl Redis {
         }
     }
 
-    /// What it has counted.
-    pub fn stats(&self) -> RedisStats {
-        let Home::Store(fallback) = &self.home else {
-            return RedisStats::default();
-        };
-        let direct = fallback.store();
-        let stats = direct.store.stats();
-        RedisStats {
-            round_trips: stats.calls.load(Ordering::Relaxed),
-            questions: stats.questions.load(Ordering::Relaxed),
-            failed_round_trips: stats.failed_calls.load(Ordering::Relaxed),
-            timeouts: stats.timeouts.load(Ordering::Relaxed),
-            connects: stats.connects.load(Ordering::Relaxed),
-            strange_keys: stats.strange_keys.load(Ordering::Relaxed),
-            near_hits: direct.near_hits(),
-            leased: direct.leases.held(),
-            slots: direct.holders.held(),
-            lost_slots: direct.holders.lost(),
-            fallback: fallback.stats(),
-        }
-    }
-
     /// Returns the tokens that this node holds of leased limits, so that others can have them at once. What
     /// isn't returned runs out.
     pub async fn close(&self) {
         if let Home::Store(fallback) = &self.home {
-            fallback.store().leases.close().await;
+            fallback.store().inner.leases.close().await;
         }
     }
 
     /// The store without a failure policy; none if there is no store.
     pub fn direct(&self) -> Option<&Direct> {
         match &self.home {
-            Home::Store(fallback) => Some(fallback.store()),
+            Home::Store(fallback) => Some(&fallback.store().inner),
             Home::Memory(_) => None,
         }
     }
@@ -349,8 +290,9 @@ impl RedisBuilder {
         };
         let local = Memory::builder().clock(host.clock()).wall(host.wall());
         let (nodes, breaker, tell) = (self.nodes, self.breaker, self.tell.take());
-        let direct = Direct::new(self, host).map_err(ConnectError::Store)?;
-        let fallback = Fallback::with_local(direct, local.build())
+        let failures = Failures::new(host.clock(), host.wall());
+        let inner = Direct::new(self, host).map_err(ConnectError::Store)?;
+        let fallback = Fallback::with_local(Noted { inner, failures }, local.build())
             .nodes(nodes)
             .breaker(breaker)
             .on_event(move |event| {
@@ -491,7 +433,7 @@ impl Backend for Redis {
 #[must_use = "a question that isn't awaited isn't asked"]
 pub struct Deciding<'a>(Either<FromStore<'a>, Ready<Result<Answer, Infallible>>>);
 
-type FromStore<'a> = AskingOrFallback<'a, Direct, HostClock, HostWall>;
+type FromStore<'a> = AskingOrFallback<'a, Noted<Direct>, HostClock, HostWall>;
 
 impl Future for Deciding<'_> {
     type Output = Result<Answer, Infallible>;
