@@ -55,4 +55,5 @@ pub use error::{StoreError, StoreLimitError};
 pub use failure::{FailureKind, FailureStats};
 pub use limiter::{RedisLimiter, RedisLimiterBuilder};
 pub use redis::{ConnectError, Deciding, Redis, RedisBuilder};
+pub use rehearsal::{Fault, Rehearsal};
 pub use stats::RedisStats;

@@ -40,7 +40,7 @@ impl Redis {
     pub async fn ready(&self, within: Duration) -> Result<(), StoreError> {
         match &self.home {
             Home::Store(fallback) => fallback.store().inner.ready(within).await,
-            Home::Memory(_) => Ok(()),
+            Home::Memory(fallback) => fallback.store().inner.ready(),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use futures_util::future::{Either, Ready, ready};
+use futures_util::future::Either;
 use tollgate::clock::{Clock, Manual};
 use tollgate::{Decision, Rate, Timestamp};
 use tollgate_engine::backend::{
@@ -58,7 +58,7 @@ pub struct Redis {
 pub(crate) enum Home {
     Store(Arc<Fallback<Noted<Direct>, HostClock, HostWall>>),
     /// Of a test.
-    Memory(Arc<Rehearsal>),
+    Memory(Arc<Fallback<Noted<Rehearsal>, Manual, Manual>>),
 }
 
 /// Builds a [`Redis`]; made by [`Redis::builder`].
@@ -114,52 +114,7 @@ impl Redis {
     /// # Errors
     /// If the URL says no place.
     pub fn builder(url: &str) -> Result<RedisBuilder, AddressError> {
-        Ok(RedisBuilder {
-            address: url.parse()?,
-            timeout: TIMEOUT,
-            prefix: "tollgate".to_owned(),
-            near: 10_000,
-            terms: Terms {
-                life: Duration::from_secs(1),
-                part: 10,
-                most_keys: 100_000,
-            },
-            slot_life: Duration::from_secs(60),
-            time: None,
-            nodes: 1,
-            breaker: Breaker::default(),
-            tell: None,
-            #[cfg(feature = "simulation")]
-            world: None,
-        })
-    }
-
-    /// The same without a store, in the memory of this process and by a clock that is set by hand: for tests
-    /// of what uses it. It needs no runtime, nothing is leased, and nothing fails.
-    ///
-    /// ```
-    /// use tollgate::{Rate, clock::Manual};
-    /// use tollgate_redis::Redis;
-    /// # use std::{pin::pin, task::{Context, Poll, Waker}};
-    /// # fn now<T>(future: impl Future<Output = T>) -> T {
-    /// #     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) { Poll::Ready(done) => done, _ => panic!() }
-    /// # }
-    ///
-    /// let clock = Manual::new();
-    /// let redis = Redis::in_memory(clock.clone());
-    /// let logins = redis.limiter("logins", Rate::per_minute(1)).build()?;
-    /// # now(async {
-    /// assert!(logins.check("ada").await.allowed);
-    /// assert!(!logins.check("ada").await.allowed);
-    /// clock.advance(std::time::Duration::from_secs(60));
-    /// assert!(logins.check("ada").await.allowed);
-    /// # });
-    /// # Ok::<(), tollgate_redis::StoreLimitError>(())
-    /// ```
-    pub fn in_memory(clock: Manual) -> Self {
-        Self {
-            home: Home::Memory(Arc::new(Rehearsal::new(clock))),
-        }
+        Ok(RedisBuilder::new(url.parse()?))
     }
 
     /// A limiter of its own, apart from any policy, kept under this name. Make it once and keep it: what it
@@ -177,15 +132,16 @@ impl Redis {
     pub fn fallback_active(&self) -> bool {
         match &self.home {
             Home::Store(fallback) => fallback.is_active(),
-            Home::Memory(_) => false,
+            Home::Memory(fallback) => fallback.is_active(),
         }
     }
 
     /// Returns the tokens that this node holds of leased limits, so that others can have them at once. What
     /// isn't returned runs out.
     pub async fn close(&self) {
-        if let Home::Store(fallback) = &self.home {
-            fallback.store().inner.leases.close().await;
+        match &self.home {
+            Home::Store(fallback) => fallback.store().inner.leases.close().await,
+            Home::Memory(fallback) => fallback.store().inner.close(),
         }
     }
 
@@ -199,6 +155,27 @@ impl Redis {
 }
 
 impl RedisBuilder {
+    pub(crate) fn new(address: Address) -> Self {
+        Self {
+            address,
+            timeout: TIMEOUT,
+            prefix: "tollgate".to_owned(),
+            near: 10_000,
+            terms: Terms {
+                life: Duration::from_secs(1),
+                part: 10,
+                most_keys: 100_000,
+            },
+            slot_life: Duration::from_secs(60),
+            time: None,
+            nodes: 1,
+            breaker: Breaker::default(),
+            tell: None,
+            #[cfg(feature = "simulation")]
+            world: None,
+        }
+    }
+
     /// How long a decision waits for the store: 5 ms unless said otherwise.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
@@ -289,21 +266,53 @@ impl RedisBuilder {
             None => host,
         };
         let local = Memory::builder().clock(host.clock()).wall(host.wall());
-        let (nodes, breaker, tell) = (self.nodes, self.breaker, self.tell.take());
+        let guard = self.guard();
         let failures = Failures::new(host.clock(), host.wall());
         let inner = Direct::new(self, host).map_err(ConnectError::Store)?;
-        let fallback = Fallback::with_local(Noted { inner, failures }, local.build())
-            .nodes(nodes)
-            .breaker(breaker)
+        let fallback = guard.before(Noted { inner, failures }, local.build());
+        Ok(Redis {
+            home: Home::Store(Arc::new(fallback)),
+        })
+    }
+
+    pub(crate) fn guard(&mut self) -> Guard {
+        Guard {
+            nodes: self.nodes,
+            breaker: self.breaker,
+            tell: self.tell.take(),
+        }
+    }
+}
+
+/// What was chosen for when the store can't be asked.
+pub(crate) struct Guard {
+    nodes: u64,
+    breaker: Breaker,
+    tell: Option<Box<Tell>>,
+}
+
+impl Guard {
+    /// Puts it in front of a store.
+    pub(crate) fn before<B, C, W>(
+        self,
+        store: Noted<B>,
+        local: Memory<C, W>,
+    ) -> Fallback<Noted<B>, C, W>
+    where
+        B: Backend<Error = StoreError>,
+        C: Clock + 'static,
+        W: Clock,
+    {
+        let tell = self.tell;
+        Fallback::with_local(store, local)
+            .nodes(self.nodes)
+            .breaker(self.breaker)
             .on_event(move |event| {
                 log(event);
                 if let Some(tell) = &tell {
                     tell(event);
                 }
-            });
-        Ok(Redis {
-            home: Home::Store(Arc::new(fallback)),
-        })
+            })
     }
 }
 
@@ -376,7 +385,7 @@ impl Backend for Redis {
     fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
         match &self.home {
             Home::Store(fallback) => Deciding(Either::Left(fallback.check(checks))),
-            Home::Memory(home) => Deciding(Either::Right(ready(Ok(home.memory.answer(checks))))),
+            Home::Memory(fallback) => Deciding(Either::Right(fallback.check(checks))),
         }
     }
 
@@ -386,35 +395,35 @@ impl Backend for Redis {
     ) -> Result<(Answer, Vec<Decision>), Infallible> {
         match &self.home {
             Home::Store(fallback) => fallback.check_each(checks).await,
-            Home::Memory(home) => home.memory.check_each(checks).await,
+            Home::Memory(fallback) => fallback.check_each(checks).await,
         }
     }
 
     async fn give_back<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<(), Infallible> {
         match &self.home {
             Home::Store(fallback) => Backend::give_back(&**fallback, checks).await,
-            Home::Memory(home) => Backend::give_back(&home.memory, checks).await,
+            Home::Memory(fallback) => Backend::give_back(&**fallback, checks).await,
         }
     }
 
     fn now(&self) -> Timestamp {
         match &self.home {
             Home::Store(fallback) => Backend::now(&**fallback),
-            Home::Memory(home) => Backend::now(&home.memory),
+            Home::Memory(fallback) => Backend::now(&**fallback),
         }
     }
 
     fn takes(&self, limit: &Limit) -> Result<(), String> {
         match &self.home {
             Home::Store(fallback) => fallback.takes(limit),
-            Home::Memory(home) => home.memory.takes(limit),
+            Home::Memory(fallback) => fallback.takes(limit),
         }
     }
 
     fn improvements(&self) -> u64 {
         match &self.home {
             Home::Store(fallback) => fallback.improvements(),
-            Home::Memory(home) => home.memory.improvements(),
+            Home::Memory(fallback) => fallback.improvements(),
         }
     }
 }
@@ -431,9 +440,10 @@ impl Backend for Redis {
 /// # drop(deciding);
 /// ```
 #[must_use = "a question that isn't awaited isn't asked"]
-pub struct Deciding<'a>(Either<FromStore<'a>, Ready<Result<Answer, Infallible>>>);
+pub struct Deciding<'a>(Either<FromStore<'a>, FromMemory<'a>>);
 
 type FromStore<'a> = AskingOrFallback<'a, Noted<Direct>, HostClock, HostWall>;
+type FromMemory<'a> = AskingOrFallback<'a, Noted<Rehearsal>, Manual, Manual>;
 
 impl Future for Deciding<'_> {
     type Output = Result<Answer, Infallible>;
@@ -454,7 +464,7 @@ impl fmt::Debug for Redis {
         let mut shown = f.debug_struct("Redis");
         match &self.home {
             Home::Store(fallback) => shown.field("store", fallback),
-            Home::Memory(home) => shown.field("memory", &home.memory),
+            Home::Memory(fallback) => shown.field("memory", fallback),
         };
         shown.finish_non_exhaustive()
     }

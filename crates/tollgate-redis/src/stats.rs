@@ -54,8 +54,23 @@ pub struct RedisStats {
 impl Redis {
     /// What it has counted.
     pub fn stats(&self) -> RedisStats {
-        let Home::Store(fallback) = &self.home else {
-            return RedisStats::default();
+        let fallback = match &self.home {
+            Home::Store(fallback) => fallback,
+            Home::Memory(fallback) => {
+                let Noted { inner, failures } = fallback.store();
+                let counts = inner.counts();
+                return RedisStats {
+                    round_trips: counts.round_trips,
+                    questions: counts.questions,
+                    failed_round_trips: counts.failed,
+                    timeouts: counts.timeouts,
+                    near_hits: counts.near_hits,
+                    leased: inner.leased(),
+                    fallback: fallback.stats(),
+                    failures: failures.stats(),
+                    ..RedisStats::default()
+                };
+            }
         };
         let Noted {
             inner: direct,
