@@ -68,10 +68,6 @@ impl Nodes {
         self.local.set_nodes(count);
     }
 
-    pub(crate) fn count(&self) -> u64 {
-        self.local.nodes()
-    }
-
     /// Leaves a sign of life. Whether there is still a reason to.
     async fn sign(&self) -> bool {
         let Some(store) = self.store.upgrade() else {

@@ -3,27 +3,28 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use futures_util::future::{Either, Ready, ready};
+use futures_util::future::Either;
 use tollgate::clock::{Clock, Manual};
 use tollgate::{Decision, Rate, Timestamp};
 use tollgate_engine::backend::{
-    Answer, AskingOrFallback, Backend, Breaker, Check, Fallback, FallbackStats, Limit, LimitKind,
-    Local, Memory, StoreEvent,
+    Answer, AskingOrFallback, Backend, Breaker, Check, Fallback, Limit, LimitKind, Local, Memory,
+    StoreEvent,
 };
 
 use crate::address::{Address, AddressError};
 use crate::direct::Direct;
 use crate::error::StoreError;
+use crate::failure::Failures;
 use crate::host::{Host, HostClock, HostWall};
 use crate::lease::Terms;
 use crate::limiter::RedisLimiterBuilder;
 use crate::nodes::Nodes;
+use crate::noted::Noted;
 use crate::rehearsal::Rehearsal;
 
 /// Long enough for a healthy store in the same data centre whose machine is busy: with twice as many threads
@@ -53,15 +54,15 @@ const TIMEOUT: Duration = Duration::from_millis(25);
 pub struct Redis {
     pub(crate) home: Home,
     /// None without a store.
-    nodes: Option<Arc<Nodes>>,
+    pub(crate) nodes: Option<Arc<Nodes>>,
 }
 
 /// Where the limits are.
 #[derive(Clone)]
 pub(crate) enum Home {
-    Store(Arc<Fallback<Direct, HostClock, HostWall>>),
+    Store(Arc<Fallback<Noted<Direct>, HostClock, HostWall>>),
     /// Of a test.
-    Memory(Arc<Rehearsal>),
+    Memory(Arc<Fallback<Noted<Rehearsal>, Manual, Manual>>),
 }
 
 /// Builds a [`Redis`]; made by [`Redis::builder`].
@@ -92,7 +93,7 @@ pub struct RedisBuilder {
     pub(crate) terms: Terms,
     pub(crate) slot_life: Duration,
     pub(crate) time: Option<Box<dyn Fn() -> Timestamp + Send + Sync>>,
-    nodes: Option<u64>,
+    pub(crate) nodes: Option<u64>,
     breaker: Breaker,
     tell: Option<Box<Tell>>,
     #[cfg(feature = "simulation")]
@@ -100,47 +101,6 @@ pub struct RedisBuilder {
 }
 
 type Tell = dyn Fn(&StoreEvent<'_>) + Send + Sync;
-
-/// What a [`Redis`] has counted.
-///
-/// ```
-/// use tollgate_redis::RedisStats;
-///
-/// /// How many questions each round trip answered.
-/// fn merged(stats: &RedisStats) -> u64 {
-///     stats.questions / stats.round_trips.max(1)
-/// }
-/// assert_eq!(merged(&RedisStats::default()), 0);
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RedisStats {
-    /// Scripts that were run: round trips.
-    pub round_trips: u64,
-    /// Questions that they answered.
-    pub questions: u64,
-    /// Round trips that failed.
-    pub failed_round_trips: u64,
-    /// Questions that got no answer in time.
-    pub timeouts: u64,
-    /// Connections that were made.
-    pub connects: u64,
-    /// Keys that held what no limiter wrote. They read as never seen, and are replaced.
-    pub strange_keys: u64,
-    /// Refusals that were repeated without asking.
-    pub near_hits: u64,
-    /// Tokens that this node holds of leased limits.
-    pub leased: u64,
-    /// Slots that this node holds.
-    pub slots: usize,
-    /// Slots that ran out while they were held, and that others have taken: the node was asleep or the store
-    /// away for too long, or the store's clock stepped forward. What was free was taken again, and isn't lost.
-    pub lost_slots: u64,
-    /// Nodes of the fleet, as was said or learned.
-    pub nodes: u64,
-    /// What was decided without the store.
-    pub fallback: FallbackStats,
-}
 
 impl Redis {
     /// The store at a URL (see [`Address`]), with all else as usual.
@@ -158,53 +118,7 @@ impl Redis {
     /// # Errors
     /// If the URL says no place.
     pub fn builder(url: &str) -> Result<RedisBuilder, AddressError> {
-        Ok(RedisBuilder {
-            address: url.parse()?,
-            timeout: TIMEOUT,
-            prefix: "tollgate".to_owned(),
-            near: 10_000,
-            terms: Terms {
-                life: Duration::from_secs(1),
-                part: 10,
-                most_keys: 100_000,
-            },
-            slot_life: Duration::from_secs(60),
-            time: None,
-            nodes: None,
-            breaker: Breaker::default(),
-            tell: None,
-            #[cfg(feature = "simulation")]
-            world: None,
-        })
-    }
-
-    /// The same without a store, in the memory of this process and by a clock that is set by hand: for tests
-    /// of what uses it. It needs no runtime, nothing is leased, and nothing fails.
-    ///
-    /// ```
-    /// use tollgate::{Rate, clock::Manual};
-    /// use tollgate_redis::Redis;
-    /// # use std::{pin::pin, task::{Context, Poll, Waker}};
-    /// # fn now<T>(future: impl Future<Output = T>) -> T {
-    /// #     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) { Poll::Ready(done) => done, _ => panic!() }
-    /// # }
-    ///
-    /// let clock = Manual::new();
-    /// let redis = Redis::in_memory(clock.clone());
-    /// let logins = redis.limiter("logins", Rate::per_minute(1)).build()?;
-    /// # now(async {
-    /// assert!(logins.check("ada").await.allowed);
-    /// assert!(!logins.check("ada").await.allowed);
-    /// clock.advance(std::time::Duration::from_secs(60));
-    /// assert!(logins.check("ada").await.allowed);
-    /// # });
-    /// # Ok::<(), tollgate_redis::StoreLimitError>(())
-    /// ```
-    pub fn in_memory(clock: Manual) -> Self {
-        Self {
-            home: Home::Memory(Arc::new(Rehearsal::new(clock))),
-            nodes: None,
-        }
+        Ok(RedisBuilder::new(url.parse()?))
     }
 
     /// A limiter of its own, apart from any policy, kept under this name. Make it once and keep it: what it
@@ -222,58 +136,59 @@ impl Redis {
     pub fn fallback_active(&self) -> bool {
         match &self.home {
             Home::Store(fallback) => fallback.is_active(),
-            Home::Memory(_) => false,
+            Home::Memory(fallback) => fallback.is_active(),
         }
     }
 
     /// From now on the fleet has so many nodes, this one included, whatever was said or learned before.
     pub fn set_nodes(&self, nodes: u64) {
-        if let Some(own) = &self.nodes {
-            own.set(nodes);
-        }
-    }
-
-    /// What it has counted.
-    pub fn stats(&self) -> RedisStats {
-        let Home::Store(fallback) = &self.home else {
-            return RedisStats::default();
-        };
-        let direct = fallback.store();
-        let stats = direct.store.stats();
-        RedisStats {
-            round_trips: stats.calls.load(Ordering::Relaxed),
-            questions: stats.questions.load(Ordering::Relaxed),
-            failed_round_trips: stats.failed_calls.load(Ordering::Relaxed),
-            timeouts: stats.timeouts.load(Ordering::Relaxed),
-            connects: stats.connects.load(Ordering::Relaxed),
-            strange_keys: stats.strange_keys.load(Ordering::Relaxed),
-            near_hits: direct.near_hits(),
-            leased: direct.leases.held(),
-            slots: direct.holders.held(),
-            lost_slots: direct.holders.lost(),
-            nodes: self.nodes.as_ref().map_or(1, |nodes| nodes.count()),
-            fallback: fallback.stats(),
+        match (&self.nodes, &self.home) {
+            (Some(own), _) => own.set(nodes),
+            (None, Home::Store(fallback)) => fallback.local().set_nodes(nodes),
+            (None, Home::Memory(fallback)) => fallback.local().set_nodes(nodes),
         }
     }
 
     /// Returns the tokens that this node holds of leased limits, so that others can have them at once. What
     /// isn't returned runs out.
     pub async fn close(&self) {
-        if let Home::Store(fallback) = &self.home {
-            fallback.store().leases.close().await;
+        match &self.home {
+            Home::Store(fallback) => fallback.store().inner.leases.close().await,
+            Home::Memory(fallback) => fallback.store().inner.close(),
         }
     }
 
     /// The store without a failure policy; none if there is no store.
     pub fn direct(&self) -> Option<&Direct> {
         match &self.home {
-            Home::Store(fallback) => Some(fallback.store()),
+            Home::Store(fallback) => Some(&fallback.store().inner),
             Home::Memory(_) => None,
         }
     }
 }
 
 impl RedisBuilder {
+    pub(crate) fn new(address: Address) -> Self {
+        Self {
+            address,
+            timeout: TIMEOUT,
+            prefix: "tollgate".to_owned(),
+            near: 10_000,
+            terms: Terms {
+                life: Duration::from_secs(1),
+                part: 10,
+                most_keys: 100_000,
+            },
+            slot_life: Duration::from_secs(60),
+            time: None,
+            nodes: None,
+            breaker: Breaker::default(),
+            tell: None,
+            #[cfg(feature = "simulation")]
+            world: None,
+        }
+    }
+
     /// How long a decision waits for the store: 25 ms unless said otherwise. Time in which this process
     /// couldn't run isn't counted.
     pub fn timeout(mut self, timeout: Duration) -> Self {
@@ -369,26 +284,53 @@ impl RedisBuilder {
         };
         let local = Memory::builder().clock(host.clock()).wall(host.wall());
         let local = Arc::new(Local::new(local.build()));
-        let (nodes, breaker, tell) = (self.nodes, self.breaker, self.tell.take());
-        let direct = Direct::new(self, Arc::clone(&local), host).map_err(ConnectError::Store)?;
-        let nodes = Nodes::new(
-            (&direct.store, Arc::clone(&local)),
-            &direct.prefix,
-            nodes,
-            &direct.host,
-        );
-        let fallback = Fallback::with_local(direct, local)
-            .breaker(breaker)
+        let (guard, said) = (self.guard(), self.nodes);
+        let failures = Failures::new(host.clock(), host.wall());
+        let inner = Direct::new(self, Arc::clone(&local), host).map_err(ConnectError::Store)?;
+        let of = (&inner.store, Arc::clone(&local));
+        let nodes = Nodes::new(of, &inner.prefix, said, &inner.host);
+        let fallback = guard.before(Noted { inner, failures }, local);
+        Ok(Redis {
+            home: Home::Store(Arc::new(fallback)),
+            nodes: Some(nodes),
+        })
+    }
+
+    pub(crate) fn guard(&mut self) -> Guard {
+        Guard {
+            breaker: self.breaker,
+            tell: self.tell.take(),
+        }
+    }
+}
+
+/// What was chosen for when the store can't be asked.
+pub(crate) struct Guard {
+    breaker: Breaker,
+    tell: Option<Box<Tell>>,
+}
+
+impl Guard {
+    /// Puts it in front of a store.
+    pub(crate) fn before<B, C, W>(
+        self,
+        store: Noted<B>,
+        local: Arc<Local<C, W>>,
+    ) -> Fallback<Noted<B>, C, W>
+    where
+        B: Backend<Error = StoreError>,
+        C: Clock + 'static,
+        W: Clock,
+    {
+        let tell = self.tell;
+        Fallback::with_local(store, local)
+            .breaker(self.breaker)
             .on_event(move |event| {
                 log(event);
                 if let Some(tell) = &tell {
                     tell(event);
                 }
-            });
-        Ok(Redis {
-            home: Home::Store(Arc::new(fallback)),
-            nodes: Some(nodes),
-        })
+            })
     }
 }
 
@@ -461,7 +403,7 @@ impl Backend for Redis {
     fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
         match &self.home {
             Home::Store(fallback) => Deciding(Either::Left(fallback.check(checks))),
-            Home::Memory(home) => Deciding(Either::Right(ready(Ok(home.memory.answer(checks))))),
+            Home::Memory(fallback) => Deciding(Either::Right(fallback.check(checks))),
         }
     }
 
@@ -471,35 +413,35 @@ impl Backend for Redis {
     ) -> Result<(Answer, Vec<Decision>), Infallible> {
         match &self.home {
             Home::Store(fallback) => fallback.check_each(checks).await,
-            Home::Memory(home) => home.memory.check_each(checks).await,
+            Home::Memory(fallback) => fallback.check_each(checks).await,
         }
     }
 
     async fn give_back<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<(), Infallible> {
         match &self.home {
             Home::Store(fallback) => Backend::give_back(&**fallback, checks).await,
-            Home::Memory(home) => Backend::give_back(&home.memory, checks).await,
+            Home::Memory(fallback) => Backend::give_back(&**fallback, checks).await,
         }
     }
 
     fn now(&self) -> Timestamp {
         match &self.home {
             Home::Store(fallback) => Backend::now(&**fallback),
-            Home::Memory(home) => Backend::now(&home.memory),
+            Home::Memory(fallback) => Backend::now(&**fallback),
         }
     }
 
     fn takes(&self, limit: &Limit) -> Result<(), String> {
         match &self.home {
             Home::Store(fallback) => fallback.takes(limit),
-            Home::Memory(home) => home.memory.takes(limit),
+            Home::Memory(fallback) => fallback.takes(limit),
         }
     }
 
     fn improvements(&self) -> u64 {
         match &self.home {
             Home::Store(fallback) => fallback.improvements(),
-            Home::Memory(home) => home.memory.improvements(),
+            Home::Memory(fallback) => fallback.improvements(),
         }
     }
 }
@@ -516,9 +458,10 @@ impl Backend for Redis {
 /// # drop(deciding);
 /// ```
 #[must_use = "a question that isn't awaited isn't asked"]
-pub struct Deciding<'a>(Either<FromStore<'a>, Ready<Result<Answer, Infallible>>>);
+pub struct Deciding<'a>(Either<FromStore<'a>, FromMemory<'a>>);
 
-type FromStore<'a> = AskingOrFallback<'a, Direct, HostClock, HostWall>;
+type FromStore<'a> = AskingOrFallback<'a, Noted<Direct>, HostClock, HostWall>;
+type FromMemory<'a> = AskingOrFallback<'a, Noted<Rehearsal>, Manual, Manual>;
 
 impl Future for Deciding<'_> {
     type Output = Result<Answer, Infallible>;
@@ -539,7 +482,7 @@ impl fmt::Debug for Redis {
         let mut shown = f.debug_struct("Redis");
         match &self.home {
             Home::Store(fallback) => shown.field("store", fallback),
-            Home::Memory(home) => shown.field("memory", &home.memory),
+            Home::Memory(fallback) => shown.field("memory", fallback),
         };
         shown.finish_non_exhaustive()
     }

@@ -3,7 +3,9 @@
 mod driver;
 mod link;
 mod patience;
+mod probe;
 mod queue;
+mod reason;
 
 use std::fmt;
 use std::sync::Arc;
@@ -80,9 +82,7 @@ impl Store {
         timeout: Duration,
         host: &Host,
     ) -> Result<Self, StoreError> {
-        let unreachable = |why: String| StoreError::Unreachable { why };
-        let connector = Connector::new(address, timeout, host);
-        let connector = connector.map_err(|error| unreachable(error.to_string()))?;
+        let connector = Connector::new(address, timeout, host)?;
         let is_cluster = connector.is_cluster();
         let shared = Arc::new(Shared {
             queue: Queue::default(),

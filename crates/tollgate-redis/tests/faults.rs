@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use tollgate::Rate;
 use tollgate_engine::backend::LimitKind;
 use tollgate_engine::policy::OnStoreFailure;
-use tollgate_redis::Redis;
+use tollgate_redis::{FailureKind, Redis};
 use tollgate_testkit::redis::{Isolated, Server};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -23,6 +23,7 @@ async fn a_store_that_is_killed_and_comes_back_empty() {
     subject
         .story(|| server.kill(), || server.restart_empty())
         .await;
+    subject.failed_by(FailureKind::Refused);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -30,6 +31,7 @@ async fn a_store_that_hangs() {
     let server = Server::start();
     let mut subject = Subject::new(&server.url()).await;
     subject.story(|| server.stop(), || server.cont()).await;
+    subject.failed_by(FailureKind::TimedOut);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -43,6 +45,7 @@ async fn a_store_that_takes_no_writes_for_a_while() {
         server.command(&["CLIENT", "UNPAUSE"]);
     };
     subject.story(pause, unpause).await;
+    subject.failed_by(FailureKind::TimedOut);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -52,6 +55,7 @@ async fn a_store_behind_a_network_that_is_cut() {
     subject
         .story(|| isolated.partition(), || isolated.heal())
         .await;
+    subject.failed_by(FailureKind::TimedOut);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -80,7 +80,7 @@ const COME_BACK_AFTER: Duration = Duration::from_secs(1);
 /// assert!(store.is_active());
 /// assert_eq!(store.stats().local, 20);
 /// ```
-pub struct Fallback<B: Backend, C: Clock = Monotonic, W: Clock = Wall> {
+pub struct Fallback<B, C: Clock = Monotonic, W: Clock = Wall> {
     backend: B,
     local: Arc<Local<C, W>>,
     circuit: Circuit,
@@ -90,10 +90,7 @@ pub struct Fallback<B: Backend, C: Clock = Monotonic, W: Clock = Wall> {
     active_since: AtomicU64,
     telling: Telling,
     tell: Option<Box<Tell>>,
-    each_failure: Option<Box<EachFailure<B::Error>>>,
 }
-
-type EachFailure<E> = dyn Fn(&E) + Send + Sync;
 
 impl<B: Backend> Fallback<B> {
     /// Puts this backend behind it, on the system's clocks.
@@ -115,7 +112,6 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Fallback<B, C, W> {
             active_since: AtomicU64::new(0),
             telling: Telling::default(),
             tell: None,
-            each_failure: None,
         }
     }
 
@@ -138,13 +134,6 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Fallback<B, C, W> {
     #[must_use]
     pub fn on_event(mut self, tell: impl Fn(&StoreEvent<'_>) + Send + Sync + 'static) -> Self {
         self.tell = Some(Box::new(tell));
-        self
-    }
-
-    /// Tells this of each failure, as it is.
-    #[must_use]
-    pub fn each_failure(mut self, tell: impl Fn(&B::Error) + Send + Sync + 'static) -> Self {
-        self.each_failure = Some(Box::new(tell));
         self
     }
 
@@ -227,9 +216,6 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Fallback<B, C, W> {
     fn fails(&self, checks: &[Check<'_>], gate: Gate, error: &B::Error) {
         let now = self.now();
         self.counts.errors.fetch_add(1, Ordering::Relaxed);
-        if let Some(each) = &self.each_failure {
-            each(error);
-        }
         // Where no rule breaks circuits there is none to break.
         let breaks = checks.iter().any(breaks);
         let opened = breaks.then(|| self.circuit.fails(now, gate)).flatten();
@@ -462,7 +448,7 @@ impl<B: Backend, C: Clock, W: Clock> fmt::Debug for AskingOrFallback<'_, B, C, W
     }
 }
 
-impl<B: Backend + fmt::Debug, C: Clock, W: Clock> fmt::Debug for Fallback<B, C, W> {
+impl<B: fmt::Debug, C: Clock, W: Clock> fmt::Debug for Fallback<B, C, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Fallback")
             .field("backend", &self.backend)

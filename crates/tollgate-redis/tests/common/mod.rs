@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tollgate::{Outcome, Rate};
 use tollgate_engine::backend::{Answer, Breaker, StoreEvent};
 use tollgate_engine::policy::OnStoreFailure;
-use tollgate_redis::{Redis, RedisLimiter};
+use tollgate_redis::{FailureKind, Redis, RedisLimiter, RedisStats};
 
 /// How long a decision may wait for the store.
 pub(crate) const TIMEOUT: Duration = Duration::from_millis(60);
@@ -283,6 +283,32 @@ impl Subject {
             }
             assert_eq!(allowed, LIMIT, "{policy:?}");
         }
+    }
+
+    /// Each question that failed is counted once, by its kind, and this is one of them: beside it a busy
+    /// machine may be late, and a connection that is given up takes others with it.
+    pub(crate) fn failed_by(&self, expected: FailureKind) {
+        let RedisStats {
+            failures, fallback, ..
+        } = self.redis.stats();
+        let counted: u64 = failures.iter().map(|failure| failure.count).sum();
+        assert_eq!(counted, fallback.errors, "{failures:?}");
+        let passing = [FailureKind::TimedOut, FailureKind::Disconnected];
+        let is_told = |kind: FailureKind| kind == expected || passing.contains(&kind);
+        assert!(
+            failures.iter().all(|failure| is_told(failure.kind)),
+            "{failures:?}"
+        );
+        let told = failures.iter().find(|failure| failure.kind == expected);
+        let told = told.unwrap_or_else(|| panic!("{expected} in {failures:?}"));
+        assert!(told.count > 0 && !told.first.is_empty(), "{told:?}");
+        assert!(told.first_ago >= told.latest_ago, "{told:?}");
+        // All is over.
+        assert!(
+            failures
+                .iter()
+                .all(|failure| failure.going_on_for.is_none())
+        );
     }
 
     /// What happened was told, in order, and is over.

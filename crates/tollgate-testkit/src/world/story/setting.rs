@@ -276,7 +276,10 @@ impl Rule {
             Sort::Quota(_) => format!("quota: {count} in any 10m"),
             Sort::Slots => format!("concurrency: {count}"),
         };
-        format!("{what}, counting: {counted}, on_store_failure: {failure}")
+        match self.counted {
+            Counted::Local => format!("{what}, counting: local"),
+            _ => format!("{what}, counting: {counted}, on_store_failure: {failure}"),
+        }
     }
 }
 
