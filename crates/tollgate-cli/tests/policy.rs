@@ -463,3 +463,47 @@ fn a_request_of_descriptors_is_explained_too() {
     ];
     assert_eq!(run(&folder, &ours).0, Some(2));
 }
+
+#[test]
+fn a_request_that_names_one_counter_twice_is_charged_twice() {
+    let file = |limit: u32| {
+        format!(
+            "domain: x\ndescriptors:\n- {{key: user, rate_limit: {{unit: hour, requests_per_unit: {limit}}}}}\n"
+        )
+    };
+    let folder = folder("twice", &[("one.yaml", &file(1)), ("two.yaml", &file(2))]);
+    for (name, passes) in [("one.yaml", 0), ("two.yaml", 1)] {
+        let ann = ["--descriptor", "user=ann", "--descriptor", "user=ann"];
+        let request = [&["explain", name, "--domain", "x"][..], &ann].concat();
+        let (_, out, _) = run(
+            &folder,
+            &[&request[..], &["--n", "1000", "--json"]].concat(),
+        );
+        assert_eq!(out.matches("\"allowed\"").count(), passes, "{name}");
+    }
+}
+
+#[test]
+fn the_descriptor_that_has_to_be_waited_for_is_named() {
+    let file = "\
+domain: x
+descriptors:
+- {key: a, rate_limit: {unit: second, requests_per_unit: 1}}
+- {key: b, rate_limit: {unit: minute, requests_per_unit: 1}}
+- {key: q, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}
+";
+    let folder = folder("waited-for", &[("theirs.yaml", file)]);
+    let last = |keys: &[&str]| {
+        let descriptors = keys.iter().flat_map(|key| ["--descriptor", key]);
+        let request = ["explain", "theirs.yaml", "--domain", "x", "--n", "2"];
+        let request: Vec<_> = request.into_iter().chain(descriptors).collect();
+        let (_, out, _) = run(&folder, &request);
+        let last = out.lines().last().expect("a line for each request");
+        last.split_whitespace()
+            .skip(1)
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    assert_eq!(last(&["a", "b"]), "denied 0 60000ms x/b");
+    assert_eq!(last(&["a", "q"]), "denied 0 86400000ms x/q");
+}

@@ -67,7 +67,9 @@ pub trait Backend: Send + Sync {
     fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a>;
 
     /// The same, and what each check said by itself: what is left after the charge, or whether it would have
-    /// passed alone. One that can tell in the same breath does; unless said otherwise each is asked again.
+    /// passed alone, and if not after how long. One that can tell in the same breath does; unless said otherwise
+    /// each is asked again what is left, and those that refuse are told to wait as long as the one that takes
+    /// longest. No two of the checks are of one counter and key, unless one of them costs nothing.
     fn check_each<'a>(
         &'a self,
         checks: &'a [Check<'a>],
@@ -118,7 +120,18 @@ async fn each_again<B: Backend + ?Sized>(
 ) -> Result<(Answer, Vec<Decision>), B::Error> {
     let answer = backend.check(checks).await?;
     let mut each = Vec::with_capacity(checks.len());
-    for check in checks {
+    for (number, check) in checks.iter().enumerate() {
+        if !answer.allowed && answer.decider == Some(number) {
+            each.push(answer.decision);
+            continue;
+        }
+        if let LimitKind::Concurrency(most) = check.limit.kind() {
+            // To ask would be to take one more. It wasn't the one that refused.
+            let most = u64::from(*most);
+            let (open, zero) = (Outcome::Allowed, Duration::ZERO);
+            each.push(Decision::new(open, most, most, zero, zero));
+            continue;
+        }
         let left = [Check { cost: 0, ..*check }];
         let mut decision = backend.check(&left).await?.decision;
         if !answer.allowed && decision.remaining < check.cost {

@@ -41,7 +41,7 @@ pub struct Policy {
     /// From this part of a limit on, in percent, it counts as near: 80 unless said otherwise.
     pub near_limit_percent: u8,
     /// Envoy's domains, each a tree of descriptors.
-    pub domains: BTreeMap<String, Vec<DescriptorRule>>,
+    pub domains: BTreeMap<String, Domain>,
 }
 
 impl Default for Policy {
@@ -352,6 +352,61 @@ impl OnStoreFailure {
     }
 }
 
+/// One of Envoy's domains: what its descriptors allow, and how a request of several is charged.
+///
+/// ```
+/// use tollgate_engine::Policy;
+/// use tollgate_engine::document::Format;
+/// use tollgate_engine::policy::Charging;
+///
+/// let policy = Policy::from_text("domain: edge\ncharging: each\ndescriptors: [{key: user}]", Format::Yaml)?.policy;
+/// let edge = &policy.domains["edge"];
+/// assert_eq!((edge.charging, edge.descriptors.len()), (Charging::Each, 1));
+/// # Ok::<(), tollgate_engine::Rejected>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Domain {
+    /// What a request of several descriptors is charged.
+    pub charging: Charging,
+    /// The tree.
+    pub descriptors: Vec<DescriptorRule>,
+}
+
+/// What a request that meets several limits is charged if one of them refuses it.
+///
+/// ```
+/// # use tollgate::clock::Manual;
+/// # use tollgate_engine::backend::Memory;
+/// # use tollgate_engine::document::Format;
+/// # use tollgate_engine::{Engine, Policy};
+/// use tollgate_engine::facts::Descriptor;
+///
+/// let left_after_a_refusal = |charging: &str| {
+///     let file = format!("
+/// domain: edge
+/// charging: {charging}
+/// descriptors:
+/// - {{key: full, rate_limit: {{unit: day, requests_per_unit: 0}}}}
+/// - {{key: user, rate_limit: {{unit: day, requests_per_unit: 5}}}}
+/// ");
+/// #   let policy = Policy::from_text(&file, Format::Yaml).expect("their form").policy;
+/// #   let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+/// #   let engine = Engine::new(policy, memory).expect("a policy");
+///     let both = [Descriptor::new(&[("full", "")]), Descriptor::new(&[("user", "42")])];
+///     let refused = engine.decide_descriptors("edge", &both, 1);
+///     refused.statuses[1].decision.expect("a limit").remaining
+/// };
+/// assert_eq!((left_after_a_refusal("all-or-none"), left_after_a_refusal("each")), (5, 4));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Charging {
+    /// Nothing: it is charged to all of them, or to none.
+    #[default]
+    AllOrNone,
+    /// All limits that have room for it, as envoyproxy/ratelimit does.
+    Each,
+}
+
 /// A node of Envoy's tree of descriptors.
 ///
 /// ```
@@ -359,7 +414,7 @@ impl OnStoreFailure {
 /// use tollgate_engine::document::Format;
 ///
 /// let policy = Policy::from_text("domain: edge\ndescriptors: [{key: user, value: v*}]", Format::Yaml)?.policy;
-/// let user = &policy.domains["edge"][0];
+/// let user = &policy.domains["edge"].descriptors[0];
 /// assert_eq!((user.key.as_str(), user.value.as_deref()), ("user", Some("v*")));
 /// # Ok::<(), tollgate_engine::Rejected>(())
 /// ```
@@ -392,7 +447,7 @@ pub struct DescriptorRule {
 /// use tollgate_engine::document::Format;
 ///
 /// let policy = Policy::from_text("domain: edge\ndescriptors: [{key: a, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 5}}]", Format::Yaml)?.policy;
-/// let limit = policy.domains["edge"][0].limit.as_ref().expect("a limit");
+/// let limit = policy.domains["edge"].descriptors[0].limit.as_ref().expect("a limit");
 /// assert!(limit.quota_mode && limit.limits.rates[0].count() == 5);
 /// # Ok::<(), tollgate_engine::Rejected>(())
 /// ```

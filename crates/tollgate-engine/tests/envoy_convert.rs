@@ -58,6 +58,28 @@ descriptors:
 }
 
 #[test]
+fn a_domain_that_charges_each_is_told() {
+    let file = "domain: edge\ncharging: each\ndescriptors: [{key: a, rate_limit: {rate: 5/s}}]";
+    let policy = Policy::from_text(file, Format::Yaml)
+        .expect("their form")
+        .policy;
+    let ours = envoy::convert(&policy);
+    let note = "# Not converted, \"edge\": charging: each: rules charge a request that one of them \
+                refuses to none\n";
+    assert!(ours.contains(note), "{ours}");
+    let read = Policy::from_text(&ours, Format::Yaml).expect("our form");
+    assert_eq!(read.policy.rules.len(), 1);
+    // Our own form has no such field, and says where it belongs.
+    let wrong = Policy::from_text(
+        "charging: each\nlimits: [{name: a, rate: 5/s}]",
+        Format::Yaml,
+    );
+    let error = &wrong.unwrap_err().errors[0];
+    let help = "rules are charged all or none; a domain of envoyproxy/ratelimit's form may say it";
+    assert_eq!(error.help.as_deref(), Some(help));
+}
+
+#[test]
 fn thousands_of_siblings_are_converted_in_no_time() {
     let mut file = String::from("domain: edge\ndescriptors:\n");
     let limit = "rate_limit: {unit: day, requests_per_unit: 5";

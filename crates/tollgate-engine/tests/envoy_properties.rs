@@ -11,7 +11,8 @@ use tollgate_engine::document::{self, Format, Place, Span, Value};
 use tollgate_engine::envoy::{self, Compiled, Domains, Leaf, Lookup, matching};
 use tollgate_engine::facts::{Descriptor, Unit};
 use tollgate_engine::policy::{
-    DescriptorLimit, DescriptorRule, KeyPart, Limits, Mode, OnStoreFailure, Pattern, Policy, Rule,
+    DescriptorLimit, DescriptorRule, Domain, KeyPart, Limits, Mode, OnStoreFailure, Pattern,
+    Policy, Rule,
 };
 
 const KEYS: [&str; 4] = ["a", "b", "c", "a_b"];
@@ -142,7 +143,14 @@ fn domains() -> impl Strategy<Value = Domains> {
         let mut named = Domains::new();
         for (name, mut tree) in trees {
             number(&mut tree, &mut next);
-            named.insert(name.to_owned(), tree);
+            let descriptors = tree;
+            named.insert(
+                name.to_owned(),
+                Domain {
+                    descriptors,
+                    ..Domain::default()
+                },
+            );
         }
         named
     })
@@ -371,7 +379,11 @@ impl Request {
                 span: Span::default(),
             }];
         }
-        let compiled = Compiled::new(&Domains::from([(self.domain.clone(), rules)]));
+        let domain = Domain {
+            descriptors: rules,
+            ..Domain::default()
+        };
+        let compiled = Compiled::new(&Domains::from([(self.domain.clone(), domain)]));
         let entries = self.entries();
         let leaf = compiled
             .lookup(&self.domain, &Descriptor::new(&entries))

@@ -3,6 +3,7 @@
 
 use tollgate_engine::envoy::{self, Compiled, Lookup, matching};
 use tollgate_engine::facts::{Descriptor, Unit};
+use tollgate_engine::policy::Charging;
 use tollgate_engine::{Diagnostic, Severity};
 
 /// A file with one domain and these descriptors, each on its own line.
@@ -102,7 +103,10 @@ fn limits_mean_what_they_say() {
     for (flags, limit, expected) in MEANT {
         let text = file(&format!("- {{key: a, {flags}rate_limit: {{{limit}}}}}"));
         let domains = envoy::decode(&[(0, &text)]).expect(limit).domains;
-        let limit = domains["edge"][0].limit.as_ref().expect("a limit");
+        let limit = domains["edge"].descriptors[0]
+            .limit
+            .as_ref()
+            .expect("a limit");
         let mut all: Vec<_> = limit.limits.rates.iter().map(ToString::to_string).collect();
         all.extend(limit.limits.quota.as_ref().map(ToString::to_string));
         all.extend(
@@ -225,6 +229,10 @@ const FILES: &[File] = &[
     (&["- domain: a"], Err(&["wrong-type 0/1:1"])),
     (&["domian: a"], Err(&["unknown-field 0/1:1", "empty-domain 0/1:1"])),
     (&["domain: a\ndomain: b"], Err(&["duplicate-field 0/2:1"])),
+    (&["domain: a\ncharging: each"], Ok(&["a"])),
+    (&["domain: a\ncharging: eech"], Err(&["bad-charging 0/2:11"])),
+    (&["domain: a\ncharging: [each]"], Err(&["wrong-type 0/2:11"])),
+    (&["domain: a\ndescriptors: [{key: b, charging: each}]"], Err(&["unknown-field 0/2:24"])),
     (&["domain: a\nkey: [1]", "domain: ''"], Err(&["misplaced-field 0/2:1", "not-a-map 0/2:7", "empty-domain 1/1:1"])),
 ];
 
@@ -251,6 +259,28 @@ fn whole_files() {
 }
 
 #[test]
+fn each_domain_says_how_it_charges() {
+    let text = "domain: a\n---\ndomain: b\ncharging: each\n---\ndomain: c\ncharging: all-or-none\n";
+    let domains = envoy::decode(&[(0, text)]).expect("three domains").domains;
+    let found: Vec<_> = domains.values().map(|domain| domain.charging).collect();
+    let (all, each) = (Charging::AllOrNone, Charging::Each);
+    assert_eq!(found, [all, each, all]);
+    for (word, help) in [
+        ("eech", "did you mean \"each\"?"),
+        ("some", "use all-or-none, each"),
+    ] {
+        let text = format!("domain: a\ncharging: {word}\n");
+        let problems = envoy::decode(&[(0, &text)]).expect_err(word);
+        let message = format!("error[bad-charging]: {word:?} is no charging");
+        assert_eq!(problems[0].to_string(), message);
+        assert_eq!(problems[0].help.as_deref(), Some(help));
+    }
+    let elsewhere = file("- {key: a, rate_limit: {unlimited: true, charging: each}}");
+    let problems = envoy::decode(&[(0, &elsewhere)]).expect_err("not there");
+    assert_eq!(problems[0].help.as_deref(), Some("it belongs in the file"));
+}
+
+#[test]
 fn own_fields_come_before_those_that_are_merged_in() {
     let text = file(
         "- &one {key: a, value: x, rate_limit: {unit: day, requests_per_unit: 1}}
@@ -258,7 +288,7 @@ fn own_fields_come_before_those_that_are_merged_in() {
 - {value: y, <<: [*two, *one]}
 ",
     );
-    let tree = &envoy::decode(&[(0, &text)]).expect("merged maps").domains["edge"];
+    let tree = &envoy::decode(&[(0, &text)]).expect("merged maps").domains["edge"].descriptors;
     let found: Vec<_> = tree
         .iter()
         .map(|rule| {
@@ -288,7 +318,7 @@ fn a_document_in_the_middle_knows_its_lines() {
     let text =
         "domain: a\n---\ndomain: b\ndescriptors:\n- key: c\n  rate_limit: {unlimited: true}\n";
     let decoded = envoy::decode(&[(7, text)]).expect("two domains");
-    let rule = &decoded.domains["b"][0];
+    let rule = &decoded.domains["b"].descriptors[0];
     assert_eq!((rule.span.file, rule.span.start.line), (7, 5));
     assert_eq!(rule.limit.as_ref().expect("a limit").span.start.line, 6);
 }

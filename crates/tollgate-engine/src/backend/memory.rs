@@ -23,6 +23,8 @@ use tollgate::{
 
 use super::{Answer, Backend, Check, Limit, LimitKind};
 
+mod each;
+
 /// Checks that are asked without asking for memory.
 const INLINE: usize = 8;
 /// Bytes of a key of a quota, with the counter's name, that need no memory.
@@ -558,6 +560,13 @@ impl<C: Clock + 'static, W: Clock> Backend for Memory<C, W> {
 
     fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
         ready(Ok(self.answer(checks)))
+    }
+
+    fn check_each<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+    ) -> impl Future<Output = Result<(Answer, Vec<Decision>), Infallible>> + Send + 'a {
+        ready(Ok(self.answer_each(checks)))
     }
 
     fn give_back<'a>(

@@ -6,7 +6,7 @@ use super::compiled::Wildcard;
 use super::{Compiled, Domains, Leaf};
 use crate::facts::fact_name;
 use crate::policy::{
-    Cost, DescriptorRule, KeyPart, Match, Mode, OnStoreFailure, Pattern, Policy, Rule,
+    Charging, Cost, DescriptorRule, KeyPart, Match, Mode, OnStoreFailure, Pattern, Policy, Rule,
 };
 
 mod text;
@@ -50,7 +50,7 @@ pub struct Converted {
 pub struct Unsaid {
     /// The rule that says the rest, if any does.
     pub rule: Option<String>,
-    /// The limit it is about: `domain/key=value/key`.
+    /// The limit it is about, `domain/key=value/key`, or the domain.
     pub limit: String,
     /// What is lost.
     pub what: &'static str,
@@ -114,13 +114,15 @@ pub fn to_rules(domains: &Domains) -> Converted {
     let names = names(compiled.leaves());
     let called = called(compiled.leaves());
     let mut ways = Vec::with_capacity(names.len());
-    for tree in domains.values() {
-        conditions(tree, &mut Vec::new(), &mut ways);
+    for domain in domains.values() {
+        conditions(&domain.descriptors, &mut Vec::new(), &mut ways);
     }
     let mut paths = Vec::new();
+    let each = domains.iter();
+    let each = each.filter(|(_, domain)| domain.charging == Charging::Each);
     let mut converted = Converted {
         rules: Vec::new(),
-        unsaid: Vec::new(),
+        unsaid: each.map(|(name, _)| charged_each(name)).collect(),
     };
     for (leaf, mut matches) in compiled.leaves().iter().zip(ways) {
         let (name, limit) = (&names[index(leaf)], leaf.to_string());
@@ -236,6 +238,15 @@ fn rule(
         replaces,
         shared: None,
         span: leaf.limit.span,
+    }
+}
+
+/// What is said of a domain whose requests are charged in their way.
+fn charged_each(domain: &str) -> Unsaid {
+    Unsaid {
+        rule: None,
+        limit: domain.to_owned(),
+        what: "charging: each: rules charge a request that one of them refuses to none",
     }
 }
 

@@ -42,6 +42,7 @@ impl Level {
     /// Fields that we add.
     const fn ours(self) -> &'static [&'static str] {
         match self {
+            Self::Root => &["charging"],
             Self::Limit => &["rate", "algorithm", "quota", "concurrency"],
             _ => &[],
         }

@@ -59,7 +59,7 @@ impl Reader<'_> {
             limit.algorithm = Algorithm::default();
         }
         if let Some(value) = field("algorithm")
-            && let Some(algorithm) = self.algorithm(value)
+            && let Some(algorithm) = self.word("algorithm", BAD_ALGORITHM, ALGORITHMS, value)
         {
             limit.algorithm = algorithm;
         }
@@ -187,17 +187,6 @@ impl Reader<'_> {
             }
         }
         names
-    }
-
-    fn algorithm(&mut self, value: &Node) -> Option<Algorithm> {
-        let text = self.text("algorithm", value)?;
-        let found = ALGORITHMS.iter().find(|(name, _)| *name == text);
-        if found.is_none() {
-            let names: Vec<_> = ALGORITHMS.iter().map(|(name, _)| *name).collect();
-            self.problems
-                .push(not_a_word(BAD_ALGORITHM, "algorithm", &text, &names, value));
-        }
-        found.map(|(_, algorithm)| *algorithm)
     }
 
     fn rates(&mut self, node: &Node, algorithm: Algorithm) -> Vec<Rate> {
