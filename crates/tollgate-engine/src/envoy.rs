@@ -56,6 +56,7 @@ use crate::policy::Domain;
 
 pub use compiled::{Compiled, Leaf, Lookup, Step};
 pub use convert::{Converted, Unsaid, convert, to_rules};
+pub(crate) use decode::names;
 pub use decode::{Decoded, decode};
 pub(crate) use key::path_name;
 pub use key::{asked_key, counter_key, metric_name};

@@ -1,7 +1,8 @@
 //! `tollgate check`: every error and warning of policy files.
 
+use std::ffi::OsStr;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
@@ -13,11 +14,14 @@ use tollgate_engine::{Checked, Rejected, envoy, render};
 #[command(after_help = "\
 Exit code 0: all files are valid, perhaps with warnings; 1: one has errors; 2: the arguments are wrong.
 
+A domain of envoyproxy/ratelimit's form may be in one of the files only.
+
 Examples:
   tollgate check policy.yaml
-  tollgate check --json policies/*.yaml")]
+  tollgate check --json policies/*.yaml
+  tollgate check ratelimit/config")]
 pub struct Check {
-    /// Policy files: YAML or TOML, ours or envoyproxy/ratelimit's.
+    /// Policy files: YAML or TOML, ours or envoyproxy/ratelimit's; or folders of them.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Print one JSON object instead of text.
@@ -48,11 +52,13 @@ struct LimitReport {
 /// # Errors
 /// The output can't be written.
 pub fn check(options: &Check, out: &mut impl Write) -> io::Result<bool> {
-    let files: Vec<_> = options
+    let paths: Vec<_> = options
         .files
         .iter()
-        .map(|path| (path.display().to_string(), Policy::from_path(path)))
+        .flat_map(|path| files_of(path))
         .collect();
+    let names = paths.iter().map(|path| path.display().to_string());
+    let files: Vec<_> = names.zip(Policy::from_paths(&paths)).collect();
     if options.json {
         let reports: Vec<_> = files
             .iter()
@@ -66,6 +72,21 @@ pub fn check(options: &Check, out: &mut impl Write) -> io::Result<bool> {
         }
     }
     Ok(files.iter().all(|(_, read)| read.is_ok()))
+}
+
+/// A file, or those in a folder that are policies by their names; the folder itself if none is.
+fn files_of(path: &Path) -> Vec<PathBuf> {
+    let entries = path.read_dir().into_iter().flatten().flatten();
+    let mut files: Vec<_> = entries.map(|entry| entry.path()).collect();
+    files.retain(|file| {
+        let ending = file.extension().and_then(OsStr::to_str);
+        file.is_file() && matches!(ending, Some("yaml" | "yml" | "toml"))
+    });
+    files.sort();
+    match files.is_empty() {
+        true => vec![path.to_owned()],
+        false => files,
+    }
 }
 
 fn report<'a>(name: &str, read: &'a Result<Checked, Rejected>) -> FileReport<'a> {

@@ -75,6 +75,14 @@ pub fn decode(files: &[(u32, &str)]) -> Result<Decoded, Vec<Diagnostic>> {
     })
 }
 
+/// The domains of a file and where they are named, whatever else is wrong with it.
+pub(crate) fn names(text: &str) -> Vec<(String, Span)> {
+    let mut decoder = Decoder::default();
+    decoder.file(0, text);
+    let domains = decoder.domains.into_iter();
+    domains.map(|(name, (span, _))| (name, span)).collect()
+}
+
 /// Most problems that are told.
 const MOST_PROBLEMS: usize = 1_000;
 
