@@ -10,6 +10,7 @@ use tollgate::{Algorithm, Decision, LimitError, Outcome, Pass, Rate, Timestamp};
 
 use crate::policy::{Counting, OnStoreFailure};
 
+mod each;
 mod fallback;
 mod memory;
 mod sole;
@@ -74,7 +75,7 @@ pub trait Backend: Send + Sync {
         &'a self,
         checks: &'a [Check<'a>],
     ) -> impl Future<Output = Result<(Answer, Vec<Decision>), Self::Error>> + Send + 'a {
-        each_again(self, checks)
+        each::again(self, checks)
     }
 
     /// Gives back what these checks cost, whatever it was charged for: at most what was spent. Unless said
@@ -111,39 +112,6 @@ pub trait Backend: Send + Sync {
     fn improvements(&self) -> u64 {
         0
     }
-}
-
-/// Charges all checks or none, and looks at each by itself then.
-async fn each_again<B: Backend + ?Sized>(
-    backend: &B,
-    checks: &[Check<'_>],
-) -> Result<(Answer, Vec<Decision>), B::Error> {
-    let answer = backend.check(checks).await?;
-    let mut each = Vec::with_capacity(checks.len());
-    for (number, check) in checks.iter().enumerate() {
-        if !answer.allowed && answer.decider == Some(number) {
-            each.push(answer.decision);
-            continue;
-        }
-        if let LimitKind::Concurrency(most) = check.limit.kind() {
-            // To ask would be to take one more. It wasn't the one that refused.
-            let most = u64::from(*most);
-            let (open, zero) = (Outcome::Allowed, Duration::ZERO);
-            each.push(Decision::new(open, most, most, zero, zero));
-            continue;
-        }
-        let left = [Check { cost: 0, ..*check }];
-        let mut decision = backend.check(&left).await?.decision;
-        if !answer.allowed && decision.remaining < check.cost {
-            decision.outcome = match check.cost > decision.limit {
-                true => Outcome::Never,
-                false => Outcome::Denied,
-            };
-            decision.retry_after = answer.decision.retry_after;
-        }
-        each.push(decision);
-    }
-    Ok((answer, each))
 }
 
 /// One question: may this key take so much of this limit?
@@ -430,10 +398,12 @@ impl Limit {
         })
     }
 
-    /// This limit, kept in the state of another.
+    /// This limit, kept in the state of another and where that is.
     pub(crate) fn counting_as(mut self, other: &Self) -> Self {
         self.id = other.id;
+        self.on_store_failure = other.on_store_failure;
         self.told.counter = other.told.counter.clone();
+        self.told.counting = other.told.counting;
         self
     }
 
@@ -452,7 +422,7 @@ impl Limit {
         self.on_store_failure
     }
 
-    /// How a fleet counts it together.
+    /// How a fleet counts it together, or that each node counts by itself.
     pub fn counting(&self) -> Counting {
         self.told.counting
     }

@@ -22,9 +22,9 @@
 //!
 //! # What a file can say here and not there
 //! Beside `domain`: `charging: each`, which is how theirs charges a request of several descriptors; ours is
-//! `all-or-none` unless said otherwise. In `rate_limit`: `rate: 10/s burst 20` or a list of rates in place of `unit` and
-//! `requests_per_unit`, by our default algorithm; `algorithm`, as in our own form; `quota: 10000/month`;
-//! `concurrency: 50`. A file without them means what it means there.
+//! `all-or-none` unless said otherwise; and `on_store_failure` for all limits of the domain. In `rate_limit`: `rate: 10/s burst 20` or a list of rates in place of `unit` and
+//! `requests_per_unit`, by our default algorithm; `algorithm`, `counting` and `on_store_failure`, as in our own
+//! form; `quota: 10000/month`; `concurrency: 50`. A file without them means what it means there.
 //!
 //! # What differs
 //! Keys and values are never joined by `_`: `a_b`/`c` is not `a`/`b_c`, neither where descriptors are
@@ -127,6 +127,10 @@ pub const BAD_QUOTA: Code = Code("bad-quota");
 pub const BAD_CONCURRENCY: Code = Code("bad-concurrency");
 /// An `algorithm` that isn't one.
 pub const BAD_ALGORITHM: Code = Code("bad-algorithm");
+/// A `counting` that isn't one, or that the limit can't be counted by.
+pub const BAD_COUNTING: Code = Code("bad-counting");
+/// An `on_store_failure` that isn't one, or that does nothing.
+pub const BAD_ON_STORE_FAILURE: Code = Code("bad-on-store-failure");
 /// A `charging` that isn't one.
 pub const BAD_CHARGING: Code = Code("bad-charging");
 /// Both `rate` and `unit`.
@@ -145,7 +149,7 @@ pub const STAR_IN_KEY: Code = Code("star-in-key");
 pub const REPLACES_UNKNOWN: Code = Code("replaces-unknown");
 
 /// All of them, for lists and for tests of the documentation.
-pub const CODES: [Code; 25] = [
+pub const CODES: [Code; 27] = [
     UNKNOWN_FIELD,
     NAME_NOT_TEXT,
     NOT_A_MAP,
@@ -163,6 +167,8 @@ pub const CODES: [Code; 25] = [
     BAD_QUOTA,
     BAD_CONCURRENCY,
     BAD_ALGORITHM,
+    BAD_COUNTING,
+    BAD_ON_STORE_FAILURE,
     BAD_CHARGING,
     RATE_AND_UNIT,
     TOO_MANY,

@@ -219,12 +219,11 @@ fn a_cost_comes_from_its_fact_if_that_is_a_number() {
 
 #[test]
 fn a_tenant_is_limited_by_its_tier_and_takes_along_what_it_spent() {
-    let tier = |rate: &str, concurrency| Tier {
-        limits: Limits {
+    let tier = |rate: &str, concurrency| {
+        Tier::new(Limits {
             concurrency: Some(concurrency),
             ..rates(&[rate])
-        },
-        span: Default::default(),
+        })
     };
     let mut all = policy(Vec::new());
     all.tiers.insert("free".to_owned(), tier("2/h", 9));

@@ -11,8 +11,8 @@ use tollgate_engine::document::{self, Format, Place, Span, Value};
 use tollgate_engine::envoy::{self, Compiled, Domains, Leaf, Lookup, matching};
 use tollgate_engine::facts::{Descriptor, Unit};
 use tollgate_engine::policy::{
-    DescriptorLimit, DescriptorRule, Domain, KeyPart, Limits, Mode, OnStoreFailure, Pattern,
-    Policy, Rule,
+    Counting, DescriptorLimit, DescriptorRule, Domain, KeyPart, Limits, Mode, OnStoreFailure,
+    Pattern, Policy, Rule,
 };
 
 const KEYS: [&str; 4] = ["a", "b", "c", "a_b"];
@@ -82,6 +82,8 @@ fn limit() -> impl Strategy<Value = Option<DescriptorLimit>> {
             },
             unit: (!unlimited).then_some(Unit::Second),
             algorithm: Algorithm::FixedWindow(Align::default()),
+            counting: Counting::default(),
+            on_store_failure: OnStoreFailure::Local,
             shadow,
             quota_mode: false,
             replaces: replaces.map(str::to_owned).collect(),
@@ -366,6 +368,8 @@ impl Request {
                     limits: Limits::default(),
                     unit: None,
                     algorithm: Algorithm::Gcra,
+                    counting: Counting::default(),
+                    on_store_failure: OnStoreFailure::Local,
                     shadow: false,
                     quota_mode: false,
                     replaces: Vec::new(),

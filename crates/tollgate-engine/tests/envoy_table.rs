@@ -3,7 +3,7 @@
 
 use tollgate_engine::envoy::{self, Compiled, Lookup, matching};
 use tollgate_engine::facts::{Descriptor, Unit};
-use tollgate_engine::policy::Charging;
+use tollgate_engine::policy::{Counting, OnStoreFailure};
 use tollgate_engine::{Diagnostic, Severity};
 
 /// A file with one domain and these descriptors, each on its own line.
@@ -96,6 +96,13 @@ const MEANT: &[(&str, &str, &str)] = &[
     ("", "unit: day, requests_per_unit: 5, algorithm: sliding-window", "5/d by SlidingCounter"),
     ("", "quota: 10000/month", "10000/month by FixedWindow"),
     ("", "unit: day, requests_per_unit: 5, concurrency: 3", "5/d and 3 at once by FixedWindow"),
+    ("", "rate: 5/s, counting: leased", "5/s by Gcra, leased"),
+    ("", "unit: day, requests_per_unit: 5, counting: local", "5/d by FixedWindow, local"),
+    ("", "quota: 5/day, counting: local", "5/day by FixedWindow, local"),
+    ("", "concurrency: 5, counting: local", "5 at once by FixedWindow, local"),
+    ("", "quota: 5/day, on_store_failure: open", "5/day by FixedWindow, open"),
+    ("", "rate: 5/s, on_store_failure: circuit-break", "5/s by Gcra, circuit-break"),
+    ("", "quota: 5/day, on_store_failure: inherit", "5/day by FixedWindow"),
 ];
 
 #[test]
@@ -125,6 +132,13 @@ fn limits_mean_what_they_say() {
         for (is_set, flag) in [
             (limit.shadow, ", shadow"),
             (limit.quota_mode, ", quota mode"),
+            (limit.counting == Counting::Leased, ", leased"),
+            (limit.counting == Counting::Local, ", local"),
+            (limit.on_store_failure == OnStoreFailure::Open, ", open"),
+            (
+                limit.on_store_failure == OnStoreFailure::CircuitBreak,
+                ", circuit-break",
+            ),
         ] {
             found.push_str(if is_set { flag } else { "" });
         }
@@ -183,6 +197,14 @@ const REFUSED: &[(&str, &[&str], &str)] = &[
     ("- {key: a, rate_limit: {rate: 10/s, algorithm: gcar}}", &["bad-algorithm 3:48"], "did you mean \"gcra\"?"),
     ("- {key: a, rate_limit: {quota: 5/blink}}", &["bad-quota 3:32"], ""),
     ("- {key: a, rate_limit: {concurrency: 0}}", &["bad-concurrency 3:38"], "say how many at once: `concurrency: 50`"),
+    ("- {key: a, rate_limit: {rate: 5/s, counting: leest}}", &["bad-counting 3:46"], "use exact, leased, local"),
+    ("- {key: a, rate_limit: {rate: 5/s, counting: [local]}}", &["wrong-type 3:46"], ""),
+    ("- {key: a, rate_limit: {unit: day, requests_per_unit: 5, counting: leased}}", &["bad-counting 3:68"], "give it a rate in place of unit, or say exact"),
+    ("- {key: a, rate_limit: {quota: 5/day, counting: leased}}", &["bad-counting 3:49"], "give it a rate in place of unit, or say exact"),
+    ("- {key: a, rate_limit: {rate: 5/s, on_store_failure: opne}}", &["bad-on-store-failure 3:54"], "did you mean \"open\"?"),
+    ("- {key: a, rate_limit: {rate: 5/s, on_store_failure: panic}}", &["bad-on-store-failure 3:54"], "use open, closed, local, circuit-break, inherit"),
+    ("- {key: a, rate_limit: {rate: 5/s, on_store_failure: open, counting: local}}", &["bad-on-store-failure 3:54"], "leave out one of them"),
+    ("- {key: a, counting: local}", &["unknown-field 3:12"], "it belongs in rate_limit"),
     // All at once, in the order of the file.
     ("- {key: a, vaule: b}\n- c\n- {key: d, rate_limit: {unit: e}}", &["unknown-field 3:12", "not-a-map 4:3", "bad-unit 5:31"], "did you mean \"value\"?"),
 ];
@@ -256,28 +278,6 @@ fn whole_files() {
             _ => panic!("{texts:?}: {found:?}"),
         }
     }
-}
-
-#[test]
-fn each_domain_says_how_it_charges() {
-    let text = "domain: a\n---\ndomain: b\ncharging: each\n---\ndomain: c\ncharging: all-or-none\n";
-    let domains = envoy::decode(&[(0, text)]).expect("three domains").domains;
-    let found: Vec<_> = domains.values().map(|domain| domain.charging).collect();
-    let (all, each) = (Charging::AllOrNone, Charging::Each);
-    assert_eq!(found, [all, each, all]);
-    for (word, help) in [
-        ("eech", "did you mean \"each\"?"),
-        ("some", "use all-or-none, each"),
-    ] {
-        let text = format!("domain: a\ncharging: {word}\n");
-        let problems = envoy::decode(&[(0, &text)]).expect_err(word);
-        let message = format!("error[bad-charging]: {word:?} is no charging");
-        assert_eq!(problems[0].to_string(), message);
-        assert_eq!(problems[0].help.as_deref(), Some(help));
-    }
-    let elsewhere = file("- {key: a, rate_limit: {unlimited: true, charging: each}}");
-    let problems = envoy::decode(&[(0, &elsewhere)]).expect_err("not there");
-    assert_eq!(problems[0].help.as_deref(), Some("it belongs in the file"));
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use serde::Serialize;
-use tollgate_engine::policy::{Mode, OnStoreFailure, Policy};
+use serde::{Serialize, Serializer};
+use tollgate_engine::policy::{Counting, Mode, OnStoreFailure, Policy};
 use tollgate_engine::{Checked, Rejected, envoy, render};
 
 /// The files to check.
@@ -44,7 +44,13 @@ struct LimitReport {
     name: String,
     /// Its own, or the weaker one of the whole policy.
     mode: &'static str,
+    #[serde(serialize_with = "by_name")]
+    counting: Counting,
     on_store_failure: &'static str,
+}
+
+fn by_name<S: Serializer>(counting: &Counting, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(counting.name())
 }
 
 /// Checks all files and writes what is wrong with them; whether all are valid.
@@ -110,17 +116,21 @@ fn report<'a>(name: &str, read: &'a Result<Checked, Rejected>) -> FileReport<'a>
 
 /// All that limits, each as it is in force.
 fn limits(policy: &Policy) -> Vec<LimitReport> {
-    let report = |kind, name: &str, mode: Mode, failure| LimitReport {
+    type Kept = (Counting, OnStoreFailure);
+    let report = |kind, name: &str, mode: Mode, (counting, failure): Kept| LimitReport {
         kind,
         name: name.to_owned(),
         mode: mode_name(mode.max(policy.mode)),
-        on_store_failure: failure_name(failure),
+        counting,
+        on_store_failure: failure.name(),
     };
-    let rules = policy.rules.iter();
-    let rules = rules.map(|rule| report("rule", &rule.name, rule.mode, rule.on_store_failure));
+    let rules = policy.rules.iter().map(|rule| {
+        let kept = (rule.counting, rule.on_store_failure);
+        report("rule", &rule.name, rule.mode, kept)
+    });
     let tiers = policy.tiers.iter().map(|(name, tier)| {
-        let failure = OnStoreFailure::default_for(&tier.limits);
-        report("tier", name, Mode::Enforce, failure)
+        let kept = (tier.counting, tier.on_store_failure);
+        report("tier", name, Mode::Enforce, kept)
     });
     let compiled = envoy::Compiled::new(&policy.domains);
     let leaves = compiled.leaves().iter().map(|leaf| {
@@ -128,8 +138,8 @@ fn limits(policy: &Policy) -> Vec<LimitReport> {
             true => Mode::Shadow,
             false => Mode::Enforce,
         };
-        let failure = OnStoreFailure::default_for(&leaf.limit.limits);
-        report("descriptor", &leaf.to_string(), mode, failure)
+        let kept = (leaf.limit.counting, leaf.limit.on_store_failure);
+        report("descriptor", &leaf.to_string(), mode, kept)
     });
     rules.chain(tiers).chain(leaves).collect()
 }
@@ -139,15 +149,6 @@ const fn mode_name(mode: Mode) -> &'static str {
         Mode::Enforce => "enforce",
         Mode::Shadow => "shadow",
         Mode::Off => "off",
-    }
-}
-
-const fn failure_name(failure: OnStoreFailure) -> &'static str {
-    match failure {
-        OnStoreFailure::Open => "open",
-        OnStoreFailure::Closed => "closed",
-        OnStoreFailure::Local => "local",
-        OnStoreFailure::CircuitBreak => "circuit-break",
     }
 }
 
@@ -180,13 +181,27 @@ fn write_text(
     writeln!(out, ", {}", count(checked.warnings.len(), "warning"))?;
     for limit in limits(policy) {
         let tier = if limit.kind == "tier" { "tier " } else { "" };
-        writeln!(
-            out,
-            "  {tier}{}: {}, {} if the store fails",
-            limit.name, limit.mode, limit.on_store_failure
-        )?;
+        let LimitReport { name, mode, .. } = limit;
+        let failure = limit.on_store_failure;
+        write!(out, "  {tier}{name}: {mode}")?;
+        match counted(limit.counting) {
+            Some(COUNTED_HERE) => writeln!(out, ", {COUNTED_HERE}")?,
+            Some(counted) => writeln!(out, ", {counted}, {failure} if the store fails")?,
+            None => writeln!(out, ", {failure} if the store fails")?,
+        }
     }
     Ok(())
+}
+
+const COUNTED_HERE: &str = "counted in this process";
+
+/// How a limit is counted, in words, unless it is as most are.
+pub(super) fn counted(counting: Counting) -> Option<&'static str> {
+    match counting {
+        Counting::Exact => None,
+        Counting::Leased => Some("leased"),
+        Counting::Local => Some(COUNTED_HERE),
+    }
 }
 
 fn count(number: usize, what: &str) -> String {

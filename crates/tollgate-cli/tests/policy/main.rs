@@ -98,7 +98,66 @@ tier_fact: plan
     let report: Value = serde_json::from_str(&out).expect("JSON");
     assert_eq!(
         report["files"][0]["limits"][2],
-        json!({"kind": "tier", "name": "free", "mode": "shadow", "on_store_failure": "closed"})
+        json!({"kind": "tier", "name": "free", "mode": "shadow", "counting": "exact",
+               "on_store_failure": "closed"})
+    );
+}
+
+#[test]
+fn a_check_tells_how_each_limit_is_counted() {
+    let ours = "\
+on_store_failure: closed
+limits:
+- {name: address, key: client, rate: 50/s, counting: local}
+- {name: hot, key: tenant, rate: 50/s, counting: leased}
+tiers: {free: {quota: 9/day, on_store_failure: local}, pro: {rate: 10/s, counting: local}}
+tier_fact: plan
+";
+    let theirs = "\
+domain: edge
+descriptors:
+- {key: a, rate_limit: {rate: 5/s, counting: leased, on_store_failure: open}}
+- {key: b, rate_limit: {concurrency: 5, counting: local}}
+";
+    let files = [("ours.yaml", ours), ("theirs.yaml", theirs)];
+    let folder = folder("counted", &files);
+    let (code, out, _) = run(&folder, &["check", "ours.yaml", "theirs.yaml"]);
+    assert_eq!(code, Some(0));
+    assert_eq!(
+        out,
+        "ours.yaml: valid, 2 limits, 0 warnings
+  address: enforce, counted in this process
+  hot: enforce, leased, closed if the store fails
+  tier free: enforce, local if the store fails
+  tier pro: enforce, counted in this process
+theirs.yaml: valid, 1 domain, 0 warnings
+  edge/a: enforce, leased, open if the store fails
+  edge/b: enforce, counted in this process
+"
+    );
+    let facts = [
+        "--fact", "client=x", "--fact", "tenant=y", "--fact", "plan=pro",
+    ];
+    let (_, out, _) = run(&folder, &[&["explain", "ours.yaml"][..], &facts].concat());
+    for part in [
+        "  yes  address (counted in this process): it is for every request; its key is client=x\n",
+        "  yes  hot (leased): it is for every request; its key is tenant=y\n",
+        "  yes  tier \"pro\" (counted in this process): it is for every request",
+    ] {
+        assert!(out.contains(part), "{part} in {out}");
+    }
+    let request = [
+        "explain",
+        "theirs.yaml",
+        "--domain",
+        "edge",
+        "--descriptor",
+        "b",
+    ];
+    let (_, out, _) = run(&folder, &request);
+    assert!(
+        out.contains("  b=: edge/b (counted in this process)\n"),
+        "{out}"
     );
 }
 

@@ -5,9 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::compiled::Wildcard;
 use super::{Compiled, Domains, Leaf};
 use crate::facts::fact_name;
-use crate::policy::{
-    Charging, Cost, DescriptorRule, KeyPart, Match, Mode, OnStoreFailure, Pattern, Policy, Rule,
-};
+use crate::policy::{Charging, Cost, DescriptorRule, KeyPart, Match, Mode, Pattern, Policy, Rule};
 
 mod text;
 
@@ -232,8 +230,8 @@ fn rule(
         } else {
             Mode::Enforce
         },
-        on_store_failure: OnStoreFailure::default_for(&leaf.limit.limits),
-        counting: Default::default(),
+        on_store_failure: leaf.limit.on_store_failure,
+        counting: leaf.limit.counting,
         slot: None,
         replaces,
         shared: None,

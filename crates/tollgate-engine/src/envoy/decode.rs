@@ -146,6 +146,7 @@ impl Decoder {
         let mut reader = Reader {
             source: Source::new(text),
             problems: Vec::new(),
+            failure: None,
         };
         let (name, mut domain) = reader.root(root);
         reader.check_names(&domain.descriptors);

@@ -5,21 +5,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::super::fields::{Level, fields, not_a_map, not_a_word, wrong_type};
 use super::super::scalar::Source;
 use super::super::{
-    BAD_CHARGING, Code, DUPLICATE_DESCRIPTOR, Diagnostic, EMPTY_DOMAIN, EMPTY_KEY,
-    MODE_WITHOUT_LIMIT, Node, Problems, REPLACES_UNKNOWN, SHARE_WITHOUT_WILDCARD, STAR_IN_KEY,
-    Value,
+    BAD_CHARGING, BAD_ON_STORE_FAILURE, Code, DUPLICATE_DESCRIPTOR, Diagnostic, EMPTY_DOMAIN,
+    EMPTY_KEY, MODE_WITHOUT_LIMIT, Node, Problems, REPLACES_UNKNOWN, SHARE_WITHOUT_WILDCARD,
+    STAR_IN_KEY, Value,
 };
 use crate::diagnostic::Severity;
 use crate::document::Span;
-use crate::native::fields::names;
-use crate::policy::{Charging, DescriptorLimit, DescriptorRule, Domain};
+use crate::native::fields::{FAILURES, names};
+use crate::policy::{Charging, DescriptorLimit, DescriptorRule, Domain, OnStoreFailure};
 use crate::suggest::did_you_mean;
 
 /// Reads one document.
 pub(super) struct Reader<'a> {
     pub(super) source: Source<'a>,
     pub(super) problems: Problems,
+    /// What limits do that say nothing of it while the store can't be asked.
+    pub(super) failure: Option<OnStoreFailure>,
 }
+
+/// The field of limits, and of the whole document.
+pub(super) const ON_STORE_FAILURE: &str = "on_store_failure";
 
 /// What a request of several descriptors can be charged, by name.
 const CHARGINGS: &[(&str, Charging)] = &[
@@ -39,16 +44,22 @@ impl Reader<'_> {
             return (None, Domain::default());
         }
         let (mut name, mut domain, mut wrong) = (None, Domain::default(), false);
-        for (field, value) in fields(root, Level::Root, &mut self.problems) {
+        let fields = fields(root, Level::Root, &mut self.problems);
+        // Whatever their order, limits are read by it.
+        let failure = fields.iter().find(|(name, _)| *name == ON_STORE_FAILURE);
+        self.failure = failure.and_then(|(_, value)| self.failure(value));
+        for (field, value) in fields {
             match field {
                 "domain" => match self.text(field, value) {
                     Some(text) => name = Some((text, value.span)),
                     None => wrong = true,
                 },
                 "charging" => {
-                    let charging = self.word(field, BAD_CHARGING, CHARGINGS, value);
+                    let field = (field, "way to charge", BAD_CHARGING);
+                    let charging = self.word(field, CHARGINGS, value);
                     domain.charging = charging.unwrap_or_default();
                 }
+                ON_STORE_FAILURE => {}
                 _ => domain.descriptors = self.descriptors(value),
             }
         }
@@ -219,21 +230,26 @@ impl Reader<'_> {
         text
     }
 
-    /// One of the words of a table.
+    /// One of the words of a table, of a field, what it is a word for, and the code of a wrong one.
     pub(super) fn word<T: Copy>(
         &mut self,
-        name: &str,
-        code: Code,
+        (name, what, code): (&str, &str, Code),
         table: &[(&'static str, T)],
         value: &Node,
     ) -> Option<T> {
         let text = self.text(name, value)?;
         let found = table.iter().find(|(word, _)| *word == text);
         if found.is_none() {
-            let problem = not_a_word(code, name, &text, &names(table), value);
+            let problem = not_a_word(code, what, &text, &names(table), value);
             self.problems.push(problem);
         }
         found.map(|(_, value)| *value)
+    }
+
+    /// What is to be done without the store, unless that is for others to say.
+    pub(super) fn failure(&mut self, value: &Node) -> Option<OnStoreFailure> {
+        let field = (ON_STORE_FAILURE, "way to fail", BAD_ON_STORE_FAILURE);
+        self.word(field, FAILURES, value).flatten()
     }
 
     /// Where it is true, if it is.
