@@ -388,3 +388,51 @@ fn each_check_says_how_it_is_counted_and_what_is_done_without_a_store() {
     let noted = noted(text, &asked);
     assert!(noted.starts_with("1 of 7/d: local, closed"), "{noted}");
 }
+
+#[test]
+fn descriptors_get_what_they_have_chosen() {
+    let fleet = Fleet::new(
+        "domain: edge
+on_store_failure: open
+descriptors:
+- {key: open, rate_limit: {quota: 2/day}}
+- {key: closed, rate_limit: {rate: 2/h, on_store_failure: closed}}
+- {key: local, rate_limit: {quota: 2/day, on_store_failure: local}}
+- {key: shut, quota_mode: true, rate_limit: {rate: 2/h, on_store_failure: closed}}
+- {key: near, quota_mode: true, rate_limit: {rate: 2/h, on_store_failure: local}}
+",
+        1,
+    );
+    let ask = |keys: &[&str], cost| {
+        let entries: Vec<_> = keys.iter().map(|key| [(*key, "")]).collect();
+        let descriptors = entries.iter().map(|entry| Descriptor {
+            cost: Some(cost),
+            ..Descriptor::new(entry)
+        });
+        let descriptors: Vec<_> = descriptors.collect();
+        let deciding = fleet.engine.decide_descriptors_by("edge", &descriptors, 1);
+        let Ok(verdict) = at_once(deciding);
+        let refused = verdict.decider.filter(|_| !verdict.is_allowed());
+        (
+            verdict.fallback,
+            refused.map(|number| keys[number].to_owned()),
+        )
+    };
+    let refused = |key: &str| Some(key.to_owned());
+    let (open, closed) = (Some(OnStoreFailure::Open), Some(OnStoreFailure::Closed));
+    let local = Some(OnStoreFailure::Local);
+    assert_eq!(ask(&["closed", "local"], 1), (None, None));
+    fleet.switch(true);
+    assert_eq!(ask(&["open"], 9), (open, None));
+    assert_eq!(ask(&["open", "closed"], 1), (closed, refused("closed")));
+    // Who only looks has nobody to ask either.
+    assert_eq!(ask(&["closed", "closed"], 0), (closed, refused("closed")));
+    assert_eq!(ask(&["local", "open"], 2), (local, None));
+    assert_eq!(ask(&["local", "open"], 1), (local, refused("local")));
+    // One that is shut is as one that is over: another of its kind is enough.
+    assert_eq!(ask(&["shut", "near"], 2), (local, None));
+    // Over here for half an hour; there the store may be back in a second.
+    assert_eq!(ask(&["shut", "near"], 1), (closed, refused("shut")));
+    assert_eq!(ask(&["near"], 1), (local, refused("near")));
+    assert_eq!(ask(&["shut"], 1), (closed, refused("shut")));
+}

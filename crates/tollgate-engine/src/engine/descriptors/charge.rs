@@ -31,7 +31,8 @@ pub(super) struct Decided {
 struct Deciding<'m, 'a> {
     met: &'m [Option<Met<'a>>],
     each: Vec<Option<Decision>>,
-    fallback: Option<OnStoreFailure>,
+    /// What decided about each instead of a store.
+    fallbacks: Vec<Option<OnStoreFailure>>,
     permits: Permits,
 }
 
@@ -44,7 +45,7 @@ pub(super) async fn decide<B: Backend>(
     let mut deciding = Deciding {
         met,
         each: vec![None; met.len()],
-        fallback: None,
+        fallbacks: vec![None; met.len()],
         permits: Permits::default(),
     };
     let allowed = match charging {
@@ -100,7 +101,6 @@ impl<'m, 'a> Deciding<'m, 'a> {
         loop {
             let answer = self.pool(&numbers).ask(backend).await?;
             let answer = self.note(&numbers, answer);
-            self.fallback = answer.fallback;
             if answer.allowed {
                 self.permits.own = answer.pass;
                 return Ok(true);
@@ -121,10 +121,6 @@ impl<'m, 'a> Deciding<'m, 'a> {
         let answers = all(pools.iter().map(|pool| pool.ask(backend))).await;
         for (numbers, answer) in groups.iter().zip(answers) {
             let answer = self.note(numbers, answer?);
-            // What refuses says best how it was decided.
-            if !answer.allowed || self.fallback.is_none() {
-                self.fallback = answer.fallback.or(self.fallback);
-            }
             self.permits.shadows.push(answer.pass);
         }
         let allowed = !self.is_refused();
@@ -163,6 +159,7 @@ impl<'m, 'a> Deciding<'m, 'a> {
     fn note(&mut self, numbers: &[usize], (answer, each): (Answer, Vec<Decision>)) -> Answer {
         for (number, decision) in numbers.iter().zip(each) {
             self.each[*number] = Some(decision);
+            self.fallbacks[*number] = answer.fallback;
         }
         answer
     }
@@ -194,7 +191,8 @@ impl<'m, 'a> Deciding<'m, 'a> {
             each: self.each,
             decider,
             retry_after,
-            fallback: self.fallback,
+            // Of no other: a failure must not look like a denial.
+            fallback: decider.and_then(|decider| self.fallbacks[decider]),
             permits: self.permits,
         }
     }
