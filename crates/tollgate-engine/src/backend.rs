@@ -10,6 +10,7 @@ use tollgate::{Algorithm, Decision, LimitError, Outcome, Pass, Rate, Timestamp};
 
 use crate::policy::{Counting, OnStoreFailure};
 
+mod each;
 mod fallback;
 mod kept;
 mod local;
@@ -73,12 +74,14 @@ pub trait Backend: Send + Sync {
     fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a>;
 
     /// The same, and what each check said by itself: what is left after the charge, or whether it would have
-    /// passed alone. One that can tell in the same breath does; unless said otherwise each is asked again.
+    /// passed alone, and if not after how long. One that can tell in the same breath does; unless said otherwise
+    /// each is asked again what is left, and those that refuse are told to wait as long as the one that takes
+    /// longest. No two of the checks are of one counter and key, unless one of them costs nothing.
     fn check_each<'a>(
         &'a self,
         checks: &'a [Check<'a>],
     ) -> impl Future<Output = Result<(Answer, Vec<Decision>), Self::Error>> + Send + 'a {
-        each_again(self, checks)
+        each::again(self, checks)
     }
 
     /// Gives back what these checks cost, whatever it was charged for: at most what was spent. Unless said
@@ -122,28 +125,6 @@ pub trait Backend: Send + Sync {
     fn improvements(&self) -> u64 {
         0
     }
-}
-
-/// Charges all checks or none, and looks at each by itself then.
-async fn each_again<B: Backend + ?Sized>(
-    backend: &B,
-    checks: &[Check<'_>],
-) -> Result<(Answer, Vec<Decision>), B::Error> {
-    let answer = backend.check(checks).await?;
-    let mut each = Vec::with_capacity(checks.len());
-    for check in checks {
-        let left = [Check { cost: 0, ..*check }];
-        let mut decision = backend.check(&left).await?.decision;
-        if !answer.allowed && decision.remaining < check.cost {
-            decision.outcome = match check.cost > decision.limit {
-                true => Outcome::Never,
-                false => Outcome::Denied,
-            };
-            decision.retry_after = answer.decision.retry_after;
-        }
-        each.push(decision);
-    }
-    Ok((answer, each))
 }
 
 /// One question: may this key take so much of this limit?
@@ -464,11 +445,14 @@ impl Limit {
         })
     }
 
-    /// This limit, kept in the state of another.
+    /// This limit, kept in the state of another and where that is.
     pub(crate) fn counting_as(mut self, other: &Self) -> Self {
         self.id = other.id;
+        self.on_store_failure = other.on_store_failure;
         self.told.counter = other.told.counter.clone();
+        self.counting = other.counting;
         self.told.kept = Kept::default();
+        self.told.share = Shared::default();
         self
     }
 
@@ -487,7 +471,7 @@ impl Limit {
         self.on_store_failure
     }
 
-    /// How a fleet counts it together.
+    /// How a fleet counts it together, or that each node counts by itself.
     pub fn counting(&self) -> Counting {
         self.counting
     }
