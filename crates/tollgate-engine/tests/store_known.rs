@@ -155,3 +155,49 @@ fn a_success_in_the_midst_of_a_failure_leaves_nothing_behind() {
     assert!(!asks(&subject));
     assert_eq!(subject.stats().trips, 0, "{told:?}");
 }
+
+#[test]
+fn a_refusal_that_is_remembered_tells_a_higher_cost_its_own_wait() {
+    use tollgate_engine::backend::{DenyCache, DenyVersion};
+    let clock = Manual::new();
+    let memory = Memory::builder()
+        .clock(clock.clone())
+        .wall(clock.clone())
+        .build();
+    let algorithms = [
+        (Algorithm::Gcra, true),
+        (Algorithm::TokenBucket, true),
+        (Algorithm::LeakyBucket, true),
+        (Algorithm::FixedWindow(tollgate::Align::default()), true),
+        (Algorithm::SlidingLog, false),
+    ];
+    for (algorithm, is_told) in algorithms {
+        let rate = Rate::per_minute(97);
+        let rate = if matches!(algorithm, Algorithm::FixedWindow(_) | Algorithm::SlidingLog) {
+            rate
+        } else {
+            rate.burst(18)
+        };
+        let limit = SoleLimit::new("a", LimitKind::Rate { rate, algorithm }).expect("a limit");
+        let facts = SoleLimit::facts("k");
+        let ask = |cost| memory.answer(&[limit.check(&facts, cost)]).decision;
+        ask(rate.burst_size());
+        clock.advance(Duration::from_millis(10));
+        let (cache, version) = (DenyCache::new(10), DenyVersion(0, 0));
+        let refused = ask(1);
+        assert!(!refused.is_allowed(), "{algorithm:?}");
+        cache.note(&limit.check(&facts, 1), &refused, clock.now(), version);
+        for cost in 2..=rate.burst_size() {
+            let known = cache.find(&[limit.check(&facts, cost)], clock.now(), version);
+            assert_eq!(known.is_some(), is_told, "{algorithm:?}");
+            if let Some((_, told)) = known {
+                let true_wait = ask(cost).retry_after;
+                let slack = Duration::from_micros(3);
+                assert!(
+                    true_wait <= told.retry_after && told.retry_after <= true_wait + slack,
+                    "{algorithm:?} {cost}: {told:?}, {true_wait:?}"
+                );
+            }
+        }
+    }
+}

@@ -9,7 +9,7 @@ use tollgate_core::Outcome;
 use tollgate_engine::policy::OnStoreFailure;
 
 use super::play::{Fault, Record, Told};
-use super::story::{Counted, Rule, Setting, Sort, Story};
+use super::story::{Counted, Failure, Rule, Setting, Sort, Story};
 
 mod bound;
 mod calm;
@@ -156,8 +156,8 @@ impl<'a> Limit<'a> {
 
     /// Whether nobody counted it: this rule let it pass for want of a store.
     fn is_uncounted(&self, told: &Told) -> bool {
-        let is_open = self.rule.failure == super::story::Failure::Open;
-        told.fallback.is_some() && (is_open || self.rule.counted == Counted::Local) && is_open
+        let is_open = self.rule.failure == Failure::Open && self.rule.counted != Counted::Local;
+        told.fallback.is_some() && is_open
     }
 
     /// Whether this node decided by itself.

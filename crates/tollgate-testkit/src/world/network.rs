@@ -175,7 +175,7 @@ impl Universe {
                 universe: Arc::clone(self),
                 node,
                 order: Mutex::default(),
-                cut: watch::Sender::new(false),
+                cuts: watch::Sender::new(0),
             })))),
         }
     }
@@ -235,8 +235,8 @@ struct Cable {
     node: usize,
     /// When the latest command arrives, and its reply.
     order: Mutex<(u64, u64)>,
-    /// Whether it was cut.
-    cut: watch::Sender<bool>,
+    /// How often it was cut.
+    cuts: watch::Sender<u64>,
 }
 
 /// What the network does to one command.
@@ -288,7 +288,7 @@ impl Cable {
         let reply = universe.carry_out(self.node, command);
         sleep_until(self.in_order(luck.back, |order| &mut order.1)).await;
         if luck.is_cut {
-            self.cut.send_replace(true);
+            self.cuts.send_modify(|cuts| *cuts += 1);
         }
         if luck.is_lost_after || !universe.reaches(self.node) {
             std::future::pending::<()>().await;
@@ -298,14 +298,17 @@ impl Cable {
 
     /// Until it is cut, or the store dies.
     async fn ends(&self) {
-        let (mut cut, mut deaths) = (self.cut.subscribe(), self.universe.deaths.subscribe());
+        let (mut cuts, mut deaths) = (self.cuts.subscribe(), self.universe.deaths.subscribe());
+        // A cluster's connection is many, and looks after itself; any other is over.
+        if *cuts.borrow() > 0 && !self.universe.is_cluster() {
+            return;
+        }
         tokio::select! {
             biased;
-            _ = cut.wait_for(|is_cut| *is_cut) => {}
-            _ = deaths.changed() => {}
+            _ = cuts.changed() => {}
+            // What died takes its connections along.
+            _ = deaths.changed() => self.cuts.send_modify(|cuts| *cuts += 1),
         }
-        // What died takes its connections along.
-        self.cut.send_replace(true);
     }
 }
 

@@ -137,11 +137,15 @@ impl Node {
     ) -> Self {
         let world: Arc<dyn World> = Arc::<Life>::clone(&life);
         let builder = Redis::builder("redis://127.0.0.1").expect("a place, which isn't used");
+        let builder = match setting.learns {
+            true => builder,
+            false => builder.nodes(u64::try_from(setting.nodes).unwrap_or(1)),
+        };
         let redis = builder
+            .near_cache(if setting.remembers { 10_000 } else { 0 })
             .timeout(Duration::from_millis(setting.timeout))
             .lease_life(Duration::from_millis(setting.lease_life[node]))
             .slot_life(Duration::from_millis(setting.slot_life))
-            .nodes(u64::try_from(setting.nodes).unwrap_or(1))
             .simulated(world)
             .build()
             .expect("a runtime");

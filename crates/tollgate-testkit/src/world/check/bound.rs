@@ -8,12 +8,6 @@ use crate::world::story::{Counted, Failure, Sort};
 /// Part of a burst that a node may hold of a leased limit: one of so many.
 const LEASE_PART: u64 = 10;
 
-/// What a window may see beside the limit.
-#[derive(Clone, Copy, Debug, Default)]
-struct Beside {
-    whole: u64,
-}
-
 impl Limit<'_> {
     pub(super) fn judge_bound(&self) -> Result<(), String> {
         let all: Vec<&Told> = self
@@ -79,7 +73,13 @@ impl Limit<'_> {
 
     /// How much may pass in a window, in which answers came so late.
     fn may_pass(&self, from: u64, to: u64, late: u64, who: Who) -> u64 {
-        let (burst, count, period) = self.allowed_between(from, to);
+        let (mut burst, mut count, period) = self.allowed_between(from, to);
+        if who == Who::Node && self.rule.counted != Counted::Local && !self.case.setting().learns {
+            // Each node has its part: one of so many, times two.
+            let nodes = u64::try_from(self.case.setting().nodes).unwrap_or(1);
+            let part = |whole: u64| (2 * whole).div_ceil(nodes).min(whole);
+            (burst, count) = (part(burst), part(count));
+        }
         // When it was counted is known as well as when it was asked and answered.
         let length = to - from + late;
         let limit = match self.rule.sort {
@@ -91,11 +91,11 @@ impl Limit<'_> {
             Sort::Quota(_) => count * (1 + length / period),
             Sort::Slots => 0,
         };
-        limit + self.beside(from, to, who).whole
+        limit + self.beside(from, to, who)
     }
 
     /// What stated faults allow in a window.
-    fn beside(&self, from: u64, to: u64, who: Who) -> Beside {
+    fn beside(&self, from: u64, to: u64, who: Who) -> u64 {
         let (burst, count, period) = self.allowed_between(from, to);
         let nodes = u64::try_from(self.case.setting().nodes).unwrap_or(1);
         let leased = match self.rule.counted {
@@ -126,7 +126,7 @@ impl Limit<'_> {
         if who == Who::Both {
             whole += self.in_flight(from, to) + burst * u64::from(self.is_windowed());
         }
-        Beside { whole }
+        whole
     }
 
     /// Windows are noted by another clock than the store's: one count more.

@@ -1,7 +1,6 @@
 //! Once all is quiet nothing is lost for ever: everyone may have all there is, and keys end by themselves.
 
 use super::Case;
-use crate::world::story::{Counted, Sort};
 
 pub(super) fn judge(case: Case<'_>) -> Result<(), String> {
     let quiet_at = case.record.quiet_at;
@@ -22,9 +21,5 @@ pub(super) fn judge(case: Case<'_>) -> Result<(), String> {
     if let Some((key, _)) = case.record.keys.iter().find(|(_, ends)| !ends) {
         return Err(format!("the store keeps {key} for ever"));
     }
-    let is_stored = |rule: &crate::world::story::Rule| {
-        rule.counted != Counted::Local && rule.sort != Sort::Slots
-    };
-    let _ = is_stored;
     Ok(())
 }

@@ -25,6 +25,10 @@ pub struct Setting {
     pub lease_life: Vec<u64>,
     /// In milliseconds.
     pub slot_life: u64,
+    /// Whether nodes remember refusals.
+    pub remembers: bool,
+    /// Whether they learn how many they are, instead of being told.
+    pub learns: bool,
     /// What goes wrong.
     pub troubles: Vec<Trouble>,
 }
@@ -137,6 +141,8 @@ impl Setting {
             timeout: [5, 25, 100][random.below(3) as usize],
             lease_life,
             slot_life: 1_000 + random.below(3_000),
+            remembers: random.below(2) == 0,
+            learns: random.below(3) == 0,
             troubles,
         }
     }
@@ -291,6 +297,8 @@ impl fmt::Display for Setting {
             timeout,
             lease_life,
             slot_life,
+            remembers,
+            learns,
             troubles,
             ..
         } = self;
@@ -298,7 +306,10 @@ impl fmt::Display for Setting {
             f,
             "{nodes} nodes, {shards} shards, timeout {timeout} ms, leases {lease_life:?} ms, "
         )?;
-        writeln!(f, "slots {slot_life} ms, {troubles:?}")?;
+        writeln!(
+            f,
+            "slots {slot_life} ms, remembers {remembers}, learns {learns}, {troubles:?}"
+        )?;
         for version in 0..self.versions {
             write!(f, "version {version}, {}", self.policy(version))?;
         }
