@@ -83,7 +83,7 @@ pub enum Fault {
 /// A fleet in which nothing happens gives back what it holds in this time.
 const SETTLES: u64 = 5_000_000;
 /// After so long no circuit is open and no slot is held, beside what the rules take.
-const QUIET: u64 = 70_000_000;
+const QUIET: u64 = 90_000_000;
 
 /// What a story is played on.
 struct Stage {
@@ -292,6 +292,36 @@ impl Stage {
         tokio::spawn(Paced::new(world, asking.run()));
     }
 
+    async fn settle(&self) {
+        sleep_until(self.universe.at(self.universe.now() + SETTLES)).await;
+    }
+
+    /// Everyone asks, one after the other, for what this makes of the bursts in force.
+    async fn ask_by_each(&self, cost: impl Fn(Vec<u64>) -> u64) {
+        // What all share is for the first alone.
+        let is_shared = self.setting.rules.iter().any(|rule| rule.is_shared);
+        let keys = if is_shared { 1 } else { self.setting.keys };
+        for who in 0..usize::try_from(keys).unwrap_or(1) {
+            let node = who % self.nodes.len();
+            let version = self.nodes[node].version;
+            let bursts = self
+                .setting
+                .rules
+                .iter()
+                .map(|rule| rule.amounts[version].burst);
+            let ask = Ask {
+                node,
+                who,
+                cost: cost(bursts.collect()),
+                patience: None,
+                runs: 0,
+                returns: false,
+            };
+            self.ask(ask, None);
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+    }
+
     /// All is well, and after a while all is quiet: then everyone may have all there is.
     async fn end(mut self) -> Record {
         self.universe.set_weather(Weather::default());
@@ -306,39 +336,19 @@ impl Stage {
             }
         }
         let drains = self.setting.rules.iter().map(super::story::Rule::drains);
-        let longest = drains.max().unwrap_or(0);
-        let quiet_at = self.universe.now() + longest + QUIET;
+        let quiet_at = self.universe.now() + drains.max().unwrap_or(0) + QUIET;
         self.note(|record| record.quiet_at = quiet_at);
-        sleep_until(self.universe.at(self.universe.now() + SETTLES)).await;
+        self.settle().await;
+        // What a clock was ahead of is seen once somebody asks, and is over in a bucket's time from then on.
+        self.ask_by_each(|_| 1).await;
+        self.settle().await;
         // They would only look at their clocks.
         self.nodes.iter().for_each(|node| node.life.freeze());
         sleep_until(self.universe.at(quiet_at - SETTLES)).await;
         self.nodes.iter().for_each(|node| node.life.thaw());
         sleep_until(self.universe.at(quiet_at)).await;
-        for who in 0..self.setting.keys {
-            let node = usize::try_from(who).unwrap_or(0) % self.nodes.len();
-            let version = self.nodes[node].version;
-            let amounts = self
-                .setting
-                .rules
-                .iter()
-                .map(|rule| rule.amounts[version].burst);
-            self.ask(
-                Ask {
-                    node,
-                    who: usize::try_from(who).unwrap_or(0),
-                    cost: amounts.min().unwrap_or(1),
-                    patience: None,
-                    runs: 0,
-                    returns: false,
-                },
-                None,
-            );
-            // Rules that all share are for the first alone.
-            if self.setting.rules.iter().any(|rule| rule.is_shared) {
-                break;
-            }
-        }
+        self.ask_by_each(|amounts| amounts.into_iter().min().unwrap_or(1))
+            .await;
         tokio::time::sleep(Duration::from_secs(1)).await;
         let carried_out = self.universe.carried_out();
         let mut keys = Vec::new();

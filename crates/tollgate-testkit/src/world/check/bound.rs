@@ -81,7 +81,7 @@ impl Limit<'_> {
             (burst, count) = (part(burst), part(count));
         }
         // When it was counted is known as well as when it was asked and answered.
-        let length = to - from + late;
+        let length = to - from + late + self.stepped(from, to, who);
         let limit = match self.rule.sort {
             Sort::Level(_) => burst + scaled(count, length, period),
             // Windows that begin anywhere: one more than fit.
@@ -94,9 +94,21 @@ impl Limit<'_> {
         limit + self.beside(from, to, who)
     }
 
+    /// For how much longer a limit has given something, by a store's clock that stepped forward: no longer than
+    /// it takes to fill.
+    fn stepped(&self, from: u64, to: u64, who: Who) -> u64 {
+        let fills = self.rule.drains();
+        let steps = self.faults_between(from.saturating_sub(self.lease_life()), to);
+        let steps = steps.map(|(_, fault)| match fault {
+            Fault::Stepped(by) if *by > 0 && who != Who::Node => by.unsigned_abs().min(fills),
+            _ => 0,
+        });
+        steps.sum()
+    }
+
     /// What stated faults allow in a window.
     fn beside(&self, from: u64, to: u64, who: Who) -> u64 {
-        let (burst, count, period) = self.allowed_between(from, to);
+        let (burst, _, _) = self.allowed_between(from, to);
         let nodes = u64::try_from(self.case.setting().nodes).unwrap_or(1);
         let leased = match self.rule.counted {
             Counted::Leased => nodes * (burst / LEASE_PART).max(1),
@@ -110,11 +122,8 @@ impl Limit<'_> {
                     Fault::ForgotSince(since) => {
                         self.admitted_between(*since, *at).min(burst) + leased
                     }
-                    // What the limit gives in that time; what is leased may be had twice.
-                    Fault::Stepped(by) if *by > 0 => {
-                        let given = scaled(count, by.unsigned_abs(), period).max(1);
-                        given.min(burst) + leased
-                    }
+                    // What is leased may be had twice.
+                    Fault::Stepped(by) if *by > 0 => leased,
                     Fault::Stepped(_) | Fault::Other => 0,
                     Fault::Started => match who {
                         Who::Both => burst,
