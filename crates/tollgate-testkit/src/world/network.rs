@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep_until};
 use tollgate_redis::simulation::{Replying, Wire};
 
@@ -25,9 +26,9 @@ pub(super) struct Universe {
     began: Instant,
     inner: Mutex<Inner>,
     /// How often the store went away: who waits for it is told.
-    deaths: watch::Sender<u64>,
+    deaths: Bell,
     /// How often it was stopped or went on.
-    turns: watch::Sender<u64>,
+    turns: Bell,
 }
 
 struct Inner {
@@ -48,6 +49,29 @@ struct Shard {
     store: Store,
     /// How far its clock is ahead, in microseconds.
     ahead: i64,
+}
+
+/// Tells all who listen, in the order in which they came: a channel would wake them by chance.
+#[derive(Debug, Default)]
+struct Bell {
+    rung: AtomicU64,
+    listening: Notify,
+}
+
+impl Bell {
+    fn ring(&self) {
+        self.rung.fetch_add(1, Ordering::Relaxed);
+        self.listening.notify_waiters();
+    }
+
+    fn has_rung(&self) -> bool {
+        self.rung.load(Ordering::Relaxed) > 0
+    }
+
+    /// Until it rings next.
+    async fn rings(&self) {
+        self.listening.notified().await;
+    }
 }
 
 /// How a store's process is.
@@ -91,8 +115,8 @@ impl Universe {
                 recorded: Vec::new(),
                 carried_out: Vec::new(),
             }),
-            deaths: watch::Sender::new(0),
-            turns: watch::Sender::new(0),
+            deaths: Bell::default(),
+            turns: Bell::default(),
         })
     }
 
@@ -125,9 +149,9 @@ impl Universe {
     pub(super) fn set_state(&self, state: StoreState) {
         self.lock().state = state;
         if state == StoreState::Down {
-            self.deaths.send_modify(|deaths| *deaths += 1);
+            self.deaths.ring();
         }
-        self.turns.send_modify(|turns| *turns += 1);
+        self.turns.ring();
     }
 
     /// Does something to each store.
@@ -175,7 +199,7 @@ impl Universe {
                 universe: Arc::clone(self),
                 node,
                 order: Mutex::default(),
-                cuts: watch::Sender::new(0),
+                cuts: Bell::default(),
             })))),
         }
     }
@@ -188,16 +212,13 @@ impl Universe {
 
     /// Waits while the store is stopped. Whether it runs then.
     async fn runs(&self) -> bool {
-        let mut turns = self.turns.subscribe();
         loop {
             match self.lock().state {
                 StoreState::Up => return true,
                 StoreState::Down => return false,
                 StoreState::Stopped => {}
             }
-            if turns.changed().await.is_err() {
-                return false;
-            }
+            self.turns.rings().await;
         }
     }
 
@@ -236,7 +257,7 @@ struct Cable {
     /// When the latest command arrives, and its reply.
     order: Mutex<(u64, u64)>,
     /// How often it was cut.
-    cuts: watch::Sender<u64>,
+    cuts: Bell,
 }
 
 /// What the network does to one command.
@@ -288,7 +309,7 @@ impl Cable {
         let reply = universe.carry_out(self.node, command);
         sleep_until(self.in_order(luck.back, |order| &mut order.1)).await;
         if luck.is_cut {
-            self.cuts.send_modify(|cuts| *cuts += 1);
+            self.cuts.ring();
         }
         if luck.is_lost_after || !universe.reaches(self.node) {
             std::future::pending::<()>().await;
@@ -298,16 +319,15 @@ impl Cable {
 
     /// Until it is cut, or the store dies.
     async fn ends(&self) {
-        let (mut cuts, mut deaths) = (self.cuts.subscribe(), self.universe.deaths.subscribe());
         // A cluster's connection is many, and looks after itself; any other is over.
-        if *cuts.borrow() > 0 && !self.universe.is_cluster() {
+        if self.cuts.has_rung() && !self.universe.is_cluster() {
             return;
         }
         tokio::select! {
             biased;
-            _ = cuts.changed() => {}
+            () = self.cuts.rings() => {}
             // What died takes its connections along.
-            _ = deaths.changed() => self.cuts.send_modify(|cuts| *cuts += 1),
+            () = self.universe.deaths.rings() => self.cuts.ring(),
         }
     }
 }
