@@ -307,7 +307,7 @@ async fn nodes_learn_how_many_they_are_and_can_be_told_otherwise() {
         .unwrap();
     assert_eq!(told.stats().nodes, 7);
     // All that is kept of it ends by itself.
-    let key = "tollgate:1:nodes";
+    let key = "tollgate:2:nodes";
     assert_eq!(server.command(&["ZCARD", key]).integer(), Some(3));
     let left = server.command(&["PTTL", key]).integer().unwrap();
     assert!((1..=16_100).contains(&left), "{left}");
