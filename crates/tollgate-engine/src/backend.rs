@@ -4,7 +4,6 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
-use tollgate::core::Gcra;
 use tollgate::quota::Quota;
 use tollgate::{Algorithm, Decision, LimitError, Outcome, Pass, Rate, Timestamp};
 
@@ -285,9 +284,6 @@ pub struct Limit {
     /// Whether a refusal holds as long as it says, whatever others do.
     pub(crate) lasting: bool,
     pub(crate) on_store_failure: OnStoreFailure,
-    /// The same rate with room for all that keys may owe from times of other rates, if that may be more
-    /// than an empty bucket. Read by refusals only.
-    pub(crate) wide: Option<Box<Gcra>>,
     pub(crate) told: Box<Told>,
 }
 
@@ -403,7 +399,6 @@ impl Limit {
             until: None,
             lasting: false,
             on_store_failure: OnStoreFailure::Local,
-            wide: None,
             told: Box::new(Told {
                 kind,
                 counter: Counter {
@@ -483,7 +478,6 @@ impl Limit {
         let mut limit = self.clone();
         limit.compiled = Compiled::new(&kind)?;
         limit.told.kind = kind;
-        limit.wide = None;
         Ok(limit)
     }
 }
