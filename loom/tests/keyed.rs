@@ -1,5 +1,5 @@
 //! Every race on one shard of a table, over all interleavings: charge, take-over, move by growth or
-//! displacement, block, eviction.
+//! displacement, change of rate, block, eviction.
 //!
 //! Under the model the hash has a fixed seed and the stash one line, so which keys meet is known:
 //! the table has room for as many keys as a model says, keys are small numbers, and each model
@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use loom::thread;
 use tollgate::clock::Manual;
+use tollgate::core::{Algorithm, Gcra};
 use tollgate::{AtCap, KeyedLimiter, Rate, Timestamp};
 
 const NOW: Timestamp = Timestamp::from_secs(5);
@@ -51,6 +52,12 @@ fn both(table: &Arc<Table>, bodies: [fn(&Table) -> u64; 2]) -> [u64; 2] {
 /// One if the key passes.
 fn passes(table: &Table, key: u32) -> u64 {
     u64::from(table.allow(&key))
+}
+
+/// One if the key passes at so many a minute, with the same burst of two. The limiter's own rate is 60.
+fn passes_at(table: &Table, key: u32, a_minute: u64) -> u64 {
+    let rate = Gcra::new(Rate::per_minute(a_minute).burst(2)).unwrap();
+    u64::from(table.key_at_rate(&key, &rate).allow())
 }
 
 fn left(table: &Table, key: u32) -> u64 {
@@ -270,5 +277,81 @@ fn a_key_is_never_judged_by_the_word_of_the_one_whose_slot_it_got() {
         let passed = both(&table, [new, new]);
         assert_eq!(table.stats().evicted, 1);
         assert_eq!(passed, [1, 1]);
+    });
+}
+
+#[test]
+fn threads_at_two_rates_share_the_burst_of_a_new_key() {
+    check(3, || {
+        let table = table(1, AtCap::DenyNew, 0);
+        let passed = both(
+            &table,
+            [
+                |table| passes(table, 0) + passes(table, 0),
+                |table| passes_at(table, 0, 1) + passes_at(table, 0, 1),
+            ],
+        );
+        // A charge that a change of rate overtakes may be made twice, which is the safe side.
+        let passed: u64 = passed.iter().sum();
+        assert!((1..=2).contains(&passed), "{passed}");
+        assert_eq!((left(&table, 0), table.len()), (0, 1));
+    });
+}
+
+#[test]
+fn a_key_that_is_charged_while_a_faster_rate_refuses_it_gets_no_more_than_its_burst() {
+    check(3, || {
+        let table = table(1, AtCap::DenyNew, 1);
+        let passed = both(
+            &table,
+            [
+                |table| passes(table, 0) + passes(table, 0),
+                // The second is refused, and takes the word over if that is still at the slower rate.
+                |table| passes_at(table, 0, 600) + passes_at(table, 0, 600),
+            ],
+        );
+        assert!(passed.iter().sum::<u64>() <= 1, "{passed:?}");
+        assert_eq!((left(&table, 0), table.len()), (0, 1));
+    });
+}
+
+#[test]
+fn a_key_that_changes_its_rate_while_growth_moves_it_gets_no_more_than_its_burst() {
+    check(3, || {
+        // The third key splits the only line, and key 3 moves to the new one.
+        let table = table(3, AtCap::DenyNew, 0);
+        assert_eq!([3, 1].map(|key| passes(&table, key)), [1, 1]);
+        let passed = both(
+            &table,
+            [
+                |table| passes_at(table, 3, 600) + passes(table, 3),
+                |table| passes(table, 2),
+            ],
+        );
+        assert_eq!(table.stats().moved, 1);
+        assert!(passed[0] <= 1 && passed[1] == 1, "{passed:?}");
+        assert_eq!([3, 1, 2].map(|key| left(&table, key)), [0, 1, 1]);
+        assert_eq!(table.len(), 3);
+    });
+}
+
+#[test]
+fn a_gift_reaches_a_key_once_at_whichever_rate_it_counts() {
+    check(3, || {
+        let table = table(1, AtCap::DenyNew, 1);
+        let [_, passed] = both(
+            &table,
+            [
+                |table| {
+                    table.refund(&0, 1);
+                    0
+                },
+                |table| passes_at(table, 0, 1) + passes_at(table, 0, 1),
+            ],
+        );
+        // One was spent, one given, and those that passed.
+        assert!(passed <= 2, "{passed}");
+        assert!(passed + left(&table, 0) <= 2, "{passed}");
+        assert_eq!(table.len(), 1);
     });
 }

@@ -130,8 +130,55 @@ pub trait Algorithm: sealed::Sealed + Copy + Debug {
         }
     }
 
+    /// Whether a state can be kept under it: not under a rate that nothing or everything passes, where
+    /// that has no way to count. While such a one is in force, a state stays under the limit before.
+    ///
+    /// ```
+    /// use tollgate_core::{Algorithm, Gcra, LeakyBucket, Rate};
+    ///
+    /// assert!(!Gcra::new(Rate::zero())?.counts());
+    /// assert!(LeakyBucket::new(Rate::zero())?.counts());
+    /// assert!(!LeakyBucket::new(Rate::unlimited())?.counts());
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    fn counts(&self) -> bool {
+        self.rate().period().is_some()
+    }
+
     /// Carries a state kept under the limit `old` over to this one, at a live change.
     fn adopt(&self, state: &mut Self::State, old: &Self, now: Timestamp);
+
+    /// As [`adopt`](Self::adopt), but what was spent stays spent in every algorithm, also beyond what
+    /// this limit's own bucket holds: for a state that may be carried over again, to a larger one.
+    fn keep_spent(&self, state: &mut Self::State, old: &Self, now: Timestamp) {
+        self.adopt(state, old, now);
+    }
+
+    /// When this cost would first pass if the state stayed under the limit `old` until then, and what
+    /// is spent was carried over by [`keep_spent`](Self::keep_spent) only when it passes.
+    ///
+    /// ```
+    /// use tollgate_core::{Algorithm, LeakyBucket, Rate, Timestamp};
+    ///
+    /// let (fast, slow) = (Rate::per_second(1_000), Rate::per_minute(1));
+    /// let (fast, slow) = (LeakyBucket::new(fast)?, LeakyBucket::new(slow)?);
+    /// let full = fast.empty(Timestamp::ZERO);
+    /// // The thousand leak away in a second, whoever asks then.
+    /// let at = slow.earliest_while(&full, &fast, Timestamp::ZERO, 1);
+    /// assert_eq!(at, Some(Timestamp::from_secs(1)));
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    fn earliest_while(
+        &self,
+        state: &Self::State,
+        old: &Self,
+        now: Timestamp,
+        cost: u64,
+    ) -> Option<Timestamp> {
+        let mut state = state.clone();
+        self.keep_spent(&mut state, old, now);
+        self.earliest(&state, now, cost)
+    }
 
     /// Moves a state to a clock that shows `to` when this one shows `from`. What is left of it stays
     /// as it is; where the other clock can't show it (a window's boundaries lie elsewhere), it

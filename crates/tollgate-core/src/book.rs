@@ -377,10 +377,26 @@ impl<A: Algorithm> Ledger<A> {
         self.version += 1;
     }
 
-    /// Leaves at most what an empty bucket of this limit owes at `now`: older debt, and bookings
-    /// beyond it, are forgotten. Whether there were any: then nothing that was booked before may be
-    /// given back, because it may be among what was forgotten.
-    pub fn forgive(&mut self, limit: &A, now: Timestamp) -> bool {
+    /// Carries the state over from the limit `old` to `new` so that it may be carried over again, to
+    /// any other: what was spent stays spent in every algorithm.
+    pub fn keep_spent(&mut self, old: &A, new: &A, now: Timestamp) {
+        new.keep_spent(&mut self.state, old, now);
+        self.version += 1;
+    }
+
+    /// When a cost passes at `new` if the ledger stays under `old` until then.
+    pub fn earliest_while(&self, old: &A, new: &A, now: Timestamp, cost: u64) -> Option<Timestamp> {
+        let from = now.max(self.floor.time());
+        new.earliest_while(&self.state, old, from, cost)
+    }
+
+    /// Forgets bookings, kept as hits, that act later than an empty bucket of this limit would be full
+    /// again: nobody passes before them, and this limit may give more by then than they hold back.
+    /// What is left then is an empty bucket.
+    pub fn forget_bookings(&mut self, limit: &A, now: Timestamp) {
+        if self.floor.time() <= now {
+            return;
+        }
         let empty = limit.empty(now);
         let full_again = |state: &A::State| limit.earliest(state, now, limit.limit());
         let longest = full_again(&empty);
@@ -395,7 +411,7 @@ impl<A: Algorithm> Ledger<A> {
         if longest.is_some_and(|longest| self.floor.time() > longest) {
             self.floor = A::Floor::default();
         }
-        owes_more
+        self.version += 1;
     }
 
     /// Moves the state to a clock that shows `to` when this one shows `from`.
@@ -532,22 +548,39 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgiven_is_what_lies_beyond_an_empty_bucket() {
-        let (slow, fast) = (Rate::per_hour(10), Rate::per_second(1));
-        let (old, new) = (Gcra::new(slow).unwrap(), Gcra::new(fast).unwrap());
-        let mut ledger = Ledger::default();
+    fn what_was_spent_stays_spent_through_any_other_limit() {
+        fn spent<A: Algorithm>() {
+            let limit = |rate| A::new(rate).expect("a rate that fits");
+            let slow = limit(Rate::per_hour(10));
+            let others = [Rate::per_second(1), Rate::per_second(100).burst(1)];
+            let now = Timestamp::from_secs(9);
+            let mut ledger = Ledger::default();
+            ledger.decide(&slow, now, 7);
+            for other in others.map(limit) {
+                ledger.keep_spent(&slow, &other, now);
+                ledger.forget_bookings(&other, now);
+                ledger.keep_spent(&other, &slow, now);
+            }
+            assert_eq!(ledger.decide(&slow, now, 0).remaining, 3);
+        }
+        spent::<Gcra>();
+        spent::<TokenBucket>();
+        spent::<LeakyBucket>();
+    }
+
+    #[test]
+    fn a_booking_further_ahead_than_a_faster_limit_is_empty_is_forgotten() {
+        let limit = |rate| FixedWindow::new(rate).unwrap();
+        let (slow, fast) = (limit(Rate::per_hour(1)), limit(Rate::per_second(5)));
         let now = Timestamp::from_secs(9);
-        ledger.decide(&old, now, 10);
-        ledger.carry_over(&old, &new, now);
-        let wait = |ledger: &Ledger<_>| ledger.clone().decide(&new, now, 1).retry_after;
-        assert_eq!(wait(&ledger), Duration::from_secs(10));
-        ledger.forgive(&new, now);
-        assert_eq!(wait(&ledger), Duration::from_secs(1));
-        // What is within it stays.
         let mut ledger = Ledger::default();
-        ledger.decide(&old, now, 3);
-        let before = ledger.clone().decide(&old, now, 0);
-        ledger.forgive(&old, now);
-        assert_eq!(ledger.decide(&old, now, 0), before);
+        ledger.decide(&slow, now, 1);
+        ledger.reserve(&slow, now, 1, Duration::MAX).unwrap();
+        ledger.keep_spent(&slow, &fast, now);
+        let wait = |ledger: &Ledger<_>| ledger.clone().decide(&fast, now, 1).retry_after;
+        assert_eq!(wait(&ledger), Duration::from_secs(3_591));
+        ledger.forget_bookings(&fast, now);
+        // One of the five of this second is spent, and nothing else holds it back.
+        assert_eq!(ledger.decide(&fast, now, 4).remaining, 0);
     }
 }

@@ -142,6 +142,28 @@ impl Units {
         self.after_draining(level.as_of.max(now), over)
     }
 
+    /// The same if what is owed went on to drain by `old`, in whose units the level is.
+    pub(crate) fn earliest_while(
+        &self,
+        level: &Level,
+        old: &Self,
+        now: Timestamp,
+        cost: u64,
+    ) -> Option<Timestamp> {
+        let left = self.rate.burst_size().checked_sub(cost)?;
+        let over = old.debt_at(level, now).saturating_sub(old.units(left)?);
+        if over == 0 {
+            return Some(now);
+        }
+        old.after_draining(level.as_of.max(now), over)
+    }
+
+    /// Carries a level over from `old`: what was spent stays spent, in tokens.
+    pub(crate) fn keep_spent(&self, level: &mut Level, old: &Self, now: Timestamp) {
+        *level = old.settle(level, now);
+        level.debt = self.rescale_up(level.debt, old);
+    }
+
     /// Whether this cost fits the capacity at `now`: `earliest` without its division.
     #[inline]
     pub(crate) fn has(&self, level: &Level, now: Timestamp, cost: u64) -> bool {

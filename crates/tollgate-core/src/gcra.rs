@@ -211,8 +211,7 @@ impl Pace {
     pub fn carried_over(&self, tat: Tat, old: &Self, now: Timestamp) -> Tat {
         let now = word(now);
         let ahead = tat.0.saturating_sub(now);
-        let real = |pace: &Self| *pace != Self::UNLIMITED && *pace != Self::ZERO;
-        let ahead = match (real(old), real(self)) {
+        let ahead = match (old.counts(), self.counts()) {
             (true, true) => {
                 let spent = u128::from(ahead) * u128::from(self.interval);
                 u64::try_from(spent.div_ceil(u128::from(old.interval))).unwrap_or(u64::MAX)
@@ -221,6 +220,49 @@ impl Pace {
             (_, false) => ahead,
         };
         Tat(now.saturating_add(ahead))
+    }
+
+    /// How many word units a cost has to wait that this pace refuses, if what is owed is paid back at
+    /// the pace `old`, by which it was counted, and carried over only when the cost passes.
+    ///
+    /// ```
+    /// use tollgate_core::{Algorithm, Gcra, Rate, Tat, Timestamp};
+    ///
+    /// // A thousand of 1000/s are paid back in a second, whoever asks then.
+    /// let fast = Gcra::new(Rate::per_second(1_000))?.pace();
+    /// let slow = Gcra::new(Rate::per_minute(1))?.pace();
+    /// let (now, spent) = (Timestamp::ZERO, fast.empty(Timestamp::ZERO));
+    /// assert_eq!(slow.wait_beside(spent, &fast, now, 1), 1_000_000_000 << 6);
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    pub fn wait_beside(&self, tat: Tat, old: &Self, now: Timestamp, cost: u64) -> u64 {
+        let ahead = tat.0.saturating_sub(word(now));
+        let left = self.burst().saturating_sub(cost);
+        ahead.saturating_sub(old.interval.saturating_mul(left))
+    }
+
+    /// The TAT that says what somebody at this pace has to do with what is owed at the faster pace
+    /// `old`: as much of it as a bucket of this one owes, and before that the time that the rest takes.
+    pub fn seen_beside(&self, tat: Tat, old: &Self, now: Timestamp) -> Tat {
+        let ahead = tat.0.saturating_sub(word(now));
+        let own = old.interval.saturating_mul(self.burst());
+        match ahead.checked_sub(own) {
+            Some(rest) => Tat(self.empty(now).0.saturating_add(rest)),
+            None => self.carried_over(tat, old, now),
+        }
+    }
+
+    /// Whether tokens are counted by it: not by zero, nor by unlimited.
+    pub const fn counts(&self) -> bool {
+        self.interval != Self::UNLIMITED.interval && self.interval != Self::ZERO.interval
+    }
+
+    /// How many tokens its capacity is.
+    const fn burst(&self) -> u64 {
+        match self.capacity.checked_div(self.interval) {
+            Some(burst) => burst,
+            None => u64::MAX,
+        }
     }
 
     /// The TAT of a limit that has nothing to give at `now`.
@@ -332,6 +374,20 @@ impl Algorithm for Gcra {
 
     fn adopt(&self, tat: &mut Tat, old: &Self, now: Timestamp) {
         *tat = self.pace.carried_over(*tat, &old.pace, now);
+    }
+
+    fn earliest_while(
+        &self,
+        tat: &Tat,
+        old: &Self,
+        now: Timestamp,
+        cost: u64,
+    ) -> Option<Timestamp> {
+        if cost > self.limit() {
+            return None;
+        }
+        let wait = self.pace.wait_beside(*tat, &old.pace, now, cost);
+        Some(now.plus_nanos(Pace::wait_nanos(wait)))
     }
 
     fn shift(&self, tat: &mut Tat, from: Timestamp, to: Timestamp) {

@@ -132,8 +132,22 @@ impl Algorithm for LeakyBucket {
 
     /// Keeps the level: what was poured in stays, in tokens.
     fn adopt(&self, level: &mut Level, old: &Self, now: Timestamp) {
-        *level = old.units.settle(level, now);
-        level.debt = self.units.rescale_up(level.debt, &old.units);
+        self.units.keep_spent(level, &old.units, now);
+    }
+
+    /// Where nothing drains, tokens are counted all the same.
+    fn counts(&self) -> bool {
+        !self.units.rate.is_unlimited()
+    }
+
+    fn earliest_while(
+        &self,
+        level: &Level,
+        old: &Self,
+        now: Timestamp,
+        cost: u64,
+    ) -> Option<Timestamp> {
+        self.units.earliest_while(level, &old.units, now, cost)
     }
 
     fn shift(&self, level: &mut Level, from: Timestamp, to: Timestamp) {

@@ -4,6 +4,8 @@ use core::fmt;
 use core::str::FromStr;
 use core::time::Duration;
 
+use crate::wide::wide_mul;
+
 mod parse;
 
 pub use parse::RateParseError;
@@ -135,6 +137,26 @@ impl Rate {
     /// How much may pass at once.
     pub const fn burst_size(&self) -> u64 {
         self.burst
+    }
+
+    /// Whether this rate gives more than another in the long run, whatever the bursts.
+    ///
+    /// ```
+    /// use tollgate_core::Rate;
+    ///
+    /// assert!(Rate::per_second(2).is_faster_than(Rate::per_minute(100)));
+    /// assert!(!Rate::per_second(2).burst(9).is_faster_than(Rate::per_minute(120)));
+    /// assert!(Rate::unlimited().is_faster_than(Rate::per_second(1)));
+    /// ```
+    pub fn is_faster_than(self, other: Self) -> bool {
+        match (self.finite(), other.finite()) {
+            (Some((count, period)), Some((others, their_period))) => {
+                wide_mul(u128::from(count), their_period) > wide_mul(u128::from(others), period)
+            }
+            (None, None) => self.is_unlimited() && other.is_zero(),
+            (None, Some(_)) => self.is_unlimited(),
+            (Some(_), None) => other.is_zero(),
+        }
     }
 
     /// Whether it limits nothing.

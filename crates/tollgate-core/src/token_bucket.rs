@@ -263,6 +263,26 @@ impl Algorithm for TokenBucket {
         bucket.level = Level { debt, ..level };
     }
 
+    fn keep_spent(&self, bucket: &mut Bucket, old: &Self, now: Timestamp) {
+        self.units.keep_spent(&mut bucket.level, &old.units, now);
+    }
+
+    /// Where nothing drains, tokens are counted all the same.
+    fn counts(&self) -> bool {
+        !self.units.rate.is_unlimited()
+    }
+
+    fn earliest_while(
+        &self,
+        bucket: &Bucket,
+        old: &Self,
+        now: Timestamp,
+        cost: u64,
+    ) -> Option<Timestamp> {
+        self.units
+            .earliest_while(&bucket.level, &old.units, now, cost)
+    }
+
     fn shift(&self, bucket: &mut Bucket, from: Timestamp, to: Timestamp) {
         self.units.shift(&mut bucket.level, from, to);
         bucket.last_act = bucket.last_act.shifted(from, to);

@@ -1,5 +1,5 @@
-//! Products and quotients of units: quick where they fit 64 bits, which is nearly always, and the one
-//! product that needs more than 128, rescaling a debt at a live rate change.
+//! Products and quotients of units: quick where they fit 64 bits, which is nearly always, and the two
+//! that need more than 128: rescaling a debt at a rate change, and telling which rate is faster.
 
 /// `a · b`; `None` when that overflows.
 #[inline]
@@ -42,7 +42,7 @@ pub(crate) fn mul_div_ceil(a: u128, b: u128, divisor: u128) -> u128 {
 }
 
 /// The 256-bit product as (high, low), schoolbook over 64-bit halves.
-fn wide_mul(a: u128, b: u128) -> (u128, u128) {
+pub(crate) fn wide_mul(a: u128, b: u128) -> (u128, u128) {
     const HALF: u128 = u64::MAX as u128;
     let (a_high, a_low) = (a >> 64, a & HALF);
     let (b_high, b_low) = (b >> 64, b & HALF);

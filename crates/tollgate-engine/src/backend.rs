@@ -4,7 +4,6 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
-use tollgate::core::Gcra;
 use tollgate::quota::Quota;
 use tollgate::{Algorithm, Decision, LimitError, Outcome, Pass, Rate, Timestamp};
 
@@ -307,9 +306,6 @@ pub struct Limit {
     pub(crate) lasting: bool,
     pub(crate) on_store_failure: OnStoreFailure,
     pub(crate) counting: Counting,
-    /// The same rate with room for all that keys may owe from times of other rates, if that may be more
-    /// than an empty bucket. Read by refusals only.
-    pub(crate) wide: Option<Box<Gcra>>,
     pub(crate) told: Box<Told>,
 }
 
@@ -430,7 +426,6 @@ impl Limit {
             lasting: false,
             on_store_failure: OnStoreFailure::Local,
             counting: Counting::Exact,
-            wide: None,
             told: Box::new(Told {
                 kind,
                 counter: Counter {
@@ -515,7 +510,6 @@ impl Limit {
         let mut limit = self.clone();
         limit.compiled = Compiled::new(&kind)?;
         limit.told.kind = kind;
-        limit.wide = None;
         Ok(limit)
     }
 }

@@ -248,9 +248,12 @@ fn a_tenant_is_limited_by_its_tier_and_takes_along_what_it_spent() {
     assert!(engine.decide(&new).is_allowed() && engine.decide(&new).is_allowed());
     assert_eq!(engine.decide(&new).cause(), Cause::Tier("free"));
     assert!(engine.decide(&Facts::new()).is_allowed());
+    // Two are spent of a hundred, and the third counts in both tiers.
     let upgraded = tenant("new").with("tier", "paid");
-    let refused = engine.decide(&upgraded);
-    assert_eq!(refused.decision().retry_after, Duration::from_secs(36));
+    assert!(engine.decide(&upgraded).is_allowed());
+    let refused = engine.decide(&new);
+    assert_eq!(refused.cause(), Cause::Tier("free"));
+    assert_eq!(refused.decision().retry_after, Duration::from_secs(72));
 
     all.tenants.insert("b".to_owned(), "gold".to_owned());
     let error = engine.reload(all).unwrap_err().to_string();
@@ -331,8 +334,8 @@ fn a_remembered_refusal_holds_until_time_or_a_new_policy_ends_it() {
     engine
         .reload(policy(vec![rule("one", rates(&["100/h"]))]))
         .unwrap();
-    // What is left of the hour, at 36 seconds each: 3420 of 3600.
-    assert_eq!(decide().decision().remaining, 4);
+    // What is left of the one, and this one, of a hundred.
+    assert_eq!(decide().decision().remaining, 98);
     assert_eq!(asked(), 4, "another policy, another question");
 }
 

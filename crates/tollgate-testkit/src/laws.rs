@@ -73,6 +73,12 @@ pub trait Lender: Subject {
 pub trait Adjustable: Subject {
     /// Carries the state over to another rate.
     fn set_rate_at(&mut self, now: Timestamp, rate: Rate);
+
+    /// The fastest rate by which what was spent may drain after a change: the new one, unless the old
+    /// one may stay in force for what was spent under it.
+    fn drains_by(_old: Rate, new: Rate) -> Rate {
+        new
+    }
 }
 
 /// A law that did not hold, and what was seen.

@@ -253,15 +253,18 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
 
     /// One key at a rate of its own: a plan, or an override.
     ///
-    /// The key stays at it until a call asks for it at another rate, or without one. Then, as of that
-    /// call, what it has spent carries over as at a live change, at most one empty bucket of the new
-    /// rate: a key that was upgraded isn't held back by its old debt, and what it had booked beyond is
-    /// forgotten. A look carries nothing over, and a block is independent of the rate. What
-    /// [`refund`](Self::refund) and [`penalize`](Self::penalize) give and take is counted by the rate
-    /// that the key is at.
+    /// Each call may come with another: what the key has spent stays spent, so in any window no more
+    /// passes than the largest burst and the fastest rate of those that were asked in it, in whatever
+    /// order. The key is counted by the rate that last let it pass, or a faster one that refused it:
+    /// what it owes is paid back at that. A look and any other refusal store nothing, a rate of zero or
+    /// unlimited leaves what is owed where it is, and what was booked at another rate isn't given back.
+    /// A block is independent of the rate. What [`refund`](Self::refund) and
+    /// [`penalize`](Self::penalize) give and take is counted by the rate that the key is at.
     ///
-    /// So whoever chooses the rate of a call can shed debt by it: leave that to the server, and where
-    /// one user has several limits, one a route, make the route a part of the key.
+    /// Windows of one length have one count; the largest limit bounds it. What was counted in a window
+    /// of another length goes along into the one that is open, and is forgotten with it: so whoever
+    /// changes the length to and fro may get the largest count in each of the shorter windows. Where one
+    /// user has limits of several lengths, make the length a part of the key.
     ///
     /// # Panics
     /// If the tier was made for another algorithm than this limiter's.

@@ -13,6 +13,7 @@ use crate::{Refused, Reservation};
 mod builder;
 pub(crate) mod counters;
 pub(crate) mod hasher;
+mod intervals;
 mod key;
 mod level;
 mod line;
@@ -39,6 +40,7 @@ pub use together::Together;
 
 use counters::Counters;
 use hasher::KeyHasher;
+use intervals::Tag;
 use pace::{InForce, PaceCell};
 use slot::Ask;
 use table::Table;
@@ -58,7 +60,7 @@ use word::{Judged, KeyWord, units};
 /// # What a fingerprint means
 /// Keys are told apart by a 64-bit hash with a random seed. Two of n keys that are active at once
 /// share a limit with probability about n² / 2⁶⁵: 3 in 100 million for a million keys, 3 in a
-/// million for ten million. The seed is drawn from the system for each limiter and enters every step of
+/// million for ten million, and times as much as it is asked with different rates. The seed is drawn from the system for each limiter and enters every step of
 /// the hash, so keys that share a limit can't be made up in advance; the hash is fast, not
 /// cryptographic.
 ///
@@ -83,8 +85,6 @@ pub struct KeyedLimiter<C: Clock = Monotonic> {
     hasher: KeyHasher,
     counters: Counters,
     at_cap: AtCap,
-    /// The one bucket that keys without a slot share, if that is the policy.
-    shared: AtomicU64,
     overflowed: AtomicU64,
     capacity: usize,
     /// How far ahead a charge may act, in word units.
@@ -116,16 +116,18 @@ impl<C: Clock> KeyedLimiter<C> {
     // Always inlined: a call and the registers it saves are a tenth of the whole.
     #[inline(always)]
     pub fn allow<K: Hash + ?Sized>(&self, key: &K) -> bool {
-        let allowed = self.admit(self.hasher.fingerprint(key), || self.pace.read_pace(), 1);
+        let allowed = self.allow_uncounted(key);
         self.counters.count(allowed);
         allowed
     }
 
     /// As [`allow`](Self::allow), but not counted: shows what counting costs.
     #[doc(hidden)]
-    #[inline]
+    #[inline(always)]
     pub fn allow_uncounted<K: Hash + ?Sized>(&self, key: &K) -> bool {
-        self.admit(self.hasher.fingerprint(key), || self.pace.read_pace(), 1)
+        let fingerprint = self.hasher.fingerprint(key);
+        let (pace, tag) = self.pace.read_pace();
+        self.admit(tag.on(fingerprint), pace, tag, 1)
     }
 
     /// Decides one request of this key.
@@ -190,7 +192,7 @@ impl<C: Clock> KeyedLimiter<C> {
         for batch in requests.chunks(BATCH) {
             let mut found = [(0, self.table.place(0)); BATCH];
             for (found, (key, _)) in found.iter_mut().zip(batch) {
-                let fingerprint = self.hasher.fingerprint(key);
+                let fingerprint = in_force.tag.on(self.hasher.fingerprint(key));
                 let place = self.table.place(fingerprint);
                 place.prefetch();
                 *found = (fingerprint, place);
@@ -226,24 +228,45 @@ impl<C: Clock> KeyedLimiter<C> {
     /// One key at the limiter's own rate.
     #[inline]
     pub fn key<K: Hash + ?Sized>(&self, key: &K) -> Key<'_, C> {
-        Key {
-            limiter: self,
-            fingerprint: self.hasher.fingerprint(key),
-            in_force: self.pace.read(),
-        }
+        self.key_in_force(key, self.pace.read())
     }
 
     /// One key at a rate of its own: a tier, or an override.
     ///
-    /// A rate that changes from call to call carries over at most one empty bucket of the rate that is
-    /// given now, and the longest wait that may be booked ahead (a minute by default), so a key that
-    /// was upgraded isn't held back by its old debt for longer.
+    /// The rate may be another with each call: what the key has spent stays spent, in tokens. So in
+    /// any window no more passes than the largest burst and the fastest rate of those that were asked
+    /// in it, in whatever order. What is owed is paid back at the rate that last let the key pass, or
+    /// a faster one that refused it: an upgraded key waits until what it owes, at most the largest
+    /// burst and what is booked ahead, is paid back at the new rate, and a downgraded one no longer
+    /// than at the old.
+    ///
+    /// A limiter tells 1,023 distinct intervals between tokens apart. At those beyond, what was spent
+    /// carries over as the time that it takes to refill, so that rates may add up.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::core::{Algorithm, Gcra};
+    /// use tollgate::{KeyedLimiter, Rate, clock::Manual};
+    ///
+    /// let limiter = KeyedLimiter::builder(Rate::per_hour(10), 100).clock(Manual::new()).build()?;
+    /// assert!(limiter.key("tenant").allow_n(10));
+    /// let gold = Gcra::new(Rate::per_second(10).burst(5))?;
+    /// // Six of the ten have to be paid back before one fits a bucket of five: not an hour.
+    /// let refused = limiter.key_at_rate("tenant", &gold).check_n(1);
+    /// assert_eq!(refused.retry_after, Duration::from_millis(600));
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
     #[inline]
     pub fn key_at_rate<K: Hash + ?Sized>(&self, key: &K, rate: &Gcra) -> Key<'_, C> {
+        self.key_in_force(key, InForce::of(rate, self.table.intervals()))
+    }
+
+    #[inline(always)]
+    fn key_in_force<K: Hash + ?Sized>(&self, key: &K, in_force: InForce) -> Key<'_, C> {
         Key {
             limiter: self,
-            fingerprint: self.hasher.fingerprint(key),
-            in_force: InForce::of(rate),
+            fingerprint: in_force.tag.on(self.hasher.fingerprint(key)),
+            in_force,
         }
     }
 
@@ -252,13 +275,13 @@ impl<C: Clock> KeyedLimiter<C> {
         self.pace.rate()
     }
 
-    /// Changes the limiter's own rate; what keys have spent carries over as time, at most one empty
-    /// bucket and the longest wait that may be booked ahead.
+    /// Changes the limiter's own rate; what keys have spent stays spent, as
+    /// [`key_at_rate`](Self::key_at_rate) says.
     ///
     /// # Errors
     /// If GCRA can't represent the rate; then nothing changes.
     pub fn set_rate(&self, rate: Rate) -> Result<(), LimitError> {
-        self.pace.set(rate)
+        self.pace.set(rate, self.table.intervals())
     }
 
     /// How many are waiting now, on all keys.
@@ -279,44 +302,38 @@ impl<C: Clock> KeyedLimiter<C> {
     /// Whether a request passes now. Few instructions matter here, and that what is known stays in
     /// registers: then the processor gets to the next key's lines while it waits for this one's.
     #[inline(always)]
-    fn admit(&self, fingerprint: u64, pace: impl FnOnce() -> Pace, cost: u64) -> bool {
-        // Clock and rate are read while the lines are on their way.
+    fn admit(&self, fingerprint: u64, pace: Pace, tag: Tag, cost: u64) -> bool {
+        // The clock is read while the lines are on their way.
         let place = self.table.place(fingerprint);
         let slot = place.guess(fingerprint);
         let now = self.table.since_anchor(self.clock.now());
-        let pace = pace();
         let ask = Ask {
             fingerprint,
+            tag,
             pace,
             now,
             cost,
             patience: 0,
-            longest_wait: self.longest_wait,
         };
         match place.shard.try_pass(slot, &ask) {
             Some((allowed, _)) => allowed,
-            None => self.admit_slowly(fingerprint, pace.interval, pace.capacity, now, cost),
+            None => self.admit_slowly(fingerprint, pace, now, cost),
         }
     }
 
     /// The same for a key that is new, elsewhere, or charged by another thread.
     #[cold]
     #[inline(never)]
-    fn admit_slowly(
-        &self,
-        fingerprint: u64,
-        interval: u64,
-        capacity: u64,
-        now: Timestamp,
-        cost: u64,
-    ) -> bool {
+    fn admit_slowly(&self, fingerprint: u64, pace: Pace, now: Timestamp, cost: u64) -> bool {
+        let in_force = InForce {
+            pace,
+            burst: 0,
+            tag: self.table.intervals().tag(pace.interval),
+        };
         let key = Key {
             limiter: self,
             fingerprint,
-            in_force: InForce {
-                pace: Pace { interval, capacity },
-                burst: 0,
-            },
+            in_force,
         };
         key.charge(now, cost, 0).outcome == Outcome::Allowed
     }
@@ -326,7 +343,7 @@ impl<C: Clock> KeyedLimiter<C> {
     #[inline(never)]
     fn at_the_cap(&self, ask: &Ask) -> Judged {
         self.overflowed.fetch_add(1, Ordering::Relaxed);
-        let fresh = KeyWord::NEW.judge(ask.pace, ask.now, ask.cost, ask.longest_wait);
+        let fresh = KeyWord::NEW.judge(ask.pace, ask.now, ask.cost);
         match self.at_cap {
             AtCap::AdmitNew => Judged {
                 after: KeyWord::NEW,
@@ -343,17 +360,17 @@ impl<C: Clock> KeyedLimiter<C> {
         }
     }
 
-    /// Charges the bucket that all keys without a slot share.
+    /// Charges the bucket that all keys without a slot share at this rate.
     fn charge_shared(&self, ask: &Ask) -> Judged {
+        let shared = self.table.intervals().shared(ask.tag);
         let mut backoff = Backoff::default();
         loop {
-            let word = self.shared.load(Ordering::Relaxed);
-            let judged = KeyWord(word).judge(ask.pace, ask.now, ask.cost, ask.longest_wait);
+            let word = shared.load(Ordering::Relaxed);
+            let judged = KeyWord(word).judge(ask.pace, ask.now, ask.cost);
             let taken = slot::passes(&judged, ask);
             // One lone word, as in a limiter of one key: its order with others doesn't matter.
             if !taken
-                || self
-                    .shared
+                || shared
                     .compare_exchange(word, judged.after.0, Ordering::Relaxed, Ordering::Relaxed)
                     .is_ok()
             {

@@ -14,8 +14,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tollgate_core::LimitError;
 
-/// The version of every kind.
-pub(crate) const VERSION: u64 = 1;
 pub(crate) const WORD: usize = size_of::<u64>();
 
 /// Why a snapshot was not written, or nothing was restored from it.
@@ -34,12 +32,14 @@ pub enum SnapshotError {
         /// The file.
         path: PathBuf,
     },
-    /// The file was written by a later version of the format.
-    Newer {
+    /// The file is of another version of the format.
+    OtherVersion {
         /// The file.
         path: PathBuf,
         /// Its version.
         version: u64,
+        /// The version that this build reads.
+        reads: u64,
     },
     /// The file was cut short, or went on.
     Length {
@@ -90,9 +90,14 @@ impl fmt::Display for SnapshotError {
             Self::Foreign { path } => {
                 write!(f, "{} is not a snapshot of a limiter", path.display())
             }
-            Self::Newer { path, version } => write!(
+            Self::OtherVersion {
+                path,
+                version,
+                reads,
+            } => write!(
                 f,
-                "snapshot {} has version {version}, but this build reads versions up to {VERSION}",
+                "snapshot {} has version {version}, but this build reads version {reads}; start \
+                 without it, or restore it with the build that wrote it",
                 path.display()
             ),
             Self::Length {
@@ -158,9 +163,9 @@ pub(crate) fn write(path: &Path, mut bytes: Vec<u8>) -> Result<(), SnapshotError
     })
 }
 
-/// A file of this kind and a version that this build reads, as its words. Nothing else is checked
-/// yet: what lies where is the kind's own.
-pub(crate) fn read(path: &Path, kind: u64) -> Result<Unchecked<'_>, SnapshotError> {
+/// A file of this kind and version, as its words. Nothing else is checked yet: what lies where is the
+/// kind's own.
+pub(crate) fn read(path: &Path, kind: u64, reads: u64) -> Result<Unchecked<'_>, SnapshotError> {
     let owned = || path.to_owned();
     let bytes = fs::read(path).map_err(|source| SnapshotError::Io {
         path: owned(),
@@ -175,10 +180,13 @@ pub(crate) fn read(path: &Path, kind: u64) -> Result<Unchecked<'_>, SnapshotErro
         return Err(SnapshotError::Foreign { path: owned() });
     }
     if let Some(&version) = words.get(1)
-        && version > VERSION
+        && version != reads
     {
-        let path = owned();
-        return Err(SnapshotError::Newer { path, version });
+        return Err(SnapshotError::OtherVersion {
+            path: owned(),
+            version,
+            reads,
+        });
     }
     Ok(Unchecked { path, bytes, words })
 }

@@ -153,7 +153,7 @@ impl Stack {
         let mut worst = Worst::default();
         for (index, level) in levels.iter().enumerate() {
             let now = level.limit.now(seen);
-            worst.meet(index, level, level.limit.look(now, level.cost));
+            worst.meet(index, level, level.limit.ask(now, level.cost));
         }
         worst.refusal()
     }

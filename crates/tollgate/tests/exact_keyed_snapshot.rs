@@ -288,7 +288,8 @@ fn a_file_that_is_not_right_says_what_is_wrong_with_it() {
     tamper(&file, VERSION, |_| 2);
     assert_eq!(
         refused(&scratch, log),
-        "snapshot keys.snapshot has version 2, but this build reads versions up to 1"
+        "snapshot keys.snapshot has version 2, but this build reads version 1; start without it, or \
+         restore it with the build that wrote it"
     );
 
     // One key less than there are words for, and one more.

@@ -62,11 +62,15 @@ impl Lender for OneKey {
 }
 
 impl Adjustable for OneKey {
-    /// The next call comes with another tier: one that never passes, so that the change is as of now.
-    fn set_rate_at(&mut self, now: Timestamp, rate: Rate) {
+    /// The next call comes with another tier.
+    fn set_rate_at(&mut self, _now: Timestamp, rate: Rate) {
         let tier = self.table.tier(rate).expect("a rate that fits");
         self.tier = Box::leak(Box::new(tier));
-        self.key().check_at(now, u64::MAX);
+    }
+
+    /// Until a slower tier lets the key pass.
+    fn drains_by(old: Rate, new: Rate) -> Rate {
+        if old.is_faster_than(new) { old } else { new }
     }
 }
 

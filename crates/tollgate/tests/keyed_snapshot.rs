@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use tollgate::clock::Manual;
+use tollgate::core::{Algorithm, Gcra};
 use tollgate::{AtCap, KeyedBuilder, KeyedLimiter, Rate, SnapshotError, Timestamp};
 use tollgate_testkit::scratch::Scratch;
 
@@ -13,7 +14,8 @@ use tollgate_testkit::scratch::Scratch;
 const VERSION: usize = 1;
 const PROBE: usize = 3;
 const WALL: usize = 7;
-const COUNT: usize = 8;
+const COUNT: usize = 9;
+const INTERVAL: usize = 11;
 
 fn builder(capacity: usize, starting_at: u64) -> KeyedBuilder<Manual> {
     KeyedLimiter::builder(Rate::per_hour(10), capacity)
@@ -155,7 +157,7 @@ fn a_snapshot_replaces_the_one_before_and_leaves_nothing_else() {
     assert_eq!(files, 1);
     assert_eq!(
         fs::metadata(scratch.path("limits.snapshot")).unwrap().len(),
-        8 * 12
+        8 * 15
     );
     #[cfg(unix)]
     {
@@ -195,32 +197,69 @@ fn a_file_that_is_not_right_says_what_is_wrong_with_it() {
     );
 
     fs::write(&file, &right).unwrap();
-    tamper(&file, VERSION, |_| 2);
+    tamper(&file, VERSION, |_| 1);
     assert_eq!(
         refused(&scratch, 100),
-        "snapshot limits.snapshot has version 2, but this build reads versions up to 1"
+        "snapshot limits.snapshot has version 1, but this build reads version 2; start without it, \
+         or restore it with the build that wrote it"
     );
 
     fs::write(&file, &right[..right.len() - 1]).unwrap();
     assert_eq!(
         refused(&scratch, 100),
-        "snapshot limits.snapshot has 383 bytes instead of 384: it was cut short or changed"
+        "snapshot limits.snapshot has 407 bytes instead of 408: it was cut short or changed"
     );
 
     fs::write(&file, &right).unwrap();
     tamper(&file, COUNT, |_| u64::MAX);
     assert_eq!(
         refused(&scratch, 100),
-        "snapshot limits.snapshot has 384 bytes instead of 18446744073709551615: it was cut short \
+        "snapshot limits.snapshot has 408 bytes instead of 18446744073709551615: it was cut short \
          or changed"
     );
 
     fs::write(&file, &right).unwrap();
-    tamper(&file, PROBE, |probe| probe ^ 1);
-    assert_eq!(
-        refused(&scratch, 100),
-        "snapshot limits.snapshot was written by a build that hashes keys in another way"
-    );
+    for (place, change) in [(PROBE, 1), (INTERVAL - 1, 1), (INTERVAL - 1, u64::MAX)] {
+        fs::write(&file, &right).unwrap();
+        tamper(&file, place, |word| word ^ change);
+        assert_eq!(
+            refused(&scratch, 100),
+            "snapshot limits.snapshot was written by a build that hashes keys in another way"
+        );
+    }
+    fs::write(&file, &right).unwrap();
+    tamper(&file, INTERVAL, |_| 0);
+    assert!(refused(&scratch, 100).contains("in another way"));
+}
+
+#[test]
+fn keys_at_several_rates_are_restored_with_what_they_owe() {
+    let scratch = Scratch::new("rates");
+    let file = scratch.path("limits.snapshot");
+    let limiter = some(0);
+    let rates: Vec<_> = (1..=200)
+        .map(|count| Gcra::new(Rate::per_minute(count).burst(9)).unwrap())
+        .collect();
+    for (key, rate) in (0u64..).zip(&rates) {
+        assert!(limiter.key_at_rate(&key, rate).allow_n(1 + key % 9));
+    }
+    limiter.snapshot(&file).unwrap();
+    without_time(&file);
+    // A limiter whose own rate is another, and gets a tag among those of the file.
+    let restored = KeyedLimiter::builder(Rate::per_second(7), 10_000)
+        .clock(Manual::starting_at(Timestamp::from_secs(9)))
+        .restore(&file)
+        .unwrap();
+    for (key, rate) in (0u64..).zip(&rates) {
+        let look =
+            |limiter: &KeyedLimiter<Manual>, rate| limiter.key_at_rate(&key, rate).check_n(0);
+        assert_eq!(look(&restored, rate), look(&limiter, rate), "{key}");
+        // At any other rate it owes as many.
+        let other = &rates[usize::try_from(key * 7 % 200).unwrap()];
+        assert_eq!(look(&restored, other), look(&limiter, other), "{key}");
+        assert_eq!(look(&restored, other).remaining, 8 - key % 9, "{key}");
+    }
+    assert_eq!(active(&restored), active(&limiter));
 }
 
 #[test]

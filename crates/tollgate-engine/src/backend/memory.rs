@@ -11,15 +11,14 @@ use std::hash::{Hash, Hasher};
 use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use tollgate::clock::{Monotonic, Wall};
 use tollgate::core::{Algorithm as _, Gcra};
 use tollgate::quota::{Quota, QuotaKey};
 use tollgate::{
     Algorithm, Align, Clock, ConcurrencyKey, Decision, ExactKey, ExactKeyedLimiter,
-    KeyedConcurrency, KeyedLimiter, KeyedStats, Level, LimitError, Outcome, Pass, QuotaLimiter,
-    Stack, Tier, Timestamp, Together,
+    KeyedConcurrency, KeyedLimiter, KeyedStats, Level, LimitError, Pass, QuotaLimiter, Stack, Tier,
+    Timestamp, Together,
 };
 
 use super::{Answer, Backend, Check, Limit, LimitKind};
@@ -222,52 +221,6 @@ impl<C: Clock + 'static, W: Clock> Memory<C, W> {
     /// Charges all checks, or none, at once.
     #[inline]
     pub fn answer(&self, checks: &[Check<'_>]) -> Answer {
-        let answer = self.ask(checks);
-        match answer.allowed || checks.iter().all(|check| check.limit.wide.is_none()) {
-            true => answer,
-            false => self.settle_debts(checks, answer),
-        }
-    }
-
-    /// A key whose word had a slower rate or a larger burst may owe more than an empty bucket, but never
-    /// more than the largest burst so far: it is told how long that takes, and held to it from now on.
-    #[cold]
-    #[inline(never)]
-    fn settle_debts(&self, checks: &[Check<'_>], mut answer: Answer) -> Answer {
-        for (number, check) in checks.iter().enumerate() {
-            let (Some(wide), Compiled::Gcra(gcra)) = (&check.limit.wide, &check.limit.compiled)
-            else {
-                continue;
-            };
-            let Some(room) = gcra.limit().checked_sub(check.cost) else {
-                // It never passes, whatever is owed.
-                continue;
-            };
-            let key = self.rates.key_at_rate(&CounterKey::of(check), wide);
-            let seen = key.check_n(0);
-            let lasting = |tokens: u64| {
-                let nanos = u128::from(tokens) * u128::from(gcra.interval_units()) / 64;
-                Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
-            };
-            let wait = seen.reset_after.saturating_sub(lasting(room));
-            // What its own bucket can hold was judged exactly.
-            let beyond = seen.reset_after > lasting(gcra.limit()) + Duration::from_nanos(1);
-            let longest = wait > answer.decision.retry_after;
-            if beyond && longest && answer.decision.outcome == Outcome::Denied {
-                answer.decider = Some(number);
-                answer.decision =
-                    Decision::new(Outcome::Denied, gcra.limit(), 0, wait, seen.reset_after);
-            }
-            if seen.remaining == 0 && check.cost > 0 {
-                // Denied, as nothing is left, which makes the limiter forget what is beyond.
-                key.check_n(wide.limit());
-            }
-        }
-        answer
-    }
-
-    #[inline]
-    fn ask(&self, checks: &[Check<'_>]) -> Answer {
         // Most policies: nothing has to be kept but the levels. A request has few of them, and what
         // knows how many is shorter.
         let together = match checks {

@@ -15,9 +15,8 @@
 //! they change. If more than [`MOST_FORMERS`] versions in a row get stricter within that time, it is the
 //! fastest that stay, and the bound is by theirs.
 //!
-//! A word that had a slower rate or a larger burst may say that its key owes more than an empty bucket of
-//! this version. It never owes more than the largest burst of all, and so long it waits: see
-//! [`Limit::wide`](crate::backend::Limit).
+//! A key of a word that had a larger burst may owe more than an empty bucket of this version holds: it waits
+//! until that is paid back, as any limiter says.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -73,7 +72,8 @@ struct State {
     id: u64,
     /// None for a quota or slots.
     rate: Option<Rate>,
-    debt: Debt,
+    /// The largest burst of its word so far: what keys may owe.
+    most: u64,
     formers: Vec<Former>,
 }
 
@@ -82,40 +82,8 @@ struct State {
 struct Former {
     id: u64,
     rate: Rate,
-    debt: Debt,
-    until: Timestamp,
-}
-
-/// What keys may owe, by the history of their word.
-#[derive(Clone, Copy, Debug, Default)]
-struct Debt {
-    /// The largest burst so far.
     most: u64,
-    /// Whether that may be more than an empty bucket.
-    beyond: bool,
-}
-
-impl Debt {
-    fn of(rate: Option<Rate>) -> Self {
-        Self {
-            most: rate.map_or(0, |rate| rate.burst_size()),
-            beyond: false,
-        }
-    }
-
-    /// The same once another rate applies.
-    fn at(self, old: u64, rate: Rate, new: u64) -> Self {
-        Self {
-            most: self.most.max(rate.burst_size()),
-            beyond: self.beyond || new < old || rate.burst_size() < self.most,
-        }
-    }
-
-    /// The rate with room for all that may be owed, if its own bucket hasn't.
-    fn wide(self, rate: Rate) -> Option<Gcra> {
-        let wide = rate.burst(self.most.max(rate.burst_size()));
-        self.beyond.then(|| Gcra::new(wide).ok()).flatten()
-    }
+    until: Timestamp,
 }
 
 impl Counters {
@@ -155,7 +123,7 @@ impl Counters {
                 // What comes before it and is of another period has no part in its name.
                 let same = |other: &&LimitKind| period(other) == period(kind);
                 let ordinal = alike[..number].iter().filter(same).count();
-                let make = |kind: &LimitKind, id, debt: Debt, until| {
+                let make = |kind: &LimitKind, id, until| {
                     let lasting = sharing == Sharing::Alone
                         && matches!(kind, LimitKind::Rate { algorithm, .. }
                             if *algorithm != Algorithm::SlidingCounter);
@@ -180,23 +148,16 @@ impl Counters {
                         },
                         until,
                         lasting,
-                        wide: match kind {
-                            LimitKind::Rate {
-                                rate,
-                                algorithm: Algorithm::Gcra,
-                            } => debt.wide(*rate).map(Box::new),
-                            _ => None,
-                        },
                     })
                 };
-                limits.push(make(kind, state.id, state.debt, None)?);
+                limits.push(make(kind, state.id, None)?);
                 for former in state.formers {
                     let algorithm = Algorithm::Gcra;
                     let kind = LimitKind::Rate {
                         rate: former.rate,
                         algorithm,
                     };
-                    limits.push(make(&kind, former.id, former.debt, Some(former.until))?);
+                    limits.push(make(&kind, former.id, Some(former.until))?);
                 }
             }
             rest = others;
@@ -237,11 +198,7 @@ impl Counters {
                 None => State {
                     id: take(&mut self.next),
                     rate: *rate,
-                    debt: Debt {
-                        // Others may give it other rates.
-                        beyond: sharing == Sharing::Shared,
-                        ..Debt::of(*rate)
-                    },
+                    most: rate.map_or(0, |rate| rate.burst_size()),
                     formers: Vec::new(),
                 },
             };
@@ -298,18 +255,10 @@ fn follow(
     let (Some(old), Some(new)) = (state.rate, rate) else {
         return Ok(State { rate, ..state });
     };
-    let (was, is) = (interval(old)?, interval(new)?);
     if sharing == Sharing::Shared {
-        let debt = Debt {
-            beyond: true,
-            ..state.debt.at(was, new, is)
-        };
-        return Ok(State {
-            rate,
-            debt,
-            ..state
-        });
+        return Ok(State { rate, ..state });
     }
+    let is = interval(new)?;
     state.formers.retain(|former| former.until > now);
     if old == new {
         return Ok(state);
@@ -318,16 +267,16 @@ fn follow(
     words.push(Former {
         id: state.id,
         rate: old,
-        debt: state.debt,
+        most: state.most,
         until: now,
     });
     let slower = words.iter().position(|word| {
         // All of them have been in force.
         interval(word.rate).is_ok_and(|interval| interval >= is)
     });
-    let (id, debt) = match slower.map(|at| words.drain(at..).next()) {
-        Some(Some(word)) => (word.id, word.debt.at(interval(word.rate)?, new, is)),
-        _ => (take(next), Debt::of(rate)),
+    let (id, most) = match slower.map(|at| words.drain(at..).next()) {
+        Some(Some(word)) => (word.id, word.most.max(new.burst_size())),
+        _ => (take(next), new.burst_size()),
     };
     // The fastest are in force for the longest windows.
     words.truncate(MOST_FORMERS);
@@ -338,13 +287,13 @@ fn follow(
             .burst(former.rate.burst_size().max(new.burst_size()));
         if Gcra::new(wide).is_ok() {
             former.rate = wide;
-            former.debt.most = former.debt.most.max(wide.burst_size());
+            former.most = former.most.max(wide.burst_size());
         }
     }
     Ok(State {
         id,
         rate,
-        debt,
+        most,
         formers: words,
     })
 }
@@ -361,7 +310,7 @@ fn until_full(former: &Former, slow: Rate) -> Result<Duration, LimitError> {
     let slow_interval = u128::from(interval(slow)?);
     let apart = slow_interval.saturating_sub(fast_interval).max(1);
     let token = (fast_interval * slow_interval).div_ceil(apart);
-    let bursts = u128::from(former.debt.most) + u128::from(slow.burst_size());
+    let bursts = u128::from(former.most) + u128::from(slow.burst_size());
     let nanos = token.saturating_mul(bursts).div_ceil(64);
     Ok(Duration::from_nanos(
         u64::try_from(nanos).unwrap_or(u64::MAX),

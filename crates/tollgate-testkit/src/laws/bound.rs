@@ -43,7 +43,7 @@ pub fn law_2_live_change<S: Adjustable>(
     let later = admitted(&mut subject, rest);
     check(2, kind, new, &later)?;
     hits.extend(later);
-    let (Some(old_pace), Some(new_pace)) = (pace(old), pace(new)) else {
+    let (Some(old_pace), Some(new_pace)) = (pace(old), pace(S::drains_by(old, new))) else {
         return Ok(());
     };
     if !matches!(kind, Kind::TokenBucket | Kind::LeakyBucket | Kind::Gcra) {

@@ -51,6 +51,8 @@ pub(crate) struct Word {
 #[derive(Debug)]
 struct Settings {
     limit: Gcra,
+    /// The pace that the TAT counts by: that of the limit, or of the last one that counted tokens.
+    counted_by: Pace,
     mode: Mode,
 }
 
@@ -84,6 +86,7 @@ impl Word {
             anchor,
             settings: Mutex::new(Settings {
                 limit,
+                counted_by: pace,
                 mode: Mode::Enforce,
             }),
         }
@@ -243,11 +246,16 @@ impl Word {
     ) -> Result<Gcra, LimitError> {
         let mut settings = self.settings();
         let limit = Gcra::new(change(settings.limit.rate()))?;
-        let old = std::mem::replace(&mut settings.limit, limit);
+        settings.limit = limit;
         let now = self.since_anchor(now);
-        self.change(&settings, now, |tat| {
-            limit.pace().carried_over(tat, &old.pace(), now)
-        });
+        let (old, new) = (settings.counted_by, limit.pace());
+        if new.counts() {
+            settings.counted_by = new;
+            self.change(&settings, now, |tat| new.carried_over(tat, &old, now));
+        } else {
+            // What counts no tokens leaves what is owed to the next one that does.
+            self.change(&settings, now, |tat| tat);
+        }
         Ok(limit)
     }
 

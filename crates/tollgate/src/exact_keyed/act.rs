@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Algorithm, Booked, Decision, Ledger, Timestamp, Unbooked};
+use tollgate_core::{Algorithm, Booked, Decision, Ledger, Outcome, Timestamp, Unbooked};
 
 /// One question to a state. It may be put twice: to a fresh state and to the shared one.
 pub(super) trait Act<A: Algorithm> {
@@ -25,8 +25,40 @@ pub(super) trait Act<A: Algorithm> {
     /// Whether it only looks, and so changes nothing.
     fn looks(&self) -> bool;
 
+    /// What the answer means for a state that was kept under another limit.
+    fn came_to(&self, answer: &Self::Answer) -> Came;
+
+    /// The same answer with what a refusal tells as `tell` makes it of the cost and the decision.
+    fn retold(
+        &self,
+        answer: Self::Answer,
+        tell: impl FnOnce(u64, Decision) -> Decision,
+    ) -> Self::Answer;
+
     /// The answer where no state is asked: the key is blocked, or new and refused at the cap.
     fn refused(&self, decision: Decision) -> Self::Answer;
+}
+
+/// What came of an act.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Came {
+    /// Something was charged.
+    Charged,
+    /// A request came to nothing.
+    Refused,
+    /// Nobody asked for anything.
+    Looked,
+}
+
+impl Came {
+    /// Of a request of this cost that passes or doesn't.
+    const fn of(cost: u64, outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Allowed if cost > 0 => Self::Charged,
+            Outcome::Denied if cost > 0 => Self::Refused,
+            _ => Self::Looked,
+        }
+    }
 }
 
 /// Decides a request of this cost.
@@ -45,6 +77,14 @@ impl<A: Algorithm> Act<A> for Check {
         self.0 == 0
     }
 
+    fn came_to(&self, answer: &Decision) -> Came {
+        Came::of(self.0, answer.outcome)
+    }
+
+    fn retold(&self, answer: Decision, tell: impl FnOnce(u64, Decision) -> Decision) -> Decision {
+        retold(self.0, answer, tell)
+    }
+
     fn refused(&self, decision: Decision) -> Decision {
         decision
     }
@@ -52,7 +92,16 @@ impl<A: Algorithm> Act<A> for Check {
 
 /// Decides a request of this cost without charging it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Look(pub(super) u64);
+pub(super) struct Look(pub(super) u64, pub(super) Purpose);
+
+/// Why somebody looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// To see.
+    See,
+    /// To ask for something, so that a refusal is one.
+    Ask,
+}
 
 impl<A: Algorithm> Act<A> for Look {
     type Answer = Decision;
@@ -63,6 +112,17 @@ impl<A: Algorithm> Act<A> for Look {
 
     fn looks(&self) -> bool {
         true
+    }
+
+    fn came_to(&self, answer: &Decision) -> Came {
+        match Came::of(self.0, answer.outcome) {
+            Came::Refused if self.1 == Purpose::Ask => Came::Refused,
+            _ => Came::Looked,
+        }
+    }
+
+    fn retold(&self, answer: Decision, tell: impl FnOnce(u64, Decision) -> Decision) -> Decision {
+        retold(self.0, answer, tell)
     }
 
     fn refused(&self, decision: Decision) -> Decision {
@@ -84,6 +144,18 @@ impl<A: Algorithm> Act<A> for Allow {
 
     fn looks(&self) -> bool {
         self.0 == 0
+    }
+
+    fn came_to(&self, answer: &bool) -> Came {
+        let outcome = match answer {
+            true => Outcome::Allowed,
+            false => Outcome::Denied,
+        };
+        Came::of(self.0, outcome)
+    }
+
+    fn retold(&self, answer: bool, _tell: impl FnOnce(u64, Decision) -> Decision) -> bool {
+        answer
     }
 
     fn refused(&self, _decision: Decision) -> bool {
@@ -118,6 +190,24 @@ impl<A: Algorithm> Act<A> for Reserve {
         self.cost == 0
     }
 
+    fn came_to(&self, answer: &Self::Answer) -> Came {
+        match answer {
+            Ok(_) => Came::of(self.cost, Outcome::Allowed),
+            Err(unbooked) => Came::of(self.cost, unbooked.decision().outcome),
+        }
+    }
+
+    fn retold(
+        &self,
+        answer: Self::Answer,
+        tell: impl FnOnce(u64, Decision) -> Decision,
+    ) -> Self::Answer {
+        answer.map_err(|unbooked| match unbooked {
+            Unbooked::Refused(decision) => Unbooked::Refused(retold(self.cost, decision, tell)),
+            too_far => too_far,
+        })
+    }
+
     fn refused(&self, decision: Decision) -> Self::Answer {
         Err(Unbooked::Refused(decision))
     }
@@ -139,5 +229,18 @@ impl<A: Algorithm> Act<A> for Penalize {
         self.0 == 0
     }
 
+    fn came_to(&self, _answer: &()) -> Came {
+        Came::of(self.0, Outcome::Allowed)
+    }
+
+    fn retold(&self, (): (), _tell: impl FnOnce(u64, Decision) -> Decision) {}
+
     fn refused(&self, _decision: Decision) {}
+}
+
+fn retold(cost: u64, decision: Decision, tell: impl FnOnce(u64, Decision) -> Decision) -> Decision {
+    match decision.outcome {
+        Outcome::Denied => tell(cost, decision),
+        Outcome::Allowed | Outcome::Never => decision,
+    }
 }

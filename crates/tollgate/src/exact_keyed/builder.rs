@@ -101,8 +101,9 @@ impl<K, C> ExactKeyedBuilder<K, C> {
     /// limiter's own rate.
     ///
     /// It is asked when a key is new (which clones the key even for a look), and again when the key
-    /// comes back after it was idle or at another rate; in between the key stays at its tier, so a
-    /// check costs no more than without it. It runs under a lock and must not call the limiter.
+    /// comes back after it was idle or at another rate, until it passes; in between the key stays at
+    /// its tier, so a check costs no more than without it. It runs under a lock and must not call the
+    /// limiter.
     ///
     /// # Panics
     /// A check panics if the function returns a tier that was made for another algorithm.

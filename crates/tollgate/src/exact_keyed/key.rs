@@ -7,7 +7,7 @@ use std::time::Duration;
 use tollgate_core::{Decision, Timestamp, Unbooked};
 
 use super::ExactKeyedLimiter;
-use super::act::Reserve;
+use super::act::{Look, Purpose, Reserve};
 use super::shard::Ask;
 use super::tier::Tier;
 use crate::acquire::{Acquire, Waiting};
@@ -163,7 +163,7 @@ where
     }
 
     fn look(&self, now: Timestamp, cost: u64) -> Decision {
-        let tables = &self.limiter.tables;
-        tables.look(&self.ask(now), self.tier, cost)
+        let look = Look(cost, Purpose::See);
+        self.limiter.tables.look(&self.ask(now), self.tier, look)
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, Timestamp, Unbooked};
 
-use super::act::Reserve;
+use super::act::{Look, Purpose, Reserve};
 use super::key::ExactKey;
 use crate::Kind;
 use crate::cell::Ticket;
@@ -33,6 +33,11 @@ where
 
     fn look(&self, now: Timestamp, cost: u64) -> Decision {
         Home::look(self, now, cost)
+    }
+
+    fn ask(&self, now: Timestamp, cost: u64) -> Decision {
+        let look = Look(cost, Purpose::Ask);
+        self.limiter.tables.look(&self.ask(now), self.tier, look)
     }
 
     fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {

@@ -23,6 +23,7 @@ use crate::holds::Holds;
 mod expiry;
 mod follow;
 mod held;
+mod other;
 mod place;
 
 /// The birth of what has no entry: a key that passed uncounted.
@@ -31,8 +32,10 @@ pub(super) const NOBODY: u64 = 0;
 /// Keys with their states.
 #[derive(Debug)]
 pub(super) struct Shard<K, A: Kept> {
-    /// The limiter's own rate.
+    /// The limiter's own rate, by which keys without a tier are counted.
     limit: A,
+    /// In force instead of it: a rate that nothing or everything passes, and that counts nothing.
+    uncounted: Option<A>,
     index: Index,
     entries: Slab<Entry<K, A>>,
     /// The keys that aren't blocked, by when they are idle, or earlier.
@@ -133,6 +136,7 @@ impl<K, A: Kept> Shard<K, A> {
         let slots = Self::slots(room);
         Self {
             limit,
+            uncounted: (!limit.counts()).then_some(limit),
             index: Index::new(slots),
             entries: Slab::new(slots),
             open: Heap::new(slots),
@@ -193,38 +197,23 @@ impl<K, A: Kept> Shard<K, A> {
         let Some(entry) = self.entries.get_mut(slot) else {
             return self.act_on_new(ask, under, act, need);
         };
-        let mut birth = entry.birth;
-        let answer = match changed(entry, &self.limit, under, ask.now) {
+        match (changed(entry, &self.limit, under, ask.now), under) {
+            (Some(change), _) => self.act_at_other(slot, change, act, at),
+            (None, Under::Own(_)) if self.uncounted.is_some() && entry.tier.is_none() => {
+                self.act_at_other(slot, (None, Origin::Own), act, at)
+            }
             // A charge only ever puts off when the key is idle, so its place stays good enough.
-            None => {
+            (None, _) => {
                 let limit = entry.tier.as_deref().unwrap_or(&self.limit);
-                act.on_held(&mut entry.ledger, limit, at)
+                let answer = act.on_held(&mut entry.ledger, limit, at);
+                Answer::Given(answer, u64::from(entry.birth.get()))
             }
-            Some((tier, origin)) => {
-                let old = *entry.tier.as_deref().unwrap_or(&self.limit);
-                let new = *tier.as_deref().unwrap_or(&self.limit);
-                let mut ledger = entry.ledger.clone();
-                if old != new {
-                    follow::carry_over(&mut ledger, &old, &new, ask.now);
-                    if ledger.forgive(&new, ask.now) {
-                        birth = next_birth(&mut self.births);
-                    }
-                }
-                // What is out is owed at the new price too.
-                ledger.keep_out(&new, ask.now, at.1);
-                let answer = act.on_held(&mut ledger, &new, at);
-                if !act.looks() {
-                    entry.ledger = ledger;
-                    entry.tier = tier;
-                    entry.birth = birth;
-                    entry.follows = self.version;
-                    entry.place = entry.place.with_origin(origin);
-                    self.settle(slot);
-                }
-                answer
-            }
-        };
-        Answer::Given(answer, u64::from(birth.get()))
+        }
+    }
+
+    /// What keys without a tier are judged by.
+    fn in_force(&self) -> &A {
+        self.uncounted.as_ref().unwrap_or(&self.limit)
     }
 
     /// Blocks the key; no if it is new and there is no slot for it.
@@ -368,7 +357,7 @@ impl<K, A: Kept> Shard<K, A> {
             }
             Under::Own(_) | Under::Present(_) => {}
         }
-        let limit = tier.as_deref().unwrap_or(&self.limit);
+        let limit = tier.as_deref().unwrap_or(self.in_force());
         let mut ledger = Ledger::default();
         let answer = act.on(&mut ledger, limit, now);
         if limit.rate().is_unlimited() || *ledger.state() == A::State::default() {
@@ -478,7 +467,7 @@ impl<K, A: Kept> Shard<K, A> {
         let own = entry.tier.as_deref().unwrap_or(&self.limit);
         let (idle, wait) = (own.idle_at(entry.ledger.state()), until - now);
         let limit = match changed(entry, &self.limit, under, now) {
-            Some((tier, _)) => tier.as_deref().unwrap_or(&self.limit).limit(),
+            Some((tier, _)) => tier.as_deref().unwrap_or(self.in_force()).limit(),
             None => own.limit(),
         };
         let reset_after = idle.max(until) - now;

@@ -34,9 +34,10 @@ use super::{ExactKeyedBuilder, ExactKeyedLimiter};
 use crate::Algorithm;
 use crate::clock::{Clock, Monotonic};
 use crate::keyed::hasher::KeyHasher;
-use crate::snapshot::{self, SnapshotError, VERSION, WORD, wall_nanos};
+use crate::snapshot::{self, SnapshotError, WORD, wall_nanos};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"tollkeys");
+const VERSION: u64 = 1;
 /// Where the number of words stands.
 const LENGTH: usize = 2;
 /// Words before the rates.
@@ -243,7 +244,7 @@ enum Unloaded {
 
 impl Contents {
     fn read(path: &Path) -> Result<Self, SnapshotError> {
-        let file = snapshot::read(path, MAGIC)?;
+        let file = snapshot::read(path, MAGIC, VERSION)?;
         let shortest = HEADER as u64 + 1;
         let expected = file
             .word(LENGTH)
@@ -305,7 +306,7 @@ fn load<K: Hash + Eq, A: Kept>(
         ledger.shift(old, contents.now, to);
         let tier = (rate % 2 == 1).then(|| Arc::clone(old));
         if tier.is_none() && **old != own {
-            ledger.carry_over(old, &own, to);
+            ledger.keep_spent(old, &own, to);
         }
         let until = Timestamp::from_nanos(until);
         let blocked_until = match until > contents.now {

@@ -67,6 +67,8 @@ pub(super) struct Plan<K> {
 #[derive(Debug)]
 struct Shared<A: Kept> {
     limit: A,
+    /// What the state is counted by: the limit, or the last one that counts.
+    counted_by: A,
     ledger: Ledger<A>,
 }
 
@@ -91,6 +93,7 @@ impl<K, A: Kept> Table<K, A> {
             rate_of: plan.rate_of,
             shared: Padded(Mutex::new(Shared {
                 limit,
+                counted_by: limit,
                 ledger: Ledger::default(),
             })),
             overflowed: AtomicU64::new(0),
@@ -187,9 +190,11 @@ impl<K, A: Kept> Table<K, A> {
         let (booked, birth) = match shard.act(&local, &under, act, self.need()) {
             Answer::Given(booked, birth) => {
                 let booked = booked?;
-                // Under the same lock, so that nothing drains between.
                 let until = self.local_time(until);
-                if let Some(id) = shard.keep_track(&local, booked, (act.cost, until)) {
+                // Under the same lock, so that nothing drains between. What isn't counted isn't out.
+                if birth != NOBODY
+                    && let Some(id) = shard.keep_track(&local, booked, (act.cost, until))
+                {
                     return Ok(Ticket::HeldEntry(id));
                 }
                 (booked, birth)
@@ -230,7 +235,10 @@ impl<K, A: Kept> Table<K, A> {
             NOBODY => {}
             SHARED => {
                 let shared = &mut *lock(&self.shared.0);
-                shared.ledger.give_back(&shared.limit, ask.now, booked);
+                let Shared {
+                    counted_by, ledger, ..
+                } = shared;
+                ledger.give_back(counted_by, ask.now, booked);
             }
             birth => self.shard(ask.hash).give_back(&ask, booked, birth),
         }
@@ -290,8 +298,11 @@ impl<K, A: Kept> Table<K, A> {
         let at = self.local_time(now);
         // Held until every shard has it, so that two changes come to all of them in one order.
         let mut shared = lock(&self.shared.0);
-        let old = std::mem::replace(&mut shared.limit, limit);
-        shared.ledger.carry_over(&old, &limit, at);
+        shared.limit = limit;
+        if limit.counts() {
+            let old = std::mem::replace(&mut shared.counted_by, limit);
+            shared.ledger.keep_spent(&old, &limit, at);
+        }
         for shard in &self.shards {
             lock(&shard.0).change(at, limit);
         }

@@ -185,12 +185,12 @@ impl<K> Tables<K> {
         each!(self, table => table.reserve(ask, tier, act))
     }
 
-    pub(super) fn look<Q>(&self, ask: &Ask<'_, Q>, tier: Option<&Tier>, cost: u64) -> Decision
+    pub(super) fn look<Q>(&self, ask: &Ask<'_, Q>, tier: Option<&Tier>, look: Look) -> Decision
     where
         K: Borrow<Q>,
         Q: Eq + ToOwned<Owned = K> + ?Sized,
     {
-        each!(self, table => table.act(ask, tier, &Look(cost)))
+        each!(self, table => table.act(ask, tier, &look))
     }
 
     pub(super) fn hold<Q>(

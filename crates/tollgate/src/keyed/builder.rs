@@ -1,11 +1,13 @@
 //! What can be chosen about a keyed limiter before it is built.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate_core::{Algorithm, Gcra, LimitError, Rate};
 
 use super::counters::Counters;
 use super::hasher::KeyHasher;
+use super::intervals::Intervals;
 use super::pace::PaceCell;
 use super::table::Table;
 use super::{KeyedLimiter, units};
@@ -22,7 +24,8 @@ use crate::sync::AtomicU64;
 #[non_exhaustive]
 pub enum AtCap {
     /// All keys without a slot share one bucket of the rate: the default. A flood of new keys can't
-    /// get more than one key's worth through, and a rightful new key has a chance.
+    /// get more than one key's worth through, and a rightful new key has a chance. A [`KeyedLimiter`]
+    /// has one for each rate that they are asked at.
     #[default]
     ShareOne,
     /// New keys are denied until a slot is free.
@@ -57,6 +60,7 @@ pub struct KeyedBuilder<C = DefaultClock> {
     longest_wait: Duration,
     max_waiters: usize,
     hasher: KeyHasher,
+    intervals: Arc<Intervals>,
     clock: C,
 }
 
@@ -69,6 +73,7 @@ impl KeyedBuilder {
             longest_wait: Duration::from_secs(60),
             max_waiters: Waiting::DEFAULT_MAX,
             hasher: KeyHasher::random(),
+            intervals: Arc::new(Intervals::new()),
             clock: DefaultClock::new(),
         }
     }
@@ -89,8 +94,7 @@ impl<C> KeyedBuilder<C> {
         self
     }
 
-    /// How far ahead a reservation or a wait may act: a minute unless said otherwise. A key whose
-    /// rate changes carries at most this and one empty bucket over.
+    /// How far ahead a reservation or a wait may act: a minute unless said otherwise.
     pub fn longest_wait(mut self, longest: Duration) -> Self {
         self.longest_wait = longest;
         self
@@ -111,12 +115,15 @@ impl<C> KeyedBuilder<C> {
             longest_wait: self.longest_wait,
             max_waiters: self.max_waiters,
             hasher: self.hasher,
+            intervals: self.intervals,
             clock,
         }
     }
 
-    pub(super) fn seed(mut self, seed: u64) -> Self {
+    /// With the hash of this seed, and these intervals under the tags that they had.
+    pub(super) fn adopting(mut self, seed: u64, intervals: Intervals) -> Self {
         self.hasher = KeyHasher::with_seed(seed);
+        self.intervals = Arc::new(intervals);
         self
     }
 }
@@ -131,12 +138,11 @@ impl<C: Clock> KeyedBuilder<C> {
         // A year at most, so that no wait comes near the end of a word's time.
         let longest_wait = self.longest_wait.min(Duration::from_secs(31_536_000));
         Ok(KeyedLimiter {
-            table: Table::new(self.capacity, self.clock.now()),
-            pace: PaceCell::new(limit),
+            pace: PaceCell::new(limit, &self.intervals),
+            table: Table::new(self.capacity, self.clock.now(), self.intervals),
             hasher: self.hasher,
             counters: Counters::new(),
             at_cap: self.at_cap,
-            shared: AtomicU64::new(0),
             overflowed: AtomicU64::new(0),
             capacity: self.capacity,
             longest_wait: units(tollgate_core::Timestamp::ZERO + longest_wait),

@@ -5,6 +5,8 @@ use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use foldhash::SharedSeed;
 use foldhash::quality::FoldHasher;
 
+use super::intervals::KEY_BITS;
+
 /// A seeded hash. The seed is kept so that a snapshot can carry it.
 ///
 /// All that the hash multiplies by comes from the seed. Were a factor known, as those of
@@ -23,7 +25,7 @@ impl KeyHasher {
         // std seeds this from the operating system; a model must run the same way every time, and
         // with this seed the keys of `loom/tests/keyed.rs` meet as they say.
         Self::with_seed(if cfg!(any(loom, shuttle)) {
-            107
+            105
         } else {
             RandomState::new().hash_one(0)
         })
@@ -43,12 +45,13 @@ impl KeyHasher {
         self.seed
     }
 
-    /// Never zero, which marks an empty slot.
+    /// Never zero, which marks an empty slot, whatever interval it is told with.
     #[inline]
     pub(crate) fn fingerprint<K: Hash + ?Sized>(&self, key: &K) -> u64 {
         let mut hasher = FoldHasher::with_seed(self.start, &self.factors);
         key.hash(&mut hasher);
-        hasher.finish().max(1)
+        let hash = hasher.finish();
+        hash | u64::from(hash & KEY_BITS == 0)
     }
 }
 

@@ -32,12 +32,13 @@ use crate::{Refused, Reservation};
 /// // Tiers are compiled once and given with the call.
 /// let enterprise = Gcra::new(Rate::per_second(1_000))?;
 /// assert!(limiter.key_at_rate("acme", &enterprise).allow_n(1_000));
-/// // What was spent carries over as time: the second that it takes to refill.
+/// // What was spent stays spent at any other rate, until the rate that it was spent at refills it.
 /// assert!(!limiter.key("acme").allow());
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
 pub struct Key<'a, C: Clock = Monotonic> {
     pub(super) limiter: &'a KeyedLimiter<C>,
+    /// With the tag of the rate's interval.
     pub(super) fingerprint: u64,
     pub(super) in_force: InForce,
 }
@@ -52,9 +53,8 @@ impl<'a, C: Clock> Key<'a, C> {
     /// Whether a request of this cost passes now; it is charged if so.
     #[inline]
     pub fn allow_n(&self, cost: u64) -> bool {
-        let allowed = self
-            .limiter
-            .admit(self.fingerprint, || self.in_force.pace, cost);
+        let InForce { pace, tag, .. } = self.in_force;
+        let allowed = self.limiter.admit(self.fingerprint, pace, tag, cost);
         if cost > 0 {
             self.limiter.counters.count(allowed);
         }
@@ -86,7 +86,7 @@ impl<'a, C: Clock> Key<'a, C> {
                 self.left(Outcome::Allowed, Duration::ZERO, word, now)
             }
             Some((false, word)) => {
-                let judged = word.judge(ask.pace, now, cost, ask.longest_wait);
+                let judged = word.judge(ask.pace, now, cost);
                 self.decided(&judged, now, cost)
             }
             None => self.check_slowly(now, cost),
@@ -144,11 +144,11 @@ impl<'a, C: Clock> Key<'a, C> {
     pub(super) fn ask(&self, now: Timestamp, cost: u64, patience: u64) -> Ask {
         Ask {
             fingerprint: self.fingerprint,
+            tag: self.in_force.tag,
             pace: self.in_force.pace,
             now,
             cost,
             patience,
-            longest_wait: self.limiter.longest_wait,
         }
     }
 
@@ -170,12 +170,29 @@ impl<'a, C: Clock> Key<'a, C> {
     pub(super) fn glance(&self, now: Timestamp, cost: u64) -> Judged {
         let place = self.limiter.table.place(self.fingerprint);
         let slot = place.guess(self.fingerprint);
-        let word = place.shard.glance(slot, self.fingerprint);
-        word.judge(self.in_force.pace, now, cost, self.limiter.longest_wait)
+        place.shard.look(slot, &self.ask(now, cost, 0))
+    }
+
+    /// The same for a request that comes to nothing unless this passes: a refusal at a faster rate than
+    /// the key's word counts by makes it count by that, so that the wait that is told begins.
+    #[inline(always)]
+    pub(super) fn ask_for(&self, now: Timestamp, cost: u64) -> Judged {
+        let judged = self.glance(now, cost);
+        if judged.takes_over {
+            self.take_over(now, cost);
+        }
+        judged
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_over(&self, now: Timestamp, cost: u64) {
+        let shard = self.limiter.table.shard(self.fingerprint);
+        shard.take_over(&self.ask(now, cost, 0));
     }
 
     pub(super) fn report(&self, judged: &Judged, now: Timestamp, cost: u64) -> Decision {
-        let InForce { pace, burst } = self.in_force;
+        let InForce { pace, burst, .. } = self.in_force;
         let wait = Duration::from_nanos(Pace::wait_nanos(judged.wait));
         let charged = judged.outcome == Outcome::Allowed && cost > 0 && pace.interval > 0;
         let word = if charged { judged.after } else { judged.before };
@@ -201,8 +218,8 @@ impl<'a, C: Clock> Key<'a, C> {
         word: KeyWord,
         now: Timestamp,
     ) -> Decision {
-        let InForce { pace, burst } = self.in_force;
-        let tat = word.tat(pace, units(now), self.limiter.longest_wait);
+        let InForce { pace, burst, .. } = self.in_force;
+        let tat = Tat::from_word(word.0);
         let reset_after = if pace.interval == 0 {
             Duration::ZERO
         } else {

@@ -52,11 +52,16 @@ impl<C: Clock> KeyedBook for KeyedLimiter<C> {
 
     fn fits(&self, key: &KeyParts, seen: &mut Seen, cost: u64) -> bool {
         let local = self.table.since_anchor(seen.read(&self.clock));
-        self.key_of(key).glance(local, cost).outcome == Outcome::Allowed
+        self.key_of(key).ask_for(local, cost).outcome == Outcome::Allowed
     }
 
     fn look(&self, key: &KeyParts, now: Timestamp, cost: u64) -> Decision {
         self.key_of(key).look(now, cost)
+    }
+
+    fn ask(&self, key: &KeyParts, now: Timestamp, cost: u64) -> Decision {
+        let (key, local) = (self.key_of(key), self.table.since_anchor(now));
+        key.report(&key.ask_for(local, cost), local, 0)
     }
 
     fn take(&self, key: &KeyParts, now: Timestamp, cost: u64) -> Result<Taken, Decision> {

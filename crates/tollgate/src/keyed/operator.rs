@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use tollgate_core::Timestamp;
 
+use super::intervals::KEY_BITS;
+use super::pace::InForce;
 use super::shard::Need;
-use super::word::{KeyWord, units};
+use super::word::{Foreign, KeyWord, units};
 use super::{Key, KeyedLimiter};
 use crate::clock::Clock;
 use crate::sync::Ordering;
@@ -79,8 +81,10 @@ pub struct KeyedStats {
 impl<C: Clock> KeyedLimiter<C> {
     /// Forgets what the key has spent, and any block.
     pub fn reset<K: Hash + ?Sized>(&self, key: &K) {
-        let fingerprint = self.hasher.fingerprint(key);
-        self.table.shard(fingerprint).reset(fingerprint);
+        let key = self.key(key);
+        let now = self.table.since_anchor(self.clock.now());
+        let shard = self.table.shard(key.fingerprint);
+        shard.reset(&key.ask(now, 0, 0));
     }
 
     /// Gives the key `tokens` back: a gift, whatever it was charged for. A block stays.
@@ -105,19 +109,22 @@ impl<C: Clock> KeyedLimiter<C> {
     pub fn penalize<K: Hash + ?Sized>(&self, key: &K, tokens: u64) -> Result<(), NoSlot> {
         let key = self.key(key);
         let now = self.table.since_anchor(self.clock.now());
-        let pace = key.in_force.pace;
-        let taken = |word: KeyWord| {
-            let start = word.0.max(units(now));
-            let empty = units(now).saturating_add(pace.capacity);
-            let after = start.saturating_add(pace.interval.saturating_mul(tokens));
-            KeyWord(after.min(empty.max(start)))
-        };
+        let InForce { pace, burst, .. } = key.in_force;
         if pace.interval == 0 || tokens == 0 {
             return Ok(());
         }
-        self.set(&key, now, Need::Idle, |word| match word.at(units(now)) {
-            word if word.is_blocked() => word,
-            word => taken(word),
+        let taken = |word: KeyWord, interval: u64| {
+            let start = word.0.max(units(now));
+            let empty = units(now).saturating_add(interval.saturating_mul(burst));
+            let after = start.saturating_add(interval.saturating_mul(tokens));
+            KeyWord(after.min(empty.max(start)))
+        };
+        self.set(&key, now, Need::Idle, |found| {
+            let interval = found.interval_or(pace.interval);
+            match found.word.at(units(now)) {
+                word if word.is_blocked() => word,
+                word => taken(word, interval),
+            }
         })
     }
 
@@ -145,13 +152,9 @@ impl<C: Clock> KeyedLimiter<C> {
         if until <= units(now) {
             return Ok(());
         }
-        let longer = |word: KeyWord| {
-            let keep = word.is_blocked() && word.until() > until;
-            if keep {
-                word
-            } else {
-                KeyWord::blocked(until, word.idle_at())
-            }
+        let longer = |found: Foreign| match found.word {
+            word if word.is_blocked() && word.until() > until => word,
+            word => KeyWord::blocked(until, word.idle_at()),
         };
         self.set(&key, now, Need::Block, longer)
     }
@@ -194,7 +197,7 @@ impl<C: Clock> KeyedLimiter<C> {
             for (fingerprint, word) in active.drain(..) {
                 let idle = Timestamp::from_nanos(word.idle_at().div_ceil(64));
                 each(ActiveKey {
-                    fingerprint,
+                    fingerprint: fingerprint & KEY_BITS,
                     idle_after: idle - now,
                     blocked: word.is_blocked_at(units(now)),
                 });
@@ -202,9 +205,9 @@ impl<C: Clock> KeyedLimiter<C> {
         }
     }
 
-    /// The hash by which the table knows this key.
+    /// What tells this key from others, at whatever rate: 54 bits of its hash.
     pub fn fingerprint<K: Hash + ?Sized>(&self, key: &K) -> u64 {
-        self.hasher.fingerprint(key)
+        self.hasher.fingerprint(key) & KEY_BITS
     }
 
     /// How many active keys are sure of a slot.
@@ -213,9 +216,9 @@ impl<C: Clock> KeyedLimiter<C> {
     }
 
     /// The most bytes the table ever uses, rounded up to whole pages by the system: about 25 a key of
-    /// the capacity, with what is spare and a stash of a 50th. Below 32,768 keys, where there is one
-    /// shard, it is 136 a key, 4.5 MB at most, so that threads seldom meet at a line. Memory is
-    /// reserved at once, but used only as keys come.
+    /// the capacity, with what is spare and a stash of a 50th, and 16 kB for the rates. Below 32,768
+    /// keys, where there is one shard, it is 136 a key, 4.5 MB at most, so that threads seldom meet at
+    /// a line. Memory is reserved at once, but used only as keys come.
     pub fn memory_bound(&self) -> usize {
         self.table.reserved_bytes()
     }
@@ -247,10 +250,10 @@ impl<C: Clock> KeyedLimiter<C> {
         key: &Key<'_, C>,
         now: Timestamp,
         need: Need,
-        change: impl Fn(KeyWord) -> KeyWord,
+        change: impl Fn(Foreign) -> KeyWord,
     ) -> Result<(), NoSlot> {
         let shard = self.table.shard(key.fingerprint);
-        if shard.set(key.fingerprint, now, need, change) {
+        if shard.set(&key.ask(now, 0, 0), need, change) {
             Ok(())
         } else {
             Err(NoSlot {
@@ -261,19 +264,16 @@ impl<C: Clock> KeyedLimiter<C> {
 }
 
 impl<C: Clock> Key<'_, C> {
-    /// Gives the key `tokens` of its rate back, as [`KeyedLimiter::refund`] does.
+    /// Gives the key `tokens` back, as [`KeyedLimiter::refund`] does.
     pub fn refund(&self, tokens: u64) {
         let limiter = self.limiter;
-        let now = units(limiter.table.since_anchor(limiter.clock.now()));
-        let gift = self.in_force.pace.interval.saturating_mul(tokens);
-        self.update(|word| {
-            let word = word.at(now);
-            (!word.is_blocked()).then(|| KeyWord(word.0.saturating_sub(gift).max(now.min(word.0))))
+        let now = limiter.table.since_anchor(limiter.clock.now());
+        let shard = limiter.table.shard(self.fingerprint);
+        shard.update_any(&self.ask(now, 0, 0), |found| {
+            let interval = found.interval_or(self.in_force.pace.interval);
+            let (word, now) = (found.word.at(units(now)), units(now));
+            let left = word.0.saturating_sub(interval.saturating_mul(tokens));
+            (!word.is_blocked()).then(|| KeyWord(left.max(now.min(word.0))))
         });
-    }
-
-    fn update(&self, change: impl Fn(KeyWord) -> Option<KeyWord>) -> Option<KeyWord> {
-        let shard = self.limiter.table.shard(self.fingerprint);
-        shard.update(self.fingerprint, change)
     }
 }

@@ -2,9 +2,10 @@
 
 use tollgate_core::{Algorithm, Gcra, LimitError, Pace, Rate};
 
+use super::intervals::{Intervals, Tag};
 use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, PoisonError, fence};
 
-/// A rate in force, as the three words that decide, behind a sequence number that is odd while they
+/// A rate in force, as the words that decide, behind a sequence number that is odd while they
 /// change. The ordering is that of `cell/word.rs`, without a TAT to rescale.
 #[derive(Debug)]
 #[repr(align(128))]
@@ -12,6 +13,8 @@ pub(crate) struct PaceCell {
     interval: AtomicU64,
     capacity: AtomicU64,
     burst: AtomicU64,
+    /// Of the interval, among those of the limiter.
+    tag: AtomicU64,
     sequence: AtomicU64,
     limit: Mutex<Gcra>,
 }
@@ -21,24 +24,28 @@ pub(crate) struct PaceCell {
 pub(crate) struct InForce {
     pub(crate) pace: Pace,
     pub(crate) burst: u64,
+    pub(crate) tag: Tag,
 }
 
 impl InForce {
-    pub(crate) fn of(limit: &Gcra) -> Self {
+    #[inline(always)]
+    pub(crate) fn of(limit: &Gcra, intervals: &Intervals) -> Self {
         Self {
             pace: limit.pace(),
             burst: limit.limit(),
+            tag: intervals.tag(limit.interval_units()),
         }
     }
 }
 
 impl PaceCell {
-    pub(crate) fn new(limit: Gcra) -> Self {
-        let InForce { pace, burst } = InForce::of(&limit);
+    pub(crate) fn new(limit: Gcra, intervals: &Intervals) -> Self {
+        let InForce { pace, burst, tag } = InForce::of(&limit, intervals);
         Self {
             interval: AtomicU64::new(pace.interval),
             capacity: AtomicU64::new(pace.capacity),
             burst: AtomicU64::new(burst),
+            tag: AtomicU64::new(tag.to_bits()),
             sequence: AtomicU64::new(0),
             limit: Mutex::new(limit),
         }
@@ -49,13 +56,19 @@ impl PaceCell {
         self.read_by(|cell| InForce {
             pace: cell.pace_now(),
             burst: cell.burst.load(Ordering::Relaxed),
+            tag: cell.tag_now(),
         })
     }
 
     /// What decides, without what only a report needs.
     #[inline(always)]
-    pub(crate) fn read_pace(&self) -> Pace {
-        self.read_by(Self::pace_now)
+    pub(crate) fn read_pace(&self) -> (Pace, Tag) {
+        self.read_by(|cell| (cell.pace_now(), cell.tag_now()))
+    }
+
+    #[inline(always)]
+    fn tag_now(&self) -> Tag {
+        Tag::from_bits(self.tag.load(Ordering::Relaxed))
     }
 
     #[inline(always)]
@@ -98,17 +111,18 @@ impl PaceCell {
         self.lock().rate()
     }
 
-    pub(crate) fn set(&self, rate: Rate) -> Result<(), LimitError> {
+    pub(crate) fn set(&self, rate: Rate, intervals: &Intervals) -> Result<(), LimitError> {
         let limit = Gcra::new(rate)?;
         let mut current = self.lock();
         *current = limit;
-        let InForce { pace, burst } = InForce::of(&limit);
+        let InForce { pace, burst, tag } = InForce::of(&limit, intervals);
         let before = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(before + 1, Ordering::Relaxed);
         fence(Ordering::Release);
         self.interval.store(pace.interval, Ordering::Relaxed);
         self.capacity.store(pace.capacity, Ordering::Relaxed);
         self.burst.store(burst, Ordering::Relaxed);
+        self.tag.store(tag.to_bits(), Ordering::Relaxed);
         self.sequence.store(before + 2, Ordering::Release);
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! Linear hashing: how many lines are in use, and which of them a key may be in.
 
+use super::intervals::KEY_BITS;
+
 /// How many lines a shard uses: `base` of the table's lines are open to it at the start of a round,
 /// and of those the ones below `split` have been split in two.
 ///
@@ -89,13 +91,13 @@ impl Shape {
         (next, self.split as usize, self.lines() as usize)
     }
 
-    /// The two lines that a key may be in, both computed from the fingerprint alone and both of its
-    /// own shard.
+    /// The two lines that a key may be in, both computed from the fingerprint alone, without the bits
+    /// that tell an interval, and both of its own shard.
     #[inline(always)]
     pub(crate) const fn lines_of(self, fingerprint: u64, turns: Turns) -> [usize; 2] {
         let mixed = fingerprint
             .wrapping_mul(0x9E37_79B9_7F4A_7C15)
-            .rotate_left(32);
+            .rotate_left(u32::BITS + KEY_BITS.leading_zeros());
         let second = fingerprint ^ (mixed & turns.0);
         [self.line_of(fingerprint), self.line_of(second)]
     }
@@ -120,6 +122,24 @@ impl Shape {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_interval_moves_no_key() {
+        let turns = Turns::new(64);
+        let mut shape = Shape::smallest(turns);
+        while shape.lines() < 1 << 32 {
+            let shapes = [shape, Shape { split: 64, ..shape }];
+            for fingerprint in (1..100u64).map(|key| key.wrapping_mul(0x1234_5678_9ABC_DEF1)) {
+                for tag in [1, 2, 512, 1_023].map(|tag| tag << 54) {
+                    for shape in shapes {
+                        let lines = |fingerprint| shape.lines_of(fingerprint, turns);
+                        assert_eq!(lines(fingerprint), lines(fingerprint ^ tag));
+                    }
+                }
+            }
+            shape.base *= 2;
+        }
+    }
 
     #[test]
     fn a_split_moves_keys_only_between_the_line_and_its_new_half() {

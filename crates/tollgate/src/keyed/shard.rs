@@ -23,6 +23,9 @@
 //!   its compare-and-swap and that look.
 //! * What makes a word smaller (a refund, a cancelled slot, a reset) has no safe side, so it goes
 //!   through the lock, under which no slot changes hands.
+//! * A key that is asked at another interval than its word counts by changes the word and, with the
+//!   fingerprint, the tag of its interval: as if the slot changed hands, by the same steps. To a
+//!   charger at the old interval it has.
 //! * Whoever finds `BUSY`, or does not find its key, goes through the lock. There nothing is busy and
 //!   no key is on its way.
 //! * The shape is stored (release) after the keys of a split line were moved; a reader with the old
@@ -30,16 +33,19 @@
 
 use std::sync::Arc;
 
-use tollgate_core::Timestamp;
+use tollgate_core::{Outcome, Timestamp};
 
+use super::intervals::Intervals;
 use super::line::{Line, Lines, SLOTS, Slot};
 use super::shape::{Shape, Turns};
 use super::slot::{
     Ask, Lost, attempt, clear, is_free, passes, publish, reusable, swap, take, try_pass,
 };
 use super::stash::Stash;
-use super::word::{BUSY, Judged, KeyWord, units};
+use super::word::{BUSY, Foreign, Judged, KeyWord, units};
 use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, PoisonError};
+
+mod other;
 
 /// The high-water time moves at most this often: a millisecond, in word units.
 const HIGH_WATER_STEP: u64 = 1_000_000 << 6;
@@ -56,6 +62,8 @@ pub(crate) struct Shard {
     high_water: AtomicU64,
     /// Those of all shards; the shape says which are in use.
     lines: Arc<Lines>,
+    /// Those of the limiter.
+    intervals: Arc<Intervals>,
     number: usize,
     turns: Turns,
     /// Lines are split so that at most this part of their slots holds keys, in percent.
@@ -111,13 +119,20 @@ pub(crate) enum Need {
 
 impl Shard {
     /// Shard `number` of those that share these lines, filled up to `fill` percent.
-    pub(crate) fn new(lines: Arc<Lines>, number: usize, turns: Turns, fill: usize) -> Self {
+    pub(crate) fn new(
+        lines: Arc<Lines>,
+        intervals: Arc<Intervals>,
+        number: usize,
+        turns: Turns,
+        fill: usize,
+    ) -> Self {
         let shape = Shape::smallest(turns);
         let own = lines.len() / usize::try_from(shape.lines()).unwrap_or(usize::MAX);
         Self {
             shape: AtomicU64::new(shape.to_word()),
             high_water: AtomicU64::new(0),
             lines,
+            intervals,
             number,
             turns,
             fill,
@@ -138,6 +153,9 @@ impl Shard {
                 Err(Lost::Race) => return self.charge_again(ask, need),
                 Err(Lost::Slot) => {}
             }
+        }
+        if let Some(refused) = self.refused_elsewhere(ask) {
+            return Answer::Judged(refused);
         }
         self.charge_slowly(ask, need)
     }
@@ -171,80 +189,81 @@ impl Shard {
         lines.map(|line| &self.lines[line])
     }
 
-    /// Changes the key's word if it is there and `change` gives one; what it was changed to.
+    /// Changes the key's word if it is there, counts by this interval, and `change` gives one.
     ///
     /// Under the lock, because a word may become smaller here: a slot that changed hands meanwhile
     /// could hold the very word that was read, and another key would get the gift.
-    pub(crate) fn update(
-        &self,
-        fingerprint: u64,
-        change: impl Fn(KeyWord) -> Option<KeyWord>,
-    ) -> Option<KeyWord> {
+    pub(crate) fn update(&self, fingerprint: u64, change: impl Fn(KeyWord) -> Option<KeyWord>) {
         let _structure = self.lock();
-        self.update_locked(fingerprint, change)
+        if let Some(slot) = self.find(fingerprint) {
+            update_locked(slot, change);
+        }
+    }
+
+    /// The same by whatever interval it counts, which `change` gets too; zero if that isn't known.
+    pub(crate) fn update_any(&self, ask: &Ask, change: impl Fn(Foreign) -> Option<KeyWord>) {
+        let _structure = self.lock();
+        self.update_any_locked(ask, change);
     }
 
     /// Forgets what a key has spent, if it is there.
-    pub(crate) fn reset(&self, fingerprint: u64) {
+    pub(crate) fn reset(&self, ask: &Ask) {
         let mut structure = self.lock();
-        let found = self.update_locked(fingerprint, |_| Some(KeyWord::NEW));
-        structure.reset += u64::from(found.is_some());
+        let found = self.update_any_locked(ask, |_| Some(KeyWord::NEW));
+        structure.reset += u64::from(found);
     }
 
     /// Changes the word of a key that may be new; no if there is no slot to be had.
-    pub(crate) fn set(
-        &self,
-        fingerprint: u64,
-        now: Timestamp,
-        need: Need,
-        change: impl Fn(KeyWord) -> KeyWord,
-    ) -> bool {
+    pub(crate) fn set(&self, ask: &Ask, need: Need, change: impl Fn(Foreign) -> KeyWord) -> bool {
         let mut structure = self.lock();
-        if self
-            .update_locked(fingerprint, |word| Some(change(word)))
-            .is_some()
-        {
+        if self.update_any_locked(ask, |found| Some(change(found))) {
             return true;
         }
-        let now = self.raise_high_water(now);
-        let Some(slot) = self.claim(&mut structure, fingerprint, units(now), need) else {
+        let now = self.raise_high_water(ask.now);
+        let Some(slot) = self.claim(&mut structure, ask.fingerprint, units(now), need) else {
             return false;
         };
-        publish(slot, fingerprint, change(KeyWord::NEW));
+        let new = self.foreign(KeyWord::NEW, ask.tag);
+        publish(slot, ask.fingerprint, change(new));
         self.grow(&mut structure);
         true
     }
 
-    /// The caller holds the lock, so the slot stays the key's; only a charge can come first.
-    fn update_locked(
-        &self,
-        fingerprint: u64,
-        change: impl Fn(KeyWord) -> Option<KeyWord>,
-    ) -> Option<KeyWord> {
-        let slot = self.find(fingerprint)?;
-        loop {
-            let word = slot.word.load(Ordering::Acquire);
-            let to = change(KeyWord(word))?;
-            if swap(slot, word, to.0) {
-                return Some(to);
-            }
-        }
+    /// Whether the key was there. The caller holds the lock.
+    fn update_any_locked(&self, ask: &Ask, change: impl Fn(Foreign) -> Option<KeyWord>) -> bool {
+        let own = || self.find(ask.fingerprint).map(|slot| (slot, ask.tag));
+        let Some((slot, tag)) = own().or_else(|| self.find_at_other(ask)) else {
+            return false;
+        };
+        update_locked(slot, |word| change(self.foreign(word, tag)));
+        true
     }
 
-    /// The key's word as it stands. Takes no lock: a key that is just being moved looks new.
+    /// What would come of a charge, by the key's word as it stands. Takes no lock: a key that is just
+    /// being moved looks new.
     #[inline(always)]
-    pub(crate) fn glance(&self, slot: &Slot, fingerprint: u64) -> KeyWord {
-        match word_in(slot, fingerprint) {
-            Some(word) => word,
-            None => self.glance_at_stash(fingerprint),
+    pub(crate) fn look(&self, slot: &Slot, ask: &Ask) -> Judged {
+        while let Some(word) = word_in(slot, ask.fingerprint) {
+            let judged = word.judge(ask.pace, ask.now, ask.cost);
+            // Nothing but a second look tells a refusal by a word of another key or interval.
+            if judged.outcome == Outcome::Allowed || is_still(slot, word) {
+                return judged;
+            }
         }
+        self.look_elsewhere(ask)
     }
 
     #[inline(never)]
-    fn glance_at_stash(&self, fingerprint: u64) -> KeyWord {
-        let stashed = self.stash.find(fingerprint);
-        let word = stashed.and_then(|slot| word_in(slot, fingerprint));
-        word.unwrap_or(KeyWord::NEW)
+    fn look_elsewhere(&self, ask: &Ask) -> Judged {
+        let stashed = self.stash.find(ask.fingerprint);
+        let stashed = stashed.and_then(|slot| word_in(slot, ask.fingerprint));
+        if let Some(word) = stashed {
+            return word.judge(ask.pace, ask.now, ask.cost);
+        }
+        match self.look_at_other(ask) {
+            Some((other, judged)) => other.told(judged, ask.pace, ask.now, ask.cost),
+            None => KeyWord::NEW.judge(ask.pace, ask.now, ask.cost),
+        }
     }
 
     /// Every key that is active at `now`, as fingerprint and word. Scans all lines in use.
@@ -317,11 +336,20 @@ impl Shard {
                 backoff.lost();
                 continue;
             }
+            if let Some((slot, tag)) = self.find_at_other(ask) {
+                let judged = self.charge_other(slot, tag, ask);
+                drop(structure);
+                if let Some(judged) = judged {
+                    return self.settle(ask, judged);
+                }
+                backoff.lost();
+                continue;
+            }
             let ask = Ask {
                 now: ask.now.max(self.latest()),
                 ..*ask
             };
-            let judged = KeyWord::NEW.judge(ask.pace, ask.now, ask.cost, ask.longest_wait);
+            let judged = KeyWord::NEW.judge(ask.pace, ask.now, ask.cost);
             let taken = passes(&judged, &ask);
             let judged = Judged { taken, ..judged };
             if !taken || is_free(&ask) {
@@ -339,14 +367,11 @@ impl Shard {
         }
     }
 
-    /// Keeps track of time after a charge that was made, and of a TAT that no booking explains
-    /// after one that was not.
+    /// Keeps track of time after a charge that was made.
     #[inline(always)]
     fn settle(&self, ask: &Ask, judged: Judged) -> Answer {
         if judged.taken {
             self.keep_time(ask.now);
-        } else if judged.wait > ask.longest_wait {
-            self.shorten(ask, judged.before);
         }
         Answer::Judged(judged)
     }
@@ -365,30 +390,6 @@ impl Shard {
     #[inline(never)]
     fn raise_to(&self, now: u64) {
         self.high_water.fetch_max(now, Ordering::AcqRel);
-    }
-
-    /// Stores the TAT that a key is held to, so that the time until it passes starts to run: a key
-    /// that got a faster rate would else wait for what the slower one made of its debt.
-    ///
-    /// No charge so far can have led past that, so times that go back, which look the same to a
-    /// single check, gain nothing.
-    #[cold]
-    #[inline(never)]
-    fn shorten(&self, ask: &Ask, before: KeyWord) {
-        let high = self.high_water.load(Ordering::Acquire);
-        let most = units(ask.now)
-            .max(high.saturating_add(LATEST_STEP))
-            .saturating_add(ask.pace.capacity)
-            .saturating_add(ask.longest_wait);
-        let too_far = |word: KeyWord| {
-            let word = word.at(units(ask.now));
-            !word.is_blocked() && word.0 > most
-        };
-        if too_far(before) && ask.cost > 0 {
-            self.update(ask.fingerprint, |word| {
-                too_far(word).then_some(KeyWord(most))
-            });
-        }
     }
 
     fn latest(&self) -> Timestamp {
@@ -541,7 +542,24 @@ fn evict<'a>(structure: &mut Structure, lines: [&'a Line; 2], now: u64) -> Optio
     }
 }
 
-/// The key's word, if it is in this slot.
+/// The caller holds the lock, so the slot stays the key's; only a charge can come first.
+fn update_locked(slot: &Slot, change: impl Fn(KeyWord) -> Option<KeyWord>) {
+    loop {
+        let word = slot.word.load(Ordering::Acquire);
+        match change(KeyWord(word)) {
+            Some(to) if !swap(slot, word, to.0) => {}
+            _ => return,
+        }
+    }
+}
+
+/// Whether nobody has changed a word since it was read.
+#[inline(always)]
+fn is_still(slot: &Slot, word: KeyWord) -> bool {
+    slot.word.load(Ordering::Acquire) == word.0
+}
+
+/// The key's word, if it is in this slot and counts by this interval.
 #[inline(always)]
 fn word_in(slot: &Slot, fingerprint: u64) -> Option<KeyWord> {
     let word = slot.word.load(Ordering::Acquire);

@@ -3,21 +3,23 @@
 
 use tollgate_core::{Outcome, Pace, Tat, Timestamp};
 
+use super::intervals::Tag;
 use super::line::Slot;
-use super::word::{BUSY, Judged, KeyWord, units};
+use super::word::{BUSY, Judged, KeyWord};
 use crate::sync::Ordering;
 
 /// What to charge, by whom and when: the same for every attempt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ask {
+    /// With the tag.
     pub(crate) fingerprint: u64,
+    /// Of the pace's interval.
+    pub(crate) tag: Tag,
     pub(crate) pace: Pace,
     pub(crate) now: Timestamp,
     pub(crate) cost: u64,
     /// How long it may have to wait, in nanoseconds.
     pub(crate) patience: u64,
-    /// How far ahead any charge may act, in word units.
-    pub(crate) longest_wait: u64,
 }
 
 /// Why a slot was not charged.
@@ -29,7 +31,7 @@ pub(crate) enum Lost {
 }
 
 /// Whether a request passes now, and is charged, and the word then; nothing if that takes a closer
-/// look: the slot is busy, blocked or another key's, or its TAT is one that no booking explains.
+/// look: the slot is busy, blocked, another key's, or counts by another interval.
 ///
 /// The same answer as [`attempt`], in the fewest steps that wait for the slot's memory: what else the
 /// processor has to hold until that comes, it can't spend on the next request.
@@ -41,11 +43,10 @@ pub(crate) fn try_pass(slot: &Slot, ask: &Ask) -> Option<(bool, KeyWord)> {
         return None;
     }
     let Some(after) = ask.pace.pass(Tat::from_word(word), ask.now, ask.cost) else {
-        let farthest = KeyWord::farthest(ask.pace, units(ask.now), ask.longest_wait);
         // A pass is found out by its compare-and-swap, but nothing else tells a refusal by the word
         // of the key that was here before.
         let own = slot.word.load(Ordering::Acquire) == word;
-        return (own && word <= farthest).then_some((false, KeyWord(word)));
+        return own.then_some((false, KeyWord(word)));
     };
     let after = KeyWord(after.to_word());
     if after.is_blocked() || is_free(ask) {
@@ -63,7 +64,7 @@ pub(crate) fn attempt(slot: &Slot, ask: &Ask) -> Result<Judged, Lost> {
     if word == BUSY || slot.fingerprint.load(Ordering::Acquire) != ask.fingerprint {
         return Err(Lost::Slot);
     }
-    let judged = KeyWord(word).judge(ask.pace, ask.now, ask.cost, ask.longest_wait);
+    let judged = KeyWord(word).judge(ask.pace, ask.now, ask.cost);
     let taken = passes(&judged, ask);
     let judged = Judged { taken, ..judged };
     if !taken || is_free(ask) {
@@ -135,6 +136,7 @@ pub(crate) fn clear(slot: &Slot) {
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
+    use super::super::word::units;
     use super::*;
     use crate::sync::AtomicU64;
     use proptest::prelude::*;
@@ -170,24 +172,22 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(20_000))]
 
-        /// Words around the edges that matter: now, an empty bucket ahead, the longest wait beyond.
+        /// Words around the edges that matter: now, and an empty bucket ahead.
         #[test]
         fn the_fast_path_answers_as_the_full_one(
             pace in pace(),
             nanos in number(),
             cost in prop_oneof![0..4u64, number()],
-            longest_wait in prop_oneof![Just(0), number()],
-            edge in 0..4u8,
+            edge in 0..3u8,
             off in -70..70i64,
             other in number(),
             foreign in any::<bool>(),
         ) {
             let now = Timestamp::from_nanos(1 + nanos % ((1 << 57) - 1));
-            let ask = Ask { fingerprint: 7, pace, now, cost, patience: 0, longest_wait };
+            let ask = Ask { fingerprint: 7, tag: Tag::NONE, pace, now, cost, patience: 0 };
             let edge = match edge {
                 0 => units(now),
                 1 => units(now).saturating_add(pace.capacity),
-                2 => KeyWord::farthest(pace, units(now), longest_wait),
                 _ => other,
             };
             let word = edge.saturating_add_signed(off);
@@ -204,8 +204,6 @@ mod tests {
                 (Some((false, before)), Ok(judged)) => {
                     prop_assert!(!judged.taken && judged.outcome != Outcome::Allowed);
                     prop_assert_eq!((before.0, stored(&fast), stored(&full)), (word, word, word));
-                    // Nor is there a TAT to shorten.
-                    prop_assert!(word <= KeyWord::farthest(pace, units(now), longest_wait));
                 }
                 (Some(_), Err(_)) => prop_assert!(false, "a busy slot was charged"),
                 (None, _) => prop_assert_eq!(stored(&fast), word),

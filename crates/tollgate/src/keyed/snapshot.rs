@@ -1,6 +1,6 @@
 //! The active keys in a file, to go on where another process stopped.
 //!
-//! # Format, version 1
+//! # Format, version 2
 //! Little-endian words of eight bytes:
 //!
 //! | words | what |
@@ -10,22 +10,29 @@
 //! | 1 | the seed of the hash: the file is secret |
 //! | 4 | the fingerprints of four fixed keys: another hash is another build |
 //! | 1 | wall time, nanoseconds since 1970 |
-//! | 1 | how many keys |
-//! | 2 a key | its fingerprint; its word as in `word.rs`, with times from the one above |
+//! | 2 | how many intervals between tokens, and how many keys |
+//! | 2 an interval | its tag as in `intervals.rs`, and the interval in 1/64 ns |
+//! | 2 a key | its fingerprint with the tag of its interval; its word as in `word.rs`, with times from the one above |
 //! | 1 | FNV-1a of all bytes before |
 
 use std::path::Path;
 
+use tollgate_core::Pace;
+
 use super::hasher::KeyHasher;
+use super::intervals::{Intervals, Tag};
 use super::shard::Need;
+use super::slot::Ask;
 use super::word::{KeyWord, units};
 use super::{KeyedBuilder, KeyedLimiter};
 use crate::clock::{Clock, Monotonic};
-use crate::snapshot::{self, SnapshotError, VERSION, WORD, wall_nanos};
+use crate::snapshot::{self, SnapshotError, WORD, wall_nanos};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"tollgate");
-/// Words before the keys.
-const HEADER: usize = 9;
+/// The one before knew no intervals.
+const VERSION: u64 = 2;
+/// Words before the intervals.
+const HEADER: usize = 10;
 
 impl<C: Clock> KeyedLimiter<C> {
     /// Writes the keys that are active now to a file, and how many they are; a file that was there
@@ -54,7 +61,7 @@ impl<C: Clock> KeyedLimiter<C> {
     pub fn snapshot(&self, path: &Path) -> Result<u64, SnapshotError> {
         let mut words = vec![MAGIC, VERSION, self.hasher.seed()];
         words.extend(probes(&self.hasher));
-        words.extend([wall_nanos(), 0]);
+        words.extend([wall_nanos(), 0, 0]);
         let now = self.table.since_anchor(self.clock.now());
         for shard in self.table.shards() {
             shard.for_each_active(now, |fingerprint, word| {
@@ -62,7 +69,12 @@ impl<C: Clock> KeyedLimiter<C> {
             });
         }
         let keys = (words.len() - HEADER) as u64 / 2;
+        // Read after the keys, so that it has the interval of each.
+        let known = self.table.intervals().known();
+        let known: Vec<u64> = known.flat_map(|(tag, interval)| [tag, interval]).collect();
+        words[HEADER - 2] = known.len() as u64 / 2;
         words[HEADER - 1] = keys;
+        words.splice(HEADER..HEADER, known);
         let bytes = words.into_iter().flat_map(u64::to_le_bytes).collect();
         snapshot::write(path, bytes)?;
         Ok(keys)
@@ -94,7 +106,7 @@ impl<C: Clock> KeyedBuilder<C> {
         let contents = Contents::read(path)?;
         let elapsed = wall_nanos().saturating_sub(contents.wall_nanos);
         let elapsed = elapsed.saturating_mul(64);
-        let limiter = self.seed(contents.seed).build();
+        let limiter = self.adopting(contents.seed, contents.intervals).build();
         let limiter = limiter.map_err(SnapshotError::Limit)?;
         let now = limiter.table.since_anchor(limiter.clock.now());
         let still_active = |word: &KeyWord| word.idle_at() > elapsed;
@@ -106,7 +118,16 @@ impl<C: Clock> KeyedBuilder<C> {
             };
             let word = word.earlier(elapsed).later(units(now));
             let shard = limiter.table.shard(fingerprint);
-            word.idle_at() <= units(now) || shard.set(fingerprint, now, need, |_| word)
+            // Whichever its interval is: nobody else is there yet.
+            let ask = Ask {
+                fingerprint,
+                tag: Tag::NONE,
+                pace: Pace::UNLIMITED,
+                now,
+                cost: 0,
+                patience: 0,
+            };
+            word.idle_at() <= units(now) || shard.set(&ask, need, |_| word)
         });
         if all_fit {
             return Ok(limiter);
@@ -124,28 +145,39 @@ impl<C: Clock> KeyedBuilder<C> {
 struct Contents {
     seed: u64,
     wall_nanos: u64,
+    intervals: Intervals,
     /// Words count from the time of the snapshot.
     keys: Vec<(u64, KeyWord)>,
 }
 
 impl Contents {
     fn read(path: &Path) -> Result<Self, SnapshotError> {
-        let file = snapshot::read(path, MAGIC)?;
-        let expected = match file.word(HEADER - 1) {
-            Some(keys) => keys.saturating_mul(2).saturating_add(HEADER as u64 + 1),
-            None => HEADER as u64 + 1,
-        };
+        let file = snapshot::read(path, MAGIC, VERSION)?;
+        let counts = [HEADER - 2, HEADER - 1].map(|place| file.word(place).unwrap_or(0));
+        let pairs = counts[0].saturating_add(counts[1]);
+        let expected = pairs.saturating_mul(2).saturating_add(HEADER as u64 + 1);
         let words = file.checked(expected.saturating_mul(WORD as u64))?;
-        let (header, keys) = words.split_at(HEADER);
+        let (header, rest) = words.split_at(HEADER);
         if header[3..7] != probes(&KeyHasher::with_seed(header[2])) {
             let path = path.to_owned();
             return Err(SnapshotError::OtherBuild { path });
         }
-        let (pairs, _) = keys.as_chunks::<2>();
+        let (pairs, _) = rest.as_chunks::<2>();
+        // The length was right, so both fit.
+        let (known, keys) =
+            pairs.split_at(usize::try_from(counts[0]).unwrap_or(0).min(pairs.len()));
+        let mut intervals = Intervals::new();
+        for &[tag, interval] in known {
+            if !intervals.restore(Tag::from_bits(tag), interval) {
+                let path = path.to_owned();
+                return Err(SnapshotError::OtherBuild { path });
+            }
+        }
         Ok(Self {
             seed: header[2],
             wall_nanos: header[7],
-            keys: pairs
+            intervals,
+            keys: keys
                 .iter()
                 .map(|&[key, word]| (key, KeyWord(word)))
                 .collect(),

@@ -1,5 +1,6 @@
 //! Where keys go that find no place in their own lines.
 
+use super::intervals::KEY_BITS;
 use super::line::{Line, Lines, SLOTS, Slot};
 use super::shard::Need;
 use super::slot::take;
@@ -35,13 +36,18 @@ impl Stash {
 
     #[inline]
     pub(crate) fn find(&self, fingerprint: u64) -> Option<&Slot> {
-        let reach = self.reach.load(Ordering::Acquire);
-        if reach == 0 {
-            return None;
-        }
-        self.path(fingerprint)
-            .take(usize::try_from(reach).unwrap_or(usize::MAX))
+        self.lines_to(fingerprint)
             .find_map(|line| line.find(fingerprint))
+    }
+
+    /// The lines that a key may be in.
+    #[inline]
+    pub(crate) fn lines_to(&self, fingerprint: u64) -> impl Iterator<Item = &Line> {
+        let reach = self.reach.load(Ordering::Acquire);
+        let path = (reach > 0).then(|| self.path(fingerprint));
+        path.into_iter()
+            .flatten()
+            .take(usize::try_from(reach).unwrap_or(usize::MAX))
     }
 
     /// The stash's lines in the order in which a key looks for a place, those for blocked keys last.
@@ -49,7 +55,7 @@ impl Stash {
         let open = &self.lines[..self.open_lines];
         // All start in the first quarter, so that a table with few keys touches few pages.
         let starts = (open.len() / 4).max(1);
-        let start = usize::try_from(fingerprint >> 40).unwrap_or(0) % starts;
+        let start = usize::try_from((fingerprint & KEY_BITS) >> 30).unwrap_or(0) % starts;
         let (before, after) = open.split_at(start);
         after
             .iter()

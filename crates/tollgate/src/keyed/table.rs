@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tollgate_core::Timestamp;
 
+use super::intervals::Intervals;
 use super::line::{Line, Lines, SLOTS, Slot, fetch, select};
 use super::shape::{Shape, Turns};
 use super::shard::{Answer, Need, Shard};
@@ -30,6 +31,7 @@ pub(crate) struct Table {
     /// hold no more than those.
     lines: Arc<Lines>,
     shards: Box<[Padded<Shard>]>,
+    intervals: Arc<Intervals>,
     turns: Turns,
     /// Times are counted from here.
     anchor: Timestamp,
@@ -59,7 +61,7 @@ impl<'a> Place<'a> {
 }
 
 impl Table {
-    pub(crate) fn new(capacity: usize, anchor: Timestamp) -> Self {
+    pub(crate) fn new(capacity: usize, anchor: Timestamp, intervals: Arc<Intervals>) -> Self {
         let count = (capacity / SHARD_KEYS)
             .clamp(1, MOST_SHARDS)
             .next_power_of_two();
@@ -76,10 +78,14 @@ impl Table {
         let lines = slots.div_ceil(SLOTS).clamp(1, Shape::MOST_LINES / count) * count;
         let lines = Arc::new(Lines::new(lines));
         let turns = Turns::new(count);
-        let shard = |number| Padded(Shard::new(Arc::clone(&lines), number, turns, fill));
+        let shard = |number| {
+            let (lines, intervals) = (Arc::clone(&lines), Arc::clone(&intervals));
+            Padded(Shard::new(lines, intervals, number, turns, fill))
+        };
         Self {
             shards: (0..count).map(shard).collect(),
             lines,
+            intervals,
             turns,
             anchor,
         }
@@ -88,6 +94,12 @@ impl Table {
     #[inline(always)]
     pub(crate) fn shard(&self, fingerprint: u64) -> &Shard {
         &self.shards[self.turns.shard_of(fingerprint)].0
+    }
+
+    /// The intervals that keys were asked at.
+    #[inline(always)]
+    pub(crate) fn intervals(&self) -> &Intervals {
+        &self.intervals
     }
 
     /// Where a key may be: its shard, and its two lines there.
@@ -120,6 +132,6 @@ impl Table {
     /// The bytes that all shards may come to use.
     pub(crate) fn reserved_bytes(&self) -> usize {
         let stashed: usize = self.shards().map(Shard::stash_lines).sum();
-        (self.lines.len() + stashed) * size_of::<Line>()
+        (self.lines.len() + stashed) * size_of::<Line>() + size_of::<Intervals>()
     }
 }

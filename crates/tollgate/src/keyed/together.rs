@@ -67,8 +67,7 @@ impl<C: Clock> KeyedLimiter<C> {
             if let Some(found) = slots.get_mut(number) {
                 *found = Some((place.shard, slot));
             }
-            let word = place.shard.glance(slot, key.fingerprint);
-            let judged = word.judge(key.in_force.pace, local, *cost, self.longest_wait);
+            let judged = place.shard.look(slot, &key.ask(local, *cost, 0));
             if judged.outcome != Outcome::Allowed {
                 return self.refused(keys, local);
             }
@@ -82,7 +81,7 @@ impl<C: Clock> KeyedLimiter<C> {
     fn refused(&self, keys: &[(Key<'_, C>, u64)], local: Timestamp) -> Together {
         let mut worst: Option<(usize, Decision)> = None;
         for (number, (key, cost)) in keys.iter().enumerate() {
-            let decision = key.report(&key.glance(local, *cost), local, 0);
+            let decision = key.report(&key.ask_for(local, *cost), local, 0);
             let graver = |other: &(usize, Decision)| decision.retry_after > other.1.retry_after;
             if !decision.is_allowed() && worst.as_ref().is_none_or(graver) {
                 worst = Some((number, decision));
@@ -192,9 +191,7 @@ impl<C: Clock> KeyedLimiter<C> {
 impl<C: Clock> Key<'_, C> {
     #[inline]
     fn remaining(&self, word: KeyWord, local: Timestamp) -> u64 {
-        let pace = self.in_force.pace;
-        let now = super::units(local);
-        pace.remaining(word.tat(pace, now, self.limiter.longest_wait), local)
+        self.in_force.pace.remaining(Tat::from_word(word.0), local)
     }
 
     fn left_of(&self, word: KeyWord, local: Timestamp) -> Decision {

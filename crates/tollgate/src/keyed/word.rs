@@ -26,6 +26,9 @@ pub(crate) struct Judged {
     pub(crate) wait: u64,
     /// Whether the charge was made, now or to act after the wait. Judging alone makes none.
     pub(crate) taken: bool,
+    /// Whether it was refused at a faster rate than the word counts by, which is to count by that one
+    /// from now on: what is owed is in `before`.
+    pub(crate) takes_over: bool,
 }
 
 impl KeyWord {
@@ -88,36 +91,23 @@ impl KeyWord {
         ((self.0 & LAST_NANO) + owed).min(LAST_NANO) << 6
     }
 
-    /// The TAT under this pace: at most an empty bucket and the longest booking ahead, so that a
-    /// key that got a faster rate isn't held back by what the slower one made of its debt.
-    #[inline(always)]
-    pub(crate) fn tat(self, pace: Pace, now: u64, longest_wait: u64) -> Tat {
-        Tat::from_word(self.0.min(Self::farthest(pace, now, longest_wait)))
-    }
-
-    /// The latest TAT that charges under this pace lead to.
-    #[inline(always)]
-    pub(crate) fn farthest(pace: Pace, now: u64, longest_wait: u64) -> u64 {
-        now.saturating_add(pace.capacity)
-            .saturating_add(longest_wait)
-    }
-
     /// Decides a cost under this pace.
     #[inline(always)]
-    pub(crate) fn judge(self, pace: Pace, now: Timestamp, cost: u64, longest_wait: u64) -> Judged {
+    pub(crate) fn judge(self, pace: Pace, now: Timestamp, cost: u64) -> Judged {
         let judged = |outcome, after, wait| Judged {
             outcome,
             before: self,
             after,
             wait,
             taken: false,
+            takes_over: false,
         };
         let local = units(now);
         let key = self.at(local);
         if key.is_blocked() {
             return judged(Outcome::Denied, self, self.until() - local);
         }
-        match pace.plan(key.tat(pace, local, longest_wait), now, cost) {
+        match pace.plan(Tat::from_word(key.0), now, cost) {
             // A TAT may not reach into the flag.
             Some((after, wait)) if after.to_word() < BLOCKED => {
                 let outcome = if wait == 0 {
@@ -128,6 +118,72 @@ impl KeyWord {
                 judged(outcome, Self(after.to_word()), wait)
             }
             _ => judged(Outcome::Never, self, 0),
+        }
+    }
+}
+
+/// A word that counts by another interval than the one that asks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Foreign {
+    pub(crate) word: KeyWord,
+    /// The interval that it counts by: zero if that isn't known.
+    pub(crate) interval: u64,
+}
+
+impl Foreign {
+    /// Decides a cost under another pace: all tokens that are owed stay owed. If it is refused at a
+    /// faster one, what is owed is to be paid back at that from now on.
+    pub(crate) fn judge(self, pace: Pace, now: Timestamp, cost: u64) -> Judged {
+        let word = self.word.at(units(now));
+        if word.is_blocked() {
+            return word.judge(pace, now, cost);
+        }
+        if !pace.counts() {
+            // What counts no tokens has nothing to do with those that are owed elsewhere.
+            return KeyWord::NEW.judge(pace, now, cost);
+        }
+        let owed = pace.carried_over(Tat::from_word(word.0), &self.pace(pace), now);
+        let judged = KeyWord(owed.to_word()).judge(pace, now, cost);
+        let refused = judged.outcome == Outcome::Denied && cost > 0;
+        Judged {
+            takes_over: refused && pace.interval < self.interval,
+            ..judged
+        }
+    }
+
+    /// What somebody is told who was not charged, so that it comes true: at a slower pace than the
+    /// word counts by, nothing is stored, and what is owed goes on to be paid back at the faster one.
+    pub(crate) fn told(self, judged: Judged, pace: Pace, now: Timestamp, cost: u64) -> Judged {
+        let (word, old) = (self.word.at(units(now)), self.pace(pace));
+        let slower = pace.counts() && pace.interval > old.interval;
+        if judged.outcome == Outcome::Allowed || word.is_blocked() || !slower {
+            return judged;
+        }
+        let tat = Tat::from_word(word.0);
+        let wait = match judged.outcome {
+            Outcome::Denied => pace.wait_beside(tat, &old, now, cost),
+            _ => judged.wait,
+        };
+        Judged {
+            before: KeyWord(pace.seen_beside(tat, &old, now).to_word()),
+            wait,
+            ..judged
+        }
+    }
+
+    /// The interval that it counts by, or else that of who asks.
+    pub(crate) const fn interval_or(self, asking: u64) -> u64 {
+        match self.interval {
+            0 => asking,
+            interval => interval,
+        }
+    }
+
+    /// What it counts by, which has no bucket of its own; what isn't known counts as time.
+    const fn pace(self, asking: Pace) -> Pace {
+        Pace {
+            interval: self.interval_or(asking.interval),
+            capacity: 0,
         }
     }
 }

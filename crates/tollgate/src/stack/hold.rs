@@ -139,7 +139,7 @@ impl Stack {
         let mut worst = Worst::default();
         for (index, level) in levels.iter().enumerate() {
             let now = level.limit.now(&mut seen);
-            worst.meet(index, level, level.limit.look(now, level.cost));
+            worst.meet(index, level, level.limit.ask(now, level.cost));
         }
         if let Some(refusal) = worst.refusal() {
             return Err(refusal);

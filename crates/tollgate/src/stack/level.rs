@@ -151,6 +151,10 @@ impl<'a> AnyLimit<'a> {
         each!(self, look(now, cost))
     }
 
+    pub(super) fn ask(&self, now: Timestamp, cost: u64) -> Decision {
+        each!(self, ask(now, cost))
+    }
+
     #[inline]
     pub(super) fn charge(&self, seen: &mut Seen, cost: u64) -> Option<Mark> {
         each!(self, charge(seen, cost))

@@ -43,10 +43,16 @@ pub(crate) trait Limit: fmt::Debug + Sync {
     /// Decides without charging.
     fn look(&self, now: Timestamp, cost: u64) -> Decision;
 
-    /// Whether the cost would pass, without charging it.
+    /// The same for a request that comes to nothing unless this passes: a refusal may store what is
+    /// owed at a faster rate than it was counted by, once, so that the wait that it tells comes true.
+    fn ask(&self, now: Timestamp, cost: u64) -> Decision {
+        self.look(now, cost)
+    }
+
+    /// Whether [`ask`](Self::ask) says that the cost passes.
     fn fits(&self, seen: &mut Seen, cost: u64) -> bool {
         let now = self.now(seen);
-        self.look(now, cost).is_allowed()
+        self.ask(now, cost).is_allowed()
     }
 
     /// Charges the cost, or says why not.
@@ -80,6 +86,7 @@ pub(crate) trait KeyedBook: Sync {
     fn prefetch(&self, key: &KeyParts);
     fn fits(&self, key: &KeyParts, seen: &mut Seen, cost: u64) -> bool;
     fn look(&self, key: &KeyParts, now: Timestamp, cost: u64) -> Decision;
+    fn ask(&self, key: &KeyParts, now: Timestamp, cost: u64) -> Decision;
     fn take(&self, key: &KeyParts, now: Timestamp, cost: u64) -> Result<Taken, Decision>;
     fn charge(&self, key: &KeyParts, seen: &mut Seen, cost: u64) -> Option<Mark>;
     fn put_back(&self, key: &KeyParts, now: Timestamp, taken: Taken);

@@ -1,6 +1,7 @@
 //! Proof of `KeyedLimiter`: equal to one state a key, no key forgotten while it is active, and every
 //! verb by key.
 
+mod changing;
 mod growth;
 mod laws;
 mod oracle;

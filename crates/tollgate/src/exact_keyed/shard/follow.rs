@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 
-use tollgate_core::{Ledger, Timestamp};
+use tollgate_core::Timestamp;
 
 use super::super::kept::Kept;
-use super::Shard;
+use super::other::carry_over;
+use super::{Shard, next_birth};
 
 /// How many keys each call carries over to a new rate, besides its own.
 const FOLLOWERS_A_CALL: usize = 2;
@@ -13,8 +14,14 @@ const FOLLOWERS_A_CALL: usize = 2;
 pub(super) const CHANGES_KEPT: usize = 16;
 
 impl<K, A: Kept> Shard<K, A> {
-    /// Changes the limiter's own rate. Keys follow later, as of this time.
+    /// Changes the limiter's own rate. Keys follow later, as of this time, but to one that counts
+    /// nothing, which leaves them to the next one that does.
     pub(in super::super) fn change(&mut self, at: Timestamp, limit: A) {
+        if !limit.counts() {
+            self.uncounted = Some(limit);
+            return;
+        }
+        self.uncounted = None;
         if self.changes.len() == CHANGES_KEPT {
             for slot in 0..self.entries.slots() {
                 self.follow(slot);
@@ -77,16 +84,9 @@ impl<K, A: Kept> Shard<K, A> {
         for ((_, old), (at, new)) in from.clone().zip(from.skip(1)) {
             carry_over(&mut entry.ledger, old, new, *at);
         }
+        // What was booked before was promised at another pace, and others may have been told to act
+        // before it since.
+        entry.birth = next_birth(&mut self.births);
         self.settle(slot);
-    }
-}
-
-/// Carries a state over to another limit; one that is idle is as one never seen, whether it was
-/// dropped or not.
-pub(super) fn carry_over<A: Kept>(ledger: &mut Ledger<A>, old: &A, new: &A, at: Timestamp) {
-    if ledger.is_idle(old, at) {
-        ledger.reset();
-    } else {
-        ledger.carry_over(old, new, at);
     }
 }

@@ -1,0 +1,98 @@
+//! A key that is asked at another limit than its state is kept under: what is owed stays owed, and the
+//! state goes over to the limit that lets it pass, or refuses it and is faster.
+
+use std::sync::Arc;
+
+use tollgate_core::{Decision, Ledger, Timestamp};
+
+use super::super::act::{Act, Came};
+use super::super::entry::Origin;
+use super::super::kept::Kept;
+use super::{Answer, NOBODY, Shard, next_birth};
+
+impl<K, A: Kept> Shard<K, A> {
+    /// Puts a question to the state of the key in this slot, which is there, at another limit.
+    #[cold]
+    pub(super) fn act_at_other<T: Act<A>>(
+        &mut self,
+        slot: u32,
+        (tier, origin): (Option<Arc<A>>, Origin),
+        act: &T,
+        (now, out): (Timestamp, u64),
+    ) -> Answer<T::Answer> {
+        let (own, in_force) = (self.limit, *self.in_force());
+        let Some(entry) = self.entries.get_mut(slot) else {
+            // The caller has just found it.
+            let mut fresh = Ledger::default();
+            return Answer::Given(act.on(&mut fresh, &in_force, now), NOBODY);
+        };
+        let old = *entry.tier.as_deref().unwrap_or(&own);
+        let new = *tier.as_deref().unwrap_or(&in_force);
+        let mut ledger = entry.ledger.clone();
+        let mut birth = entry.birth;
+        if old != new {
+            if !new.counts() {
+                // What is counted elsewhere stays there.
+                return Answer::Given(act.on(&mut ledger, &new, now), NOBODY);
+            }
+            carry_over(&mut ledger, &old, &new, now);
+            ledger.forget_bookings(&new, now);
+            // What was booked before was booked at another price.
+            birth = next_birth(&mut self.births);
+            // What is out is owed at the new price too.
+            ledger.keep_out(&new, now, out);
+        }
+        let answer = act.on_held(&mut ledger, &new, (now, out));
+        let stored = match act.came_to(&answer) {
+            Came::Charged => true,
+            // So that what is owed is paid back at the faster rate from now on.
+            Came::Refused => new.rate().is_faster_than(old.rate()),
+            Came::Looked => false,
+        };
+        if !stored {
+            let slower = old.rate().is_faster_than(new.rate());
+            let answer = if slower && !entry.ledger.is_idle(&old, now) {
+                act.retold(answer, |cost, decision| {
+                    told(&entry.ledger, &old, &new, (now, cost), decision)
+                })
+            } else {
+                answer
+            };
+            return Answer::Given(answer, u64::from(entry.birth.get()));
+        }
+        entry.ledger = ledger;
+        entry.tier = tier;
+        entry.birth = birth;
+        entry.follows = self.version;
+        entry.place = entry.place.with_origin(origin);
+        self.settle(slot);
+        Answer::Given(answer, u64::from(birth.get()))
+    }
+}
+
+/// What a refusal at a slower rate tells: nothing of it is stored, so what is owed goes on to be paid
+/// back at the rate that it is counted by.
+fn told<A: Kept>(
+    ledger: &Ledger<A>,
+    old: &A,
+    new: &A,
+    (now, cost): (Timestamp, u64),
+    refused: Decision,
+) -> Decision {
+    let mut told = refused;
+    if let Some(at) = ledger.earliest_while(old, new, now, cost) {
+        told.retry_after = at - now;
+    }
+    told.reset_after = old.idle_at(ledger.state()) - now;
+    told
+}
+
+/// Carries a state over to another limit; one that is idle is as one never seen, whether it was
+/// dropped or not.
+pub(super) fn carry_over<A: Kept>(ledger: &mut Ledger<A>, old: &A, new: &A, at: Timestamp) {
+    if ledger.is_idle(old, at) {
+        ledger.reset();
+    } else {
+        ledger.keep_spent(old, new, at);
+    }
+}

@@ -1,0 +1,197 @@
+//! Which rates a limiter was asked with: the interval that each key's word counts by, as a tag in its
+//! slot's fingerprint.
+//!
+//! A word is a time, so it says how many tokens are owed only to who knows their interval. Few limiters
+//! see many intervals, so each gets a number, its *tag*, and a slot holds the key's fingerprint with the
+//! tag in its top bits, exclusive-or. Whoever asks at the interval that the word counts by finds the slot
+//! as if there were no tags; others find it by the bits below, and the difference above says by which
+//! interval it counts. With n intervals in use two keys are taken for one n times as likely.
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// How many intervals are told apart, with the one that means none. A model has no time for many.
+const INTERVALS: usize = if cfg!(any(loom, shuttle)) { 8 } else { 1 << 10 };
+/// Where tags lie: above what tells keys apart whatever the interval.
+const SHIFT: u32 = 54;
+
+/// The bits of a fingerprint that are the key's alone.
+pub(crate) const KEY_BITS: u64 = (1 << SHIFT) - 1;
+
+/// Which interval, as it lies in a fingerprint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tag(u64);
+
+/// The intervals of a limiter, each in the place that its tag says; they stay for good.
+///
+/// A place is taken by compare-and-swap and never changes then. A slot with its tag is published
+/// after that, with release, so whoever finds the slot also finds the interval.
+#[derive(Debug)]
+pub(crate) struct Intervals {
+    places: [AtomicU64; INTERVALS],
+    /// The words of the buckets that keys without a slot share, one an interval.
+    shared: [AtomicU64; INTERVALS],
+    taken: AtomicU64,
+}
+
+impl Tag {
+    /// Of what counts no tokens, and of intervals beyond those that are told apart.
+    pub(crate) const NONE: Self = Self(0);
+
+    const fn new(place: usize) -> Self {
+        Self((place as u64) << SHIFT)
+    }
+
+    /// What tells two fingerprints of one key apart, if anything.
+    pub(crate) const fn between(one: u64, other: u64) -> Option<Self> {
+        let difference = one ^ other;
+        if difference & KEY_BITS == 0 {
+            Some(Self(difference))
+        } else {
+            None
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) const fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// From what [`to_bits`](Self::to_bits) gave.
+    #[inline(always)]
+    pub(crate) const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// A fingerprint with this tag, or without it.
+    #[inline(always)]
+    pub(crate) const fn on(self, fingerprint: u64) -> u64 {
+        fingerprint ^ self.0
+    }
+
+    const fn place(self) -> usize {
+        (self.0 >> SHIFT) as usize
+    }
+}
+
+impl Intervals {
+    pub(crate) fn new() -> Self {
+        Self {
+            places: std::array::from_fn(|_| AtomicU64::new(0)),
+            shared: std::array::from_fn(|_| AtomicU64::new(0)),
+            taken: AtomicU64::new(0),
+        }
+    }
+
+    /// The tag of an interval; it gets one if it is new.
+    #[inline(always)]
+    pub(crate) fn tag(&self, interval: u64) -> Tag {
+        let place = Self::first_place(interval);
+        // No interval is zero but that of an unlimited rate, whose place is the first, which has none.
+        if self.places[place].load(Ordering::Relaxed) == interval {
+            return Tag::new(place);
+        }
+        self.tag_elsewhere(interval, place)
+    }
+
+    #[inline(always)]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "below the number of places"
+    )]
+    const fn first_place(interval: u64) -> usize {
+        let mixed = interval.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        (mixed >> (u64::BITS - INTERVALS.trailing_zeros())) as usize
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn tag_elsewhere(&self, interval: u64, first: usize) -> Tag {
+        if interval == 0 || interval == u64::MAX {
+            return Tag::NONE;
+        }
+        let places = (0..INTERVALS).map(|step| (first + step) % INTERVALS);
+        for place in places.filter(|place| *place > 0) {
+            let taken = self.places[place].compare_exchange(
+                0,
+                interval,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            );
+            match taken {
+                Ok(_) => {
+                    self.taken.fetch_add(1, Ordering::AcqRel);
+                    return Tag::new(place);
+                }
+                Err(there) if there == interval => return Tag::new(place),
+                Err(_) => {}
+            }
+        }
+        Tag::NONE
+    }
+
+    /// The interval of a tag: zero if it is none, or of none that is known.
+    pub(crate) fn interval(&self, tag: Tag) -> u64 {
+        let place = self.places.get(tag.place());
+        place.map_or(0, |place| place.load(Ordering::Relaxed))
+    }
+
+    /// Whether a slot may have this tag.
+    pub(crate) fn knows(&self, tag: Tag) -> bool {
+        tag == Tag::NONE || self.interval(tag) != 0
+    }
+
+    /// Whether a key may be counted by another interval than it is asked at.
+    #[inline]
+    pub(crate) fn are_several(&self) -> bool {
+        self.taken.load(Ordering::Acquire) > 1
+    }
+
+    /// The bucket that keys without a slot share at this interval.
+    pub(crate) fn shared(&self, tag: Tag) -> &AtomicU64 {
+        &self.shared[tag.place() % INTERVALS]
+    }
+
+    /// All of them, each as its tag's bits and itself.
+    pub(crate) fn known(&self) -> impl Iterator<Item = (u64, u64)> {
+        let places = (0..INTERVALS).map(Tag::new);
+        let known = places.map(|tag| (tag.to_bits(), self.interval(tag)));
+        known.filter(|(_, interval)| *interval > 0)
+    }
+
+    /// Gives an interval the tag that it had elsewhere; no if there is no such tag, or it is taken.
+    pub(crate) fn restore(&mut self, tag: Tag, interval: u64) -> bool {
+        let place = self.places.get_mut(tag.place());
+        let Some(place) = place.filter(|_| tag != Tag::NONE && tag.0 & KEY_BITS == 0) else {
+            return false;
+        };
+        if interval == 0 || place.load(Ordering::Relaxed) != 0 {
+            return false;
+        }
+        place.store(interval, Ordering::Relaxed);
+        self.taken.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_keeps_its_tag_and_those_beyond_have_none() {
+        let intervals = Intervals::new();
+        assert_eq!(intervals.tag(0), Tag::NONE);
+        assert_eq!(intervals.tag(u64::MAX), Tag::NONE);
+        let tags: Vec<_> = (1..2_000).map(|interval| intervals.tag(interval)).collect();
+        let told_apart = tags.iter().filter(|tag| **tag != Tag::NONE).count();
+        assert_eq!(told_apart, INTERVALS - 1);
+        for (interval, tag) in (1..).zip(tags) {
+            assert_eq!(intervals.tag(interval), tag);
+            let known = if tag == Tag::NONE { 0 } else { interval };
+            assert_eq!(intervals.interval(tag), known);
+            let fingerprint = 0x0123_4567_89AB_CDEF;
+            assert_eq!(Tag::between(fingerprint, tag.on(fingerprint)), Some(tag));
+        }
+        assert_eq!(Tag::between(1, 2), None);
+    }
+}
