@@ -354,11 +354,6 @@ fn what_the_store_refuses_costs_nothing_here() {
     for _ in 0..10 {
         assert_eq!(fleet.decide(&third).cause(), Cause::Rule("tenant"));
     }
-    // Nor does what is given up.
-    {
-        let asking = pin!(fleet.engine.decide_by(&third));
-        drop(asking);
-    }
     assert_eq!(fleet.engine.backend().local().memory().keys_in_flight(), 0);
     let alone = Facts::new().with("ip", "c").with("user", "c");
     assert_eq!(fleet.passed(&alone, 10), 2, "of the address");
@@ -570,4 +565,46 @@ descriptors:
     assert_eq!(ask(&["shut", "near"], 1), (closed, refused("shut")));
     assert_eq!(ask(&["near"], 1), (local, refused("near")));
     assert_eq!(ask(&["shut"], 1), (closed, refused("shut")));
+}
+
+/// A store that never answers.
+struct Silent(Manual);
+
+impl Backend for Silent {
+    type Error = &'static str;
+    type Asking<'a> = std::future::Pending<Result<Answer, &'static str>>;
+
+    fn check<'a>(&'a self, _: &'a [Check<'a>]) -> Self::Asking<'a> {
+        std::future::pending()
+    }
+
+    fn now(&self) -> Timestamp {
+        use tollgate::Clock;
+        self.0.now()
+    }
+}
+
+#[test]
+fn what_is_given_up_while_the_store_is_asked_costs_nothing_here() {
+    let clock = Manual::starting_at(Timestamp::from_secs(1_000));
+    let memory = Memory::builder().keys(100).clock(clock.clone());
+    let local = Arc::new(Local::new(memory.wall(clock.clone()).build()));
+    let store = Fallback::with_local(Silent(clock), local);
+    let policy = Policy::from_text(LOCAL_FIRST, Format::Yaml).expect("a policy");
+    let engine = Engine::new(policy.policy, store).expect("a policy");
+    let facts = Facts::new().with("ip", "c").with("user", "c");
+    let asks_the_store = facts.clone().with("tenant", "acme");
+    for _ in 0..10 {
+        let mut asking = Box::pin(engine.decide_by(&asks_the_store));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(asking.as_mut().poll(&mut context).is_pending());
+        assert_eq!(engine.backend().local().memory().keys_in_flight(), 1);
+    }
+    assert_eq!(engine.backend().local().memory().keys_in_flight(), 0);
+    let mut passed = 0;
+    for _ in 0..10 {
+        let Ok(verdict) = at_once(engine.decide_by(&facts));
+        passed += u32::from(verdict.is_allowed());
+    }
+    assert_eq!(passed, 2, "of the address");
 }

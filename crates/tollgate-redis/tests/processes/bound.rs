@@ -43,7 +43,7 @@ fn no_window_sees_more_when_leases_are_single_tokens() {
 
 /// The machine has twice as many busy threads as cores, beside the nodes: a healthy store is slow, and so are
 /// they. What nodes then decide by themselves is told apart, and little.
-fn crowd(name: &str, is_leased: bool) {
+fn crowd(name: &str, is_leased: bool) -> Told {
     let server = Server::start();
     let fleet = Fleet {
         name,
@@ -58,7 +58,11 @@ fn crowd(name: &str, is_leased: bool) {
     let over = AtomicBool::new(false);
     let told = std::thread::scope(|scope| {
         for _ in 0..2 * cores {
-            scope.spawn(|| while !over.load(Ordering::Relaxed) {});
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
         }
         // It looks at every window of what the store admitted.
         let told = fleet.run();
@@ -76,10 +80,10 @@ fn crowd(name: &str, is_leased: bool) {
 
 #[test]
 fn a_crowded_machine_decides_in_the_store_when_each_decision_is_made_there() {
-    crowd("crowd-exact", false);
+    println!("{}", crowd("crowd-exact", false));
 }
 
 #[test]
 fn a_crowded_machine_decides_in_the_store_when_tokens_are_leased() {
-    crowd("crowd-leased", true);
+    println!("{}", crowd("crowd-leased", true));
 }

@@ -184,7 +184,8 @@ impl fmt::Display for Told {
         let (rate, share, each) = (self.rate, self.share(), &self.admitted);
         write!(
             f,
-            "{rate}: {share} of 10,000 were used, by each node {each:?}"
+            "{rate}: {share} of 10,000 were used, by each node {each:?}, {} without the store",
+            self.local
         )
     }
 }

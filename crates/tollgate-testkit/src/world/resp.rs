@@ -13,6 +13,15 @@ pub(super) struct Command {
     words: Vec<Vec<u8>>,
 }
 
+/// A script that is to be run.
+struct Run<'a> {
+    name: &'a [u8],
+    /// Its text, or its name.
+    script: &'a str,
+    keys: &'a [Vec<u8>],
+    args: &'a [Vec<u8>],
+}
+
 impl Command {
     /// Reads what a client wrote: an array of bulk strings.
     ///
@@ -43,27 +52,35 @@ impl Command {
     }
 
     /// The name, the script, the keys and the arguments, if it runs a script.
-    fn script(&self) -> Option<(&[u8], &str, &[Vec<u8>], &[Vec<u8>])> {
+    fn script(&self) -> Option<Run<'_>> {
         let [name, script, count, rest @ ..] = &self.words[..] else {
             return None;
         };
         let script = std::str::from_utf8(script).ok()?;
         let count: usize = std::str::from_utf8(count).ok()?.parse().ok()?;
         let (keys, args) = rest.split_at_checked(count)?;
-        Some((name, script, keys, args))
+        Some(Run {
+            name,
+            script,
+            keys,
+            args,
+        })
     }
 
     /// Which of so many shards has its keys.
     pub(super) fn shard(&self, shards: usize) -> usize {
-        let key = self.script().and_then(|(_, _, keys, _)| keys.first());
+        let key = self.script().and_then(|run| run.keys.first());
         key.map_or(0, |key| hash_tag(key) % shards)
     }
 
     pub(super) fn run(&self, store: &mut Store, now: u64) -> Vec<u8> {
-        let slices = |words: &[Vec<u8>]| -> Vec<Vec<u8>> { words.to_vec() };
         let reply = match self.script() {
-            Some((name, script, keys, args)) => {
-                let (keys, args) = (slices(keys), slices(args));
+            Some(Run {
+                name,
+                script,
+                keys,
+                args,
+            }) => {
                 let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
                 let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
                 match name {
@@ -90,7 +107,12 @@ impl Command {
         scripts: &mut BTreeMap<String, Arc<str>>,
         now: u64,
     ) -> Option<Call> {
-        let (name, script, keys, args) = self.script()?;
+        let Run {
+            name,
+            script,
+            keys,
+            args,
+        } = self.script()?;
         let script: Arc<str> = match name {
             b"EVAL" => {
                 let sha = sha1_smol::Sha1::from(script).digest().to_string();

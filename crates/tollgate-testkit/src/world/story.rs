@@ -213,7 +213,7 @@ fn trouble(setting: &Setting, length: u64, random: &mut Random, events: &mut Vec
         false => 1 + random.below(6),
     };
     for _ in 0..times {
-        let sort = setting.troubles[random.below(setting.troubles.len() as u64) as usize];
+        let sort = random.pick(&setting.troubles);
         let at = random.below(length);
         sort.happen(setting, at, random, events);
     }
@@ -310,7 +310,7 @@ impl Trouble {
                     Condition::Loading,
                     Condition::Busy,
                 ];
-                let condition = all[random.below(4) as usize];
+                let condition = random.pick(&all);
                 Event::StoreAils { condition, micros }
             }
             Self::Clock => {

@@ -88,21 +88,3 @@ fn what_the_simulated_store_answered_is_what_a_real_one_answers() {
     }
     assert!(calls > 2_000, "{calls}");
 }
-
-#[test]
-fn timing() {
-    for seed in seeds() {
-        let began = std::time::Instant::now();
-        let story = Story::new(seed);
-        let record = play(&story);
-        let played = began.elapsed();
-        let verdict = tollgate_testkit::world::judge(&story, &record);
-        println!(
-            "{seed} {played:?} {:?} {} answers {:?} {:?}",
-            began.elapsed(),
-            record.answers.len(),
-            record.counts,
-            verdict.map_err(|v| v.to_string())
-        );
-    }
-}

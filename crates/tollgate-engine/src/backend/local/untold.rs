@@ -50,7 +50,7 @@ impl Owed {
         };
         let nanos = u128::from(u64::try_from(self.drains_in.as_nanos()).unwrap_or(u64::MAX));
         let count = u128::from(self.rate.count().min(1 << 43));
-        let tokens = (nanos * count << 20).div_ceil(period.as_nanos().max(1));
+        let tokens = ((nanos * count) << 20).div_ceil(period.as_nanos().max(1));
         let tokens = tokens.min(u128::from(self.used) << 20);
         (tokens * u128::from(price)).div_ceil(1 << 20)
     }

@@ -114,10 +114,10 @@ impl Setting {
         };
         let rules = 1 + random.below(5) / 4;
         let lives = [500, 1_000, 2_000];
-        let life = lives[random.below(3) as usize];
+        let life = random.pick(&lives);
         let differ = random.below(4) == 0;
         let lease_life = (0..nodes).map(|_| match differ {
-            true => lives[random.below(3) as usize],
+            true => random.pick(&lives),
             false => life,
         });
         let lease_life = lease_life.collect();
@@ -125,7 +125,7 @@ impl Setting {
             // A calm day.
             0..=2 => Vec::new(),
             // One thing alone.
-            3..=6 => vec![Trouble::ALL[random.below(7) as usize]],
+            3..=6 => vec![random.pick(&Trouble::ALL)],
             // All of it.
             _ => Trouble::ALL
                 .into_iter()
@@ -138,7 +138,7 @@ impl Setting {
             keys: 1 + random.below(2),
             rules: (0..rules).map(|_| Rule::new(versions, random)).collect(),
             versions,
-            timeout: [5, 25, 100][random.below(3) as usize],
+            timeout: random.pick(&[5, 25, 100]),
             lease_life,
             slot_life: 1_000 + random.below(3_000),
             remembers: random.below(2) == 0,
@@ -187,9 +187,9 @@ impl Setting {
 impl Rule {
     fn new(versions: usize, random: &mut Random) -> Self {
         let sort = match random.below(10) {
-            0..=5 => Sort::Level(LEVELS[random.below(3) as usize]),
-            6 => Sort::Window(WINDOWS[random.below(3) as usize]),
-            7 => Sort::Quota(["hour", "10min"][random.below(2) as usize]),
+            0..=5 => Sort::Level(random.pick(&LEVELS)),
+            6 => Sort::Window(random.pick(&WINDOWS)),
+            7 => Sort::Quota(random.pick(&["hour", "10min"])),
             _ => Sort::Slots,
         };
         let counted = match sort {
@@ -210,7 +210,7 @@ impl Rule {
         let (period, _) = match sort {
             Sort::Quota("hour") => PERIODS[3],
             Sort::Quota(_) => (600_000_000, ""),
-            _ => PERIODS[random.below(3) as usize],
+            _ => random.pick(&PERIODS[..3]),
         };
         let amounts = (0..versions).map(|_| {
             let count = match random.below(3) {
