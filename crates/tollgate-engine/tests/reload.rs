@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use common::{engine, policy, rates, rule};
+use common::{TestEngine, engine, policy, rates, rule};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use tollgate::clock::Manual;
+use tollgate::quota::Quota;
 use tollgate::{Algorithm, Ending, Rate, Timestamp};
 use tollgate_engine::Facts;
 use tollgate_engine::policy::{Limits, Policy, Tier};
@@ -305,21 +306,75 @@ fn who_has_spent_a_slow_rate_waits_no_longer_than_a_faster_one_says() {
     }
 }
 
+/// An engine with two tiers of these limits, told by a fact.
+fn seen_in_two_tiers(limits: [Limits; 2], start: Timestamp) -> (TestEngine, Manual) {
+    let clock = Manual::starting_at(start);
+    let mut all = policy(Vec::new());
+    for (name, limits) in ["free", "paid"].into_iter().zip(limits) {
+        let span = Default::default();
+        all.tiers.insert(name.to_owned(), Tier { limits, span });
+    }
+    all.tier_fact = Some("tier".to_owned());
+    (engine(all, &clock), clock)
+}
+
+/// How many pass of so many requests that come in turn.
+fn pass_in_turn(engine: &TestEngine, asks: usize) -> usize {
+    let seen = |tier| Facts::new().with("tenant", "acme").with("tier", tier);
+    let asks = ["free", "paid"].into_iter().cycle().take(asks);
+    asks.filter(|tier| engine.decide(&seen(tier)).is_allowed())
+        .count()
+}
+
 #[test]
 fn a_tenant_that_is_seen_in_two_tiers_gets_no_more_than_the_larger_of_them() {
     for rates_of in [["10/h", "100/h"], ["10/s burst 40", "1/h burst 100"]] {
-        let clock = Manual::starting_at(Timestamp::from_secs(1));
-        let mut all = policy(Vec::new());
-        for (name, rate) in ["free", "paid"].into_iter().zip(rates_of) {
-            let tier = Tier::new(rates(&[rate]));
-            all.tiers.insert(name.to_owned(), tier);
-        }
-        all.tier_fact = Some("tier".to_owned());
-        let engine = engine(all, &clock);
-        let seen = |tier| Facts::new().with("tenant", "acme").with("tier", tier);
-        let asks = ["free", "paid"].into_iter().cycle().take(2_000);
-        let passed = asks.filter(|tier| engine.decide(&seen(tier)).is_allowed());
-        assert_eq!(passed.count(), 100, "{rates_of:?}");
+        let limits = rates_of.map(|rate| rates(&[rate]));
+        let (engine, _) = seen_in_two_tiers(limits, Timestamp::from_secs(1));
+        assert_eq!(pass_in_turn(&engine, 2_000), 100, "{rates_of:?}");
+    }
+}
+
+fn quota(quota: Quota) -> Limits {
+    Limits {
+        quota: Some(quota),
+        ..Limits::default()
+    }
+}
+
+#[test]
+fn a_tenant_that_is_seen_in_tiers_by_the_month_and_by_the_day_gets_each_once() {
+    let june = Timestamp::from_secs(1_717_200_000);
+    let limits = [Quota::per_month(1_000), Quota::per_day(50)].map(quota);
+    let (engine, clock) = seen_in_two_tiers(limits, june);
+    let mut passed = 0;
+    for _ in 0..30 {
+        passed += pass_in_turn(&engine, 2_000);
+        clock.advance(Duration::from_secs(86_400));
+    }
+    assert_eq!(passed, 1_000 + 29 * 50);
+}
+
+#[test]
+fn a_quota_whose_period_changes_to_and_fro_forgets_nothing() {
+    let june = Timestamp::from_secs(1_717_200_000);
+    let clock = Manual::starting_at(june);
+    let version = |version: Quota| policy(vec![rule("monthly", quota(version))]);
+    let engine = engine(version(Quota::per_month(100)), &clock);
+    let facts = Facts::new().with("user", "1");
+    let passed = || {
+        (0..200)
+            .filter(|_| engine.decide(&facts).is_allowed())
+            .count()
+    };
+    assert_eq!(passed(), 100);
+    for _ in 0..5 {
+        engine.reload(version(Quota::per_hour(10))).unwrap();
+        passed();
+        clock.advance(Duration::from_secs(3_600));
+        assert_eq!(passed(), 10);
+        engine.reload(version(Quota::per_month(100))).unwrap();
+        assert_eq!(passed(), 0);
     }
 }
 

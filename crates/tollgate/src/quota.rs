@@ -23,10 +23,12 @@
 //! in, until the clock has caught up. That grants nothing extra. A clock that was wrong by a month
 //! leaves the keys that were charged meanwhile in that month; [`reset`](QuotaLimiter::reset) frees one.
 
+mod account;
 mod builder;
 mod calendar;
 mod crc;
 mod entry;
+mod error;
 mod keeper;
 mod level;
 mod parse;
@@ -51,8 +53,9 @@ use crate::keyed::counters::Counters;
 use crate::sync::Ordering;
 
 pub use builder::{AtQuotaCap, Durability, OnStoreFailure, QuotaBuilder};
+pub use error::QuotaError;
 pub use level::QuotaKey;
-pub use period::{Quota, QuotaError, Weekday};
+pub use period::{Quota, Weekday};
 pub use refused::{QuotaReceipt, QuotaRefused};
 pub use store::StoreError;
 
@@ -168,9 +171,15 @@ impl<C: Clock> QuotaLimiter<C> {
 
     /// Decides a cost by a quota given with the call: that of the key's tier.
     ///
-    /// What the key has used stays used under another count. What still counts of a quota with another
-    /// period counts as if all of it had been charged when the latest was. Two periods at the same
-    /// time want two limiters.
+    /// What the key has used stays used under any other count and period, until the end of the period
+    /// that it lies in: each quota is judged by all that passed within its own period, under whichever
+    /// quota that was. So nothing passes under a quota that would bring its period above its count.
+    ///
+    /// A period that the key is charged under for the first time knows nothing of the past but what
+    /// others count: the most that any of them does, as if all of it had been charged when the latest
+    /// was. Four sorts of periods are told apart for each key; of more, those that were asked longest
+    /// ago are counted as one that lasts as long as any of them, so nothing is forgotten early. Once
+    /// nothing counts any more, the key is as one never seen.
     ///
     /// ```
     /// use tollgate::{Quota, QuotaLimiter, clock::Manual};
@@ -279,7 +288,7 @@ impl<C: Clock> QuotaLimiter<C> {
                 Ok(QuotaReceipt {
                     decision: done.decision,
                     id: done.id,
-                    until: done.until,
+                    at: done.at,
                     cost: done.cost,
                 })
             }
@@ -300,8 +309,9 @@ impl<C: Clock> QuotaLimiter<C> {
         }
     }
 
-    /// Gives a charge back to the period, or the part of a rolling one, that it was counted in, and
-    /// returns how much: nothing once that is over, or the key was reset or got another period.
+    /// Gives a charge back to the period, or the part of a rolling one, that it was counted in, of each
+    /// quota that the key is counted by, and returns how much: nothing where that is over, or once the
+    /// key was reset.
     pub fn give_back<K: AsRef<[u8]> + ?Sized>(&self, key: &K, receipt: QuotaReceipt) -> u64 {
         self.give_back_at(self.clock.now(), key, receipt)
     }
@@ -313,15 +323,13 @@ impl<C: Clock> QuotaLimiter<C> {
         key: &K,
         receipt: QuotaReceipt,
     ) -> u64 {
-        let QuotaReceipt {
-            id, until, cost, ..
-        } = receipt;
+        let QuotaReceipt { id, at, cost, .. } = receipt;
         if cost == 0 {
             return 0;
         }
         self.table.update(key.as_ref(), |entry| {
             if entry.id == id {
-                entry.give_back(until, cost, now.as_nanos())
+                entry.give_back(at, cost, now.as_nanos())
             } else {
                 0
             }

@@ -107,8 +107,9 @@ impl QuotaBuilder {
 }
 
 impl<C> QuotaBuilder<C> {
-    /// How many keys may be counted at once: a million unless said otherwise. One takes about 450
-    /// bytes and its name, a rolling one up to 1.5 kB.
+    /// How many keys may be counted at once: a million unless said otherwise. One takes about 500
+    /// bytes and its name, a rolling one up to 1.5 kB, and one with quotas of four sorts of periods up to
+    /// four times as much.
     pub fn max_keys(mut self, most: usize) -> Self {
         self.max_keys = most;
         self

@@ -1,50 +1,36 @@
-//! What is kept of one key: what it has used, and until when that counts.
+//! What is kept of one key: what it has used by each sort of period that it was charged under.
+//!
+//! Every account counts every charge, so each quota is judged by what was spent within its own period,
+//! whichever quota let it pass.
 
 use std::sync::Arc;
 
 use tollgate_core::{Decision, Outcome};
 
 use super::Quota;
-use super::period::Part;
+use super::account::{Account, Lot};
+use super::period::{Part, Period};
 use crate::Timestamp;
 
-/// The most lots of a key: the parts of a rolling period, the one it is in, and one carried over.
-pub(super) const MOST_LOTS: usize = 64;
+/// The most sorts of periods that are told apart for one key. Of more, the two that were asked longest ago
+/// are counted as one, that lasts as long as either can.
+pub(super) const MOST_PERIODS: usize = 4;
 
-/// What was used in one part of a period, and when that counts no more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Lot {
-    pub(super) until: u64,
-    pub(super) amount: u64,
-}
-
-impl Lot {
-    pub(super) const NONE: Self = Self {
-        until: 0,
-        amount: 0,
-    };
-}
-
-/// One key. Its lots are in the order of their `until`.
+/// One key.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) key: Arc<[u8]>,
-    /// Another one after a reset or a change of period: what was charged before isn't given back.
+    /// Another one after a reset: what was charged before isn't given back.
     pub(super) id: u64,
     /// The latest time it was charged at. It decides at no earlier one.
     pub(super) latest: u64,
-    /// The most that was used since anything ran out: thresholds up to it were told.
-    pub(super) peak: u64,
-    /// The period it is counted by.
-    pub(super) tag: u64,
-    /// Where the latest charge was counted.
-    pub(super) part: Part,
-    pub(super) lots: Vec<Lot>,
+    /// The one that was charged under last.
+    pub(super) own: Account,
+    /// From the one that was charged under most recently.
+    pub(super) others: Vec<Account>,
     /// Whether it is to be saved.
     pub(super) dirty: bool,
-    /// With [`Durability::Ahead`](super::Durability): what the file counts already of the latest lot.
-    pub(super) claim: Lot,
-    /// How much more than was used the next save claims.
+    /// With [`Durability::Ahead`](super::Durability): how much more than was used the next save claims.
     pub(super) wanted: u64,
 }
 
@@ -53,38 +39,38 @@ pub(super) struct Judged {
     pub(super) decision: Decision,
     /// The time it was judged at: a key's time never goes back.
     pub(super) at: u64,
-    pub(super) part: Part,
+    /// Where a charge that passes is counted by its quota.
+    part: Option<Part>,
 }
 
 impl Entry {
-    pub(super) fn new(key: Arc<[u8]>, id: u64, tag: u64, part: Part) -> Self {
+    pub(super) fn new(key: Arc<[u8]>, id: u64, own: Account) -> Self {
         Self {
             key,
             id,
             latest: 0,
-            peak: 0,
-            tag,
-            part,
-            // A calendar quota needs no second.
-            lots: Vec::with_capacity(1),
+            own,
+            others: Vec::new(),
             dirty: false,
-            claim: Lot::NONE,
             wanted: 0,
         }
     }
 
-    pub(super) fn live(&self, at: u64) -> impl Iterator<Item = &Lot> {
-        self.lots.iter().filter(move |lot| lot.until > at)
+    pub(super) fn accounts(&self) -> impl Iterator<Item = &Account> {
+        std::iter::once(&self.own).chain(&self.others)
     }
 
-    pub(super) fn used(&self, at: u64) -> u64 {
-        self.live(at)
-            .fold(0, |sum, lot| sum.saturating_add(lot.amount))
+    pub(super) fn accounts_mut(&mut self) -> impl Iterator<Item = &mut Account> {
+        std::iter::once(&mut self.own).chain(&mut self.others)
+    }
+
+    pub(super) fn account(&self, quota: &Quota) -> Option<&Account> {
+        self.accounts().find(|account| account.is_of(quota))
     }
 
     /// When it will be as one never seen.
     pub(super) fn idle_at(&self) -> u64 {
-        self.lots.last().map_or(0, |lot| lot.until)
+        self.accounts().map(Account::idle_at).max().unwrap_or(0)
     }
 
     /// Its place in the order of idle keys.
@@ -92,104 +78,143 @@ impl Entry {
         (self.idle_at(), self.id)
     }
 
-    /// Drops what counts no more, and lets thresholds be told again from what is left.
-    fn settle(&mut self, at: u64) {
-        let before = self.lots.len();
-        self.lots.retain(|lot| lot.until > at);
-        if self.lots.len() < before {
-            self.peak = self.used(at);
-        }
-    }
-
-    /// What still counts under a quota with another period: as if all of it had been charged when the
-    /// latest was. That doesn't move as time passes, so a wait that was told comes true.
+    /// What counts under a quota of a period that it was not charged under yet: the most that any other
+    /// knows of, as if all of it had been charged when the latest was. That doesn't move as time passes,
+    /// so a wait that was told comes true.
     fn carried(&self, quota: &Quota, at: u64) -> Option<Lot> {
         let until = quota.part_at(self.latest).until;
-        let amount = self.used(at);
+        let used = self.accounts().map(|account| account.used(at));
+        let amount = used.max().unwrap_or(0);
         (until > at && amount > 0).then_some(Lot { until, amount })
     }
 
-    /// Charges a cost that was judged to fit; returns what is used then, and the peak before.
-    /// `id` is for a key that is counted by another period from now on.
-    pub(super) fn charge(
-        &mut self,
-        judged: &Judged,
-        quota: &Quota,
-        id: u64,
-        cost: u64,
-    ) -> (u64, u64) {
-        let part = judged.part;
-        if self.tag == quota.tag() {
-            self.settle(judged.at);
-        } else {
-            self.lots = Vec::from_iter(self.carried(quota, judged.at));
-            (self.tag, self.id, self.peak) = (quota.tag(), id, self.used(0));
-            self.claim = Lot::NONE;
+    /// Charges a cost that was judged to fit; returns what is used then by its quota, and the peak before.
+    pub(super) fn charge(&mut self, judged: &Judged, quota: &Quota, cost: u64) -> (u64, u64) {
+        self.open(quota, judged.at);
+        self.own.enter(judged.part);
+        for account in self.accounts_mut() {
+            account.charge(judged.at, cost);
         }
-        match self.lots.last_mut() {
-            Some(lot) if lot.until >= part.until => {
-                lot.amount = lot.amount.saturating_add(cost);
-            }
-            _ => self.lots.push(Lot {
-                until: part.until,
-                amount: cost,
-            }),
-        }
-        self.part = part;
         self.latest = self.latest.max(judged.at);
-        let (used, peak) = (self.used(judged.at), self.peak);
-        self.peak = peak.max(used);
+        let own = &mut self.own;
+        let (used, peak) = (own.used(judged.at), own.peak);
+        own.peak = peak.max(used);
         (used, peak)
+    }
+
+    /// Makes the account of this quota the own one; it is opened with what counts if it is new.
+    fn open(&mut self, quota: &Quota, at: u64) {
+        if self.own.is_of(quota) {
+            return;
+        }
+        let place = self.others.iter().position(|account| account.is_of(quota));
+        let own = match (place, quota.period()) {
+            (Some(place), _) => self.others.remove(place),
+            (None, Some(period)) => {
+                let mut own = Account::new(Arc::clone(period));
+                own.lots.extend(self.carried(quota, at));
+                own.peak = own.used(at);
+                own
+            }
+            // It counts nothing, and isn't charged.
+            (None, None) => return,
+        };
+        self.others.insert(0, std::mem::replace(&mut self.own, own));
+        if self.others.len() >= MOST_PERIODS {
+            self.merge_oldest(at);
+        }
+    }
+
+    /// Counts what the two accounts know that were asked longest ago by one of any span as long as
+    /// either period can be: whichever is asked again finds no less than was spent.
+    fn merge_oldest(&mut self, at: u64) {
+        let (Some(one), Some(other)) = (self.others.pop(), self.others.pop()) else {
+            return;
+        };
+        let used = one.used(at).max(other.used(at));
+        let period = Period::rolling(one.period.longest().max(other.period.longest()));
+        let same = self
+            .others
+            .iter_mut()
+            .find(|account| account.period.tag == period.tag);
+        match same {
+            Some(same) => same.raise_to(used, at, self.latest),
+            None => {
+                let mut merged = Account::new(Arc::new(period));
+                merged.raise_to(used, at, self.latest);
+                self.others.push(merged);
+            }
+        }
     }
 
     /// How much of what the file counts already is left for a charge that was judged to fit.
     pub(super) fn claimed(&self, judged: &Judged, quota: &Quota) -> u64 {
-        let until = judged.part.until;
-        if self.tag != quota.tag() || self.claim.until != until {
+        if self.account(quota).is_none() {
             return 0;
         }
-        let lot = self.lots.last().filter(|lot| lot.until == until);
-        let amount = lot.map_or(0, |lot| lot.amount);
-        self.claim.amount.saturating_sub(amount)
+        let claimed = self.accounts().map(|account| account.claimed(judged.at));
+        claimed.min().unwrap_or(0)
     }
 
-    /// What the next save counts of the latest lot: never less than one before did.
-    pub(super) fn next_claim(&self) -> Lot {
-        let latest = self.lots.last().copied().unwrap_or(Lot::NONE);
-        let amount = latest.amount.saturating_add(self.wanted);
-        let before = if self.claim.until == latest.until {
-            self.claim.amount
-        } else {
-            0
-        };
-        Lot {
-            until: latest.until,
-            amount: amount.max(before),
-        }
-    }
-
-    /// Gives back to the lot that was charged, if it still counts; returns how much.
-    pub(super) fn give_back(&mut self, until: u64, cost: u64, at: u64) -> u64 {
-        self.settle(at.max(self.latest));
-        let Some(lot) = self.lots.iter_mut().find(|lot| lot.until == until) else {
-            return 0;
-        };
-        // A lot of nothing stays until its time, and with it what thresholds were told.
-        let given = cost.min(lot.amount);
-        lot.amount -= given;
-        given
+    /// Gives back what was charged at a time, wherever it still counts; returns how much.
+    pub(super) fn give_back(&mut self, charged_at: u64, cost: u64, now: u64) -> u64 {
+        let at = now.max(self.latest);
+        let given = self.accounts_mut().map(|account| {
+            account.settle(at);
+            account.give_back(charged_at, cost)
+        });
+        given.max().unwrap_or(0)
     }
 
     /// Gives back to the latest lots, whatever they were charged for; returns how much.
-    pub(super) fn refund(&mut self, units: u64, at: u64) -> u64 {
-        self.settle(at.max(self.latest));
-        let mut left = units;
-        for lot in self.lots.iter_mut().rev() {
-            let given = left.min(lot.amount);
-            lot.amount -= given;
-            left -= given;
+    pub(super) fn refund(&mut self, units: u64, now: u64) -> u64 {
+        let at = now.max(self.latest);
+        let given = self.accounts_mut().map(|account| {
+            account.settle(at);
+            account.refund(units)
+        });
+        given.max().unwrap_or(0)
+    }
+}
+
+/// What a quota finds of a key.
+struct Seen {
+    used: u64,
+    /// When nothing of it will be left.
+    reset_at: u64,
+    /// When a cost fits.
+    fits_at: u64,
+}
+
+impl Seen {
+    const NOTHING: Self = Self {
+        used: 0,
+        reset_at: 0,
+        fits_at: 0,
+    };
+
+    fn of(entry: &Entry, quota: &Quota, at: u64, cost: u64) -> Self {
+        let left = quota.count().saturating_sub(cost);
+        if let Some(account) = entry.account(quota) {
+            return Self {
+                used: account.used(at),
+                reset_at: account.reset_at(at),
+                fits_at: account.falls_to(left, at),
+            };
         }
-        units - left
+        // Until the key is charged by this period, what counts runs out by whichever ends first.
+        let Some(carried) = entry.carried(quota, at) else {
+            return Self::NOTHING;
+        };
+        let latest = |time: &dyn Fn(&Account) -> u64| {
+            let times = entry.accounts().map(time);
+            times.max().unwrap_or(0).min(carried.until)
+        };
+        Self {
+            used: carried.amount,
+            reset_at: latest(&|account| account.reset_at(at)),
+            fits_at: latest(&|account| account.falls_to(left, at)),
+        }
     }
 }
 
@@ -203,48 +228,27 @@ pub(super) fn judge(
     part_at: impl FnOnce(u64) -> Part,
 ) -> Judged {
     let at = now.max(entry.map_or(floor, |entry| entry.latest));
-    let tag = quota.tag();
-    let known =
-        entry.filter(|entry| entry.tag == tag && entry.part.start <= at && at < entry.part.end);
-    let part = known.map_or_else(|| part_at(at), |entry| entry.part);
-    let (mut used, mut last) = (0u64, 0);
-    // Until the key is charged by another period, what counts runs out by whichever ends first.
-    let mut at_most = u64::MAX;
-    if let Some(entry) = entry {
-        if entry.tag != tag {
-            at_most = entry.carried(quota, at).map_or(0, |lot| lot.until);
-        }
-        for lot in entry.live(at).filter(|lot| lot.amount > 0 && at_most > at) {
-            used = used.saturating_add(lot.amount);
-            last = lot.until.min(at_most);
-        }
-    }
+    let seen = entry.map_or(Seen::NOTHING, |entry| Seen::of(entry, quota, at, cost));
     let wait = |until: u64| Timestamp::from_nanos(until) - Timestamp::from_nanos(now);
     let count = quota.count();
-    let left = count.saturating_sub(used);
+    let left = count.saturating_sub(seen.used);
+    let mut part = None;
     let decision = if cost > count {
         let never = std::time::Duration::MAX;
-        Decision::new(Outcome::Never, count, left, never, wait(last))
+        Decision::new(Outcome::Never, count, left, never, wait(seen.reset_at))
     } else if cost <= left {
+        let mut reset_at = seen.reset_at;
         if cost > 0 {
-            last = last.max(part.until);
+            let known = entry.and_then(|entry| entry.account(quota)?.known_part(at));
+            let found = known.unwrap_or_else(|| part_at(at));
+            reset_at = reset_at.max(found.until);
+            part = Some(found);
         }
         let zero = std::time::Duration::ZERO;
-        Decision::new(Outcome::Allowed, count, left - cost, zero, wait(last))
+        Decision::new(Outcome::Allowed, count, left - cost, zero, wait(reset_at))
     } else {
-        let needed = u128::from(used) + u128::from(cost) - u128::from(count);
-        let free_at = entry.and_then(|entry| freed_at(entry, at, needed));
-        let free_at = free_at.unwrap_or(last).min(at_most);
-        Decision::new(Outcome::Denied, count, left, wait(free_at), wait(last))
+        let (retry, reset) = (wait(seen.fits_at), wait(seen.reset_at));
+        Decision::new(Outcome::Denied, count, left, retry, reset)
     };
     Judged { decision, at, part }
-}
-
-/// When so much will have run out.
-fn freed_at(entry: &Entry, at: u64, needed: u128) -> Option<u64> {
-    let mut freed = 0;
-    entry.live(at).find_map(|lot| {
-        freed += u128::from(lot.amount);
-        (freed >= needed).then_some(lot.until)
-    })
 }

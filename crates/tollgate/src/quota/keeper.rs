@@ -13,7 +13,8 @@ use std::sync::{Arc, Condvar};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::entry::Lot;
+use super::account::{Account, Lot};
+use super::entry::Entry;
 use super::record::Batch;
 use super::store::{End, Store, StoreError};
 use super::table::Table;
@@ -211,20 +212,46 @@ enum Which {
 /// What a save counts ahead of its use.
 struct Claims {
     ahead: bool,
-    /// Where a key is, which it is, and what was written for its latest lot.
-    made: Vec<(usize, Arc<[u8]>, u64, Lot)>,
+    made: Vec<Claim>,
+}
+
+/// What was written for the latest lots of a key, by the tags of their periods.
+struct Claim {
+    place: usize,
+    key: Arc<[u8]>,
+    id: u64,
+    lots: Vec<(u64, Lot)>,
+}
+
+impl Claim {
+    fn of(place: usize, entry: &Entry) -> Self {
+        let accounts = entry.accounts();
+        Self {
+            place,
+            key: Arc::clone(&entry.key),
+            id: entry.id,
+            lots: accounts
+                .map(|account| (account.period.tag, account.next_claim(entry.wanted)))
+                .collect(),
+        }
+    }
 }
 
 impl Claims {
     /// The save is on disk: that much may be granted.
     fn grant(self, table: &Table) {
-        for (place, key, id, claim) in self.made {
-            let mut shard = table.shard_at(place);
-            if let Some(entry) = shard.keys.entries.get_mut(&key)
-                && entry.id == id
-            {
-                entry.claim = claim;
-                entry.wanted = 0;
+        for claim in self.made {
+            let mut shard = table.shard_at(claim.place);
+            let entry = shard.keys.entries.get_mut(&claim.key);
+            let Some(entry) = entry.filter(|entry| entry.id == claim.id) else {
+                continue;
+            };
+            entry.wanted = 0;
+            for account in entry.accounts_mut() {
+                let of = |(tag, _): &&(u64, Lot)| *tag == account.period.tag;
+                if let Some((_, lot)) = claim.lots.iter().find(of) {
+                    account.claim = *lot;
+                }
             }
         }
     }
@@ -249,13 +276,13 @@ fn collect(table: &Table, which: Which, claims: &mut Claims) -> Batch {
                 match shard.keys.entries.get_mut(key) {
                     Some(entry) => {
                         entry.dirty = false;
-                        let latest = entry.lots.last().map_or(0, |lot| lot.amount);
+                        let entry = &*entry;
                         if claims.ahead {
-                            let claim = entry.next_claim();
-                            batch.put(entry, claim.amount);
-                            claims.made.push((place, Arc::clone(key), entry.id, claim));
+                            let wanted = entry.wanted;
+                            batch.put(entry, |account| account.next_claim(wanted).amount);
+                            claims.made.push(Claim::of(place, entry));
                         } else {
-                            batch.put(entry, latest);
+                            batch.put(entry, Account::latest);
                         }
                     }
                     None if which == Which::Changed => batch.erase(key),

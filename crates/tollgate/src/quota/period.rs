@@ -9,7 +9,7 @@ use jiff::tz::TimeZone;
 use tollgate_core::Timestamp;
 
 use super::calendar::{Anchor, Calendar, Unit};
-use super::parse;
+use super::{QuotaError, parse};
 
 /// Into how many parts a rolling period is cut.
 const PARTS: u64 = 60;
@@ -79,11 +79,83 @@ pub struct Quota {
     period: Option<Arc<Period>>,
 }
 
+/// How a quota counts, whatever its count.
 #[derive(PartialEq, Eq)]
-struct Period {
+pub(super) struct Period {
     /// A hash of the text of the kind: another period has another tag, in this run and the next.
-    tag: u64,
+    pub(super) tag: u64,
     kind: Kind,
+}
+
+impl Period {
+    fn of(kind: Kind) -> Self {
+        // FNV-1a: the same in every build, as it is kept in files.
+        let tag = kind
+            .to_string()
+            .bytes()
+            .fold(0xCBF2_9CE4_8422_2325, |sum, byte| {
+                (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
+            });
+        Self { tag, kind }
+    }
+
+    /// Any span of so many nanoseconds, of at least one.
+    pub(super) fn rolling(nanos: u64) -> Self {
+        Self::of(Kind::Rolling {
+            nanos: nanos.max(1),
+        })
+    }
+
+    /// No charge counts for longer after it was made: calendars with room for changes of clocks.
+    pub(super) fn longest(&self) -> u64 {
+        const HOUR: u64 = 3_600_000_000_000;
+        match &self.kind {
+            Kind::Rolling { nanos } => nanos.saturating_add(nanos.div_ceil(PARTS)),
+            Kind::Calendar(calendar) => match calendar.unit {
+                Unit::Hour => 2 * HOUR,
+                Unit::Day => 2 * 24 * HOUR,
+                Unit::Week(_) => 8 * 24 * HOUR,
+                Unit::Month(_) => 33 * 24 * HOUR,
+            },
+        }
+    }
+
+    /// From when to when a charge is counted as one with this one, and until when it counts.
+    pub(super) fn part_at(&self, now: u64) -> Part {
+        match &self.kind {
+            Kind::Calendar(calendar) => {
+                let (start, end) = calendar.span(now);
+                Part {
+                    start,
+                    end,
+                    until: end,
+                }
+            }
+            Kind::Rolling { nanos } => {
+                let width = nanos.div_ceil(PARTS);
+                let start = now / width * width;
+                let end = start.saturating_add(width);
+                Part {
+                    start,
+                    end,
+                    until: end.saturating_add(*nanos),
+                }
+            }
+        }
+    }
+}
+
+/// The text of a quota without its count, which [`Quota`] parses with any.
+impl fmt::Display for Period {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.kind.fmt(f)
+    }
+}
+
+impl fmt::Debug for Period {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Period({self})")
+    }
 }
 
 #[derive(Clone, PartialEq, Eq)]
@@ -237,31 +309,18 @@ impl Quota {
 
     /// From when to when a charge is counted as one with this one, and until when it counts.
     pub(super) fn part_at(&self, now: u64) -> Part {
-        match self.kind() {
-            None => Part {
-                start: 0,
-                end: u64::MAX,
-                until: now,
-            },
-            Some(Kind::Calendar(calendar)) => {
-                let (start, end) = calendar.span(now);
-                Part {
-                    start,
-                    end,
-                    until: end,
-                }
-            }
-            Some(Kind::Rolling { nanos }) => {
-                let width = nanos.div_ceil(PARTS);
-                let start = now / width * width;
-                let end = start.saturating_add(width);
-                Part {
-                    start,
-                    end,
-                    until: end.saturating_add(*nanos),
-                }
-            }
-        }
+        let nothing = Part {
+            start: 0,
+            end: u64::MAX,
+            until: now,
+        };
+        let period = self.period.as_ref();
+        period.map_or(nothing, |period| period.part_at(now))
+    }
+
+    /// How it counts; none if it is unlimited.
+    pub(super) fn period(&self) -> Option<&Arc<Period>> {
+        self.period.as_ref()
     }
 
     /// What tells one period from another.
@@ -279,16 +338,9 @@ impl Quota {
     }
 
     fn of(count: u64, kind: Kind) -> Self {
-        // FNV-1a: the same in every build, as it is kept in files.
-        let tag = kind
-            .to_string()
-            .bytes()
-            .fold(0xCBF2_9CE4_8422_2325, |sum, byte| {
-                (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
-            });
         Self {
             count,
-            period: Some(Arc::new(Period { tag, kind })),
+            period: Some(Arc::new(Period::of(kind))),
         }
     }
 
@@ -325,6 +377,19 @@ pub(super) struct Part {
     pub(super) end: u64,
     /// When what was charged in it counts no more.
     pub(super) until: u64,
+}
+
+impl Part {
+    /// One that no time lies in.
+    pub(super) const EMPTY: Self = Self {
+        start: 0,
+        end: 0,
+        until: 0,
+    };
+
+    pub(super) fn holds(&self, at: u64) -> bool {
+        self.start <= at && at < self.end
+    }
 }
 
 /// The text that parses back to the same quota.
@@ -368,52 +433,3 @@ impl fmt::Display for Kind {
         }
     }
 }
-
-/// Why there is no such quota.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum QuotaError {
-    /// The time zone database has no zone of this name.
-    UnknownZone(String),
-    /// No month has this day.
-    NoSuchDay(u8),
-    /// What was asked for makes no sense with this quota's period.
-    NotApplicable {
-        /// The quota that was to be changed.
-        quota: Quota,
-        /// What it can't have.
-        what: &'static str,
-    },
-    /// The text is not a quota.
-    Parse {
-        /// The text.
-        text: String,
-        /// Where it goes wrong, in characters from 1.
-        column: usize,
-        /// What should be there.
-        expected: &'static str,
-    },
-}
-
-impl fmt::Display for QuotaError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::UnknownZone(name) => write!(
-                f,
-                "unknown time zone {name:?}; use a name of the IANA database, such as Europe/Zurich"
-            ),
-            Self::NoSuchDay(day) => write!(f, "no month has a day {day}; use 1 to 31"),
-            Self::NotApplicable { quota, what } => write!(f, "{quota} can't have {what}"),
-            Self::Parse {
-                text,
-                column,
-                expected,
-            } => write!(
-                f,
-                "invalid quota {text:?}: expected {expected} at column {column}"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for QuotaError {}

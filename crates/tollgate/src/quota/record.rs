@@ -1,19 +1,25 @@
-//! How keys are written down: a batch of records, each a key with its lots.
+//! How keys are written down: a batch of records, each a key with its accounts.
 //!
 //! | bytes | what |
 //! |---|---|
 //! | 8 | the time before which no unknown key is judged |
-//! | 2 · 2 | a record: the bytes of its key, its lots; no lots means that the key is gone |
+//! | 2 · 2 | a record: the bytes of its key, its accounts; none means that the key is gone |
 //! | as said | the key |
-//! | 8 · 8 · 8 | the latest charge, the peak, the tag of its period; not if it is gone |
+//! | 8 | the latest charge; not if it is gone |
+//! | 2 · 2 · 8 | an account: the bytes of its period's text, its lots, the peak |
+//! | as said | the text, as a quota has it after its count |
 //! | 16 a lot | until when it counts, and how much |
 //!
 //! Numbers are little-endian.
 
+use std::collections::HashMap;
+use std::fmt::Write;
 use std::sync::Arc;
 
-use super::entry::{Entry, Lot, MOST_LOTS};
-use super::period::Part;
+use super::Quota;
+use super::account::{Account, Lot, MOST_LOTS};
+use super::entry::{Entry, MOST_PERIODS};
+use super::period::Period;
 use super::refused::QuotaRefused;
 
 /// Records to be written together.
@@ -21,6 +27,8 @@ pub(super) struct Batch {
     bytes: Vec<u8>,
     records: usize,
     floor: u64,
+    /// Of the period that is written.
+    text: String,
 }
 
 impl Batch {
@@ -29,6 +37,7 @@ impl Batch {
             bytes: vec![0; 8],
             records: 0,
             floor: 0,
+            text: String::new(),
         }
     }
 
@@ -44,21 +53,31 @@ impl Batch {
         self.floor = self.floor.max(floor);
     }
 
-    /// Writes a key down, with this much in its latest lot.
-    pub(super) fn put(&mut self, entry: &Entry, latest: u64) {
+    /// Writes a key down, with as much in the latest lot of each account as `latest` says.
+    pub(super) fn put(&mut self, entry: &Entry, latest: impl Fn(&Account) -> u64) {
         // One that was emptied is as one never seen.
-        self.begin(&entry.key, entry.lots.len());
-        if entry.lots.is_empty() {
+        let accounts = || entry.accounts().filter(|account| !account.lots.is_empty());
+        self.begin(&entry.key, accounts().count());
+        if accounts().next().is_none() {
             return;
         }
-        for number in [entry.latest, entry.peak, entry.tag] {
-            self.bytes.extend(number.to_le_bytes());
-        }
-        let last = entry.lots.len() - 1;
-        for (place, lot) in entry.lots.iter().enumerate() {
-            let amount = if place == last { latest } else { lot.amount };
-            self.bytes.extend(lot.until.to_le_bytes());
-            self.bytes.extend(amount.to_le_bytes());
+        self.number(entry.latest);
+        for account in accounts() {
+            self.text.clear();
+            // Writing to a string doesn't fail.
+            let _ = write!(self.text, "{}", account.period);
+            self.lengths([self.text.len(), account.lots.len()]);
+            self.number(account.peak);
+            self.bytes.extend(self.text.as_bytes());
+            let last = account.lots.len() - 1;
+            for (place, lot) in account.lots.iter().enumerate() {
+                self.number(lot.until);
+                self.number(if place == last {
+                    latest(account)
+                } else {
+                    lot.amount
+                });
+            }
         }
     }
 
@@ -72,33 +91,64 @@ impl Batch {
         self.bytes
     }
 
-    fn begin(&mut self, key: &[u8], lots: usize) {
-        // Keys and lots are bounded far below.
-        for length in [key.len(), lots] {
-            let length = u16::try_from(length).unwrap_or(u16::MAX);
-            self.bytes.extend(length.to_le_bytes());
-        }
+    fn begin(&mut self, key: &[u8], accounts: usize) {
+        self.lengths([key.len(), accounts]);
         self.bytes.extend(key);
         self.records += 1;
     }
-}
 
-/// Reads a batch; none if it isn't one. Keys that are gone have no lots.
-pub(super) fn read(bytes: &[u8]) -> Option<(u64, Vec<Entry>)> {
-    let mut reader = Reader { rest: bytes };
-    let floor = reader.u64()?;
-    let mut entries = Vec::new();
-    while !reader.rest.is_empty() {
-        entries.push(reader.entry()?);
+    /// All of them are bounded far below.
+    fn lengths(&mut self, lengths: [usize; 2]) {
+        for length in lengths {
+            let length = u16::try_from(length).unwrap_or(u16::MAX);
+            self.bytes.extend(length.to_le_bytes());
+        }
     }
-    Some((floor, entries))
+
+    fn number(&mut self, number: u64) {
+        self.bytes.extend(number.to_le_bytes());
+    }
 }
 
-struct Reader<'a> {
+/// The periods of a file by their texts, so that each is read once.
+#[derive(Default)]
+pub(super) struct Periods(HashMap<String, Arc<Period>>);
+
+impl Periods {
+    fn get(&mut self, text: &str) -> Option<Arc<Period>> {
+        if let Some(period) = self.0.get(text) {
+            return Some(Arc::clone(period));
+        }
+        let quota: Quota = format!("1{text}").parse().ok()?;
+        let period = Arc::clone(quota.period()?);
+        self.0.insert(text.to_owned(), Arc::clone(&period));
+        Some(period)
+    }
+}
+
+/// A key that a batch tells of: its entry, or none if it is gone.
+pub(super) type Record = (Arc<[u8]>, Option<Entry>);
+
+/// Reads a batch; none if it isn't one.
+pub(super) fn read(bytes: &[u8], periods: &mut Periods) -> Option<(u64, Vec<Record>)> {
+    let mut reader = Reader {
+        rest: bytes,
+        periods,
+    };
+    let floor = reader.u64()?;
+    let mut records = Vec::new();
+    while !reader.rest.is_empty() {
+        records.push(reader.record()?);
+    }
+    Some((floor, records))
+}
+
+struct Reader<'a, 'p> {
     rest: &'a [u8],
+    periods: &'p mut Periods,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> Reader<'a, '_> {
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (taken, rest) = self.rest.split_first_chunk::<N>()?;
         self.rest = rest;
@@ -119,31 +169,45 @@ impl<'a> Reader<'a> {
         Some(taken)
     }
 
-    fn entry(&mut self) -> Option<Entry> {
-        let (key, lots) = (self.length()?, self.length()?);
-        if key > QuotaRefused::MOST_KEY_BYTES || lots > MOST_LOTS {
+    fn record(&mut self) -> Option<Record> {
+        let (key, accounts) = (self.length()?, self.length()?);
+        if key > QuotaRefused::MOST_KEY_BYTES || accounts > MOST_PERIODS {
             return None;
         }
         let key: Arc<[u8]> = Arc::from(self.bytes(key)?);
-        // An empty part: the first charge looks its own up.
-        let part = Part {
-            start: 0,
-            end: 0,
-            until: 0,
-        };
-        let mut entry = Entry::new(key, 0, 0, part);
-        if lots > 0 {
-            entry.latest = self.u64()?;
-            entry.peak = self.u64()?;
-            entry.tag = self.u64()?;
+        if accounts == 0 {
+            return Some((key, None));
         }
-        for _ in 0..lots {
-            let (until, amount) = (self.u64()?, self.u64()?);
-            if until < entry.idle_at() {
+        let latest = self.u64()?;
+        let mut entry = Entry::new(Arc::clone(&key), 0, self.account()?);
+        entry.latest = latest;
+        for _ in 1..accounts {
+            let account = self.account()?;
+            let known = |own: &Account| own.period.tag == account.period.tag;
+            if entry.accounts().any(known) {
                 return None;
             }
-            entry.lots.push(Lot { until, amount });
+            entry.others.push(account);
         }
-        Some(entry)
+        Some((key, Some(entry)))
+    }
+
+    fn account(&mut self) -> Option<Account> {
+        let (text, lots) = (self.length()?, self.length()?);
+        let peak = self.u64()?;
+        let text = std::str::from_utf8(self.bytes(text)?).ok()?;
+        if lots == 0 || lots > MOST_LOTS {
+            return None;
+        }
+        let mut account = Account::new(self.periods.get(text)?);
+        account.peak = peak;
+        for _ in 0..lots {
+            let (until, amount) = (self.u64()?, self.u64()?);
+            if until < account.idle_at() {
+                return None;
+            }
+            account.lots.push(Lot { until, amount });
+        }
+        Some(account)
     }
 }

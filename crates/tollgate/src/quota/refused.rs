@@ -140,8 +140,8 @@ pub struct QuotaReceipt {
     pub(super) decision: Decision,
     /// The state of the key that was charged.
     pub(super) id: u64,
-    /// Until when the charge counts, which tells where it was counted.
-    pub(super) until: u64,
+    /// When it was charged, which tells where it was counted.
+    pub(super) at: u64,
     pub(super) cost: u64,
 }
 

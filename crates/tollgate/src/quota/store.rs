@@ -1,6 +1,6 @@
 //! The file that quotas are kept in: a base with every key, and after it a batch for each flush.
 //!
-//! # Format, version 1
+//! # Format, version 2
 //! | bytes | what |
 //! |---|---|
 //! | 8 | `tollquot` |
@@ -30,10 +30,11 @@ use std::sync::Arc;
 
 use super::crc::crc32c;
 use super::entry::Entry;
-use super::record::{self, Batch};
+use super::record::{self, Batch, Periods};
 
 const MAGIC: [u8; 8] = *b"tollquot";
-const VERSION: u32 = 1;
+/// The one before knew one period a key.
+const VERSION: u32 = 2;
 const HEADER: usize = 32;
 const MARK: [u8; 4] = [0xF5, b't', b'g', 0xA7];
 const FRAME: usize = 16;
@@ -63,8 +64,8 @@ pub enum StoreError {
         /// The file.
         path: PathBuf,
     },
-    /// The file was written by a later version of the format.
-    Newer {
+    /// The file is of another version of the format.
+    OtherVersion {
         /// The file.
         path: PathBuf,
         /// Its version.
@@ -100,9 +101,10 @@ impl fmt::Display for StoreError {
                 path.display()
             ),
             Self::Foreign { path } => write!(f, "{} is not a quota store", path.display()),
-            Self::Newer { path, version } => write!(
+            Self::OtherVersion { path, version } => write!(
                 f,
-                "quota store {} has version {version}, but this build reads versions up to {VERSION}",
+                "quota store {} has version {version}, but this build reads version {VERSION}; open it \
+                 with the build that wrote it, or move it away to start from nothing",
                 path.display()
             ),
             Self::Corrupt { path, at, what } => write!(
@@ -149,6 +151,7 @@ pub(super) struct Store {
 #[derive(Default)]
 pub(super) struct Contents {
     pub(super) entries: HashMap<Arc<[u8]>, Entry>,
+    periods: Periods,
     pub(super) floor: u64,
     /// Bytes of an unfinished write that were left out.
     pub(super) torn: u64,
@@ -290,9 +293,9 @@ fn read(path: &Path, bytes: &[u8]) -> Result<Contents, StoreError> {
     }
     // After the checksum, which every version keeps in this place.
     match u32_at(header, 8) {
-        Some(version) if version > VERSION || version == 0 => {
+        Some(version) if version != VERSION => {
             let path = path.to_owned();
-            return Err(StoreError::Newer { path, version });
+            return Err(StoreError::OtherVersion { path, version });
         }
         _ => {}
     }
@@ -336,16 +339,15 @@ fn read(path: &Path, bytes: &[u8]) -> Result<Contents, StoreError> {
 
 impl Contents {
     fn apply(&mut self, batch: &[u8]) -> bool {
-        let Some((floor, entries)) = record::read(batch) else {
+        let Some((floor, records)) = record::read(batch, &mut self.periods) else {
             return false;
         };
         self.floor = self.floor.max(floor);
-        for entry in entries {
-            if entry.lots.is_empty() {
-                self.entries.remove(&entry.key);
-            } else {
-                self.entries.insert(Arc::clone(&entry.key), entry);
-            }
+        for (key, entry) in records {
+            match entry {
+                Some(entry) => self.entries.insert(key, entry),
+                None => self.entries.remove(&key),
+            };
         }
         true
     }

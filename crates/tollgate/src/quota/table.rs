@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, Outcome, Timestamp};
 
+use super::account::Account;
 use super::entry::{self, Entry, Judged};
 use super::keeper::Unsaved;
 use super::period::Part;
@@ -82,7 +83,7 @@ pub(super) enum Refusal {
 pub(super) struct Done {
     pub(super) decision: Decision,
     pub(super) id: u64,
-    pub(super) until: u64,
+    pub(super) at: u64,
     /// Zero if nothing was counted.
     pub(super) cost: u64,
     pub(super) used: u64,
@@ -201,16 +202,15 @@ impl Table {
                     return Charged::Refused(Refusal::NoRoom, denied, quota.clone());
                 }
                 let key = Arc::from(ask.key);
-                new = Entry::new(key, self.new_id(), quota.tag(), judged.part);
+                let Some(period) = quota.period() else {
+                    return Charged::Done(Done::uncounted(decision));
+                };
+                let account = Account::new(Arc::clone(period));
+                new = Entry::new(key, self.new_id(), account);
                 &mut new
             }
         };
         let indexed = entry.place();
-        let id = if entry.tag == quota.tag() {
-            entry.id
-        } else {
-            self.new_id()
-        };
         let charged = match unsaved.map(|unsaved| (unsaved, unsaved.block())) {
             Some((unsaved, Some(block))) => {
                 let left = entry.claimed(&judged, quota);
@@ -235,8 +235,15 @@ impl Table {
             _ => true,
         };
         let cost = if charged { ask.cost } else { 0 };
-        let (used, peak) = entry.charge(&judged, quota, id, cost);
-        let done = Done::new(decision, entry, cost, used, peak);
+        let (used, peak) = entry.charge(&judged, quota, cost);
+        let done = Done {
+            decision,
+            id: entry.id,
+            at: judged.at,
+            cost,
+            used,
+            peak,
+        };
         changed(entry, indexed, &mut keys.idle, &mut keys.dirty);
         if is_new {
             let entry = entry.clone();
@@ -371,7 +378,7 @@ fn judge(
     cached: &mut Option<(u64, Part)>,
 ) -> Judged {
     let part_at = |at: u64| match *cached {
-        Some((tag, part)) if tag == quota.tag() && part.start <= at && at < part.end => part,
+        Some((tag, part)) if tag == quota.tag() && part.holds(at) => part,
         _ => {
             let part = quota.part_at(at);
             *cached = Some((quota.tag(), part));
@@ -399,22 +406,11 @@ fn changed(
 }
 
 impl Done {
-    fn new(decision: Decision, entry: &Entry, cost: u64, used: u64, peak: u64) -> Self {
-        Self {
-            decision,
-            id: entry.id,
-            until: entry.idle_at(),
-            cost,
-            used,
-            peak,
-        }
-    }
-
     fn uncounted(decision: Decision) -> Self {
         Self {
             decision,
             id: 0,
-            until: 0,
+            at: 0,
             cost: 0,
             used: 0,
             peak: 0,

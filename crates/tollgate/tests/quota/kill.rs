@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::quota::Durability;
-use tollgate::{Quota, QuotaLimiter, Timestamp};
+use tollgate::{Clock, Quota, QuotaLimiter, Timestamp};
 
 use crate::scratch::Scratch;
 
@@ -40,9 +40,22 @@ impl Keys {
     }
 }
 
+const COUNT: u64 = 1_000_000_000;
+
+/// Charges go by one or the other, and each counts all of them.
+fn quotas() -> [Quota; 2] {
+    [Quota::per_month(COUNT), Quota::per_day(COUNT)]
+}
+
+/// What a key has used by each.
+fn used(limiter: &QuotaLimiter<Manual>, key: &str) -> [u64; 2] {
+    let now = limiter.clock().now();
+    quotas().map(|quota| COUNT - limiter.look_at(now, key, Some(&quota), 0).remaining)
+}
+
 fn open(file: &Path, durability: Durability) -> QuotaLimiter<Manual> {
     // A clock that stands: no period ends meanwhile.
-    QuotaLimiter::builder(Quota::per_month(1_000_000_000))
+    QuotaLimiter::builder(Quota::per_month(COUNT))
         .clock(Manual::starting_at(Timestamp::from_secs(1_717_200_000)))
         .flush_every(Duration::from_millis(2))
         .max_unsaved(MAX_UNSAVED)
@@ -67,10 +80,16 @@ fn child() {
         None => Durability::Flush,
     };
     let limiter = open(Path::new(&file), durability);
+    let quotas = quotas();
     let mut pipe = std::io::stderr().lock();
     let mut number = 0;
     loop {
-        if limiter.check(&keys.name(number)).is_allowed() {
+        // Each key is charged by both in turn.
+        let quota = &quotas[usize::from(number / keys.count % 2 == 1)];
+        if limiter
+            .check_with(&keys.name(number), quota, 1)
+            .is_allowed()
+        {
             number += 1;
             pipe.write_all(&[GRANTED]).unwrap();
         } else {
@@ -158,7 +177,7 @@ fn a_kill_grants_nothing_twice_if_saved_ahead() {
     };
     let scratch = Scratch::new("kill-ahead");
     let file = scratch.file();
-    let mut held = vec![0; 7];
+    let mut held = vec![[0; 2]; 7];
     let mut random = 0x9E37_79B9_7F4A_7C15u64;
     let mut most_unused = 0;
     for round in 0..kills() / 2 {
@@ -167,18 +186,19 @@ fn a_kill_grants_nothing_twice_if_saved_ahead() {
         let reopened = open(&file, ahead);
         for (number, held) in (0u64..).zip(&mut held) {
             let share = |total: u64| total.saturating_sub(number).div_ceil(keys.count);
-            let used = 1_000_000_000 - reopened.peek(&keys.name(number)).remaining;
-            let granted = *held + share(told.granted);
-            assert!(
-                used >= granted,
-                "round {round}: {} are granted twice",
-                granted - used
-            );
-            // The kill may have come between the last grant and its report.
-            let most = *held + share(told.granted + 1) + BLOCK;
-            assert!(used <= most, "round {round}: more than a block is lost");
-            most_unused = most_unused.max(used - granted);
-            *held = used;
+            for (used, held) in used(&reopened, &keys.name(number)).into_iter().zip(held) {
+                let granted = *held + share(told.granted);
+                assert!(
+                    used >= granted,
+                    "round {round}: {} are granted twice",
+                    granted - used
+                );
+                // The kill may have come between the last grant and its report.
+                let most = *held + share(told.granted + 1) + BLOCK;
+                assert!(used <= most, "round {round}: more than a block is lost");
+                most_unused = most_unused.max(used - granted);
+                *held = used;
+            }
         }
     }
     println!("at most {most_unused} units of a key lost, of blocks of {BLOCK}");
@@ -201,7 +221,7 @@ fn a_kill_loses_no_more_than_the_bound() {
         let scratch = Scratch::new(&format!("kill-{}", keys.count));
         let file = scratch.file();
         // What the file holds of each key: it goes on from kill to kill.
-        let mut held = vec![0; usize::try_from(keys.count).unwrap()];
+        let mut held = vec![[0; 2]; usize::try_from(keys.count).unwrap()];
         let (mut most_lost, mut torn) = (0, 0);
         for round in 0..kills / 2 {
             let after = next(&mut random) % 4_000;
@@ -213,17 +233,21 @@ fn a_kill_loses_no_more_than_the_bound() {
             let mut lost = 0;
             for (number, held) in (0u64..).zip(&mut held) {
                 let share = |total: u64| total.saturating_sub(number).div_ceil(keys.count);
-                let used = 1_000_000_000 - reopened.peek(&keys.name(number)).remaining;
-                assert!(
-                    used <= *held + share(granted),
-                    "round {round}: grants from nowhere"
-                );
-                assert!(
-                    used >= *held + share(told.saved),
-                    "round {round}: a flush was lost"
-                );
-                lost += (*held + share(told.granted)).saturating_sub(used);
-                *held = used;
+                let mut lost_of_key = 0;
+                for (used, held) in used(&reopened, &keys.name(number)).into_iter().zip(held) {
+                    assert!(
+                        used <= *held + share(granted),
+                        "round {round}: grants from nowhere"
+                    );
+                    assert!(
+                        used >= *held + share(told.saved),
+                        "round {round}: a flush was lost"
+                    );
+                    let lost = (*held + share(told.granted)).saturating_sub(used);
+                    lost_of_key = lost_of_key.max(lost);
+                    *held = used;
+                }
+                lost += lost_of_key;
             }
             assert!(lost <= MAX_UNSAVED, "round {round}: {lost} units were lost");
             most_lost = most_lost.max(lost);

@@ -82,10 +82,10 @@ fn a_receipt_gives_back_only_to_its_own_period() {
     limiter.reset("a");
     limiter.check_n("a", 6);
     assert_eq!(limiter.give_back("a", lost), 0);
-    // Nor after the period became another.
-    let lost = limiter.charge("a", 1).unwrap();
+    // It is after the period became another.
+    let kept = limiter.charge("a", 1).unwrap();
     limiter.check_with("a", &Quota::per_month(10), 1);
-    assert_eq!(limiter.give_back("a", lost), 0);
+    assert_eq!(limiter.give_back("a", kept), 1);
     // A receipt is for the key that was charged.
     let other = limiter.charge("b", 3).unwrap();
     limiter.check_n("c", 3);
@@ -146,7 +146,7 @@ fn tiers_overrides_and_live_changes_keep_what_was_used() {
     assert_eq!(limiter.check_with("a", &month, 1).remaining, 499);
     clock.advance(DAY);
     assert_eq!(limiter.check_with("a", &month, 0).remaining, 499);
-    // And from the month back to a day: only if the latest charge was on this day.
+    // And from the month back to a day, which is another.
     let day = Quota::per_day(1_500);
     assert_eq!(
         limiter.look_at(clock.now(), "a", Some(&day), 0).remaining,
@@ -157,7 +157,7 @@ fn tiers_overrides_and_live_changes_keep_what_was_used() {
     // A wait that was told comes true, though nobody is charged meanwhile.
     let weekly = Quota::rolling(1_500, 7 * DAY);
     let mut wait = limiter.check_with("a", &weekly, 1_000).retry_after;
-    assert!(wait >= Duration::from_secs(1) && wait <= DAY, "{wait:?}");
+    assert!(wait >= 7 * DAY && wait <= 8 * DAY, "{wait:?}");
     clock.advance(wait / 2);
     wait -= wait / 2;
     assert_eq!(limiter.check_with("a", &weekly, 1_000).retry_after, wait);

@@ -1,23 +1,30 @@
 //! Damage to the file: every bit of every byte, every length, and everything that isn't one.
 
 use super::*;
-use crate::quota::entry::Lot;
-use crate::quota::period::Part;
+use crate::quota::Quota;
+use crate::quota::account::{Account, Lot};
 
-/// What a file says of each key.
-type State = Vec<(Vec<u8>, Vec<Lot>)>;
+/// What a file says of each key, by the periods of its accounts.
+type State = Vec<(Vec<u8>, Vec<(String, Vec<Lot>)>)>;
 
-fn entry(key: &str, lots: &[(u64, u64)]) -> Entry {
-    let part = Part {
-        start: 0,
-        end: 0,
-        until: 0,
-    };
-    let mut entry = Entry::new(Arc::from(key.as_bytes()), 0, 77, part);
-    entry.lots = lots
+fn account(quota: &Quota, lots: &[(u64, u64)]) -> Account {
+    let mut account = Account::new(Arc::clone(quota.period().expect("a limited one")));
+    account.lots = lots
         .iter()
         .map(|&(until, amount)| Lot { until, amount })
         .collect();
+    account
+}
+
+/// A key with these lots of days, and those of them that are odd in a rolling week too.
+fn entry(key: &str, lots: &[(u64, u64)]) -> Entry {
+    let own = account(&Quota::per_day(1), lots);
+    let mut entry = Entry::new(Arc::from(key.as_bytes()), 0, own);
+    let odd: Vec<_> = lots.iter().copied().filter(|lot| lot.1 % 2 == 1).collect();
+    if !odd.is_empty() {
+        let week = std::time::Duration::from_secs(7 * 86_400);
+        entry.others.push(account(&Quota::rolling(1, week), &odd));
+    }
     entry
 }
 
@@ -25,8 +32,7 @@ fn batch(entries: &[Entry], gone: &[&str]) -> Batch {
     let mut batch = Batch::new();
     batch.raise_floor(5);
     for entry in entries {
-        let latest = entry.lots.last().map_or(0, |lot| lot.amount);
-        batch.put(entry, latest);
+        batch.put(entry, Account::latest);
     }
     gone.iter().for_each(|key| batch.erase(key.as_bytes()));
     batch
@@ -34,8 +40,14 @@ fn batch(entries: &[Entry], gone: &[&str]) -> Batch {
 
 fn state(contents: &Contents) -> State {
     let entries = contents.entries.values();
+    let accounts = |entry: &Entry| -> Vec<_> {
+        let accounts = entry.accounts();
+        accounts
+            .map(|account| (account.period.to_string(), account.lots.clone()))
+            .collect()
+    };
     let mut state: State = entries
-        .map(|entry| (entry.key.to_vec(), entry.lots.clone()))
+        .map(|entry| (entry.key.to_vec(), accounts(entry)))
         .collect();
     state.sort_by(|a, b| a.0.cmp(&b.0));
     state
@@ -88,13 +100,20 @@ fn each_write_is_read_back() {
     let amounts = |step: usize| -> Vec<u64> {
         let state = sample.steps[step].1.iter();
         state
-            .flat_map(|(_, lots)| lots.iter().map(|lot| lot.amount))
+            .flat_map(|(_, accounts)| accounts.iter().flat_map(|(_, lots)| lots))
+            .map(|lot| lot.amount)
             .collect()
     };
-    assert_eq!(amounts(0), [1, 2, 3]);
-    assert_eq!(amounts(1), [9, 2, 3]);
-    assert_eq!(amounts(2), [9, 4, 5]);
-    assert_eq!(amounts(3), [10, 7, 4, 5]);
+    assert_eq!(amounts(0), [1, 1, 2, 3, 3]);
+    assert_eq!(amounts(1), [9, 9, 2, 3, 3]);
+    assert_eq!(amounts(2), [9, 9, 4, 5, 5]);
+    assert_eq!(amounts(3), [10, 7, 7, 4, 5, 5]);
+    let periods: Vec<&str> = sample.steps[0].1[0]
+        .1
+        .iter()
+        .map(|(text, _)| &**text)
+        .collect();
+    assert_eq!(periods, ["/day", " in any 7d"]);
 }
 
 #[test]
@@ -263,12 +282,43 @@ fn what_is_wrong_with_a_file_is_said() {
              {advice}"
         )
     );
-    let mut bytes = sample.bytes.clone();
-    bytes[8] = 2;
+    for version in [1, 3] {
+        let mut bytes = sample.bytes.clone();
+        bytes[8] = version;
+        let sum = crc32c(&[&bytes[..28]]);
+        bytes[28..32].copy_from_slice(&sum.to_le_bytes());
+        assert_eq!(
+            said(&bytes),
+            format!(
+                "quota store quotas has version {version}, but this build reads version 2; open it with \
+                 the build that wrote it, or move it away to start from nothing"
+            )
+        );
+    }
+}
+
+#[test]
+fn a_period_that_nobody_knows_is_no_batch() {
+    let folder = std::env::temp_dir().join(format!("tollgate-store-period-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("quotas");
+    let zone = "Europe/Zurich";
+    let quota = Quota::per_day(1).in_zone(zone).unwrap();
+    let entry = Entry::new(Arc::from(&b"a"[..]), 0, account(&quota, &[(10, 1)]));
+    let (mut store, _) = Store::open(&path).unwrap();
+    store.write_base(batch(&[entry], &[]), End::Closed).unwrap();
+    let right = fs::read(&path).unwrap();
+    fs::remove_dir_all(&folder).unwrap();
+    let place = right
+        .windows(zone.len())
+        .position(|text| text == zone.as_bytes())
+        .unwrap();
+    let mut bytes = right;
+    bytes[place..place + 6].copy_from_slice(b"Atland");
+    let sum = crc32c(&[&bytes[HEADER..]]);
+    bytes[24..28].copy_from_slice(&sum.to_le_bytes());
     let sum = crc32c(&[&bytes[..28]]);
     bytes[28..32].copy_from_slice(&sum.to_le_bytes());
-    assert_eq!(
-        said(&bytes),
-        "quota store quotas has version 2, but this build reads versions up to 1"
-    );
+    let text = try_read(&bytes).unwrap_err().to_string();
+    assert!(text.contains("the base can't be read"), "{text}");
 }
