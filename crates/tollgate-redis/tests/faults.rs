@@ -239,3 +239,16 @@ async fn what_one_limit_refused_is_not_noted_as_spent_of_another() {
     assert_eq!(verdict.fallback(), Some(OnStoreFailure::Local));
     assert!(verdict.is_allowed(), "{:?}", verdict.decision());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_who_waits_for_as_long_as_it_takes_is_answered() {
+    let server = Server::start();
+    let builder = Redis::builder(&server.url()).unwrap().nodes(1);
+    let redis = builder.timeout(Duration::MAX).build().unwrap();
+    for leased in [false, true] {
+        let limiter = redis.limiter("logins", Rate::per_hour(5));
+        let limiter = if leased { limiter.leased() } else { limiter };
+        let answer = limiter.build().unwrap().check("k").await;
+        assert!(answer.allowed && answer.fallback.is_none());
+    }
+}
