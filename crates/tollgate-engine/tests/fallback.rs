@@ -287,6 +287,25 @@ fn an_outage_begins_where_the_store_left_off() {
     );
 }
 
+#[test]
+fn a_slot_that_is_counted_here_is_told_as_it_was_decided() {
+    let limits =
+        "limits: [{name: there, rate: 100/s}, {name: here, concurrency: 1, counting: local}]";
+    let (fleet, facts) = (Fleet::new(limits, 1), Facts::new());
+    let verdict = fleet.decide(&facts);
+    let decision = verdict.decision();
+    assert!(
+        verdict.is_allowed() && decision.is_allowed(),
+        "{decision:?}"
+    );
+    assert_eq!(
+        (verdict.cause(), decision.remaining),
+        (Cause::Rule("here"), 0)
+    );
+    let second = fleet.decide(&facts);
+    assert!(!second.is_allowed() && !second.decision().is_allowed());
+}
+
 const LOCAL_FIRST: &str = "
 limits:
 - {name: address, key: ip, rate: 2/s, counting: local}

@@ -320,7 +320,12 @@ impl Direct {
             }
             if is_refused {
                 for number in &numbers {
-                    self.local.note(&checks[*number], &decisions[*number]);
+                    // Those that would have passed weren't charged either.
+                    let uncharged = Check {
+                        cost: 0,
+                        ..checks[*number]
+                    };
+                    self.local.note(&uncharged, &decisions[*number]);
                 }
                 let answer = self.refused(checks, &decisions, &numbers, before);
                 let asked_all = numbers.len() == checks.len();

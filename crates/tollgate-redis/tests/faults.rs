@@ -8,7 +8,9 @@ use common::{PATIENT, POLICIES, Subject, eventually};
 use futures_util::future::join_all;
 use tollgate::Rate;
 use tollgate_engine::backend::LimitKind;
+use tollgate_engine::document::Format;
 use tollgate_engine::policy::OnStoreFailure;
+use tollgate_engine::{Engine, Facts, Policy};
 use tollgate_redis::{FailureKind, Redis};
 use tollgate_testkit::redis::{Isolated, Server};
 
@@ -214,4 +216,39 @@ async fn a_slot_that_the_store_forgot_is_taken_again_or_told_to_be_lost() {
         limiter.peek("k").await.unwrap().remaining == 1
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_one_limit_refused_is_not_noted_as_spent_of_another() {
+    let server = Server::start();
+    let builder = Redis::builder(&server.url()).unwrap();
+    let builder = builder.timeout(PATIENT).near_cache(0).nodes(1);
+    let limits = "limits: [{name: all, rate: 20/h}, {name: user, key: user, rate: 1/h}]";
+    let policy = Policy::from_text(limits, Format::Yaml).unwrap().policy;
+    let engine = Engine::new(policy, builder.build().unwrap()).unwrap();
+    let [ann, bob] = ["ann", "bob"].map(|name| Facts::new().with("user", name));
+    let mut passed = 0;
+    for _ in 0..40 {
+        let verdict = engine.decide_by(&ann).await.unwrap();
+        assert_eq!(verdict.fallback(), None);
+        passed += u32::from(verdict.is_allowed());
+    }
+    assert_eq!(passed, 1);
+    server.kill();
+    let verdict = engine.decide_by(&bob).await.unwrap();
+    assert_eq!(verdict.fallback(), Some(OnStoreFailure::Local));
+    assert!(verdict.is_allowed(), "{:?}", verdict.decision());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_who_waits_for_as_long_as_it_takes_is_answered() {
+    let server = Server::start();
+    let builder = Redis::builder(&server.url()).unwrap().nodes(1);
+    let redis = builder.timeout(Duration::MAX).build().unwrap();
+    for leased in [false, true] {
+        let limiter = redis.limiter("logins", Rate::per_hour(5));
+        let limiter = if leased { limiter.leased() } else { limiter };
+        let answer = limiter.build().unwrap().check("k").await;
+        assert!(answer.allowed && answer.fallback.is_none());
+    }
 }

@@ -378,8 +378,7 @@ impl<C: Clock + 'static, W: Clock> Memory<C, W> {
 
     /// What is left of each, without charging any.
     pub(super) fn look_at(&self, checks: &[Check<'_>]) -> Vec<Decision> {
-        let look = |check: &Check<'_>| self.answer(&[Check { cost: 0, ..*check }]).decision;
-        checks.iter().map(look).collect()
+        checks.iter().map(|check| self.left(check)).collect()
     }
 
     /// Gives back what these checks cost, whatever it was charged for: at most what was spent. Slots

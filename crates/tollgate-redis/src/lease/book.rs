@@ -23,8 +23,8 @@ pub(super) struct Book {
     until: AtomicU64,
     /// The store had nothing more: there is some at this time.
     refused_until: AtomicU64,
-    /// Less than this may be had of it: who wants no more asks.
-    refused_from: AtomicU64,
+    /// It had so many all the same, too few for who asked: who wants no more than these and what is here asks.
+    spared: AtomicU64,
     /// It isn't asked again before this. Sooner than that, if it is far: others may return some, or reset all.
     asked_from: AtomicU64,
     /// Below so many, more are asked for ahead.
@@ -135,7 +135,9 @@ impl Book {
                 Err(now_there) => tokens = now_there,
             }
         }
-        let is_enough = cost < self.refused_from.load(Ordering::Relaxed);
+        // What was here once and is spent by now can't be had by asking.
+        let here = if is_live { tokens } else { 0 };
+        let is_enough = cost <= here.saturating_add(self.spared.load(Ordering::Relaxed));
         let is_refused = now < self.asked_from.load(Ordering::Relaxed) && !(is_enough && cost > 0);
         if is_refused && cost == 0 {
             // A peek is never refused.
@@ -146,7 +148,7 @@ impl Book {
             self.refused.fetch_add(cost, Ordering::Relaxed);
             let until = self.refused_until.load(Ordering::Relaxed).max(now);
             return Spent::Refused {
-                left: if is_live { tokens } else { 0 },
+                left: here,
                 until: Timestamp::from_nanos(until),
             };
         }
@@ -297,8 +299,7 @@ impl Book {
             false => (0, 0),
         };
         self.refused_until.store(refused_until, Ordering::Relaxed);
-        let may_be_had = all.saturating_add(granted.remaining).saturating_add(1);
-        self.refused_from.store(may_be_had, Ordering::Relaxed);
+        self.spared.store(granted.remaining, Ordering::Relaxed);
         self.asked_from.store(asked_from, Ordering::Relaxed);
         self.level.store(all, Ordering::Relaxed);
         // Release: those who see it see the tokens.

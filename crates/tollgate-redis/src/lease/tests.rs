@@ -443,6 +443,34 @@ fn a_peek_is_never_refused() {
     assert!(matches!(book.spend(second, 0), Spent::Passed { .. }));
 }
 
+#[test]
+fn what_was_had_and_is_spent_is_not_asked_for_again_at_once() {
+    let (book, second) = (Book::default(), Timestamp::from_secs(1));
+    let granted = |remaining| Granted {
+        more: 5,
+        dropped: 0,
+        until: second + Duration::from_secs(1),
+        retry_after: Duration::from_secs(1),
+        asked: 100,
+        remaining,
+    };
+    // The store gave all it had: five, of which others spend four.
+    assert_eq!(book.take(second, &granted(0), 1), Some(4));
+    assert!(matches!(book.spend(second, 5), Spent::Refused { .. }));
+    for left in [3, 2, 1, 0] {
+        assert!(matches!(book.spend(second, 1), Spent::Passed { left: now, .. } if now == left));
+    }
+    assert!(matches!(
+        book.spend(second, 1),
+        Spent::Refused { left: 0, .. }
+    ));
+    // It had some left for others: who wants no more than that asks.
+    let book = Book::default();
+    assert_eq!(book.take(second, &granted(3), 5), Some(0));
+    assert_eq!(book.spend(second, 3), Spent::Unknown);
+    assert!(matches!(book.spend(second, 4), Spent::Refused { .. }));
+}
+
 #[tokio::test]
 async fn leases_keep_no_questions_from_going_together() {
     let server = Server::start();

@@ -18,6 +18,8 @@ const ON_TIME: Duration = Duration::from_millis(2);
 /// How often other tasks get a turn before time is up: the socket is read, the reply taken from the
 /// connection, told to the driver, and by it to who waits.
 const TURNS: usize = 4;
+/// Nobody waits for longer: 30 years, which every clock can count.
+const LONGEST: Duration = Duration::from_secs(30 * 365 * 86_400);
 
 /// How long one decision waits, whatever it asks and how many.
 #[derive(Debug)]
@@ -32,7 +34,7 @@ impl Patience {
         Self {
             host: host.clone(),
             timeout,
-            until: Instant::now() + timeout,
+            until: after(timeout),
         }
     }
 
@@ -40,7 +42,7 @@ impl Patience {
     pub(crate) async fn wait<T>(&mut self, what: impl Future<Output = T>) -> Option<T> {
         let mut what = pin!(what);
         loop {
-            let look = (Instant::now() + self.timeout / LOOKS).min(self.until);
+            let look = after(self.timeout / LOOKS).min(self.until);
             if let Ok(done) = timeout_at(look, &mut what).await {
                 return Some(done);
             }
@@ -63,4 +65,9 @@ impl Patience {
         let _ = timeout(self.timeout, turns).await;
         timeout(Duration::ZERO, what).await.ok()
     }
+}
+
+/// So long from now, or as far off as a timer goes: who waits for as long as it takes says so by the longest time.
+fn after(wait: Duration) -> Instant {
+    Instant::now() + wait.min(LONGEST)
 }

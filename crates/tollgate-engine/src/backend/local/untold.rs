@@ -12,6 +12,8 @@ use crate::backend::Check;
 
 /// Keys that wait to be told of.
 const MOST: usize = 65_536;
+/// Those that owe nothing any more are looked for no more often than this.
+const TIDY_EVERY: Duration = Duration::from_millis(100);
 
 /// What a key owes here: the store is to know of at least as much.
 ///
@@ -62,9 +64,20 @@ pub(super) struct Untold {
     /// How many. Read by every question: nothing is locked while there are none. Relaxed: who decided here
     /// before he asks sees his own, and of others' at the same moment either order is true.
     count: AtomicUsize,
-    keys: Mutex<HashMap<Place, Entry>>,
+    keys: Mutex<Keys>,
     numbers: AtomicU64,
     forgotten: AtomicU64,
+}
+
+/// The keys, and when it is worth looking for those that owe nothing any more.
+#[derive(Default)]
+struct Keys {
+    all: HashMap<Place, Entry>,
+    /// All were looked at, and aren't again before this.
+    tidy_from: Timestamp,
+    /// How often they were.
+    #[cfg(test)]
+    looked: u32,
 }
 
 /// A counter and the fingerprint of a key.
@@ -91,40 +104,55 @@ impl Untold {
     pub(super) fn add(&self, check: &Check<'_>, now: Timestamp, lasts: Duration) {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let mut keys = self.lock();
-        if keys.len() >= MOST && !keys.contains_key(&place(check)) {
-            keys.retain(|_, entry| now < entry.until);
-            if keys.len() >= MOST {
+        let Keys {
+            all,
+            tidy_from,
+            #[cfg(test)]
+            looked,
+        } = &mut *keys;
+        if all.len() >= MOST && !all.contains_key(&place(check)) {
+            // All of them are looked at now and then: in a flood of keys every one comes here.
+            if now >= *tidy_from {
+                all.retain(|_, entry| now < entry.until);
+                *tidy_from = now + TIDY_EVERY;
+                #[cfg(test)]
+                {
+                    *looked += 1;
+                }
+            }
+            if all.len() >= MOST {
                 self.forgotten.fetch_add(1, Ordering::Relaxed);
                 return;
             }
         }
         let until = now + lasts;
-        keys.insert(place(check), Entry { number, until });
-        self.count.store(keys.len(), Ordering::Relaxed);
+        all.insert(place(check), Entry { number, until });
+        self.count.store(all.len(), Ordering::Relaxed);
     }
 
     /// The number of the latest decision about a key, if the store doesn't know of it.
     pub(super) fn find(&self, check: &Check<'_>) -> Option<u64> {
-        self.lock().get(&place(check)).map(|entry| entry.number)
+        self.lock().all.get(&place(check)).map(|entry| entry.number)
     }
 
     /// The store knows of all up to this one.
     pub(super) fn remove(&self, check: &Check<'_>, number: u64) {
         let mut keys = self.lock();
-        if keys
+        let all = &mut keys.all;
+        if all
             .get(&place(check))
             .is_some_and(|entry| entry.number <= number)
         {
-            keys.remove(&place(check));
+            all.remove(&place(check));
         }
-        self.count.store(keys.len(), Ordering::Relaxed);
+        self.count.store(all.len(), Ordering::Relaxed);
     }
 
     pub(super) fn forgotten(&self) -> u64 {
         self.forgotten.load(Ordering::Relaxed)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Place, Entry>> {
+    fn lock(&self) -> MutexGuard<'_, Keys> {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -134,5 +162,35 @@ impl fmt::Debug for Untold {
         f.debug_struct("Untold")
             .field("keys", &self.count)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate::Algorithm;
+
+    use super::*;
+    use crate::backend::{LimitKind, SoleLimit};
+
+    #[test]
+    fn a_flood_of_keys_does_not_look_through_all_of_them_each_time() {
+        let kind = LimitKind::Rate {
+            rate: Rate::per_hour(5),
+            algorithm: Algorithm::Gcra,
+        };
+        let limit = SoleLimit::new("logins", kind).unwrap();
+        let (untold, hour) = (Untold::default(), Duration::from_secs(3_600));
+        let add = |number: usize, now| {
+            let name = number.to_string();
+            let facts = SoleLimit::facts(&name);
+            untold.add(&limit.check(&facts, 1), now, hour);
+        };
+        let now = Timestamp::from_secs(1);
+        (0..MOST + 1_000).for_each(|number| add(number, now));
+        assert_eq!((untold.lock().looked, untold.forgotten()), (1, 1_000));
+        // Once they owe nothing any more there is room again.
+        add(MOST + 2_000, now + hour);
+        assert_eq!((untold.lock().looked, untold.forgotten()), (2, 1_000));
+        assert_eq!(untold.lock().all.len(), 1);
     }
 }

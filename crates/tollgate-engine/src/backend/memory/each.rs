@@ -14,6 +14,15 @@ impl<C: Clock + 'static, W: Clock> Memory<C, W> {
         (answer, each)
     }
 
+    /// What is left of a limit. Of slots too none is taken for that.
+    pub(super) fn left(&self, check: &Check<'_>) -> Decision {
+        let owned = Owned::of(Some(check));
+        let held = self.hold(Some(check), &owned);
+        level(&held, check).map_or(Decision::UNLIMITED, |level| {
+            *self.stack.peek(&[level.cost(0)]).decision()
+        })
+    }
+
     /// What is left of a limit that passed, or would have; of another, why not.
     fn look(&self, check: &Check<'_>, answer: &Answer) -> Decision {
         let owned = Owned::of(Some(check));
