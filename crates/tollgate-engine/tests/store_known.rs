@@ -201,3 +201,70 @@ fn a_refusal_that_is_remembered_tells_a_higher_cost_its_own_wait() {
         }
     }
 }
+
+/// A log of 100 in any three seconds, or a quota of as many.
+fn logged() -> [SoleLimit; 2] {
+    let rate = Rate::new(100, Duration::from_secs(3));
+    let algorithm = Algorithm::SlidingLog;
+    let quota = tollgate::quota::Quota::rolling(100, Duration::from_secs(3));
+    [LimitKind::Rate { rate, algorithm }, LimitKind::Quota(quota)].map(|kind| {
+        let limit = SoleLimit::new("log", kind).expect("a limit");
+        limit.on_store_failure(OnStoreFailure::Local)
+    })
+}
+
+fn local(clock: &Manual) -> Local<Manual, Manual> {
+    let memory = Memory::builder().clock(clock.clone()).wall(clock.clone());
+    Local::new(memory.build())
+}
+
+/// What a store says that has so many of 100 left.
+fn left(remaining: u64) -> Decision {
+    let (zero, allowed) = (Duration::ZERO, tollgate::Outcome::Allowed);
+    Decision::new(allowed, 100, remaining, zero, zero)
+}
+
+#[test]
+fn what_a_store_says_is_used_of_a_log_is_what_is_used_less_as_well_as_more() {
+    for limit in logged() {
+        let (clock, facts) = (
+            Manual::starting_at(Timestamp::from_secs(60)),
+            SoleLimit::facts("k"),
+        );
+        let local = local(&clock);
+        let ask = |cost| local.decide(&[limit.check(&facts, cost)]).allowed;
+        local.note(&limit.check(&facts, 1), &left(0));
+        assert!(!ask(1));
+        // A refusal has nothing to tell.
+        assert!(local.owed(&limit.check(&facts, 1)).is_none());
+        // By the store's dates all of it is over, which isn't known here.
+        clock.advance(Duration::from_secs(2));
+        local.note(&limit.check(&facts, 1), &left(99));
+        assert!(ask(99) && !ask(1));
+        // What was admitted here is told, and not what the store had told before.
+        let owed = local.owed(&limit.check(&facts, 1)).expect("99 of ours");
+        assert_eq!(owed.used, 99);
+        // Until it was, it stays whatever the store says.
+        local.note(&limit.check(&facts, 1), &left(99));
+        assert!(!ask(1));
+        local.told(&limit.check(&facts, 1), &owed);
+        assert!(local.owed(&limit.check(&facts, 1)).is_none());
+        local.note(&limit.check(&facts, 1), &left(50));
+        assert!(ask(50) && !ask(1));
+    }
+}
+
+#[test]
+fn notes_that_come_at_once_do_not_add_up() {
+    for limit in logged() {
+        let facts = SoleLimit::facts("k");
+        for _ in 0..200 {
+            let local = local(&Manual::starting_at(Timestamp::from_secs(60)));
+            tollgate_testkit::threads::together(4, |_| {
+                local.note(&limit.check(&facts, 1), &left(80));
+                0
+            });
+            assert!(local.decide(&[limit.check(&facts, 80)]).allowed);
+        }
+    }
+}

@@ -279,7 +279,9 @@ impl Direct {
                         None => {
                             is_known = false;
                             let key = || compiled.key(check).into();
-                            let spent = self.leases.spend((place, check), &leased, key);
+                            let spent =
+                                self.leases
+                                    .spend((place, check), &leased, key, &mut patience);
                             spent.await?
                         }
                     };

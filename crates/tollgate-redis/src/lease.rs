@@ -25,7 +25,7 @@ use tollgate_engine::backend::{Check, Limit, Local};
 use crate::error::StoreError;
 use crate::host::{Host, HostClock, HostWall};
 use crate::question::Numbers;
-use crate::store::Store;
+use crate::store::{Patience, Store};
 
 use book::{Book, Care, Granted, Plan, Spent};
 use said::{Lent, Lessee};
@@ -142,6 +142,7 @@ impl Leases {
         (place, check): (LeaseKey, &Check<'_>),
         limit: &Leased,
         key: impl FnOnce() -> Box<str>,
+        patience: &mut Patience,
     ) -> Result<Decision, StoreError> {
         let (inner, cost) = (&self.inner, check.cost);
         let (lease, is_kept) = inner.find_or_make((place, check.limit), limit, key);
@@ -177,11 +178,9 @@ impl Leases {
                 }
             }
         };
-        match inner.store.patience().wait(asking).await {
+        match patience.wait(asking).await {
             Some(decision) => decision,
-            None => Err(StoreError::TimedOut {
-                after: inner.store.timeout(),
-            }),
+            None => Err(inner.store.timed_out()),
         }
     }
 

@@ -3,8 +3,7 @@
 //! A sign of life is a slot of a limit that everyone may have, so it runs out by itself like any other. While the
 //! store can't be asked the count stays as it was.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tollgate_engine::backend::Local;
@@ -25,7 +24,8 @@ const MOST: u64 = 1 << 32;
 #[derive(Debug)]
 pub(crate) struct Nodes {
     local: Arc<Local<HostClock, HostWall>>,
-    is_learned: AtomicBool,
+    /// Held while the count changes: what was said stays, whatever answer comes meanwhile.
+    is_learned: Mutex<bool>,
     sign: Question,
     store: Weak<Store>,
 }
@@ -45,7 +45,7 @@ impl Nodes {
         };
         let nodes = Arc::new(Self {
             local,
-            is_learned: AtomicBool::new(said.is_none()),
+            is_learned: Mutex::new(said.is_none()),
             sign: Question {
                 key: key::of_nodes(prefix).into(),
                 op: Op::Decide,
@@ -64,7 +64,8 @@ impl Nodes {
 
     /// From now on there are so many, whatever the store says.
     pub(crate) fn set(&self, count: u64) {
-        self.is_learned.store(false, Ordering::Relaxed);
+        let mut is_learned = self.is_learned();
+        *is_learned = false;
         self.local.set_nodes(count);
     }
 
@@ -76,13 +77,19 @@ impl Nodes {
         let asked = store.ask(vec![self.sign.clone()], None).await;
         let raw = asked.ok().and_then(|answers| answers.each.first().copied());
         let left = raw.and_then(|raw| u64::try_from(raw.remaining).ok());
-        let is_learned = self.is_learned.load(Ordering::Relaxed);
+        let is_learned = self.is_learned();
         if let Some(left) = left
-            && is_learned
+            && *is_learned
         {
             self.local.set_nodes(MOST.saturating_sub(left));
         }
-        is_learned
+        *is_learned
+    }
+
+    fn is_learned(&self) -> MutexGuard<'_, bool> {
+        self.is_learned
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 

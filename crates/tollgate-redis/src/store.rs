@@ -105,8 +105,13 @@ impl Store {
         self.shared.stats.is_failing.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn timeout(&self) -> Duration {
-        self.timeout
+    /// Nobody waits any longer.
+    pub(crate) fn timed_out(&self) -> StoreError {
+        self.shared.stats.timeouts.fetch_add(1, Ordering::Relaxed);
+        self.shared.stats.is_failing.store(true, Ordering::Relaxed);
+        StoreError::TimedOut {
+            after: self.timeout,
+        }
     }
 
     /// Which keys can go into one call.
@@ -178,13 +183,7 @@ impl Store {
         match patience.wait(answer).await {
             Some(Ok(answer)) => answer,
             Some(Err(_)) => Err(StoreError::Stopped),
-            None => {
-                self.shared.stats.timeouts.fetch_add(1, Ordering::Relaxed);
-                self.shared.stats.is_failing.store(true, Ordering::Relaxed);
-                Err(StoreError::TimedOut {
-                    after: self.timeout,
-                })
-            }
+            None => Err(self.timed_out()),
         }
     }
 }

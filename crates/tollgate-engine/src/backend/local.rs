@@ -5,8 +5,8 @@
 //! than that the part is used up: a node that has all of the fleet's demand owes no more than its part.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -20,7 +20,10 @@ mod untold;
 
 pub use untold::Owed;
 
-use untold::Untold;
+use untold::{Ended, Untold};
+
+/// Keys whose counts are set at once.
+const STRIPES: u64 = 64;
 
 /// This process's part of all limits: a [`Memory`] that limits are cut down for, by the number of nodes.
 ///
@@ -52,6 +55,8 @@ pub struct Local<C: Clock = Monotonic, W: Clock = Wall> {
     number: u64,
     nodes: AtomicU64,
     untold: Untold,
+    /// Held while what the store says is used of a key is noted.
+    stripes: [Mutex<()>; STRIPES as usize],
 }
 
 /// The part of a limit that is one process's, kept with the limit.
@@ -112,6 +117,7 @@ impl<C: Clock + 'static, W: Clock> Local<C, W> {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             nodes: AtomicU64::new(1),
             untold: Untold::default(),
+            stripes: std::array::from_fn(|_| Mutex::default()),
         }
     }
 
@@ -140,15 +146,22 @@ impl<C: Clock + 'static, W: Clock> Local<C, W> {
                 ..*check
             })
             .collect();
+        let now = self.memory.clock().now();
+        let is_told = |check: &Check<'_>| {
+            check.cost > 0 && !matches!(check.limit.kind(), LimitKind::Concurrency(_))
+        };
         // Before it is charged: whoever asks the store from then on carries it.
-        for check in &own {
-            let is_told = !matches!(check.limit.kind(), LimitKind::Concurrency(_));
-            if check.cost > 0 && is_told {
-                let lasts = lasts(check.limit.kind());
-                self.untold.add(check, self.memory.clock().now(), lasts);
-            }
+        let told = || own.iter().filter(|check| is_told(check));
+        for check in told() {
+            self.untold.begin(check, now, lasts(check.limit.kind()));
         }
-        self.memory.answer(&own)
+        let answer = self.memory.answer(&own);
+        let ended = match answer.allowed {
+            true => Ended::Admitted,
+            false => Ended::Refused,
+        };
+        told().for_each(|check| self.untold.end(check, ended));
+        answer
     }
 
     /// The store said this to a check.
@@ -165,7 +178,7 @@ impl<C: Clock + 'static, W: Clock> Local<C, W> {
         };
         match noted {
             Noted::Cost => self.memory.fill(&own),
-            _ => self.raise(&own, said.limit.saturating_sub(said.remaining)),
+            _ => self.set(&own, said.limit.saturating_sub(said.remaining)),
         }
     }
 
@@ -199,7 +212,7 @@ impl<C: Clock + 'static, W: Clock> Local<C, W> {
 
     #[cold]
     fn owed_by(&self, check: &Check<'_>) -> Option<Owed> {
-        let since = self.untold.find(check)?;
+        let (since, admitted) = self.untold.find(check)?;
         let share = self.share(check.limit);
         let own = Check {
             limit: &share.part,
@@ -213,7 +226,11 @@ impl<C: Clock + 'static, W: Clock> Local<C, W> {
         };
         Some(Owed {
             since,
-            used: left.limit.saturating_sub(left.remaining),
+            used: match Noted::of(check.limit) {
+                // What the store told is the store's: it is dated otherwise here, and others' too.
+                Noted::Used => admitted.min(left.limit),
+                _ => left.limit.saturating_sub(left.remaining),
+            },
             drains_in: left.reset_after,
             rate,
         })
@@ -221,7 +238,7 @@ impl<C: Clock + 'static, W: Clock> Local<C, W> {
 
     /// The store was told of what a key owed.
     pub fn told(&self, check: &Check<'_>, owed: &Owed) {
-        self.untold.remove(check, owed.since);
+        self.untold.told(check, owed.since);
     }
 
     /// Decisions that the store will not be told of, because too many keys wait for that.
@@ -229,13 +246,25 @@ impl<C: Clock + 'static, W: Clock> Local<C, W> {
         self.untold.forgotten()
     }
 
-    /// Charges what is missing to so many used.
-    fn raise(&self, own: &Check<'_>, used: u64) {
+    /// So many are used, as the store says; no fewer if more was admitted here that it doesn't know of.
+    fn set(&self, own: &Check<'_>, used: u64) {
+        let place = usize::try_from(own.key.fingerprint()[0] % STRIPES).unwrap_or(0);
+        // Two at a time would each charge what is missing.
+        let _alone = self.stripes[place]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let left = self.memory.answer(&[Check { cost: 0, ..*own }]).decision;
-        let is_used = left.limit.saturating_sub(left.remaining);
-        let missing = used.min(left.limit).saturating_sub(is_used);
+        let (used, mut is_used) = (
+            used.min(left.limit),
+            left.limit.saturating_sub(left.remaining),
+        );
+        if is_used > used && self.untold.find(own).is_none() {
+            self.memory.start_afresh(own);
+            is_used = 0;
+        }
+        let missing = used.saturating_sub(is_used);
         if missing > 0 {
-            // Who comes between charges it himself.
+            // A decision that comes between charges it himself.
             self.memory.answer(&[Check {
                 cost: missing,
                 ..*own

@@ -354,6 +354,15 @@ impl<C: Clock + 'static, W: Clock> Memory<C, W> {
         }
     }
 
+    /// Forgets what was used of a log or a quota, to be told anew: nobody may pass sooner by that.
+    pub(crate) fn start_afresh(&self, check: &Check<'_>) {
+        match &check.limit.compiled {
+            Compiled::Exact(table, _) => self.exact[*table].reset(&CounterKey::of(check)),
+            Compiled::Quota(_) => self.quotas.reset(QuotaBytes::of(check).as_slice()),
+            Compiled::Gcra(_) | Compiled::Window(_) | Compiled::Concurrency(_) => {}
+        }
+    }
+
     /// Holds a slot, whatever the limit.
     pub(crate) fn hold_slot(&self, check: &Check<'_>) -> Option<Pass> {
         let key = CounterKey::of(check);

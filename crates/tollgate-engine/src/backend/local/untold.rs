@@ -83,9 +83,14 @@ struct Keys {
 /// A counter and the fingerprint of a key.
 type Place = (u64, [u64; 2]);
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Entry {
+    /// Of the latest that passed.
     number: u64,
+    /// Decisions that are being made.
+    pending: u32,
+    /// How much was admitted here since the store was last told.
+    admitted: u64,
     /// Nothing is owed any more.
     until: Timestamp,
 }
@@ -94,58 +99,94 @@ fn place(check: &Check<'_>) -> Place {
     (check.limit.counter().id, check.key.fingerprint())
 }
 
+/// What came of a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    Admitted,
+    Refused,
+}
+
+impl Keys {
+    /// Whether there is room for a key, or it is there.
+    fn has_room(&mut self, check: &Check<'_>, now: Timestamp) -> bool {
+        if self.all.len() < MOST || self.all.contains_key(&place(check)) {
+            return true;
+        }
+        // All of them are looked at now and then: in a flood of keys every one comes here.
+        if now >= self.tidy_from {
+            self.all.retain(|_, entry| now < entry.until);
+            self.tidy_from = now + TIDY_EVERY;
+            #[cfg(test)]
+            {
+                self.looked += 1;
+            }
+        }
+        self.all.len() < MOST
+    }
+
+    fn entry(&mut self, check: &Check<'_>) -> &mut Entry {
+        self.all.entry(place(check)).or_default()
+    }
+
+    /// Forgets a key of which there is nothing to tell.
+    fn tidy(&mut self, check: &Check<'_>) {
+        let is_told = |entry: &Entry| entry.pending == 0 && entry.admitted == 0;
+        if self.all.get(&place(check)).is_some_and(is_told) {
+            self.all.remove(&place(check));
+        }
+    }
+}
+
 impl Untold {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// Something is decided here about a key, and owed for so long at most.
-    pub(super) fn add(&self, check: &Check<'_>, now: Timestamp, lasts: Duration) {
-        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+    /// Something is about to be decided here about a key, and is owed for so long at most.
+    pub(super) fn begin(&self, check: &Check<'_>, now: Timestamp, lasts: Duration) {
         let mut keys = self.lock();
-        let Keys {
-            all,
-            tidy_from,
-            #[cfg(test)]
-            looked,
-        } = &mut *keys;
-        if all.len() >= MOST && !all.contains_key(&place(check)) {
-            // All of them are looked at now and then: in a flood of keys every one comes here.
-            if now >= *tidy_from {
-                all.retain(|_, entry| now < entry.until);
-                *tidy_from = now + TIDY_EVERY;
-                #[cfg(test)]
-                {
-                    *looked += 1;
-                }
-            }
-            if all.len() >= MOST {
-                self.forgotten.fetch_add(1, Ordering::Relaxed);
-                return;
-            }
+        if keys.has_room(check, now) {
+            let entry = keys.entry(check);
+            entry.pending += 1;
+            entry.until = entry.until.max(now + lasts);
+        } else {
+            self.forgotten.fetch_add(1, Ordering::Relaxed);
         }
-        let until = now + lasts;
-        all.insert(place(check), Entry { number, until });
-        self.count.store(all.len(), Ordering::Relaxed);
+        self.count.store(keys.all.len(), Ordering::Relaxed);
     }
 
-    /// The number of the latest decision about a key, if the store doesn't know of it.
-    pub(super) fn find(&self, check: &Check<'_>) -> Option<u64> {
-        self.lock().all.get(&place(check)).map(|entry| entry.number)
+    /// It passed, or didn't: then there may be nothing to tell.
+    pub(super) fn end(&self, check: &Check<'_>, outcome: Ended) {
+        let mut keys = self.lock();
+        if let Some(entry) = keys.all.get_mut(&place(check)) {
+            entry.pending = entry.pending.saturating_sub(1);
+            if outcome == Ended::Admitted {
+                entry.number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
+                entry.admitted = entry.admitted.saturating_add(check.cost);
+            }
+        }
+        keys.tidy(check);
+        self.count.store(keys.all.len(), Ordering::Relaxed);
+    }
+
+    /// The number of the latest decision about a key, if the store may not know of it, and how much was admitted.
+    pub(super) fn find(&self, check: &Check<'_>) -> Option<(u64, u64)> {
+        let keys = self.lock();
+        let entry = keys.all.get(&place(check))?;
+        Some((entry.number, entry.admitted))
     }
 
     /// The store knows of all up to this one.
-    pub(super) fn remove(&self, check: &Check<'_>, number: u64) {
+    pub(super) fn told(&self, check: &Check<'_>, number: u64) {
         let mut keys = self.lock();
-        let all = &mut keys.all;
-        if all
-            .get(&place(check))
-            .is_some_and(|entry| entry.number <= number)
+        if let Some(entry) = keys.all.get_mut(&place(check))
+            && entry.number <= number
         {
-            all.remove(&place(check));
+            entry.admitted = 0;
         }
-        self.count.store(all.len(), Ordering::Relaxed);
+        keys.tidy(check);
+        self.count.store(keys.all.len(), Ordering::Relaxed);
     }
 
     pub(super) fn forgotten(&self) -> u64 {
@@ -183,7 +224,8 @@ mod tests {
         let add = |number: usize, now| {
             let name = number.to_string();
             let facts = SoleLimit::facts(&name);
-            untold.add(&limit.check(&facts, 1), now, hour);
+            untold.begin(&limit.check(&facts, 1), now, hour);
+            untold.end(&limit.check(&facts, 1), Ended::Admitted);
         };
         let now = Timestamp::from_secs(1);
         (0..MOST + 1_000).for_each(|number| add(number, now));
