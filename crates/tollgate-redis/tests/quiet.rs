@@ -312,3 +312,50 @@ async fn nodes_learn_how_many_they_are_and_can_be_told_otherwise() {
     let left = server.command(&["PTTL", key]).integer().unwrap();
     assert!((1..=16_100).contains(&left), "{left}");
 }
+
+#[tokio::test]
+async fn what_a_rule_that_is_counted_here_refuses_sends_nothing() {
+    let server = Server::start();
+    let policy = policy(
+        "limits:
+         - {name: address, key: ip, rate: 2/h, counting: local}
+         - {name: user, key: user, rate: 1/h, counting: local}
+         - {name: tenant, key: tenant, rate: 1000/h}
+         - {name: slots, key: tenant, concurrency: 9}",
+    );
+    let engine = Engine::new(policy, connect(&server.url())).unwrap();
+    let who = |ip, user| {
+        Facts::new()
+            .with("ip", ip)
+            .with("user", user)
+            .with("tenant", "acme")
+    };
+    let (ann, bob) = (who("192.0.2.1", "ann"), who("192.0.2.1", "bob"));
+    for facts in [&ann, &bob] {
+        assert!(engine.decide_by(facts).await.unwrap().is_allowed());
+    }
+    let before = server.commands_processed();
+    for facts in [
+        &ann,
+        &bob,
+        &who("192.0.2.2", "ann"),
+        &who("192.0.2.1", "eve"),
+    ] {
+        let verdict = engine.decide_by(facts).await.unwrap();
+        assert_eq!((verdict.is_allowed(), verdict.fallback()), (false, None));
+    }
+    assert_eq!(server.commands_processed(), before);
+    // Nor were those charged that the store keeps, nor is a slot held there.
+    let other = who("192.0.2.3", "eve");
+    let verdict = engine.decide_by(&other).await.unwrap();
+    assert!(verdict.is_allowed());
+    assert_eq!(engine.backend().stats().slots, 1);
+    drop(verdict);
+    let tenant = Facts::new().with("tenant", "acme");
+    let verdict = engine.decide_by(&tenant).await.unwrap();
+    assert!(
+        verdict.decision().remaining <= 9,
+        "{:?}",
+        verdict.decision()
+    );
+}

@@ -71,3 +71,58 @@ impl Patience {
 fn after(wait: Duration) -> Instant {
     Instant::now() + wait.min(LONGEST)
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_millis(20);
+
+    fn patience() -> Patience {
+        Patience::new(&Host::system().unwrap(), TIMEOUT)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_gets_no_answer_is_told_so_when_time_is_up() {
+        let began = Instant::now();
+        let came = patience().wait(std::future::pending::<()>()).await;
+        assert_eq!(came, None);
+        assert!(
+            began.elapsed() < TIMEOUT + 2 * ON_TIME,
+            "{:?}",
+            began.elapsed()
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_in_which_the_process_could_not_run_is_not_counted() {
+        let (tell, told) = oneshot::channel();
+        let mut patience = patience();
+        let waiting = tokio::spawn(async move { patience.wait(told).await });
+        tokio::task::yield_now().await;
+        // All at once, as for a process that was stopped: nothing ran meanwhile.
+        tokio::time::advance(10 * TIMEOUT).await;
+        // Then it takes half of its time.
+        tokio::time::sleep(TIMEOUT / 2).await;
+        tell.send(7).unwrap();
+        assert_eq!(waiting.await.unwrap(), Some(Ok(7)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reply_that_is_there_when_time_is_up_wins() {
+        let (tell, told) = oneshot::channel();
+        let mut patience = patience();
+        // It has come, and passes through others' hands at the very moment.
+        let at = Instant::now() + TIMEOUT;
+        tokio::spawn(async move {
+            tokio::time::sleep_until(at).await;
+            for _ in 0..TURNS - 1 {
+                tokio::task::yield_now().await;
+            }
+            let _ = tell.send(7);
+        });
+        assert_eq!(patience.wait(told).await, Some(Ok(7)));
+    }
+}
