@@ -23,7 +23,7 @@ pub use untold::Owed;
 use untold::{Ended, Untold};
 
 /// Keys whose counts are set at once.
-const STRIPES: u64 = 64;
+const STRIPES: usize = 64;
 
 /// This process's part of all limits: a [`Memory`] that limits are cut down for, by the number of nodes.
 ///
@@ -56,7 +56,7 @@ pub struct Local<C: Clock = Monotonic, W: Clock = Wall> {
     nodes: AtomicU64,
     untold: Untold,
     /// Held while what the store says is used of a key is noted.
-    stripes: [Mutex<()>; STRIPES as usize],
+    stripes: [Mutex<()>; STRIPES],
 }
 
 /// The part of a limit that is one process's, kept with the limit.
@@ -248,7 +248,7 @@ impl<C: Clock + 'static, W: Clock> Local<C, W> {
 
     /// So many are used, as the store says; no fewer if more was admitted here that it doesn't know of.
     fn set(&self, own: &Check<'_>, used: u64) {
-        let place = usize::try_from(own.key.fingerprint()[0] % STRIPES).unwrap_or(0);
+        let place = usize::try_from(own.key.fingerprint()[0] % STRIPES as u64).unwrap_or(0);
         // Two at a time would each charge what is missing.
         let _alone = self.stripes[place]
             .lock()
