@@ -18,7 +18,7 @@ pub(super) struct Counts {
     pub(super) local: AtomicU64,
 }
 
-/// What a [`Fallback`] has counted.
+/// What a [`Fallback`](super::Fallback) has counted.
 ///
 /// ```
 /// use tollgate_engine::backend::FallbackStats;
