@@ -1,15 +1,15 @@
 //! The store as a backend: checks in, answers or errors out.
 
+mod ask;
+mod asking;
 mod compiled;
 #[cfg(test)]
 mod tests;
 mod undo;
 
 use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::task::{Context, Poll};
 
 use foldhash::SharedSeed;
 use foldhash::quality::SeedableRandomState;
@@ -23,10 +23,11 @@ use crate::error::{StoreError, StoreLimitError};
 use crate::holders::Holders;
 use crate::host::{Host, HostClock, HostWall};
 use crate::lease::{LeaseKey, Leased, Leases};
-use crate::question::{Answers, Kind, Op, Question};
+use crate::question::{Kind, Op, Question};
 use crate::redis::RedisBuilder;
-use crate::store::{Patience, Store};
+use crate::store::Store;
 
+pub use asking::Asking;
 pub(crate) use compiled::Compiled;
 
 use undo::Undo;
@@ -437,95 +438,6 @@ impl Direct {
         }
         answer
     }
-
-    /// Asks questions of one lane. A calendar that the store's clock isn't in is sent once more.
-    pub(crate) async fn ask(
-        &self,
-        checks: &[Check<'_>],
-        numbers: &[usize],
-        (questions, at): (Vec<Question>, Option<u64>),
-        patience: &mut Patience,
-    ) -> Result<Answers, StoreError> {
-        let is_calendar = |question: &Question| question.numbers.kind == Kind::Calendar;
-        let again = questions.iter().any(is_calendar).then(|| questions.clone());
-        let answers = self
-            .tell_and_ask(checks, numbers, (questions, at), patience)
-            .await?;
-        let Some(mut again) = again else {
-            return Ok(answers);
-        };
-        if !answers.each.iter().any(|raw| raw.is_of_another_time()) {
-            return Ok(answers);
-        }
-        self.note_time(answers.now);
-        for (question, number) in again.iter_mut().zip(numbers) {
-            let compiled = self.compiled(checks[*number].limit)?;
-            question.numbers = compiled
-                .form
-                .numbers_at(answers.now)
-                .unwrap_or(question.numbers);
-        }
-        let answers = self
-            .tell_and_ask(checks, numbers, (again, at), patience)
-            .await?;
-        // The clock has stepped meanwhile, or nobody's calendar reaches as far: that is no refusal.
-        match answers.each.iter().any(|raw| raw.is_of_another_time()) {
-            true => Err(StoreError::Garbled {
-                what: "the store's clock is in no period that it was told of".to_owned(),
-            }),
-            false => Ok(answers),
-        }
-    }
-
-    /// Asks, after telling the store in the same breath what was decided here without it.
-    async fn tell_and_ask(
-        &self,
-        checks: &[Check<'_>],
-        numbers: &[usize],
-        (mut questions, at): (Vec<Question>, Option<u64>),
-        patience: &mut Patience,
-    ) -> Result<Answers, StoreError> {
-        let decides = questions.iter().all(|question| question.op == Op::Decide);
-        let mut told = Vec::new();
-        for (question, number) in questions.iter().zip(numbers).filter(|_| decides) {
-            let Some(owed) = self.local.owed(&checks[*number]) else {
-                continue;
-            };
-            let raise = Question {
-                op: Op::Raise(question.numbers.owed(&owed)),
-                cost: owed.used,
-                holder: None,
-                ..question.clone()
-            };
-            told.push((*number, owed, raise));
-        }
-        if told.is_empty() {
-            return self.store.ask_with(patience, questions, at).await;
-        }
-        questions.splice(0..0, told.iter().map(|(_, _, raise)| raise.clone()));
-        let mut answers = self.store.ask_with(patience, questions, at).await?;
-        answers.each.drain(..told.len());
-        // Unless its calendar wasn't of this time: then it is told with the next question.
-        if !answers.each.iter().any(|raw| raw.is_of_another_time()) {
-            for (number, owed, _) in &told {
-                self.local.told(&checks[*number], owed);
-            }
-        }
-        Ok(answers)
-    }
-
-    /// Questions that can go together, in their order.
-    fn groups(&self, asked: Vec<(usize, Question)>) -> Vec<Vec<(usize, Question)>> {
-        let mut groups: Vec<(u16, Vec<(usize, Question)>)> = Vec::new();
-        for (number, question) in asked {
-            let lane = self.store.lane(&question.key);
-            match groups.iter_mut().find(|(other, _)| *other == lane) {
-                Some((_, group)) => group.push((number, question)),
-                None => groups.push((lane, vec![(number, question)])),
-            }
-        }
-        groups.into_iter().map(|(_, group)| group).collect()
-    }
 }
 
 impl Backend for Direct {
@@ -542,13 +454,13 @@ impl Backend for Direct {
             return Asking::said(Ok(answer));
         }
         match self.plan(checks) {
-            Ok(Ok(steps)) => Asking(Inner::Asked(match <[Step; 1]>::try_from(steps) {
+            Ok(Ok(steps)) => Asking::asked(match <[Step; 1]>::try_from(steps) {
                 Ok([Step::Ask(question)]) if question.holder.is_none() => {
                     Box::pin(self.ask_one(checks, *question))
                 }
                 Ok([step]) => Box::pin(self.answer(checks, vec![step])),
                 Err(steps) => Box::pin(self.answer(checks, steps)),
-            })),
+            }),
             Ok(Err(answer)) => Asking::said(Ok(answer)),
             Err(error) => Asking::said(Err(error)),
         }
@@ -614,38 +526,6 @@ impl Backend for Direct {
     fn takes(&self, limit: &Limit) -> Result<(), String> {
         let compiled = self.compiled(limit);
         compiled.map(drop).map_err(|error| error.to_string())
-    }
-}
-
-/// An answer on its way from the store, or one that was there already.
-#[must_use = "a question that isn't awaited isn't asked"]
-pub struct Asking<'a>(Inner<'a>);
-
-enum Inner<'a> {
-    Said(Option<Result<Answer, StoreError>>),
-    Asked(Pin<Box<dyn Future<Output = Result<Answer, StoreError>> + Send + 'a>>),
-}
-
-impl Asking<'_> {
-    fn said(answer: Result<Answer, StoreError>) -> Self {
-        Self(Inner::Said(Some(answer)))
-    }
-}
-
-impl Future for Asking<'_> {
-    type Output = Result<Answer, StoreError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut self.0 {
-            Inner::Said(answer) => Poll::Ready(answer.take().unwrap_or(Err(StoreError::Stopped))),
-            Inner::Asked(asking) => asking.as_mut().poll(context),
-        }
-    }
-}
-
-impl fmt::Debug for Asking<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Asking").finish_non_exhaustive()
     }
 }
 

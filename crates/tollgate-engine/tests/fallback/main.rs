@@ -1,6 +1,8 @@
 //! What is answered while a store can't be asked: as each rule has chosen, and never as a denial.
 
 use std::convert::Infallible;
+mod here_first;
+
 use std::future::{Future, Ready, ready};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -306,78 +308,6 @@ fn a_slot_that_is_counted_here_is_told_as_it_was_decided() {
     assert!(!second.is_allowed() && !second.decision().is_allowed());
 }
 
-const LOCAL_FIRST: &str = "
-limits:
-- {name: address, key: ip, rate: 2/s, counting: local}
-- {name: user, key: user, rate: 3/s, counting: local}
-- {name: tenant, key: tenant, rate: 4/s}
-- {name: slots, key: tenant, concurrency: 8, counting: local}
-";
-
-#[test]
-fn what_is_counted_here_is_asked_first_and_what_it_refuses_is_not_sent() {
-    let fleet = Fleet::new(LOCAL_FIRST, 4);
-    let facts = |ip| {
-        Facts::new()
-            .with("ip", ip)
-            .with("user", "ada")
-            .with("tenant", "acme")
-    };
-    let (a, b) = (facts("192.0.2.1"), facts("192.0.2.2"));
-    // By the whole limit: it isn't divided by anything.
-    assert_eq!(fleet.passed(&a, 10), 2);
-    assert_eq!(fleet.asked(), 2, "eight refusals sent nothing");
-    assert_eq!(fleet.decide(&a).cause(), Cause::Rule("address"));
-    assert_eq!(fleet.passed(&b, 10), 1, "the user's third");
-    assert_eq!(fleet.asked(), 3);
-    let other = b.clone().with("user", "grace");
-    let verdict = fleet.decide(&other);
-    assert_eq!(
-        (verdict.cause(), verdict.decision().remaining),
-        (Cause::Rule("address"), 0)
-    );
-    assert!(verdict.is_allowed());
-    drop(verdict);
-    // Whether the store is there or not, and what it decides besides.
-    fleet.clock.advance(Duration::from_secs(1));
-    fleet.switch(true);
-    let verdict = fleet.decide(&a);
-    assert_eq!(
-        (verdict.is_allowed(), verdict.fallback()),
-        (true, Some(OnStoreFailure::Local))
-    );
-    drop(verdict);
-    let slots = Facts::new().with("tenant", "idle");
-    fleet.switch(false);
-    let held: Vec<_> = (0..3)
-        .map(|_| fleet.decide(&slots).into_permits())
-        .collect();
-    assert_eq!(fleet.engine.backend().local().memory().keys_in_flight(), 1);
-    drop(held);
-    assert_eq!(fleet.engine.backend().local().memory().keys_in_flight(), 0);
-}
-
-#[test]
-fn what_the_store_refuses_costs_nothing_here() {
-    let fleet = Fleet::new(LOCAL_FIRST, 1);
-    let who = |ip, user| {
-        Facts::new()
-            .with("ip", ip)
-            .with("user", user)
-            .with("tenant", "acme")
-    };
-    for user in ["a", "b"] {
-        assert_eq!(fleet.passed(&who(user, user), 2), 2);
-    }
-    let third = who("c", "c");
-    for _ in 0..10 {
-        assert_eq!(fleet.decide(&third).cause(), Cause::Rule("tenant"));
-    }
-    assert_eq!(fleet.engine.backend().local().memory().keys_in_flight(), 0);
-    let alone = Facts::new().with("ip", "c").with("user", "c");
-    assert_eq!(fleet.passed(&alone, 10), 2, "of the address");
-}
-
 #[test]
 fn of_several_rules_closed_wins_and_all_that_are_local_must_pass() {
     let policy = "
@@ -584,46 +514,4 @@ descriptors:
     assert_eq!(ask(&["shut", "near"], 1), (closed, refused("shut")));
     assert_eq!(ask(&["near"], 1), (local, refused("near")));
     assert_eq!(ask(&["shut"], 1), (closed, refused("shut")));
-}
-
-/// A store that never answers.
-struct Silent(Manual);
-
-impl Backend for Silent {
-    type Error = &'static str;
-    type Asking<'a> = std::future::Pending<Result<Answer, &'static str>>;
-
-    fn check<'a>(&'a self, _: &'a [Check<'a>]) -> Self::Asking<'a> {
-        std::future::pending()
-    }
-
-    fn now(&self) -> Timestamp {
-        use tollgate::Clock;
-        self.0.now()
-    }
-}
-
-#[test]
-fn what_is_given_up_while_the_store_is_asked_costs_nothing_here() {
-    let clock = Manual::starting_at(Timestamp::from_secs(1_000));
-    let memory = Memory::builder().keys(100).clock(clock.clone());
-    let local = Arc::new(Local::new(memory.wall(clock.clone()).build()));
-    let store = Fallback::with_local(Silent(clock), local);
-    let policy = Policy::from_text(LOCAL_FIRST, Format::Yaml).expect("a policy");
-    let engine = Engine::new(policy.policy, store).expect("a policy");
-    let facts = Facts::new().with("ip", "c").with("user", "c");
-    let asks_the_store = facts.clone().with("tenant", "acme");
-    for _ in 0..10 {
-        let mut asking = Box::pin(engine.decide_by(&asks_the_store));
-        let mut context = Context::from_waker(Waker::noop());
-        assert!(asking.as_mut().poll(&mut context).is_pending());
-        assert_eq!(engine.backend().local().memory().keys_in_flight(), 1);
-    }
-    assert_eq!(engine.backend().local().memory().keys_in_flight(), 0);
-    let mut passed = 0;
-    for _ in 0..10 {
-        let Ok(verdict) = at_once(engine.decide_by(&facts));
-        passed += u32::from(verdict.is_allowed());
-    }
-    assert_eq!(passed, 2, "of the address");
 }
