@@ -33,6 +33,19 @@ pub(crate) enum Kind {
     Slots = 7,
 }
 
+#[cfg(feature = "simulation")]
+impl Kind {
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Level,
+        Self::Window,
+        Self::Counter,
+        Self::Log,
+        Self::Calendar,
+        Self::Rolling,
+        Self::Slots,
+    ];
+}
+
 /// What is asked of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Op {

@@ -80,6 +80,40 @@ pub trait Wire: Send + Sync {
     fn send(&self, command: Vec<u8>) -> Replying;
 }
 
+/// The very scripts that the client sends, to be replayed elsewhere.
+///
+/// ```
+/// use tollgate_redis::simulation::scripts;
+///
+/// assert!(scripts::mixed().len() > scripts::plain().len());
+/// ```
+pub mod scripts {
+    use crate::question::Kind;
+    use crate::script::{self, Needs};
+
+    /// Decides about levels alone.
+    pub fn plain() -> &'static str {
+        let mut needs = Needs::default();
+        needs.kind(Kind::Level);
+        &needs.script().text
+    }
+
+    /// Everything that can be asked, of every kind of limit.
+    pub fn mixed() -> &'static str {
+        let mut needs = Needs::default();
+        for kind in Kind::ALL {
+            needs.kind(kind);
+        }
+        needs.acts();
+        &needs.script().text
+    }
+
+    /// Takes, renews and returns leases.
+    pub fn lease() -> &'static str {
+        &script::lease().text
+    }
+}
+
 pin_project! {
     /// A task that runs only while its node does.
     ///

@@ -1,39 +1,12 @@
 //! The real scripts with random questions, replayed on both stores.
 
+use tollgate_redis::simulation::scripts;
 use tollgate_testkit::redis::Server;
 use tollgate_testkit::traffic::Random;
 use tollgate_testkit::world::{Call, replay};
 
 use super::{at_length, pick};
 
-macro_rules! script {
-    ($name:literal) => {
-        include_str!(concat!(
-            "../../../tollgate-redis/src/scripts/",
-            $name,
-            ".lua"
-        ))
-    };
-}
-
-const PLAIN: [&str; 3] = [script!("open"), script!("level"), script!("plain")];
-const LEASE: [&str; 3] = [script!("open"), script!("level"), script!("lease")];
-/// Every kind of limit, and everything that can be asked of it.
-const MIXED: [&str; 13] = [
-    script!("open"),
-    script!("write"),
-    script!("level"),
-    script!("level_back"),
-    script!("window"),
-    script!("counter"),
-    script!("log"),
-    script!("quota"),
-    script!("slots"),
-    "local kinds = {level, window, counter, log, calendar, rolling, slots}",
-    script!("tell"),
-    script!("act"),
-    concat!(script!("decide"), "\n", script!("close")),
-];
 /// What no script of ours writes.
 const VANDALS: [&str; 3] = [
     "return redis.call('SET', KEYS[1], ARGV[1])",
@@ -44,6 +17,8 @@ const VANDALS: [&str; 3] = [
 const START: u64 = 1_700_000_000_000_000;
 const SECOND: u64 = 1_000_000;
 const SLOTS: u8 = 7;
+/// What is used is at least this.
+const RAISE: u8 = 8;
 
 /// Price, drain and capacity: 10/s, 1000/m with a burst of 50, 3/h, one burst that never comes back.
 const LEVELS: [[f64; 3]; 4] = [
@@ -109,17 +84,11 @@ impl Asking {
         pick(&mut self.random, &["a", "b", "c"]).as_bytes().to_vec()
     }
 
-    fn call(
-        &self,
-        script: &[&str],
-        keys: Vec<Vec<u8>>,
-        record: Vec<u8>,
-        more: Vec<Vec<u8>>,
-    ) -> Call {
+    fn call(&self, script: &str, keys: Vec<Vec<u8>>, record: Vec<u8>, more: Vec<Vec<u8>>) -> Call {
         let mut args = vec![record, self.now.to_string().into_bytes()];
         args.extend(more);
         Call {
-            script: script.join("\n").into(),
+            script: script.into(),
             keys,
             args,
         }
@@ -136,23 +105,34 @@ impl Asking {
                 keys.push(self.key());
             }
         }
-        self.call(&PLAIN, keys, record, Vec::new())
+        self.call(scripts::plain(), keys, record, Vec::new())
     }
 
     fn lease(&mut self) -> Call {
         let mut record = Vec::new();
         put(&mut record, &self.level());
-        // Who, how often, holds, returns, wants, at most, for how long, at least.
+        // Who, how often, holds, returns, wants, at most, for how long, at least, and owed at least.
         let numbers = [4, 30, 12, 3, 12, 20].map(|end| f64::from(self.below(end)));
         let [who, often, holds, returns, wants, most] = numbers;
         let life = *pick(&mut self.random, &[&100_000.0, &5_000_000.0]);
         let least = f64::from(self.below(2) * self.below(3));
+        let owed = f64::from(self.below(4) / 3 * self.below(2_000_000));
         put(
             &mut record,
-            &[who + 1.0, often, holds, returns, wants, most, life, least],
+            &[
+                who + 1.0,
+                often,
+                holds,
+                returns,
+                wants,
+                most,
+                life,
+                least,
+                owed,
+            ],
         );
         let key = self.key();
-        self.call(&LEASE, vec![key], record, Vec::new())
+        self.call(scripts::lease(), vec![key], record, Vec::new())
     }
 
     /// A kind of limit and its five numbers.
@@ -187,16 +167,18 @@ impl Asking {
             let questions = 1 + self.below(2) * self.below(4);
             for number in 1..=questions {
                 let (kind, five) = self.limit();
-                let own = self.below(8);
+                let own = self.below(9);
                 let op = match (questions, kind) {
+                    _ if own == 8 => RAISE,
                     (2.., _) => 0,
                     (_, SLOTS) => *pick(&mut self.random, &[&0, &0, &6, &7]),
                     _ => u8::try_from(own.saturating_sub(2)).expect("six questions"),
                 };
-                // A wait, or a time not long ago.
+                // A wait, units of a level, or a time not long ago.
                 #[expect(clippy::cast_precision_loss, reason = "times are below 2^53")]
                 let extra = match op {
                     2 => f64::from(self.below(200_000)),
+                    RAISE => f64::from(self.below(4_000_000)),
                     _ => (self.now - u64::from(self.below(3)) * SECOND) as f64,
                 };
                 record.extend_from_slice(&[op, kind, u8::from(number == questions)]);
@@ -222,7 +204,7 @@ impl Asking {
                 }
             }
         }
-        self.call(&MIXED, keys, record, holders)
+        self.call(scripts::mixed(), keys, record, holders)
     }
 
     fn vandal(&mut self) -> Call {
