@@ -16,7 +16,7 @@ use tollgate::{Algorithm, Align, Rate};
 use tollgate_engine::policy::OnStoreFailure;
 use tollgate_redis::{AddressError, ConnectError, StoreError, StoreLimitError};
 
-pub use report::{Latency, LoadReport};
+pub use report::{Failed, Latency, LoadReport};
 pub use target::Place;
 
 use target::Target;
@@ -44,15 +44,19 @@ together. A refusal that is known here is repeated without asking, as a limiter 
 latency of those admitted to see what the store costs.
 
 If the store can't be asked at the start, that is an error (exit code 1), unless --on-failure says
-what decisions are to get then. If it goes away later, decisions get what --on-failure says, local if
-it says nothing; they are counted as fallback, neither as admitted nor as denied.
+what decisions are to get then; a wrong password, TLS where none is spoken and missing rights always
+are. If it goes away later, decisions get what --on-failure says, local if it says nothing; they are
+counted as fallback, neither as admitted nor as denied.
 
 With --json, one object:
   backend mode rate algorithm name keys tasks cost on_failure     what was asked for
   elapsed_s decisions decisions_per_s                             of the whole run
   admitted denied                                                 what the limit said
   fallback_decisions fallback_admitted fallback_denied            what was decided without the store
-  errors timeouts                                                 questions that got no answer
+  errors                                                          questions that got no answer
+  failures                                                        each of those, by its kind: a list of
+                                                                  {kind, count, first, began_s, lasted_s,
+                                                                  is_going_on}
   latency_ns admitted_latency_ns                                  {p50, p99, p999, max}; of those
                                                                   admitted null if there are none
   round_trips round_trips_per_1000 near_hits connects             null in memory
@@ -260,6 +264,9 @@ impl fmt::Display for LoadFailure {
                  --cost, or write \"{rate} burst {cost}\"",
                 rate.burst_size()
             ),
+            Self::Unreachable { place, error } if error.kind().is_lasting() => {
+                write!(f, "{place}: {error}")
+            }
             Self::Unreachable { place, error } => write!(
                 f,
                 "{place}: {error}; start it, or say with --on-failure what decisions are to get \

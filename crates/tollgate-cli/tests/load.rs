@@ -67,6 +67,9 @@ fn check_sums(report: &Value) {
     assert_eq!(of("decisions"), sum, "{report}");
     let fallback = of("fallback_admitted") + of("fallback_denied");
     assert_eq!(of("fallback_decisions"), fallback, "{report}");
+    let failures = report["failures"].as_array().expect("a list");
+    let kinds: u64 = failures.iter().map(|failure| count(failure, "count")).sum();
+    assert_eq!(of("errors"), kinds, "{report}");
     let latency = &report["latency_ns"];
     let times = ["p50", "p99", "p999", "max"].map(|name| count(latency, name));
     assert!(times.is_sorted() && times[0] > 0, "{report}");
@@ -91,9 +94,10 @@ fn memory_keeps_the_limit_and_has_no_store_to_speak_of() {
     assert!(count(&report, "admitted") >= 1_000, "{report}");
     assert_eq!(report["backend"], "memory");
     assert_eq!(report["rate"], "1000/s burst 1000");
-    for field in ["round_trips", "timeouts", "near_hits", "on_failure"] {
+    for field in ["round_trips", "near_hits", "on_failure"] {
         assert_eq!(report[field], Value::Null, "{field}");
     }
+    assert_eq!(report["failures"], Value::Array(Vec::new()));
 }
 
 #[test]
@@ -188,13 +192,29 @@ fn without_a_store_decisions_are_the_chosen_ones() {
     let arguments = ["--backend", "redis://127.0.0.1:1", "--duration", "300ms"];
     let with = |choice| {
         let rate = ["--rate", "100/h", "--nodes", "4"];
-        let report = json(&[&arguments[..], &rate, &["--on-failure", choice]].concat());
+        let choice = ["--on-failure", choice];
+        let report = json(&[&arguments[..], &rate, &choice, &PATIENT].concat());
         check_sums(&report);
         let of = |field| count(&report, field);
         assert_eq!((of("admitted"), of("denied")), (0, 0), "{report}");
         assert_eq!(report["admitted_latency_ns"], Value::Null);
-        assert_eq!(report["on_failure"], choice);
+        assert_eq!(report["on_failure"], choice[1]);
         assert!(of("errors") > 0, "{report}");
+        let [failure] = &report["failures"].as_array().expect("a list")[..] else {
+            panic!("one kind: {report}");
+        };
+        assert_eq!(failure["kind"], "refused", "{report}");
+        assert_eq!(failure["is_going_on"], true, "{report}");
+        let first = failure["first"].as_str().expect("a text");
+        assert!(
+            first.starts_with("the store can't be reached: "),
+            "{report}"
+        );
+        let [began, lasted] = ["began_s", "lasted_s"].map(|field| failure[field].as_f64().unwrap());
+        assert!(
+            began + lasted <= report["elapsed_s"].as_f64().unwrap(),
+            "{report}"
+        );
         (of("fallback_admitted"), of("fallback_denied"))
     };
     assert!(matches!(with("open"), (1.., 0)));
@@ -213,6 +233,36 @@ fn a_store_that_is_not_there_is_an_error_unless_something_was_chosen() {
     );
     assert!(error.contains("or say with --on-failure"), "{error}");
     assert!(!error.contains("secret"), "{error}");
+}
+
+#[test]
+fn a_store_that_takes_no_such_login_or_speaks_no_tls_is_told_before_the_load() {
+    let server = Server::builder().password("sesame").start();
+    let place = format!("127.0.0.1:{}", server.port());
+    for (url, why) in [
+        (
+            format!("redis://:barley@{place}"),
+            "the store answered with an error: wrong user or password; correct them in its URL, as \
+             user:password@ before the host, with %40 for @ and the like",
+        ),
+        (
+            format!("redis://{place}"),
+            "the store answered with an error: it wants a password; write it into its URL, as \
+             :password@ or user:password@ before the host",
+        ),
+        (
+            format!("rediss://:sesame@{place}"),
+            "the store can't be reached: it speaks no TLS on this port; write redis instead of \
+             rediss into its URL, or the port on which it does",
+        ),
+    ] {
+        let scheme = url.split("://").next().unwrap_or_default();
+        let expected = format!("error: {scheme}://{place}/0: {why}\n");
+        assert_eq!(stderr(&["--backend", &url], FAILED), expected);
+        // Whatever is chosen for when it is away: it isn't.
+        let chosen = ["--backend", &url, "--on-failure", "open"];
+        assert_eq!(stderr(&chosen, FAILED), expected);
+    }
 }
 
 #[test]
@@ -242,6 +292,30 @@ fn a_store_that_goes_away_is_counted_and_no_error() {
     assert!(count(&report, "fallback_admitted") > 0, "{report}");
     assert!(count(&report, "errors") > 0, "{report}");
     assert_eq!(count(&report, "denied"), 0, "{report}");
+    let failures = report["failures"].as_array().expect("a list");
+    let is_refused = |failure: &Value| failure["kind"] == "refused";
+    assert!(failures.iter().any(is_refused), "{report}");
+}
+
+#[test]
+fn the_text_says_of_every_error_what_sort_it_is() {
+    let arguments = ["--backend", "redis://127.0.0.1:1", "--duration", "300ms"];
+    let report = stdout(&[&arguments[..], &["--on-failure", "open"], &PATIENT].concat());
+    let lines: Vec<_> = report.lines().collect();
+    let errors = lines.iter().position(|line| line.starts_with("errors "));
+    let errors = errors.expect("a line of errors");
+    let number = |line: &str, place: usize| line.split_whitespace().nth(place).map(str::to_owned);
+    let told = lines[errors + 1];
+    assert!(told.starts_with("  connection refused "), "{report}");
+    assert_eq!(number(told, 2), number(lines[errors], 1), "{report}");
+    assert!(
+        told.contains("s to the end: the store can't be reached: "),
+        "{report}"
+    );
+    // Both numbers end in the same column.
+    let end = |line: &str, number: &str| line.find(number).map(|at| at + number.len());
+    let count = number(told, 2).expect("a count");
+    assert_eq!(end(told, &count), end(lines[errors], &count), "{report}");
 }
 
 #[test]

@@ -9,16 +9,23 @@ use tollgate::{Algorithm, Decision, LimitError, Outcome, Pass, Rate, Timestamp};
 
 use crate::policy::{Counting, OnStoreFailure};
 
+mod each;
 mod fallback;
+mod kept;
+mod local;
 mod memory;
 mod sole;
 
 pub use crate::engine::deny::{DenyCache, DenyVersion};
 pub use crate::engine::key::Key;
 pub use fallback::{AskingOrFallback, Breaker, Fallback, FallbackStats, StoreEvent};
+pub use kept::Keeper;
+pub use local::{Local, Owed};
 pub use memory::{Memory, MemoryBuilder};
 pub use sole::SoleLimit;
 
+pub(crate) use kept::Kept;
+pub(crate) use local::Shared;
 pub(crate) use memory::Compiled;
 
 /// Answers checks, all or none: in memory, in a store, or leased from one.
@@ -66,12 +73,14 @@ pub trait Backend: Send + Sync {
     fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a>;
 
     /// The same, and what each check said by itself: what is left after the charge, or whether it would have
-    /// passed alone. One that can tell in the same breath does; unless said otherwise each is asked again.
+    /// passed alone, and if not after how long. One that can tell in the same breath does; unless said otherwise
+    /// each is asked again what is left, and those that refuse are told to wait as long as the one that takes
+    /// longest. No two of the checks are of one counter and key, unless one of them costs nothing.
     fn check_each<'a>(
         &'a self,
         checks: &'a [Check<'a>],
     ) -> impl Future<Output = Result<(Answer, Vec<Decision>), Self::Error>> + Send + 'a {
-        each_again(self, checks)
+        each::again(self, checks)
     }
 
     /// Gives back what these checks cost, whatever it was charged for: at most what was spent. Unless said
@@ -82,6 +91,13 @@ pub trait Backend: Send + Sync {
     ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'a {
         let _ = checks;
         std::future::ready(Ok(()))
+    }
+
+    /// How much of a check's limit was spent, of what a store had given ahead, that nobody was told of; and what
+    /// could still be, which from now on can't. Asked before something is decided without the store.
+    fn spent_ahead(&self, check: &Check<'_>) -> u64 {
+        let _ = check;
+        0
     }
 
     /// The time by which it judges, to tell how long something takes and how long a refusal holds.
@@ -108,28 +124,6 @@ pub trait Backend: Send + Sync {
     fn improvements(&self) -> u64 {
         0
     }
-}
-
-/// Charges all checks or none, and looks at each by itself then.
-async fn each_again<B: Backend + ?Sized>(
-    backend: &B,
-    checks: &[Check<'_>],
-) -> Result<(Answer, Vec<Decision>), B::Error> {
-    let answer = backend.check(checks).await?;
-    let mut each = Vec::with_capacity(checks.len());
-    for check in checks {
-        let left = [Check { cost: 0, ..*check }];
-        let mut decision = backend.check(&left).await?.decision;
-        if !answer.allowed && decision.remaining < check.cost {
-            decision.outcome = match check.cost > decision.limit {
-                true => Outcome::Never,
-                false => Outcome::Denied,
-            };
-            decision.retry_after = answer.decision.retry_after;
-        }
-        each.push(decision);
-    }
-    Ok((answer, each))
 }
 
 /// One question: may this key take so much of this limit?
@@ -173,6 +167,15 @@ pub struct Check<'a> {
     pub cost: u64,
 }
 
+impl<'a> Check<'a> {
+    /// A question about a key of which only the fingerprint is known, as it is for rates and slots that are
+    /// kept in memory. Quotas are kept by the key itself.
+    pub fn by_fingerprint(limit: &'a Limit, fingerprint: [u64; 2], cost: u64) -> Self {
+        let key = Key::unnamed(fingerprint);
+        Self { limit, key, cost }
+    }
+}
+
 /// The answer to all checks of a request.
 ///
 /// ```
@@ -196,8 +199,26 @@ pub struct Answer {
     /// If a store couldn't be asked: what decided instead. A refusal of a limit that is
     /// [closed](OnStoreFailure::Closed) then says nothing about that limit.
     pub fallback: Option<OnStoreFailure>,
-    /// Whether it was known without asking a store, so that it says nothing about how that one does.
-    pub was_known: bool,
+    /// Where it is from: what that says about a store.
+    pub source: Source,
+}
+
+/// Where an answer is from.
+///
+/// ```
+/// use tollgate::Decision;
+/// use tollgate_engine::backend::{Answer, Source};
+///
+/// assert_eq!(Answer::new(None, Decision::UNLIMITED).source, Source::Asked);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The backend was asked: it works.
+    Asked,
+    /// The backend was asked before, and its latest answer says that it works.
+    Ahead,
+    /// It was known here, which says nothing about the backend.
+    Known,
 }
 
 impl Answer {
@@ -237,7 +258,7 @@ impl Answer {
             decision,
             pass: Pass::default(),
             fallback: None,
-            was_known: false,
+            source: Source::Asked,
         }
     }
 }
@@ -284,6 +305,7 @@ pub struct Limit {
     /// Whether a refusal holds as long as it says, whatever others do.
     pub(crate) lasting: bool,
     pub(crate) on_store_failure: OnStoreFailure,
+    pub(crate) counting: Counting,
     pub(crate) told: Box<Told>,
 }
 
@@ -292,8 +314,11 @@ pub struct Limit {
 pub(crate) struct Told {
     pub(crate) kind: LimitKind,
     pub(crate) counter: Counter,
-    pub(crate) counting: Counting,
     pub(crate) slot: Option<Box<str>>,
+    /// By a backend.
+    pub(crate) kept: Kept,
+    /// By this process, for when the backend can't be asked.
+    pub(crate) share: Shared,
 }
 
 /// What sort of limit, and how much.
@@ -382,9 +407,10 @@ pub enum LimitKind {
 pub struct Counter {
     /// The rule's name, or the one by which rules share it.
     pub name: String,
-    /// Which of several limits of that rule.
+    /// Which of the limits of that rule with the same algorithm and period. With these it follows from the
+    /// rule, whatever was in force before, and is the same in every process.
     pub ordinal: usize,
-    /// Tells it from all others in this process.
+    /// Tells it from all others of its engine.
     pub id: u64,
 }
 
@@ -399,6 +425,7 @@ impl Limit {
             until: None,
             lasting: false,
             on_store_failure: OnStoreFailure::Local,
+            counting: Counting::Exact,
             told: Box::new(Told {
                 kind,
                 counter: Counter {
@@ -406,16 +433,21 @@ impl Limit {
                     ordinal: 0,
                     id,
                 },
-                counting: Counting::Exact,
                 slot: None,
+                kept: Kept::default(),
+                share: Shared::default(),
             }),
         })
     }
 
-    /// This limit, kept in the state of another.
+    /// This limit, kept in the state of another and where that is.
     pub(crate) fn counting_as(mut self, other: &Self) -> Self {
         self.id = other.id;
+        self.on_store_failure = other.on_store_failure;
         self.told.counter = other.told.counter.clone();
+        self.counting = other.counting;
+        self.told.kept = Kept::default();
+        self.told.share = Shared::default();
         self
     }
 
@@ -434,9 +466,9 @@ impl Limit {
         self.on_store_failure
     }
 
-    /// How a fleet counts it together.
+    /// How a fleet counts it together, or that each node counts by itself.
     pub fn counting(&self) -> Counting {
-        self.told.counting
+        self.counting
     }
 
     /// The fact by which a cluster keeps it with others on one node, if the rule names one.

@@ -158,6 +158,31 @@ impl<B: Backend> Engine<B> {
         self
     }
 
+    /// Tells keys apart by fingerprints that follow from this number instead of chance, so that a test runs the
+    /// same each time. Whoever knows it can make keys that collide.
+    ///
+    /// ```
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Facts, Policy};
+    /// let fingerprint = || {
+    ///     let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    ///     let policy = Policy::from_text("limits: [{name: a, key: user, rate: 1/h}]", Format::Yaml)?.policy;
+    ///     let engine = Engine::new(policy, memory)?.with_seed(7);
+    ///     let facts = Facts::new().with("user", "42");
+    ///     let verdict = engine.decide(&facts);
+    ///     Ok::<_, Box<dyn std::error::Error>>(verdict.key().map(|key| key.fingerprint()))
+    /// };
+    /// assert_eq!(fingerprint()?, fingerprint()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn with_seed(mut self, seed: u64) -> Self {
+        self.hashers = KeyHashers::seeded(seed);
+        self
+    }
+
     /// Puts another policy in force.
     ///
     /// Decisions go on meanwhile, by the old policy until the new one is compiled. A limit that has

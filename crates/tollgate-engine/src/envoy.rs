@@ -21,9 +21,10 @@
 //! ```
 //!
 //! # What a file can say here and not there
-//! In `rate_limit`: `rate: 10/s burst 20` or a list of rates in place of `unit` and
-//! `requests_per_unit`, by our default algorithm; `algorithm`, as in our own form; `quota: 10000/month`;
-//! `concurrency: 50`. A file without them means what it means there.
+//! Beside `domain`: `charging: each`, which is how theirs charges a request of several descriptors; ours is
+//! `all-or-none` unless said otherwise; and `on_store_failure` for all limits of the domain. In `rate_limit`: `rate: 10/s burst 20` or a list of rates in place of `unit` and
+//! `requests_per_unit`, by our default algorithm; `algorithm`, `counting` and `on_store_failure`, as in our own
+//! form; `quota: 10000/month`; `concurrency: 50`. A file without them means what it means there.
 //!
 //! # What differs
 //! Keys and values are never joined by `_`: `a_b`/`c` is not `a`/`b_c`, neither where descriptors are
@@ -32,6 +33,11 @@
 //! A descriptor that brings its own limit counts where the configured limit for its entries does, as
 //! there, if both are by the same unit; if not, apart from it. There, windows of two units that begin in
 //! the same second are one counter.
+//!
+//! A request that one limit refuses is charged to none, unless the file says [`charging:
+//! each`](crate::policy::Charging); and a limit that refuses is never charged. There all are, so that a cost
+//! that doesn't fit uses up what is left. Descriptors of one request that meet the same counter are judged by
+//! the sum of their costs, all alike; there one after the other.
 
 mod compiled;
 mod convert;
@@ -46,11 +52,13 @@ use std::collections::BTreeMap;
 
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{Node, Value};
-use crate::policy::DescriptorRule;
+use crate::policy::Domain;
 
 pub use compiled::{Compiled, Leaf, Lookup, Step};
 pub use convert::{Converted, Unsaid, convert, to_rules};
+pub(crate) use decode::names;
 pub use decode::{Decoded, decode};
+pub(crate) use key::path_name;
 pub use key::{asked_key, counter_key, metric_name};
 pub use verdict::{
     Charge, CurrentLimit, Status, StatusCode, charge, drop_replaced, overall, status, tightest,
@@ -62,9 +70,9 @@ pub use verdict::{
 /// use tollgate_engine::envoy::{self, Domains};
 ///
 /// let domains: Domains = envoy::decode(&[(0, "domain: edge")]).expect("a configuration").domains;
-/// assert!(domains["edge"].is_empty());
+/// assert!(domains["edge"].descriptors.is_empty());
 /// ```
-pub type Domains = BTreeMap<String, Vec<DescriptorRule>>;
+pub type Domains = BTreeMap<String, Domain>;
 
 /// Whether a file is in this form, not in our own.
 ///
@@ -119,6 +127,12 @@ pub const BAD_QUOTA: Code = Code("bad-quota");
 pub const BAD_CONCURRENCY: Code = Code("bad-concurrency");
 /// An `algorithm` that isn't one.
 pub const BAD_ALGORITHM: Code = Code("bad-algorithm");
+/// A `counting` that isn't one, or that the limit can't be counted by.
+pub const BAD_COUNTING: Code = Code("bad-counting");
+/// An `on_store_failure` that isn't one, or that does nothing.
+pub const BAD_ON_STORE_FAILURE: Code = Code("bad-on-store-failure");
+/// A `charging` that isn't one.
+pub const BAD_CHARGING: Code = Code("bad-charging");
 /// Both `rate` and `unit`.
 pub const RATE_AND_UNIT: Code = Code("rate-and-unit");
 /// More is wrong than is told.
@@ -135,7 +149,7 @@ pub const STAR_IN_KEY: Code = Code("star-in-key");
 pub const REPLACES_UNKNOWN: Code = Code("replaces-unknown");
 
 /// All of them, for lists and for tests of the documentation.
-pub const CODES: [Code; 24] = [
+pub const CODES: [Code; 27] = [
     UNKNOWN_FIELD,
     NAME_NOT_TEXT,
     NOT_A_MAP,
@@ -153,6 +167,9 @@ pub const CODES: [Code; 24] = [
     BAD_QUOTA,
     BAD_CONCURRENCY,
     BAD_ALGORITHM,
+    BAD_COUNTING,
+    BAD_ON_STORE_FAILURE,
+    BAD_CHARGING,
     RATE_AND_UNIT,
     TOO_MANY,
     MISPLACED_FIELD,

@@ -9,7 +9,7 @@ use crate::engine::key::{Key, KeyPlan};
 use crate::engine::rules::TENANT;
 use crate::facts::Facts;
 use crate::matcher::{self, Explained, Slots};
-use crate::policy::{KeyPart, Match, Mode, Policy, Rule};
+use crate::policy::{Counting, KeyPart, Match, Mode, Policy, Rule};
 use crate::verdict::Cause;
 
 /// One part of a policy, and what it is to a request.
@@ -34,6 +34,8 @@ pub struct Entry<'a> {
     pub cause: Cause<'a>,
     /// Whether it bites, with what the whole policy says of that.
     pub mode: Mode,
+    /// How a fleet counts it; none of what counts nothing.
+    pub counting: Option<Counting>,
     /// What it is to the request.
     pub standing: Standing<'a>,
 }
@@ -158,6 +160,7 @@ pub fn explain<'a>(policy: &'a Policy, facts: &'a Facts<'a>) -> Vec<Entry<'a>> {
         entries.push(Entry {
             cause: Cause::Rule(&rule.name),
             mode,
+            counting: Some(rule.counting),
             standing,
         });
     }
@@ -192,6 +195,7 @@ fn listed<'a>(
     Entry {
         cause,
         mode: policy.mode,
+        counting: None,
         standing,
     }
 }
@@ -231,7 +235,7 @@ fn tier<'a>(
     let tenant = facts.get(TENANT)?;
     let by_fact = || facts.get(policy.tier_fact.as_deref()?);
     let known = |name: &str| policy.tiers.get_key_value(name);
-    let (name, _) = policy
+    let (name, tier) = policy
         .tenants
         .get(tenant)
         .and_then(|name| known(name))
@@ -251,6 +255,7 @@ fn tier<'a>(
     Some(Entry {
         cause: Cause::Tier(name),
         mode: policy.mode,
+        counting: Some(tier.counting),
         standing,
     })
 }

@@ -8,7 +8,7 @@ use crate::diagnostic::{Code, Diagnostic};
 use crate::document::Span;
 use crate::envoy::{self, Domains};
 use crate::native::{LimitPlaces, Places, RulePlaces};
-use crate::policy::{Limits, Mode, OnStoreFailure, Policy, Rule};
+use crate::policy::{Counting, Limits, Mode, OnStoreFailure, Policy, Rule};
 
 mod bound;
 mod cover;
@@ -76,6 +76,7 @@ pub fn lint(policy: &Policy) -> Vec<Diagnostic> {
     let tiers = policy.tiers.iter().map(|(name, tier)| {
         let places = crate::native::TierPlaces {
             name: tier.span,
+            on_store_failure: tier.span,
             limits: LimitPlaces::all_at(tier.span, tier.limits.rates.len()),
         };
         (name.clone(), places)
@@ -95,6 +96,7 @@ pub(crate) fn lint_domains(domains: &Domains) -> Vec<Diagnostic> {
         rates(&mut found, &rule.limits, rule.algorithm, &places.limits);
         pairs::within(&mut found, &rule.limits, rule.algorithm, &places.limits);
         keys::lint(&mut found, &rule, &places);
+        open(&mut found, &rule, &places);
     }
     found.0
 }
@@ -184,7 +186,13 @@ fn tiers(found: &mut Found, policy: &Policy, places: &Places) {
         let Some(place) = places.tiers.get(name) else {
             continue;
         };
-        rates(found, &tier.limits, Algorithm::Gcra, &place.limits);
+        rates(found, &tier.limits, tier.algorithm, &place.limits);
+        open_quota(
+            found,
+            (&tier.limits, tier.counting),
+            tier.on_store_failure,
+            place.on_store_failure,
+        );
         let used = policy.tier_fact.is_some()
             || policy.default_tier.as_ref() == Some(name)
             || taken.contains(name);
@@ -225,20 +233,40 @@ const LOGIN: [&str; 24] = [
 ];
 
 fn open(found: &mut Found, rule: &Rule, place: &RulePlaces) {
-    if rule.on_store_failure != OnStoreFailure::Open {
+    let (failure, counted) = (rule.on_store_failure, (&rule.limits, rule.counting));
+    if open_quota(found, counted, failure, place.on_store_failure)
+        || !is_open(failure, rule.counting)
+    {
         return;
     }
-    if rule.limits.quota.is_some() {
-        let message = "while the store can't be asked, everyone goes beyond this quota".to_owned();
-        let help = "leave on_store_failure out (closed for a quota), or say local";
-        found.warn(OPEN_ON_FAILURE, place.on_store_failure, message, help);
-    } else if let Some(word) = login_word(rule) {
+    if let Some(word) = login_word(rule) {
         let message = format!(
             "while the store can't be asked, nothing limits what looks like a login ({word:?})"
         );
         let help = "say local or closed: guessing passwords is when a store is made to fail";
         found.warn(OPEN_ON_FAILURE, place.on_store_failure, message, help);
     }
+}
+
+/// Whether nothing limits while the store can't be asked.
+fn is_open(failure: OnStoreFailure, counting: Counting) -> bool {
+    failure == OnStoreFailure::Open && counting != Counting::Local
+}
+
+/// Warns of a quota that is open then; whether it is.
+fn open_quota(
+    found: &mut Found,
+    (limits, counting): (&Limits, Counting),
+    failure: OnStoreFailure,
+    span: Span,
+) -> bool {
+    let is_open = limits.quota.is_some() && is_open(failure, counting);
+    if is_open {
+        let message = "while the store can't be asked, everyone goes beyond this quota".to_owned();
+        let help = "leave on_store_failure out (closed for a quota), or say local";
+        found.warn(OPEN_ON_FAILURE, span, message, help);
+    }
+    is_open
 }
 
 /// A word of the rule's paths or name that looks like a login.

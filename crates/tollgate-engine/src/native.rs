@@ -11,6 +11,7 @@ use crate::source::Sources;
 
 pub(crate) mod cidr;
 pub mod codes;
+mod cost;
 pub(crate) mod fields;
 mod pattern;
 pub(crate) mod problems;
@@ -53,6 +54,7 @@ pub(crate) struct RulePlaces {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TierPlaces {
     pub(crate) name: Span,
+    pub(crate) on_store_failure: Span,
     pub(crate) limits: LimitPlaces,
 }
 
@@ -108,6 +110,7 @@ pub(crate) fn decode(trees: &[Node], sources: &Sources, problems: &mut Problems)
         reader,
         decoded: Decoded::default(),
         failures: Vec::new(),
+        tier_failures: BTreeMap::new(),
         failure: None,
         once: HashMap::new(),
         names: HashMap::new(),
@@ -124,6 +127,8 @@ struct Decoder<'a> {
     decoded: Decoded,
     /// What each rule says itself of failures of the store.
     failures: Vec<Option<OnStoreFailure>>,
+    /// And each tier.
+    tier_failures: BTreeMap<String, OnStoreFailure>,
     /// What all of them say.
     failure: Option<OnStoreFailure>,
     /// Where fields stand that only one of the files may have.
@@ -236,19 +241,16 @@ impl Decoder<'_> {
                 self.twice("tier", &name, first, place.span, codes::DUPLICATE_NAME);
                 continue;
             }
-            let (tier, limits) = match tier {
-                Some((tier, limits)) => (Some(tier), limits),
-                None => (None, LimitPlaces::default()),
-            };
-            let places = TierPlaces {
-                name: place.span,
-                limits,
-            };
-            // A tier with errors is still one that tenants may name.
-            self.decoded.places.tiers.insert(name.clone(), places);
-            if let Some(tier) = tier {
-                self.decoded.policy.tiers.insert(name, tier);
+            let mut places = TierPlaces::default();
+            if let Some(draft) = tier {
+                places = draft.places;
+                let failures = &mut self.tier_failures;
+                failures.extend(draft.failure.map(|failure| (name.clone(), failure)));
+                self.decoded.policy.tiers.insert(name.clone(), draft.tier);
             }
+            places.name = place.span;
+            // A tier with errors is still one that tenants may name.
+            self.decoded.places.tiers.insert(name, places);
         }
     }
 
@@ -315,6 +317,10 @@ impl Decoder<'_> {
         for (rule, own) in rules.zip(&self.failures) {
             let said = own.or(self.failure);
             rule.on_store_failure = said.unwrap_or(OnStoreFailure::default_for(&rule.limits));
+        }
+        for (name, tier) in &mut self.decoded.policy.tiers {
+            let said = self.tier_failures.get(name).copied().or(self.failure);
+            tier.on_store_failure = said.unwrap_or(OnStoreFailure::default_for(&tier.limits));
         }
         // Names may be in what wasn't read, or in a rule with another error.
         if self.reader.problems.all_was_read() {

@@ -7,8 +7,11 @@ use std::collections::BTreeMap;
 use tollgate::quota::Quota;
 use tollgate::{Algorithm, Rate};
 
-use crate::document::{Span, Value};
-use crate::facts::Unit;
+use crate::document::Span;
+
+mod descriptor;
+
+pub use descriptor::{Charging, DescriptorLimit, DescriptorRule, Domain};
 
 /// All that one set of files says.
 ///
@@ -41,7 +44,7 @@ pub struct Policy {
     /// From this part of a limit on, in percent, it counts as near: 80 unless said otherwise.
     pub near_limit_percent: u8,
     /// Envoy's domains, each a tree of descriptors.
-    pub domains: BTreeMap<String, Vec<DescriptorRule>>,
+    pub domains: BTreeMap<String, Domain>,
 }
 
 impl Default for Policy {
@@ -91,7 +94,7 @@ pub struct Rule {
     pub mode: Mode,
     /// What happens while the store can't be asked.
     pub on_store_failure: OnStoreFailure,
-    /// How a fleet counts its rates together.
+    /// How a fleet counts it together.
     pub counting: Counting,
     /// The fact by which a cluster keeps limits on one node: the first of the key if none is said.
     pub slot: Option<String>,
@@ -140,8 +143,38 @@ pub struct Limits {
 pub struct Tier {
     /// What it allows.
     pub limits: Limits,
+    /// How its rates are counted.
+    pub algorithm: Algorithm,
+    /// What a request costs.
+    pub cost: Cost,
+    /// How a fleet counts it together.
+    pub counting: Counting,
+    /// What happens while the store can't be asked.
+    pub on_store_failure: OnStoreFailure,
     /// Where it stands.
     pub span: Span,
+}
+
+impl Tier {
+    /// These limits, and all else as if nothing were said of it.
+    ///
+    /// ```
+    /// use tollgate_engine::policy::{Limits, OnStoreFailure, Tier};
+    ///
+    /// let tier = Tier::new(Limits { quota: Some("5/day".parse()?), ..Limits::default() });
+    /// assert_eq!((tier.cost.default, tier.on_store_failure), (1, OnStoreFailure::Closed));
+    /// # Ok::<(), tollgate::quota::QuotaError>(())
+    /// ```
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            on_store_failure: OnStoreFailure::default_for(&limits),
+            limits,
+            algorithm: Algorithm::default(),
+            cost: Cost::default(),
+            counting: Counting::default(),
+            span: Span::default(),
+        }
+    }
 }
 
 /// Conditions on facts, all of which must hold. None: everything matches.
@@ -310,7 +343,7 @@ pub enum OnStoreFailure {
     CircuitBreak,
 }
 
-/// How the nodes of a fleet count a rate together, where there is a store.
+/// How the nodes of a fleet count a limit together, where there is a store.
 ///
 /// ```
 /// use tollgate_engine::Policy;
@@ -326,11 +359,47 @@ pub enum Counting {
     /// The store is asked about each request.
     #[default]
     Exact,
-    /// A node takes some tokens from the store ahead, and spends them by itself.
+    /// A node takes some tokens from the store ahead, and spends them by itself. Only for rates: quotas and
+    /// slots of the same rule are exact.
     Leased,
+    /// Not together: each node counts by itself, as if there were no store.
+    Local,
+}
+
+impl Counting {
+    /// As files say it.
+    ///
+    /// ```
+    /// use tollgate_engine::policy::Counting;
+    ///
+    /// assert_eq!(Counting::Local.name(), "local");
+    /// ```
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Leased => "leased",
+            Self::Local => "local",
+        }
+    }
 }
 
 impl OnStoreFailure {
+    /// As files say it.
+    ///
+    /// ```
+    /// use tollgate_engine::policy::OnStoreFailure;
+    ///
+    /// assert_eq!(OnStoreFailure::CircuitBreak.name(), "circuit-break");
+    /// ```
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Closed => "closed",
+            Self::Local => "local",
+            Self::CircuitBreak => "circuit-break",
+        }
+    }
+
     /// What is done where nothing is said: a total that is gone can't be given back, so a quota is closed,
     /// and anything else is judged locally.
     ///
@@ -350,68 +419,4 @@ impl OnStoreFailure {
             None => Self::Local,
         }
     }
-}
-
-/// A node of Envoy's tree of descriptors.
-///
-/// ```
-/// use tollgate_engine::Policy;
-/// use tollgate_engine::document::Format;
-///
-/// let policy = Policy::from_text("domain: edge\ndescriptors: [{key: user, value: v*}]", Format::Yaml)?.policy;
-/// let user = &policy.domains["edge"][0];
-/// assert_eq!((user.key.as_str(), user.value.as_deref()), ("user", Some("v*")));
-/// # Ok::<(), tollgate_engine::Rejected>(())
-/// ```
-#[derive(Clone, Debug, PartialEq)]
-pub struct DescriptorRule {
-    /// The entry's key.
-    pub key: String,
-    /// The entry's value; with a `*`, all values that fit; without, any value.
-    pub value: Option<String>,
-    /// The limit for requests that end here.
-    pub limit: Option<DescriptorLimit>,
-    /// All values that a wildcard stands for count together.
-    pub share_threshold: bool,
-    /// Metrics by the values, not by the pattern.
-    pub detailed_metric: bool,
-    /// Metrics by the value of this entry.
-    pub value_to_metric: bool,
-    /// What an answer tells about the limit, as a map of anything.
-    pub metadata: Option<Value>,
-    /// What is below it.
-    pub descriptors: Vec<DescriptorRule>,
-    /// Where it stands.
-    pub span: Span,
-}
-
-/// What a descriptor allows.
-///
-/// ```
-/// use tollgate_engine::Policy;
-/// use tollgate_engine::document::Format;
-///
-/// let policy = Policy::from_text("domain: edge\ndescriptors: [{key: a, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 5}}]", Format::Yaml)?.policy;
-/// let limit = policy.domains["edge"][0].limit.as_ref().expect("a limit");
-/// assert!(limit.quota_mode && limit.limits.rates[0].count() == 5);
-/// # Ok::<(), tollgate_engine::Rejected>(())
-/// ```
-#[derive(Clone, Debug, PartialEq)]
-pub struct DescriptorLimit {
-    /// What people call it, for `replaces`.
-    pub name: Option<String>,
-    /// What it allows.
-    pub limits: Limits,
-    /// The unit as the file says it, for answers: a rate of 0 has no period to tell it by.
-    pub unit: Option<Unit>,
-    /// How it is counted: windows aligned to the epoch unless said otherwise.
-    pub algorithm: Algorithm,
-    /// It counts, and lets pass.
-    pub shadow: bool,
-    /// It refuses only together with all others of this kind.
-    pub quota_mode: bool,
-    /// Limits, by name, that don't apply to a request that this one applies to.
-    pub replaces: Vec<String>,
-    /// Where it stands.
-    pub span: Span,
 }

@@ -1,5 +1,7 @@
 //! Policies from files: what was read, so that a diagnostic can show it, and what came of it.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
 use std::path::Path;
 
@@ -130,6 +132,32 @@ impl Policy {
         }
     }
 
+    /// Reads several files, each a policy of its own, in their order. A domain that an earlier one has is an
+    /// error: who reads all of them, as envoyproxy/ratelimit does, would get one of the two.
+    ///
+    /// ```
+    /// use tollgate_engine::Policy;
+    ///
+    /// # let folder = std::env::temp_dir().join(format!("tollgate-from-paths-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&folder)?;
+    /// let paths = ["a.yaml", "b.yaml"].map(|name| folder.join(name));
+    /// for path in &paths {
+    ///     std::fs::write(path, "domain: edge\n")?;
+    /// }
+    /// let read = Policy::from_paths(&paths);
+    /// assert!(read[0].is_ok());
+    /// let error = &read[1].as_ref().expect_err("the same domain").errors[0];
+    /// assert_eq!(error.to_string(), "error[duplicate-domain]: domain \"edge\" is given twice");
+    /// # std::fs::remove_dir_all(&folder)?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn from_paths(paths: &[impl AsRef<Path>]) -> Vec<Result<Checked, Rejected>> {
+        let mut first = BTreeMap::new();
+        let paths = paths.iter().map(AsRef::as_ref);
+        let read = paths.map(|path| only_once(path, Self::from_path(path), &mut first));
+        read.collect()
+    }
+
     /// Reads several files that make up one policy in envoyproxy/ratelimit's form: a domain each, or
     /// several.
     ///
@@ -188,6 +216,48 @@ fn check(loaded: load::Loaded) -> Result<Checked, Rejected> {
         warnings,
         sources,
     })
+}
+
+/// Where a domain stands: the file, and the line.
+type FirstPlace = (String, u32);
+
+/// What a file came to, if none of its domains is among the first ones of others, which its own then join.
+fn only_once(
+    path: &Path,
+    read: Result<Checked, Rejected>,
+    first: &mut BTreeMap<String, FirstPlace>,
+) -> Result<Checked, Rejected> {
+    let Some(text) = load::envoy_text(path) else {
+        return read;
+    };
+    let mut twice = Vec::new();
+    for (domain, span) in envoy::names(&text) {
+        match first.entry(domain) {
+            Entry::Occupied(first) => {
+                let (file, line) = first.get();
+                let message = format!("domain {:?} is given twice", first.key());
+                let problem = Diagnostic::error(envoy::DUPLICATE_DOMAIN, message, span);
+                let help = format!("the first is on line {line} of {file}; merge them");
+                twice.push(problem.help(help));
+            }
+            Entry::Vacant(place) => {
+                place.insert((path.display().to_string(), span.start.line));
+            }
+        }
+    }
+    if twice.is_empty() {
+        return read;
+    }
+    let mut rejected = read.map_or_else(
+        |rejected| rejected,
+        |checked| Rejected {
+            errors: Vec::new(),
+            sources: checked.sources,
+        },
+    );
+    rejected.errors.extend(twice);
+    rejected.errors.sort_by_key(|error| error.span);
+    Err(rejected)
 }
 
 /// Most warnings that are told of files in their form.

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use tollgate::{Algorithm, Align, Rate};
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
-use tollgate_engine::policy::{Cost, KeyPart, Mode, OnStoreFailure, Pattern, Policy};
+use tollgate_engine::policy::{
+    Cost, Counting, KeyPart, Mode, OnStoreFailure, Pattern, Policy, Tier,
+};
 use tollgate_engine::{Checked, Engine, Facts, Rejected};
 
 fn yaml(text: &str) -> Policy {
@@ -126,6 +128,54 @@ fn a_failure_is_said_by_the_rule_or_the_file_or_the_kind_of_limit() {
 }
 
 #[test]
+fn a_tier_says_as_much_as_a_rule_of_how_it_is_counted() {
+    let policy = yaml(
+        "on_store_failure: open\n\
+         tiers:\n\
+         \x20 free: {rate: 5/s}\n\
+         \x20 paid:\n\
+         \x20   rate: 9/s\n\
+         \x20   algorithm: sliding-log\n\
+         \x20   cost: {fact: tokens, default: 2}\n\
+         \x20   counting: local\n\
+         \x20   on_store_failure: inherit\n\
+         \x20 large: {rate: 9/s, counting: leased, cost: 3, on_store_failure: closed}\n\
+         tier_fact: plan\n",
+    );
+    let [free, large, paid] = ["free", "large", "paid"].map(|name| &policy.tiers[name]);
+    assert_eq!(free.on_store_failure, OnStoreFailure::Open);
+    let plain = Tier {
+        span: free.span,
+        on_store_failure: OnStoreFailure::Open,
+        ..Tier::new(free.limits.clone())
+    };
+    assert_eq!(*free, plain);
+    assert_eq!(
+        (paid.algorithm, paid.counting),
+        (Algorithm::SlidingLog, Counting::Local)
+    );
+    assert_eq!(paid.cost.fact.as_deref(), Some("tokens"));
+    assert_eq!(paid.on_store_failure, OnStoreFailure::Open);
+    assert_eq!((large.cost.default, large.counting), (3, Counting::Leased));
+    assert_eq!(large.on_store_failure, OnStoreFailure::Closed);
+}
+
+#[test]
+fn whatever_a_rule_limits_can_be_counted_in_this_process() {
+    for limit in [
+        "rate: 5/s",
+        "quota: 5/day",
+        "concurrency: 5",
+        "rate: 5/s, algorithm: fixed-window",
+    ] {
+        let policy = yaml(&format!(
+            "limits: [{{name: a, key: user, {limit}, counting: local}}]"
+        ));
+        assert_eq!(policy.rules[0].counting, Counting::Local, "{limit}");
+    }
+}
+
+#[test]
 fn keys_take_facts_and_networks() {
     let policy = yaml("limits: [{name: a, key: [user, ip/64, header.x-plan], rate: 1/s}]");
     let expect = [
@@ -184,7 +234,8 @@ fn yaml_and_toml_say_the_same() {
            rate: [10/s burst 20, 1000/h]\n  \
            cost: {fact: tokens, default: 2}\n  \
            mode: shadow\n\
-         tiers: {free: {rate: 10/s, quota: 1000/day, concurrency: 5}}\n\
+         tiers: {free: {rate: 10/s, quota: 1000/day, concurrency: 5, algorithm: leaky, cost: 2,\n  \
+           counting: local}}\n\
          tenants: {acme: free}\n\
          exempt: [{path: /healthz}]\n",
     );
@@ -201,7 +252,10 @@ fn yaml_and_toml_say_the_same() {
          [tiers.free]\n\
          rate = '10/s'\n\
          quota = '1000/day'\n\
-         concurrency = 5\n",
+         concurrency = 5\n\
+         algorithm = 'leaky'\n\
+         cost = 2\n\
+         counting = 'local'\n",
         Format::Toml,
     ));
     assert_eq!(bare(yaml), bare(toml));
@@ -402,4 +456,19 @@ fn what_is_accepted_can_be_put_in_force() {
             "{glob}"
         );
     }
+}
+
+#[test]
+fn a_tier_counts_by_its_own_algorithm() {
+    let text = "tiers: {log: {rate: 2/h, algorithm: sliding-log}, smooth: {rate: 2/h}}\n\
+                tier_fact: plan\n";
+    let clock = tollgate::clock::Manual::starting_at(tollgate::Timestamp::from_secs(1));
+    let memory = Memory::builder().keys(10).clock(clock);
+    let engine = Engine::new(yaml(text), memory.build()).expect("a policy");
+    let waits = |plan: &str| {
+        let facts = Facts::new().with("tenant", plan).with("plan", plan);
+        let _ = (engine.decide(&facts), engine.decide(&facts));
+        engine.decide(&facts).decision().retry_after.as_secs()
+    };
+    assert_eq!((waits("log"), waits("smooth")), (3_600, 1_800));
 }

@@ -157,6 +157,45 @@ fn rules_that_share_a_counter_count_together_and_once_a_request() {
 }
 
 #[test]
+fn a_counter_that_rules_share_is_charged_the_highest_cost_whatever_their_order_and_mode() {
+    let shared = |name: &str, cost: u64, mode: Mode| {
+        let mut own = rule(name, rates(&["9/h"]));
+        own.limits.concurrency = Some(1);
+        own.shared = Some("both".to_owned());
+        own.cost.default = cost;
+        own.mode = mode;
+        own
+    };
+    let (one, three) = ((1, Mode::Enforce), (3, Mode::Enforce));
+    let (tried, both_tried) = ((1, Mode::Shadow), (3, Mode::Shadow));
+    for (first, second, left) in [
+        (one, three, 6),
+        (three, one, 6),
+        (three, tried, 6),
+        (tried, three, 6),
+        (one, both_tried, 8),
+        (both_tried, tried, 6),
+        (tried, both_tried, 6),
+    ] {
+        let rules = vec![
+            shared("a", first.0, first.1),
+            shared("b", second.0, second.1),
+        ];
+        let engine = engine(policy(rules), &Manual::new());
+        let facts = user("1");
+        let verdict = engine.decide(&facts);
+        assert_eq!(verdict.shadow_refusals().count(), 0, "{first:?} {second:?}");
+        drop(verdict);
+        // One that looks tells what is left.
+        let mut look = shared("look", 0, Mode::Enforce);
+        look.limits.concurrency = None;
+        engine.reload(policy(vec![look])).unwrap();
+        let left_now = engine.decide(&facts).decision().remaining;
+        assert_eq!(left_now, left, "{first:?} {second:?}");
+    }
+}
+
+#[test]
 fn a_cost_comes_from_its_fact_if_that_is_a_number() {
     let mut tokens = rule("tokens", rates(&["100/h"]));
     tokens.cost = Cost {
@@ -180,12 +219,11 @@ fn a_cost_comes_from_its_fact_if_that_is_a_number() {
 
 #[test]
 fn a_tenant_is_limited_by_its_tier_and_takes_along_what_it_spent() {
-    let tier = |rate: &str, concurrency| Tier {
-        limits: Limits {
+    let tier = |rate: &str, concurrency| {
+        Tier::new(Limits {
             concurrency: Some(concurrency),
             ..rates(&[rate])
-        },
-        span: Default::default(),
+        })
     };
     let mut all = policy(Vec::new());
     all.tiers.insert("free".to_owned(), tier("2/h", 9));

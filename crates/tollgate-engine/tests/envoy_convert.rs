@@ -1,8 +1,8 @@
-//! What can't be said when their form becomes ours, and is told.
+//! What their form says of charging and of a store, and what can't be said when it becomes ours.
 
 use tollgate_engine::document::Format;
 use tollgate_engine::envoy;
-use tollgate_engine::policy::{OnStoreFailure, Policy};
+use tollgate_engine::policy::{Charging, Policy};
 
 #[test]
 fn a_circle_of_replaced_limits_is_opened_and_told() {
@@ -34,12 +34,15 @@ descriptors:
 }
 
 #[test]
-fn a_quota_stays_closed_without_the_store_when_it_becomes_ours() {
+fn what_is_said_of_the_store_stays_when_it_becomes_ours() {
     let file = "
 domain: edge
 descriptors:
 - {key: a, rate_limit: {quota: 5/day}}
 - {key: header.B, rate_limit: {unit: day, requests_per_unit: 1}}
+- {key: c, rate_limit: {quota: 5/day, on_store_failure: local}}
+- {key: d, rate_limit: {rate: 5/s, counting: leased, on_store_failure: closed}}
+- {key: e, rate_limit: {concurrency: 5, counting: local}}
 ";
     let decoded = envoy::decode(&[(0, file)]).expect("a configuration");
     let domains = decoded.domains;
@@ -51,10 +54,39 @@ descriptors:
     let read = Policy::from_text(&ours, Format::Yaml).expect("our form");
     for (rule, again) in rules.iter().zip(&read.policy.rules) {
         assert_eq!(rule.on_store_failure, again.on_store_failure);
+        assert_eq!(rule.counting, again.counting);
         assert_eq!((&rule.key, &rule.name), (&again.key, &again.name));
     }
-    assert_eq!(rules[0].on_store_failure, OnStoreFailure::Closed);
+    let failures: Vec<_> = rules
+        .iter()
+        .map(|rule| rule.on_store_failure.name())
+        .collect();
+    assert_eq!(failures, ["closed", "local", "local", "closed", "local"]);
+    let counted: Vec<_> = rules.iter().map(|rule| rule.counting.name()).collect();
+    assert_eq!(counted, ["exact", "exact", "exact", "leased", "local"]);
     assert_eq!(rules[1].key[0].fact(), "header.b");
+}
+
+#[test]
+fn a_domain_that_charges_each_is_told() {
+    let file = "domain: edge\ncharging: each\ndescriptors: [{key: a, rate_limit: {rate: 5/s}}]";
+    let policy = Policy::from_text(file, Format::Yaml)
+        .expect("their form")
+        .policy;
+    let ours = envoy::convert(&policy);
+    let note = "# Not converted, \"edge\": charging: each: rules charge a request that one of them \
+                refuses to none\n";
+    assert!(ours.contains(note), "{ours}");
+    let read = Policy::from_text(&ours, Format::Yaml).expect("our form");
+    assert_eq!(read.policy.rules.len(), 1);
+    // Our own form has no such field, and says where it belongs.
+    let wrong = Policy::from_text(
+        "charging: each\nlimits: [{name: a, rate: 5/s}]",
+        Format::Yaml,
+    );
+    let error = &wrong.unwrap_err().errors[0];
+    let help = "rules are charged all or none; a domain of envoyproxy/ratelimit's form may say it";
+    assert_eq!(error.help.as_deref(), Some(help));
 }
 
 #[test]
@@ -80,4 +112,59 @@ fn thousands_of_siblings_are_converted_in_no_time() {
     assert_eq!(converted.rules[7].replaces, ["base"]);
     let ours = envoy::convert(&policy);
     assert_eq!(ours.matches("# lost: detailed_metric").count(), 8_000);
+}
+
+#[test]
+fn each_domain_says_how_it_charges() {
+    let text = "domain: a\n---\ndomain: b\ncharging: each\n---\ndomain: c\ncharging: all-or-none\n";
+    let domains = envoy::decode(&[(0, text)]).expect("three domains").domains;
+    let found: Vec<_> = domains.values().map(|domain| domain.charging).collect();
+    let (all, each) = (Charging::AllOrNone, Charging::Each);
+    assert_eq!(found, [all, each, all]);
+    for (word, help) in [
+        ("eech", "did you mean \"each\"?"),
+        ("some", "use all-or-none, each"),
+    ] {
+        let text = format!("domain: a\ncharging: {word}\n");
+        let problems = envoy::decode(&[(0, &text)]).expect_err(word);
+        let message = format!("error[bad-charging]: {word:?} is no way to charge");
+        assert_eq!(problems[0].to_string(), message);
+        assert_eq!(problems[0].help.as_deref(), Some(help));
+    }
+    let elsewhere =
+        "domain: a\ndescriptors: [{key: a, rate_limit: {unlimited: true, charging: each}}]";
+    let problems = envoy::decode(&[(0, elsewhere)]).expect_err("not there");
+    assert_eq!(problems[0].help.as_deref(), Some("it belongs in the file"));
+}
+
+#[test]
+fn a_failure_is_said_by_the_limit_or_the_domain_or_the_kind_of_limit() {
+    let tree = "descriptors:
+- {key: a, rate_limit: {rate: 5/s}}
+- {key: b, rate_limit: {quota: 5/day}}
+- {key: c, rate_limit: {quota: 5/day, on_store_failure: local}}
+- {key: d, rate_limit: {rate: 5/s, on_store_failure: inherit}}
+";
+    let failures = |text: &str| {
+        let domains = envoy::decode(&[(0, text)]).expect("a domain").domains;
+        let rules = domains["edge"].descriptors.iter();
+        let limits = rules.filter_map(|rule| rule.limit.as_ref());
+        let names = limits.map(|limit| limit.on_store_failure.name());
+        names.collect::<Vec<_>>()
+    };
+    let default = ["local", "closed", "local", "local"];
+    assert_eq!(failures(&format!("domain: edge\n{tree}")), default);
+    let open = ["open", "open", "local", "open"];
+    let first = format!("on_store_failure: open\ndomain: edge\n{tree}");
+    let last = format!("domain: edge\n{tree}on_store_failure: open\n");
+    assert_eq!(
+        (failures(&first), failures(&last)),
+        (open.to_vec(), open.to_vec())
+    );
+    let wrong = envoy::decode(&[(0, "domain: edge\non_store_failure: opne")]);
+    let problems = wrong.expect_err("no such word");
+    assert_eq!(
+        problems[0].to_string(),
+        "error[bad-on-store-failure]: \"opne\" is no way to fail"
+    );
 }

@@ -11,7 +11,8 @@ use tollgate_engine::document::{self, Format, Place, Span, Value};
 use tollgate_engine::envoy::{self, Compiled, Domains, Leaf, Lookup, matching};
 use tollgate_engine::facts::{Descriptor, Unit};
 use tollgate_engine::policy::{
-    DescriptorLimit, DescriptorRule, KeyPart, Limits, Mode, OnStoreFailure, Pattern, Policy, Rule,
+    Counting, DescriptorLimit, DescriptorRule, Domain, KeyPart, Limits, Mode, OnStoreFailure,
+    Pattern, Policy, Rule,
 };
 
 const KEYS: [&str; 4] = ["a", "b", "c", "a_b"];
@@ -81,6 +82,8 @@ fn limit() -> impl Strategy<Value = Option<DescriptorLimit>> {
             },
             unit: (!unlimited).then_some(Unit::Second),
             algorithm: Algorithm::FixedWindow(Align::default()),
+            counting: Counting::default(),
+            on_store_failure: OnStoreFailure::Local,
             shadow,
             quota_mode: false,
             replaces: replaces.map(str::to_owned).collect(),
@@ -142,7 +145,14 @@ fn domains() -> impl Strategy<Value = Domains> {
         let mut named = Domains::new();
         for (name, mut tree) in trees {
             number(&mut tree, &mut next);
-            named.insert(name.to_owned(), tree);
+            let descriptors = tree;
+            named.insert(
+                name.to_owned(),
+                Domain {
+                    descriptors,
+                    ..Domain::default()
+                },
+            );
         }
         named
     })
@@ -358,6 +368,8 @@ impl Request {
                     limits: Limits::default(),
                     unit: None,
                     algorithm: Algorithm::Gcra,
+                    counting: Counting::default(),
+                    on_store_failure: OnStoreFailure::Local,
                     shadow: false,
                     quota_mode: false,
                     replaces: Vec::new(),
@@ -371,7 +383,11 @@ impl Request {
                 span: Span::default(),
             }];
         }
-        let compiled = Compiled::new(&Domains::from([(self.domain.clone(), rules)]));
+        let domain = Domain {
+            descriptors: rules,
+            ..Domain::default()
+        };
+        let compiled = Compiled::new(&Domains::from([(self.domain.clone(), domain)]));
         let entries = self.entries();
         let leaf = compiled
             .lookup(&self.domain, &Descriptor::new(&entries))

@@ -3,6 +3,7 @@
 
 use tollgate_engine::envoy::{self, Compiled, Lookup, matching};
 use tollgate_engine::facts::{Descriptor, Unit};
+use tollgate_engine::policy::{Counting, OnStoreFailure};
 use tollgate_engine::{Diagnostic, Severity};
 
 /// A file with one domain and these descriptors, each on its own line.
@@ -95,6 +96,13 @@ const MEANT: &[(&str, &str, &str)] = &[
     ("", "unit: day, requests_per_unit: 5, algorithm: sliding-window", "5/d by SlidingCounter"),
     ("", "quota: 10000/month", "10000/month by FixedWindow"),
     ("", "unit: day, requests_per_unit: 5, concurrency: 3", "5/d and 3 at once by FixedWindow"),
+    ("", "rate: 5/s, counting: leased", "5/s by Gcra, leased"),
+    ("", "unit: day, requests_per_unit: 5, counting: local", "5/d by FixedWindow, local"),
+    ("", "quota: 5/day, counting: local", "5/day by FixedWindow, local"),
+    ("", "concurrency: 5, counting: local", "5 at once by FixedWindow, local"),
+    ("", "quota: 5/day, on_store_failure: open", "5/day by FixedWindow, open"),
+    ("", "rate: 5/s, on_store_failure: circuit-break", "5/s by Gcra, circuit-break"),
+    ("", "quota: 5/day, on_store_failure: inherit", "5/day by FixedWindow"),
 ];
 
 #[test]
@@ -102,7 +110,10 @@ fn limits_mean_what_they_say() {
     for (flags, limit, expected) in MEANT {
         let text = file(&format!("- {{key: a, {flags}rate_limit: {{{limit}}}}}"));
         let domains = envoy::decode(&[(0, &text)]).expect(limit).domains;
-        let limit = domains["edge"][0].limit.as_ref().expect("a limit");
+        let limit = domains["edge"].descriptors[0]
+            .limit
+            .as_ref()
+            .expect("a limit");
         let mut all: Vec<_> = limit.limits.rates.iter().map(ToString::to_string).collect();
         all.extend(limit.limits.quota.as_ref().map(ToString::to_string));
         all.extend(
@@ -121,6 +132,13 @@ fn limits_mean_what_they_say() {
         for (is_set, flag) in [
             (limit.shadow, ", shadow"),
             (limit.quota_mode, ", quota mode"),
+            (limit.counting == Counting::Leased, ", leased"),
+            (limit.counting == Counting::Local, ", local"),
+            (limit.on_store_failure == OnStoreFailure::Open, ", open"),
+            (
+                limit.on_store_failure == OnStoreFailure::CircuitBreak,
+                ", circuit-break",
+            ),
         ] {
             found.push_str(if is_set { flag } else { "" });
         }
@@ -179,6 +197,14 @@ const REFUSED: &[(&str, &[&str], &str)] = &[
     ("- {key: a, rate_limit: {rate: 10/s, algorithm: gcar}}", &["bad-algorithm 3:48"], "did you mean \"gcra\"?"),
     ("- {key: a, rate_limit: {quota: 5/blink}}", &["bad-quota 3:32"], ""),
     ("- {key: a, rate_limit: {concurrency: 0}}", &["bad-concurrency 3:38"], "say how many at once: `concurrency: 50`"),
+    ("- {key: a, rate_limit: {rate: 5/s, counting: leest}}", &["bad-counting 3:46"], "use exact, leased, local"),
+    ("- {key: a, rate_limit: {rate: 5/s, counting: [local]}}", &["wrong-type 3:46"], ""),
+    ("- {key: a, rate_limit: {unit: day, requests_per_unit: 5, counting: leased}}", &["bad-counting 3:68"], "give it a rate in place of unit, or say exact"),
+    ("- {key: a, rate_limit: {quota: 5/day, counting: leased}}", &["bad-counting 3:49"], "give it a rate in place of unit, or say exact"),
+    ("- {key: a, rate_limit: {rate: 5/s, on_store_failure: opne}}", &["bad-on-store-failure 3:54"], "did you mean \"open\"?"),
+    ("- {key: a, rate_limit: {rate: 5/s, on_store_failure: panic}}", &["bad-on-store-failure 3:54"], "use open, closed, local, circuit-break, inherit"),
+    ("- {key: a, rate_limit: {rate: 5/s, on_store_failure: open, counting: local}}", &["bad-on-store-failure 3:54"], "leave out one of them"),
+    ("- {key: a, counting: local}", &["unknown-field 3:12"], "it belongs in rate_limit"),
     // All at once, in the order of the file.
     ("- {key: a, vaule: b}\n- c\n- {key: d, rate_limit: {unit: e}}", &["unknown-field 3:12", "not-a-map 4:3", "bad-unit 5:31"], "did you mean \"value\"?"),
 ];
@@ -225,6 +251,10 @@ const FILES: &[File] = &[
     (&["- domain: a"], Err(&["wrong-type 0/1:1"])),
     (&["domian: a"], Err(&["unknown-field 0/1:1", "empty-domain 0/1:1"])),
     (&["domain: a\ndomain: b"], Err(&["duplicate-field 0/2:1"])),
+    (&["domain: a\ncharging: each"], Ok(&["a"])),
+    (&["domain: a\ncharging: eech"], Err(&["bad-charging 0/2:11"])),
+    (&["domain: a\ncharging: [each]"], Err(&["wrong-type 0/2:11"])),
+    (&["domain: a\ndescriptors: [{key: b, charging: each}]"], Err(&["unknown-field 0/2:24"])),
     (&["domain: a\nkey: [1]", "domain: ''"], Err(&["misplaced-field 0/2:1", "not-a-map 0/2:7", "empty-domain 1/1:1"])),
 ];
 
@@ -258,7 +288,7 @@ fn own_fields_come_before_those_that_are_merged_in() {
 - {value: y, <<: [*two, *one]}
 ",
     );
-    let tree = &envoy::decode(&[(0, &text)]).expect("merged maps").domains["edge"];
+    let tree = &envoy::decode(&[(0, &text)]).expect("merged maps").domains["edge"].descriptors;
     let found: Vec<_> = tree
         .iter()
         .map(|rule| {
@@ -288,7 +318,7 @@ fn a_document_in_the_middle_knows_its_lines() {
     let text =
         "domain: a\n---\ndomain: b\ndescriptors:\n- key: c\n  rate_limit: {unlimited: true}\n";
     let decoded = envoy::decode(&[(7, text)]).expect("two domains");
-    let rule = &decoded.domains["b"][0];
+    let rule = &decoded.domains["b"].descriptors[0];
     assert_eq!((rule.span.file, rule.span.start.line), (7, 5));
     assert_eq!(rule.limit.as_ref().expect("a limit").span.start.line, 6);
 }

@@ -91,11 +91,7 @@ fn a_policy() -> impl Strategy<Value = Policy> {
             exempt,
             mode,
             tiers: ["low", "high"]
-                .map(|name| {
-                    let limits = rates(&["5/s"]);
-                    let span = Default::default();
-                    (name.to_owned(), Tier { limits, span })
-                })
+                .map(|name| (name.to_owned(), Tier::new(rates(&["5/s"]))))
                 .into(),
             tenants: tenant
                 .then(|| ("a".to_owned(), "high".to_owned()))

@@ -213,6 +213,11 @@ fn a_burst_that_fits_the_rate_badly() {
                 "tiers: {free: {rate: 10/s burst 100}}\ndefault_tier: free",
                 "tiers: {free: {rate: 10/s}}\ndefault_tier: free",
             ),
+            // A window has no burst to choose.
+            (
+                "tiers: {free: {rate: 5 per 250ms}}\ndefault_tier: free",
+                "tiers: {free: {rate: 5 per 250ms, algorithm: sliding-log}}\ndefault_tier: free",
+            ),
         ],
     );
 }
@@ -235,6 +240,32 @@ fn open_where_that_is_dangerous() {
             (
                 "on_store_failure: open\nlimits: [{name: a, quota: 5/day}]",
                 "limits: [{name: a, quota: 5/day}]",
+            ),
+            // What is counted in this process goes on counting.
+            (
+                "on_store_failure: open\nlimits: [{name: login, rate: 5/s, counting: exact}]",
+                "on_store_failure: open\nlimits: [{name: login, rate: 5/s, counting: local}]",
+            ),
+            (
+                "on_store_failure: open\ntiers: {free: {quota: 5/day}}\ndefault_tier: free",
+                "on_store_failure: open\ntiers: {free: {quota: 5/day, counting: local}}\n\
+                 default_tier: free",
+            ),
+            (
+                "tiers: {free: {quota: 5/day, on_store_failure: open}}\ndefault_tier: free",
+                "tiers: {free: {rate: 5/s, on_store_failure: open}}\ndefault_tier: free",
+            ),
+            (
+                "domain: edge\non_store_failure: open\n\
+                 descriptors: [{key: tenant, rate_limit: {quota: 5/day}}]",
+                "domain: edge\n\
+                 descriptors: [{key: tenant, rate_limit: {quota: 5/day, on_store_failure: local}}]",
+            ),
+            (
+                "domain: edge\ndescriptors: [{key: path, value: /login, rate_limit: \
+                 {rate: 5/s, on_store_failure: open}}]",
+                "domain: edge\ndescriptors: [{key: path, value: /blog, rate_limit: \
+                 {rate: 5/s, on_store_failure: open}}]",
             ),
         ],
     );

@@ -311,8 +311,7 @@ fn seen_in_two_tiers(limits: [Limits; 2], start: Timestamp) -> (TestEngine, Manu
     let clock = Manual::starting_at(start);
     let mut all = policy(Vec::new());
     for (name, limits) in ["free", "paid"].into_iter().zip(limits) {
-        let span = Default::default();
-        all.tiers.insert(name.to_owned(), Tier { limits, span });
+        all.tiers.insert(name.to_owned(), Tier::new(limits));
     }
     all.tier_fact = Some("tier".to_owned());
     (engine(all, &clock), clock)

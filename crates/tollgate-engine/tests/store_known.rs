@@ -8,7 +8,8 @@ use std::time::Duration;
 use tollgate::clock::Manual;
 use tollgate::{Algorithm, Clock, Decision, Rate, Timestamp};
 use tollgate_engine::backend::{
-    Answer, Backend, Breaker, Check, Fallback, LimitKind, Memory, SoleLimit, StoreEvent,
+    Answer, Backend, Breaker, Check, Fallback, LimitKind, Local, Memory, SoleLimit, Source,
+    StoreEvent,
 };
 use tollgate_engine::policy::OnStoreFailure;
 
@@ -28,7 +29,7 @@ impl Backend for Store {
     fn check<'a>(&'a self, _: &'a [Check<'a>]) -> Self::Asking<'a> {
         let mut answer = Answer::new(Some(0), Decision::UNLIMITED);
         if self.knows.load(Ordering::Relaxed) {
-            answer.was_known = true;
+            answer.source = Source::Known;
             return ready(Ok(answer));
         }
         self.asked.fetch_add(1, Ordering::Relaxed);
@@ -46,10 +47,14 @@ impl Backend for Store {
 type Subject = Fallback<Store, Manual, Manual>;
 
 const BREAKER: Breaker = Breaker {
-    failing_for: Duration::from_secs(10),
-    errors: 3,
-    stays_open: Duration::from_secs(60),
+    silent_for: Duration::from_secs(10),
+    failing_percent: 50,
+    failing_over: Duration::from_secs(5),
+    of_calls: CALLS,
+    opens_for: Duration::from_secs(60),
+    longest_open: Duration::from_secs(60),
 };
+const CALLS: u32 = 3;
 
 fn subject(clock: &Manual) -> Subject {
     let store = Store {
@@ -60,7 +65,7 @@ fn subject(clock: &Manual) -> Subject {
         .clock(clock.clone())
         .wall(clock.clone())
         .build();
-    Fallback::with_local(store, local).breaker(BREAKER)
+    Fallback::with_local(store, Arc::new(Local::new(local))).breaker(BREAKER)
 }
 
 fn limit() -> SoleLimit {
@@ -94,17 +99,17 @@ fn an_answer_that_was_known_says_nothing_about_the_store() {
     let store = subject.store();
     let set = |flag: &AtomicBool, to| flag.store(to, Ordering::Relaxed);
     set(&store.fails, true);
-    for round in 0..BREAKER.errors {
+    for round in 0..CALLS {
         assert!(!asks(&subject));
         assert!(subject.is_active(), "{round}");
         set(&store.knows, true);
-        assert_eq!(asks(&subject), round + 1 < BREAKER.errors);
+        assert_eq!(asks(&subject), round + 1 < CALLS);
         assert!(subject.is_active(), "known, and still away: {round}");
         set(&store.knows, false);
     }
     // It is broken although answers were known in between.
     assert_eq!(subject.stats().trips, 1);
-    clock.advance(BREAKER.stays_open);
+    clock.advance(BREAKER.opens_for);
     // Who is first is given up before it has an answer, and who is second needs no store: the third one
     // is the probe.
     let (limit, facts) = (limit(), SoleLimit::facts("k"));
@@ -145,8 +150,54 @@ fn a_success_in_the_midst_of_a_failure_leaves_nothing_behind() {
     assert!(asks(&subject));
     assert!(!subject.is_active());
     // One failure, much later, is the first of its own.
-    clock.advance(2 * BREAKER.failing_for);
+    clock.advance(2 * BREAKER.silent_for);
     subject.store().fails.store(true, Ordering::Relaxed);
     assert!(!asks(&subject));
     assert_eq!(subject.stats().trips, 0, "{told:?}");
+}
+
+#[test]
+fn a_refusal_that_is_remembered_tells_a_higher_cost_its_own_wait() {
+    use tollgate_engine::backend::{DenyCache, DenyVersion};
+    let clock = Manual::new();
+    let memory = Memory::builder()
+        .clock(clock.clone())
+        .wall(clock.clone())
+        .build();
+    let algorithms = [
+        (Algorithm::Gcra, true),
+        (Algorithm::TokenBucket, true),
+        (Algorithm::LeakyBucket, true),
+        (Algorithm::FixedWindow(tollgate::Align::default()), true),
+        (Algorithm::SlidingLog, false),
+    ];
+    for (algorithm, is_told) in algorithms {
+        let rate = Rate::per_minute(97);
+        let rate = if matches!(algorithm, Algorithm::FixedWindow(_) | Algorithm::SlidingLog) {
+            rate
+        } else {
+            rate.burst(18)
+        };
+        let limit = SoleLimit::new("a", LimitKind::Rate { rate, algorithm }).expect("a limit");
+        let facts = SoleLimit::facts("k");
+        let ask = |cost| memory.answer(&[limit.check(&facts, cost)]).decision;
+        ask(rate.burst_size());
+        clock.advance(Duration::from_millis(10));
+        let (cache, version) = (DenyCache::new(10), DenyVersion(0, 0));
+        let refused = ask(1);
+        assert!(!refused.is_allowed(), "{algorithm:?}");
+        cache.note(&limit.check(&facts, 1), &refused, clock.now(), version);
+        for cost in 2..=rate.burst_size() {
+            let known = cache.find(&[limit.check(&facts, cost)], clock.now(), version);
+            assert_eq!(known.is_some(), is_told, "{algorithm:?}");
+            if let Some((_, told)) = known {
+                let true_wait = ask(cost).retry_after;
+                let slack = Duration::from_micros(3);
+                assert!(
+                    true_wait <= told.retry_after && told.retry_after <= true_wait + slack,
+                    "{algorithm:?} {cost}: {told:?}, {true_wait:?}"
+                );
+            }
+        }
+    }
 }

@@ -92,6 +92,19 @@ enum Form {
     Cluster,
 }
 
+impl Address {
+    /// What stands for a place where there is none.
+    pub(crate) const fn nowhere() -> Self {
+        Self {
+            place: Place::Cluster(Vec::new()),
+            user: None,
+            password: None,
+            database: 0,
+            tls: None,
+        }
+    }
+}
+
 impl FromStr for Address {
     type Err = AddressError;
 
@@ -135,11 +148,10 @@ fn parse(url: &str) -> Result<Address, String> {
         None => (login, None),
     };
     let mut address = Address {
-        place: Place::Cluster(Vec::new()),
         user: Some(decoded(user)?).filter(|user| !user.is_empty()),
         password,
-        database: 0,
         tls: is_tls.then(Certificates::default),
+        ..Address::nowhere()
     };
     for (name, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
         let value = decoded(value)?;

@@ -5,29 +5,27 @@ mod compiled;
 mod tests;
 mod undo;
 
-use std::collections::HashMap;
 use std::fmt;
-use std::hash::RandomState;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
-use arc_swap::ArcSwap;
-use foldhash::fast::RandomState as Fast;
-use tokio::runtime::Handle;
-use tokio::time::Instant;
-use tollgate::clock::{Monotonic, Wall};
+use foldhash::SharedSeed;
+use foldhash::quality::SeedableRandomState;
 use tollgate::{Clock, Decision, Outcome, Timestamp};
-use tollgate_engine::backend::{Answer, Backend, Check, DenyCache, DenyVersion, Limit, LimitKind};
+use tollgate_engine::backend::{
+    Answer, Backend, Check, DenyCache, DenyVersion, Keeper, Limit, LimitKind, Local, Source,
+};
 use tollgate_engine::policy::Counting;
 
 use crate::error::{StoreError, StoreLimitError};
 use crate::holders::Holders;
+use crate::host::{Host, HostClock, HostWall};
 use crate::lease::{LeaseKey, Leased, Leases};
 use crate::question::{Answers, Kind, Op, Question};
 use crate::redis::RedisBuilder;
-use crate::store::Store;
+use crate::store::{Patience, Store};
 
 pub(crate) use compiled::Compiled;
 
@@ -35,9 +33,6 @@ use undo::Undo;
 
 /// A clock of the caller's.
 pub(crate) type Time = Arc<dyn Fn() -> Timestamp + Send + Sync>;
-
-/// Limits that are remembered as the store reads them.
-const MOST_LIMITS: usize = 100_000;
 
 /// The store without a failure policy: what can't be asked is an error.
 ///
@@ -64,19 +59,24 @@ pub struct Direct {
     pub(crate) store: Arc<Store>,
     pub(crate) leases: Leases,
     pub(crate) holders: Holders,
-    prefix: Box<str>,
+    /// This process's part of the limits, which is to know what the store admits.
+    local: Arc<Local<HostClock, HostWall>>,
+    pub(crate) prefix: Box<str>,
     life: std::time::Duration,
-    limits: ArcSwap<HashMap<u64, Arc<Compiled>, Fast>>,
+    /// Limits keep what is made of them here.
+    keeper: Keeper,
     near: Option<DenyCache>,
-    hasher: RandomState,
+    /// Tells limits apart.
+    hasher: SeedableRandomState,
     /// How often something was given back here.
     improvements: AtomicU64,
     /// How far the store's clock is ahead of this node's, in microseconds.
     ahead: AtomicI64,
-    clock: Monotonic,
+    clock: HostClock,
+    wall: HostWall,
     /// Instead of the store's clock.
     time: Option<Time>,
-    runtime: Handle,
+    pub(crate) host: Host,
     near_hits: AtomicU64,
 }
 
@@ -90,51 +90,46 @@ enum Step {
 }
 
 impl Direct {
-    pub(crate) fn new(builder: RedisBuilder, runtime: Handle) -> Result<Self, StoreError> {
-        let store = Arc::new(Store::new(&builder.address, builder.timeout)?);
-        let leases = Leases::new(Arc::clone(&store), builder.terms)?;
+    pub(crate) fn new(
+        builder: RedisBuilder,
+        local: Arc<Local<HostClock, HostWall>>,
+        host: Host,
+    ) -> Result<Self, StoreError> {
+        let store = Arc::new(Store::new(&builder.address, builder.timeout, &host)?);
+        let leases = Leases::new(
+            (Arc::clone(&store), Arc::clone(&local)),
+            builder.terms,
+            host.clone(),
+        );
         let time = builder.time.map(Time::from);
         let holders = Holders::new(
             (Arc::clone(&store), time.clone()),
-            runtime.clone(),
+            host.clone(),
             builder.slot_life,
         );
         Ok(Self {
             store,
             leases,
             holders,
+            local,
             prefix: builder.prefix.into(),
             life: builder.slot_life,
-            limits: ArcSwap::default(),
+            keeper: Keeper::new(),
             near: (builder.near > 0).then(|| DenyCache::new(builder.near)),
-            hasher: RandomState::new(),
+            hasher: SeedableRandomState::with_seed(host.random(), SharedSeed::global_fixed()),
             improvements: AtomicU64::new(0),
             ahead: AtomicI64::new(0),
-            clock: Monotonic::new(),
+            clock: host.clock(),
+            wall: host.wall(),
             time,
-            runtime,
+            host,
             near_hits: AtomicU64::new(0),
         })
     }
 
     /// The limit as the store reads it.
     pub(crate) fn compiled(&self, limit: &Limit) -> Result<Arc<Compiled>, StoreLimitError> {
-        let id = limit.counter().id;
-        if let Some(compiled) = self.limits.load().get(&id)
-            && compiled.is_of(limit)
-        {
-            return Ok(Arc::clone(compiled));
-        }
-        let compiled = Arc::new(Compiled::new(limit, self)?);
-        self.limits.rcu(|known| {
-            let mut more = match known.len() < MOST_LIMITS {
-                true => HashMap::clone(known),
-                false => HashMap::default(),
-            };
-            more.insert(id, Arc::clone(&compiled));
-            more
-        });
-        Ok(compiled)
+        limit.kept_or_make(&self.keeper, || Compiled::new(limit, self).map(Arc::new))
     }
 
     /// The time to say, if it isn't the store's.
@@ -144,13 +139,13 @@ impl Direct {
 
     /// About what the store's clock shows, in microseconds.
     pub(crate) fn store_time(&self) -> u64 {
-        let here = Wall.now().as_nanos() / 1000;
+        let here = self.wall.now().as_nanos() / 1000;
         let ahead = self.ahead.load(Ordering::Relaxed);
         self.at().unwrap_or(here.saturating_add_signed(ahead))
     }
 
     fn note_time(&self, now: u64) {
-        let here = Wall.now().as_nanos() / 1000;
+        let here = self.wall.now().as_nanos() / 1000;
         let ahead = i64::try_from(i128::from(now) - i128::from(here)).unwrap_or(0);
         self.ahead.store(ahead, Ordering::Relaxed);
     }
@@ -209,7 +204,7 @@ impl Direct {
             steps.push(match known {
                 Some(known) if !known.is_allowed() => {
                     let mut answer = Answer::new(Some(number), known);
-                    answer.was_known = true;
+                    answer.source = Source::Known;
                     return Ok(Err(answer));
                 }
                 Some(known) => Step::Said(known),
@@ -233,12 +228,19 @@ impl Direct {
     #[inline]
     pub(crate) fn spend_leased(&self, check: &Check<'_>, compiled: &Compiled) -> Option<Answer> {
         let leased = compiled.leased.as_ref()?;
-        let place = LeaseKey::of(check);
-        let decision = self.leases.try_spend(place, leased, check.cost)?;
+        let place = LeaseKey::of(leased, check);
+        let decision = self.leases.try_spend(place, check.cost)?;
         let mut answer = Answer::new(Some(0), decision);
-        // Nothing was asked just now. That the store works is true as long as the latest call did.
-        answer.was_known = self.store.is_failing();
+        answer.source = self.source_ahead();
         Some(answer)
+    }
+
+    /// Nothing was asked just now. That the store works is true as long as the latest call did.
+    fn source_ahead(&self) -> Source {
+        match self.store.is_failing() {
+            true => Source::Known,
+            false => Source::Ahead,
+        }
     }
 
     /// A refusal that still holds.
@@ -261,7 +263,7 @@ impl Direct {
         let mut decisions = vec![Decision::UNLIMITED; checks.len()];
         let mut undo = Undo::new(self);
         // However many are asked, one after the other.
-        let deadline = self.store.deadline();
+        let mut patience = self.store.patience();
         let mut asked: Vec<(usize, Question)> = Vec::new();
         let mut is_known = true;
         for (number, step) in steps.into_iter().enumerate() {
@@ -269,21 +271,23 @@ impl Direct {
                 Step::Said(decision) => decisions[number] = decision,
                 Step::Lease(compiled, leased) => {
                     let check = &checks[number];
-                    let place = LeaseKey::of(check);
+                    let place = LeaseKey::of(&leased, check);
                     let plans = self.leases.plans(place);
-                    let spent = self.leases.try_spend(place, &leased, check.cost);
+                    let spent = self.leases.try_spend(place, check.cost);
                     let decision = match spent {
                         Some(decision) => decision,
                         None => {
                             is_known = false;
                             let key = || compiled.key(check).into();
-                            let spent = self.leases.spend(place, &leased, key, check.cost);
+                            let spent = self.leases.spend((place, check), &leased, key);
                             spent.await?
                         }
                     };
                     if !decision.is_allowed() {
                         let mut answer = Answer::new(Some(number), decision);
-                        answer.was_known = is_known && self.store.is_failing();
+                        if is_known {
+                            answer.source = self.source_ahead();
+                        }
                         return Ok((answer, None));
                     }
                     decisions[number] = decision;
@@ -301,7 +305,12 @@ impl Direct {
             let slots = questions.iter().filter(|asked| asked.holder.is_some());
             undo.unsure.extend(slots.cloned());
             let answers = self
-                .ask(checks, &numbers, (questions.clone(), self.at()), deadline)
+                .ask(
+                    checks,
+                    &numbers,
+                    (questions.clone(), self.at()),
+                    &mut patience,
+                )
                 .await?;
             undo.unsure.clear();
             let mut is_refused = false;
@@ -310,6 +319,9 @@ impl Direct {
                 is_refused |= !decisions[*number].is_allowed();
             }
             if is_refused {
+                for number in &numbers {
+                    self.local.note(&checks[*number], &decisions[*number]);
+                }
                 let answer = self.refused(checks, &decisions, &numbers, before);
                 let asked_all = numbers.len() == checks.len();
                 return Ok((answer, asked_all.then_some(decisions)));
@@ -319,7 +331,17 @@ impl Direct {
                 .extend(charged.map(|question| (question, answers.now)));
         }
         let mut answer = Answer::over(checks, &decisions);
-        answer.was_known = is_known && self.store.is_failing();
+        if is_known {
+            answer.source = self.source_ahead();
+        }
+        for (check, decision) in checks.iter().zip(&decisions) {
+            if check.limit.counting() == Counting::Exact {
+                self.local.note(check, decision);
+            }
+            if let Some(slot) = self.local.hold_slot(check) {
+                answer.pass = std::mem::take(&mut answer.pass).and(slot);
+            }
+        }
         for (question, _) in undo.keep() {
             if let Some(end) = self.holders.hold(&question) {
                 answer.pass.hold(move |_| end());
@@ -374,11 +396,12 @@ impl Direct {
         question: Question,
     ) -> Result<Answer, StoreError> {
         let limit = question.numbers.limit;
-        let (question, deadline) = ((vec![question], self.at()), self.store.deadline());
+        let (question, mut patience) = ((vec![question], self.at()), self.store.patience());
         // Before the question: whatever improves after it makes its answer old.
         let before = self.before();
-        let answers = self.ask(checks, &[0], question, deadline).await?;
+        let answers = self.ask(checks, &[0], question, &mut patience).await?;
         let decision = answers.each[0].decision(limit);
+        self.local.note(&checks[0], &decision);
         Ok(match decision.is_allowed() {
             true => Answer::new(Some(0), decision),
             false => self.refused(checks, &[decision], &[0], before),
@@ -414,11 +437,13 @@ impl Direct {
         checks: &[Check<'_>],
         numbers: &[usize],
         (questions, at): (Vec<Question>, Option<u64>),
-        deadline: Instant,
+        patience: &mut Patience,
     ) -> Result<Answers, StoreError> {
         let is_calendar = |question: &Question| question.numbers.kind == Kind::Calendar;
         let again = questions.iter().any(is_calendar).then(|| questions.clone());
-        let answers = self.store.ask_until(deadline, questions, at).await?;
+        let answers = self
+            .tell_and_ask(checks, numbers, (questions, at), patience)
+            .await?;
         let Some(mut again) = again else {
             return Ok(answers);
         };
@@ -433,7 +458,53 @@ impl Direct {
                 .numbers_at(answers.now)
                 .unwrap_or(question.numbers);
         }
-        self.store.ask_until(deadline, again, at).await
+        let answers = self
+            .tell_and_ask(checks, numbers, (again, at), patience)
+            .await?;
+        // The clock has stepped meanwhile, or nobody's calendar reaches as far: that is no refusal.
+        match answers.each.iter().any(|raw| raw.is_of_another_time()) {
+            true => Err(StoreError::Garbled {
+                what: "the store's clock is in no period that it was told of".to_owned(),
+            }),
+            false => Ok(answers),
+        }
+    }
+
+    /// Asks, after telling the store in the same breath what was decided here without it.
+    async fn tell_and_ask(
+        &self,
+        checks: &[Check<'_>],
+        numbers: &[usize],
+        (mut questions, at): (Vec<Question>, Option<u64>),
+        patience: &mut Patience,
+    ) -> Result<Answers, StoreError> {
+        let decides = questions.iter().all(|question| question.op == Op::Decide);
+        let mut told = Vec::new();
+        for (question, number) in questions.iter().zip(numbers).filter(|_| decides) {
+            let Some(owed) = self.local.owed(&checks[*number]) else {
+                continue;
+            };
+            let raise = Question {
+                op: Op::Raise(question.numbers.owed(&owed)),
+                cost: owed.used,
+                holder: None,
+                ..question.clone()
+            };
+            told.push((*number, owed, raise));
+        }
+        if told.is_empty() {
+            return self.store.ask_with(patience, questions, at).await;
+        }
+        questions.splice(0..0, told.iter().map(|(_, _, raise)| raise.clone()));
+        let mut answers = self.store.ask_with(patience, questions, at).await?;
+        answers.each.drain(..told.len());
+        // Unless its calendar wasn't of this time: then it is told with the next question.
+        if !answers.each.iter().any(|raw| raw.is_of_another_time()) {
+            for (number, owed, _) in &told {
+                self.local.told(&checks[*number], owed);
+            }
+        }
+        Ok(answers)
     }
 
     /// Questions that can go together, in their order.
@@ -458,8 +529,7 @@ impl Backend for Direct {
         // What is leased is said at once.
         if let [check] = checks
             && check.limit.counting() == Counting::Leased
-            && let Some(compiled) = self.limits.load().get(&check.limit.counter().id)
-            && compiled.is_of(check.limit)
+            && let Some(compiled) = check.limit.kept::<Arc<Compiled>>(&self.keeper)
             && let Some(answer) = self.spend_leased(check, compiled)
         {
             return Asking::said(Ok(answer));
@@ -506,11 +576,21 @@ impl Backend for Direct {
         for (number, question) in asked {
             // An act is a request of its own.
             let question = (vec![question], self.at());
-            let deadline = self.store.deadline();
-            self.ask(checks, &[number], question, deadline).await?;
+            let mut patience = self.store.patience();
+            self.ask(checks, &[number], question, &mut patience).await?;
         }
         self.improved();
         Ok(())
+    }
+
+    fn spent_ahead(&self, check: &Check<'_>) -> u64 {
+        let compiled = self.compiled(check.limit).ok();
+        let leased = compiled
+            .as_ref()
+            .and_then(|compiled| compiled.leased.as_ref());
+        leased.map_or(0, |leased| {
+            self.leases.spent_ahead(LeaseKey::of(leased, check))
+        })
     }
 
     fn now(&self) -> Timestamp {
@@ -525,7 +605,7 @@ impl Backend for Direct {
     }
 
     fn takes(&self, limit: &Limit) -> Result<(), String> {
-        let compiled = Compiled::new(limit, self);
+        let compiled = self.compiled(limit);
         compiled.map(drop).map_err(|error| error.to_string())
     }
 }

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use tollgate::{LimitError, Rate};
 
+use crate::failure::FailureKind;
+
 /// The store couldn't be asked, or gave no answer that could be used. It says nothing about the limit:
 /// what a request gets then is for [`OnStoreFailure`](tollgate_engine::policy::OnStoreFailure) to say.
 ///
@@ -25,12 +27,16 @@ pub enum StoreError {
     },
     /// There is no connection.
     Unreachable {
-        /// Why, as far as is known.
+        /// What sort of failure that is.
+        kind: FailureKind,
+        /// Why, as far as is known, and what to do about it.
         why: String,
     },
-    /// The store answered with an error: out of memory, read-only, busy, no permission.
+    /// The store answered with an error: a wrong password, out of memory, read-only, busy, no permission.
     Answered {
-        /// What it said.
+        /// What sort of failure that is.
+        kind: FailureKind,
+        /// What it said, and what to do about it.
         error: String,
     },
     /// The store answered something that isn't an answer.
@@ -49,12 +55,26 @@ pub enum StoreError {
     Stopped,
 }
 
+impl StoreError {
+    /// What sort of failure it is.
+    pub const fn kind(&self) -> FailureKind {
+        match self {
+            Self::TimedOut { .. } => FailureKind::TimedOut,
+            Self::Unreachable { kind, .. } | Self::Answered { kind, .. } => *kind,
+            Self::Garbled { .. } => FailureKind::Garbled,
+            Self::Full { .. } => FailureKind::Full,
+            Self::Limit(_) => FailureKind::Limit,
+            Self::Stopped => FailureKind::Stopped,
+        }
+    }
+}
+
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TimedOut { after } => write!(f, "the store gave no answer within {after:?}"),
-            Self::Unreachable { why } => write!(f, "the store can't be reached: {why}"),
-            Self::Answered { error } => write!(f, "the store answered with an error: {error}"),
+            Self::Unreachable { why, .. } => write!(f, "the store can't be reached: {why}"),
+            Self::Answered { error, .. } => write!(f, "the store answered with an error: {error}"),
             Self::Garbled { what } => write!(f, "the store's answer makes no sense: {what}"),
             Self::Full { waiting } => write!(
                 f,

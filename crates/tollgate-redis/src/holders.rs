@@ -1,8 +1,7 @@
 //! Slots that requests of this node hold, renewed while they do: those of a dead node run out.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -10,11 +9,11 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream;
-use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use crate::direct::Time;
 use crate::error::StoreError;
+use crate::host::Host;
 use crate::question::{Answers, Numbers, Op, Question};
 use crate::store::Store;
 
@@ -35,7 +34,7 @@ pub(crate) struct Holders {
 
 struct Inner {
     store: Arc<Store>,
-    held: Mutex<HashMap<Box<str>, Held>>,
+    held: Mutex<BTreeMap<Box<str>, Held>>,
     ended: Mutex<Ended>,
     life: Duration,
     /// Instead of the store's clock.
@@ -43,9 +42,10 @@ struct Inner {
     /// Tells this node from all others.
     node: u64,
     next: AtomicU64,
-    /// Slots that ran out although they were held: the node was asleep, or the store away.
+    /// Slots that ran out although they were held, and that others have now: the node was asleep, the store
+    /// away, or its clock stepped.
     lost: AtomicU64,
-    runtime: Handle,
+    host: Host,
 }
 
 /// Slots to give back.
@@ -66,7 +66,7 @@ struct Held {
 impl Holders {
     pub(crate) fn new(
         (store, time): (Arc<Store>, Option<Time>),
-        runtime: Handle,
+        host: Host,
         life: Duration,
     ) -> Self {
         let inner = Arc::new(Inner {
@@ -75,13 +75,13 @@ impl Holders {
             ended: Mutex::default(),
             life,
             time,
-            node: RandomState::new().hash_one(0x686F_6C64_6572_u64),
+            node: host.random(),
             next: AtomicU64::new(1),
             lost: AtomicU64::new(0),
-            runtime,
+            host,
         });
         // A renewal may fail twice before a slot is lost.
-        inner.runtime.spawn(renew(Arc::downgrade(&inner), life / 3));
+        inner.host.spawn(renew(Arc::downgrade(&inner), life / 3));
         Self { inner }
     }
 
@@ -123,7 +123,7 @@ impl Holders {
 }
 
 impl Inner {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, Held>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Box<str>, Held>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -140,6 +140,11 @@ impl Inner {
         let Some(held) = self.lock().remove(&name) else {
             return;
         };
+        self.end(name, held);
+    }
+
+    /// Has a slot given back.
+    fn end(self: &Arc<Self>, name: Box<str>, held: Held) {
         let mut ended = self.ended();
         if ended.slots.len() < MOST_ENDED {
             ended.slots.push((name, held, Instant::now()));
@@ -147,7 +152,38 @@ impl Inner {
         let is_said = std::mem::replace(&mut ended.is_said, true);
         drop(ended);
         if !is_said {
-            self.runtime.spawn(say_ended(Arc::clone(&self)));
+            self.host.spawn(say_ended(Arc::clone(self)));
+        }
+    }
+
+    /// Holds on to a slot. One that was gone is taken again by that if there is room.
+    async fn renew(self: &Arc<Self>, name: Box<str>, held: Held) {
+        // It may have been given back since.
+        if !self.lock().contains_key(&name) {
+            return;
+        }
+        let question = held.clone().question(name.clone(), Op::Renew);
+        // What fails is tried again.
+        if let Ok(answers) = self.ask(question).await {
+            self.renewed(name, held, &answers);
+        }
+    }
+
+    fn renewed(self: &Arc<Self>, name: Box<str>, held: Held, answers: &Answers) {
+        let is_had = answers.each.iter().all(|raw| raw.outcome == 1);
+        let mut all = self.lock();
+        match is_had {
+            // It has ended while this was asked, and may have been taken again after it was given back.
+            true if !all.contains_key(&name) => {
+                drop(all);
+                self.end(name, held);
+            }
+            true => {}
+            // Others have it now: it can't be renewed, nor given back.
+            false => {
+                let lost = all.remove(&name).is_some();
+                self.lost.fetch_add(u64::from(lost), Ordering::Relaxed);
+            }
         }
     }
 
@@ -216,20 +252,47 @@ async fn renew(holders: Weak<Inner>, every: Duration) {
             return;
         };
         let held = inner.lock().clone();
-        let renewals = held.into_iter().map(|(name, held)| {
-            let question = held.question(name.clone(), Op::Renew);
-            let renewal = inner.ask(question);
-            async move { (name, renewal.await) }
-        });
+        let renewals = held.into_iter().map(|(name, held)| inner.renew(name, held));
         let mut renewals = stream::iter(renewals).buffer_unordered(AT_ONCE);
-        while let Some((name, answer)) = renewals.next().await {
-            let raw = answer
-                .ok()
-                .and_then(|answers| answers.each.first().copied());
-            // What has run out can't be renewed, nor given back.
-            if raw.is_some_and(|raw| raw.outcome == 0) && inner.lock().remove(&name).is_some() {
-                inner.lost.fetch_add(1, Ordering::Relaxed);
-            }
-        }
+        while let Some(()) = renewals.next().await {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_engine::backend::LimitKind;
+    use tollgate_testkit::redis::Server;
+
+    use super::*;
+    use crate::Redis;
+
+    #[tokio::test]
+    async fn a_slot_that_was_given_back_while_it_was_renewed_is_free() {
+        let server = Server::start();
+        let builder = Redis::builder(&server.url()).unwrap();
+        let redis = builder.timeout(Duration::from_secs(5)).build().unwrap();
+        let jobs = redis.limiter_of("jobs", LimitKind::Concurrency(1));
+        let jobs = jobs.build().unwrap();
+        let free = async |want: u64| {
+            let freed = async {
+                while jobs.peek("k").await.unwrap().remaining != want {
+                    tokio::task::yield_now().await;
+                }
+            };
+            let deadline = Duration::from_secs(20);
+            tokio::time::timeout(deadline, freed).await.unwrap();
+        };
+        let pass = jobs.try_check("k", 1).await.unwrap();
+        let inner = &redis.direct().unwrap().holders.inner;
+        let (name, held) = inner.lock().clone().into_iter().next().unwrap();
+        drop(pass);
+        free(1).await;
+        // A renewal that was under way comes after it.
+        let late = held.clone().question(name.clone(), Op::Renew);
+        let answers = inner.ask(late).await.unwrap();
+        free(0).await;
+        inner.renewed(name, held, &answers);
+        free(1).await;
+        assert_eq!((redis.stats().slots, redis.stats().lost_slots), (0, 0));
     }
 }

@@ -1,11 +1,11 @@
 //! Names of keys in the store.
 //!
-//! `tollgate:1:5f1c09ab:{tenant=acme}:rule/per-user:0:user=42`
+//! `tollgate:2:5f1c09ab:{tenant=acme}:rule/per-user:0:user=42`
 //!
 //! | part | |
 //! |---|---|
 //! | `tollgate` | the prefix, chosen by whoever set up the store |
-//! | `1` | the version of what is kept: another version is another key |
+//! | `2` | the version of what is kept: another version is another key |
 //! | `5f1c09ab` | a hash of the algorithm, the period, and whether it is leased: likewise |
 //! | `{tenant=acme}` | the hash tag: keys with the same one are on the same node of a cluster |
 //! | `rule/per-user:0` | the counter: a rule, or what rules share, and which of its limits |
@@ -22,7 +22,7 @@ use tollgate::{Algorithm, Align};
 use tollgate_engine::backend::LimitKind;
 
 /// The version of what is kept. Whoever changes what a script writes raises it.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Values that are longer, in bytes, are replaced by their hash.
 const LONGEST_VALUE: usize = 128;
 
@@ -45,6 +45,15 @@ pub(crate) fn head(prefix: &str, kind: &LimitKind, sharing: Sharing) -> String {
     }
     head.push(':');
     head
+}
+
+/// Where nodes leave their signs of life.
+pub(crate) fn of_nodes(prefix: &str) -> String {
+    let mut key = String::new();
+    escape(prefix, &mut key);
+    // A String takes whatever is written.
+    let _ = write!(key, ":{VERSION}:nodes");
+    key
 }
 
 /// What the state under a key depends on: the algorithm and its period, but not the count or the burst,

@@ -5,29 +5,30 @@
 //! clocks are compared, and it stops spending before the store takes the tokens for lost.
 
 mod book;
+mod said;
 #[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use foldhash::fast::RandomState;
+use foldhash::SharedSeed;
+use foldhash::fast::SeedableRandomState;
 use futures_util::stream::{self, StreamExt};
-use tokio::runtime::Handle;
-use tollgate::clock::{Clock, Monotonic};
-use tollgate::{Decision, Outcome};
-use tollgate_engine::backend::Check;
+use tollgate::{Clock, Decision, Outcome};
+use tollgate_engine::backend::{Check, Limit, Local};
 
 use crate::error::StoreError;
-use crate::question::{Numbers, micros, put, wait};
+use crate::host::{Host, HostClock, HostWall};
+use crate::question::Numbers;
 use crate::store::Store;
 
 use book::{Book, Care, Granted, Plan, Spent};
+use said::{Lent, Lessee};
 
 const SHARDS: usize = 64;
 /// Leases that are returned at once when all are.
@@ -52,26 +53,29 @@ pub(crate) struct Leases {
 struct Inner {
     store: Arc<Store>,
     terms: Terms,
-    /// Makes numbers that no other node makes.
-    hasher: std::hash::RandomState,
-    made: AtomicU64,
     /// The holder of what is spent at once, and not kept.
     passing: u64,
+    /// This process's part of the limits, which is to know what is spent.
+    local: Arc<Local<HostClock, HostWall>>,
+    /// How often limits were reset here: what was refused before may pass.
+    resets: AtomicU64,
     shards: Box<[Shard]>,
-    clock: Monotonic,
-    runtime: Handle,
+    clock: HostClock,
+    host: Host,
 }
 
 /// A part of the leases, which are looked up far more often than any is added.
-type Shard = ArcSwap<HashMap<LeaseKey, Arc<Lease>, RandomState>>;
+type Shard = ArcSwap<HashMap<LeaseKey, Arc<Lease>, SeedableRandomState>>;
 
-/// A counter and the fingerprint of a key.
+/// A limit, as it is called and judged in the store, and the fingerprint of a key. What is leased by one limit
+/// isn't spent by another, be it one that took its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LeaseKey(u64, [u64; 2]);
 
 impl LeaseKey {
-    pub(crate) fn of(check: &Check<'_>) -> Self {
-        Self(check.limit.counter().id, check.key.fingerprint())
+    #[inline]
+    pub(crate) fn of(limit: &Leased, check: &Check<'_>) -> Self {
+        Self(limit.version, check.key.fingerprint())
     }
 }
 
@@ -79,7 +83,7 @@ impl LeaseKey {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leased {
     pub(crate) numbers: Numbers,
-    /// Changes with the limit.
+    /// Of the limit's names and numbers.
     pub(crate) version: u64,
 }
 
@@ -91,94 +95,114 @@ pub(crate) struct Lease {
     /// Who holds it, in the store's eyes: a number below 2^53, by chance. Two of one key are two holders.
     holder: u64,
     book: Book,
-    leased: Mutex<Leased>,
-    /// Of the limit that it was last asked for by.
-    version: AtomicU64,
+    numbers: Numbers,
+    /// As the engine has it, to note what was spent.
+    limit: Limit,
+    /// Resets so far when the store was last asked.
+    resets: AtomicU64,
     /// One at a time asks for more.
     asking: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Leases {
-    /// Looks after leases on the runtime that this is called on.
-    pub(crate) fn new(store: Arc<Store>, terms: Terms) -> Result<Self, StoreError> {
-        let runtime = Handle::try_current().map_err(|error| StoreError::Unreachable {
-            why: error.to_string(),
-        })?;
-        let hasher = std::hash::RandomState::new();
+    pub(crate) fn new(
+        (store, local): (Arc<Store>, Arc<Local<HostClock, HostWall>>),
+        terms: Terms,
+        host: Host,
+    ) -> Self {
+        // Its keys are fingerprints by a secret seed already.
+        let hasher = SeedableRandomState::with_seed(host.random(), SharedSeed::global_fixed());
+        let shard = |_| Shard::from_pointee(HashMap::with_hasher(hasher.clone()));
         let inner = Arc::new(Inner {
             store,
             terms,
-            passing: holder(&hasher, 0),
-            made: AtomicU64::new(1),
-            hasher,
-            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
-            clock: Monotonic::new(),
-            runtime,
+            passing: holder(&host),
+            local,
+            resets: AtomicU64::new(0),
+            shards: (0..SHARDS).map(shard).collect(),
+            clock: host.clock(),
+            host,
         });
         let keeper = Arc::downgrade(&inner);
-        inner.runtime.spawn(keep(keeper, terms.life / 4));
-        Ok(Self { inner })
+        inner.host.spawn(keep(keeper, terms.life / 4));
+        Self { inner }
     }
 
     /// Spends a cost of what is held, if that says it all: no question to the store.
     #[inline]
-    pub(crate) fn try_spend(&self, place: LeaseKey, limit: &Leased, cost: u64) -> Option<Decision> {
+    pub(crate) fn try_spend(&self, place: LeaseKey, cost: u64) -> Option<Decision> {
         let shard = self.inner.shard(place).load();
         let lease = shard.get(&place)?;
-        if lease.version.load(Ordering::Relaxed) != limit.version {
-            return None;
-        }
-        self.inner.try_spend(lease, limit, cost)
+        self.inner.try_spend(lease, cost)
     }
 
     /// Spends a cost, after asking the store for more if need be. `key` names what is kept there.
     pub(crate) async fn spend(
         &self,
-        place: LeaseKey,
+        (place, check): (LeaseKey, &Check<'_>),
         limit: &Leased,
         key: impl FnOnce() -> Box<str>,
-        cost: u64,
     ) -> Result<Decision, StoreError> {
-        let inner = &self.inner;
-        let (lease, is_kept) = inner.find_or_make(place, limit, key);
-        if let Some(decision) = inner.try_spend(&lease, limit, cost) {
-            return Ok(decision);
-        }
-        let asking = async {
-            let alone = Arc::clone(&lease.asking).lock_owned().await;
-            // Another one may have asked meanwhile.
-            if let Some(decision) = inner.try_spend(&lease, limit, cost) {
-                return Ok(decision);
-            }
-            let wants = match is_kept {
-                true => Wants::More(cost),
-                false => Wants::Just(cost),
-            };
-            // A task of its own: what the store gives isn't lost with a caller who gives up.
-            let (asker, own) = (Arc::clone(inner), Arc::clone(&lease));
-            let asked = inner.runtime.spawn(async move {
-                let asked = asker.ask(&own, wants).await;
-                drop(alone);
-                asked
-            });
-            asked.await.map_err(|_| StoreError::Stopped)??;
-            Ok(inner.after_asking(&lease, limit, cost))
+        let (inner, cost) = (&self.inner, check.cost);
+        let (lease, is_kept) = inner.find_or_make((place, check.limit), limit, key);
+        let wants = match is_kept {
+            true => Wants::More(cost),
+            false => Wants::Just(cost),
         };
-        let timeout = inner.store.timeout();
-        match tokio::time::timeout(timeout, asking).await {
-            Ok(decision) => decision,
-            Err(_) => Err(StoreError::TimedOut { after: timeout }),
+        let asking = async {
+            loop {
+                if let Some(decision) = inner.try_spend(&lease, cost) {
+                    return Ok(decision);
+                }
+                let alone = Arc::clone(&lease.asking).lock_owned().await;
+                // Another one may have asked meanwhile.
+                if let Some(decision) = inner.try_spend(&lease, cost) {
+                    return Ok(decision);
+                }
+                // A task of its own: what the store gives isn't lost with a caller who gives up.
+                let (asker, own) = (Arc::clone(inner), Arc::clone(&lease));
+                let asked = inner.host.spawn(async move {
+                    let asked = asker.ask(&own, wants).await;
+                    drop(alone);
+                    asked
+                });
+                match asked.await.map_err(|_| StoreError::Stopped)?? {
+                    Came::Enough(spent) => return Ok(spent.heard()),
+                    Came::TooLittle(retry_after) => {
+                        let left = lease.book.held(inner.clock.now());
+                        return Ok(lease.decision(Outcome::Denied, left, retry_after));
+                    }
+                    // Others have spent what was held, or it was over when the answer came.
+                    Came::TooLate => {}
+                }
+            }
+        };
+        match inner.store.patience().wait(asking).await {
+            Some(decision) => decision,
+            None => Err(StoreError::TimedOut {
+                after: inner.store.timeout(),
+            }),
         }
     }
 
     /// Gives back what was spent of a lease while it was planned so often, if it still stands. If someone
     /// asks for more just now, it is lost.
     pub(crate) fn put_back(&self, place: LeaseKey, cost: u64, plans: u64) {
-        if let Some(lease) = self.inner.shard(place).load().get(&place)
-            && let Ok(_alone) = lease.asking.try_lock()
-        {
-            lease.book.put_back(self.inner.clock.now(), cost, plans);
+        if let Some(lease) = self.inner.shard(place).load().get(&place) {
+            self.inner.put_back(lease, cost, plans);
         }
+    }
+
+    /// A limit was reset: what was refused is asked about again.
+    pub(crate) fn was_reset(&self) {
+        self.inner.resets.fetch_add(1, Ordering::Release);
+    }
+
+    /// What was spent of a lease and not noted, and what is left of it, which counts as spent from now on.
+    pub(crate) fn spent_ahead(&self, place: LeaseKey) -> u64 {
+        let shard = self.inner.shard(place).load();
+        let lease = shard.get(&place);
+        lease.map_or(0, |lease| lease.book.note_all(self.inner.clock.now()))
     }
 
     /// How often a lease was planned: to be remembered before something is spent that may be put back.
@@ -202,7 +226,7 @@ impl Leases {
         });
         let mut returned = returning.buffer_unordered(AT_ONCE);
         // What can't be returned runs out by itself.
-        while let Some(Ok(())) = returned.next().await {}
+        while let Some(Ok(_)) = returned.next().await {}
     }
 }
 
@@ -217,25 +241,22 @@ impl Inner {
     /// The lease, and whether it is kept for others to find.
     fn find_or_make(
         &self,
-        place: LeaseKey,
-        limit: &Leased,
+        (place, limit): (LeaseKey, &Limit),
+        leased: &Leased,
         key: impl FnOnce() -> Box<str>,
     ) -> (Arc<Lease>, bool) {
         let shard = self.shard(place);
         if let Some(lease) = shard.load().get(&place) {
-            if lease.version.swap(limit.version, Ordering::Relaxed) != limit.version {
-                *lease.leased.lock().unwrap_or_else(PoisonError::into_inner) = *limit;
-            }
             return (Arc::clone(lease), true);
         }
-        let number = self.made.fetch_add(1, Ordering::Relaxed);
         let lease = Arc::new(Lease {
             place,
             key: key(),
-            holder: holder(&self.hasher, number),
+            holder: holder(&self.host),
             book: Book::default(),
-            leased: Mutex::new(*limit),
-            version: AtomicU64::new(limit.version),
+            numbers: leased.numbers,
+            limit: limit.clone(),
+            resets: AtomicU64::new(0),
             asking: Arc::default(),
         });
         let most = self.terms.most_keys.div_ceil(SHARDS);
@@ -261,57 +282,32 @@ impl Inner {
         shards.flat_map(of).collect()
     }
 
-    fn try_spend(
-        self: &Arc<Self>,
-        lease: &Arc<Lease>,
-        Leased { numbers, .. }: &Leased,
-        cost: u64,
-    ) -> Option<Decision> {
-        let now = self.clock.now();
-        if cost > numbers.limit {
-            let left = lease.book.held(now).min(numbers.limit);
-            let never = Duration::MAX;
-            let zero = Duration::ZERO;
-            return Some(Decision::new(
-                Outcome::Never,
-                numbers.limit,
-                left,
-                never,
-                zero,
-            ));
+    fn try_spend(self: &Arc<Self>, lease: &Arc<Lease>, cost: u64) -> Option<Decision> {
+        let (now, zero) = (self.clock.now(), Duration::ZERO);
+        if cost > lease.numbers.limit {
+            let left = lease.book.held(now);
+            return Some(lease.decision(Outcome::Never, left, Duration::MAX));
         }
-        let (outcome, left, retry_after) = match lease.book.spend(now, cost) {
+        match lease.book.spend(now, cost) {
             Spent::Passed { left, runs_low } => {
                 if runs_low {
                     self.renew_ahead(lease);
                 }
-                (Outcome::Allowed, left, Duration::ZERO)
+                Some(lease.decision(Outcome::Allowed, left, zero))
             }
-            Spent::Refused { left, until } => (Outcome::Denied, left, until - now),
-            Spent::Unknown => return None,
-        };
-        let left = left.min(numbers.limit);
-        let zero = Duration::ZERO;
-        Some(Decision::new(
-            outcome,
-            numbers.limit,
-            left,
-            retry_after,
-            zero,
-        ))
+            Spent::Refused { left, until } => {
+                let resets = self.resets.load(Ordering::Acquire);
+                let holds = lease.resets.load(Ordering::Relaxed) == resets;
+                holds.then(|| lease.decision(Outcome::Denied, left, until - now))
+            }
+            Spent::Unknown => None,
+        }
     }
 
-    /// What is said once the store has been asked for this cost.
-    fn after_asking(self: &Arc<Self>, lease: &Arc<Lease>, limit: &Leased, cost: u64) -> Decision {
-        if let Some(decision) = self.try_spend(lease, limit, cost) {
-            return decision;
+    fn put_back(&self, lease: &Lease, cost: u64, plans: u64) {
+        if let Ok(_alone) = lease.asking.try_lock() {
+            lease.book.put_back(self.clock.now(), cost, plans);
         }
-        let numbers = &limit.numbers;
-        // Others spent what came before this one got to it, and more may be had.
-        let left = lease.book.held(self.clock.now()).min(numbers.limit);
-        let retry_after = pause(numbers);
-        let zero = Duration::ZERO;
-        Decision::new(Outcome::Denied, numbers.limit, left, retry_after, zero)
     }
 
     /// Asks for more before it is needed, off the path of requests.
@@ -321,7 +317,7 @@ impl Inner {
             return;
         }
         let (asker, lease) = (Arc::clone(self), Arc::clone(lease));
-        self.runtime.spawn(async move {
+        self.host.spawn(async move {
             let _alone = lease.asking.lock().await;
             // Someone may have asked meanwhile. What fails is tried again by whoever needs it.
             if lease.book.runs_low(asker.clock.now()) {
@@ -331,11 +327,18 @@ impl Inner {
         });
     }
 
-    /// One call: says what is held, and takes or returns.
-    async fn ask(&self, lease: &Lease, wants: Wants) -> Result<(), StoreError> {
-        let leased = *lease.leased.lock().unwrap_or_else(PoisonError::into_inner);
-        let numbers = leased.numbers;
+    /// One call: says what is held, and takes or returns. What is wanted at least is spent before anyone else
+    /// sees what came.
+    async fn ask(self: &Arc<Self>, lease: &Arc<Lease>, wants: Wants) -> Result<Came, StoreError> {
+        let numbers = lease.numbers;
+        let resets = self.resets.load(Ordering::Acquire);
         let before = self.clock.now();
+        // Now, so that it drains from now on, whenever the store is away.
+        let key = lease.place.1;
+        self.local
+            .note_spent(&lease.limit, key, lease.book.note_spent());
+        let check = Check::by_fingerprint(&lease.limit, key, 0);
+        let owed = self.local.owed(&check);
         let part = (numbers.limit / self.terms.part).max(1);
         let (plan, least) = match wants {
             Wants::Nothing => (lease.book.hand_in(before), 0),
@@ -370,10 +373,14 @@ impl Inner {
             most: part.max(more.min(numbers.limit)).max(holds),
             life: self.terms.life,
             least,
+            spent: owed.as_ref().map_or(0, |owed| numbers.owed(owed)),
         };
         let record = question.record(&numbers);
         let reply = self.store.lease(lease.key.clone(), record, None).await?;
         let reply = Lent::read(&reply)?;
+        if let Some(owed) = &owed {
+            self.local.told(&check, owed);
+        }
         let granted = Granted {
             more: reply.granted,
             dropped: holds - reply.kept.min(holds),
@@ -381,82 +388,71 @@ impl Inner {
             until: before + self.terms.life,
             retry_after: reply.retry_after.max(pause(&numbers)),
             asked: more,
+            remaining: reply.remaining,
         };
-        lease.book.take(self.clock.now(), &granted);
-        Ok(())
-    }
-}
-
-/// What a node says to the store.
-#[derive(Clone, Copy, Debug)]
-struct Lessee {
-    holder: u64,
-    /// How often it has asked; 0 if that isn't counted.
-    number: u64,
-    holds: u64,
-    returns: u64,
-    more: u64,
-    /// The most that it may hold.
-    most: u64,
-    life: Duration,
-    /// If it can't hold as much, it gets nothing.
-    least: u64,
-}
-
-impl Lessee {
-    fn record(&self, numbers: &Numbers) -> Vec<u8> {
-        let [price, drain, capacity, ..] = numbers.five;
-        let Self {
-            holder,
-            number,
-            holds,
-            returns,
-            more,
-            most,
-            life,
-            least,
-        } = *self;
-        let life = micros(life);
-        let mut record = Vec::with_capacity(11 * 8);
-        put(
-            &mut record,
-            &[
-                price, drain, capacity, holder, number, holds, returns, more, most, life, least,
-            ],
-        );
-        record
-    }
-}
-
-/// What the store says to a node.
-#[derive(Clone, Copy, Debug)]
-struct Lent {
-    granted: u64,
-    /// Of what it holds.
-    kept: u64,
-    retry_after: Duration,
-}
-
-impl Lent {
-    fn read(reply: &[i64]) -> Result<Self, StoreError> {
-        let [_, _, granted, kept, _, retry_after, _] = *reply else {
-            let came = reply.len();
-            return Err(StoreError::Garbled {
-                what: format!("7 numbers of a lease expected, {came} came"),
-            });
-        };
-        let number = |number: i64| u64::try_from(number).unwrap_or(0);
-        Ok(Self {
-            granted: number(granted),
-            kept: number(kept),
-            retry_after: wait(retry_after),
+        lease.resets.store(resets, Ordering::Relaxed);
+        let spent = lease.book.take(self.clock.now(), &granted, least);
+        Ok(match spent {
+            Some(left) => Came::Enough(Spoken {
+                leases: Arc::clone(self),
+                lease: Arc::clone(lease),
+                cost: least,
+                plans: number,
+                left,
+            }),
+            None if reply.kept.min(holds) + reply.granted < least => {
+                Came::TooLittle(granted.retry_after)
+            }
+            None => Came::TooLate,
         })
     }
 }
 
-/// A number below 2^53 that stands for a holder.
-fn holder(hasher: &std::hash::RandomState, number: u64) -> u64 {
-    (hasher.hash_one(number) >> 11).max(1)
+impl Lease {
+    fn decision(&self, outcome: Outcome, left: u64, retry_after: Duration) -> Decision {
+        let limit = self.numbers.limit;
+        let (left, zero) = (left.min(limit), Duration::ZERO);
+        Decision::new(outcome, limit, left, retry_after, zero)
+    }
+}
+
+/// What came of asking for a cost.
+enum Came {
+    Enough(Spoken),
+    /// Not before this time has passed.
+    TooLittle(Duration),
+    /// It may be had, by asking again.
+    TooLate,
+}
+
+/// What was spent for one who asked, until he hears of it: if he has gone, it is put back.
+struct Spoken {
+    leases: Arc<Inner>,
+    lease: Arc<Lease>,
+    cost: u64,
+    plans: u64,
+    left: u64,
+}
+
+impl Spoken {
+    fn heard(mut self) -> Decision {
+        self.cost = 0;
+        let zero = Duration::ZERO;
+        self.lease.decision(Outcome::Allowed, self.left, zero)
+    }
+}
+
+impl Drop for Spoken {
+    fn drop(&mut self) {
+        if self.cost > 0 {
+            self.leases.put_back(&self.lease, self.cost, self.plans);
+        }
+    }
+}
+
+/// A number below 2^53 that stands for a holder, and for no other.
+fn holder(host: &Host) -> u64 {
+    (host.random() >> 11).max(1)
 }
 
 /// How much is asked for.
@@ -497,8 +493,8 @@ async fn keep(leases: Weak<Inner>, every: Duration) {
             };
             let asked = match lease.book.look_after(now, inner.terms.life) {
                 Care::None => Ok(()),
-                Care::Return => inner.ask(&lease, Wants::Nothing).await,
-                Care::Renew => inner.ask(&lease, Wants::Enough).await,
+                Care::Return => inner.ask(&lease, Wants::Nothing).await.map(drop),
+                Care::Renew => inner.ask(&lease, Wants::Enough).await.map(drop),
                 Care::Forget => {
                     // Whoever has it in hand now still spends what he gets, and asks anew next time.
                     inner.shard(lease.place).rcu(|shard| {

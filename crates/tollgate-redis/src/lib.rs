@@ -32,18 +32,31 @@ mod address;
 mod conformance;
 mod direct;
 mod error;
+mod failure;
 mod holders;
+mod host;
 mod key;
 mod lease;
 mod limiter;
+mod nodes;
+mod noted;
 mod question;
+mod ready;
 mod redis;
 mod rehearsal;
 mod script;
+#[cfg(feature = "simulation")]
+pub mod simulation;
+mod stats;
 mod store;
+#[cfg(test)]
+mod windows;
 
 pub use address::{Address, AddressError};
 pub use direct::{Asking, Direct};
 pub use error::{StoreError, StoreLimitError};
+pub use failure::{FailureKind, FailureStats};
 pub use limiter::{RedisLimiter, RedisLimiterBuilder};
-pub use redis::{ConnectError, Redis, RedisBuilder, RedisStats};
+pub use redis::{ConnectError, Deciding, Redis, RedisBuilder};
+pub use rehearsal::{Fault, Rehearsal};
+pub use stats::RedisStats;

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::{Algorithm, Decision, LimitError, Rate, Timestamp};
-use tollgate_engine::backend::{Answer, Backend, LimitKind, SoleLimit};
+use tollgate_engine::backend::{Answer, Backend, Limit, LimitKind, SoleLimit};
 use tollgate_engine::policy::{Counting, OnStoreFailure};
 
 use crate::direct::Compiled;
 use crate::error::{StoreError, StoreLimitError};
-use crate::question::{Kind, Op, Question, Raw, micros, wait};
+use crate::noted::Noted;
+use crate::question::{Kind, Numbers, Op, Raw, micros, wait};
 use crate::redis::{Home, Redis};
 
 /// One limit, by key, that a whole fleet shares.
@@ -117,9 +118,12 @@ impl RedisLimiterBuilder {
             .map_err(|error: LimitError| StoreLimitError::Rate(error))?
             .counting(self.counting)
             .on_store_failure(self.failure.unwrap_or(default));
-        let compiled = match self.redis.direct() {
-            Some(direct) => Some(direct.compiled(limit.limit())?),
-            None => None,
+        let compiled = match &self.redis.home {
+            Home::Store(fallback) => Some(fallback.store().inner.compiled(limit.limit())?),
+            Home::Memory(fallback) => {
+                fallback.store().inner.form(limit.limit())?;
+                None
+            }
         };
         Ok(RedisLimiter {
             redis: self.redis,
@@ -190,9 +194,9 @@ impl RedisLimiter {
     pub async fn try_check(&self, key: &str, cost: u64) -> Result<Answer, StoreError> {
         let facts = SoleLimit::facts(key);
         let checks = [self.limit.check(&facts, cost)];
-        match self.redis.direct() {
-            Some(direct) => direct.check(&checks).await,
-            None => Ok(self.check_n(key, cost).await),
+        match &self.redis.home {
+            Home::Store(fallback) => fallback.store().check(&checks).await,
+            Home::Memory(fallback) => fallback.store().check(&checks).await,
         }
     }
 
@@ -270,7 +274,8 @@ impl RedisLimiter {
         given.map(|(decision, _)| decision)
     }
 
-    /// Forgets what a key has spent.
+    /// Forgets what a key has spent. Slots stay with those who hold them. Of a leased limit, what nodes hold is
+    /// theirs to spend still.
     ///
     /// # Errors
     /// If the store couldn't be asked.
@@ -290,6 +295,10 @@ impl RedisLimiter {
     pub async fn reset(&self, key: &str) -> Result<(), StoreError> {
         let reset = self.act(key, 0, Op::Reset, None).await;
         self.improved();
+        let is_leased = self.limit.limit().counting() == Counting::Leased;
+        if let Some(direct) = self.redis.direct().filter(|_| is_leased) {
+            direct.leases.was_reset();
+        }
         reset.map(drop)
     }
 
@@ -348,10 +357,18 @@ impl RedisLimiter {
     ) -> Result<(Decision, Option<Raw>), StoreError> {
         let facts = SoleLimit::facts(key);
         let check = self.limit.check(&facts, cost);
-        let direct = match &self.redis.home {
+        let store = match &self.redis.home {
             Home::Store(fallback) => fallback.store(),
-            Home::Memory(home) => return home.act((&self.limit, key), &check, op, at),
+            Home::Memory(fallback) => {
+                let Noted { inner, failures } = fallback.store();
+                let done = inner.act((&self.limit, key), &check, op, at);
+                if !matches!(done, Err(StoreError::Limit(_))) {
+                    failures.hear(done.as_ref().map(|_| false));
+                }
+                return done;
+            }
         };
+        let direct = &store.inner;
         let at = at.map(|at| at.as_nanos() / 1000).or_else(|| direct.at());
         let compiled = direct.compiled(check.limit)?;
         if let Some(known) = compiled.form.known(cost) {
@@ -359,32 +376,33 @@ impl RedisLimiter {
         }
         let now = at.unwrap_or_else(|| direct.store_time());
         let (question, _) = direct.question(&check, op, now)?;
-        let limit = format!("{:?}", check.limit.kind());
-        possible(&question, compiled.is_leased, limit)?;
+        possible(op, &question.numbers, check.limit)?;
         let most = question.numbers.limit;
-        let deadline = direct.store.deadline();
+        let mut patience = direct.store.patience();
         let answers = direct
-            .ask(&[check], &[0], (vec![question], at), deadline)
-            .await?;
-        let raw = answers.each[0];
+            .ask(&[check], &[0], (vec![question], at), &mut patience)
+            .await;
+        store.failures.hear(answers.as_ref().map(|_| false));
+        let raw = answers?.each[0];
         Ok((raw.decision(most), Some(raw)))
     }
 }
 
 /// Whether a limit of this kind can be asked that.
-fn possible(question: &Question, is_leased: bool, limit: String) -> Result<(), StoreLimitError> {
-    let what = match question.op {
+pub(crate) fn possible(op: Op, numbers: &Numbers, limit: &Limit) -> Result<(), StoreLimitError> {
+    let what = match op {
         Op::Decide => "deciding at a time of one's own",
         Op::AtMost => "taking as much as there is",
         Op::Reserve(_) => "a reservation",
         Op::Gift => "a refund",
-        Op::Reset | Op::GiveBack(_) | Op::Renew | Op::Release => return Ok(()),
+        Op::Reset | Op::GiveBack(_) | Op::Renew | Op::Release | Op::Raise(_) => return Ok(()),
     };
-    if is_leased {
+    if limit.counting() == Counting::Leased {
         return Err(StoreLimitError::Leased { what });
     }
-    let kind = question.numbers.kind;
-    let is_possible = match question.op {
+    let limit = format!("{:?}", limit.kind());
+    let kind = numbers.kind;
+    let is_possible = match op {
         Op::Reserve(_) => kind == Kind::Level,
         Op::AtMost | Op::Gift => kind != Kind::Slots,
         _ => true,
@@ -392,8 +410,8 @@ fn possible(question: &Question, is_leased: bool, limit: String) -> Result<(), S
     if !is_possible {
         return Err(StoreLimitError::NotALevel { what, limit });
     }
-    let [_, drain, capacity, ..] = question.numbers.five;
-    if let Op::Reserve(longest) = question.op {
+    let [_, drain, capacity, ..] = numbers.five;
+    if let Op::Reserve(longest) = op {
         let owed = u128::from(longest) * u128::from(drain) + 2 * u128::from(capacity);
         if owed >= 1 << 53 {
             return Err(StoreLimitError::TooLarge {

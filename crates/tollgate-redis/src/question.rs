@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::core::{self, Algorithm as _};
 use tollgate::quota::Quota;
 use tollgate::{Algorithm, Align, Decision, Outcome, Rate, Timestamp};
-use tollgate_engine::backend::LimitKind;
+use tollgate_engine::backend::{LimitKind, Owed};
 
 use crate::error::{StoreError, StoreLimitError};
 use crate::script::Needs;
@@ -47,6 +47,9 @@ pub(crate) enum Op {
     Reset,
     Renew,
     Release,
+    /// What is used is at least this: units of a level as of now, and of others the cost. It is written
+    /// whatever the rest of its request gets, and may be said again.
+    Raise(u64),
 }
 
 impl Op {
@@ -60,6 +63,7 @@ impl Op {
             Self::Reset => (5, 0),
             Self::Renew => (6, 0),
             Self::Release => (7, 0),
+            Self::Raise(units) => (8, units),
         }
     }
 }
@@ -183,6 +187,13 @@ impl Numbers {
             ],
             limit: rate.burst_size(),
         })
+    }
+
+    /// What a key owes, in the units of a level.
+    pub(crate) fn owed(&self, owed: &Owed) -> u64 {
+        let [price, _, capacity, ..] = self.five;
+        let units = u64::try_from(owed.tokens(price)).unwrap_or(capacity);
+        units.min(capacity)
     }
 
     fn windowed(kind: Kind, rate: Rate, nanos: u128) -> Result<Self, StoreLimitError> {

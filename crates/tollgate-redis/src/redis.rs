@@ -3,28 +3,34 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures_util::future::{Either, Ready, ready};
-use tokio::runtime::Handle;
-use tollgate::clock::{Clock, Manual, Monotonic, Wall};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use futures_util::future::Either;
+use tollgate::clock::{Clock, Manual};
 use tollgate::{Decision, Rate, Timestamp};
 use tollgate_engine::backend::{
-    Answer, AskingOrFallback, Backend, Breaker, Check, Fallback, FallbackStats, Limit, LimitKind,
+    Answer, AskingOrFallback, Backend, Breaker, Check, Fallback, Limit, LimitKind, Local, Memory,
     StoreEvent,
 };
 
 use crate::address::{Address, AddressError};
 use crate::direct::Direct;
 use crate::error::StoreError;
+use crate::failure::Failures;
+use crate::host::{Host, HostClock, HostWall};
 use crate::lease::Terms;
 use crate::limiter::RedisLimiterBuilder;
+use crate::nodes::Nodes;
+use crate::noted::Noted;
 use crate::rehearsal::Rehearsal;
 
-/// Long enough for a store in the same data centre, and for a call that waits behind another one; short
-/// enough that a request whose store is away is hardly late.
-const TIMEOUT: Duration = Duration::from_millis(5);
+/// Long enough for a healthy store in the same data centre whose machine is busy: with twice as many threads
+/// as cores it may wait for its turn for some 10 milliseconds, and a call may wait for two others. Short enough
+/// that a request whose store is away is hardly late.
+const TIMEOUT: Duration = Duration::from_millis(25);
 
 /// Limits of a fleet, kept in Redis or Valkey: a [`Backend`] for the engine, and the source of
 /// [limiters](Self::limiter) for those who have no policy. It is cheap to clone.
@@ -47,14 +53,16 @@ const TIMEOUT: Duration = Duration::from_millis(5);
 #[derive(Clone)]
 pub struct Redis {
     pub(crate) home: Home,
+    /// None without a store.
+    pub(crate) nodes: Option<Arc<Nodes>>,
 }
 
 /// Where the limits are.
 #[derive(Clone)]
 pub(crate) enum Home {
-    Store(Arc<Fallback<Direct>>),
+    Store(Arc<Fallback<Noted<Direct>, HostClock, HostWall>>),
     /// Of a test.
-    Memory(Arc<Rehearsal>),
+    Memory(Arc<Fallback<Noted<Rehearsal>, Manual, Manual>>),
 }
 
 /// Builds a [`Redis`]; made by [`Redis::builder`].
@@ -69,7 +77,7 @@ pub(crate) enum Home {
 /// let redis = Redis::builder("redis+cluster://10.0.0.1,10.0.0.2")?
 ///     .timeout(Duration::from_millis(20)) // another region
 ///     .nodes(12)
-///     .breaker(Breaker { errors: 20, ..Breaker::default() })
+///     .breaker(Breaker { of_calls: 50, ..Breaker::default() })
 ///     .on_event(|event| eprintln!("{event:?}"))
 ///     .build()?; // It connects in the background.
 /// assert!(!redis.fallback_active());
@@ -85,50 +93,14 @@ pub struct RedisBuilder {
     pub(crate) terms: Terms,
     pub(crate) slot_life: Duration,
     pub(crate) time: Option<Box<dyn Fn() -> Timestamp + Send + Sync>>,
-    nodes: u64,
+    pub(crate) nodes: Option<u64>,
     breaker: Breaker,
     tell: Option<Box<Tell>>,
+    #[cfg(feature = "simulation")]
+    world: Option<Arc<dyn crate::simulation::World>>,
 }
 
 type Tell = dyn Fn(&StoreEvent<'_>) + Send + Sync;
-
-/// What a [`Redis`] has counted.
-///
-/// ```
-/// use tollgate_redis::RedisStats;
-///
-/// /// How many questions each round trip answered.
-/// fn merged(stats: &RedisStats) -> u64 {
-///     stats.questions / stats.round_trips.max(1)
-/// }
-/// assert_eq!(merged(&RedisStats::default()), 0);
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RedisStats {
-    /// Scripts that were run: round trips.
-    pub round_trips: u64,
-    /// Questions that they answered.
-    pub questions: u64,
-    /// Round trips that failed.
-    pub failed_round_trips: u64,
-    /// Questions that got no answer in time.
-    pub timeouts: u64,
-    /// Connections that were made.
-    pub connects: u64,
-    /// Keys that held what no limiter wrote. They read as never seen, and are replaced.
-    pub strange_keys: u64,
-    /// Refusals that were repeated without asking.
-    pub near_hits: u64,
-    /// Tokens that this node holds of leased limits.
-    pub leased: u64,
-    /// Slots that this node holds.
-    pub slots: usize,
-    /// Slots that ran out while they were held: the node was asleep or the store away for too long.
-    pub lost_slots: u64,
-    /// What was decided without the store.
-    pub fallback: FallbackStats,
-}
 
 impl Redis {
     /// The store at a URL (see [`Address`]), with all else as usual.
@@ -146,50 +118,7 @@ impl Redis {
     /// # Errors
     /// If the URL says no place.
     pub fn builder(url: &str) -> Result<RedisBuilder, AddressError> {
-        Ok(RedisBuilder {
-            address: url.parse()?,
-            timeout: TIMEOUT,
-            prefix: "tollgate".to_owned(),
-            near: 10_000,
-            terms: Terms {
-                life: Duration::from_secs(1),
-                part: 10,
-                most_keys: 100_000,
-            },
-            slot_life: Duration::from_secs(60),
-            time: None,
-            nodes: 1,
-            breaker: Breaker::default(),
-            tell: None,
-        })
-    }
-
-    /// The same without a store, in the memory of this process and by a clock that is set by hand: for tests
-    /// of what uses it. It needs no runtime, nothing is leased, and nothing fails.
-    ///
-    /// ```
-    /// use tollgate::{Rate, clock::Manual};
-    /// use tollgate_redis::Redis;
-    /// # use std::{pin::pin, task::{Context, Poll, Waker}};
-    /// # fn now<T>(future: impl Future<Output = T>) -> T {
-    /// #     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) { Poll::Ready(done) => done, _ => panic!() }
-    /// # }
-    ///
-    /// let clock = Manual::new();
-    /// let redis = Redis::in_memory(clock.clone());
-    /// let logins = redis.limiter("logins", Rate::per_minute(1)).build()?;
-    /// # now(async {
-    /// assert!(logins.check("ada").await.allowed);
-    /// assert!(!logins.check("ada").await.allowed);
-    /// clock.advance(std::time::Duration::from_secs(60));
-    /// assert!(logins.check("ada").await.allowed);
-    /// # });
-    /// # Ok::<(), tollgate_redis::StoreLimitError>(())
-    /// ```
-    pub fn in_memory(clock: Manual) -> Self {
-        Self {
-            home: Home::Memory(Arc::new(Rehearsal::new(clock))),
-        }
+        Ok(RedisBuilder::new(url.parse()?))
     }
 
     /// A limiter of its own, apart from any policy, kept under this name. Make it once and keep it: what it
@@ -207,51 +136,61 @@ impl Redis {
     pub fn fallback_active(&self) -> bool {
         match &self.home {
             Home::Store(fallback) => fallback.is_active(),
-            Home::Memory(_) => false,
+            Home::Memory(fallback) => fallback.is_active(),
         }
     }
 
-    /// What it has counted.
-    pub fn stats(&self) -> RedisStats {
-        let Home::Store(fallback) = &self.home else {
-            return RedisStats::default();
-        };
-        let direct = fallback.store();
-        let stats = direct.store.stats();
-        RedisStats {
-            round_trips: stats.calls.load(Ordering::Relaxed),
-            questions: stats.questions.load(Ordering::Relaxed),
-            failed_round_trips: stats.failed_calls.load(Ordering::Relaxed),
-            timeouts: stats.timeouts.load(Ordering::Relaxed),
-            connects: stats.connects.load(Ordering::Relaxed),
-            strange_keys: stats.strange_keys.load(Ordering::Relaxed),
-            near_hits: direct.near_hits(),
-            leased: direct.leases.held(),
-            slots: direct.holders.held(),
-            lost_slots: direct.holders.lost(),
-            fallback: fallback.stats(),
+    /// From now on the fleet has so many nodes, this one included, whatever was said or learned before.
+    pub fn set_nodes(&self, nodes: u64) {
+        match (&self.nodes, &self.home) {
+            (Some(own), _) => own.set(nodes),
+            (None, Home::Store(fallback)) => fallback.local().set_nodes(nodes),
+            (None, Home::Memory(fallback)) => fallback.local().set_nodes(nodes),
         }
     }
 
     /// Returns the tokens that this node holds of leased limits, so that others can have them at once. What
     /// isn't returned runs out.
     pub async fn close(&self) {
-        if let Home::Store(fallback) = &self.home {
-            fallback.store().leases.close().await;
+        match &self.home {
+            Home::Store(fallback) => fallback.store().inner.leases.close().await,
+            Home::Memory(fallback) => fallback.store().inner.close(),
         }
     }
 
     /// The store without a failure policy; none if there is no store.
     pub fn direct(&self) -> Option<&Direct> {
         match &self.home {
-            Home::Store(fallback) => Some(fallback.store()),
+            Home::Store(fallback) => Some(&fallback.store().inner),
             Home::Memory(_) => None,
         }
     }
 }
 
 impl RedisBuilder {
-    /// How long a decision waits for the store: 5 ms unless said otherwise.
+    pub(crate) fn new(address: Address) -> Self {
+        Self {
+            address,
+            timeout: TIMEOUT,
+            prefix: "tollgate".to_owned(),
+            near: 10_000,
+            terms: Terms {
+                life: Duration::from_secs(1),
+                part: 10,
+                most_keys: 100_000,
+            },
+            slot_life: Duration::from_secs(60),
+            time: None,
+            nodes: None,
+            breaker: Breaker::default(),
+            tell: None,
+            #[cfg(feature = "simulation")]
+            world: None,
+        }
+    }
+
+    /// How long a decision waits for the store: 25 ms unless said otherwise. Time in which this process
+    /// couldn't run isn't counted.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -299,8 +238,11 @@ impl RedisBuilder {
 
     /// How many nodes the fleet has, this one included. While the store can't be asked, a limit that is
     /// judged locally is divided by it, times two.
+    ///
+    /// Unless it is said, it is learned: each node leaves a sign of life in the store every five seconds, and is
+    /// told how many there are. [`Redis::set_nodes`] changes it later.
     pub fn nodes(mut self, nodes: u64) -> Self {
-        self.nodes = nodes;
+        self.nodes = Some(nodes);
         self
     }
 
@@ -322,26 +264,73 @@ impl RedisBuilder {
         self
     }
 
+    /// Lives in a world that a test owns, whatever the URL says.
+    #[cfg(feature = "simulation")]
+    pub fn simulated(mut self, world: Arc<dyn crate::simulation::World>) -> Self {
+        self.world = Some(world);
+        self
+    }
+
     /// Builds it, and connects in the background.
     ///
     /// # Errors
     /// If a certificate can't be read, or there is no Tokio runtime.
     pub fn build(mut self) -> Result<Redis, ConnectError> {
-        let runtime = Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
-        let (nodes, breaker, tell) = (self.nodes, self.breaker, self.tell.take());
-        let direct = Direct::new(self, runtime).map_err(ConnectError::Store)?;
-        let fallback = Fallback::new(direct)
-            .nodes(nodes)
-            .breaker(breaker)
+        let host = Host::system().map_err(|_| ConnectError::NoRuntime)?;
+        #[cfg(feature = "simulation")]
+        let host = match self.world.take() {
+            Some(world) => host.simulated(world),
+            None => host,
+        };
+        let local = Memory::builder().clock(host.clock()).wall(host.wall());
+        let local = Arc::new(Local::new(local.build()));
+        let (guard, said) = (self.guard(), self.nodes);
+        let failures = Failures::new(host.clock(), host.wall());
+        let inner = Direct::new(self, Arc::clone(&local), host).map_err(ConnectError::Store)?;
+        let of = (&inner.store, Arc::clone(&local));
+        let nodes = Nodes::new(of, &inner.prefix, said, &inner.host);
+        let fallback = guard.before(Noted { inner, failures }, local);
+        Ok(Redis {
+            home: Home::Store(Arc::new(fallback)),
+            nodes: Some(nodes),
+        })
+    }
+
+    pub(crate) fn guard(&mut self) -> Guard {
+        Guard {
+            breaker: self.breaker,
+            tell: self.tell.take(),
+        }
+    }
+}
+
+/// What was chosen for when the store can't be asked.
+pub(crate) struct Guard {
+    breaker: Breaker,
+    tell: Option<Box<Tell>>,
+}
+
+impl Guard {
+    /// Puts it in front of a store.
+    pub(crate) fn before<B, C, W>(
+        self,
+        store: Noted<B>,
+        local: Arc<Local<C, W>>,
+    ) -> Fallback<Noted<B>, C, W>
+    where
+        B: Backend<Error = StoreError>,
+        C: Clock + 'static,
+        W: Clock,
+    {
+        let tell = self.tell;
+        Fallback::with_local(store, local)
+            .breaker(self.breaker)
             .on_event(move |event| {
                 log(event);
                 if let Some(tell) = &tell {
                     tell(event);
                 }
-            });
-        Ok(Redis {
-            home: Home::Store(Arc::new(fallback)),
-        })
+            })
     }
 }
 
@@ -409,13 +398,12 @@ impl From<AddressError> for ConnectError {
 
 impl Backend for Redis {
     type Error = Infallible;
-    type Asking<'a> =
-        Either<AskingOrFallback<'a, Direct, Monotonic, Wall>, Ready<Result<Answer, Infallible>>>;
+    type Asking<'a> = Deciding<'a>;
 
     fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
         match &self.home {
-            Home::Store(fallback) => Either::Left(fallback.check(checks)),
-            Home::Memory(home) => Either::Right(ready(Ok(home.memory.answer(checks)))),
+            Home::Store(fallback) => Deciding(Either::Left(fallback.check(checks))),
+            Home::Memory(fallback) => Deciding(Either::Right(fallback.check(checks))),
         }
     }
 
@@ -425,36 +413,67 @@ impl Backend for Redis {
     ) -> Result<(Answer, Vec<Decision>), Infallible> {
         match &self.home {
             Home::Store(fallback) => fallback.check_each(checks).await,
-            Home::Memory(home) => home.memory.check_each(checks).await,
+            Home::Memory(fallback) => fallback.check_each(checks).await,
         }
     }
 
     async fn give_back<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<(), Infallible> {
         match &self.home {
             Home::Store(fallback) => Backend::give_back(&**fallback, checks).await,
-            Home::Memory(home) => Backend::give_back(&home.memory, checks).await,
+            Home::Memory(fallback) => Backend::give_back(&**fallback, checks).await,
         }
     }
 
     fn now(&self) -> Timestamp {
         match &self.home {
             Home::Store(fallback) => Backend::now(&**fallback),
-            Home::Memory(home) => Backend::now(&home.memory),
+            Home::Memory(fallback) => Backend::now(&**fallback),
         }
     }
 
     fn takes(&self, limit: &Limit) -> Result<(), String> {
         match &self.home {
             Home::Store(fallback) => fallback.takes(limit),
-            Home::Memory(home) => home.memory.takes(limit),
+            Home::Memory(fallback) => fallback.takes(limit),
         }
     }
 
     fn improvements(&self) -> u64 {
         match &self.home {
             Home::Store(fallback) => fallback.improvements(),
-            Home::Memory(home) => home.memory.improvements(),
+            Home::Memory(fallback) => fallback.improvements(),
         }
+    }
+}
+
+/// An answer on its way: from the store, or the one without it.
+///
+/// ```
+/// use tollgate::clock::Manual;
+/// use tollgate_engine::backend::Backend;
+/// use tollgate_redis::{Deciding, Redis};
+///
+/// let redis = Redis::in_memory(Manual::new());
+/// let deciding: Deciding<'_> = redis.check(&[]);
+/// # drop(deciding);
+/// ```
+#[must_use = "a question that isn't awaited isn't asked"]
+pub struct Deciding<'a>(Either<FromStore<'a>, FromMemory<'a>>);
+
+type FromStore<'a> = AskingOrFallback<'a, Noted<Direct>, HostClock, HostWall>;
+type FromMemory<'a> = AskingOrFallback<'a, Noted<Rehearsal>, Manual, Manual>;
+
+impl Future for Deciding<'_> {
+    type Output = Result<Answer, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context)
+    }
+}
+
+impl fmt::Debug for Deciding<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Deciding").finish_non_exhaustive()
     }
 }
 
@@ -463,7 +482,7 @@ impl fmt::Debug for Redis {
         let mut shown = f.debug_struct("Redis");
         match &self.home {
             Home::Store(fallback) => shown.field("store", fallback),
-            Home::Memory(home) => shown.field("memory", &home.memory),
+            Home::Memory(fallback) => shown.field("memory", fallback),
         };
         shown.finish_non_exhaustive()
     }

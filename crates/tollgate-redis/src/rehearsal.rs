@@ -1,156 +1,453 @@
-//! The same limits without a store, for tests of what uses them.
+//! The same limits without a store, for tests of what uses them: they fail and come back on command.
+
+mod act;
+mod build;
+mod lease;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::fmt;
+use std::future::{Ready, ready};
+use std::hash::BuildHasher;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use foldhash::fast::FixedState;
 use tollgate::clock::{Clock, Manual};
-use tollgate::{Algorithm, Decision, ExactKeyedLimiter, Outcome, Timestamp};
-use tollgate_engine::backend::{Check, LimitKind, Memory, SoleLimit};
+use tollgate::{ExactKeyedLimiter, Outcome, Timestamp};
+use tollgate_engine::backend::{
+    Answer, Backend, Check, DenyCache, DenyVersion, Limit, Local, Memory, Source,
+};
+use tollgate_engine::policy::Counting;
 
 use crate::error::{StoreError, StoreLimitError};
-use crate::question::{Op, Raw};
+use crate::failure::{FailureKind, Failures};
+use crate::lease::Terms;
+use crate::noted::Noted;
+use crate::question::{Form, Kind};
+use crate::redis::RedisBuilder;
+
+use lease::Leases;
 
 /// Keys that a test may use.
 const KEYS: usize = 10_000;
 
-/// Limits in memory, by a clock that is set by hand.
-pub(crate) struct Rehearsal {
-    pub(crate) memory: Memory<Manual, Manual>,
+/// The store of a test: limits in this process, by a clock that is set by hand, which fails when it is told
+/// to. [`Redis::rehearsal`](crate::Redis::rehearsal) has it.
+///
+/// In front of it is what is in front of a real store: a request that it can't be asked about gets what its
+/// limit has chosen, circuits break, events are told and counted. Leased limits are leased: this node holds a
+/// tenth of the burst for a second, and spends that without asking.
+///
+/// ```
+/// use tollgate::clock::Manual;
+/// use tollgate_engine::document::Format;
+/// use tollgate_engine::verdict::{Cause, Verdict};
+/// use tollgate_engine::{Engine, Facts, Policy};
+/// use tollgate_redis::{Fault, Redis};
+///
+/// // What is to be tested: a policy, and what the service makes of a verdict.
+/// const POLICY: &str = "
+/// limits:
+///   - {name: exports, match: {path: /export}, key: user, quota: 100/month}
+///   - {name: searches, match: {path: /search}, key: user, rate: 2/s}
+/// ";
+/// fn status(verdict: &Verdict<'_>) -> u16 {
+///     match verdict.cause() {
+///         _ if verdict.is_allowed() => 200,
+///         Cause::StoreFailure(_) => 503,
+///         _ => 429,
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let redis = Redis::in_memory(Manual::new());
+/// let engine = Engine::new(Policy::from_text(POLICY, Format::Yaml)?.policy, redis.clone())?;
+/// let export = Facts::new().with("path", "/export").with("user", "ada");
+/// let search = Facts::new().with("path", "/search").with("user", "ada");
+/// assert_eq!(status(&engine.decide_by(&export).await?), 200);
+///
+/// let store = redis.rehearsal().expect("it is in memory");
+/// store.fail(Fault::Down);
+/// // A quota is closed then, unless it says otherwise: nobody knows what is left of it.
+/// assert_eq!(status(&engine.decide_by(&export).await?), 503);
+/// // A rate is judged in this process.
+/// for expected in [200, 200, 429] {
+///     let verdict = engine.decide_by(&search).await?;
+///     assert_eq!(status(&verdict), expected);
+///     assert!(verdict.fallback().is_some());
+/// }
+/// assert!(redis.fallback_active());
+///
+/// store.recover();
+/// assert_eq!(status(&engine.decide_by(&export).await?), 200);
+/// assert!(!redis.fallback_active());
+/// # Ok(())
+/// # }
+/// ```
+pub struct Rehearsal {
     clock: Manual,
+    timeout: Duration,
+    terms: Terms,
+    slot_life: Duration,
+    near: Option<DenyCache>,
+    /// This process's part of the limits, which is to know what the store admits.
+    local: Arc<Local<Manual, Manual>>,
+    state: Mutex<State>,
+}
+
+/// What can be wrong with the store of a test.
+///
+/// ```
+/// use tollgate::{Rate, clock::Manual};
+/// use tollgate_redis::{FailureKind, Fault, Redis};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let redis = Redis::in_memory(Manual::new());
+/// let logins = redis.limiter("logins", Rate::per_minute(5)).build()?;
+/// redis.rehearsal().expect("it is in memory").fail(Fault::Slow);
+/// let error = logins.try_check("ada", 1).await.unwrap_err();
+/// assert_eq!(error.kind(), FailureKind::TimedOut);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// Nothing listens there.
+    Down,
+    /// Every answer comes too late, without anybody having to wait for it. What was asked is carried out.
+    Slow,
+    /// It takes no writes, as a replica.
+    ReadOnly,
+}
+
+/// What changes.
+struct State {
+    fault: Option<Fault>,
+    memory: Memory<Manual, Manual>,
     /// Reservations are booked apart, by counter.
-    paced: Mutex<HashMap<u64, Arc<Paced>>>,
+    paced: HashMap<u64, Arc<Paced>>,
+    leases: Leases,
+    /// How often something could pass sooner than was said, before all was forgotten.
+    improved: u64,
+    counts: Counts,
 }
 
 type Paced = ExactKeyedLimiter<String, Manual>;
 
+/// What was asked of the store, and what came of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) round_trips: u64,
+    pub(crate) questions: u64,
+    pub(crate) failed: u64,
+    pub(crate) timeouts: u64,
+    pub(crate) near_hits: u64,
+}
+
 impl Rehearsal {
-    pub(crate) fn new(clock: Manual) -> Self {
-        let memory = Memory::builder().keys(KEYS).clock(clock.clone());
-        Self {
-            memory: memory.wall(clock.clone()).build(),
-            clock,
-            paced: Mutex::default(),
+    /// From now on every question fails so.
+    pub fn fail(&self, fault: Fault) {
+        self.lock().fault = Some(fault);
+    }
+
+    /// It works again, with all that it kept.
+    pub fn recover(&self) {
+        self.lock().fault = None;
+    }
+
+    /// It loses all that it kept, as one that restarts with nothing: limits start full. What this node holds
+    /// of leased limits it still holds.
+    ///
+    /// ```
+    /// # use tollgate::{Rate, clock::Manual};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let redis = tollgate_redis::Redis::in_memory(Manual::new());
+    /// let logins = redis.limiter("logins", Rate::per_minute(1)).build()?;
+    /// assert!(logins.check("ada").await.allowed);
+    /// redis.rehearsal().expect("it is in memory").forget();
+    /// assert!(logins.check("ada").await.allowed);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn forget(&self) {
+        let mut state = self.lock();
+        state.improved += Backend::improvements(&state.memory) + 1;
+        state.memory = memory(&self.clock);
+        state.paced.clear();
+    }
+
+    /// The store of a builder's choices, in front of which its failure policy is put.
+    fn noted(
+        builder: &RedisBuilder,
+        (clock, local): (&Manual, Arc<Local<Manual, Manual>>),
+    ) -> Noted<Self> {
+        let inner = Self {
+            clock: clock.clone(),
+            timeout: builder.timeout,
+            terms: builder.terms,
+            slot_life: builder.slot_life,
+            near: (builder.near > 0).then(|| DenyCache::new(builder.near)),
+            local,
+            state: Mutex::new(State {
+                fault: None,
+                memory: memory(clock),
+                paced: HashMap::new(),
+                leases: Leases::default(),
+                improved: 0,
+                counts: Counts::default(),
+            }),
+        };
+        let failures = Failures::new(clock.clone(), clock.clone());
+        Noted { inner, failures }
+    }
+
+    pub(crate) fn ready(&self) -> Result<(), StoreError> {
+        match self.lock().fault {
+            Some(fault) => Err(self.error(fault)),
+            None => Ok(()),
         }
     }
 
-    /// What the store would do.
-    pub(crate) fn act(
+    pub(crate) fn counts(&self) -> Counts {
+        self.lock().counts
+    }
+
+    /// Tokens that this node holds.
+    pub(crate) fn leased(&self) -> u64 {
+        self.lock().leases.held(self.clock.now())
+    }
+
+    /// Returns the tokens that this node holds.
+    pub(crate) fn close(&self) {
+        self.lock().leases = Leases::default();
+    }
+
+    /// The limit as the store would read it.
+    pub(crate) fn form(&self, limit: &Limit) -> Result<Form, StoreLimitError> {
+        let form = Form::new(limit.kind(), self.slot_life)?;
+        let is_leased = limit.counting() == Counting::Leased;
+        if is_leased && !is_level(&form) && form.known(0).is_none() {
+            return Err(StoreLimitError::NotALevel {
+                what: "a lease",
+                limit: format!("{:?}", limit.kind()),
+            });
+        }
+        Ok(form)
+    }
+
+    fn decide(&self, checks: &[Check<'_>]) -> Result<Answer, StoreError> {
+        let mut state = self.lock();
+        let now = self.clock.now();
+        if let Some(mut answer) = self.known_refusal(&state, checks, now) {
+            state.counts.near_hits += 1;
+            answer.source = Source::Known;
+            return Ok(answer);
+        }
+        let mut spending = state.leases.spending(now);
+        let mut said = |check: &Check<'_>| -> Result<bool, StoreLimitError> {
+            let is_known = self.form(check.limit)?.known(check.cost).is_some();
+            // The store would carry over by itself what a former limit stands for.
+            let is_said = is_known || check.limit.is_former();
+            Ok(is_said || (is_leased(check.limit) && spending.covers(check)))
+        };
+        let mut asks = false;
+        for check in checks {
+            asks |= !said(check)?;
+        }
+        let judge = |state: &mut State| {
+            checks.iter().for_each(|check| self.tell(state, check));
+            state.memory.answer(checks)
+        };
+        let mut answer = match asks {
+            true => self.asked(&mut state, checks.len(), judge)?,
+            false => judge(&mut state),
+        };
+        if !asks {
+            answer.source = Source::Known;
+        }
+        if answer.allowed {
+            for check in checks {
+                let left = state.memory.answer(&[peek(check)]).decision;
+                self.local.note(check, &left);
+            }
+            for check in checks.iter().filter(|check| is_leased(check.limit)) {
+                let burst = state.memory.answer(&[peek(check)]).decision.limit;
+                let part = (burst / self.terms.part).max(1);
+                let is_low = state.leases.spend(check, now, part, self.terms.life);
+                if state.fault.is_none() && (asks || is_low) {
+                    self.take(&mut state, check, part);
+                    // Ahead, by a question of its own.
+                    state.counts.ask(u64::from(!asks));
+                }
+            }
+        } else {
+            self.note_refusal(&state, checks, &answer, now);
+        }
+        self.tell_what_is_held(&state, checks, &mut answer);
+        Ok(answer)
+    }
+
+    /// Tells the store what was decided without it: as much is used at least.
+    fn tell(&self, state: &State, check: &Check<'_>) {
+        if let Some(owed) = self.local.owed(check) {
+            let left = state.memory.answer(&[peek(check)]).decision;
+            let missing = owed
+                .used
+                .saturating_sub(left.limit.saturating_sub(left.remaining));
+            let cost = missing.min(left.remaining);
+            if cost > 0 {
+                drop(state.memory.answer(&[Check { cost, ..*check }]));
+            }
+            self.local.told(check, &owed);
+        }
+    }
+
+    /// Asks the store: what it does then, unless it fails.
+    fn asked<T>(
         &self,
-        (limit, key): (&SoleLimit, &str),
-        check: &Check<'_>,
-        op: Op,
-        at: Option<Timestamp>,
-    ) -> Result<(Decision, Option<Raw>), StoreError> {
-        if let Some(at) = at {
-            // A time before the clock's counts as now.
-            self.clock.advance(at - self.clock.now());
+        state: &mut State,
+        questions: usize,
+        carry_out: impl FnOnce(&mut State) -> T,
+    ) -> Result<T, StoreError> {
+        state
+            .counts
+            .ask(u64::try_from(questions).unwrap_or(u64::MAX));
+        let Some(fault) = state.fault else {
+            return Ok(carry_out(state));
+        };
+        state.counts.failed += 1;
+        if fault == Fault::Slow {
+            state.counts.timeouts += 1;
+            // Too late for whoever asked.
+            drop(carry_out(state));
         }
-        let asked = |cost| {
-            let check = Check { cost, ..*check };
-            self.memory.answer(&[check]).decision
-        };
-        let (decision, wait) = match op {
-            Op::Decide => {
-                let decision = asked(check.cost);
-                (decision, decision.retry_after)
-            }
-            Op::AtMost => {
-                let most = asked(0).remaining.min(check.cost);
-                let decision = asked(most.max(1));
-                let taken = if decision.is_allowed() { most } else { 0 };
-                // Where a wait would be, what was taken.
-                (decision, Duration::from_micros(taken))
-            }
-            Op::Reserve(longest) => return self.reserve((limit, key), check.cost, longest),
-            Op::Gift | Op::GiveBack(_) => {
-                self.memory.give_back(&[*check]);
-                (asked(0), Duration::ZERO)
-            }
-            Op::Reset => {
-                self.memory.forget(&[*check]);
-                (asked(0), Duration::ZERO)
-            }
-            Op::Renew | Op::Release => (asked(0), Duration::ZERO),
-        };
-        Ok((decision, Some(raw(&decision, wait))))
+        Err(self.error(fault))
     }
 
-    fn reserve(
-        &self,
-        (limit, key): (&SoleLimit, &str),
-        cost: u64,
-        longest: u64,
-    ) -> Result<(Decision, Option<Raw>), StoreError> {
-        let paced = self.paced(limit)?;
-        let decision = paced.check_n(key, 0);
-        let longest = Duration::from_micros(longest);
-        let reserved = match paced.reserve(key, cost) {
-            Ok(reserved) if reserved.delay() <= longest => {
-                let delay = reserved.delay();
-                // Dropped, it would be given back.
-                std::mem::forget(reserved);
-                Some(delay)
-            }
-            // Dropped, it is given back.
-            _ => None,
-        };
-        let outcome = match reserved {
-            Some(_) => Outcome::Allowed,
-            None => Outcome::Denied,
-        };
-        let decision = Decision::new(
-            outcome,
-            decision.limit,
-            decision.remaining,
-            Duration::ZERO,
-            decision.reset_after,
-        );
-        Ok((decision, Some(raw(&decision, reserved.unwrap_or_default()))))
+    fn error(&self, fault: Fault) -> StoreError {
+        match fault {
+            Fault::Down => StoreError::Unreachable {
+                kind: FailureKind::Refused,
+                why: "a test has put it down".to_owned(),
+            },
+            Fault::Slow => StoreError::TimedOut {
+                after: self.timeout,
+            },
+            Fault::ReadOnly => StoreError::Answered {
+                kind: FailureKind::ReadOnly,
+                error: "READONLY a test has made it so".to_owned(),
+            },
+        }
     }
 
-    fn paced(&self, limit: &SoleLimit) -> Result<Arc<Paced>, StoreError> {
-        let LimitKind::Rate { rate, algorithm } = limit.limit().kind() else {
-            return Err(not_a_level(limit));
-        };
-        let algorithm = match algorithm {
-            Algorithm::Gcra => Algorithm::LeakyBucket,
-            Algorithm::TokenBucket | Algorithm::LeakyBucket => *algorithm,
-            _ => return Err(not_a_level(limit)),
-        };
-        let mut paced = self.paced.lock().unwrap_or_else(PoisonError::into_inner);
-        let id = limit.limit().counter().id;
-        if let Some(paced) = paced.get(&id) {
-            return Ok(Arc::clone(paced));
+    /// A refusal that still holds, which nobody is asked about.
+    fn known_refusal(&self, state: &State, checks: &[Check<'_>], now: Timestamp) -> Option<Answer> {
+        let near = self.near.as_ref()?;
+        checks.iter().enumerate().find_map(|(number, check)| {
+            let version = state.version(check.limit);
+            let (_, decision) = near.find(&[*check], now, version)?;
+            Some(Answer::new(Some(number), decision))
+        })
+    }
+
+    fn note_refusal(&self, state: &State, checks: &[Check<'_>], answer: &Answer, now: Timestamp) {
+        if let (Some(near), Some(number)) = (&self.near, answer.decider)
+            && answer.decision.outcome == Outcome::Denied
+            && !is_leased(checks[number].limit)
+        {
+            let version = state.version(checks[number].limit);
+            near.note(&checks[number], &answer.decision, now, version);
         }
-        let made = ExactKeyedLimiter::builder(*rate, KEYS)
-            .algorithm(algorithm)
-            .longest_wait(Duration::from_secs(86_400))
-            .clock(self.clock.clone())
-            .build();
-        let made = Arc::new(made.map_err(StoreLimitError::Rate)?);
-        paced.insert(id, Arc::clone(&made));
-        Ok(made)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn not_a_level(limit: &SoleLimit) -> StoreError {
-    StoreError::Limit(StoreLimitError::NotALevel {
-        what: "a reservation",
-        limit: format!("{:?}", limit.limit().kind()),
-    })
+impl Counts {
+    /// So many questions in a call; none is no call.
+    fn ask(&mut self, questions: u64) {
+        self.round_trips += questions.min(1);
+        self.questions += questions;
+    }
 }
 
-fn raw(decision: &Decision, wait: Duration) -> Raw {
-    let number = |number: u128| i64::try_from(number).unwrap_or(-1);
-    Raw {
-        outcome: match decision.outcome {
-            Outcome::Denied => 0,
-            Outcome::Allowed => 1,
-            Outcome::Never => 2,
-        },
-        remaining: number(u128::from(decision.remaining)),
-        wait: number(wait.as_micros()),
-        reset: number(decision.reset_after.as_micros()),
+impl State {
+    fn improvements(&self) -> u64 {
+        self.improved + Backend::improvements(&self.memory)
+    }
+
+    /// What refusals of a limit are of.
+    fn version(&self, limit: &Limit) -> DenyVersion {
+        let kind = FixedState::default().hash_one(format!("{:?}", limit.kind()));
+        DenyVersion(kind, self.improvements())
+    }
+}
+
+impl Backend for Rehearsal {
+    type Error = StoreError;
+    type Asking<'a> = Ready<Result<Answer, StoreError>>;
+
+    fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
+        ready(self.decide(checks))
+    }
+
+    async fn give_back<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<(), StoreError> {
+        let exact = checks.iter().filter(|check| !is_leased(check.limit));
+        let exact: Vec<_> = exact.copied().collect();
+        if exact.is_empty() {
+            return Ok(());
+        }
+        let give = |state: &mut State| state.memory.give_back(&exact);
+        self.asked(&mut self.lock(), exact.len(), give)
+    }
+
+    fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    fn takes(&self, limit: &Limit) -> Result<(), String> {
+        let form = self.form(limit);
+        form.map(drop).map_err(|error| error.to_string())
+    }
+
+    fn improvements(&self) -> u64 {
+        self.lock().improvements()
+    }
+}
+
+/// Limits in this process, by a clock that is set by hand.
+fn memory(clock: &Manual) -> Memory<Manual, Manual> {
+    let memory = Memory::builder().keys(KEYS).clock(clock.clone());
+    memory.wall(clock.clone()).build()
+}
+
+/// Whether tokens are taken ahead of it.
+fn is_leased(limit: &Limit) -> bool {
+    let form = || Form::new(limit.kind(), Duration::ZERO);
+    limit.counting() == Counting::Leased && form().is_ok_and(|form| is_level(&form))
+}
+
+fn is_level(form: &Form) -> bool {
+    matches!(form, Form::Asked(numbers) if numbers.kind == Kind::Level)
+}
+
+/// A look that charges nothing.
+fn peek<'a>(check: &Check<'a>) -> Check<'a> {
+    Check { cost: 0, ..*check }
+}
+
+impl fmt::Debug for Rehearsal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.lock();
+        f.debug_struct("Rehearsal")
+            .field("fault", &state.fault)
+            .field("memory", &state.memory)
+            .finish_non_exhaustive()
     }
 }

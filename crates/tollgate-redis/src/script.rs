@@ -36,6 +36,7 @@ pub(crate) struct Needs {
 
 const OPEN: &str = include_str!("scripts/open.lua");
 const WRITE: &str = include_str!("scripts/write.lua");
+const UNITS: &str = include_str!("scripts/units.lua");
 const LEVEL: &str = include_str!("scripts/level.lua");
 const LEVEL_BACK: &str = include_str!("scripts/level_back.lua");
 const PLAIN: &str = include_str!("scripts/plain.lua");
@@ -76,7 +77,7 @@ impl Needs {
 
     fn compose(self) -> Script {
         if self.is_plain() {
-            return Script::new(&[OPEN, LEVEL, PLAIN]);
+            return Script::new(&[OPEN, UNITS, LEVEL, PLAIN]);
         }
         let has = |kinds: u8| self.kinds & kinds != 0;
         let bit = |kind: Kind| 1 << kind as u8;
@@ -88,7 +89,12 @@ impl Needs {
             }
         };
         for (wanted, kind, name, part) in [
-            (LEVELS, Kind::Level, "level", &[LEVEL, LEVEL_BACK][..]),
+            (
+                LEVELS,
+                Kind::Level,
+                "level",
+                &[UNITS, LEVEL, LEVEL_BACK][..],
+            ),
             (bit(Kind::Window), Kind::Window, "window", &[WINDOW]),
             (bit(Kind::Counter), Kind::Counter, "counter", &[COUNTER]),
             (bit(Kind::Log), Kind::Log, "log", &[LOG]),
@@ -115,5 +121,5 @@ impl Needs {
 /// The script that takes, renews and returns leases.
 pub(crate) fn lease() -> &'static Script {
     static SCRIPT: OnceLock<Script> = OnceLock::new();
-    SCRIPT.get_or_init(|| Script::new(&[OPEN, LEVEL, LEASE]))
+    SCRIPT.get_or_init(|| Script::new(&[OPEN, UNITS, LEASE]))
 }

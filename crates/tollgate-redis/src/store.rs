@@ -2,26 +2,28 @@
 
 mod driver;
 mod link;
+mod patience;
+mod probe;
 mod queue;
+mod reason;
 
-use std::collections::hash_map::RandomState;
 use std::fmt;
-use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
 
 use crate::address::Address;
 use crate::error::StoreError;
+use crate::host::Host;
 use crate::question::{Answers, Question};
 
 use driver::Driver;
 use link::Connector;
 use queue::{Job, Queue, Reply, Request};
+
+pub(crate) use patience::Patience;
 
 /// Lanes of leases begin here, after those of a cluster's slots.
 const LEASES: u16 = 16_384;
@@ -46,14 +48,13 @@ pub(crate) struct Stats {
 pub(crate) struct Shared {
     pub(crate) queue: Queue,
     pub(crate) stats: Stats,
-    chance: AtomicU64,
+    host: Host,
 }
 
 impl Shared {
     /// A part of a time, by chance.
     fn chance(&self, most: u128) -> Duration {
-        let before = self.chance.fetch_add(1, Ordering::Relaxed);
-        let number = u128::from(RandomState::new().hash_one(before));
+        let number = u128::from(self.host.random());
         let nanos = (most * number) >> 64;
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
     }
@@ -71,22 +72,24 @@ impl Store {
     #[cfg(test)]
     pub(crate) fn patient(server: &tollgate_testkit::redis::Server) -> Self {
         let address = server.url().parse().expect("a server's own URL");
-        Self::new(&address, Duration::from_secs(10)).expect("a runtime")
+        let host = Host::system().expect("a runtime");
+        Self::new(&address, Duration::from_secs(10), &host).expect("a plain address")
     }
 
-    /// Connects in the background, on the runtime that this is called on.
-    pub(crate) fn new(address: &Address, timeout: Duration) -> Result<Self, StoreError> {
-        let unreachable = |why: String| StoreError::Unreachable { why };
-        let connector = Connector::new(address, timeout);
-        let connector = connector.map_err(|error| unreachable(error.to_string()))?;
-        let runtime = Handle::try_current().map_err(|error| unreachable(error.to_string()))?;
+    /// Connects in the background.
+    pub(crate) fn new(
+        address: &Address,
+        timeout: Duration,
+        host: &Host,
+    ) -> Result<Self, StoreError> {
+        let connector = Connector::new(address, timeout, host)?;
         let is_cluster = connector.is_cluster();
         let shared = Arc::new(Shared {
             queue: Queue::default(),
             stats: Stats::default(),
-            chance: AtomicU64::new(0),
+            host: host.clone(),
         });
-        runtime.spawn(Driver::new(Arc::clone(&shared), connector).run());
+        host.spawn(Driver::new(Arc::clone(&shared), connector).run());
         Ok(Self {
             shared,
             timeout,
@@ -114,9 +117,9 @@ impl Store {
         }
     }
 
-    /// Until when what is asked for now is waited for.
-    pub(crate) fn deadline(&self) -> Instant {
-        Instant::now() + self.timeout
+    /// How long what is asked for from now on is waited for, all in all.
+    pub(crate) fn patience(&self) -> Patience {
+        Patience::new(&self.shared.host, self.timeout)
     }
 
     /// Asks questions of one lane, all or none.
@@ -125,19 +128,19 @@ impl Store {
         questions: Vec<Question>,
         at: Option<u64>,
     ) -> Result<Answers, StoreError> {
-        self.ask_until(self.deadline(), questions, at).await
+        self.ask_with(&mut self.patience(), questions, at).await
     }
 
     /// The same for one who has waited for others before.
-    pub(crate) async fn ask_until(
+    pub(crate) async fn ask_with(
         &self,
-        deadline: Instant,
+        patience: &mut Patience,
         questions: Vec<Question>,
         at: Option<u64>,
     ) -> Result<Answers, StoreError> {
         let lane = questions.first().map_or(0, |first| self.lane(&first.key));
         let job = Job::Ask { questions, at };
-        match self.send(job, lane, deadline).await? {
+        match self.send(job, lane, patience).await? {
             Reply::Answers(answers) => Ok(answers),
             Reply::Numbers(_) => Err(mixed_up()),
         }
@@ -153,13 +156,18 @@ impl Store {
         // They go alone: in a lane of others, they would keep those apart and wait for each other.
         let lane = LEASES + crate::key::slot(&key);
         let job = Job::Lease { key, numbers, at };
-        match self.send(job, lane, self.deadline()).await? {
+        match self.send(job, lane, &mut self.patience()).await? {
             Reply::Numbers(numbers) => Ok(numbers),
             Reply::Answers(_) => Err(mixed_up()),
         }
     }
 
-    async fn send(&self, job: Job, lane: u16, deadline: Instant) -> Result<Reply, StoreError> {
+    async fn send(
+        &self,
+        job: Job,
+        lane: u16,
+        patience: &mut Patience,
+    ) -> Result<Reply, StoreError> {
         let (reply, answer) = oneshot::channel();
         self.shared.queue.push(Request {
             job,
@@ -167,10 +175,10 @@ impl Store {
             is_again: false,
             reply,
         })?;
-        match tokio::time::timeout_at(deadline, answer).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(StoreError::Stopped),
-            Err(_) => {
+        match patience.wait(answer).await {
+            Some(Ok(answer)) => answer,
+            Some(Err(_)) => Err(StoreError::Stopped),
+            None => {
                 self.shared.stats.timeouts.fetch_add(1, Ordering::Relaxed);
                 self.shared.stats.is_failing.store(true, Ordering::Relaxed);
                 Err(StoreError::TimedOut {

@@ -124,6 +124,7 @@ async fn alike(server: &Server, text: &str, steps: &[Step]) -> Result<u64, TestC
             // A clock that leaps gives nobody time to renew.
             .slot_life(Duration::from_secs(1_000_000))
             .near_cache(near)
+            .nodes(1)
             .clock(clock.clone())
             .build()
             .expect("a runtime");

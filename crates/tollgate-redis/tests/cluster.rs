@@ -13,7 +13,7 @@ use tollgate_engine::document::Format;
 use tollgate_engine::policy::OnStoreFailure;
 use tollgate_engine::verdict::Cause;
 use tollgate_engine::{Engine, Facts, Policy};
-use tollgate_redis::Redis;
+use tollgate_redis::{FailureKind, Redis};
 use tollgate_testkit::redis::{Cluster, Server, slot_of};
 
 fn engine(cluster: &Cluster, policy: &str) -> Engine<Redis> {
@@ -48,6 +48,7 @@ async fn limits_in_a_cluster() {
     moved_keys_are_found(&cluster).await;
     a_slot_half_way(&cluster).await;
     one_deadline_for_all_slots(&cluster).await;
+    a_node_taken_for_all_there_is(&cluster).await;
 }
 
 /// What counting rates takes, and looking for the nodes.
@@ -62,6 +63,21 @@ async fn a_user_with_few_rights(cluster: &Cluster) {
         let answer = limiter.try_check("k", 1).await.expect("an answer");
         assert_eq!(answer.allowed, number < LIMIT);
     }
+}
+
+async fn a_node_taken_for_all_there_is(cluster: &Cluster) {
+    let redis = connect(&cluster.nodes()[0].url());
+    let limiter = redis.limiter("few", Rate::per_hour(LIMIT)).build();
+    let limiter = limiter.expect("a limit");
+    let mut kinds = Vec::new();
+    for number in 0..20 {
+        let answer = limiter.try_check(&number.to_string(), 1).await;
+        kinds.extend(answer.err().map(|error| error.kind()));
+    }
+    assert!(kinds.contains(&FailureKind::Moved), "{kinds:?}");
+    let failures = redis.stats().failures;
+    let counts: Vec<_> = (failures.iter()).map(|one| (one.kind, one.count)).collect();
+    assert_eq!(counts, [(FailureKind::Moved, kinds.len() as u64)]);
 }
 
 async fn one_tenant_is_asked_about_in_one_call(cluster: &Cluster) {

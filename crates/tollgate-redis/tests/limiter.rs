@@ -13,7 +13,11 @@ const PATIENT: Duration = Duration::from_secs(5);
 
 fn connect(server: &Server) -> Redis {
     let builder = Redis::builder(&server.url()).expect("a server's own URL");
-    builder.timeout(PATIENT).build().expect("a runtime")
+    builder
+        .timeout(PATIENT)
+        .nodes(1)
+        .build()
+        .expect("a runtime")
 }
 
 #[tokio::test]

@@ -120,12 +120,13 @@ async fn a_refusal_that_is_known_sends_nothing_for_any_limit_of_a_request() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn known_refusals_dont_hide_that_the_store_is_away() {
     let server = Server::start();
+    const ERRORS: u32 = 5;
     let breaker = Breaker {
-        errors: 5,
+        of_calls: ERRORS,
         ..Breaker::default()
     };
     let builder = Redis::builder(&server.url()).unwrap().timeout(TIMEOUT);
-    let redis = builder.breaker(breaker).build().unwrap();
+    let redis = builder.breaker(breaker).nodes(1).build().unwrap();
     let limiter = |name: &str, failure| {
         let limiter = redis.limiter(name, Rate::per_hour(LIMIT));
         limiter.on_store_failure(failure).build().unwrap()
@@ -146,7 +147,7 @@ async fn known_refusals_dont_hide_that_the_store_is_away() {
         breaks.check("k").await.fallback.is_some()
     })
     .await;
-    for _ in 0..breaker.errors {
+    for _ in 0..ERRORS {
         let answer = known.check_n("k", LIMIT).await;
         // It still holds, and says nothing about the store.
         assert_eq!((answer.allowed, answer.fallback), (false, None));
@@ -155,7 +156,7 @@ async fn known_refusals_dont_hide_that_the_store_is_away() {
     }
     let stats = redis.stats();
     assert_eq!(stats.fallback.trips, 1, "{stats:?}");
-    assert!(stats.near_hits >= breaker.errors);
+    assert!(stats.near_hits >= u64::from(ERRORS));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -218,7 +219,7 @@ async fn another_version_algorithm_or_period_is_another_key() {
     let server = Server::start();
     let redis = || {
         let builder = Redis::builder(&server.url()).unwrap().timeout(PATIENT);
-        builder.near_cache(0).build().unwrap()
+        builder.near_cache(0).nodes(1).build().unwrap()
     };
     let rate = |rate, algorithm| LimitKind::Rate { rate, algorithm };
     let gcra = Algorithm::Gcra;
@@ -260,12 +261,12 @@ async fn another_version_algorithm_or_period_is_another_key() {
     assert_eq!(keys.len(), kinds.len() + 1);
     let mut newer = Vec::new();
     for key in &keys {
-        assert!(key.starts_with("tollgate:1:"), "{key}");
-        let other = key.replacen("tollgate:1:", "tollgate:2:", 1);
+        assert!(key.starts_with("tollgate:2:"), "{key}");
+        let other = key.replacen("tollgate:2:", "tollgate:3:", 1);
         server.command(&["RENAME", key, &other]);
         newer.push((server.command(&["DUMP", &other]), other));
     }
-    server.command(&["SET", "tollgate:2:something", "else"]);
+    server.command(&["SET", "tollgate:3:something", "else"]);
     let again = redis();
     for kind in &kinds {
         let limiter = again.limiter_of("same", kind.clone()).build().unwrap();
@@ -279,5 +280,35 @@ async fn another_version_algorithm_or_period_is_another_key() {
     for (value, key) in newer {
         assert_eq!(server.command(&["DUMP", &key]), value);
     }
-    assert_eq!(server.command(&["GET", "tollgate:2:something"]), "else");
+    assert_eq!(server.command(&["GET", "tollgate:3:something"]), "else");
+}
+
+#[tokio::test]
+async fn nodes_learn_how_many_they_are_and_can_be_told_otherwise() {
+    let server = Server::start();
+    let connect = || Redis::connect(&server.url()).unwrap();
+    let counts = async |nodes: &[&Redis], expect: u64| {
+        let all = || nodes.iter().all(|node| node.stats().nodes == expect);
+        eventually("the count", async || all()).await;
+    };
+    let first = connect();
+    counts(&[&first], 1).await;
+    let second = connect();
+    counts(&[&second], 2).await;
+    let third = connect();
+    // Who comes last knows at once, and the others with their next sign of life.
+    counts(&[&third], 3).await;
+    first.set_nodes(12);
+    assert_eq!(first.stats().nodes, 12);
+    let told = Redis::builder(&server.url())
+        .unwrap()
+        .nodes(7)
+        .build()
+        .unwrap();
+    assert_eq!(told.stats().nodes, 7);
+    // All that is kept of it ends by itself.
+    let key = "tollgate:2:nodes";
+    assert_eq!(server.command(&["ZCARD", key]).integer(), Some(3));
+    let left = server.command(&["PTTL", key]).integer().unwrap();
+    assert!((1..=16_100).contains(&left), "{left}");
 }

@@ -11,7 +11,7 @@ use tollgate::quota::Quota;
 use tollgate::{Algorithm, Align, Rate};
 use tollgate_engine::backend::LimitKind;
 use tollgate_engine::policy::OnStoreFailure;
-use tollgate_redis::Redis;
+use tollgate_redis::{FailureKind, Redis};
 use tollgate_testkit::redis::{Reply, Server, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -26,6 +26,7 @@ async fn a_store_that_is_out_of_memory() {
     subject.story(|| most("1"), || most("0")).await;
     // It said so, and no connection was given up for that.
     assert_eq!(subject.redis.stats().connects, 1);
+    subject.failed_by(FailureKind::OutOfMemory);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -47,6 +48,7 @@ async fn a_replica_that_takes_no_writes_until_it_is_the_master() {
         replica.command(&["REPLICAOF", "127.0.0.1", &port]);
     };
     subject.story(demote, promote).await;
+    subject.failed_by(FailureKind::ReadOnly);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -70,6 +72,7 @@ async fn a_script_that_takes_too_long() {
         server.command(&["SCRIPT", "KILL"]);
     };
     subject.story(harm, heal).await;
+    subject.failed_by(FailureKind::Busy);
     let ended = running.unwrap().join().unwrap();
     assert!(ended.unwrap_err().contains("killed"));
 }
@@ -113,6 +116,7 @@ async fn a_store_that_takes_no_more_connections() {
         most("100").unwrap();
     };
     subject.story(harm, heal).await;
+    subject.failed_by(FailureKind::Disconnected);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -132,7 +136,7 @@ async fn a_store_that_is_still_loading() {
     let limiter = subject.fresh(OnStoreFailure::Open);
     eventually("an error that says so", async || {
         let error = limiter.try_check("k", 1).await.err();
-        error.is_some_and(|error| error.to_string().to_lowercase().contains("loading"))
+        error.is_some_and(|error| error.kind() == FailureKind::Loading)
     })
     .await;
     subject.suffers().await;
@@ -193,7 +197,7 @@ fn garbage(key: &[u8], size: usize) -> Vec<Vec<Vec<u8>>> {
 async fn what_no_limiter_wrote_reads_as_never_seen_and_is_replaced() {
     let server = Server::start();
     let builder = Redis::builder(&server.url()).unwrap().timeout(PATIENT);
-    let redis = builder.near_cache(0).build().unwrap();
+    let redis = builder.near_cache(0).nodes(1).build().unwrap();
     let mut client = server.client().unwrap();
     for kind in kinds() {
         let is_slots = matches!(kind, LimitKind::Concurrency(_));

@@ -54,7 +54,11 @@ async fn follow(server: &Server, sequence: &Sequence) -> usize {
     let clock = Manual::new();
     let builder = Redis::builder(&server.url()).expect("a server's own URL");
     let redis = builder.timeout(Duration::from_secs(20)).near_cache(0);
-    let redis = redis.clock(clock.clone()).build().expect("a runtime");
+    let redis = redis
+        .clock(clock.clone())
+        .nodes(1)
+        .build()
+        .expect("a runtime");
     let period = Duration::from_secs_f64(sequence.period_s);
     let rate = Rate::new(sequence.rate, period).burst(sequence.burst);
     let name = format!("sequence {}", sequence.id);

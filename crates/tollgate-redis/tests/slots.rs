@@ -8,7 +8,11 @@ use tollgate_testkit::redis::Server;
 
 fn connect(server: &Server, timeout: Duration) -> (Redis, RedisLimiter) {
     let builder = Redis::builder(&server.url()).expect("a server's own URL");
-    let redis = builder.timeout(timeout).build().expect("a runtime");
+    let redis = builder
+        .timeout(timeout)
+        .nodes(1)
+        .build()
+        .expect("a runtime");
     let jobs = redis.limiter_of("jobs", LimitKind::Concurrency(2));
     let jobs = jobs.build().expect("slots are for the store");
     (redis, jobs)

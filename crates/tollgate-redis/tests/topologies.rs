@@ -3,14 +3,15 @@
 mod common;
 
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{PATIENT, connect, eventually};
+use common::{DEADLINE, MARGIN, PATIENT, connect, eventually};
 use tollgate::quota::Quota;
 use tollgate::{Algorithm, Align, Rate};
 use tollgate_engine::backend::LimitKind;
-use tollgate_redis::{Redis, StoreError};
-use tollgate_testkit::redis::{Reply, Server};
+use tollgate_redis::{ConnectError, FailureKind, Redis, StoreError};
+use tollgate_testkit::redis::{Cluster, Reply, Sentinels, Server};
 
 /// Whether a limit is kept at a URL: it holds for two clients together.
 async fn holds_at(url: &str) {
@@ -31,14 +32,24 @@ async fn holds_at(url: &str) {
     assert_eq!(allowed, 3, "{url}");
 }
 
-/// Why nothing is kept at a URL.
-async fn refused_at(url: &str) -> String {
+/// Why nothing is kept at a URL: told at the start, and to each who asks.
+async fn refused_at(url: &str) -> StoreError {
     let redis = connect(url);
     let limiter = redis.limiter("logins", Rate::per_hour(3)).build();
     let limiter = limiter.expect("a limit");
     assert!(limiter.check("ada").await.fallback.is_some());
     let error = limiter.try_check("ada", 1).await.expect_err("no store");
-    error.to_string()
+    if error.kind().is_lasting() {
+        assert_eq!(redis.ready(DEADLINE).await, Err(error.clone()));
+    }
+    let failures = redis.stats().failures;
+    let [failure] = &failures[..] else {
+        panic!("one kind: {failures:?}");
+    };
+    let told = (failure.kind, failure.count, &*failure.first);
+    assert_eq!(told, (error.kind(), 2, &*error.to_string()));
+    assert!(failure.going_on_for.is_some());
+    error
 }
 
 #[tokio::test]
@@ -53,7 +64,9 @@ async fn a_database_by_number() {
     // What is counted there isn't counted here.
     holds_at(&server.url()).await;
     let error = refused_at(&server.url().replace("/0", "/99")).await;
-    assert!(error.contains("DB index is out of range"), "{error}");
+    assert_eq!(error.kind(), FailureKind::Other);
+    let text = error.to_string();
+    assert!(text.contains("DB index is out of range"), "{text}");
 }
 
 #[tokio::test]
@@ -64,10 +77,64 @@ async fn a_password() {
     let url = format!("redis://:op%25nsesame@127.0.0.1:{}", server.port());
     holds_at(&url).await;
     let error = refused_at(&url.replace("sesame", "barley")).await;
-    assert!(error.contains("authentication failed"), "{error}");
-    assert!(!error.contains("barley"), "{error}");
-    let error = refused_at(&format!("redis://127.0.0.1:{}", server.port())).await;
-    assert!(error.contains("NOAUTH"), "{error}");
+    assert_eq!((error.kind(), &*error.to_string()), WRONG_LOGIN);
+    for database in ["", "/1"] {
+        let url = format!("redis://127.0.0.1:{}{database}", server.port());
+        let error = refused_at(&url).await;
+        assert_eq!((error.kind(), &*error.to_string()), NO_LOGIN);
+    }
+    // One that nobody asked for is wrong too.
+    let open = Server::start();
+    let error = refused_at(&open.url().replace("redis://", "redis://:barley@")).await;
+    assert_eq!((error.kind(), &*error.to_string()), WRONG_LOGIN);
+}
+
+const WRONG_LOGIN: (FailureKind, &str) = (
+    FailureKind::Auth,
+    "the store answered with an error: wrong user or password; correct them in its URL, as \
+     user:password@ before the host, with %40 for @ and the like",
+);
+const NO_LOGIN: (FailureKind, &str) = (
+    FailureKind::Auth,
+    "the store answered with an error: it wants a password; write it into its URL, as :password@ or \
+     user:password@ before the host",
+);
+
+#[tokio::test]
+async fn a_password_of_a_cluster_and_behind_sentinels() {
+    let cluster = Cluster::start_with(Server::builder().password("sesame"));
+    holds_at(&cluster.url()).await;
+    let sentinels = Sentinels::start_with(Server::builder().password("sesame"));
+    holds_at(&sentinels.url()).await;
+    for url in [cluster.url(), sentinels.url()] {
+        let ready = |url: String| async move { connect(&url).ready(DEADLINE).await.unwrap_err() };
+        let error = ready(url.replace("sesame", "barley")).await;
+        assert_eq!((error.kind(), &*error.to_string()), WRONG_LOGIN);
+        let error = ready(url.replace(":sesame@", "")).await;
+        assert_eq!((error.kind(), &*error.to_string()), NO_LOGIN);
+    }
+}
+
+#[tokio::test]
+async fn tls_where_none_is_spoken_and_none_where_it_is() {
+    for server in [Server::builder(), Server::builder().valkey()] {
+        let server = server.tls().start();
+        // Neither says so: the one waits, the other closes.
+        let error = refused_at(&server.url().replace("redis://", "rediss://")).await;
+        assert_eq!(error.kind(), FailureKind::Tls);
+        assert_eq!(
+            error.to_string(),
+            "the store can't be reached: it speaks no TLS on this port; write redis instead of rediss \
+             into its URL, or the port on which it does"
+        );
+        let error = refused_at(&server.tls_url().replace("rediss://", "redis://")).await;
+        assert_eq!(error.kind(), FailureKind::Tls);
+        assert_eq!(
+            error.to_string(),
+            "the store can't be reached: it speaks nothing but TLS on this port; write rediss instead \
+             of redis into its URL, or the port on which it does"
+        );
+    }
 }
 
 #[tokio::test]
@@ -95,7 +162,12 @@ async fn tls_with_an_authority_and_a_certificate_of_ones_own() {
     holds_at(&trusting).await;
     // Without the authority the server could be anybody.
     let error = refused_at(&server.tls_url()).await;
-    assert!(error.to_lowercase().contains("certificate"), "{error}");
+    assert_eq!(error.kind(), FailureKind::Tls);
+    assert_eq!(
+        error.to_string(),
+        "the store can't be reached: invalid peer certificate: UnknownIssuer; name who signed the \
+         store's certificate in its URL: ?ca=FILE"
+    );
 
     let server = Server::builder()
         .tls()
@@ -103,7 +175,13 @@ async fn tls_with_an_authority_and_a_certificate_of_ones_own() {
         .start();
     let paths = server.certificates();
     let trusting = format!("{}?{}", server.tls_url(), query("ca", &paths.authority));
-    refused_at(&trusting).await;
+    let error = refused_at(&trusting).await;
+    assert_eq!(error.kind(), FailureKind::Tls);
+    assert_eq!(
+        error.to_string(),
+        "the store can't be reached: received fatal alert: CertificateRequired; name a certificate \
+         that the store knows in its URL: ?cert=FILE&key=FILE"
+    );
     let known = [
         query("cert", &paths.client),
         query("key", &paths.client_key),
@@ -112,8 +190,111 @@ async fn tls_with_an_authority_and_a_certificate_of_ones_own() {
     holds_at(&format!("{trusting}&{known}")).await;
 
     let missing = Redis::connect(&format!("{}?ca=/no/such/file", server.tls_url()));
-    let error = missing.unwrap_err().to_string();
-    assert!(error.contains("/no/such/file"), "{error}");
+    let error = missing.unwrap_err();
+    assert!(error.to_string().contains("/no/such/file"), "{error}");
+    let ConnectError::Store(error) = error else {
+        panic!("{error:?}");
+    };
+    assert_eq!(error.kind(), FailureKind::Tls);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_ready_says_so_and_who_is_not_says_why() {
+    let server = Server::builder().acl("none", "secret", "~* +ping").start();
+    let redis = connect(&server.url());
+    assert_eq!(redis.ready(DEADLINE).await, Ok(()));
+    server.stop();
+    // What waiting may mend is waited for.
+    let within = Duration::from_millis(50);
+    let late = StoreError::TimedOut { after: within };
+    assert_eq!(redis.ready(within).await, Err(late));
+    let waiting = redis.clone();
+    let waiting = tokio::spawn(async move { waiting.ready(DEADLINE).await });
+    server.cont();
+    assert_eq!(waiting.await.unwrap(), Ok(()));
+    server.kill();
+    let error = redis.ready(MARGIN).await.unwrap_err();
+    assert_eq!(error.kind(), FailureKind::Refused, "{error}");
+    // A connection that nobody waits for isn't a question that failed.
+    assert_eq!(redis.stats().failures, []);
+    server.restart_empty();
+    assert_eq!(redis.ready(DEADLINE).await, Ok(()));
+
+    let url = server.url().replace("redis://", "redis://none:secret@");
+    let error = connect(&url).ready(DEADLINE).await.unwrap_err();
+    assert_eq!(error.kind(), FailureKind::NoPermission, "{error}");
+    let error = connect("redis+unix:///no/such/socket").ready(within).await;
+    assert_eq!(error.unwrap_err().kind(), FailureKind::NotFound);
+}
+
+/// What was logged, as `LEVEL kind: message`.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Log {
+    fn enabled(&self, event: &tracing::Metadata<'_>) -> bool {
+        event.target() == "tollgate"
+    }
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut line = Line::default();
+        event.record(&mut line);
+        let Line { kind, message } = line;
+        let line = format!("{} {kind}: {message}", event.metadata().level());
+        self.0.lock().expect("not poisoned").push(line);
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::Id {
+        tracing::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::Id, _: &tracing::Id) {}
+    fn enter(&self, _: &tracing::Id) {}
+    fn exit(&self, _: &tracing::Id) {}
+}
+
+#[derive(Default)]
+struct Line {
+    kind: String,
+    message: String,
+}
+
+impl tracing::field::Visit for Line {
+    fn record_str(&mut self, field: &tracing::field::Field, value: &str) {
+        if field.name() == "kind" {
+            self.kind = value.to_owned();
+        }
+    }
+
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        if field.name() == "message" {
+            self.message = format!("{value:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_failure_to_connect_is_logged_at_once_though_nobody_asks() {
+    let server = Server::builder().password("sesame").start();
+    let log = Log::default();
+    let _here = tracing::subscriber::set_default(log.clone());
+    let logged = || log.0.lock().expect("not poisoned").clone();
+    let _redis = connect(&server.url().replace("sesame", "barley"));
+    eventually("a line", async || !logged().is_empty()).await;
+    let (kind, text) = WRONG_LOGIN;
+    let login = format!("WARN {}: no rate-limit store: {text}", kind.name());
+    assert_eq!(logged(), std::slice::from_ref(&login));
+    // It is tried again and again, and told again when there is another reason.
+    let tries = || server.info("errorstats", "errorstat_WRONGPASS");
+    let before = tries();
+    eventually("another attempt", async || tries() != before).await;
+    assert_eq!(logged(), std::slice::from_ref(&login));
+    server.kill();
+    eventually("another line", async || logged().len() > 1).await;
+    let logged = logged();
+    let refused = "WARN refused: no rate-limit store: the store can't be reached: ";
+    assert!(logged[1].starts_with(refused), "{logged:?}");
 }
 
 /// All that a user needs to be allowed, besides its keys.
@@ -145,15 +326,15 @@ async fn a_user_that_may_do_what_limits_need_and_nothing_else() {
     let url = format!("redis://limits:secret@127.0.0.1:{}/1", server.port());
     exercise(&connect(&url)).await.unwrap();
     let error = refused_at(&url.replace("secret", "guess")).await;
-    assert!(error.contains("authentication failed"), "{error}");
+    assert_eq!((error.kind(), &*error.to_string()), WRONG_LOGIN);
 
     // Each of them is needed: without it, something isn't permitted.
     for right in RIGHTS.into_iter().filter(|right| *right != RENEWING) {
         server.command(&["SCRIPT", "FLUSH"]);
         server.command(&["ACL", "SETUSER", "limits", &format!("-{right}")]);
         let error = exercise(&connect(&url)).await;
-        let error = error.expect_err(right).to_string();
-        assert!(is_forbidden(&error), "{right}: {error}");
+        let error = error.expect_err(right);
+        assert_eq!(error.kind(), FailureKind::NoPermission, "{right}: {error}");
         server.command(&["ACL", "SETUSER", "limits", &format!("+{right}")]);
     }
     exercise(&connect(&url)).await.unwrap();
@@ -181,18 +362,11 @@ async fn a_user_that_may_do_what_limits_need_and_nothing_else() {
         .limiter("a", Rate::per_hour(1))
         .build();
     let error = limiter.unwrap().try_check("k", 1).await.unwrap_err();
-    assert!(is_forbidden(&error.to_string()), "{error}");
+    assert_eq!(error.kind(), FailureKind::NoPermission, "{error}");
 }
 
 /// What only renewals of slots need.
 const RENEWING: &str = "zscore";
-
-/// Whether an error says that something isn't permitted.
-fn is_forbidden(error: &str) -> bool {
-    ["NOPERM", "permissions", "can't run this command"]
-        .iter()
-        .any(|text| error.contains(text))
-}
 
 /// Every verb of every kind of limit.
 async fn exercise(redis: &Redis) -> Result<(), StoreError> {

@@ -8,6 +8,8 @@
 //! - [`memory`] counts what is allocated, [`threads`] begin together, [`scratch`] is a test's own
 //!   folder.
 //! - [`redis`] starts real servers and hurts them.
+//! - [`world`] is a store in memory that runs the real scripts, with its time, its faults and its luck
+//!   given from outside.
 //! - [`vectors`] replay what other limiters were seen to answer.
 //!
 //! ```
@@ -31,3 +33,5 @@ pub mod scratch;
 pub mod threads;
 pub mod traffic;
 pub mod vectors;
+#[cfg(feature = "world")]
+pub mod world;

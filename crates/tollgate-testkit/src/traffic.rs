@@ -61,6 +61,20 @@ impl Random {
         let number = self.next();
         if end == 0 { 0 } else { number % end }
     }
+
+    /// One of these, each as likely as the next.
+    ///
+    /// ```
+    /// let mut random = tollgate_testkit::traffic::Random::new(0);
+    /// assert_eq!([0; 5].map(|_| random.pick(&['a', 'b', 'c'])), ['b', 'a', 'b', 'b', 'b']);
+    /// ```
+    ///
+    /// # Panics
+    /// If there are none.
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        let count = u64::try_from(from.len()).unwrap_or(u64::MAX);
+        from[usize::try_from(self.below(count)).unwrap_or(0)]
+    }
 }
 
 /// An endless run of requests whose gaps and costs sit on, just before and just after everything

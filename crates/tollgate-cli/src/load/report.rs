@@ -5,7 +5,8 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use tollgate_redis::{FailureKind, FailureStats};
 
 use super::drive::Driven;
 use super::target::Counts;
@@ -55,8 +56,8 @@ pub struct LoadReport {
     pub fallback_denied: u64,
     /// Times that the store was asked in vain.
     pub errors: u64,
-    /// Of those, questions that got no answer in time.
-    pub timeouts: Option<u64>,
+    /// Every one of those, by what sort of failure it was.
+    pub failures: Vec<Failed>,
     /// How long all decisions took.
     pub latency_ns: Latency,
     /// How long those took that the limit let through; `None` if there were none.
@@ -91,6 +92,55 @@ pub struct Latency {
     pub max: u64,
 }
 
+/// Questions that failed in one way.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Failed {
+    /// What sort of failure, such as `timed-out`.
+    #[serde(serialize_with = "by_name")]
+    pub kind: FailureKind,
+    /// How many.
+    pub count: u64,
+    /// What the first was told.
+    pub first: String,
+    /// When that was, in seconds since the run began.
+    pub began_s: f64,
+    /// From then until the latest, in seconds.
+    pub lasted_s: f64,
+    /// Whether the store hadn't answered since, when the run ended.
+    pub is_going_on: bool,
+}
+
+// Serde hands over a reference.
+fn by_name<S: Serializer>(kind: &FailureKind, out: S) -> Result<S::Ok, S::Error> {
+    out.serialize_str(kind.name())
+}
+
+impl Failed {
+    fn of(stats: FailureStats, elapsed: Duration) -> Self {
+        Self {
+            began_s: elapsed.saturating_sub(stats.first_ago).as_secs_f64(),
+            lasted_s: stats.lasted().as_secs_f64(),
+            is_going_on: stats.going_on_for.is_some(),
+            kind: stats.kind,
+            count: stats.count,
+            first: stats.first,
+        }
+    }
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = thousands(self.count);
+        write!(f, "  {:<20}{count:>6}", self.kind.to_string())?;
+        match self.is_going_on {
+            true => write!(f, "  from {:.3}s to the end: ", self.began_s)?,
+            false => write!(f, "  from {:.3}s for {:.3}s: ", self.began_s, self.lasted_s)?,
+        }
+        f.write_str(&self.first)
+    }
+}
+
 impl LoadReport {
     pub(super) fn new(options: &Load, driven: &Driven, counts: Counts) -> Self {
         let Driven { tally, elapsed } = driven;
@@ -99,6 +149,8 @@ impl LoadReport {
         // Both have the same digits, and grow as they must.
         let _ = all.add(&tally.admitted_latency);
         let store = counts.store;
+        let failures = counts.failures.into_iter();
+        let failures = failures.map(|stats| Failed::of(stats, *elapsed));
         let is_store = store.is_some();
         let round_trips = store.map(|store| store.round_trips);
         let on_failure = options.on_failure.unwrap_or(OnFailure::Local);
@@ -124,7 +176,7 @@ impl LoadReport {
             fallback_admitted: tally.fallback_admitted,
             fallback_denied: tally.fallback_denied,
             errors: counts.errors,
-            timeouts: store.map(|store| store.timeouts),
+            failures: failures.collect(),
             latency_ns: Latency::of(&all),
             admitted_latency_ns: (tally.admitted > 0).then(|| Latency::of(&tally.admitted_latency)),
             round_trips,
@@ -215,6 +267,9 @@ impl fmt::Display for LoadReport {
             };
             line(f, "fallback", self.fallback_decisions, &of)?;
             line(f, "errors", self.errors, "")?;
+            for failed in &self.failures {
+                writeln!(f, "{failed}")?;
+            }
             let each = format!("  {each:.3} per 1,000 decisions");
             line(f, "round trips", round_trips, &each)?;
         }

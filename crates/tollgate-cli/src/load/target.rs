@@ -6,15 +6,18 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tollgate_engine::backend::{Answer, LimitKind, Memory, SoleLimit};
-use tollgate_redis::{Address, Redis, RedisLimiter, RedisStats, StoreError, StoreLimitError};
+use tollgate_redis::{
+    Address, FailureKind, FailureStats, Redis, RedisLimiter, RedisStats, StoreLimitError,
+};
 
 use super::{Counted, Load, LoadFailure, Mode};
 
 /// How long the store is waited for before the run.
 const MEET_WITHIN: Duration = Duration::from_secs(2);
-/// Between two attempts.
-const MEET_EVERY: Duration = Duration::from_millis(5);
+/// What takes longer may be late, or not there at all.
+const MEET_AT_ONCE: Duration = Duration::from_millis(50);
 
 /// Where a limit is kept, as it was written: `memory`, or a URL. Its `Debug` form shows no password.
 #[derive(Clone, PartialEq, Eq)]
@@ -61,9 +64,11 @@ pub(super) enum Target {
 }
 
 /// What a store has counted.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Counts {
     pub(super) errors: u64,
+    /// Every one of them, by its kind.
+    pub(super) failures: Vec<FailureStats>,
     /// None in memory.
     pub(super) store: Option<StoreCounts>,
 }
@@ -71,7 +76,6 @@ pub(super) struct Counts {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct StoreCounts {
     pub(super) round_trips: u64,
-    pub(super) timeouts: u64,
     pub(super) near_hits: u64,
     /// Since the start: the first is made before the run.
     pub(super) connects: u64,
@@ -119,29 +123,25 @@ impl Target {
     }
 
     /// Waits until the store answers, so that the run doesn't begin with a connection. If it doesn't, that
-    /// is an error unless it was said what to do then.
+    /// is an error unless it was said what to do then; a wrong password and the like always are.
     pub(super) async fn meet(&self, options: &Load) -> Result<(), LoadFailure> {
-        let Self::Redis(_, limiter) = self else {
+        let Self::Redis(redis, _) = self else {
             return Ok(());
         };
-        let mut latest = StoreError::TimedOut { after: MEET_WITHIN };
-        let met = tokio::time::timeout(MEET_WITHIN, async {
-            while let Err(error) = limiter.try_check(&key(0), 0).await {
-                let is_late = matches!(error, StoreError::TimedOut { .. });
-                if options.on_failure.is_some() && !is_late {
-                    // That is what is to be looked at.
-                    break;
-                }
-                latest = error;
-                tokio::time::sleep(MEET_EVERY).await;
+        let until = Instant::now() + MEET_WITHIN;
+        loop {
+            let Err(error) = redis.ready(MEET_AT_ONCE).await else {
+                return Ok(());
+            };
+            let (kind, is_over) = (error.kind(), Instant::now() >= until);
+            // That it isn't there is what is to be looked at. What is only late may be something worse.
+            let is_known = is_over || kind != FailureKind::TimedOut;
+            if kind.is_lasting() || (is_over && options.on_failure.is_none()) {
+                let place = options.backend.to_string();
+                return Err(LoadFailure::Unreachable { place, error });
+            } else if is_known && options.on_failure.is_some() {
+                return Ok(());
             }
-        });
-        match met.await {
-            Err(_) if options.on_failure.is_none() => Err(LoadFailure::Unreachable {
-                place: options.backend.to_string(),
-                error: latest,
-            }),
-            _ => Ok(()),
         }
     }
 
@@ -159,7 +159,7 @@ impl Target {
     pub(super) fn counts(&self) -> Counts {
         match self {
             Self::Memory(_) => Counts::default(),
-            Self::Redis(redis, _) => Counts::of(&redis.stats()),
+            Self::Redis(redis, _) => Counts::of(redis.stats()),
         }
     }
 
@@ -172,12 +172,12 @@ impl Target {
 }
 
 impl Counts {
-    fn of(stats: &RedisStats) -> Self {
+    fn of(stats: RedisStats) -> Self {
         Self {
             errors: stats.fallback.errors,
+            failures: stats.failures,
             store: Some(StoreCounts {
                 round_trips: stats.round_trips,
-                timeouts: stats.timeouts,
                 near_hits: stats.near_hits,
                 connects: stats.connects,
             }),
@@ -187,9 +187,13 @@ impl Counts {
     /// What was counted after that.
     pub(super) fn since(mut self, before: &Self) -> Self {
         self.errors -= before.errors;
+        for failure in &mut self.failures {
+            let same = before.failures.iter().find(|one| one.kind == failure.kind);
+            failure.count -= same.map_or(0, |one| one.count);
+        }
+        self.failures.retain(|failure| failure.count > 0);
         if let (Some(now), Some(before)) = (&mut self.store, &before.store) {
             now.round_trips -= before.round_trips;
-            now.timeouts -= before.timeouts;
             now.near_hits -= before.near_hits;
         }
         self

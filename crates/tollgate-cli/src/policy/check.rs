@@ -1,11 +1,12 @@
 //! `tollgate check`: every error and warning of policy files.
 
+use std::ffi::OsStr;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
-use serde::Serialize;
-use tollgate_engine::policy::{Mode, OnStoreFailure, Policy};
+use serde::{Serialize, Serializer};
+use tollgate_engine::policy::{Counting, Mode, OnStoreFailure, Policy};
 use tollgate_engine::{Checked, Rejected, envoy, render};
 
 /// The files to check.
@@ -13,11 +14,14 @@ use tollgate_engine::{Checked, Rejected, envoy, render};
 #[command(after_help = "\
 Exit code 0: all files are valid, perhaps with warnings; 1: one has errors; 2: the arguments are wrong.
 
+A domain of envoyproxy/ratelimit's form may be in one of the files only.
+
 Examples:
   tollgate check policy.yaml
-  tollgate check --json policies/*.yaml")]
+  tollgate check --json policies/*.yaml
+  tollgate check ratelimit/config")]
 pub struct Check {
-    /// Policy files: YAML or TOML, ours or envoyproxy/ratelimit's.
+    /// Policy files: YAML or TOML, ours or envoyproxy/ratelimit's; or folders of them.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Print one JSON object instead of text.
@@ -40,7 +44,13 @@ struct LimitReport {
     name: String,
     /// Its own, or the weaker one of the whole policy.
     mode: &'static str,
+    #[serde(serialize_with = "by_name")]
+    counting: Counting,
     on_store_failure: &'static str,
+}
+
+fn by_name<S: Serializer>(counting: &Counting, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(counting.name())
 }
 
 /// Checks all files and writes what is wrong with them; whether all are valid.
@@ -48,11 +58,13 @@ struct LimitReport {
 /// # Errors
 /// The output can't be written.
 pub fn check(options: &Check, out: &mut impl Write) -> io::Result<bool> {
-    let files: Vec<_> = options
+    let paths: Vec<_> = options
         .files
         .iter()
-        .map(|path| (path.display().to_string(), Policy::from_path(path)))
+        .flat_map(|path| files_of(path))
         .collect();
+    let names = paths.iter().map(|path| path.display().to_string());
+    let files: Vec<_> = names.zip(Policy::from_paths(&paths)).collect();
     if options.json {
         let reports: Vec<_> = files
             .iter()
@@ -66,6 +78,21 @@ pub fn check(options: &Check, out: &mut impl Write) -> io::Result<bool> {
         }
     }
     Ok(files.iter().all(|(_, read)| read.is_ok()))
+}
+
+/// A file, or those in a folder that are policies by their names; the folder itself if none is.
+fn files_of(path: &Path) -> Vec<PathBuf> {
+    let entries = path.read_dir().into_iter().flatten().flatten();
+    let mut files: Vec<_> = entries.map(|entry| entry.path()).collect();
+    files.retain(|file| {
+        let ending = file.extension().and_then(OsStr::to_str);
+        file.is_file() && matches!(ending, Some("yaml" | "yml" | "toml"))
+    });
+    files.sort();
+    match files.is_empty() {
+        true => vec![path.to_owned()],
+        false => files,
+    }
 }
 
 fn report<'a>(name: &str, read: &'a Result<Checked, Rejected>) -> FileReport<'a> {
@@ -89,17 +116,21 @@ fn report<'a>(name: &str, read: &'a Result<Checked, Rejected>) -> FileReport<'a>
 
 /// All that limits, each as it is in force.
 fn limits(policy: &Policy) -> Vec<LimitReport> {
-    let report = |kind, name: &str, mode: Mode, failure| LimitReport {
+    type Kept = (Counting, OnStoreFailure);
+    let report = |kind, name: &str, mode: Mode, (counting, failure): Kept| LimitReport {
         kind,
         name: name.to_owned(),
         mode: mode_name(mode.max(policy.mode)),
-        on_store_failure: failure_name(failure),
+        counting,
+        on_store_failure: failure.name(),
     };
-    let rules = policy.rules.iter();
-    let rules = rules.map(|rule| report("rule", &rule.name, rule.mode, rule.on_store_failure));
+    let rules = policy.rules.iter().map(|rule| {
+        let kept = (rule.counting, rule.on_store_failure);
+        report("rule", &rule.name, rule.mode, kept)
+    });
     let tiers = policy.tiers.iter().map(|(name, tier)| {
-        let failure = OnStoreFailure::default_for(&tier.limits);
-        report("tier", name, Mode::Enforce, failure)
+        let kept = (tier.counting, tier.on_store_failure);
+        report("tier", name, Mode::Enforce, kept)
     });
     let compiled = envoy::Compiled::new(&policy.domains);
     let leaves = compiled.leaves().iter().map(|leaf| {
@@ -107,8 +138,8 @@ fn limits(policy: &Policy) -> Vec<LimitReport> {
             true => Mode::Shadow,
             false => Mode::Enforce,
         };
-        let failure = OnStoreFailure::default_for(&leaf.limit.limits);
-        report("descriptor", &leaf.to_string(), mode, failure)
+        let kept = (leaf.limit.counting, leaf.limit.on_store_failure);
+        report("descriptor", &leaf.to_string(), mode, kept)
     });
     rules.chain(tiers).chain(leaves).collect()
 }
@@ -118,15 +149,6 @@ const fn mode_name(mode: Mode) -> &'static str {
         Mode::Enforce => "enforce",
         Mode::Shadow => "shadow",
         Mode::Off => "off",
-    }
-}
-
-const fn failure_name(failure: OnStoreFailure) -> &'static str {
-    match failure {
-        OnStoreFailure::Open => "open",
-        OnStoreFailure::Closed => "closed",
-        OnStoreFailure::Local => "local",
-        OnStoreFailure::CircuitBreak => "circuit-break",
     }
 }
 
@@ -159,13 +181,27 @@ fn write_text(
     writeln!(out, ", {}", count(checked.warnings.len(), "warning"))?;
     for limit in limits(policy) {
         let tier = if limit.kind == "tier" { "tier " } else { "" };
-        writeln!(
-            out,
-            "  {tier}{}: {}, {} if the store fails",
-            limit.name, limit.mode, limit.on_store_failure
-        )?;
+        let LimitReport { name, mode, .. } = limit;
+        let failure = limit.on_store_failure;
+        write!(out, "  {tier}{name}: {mode}")?;
+        match counted(limit.counting) {
+            Some(COUNTED_HERE) => writeln!(out, ", {COUNTED_HERE}")?,
+            Some(counted) => writeln!(out, ", {counted}, {failure} if the store fails")?,
+            None => writeln!(out, ", {failure} if the store fails")?,
+        }
     }
     Ok(())
+}
+
+const COUNTED_HERE: &str = "counted in this process";
+
+/// How a limit is counted, in words, unless it is as most are.
+pub(super) fn counted(counting: Counting) -> Option<&'static str> {
+    match counting {
+        Counting::Exact => None,
+        Counting::Leased => Some("leased"),
+        Counting::Local => Some(COUNTED_HERE),
+    }
 }
 
 fn count(number: usize, what: &str) -> String {

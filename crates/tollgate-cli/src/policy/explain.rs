@@ -8,10 +8,11 @@ use clap::Args;
 use tollgate::Timestamp;
 use tollgate_engine::envoy::{self, Lookup};
 use tollgate_engine::facts::Descriptor;
-use tollgate_engine::policy::Mode;
+use tollgate_engine::policy::{Counting, Mode};
 use tollgate_engine::{Facts, Policy, explain};
 
 use super::PolicyFailure;
+use super::check::counted;
 use super::facts::{Entries, Fact};
 use super::request::{Request, Step, cause_name, engine};
 
@@ -126,7 +127,11 @@ fn write_descriptors(
             .collect();
         write!(out, "  {}: ", entries.join(","))?;
         match lookup {
-            Lookup::Limited(leaf) => writeln!(out, "{leaf}")?,
+            Lookup::Limited(leaf) => {
+                let shadow = leaf.limit.shadow.then_some("in shadow");
+                let notes = notes(shadow, Some(leaf.limit.counting));
+                writeln!(out, "{leaf}{notes}")?;
+            }
             Lookup::Replaced(leaf) => writeln!(out, "{leaf}, replaced by another")?,
             _ if !policy.domains.contains_key(domain) => {
                 let domains: Vec<_> = policy.domains.keys().map(String::as_str).collect();
@@ -150,6 +155,18 @@ fn write_json(steps: &[Step], out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
+/// What is said of a limit behind its name.
+fn notes(shadow: Option<&str>, counting: Option<Counting>) -> String {
+    let all: Vec<_> = shadow
+        .into_iter()
+        .chain(counting.and_then(counted))
+        .collect();
+    match all.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", all.join(", ")),
+    }
+}
+
 fn write_rules(policy: &Policy, facts: &Facts<'_>, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "rules")?;
     for entry in explain::explain(policy, facts) {
@@ -159,11 +176,9 @@ fn write_rules(policy: &Policy, facts: &Facts<'_>, out: &mut impl Write) -> io::
             "no "
         };
         let name = cause_name(entry.cause).unwrap_or_default();
-        let shadow = match entry.mode {
-            Mode::Shadow => " (in shadow)",
-            _ => "",
-        };
-        writeln!(out, "  {applies}  {name}{shadow}: {}", entry.standing)?;
+        let shadow = (entry.mode == Mode::Shadow).then_some("in shadow");
+        let notes = notes(shadow, entry.counting);
+        writeln!(out, "  {applies}  {name}{notes}: {}", entry.standing)?;
     }
     Ok(())
 }

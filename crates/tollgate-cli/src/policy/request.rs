@@ -6,8 +6,7 @@ use serde::Serialize;
 use tollgate::Outcome;
 use tollgate::clock::Manual;
 use tollgate_engine::backend::Memory;
-use tollgate_engine::engine::{DescriptorStatus, DescriptorVerdict};
-use tollgate_engine::envoy::StatusCode;
+use tollgate_engine::engine::DescriptorVerdict;
 use tollgate_engine::facts::Descriptor;
 use tollgate_engine::verdict::Cause;
 use tollgate_engine::{Engine, Facts, Policy, Verdict};
@@ -116,15 +115,9 @@ impl Step {
         }
     }
 
-    /// A request of descriptors: what is told is of the one that refuses, or has the least left.
+    /// A request of descriptors: what is told is of the one that decided.
     fn of(at: Duration, verdict: &DescriptorVerdict) -> Self {
-        let over = |status: &&DescriptorStatus| status.code == StatusCode::OverLimit;
-        let limited = verdict.statuses.iter().filter(|it| it.decision.is_some());
-        let least = limited.min_by_key(|it| it.decision.map(|decision| decision.remaining));
-        let told = match verdict.is_allowed() {
-            true => least,
-            false => verdict.statuses.iter().find(over),
-        };
+        let told = verdict.decider.map(|decider| &verdict.statuses[decider]);
         let shadow = verdict.statuses.iter().filter(|status| status.would_refuse);
         Self {
             at_ms: millis(at),

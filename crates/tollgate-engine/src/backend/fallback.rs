@@ -1,12 +1,11 @@
 //! What is answered when a store can't be asked, as each rule has chosen.
 
-use std::collections::HashMap;
 use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -14,19 +13,19 @@ use pin_project_lite::pin_project;
 use tollgate::clock::{Monotonic, Wall};
 use tollgate::{Clock, Decision, Outcome, Timestamp};
 
-use super::{Answer, Backend, Check, Limit, Memory};
-use crate::policy::OnStoreFailure;
+use super::{Answer, Backend, Check, Limit, Local, Memory, Source};
+use crate::policy::{Counting, OnStoreFailure};
 
 mod breaker;
+mod event;
+mod first;
 
 pub use breaker::Breaker;
+pub use event::{FallbackStats, StoreEvent};
 
 use breaker::{Circuit, Gate, Turn};
+use event::{Counts, Tell, Telling};
 
-/// Cut limits that are remembered.
-const MOST_CUT: usize = 100_000;
-/// Errors are told of at most once in this time.
-const TOLD_EVERY: Duration = Duration::from_secs(1);
 /// What a request is told that is refused for want of a store.
 const COME_BACK_AFTER: Duration = Duration::from_secs(1);
 
@@ -40,7 +39,8 @@ const COME_BACK_AFTER: Duration = Duration::from_secs(1);
 /// | `CircuitBreak` | likewise; and once the [`Breaker`] trips, the store isn't even asked for a while |
 ///
 /// Of a request that meets rules with different choices, closed wins, and then those that are judged
-/// locally must all pass.
+/// locally must all pass. Rules with `counting: local` are judged here in any case, and first: a refusal by one
+/// asks the store nothing.
 ///
 /// ```
 /// use std::future::{Ready, ready};
@@ -82,126 +82,44 @@ const COME_BACK_AFTER: Duration = Duration::from_secs(1);
 /// ```
 pub struct Fallback<B, C: Clock = Monotonic, W: Clock = Wall> {
     backend: B,
-    local: Memory<C, W>,
-    nodes: u64,
+    local: Arc<Local<C, W>>,
     circuit: Circuit,
-    /// By the number of a counter: the limit that it was cut from, and the part.
-    cut: RwLock<HashMap<u64, Arc<(Limit, Limit)>>>,
     counts: Counts,
     /// Whether the latest answer was no store's.
     is_active: AtomicBool,
     active_since: AtomicU64,
-    told_at: AtomicU64,
-    untold: AtomicU64,
+    telling: Telling,
     tell: Option<Box<Tell>>,
-}
-
-type Tell = dyn Fn(&StoreEvent<'_>) + Send + Sync;
-
-#[derive(Debug, Default)]
-struct Counts {
-    errors: AtomicU64,
-    open: AtomicU64,
-    closed: AtomicU64,
-    local: AtomicU64,
-}
-
-/// What a [`Fallback`] has counted.
-///
-/// ```
-/// use tollgate_engine::backend::FallbackStats;
-///
-/// /// Decisions that no store was asked about.
-/// fn without(stats: &FallbackStats) -> u64 {
-///     stats.open + stats.closed + stats.local
-/// }
-/// assert_eq!(without(&FallbackStats::default()), 0);
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct FallbackStats {
-    /// Times that the store was asked in vain.
-    pub errors: u64,
-    /// Requests that passed for want of a store.
-    pub open: u64,
-    /// Requests that were refused for want of a store.
-    pub closed: u64,
-    /// Requests that were judged in this process.
-    pub local: u64,
-    /// Times that the circuit was broken.
-    pub trips: u64,
-}
-
-/// Something that happened to a store.
-///
-/// ```
-/// use tollgate_engine::backend::StoreEvent;
-///
-/// fn line(event: &StoreEvent<'_>) -> String {
-///     match event {
-///         StoreEvent::Failed { error, untold } => format!("{error} (and {untold} more)"),
-///         other => format!("{other:?}"),
-///     }
-/// }
-/// let failed = StoreEvent::Failed { error: "no route", untold: 3 };
-/// assert_eq!(line(&failed), "no route (and 3 more)");
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum StoreEvent<'a> {
-    /// It couldn't be asked. Told at most once a second, with how many more there were meanwhile.
-    Failed {
-        /// Why.
-        error: &'a str,
-        /// Failures since the last that was told.
-        untold: u64,
-    },
-    /// From now on requests are decided without it.
-    FallbackBegan,
-    /// It answers again.
-    FallbackEnded {
-        /// For how long it hadn't.
-        after: Duration,
-    },
-    /// It isn't asked for a while, by rules that circuit-break.
-    CircuitOpened {
-        /// For how long.
-        stays: Duration,
-    },
-    /// It is asked again.
-    CircuitClosed,
 }
 
 impl<B: Backend> Fallback<B> {
     /// Puts this backend behind it, on the system's clocks.
     pub fn new(backend: B) -> Self {
-        Self::with_local(backend, Memory::new())
+        Self::with_local(backend, Arc::new(Local::new(Memory::new())))
     }
 }
 
 impl<B: Backend, C: Clock + 'static, W: Clock> Fallback<B, C, W> {
-    /// Puts this backend behind it, and keeps local limits in that memory, by its clocks.
-    pub fn with_local(backend: B, local: Memory<C, W>) -> Self {
+    /// Puts this backend behind it, and decides by that part of the limits, by its clocks. The backend may
+    /// note in it what the store says.
+    pub fn with_local(backend: B, local: Arc<Local<C, W>>) -> Self {
         Self {
             backend,
             local,
-            nodes: 1,
             circuit: Circuit::new(Breaker::default()),
-            cut: RwLock::default(),
             counts: Counts::default(),
             is_active: AtomicBool::new(false),
             active_since: AtomicU64::new(0),
-            told_at: AtomicU64::new(0),
-            untold: AtomicU64::new(0),
+            telling: Telling::default(),
             tell: None,
         }
     }
 
     /// How many nodes the fleet has, this one included: one unless said otherwise. A local limit is the
-    /// limit divided by it, times two, and never more than the limit.
+    /// limit divided by it, times two, and never more than the limit. [`Local::set_nodes`] changes it later.
     #[must_use]
-    pub fn nodes(mut self, nodes: u64) -> Self {
-        self.nodes = nodes.max(1);
+    pub fn nodes(self, nodes: u64) -> Self {
+        self.local.set_nodes(nodes);
         self
     }
 
@@ -224,6 +142,11 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Fallback<B, C, W> {
         &self.backend
     }
 
+    /// This process's part of the limits.
+    pub fn local(&self) -> &Local<C, W> {
+        &self.local
+    }
+
     /// Whether requests are decided without the store: the latest that wanted it was.
     pub fn is_active(&self) -> bool {
         self.is_active.load(Ordering::Relaxed)
@@ -238,6 +161,7 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Fallback<B, C, W> {
             closed: read(&self.counts.closed),
             local: read(&self.counts.local),
             trips: self.circuit.trips(),
+            unnoted: self.local.forgotten(),
         }
     }
 
@@ -247,19 +171,25 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Fallback<B, C, W> {
         }
     }
 
+    fn now(&self) -> Timestamp {
+        self.local.memory().clock().now()
+    }
+
     /// Whether the store is asked about these.
+    #[inline]
     fn gate(&self, checks: &[Check<'_>]) -> Gate {
-        let breaks =
-            |check: &Check<'_>| check.limit.on_store_failure() == OnStoreFailure::CircuitBreak;
         match self.circuit.is_closed() || !checks.iter().all(breaks) {
             true => Gate::Open,
-            false => self.circuit.ask(self.local.now()),
+            false => self.circuit.ask(self.now()),
         }
     }
 
-    /// The store answered.
+    /// The store answered, or did when it was last asked.
     #[inline]
-    fn works(&self) {
+    fn works(&self, checks: &[Check<'_>], source: Source) {
+        if source == Source::Asked && checks.iter().any(breaks) {
+            self.circuit.answered(self.now());
+        }
         // One who fails at the same moment may leave the circuit open alone.
         if self.is_active.load(Ordering::Relaxed) || !self.circuit.is_closed() {
             self.recovered();
@@ -272,49 +202,36 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Fallback<B, C, W> {
     fn recovered(&self) {
         let since = Timestamp::from_nanos(self.active_since.load(Ordering::Relaxed));
         let was_active = self.is_active.swap(false, Ordering::Relaxed);
-        if self.circuit.works() {
+        if self.circuit.closes() {
             self.tell(&StoreEvent::CircuitClosed);
         }
         if was_active {
-            let after = self.local.now() - since;
+            let after = self.now() - since;
             self.tell(&StoreEvent::FallbackEnded { after });
         }
     }
 
-    /// The store failed.
+    /// The store failed one who had this turn.
     #[cold]
-    fn fails(&self, error: &dyn fmt::Display) {
-        let now = self.local.now();
+    fn fails(&self, checks: &[Check<'_>], gate: Gate, error: &B::Error) {
+        let now = self.now();
         self.counts.errors.fetch_add(1, Ordering::Relaxed);
-        let opened = self.circuit.fails(now);
-        self.begins(now);
-        if let Some(stays) = opened {
-            self.tell(&StoreEvent::CircuitOpened { stays });
-        }
-        // Zero: nothing was told yet.
-        let told_at = self.told_at.load(Ordering::Relaxed);
-        let since = now.nanos_since(Timestamp::from_nanos(told_at));
-        let is_due = told_at == 0 || u128::from(since) >= TOLD_EVERY.as_nanos();
-        let claims = |nanos: u64| {
-            let relaxed = Ordering::Relaxed;
-            let told = &self.told_at;
-            told.compare_exchange(told_at, nanos, relaxed, relaxed)
-                .is_ok()
-        };
-        if self.tell.is_some() && is_due && claims(now.as_nanos().max(1)) {
-            let untold = self.untold.swap(0, Ordering::Relaxed);
-            let error = error.to_string();
-            let error = error.as_str();
-            self.tell(&StoreEvent::Failed { error, untold });
-        } else {
-            self.untold.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    fn begins(&self, now: Timestamp) {
+        // Where no rule breaks circuits there is none to break.
+        let breaks = checks.iter().any(breaks);
+        let opened = breaks.then(|| self.circuit.fails(now, gate)).flatten();
         if !self.is_active.swap(true, Ordering::Relaxed) {
             self.active_since.store(now.as_nanos(), Ordering::Relaxed);
             self.tell(&StoreEvent::FallbackBegan);
+        }
+        if let Some(stays) = opened {
+            self.tell(&StoreEvent::CircuitOpened { stays });
+        }
+        if self.tell.is_some()
+            && let Some(untold) = self.telling.is_due(now)
+        {
+            let error = error.to_string();
+            let error = error.as_str();
+            self.tell(&StoreEvent::Failed { error, untold });
         }
     }
 
@@ -334,11 +251,10 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Fallback<B, C, W> {
             };
         }
         let is_local = |check: &Check<'_>| choice(check) != OnStoreFailure::Open;
-        let local: Vec<_> = (checks.iter().enumerate())
+        let (numbers, own): (Vec<usize>, Vec<Check<'_>>) = (checks.iter().copied().enumerate())
             .filter(|(_, check)| is_local(check))
-            .map(|(number, check)| (number, self.cut(check.limit), check))
-            .collect();
-        let Some((_, _, first)) = local.first() else {
+            .unzip();
+        let Some(first) = own.first() else {
             one_more(&self.counts.open);
             return Answer {
                 fallback: Some(OnStoreFailure::Open),
@@ -346,42 +262,60 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Fallback<B, C, W> {
             };
         };
         one_more(&self.counts.local);
-        let own: Vec<_> = (local.iter())
-            .map(|(_, cut, check)| Check {
-                limit: &cut.1,
-                ..**check
-            })
-            .collect();
-        let answer = self.local.answer(&own);
-        let decider = answer.decider.and_then(|decider| local.get(decider));
-        let choice = choice(decider.map_or(first, |(_, _, check)| check));
+        for check in &own {
+            // What was had from the store ahead is spent before anything is decided here.
+            let (limit, fingerprint) = (check.limit, check.key.fingerprint());
+            let spent = self.backend.spent_ahead(check);
+            self.local.note_spent(limit, fingerprint, spent);
+        }
+        let answer = self.local.decide(&own);
+        let decider = answer.decider.filter(|decider| *decider < own.len());
+        let choice = choice(decider.map_or(first, |decider| &own[decider]));
         Answer {
-            decider: decider.map(|(number, ..)| *number),
+            decider: decider.map(|decider| numbers[decider]),
             fallback: Some(choice),
             ..answer
         }
     }
 
-    /// This node's part of a limit.
-    fn cut(&self, limit: &Limit) -> Arc<(Limit, Limit)> {
-        let known = self.cut.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(pair) = known.get(&limit.counter().id)
-            && pair.0.kind() == limit.kind()
-            && pair.0.counter().name == limit.counter().name
-        {
-            return Arc::clone(pair);
+    /// Asks the store, or answers without it.
+    async fn ask_each(&self, checks: &[Check<'_>]) -> (Answer, Vec<Decision>) {
+        let gate = self.gate(checks);
+        let mut turn = self.circuit.turn(gate);
+        if gate != Gate::Shut {
+            match self.backend.check_each(checks).await {
+                Ok(told) => {
+                    if told.0.source != Source::Known {
+                        turn.is_over();
+                        self.works(checks, told.0.source);
+                    }
+                    return told;
+                }
+                Err(error) => {
+                    turn.is_over();
+                    self.fails(checks, gate, &error);
+                }
+            }
         }
-        drop(known);
-        // What can't be cut is judged whole.
-        let cut = limit.cut((2, self.nodes)).unwrap_or_else(|_| limit.clone());
-        let pair = Arc::new((limit.clone(), cut));
-        let mut known = self.cut.write().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= MOST_CUT {
-            known.clear();
+        let answer = self.answer_without(checks);
+        // Of the others no more is known than that they were not the ones.
+        let mut each = vec![Decision::UNLIMITED; checks.len()];
+        if let Some(decider) = answer.decider.and_then(|decider| each.get_mut(decider)) {
+            *decider = answer.decision;
         }
-        known.insert(limit.counter().id, Arc::clone(&pair));
-        pair
+        (answer, each)
     }
+}
+
+#[inline]
+fn breaks(check: &Check<'_>) -> bool {
+    check.limit.on_store_failure() == OnStoreFailure::CircuitBreak
+}
+
+/// Whether a check is counted here although there is a store.
+#[inline]
+fn is_counted_here(check: &Check<'_>) -> bool {
+    check.limit.counting() == Counting::Local
 }
 
 impl<B: Backend, C: Clock + 'static, W: Clock> Backend for Fallback<B, C, W> {
@@ -392,6 +326,12 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Backend for Fallback<B, C, W> {
         Self: 'a;
 
     fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
+        if checks.iter().any(is_counted_here) {
+            return match checks.iter().all(is_counted_here) {
+                true => self.said(checks, self.local.memory().answer(checks)),
+                false => self.check_here_first(checks),
+            };
+        }
         let gate = self.gate(checks);
         let asking = match gate {
             Gate::Open | Gate::Probe => Some(self.backend.check(checks)),
@@ -401,7 +341,10 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Backend for Fallback<B, C, W> {
             fallback: self,
             checks,
             asking,
+            gate,
             turn: self.circuit.turn(gate),
+            here: None,
+            said: None,
         }
     }
 
@@ -409,35 +352,20 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Backend for Fallback<B, C, W> {
         &'a self,
         checks: &'a [Check<'a>],
     ) -> Result<(Answer, Vec<Decision>), Infallible> {
-        let gate = self.gate(checks);
-        let mut turn = self.circuit.turn(gate);
-        if gate != Gate::Shut {
-            match self.backend.check_each(checks).await {
-                Ok(told) => {
-                    if !told.0.was_known {
-                        turn.is_over();
-                        self.works();
-                    }
-                    return Ok(told);
-                }
-                Err(error) => {
-                    turn.is_over();
-                    self.fails(&error);
-                }
-            }
-        }
-        let answer = self.answer_without(checks);
-        // Of the others no more is known than that they were not the ones.
-        let mut each = vec![Decision::UNLIMITED; checks.len()];
-        if let Some(decider) = answer.decider.and_then(|decider| each.get_mut(decider)) {
-            *decider = answer.decision;
-        }
-        Ok((answer, each))
+        Ok(match checks.iter().any(is_counted_here) {
+            true => self.each_here_first(checks).await,
+            false => self.ask_each(checks).await,
+        })
     }
 
     async fn give_back<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<(), Infallible> {
-        if let Err(error) = self.backend.give_back(checks).await {
-            self.fails(&error);
+        let (here, there): (Vec<_>, Vec<_>) = checks
+            .iter()
+            .copied()
+            .partition(|check| is_counted_here(check));
+        self.local.memory().give_back(&here);
+        if let Err(error) = self.backend.give_back(&there).await {
+            self.fails(&there, Gate::Open, &error);
         }
         Ok(())
     }
@@ -447,11 +375,15 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Backend for Fallback<B, C, W> {
     }
 
     fn takes(&self, limit: &Limit) -> Result<(), String> {
-        self.backend.takes(limit)
+        match limit.counting() {
+            Counting::Local => self.local.memory().takes(limit),
+            _ => self.backend.takes(limit),
+        }
     }
 
     fn improvements(&self) -> u64 {
-        self.backend.improvements()
+        let here = self.local.memory().improvements();
+        self.backend.improvements().wrapping_add(here)
     }
 }
 
@@ -471,7 +403,11 @@ pin_project! {
         checks: &'a [Check<'a>],
         #[pin]
         asking: Option<B::Asking<'a>>,
+        gate: Gate,
         turn: Turn<'a>,
+        // Instead of all that, if some are counted here.
+        here: Option<Pin<Box<dyn Future<Output = Answer> + Send + 'a>>>,
+        said: Option<Answer>,
     }
 }
 
@@ -480,20 +416,26 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Future for AskingOrFallback<'_, B
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let own = self.project();
+        if let Some(answer) = own.said.take() {
+            return Poll::Ready(Ok(answer));
+        }
+        if let Some(here) = own.here {
+            return here.as_mut().poll(context).map(Ok);
+        }
         let Some(asking) = own.asking.as_pin_mut() else {
             return Poll::Ready(Ok(own.fallback.answer_without(own.checks)));
         };
         Poll::Ready(Ok(match ready!(asking.poll(context)) {
             Ok(answer) => {
-                if !answer.was_known {
+                if answer.source != Source::Known {
                     own.turn.is_over();
-                    own.fallback.works();
+                    own.fallback.works(own.checks, answer.source);
                 }
                 answer
             }
             Err(error) => {
                 own.turn.is_over();
-                own.fallback.fails(&error);
+                own.fallback.fails(own.checks, *own.gate, &error);
                 own.fallback.answer_without(own.checks)
             }
         }))
@@ -510,31 +452,8 @@ impl<B: fmt::Debug, C: Clock, W: Clock> fmt::Debug for Fallback<B, C, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Fallback")
             .field("backend", &self.backend)
-            .field("nodes", &self.nodes)
+            .field("local", &self.local)
             .field("is_active", &self.is_active)
             .finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tollgate::clock::Manual;
-
-    use super::*;
-
-    #[test]
-    fn a_store_that_works_closes_the_circuit_whatever_else_is_known() {
-        let clock = Manual::new();
-        let memory = || Memory::builder().keys(10).clock(clock.clone()).build();
-        let breaker = Breaker {
-            errors: 1,
-            ..Breaker::default()
-        };
-        let fallback = Fallback::with_local(memory(), memory()).breaker(breaker);
-        // One failed while another one that had an answer said that all is well.
-        fallback.circuit.fails(clock.now());
-        assert!(!fallback.is_active() && !fallback.circuit.is_closed());
-        fallback.works();
-        assert!(fallback.circuit.is_closed());
     }
 }

@@ -8,20 +8,25 @@ use std::convert::Infallible;
 use std::fmt;
 use std::future::{Ready, ready};
 use std::hash::{Hash, Hasher};
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use tollgate::clock::{Monotonic, Wall};
 use tollgate::core::{Algorithm as _, Gcra};
 use tollgate::quota::{Quota, QuotaKey};
 use tollgate::{
-    Algorithm, Align, Clock, ConcurrencyKey, ExactKey, ExactKeyedLimiter, KeyedConcurrency,
-    KeyedLimiter, KeyedStats, Level, LimitError, QuotaLimiter, Rate, Stack, Tier, Timestamp,
-    Together,
+    Algorithm, Align, Clock, ConcurrencyKey, Decision, ExactKey, ExactKeyedLimiter,
+    KeyedConcurrency, KeyedLimiter, KeyedStats, Level, LimitError, Pass, QuotaLimiter, Stack, Tier,
+    Timestamp, Together,
 };
 
 use super::{Answer, Backend, Check, Limit, LimitKind};
+
+mod builder;
+mod each;
+
+pub use builder::MemoryBuilder;
 
 /// Checks that are asked without asking for memory.
 const INLINE: usize = 8;
@@ -76,7 +81,7 @@ impl Compiled {
 
 /// A key of a counter: the counter's number, and the key's fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct CounterKey(u64, [u64; 2]);
+pub(super) struct CounterKey(u64, [u64; 2]);
 
 /// In two steps, and as wide as they are: a slice would be fed with its length, and by the byte.
 impl Hash for CounterKey {
@@ -125,24 +130,6 @@ pub struct Memory<C: Clock = Monotonic, W: Clock = Wall> {
     clock: C,
 }
 
-/// Builds a [`Memory`]; made by [`Memory::builder`].
-///
-/// ```
-/// use tollgate::clock::Manual;
-/// use tollgate_engine::backend::Memory;
-///
-/// let clock = Manual::new();
-/// let memory = Memory::builder().keys(1_000).clock(clock.clone()).wall(clock).build();
-/// assert_eq!(memory.keys_in_flight(), 0);
-/// ```
-#[derive(Debug)]
-#[must_use = "a builder does nothing until it is built"]
-pub struct MemoryBuilder<C = Monotonic, W = Wall> {
-    keys: usize,
-    clock: C,
-    wall: W,
-}
-
 impl Memory {
     /// A million keys, on the system's clocks.
     pub fn new() -> Self {
@@ -165,79 +152,8 @@ impl Default for Memory {
     }
 }
 
-impl<C, W> MemoryBuilder<C, W> {
-    /// How many active keys of all limits together are sure of a slot: a million unless said
-    /// otherwise; of GCRA, of each other algorithm, of concurrency and of quotas as many each.
-    pub fn keys(mut self, most: usize) -> Self {
-        self.keys = most;
-        self
-    }
-
-    /// Rates are counted by this clock instead of [`Monotonic`], but for fixed windows.
-    pub fn clock<D: Clock>(self, clock: D) -> MemoryBuilder<D, W> {
-        MemoryBuilder {
-            keys: self.keys,
-            clock,
-            wall: self.wall,
-        }
-    }
-
-    /// Quotas and fixed windows are counted by this clock instead of [`Wall`]: nanoseconds since the
-    /// Unix epoch, to which windows are aligned.
-    pub fn wall<D: Clock>(self, wall: D) -> MemoryBuilder<C, D> {
-        MemoryBuilder {
-            keys: self.keys,
-            clock: self.clock,
-            wall,
-        }
-    }
-}
-
-impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
-    /// Builds it. Memory is reserved as keys come.
-    ///
-    /// # Panics
-    /// Never: the tables are made for a rate that every algorithm takes.
-    pub fn build(self) -> Memory<C, W> {
-        // Every check brings its own.
-        let rate = Rate::per_second(1);
-        let rates = KeyedLimiter::builder(rate, self.keys)
-            .longest_wait(Duration::ZERO)
-            .clock(self.clock.clone())
-            .build();
-        let exact = TABLES.map(|algorithm| {
-            ExactKeyedLimiter::builder(rate, self.keys)
-                .algorithm(algorithm)
-                .longest_wait(Duration::ZERO)
-                .clock(self.clock.clone())
-                .build()
-        });
-        let exact: Result<_, LimitError> = exact.into_iter().collect();
-        let windows = ExactKeyedLimiter::builder(rate, self.keys)
-            .algorithm(WINDOWS)
-            .longest_wait(Duration::ZERO)
-            .clock(self.wall.clone())
-            .build();
-        let slots = KeyedConcurrency::builder(1, self.keys).clock(self.clock.clone());
-        let quotas = QuotaLimiter::builder(Quota::per_day(1))
-            .max_keys(self.keys)
-            .clock(self.wall);
-        Memory {
-            rates: rates.expect("one a second is a rate for GCRA"),
-            exact: exact.expect("one a second is a rate for every algorithm"),
-            windows: windows.expect("one a second is a rate for windows"),
-            slots: Arc::new(slots.build()),
-            quotas: quotas.build(),
-            stack: Stack::new(),
-            lost_races: AtomicU64::new(0),
-            forgotten: AtomicU64::new(0),
-            clock: self.clock,
-        }
-    }
-}
-
 /// A key of one table, while a request is judged.
-enum Held<'a, C: Clock + 'static, W: Clock> {
+pub(super) enum Held<'a, C: Clock + 'static, W: Clock> {
     Nothing,
     Rate(tollgate::Key<'a, C>),
     Exact(ExactKey<'a, CounterKey, CounterKey, C>),
@@ -247,7 +163,7 @@ enum Held<'a, C: Clock + 'static, W: Clock> {
 }
 
 /// What some keys are borrowed from.
-enum Owned {
+pub(super) enum Owned {
     Nothing,
     Key(CounterKey),
     Bytes(QuotaBytes),
@@ -255,7 +171,7 @@ enum Owned {
 
 /// A counter's name and a key, as quotas take them: the same in every process.
 #[derive(Clone, Debug)]
-struct QuotaBytes {
+pub(super) struct QuotaBytes {
     short: [u8; SHORT],
     used: usize,
     /// All of it, if it isn't short.
@@ -399,7 +315,11 @@ impl<C: Clock + 'static, W: Clock> Memory<C, W> {
     }
 
     #[inline]
-    fn hold<'a>(&'a self, check: Option<&Check<'a>>, owned: &'a Owned) -> Held<'a, C, W> {
+    pub(super) fn hold<'a>(
+        &'a self,
+        check: Option<&Check<'a>>,
+        owned: &'a Owned,
+    ) -> Held<'a, C, W> {
         let Some(check) = check else {
             return Held::Nothing;
         };
@@ -421,6 +341,45 @@ impl<C: Clock + 'static, W: Clock> Memory<C, W> {
             }
             _ => Held::Nothing,
         }
+    }
+
+    /// Charges a check of a rate as far as there is room, whatever it costs.
+    pub(crate) fn fill(&self, check: &Check<'_>) {
+        if !self.answer(slice::from_ref(check)).allowed {
+            let left = self.answer(&[Check { cost: 0, ..*check }]).decision;
+            let cost = left.remaining.min(check.cost);
+            if cost > 0 {
+                self.answer(&[Check { cost, ..*check }]);
+            }
+        }
+    }
+
+    /// Holds a slot, whatever the limit.
+    pub(crate) fn hold_slot(&self, check: &Check<'_>) -> Option<Pass> {
+        let key = CounterKey::of(check);
+        match check.limit.compiled {
+            Compiled::Concurrency(_) => {
+                let slot = self.slots.key_owned(&key).at_limit(u32::MAX);
+                self.stack.check(&[Level::new(UNNAMED, &slot)]).into_pass()
+            }
+            _ => None,
+        }
+    }
+
+    /// The clock that rates are counted by.
+    pub(crate) fn clock(&self) -> &C {
+        &self.clock
+    }
+
+    /// What asks several at once.
+    pub(super) fn stack(&self) -> &Stack {
+        &self.stack
+    }
+
+    /// What is left of each, without charging any.
+    pub(super) fn look_at(&self, checks: &[Check<'_>]) -> Vec<Decision> {
+        let look = |check: &Check<'_>| self.answer(&[Check { cost: 0, ..*check }]).decision;
+        checks.iter().map(look).collect()
     }
 
     /// Gives back what these checks cost, whatever it was charged for: at most what was spent. Slots
@@ -476,7 +435,7 @@ impl<C: Clock + 'static, W: Clock> Memory<C, W> {
 
 impl Owned {
     #[inline]
-    fn of(check: Option<&Check<'_>>) -> Self {
+    pub(super) fn of(check: Option<&Check<'_>>) -> Self {
         match check.map(|check| (&check.limit.compiled, check)) {
             Some((Compiled::Exact(..) | Compiled::Window(_) | Compiled::Concurrency(_), check)) => {
                 Self::Key(CounterKey::of(check))
@@ -488,7 +447,7 @@ impl Owned {
 }
 
 #[inline]
-fn level<'a, C: Clock + 'static, W: Clock>(
+pub(super) fn level<'a, C: Clock + 'static, W: Clock>(
     held: &'a Held<'a, C, W>,
     check: &Check<'a>,
 ) -> Option<Level<'a>> {
@@ -512,6 +471,13 @@ impl<C: Clock + 'static, W: Clock> Backend for Memory<C, W> {
 
     fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
         ready(Ok(self.answer(checks)))
+    }
+
+    fn check_each<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+    ) -> impl Future<Output = Result<(Answer, Vec<Decision>), Infallible>> + Send + 'a {
+        ready(Ok(self.answer_each(checks)))
     }
 
     fn give_back<'a>(

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate::{Algorithm, LimitError};
 
-use super::{Check, Limit, LimitKind};
+use super::{Check, Kept, Limit, LimitKind};
 use crate::engine::key::{Key, KeyHashers, KeyPlan};
 use crate::facts::Facts;
 use crate::matcher::Slots;
@@ -68,7 +68,8 @@ impl SoleLimit {
     /// How a fleet counts it: exactly unless said otherwise.
     #[must_use]
     pub fn counting(mut self, counting: Counting) -> Self {
-        self.limit.told.counting = counting;
+        self.limit.counting = counting;
+        self.limit.told.kept = Kept::default();
         self
     }
 

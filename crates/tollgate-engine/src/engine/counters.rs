@@ -25,7 +25,7 @@ use foldhash::fast::FixedState;
 use tollgate::core::{Algorithm as _, Gcra};
 use tollgate::{Algorithm, LimitError, Rate, Timestamp};
 
-use crate::backend::{Compiled, Counter, Limit, LimitKind, Told};
+use crate::backend::{Compiled, Counter, Kept, Limit, LimitKind, Shared, Told};
 use crate::policy::{Counting, OnStoreFailure};
 
 /// How many limits that stricter ones took the place of may be in force beside one.
@@ -118,11 +118,11 @@ impl Counters {
                 .take_while(|kind| Sort::of(kind) == sort)
                 .count();
             let (alike, others) = rest.split_at(count);
-            for (ordinal, (kind, state)) in alike
-                .iter()
-                .zip(self.states(name, sharing, sort, alike, now)?)
-                .enumerate()
-            {
+            let states = self.states(name, sharing, sort, alike, now)?;
+            for (number, (kind, state)) in alike.iter().zip(states).enumerate() {
+                // What comes before it and is of another period has no part in its name.
+                let same = |other: &&LimitKind| period(other) == period(kind);
+                let ordinal = alike[..number].iter().filter(same).count();
                 let make = |kind: &LimitKind, id, until| {
                     let lasting = sharing == Sharing::Alone
                         && matches!(kind, LimitKind::Rate { algorithm, .. }
@@ -137,9 +137,11 @@ impl Counters {
                                 ordinal,
                                 id,
                             },
-                            counting: Counting::Exact,
                             slot: None,
+                            kept: Kept::default(),
+                            share: Shared::default(),
                         }),
+                        counting: Counting::Exact,
                         on_store_failure: match kind {
                             LimitKind::Quota(_) => OnStoreFailure::Closed,
                             _ => OnStoreFailure::Local,
@@ -205,6 +207,14 @@ impl Counters {
         let own = states[..rates.len()].to_vec();
         self.held.insert(key, states);
         Ok(own)
+    }
+}
+
+/// The period of a rate.
+fn period(kind: &LimitKind) -> Option<Duration> {
+    match kind {
+        LimitKind::Rate { rate, .. } => rate.period(),
+        _ => None,
     }
 }
 
@@ -339,6 +349,20 @@ mod tests {
         assert_eq!(ids(&mut fourth, &["20/s"]), [1]);
         let mut fifth = Counters::following(Some(&fourth));
         assert_eq!(ids(&mut fifth, &["20/s", "1000/h"]), [1, 3]);
+    }
+
+    #[test]
+    fn a_limit_is_called_by_its_period_whatever_stands_before_it() {
+        let ordinals = |limits: &[&str]| {
+            let mut counters = Counters::following(None);
+            let now = Timestamp::from_secs(1);
+            let placed = counters.place("rule/a", Sharing::Alone, &rates(limits), now);
+            let ordinal = |limit: &Limit| limit.counter().ordinal;
+            placed.unwrap().iter().map(ordinal).collect::<Vec<_>>()
+        };
+        assert_eq!(ordinals(&["5/h"]), [0]);
+        assert_eq!(ordinals(&["100/s", "5/h"]), [0, 0]);
+        assert_eq!(ordinals(&["9/d", "5/h", "100/s", "7/h"]), [0, 0, 0, 1]);
     }
 
     #[test]

@@ -2,15 +2,16 @@
 //! question to the backend.
 //!
 //! It never refuses what would pass. Only refusals that time alone can end are remembered (rates, but
-//! for the sliding counter, which promises an upper bound), for the same or a higher cost, and only
-//! until what the policy or the backend says has changed.
+//! for the sliding counter, which promises an upper bound), for the same cost or a higher one whose wait can be
+//! told too, and only until what the policy or the backend says has changed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use tollgate::{Decision, Outcome, Timestamp};
+use tollgate::{Algorithm, Decision, Outcome, Timestamp};
 
-use crate::backend::Check;
+use crate::backend::{Check, LimitKind};
 
 /// Refusals that compete for a place.
 const WAYS: usize = 4;
@@ -98,9 +99,10 @@ impl DenyCache {
                     && entry.cost <= check.cost
                     && now < entry.until
             })?;
+            let longer = entry.longer(check)?;
             // A cost that can never pass is for the backend to tell.
             (check.cost <= entry.limit).then(|| {
-                let retry_after = entry.until - now;
+                let retry_after = entry.until - now + longer;
                 let denied = Outcome::Denied;
                 let idle = entry.idle - now;
                 (
@@ -151,6 +153,27 @@ impl DenyCache {
 }
 
 impl Entry {
+    /// How much longer than what was refused this takes, if that can be told.
+    fn longer(&self, check: &Check<'_>) -> Option<Duration> {
+        let LimitKind::Rate { algorithm, .. } = check.limit.kind() else {
+            return None;
+        };
+        let (more, rest) = (check.cost - self.cost, self.limit.saturating_sub(self.cost));
+        match algorithm {
+            _ if more == 0 => Some(Duration::ZERO),
+            // All of a window ends at once.
+            Algorithm::FixedWindow(_) => Some(Duration::ZERO),
+            Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket if rest > 0 => {
+                // What is owed drains steadily: the rest of the bucket in the time from when this passes until
+                // it is full. A microsecond for what those two were rounded by.
+                let drains = u128::from(self.idle.nanos_since(self.until));
+                let nanos = (drains * u128::from(more)).div_ceil(u128::from(rest)) + 1_000;
+                Some(Duration::from_nanos(u64::try_from(nanos).ok()?))
+            }
+            _ => None,
+        }
+    }
+
     fn is_of(&self, check: &Check<'_>) -> bool {
         self.counter == check.limit.id && self.fingerprint == check.key.fingerprint()
     }

@@ -51,6 +51,23 @@ impl Group<'_> {
             askers: Few::new(),
         }
     }
+
+    /// The place of a check of the same limit and key.
+    fn find(&self, check: &Check<'_>) -> Option<usize> {
+        self.checks.as_slice().iter().position(|other| {
+            other.limit.id == check.limit.id
+                && other.limit.kind() == check.limit.kind()
+                && other.key.fingerprint() == check.key.fingerprint()
+        })
+    }
+
+    fn remove(&mut self, place: usize) {
+        let last = self.checks.as_slice().len() - 1;
+        self.checks.as_mut_slice()[place..].rotate_left(1);
+        self.askers.as_mut_slice()[place..].rotate_left(1);
+        self.checks.truncate(last);
+        self.askers.truncate(last);
+    }
 }
 
 impl<'a> Gathered<'a> {
@@ -165,29 +182,46 @@ impl<'a> Gathered<'a> {
         let cost = rule.cost.and_then(|slot| known.text(slot)?.parse().ok());
         let cost = cost.unwrap_or(rule.default_cost);
         let key = Key::new(&rule.key, facts, met.fingerprint);
-        let group = match rule.mode {
-            Mode::Enforce => &mut self.enforced,
-            Mode::Shadow => &mut self.shadow,
-            Mode::Off => return,
-        };
         for limit in rule.limits.as_slice() {
             // A limit is likely in no cache: it isn't waited for here unless it has to be.
             if now.is_some_and(|now| limit.until.is_some_and(|until| until <= now)) {
                 continue;
             }
             let check = Check { limit, key, cost };
-            // Rules that share a counter charge it once, if they agree on what it is.
-            let same = |other: &Check<'_>| {
-                other.limit.id == limit.id
-                    && other.limit.kind() == limit.kind()
-                    && other.key.fingerprint() == met.fingerprint
-            };
-            if rule.shares && group.checks.as_slice().iter().any(same) {
+            if rule.shares && self.is_asked(&check, rule.mode) {
                 continue;
             }
+            let group = match rule.mode {
+                Mode::Enforce => &mut self.enforced,
+                Mode::Shadow => &mut self.shadow,
+                Mode::Off => return,
+            };
             group.checks.push(check);
             group.askers.push(met.number);
         }
+    }
+}
+
+impl Gathered<'_> {
+    /// Whether another rule that shares the counter asks the same already. A request is charged to it once, at
+    /// the highest of their costs, and by a rule in force rather than one in shadow.
+    #[cold]
+    fn is_asked(&mut self, check: &Check<'_>, mode: Mode) -> bool {
+        let in_force = self.enforced.find(check);
+        let (group, place) = match (mode, in_force, self.shadow.find(check)) {
+            (Mode::Shadow, Some(_), _) => return true,
+            (Mode::Shadow, None, in_shadow) => (&mut self.shadow, in_shadow),
+            (_, _, in_shadow) => {
+                if let Some(place) = in_shadow {
+                    self.shadow.remove(place);
+                }
+                (&mut self.enforced, in_force)
+            }
+        };
+        let Some(place) = place else { return false };
+        let other = &mut group.checks.as_mut_slice()[place];
+        other.cost = other.cost.max(check.cost);
+        true
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use foldhash::SharedSeed;
 use foldhash::fast;
@@ -155,9 +155,18 @@ pub(crate) struct KeyHashers([(u64, SharedSeed); 2]);
 impl KeyHashers {
     pub(crate) fn random() -> Self {
         let random = RandomState::new();
-        Self([0, 1].map(|number: u64| {
-            let factors = SharedSeed::from_u64(random.hash_one(number));
-            (random.hash_one(number + 2), factors)
+        Self::by(|number| random.hash_one(number))
+    }
+
+    /// For tests: always the same.
+    pub(crate) fn seeded(seed: u64) -> Self {
+        Self::by(|number| fast::FixedState::with_seed(seed).hash_one(number))
+    }
+
+    fn by(number: impl Fn(u64) -> u64) -> Self {
+        Self([0, 1].map(|place: u64| {
+            let factors = SharedSeed::from_u64(number(place));
+            (number(place + 2), factors)
         }))
     }
 
@@ -225,6 +234,14 @@ impl<'a> Key<'a> {
             facts,
             fingerprint,
         }
+    }
+
+    /// A key of which no more is known than this.
+    pub(crate) fn unnamed(fingerprint: [u64; 2]) -> Self {
+        static NOTHING: LazyLock<(KeyPlan, Facts<'static>)> =
+            LazyLock::new(|| (KeyPlan::default(), Facts::new()));
+        let (plan, facts) = &*NOTHING;
+        Self::new(plan, facts, fingerprint)
     }
 
     /// A hash of 128 bits, by seeds that this engine alone has.

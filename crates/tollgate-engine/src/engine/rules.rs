@@ -12,7 +12,7 @@ use super::descriptors::Trees;
 use super::key::KeyPlan;
 use crate::backend::{Backend, Limit, LimitKind};
 use crate::matcher::{Matcher, PatternError, Slots};
-use crate::policy::{Cost, Counting, KeyPart, Limits, Match, Mode, Policy, Rule};
+use crate::policy::{Cost, Counting, KeyPart, Limits, Match, Mode, OnStoreFailure, Policy, Rule};
 
 /// Whose limits tiers are.
 pub(crate) const TENANT: &str = "tenant";
@@ -215,6 +215,30 @@ impl Tiers {
     }
 }
 
+/// How limits of a rule, a tier or a descriptor are kept in a store.
+struct Way<'a> {
+    failure: OnStoreFailure,
+    counting: Counting,
+    slot: Option<&'a str>,
+}
+
+impl Way<'_> {
+    fn mark(&self, mut limits: Vec<Limit>) -> Vec<Limit> {
+        for limit in &mut limits {
+            limit.on_store_failure = self.failure;
+            limit.counting = match (self.counting, &limit.told.kind) {
+                // Only rates are leased.
+                (Counting::Leased, LimitKind::Quota(_) | LimitKind::Concurrency(_)) => {
+                    Counting::Exact
+                }
+                (counting, _) => counting,
+            };
+            limit.told.slot = self.slot.map(Into::into);
+        }
+        limits
+    }
+}
+
 /// What rules of a policy are compiled with.
 struct Draft {
     slots: Slots,
@@ -319,24 +343,18 @@ impl Draft {
             (&counter, sharing),
             &rule.name,
         )?;
-        let limits = limits.into_iter().map(|mut limit| {
-            limit.on_store_failure = rule.on_store_failure;
-            let is_rate = matches!(limit.told.kind, LimitKind::Rate { .. });
-            limit.told.counting = if is_rate {
-                rule.counting
-            } else {
-                Counting::Exact
-            };
-            limit.told.slot = rule.slot.as_deref().map(Into::into);
-            limit
-        });
+        let kept = Way {
+            failure: rule.on_store_failure,
+            counting: rule.counting,
+            slot: rule.slot.as_deref(),
+        };
         let Cost { fact, default } = &rule.cost;
         Ok(Applied {
             name: rule.name.as_str().into(),
             key: KeyPlan::new(&rule.key, &mut self.slots).shared(&mut self.keys),
             cost: fact.as_ref().map(|fact| self.slots.number(fact)),
             default_cost: *default,
-            limits: OwnLimits::new(limits.collect()),
+            limits: OwnLimits::new(kept.mark(limits)),
             mode: rule.mode.max(mode),
             replaces: replaces.into(),
             holds_slots: rule.limits.concurrency.is_some(),
@@ -366,18 +384,20 @@ impl Draft {
                 u32::try_from(applied.len()).unwrap_or(u32::MAX),
             );
             // A tenant's counters are the same in every tier, so that it takes along what it spent.
-            let limits = self.limits(
-                &tier.limits,
-                Algorithm::Gcra,
-                ("tier", Sharing::Shared),
-                name,
-            )?;
+            let place = ("tier", Sharing::Shared);
+            let limits = self.limits(&tier.limits, tier.algorithm, place, name)?;
+            let kept = Way {
+                failure: tier.on_store_failure,
+                counting: tier.counting,
+                slot: None,
+            };
+            let Cost { fact, default } = &tier.cost;
             applied.push(Applied {
                 name: name.as_str().into(),
                 key: KeyPlan::new(&[KeyPart::Fact(TENANT.to_owned())], &mut self.slots),
-                limits: OwnLimits::new(limits),
-                cost: None,
-                default_cost: 1,
+                limits: OwnLimits::new(kept.mark(limits)),
+                cost: fact.as_ref().map(|fact| self.slots.number(fact)),
+                default_cost: *default,
                 mode: policy.mode,
                 replaces: Box::default(),
                 holds_slots: tier.limits.concurrency.is_some(),
@@ -411,7 +431,13 @@ impl Draft {
             let limit = &leaf.limit;
             let counter = format!("descriptor/{}", leaf.counter_name());
             let place = (counter.as_str(), Sharing::Alone);
-            self.limits(&limit.limits, limit.algorithm, place, &leaf.to_string())
+            let limits = self.limits(&limit.limits, limit.algorithm, place, &leaf.to_string())?;
+            let kept = Way {
+                failure: limit.on_store_failure,
+                counting: limit.counting,
+                slot: None,
+            };
+            Ok(kept.mark(limits))
         })
     }
 

@@ -8,9 +8,10 @@ use foldhash::fast::RandomState;
 use tollgate::Algorithm;
 
 use super::Domains;
+use super::key::path_name;
 use crate::document::Value;
 use crate::facts::{Descriptor, Unit};
-use crate::policy::{DescriptorLimit, DescriptorRule};
+use crate::policy::{Charging, DescriptorLimit, DescriptorRule};
 
 type Map<K, V> = HashMap<K, V, RandomState>;
 
@@ -37,7 +38,7 @@ type Map<K, V> = HashMap<K, V, RandomState>;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Compiled {
-    domains: Map<Box<str>, Level>,
+    domains: Map<Box<str>, (Charging, Level)>,
     leaves: Box<[Leaf]>,
 }
 
@@ -76,20 +77,9 @@ pub struct Leaf {
 impl Leaf {
     /// A name that no other has: [as it is shown](fmt::Display), with signs of its parts escaped.
     pub(crate) fn counter_name(&self) -> String {
-        let escaped = |text: &str| {
-            let text = text.replace('%', "%25");
-            text.replace('/', "%2F").replace('=', "%3D")
-        };
-        let mut name = escaped(&self.domain);
-        for step in &self.steps {
-            name.push('/');
-            name += &escaped(&step.key);
-            if let Some(value) = &step.value {
-                name.push('=');
-                name += &escaped(value);
-            }
-        }
-        name
+        let steps = self.steps.iter();
+        let steps = steps.map(|step| (&*step.key, step.value.as_deref()));
+        path_name(&self.domain, steps)
     }
 
     /// Whether it counts each list of entries by itself, in windows of this unit.
@@ -203,13 +193,14 @@ impl Compiled {
         let mut leaves = Vec::new();
         let domains = domains
             .iter()
-            .map(|(name, tree)| {
+            .map(|(name, domain)| {
                 let mut way = Way {
                     domain: Arc::from(name.as_str()),
                     steps: Vec::new(),
                     leaves: &mut leaves,
                 };
-                (Box::from(name.as_str()), way.level(tree))
+                let level = way.level(&domain.descriptors);
+                (Box::from(name.as_str()), (domain.charging, level))
             })
             .collect();
         Self {
@@ -223,10 +214,16 @@ impl Compiled {
         &self.leaves
     }
 
+    /// What a request of several descriptors of this domain is charged.
+    pub fn charging(&self, domain: &str) -> Charging {
+        let domain = self.domains.get(domain);
+        domain.map(|(charging, _)| *charging).unwrap_or_default()
+    }
+
     /// What is said about one descriptor, before [`replaces`](super::drop_replaced).
     #[inline]
     pub fn lookup(&self, domain: &str, descriptor: &Descriptor<'_>) -> Lookup<'_> {
-        let Some(level) = self.domains.get(domain) else {
+        let Some((_, level)) = self.domains.get(domain) else {
             return Lookup::Nothing;
         };
         let found = level.find(descriptor.entries);

@@ -5,9 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::compiled::Wildcard;
 use super::{Compiled, Domains, Leaf};
 use crate::facts::fact_name;
-use crate::policy::{
-    Cost, DescriptorRule, KeyPart, Match, Mode, OnStoreFailure, Pattern, Policy, Rule,
-};
+use crate::policy::{Charging, Cost, DescriptorRule, KeyPart, Match, Mode, Pattern, Policy, Rule};
 
 mod text;
 
@@ -50,7 +48,7 @@ pub struct Converted {
 pub struct Unsaid {
     /// The rule that says the rest, if any does.
     pub rule: Option<String>,
-    /// The limit it is about: `domain/key=value/key`.
+    /// The limit it is about, `domain/key=value/key`, or the domain.
     pub limit: String,
     /// What is lost.
     pub what: &'static str,
@@ -114,13 +112,15 @@ pub fn to_rules(domains: &Domains) -> Converted {
     let names = names(compiled.leaves());
     let called = called(compiled.leaves());
     let mut ways = Vec::with_capacity(names.len());
-    for tree in domains.values() {
-        conditions(tree, &mut Vec::new(), &mut ways);
+    for domain in domains.values() {
+        conditions(&domain.descriptors, &mut Vec::new(), &mut ways);
     }
     let mut paths = Vec::new();
+    let each = domains.iter();
+    let each = each.filter(|(_, domain)| domain.charging == Charging::Each);
     let mut converted = Converted {
         rules: Vec::new(),
-        unsaid: Vec::new(),
+        unsaid: each.map(|(name, _)| charged_each(name)).collect(),
     };
     for (leaf, mut matches) in compiled.leaves().iter().zip(ways) {
         let (name, limit) = (&names[index(leaf)], leaf.to_string());
@@ -230,12 +230,21 @@ fn rule(
         } else {
             Mode::Enforce
         },
-        on_store_failure: OnStoreFailure::default_for(&leaf.limit.limits),
-        counting: Default::default(),
+        on_store_failure: leaf.limit.on_store_failure,
+        counting: leaf.limit.counting,
         slot: None,
         replaces,
         shared: None,
         span: leaf.limit.span,
+    }
+}
+
+/// What is said of a domain whose requests are charged in their way.
+fn charged_each(domain: &str) -> Unsaid {
+    Unsaid {
+        rule: None,
+        limit: domain.to_owned(),
+        what: "charging: each: rules charge a request that one of them refuses to none",
     }
 }
 

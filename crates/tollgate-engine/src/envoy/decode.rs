@@ -6,7 +6,7 @@ use super::scalar::Source;
 use super::{DUPLICATE_DOMAIN, Diagnostic, Domains, Node, Problems, TOO_MANY, Value};
 use crate::diagnostic::Severity;
 use crate::document::{self, Format, MOST_BYTES, MOST_NODES, Span, TOO_LARGE};
-use crate::policy::DescriptorRule;
+use crate::policy::{DescriptorRule, Domain};
 
 use self::descriptor::Reader;
 
@@ -20,7 +20,7 @@ mod limit;
 ///
 /// let file = "domain: edge\ndescriptors: [{key: a, shadow_mode: true}]";
 /// let decoded = envoy::decode(&[(0, file)]).expect("a configuration");
-/// assert_eq!(decoded.domains["edge"][0].key, "a");
+/// assert_eq!(decoded.domains["edge"].descriptors[0].key, "a");
 /// assert_eq!(decoded.warnings[0].code, envoy::MODE_WITHOUT_LIMIT);
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -69,10 +69,18 @@ pub fn decode(files: &[(u32, &str)]) -> Result<Decoded, Vec<Diagnostic>> {
     Ok(Decoded {
         domains: domains
             .into_iter()
-            .map(|(name, (_, tree))| (name, tree))
+            .map(|(name, (_, domain))| (name, domain))
             .collect(),
         warnings: problems,
     })
+}
+
+/// The domains of a file and where they are named, whatever else is wrong with it.
+pub(crate) fn names(text: &str) -> Vec<(String, Span)> {
+    let mut decoder = Decoder::default();
+    decoder.file(0, text);
+    let domains = decoder.domains.into_iter();
+    domains.map(|(name, (span, _))| (name, span)).collect()
 }
 
 /// Most problems that are told.
@@ -98,7 +106,7 @@ fn shorten(problems: &mut Problems) {
 #[derive(Default)]
 struct Decoder {
     /// Each with its place.
-    domains: BTreeMap<String, (Span, Vec<DescriptorRule>)>,
+    domains: BTreeMap<String, (Span, Domain)>,
     problems: Problems,
     /// Values so far, in all files.
     nodes: usize,
@@ -138,10 +146,11 @@ impl Decoder {
         let mut reader = Reader {
             source: Source::new(text),
             problems: Vec::new(),
+            failure: None,
         };
-        let (domain, mut tree) = reader.root(root);
-        reader.check_names(&tree);
-        if let Some((name, mut span)) = domain {
+        let (name, mut domain) = reader.root(root);
+        reader.check_names(&domain.descriptors);
+        if let Some((name, mut span)) = name {
             move_down(&mut span, lines_before);
             match self.domains.get(&name) {
                 Some((first, _)) => {
@@ -160,10 +169,10 @@ impl Decoder {
                 }
                 None => {
                     if lines_before > 0 {
-                        tree.iter_mut()
-                            .for_each(|rule| move_rule(rule, lines_before));
+                        let rules = domain.descriptors.iter_mut();
+                        rules.for_each(|rule| move_rule(rule, lines_before));
                     }
-                    self.domains.insert(name, (span, tree));
+                    self.domains.insert(name, (span, domain));
                 }
             }
         }

@@ -42,7 +42,15 @@ impl Level {
     /// Fields that we add.
     const fn ours(self) -> &'static [&'static str] {
         match self {
-            Self::Limit => &["rate", "algorithm", "quota", "concurrency"],
+            Self::Root => &["charging", "on_store_failure"],
+            Self::Limit => &[
+                "rate",
+                "algorithm",
+                "quota",
+                "concurrency",
+                "counting",
+                "on_store_failure",
+            ],
             _ => &[],
         }
     }

@@ -68,6 +68,28 @@ pub fn asked_key(domain: &str, entries: &[(&str, &str)], unit: Unit, mut put: im
     }
 }
 
+/// A domain and what leads through it, as `domain/key=value/key` with signs of its parts escaped: no two are
+/// the same.
+pub(crate) fn path_name<'a>(
+    domain: &str,
+    steps: impl Iterator<Item = (&'a str, Option<&'a str>)>,
+) -> String {
+    let escaped = |text: &str| {
+        let text = text.replace('%', "%25");
+        text.replace('/', "%2F").replace('=', "%3D")
+    };
+    let mut name = escaped(domain);
+    for (key, value) in steps {
+        name.push('/');
+        name += &escaped(key);
+        if let Some(value) = value {
+            name.push('=');
+            name += &escaped(value);
+        }
+    }
+    name
+}
+
 const CONFIGURED: u8 = 0;
 const ASKED: u8 = 1;
 

@@ -33,7 +33,7 @@ pub fn find<'p>(
     domain: &str,
     entries: &[(&str, &str)],
 ) -> Option<Vec<&'p DescriptorRule>> {
-    let mut level = domains.get(domain)?;
+    let mut level = &domains.get(domain)?.descriptors;
     let mut path = Vec::new();
     for (key, value) in entries {
         let rule = choose(level, key, value)?;
@@ -49,7 +49,7 @@ pub fn find<'p>(
 /// use tollgate_engine::envoy::{self, matching};
 ///
 /// let file = "domain: edge\ndescriptors: [{key: user}, {key: user, value: v*}]";
-/// let level = &envoy::decode(&[(0, file)]).expect("a configuration").domains["edge"];
+/// let level = &envoy::decode(&[(0, file)]).expect("a configuration").domains["edge"].descriptors;
 /// let chosen = matching::choose(level, "user", "vera").expect("a rule");
 /// assert_eq!(chosen.value.as_deref(), Some("v*"));
 /// assert!(matching::choose(level, "path", "/").is_none());

@@ -23,7 +23,7 @@ pub(super) fn lint(found: &mut Found, policy: &Policy, places: &Places) {
     }
     for (name, tier) in &policy.tiers {
         if let Some(place) = places.tiers.get(name) {
-            within(found, &tier.limits, Algorithm::Gcra, &place.limits);
+            within(found, &tier.limits, tier.algorithm, &place.limits);
         }
     }
     across(found, policy, places, &pointless, (&index, &fuel));

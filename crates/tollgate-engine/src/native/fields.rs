@@ -110,9 +110,18 @@ pub(crate) const POLICY: &[Field] = &[
     field(
         "on_store_failure",
         Shape::OnStoreFailure,
-        "What rules do that say nothing of it while the store can't be asked.",
+        "What rules and tiers do that say nothing of it while the store can't be asked.",
     ),
 ];
+
+// What rules and tiers both may say.
+const ALGORITHM: &str = "How its rates are counted: gcra unless said otherwise.";
+const COST_OF_A_REQUEST: &str = "What a request costs: 1 unless said otherwise.";
+const ON_STORE_FAILURE: &str = "What happens while the store can't be asked: closed with a quota and local \
+                                without one, unless said otherwise here or for the whole file.";
+const COUNTING: &str = "How a fleet counts it: exact asks the store about each request, leased spends tokens \
+                        that were taken ahead, local counts in each process by itself. Exact unless said \
+                        otherwise.";
 
 /// A rule.
 pub(crate) const RULE: &[Field] = &[
@@ -148,33 +157,15 @@ pub(crate) const RULE: &[Field] = &[
         Shape::Flag,
         "No limit at all: it only replaces others, and is counted.",
     ),
-    field(
-        "algorithm",
-        Shape::Algorithm,
-        "How its rates are counted: gcra unless said otherwise.",
-    ),
-    field(
-        "cost",
-        Shape::Cost,
-        "What a request costs: 1 unless said otherwise.",
-    ),
+    field("algorithm", Shape::Algorithm, ALGORITHM),
+    field("cost", Shape::Cost, COST_OF_A_REQUEST),
     field(
         "mode",
         Shape::Mode,
         "Whether it bites: enforce unless said otherwise.",
     ),
-    field(
-        "on_store_failure",
-        Shape::OnStoreFailure,
-        "What happens while the store can't be asked: closed with a quota and local without one, \
-         unless said otherwise here or for the whole file.",
-    ),
-    field(
-        "counting",
-        Shape::Counting,
-        "How a fleet counts its rates: exact asks the store about each request, leased spends tokens \
-         that were taken ahead. Exact unless said otherwise.",
-    ),
+    field("on_store_failure", Shape::OnStoreFailure, ON_STORE_FAILURE),
+    field("counting", Shape::Counting, COUNTING),
     field(
         "slot",
         Shape::Name,
@@ -211,6 +202,10 @@ pub(crate) const TIER: &[Field] = &[
         "How many at once, for each tenant.",
     ),
     field("unlimited", Shape::Flag, "No limit at all."),
+    field("algorithm", Shape::Algorithm, ALGORITHM),
+    field("cost", Shape::Cost, COST_OF_A_REQUEST),
+    field("on_store_failure", Shape::OnStoreFailure, ON_STORE_FAILURE),
+    field("counting", Shape::Counting, COUNTING),
 ];
 
 /// A cost that a fact says.
@@ -272,16 +267,37 @@ pub(crate) const MODES: &[(&str, Mode)] = &[
 
 /// All that can be done without the store, by name; `inherit` is as if nothing were said.
 pub(crate) const FAILURES: &[(&str, Option<OnStoreFailure>)] = &[
-    ("open", Some(OnStoreFailure::Open)),
-    ("closed", Some(OnStoreFailure::Closed)),
-    ("local", Some(OnStoreFailure::Local)),
-    ("circuit-break", Some(OnStoreFailure::CircuitBreak)),
+    failure(OnStoreFailure::Open),
+    failure(OnStoreFailure::Closed),
+    failure(OnStoreFailure::Local),
+    failure(OnStoreFailure::CircuitBreak),
     ("inherit", None),
 ];
 
+const fn failure(failure: OnStoreFailure) -> (&'static str, Option<OnStoreFailure>) {
+    (failure.name(), Some(failure))
+}
+
 /// How a fleet can count, by name.
-pub(crate) const COUNTINGS: &[(&str, Counting)] =
-    &[("exact", Counting::Exact), ("leased", Counting::Leased)];
+pub(crate) const COUNTINGS: &[(&str, Counting)] = &[
+    (Counting::Exact.name(), Counting::Exact),
+    (Counting::Leased.name(), Counting::Leased),
+    (Counting::Local.name(), Counting::Local),
+];
+
+/// What keeps a limit from being leased.
+pub(crate) const NOT_LEASED: &str = "only rates by gcra, token-bucket or leaky can be leased";
+/// What is said of a limit that never asks a store.
+pub(crate) const ASKS_NO_STORE: &str =
+    "on_store_failure does nothing where counting is local: no store is asked";
+
+/// Whether tokens of such rates can be taken ahead.
+pub(crate) const fn lends(algorithm: Algorithm) -> bool {
+    matches!(
+        algorithm,
+        Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket
+    )
+}
 
 /// The words of a table.
 pub(crate) fn names<T>(table: &[(&'static str, T)]) -> Vec<&'static str> {

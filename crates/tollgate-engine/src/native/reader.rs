@@ -129,6 +129,10 @@ impl Reader<'_> {
                  to have both in one policy"
                     .to_owned()
             }
+            "charging" => {
+                "rules are charged all or none; a domain of envoyproxy/ratelimit's form may say it"
+                    .to_owned()
+            }
             "rules" => "did you mean \"limits\"?".to_owned(),
             "rates" | "limit" | "rate_limit" => "did you mean \"rate\"?".to_owned(),
             _ => suggest::help(text, &names)

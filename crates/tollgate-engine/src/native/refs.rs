@@ -159,7 +159,8 @@ fn shared(reader: &mut Reader<'_>, decoded: &Decoded) {
                     shorten(&rule(first).name),
                     shorten(&rule(*other).name)
                 );
-                let help = "rules that share a counter have the same limits, algorithm and key";
+                let help =
+                    "rules that share a counter have the same limits, algorithm, key and counting";
                 reader.error_with(codes::BAD_SHARED, message, place(*other), help);
             }
         }
@@ -173,6 +174,8 @@ fn difference(a: &Rule, b: &Rule) -> Option<&'static str> {
         Some("algorithm")
     } else if a.key != b.key {
         Some("key")
+    } else if a.counting != b.counting {
+        Some("counting")
     } else {
         None
     }

@@ -4,11 +4,13 @@ use tollgate::quota::{Quota, QuotaError};
 use tollgate::{Algorithm, Rate};
 
 use super::codes;
-use super::fields::{ALGORITHMS, COST, COUNTINGS, FAILURES, MODES, RULE, TIER};
+use super::fields::{
+    ALGORITHMS, ASKS_NO_STORE, COUNTINGS, FAILURES, MODES, NOT_LEASED, RULE, TIER, lends,
+};
 use super::reader::{Fields, Reader, shorten};
-use super::{LimitPlaces, RulePlaces};
+use super::{LimitPlaces, RulePlaces, TierPlaces};
 use crate::document::{Node, Span, Value};
-use crate::policy::{Cost, Counting, KeyPart, Limits, Match, Mode, OnStoreFailure, Rule, Tier};
+use crate::policy::{Counting, KeyPart, Limits, Match, Mode, OnStoreFailure, Rule, Tier};
 
 /// Most rates of one rule or tier.
 const MOST_RATES: usize = 16;
@@ -20,6 +22,14 @@ pub(super) struct Draft {
     /// What it says itself of failures of the store.
     pub(super) failure: Option<OnStoreFailure>,
     pub(super) places: RulePlaces,
+}
+
+/// A tier, likewise.
+#[derive(Debug)]
+pub(super) struct TierDraft {
+    pub(super) tier: Tier,
+    pub(super) failure: Option<OnStoreFailure>,
+    pub(super) places: TierPlaces,
 }
 
 impl Reader<'_> {
@@ -42,16 +52,11 @@ impl Reader<'_> {
         let key = fields.get("key").map(|node| self.key(node));
         let algorithm = self.algorithm(&fields);
         let (limits, places) = self.limits(&fields, algorithm, "rule");
-        let cost = match fields.get("cost") {
-            Some(node) => self.cost(node),
-            None => Cost::default(),
-        };
-        self.cost_fits(&cost, &limits, &places, fields.get("cost"));
+        let cost = self.own_cost(&fields, &limits, &places);
         let mode = fields.get("mode");
         let mode = mode.and_then(|node| self.word(node, "mode", MODES));
-        let failure = fields.get("on_store_failure");
-        let failure = failure.and_then(|node| self.word(node, "way to fail", FAILURES));
-        let counting = self.counting(&fields, algorithm);
+        let failure = self.failure(&fields);
+        let counting = self.counting(&fields, algorithm, failure);
         let slot = fields.get("slot");
         let slot = slot.and_then(|node| {
             let fact = self.name(node, "the name of a fact")?;
@@ -80,9 +85,7 @@ impl Reader<'_> {
             name: text?,
             matches,
             key: key.unwrap_or_default(),
-            on_store_failure: failure
-                .flatten()
-                .unwrap_or(OnStoreFailure::default_for(&limits)),
+            on_store_failure: failure.unwrap_or(OnStoreFailure::default_for(&limits)),
             counting,
             slot,
             limits,
@@ -95,19 +98,39 @@ impl Reader<'_> {
         };
         Some(Draft {
             rule,
-            failure: failure.flatten(),
+            failure,
             places,
         })
     }
 
-    pub(super) fn tier(&mut self, node: &Node) -> Option<(Tier, LimitPlaces)> {
+    pub(super) fn tier(&mut self, node: &Node) -> Option<TierDraft> {
         let fields = self.fields(node, "a tier", TIER)?;
-        let (limits, places) = self.limits(&fields, Algorithm::Gcra, "tier");
+        let algorithm = self.algorithm(&fields);
+        let (limits, places) = self.limits(&fields, algorithm, "tier");
+        let cost = self.own_cost(&fields, &limits, &places);
+        let failure = self.failure(&fields);
         let tier = Tier {
-            limits,
+            algorithm,
+            cost,
+            counting: self.counting(&fields, algorithm, failure),
             span: node.span,
+            ..Tier::new(limits)
         };
-        Some((tier, places))
+        Some(TierDraft {
+            tier,
+            failure,
+            places: TierPlaces {
+                name: Span::default(),
+                on_store_failure: fields.place("on_store_failure"),
+                limits: places,
+            },
+        })
+    }
+
+    /// What it says itself of failures of the store.
+    fn failure(&mut self, fields: &Fields<'_>) -> Option<OnStoreFailure> {
+        let node = fields.get("on_store_failure")?;
+        self.word(node, "way to fail", FAILURES).flatten()
     }
 
     /// One name or a list of them.
@@ -119,21 +142,30 @@ impl Reader<'_> {
         names.collect()
     }
 
-    fn counting(&mut self, fields: &Fields<'_>, algorithm: Algorithm) -> Counting {
+    fn counting(
+        &mut self,
+        fields: &Fields<'_>,
+        algorithm: Algorithm,
+        failure: Option<OnStoreFailure>,
+    ) -> Counting {
         let Some(node) = fields.get("counting") else {
             return Counting::default();
         };
         let counting = self.word(node, "way to count", COUNTINGS);
         let counting = counting.unwrap_or_default();
-        let lends = matches!(
-            algorithm,
-            Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket
-        );
-        if counting == Counting::Leased && !(lends && fields.get("rate").is_some()) {
-            let message = "only rates by gcra, token-bucket or leaky can be leased";
+        if counting == Counting::Leased && !(lends(algorithm) && fields.get("rate").is_some()) {
             let span = fields.place("counting");
             let help = "say exact, or leave it out";
-            self.error_with(codes::CONFLICT, message, span, help);
+            self.error_with(codes::CONFLICT, NOT_LEASED, span, help);
+        }
+        if counting == Counting::Local && failure.is_some() {
+            let span = fields.place("on_store_failure");
+            self.error_with(
+                codes::CONFLICT,
+                ASKS_NO_STORE,
+                span,
+                "leave out one of them",
+            );
         }
         counting
     }
@@ -330,73 +362,6 @@ impl Reader<'_> {
                 let message = format!("{number} at once is above {}", u32::MAX);
                 self.error(codes::OUT_OF_RANGE, message, node.span);
                 None
-            }
-        }
-    }
-
-    fn cost(&mut self, node: &Node) -> Cost {
-        match &node.value {
-            Value::Map(_) => {
-                let Some(fields) = self.fields(node, "a cost", COST) else {
-                    return Cost::default();
-                };
-                if fields.get("fact").is_none() {
-                    let message = "expected the fact that says the cost";
-                    let help = "write {fact: tokens, default: 1}, or just a number";
-                    self.error_with(codes::MISSING_FIELD, message, node.span, help);
-                }
-                let fact = fields.get("fact").and_then(|node| self.fact(node));
-                let default = fields.get("default");
-                let default = default.and_then(|node| self.number(node, "a whole number from 0"));
-                Cost {
-                    fact,
-                    default: default.unwrap_or(1),
-                }
-            }
-            Value::Integer(0) => {
-                let message = "a cost of 0 only looks at the limit: it would never be reached";
-                let help = "leave the cost out for 1, or take the rule out";
-                self.error_with(codes::COST_ZERO, message, node.span, help);
-                Cost::default()
-            }
-            Value::Integer(_) => Cost {
-                fact: None,
-                default: self.number(node, "a whole number from 1").unwrap_or(1),
-            },
-            Value::Text(text) => {
-                let message = "expected a number or {fact: …, default: …}, found text";
-                let help = format!("write {{fact: {}}} if a fact says it", shorten(text));
-                self.error_with(codes::WRONG_TYPE, message, node.span, help);
-                Cost::default()
-            }
-            _ => {
-                self.unexpected(node, "a whole number or {fact: tokens, default: 1}");
-                Cost::default()
-            }
-        }
-    }
-
-    /// Notes a cost that no limit of the rule can ever admit.
-    fn cost_fits(
-        &mut self,
-        cost: &Cost,
-        limits: &Limits,
-        places: &LimitPlaces,
-        node: Option<&Node>,
-    ) {
-        let Some(node) = node else { return };
-        let rates = limits.rates.iter().zip(&places.rates);
-        let bursts = rates.map(|(rate, place)| ("burst", rate.burst_size(), *place));
-        let quota = limits.quota.as_ref();
-        let quota = quota.map(|quota| ("quota", quota.count(), places.quota));
-        for (what, most, place) in bursts.chain(quota) {
-            if cost.default > most && most > 0 {
-                let message = format!(
-                    "a cost of {} is above the {what} of {most} on line {}: nothing would pass",
-                    cost.default, place.start.line
-                );
-                let help = format!("raise the {what} to the cost at least");
-                self.error_with(codes::NOTHING_PASSES, message, node.span, help);
             }
         }
     }

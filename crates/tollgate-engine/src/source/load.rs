@@ -109,6 +109,15 @@ impl Loader {
                 whole(file)
             })
         };
+        if path.is_dir() {
+            let span = at(self);
+            let message = format!("{shown:?} is a folder, not a policy file");
+            let help = match from {
+                Some(_) => "include the files in it",
+                None => "give the path of a policy file, or a folder with some",
+            };
+            return self.error(codes::UNREADABLE, message, span, help);
+        }
         let Some(format) = format_of(path) else {
             let span = at(self);
             let message = format!("{shown:?} is neither YAML nor TOML by its name");

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::hash::BuildHasher;
 
-use tollgate_engine::backend::{Check, Limit, LimitKind};
+use tollgate_engine::backend::{Check, Limit};
 use tollgate_engine::policy::Counting;
 
 use super::Direct;
@@ -15,7 +15,6 @@ use crate::question::{Form, Kind};
 /// A limit as the store reads it.
 #[derive(Debug)]
 pub(crate) struct Compiled {
-    kind: LimitKind,
     pub(crate) form: Form,
     pub(crate) is_leased: bool,
     pub(super) leased: Option<Leased>,
@@ -25,15 +24,27 @@ pub(crate) struct Compiled {
     counter: String,
     /// Which value of the key is the hash tag.
     slot: Option<Box<str>>,
+    /// Of all that its keys are called by, and what they are judged by: another limit has another one, whoever
+    /// asks by it.
     pub(super) version: u64,
 }
 
 impl Compiled {
     pub(super) fn new(limit: &Limit, direct: &Direct) -> Result<Self, StoreLimitError> {
-        let kind = limit.kind().clone();
-        let form = Form::new(&kind, direct.life)?;
-        let version = direct.hasher.hash_one(format!("{form:?}"));
+        let kind = limit.kind();
+        let form = Form::new(kind, direct.life)?;
         let is_leased = limit.counting() == Counting::Leased;
+        let sharing = match is_leased {
+            true => Sharing::Leased,
+            false => Sharing::Exact,
+        };
+        let head = key::head(&direct.prefix, kind, sharing);
+        let mut counter = String::new();
+        key::escape(&limit.counter().name, &mut counter);
+        let _ = write!(counter, ":{}", limit.counter().ordinal);
+        let slot: Option<Box<str>> = limit.slot().map(Into::into);
+        let what = (&head, &counter, &slot, format!("{form:?}"));
+        let version = direct.hasher.hash_one(what);
         let leased = match &form {
             Form::Asked(numbers) if is_leased && numbers.kind == Kind::Level => Some(Leased {
                 numbers: *numbers,
@@ -47,27 +58,15 @@ impl Compiled {
                 limit: format!("{kind:?}"),
             });
         }
-        let sharing = match is_leased {
-            true => Sharing::Leased,
-            false => Sharing::Exact,
-        };
-        let mut counter = String::new();
-        key::escape(&limit.counter().name, &mut counter);
-        let _ = write!(counter, ":{}", limit.counter().ordinal);
         Ok(Self {
-            head: key::head(&direct.prefix, &kind, sharing),
+            head,
             version,
             form,
             is_leased,
             leased,
             counter,
-            slot: limit.slot().map(Into::into),
-            kind,
+            slot,
         })
-    }
-
-    pub(super) fn is_of(&self, limit: &Limit) -> bool {
-        self.kind == *limit.kind() && self.is_leased == (limit.counting() == Counting::Leased)
     }
 
     /// The name of a check's key.

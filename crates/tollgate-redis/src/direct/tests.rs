@@ -1,13 +1,20 @@
-//! A node whose own clock is wrong.
+//! A node whose own clock is wrong; what is made of limits; many who want the same lease at once.
 
+use std::convert::Infallible;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
-use tollgate::Timestamp;
+use futures_util::future::join_all;
 use tollgate::quota::Quota;
-use tollgate_engine::backend::LimitKind;
+use tollgate::{Rate, Timestamp};
+use tollgate_engine::backend::{Backend, Check, LimitKind};
+use tollgate_engine::document::Format;
+use tollgate_engine::{Engine, Facts, Policy};
 use tollgate_testkit::redis::Server;
 
+use super::Compiled;
 use crate::Redis;
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -33,7 +40,11 @@ async fn a_clock_that_is_wrong_by_months_changes_no_quota() {
         for days in [-3650_i64, -90, -1, 1, 90, 3650] {
             server.command(&["FLUSHALL"]);
             let builder = Redis::builder(&server.url()).unwrap();
-            let redis = builder.timeout(Duration::from_secs(5)).build().unwrap();
+            let redis = builder
+                .timeout(Duration::from_secs(5))
+                .nodes(1)
+                .build()
+                .unwrap();
             let direct = redis.direct().unwrap();
             // As if this node's clock were behind or ahead by so much.
             direct.ahead.store(days * 86_400_000_000, Ordering::Relaxed);
@@ -64,4 +75,92 @@ async fn a_clock_that_is_wrong_by_months_changes_no_quota() {
             assert_eq!(redis.stats().strange_keys, 0);
         }
     }
+}
+
+/// A backend that notes what is made of each limit that it is asked about.
+struct Noting(Redis, Mutex<Vec<Arc<Compiled>>>);
+
+impl Backend for Noting {
+    type Error = Infallible;
+    type Asking<'a> = <Redis as Backend>::Asking<'a>;
+
+    fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
+        let direct = self.0.direct().unwrap();
+        for check in checks {
+            let made = direct.compiled(check.limit).unwrap();
+            self.1.lock().unwrap().push(made);
+        }
+        self.0.check(checks)
+    }
+
+    fn now(&self) -> Timestamp {
+        Backend::now(&self.0)
+    }
+}
+
+#[tokio::test]
+async fn a_limit_is_made_ready_for_the_store_once() {
+    let server = Server::start();
+    let redis = Redis::connect(&server.url()).unwrap();
+    // They have one counter, and are asked in turn.
+    let text = "{tiers: {free: {rate: 5/h}, paid: {rate: 9/h}}, tier_fact: tier}";
+    let policy = Policy::from_text(text, Format::Yaml).unwrap().policy;
+    let engine = Engine::new(policy, Noting(redis, Mutex::default())).unwrap();
+    for tier in ["free", "paid"].repeat(5) {
+        let facts = Facts::new().with("tenant", "acme").with("tier", tier);
+        drop(engine.decide_by(&facts).await.unwrap());
+    }
+    let made = engine.backend().1.lock().unwrap();
+    let [free, paid, others @ ..] = &made[..] else {
+        panic!("ten");
+    };
+    assert!(!Arc::ptr_eq(free, paid));
+    for pair in others.chunks(2) {
+        assert!(Arc::ptr_eq(free, &pair[0]) && Arc::ptr_eq(paid, &pair[1]));
+    }
+    // What is leased or refused by one says nothing of the other.
+    assert_ne!(free.version, paid.version);
+}
+
+#[tokio::test]
+async fn nobody_is_refused_because_others_were_faster() {
+    let server = Server::start();
+    let builder = Redis::builder(&server.url()).unwrap();
+    let redis = builder.timeout(Duration::from_secs(5)).build().unwrap();
+    let limiter = redis.limiter("hot", Rate::per_second(1_000_000)).leased();
+    let limiter = limiter.build().unwrap();
+    for round in 0..50 {
+        let key = format!("k{}", round % 7);
+        // As many as come while the first one asks, for what is enough for him.
+        let all = join_all((0..32).map(|_| limiter.try_check(&key, 1))).await;
+        let passed = all
+            .iter()
+            .filter(|answer| matches!(answer, Ok(answer) if answer.allowed));
+        assert_eq!(passed.count(), 32, "round {round}");
+    }
+}
+
+#[tokio::test]
+async fn what_came_for_one_who_has_gone_is_left_to_others() {
+    let server = Server::start();
+    let builder = Redis::builder(&server.url()).unwrap();
+    let redis = builder.timeout(Duration::from_secs(5)).build().unwrap();
+    let limiter = redis.limiter("hot", Rate::per_hour(1_000)).leased();
+    let limiter = limiter.build().unwrap();
+    let mut asking = Box::pin(limiter.try_check("k", 700));
+    let polled = asking
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()));
+    assert!(polled.is_pending());
+    drop(asking);
+    let left = async {
+        while redis.stats().leased < 700 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), left)
+        .await
+        .unwrap();
+    assert!(limiter.try_check("k", 700).await.unwrap().allowed);
+    assert!(!limiter.try_check("k", 700).await.unwrap().allowed);
 }

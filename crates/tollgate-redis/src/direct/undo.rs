@@ -49,7 +49,7 @@ impl Drop for Undo<'_> {
             question.op = Op::GiveBack(since);
             let (store, at) = (Arc::clone(&self.direct.store), self.direct.at());
             // If it can't be said, it drains.
-            self.direct.runtime.spawn(async move {
+            self.direct.host.spawn(async move {
                 let _ = store.ask(vec![question], at).await;
             });
         }

@@ -4,6 +4,7 @@
 //! while the store is asked, and counts as held there until the next plan: that grants nothing extra.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tollgate::Timestamp;
@@ -20,8 +21,12 @@ pub(super) struct Book {
     tokens: AtomicU64,
     /// They are worth nothing from then on. Written (release) after the tokens it is for.
     until: AtomicU64,
-    /// The store had nothing more, and it is not asked again before this.
+    /// The store had nothing more: there is some at this time.
     refused_until: AtomicU64,
+    /// Less than this may be had of it: who wants no more asks.
+    refused_from: AtomicU64,
+    /// It isn't asked again before this. Sooner than that, if it is far: others may return some, or reset all.
+    asked_from: AtomicU64,
     /// Below so many, more are asked for ahead.
     low: AtomicU64,
     /// What was asked of this node and refused since the last plan.
@@ -36,6 +41,33 @@ pub(super) struct Book {
     /// When someone last asked, as far as was noticed.
     used_at: AtomicU64,
     renewing: AtomicBool,
+    /// Held while tokens come, or go other than by being spent.
+    accounts: Mutex<Accounts>,
+}
+
+/// What is known of tokens that were spent, which leaves no other trace.
+#[derive(Debug, Default)]
+struct Accounts {
+    /// All that came, less what was returned, dropped or worth nothing in the end: what isn't here any more of
+    /// it was spent.
+    had: u64,
+    /// So much of it was noted as spent.
+    noted: u64,
+}
+
+impl Accounts {
+    /// Tokens went that nobody spent. What was noted of them isn't, of those to come.
+    fn lose(&mut self, tokens: u64) {
+        self.had = self.had.saturating_sub(tokens);
+        self.noted = self.noted.min(self.had);
+    }
+
+    /// How much more than was noted before.
+    fn note(&mut self, spent: u64) -> u64 {
+        let more = spent.saturating_sub(self.noted);
+        self.noted += more;
+        more
+    }
 }
 
 /// What came of a cost.
@@ -66,6 +98,8 @@ pub(super) struct Granted {
     pub(super) until: Timestamp,
     pub(super) retry_after: Duration,
     pub(super) asked: u64,
+    /// What is left in the store.
+    pub(super) remaining: u64,
 }
 
 /// What a lease needs, apart from those who spend it.
@@ -95,20 +129,22 @@ impl Book {
             match swapped {
                 Ok(_) => {
                     let runs_low = left < self.low.load(Ordering::Relaxed)
-                        && now >= self.refused_until.load(Ordering::Relaxed);
+                        && now >= self.asked_from.load(Ordering::Relaxed);
                     return Spent::Passed { left, runs_low };
                 }
                 Err(now_there) => tokens = now_there,
             }
         }
-        let until = self.refused_until.load(Ordering::Relaxed);
-        if now < until && cost == 0 {
+        let is_enough = cost < self.refused_from.load(Ordering::Relaxed);
+        let is_refused = now < self.asked_from.load(Ordering::Relaxed) && !(is_enough && cost > 0);
+        if is_refused && cost == 0 {
             // A peek is never refused.
             let (left, runs_low) = (0, false);
             return Spent::Passed { left, runs_low };
         }
-        if now < until {
+        if is_refused {
             self.refused.fetch_add(cost, Ordering::Relaxed);
+            let until = self.refused_until.load(Ordering::Relaxed).max(now);
             return Spent::Refused {
                 left: if is_live { tokens } else { 0 },
                 until: Timestamp::from_nanos(until),
@@ -179,14 +215,14 @@ impl Book {
     /// Whether it is still time to ask for more.
     pub(super) fn runs_low(&self, now: Timestamp) -> bool {
         self.held(now) < self.low.load(Ordering::Relaxed)
-            && now.as_nanos() >= self.refused_until.load(Ordering::Relaxed)
+            && now.as_nanos() >= self.asked_from.load(Ordering::Relaxed)
     }
 
     /// Plans to return everything.
     pub(super) fn hand_in(&self, now: Timestamp) -> Plan {
         self.plans.fetch_add(1, Ordering::Relaxed);
         self.settle(now);
-        let returns = self.tokens.swap(0, Ordering::Relaxed);
+        let returns = self.withdraw(u64::MAX);
         self.low.store(0, Ordering::Relaxed);
         Plan {
             holds: 0,
@@ -200,33 +236,75 @@ impl Book {
         if now.as_nanos() < self.until.load(Ordering::Acquire) {
             return self.tokens.load(Ordering::Relaxed);
         }
-        self.tokens.store(0, Ordering::Relaxed);
+        self.withdraw(u64::MAX);
         0
+    }
+
+    /// What was spent since this was last asked.
+    pub(super) fn note_spent(&self) -> u64 {
+        let mut accounts = self.accounts();
+        let left = self.tokens.load(Ordering::Relaxed);
+        let spent = accounts.had.saturating_sub(left);
+        accounts.note(spent)
+    }
+
+    /// The same, with all that is held, as if that were spent too.
+    pub(super) fn note_all(&self, now: Timestamp) -> u64 {
+        self.settle(now);
+        let mut accounts = self.accounts();
+        let all = accounts.had;
+        accounts.note(all)
+    }
+
+    fn accounts(&self) -> MutexGuard<'_, Accounts> {
+        self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes up to so many tokens out; returns how many.
     fn withdraw(&self, most: u64) -> u64 {
+        let mut accounts = self.accounts();
         let taken = self
             .tokens
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tokens| {
                 Some(tokens - tokens.min(most))
             });
-        taken.unwrap_or(0).min(most)
+        let taken = taken.unwrap_or(0).min(most);
+        accounts.lose(taken);
+        taken
     }
 
-    /// Takes what the store gave.
-    pub(super) fn take(&self, now: Timestamp, granted: &Granted) {
+    /// Takes what the store gave, and spends this much of it first, if there is as much and it isn't over yet:
+    /// says what is left then. Nobody else has seen what was given before.
+    pub(super) fn take(&self, now: Timestamp, granted: &Granted, cost: u64) -> Option<u64> {
         self.withdraw(granted.dropped);
-        let before = self.tokens.fetch_add(granted.more, Ordering::Relaxed);
-        let refused_until = match granted.more < granted.asked {
-            true => (now + granted.retry_after).as_nanos(),
-            false => 0,
+        let is_live = now < granted.until;
+        let more = granted.more;
+        let spent = |all: u64| all.checked_sub(cost).filter(|_| is_live);
+        let relaxed = Ordering::Relaxed;
+        let mut accounts = self.accounts();
+        accounts.had += more;
+        let before = self.tokens.fetch_update(relaxed, relaxed, |tokens| {
+            let all = tokens + more;
+            Some(spent(all).unwrap_or(all))
+        });
+        drop(accounts);
+        let all = before.unwrap_or(0) + more;
+        let (refused_until, asked_from) = match more < granted.asked {
+            true => {
+                let until = now + granted.retry_after;
+                (until.as_nanos(), until.min(granted.until).as_nanos())
+            }
+            false => (0, 0),
         };
         self.refused_until.store(refused_until, Ordering::Relaxed);
-        self.level.store(before + granted.more, Ordering::Relaxed);
+        let may_be_had = all.saturating_add(granted.remaining).saturating_add(1);
+        self.refused_from.store(may_be_had, Ordering::Relaxed);
+        self.asked_from.store(asked_from, Ordering::Relaxed);
+        self.level.store(all, Ordering::Relaxed);
         // Release: those who see it see the tokens.
         self.until
             .store(granted.until.as_nanos(), Ordering::Release);
+        spent(all)
     }
 
     /// Puts back what was spent while this many plans had been made. The caller keeps plans away.

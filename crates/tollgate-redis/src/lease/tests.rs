@@ -5,6 +5,8 @@
     reason = "numbers of tests are small"
 )]
 
+mod changing;
+
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -14,9 +16,10 @@ use tollgate_testkit::redis::Server;
 use tollgate_testkit::traffic::Random;
 
 use super::book::{Book, Granted, Spent};
-use super::{Lent, Lessee};
+use super::said::{Lent, Lessee};
 use crate::question::{Form, Numbers, Op, Question};
 use crate::store::Store;
+use crate::windows;
 
 const LIFE: u64 = 2_000_000;
 
@@ -30,11 +33,24 @@ fn numbers(rate: &str) -> Numbers {
 }
 
 /// A node as the store sees it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Node {
     holds: u64,
     until: u64,
     asked: u64,
+    /// For how long it takes tokens.
+    life: u64,
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self {
+            holds: 0,
+            until: 0,
+            asked: 0,
+            life: LIFE,
+        }
+    }
 }
 
 impl Node {
@@ -63,18 +79,9 @@ impl Node {
     }
 }
 
-/// No window of what was spent when holds more than the burst and the rate times its length.
 fn check_windows(spent: &[(u64, u64)], rate: Rate) {
-    let period = rate.period().unwrap().as_micros();
-    let (count, burst) = (u128::from(rate.count()), u128::from(rate.burst_size()));
-    for (first, (start, _)) in spent.iter().enumerate() {
-        let mut sum = 0;
-        for (end, amount) in &spent[first..] {
-            sum += u128::from(*amount);
-            let allowed = burst * period + count * u128::from(end - start);
-            assert!(sum * period <= allowed, "{sum} from {start} to {end}");
-        }
-    }
+    let all = spent.iter().map(|(at, amount)| (*at, *amount, rate));
+    windows::check(&all.collect::<Vec<_>>());
 }
 
 #[tokio::test]
@@ -224,6 +231,7 @@ async fn told(
         most: more,
         life: Duration::from_micros(LIFE),
         least,
+        spent: 0,
     };
     let record = asks.record(numbers);
     let reply = store.lease("lease".into(), record, Some(now)).await;
@@ -292,8 +300,9 @@ impl Node {
             returns,
             more,
             most,
-            life: Duration::from_micros(LIFE),
+            life: Duration::from_micros(self.life),
             least: 0,
+            spent: 0,
         };
         Said {
             record: asks.record(numbers),
@@ -305,7 +314,7 @@ impl Node {
     fn hear(&mut self, said: &Said, lent: &Lent) {
         let dropped = said.holds - lent.kept;
         self.holds = self.holds.saturating_sub(dropped) + lent.granted;
-        self.until = said.before + LIFE;
+        self.until = said.before + self.life;
     }
 }
 
@@ -423,10 +432,12 @@ fn a_peek_is_never_refused() {
         &Granted {
             more: 0,
             dropped: 0,
-            until: second,
+            until: second + Duration::from_secs(1),
             retry_after: Duration::from_secs(1),
             asked: 5,
+            remaining: 0,
         },
+        1,
     );
     assert!(matches!(book.spend(second, 1), Spent::Refused { .. }));
     assert!(matches!(book.spend(second, 0), Spent::Passed { .. }));

@@ -1,45 +1,49 @@
 -- What isn't a plain decision: one question, about one key.
 
-local AT_MOST, RESERVE, GIVE_BACK, GIFT, RESET, RENEW, RELEASE = 1, 2, 3, 4, 5, 6, 7
+local AT_MOST, RESERVE, GIVE_BACK, GIFT, RESET, RENEW, RELEASE, RAISE = 1, 2, 3, 4, 5, 6, 7, 8
 
-local function act(op, limit, key, cost, extra, a, b, c, d, e)
+local function act(op, limit, key, cost, extra, holder, a, b, c, d, e)
+  local wait = 0
   if op == AT_MOST then
     limit.look(key, 0, a, b, c, d, e)
     local remaining, reset = limit.left(key, a, b, c, d, e)
     local taken = cost < remaining and cost or remaining
-    local wait = limit.look(key, taken > 0 and taken or 1, a, b, c, d, e)
+    wait = limit.look(key, taken > 0 and taken or 1, a, b, c, d, e)
     if taken > 0 and wait == 0 then
       limit.charge(key, taken, nil, a, b, c, d, e)
-      remaining, reset = limit.left(key, a, b, c, d, e)
+      remaining, reset = limit.left(key, a, b, c, d, e, true)
       say(1, remaining, taken, reset)
     else
       tell(wait, false, remaining, reset)
     end
     return
   elseif op == RESERVE then
-    local wait = limit.look(key, cost, a, b, c, d, e)
+    wait = limit.look(key, cost, a, b, c, d, e)
     if wait and wait <= extra then
       if cost > 0 then limit.charge(key, cost, nil, a, b, c, d, e) end
-      local remaining, reset = limit.left(key, a, b, c, d, e)
+      local remaining, reset = limit.left(key, a, b, c, d, e, cost > 0)
       say(1, remaining, wait, reset)
       return
     end
     tell(wait, false, limit.left(key, a, b, c, d, e))
     return
   elseif op == RENEW then
-    local held = limit.renew(key, cost, next_holder(), a, b)
+    local held = limit.renew(key, cost, holder, a, b)
     say(held > 0 and 1 or 0, held, 0, 0)
     return
   elseif op == GIVE_BACK then
     limit.give_back(key, cost, extra, a, b, c, d, e)
   elseif op == GIFT then
     limit.gift(key, cost, a, b, c, d, e)
-  elseif op == RESET then
+  elseif op == RESET and limit ~= slots then
+    -- Slots stay with those who hold them.
     call('DEL', key)
     states[key] = nil
   elseif op == RELEASE then
-    limit.release(key, cost, next_holder())
+    limit.release(key, cost, holder, a, b)
+  elseif op == RAISE then
+    if limit.raise(key, cost, extra, a, b, c, d, e) == false then wait = false end
   end
   limit.look(key, 0, a, b, c, d, e)
-  tell(0, false, limit.left(key, a, b, c, d, e))
+  tell(wait, false, limit.left(key, a, b, c, d, e))
 end

@@ -95,9 +95,21 @@ function counter.charge(key, cost, _, _, _, length)
   write(key, state, save_counter)
 end
 
+-- How many count now.
+local function estimated(state, length)
+  return floor(state[2] * in_view(state[1], length, now) / length) + state[3]
+end
+
+-- At least so many count.
+function counter.raise(key, count, _, _, _, length)
+  local state = counts(key, length)
+  local missing = count - estimated(state, length)
+  if missing > 0 then counter.charge(key, missing, nil, nil, nil, length) end
+end
+
 function counter.left(key, limit, burst, length)
   local state = counts(key, length)
-  local estimate = floor(state[2] * in_view(state[1], length, now) / length) + state[3]
+  local estimate = estimated(state, length)
   local remaining = allowance(limit, burst, state[2]) - estimate
   if remaining < 0 then remaining = 0 end
   local windows = 0

@@ -8,13 +8,13 @@
 -- long until it would pass (-1: never), and until it is as if never used (-1: never).
 
 local FORMAT = '<BBBddddddd'
-local DECIDE = 0
+local DECIDE, RAISE = 0, 8
 
 local questions = ARGV[1]
 local size = #questions
 local place, number = 1, 0
 
--- Several questions of one request, from this place on.
+-- Several questions of one request, from this place on. What is raised is so whatever the others say.
 local function answer_all(start)
   local from, first = start, number
   local waits, busies, holders, passes, last = {}, {}, {}, true, 0
@@ -22,25 +22,36 @@ local function answer_all(start)
     local op, kind, cost, extra, a, b, c, d, e
     op, kind, last, cost, extra, a, b, c, d, e, from = unpack(FORMAT, questions, from)
     number = number + 1
-    local all = in_all(first + 1, number, cost)
-    local wait, busy = kinds[kind].look(KEYS[number], all, a, b, c, d, e)
+    local limit, key, wait, busy = kinds[kind], KEYS[number], 0, nil
+    holders[number] = limit == slots and next_holder() or nil
+    if op == RAISE then
+      asked[number] = 0
+      if limit.raise(key, cost, extra, a, b, c, d, e) == false then wait = false end
+    else
+      local all = in_all(first + 1, number, cost)
+      wait, busy = limit.look(key, all, a, b, c, d, e, holders[number])
+      passes = passes and wait == 0 and not busy
+    end
     waits[number], busies[number] = wait, busy
-    if kinds[kind] == slots then holders[number] = next_holder() end
-    passes = passes and wait == 0 and not busy
   end
+  local charged = {}
   from, number, last = start, first, 0
   while passes and last == 0 do
     local op, kind, cost, extra, a, b, c, d, e
     op, kind, last, cost, extra, a, b, c, d, e, from = unpack(FORMAT, questions, from)
     number = number + 1
-    if cost > 0 then kinds[kind].charge(KEYS[number], cost, holders[number], a, b, c, d, e) end
+    if cost > 0 and op ~= RAISE then
+      kinds[kind].charge(KEYS[number], cost, holders[number], a, b, c, d, e)
+      charged[KEYS[number]] = true
+    end
   end
   from, number, last = start, first, 0
   while last == 0 do
     local op, kind, cost, extra, a, b, c, d, e
     op, kind, last, cost, extra, a, b, c, d, e, from = unpack(FORMAT, questions, from)
     number = number + 1
-    tell(waits[number], busies[number], kinds[kind].left(KEYS[number], a, b, c, d, e))
+    local key = KEYS[number]
+    tell(waits[number], busies[number], kinds[kind].left(key, a, b, c, d, e, charged[key]))
   end
   return from
 end
@@ -52,15 +63,14 @@ while place <= size do
   else
     number, place = number + 1, after
     local limit, key = kinds[kind], KEYS[number]
+    local holder = limit == slots and next_holder() or nil
     if op == DECIDE then
-      local wait, busy = limit.look(key, cost, a, b, c, d, e)
-      local holder = limit == slots and next_holder() or nil
-      if wait == 0 and cost > 0 and not busy then
-        limit.charge(key, cost, holder, a, b, c, d, e)
-      end
-      tell(wait, busy, limit.left(key, a, b, c, d, e))
+      local wait, busy = limit.look(key, cost, a, b, c, d, e, holder)
+      local is_charged = wait == 0 and cost > 0 and not busy
+      if is_charged then limit.charge(key, cost, holder, a, b, c, d, e) end
+      tell(wait, busy, limit.left(key, a, b, c, d, e, is_charged))
     else
-      act(op, limit, key, cost, extra, a, b, c, d, e)
+      act(op, limit, key, cost, extra, holder, a, b, c, d, e)
     end
   end
 end

@@ -1,82 +1,129 @@
 -- Levels (GCRA, token bucket, leaky bucket): what is owed, as of when, at how many units a token.
 -- A microsecond drains `drain` units and a token costs `price`, both whole, so nothing is rounded.
+--
+-- What is kept is never cut to the limit that asks, as a larger one may have written it: another process,
+-- another tier, the policy before. A limit judges by no more than its own capacity as of then, and an admission
+-- keeps all that is owed. So no window sees more than the largest burst and the fastest rate of those that
+-- were asked in it, and none waits for longer than its own bucket takes.
+--
+-- A state: what is owed, as of when, units a token, what the one who wrote it drains, whether it has to be
+-- written, and how much of it is booked ahead, which counts for every limit.
 
 local function save_level(key, state)
-  local value = pack('<ddd', state[1], state[2], state[3])
+  local debt, as_of, booked = state[1], state[2], state[6]
+  local value = booked > 0 and pack('<dddd', debt, as_of, state[3], booked)
+    or pack('<ddd', debt, as_of, state[3])
   if state[4] == 0 then
     -- It never drains, so it is never idle.
     call('SET', key, value)
   else
-    call('SET', key, value, 'PX', life(state[2] - now + ceil(state[1] / state[4])))
+    call('SET', key, value, 'PX', life(as_of - now + ceil(debt / state[4])))
   end
 end
 
--- The rate has changed: what is owed stays owed, in tokens, and is rounded up.
-local function reprice(state, price, capacity)
-  local tokens = floor(state[1] / state[3])
-  local part = state[1] - tokens * state[3]
-  local debt = tokens * price
-  if part > 0 then debt = debt + floor(part / state[3] * price) + 1 end
-  if debt > capacity then debt = capacity end
-  state[1], state[3] = debt, price
+local function mark(key, state)
+  if not state[5] then
+    changed[#changed + 1], state[5], state.save = key, true, save_level
+  end
 end
 
--- The level as of now.
-local function settled(key, price, drain, capacity)
-  local state = states[key]
-  if not state then
-    local raw = kept(key, 24)
-    if raw then
-      local debt, as_of, was = unpack('<ddd', raw)
-      -- What isn't a number passes no comparison.
-      if debt >= 0 and debt <= MOST and as_of >= 0 and as_of <= MOST
-        and (was == price or was > 0 and was <= MOST) then
-        state = {debt, as_of, was, drain, false}
-      else
-        strange = strange + 1
-      end
+local function read_level(key, price)
+  local raw, state = kept(key), nil
+  if raw then
+    local debt, as_of, was, booked = nil, nil, nil, 0
+    if #raw == 24 then
+      debt, as_of, was = unpack('<ddd', raw)
+    elseif #raw == 32 then
+      debt, as_of, was, booked = unpack('<dddd', raw)
     end
-    if not state then state = {0, now, price, drain, false} end
-    states[key] = state
-  end
-  if state[3] ~= price then reprice(state, price, capacity) end
-  state[4] = drain
-  local debt, as_of = state[1], state[2]
-  if as_of <= now then
-    -- A product beyond 2^53 is rounded, and beyond any debt.
-    debt = debt - drain * (now - as_of)
-    if debt < 0 then debt = 0 end
-    state[1], state[2] = debt, now
-  elseif drain * (as_of - now) + debt > capacity then
-    -- The clock is behind the one that this was written by. No wait is longer than a bucket's.
-    if debt < capacity then state[1] = capacity end
-    state[2] = now
-    -- If it won't catch up soon, this is written whatever comes of the question, and drains from here on.
-    if drain * (as_of - now) > capacity and not state.save and not state[5] then
-      changed[#changed + 1], state.save, state[5] = key, save_level, true
+    -- What isn't a number passes no comparison.
+    if debt and debt >= 0 and debt <= MOST and as_of >= 0 and as_of <= MOST
+      and was > 0 and was <= MOST and booked >= 0 and booked <= debt then
+      state = {debt, as_of, was, 0, false, booked}
+    else
+      strange = strange + 1
     end
   end
+  if not state then state = {0, now, price, 0, false, 0} end
+  states[key] = state
   return state
+end
+
+-- The level as a limit sees it: what it judges by, how far ahead of now that is as of, all that is owed (nothing
+-- if that is too much to tell), the limit's numbers in the units of these, and what is booked. One that was
+-- charged just now is as it was judged before.
+local function level_at(key, price, drain, capacity, is_charged)
+  local state = states[key] or read_level(key, price)
+  local all, ahead, booked = state[1], state[2] - now, state[6]
+  local p, d, c = price, drain, capacity
+  if state[3] ~= price then
+    local up
+    all, p, d, c, up = in_common(all, state[3], price, drain, capacity)
+    if booked > 0 then booked = up and booked * up or at_most(booked, state[3], p) + 3 end
+  end
+  local debt = all
+  if not all or all > c + booked then debt = c + booked end
+  if ahead <= 0 then
+    -- A product beyond 2^53 is rounded, and beyond any debt.
+    local drained = -d * ahead
+    debt = debt > drained and debt - drained or 0
+    booked = booked > drained and booked - drained or 0
+    if all then
+      all = all > drained and all - drained or 0
+      if all == 0 then p, d, c = price, drain, capacity end
+    end
+    ahead = 0
+  elseif not is_charged and d * ahead + debt > c then
+    -- The clock is behind the one that this was written by. No wait is longer than a bucket's.
+    local is_far = d * ahead > c
+    if debt < c then debt = c end
+    if all and all < c then all = c end
+    ahead = 0
+    -- If it won't catch up soon, this is written whatever comes of the question, and drains from here on.
+    if is_far then
+      state[2], state[4] = now, d / p * state[3]
+      if all then state[1], state[3], state[4], state[6] = all, p, d, booked end
+      mark(key, state)
+    end
+  end
+  return debt, ahead, all, p, d, c, booked
 end
 
 -- How long until this cost passes: 0 if it does now, nothing if it never will.
 local function look_at_level(key, cost, price, drain, capacity)
-  local state = settled(key, price, drain, capacity)
-  local units = cost * price
-  if units > capacity then return nil end
-  local over = units - (capacity - state[1])
+  local debt, ahead, _, p, d, c = level_at(key, price, drain, capacity)
+  local units = cost * p
+  if units > c then return nil end
+  local over = units - (c - debt)
   if over <= 0 then return 0 end
-  if drain == 0 then return nil end
-  return state[2] - now + ceil(over / drain)
+  if d == 0 then return nil end
+  return ahead + ceil(over / d)
 end
 
-local function left_of_level(key, price, drain, capacity)
-  local state = states[key]
-  if state[3] ~= price then settled(key, price, drain, capacity) end
-  local debt, ahead = state[1], state[2] - now
-  local remaining = floor((capacity - debt) / price)
+local function charge_level(key, cost, _, price, drain, capacity)
+  local debt, ahead, all, p, d, c, booked = level_at(key, price, drain, capacity)
+  local state, over = states[key], debt + cost * p - c
+  if over < booked then over = booked end
+  if all then
+    state[1], state[3], state[4], state[6] = all + cost * p, p, d, over
+  else
+    -- It stays in the units that it was written in.
+    local was = state[3]
+    local drained = state[2] < now and at_most(d * (now - state[2]), p, was) or 0
+    state[1] = (state[1] > drained and state[1] - drained or 0) + cost * was
+    state[4], state[6] = d / p * was, over > 0 and at_most(over, p, was) or 0
+  end
+  if state[1] > MOST then state[1] = MOST end
+  state[2] = now + ahead
+  mark(key, state)
+end
+
+local function left_of_level(key, price, drain, capacity, _, _, is_charged)
+  local debt, ahead, all, p, d, c = level_at(key, price, drain, capacity, is_charged)
+  local remaining = floor((c - debt) / p)
   if remaining < 0 then remaining = 0 end
-  if debt == 0 then return remaining, ahead end
-  if drain == 0 then return remaining, -1 end
-  return remaining, ahead + ceil(debt / drain)
+  if all == 0 then return remaining, ahead end
+  if d == 0 then return remaining, -1 end
+  if not all then all = states[key][1] / states[key][3] * p end
+  return remaining, ahead + ceil(all / d)
 end

@@ -1,26 +1,39 @@
--- Levels among other kinds of limits, and giving back to them.
-
--- Asked after the look, so the level is as of now. Only a look by another rate changes its units.
-local function charge_level(key, cost, _, price, drain, capacity)
-  local state = states[key]
-  if state[3] ~= price then settled(key, price, drain, capacity) end
-  state[1] = state[1] + cost * price
-  write(key, state, save_level)
-end
+-- Levels among other kinds of limits; giving back to them, and raising them.
 
 local level = {look = look_at_level, charge = charge_level, left = left_of_level}
 
 -- Gives back a charge of `since`, less what may have drained of it: never more than if it had not been.
 function level.give_back(key, cost, since, price, drain, capacity)
-  local units = cost * price
-  if since < now then units = units - drain * (now - since) end
-  local state = settled(key, price, drain, capacity)
+  local _, ahead, all, p, d, _, booked = level_at(key, price, drain, capacity)
+  local units, state = cost * p, states[key]
+  if since < now then units = units - d * (now - since) end
   if units <= 0 then return end
-  if units > state[1] then units = state[1] end
-  state[1] = state[1] - units
-  write(key, state, save_level)
+  if all then
+    all = all > units and all - units or 0
+    state[1], state[2], state[3], state[4] = all, now + ahead, p, d
+    state[6] = booked < all and booked or all
+  else
+    local was = state[3]
+    local back = at_most(units, p, was)
+    state[1], state[4] = state[1] > back and state[1] - back or 0, d / p * was
+    if state[6] > state[1] then state[6] = state[1] end
+  end
+  mark(key, state)
 end
 
 function level.gift(key, cost, price, drain, capacity)
   level.give_back(key, cost, now, price, drain, capacity)
+end
+
+-- At least this is owed now, in the limit's own units.
+function level.raise(key, _, units, price, drain, capacity)
+  local _, ahead, all, p, d, _, booked = level_at(key, price, drain, capacity)
+  -- What is too much to tell is more.
+  if not all then return end
+  units = units * (p / price)
+  if units > MOST then units = MOST end
+  if all + d * ahead >= units then return end
+  local state = states[key]
+  state[1], state[2], state[3], state[4], state[6] = units, now, p, d, booked
+  mark(key, state)
 end

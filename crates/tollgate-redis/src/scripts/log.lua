@@ -13,6 +13,12 @@ local function add(key, at, sum, weight)
   call('ZADD', key, at, string.format('%.0f:%.0f', sum, weight))
 end
 
+-- Lets the key live as long as its newest hit counts. The last hit that is taken out takes the key's life along,
+-- so this follows whatever is written.
+local function keep_log(key, newest, length)
+  call('PEXPIRE', key, life(newest + length - now))
+end
+
 -- The newest hit and the oldest that counts: time, sum and weight of each; nothing if none counts.
 local function hits(key, length)
   local newest = try('ZRANGE', key, -1, -1, 'WITHSCORES')
@@ -40,7 +46,7 @@ local function hits(key, length)
     -- The clock is behind the one that this was written by: all of it counts from now on.
     call('DEL', key)
     add(key, now, used, used)
-    call('PEXPIRE', key, life(length))
+    keep_log(key, now, length)
     at, since, sum, weight, first, first_weight = now, now, used, used, used, used
   end
   return {
@@ -87,8 +93,7 @@ function log.charge(key, cost, _, limit, length)
       add(key, at, found.sum + cost, cost)
     end
   end
-  local newest = found and found.at > now and found.at or now
-  call('PEXPIRE', key, life(newest + length - now))
+  keep_log(key, found and found.at > now and found.at or now, length)
 end
 
 function log.left(key, limit, length)
@@ -99,6 +104,13 @@ function log.left(key, limit, length)
   local reset = found.at + length - now
   if reset < 0 then reset = 0 end
   return remaining, reset
+end
+
+-- At least so much is logged: the rest as of now.
+function log.raise(key, weight, _, limit, length)
+  local found = hits(key, length)
+  local missing = weight - (found and found.used or 0)
+  if missing > 0 then log.charge(key, missing, nil, limit, length) end
 end
 
 -- Takes weight off the newest hits.
@@ -133,8 +145,12 @@ function log.give_back(key, cost, since, _, length)
     call('ZREM', key, later[i])
     add(key, later[i + 1], its_sum - back, its_weight)
   end
+  keep_log(key, found.at, length)
 end
 
 function log.gift(key, cost, _, length)
-  if cost > 0 and hits(key, length) then strike(key, cost) end
+  local found = cost > 0 and hits(key, length)
+  if not found then return end
+  strike(key, cost)
+  keep_log(key, found.at, length)
 end

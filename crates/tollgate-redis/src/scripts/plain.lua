@@ -6,14 +6,6 @@ local questions = ARGV[1]
 local size, place, number = #questions, 1, 0
 local reply, told = {now, 0}, 2
 
--- The fifth of a state: whether it has to be written.
-local function owe(key, state, units)
-  state[1] = state[1] + units
-  if not state[5] then
-    changed[#changed + 1], state[5] = key, true
-  end
-end
-
 -- Several questions of one request, from this place on.
 local function answer_all(from)
   local first, start, passes, last = number, from, true, 0
@@ -31,21 +23,19 @@ local function answer_all(from)
       reply[slot - 3], reply[slot - 2], reply[slot - 1], reply[slot], passes = 2, 0, -1, 0, false
     end
   end
-  local after = from
+  local after, charged = from, {}
   from = start
   for i = first + 1, number do
     last, cost, price, drain, capacity, from = unpack(FORMAT, questions, from)
     if passes and cost > 0 then
-      -- Only a look by another rate changes a level's units.
-      local state = states[KEYS[i]]
-      if state[3] ~= price then settled(KEYS[i], price, drain, capacity) end
-      owe(KEYS[i], state, cost * price)
+      charge_level(KEYS[i], cost, nil, price, drain, capacity)
+      charged[KEYS[i]] = true
     end
   end
   from = start
   for i = first + 1, number do
     last, cost, price, drain, capacity, from = unpack(FORMAT, questions, from)
-    reply[told + 2], reply[told + 4] = left_of_level(KEYS[i], price, drain, capacity)
+    reply[told + 2], reply[told + 4] = left_of_level(KEYS[i], price, drain, capacity, nil, nil, charged[KEYS[i]])
     told = told + 4
   end
   return after
@@ -56,25 +46,42 @@ while place <= size do
   if last == 0 then
     place = answer_all(place)
   else
-    -- One question, as most requests are: what look_at_level and left_of_level say, without asking twice.
+    -- One question, as most requests are.
     number, place = number + 1, after
     local key = KEYS[number]
-    local state = settled(key, price, drain, capacity)
-    local ahead, units = state[2] - now, cost * price
-    local over = units - (capacity - state[1])
-    local outcome, wait = 1, 0
-    if over <= 0 then
-      if cost > 0 then owe(key, state, units) end
-    elseif units > capacity or drain == 0 then
-      outcome, wait = 2, -1
+    local state = states[key] or read_level(key, price)
+    local debt, ahead = state[1], state[2] - now
+    if debt > capacity or state[3] ~= price or ahead > 0 or state[6] > 0 then
+      -- Another limit wrote it, or another clock, or something is booked.
+      local wait = look_at_level(key, cost, price, drain, capacity)
+      local outcome = wait == 0 and 1 or wait and 0 or 2
+      local is_charged = wait == 0 and cost > 0
+      if is_charged then charge_level(key, cost, nil, price, drain, capacity) end
+      local remaining, reset = left_of_level(key, price, drain, capacity, nil, nil, is_charged)
+      reply[told + 1], reply[told + 2], reply[told + 3], reply[told + 4] = outcome, remaining, wait or -1, reset
     else
-      outcome, wait = 0, ahead + ceil(over / drain)
+      -- What look_at_level, charge_level and left_of_level say, without asking thrice.
+      debt = debt + drain * ahead
+      if debt < 0 then debt = 0 end
+      local units = cost * price
+      local over, outcome, wait, reset = units - (capacity - debt), 1, 0, 0
+      if over <= 0 then
+        if cost > 0 then
+          debt = debt + units
+          state[1], state[2], state[4] = debt, now, drain
+          if not state[5] then
+            changed[#changed + 1], state[5] = key, true
+          end
+        end
+      elseif units > capacity or drain == 0 then
+        outcome, wait = 2, -1
+      else
+        outcome, wait = 0, ceil(over / drain)
+      end
+      if debt > 0 then reset = drain > 0 and ceil(debt / drain) or -1 end
+      reply[told + 1], reply[told + 2] = outcome, floor((capacity - debt) / price)
+      reply[told + 3], reply[told + 4] = wait, reset
     end
-    local debt, reset = state[1], ahead
-    local remaining = floor((capacity - debt) / price)
-    if remaining < 0 then remaining = 0 end
-    if debt > 0 then reset = drain > 0 and ahead + ceil(debt / drain) or -1 end
-    reply[told + 1], reply[told + 2], reply[told + 3], reply[told + 4] = outcome, remaining, wait, reset
     told = told + 4
   end
 end

@@ -6,7 +6,7 @@ local function save_quota(key, state)
   for i = 1, #state do
     parts[i + 1] = pack('<dd', state[i][1], state[i][2])
   end
-  call('SET', key, table.concat(parts), 'PX', life(state[#state][1] - now))
+  call('SET', key, table.concat(parts), 'PX', life((state[#state] or {now})[1] - now))
 end
 
 -- The lots that a value says, if it is one.
@@ -22,9 +22,8 @@ local function read_lots(raw)
   return is_sound and state or nil
 end
 
--- What counts at the key's time, and that time. `furthest` is as far ahead of now as it may be, and `till`
--- when what is charged now counts no more.
-local function lots(key, furthest, till)
+-- What is kept, with nothing left out.
+local function lots(key)
   local state = states[key]
   if not state then
     local raw = kept(key)
@@ -35,21 +34,7 @@ local function lots(key, furthest, till)
     end
     states[key] = state
   end
-  if state.latest > now + furthest then
-    -- The clock is behind the one that this was written by: what was counted counts as if it were charged now.
-    state.latest = now
-    for i = 1, #state do
-      if till and state[i][1] > till then state[i][1] = till end
-    end
-    write(key, state, save_quota)
-  end
-  local at = state.latest > now and state.latest or now
-  local live = {latest = state.latest, save = state.save}
-  for i = 1, #state do
-    if state[i][1] > at then live[#live + 1] = state[i] end
-  end
-  states[key] = live
-  return live, at
+  return state
 end
 
 local function used(state)
@@ -59,13 +44,37 @@ local function used(state)
 end
 
 -- A quota by parts of time: `part(at, …)` says when what is charged at a time counts no more, or
--- nothing if the caller hasn't told of that time.
+-- nothing if the caller hasn't told of that time. `furthest` is as far ahead of now as the key's time may be:
+-- nothing if the caller takes another period for this one, and has to be told first.
 local function quota_of(part, furthest)
   local quota = {}
 
+  -- What counts at the key's time, that time, and when what is charged then counts no more: nothing if the
+  -- caller hasn't told of it, or of now.
+  local function counted(key, a, b, c, d)
+    local state, till, far = lots(key), part(now, a, b, c, d), furthest(a, b, c, d)
+    if far and state.latest > now
+      and (state.latest > now + far or not part(state.latest, a, b, c, d)) then
+      -- The clock is behind the one that this was written by, and further than can be told: what was counted
+      -- counts as if it were charged now.
+      state.latest = now
+      for i = 1, #state do
+        if state[i][1] > till then state[i][1] = till end
+      end
+      write(key, state, save_quota)
+    end
+    local at = state.latest > now and state.latest or now
+    local live = {latest = state.latest, save = state.save}
+    for i = 1, #state do
+      if state[i][1] > at then live[#live + 1] = state[i] end
+    end
+    states[key] = live
+    return live, at, till and part(at, a, b, c, d)
+  end
+
   function quota.look(key, cost, limit, a, b, c, d)
-    local state, at = lots(key, furthest(a, b, c, d), part(now, a, b, c, d))
-    if not part(at, a, b, c, d) then return false end
+    local state, _, till = counted(key, a, b, c, d)
+    if not till then return false end
     if cost > limit then return nil end
     local missing = used(state) + cost - limit
     if cost == 0 or missing <= 0 then return 0 end
@@ -77,8 +86,7 @@ local function quota_of(part, furthest)
   end
 
   function quota.charge(key, cost, _, _, a, b, c, d)
-    local state, at = lots(key, furthest(a, b, c, d), part(now, a, b, c, d))
-    local till = part(at, a, b, c, d)
+    local state, at, till = counted(key, a, b, c, d)
     local newest = state[#state]
     if newest and newest[1] >= till then
       newest[2] = newest[2] + cost
@@ -89,8 +97,16 @@ local function quota_of(part, furthest)
     write(key, state, save_quota)
   end
 
+  -- At least so much is used.
+  function quota.raise(key, amount, _, limit, a, b, c, d)
+    local state, _, till = counted(key, a, b, c, d)
+    if not till then return false end
+    local missing = amount - used(state)
+    if missing > 0 then quota.charge(key, missing, nil, limit, a, b, c, d) end
+  end
+
   function quota.left(key, limit, a, b, c, d)
-    local state = lots(key, furthest(a, b, c, d), part(now, a, b, c, d))
+    local state = counted(key, a, b, c, d)
     local remaining, reset = limit - used(state), 0
     if remaining < 0 then remaining = 0 end
     for i = 1, #state do
@@ -100,7 +116,7 @@ local function quota_of(part, furthest)
   end
 
   function quota.give_back(key, cost, since, _, a, b, c, d)
-    local state = lots(key, furthest(a, b, c, d), part(now, a, b, c, d))
+    local state = counted(key, a, b, c, d)
     local till = part(since, a, b, c, d)
     for i = #state, 1, -1 do
       if state[i][1] == till or not since then
@@ -112,7 +128,7 @@ local function quota_of(part, furthest)
   end
 
   function quota.gift(key, cost, _, a, b, c, d)
-    local state = lots(key, furthest(a, b, c, d), part(now, a, b, c, d))
+    local state = counted(key, a, b, c, d)
     for i = #state, 1, -1 do
       local back = cost < state[i][2] and cost or state[i][2]
       state[i][2], cost = state[i][2] - back, cost - back
@@ -128,7 +144,7 @@ local calendar = quota_of(function(at, a, b, c, d)
   if at < a or at >= d then return nil end
   return at < b and b or at < c and c or d
 end, function(_, b, c)
-  return c - b
+  return now >= b and now < c and c - b or nil
 end)
 
 local rolling = quota_of(function(at, length)

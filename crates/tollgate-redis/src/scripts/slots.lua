@@ -1,50 +1,17 @@
--- Slots: a sorted set of who holds one, scored by when that runs out unless it is renewed.
+-- Slots: a sorted set of who holds one, scored by when that runs out unless it is renewed. A member is the
+-- holder's name, which of its slots, and for how long it holds on each time.
 
 local slots = {}
 local holder_place = 2
 
+-- Every question about slots has a holder, whether it needs one or not.
 local function next_holder()
   holder_place = holder_place + 1
   return ARGV[holder_place]
 end
 
-local function in_use(key)
-  local count = try('ZCOUNT', key, '(' .. string.format('%.0f', now), '+inf')
-  if type(count) == 'table' then
-    if not string.find(count.err, 'WRONGTYPE', 1, true) then call('ZCOUNT', key, '-inf', '+inf') end
-    strange = strange + 1
-    call('DEL', key)
-    return 0
-  end
-  return count
-end
-
--- What a command says of a member; nothing if the key holds something else. Any other error is for the
--- caller to know.
-local function ask(command, key, member)
-  local said = try(command, key, member)
-  if type(said) ~= 'table' then return said end
-  if not string.find(said.err, 'WRONGTYPE', 1, true) then call(command, key, member) end
-  return nil
-end
-
-local function is_held(key, member)
-  local till = ask('ZSCORE', key, member)
-  return till and tonumber(till) > now
-end
-
--- A slot that is in use is free again when its holder says so: there is no time to tell. One who asks
--- again, for want of an answer, may have his already.
-function slots.look(key, cost, limit)
-  if cost > limit then return nil end
-  if cost == 0 then return 0 end
-  local others = in_use(key)
-  if others + cost <= limit then return 0 end
-  local own = ARGV[holder_place + 1]
-  for number = 1, cost do
-    if is_held(key, own .. '/' .. number) then others = others - 1 end
-  end
-  return 0, others + cost > limit
+local function member(holder, number, length)
+  return format('%s/%d/%.0f', holder, number, length)
 end
 
 -- Lets the key live as long as the slot that runs out last.
@@ -53,28 +20,82 @@ local function keep(key)
   call('PEXPIRE', key, life(tonumber(last) - now))
 end
 
+-- The clock may be behind the one that slots were written by: they last no longer than if they were taken now.
+local function shorten(key, length)
+  local later = call('ZRANGEBYSCORE', key, format('(%.0f', now + length), '+inf', 'WITHSCORES')
+  local is_shorter = false
+  for i = 1, #later, 2 do
+    local lasts = tonumber(string.match(later[i], '/(%d+)$') or length)
+    if tonumber(later[i + 1]) > now + lasts then
+      call('ZADD', key, now + lasts, later[i])
+      is_shorter = true
+    end
+  end
+  if is_shorter then keep(key) end
+end
+
+local function in_use(key, length)
+  local count = try('ZCOUNT', key, format('(%.0f', now), '+inf')
+  if type(count) == 'table' then
+    if not string.find(count.err, 'WRONGTYPE', 1, true) then call('ZCOUNT', key, '-inf', '+inf') end
+    strange = strange + 1
+    call('DEL', key)
+    return 0
+  end
+  if count > 0 then shorten(key, length) end
+  return count
+end
+
+-- What a command says of a member; nothing if the key holds something else. Any other error is for the
+-- caller to know.
+local function ask(command, key, name)
+  local said = try(command, key, name)
+  if type(said) ~= 'table' then return said end
+  if not string.find(said.err, 'WRONGTYPE', 1, true) then call(command, key, name) end
+  return nil
+end
+
+local function is_held(key, name)
+  local till = ask('ZSCORE', key, name)
+  return till and tonumber(till) > now
+end
+
+-- A slot that is in use is free again when its holder says so: there is no time to tell. One who asks
+-- again, for want of an answer, may have his already.
+function slots.look(key, cost, limit, length, _, _, _, holder)
+  if cost > limit then return nil end
+  if cost == 0 then return 0 end
+  local others = in_use(key, length)
+  if others + cost <= limit then return 0 end
+  for number = 1, cost do
+    if is_held(key, member(holder, number, length)) then others = others - 1 end
+  end
+  return 0, others + cost > limit
+end
+
 function slots.charge(key, cost, holder, _, length)
   if cost == 0 then return end
-  call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.0f', now))
+  call('ZREMRANGEBYSCORE', key, '-inf', format('%.0f', now))
   for number = 1, cost do
-    call('ZADD', key, now + length, holder .. '/' .. number)
+    call('ZADD', key, now + length, member(holder, number, length))
   end
   keep(key)
 end
 
-function slots.left(key, limit)
-  local remaining = limit - in_use(key)
+function slots.left(key, limit, length)
+  local remaining = limit - in_use(key, length)
   if remaining < 0 then remaining = 0 end
   return remaining, 0
 end
 
--- Holds on for as long again. Says how many of the slots were still held.
-function slots.renew(key, cost, holder, _, length)
+-- Holds on for as long again. A slot that has run out, or was forgotten, is taken again if one is free. Says
+-- how many are held.
+function slots.renew(key, cost, holder, limit, length)
   local held = 0
   for number = 1, cost do
-    local member = holder .. '/' .. number
-    if is_held(key, member) then
-      call('ZADD', key, now + length, member)
+    local name = member(holder, number, length)
+    if is_held(key, name) or in_use(key, length) < limit then
+      call('ZADD', key, now + length, name)
       held = held + 1
     end
   end
@@ -82,8 +103,11 @@ function slots.renew(key, cost, holder, _, length)
   return held
 end
 
-function slots.release(key, cost, holder)
+function slots.release(key, cost, holder, _, length)
   for number = 1, cost do
-    ask('ZREM', key, holder .. '/' .. number)
+    ask('ZREM', key, member(holder, number, length))
   end
 end
+
+-- Slots are held, not used up: there is nothing to raise.
+function slots.raise() end

@@ -72,6 +72,14 @@ function window.left(key, limit, length, phase)
   return remaining, state[3] - now
 end
 
+-- At least so many passed in the window that is open.
+function window.raise(key, count, _, _, length, phase)
+  local state = open_window(key, length, phase)
+  if count <= state[2] then return end
+  state[2] = count
+  write(key, state, save_window)
+end
+
 local function uncount(key, state, cost)
   if state[2] == 0 or cost == 0 then return end
   state[2] = state[2] > cost and state[2] - cost or 0

@@ -14,6 +14,7 @@ use super::Shared;
 use super::link::{AfterFailure, Connector, Failure, Link};
 use super::queue::Batch;
 use crate::error::StoreError;
+use crate::failure::FailureKind;
 
 /// Between attempts to connect: so long at first, twice as long each time, and no longer than this. A part
 /// of it is left to chance, so that a fleet doesn't come back all at once.
@@ -43,6 +44,8 @@ pub(crate) struct Driver {
     lost: u32,
     /// Connections so far.
     links: u64,
+    /// What sort of failure to connect was told last, since there was a connection.
+    told: Option<FailureKind>,
 }
 
 impl Driver {
@@ -55,13 +58,14 @@ impl Driver {
             retry_at: Instant::now(),
             lost: 0,
             links: 0,
+            told: None,
         }
     }
 
     /// Runs until the store is dropped.
     pub(crate) async fn run(mut self) {
         let mut calls = FuturesUnordered::new();
-        type Connecting<'a> = Pin<Box<dyn Future<Output = Result<Link, String>> + Send + 'a>>;
+        type Connecting<'a> = Pin<Box<dyn Future<Output = Result<Link, StoreError>> + Send + 'a>>;
         let connector = Arc::clone(&self.connector);
         let mut connecting: Option<Connecting<'_>> = None;
         loop {
@@ -90,7 +94,10 @@ impl Driver {
                 connecting = Some(Box::pin(connector.connect()));
             }
             let waits = !is_up && connecting.is_none();
+            // In this order, so that a simulated run is repeatable. None can keep another from its turn: what
+            // may be sent is taken above, before each.
             tokio::select! {
+                biased;
                 Some(done) = calls.next(), if !calls.is_empty() => self.finish(done, connector.is_cluster()),
                 Some(link) = OptionFuture::from(connecting.as_mut()), if connecting.is_some() => {
                     connecting = None;
@@ -102,7 +109,7 @@ impl Driver {
         }
     }
 
-    fn connected(&mut self, link: Result<Link, String>) {
+    fn connected(&mut self, link: Result<Link, StoreError>) {
         match link {
             Ok(link) => {
                 self.shared.stats.connects.fetch_add(1, Ordering::Relaxed);
@@ -110,11 +117,22 @@ impl Driver {
                 self.links += 1;
                 self.pause = FIRST_PAUSE;
                 self.lost = 0;
+                self.told = None;
             }
-            Err(why) => {
+            Err(error) => {
+                self.tell(&error);
                 self.pause_for();
-                self.state = State::Down(StoreError::Unreachable { why });
+                self.state = State::Down(error);
             }
+        }
+    }
+
+    /// Says why there is no connection, whether or not anybody has asked for one: at once, and again only
+    /// once there is another reason.
+    fn tell(&mut self, error: &StoreError) {
+        let kind = error.kind();
+        if self.told.replace(kind) != Some(kind) {
+            tracing::warn!(target: "tollgate", kind = kind.name(), "no rate-limit store: {error}");
         }
     }
 

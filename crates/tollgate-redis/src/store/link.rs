@@ -1,6 +1,7 @@
 //! The connection: how scripts get to the node that has their keys.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ::redis::aio::{ConnectionLike, MultiplexedConnection};
@@ -14,7 +15,11 @@ use ::redis::{
 
 use crate::address::{Address, Node, Place};
 use crate::error::StoreError;
+use crate::failure::FailureKind;
+use crate::host::Host;
 use crate::script::Script;
+
+use super::{probe, reason};
 
 /// Without an answer for so long, a connection is given up; or for as long as decisions wait.
 const STALLED: Duration = Duration::from_secs(1);
@@ -24,7 +29,10 @@ const CONNECTING: Duration = Duration::from_secs(1);
 /// Makes connections.
 pub(crate) struct Connector {
     to: To,
+    address: Address,
     stalled: Duration,
+    /// Whether there was a connection: what is spoken at the other side is known then.
+    was_met: AtomicBool,
 }
 
 enum To {
@@ -32,6 +40,8 @@ enum To {
     // The client remembers which sentinel answered.
     Sentinel(Arc<tokio::sync::Mutex<SentinelClient>>),
     Cluster(Box<ClusterClient>),
+    #[cfg(feature = "simulation")]
+    World(Arc<dyn crate::simulation::World>),
 }
 
 /// A connection that is up, shared by all calls.
@@ -39,6 +49,9 @@ enum To {
 pub(crate) enum Link {
     Direct(MultiplexedConnection),
     Cluster(ClusterConnection),
+    /// A simulated one, given up like others after so long without an answer.
+    #[cfg(feature = "simulation")]
+    Simulated(Arc<dyn crate::simulation::Wire>, Duration),
 }
 
 /// Why a call failed, and what that means for the connection.
@@ -59,46 +72,108 @@ pub(crate) enum AfterFailure {
 
 impl Connector {
     /// Connections that decisions wait for so long for.
-    pub(crate) fn new(address: &Address, timeout: Duration) -> Result<Self, RedisError> {
+    pub(crate) fn new(
+        address: &Address,
+        timeout: Duration,
+        host: &Host,
+    ) -> Result<Self, StoreError> {
         let stalled = STALLED.max(timeout);
-        let to = To::new(address, stalled)?;
-        Ok(Self { to, stalled })
+        let to = To::new(address, stalled, host).map_err(|error| match address.tls {
+            // Files that can't be read, or hold no certificate.
+            Some(_) => reason::unreachable(FailureKind::Tls, &error.to_string()),
+            None => reason::store_error(&error),
+        })?;
+        Ok(Self {
+            to,
+            address: address.clone(),
+            stalled,
+            was_met: AtomicBool::new(false),
+        })
     }
 
     /// Whether keys of different slots may be on different nodes.
     pub(crate) fn is_cluster(&self) -> bool {
-        matches!(self.to, To::Cluster(_))
+        match &self.to {
+            To::Cluster(_) => true,
+            #[cfg(feature = "simulation")]
+            To::World(world) => world.is_cluster(),
+            _ => false,
+        }
     }
 
     /// Connects, in bounded time.
-    pub(crate) async fn connect(&self) -> Result<Link, String> {
+    pub(crate) async fn connect(&self) -> Result<Link, StoreError> {
+        // Sentinels and nodes are tried one after the other.
+        let connected = match tokio::time::timeout(3 * CONNECTING, self.reach()).await {
+            Ok(connected) => connected,
+            Err(_) => {
+                let why = format!("no connection within {:?}", 3 * CONNECTING);
+                Err(reason::unreachable(FailureKind::TimedOut, &why))
+            }
+        };
+        match connected {
+            Ok(_) => self.was_met.store(true, Ordering::Relaxed),
+            Err(_) if self.was_met.load(Ordering::Relaxed) => {}
+            #[cfg(feature = "simulation")]
+            Err(_) if matches!(self.to, To::World(_)) => {}
+            Err(error) => return Err(probe::explained(error, &self.address).await),
+        }
+        connected
+    }
+
+    async fn reach(&self) -> Result<Link, StoreError> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECTING))
             .set_response_timeout(Some(self.stalled));
-        let connecting = async {
-            match &self.to {
-                To::Single(client) => client
-                    .get_multiplexed_async_connection_with_config(&config)
-                    .await
-                    .map(Link::Direct),
-                To::Sentinel(client) => {
-                    let mut client = client.lock().await;
-                    let connection = client.get_async_connection_with_config(&config).await;
-                    connection.map(Link::Direct)
+        let connected = match &self.to {
+            To::Single(client) => {
+                let connection = client.get_multiplexed_async_connection_with_config(&config);
+                match connection.await {
+                    Ok(connection) => return self.greeted(connection).await,
+                    Err(error) => Err(error),
                 }
-                To::Cluster(client) => client.get_async_connection().await.map(Link::Cluster),
+            }
+            To::Sentinel(client) => {
+                let mut client = client.lock().await;
+                let connection = client.get_async_connection_with_config(&config).await;
+                connection.map(Link::Direct)
+            }
+            To::Cluster(client) => client.get_async_connection().await.map(Link::Cluster),
+            #[cfg(feature = "simulation")]
+            To::World(world) => {
+                let connected = world.connect().await;
+                let linked = connected.map(|wire| Link::Simulated(wire, self.stalled));
+                linked.map_err(|why| RedisError::from(std::io::Error::other(why)))
             }
         };
-        // Sentinels and nodes are tried one after the other.
-        match tokio::time::timeout(3 * CONNECTING, connecting).await {
-            Ok(connected) => connected.map_err(|error| error.to_string()),
-            Err(_) => Err(format!("no connection within {:?}", 3 * CONNECTING)),
+        connected.map_err(|error| reason::store_error(&error))
+    }
+
+    /// The connection, unless it wants a password that it wasn't given: it says so only when it is asked
+    /// something.
+    async fn greeted(&self, connection: MultiplexedConnection) -> Result<Link, StoreError> {
+        let mut link = Link::Direct(connection);
+        if self.address.password.is_some() {
+            return Ok(link);
+        }
+        let greeting = link.send(&::redis::cmd("PING")).await;
+        match greeting.map_err(|error| reason::store_error(&error)) {
+            Err(error @ StoreError::Unreachable { .. }) => Err(error),
+            Err(error) if error.kind() == FailureKind::Auth => Err(error),
+            // What else it may say is for those who ask.
+            _ => Ok(link),
         }
     }
 }
 
 impl To {
-    fn new(address: &Address, stalled: Duration) -> Result<Self, RedisError> {
+    fn new(address: &Address, stalled: Duration, host: &Host) -> Result<Self, RedisError> {
+        #[cfg(feature = "simulation")]
+        if let Some(world) = host.world() {
+            return Ok(Self::World(Arc::clone(world)));
+        }
+        #[cfg(not(feature = "simulation"))]
+        let _ = host;
         let info = login(address);
         let client = |addr: ConnectionAddr| -> Result<Client, RedisError> {
             let info = addr
@@ -188,6 +263,13 @@ impl Link {
         let value = match self {
             Self::Direct(connection) => connection.send_packed_command(command).await,
             Self::Cluster(connection) => connection.req_packed_command(command).await,
+            #[cfg(feature = "simulation")]
+            Self::Simulated(wire, stalled) => {
+                let reply = tokio::time::timeout(*stalled, wire.send(command.get_packed_command()));
+                let stalled = || std::io::Error::from(std::io::ErrorKind::TimedOut);
+                let reply = reply.await.map_err(|_| stalled()).flatten();
+                ::redis::parse_redis_value(&reply?)
+            }
         }?;
         value.extract_error()
     }
@@ -237,11 +319,7 @@ fn failure(error: &RedisError) -> Failure {
         ErrorKind::Server(_) | ErrorKind::Extension => AfterFailure::Keep,
         _ => AfterFailure::Lost,
     };
-    let text = error.to_string();
-    let error = match link {
-        AfterFailure::Lost => StoreError::Unreachable { why: text },
-        AfterFailure::Keep | AfterFailure::Wrong => StoreError::Answered { error: text },
-    };
+    let error = reason::store_error(error);
     Failure { error, link }
 }
 

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, oneshot};
 
 use crate::error::StoreError;
-use crate::question::{Answers, Op, Question, read};
+use crate::question::{Answers, Kind, Op, Question, read};
 use crate::script::{self, Needs, Script};
 
 /// Questions of one call: so many that a script takes well below a millisecond.
@@ -301,7 +301,11 @@ impl Batch {
                 let is_last = number + 1 == questions.len();
                 question.write(&mut program, is_last, needs.is_plain());
                 keys.push(&*question.key);
-                holders.extend(question.holder.as_deref().map(str::as_bytes));
+                if question.numbers.kind == Kind::Slots {
+                    // Whatever is asked of slots: the script takes one for each such question.
+                    let holder = question.holder.as_deref().unwrap_or_default();
+                    holders.push(holder.as_bytes());
+                }
             }
         }
         Call {
@@ -406,6 +410,7 @@ mod tests {
             Op::Reserve(7),
             Op::Renew,
             Op::Release,
+            Op::Raise(7),
         ];
         for (op, expect) in gives
             .map(|op| (op, 0))

@@ -1,9 +1,11 @@
 //! Eight processes of four threads each ask for as much as they can.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use tollgate_testkit::redis::Server;
 
 use crate::fleet::{Fleet, Told, length};
-use crate::node::Does;
+use crate::node::{Does, Failure};
 
 fn hammer(name: &str, rate: &str, is_leased: bool) -> Told {
     let server = Server::start();
@@ -12,6 +14,7 @@ fn hammer(name: &str, rate: &str, is_leased: bool) -> Told {
         url: &server.url(),
         rate,
         is_leased,
+        failure: Failure::Never,
         nodes: vec![Does::Hammers; 8],
         length: length(),
     };
@@ -36,4 +39,51 @@ fn no_window_sees_more_when_tokens_are_leased() {
 #[test]
 fn no_window_sees_more_when_leases_are_single_tokens() {
     println!("{}", hammer("hammer-single", "500/s burst 8", true));
+}
+
+/// The machine has twice as many busy threads as cores, beside the nodes: a healthy store is slow, and so are
+/// they. What nodes then decide by themselves is told apart, and little.
+fn crowd(name: &str, is_leased: bool) -> Told {
+    let server = Server::start();
+    let fleet = Fleet {
+        name,
+        url: &server.url(),
+        rate: "1000/s burst 1000",
+        is_leased,
+        failure: Failure::Local(8),
+        nodes: vec![Does::Wants(400); 8],
+        length: length(),
+    };
+    let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+    let over = AtomicBool::new(false);
+    let told = std::thread::scope(|scope| {
+        for _ in 0..2 * cores {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        // It looks at every window of what the store admitted.
+        let told = fleet.run();
+        over.store(true, Ordering::Relaxed);
+        told
+    });
+    assert!(
+        told.local * 100 < told.all(),
+        "{} of {}",
+        told.local,
+        told.all()
+    );
+    told
+}
+
+#[test]
+fn a_crowded_machine_decides_in_the_store_when_each_decision_is_made_there() {
+    println!("{}", crowd("crowd-exact", false));
+}
+
+#[test]
+fn a_crowded_machine_decides_in_the_store_when_tokens_are_leased() {
+    println!("{}", crowd("crowd-leased", true));
 }

@@ -10,7 +10,7 @@ use tollgate::Rate;
 use tollgate::clock::{Clock, Wall};
 use tollgate_testkit::scratch::Scratch;
 
-use crate::node::{Does, READY, ROLE, Role};
+use crate::node::{Does, Failure, READY, ROLE, Role};
 use crate::windows::{Admission, excess};
 
 /// From when all are ready until they begin.
@@ -88,6 +88,7 @@ pub(crate) struct Fleet<'a> {
     pub(crate) url: &'a str,
     pub(crate) rate: &'a str,
     pub(crate) is_leased: bool,
+    pub(crate) failure: Failure,
     /// What each node does.
     pub(crate) nodes: Vec<Does>,
     pub(crate) length: Duration,
@@ -98,6 +99,8 @@ pub(crate) struct Fleet<'a> {
 pub(crate) struct Told {
     /// Of each node, told before the end.
     pub(crate) admitted: Vec<usize>,
+    /// Of all, by the nodes themselves.
+    pub(crate) local: usize,
     rate: Rate,
     length: Duration,
 }
@@ -114,6 +117,7 @@ impl Fleet<'_> {
             rate,
             is_leased: self.is_leased,
             tasks: 4,
+            failure: self.failure,
             does: *does,
             file: file(number).display().to_string(),
         };
@@ -135,13 +139,16 @@ impl Fleet<'_> {
         let each: Vec<Vec<Admission>> = each.collect();
         let all = each.concat();
         assert!(all.iter().all(|one| one.asked >= start.as_nanos()));
-        assert_eq!(excess(&all, rate), None, "{self:?}");
+        let (own, stores): (Vec<Admission>, Vec<Admission>) =
+            all.into_iter().partition(|one| one.is_local);
+        assert_eq!(excess(&stores, rate), None, "{self:?}");
         let in_time = |node: &Vec<Admission>| {
             let in_time = node.iter().filter(|one| one.told <= end.as_nanos());
             in_time.count()
         };
         Told {
             admitted: each.iter().map(in_time).collect(),
+            local: own.len(),
             rate,
             length: self.length,
         }
@@ -152,9 +159,10 @@ fn read(bytes: &[u8]) -> Vec<Admission> {
     let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
     let one = |bytes: &[u8]| Admission {
         asked: number(&bytes[..8]),
-        told: number(&bytes[8..]),
+        told: number(&bytes[8..16]),
+        is_local: number(&bytes[16..]) == 1,
     };
-    bytes.chunks_exact(16).map(one).collect()
+    bytes.chunks_exact(24).map(one).collect()
 }
 
 impl Told {
@@ -176,7 +184,8 @@ impl fmt::Display for Told {
         let (rate, share, each) = (self.rate, self.share(), &self.admitted);
         write!(
             f,
-            "{rate}: {share} of 10,000 were used, by each node {each:?}"
+            "{rate}: {share} of 10,000 were used, by each node {each:?}, {} without the store",
+            self.local
         )
     }
 }

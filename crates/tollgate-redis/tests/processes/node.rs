@@ -28,9 +28,20 @@ pub(crate) struct Role {
     pub(crate) rate: Rate,
     pub(crate) is_leased: bool,
     pub(crate) tasks: u64,
+    /// What happens while the store can't be asked, and how long it is waited for.
+    pub(crate) failure: Failure,
     pub(crate) does: Does,
     /// Where it writes when it was admitted.
     pub(crate) file: String,
+}
+
+/// How a node fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// It must not: it waits as long as it takes.
+    Never,
+    /// As by default, in a fleet of so many nodes.
+    Local(u64),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,11 +72,15 @@ impl Role {
             file,
             ..
         } = self;
-        format!("{url}|{rate}|{is_leased}|{tasks}|{does}|{number}|{file}")
+        let nodes = match self.failure {
+            Failure::Never => 0,
+            Failure::Local(nodes) => nodes,
+        };
+        format!("{url}|{rate}|{is_leased}|{tasks}|{nodes}|{does}|{number}|{file}")
     }
 
     fn from_text(text: &str) -> Option<Self> {
-        let [url, rate, is_leased, tasks, does, number, file] =
+        let [url, rate, is_leased, tasks, nodes, does, number, file] =
             text.split('|').collect::<Vec<_>>().try_into().ok()?;
         let number = number.parse().ok()?;
         Some(Self {
@@ -73,6 +88,10 @@ impl Role {
             rate: rate.parse().ok()?,
             is_leased: is_leased.parse().ok()?,
             tasks: tasks.parse().ok()?,
+            failure: match nodes.parse().ok()? {
+                0 => Failure::Never,
+                nodes => Failure::Local(nodes),
+            },
             does: match does {
                 "hammers" => Does::Hammers,
                 "wants" => Does::Wants(number),
@@ -86,15 +105,16 @@ impl Role {
     /// The limit as this node asks for it. One that holds much may hold it all, and for longer than usual.
     pub(crate) fn limiter(&self) -> (Redis, Arc<RedisLimiter>) {
         let builder = Redis::builder(&self.url).expect("a server's own URL");
-        let mut builder = builder.timeout(PATIENT);
+        let (mut builder, failure) = match self.failure {
+            Failure::Never => (builder.timeout(PATIENT).nodes(1), OnStoreFailure::Closed),
+            Failure::Local(nodes) => (builder.nodes(nodes), OnStoreFailure::Local),
+        };
         if let Does::Holds(_) = self.does {
             builder = builder.lease_life(LIFE).lease_part(1);
         }
         let builder = builder.on_event(|event| say(&format!("{event:?}")));
         let redis = builder.build().expect("a runtime");
-        let mut limiter = redis
-            .limiter("fleet", self.rate)
-            .on_store_failure(OnStoreFailure::Closed);
+        let mut limiter = redis.limiter("fleet", self.rate).on_store_failure(failure);
         if self.is_leased {
             limiter = limiter.leased();
         }
@@ -130,7 +150,7 @@ fn child() {
                     Does::Wants(number) => Some(number.div_ceil(role.tasks)),
                     _ => None,
                 };
-                tokio::spawn(ask(limiter, wants, (start, end)))
+                tokio::spawn(ask(limiter, (wants, role.failure), (start, end)))
             })
             .collect();
         let mut bytes = Vec::new();
@@ -138,6 +158,7 @@ fn child() {
             for admission in task.await.unwrap() {
                 bytes.extend(admission.asked.to_le_bytes());
                 bytes.extend(admission.told.to_le_bytes());
+                bytes.extend(u64::from(admission.is_local).to_le_bytes());
             }
         }
         std::fs::write(&role.file, bytes).unwrap();
@@ -164,7 +185,7 @@ fn say(line: &str) {
 
 async fn ask(
     limiter: Arc<RedisLimiter>,
-    wants: Option<u64>,
+    (wants, failure): (Option<u64>, Failure),
     (start, end): (Timestamp, Timestamp),
 ) -> Vec<Admission> {
     let mut admissions = Vec::new();
@@ -184,11 +205,16 @@ async fn ask(
         }
         let answer = limiter.check(KEY).await;
         let told = Wall.now();
-        assert_eq!(answer.fallback, None, "the store was there all the time");
+        let is_local = answer.fallback.is_some();
+        assert!(
+            !is_local || failure != Failure::Never,
+            "the store was there all the time"
+        );
         match answer.allowed {
             true => admissions.push(Admission {
                 asked: asked.as_nanos(),
                 told: told.as_nanos(),
+                is_local,
             }),
             false => tokio::task::yield_now().await,
         }
@@ -220,6 +246,7 @@ fn a_role_is_read_as_it_was_written() {
         rate: "7/s burst 9".parse().unwrap(),
         is_leased: true,
         tasks: 4,
+        failure: Failure::Local(8),
         does: Does::Wants(12),
         file: "a folder/a file".to_owned(),
     };

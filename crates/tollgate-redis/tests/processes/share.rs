@@ -7,7 +7,7 @@ use tollgate::{Rate, Timestamp};
 use tollgate_testkit::redis::Server;
 
 use crate::fleet::{Fleet, Node, Told, length};
-use crate::node::{Does, HOLDS, LIFE, Role};
+use crate::node::{Does, Failure, HOLDS, LIFE, Role};
 
 /// Of a limit whose demand is three times as high, nine tenths of it on one node.
 fn uneven(name: &str, rate: &str, others: usize) -> Told {
@@ -22,6 +22,7 @@ fn uneven(name: &str, rate: &str, others: usize) -> Told {
         url: &server.url(),
         rate,
         is_leased: true,
+        failure: Failure::Never,
         nodes,
         // What lies in hands at the end weighs the less the longer it takes.
         length: 2 * length(),
@@ -49,6 +50,7 @@ fn what_a_killed_node_held_is_back_after_a_lease_life() {
         rate: "2000/s burst 1000".parse().unwrap(),
         is_leased: true,
         tasks: 1,
+        failure: Failure::Never,
         does: Does::Holds(HELD),
         file: String::new(),
     };

@@ -11,6 +11,8 @@ const GRAIN: i128 = 1_000;
 pub(crate) struct Admission {
     pub(crate) asked: u64,
     pub(crate) told: u64,
+    /// By the node itself.
+    pub(crate) is_local: bool,
 }
 
 /// A window that holds more than the limit allows.
@@ -146,7 +148,11 @@ fn the_quick_search_finds_what_the_slow_one_does() {
             .map(|_| {
                 let asked = 1_700_000_000_000_000_000 + below(spread);
                 let told = asked + below(20_000_000);
-                Admission { asked, told }
+                Admission {
+                    asked,
+                    told,
+                    is_local: false,
+                }
             })
             .collect();
         let quick = excess(&admissions, rate);
@@ -171,7 +177,11 @@ fn one_more_than_the_limit_is_found() {
     // Ten at once, and one each millisecond after that.
     let at = |number: u64| {
         let told = 1_700_000_000_000_000_000 + number.saturating_sub(9) * 1_000_000;
-        Admission { asked: told, told }
+        Admission {
+            asked: told,
+            told,
+            is_local: false,
+        }
     };
     let mut admissions: Vec<Admission> = (0..5_000).map(at).collect();
     assert_eq!(excess(&admissions, rate), None);

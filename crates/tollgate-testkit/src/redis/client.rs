@@ -1,5 +1,6 @@
 //! A small blocking client that speaks RESP2: enough to set a server up and to look into it.
 
+use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -11,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a server answered.
 ///
-/// It compares with text, whatever way the server sent it:
+/// It compares with text, whatever way the server sent it, and is shown so that people can read it:
 ///
 /// ```
 /// use tollgate_testkit::redis::Reply;
@@ -19,6 +20,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// assert_eq!(Reply::Status("OK".into()), "OK");
 /// assert_eq!(Reply::Bulk(b"7".to_vec()), "7");
 /// assert_eq!(Reply::Integer(7), "7");
+///
+/// let several = Reply::Array(vec![Reply::Integer(7), Reply::Bulk(b"a\0".to_vec()), Reply::Nil]);
+/// assert_eq!(several.to_string(), r#"[7, "a\x00", nil]"#);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
@@ -94,6 +98,22 @@ impl Reply {
     /// Whether there was nothing.
     pub fn is_nil(&self) -> bool {
         *self == Self::Nil
+    }
+}
+
+impl fmt::Display for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Status(text) => write!(f, "{text}"),
+            Self::Error(text) => write!(f, "error: {text}"),
+            Self::Integer(number) => write!(f, "{number}"),
+            Self::Bulk(bytes) => write!(f, "\"{}\"", bytes.escape_ascii()),
+            Self::Nil => write!(f, "nil"),
+            Self::Array(items) => {
+                let items: Vec<String> = items.iter().map(Self::to_string).collect();
+                write!(f, "[{}]", items.join(", "))
+            }
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use tollgate_core::{Algorithm, LeakyBucket, Level, Rate, Timestamp};
 
+use crate::tally::Side::{Model, Ours};
 use crate::tally::Verdict::{Compared, Excused};
 use crate::tally::{Tally, sequences};
 
@@ -114,33 +115,33 @@ fn meter(tally: &mut Tally, sequence: &Sequence, ops: &[Measure]) {
         level: 0.0,
         last: 0.0,
     };
-    for (index, op) in ops.iter().enumerate() {
-        tally.at(sequence.id, index, op);
+    tally.replay(sequence.id, ops, |op| {
         let fits = peer.has_capacity(op.t, op.n);
         let over = peer.level + op.n - peer.max_rate;
         if fits && op.op == Act::TryAcquire {
             peer.level += op.n;
         }
-        assert_eq!(fits, op.ok, "the peer's model");
-        assert!((peer.level - op.level).abs() <= NOISE, "the peer's model");
+        Model.says("ok", fits, op.ok)?;
+        Model.says_nearly("level", peer.level, op.level, NOISE)?;
 
         let (now, cost) = (time(op.t), (op.n * parts) as u64);
         let ours = match op.op {
             Act::HasCapacity => limit.earliest(&level, now, cost) == Some(now),
             Act::TryAcquire => limit.decide(&mut level, now, cost).is_allowed(),
         };
-        let verdict = if ours == op.ok {
-            Compared
-        } else {
-            assert!(over.abs() <= NOISE, "ours {ours}");
+        let within_noise = over.abs() <= NOISE;
+        let verdict = if ours != op.ok && within_noise {
             let price = limit.units_per_token() as f64 * parts;
             level = Level::from_parts((peer.level * price) as u128, now);
             Excused(WITHIN_NOISE)
+        } else {
+            Ours.says("ok", ours, op.ok)?;
+            Compared
         };
         let stands_at = limit.level(&level, now) / parts;
-        assert!((stands_at - op.level).abs() <= TOLERANCE, "{stands_at}");
-        tally.operation(verdict);
-    }
+        Ours.says_nearly("level", stands_at, op.level, TOLERANCE)?;
+        Ok(verdict)
+    });
 }
 
 /// Who waits at the peer is one who reserves with us: admitted in the order of arrival, when the
@@ -149,25 +150,24 @@ fn queue(tally: &mut Tally, sequence: &Sequence, arrivals: &[Arrival]) {
     let (limit, parts) = limit_for(sequence, arrivals.iter().map(|arrival| arrival.n));
     let mut level = Level::default();
     let mut previous = Timestamp::ZERO;
-    for (index, arrival) in arrivals.iter().enumerate() {
-        tally.at(sequence.id, index, arrival);
+    let mut index = 0;
+    tally.replay(sequence.id, arrivals, |arrival| {
         let (now, cost) = (time(arrival.t), (arrival.n * parts) as u64);
         let at = limit.earliest(&level, now, cost).unwrap();
         limit.charge(&mut level, now, at, cost);
-        let difference = (seconds(at) - arrival.admitted).abs();
-        assert!(difference <= TOLERANCE, "ours at {}", seconds(at));
-        assert!(previous <= at);
+        Ours.says_nearly("admitted", seconds(at), arrival.admitted, TOLERANCE)?;
+        assert!(previous <= at, "ours admits in the order of arrival");
         previous = at;
-        assert_eq!((arrival.k, arrival.order), (index, index));
-        tally.operation(Compared);
-    }
+        Ours.says("order", (index, index), (arrival.k, arrival.order))?;
+        index += 1;
+        Ok(Compared)
+    });
 }
 
 #[test]
 fn aiolimiter() {
     let mut tally = Tally::new("aiolimiter");
     for sequence in sequences::<Sequence>("aiolimiter") {
-        tally.sequence();
         match &sequence.ops {
             Ops::Meter(ops) => meter(&mut tally, &sequence, ops),
             Ops::Queue(arrivals) => queue(&mut tally, &sequence, arrivals),

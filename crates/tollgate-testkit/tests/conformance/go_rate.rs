@@ -9,14 +9,17 @@
 )]
 
 mod model;
+mod other;
 mod recorded;
+mod tests;
 
 use model::{ENDLESS, Limiter, Reservation};
 use recorded::{Call, Op, Sequence, limit_of};
 use tollgate_core::{Algorithm, Bucket, Charge, Level, Since, Timestamp, TokenBucket};
 
+use crate::tally::Side::{Model, Ours};
 use crate::tally::Verdict::{self, Compared, ComparedThenSet, Excused};
-use crate::tally::{Tally, sequences};
+use crate::tally::{Disagreement, Judged, Tally, sequences};
 
 const WENT_BACK: &str = "a granted call at an earlier time moves the peer's time back, \
                          so that it credits the interval twice; ours never moves back";
@@ -39,6 +42,10 @@ const ZERO_UNDONE: &str = "cancelling a reservation of 0 does nothing at the pee
                            that it was the latest to act";
 const ENDLESS_DEBT: &str =
     "the peer grants a reservation whose wait never ends and takes the debt; ours says never";
+const WAIT_TURNED: &str = "a wait of exactly 2^63 ns becomes the peer's smallest integer, which is \
+                           no wait at all; ours waits";
+const BEYOND_TIME: &str = "cancelling a wait that never ends puts the peer's latest act a lifetime \
+                           of times after it, further than ours can count";
 const WAIT_CUT_TO_ZERO: &str =
     "less than a nanosecond short: the peer cuts the wait to 0 ns and lets it pass";
 const WITHIN_NOISE: &str = "the balance is zero within the noise of doubles";
@@ -64,8 +71,14 @@ fn refill_nanos(part: f64, limit: f64) -> u64 {
     }
 }
 
+/// What lies beyond our time is at its end.
 fn time(t: i128) -> Timestamp {
-    Timestamp::from_nanos(u64::try_from((BASE + t).max(0)).unwrap())
+    let nanos = (BASE + t).clamp(0, i128::from(u64::MAX));
+    Timestamp::from_nanos(u64::try_from(nanos).unwrap())
+}
+
+fn is_beyond_time(t: i128) -> bool {
+    BASE + t > i128::from(u64::MAX)
 }
 
 /// One reservation at both sides.
@@ -102,38 +115,43 @@ impl Replay {
         }
     }
 
-    fn step(&mut self, op: &Op) -> Verdict {
+    fn step(&mut self, op: &Op) -> Judged {
         let t = i128::from(op.t);
-        let verdict = match &op.call {
-            Call::Allow { n, ok } => self.allow(t, *n, *ok),
-            Call::Reserve { n, ok, delay } => self.reserve(t, *n, *ok, *delay),
-            Call::Delay { rid, delay } => self.delay(t, *rid, *delay),
-            Call::Cancel { rid } => self.cancel(t, *rid),
-            Call::SetLimit { limit } => self.set(t, limit.value(), self.peer.burst),
-            Call::SetBurst { burst } => self.set(t, self.peer.limit, *burst),
-            Call::Tokens { tokens } => {
-                assert_eq!(*tokens, op.tokens_after);
-                Compared
-            }
-        };
-        assert_eq!(self.peer.tokens_at(t), op.tokens_after, "the peer's model");
+        let judged = self.call(t, &op.call);
+        // If the model is wrong, that is why: what ours came to is not looked at.
+        Model.says("tokens after", self.peer.tokens_at(t), op.tokens_after)?;
+        let verdict = judged?;
         if let Excused(_) = verdict {
             self.take_over();
         }
         let tokens = self.limit.tokens(&self.bucket, time(t));
-        let difference = (tokens - op.tokens_after).abs();
-        assert!(difference <= TOKEN_TOLERANCE, "ours {tokens}");
+        Ours.says_nearly("tokens after", tokens, op.tokens_after, TOKEN_TOLERANCE)?;
         match verdict {
             ComparedThenSet(_) | Excused(_) => self.take_over(),
-            _ => self.take_over_act_time(),
+            _ => self.take_over_act_time()?,
         }
-        verdict
+        Ok(verdict)
     }
 
-    fn allow(&mut self, t: i128, n: i64, ok: bool) -> Verdict {
+    fn call(&mut self, t: i128, call: &Call) -> Judged {
+        match call {
+            Call::Allow { n, ok } => self.allow(t, *n, *ok),
+            Call::Reserve { n, ok, delay } => self.reserve(t, *n, *ok, *delay),
+            Call::Delay { rid, delay } => self.delay(t, *rid, *delay),
+            Call::Cancel { rid } => self.cancel(t, *rid),
+            Call::SetLimit { limit } => Ok(self.set(t, limit.value(), self.peer.burst)),
+            Call::SetBurst { burst } => Ok(self.set(t, self.peer.limit, *burst)),
+            Call::Tokens { tokens } => {
+                Model.says("tokens", self.peer.tokens_at(t), *tokens)?;
+                Ok(Compared)
+            }
+        }
+    }
+
+    fn allow(&mut self, t: i128, n: i64, ok: bool) -> Judged {
         let before = self.peer.clone();
         let theirs = self.peer.reserve(t, n, 0);
-        assert_eq!(theirs.ok, ok, "the peer's model");
+        Model.says("ok", theirs.ok, ok)?;
         let (now, cost) = (time(t), u64::try_from(n).unwrap());
         let ours = self.limit.decide(&mut self.bucket, now, cost);
         if ok && !theirs.without_limit {
@@ -144,20 +162,25 @@ impl Replay {
                 // Ours peeks with 0; the peer takes it for the latest act.
                 self.limit.charge(&mut self.bucket, now, now, 0);
             }
-            return self.granted(&before, t, &theirs);
+            return Ok(self.granted(&before, t, &theirs));
+        }
+        if ok && theirs.wait < 0 {
+            return Ok(Excused(WAIT_TURNED));
         }
         if ok && theirs.left < -NOISE && theirs.wait == 0 {
-            return Excused(WAIT_CUT_TO_ZERO);
+            return Ok(Excused(WAIT_CUT_TO_ZERO));
         }
-        assert!(theirs.left.abs() <= NOISE, "ours {ours:?}");
-        Excused(WITHIN_NOISE)
+        if theirs.left.abs() > NOISE {
+            return Err(Ours.differs(format!("{ours:?}")));
+        }
+        Ok(Excused(WITHIN_NOISE))
     }
 
-    fn reserve(&mut self, t: i128, n: i64, ok: bool, delay: i64) -> Verdict {
+    fn reserve(&mut self, t: i128, n: i64, ok: bool, delay: i64) -> Judged {
         let before = self.peer.clone();
         let theirs = self.peer.reserve(t, n, ENDLESS);
-        assert_eq!(theirs.ok, ok, "the peer's model");
-        assert_eq!(theirs.delay_from(t), delay, "the peer's model");
+        Model.says("ok", theirs.ok, ok)?;
+        Model.says("delay", theirs.delay_from(t), delay)?;
         let (now, cost) = (time(t), u64::try_from(n).unwrap());
         // Ours rounds a wait up to whole nanoseconds and the peer cuts it; acts are the peer's
         // here, so that everything built on them can be compared.
@@ -173,76 +196,75 @@ impl Replay {
             refunded: false,
         });
         if ok && theirs.wait == ENDLESS {
-            return Excused(ENDLESS_DEBT);
+            return Ok(Excused(ENDLESS_DEBT));
+        }
+        if ok && theirs.wait < 0 {
+            return Ok(Excused(WAIT_TURNED));
         }
         let waits = theirs.left < 0.0 || (theirs.left <= NOISE && at != Some(act));
         if ok && waits && t < before.last {
-            return Excused(WAITS_FROM_EARLIER);
+            return Ok(Excused(WAITS_FROM_EARLIER));
         }
-        assert_eq!(at.is_some(), ok);
+        Ours.says("ok", at.is_some(), ok)?;
         let Some(at) = at else {
-            return Compared;
+            return Ok(Compared);
         };
-        let difference = at.as_nanos().abs_diff(act.as_nanos());
-        assert!(
-            difference <= WAIT_TOLERANCE + self.noise,
-            "ours acts at {at}"
-        );
-        self.granted(&before, t, &theirs)
+        let tolerance = WAIT_TOLERANCE + self.noise;
+        Ours.says_nearly("acts at", at.as_nanos(), act.as_nanos(), tolerance)?;
+        Ok(self.granted(&before, t, &theirs))
     }
 
-    fn delay(&self, t: i128, rid: usize, delay: i64) -> Verdict {
+    fn delay(&self, t: i128, rid: usize, delay: i64) -> Judged {
         let pair = &self.pairs[rid];
-        assert_eq!(pair.theirs.delay_from(t), delay, "the peer's model");
+        Model.says("delay", pair.theirs.delay_from(t), delay)?;
         let ours = pair.ours.map_or(ENDLESS, |charge| {
             i64::try_from(charge.at().nanos_since(time(t))).unwrap_or(ENDLESS)
         });
-        assert_eq!(ours, delay);
-        Compared
+        Ours.says("delay", ours, delay)?;
+        Ok(Compared)
     }
 
-    fn cancel(&mut self, t: i128, rid: usize) -> Verdict {
+    fn cancel(&mut self, t: i128, rid: usize) -> Judged {
         let earlier = t < self.peer.last;
         let before = self.bucket;
         let Pair { theirs, .. } = self.pairs[rid];
         let latest_act = self.peer.last_event;
         let acts_last = self.is_near(time(theirs.act), time(latest_act));
+        let cut_short = acts_last && theirs.act < latest_act;
         let refund = self.peer.cancel(t, &theirs);
         let again = self.pairs[rid].refunded;
         self.give_back(t, rid);
         let Some(refund) = refund else {
             if self.bucket == before {
-                return Compared;
+                return Ok(Compared);
             }
-            assert_eq!(theirs.n, 0, "ours {:?}", self.bucket);
-            return ComparedThenSet(ZERO_UNDONE);
+            Ours.says("undone", theirs.n, 0)?;
+            return Ok(ComparedThenSet(ZERO_UNDONE));
         };
         self.pairs[rid].refunded |= refund > 0.0;
-        if refund < -NOISE {
-            return Compared;
-        }
-        if refund <= NOISE {
-            return ComparedThenSet(NOISE_REFUNDED);
-        }
-        if again {
-            return self.excuse_unless_equal(t, REFUNDED_TWICE);
-        }
-        if theirs.without_limit {
-            return self.excuse_unless_equal(t, TOOK_NOTHING);
-        }
-        if refund > theirs.n as f64 {
-            return self.excuse_unless_equal(t, MORE_THAN_TAKEN);
-        }
-        if acts_last && theirs.act < latest_act {
-            return self.excuse_unless_equal(t, CUT_SHORT);
-        }
-        if earlier {
-            return ComparedThenSet(WENT_BACK);
-        }
-        if acts_last && self.act_time_differs() {
-            return ComparedThenSet(ACT_COUNTED_BACK);
-        }
-        Compared
+        Ok(if is_beyond_time(latest_act) {
+            self.excuse_unless_equal(t, BEYOND_TIME)
+        } else if refund <= NOISE && cut_short {
+            self.excuse_unless_equal(t, CUT_SHORT)
+        } else if refund < -NOISE {
+            Compared
+        } else if refund <= NOISE {
+            ComparedThenSet(NOISE_REFUNDED)
+        } else if again {
+            self.excuse_unless_equal(t, REFUNDED_TWICE)
+        } else if theirs.without_limit {
+            self.excuse_unless_equal(t, TOOK_NOTHING)
+        } else if refund > theirs.n as f64 {
+            self.excuse_unless_equal(t, MORE_THAN_TAKEN)
+        } else if cut_short {
+            self.excuse_unless_equal(t, CUT_SHORT)
+        } else if earlier {
+            ComparedThenSet(WENT_BACK)
+        } else if acts_last && self.act_time_differs() {
+            ComparedThenSet(ACT_COUNTED_BACK)
+        } else {
+            Compared
+        })
     }
 
     /// Ours gives back once: a receipt that has given something back is used up.
@@ -316,10 +338,14 @@ impl Replay {
     }
 
     /// The latest act, which a double may have cut by one more nanosecond, becomes the peer's.
-    fn take_over_act_time(&mut self) {
-        assert!(!self.act_time_differs(), "{:?}", self.bucket);
-        let (level, _) = self.bucket.parts();
-        self.bucket = Bucket::from_parts(level, time(self.peer.last_event));
+    fn take_over_act_time(&mut self) -> Result<(), Disagreement> {
+        let (level, ours) = self.bucket.parts();
+        let theirs = time(self.peer.last_event);
+        if self.act_time_differs() {
+            return Err(Ours.differs(format!("latest act {ours}, the peer's {theirs}")));
+        }
+        self.bucket = Bucket::from_parts(level, theirs);
+        Ok(())
     }
 
     /// Our state becomes the peer's. Receipts from before it can't undo it exactly.
@@ -334,17 +360,16 @@ impl Replay {
     }
 }
 
+fn replay(sequences: &[Sequence]) -> Tally {
+    let mut tally = Tally::new("go_rate");
+    for sequence in sequences {
+        let mut replay = Replay::new(sequence.limit.value(), sequence.burst);
+        tally.replay(sequence.id, &sequence.ops, |op| replay.step(op));
+    }
+    tally
+}
+
 #[test]
 fn go_rate() {
-    let mut tally = Tally::new("go_rate");
-    for sequence in sequences::<Sequence>("go_rate") {
-        tally.sequence();
-        let mut replay = Replay::new(sequence.limit.value(), sequence.burst);
-        for (index, op) in sequence.ops.iter().enumerate() {
-            tally.at(sequence.id, index, op);
-            let verdict = replay.step(op);
-            tally.operation(verdict);
-        }
-    }
-    tally.finish();
+    replay(&sequences("go_rate")).finish();
 }

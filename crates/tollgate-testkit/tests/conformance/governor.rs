@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde::Deserialize;
 use tollgate_core::{Algorithm, Gcra, Outcome, Rate, Tat, Timestamp};
 
-use crate::tally::{Tally, Verdict, sequences};
+use crate::tally::Side::Ours;
+use crate::tally::{Disagreement, Judged, Tally, Verdict, sequences};
 
 #[derive(Deserialize)]
 struct Sequence {
@@ -17,7 +18,7 @@ struct Sequence {
     ops: Vec<Op>,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 struct Op {
     t: u64,
     #[serde(flatten)]
@@ -65,45 +66,45 @@ impl Replay {
         Timestamp::from_nanos(clock - self.created_at)
     }
 
-    fn step(&mut self, op: &Op) {
+    fn step(&mut self, op: &Op) -> Judged {
         match &op.call {
-            Call::Check { key, answer } => self.check(op.t, key, 1, answer),
-            Call::CheckN { key, n, answer } => self.check(op.t, key, *n, answer),
+            Call::Check { key, answer } => self.check(op.t, key, 1, answer)?,
+            Call::CheckN { key, n, answer } => self.check(op.t, key, *n, answer)?,
             Call::RetainRecent { len } => {
                 // A key is kept while its TAT lies less than one interval back.
                 let horizon = self.since_creation(op.t).as_nanos();
                 let horizon = horizon.saturating_sub(self.interval);
                 self.keys.retain(|_, tat| tat.time().as_nanos() > horizon);
-                assert_eq!(self.keys.len(), *len);
+                Ours.says("keys", self.keys.len(), *len)?;
             }
         }
+        Ok(Verdict::Compared)
     }
 
-    fn check(&mut self, t: u64, key: &str, n: u64, answer: &Answer) {
+    fn check(&mut self, t: u64, key: &str, n: u64, answer: &Answer) -> Result<(), Disagreement> {
         let now = self.since_creation(t);
         let mut tat = self.keys.get(key).copied().unwrap_or_default();
         let before = tat;
         let decision = self.limit.decide(&mut tat, now, n);
+        Ours.says("ok", decision.is_allowed(), answer.ok)?;
         match decision.outcome {
             Outcome::Allowed => {
-                assert!(answer.ok);
-                assert_eq!(Some(decision.remaining), answer.remaining);
+                Ours.says("remaining", Some(decision.remaining), answer.remaining)?;
                 self.keys.insert(key.to_owned(), tat);
+                return Ok(());
             }
             Outcome::Denied => {
-                assert!(!answer.ok);
-                let wait = decision.retry_after;
-                assert_eq!(answer.wait_ns.map(Duration::from_nanos), Some(wait));
+                let wait = answer.wait_ns.map(Duration::from_nanos);
+                Ours.says("wait", Some(decision.retry_after), wait)?;
                 let earliest = answer.earliest.map(|clock| self.since_creation(clock));
-                assert_eq!(earliest, self.limit.earliest(&tat, now, n));
-                assert_eq!(before, tat);
+                Ours.says("earliest", self.limit.earliest(&tat, now, n), earliest)?;
             }
             Outcome::Never => {
-                assert!(!answer.ok);
-                assert_eq!(answer.insufficient_capacity, Some(decision.limit));
-                assert_eq!(before, tat);
+                let capacity = answer.insufficient_capacity;
+                Ours.says("capacity", Some(decision.limit), capacity)?;
             }
         }
+        Ours.says("state after a refusal", tat, before)
     }
 }
 
@@ -111,7 +112,6 @@ impl Replay {
 fn governor() {
     let mut tally = Tally::new("governor");
     for sequence in sequences::<Sequence>("governor") {
-        tally.sequence();
         let interval = Duration::from_nanos(sequence.replenish_ns);
         let rate = Rate::every(interval).burst(sequence.burst);
         let mut replay = Replay {
@@ -120,11 +120,7 @@ fn governor() {
             created_at: sequence.created_at,
             keys: HashMap::new(),
         };
-        for (index, op) in sequence.ops.iter().enumerate() {
-            tally.at(sequence.id, index, &op.call);
-            replay.step(op);
-            tally.operation(Verdict::Compared);
-        }
+        tally.replay(sequence.id, &sequence.ops, |op| replay.step(op));
     }
     tally.finish();
 }

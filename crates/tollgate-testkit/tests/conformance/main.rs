@@ -4,7 +4,9 @@
 //! answer. Where ours differs on purpose a rule in words says so; only the operation at which the
 //! difference arises is excused, then our state is set to the peer's and the replay goes on.
 //! A rule is decided from the operation and a small model of the peer, which must itself
-//! reproduce what was recorded. Run with `--nocapture` for the tallies.
+//! reproduce what was recorded. A sequence ends where the model is wrong, or where ours differs and
+//! no rule excuses it; the others are still replayed, and the test fails at the end with the list.
+//! Run with `--nocapture` for the tallies.
 
 #![expect(
     clippy::unwrap_used,

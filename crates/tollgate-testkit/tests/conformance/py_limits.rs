@@ -18,7 +18,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use tollgate_core::{Rate, Timestamp};
 
-use crate::tally::{Tally, Verdict, sequences};
+use crate::tally::{Judged, Tally, sequences};
 
 /// Our arithmetic counts ticks, whatever their length. The doubles of today's Unix time are whole
 /// numbers of 2^-22 s, so with such ticks nothing is rounded.
@@ -100,7 +100,7 @@ fn seconds(at: Timestamp) -> f64 {
 /// Both sides of one key under one strategy.
 trait Key {
     fn new(item: Item) -> Self;
-    fn step(&mut self, t: f64, call: &Call) -> Verdict;
+    fn step(&mut self, t: f64, call: &Call) -> Judged;
 }
 
 fn replay<K: Key>(tally: &mut Tally, sequence: &Sequence) {
@@ -109,19 +109,16 @@ fn replay<K: Key>(tally: &mut Tally, sequence: &Sequence) {
         window: sequence.window_s,
     };
     let mut keys = HashMap::new();
-    for (index, op) in sequence.ops.iter().enumerate() {
-        tally.at(sequence.id, index, op);
-        let key = keys.entry(&op.key).or_insert_with(|| K::new(item));
-        let verdict = key.step(op.t, &op.call);
-        tally.operation(verdict);
-    }
+    tally.replay(sequence.id, &sequence.ops, |op| {
+        let key = keys.entry(op.key.clone()).or_insert_with(|| K::new(item));
+        key.step(op.t, &op.call)
+    });
 }
 
 #[test]
 fn py_limits() {
     let mut tally = Tally::new("py_limits");
     for sequence in sequences::<Sequence>("py_limits") {
-        tally.sequence();
         match sequence.strategy {
             Strategy::Fixed => replay::<fixed::Key>(&mut tally, &sequence),
             Strategy::Moving => replay::<moving::Key>(&mut tally, &sequence),

@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde::Deserialize;
 use tollgate_core::{Algorithm, Decision, Gcra, Outcome, Rate, Tat, Timestamp};
 
-use crate::tally::{Tally, Verdict, sequences};
+use crate::tally::Side::Ours;
+use crate::tally::{Judged, Tally, Verdict, sequences};
 
 /// What the peer writes where no retry helps or none is needed: minus one second.
 const NONE: i64 = -1_000_000_000;
@@ -40,34 +41,36 @@ fn remaining(emission: Duration, decision: &Decision) -> u64 {
     u64::try_from((free / 1_000) / emission.as_micros()).unwrap()
 }
 
-fn compare(emission: Duration, op: &Op, decision: &Decision) {
-    assert_eq!(op.limited, !decision.is_allowed());
-    assert_eq!(op.limit, decision.limit);
-    assert_eq!(op.remaining, remaining(emission, decision));
+fn compare(emission: Duration, op: &Op, decision: &Decision) -> Judged {
+    Ours.says("limited", !decision.is_allowed(), op.limited)?;
+    Ours.says("limit", decision.limit, op.limit)?;
+    Ours.says("remaining", remaining(emission, decision), op.remaining)?;
     let nanos = |duration: Duration| i64::try_from(duration.as_nanos()).unwrap();
     let retry = match decision.outcome {
         Outcome::Allowed | Outcome::Never => NONE,
         Outcome::Denied => nanos(decision.retry_after),
     };
-    assert_eq!(op.retry_after_ns, retry);
-    assert_eq!(op.reset_after_ns, nanos(decision.reset_after));
+    Ours.says("retry after", retry, op.retry_after_ns)?;
+    Ours.says(
+        "reset after",
+        nanos(decision.reset_after),
+        op.reset_after_ns,
+    )?;
+    Ok(Verdict::Compared)
 }
 
 #[test]
 fn redis_cell_core() {
     let mut tally = Tally::new("redis_cell_core");
     for sequence in sequences::<Sequence>("redis_cell_core") {
-        tally.sequence();
         let emission = Duration::from_nanos(sequence.period_s * 1_000_000_000 / sequence.count);
         let rate = Rate::every(emission).burst(sequence.max_burst + 1);
         let limit = Gcra::new(rate).unwrap();
         let mut tat = Tat::default();
-        for (index, op) in sequence.ops.iter().enumerate() {
-            tally.at(sequence.id, index, op);
+        tally.replay(sequence.id, &sequence.ops, |op| {
             let decision = limit.decide(&mut tat, Timestamp::from_nanos(op.t), op.n);
-            compare(emission, op, &decision);
-            tally.operation(Verdict::Compared);
-        }
+            compare(emission, op, &decision)
+        });
     }
     tally.finish();
 }

@@ -1,11 +1,19 @@
-//! Counts what was compared and what was excused, and insists on 95 % compared.
+//! Counts what was compared and what was excused, and insists on 95 % compared. A sequence in which
+//! the model of a peer, or ours, is wrong ends there; the set goes on, and the test fails at its end.
+
+mod disagreement;
+mod tests;
 
 use std::collections::BTreeMap;
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::thread;
 
+pub(crate) use disagreement::{Disagreement, Side};
 use serde::de::DeserializeOwned;
 use tollgate_testkit::vectors;
+
+/// How many disagreements of a side are told; the rest are counted.
+const TOLD: usize = 10;
 
 /// The sequences of a set; a set that can't be read fails the test with its path.
 pub(crate) fn sequences<T: DeserializeOwned>(set: &str) -> Vec<T> {
@@ -25,6 +33,9 @@ pub(crate) enum Verdict {
     Excused(&'static str),
 }
 
+/// What one operation comes to: a disagreement ends its sequence.
+pub(crate) type Judged = Result<Verdict, Disagreement>;
+
 /// The account of one set.
 #[derive(Debug)]
 pub(crate) struct Tally {
@@ -34,7 +45,17 @@ pub(crate) struct Tally {
     set_after: BTreeMap<&'static str, u64>,
     left_out: BTreeMap<&'static str, u64>,
     excused: BTreeMap<&'static str, u64>,
+    stopped: BTreeMap<Side, Stopped>,
     place: String,
+}
+
+/// The sequences that ended early by the fault of one side.
+#[derive(Debug, Default)]
+struct Stopped {
+    sequences: u64,
+    /// The operations at which they ended and those after them.
+    operations: usize,
+    told: Vec<String>,
 }
 
 impl Tally {
@@ -46,20 +67,34 @@ impl Tally {
             set_after: BTreeMap::new(),
             left_out: BTreeMap::new(),
             excused: BTreeMap::new(),
+            stopped: BTreeMap::new(),
             place: String::new(),
         }
     }
 
-    pub(crate) fn sequence(&mut self) {
+    /// Replays a sequence up to its end or the first disagreement: after that nothing that either
+    /// side says of this sequence is worth comparing.
+    pub(crate) fn replay<Op: Debug>(
+        &mut self,
+        id: u64,
+        ops: &[Op],
+        mut step: impl FnMut(&Op) -> Judged,
+    ) {
         self.sequences += 1;
+        for (index, op) in ops.iter().enumerate() {
+            self.place = format!("sequence {id}, operation {index}: {op:?}");
+            match step(op) {
+                Ok(verdict) => self.count(verdict),
+                Err(disagreement) => {
+                    self.stop(&disagreement, ops.len() - index);
+                    break;
+                }
+            }
+        }
+        self.place.clear();
     }
 
-    /// Says which operation comes next, for the message if it fails.
-    pub(crate) fn at(&mut self, id: u64, index: usize, op: &dyn Debug) {
-        self.place = format!("{}: sequence {id}, operation {index}: {op:?}", self.set);
-    }
-
-    pub(crate) fn operation(&mut self, verdict: Verdict) {
+    fn count(&mut self, verdict: Verdict) {
         match verdict {
             Verdict::Compared => self.compared += 1,
             Verdict::ComparedThenSet(reason) => {
@@ -74,40 +109,95 @@ impl Tally {
         }
     }
 
-    /// Prints the account and fails if more than 5 % of the operations were excused.
+    fn stop(&mut self, disagreement: &Disagreement, operations: usize) {
+        let stopped = self.stopped.entry(disagreement.side()).or_default();
+        stopped.sequences += 1;
+        stopped.operations += operations;
+        if stopped.told.len() < TOLD {
+            stopped.told.push(format!("{}: {disagreement}", self.place));
+        }
+    }
+
+    /// Prints the account, and fails if there is anything wrong with it.
     #[expect(clippy::print_stdout, reason = "the account is for people to read")]
     pub(crate) fn finish(self) {
-        let excused: u64 = self.excused.values().sum();
-        let operations = self.compared + excused;
-        println!(
-            "{}: {} sequences, {operations} operations, {} compared, {excused} excused",
-            self.set, self.sequences, self.compared
-        );
-        for (reason, count) in &self.excused {
-            println!("  excused {count}: {reason}");
+        println!("{self}");
+        if let Err(wrong) = self.judged() {
+            panic!("{wrong}");
         }
-        for (reason, count) in &self.set_after {
-            println!("  compared, then our state set {count}: {reason}");
+    }
+
+    /// What is wrong with the set as a whole, if anything: sequences that ended in a disagreement,
+    /// or more than 5 % of the operations excused.
+    pub(crate) fn judged(&self) -> Result<(), String> {
+        let mut wrong = self.disagreements();
+        let (set, compared, operations) = (self.set, self.compared, self.operations());
+        if operations == 0 {
+            wrong += &format!("{set}: nothing was compared\n");
         }
-        for (reason, count) in &self.left_out {
-            println!("  compared but for one answer {count}: {reason}");
+        if compared * 100 < operations * 95 {
+            wrong += &format!("{set}: only {compared} of {operations} operations compared\n");
         }
-        assert!(operations > 0, "{}: nothing was recorded", self.set);
-        assert!(
-            self.compared * 100 >= operations * 95,
-            "{}: only {} of {operations} operations compared",
-            self.set,
-            self.compared
-        );
+        if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+    }
+
+    /// The sequences that ended in a disagreement, the first of each side in full.
+    pub(crate) fn disagreements(&self) -> String {
+        let mut text = String::new();
+        for (side, stopped) in &self.stopped {
+            let Stopped {
+                sequences,
+                operations,
+                told,
+            } = stopped;
+            let (set, all) = (self.set, self.sequences);
+            text += &format!(
+                "{set}: {side} in {sequences} of {all} sequences, {operations} operations left out\n"
+            );
+            for place in told {
+                text += &format!("  {place}\n");
+            }
+            let untold = sequences - told.len() as u64;
+            if untold > 0 {
+                text += &format!("  and {untold} more\n");
+            }
+        }
+        text
+    }
+
+    fn operations(&self) -> u64 {
+        self.compared + self.excused.values().sum::<u64>()
     }
 }
 
-/// A comparison that panicked says where it was.
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let operations = self.operations();
+        let (set, sequences, compared) = (self.set, self.sequences, self.compared);
+        let excused = operations - compared;
+        write!(
+            f,
+            "{set}: {sequences} sequences, {operations} operations, {compared} compared, {excused} excused"
+        )?;
+        for (reason, count) in &self.excused {
+            write!(f, "\n  excused {count}: {reason}")?;
+        }
+        for (reason, count) in &self.set_after {
+            write!(f, "\n  compared, then our state set {count}: {reason}")?;
+        }
+        for (reason, count) in &self.left_out {
+            write!(f, "\n  compared but for one answer {count}: {reason}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A replay that panicked says where it was.
 impl Drop for Tally {
     #[expect(clippy::print_stdout, reason = "the test harness shows it on failure")]
     fn drop(&mut self) {
-        if thread::panicking() {
-            println!("failed at {}", self.place);
+        if thread::panicking() && !self.place.is_empty() {
+            println!("{}: failed at {}", self.set, self.place);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate_core::Timestamp;
 
 use super::limit::{Seen, Taken};
-use super::{Level, Refusal, Stack, Step, Worst, take_all};
+use super::{Level, Pass, Refusal, Stack, Step, Worst, take_all};
 
 /// What a request holds of all its limits until its real cost is known.
 ///
@@ -66,6 +66,36 @@ impl<'a> Hold<'a> {
     /// The request is done and cost so much, at the levels that were given an estimate.
     pub fn settle(mut self, spent: u64) {
         self.finish(|level| if level.estimated { spent } else { level.cost });
+    }
+
+    /// The request passes at the costs that are held: nothing is settled later. The slots among them are
+    /// held by what this returns, while it runs.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::time::Duration;
+    /// use tollgate::{ConcurrencyLimiter, Level, Limiter, Rate, Stack};
+    ///
+    /// let (rate, slots) = (Limiter::new(Rate::per_hour(9)), Arc::new(ConcurrencyLimiter::new(1)));
+    /// let (levels, minute) = ([Level::new("rate", &rate), Level::new("slots", &slots)], Duration::from_secs(60));
+    /// let hold = Stack::new().hold(&levels, minute).expect("room");
+    /// let pass = hold.keep();
+    /// assert_eq!((rate.peek().remaining, slots.available()), (8, 0));
+    /// drop(pass);
+    /// assert_eq!((rate.peek().remaining, slots.available()), (8, 1));
+    /// ```
+    pub fn keep(mut self) -> Pass {
+        let mut pass = Pass::default();
+        for part in &mut self.parts {
+            if let Some(Taken::Slot(_)) = part.taken {
+                part.taken
+                    .take()
+                    .into_iter()
+                    .for_each(|slot| pass.keep(slot));
+            }
+        }
+        self.finish(|level| level.cost);
+        pass
     }
 
     /// The request never happened: everything comes back, as when this is dropped.

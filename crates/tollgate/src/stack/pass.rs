@@ -60,6 +60,26 @@ impl Pass {
         self.keep(Taken::Slot(held));
     }
 
+    /// What this holds and what the other one does, as one.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use tollgate::{ConcurrencyLimiter, Level, Stack};
+    ///
+    /// let (a, b) = (Arc::new(ConcurrencyLimiter::new(1)), Arc::new(ConcurrencyLimiter::new(1)));
+    /// let pass = |slots| Stack::new().allow(&[Level::new("slots", slots)]).expect("a free slot");
+    /// let both = pass(&a).and(pass(&b));
+    /// assert_eq!((a.available(), b.available()), (0, 0));
+    /// drop(both);
+    /// assert_eq!((a.available(), b.available()), (1, 1));
+    /// ```
+    pub fn and(mut self, other: Self) -> Self {
+        for permit in other.first.into_iter().chain(other.more) {
+            self.keep(Taken::Slot(permit));
+        }
+        self
+    }
+
     /// The request was served.
     pub fn success(self) {
         self.end(Ending::Success);

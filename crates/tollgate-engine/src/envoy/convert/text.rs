@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use super::{Converted, Rule, Unsaid};
 use crate::native::fields::ALGORITHMS;
-use crate::policy::{KeyPart, Mode, Pattern};
+use crate::policy::{Counting, KeyPart, Mode, OnStoreFailure, Pattern};
 
 const HEAD: &str = "\
 # Converted from the form of envoyproxy/ratelimit. The facts are named like its keys, and those of a
@@ -73,6 +73,14 @@ fn limit(out: &mut String, rule: &Rule) {
         .find(|(_, known)| *known == rule.algorithm);
     if let Some((name, _)) = algorithm.filter(|_| !limits.rates.is_empty()) {
         line(out, &format!("  algorithm: {name}"));
+    }
+    if rule.counting != Counting::default() {
+        line(out, &format!("  counting: {}", rule.counting.name()));
+    }
+    let failure = rule.on_store_failure;
+    // One that asks no store has nothing to say of it.
+    if failure != OnStoreFailure::default_for(limits) && rule.counting != Counting::Local {
+        line(out, &format!("  on_store_failure: {}", failure.name()));
     }
     if rule.mode == Mode::Shadow {
         line(out, "  mode: shadow");

@@ -2,50 +2,74 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::fields::{Level, fields, not_a_map, wrong_type};
+use super::super::fields::{Level, fields, not_a_map, not_a_word, wrong_type};
 use super::super::scalar::Source;
 use super::super::{
-    DUPLICATE_DESCRIPTOR, Diagnostic, EMPTY_DOMAIN, EMPTY_KEY, MODE_WITHOUT_LIMIT, Node, Problems,
-    REPLACES_UNKNOWN, SHARE_WITHOUT_WILDCARD, STAR_IN_KEY, Value,
+    BAD_CHARGING, BAD_ON_STORE_FAILURE, Code, DUPLICATE_DESCRIPTOR, Diagnostic, EMPTY_DOMAIN,
+    EMPTY_KEY, MODE_WITHOUT_LIMIT, Node, Problems, REPLACES_UNKNOWN, SHARE_WITHOUT_WILDCARD,
+    STAR_IN_KEY, Value,
 };
 use crate::diagnostic::Severity;
 use crate::document::Span;
-use crate::policy::{DescriptorLimit, DescriptorRule};
+use crate::native::fields::{FAILURES, names};
+use crate::policy::{Charging, DescriptorLimit, DescriptorRule, Domain, OnStoreFailure};
 use crate::suggest::did_you_mean;
 
 /// Reads one document.
 pub(super) struct Reader<'a> {
     pub(super) source: Source<'a>,
     pub(super) problems: Problems,
+    /// What limits do that say nothing of it while the store can't be asked.
+    pub(super) failure: Option<OnStoreFailure>,
 }
 
+/// The field of limits, and of the whole document.
+pub(super) const ON_STORE_FAILURE: &str = "on_store_failure";
+
+/// What a request of several descriptors can be charged, by name.
+const CHARGINGS: &[(&str, Charging)] = &[
+    ("all-or-none", Charging::AllOrNone),
+    ("each", Charging::Each),
+];
+
 impl Reader<'_> {
-    pub(super) fn root(&mut self, root: &Node) -> (Option<(String, Span)>, Vec<DescriptorRule>) {
+    /// The domain's name with its place, and what it says.
+    pub(super) fn root(&mut self, root: &Node) -> (Option<(String, Span)>, Domain) {
         if !matches!(root.value, Value::Map(_) | Value::Null) {
             self.problems.push(wrong_type(
                 "the file",
                 "a map with domain and descriptors",
                 root,
             ));
-            return (None, Vec::new());
+            return (None, Domain::default());
         }
-        let (mut domain, mut tree, mut wrong) = (None, Vec::new(), false);
-        for (name, value) in fields(root, Level::Root, &mut self.problems) {
-            match name {
-                "domain" => match self.text(name, value) {
-                    Some(text) => domain = Some((text, value.span)),
+        let (mut name, mut domain, mut wrong) = (None, Domain::default(), false);
+        let fields = fields(root, Level::Root, &mut self.problems);
+        // Whatever their order, limits are read by it.
+        let failure = fields.iter().find(|(name, _)| *name == ON_STORE_FAILURE);
+        self.failure = failure.and_then(|(_, value)| self.failure(value));
+        for (field, value) in fields {
+            match field {
+                "domain" => match self.text(field, value) {
+                    Some(text) => name = Some((text, value.span)),
                     None => wrong = true,
                 },
-                _ => tree = self.descriptors(value),
+                "charging" => {
+                    let field = (field, "way to charge", BAD_CHARGING);
+                    let charging = self.word(field, CHARGINGS, value);
+                    domain.charging = charging.unwrap_or_default();
+                }
+                ON_STORE_FAILURE => {}
+                _ => domain.descriptors = self.descriptors(value),
             }
         }
-        let domain = domain.filter(|(name, _)| !name.is_empty());
-        if domain.is_none() && !wrong {
+        let name = name.filter(|(name, _)| !name.is_empty());
+        if name.is_none() && !wrong {
             let problem = Diagnostic::error(EMPTY_DOMAIN, "the file has no domain", root.span);
             self.problems
                 .push(problem.help("name it: `domain: edge`, as the proxy's filter does"));
         }
-        (domain, tree)
+        (name, domain)
     }
 
     fn descriptors(&mut self, node: &Node) -> Vec<DescriptorRule> {
@@ -206,6 +230,28 @@ impl Reader<'_> {
         text
     }
 
+    /// One of the words of a table, of a field, what it is a word for, and the code of a wrong one.
+    pub(super) fn word<T: Copy>(
+        &mut self,
+        (name, what, code): (&str, &str, Code),
+        table: &[(&'static str, T)],
+        value: &Node,
+    ) -> Option<T> {
+        let text = self.text(name, value)?;
+        let found = table.iter().find(|(word, _)| *word == text);
+        if found.is_none() {
+            let problem = not_a_word(code, what, &text, &names(table), value);
+            self.problems.push(problem);
+        }
+        found.map(|(_, value)| *value)
+    }
+
+    /// What is to be done without the store, unless that is for others to say.
+    pub(super) fn failure(&mut self, value: &Node) -> Option<OnStoreFailure> {
+        let field = (ON_STORE_FAILURE, "way to fail", BAD_ON_STORE_FAILURE);
+        self.word(field, FAILURES, value).flatten()
+    }
+
     /// Where it is true, if it is.
     pub(super) fn truth(&mut self, name: &str, value: &Node) -> Option<Span> {
         let truth = self.source.truth(value);
@@ -214,6 +260,7 @@ impl Reader<'_> {
         }
         truth.filter(|is| *is).map(|_| value.span)
     }
+
     /// Whether there are errors after this many problems.
     pub(super) fn has_errors_since(&self, before: usize) -> bool {
         let mut since = self.problems.iter().skip(before);

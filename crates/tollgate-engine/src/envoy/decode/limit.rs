@@ -7,13 +7,14 @@ use tollgate::{Algorithm, Align, Rate};
 
 use super::super::fields::{Level, fields, not_a_map, not_a_word, wrong_type};
 use super::super::{
-    BAD_ALGORITHM, BAD_CONCURRENCY, BAD_QUOTA, BAD_RATE, BAD_UNIT, Code, Diagnostic,
-    EMPTY_REPLACES, NO_REQUESTS, Node, RATE_AND_UNIT, SELF_REPLACES, UNLIMITED_WITH_LIMIT, Value,
+    BAD_ALGORITHM, BAD_CONCURRENCY, BAD_COUNTING, BAD_ON_STORE_FAILURE, BAD_QUOTA, BAD_RATE,
+    BAD_UNIT, Code, Diagnostic, EMPTY_REPLACES, NO_REQUESTS, Node, RATE_AND_UNIT, SELF_REPLACES,
+    UNLIMITED_WITH_LIMIT, Value,
 };
-use super::descriptor::Reader;
+use super::descriptor::{ON_STORE_FAILURE, Reader};
 use crate::facts::Unit;
-use crate::native::fields::ALGORITHMS;
-use crate::policy::{DescriptorLimit, Limits};
+use crate::native::fields::{ALGORITHMS, ASKS_NO_STORE, COUNTINGS, NOT_LEASED, lends};
+use crate::policy::{Counting, DescriptorLimit, Limits, OnStoreFailure};
 
 impl Reader<'_> {
     pub(super) fn limit(&mut self, node: &Node) -> Option<DescriptorLimit> {
@@ -34,6 +35,8 @@ impl Reader<'_> {
             limits: Limits::default(),
             unit: None,
             algorithm: Algorithm::FixedWindow(Align::default()),
+            counting: Counting::default(),
+            on_store_failure: OnStoreFailure::Local,
             shadow: false,
             quota_mode: false,
             replaces: Vec::new(),
@@ -59,7 +62,8 @@ impl Reader<'_> {
             limit.algorithm = Algorithm::default();
         }
         if let Some(value) = field("algorithm")
-            && let Some(algorithm) = self.algorithm(value)
+            && let field = ("algorithm", "algorithm", BAD_ALGORITHM)
+            && let Some(algorithm) = self.word(field, ALGORITHMS, value)
         {
             limit.algorithm = algorithm;
         }
@@ -114,6 +118,7 @@ impl Reader<'_> {
                 );
             }
         }
+        self.kept(&mut limit, field("counting"), field(ON_STORE_FAILURE));
         if limit.limits.unlimited {
             for name in ["rate", "quota", "concurrency"] {
                 if let Some(value) = field(name) {
@@ -122,6 +127,33 @@ impl Reader<'_> {
             }
         }
         Some(limit)
+    }
+
+    /// How it is kept in a store.
+    fn kept(
+        &mut self,
+        limit: &mut DescriptorLimit,
+        counting: Option<&Node>,
+        failure: Option<&Node>,
+    ) {
+        let own = failure.and_then(|value| self.failure(value));
+        let said = own.or(self.failure);
+        limit.on_store_failure = said.unwrap_or(OnStoreFailure::default_for(&limit.limits));
+        let Some(value) = counting else { return };
+        let field = ("counting", "way to count", BAD_COUNTING);
+        limit.counting = self.word(field, COUNTINGS, value).unwrap_or_default();
+        let rates = !limit.limits.rates.is_empty();
+        if limit.counting == Counting::Leased && !(rates && lends(limit.algorithm)) {
+            let problem = Diagnostic::error(BAD_COUNTING, NOT_LEASED, value.span);
+            let help = "give it a rate in place of unit, or say exact";
+            self.problems.push(problem.help(help));
+        }
+        if let Some(failure) =
+            failure.filter(|_| limit.counting == Counting::Local && own.is_some())
+        {
+            let problem = Diagnostic::error(BAD_ON_STORE_FAILURE, ASKS_NO_STORE, failure.span);
+            self.problems.push(problem.help("leave out one of them"));
+        }
     }
 
     fn rate_of_unit(
@@ -187,17 +219,6 @@ impl Reader<'_> {
             }
         }
         names
-    }
-
-    fn algorithm(&mut self, value: &Node) -> Option<Algorithm> {
-        let text = self.text("algorithm", value)?;
-        let found = ALGORITHMS.iter().find(|(name, _)| *name == text);
-        if found.is_none() {
-            let names: Vec<_> = ALGORITHMS.iter().map(|(name, _)| *name).collect();
-            self.problems
-                .push(not_a_word(BAD_ALGORITHM, "algorithm", &text, &names, value));
-        }
-        found.map(|(_, algorithm)| *algorithm)
     }
 
     fn rates(&mut self, node: &Node, algorithm: Algorithm) -> Vec<Rate> {

@@ -103,7 +103,8 @@ impl Limiter {
         if refund > 0.0 {
             self.tokens = (self.tokens_at(t) + refund).min(self.burst as f64);
             self.last = t;
-            let previous = made.act - i128::from(duration_from(made.n as f64, made.limit));
+            // Where a wait never ends this is no step back: an endless duration has no sign.
+            let previous = made.act + i128::from(duration_from(-made.n as f64, made.limit));
             if made.act == self.last_event && previous >= t {
                 self.last_event = previous;
             }
@@ -138,12 +139,12 @@ impl Reservation {
 }
 
 /// A difference of times, which the peer saturates.
-fn since(t: i128, earlier: i128) -> i64 {
+pub(crate) fn since(t: i128, earlier: i128) -> i64 {
     let difference = (t - earlier).clamp(i128::from(i64::MIN), i128::from(i64::MAX));
     i64::try_from(difference).unwrap_or(0)
 }
 
-fn tokens_from(duration: i64, limit: f64) -> f64 {
+pub(crate) fn tokens_from(duration: i64, limit: f64) -> f64 {
     if limit <= 0.0 {
         return 0.0;
     }
@@ -151,10 +152,21 @@ fn tokens_from(duration: i64, limit: f64) -> f64 {
     seconds * limit
 }
 
-fn duration_from(tokens: f64, limit: f64) -> i64 {
+pub(crate) fn duration_from(tokens: f64, limit: f64) -> i64 {
     let duration = (tokens / limit) * 1e9;
     if limit <= 0.0 || duration > i64::MAX as f64 {
         return ENDLESS;
     }
-    duration as i64
+    integer(duration)
+}
+
+/// A double as an integer, as the peer's processor makes it (amd64): cut towards zero, and the
+/// smallest of all if it is no number or out of range.
+fn integer(value: f64) -> i64 {
+    const RANGE: std::ops::Range<f64> = -(i64::MAX as f64)..i64::MAX as f64;
+    if RANGE.contains(&value) {
+        value as i64
+    } else {
+        i64::MIN
+    }
 }

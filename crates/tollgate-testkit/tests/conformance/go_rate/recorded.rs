@@ -42,6 +42,16 @@ pub(super) enum Limit {
     Named(String),
 }
 
+impl From<f64> for Limit {
+    fn from(limit: f64) -> Self {
+        if limit == UNLIMITED {
+            Self::Named("inf".into())
+        } else {
+            Self::PerSecond(limit)
+        }
+    }
+}
+
 impl Limit {
     pub(super) fn value(&self) -> f64 {
         match self {

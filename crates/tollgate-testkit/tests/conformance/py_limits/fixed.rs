@@ -3,7 +3,9 @@
 use tollgate_core::{Algorithm, Align, FixedWindow, Timestamp, Window};
 
 use super::{Call, Item, TOLERANCE, seconds, time};
-use crate::tally::Verdict::{self, Compared, ComparedThenSet};
+use crate::tally::Judged;
+use crate::tally::Side::{Model, Ours};
+use crate::tally::Verdict::{Compared, ComparedThenSet};
 
 const REFUSED_COUNTED: &str = "fixed window: the peer counts refused hits; ours only what passed";
 
@@ -29,7 +31,7 @@ impl super::Key for Key {
         }
     }
 
-    fn step(&mut self, t: f64, call: &Call) -> Verdict {
+    fn step(&mut self, t: f64, call: &Call) -> Judged {
         let now = time(t);
         if self.expires <= t {
             (self.count, self.expires) = (0, t);
@@ -38,42 +40,43 @@ impl super::Key for Key {
             Call::Hit { cost, ok } => return self.hit(t, *cost, *ok),
             Call::Test { cost, ok } => {
                 let fits = self.count + cost <= self.item.amount;
-                assert_eq!(fits, *ok, "the peer's model");
+                Model.says("ok", fits, *ok)?;
                 let ours = self.limit.earliest(&self.window, now, *cost);
-                assert_eq!(ours == Some(now), *ok);
+                Ours.says("ok", ours == Some(now), *ok)?;
             }
             Call::Stats(stats) => {
                 let left = self.item.amount.saturating_sub(self.count);
-                assert_eq!(left, stats.remaining, "the peer's model");
-                assert_eq!(self.expires, stats.reset, "the peer's model");
-                assert_eq!(self.limit.remaining(&self.window, now), stats.remaining);
+                Model.says("remaining", left, stats.remaining)?;
+                Model.says("reset", self.expires, stats.reset)?;
+                let left = self.limit.remaining(&self.window, now);
+                Ours.says("remaining", left, stats.remaining)?;
                 // With no window open the peer says "now".
                 let reset = seconds(self.limit.idle_at(&self.window).max(now));
-                assert!((reset - stats.reset).abs() <= TOLERANCE, "{reset}");
+                Ours.says_nearly("reset", reset, stats.reset, TOLERANCE)?;
             }
             Call::Clear => {
                 (self.count, self.expires) = (0, t);
                 self.window = Window::default();
             }
         }
-        Compared
+        Ok(Compared)
     }
 }
 
 impl Key {
-    fn hit(&mut self, t: f64, cost: u64, ok: bool) -> Verdict {
+    fn hit(&mut self, t: f64, cost: u64, ok: bool) -> Judged {
         if self.count == 0 {
             self.expires = t + self.item.seconds();
         }
         self.count += cost;
-        assert_eq!(self.count <= self.item.amount, ok, "the peer's model");
+        Model.says("ok", self.count <= self.item.amount, ok)?;
         let ours = self.limit.decide(&mut self.window, time(t), cost);
-        assert_eq!(ours.is_allowed(), ok, "{ours:?}");
+        Ours.says("ok", ours.is_allowed(), ok)?;
         if ok {
-            return Compared;
+            return Ok(Compared);
         }
         let start = time(self.expires).as_nanos() - self.item.ticks();
         self.window = Window::from_parts(Timestamp::from_nanos(start), self.count);
-        ComparedThenSet(REFUSED_COUNTED)
+        Ok(ComparedThenSet(REFUSED_COUNTED))
     }
 }

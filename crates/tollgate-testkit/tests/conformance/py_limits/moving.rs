@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 use tollgate_core::{Algorithm, Log, SlidingLog};
 
 use super::{Call, Item, Stats, TOLERANCE, seconds, time};
-use crate::tally::Verdict::{self, Compared, ComparedBut, Excused};
+use crate::tally::Judged;
+use crate::tally::Side::{Model, Ours};
+use crate::tally::Verdict::{Compared, ComparedBut, Excused};
 
 const ONE_WINDOW_OLD: &str =
     "moving window: a hit exactly one window old still blocks a hit at the peer; ours is half-open";
@@ -30,22 +32,22 @@ impl super::Key for Key {
         }
     }
 
-    fn step(&mut self, t: f64, call: &Call) -> Verdict {
+    fn step(&mut self, t: f64, call: &Call) -> Judged {
         match call {
             Call::Hit { cost, ok } => self.hit(t, *cost, *ok),
             Call::Test { cost, ok } => {
                 let fits = self.counted(t) + cost <= self.item.amount;
-                assert_eq!(fits, *ok, "the peer's model");
+                Model.says("ok", fits, *ok)?;
                 let now = time(t);
                 let ours = self.limit.earliest(&self.log, now, *cost);
-                assert_eq!(ours == Some(now), *ok);
-                Compared
+                Ours.says("ok", ours == Some(now), *ok)?;
+                Ok(Compared)
             }
             Call::Stats(stats) => self.stats(t, stats),
             Call::Clear => {
                 self.hits.clear();
                 self.log = Log::default();
-                Compared
+                Ok(Compared)
             }
         }
     }
@@ -59,26 +61,28 @@ impl Key {
         counted.count() as u64
     }
 
-    fn hit(&mut self, t: f64, cost: u64, ok: bool) -> Verdict {
+    fn hit(&mut self, t: f64, cost: u64, ok: bool) -> Judged {
         let since = t - self.item.seconds();
         let index = self.item.amount.checked_sub(cost);
         let deciding = index.and_then(|index| self.hits.get(index as usize).copied());
         let fits = index.is_some() && deciding.is_none_or(|hit| hit < since);
-        assert_eq!(fits, ok, "the peer's model");
+        Model.says("ok", fits, ok)?;
         if fits {
             (0..cost).for_each(|_| self.hits.push_front(t));
         }
         let ours = self.limit.decide(&mut self.log, time(t), cost);
-        if ours.is_allowed() == ok {
-            return Compared;
+        if deciding != Some(since) {
+            Ours.says("ok", ours.is_allowed(), ok)?;
         }
-        assert_eq!(deciding, Some(since), "{ours:?}");
+        if ours.is_allowed() == ok {
+            return Ok(Compared);
+        }
         let hits = self.hits.iter().rev().map(|hit| (time(*hit), 1));
         self.log = Log::from_entries(hits);
-        Excused(ONE_WINDOW_OLD)
+        Ok(Excused(ONE_WINDOW_OLD))
     }
 
-    fn stats(&self, t: f64, stats: &Stats) -> Verdict {
+    fn stats(&self, t: f64, stats: &Stats) -> Judged {
         let (now, amount) = (time(t), self.item.amount);
         let counted = self.counted(t);
         let stale = counted == 0 && !self.hits.is_empty();
@@ -87,14 +91,14 @@ impl Key {
             _ => self.hits.get(counted as usize - 1).copied(),
         };
         let reset = oldest.unwrap_or(t) + self.item.seconds();
-        assert_eq!(amount - counted, stats.remaining, "the peer's model");
-        assert_eq!(reset, stats.reset, "the peer's model");
-        assert_eq!(stale, stats.stale, "the peer's model");
+        Model.says("remaining", amount - counted, stats.remaining)?;
+        Model.says("reset", reset, stats.reset)?;
+        Model.says("stale", stale, stats.stale)?;
 
         let free = self.limit.remaining(&self.log, now);
-        assert_eq!(free, stats.remaining);
+        Ours.says("remaining", free, stats.remaining)?;
         if stale {
-            return ComparedBut(STALE_RESET);
+            return Ok(ComparedBut(STALE_RESET));
         }
         // The oldest hit leaves when one more than is free now would pass. With no hit at all the
         // peer names the end of a window that began now.
@@ -103,7 +107,7 @@ impl Key {
         } else {
             seconds(self.limit.earliest(&self.log, now, free + 1).unwrap())
         };
-        assert!((ours - stats.reset).abs() <= TOLERANCE, "{ours}");
-        Compared
+        Ours.says_nearly("reset", ours, stats.reset, TOLERANCE)?;
+        Ok(Compared)
     }
 }

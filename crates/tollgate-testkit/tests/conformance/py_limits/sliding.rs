@@ -1,11 +1,14 @@
 //! The sliding counter: two counts, the older one weighted by its share still in view.
 
 use std::collections::HashMap;
+use std::fmt::Debug;
 
 use tollgate_core::{Algorithm, Counts, SlidingCounter, Timestamp};
 
 use super::{Call, Item, Stats, TICKS_PER_SECOND, TOLERANCE, seconds, time};
-use crate::tally::Verdict::{self, Compared, Excused};
+use crate::tally::Judged;
+use crate::tally::Side::{Model, Ours};
+use crate::tally::Verdict::{Compared, Excused};
 
 const WEIGHT_NOISE: &str =
     "sliding counter: the exact weight is a whole number or just below, and the double is not";
@@ -42,35 +45,35 @@ impl super::Key for Key {
         }
     }
 
-    fn step(&mut self, t: f64, call: &Call) -> Verdict {
+    fn step(&mut self, t: f64, call: &Call) -> Judged {
         let now = time(t);
         let view = self.view(t);
         let verdict = match call {
             Call::Hit { cost, ok } => {
                 let fits = *cost <= self.item.amount
                     && view.weighted.floor() + *cost as f64 <= self.item.amount as f64;
-                assert_eq!(fits, *ok, "the peer's model");
+                Model.says("ok", fits, *ok)?;
                 if fits {
                     *self.counters.entry(view.index).or_default() += cost;
                 }
                 let ours = self.limit.decide(&mut self.counts, now, *cost);
-                self.judge(t, &view, ours.is_allowed() == *ok)
+                self.judge(t, &view, ours.is_allowed(), *ok)
             }
             Call::Test { cost, ok } => {
                 let room = self.item.amount as f64 - *cost as f64 + 1.0;
-                assert_eq!(view.weighted < room, *ok, "the peer's model");
+                Model.says("ok", view.weighted < room, *ok)?;
                 let ours = self.limit.earliest(&self.counts, now, *cost);
-                self.judge(t, &view, (ours == Some(now)) == *ok)
+                self.judge(t, &view, ours == Some(now), *ok)
             }
             Call::Stats(stats) => self.stats(t, &view, stats),
             Call::Clear => {
                 self.counters.remove(&view.index);
                 self.counters.remove(&view.previous_index);
                 self.counts = Counts::default();
-                Compared
+                Ok(Compared)
             }
         };
-        if let Excused(_) = verdict {
+        if let Ok(Excused(_)) = verdict {
             let view = self.view(t);
             let start = Timestamp::from_nanos(view.index * self.item.ticks());
             self.counts = Counts::from_parts(start, view.previous, view.current);
@@ -103,27 +106,30 @@ impl Key {
 
     /// A difference is excused where the peer's doubles differ from exact arithmetic on the peer's
     /// own counts.
-    fn judge(&self, t: f64, view: &View, same: bool) -> Verdict {
-        if same {
-            return Compared;
+    fn judge<T: PartialEq + Debug>(&self, t: f64, view: &View, ours: T, recorded: T) -> Judged {
+        if ours == recorded {
+            return Ok(Compared);
         }
         let (now, window) = (time(t).as_nanos(), self.item.ticks());
         if now / window != view.index || now / window != view.previous_index + 1 {
-            return Excused(WINDOW_NOISE);
+            return Ok(Excused(WINDOW_NOISE));
         }
         let left = u128::from(window - now % window);
         let exact = u128::from(view.previous) * left / u128::from(window);
         let floor = view.weighted.floor() as u128;
-        assert_ne!(exact + u128::from(view.current), floor);
-        assert!((view.weighted - view.weighted.round()).abs() <= TOLERANCE);
-        Excused(WEIGHT_NOISE)
+        let rounded = exact + u128::from(view.current) != floor
+            && (view.weighted - view.weighted.round()).abs() <= TOLERANCE;
+        if !rounded {
+            Ours.says("answer", ours, recorded)?;
+        }
+        Ok(Excused(WEIGHT_NOISE))
     }
 
-    fn stats(&self, t: f64, view: &View, stats: &Stats) -> Verdict {
+    fn stats(&self, t: f64, view: &View, stats: &Stats) -> Judged {
         let (now, window) = (time(t), self.item.seconds());
         let used = view.weighted.floor() as u64;
         let left = self.item.amount.saturating_sub(used);
-        assert_eq!(left, stats.remaining, "the peer's model");
+        Model.says("remaining", left, stats.remaining)?;
         let mut reset_in = f64::INFINITY;
         if view.previous > 0 {
             reset_in = view.previous_left % (window / view.previous as f64);
@@ -132,18 +138,18 @@ impl Key {
             reset_in = reset_in.min(view.current_left % window);
         }
         let reset = t + if reset_in.is_finite() { reset_in } else { 0.0 };
-        assert_eq!(reset, stats.reset, "the peer's model");
+        Model.says("reset", reset, stats.reset)?;
 
         let free = self.limit.remaining(&self.counts, now);
         if free != stats.remaining {
-            return self.judge(t, view, false);
+            return self.judge(t, view, free, stats.remaining);
         }
         let (ours, at_step) = self.reset_from_counts(now);
-        if (ours - stats.reset).abs() <= TOLERANCE {
-            return Compared;
+        let near = Ours.says_nearly("reset", ours, stats.reset, TOLERANCE);
+        if near.is_err() && at_step {
+            return Ok(Excused(RESET_NOISE));
         }
-        assert!(at_step, "{ours}");
-        Excused(RESET_NOISE)
+        near.map(|()| Compared)
     }
 
     /// The peer's reset, which is the next time that one of the two counts steps down, from our

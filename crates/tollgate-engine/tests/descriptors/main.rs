@@ -1,5 +1,8 @@
 //! Requests of descriptors, decided on virtual time by Envoy's rules.
 
+mod properties;
+mod together;
+
 use std::time::Duration;
 
 use tollgate::Timestamp;
@@ -20,12 +23,17 @@ struct Edge {
 
 impl Edge {
     fn new(descriptors: &str) -> Self {
-        let text = format!("domain: edge\ndescriptors:\n{descriptors}");
+        Self::charging("all-or-none", descriptors)
+    }
+
+    fn charging(charging: &str, descriptors: &str) -> Self {
+        let text = format!("domain: edge\ncharging: {charging}\ndescriptors:\n{descriptors}");
         let policy = Policy::from_text(&text, Format::Yaml)
             .expect("their form")
             .policy;
         let clock = Manual::new();
-        let memory = Memory::builder().clock(clock.clone()).wall(clock.clone());
+        let memory = Memory::builder().keys(1_000);
+        let memory = memory.clock(clock.clone()).wall(clock.clone());
         let engine = Engine::new(policy, memory.build()).expect("a policy that fits");
         Self { engine, clock }
     }

@@ -1,5 +1,8 @@
 //! What is kept in the store: names, lives and sizes of keys, and what becomes of it when a limit changes.
 
+mod changing;
+mod names;
+
 use std::time::Duration;
 
 use tollgate::quota::Quota;
@@ -13,7 +16,7 @@ use tollgate_testkit::redis::Server;
 fn connect(server: &Server) -> Redis {
     let builder = Redis::builder(&server.url()).expect("a server's own URL");
     let builder = builder.timeout(Duration::from_secs(5));
-    builder.build().expect("a runtime")
+    builder.nodes(1).build().expect("a runtime")
 }
 
 fn keys(server: &Server) -> Vec<String> {
@@ -68,7 +71,11 @@ async fn a_key_lives_until_it_is_idle_and_not_much_longer() {
 async fn a_refusal_writes_nothing() {
     let server = Server::start();
     let builder = Redis::builder(&server.url()).unwrap().near_cache(0);
-    let redis = builder.timeout(Duration::from_secs(5)).build().unwrap();
+    let redis = builder
+        .timeout(Duration::from_secs(5))
+        .nodes(1)
+        .build()
+        .unwrap();
     for algorithm in ALGORITHMS {
         let limiter = redis.limiter("writes", Rate::per_hour(5));
         let limiter = limiter.algorithm(algorithm).build().unwrap();
@@ -153,7 +160,7 @@ limits:
             let mut parts: Vec<_> = key.splitn(4, ':').map(str::to_owned).collect();
             assert_eq!(
                 (parts[0].as_str(), parts[1].as_str()),
-                ("tollgate", "1"),
+                ("tollgate", "2"),
                 "{key}"
             );
             assert_eq!(parts[2].len(), 8, "{key}");
@@ -190,7 +197,7 @@ async fn many_questions_at_once_share_calls() {
 #[tokio::test]
 async fn slots_and_quotas_leave_nothing_behind() {
     let server = Server::start();
-    let builder = Redis::builder(&server.url()).unwrap();
+    let builder = Redis::builder(&server.url()).unwrap().nodes(1);
     let life = Duration::from_millis(200);
     let redis = builder
         .timeout(Duration::from_secs(5))
@@ -246,7 +253,7 @@ async fn leased_limiters_of_one_name_are_two_holders() {
     };
     // The level, and two that hold something of it: neither overwrites what the other said.
     let length = server.command(&["STRLEN", key]).integer();
-    assert_eq!(length, Some(24 + 2 * 32));
+    assert_eq!(length, Some(24 + 2 * 40));
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! `tollgate check`, `explain`, `convert` and `simulate FILE` as their users meet them.
 
+mod theirs;
+
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -96,7 +98,66 @@ tier_fact: plan
     let report: Value = serde_json::from_str(&out).expect("JSON");
     assert_eq!(
         report["files"][0]["limits"][2],
-        json!({"kind": "tier", "name": "free", "mode": "shadow", "on_store_failure": "closed"})
+        json!({"kind": "tier", "name": "free", "mode": "shadow", "counting": "exact",
+               "on_store_failure": "closed"})
+    );
+}
+
+#[test]
+fn a_check_tells_how_each_limit_is_counted() {
+    let ours = "\
+on_store_failure: closed
+limits:
+- {name: address, key: client, rate: 50/s, counting: local}
+- {name: hot, key: tenant, rate: 50/s, counting: leased}
+tiers: {free: {quota: 9/day, on_store_failure: local}, pro: {rate: 10/s, counting: local}}
+tier_fact: plan
+";
+    let theirs = "\
+domain: edge
+descriptors:
+- {key: a, rate_limit: {rate: 5/s, counting: leased, on_store_failure: open}}
+- {key: b, rate_limit: {concurrency: 5, counting: local}}
+";
+    let files = [("ours.yaml", ours), ("theirs.yaml", theirs)];
+    let folder = folder("counted", &files);
+    let (code, out, _) = run(&folder, &["check", "ours.yaml", "theirs.yaml"]);
+    assert_eq!(code, Some(0));
+    assert_eq!(
+        out,
+        "ours.yaml: valid, 2 limits, 0 warnings
+  address: enforce, counted in this process
+  hot: enforce, leased, closed if the store fails
+  tier free: enforce, local if the store fails
+  tier pro: enforce, counted in this process
+theirs.yaml: valid, 1 domain, 0 warnings
+  edge/a: enforce, leased, open if the store fails
+  edge/b: enforce, counted in this process
+"
+    );
+    let facts = [
+        "--fact", "client=x", "--fact", "tenant=y", "--fact", "plan=pro",
+    ];
+    let (_, out, _) = run(&folder, &[&["explain", "ours.yaml"][..], &facts].concat());
+    for part in [
+        "  yes  address (counted in this process): it is for every request; its key is client=x\n",
+        "  yes  hot (leased): it is for every request; its key is tenant=y\n",
+        "  yes  tier \"pro\" (counted in this process): it is for every request",
+    ] {
+        assert!(out.contains(part), "{part} in {out}");
+    }
+    let request = [
+        "explain",
+        "theirs.yaml",
+        "--domain",
+        "edge",
+        "--descriptor",
+        "b",
+    ];
+    let (_, out, _) = run(&folder, &request);
+    assert!(
+        out.contains("  b=: edge/b (counted in this process)\n"),
+        "{out}"
     );
 }
 
@@ -147,100 +208,6 @@ default_tier: free
     let exempt = told(&["user=bob", "ip=::1", "path=/healthz"]);
     let part = "  no   per-user: exempt[0] lets the request pass\n";
     assert!(exempt.contains(part), "{exempt}");
-}
-
-#[test]
-fn their_form_is_known_however_it_is_written_and_never_mistaken() {
-    let json = "{\"domain\": \"edge\", \"descriptors\": [{\"key\": \"user\", \"rate_limit\":
-      {\"unit\": \"day\", \"requests_per_unit\": 0}}]}";
-    let toml = "domain = \"edge\"\n";
-    let included = "include: theirs.yaml\nlimits: [{name: a, rate: 5/s}]\n";
-    let folder = folder(
-        "theirs",
-        &[
-            ("theirs.yaml", THEIRS),
-            ("json.yaml", json),
-            ("undomained.yaml", "descriptors: [{key: a}]\n"),
-            ("theirs.toml", toml),
-            ("included.yaml", included),
-            ("ours.yaml", POLICY),
-        ],
-    );
-    let (code, out, _) = run(&folder, &["check", "json.yaml"]);
-    assert_eq!(code, Some(0));
-    assert!(out.contains("json.yaml: valid, 1 domain"), "{out}");
-    let (_, out, _) = run(&folder, &["check", "undomained.yaml"]);
-    assert!(out.contains("error[empty-domain]"), "{out}");
-    for file in ["theirs.toml", "included.yaml"] {
-        let (code, out, _) = run(&folder, &["check", file]);
-        assert_eq!(code, Some(1));
-        assert!(
-            out.contains("form is YAML, and stands by itself: convert it"),
-            "{out}"
-        );
-    }
-    let (code, _, err) = run(&folder, &["convert", "ours.yaml"]);
-    assert_eq!(code, Some(2));
-    assert!(err.contains("in our own form already"), "{err}");
-
-    // What never passes has no time after which it does.
-    let request = |more: &[&'static str]| {
-        let request = [
-            "explain",
-            "json.yaml",
-            "--domain",
-            "edge",
-            "--descriptor",
-            "user=1",
-        ];
-        run(&folder, &[&request[..], more].concat()).1
-    };
-    let step: Value = serde_json::from_str(&request(&["--json"])).expect("JSON");
-    assert_eq!(
-        (&step["outcome"], &step["retry_after_ms"]),
-        (&json!("denied"), &Value::Null)
-    );
-    assert!(request(&[]).contains("never  edge/user"));
-    let elsewhere = [
-        "explain",
-        "json.yaml",
-        "--domain",
-        "mesh",
-        "--descriptor",
-        "user=1",
-    ];
-    let (_, out, _) = run(&folder, &elsewhere);
-    let expect = "  user=1: no limit: the file has no domain \"mesh\", but edge\n";
-    assert!(out.contains(expect), "{out}");
-}
-
-#[test]
-fn traffic_is_played_against_their_form_too() {
-    let folder = folder("simulate-theirs", &[("theirs.yaml", THEIRS)]);
-    let (code, _, err) = run(&folder, &["simulate", "theirs.yaml"]);
-    assert_eq!(code, Some(2));
-    assert!(err.contains("say which with --domain"), "{err}");
-    let (code, out, _) = run(
-        &folder,
-        &[
-            "simulate",
-            "theirs.yaml",
-            "--domain",
-            "edge",
-            "--descriptor",
-            "path=/login,remote_address=10.0.0.1",
-            "--json",
-        ],
-    );
-    assert_eq!(code, Some(0));
-    let report: Value = serde_json::from_str(&out).expect("JSON");
-    // All of it comes within one minute.
-    assert_eq!(report["admitted"], json!(5));
-    let refused = &report["refused"]["edge/path=/login/remote_address"];
-    assert_eq!(
-        *refused,
-        json!(report["offered"].as_u64().expect("a number") - 5)
-    );
 }
 
 #[test]
@@ -352,34 +319,6 @@ fn a_file_with_errors_can_not_be_explained() {
 }
 
 #[test]
-fn theirs_becomes_ours_and_is_valid() {
-    let folder = folder("convert", &[("theirs.yaml", THEIRS)]);
-    let (code, ours, err) = run(&folder, &["convert", "theirs.yaml"]);
-    assert_eq!((code, err.as_str()), (Some(0), ""));
-    assert!(
-        ours.contains("rate: 5/m") && ours.contains("algorithm: fixed-window"),
-        "{ours}"
-    );
-    fs::write(folder.join("ours.yaml"), &ours).expect("a file of the test");
-    assert_eq!(run(&folder, &["check", "ours.yaml"]).0, Some(0));
-    let (_, out, _) = run(
-        &folder,
-        &[
-            "explain",
-            "ours.yaml",
-            "--fact",
-            "path=/login",
-            "--fact",
-            "remote_address=10.0.0.1",
-            "--n",
-            "7",
-            "--json",
-        ],
-    );
-    assert_eq!(out.matches("\"allowed\"").count(), 5);
-}
-
-#[test]
 fn a_policy_is_played_against_traffic() {
     let policy = "limits: [{name: all, rate: 50/s burst 50}]\n";
     let folder = folder("simulate", &[("policy.yaml", policy)]);
@@ -403,63 +342,14 @@ fn a_policy_is_played_against_traffic() {
 }
 
 #[test]
-fn a_request_of_descriptors_is_explained_too() {
-    let folder = folder(
-        "descriptors",
-        &[("theirs.yaml", THEIRS), ("ours.yaml", POLICY)],
-    );
-    let descriptor = "path=/login,remote_address=10.0.0.1";
-    let request = [
-        "explain",
-        "theirs.yaml",
-        "--domain",
-        "edge",
-        "--descriptor",
-        descriptor,
-    ];
-    let with = |more: &[&'static str]| [&request[..], more].concat();
-    let (code, out, err) = run(&folder, &with(&["--n", "7", "--every", "1s", "--json"]));
-    assert_eq!((code, err.as_str()), (Some(0), ""));
-    let steps: Vec<Value> = out
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("JSON"))
-        .collect();
-    let rule = "edge/path=/login/remote_address";
-    assert_eq!(
-        steps[0],
-        json!({"at_ms": 0.0, "outcome": "allowed", "rule": rule, "remaining": 4,
-               "retry_after_ms": 0.0})
-    );
-    // Its window is the minute since the epoch.
-    assert_eq!(
-        steps[5],
-        json!({"at_ms": 5000.0, "outcome": "denied", "rule": rule, "remaining": 0,
-               "retry_after_ms": 55000.0})
-    );
-    let (_, out, _) = run(&folder, &with(&[]));
-    assert!(out.contains(&format!("  {descriptor}: {rule}\n")), "{out}");
-    let deeper = [
-        "explain",
-        "theirs.yaml",
-        "--domain",
-        "edge",
-        "--descriptor",
-        "path=/login",
-    ];
-    let (_, out, _) = run(&folder, &deeper);
-    assert!(out.contains("no limit"), "{out}");
-    // Each form is asked in its own way.
-    assert_eq!(
-        run(&folder, &["explain", "theirs.yaml", "--fact", "a=b"]).0,
-        Some(2)
-    );
-    let ours = [
-        "explain",
-        "ours.yaml",
-        "--domain",
-        "edge",
-        "--descriptor",
-        "a=b",
-    ];
-    assert_eq!(run(&folder, &ours).0, Some(2));
+fn a_folder_without_policies_is_told() {
+    let folder = folder("no-policies", &[("notes.txt", "")]);
+    let (code, out, _) = run(&folder, &["check", "."]);
+    assert_eq!(code, Some(1));
+    let message = "error[unreadable]: \".\" is a folder, not a policy file\n";
+    let help = "= help: give the path of a policy file, or a folder with some\n";
+    assert!(out.contains(message) && out.contains(help), "{out}");
+    let (code, _, err) = run(&folder, &["explain", "."]);
+    assert_eq!(code, Some(1));
+    assert!(err.contains(message), "{err}");
 }

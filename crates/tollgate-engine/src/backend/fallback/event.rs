@@ -1,0 +1,116 @@
+//! What happens to a store, as it is told and counted.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tollgate::Timestamp;
+
+/// Errors are told of at most once in this time.
+const TOLD_EVERY: Duration = Duration::from_secs(1);
+
+pub(super) type Tell = dyn Fn(&StoreEvent<'_>) + Send + Sync;
+
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) errors: AtomicU64,
+    pub(super) open: AtomicU64,
+    pub(super) closed: AtomicU64,
+    pub(super) local: AtomicU64,
+}
+
+/// What a [`Fallback`] has counted.
+///
+/// ```
+/// use tollgate_engine::backend::FallbackStats;
+///
+/// /// Decisions that no store was asked about.
+/// fn without(stats: &FallbackStats) -> u64 {
+///     stats.open + stats.closed + stats.local
+/// }
+/// assert_eq!(without(&FallbackStats::default()), 0);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FallbackStats {
+    /// Times that the store was asked in vain.
+    pub errors: u64,
+    /// Requests that passed for want of a store.
+    pub open: u64,
+    /// Requests that were refused for want of a store.
+    pub closed: u64,
+    /// Requests that were judged in this process.
+    pub local: u64,
+    /// Times that the circuit was broken.
+    pub trips: u64,
+    /// Decisions without the store that it won't be told of, because too many keys waited for that.
+    pub unnoted: u64,
+}
+
+/// Something that happened to a store.
+///
+/// ```
+/// use tollgate_engine::backend::StoreEvent;
+///
+/// fn line(event: &StoreEvent<'_>) -> String {
+///     match event {
+///         StoreEvent::Failed { error, untold } => format!("{error} (and {untold} more)"),
+///         other => format!("{other:?}"),
+///     }
+/// }
+/// let failed = StoreEvent::Failed { error: "no route", untold: 3 };
+/// assert_eq!(line(&failed), "no route (and 3 more)");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StoreEvent<'a> {
+    /// It couldn't be asked. Told at most once a second, with how many more there were meanwhile.
+    Failed {
+        /// Why.
+        error: &'a str,
+        /// Failures since the last that was told.
+        untold: u64,
+    },
+    /// From now on requests are decided without it.
+    FallbackBegan,
+    /// It answers again.
+    FallbackEnded {
+        /// For how long it hadn't.
+        after: Duration,
+    },
+    /// It isn't asked for a while, by rules that circuit-break.
+    CircuitOpened {
+        /// For how long.
+        stays: Duration,
+    },
+    /// It is asked again.
+    CircuitClosed,
+}
+
+/// Which failures are told of.
+#[derive(Debug, Default)]
+pub(super) struct Telling {
+    /// When one was; 0 if none was yet.
+    told_at: AtomicU64,
+    untold: AtomicU64,
+}
+
+impl Telling {
+    /// Whether this failure is told of, and how many weren't since the last that was.
+    pub(super) fn is_due(&self, now: Timestamp) -> Option<u64> {
+        let told_at = self.told_at.load(Ordering::Relaxed);
+        let since = now.nanos_since(Timestamp::from_nanos(told_at));
+        let is_due = told_at == 0 || u128::from(since) >= TOLD_EVERY.as_nanos();
+        let (nanos, relaxed) = (now.as_nanos().max(1), Ordering::Relaxed);
+        let claims = || {
+            self.told_at
+                .compare_exchange(told_at, nanos, relaxed, relaxed)
+        };
+        match is_due && claims().is_ok() {
+            true => Some(self.untold.swap(0, Ordering::Relaxed)),
+            false => {
+                self.untold.fetch_add(1, Ordering::Relaxed);
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Rules that are counted in this process although there is a store: they are asked first.
+//!
+//! What they refuse isn't sent. What they let pass is held while the store is asked about the rest, and given
+//! back if that refuses, or if nobody waits for it any more: all or none.
+
+use std::time::Duration;
+
+use tollgate::{Clock, Decision, Level};
+
+use super::{AskingOrFallback, Fallback, Gate, is_counted_here};
+use crate::backend::memory::{Held, Owned, level};
+use crate::backend::{Answer, Backend, Check, Source};
+
+/// For so long what passed here may wait for the store; then it is spent.
+const LONGEST: Duration = Duration::from_secs(60);
+
+impl<B: Backend, C: Clock + 'static, W: Clock> Fallback<B, C, W> {
+    /// An answer to checks of which some are counted here.
+    pub(super) fn check_here_first<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+    ) -> AskingOrFallback<'a, B, C, W> {
+        let here = Box::pin(async { self.here_first(checks, Wanted::Answer).await.0 });
+        AskingOrFallback {
+            fallback: self,
+            checks,
+            asking: None,
+            gate: Gate::Open,
+            turn: self.circuit.turn(Gate::Open),
+            here: Some(here),
+            said: None,
+        }
+    }
+
+    /// An answer that is there.
+    pub(super) fn said<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+        answer: Answer,
+    ) -> AskingOrFallback<'a, B, C, W> {
+        AskingOrFallback {
+            fallback: self,
+            checks,
+            asking: None,
+            gate: Gate::Open,
+            turn: self.circuit.turn(Gate::Open),
+            here: None,
+            said: Some(answer),
+        }
+    }
+
+    /// The same, and what each said by itself. Of those in the store nothing is known after a refusal here.
+    pub(super) async fn each_here_first(&self, checks: &[Check<'_>]) -> (Answer, Vec<Decision>) {
+        self.here_first(checks, Wanted::Each).await
+    }
+
+    async fn here_first(&self, checks: &[Check<'_>], wanted: Wanted) -> (Answer, Vec<Decision>) {
+        let (here, there) = Part::two(checks);
+        let memory = self.local.memory();
+        let owned: Vec<_> = here
+            .checks
+            .iter()
+            .map(|check| Owned::of(Some(check)))
+            .collect();
+        let held: Vec<Held<'_, C, W>> = (here.checks.iter().zip(&owned))
+            .map(|(check, owned)| memory.hold(Some(check), owned))
+            .collect();
+        let levels: Vec<Level<'_>> = (held.iter().zip(&here.checks))
+            .filter_map(|(held, check)| level(held, check))
+            .collect();
+        let mut each = vec![Decision::UNLIMITED; checks.len()];
+        let hold = match memory.stack().hold(&levels, LONGEST) {
+            Ok(hold) => hold,
+            Err(refusal) => {
+                here.tell(&mut each, &memory.look_at(&here.checks));
+                let decider = here.numbers.get(refusal.index).copied();
+                if let Some(decider) = decider {
+                    each[decider] = refusal.decision;
+                }
+                let mut answer = Answer::new(decider, refusal.decision);
+                answer.source = Source::Known;
+                return (answer, each);
+            }
+        };
+        let (mut answer, others) = match wanted {
+            _ if there.checks.is_empty() => (known(), Vec::new()),
+            Wanted::Each => self.ask_each(&there.checks).await,
+            Wanted::Answer => match self.check(&there.checks).await {
+                Ok(answer) => (answer, Vec::new()),
+                Err(never) => match never {},
+            },
+        };
+        there.tell(&mut each, &others);
+        answer.decider = answer
+            .decider
+            .and_then(|decider| there.numbers.get(decider).copied());
+        if answer.allowed {
+            answer.pass = hold.keep().and(answer.pass);
+            let left = memory.look_at(&here.checks);
+            here.tell(&mut each, &left);
+            let own = Answer::over(&here.checks, &left);
+            let number = own
+                .decider
+                .and_then(|decider| here.numbers.get(decider).copied());
+            // Of equals the first.
+            let rank = |answer: &Answer, number: Option<usize>| {
+                (answer.decision.remaining, number.unwrap_or(usize::MAX))
+            };
+            if rank(&own, number) < rank(&answer, answer.decider) {
+                (answer.decider, answer.decision) = (number, own.decision);
+            }
+        } else {
+            drop(hold);
+            here.tell(&mut each, &memory.look_at(&here.checks));
+        }
+        (answer, each)
+    }
+}
+
+/// How much is to be told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    Answer,
+    Each,
+}
+
+/// What is known without a question.
+fn known() -> Answer {
+    let mut answer = Answer::new(None, Decision::UNLIMITED);
+    answer.source = Source::Known;
+    answer
+}
+
+/// Some of a request's checks, and which they are.
+struct Part<'a> {
+    numbers: Vec<usize>,
+    checks: Vec<Check<'a>>,
+}
+
+impl<'a> Part<'a> {
+    /// Those that are counted here, and the others.
+    fn two(checks: &[Check<'a>]) -> (Self, Self) {
+        let of = |here: Place| {
+            let mine = |check: &Check<'_>| is_counted_here(check) == (here == Place::Here);
+            let own = checks
+                .iter()
+                .copied()
+                .enumerate()
+                .filter(|(_, check)| mine(check));
+            let (numbers, checks) = own.unzip();
+            Self { numbers, checks }
+        };
+        (of(Place::Here), of(Place::There))
+    }
+
+    /// Tells what these said, among all.
+    fn tell(&self, all: &mut [Decision], said: &[Decision]) {
+        for (number, decision) in self.numbers.iter().zip(said) {
+            all[*number] = *decision;
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Here,
+    There,
+}

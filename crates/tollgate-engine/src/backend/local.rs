@@ -1,0 +1,287 @@
+//! This process's part of the limits, for when a store can't be asked.
+//!
+//! It remembers: what the store admits here is noted, so that an outage begins where the store left off, and
+//! what was decided here during one is told to the store afterwards. A note never refuses, and never says more
+//! than that the part is used up: a node that has all of the fleet's demand owes no more than its part.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use tollgate::clock::{Monotonic, Wall};
+use tollgate::{Algorithm, Clock, Decision, Rate};
+
+use super::{Answer, Check, Limit, LimitKind, Memory};
+use crate::policy::OnStoreFailure;
+
+mod untold;
+
+pub use untold::Owed;
+
+use untold::Untold;
+
+/// This process's part of all limits: a [`Memory`] that limits are cut down for, by the number of nodes.
+///
+/// [`Fallback`](super::Fallback) decides by it while the store can't be asked; the store's client
+/// [notes](Self::note) in it what the store said, and [carries](Self::owed) to the store what was decided here.
+///
+/// ```
+/// use tollgate::{Algorithm, Rate, clock::Manual};
+/// use tollgate_engine::backend::{LimitKind, Local, Memory, SoleLimit};
+///
+/// let clock = Manual::new();
+/// let local = Local::new(Memory::builder().keys(100).clock(clock.clone()).wall(clock).build());
+/// let kind = LimitKind::Rate { rate: Rate::per_hour(10), algorithm: Algorithm::Gcra };
+/// let (limit, ada) = (SoleLimit::new("logins", kind)?, SoleLimit::facts("ada"));
+/// let check = limit.check(&ada, 8);
+/// // The store has let 8 of 10 pass: then 2 are left here.
+/// let said = local.memory().answer(&[check]).decision;
+/// # let local = Local::new(Memory::builder().keys(100).clock(Manual::new()).wall(Manual::new()).build());
+/// local.note(&check, &said);
+/// assert!(!local.decide(&[limit.check(&ada, 3)]).allowed);
+/// assert!(local.decide(&[limit.check(&ada, 2)]).allowed);
+/// // And the store is to be told of 10.
+/// assert_eq!(local.owed(&check).expect("decided here").used, 10);
+/// # Ok::<(), tollgate::LimitError>(())
+/// ```
+pub struct Local<C: Clock = Monotonic, W: Clock = Wall> {
+    memory: Memory<C, W>,
+    /// Tells it from all others of this process.
+    number: u64,
+    nodes: AtomicU64,
+    untold: Untold,
+}
+
+/// The part of a limit that is one process's, kept with the limit.
+#[derive(Debug)]
+pub(crate) struct Share {
+    /// Whose.
+    owner: u64,
+    nodes: u64,
+    part: Limit,
+}
+
+/// Where a limit keeps it. A copy has none: it is made to be changed.
+#[derive(Debug, Default)]
+pub(crate) struct Shared(ArcSwapOption<Share>);
+
+impl Clone for Shared {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+/// How what a store says of a limit is noted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Noted {
+    /// Hit by hit.
+    Cost,
+    /// By what the store says is used, of which others may have used some.
+    Used,
+    /// Not at all.
+    No,
+}
+
+impl Noted {
+    fn of(limit: &Limit) -> Self {
+        let is_local = matches!(
+            limit.on_store_failure(),
+            OnStoreFailure::Local | OnStoreFailure::CircuitBreak
+        );
+        match limit.kind() {
+            _ if !is_local || limit.is_former() => Self::No,
+            LimitKind::Rate {
+                algorithm: Algorithm::SlidingLog,
+                ..
+            }
+            | LimitKind::Quota(_) => Self::Used,
+            LimitKind::Rate { .. } => Self::Cost,
+            LimitKind::Concurrency(_) => Self::No,
+        }
+    }
+}
+
+impl<C: Clock + 'static, W: Clock> Local<C, W> {
+    /// Keeps it in this memory, for a fleet of one.
+    pub fn new(memory: Memory<C, W>) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self {
+            memory,
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
+            nodes: AtomicU64::new(1),
+            untold: Untold::default(),
+        }
+    }
+
+    /// Where it is kept.
+    pub fn memory(&self) -> &Memory<C, W> {
+        &self.memory
+    }
+
+    /// How many nodes the fleet has, this one included. It may change at any time: a part is the limit
+    /// divided by it, times two, and never more than the limit.
+    pub fn set_nodes(&self, nodes: u64) {
+        self.nodes.store(nodes.max(1), Ordering::Relaxed);
+    }
+
+    /// How many nodes a limit is divided by.
+    pub fn nodes(&self) -> u64 {
+        self.nodes.load(Ordering::Relaxed)
+    }
+
+    /// Decides by this node's part of each limit, all or none, and remembers to tell the store of it.
+    pub fn decide(&self, checks: &[Check<'_>]) -> Answer {
+        let shares: Vec<_> = checks.iter().map(|check| self.share(check.limit)).collect();
+        let own: Vec<_> = (checks.iter().zip(&shares))
+            .map(|(check, share)| Check {
+                limit: &share.part,
+                ..*check
+            })
+            .collect();
+        // Before it is charged: whoever asks the store from then on carries it.
+        for check in &own {
+            let is_told = !matches!(check.limit.kind(), LimitKind::Concurrency(_));
+            if check.cost > 0 && is_told {
+                let lasts = lasts(check.limit.kind());
+                self.untold.add(check, self.memory.clock().now(), lasts);
+            }
+        }
+        self.memory.answer(&own)
+    }
+
+    /// The store said this to a check.
+    pub fn note(&self, check: &Check<'_>, said: &Decision) {
+        let noted = Noted::of(check.limit);
+        let is_charged = said.is_allowed() && check.cost > 0;
+        if noted == Noted::No || (noted == Noted::Cost && !is_charged) {
+            return;
+        }
+        let share = self.share(check.limit);
+        let own = Check {
+            limit: &share.part,
+            ..*check
+        };
+        match noted {
+            Noted::Cost => self.memory.fill(&own),
+            _ => self.raise(&own, said.limit.saturating_sub(said.remaining)),
+        }
+    }
+
+    /// So much of a limit was spent of what a store had given ahead.
+    pub fn note_spent(&self, limit: &Limit, fingerprint: [u64; 2], tokens: u64) {
+        if tokens > 0 && Noted::of(limit) == Noted::Cost {
+            let share = self.share(limit);
+            let part = Check::by_fingerprint(&share.part, fingerprint, tokens);
+            self.memory.fill(&part);
+        }
+    }
+
+    /// The store gave this request a slot: it counts here too, for as long as this is kept, whatever the
+    /// part. None if the limit isn't judged here, or isn't of slots.
+    pub fn hold_slot(&self, check: &Check<'_>) -> Option<tollgate::Pass> {
+        let is_local = matches!(
+            check.limit.on_store_failure(),
+            OnStoreFailure::Local | OnStoreFailure::CircuitBreak
+        );
+        is_local.then(|| self.memory.hold_slot(check)).flatten()
+    }
+
+    /// What this key owes of decisions that the store wasn't told of; none if it was told of all.
+    #[inline]
+    pub fn owed(&self, check: &Check<'_>) -> Option<Owed> {
+        match self.untold.is_empty() {
+            true => None,
+            false => self.owed_by(check),
+        }
+    }
+
+    #[cold]
+    fn owed_by(&self, check: &Check<'_>) -> Option<Owed> {
+        let since = self.untold.find(check)?;
+        let share = self.share(check.limit);
+        let own = Check {
+            limit: &share.part,
+            cost: 0,
+            ..*check
+        };
+        let left = self.memory.answer(&[own]).decision;
+        let rate = match share.part.kind() {
+            LimitKind::Rate { rate, .. } => *rate,
+            _ => Rate::unlimited(),
+        };
+        Some(Owed {
+            since,
+            used: left.limit.saturating_sub(left.remaining),
+            drains_in: left.reset_after,
+            rate,
+        })
+    }
+
+    /// The store was told of what a key owed.
+    pub fn told(&self, check: &Check<'_>, owed: &Owed) {
+        self.untold.remove(check, owed.since);
+    }
+
+    /// Decisions that the store will not be told of, because too many keys wait for that.
+    pub fn forgotten(&self) -> u64 {
+        self.untold.forgotten()
+    }
+
+    /// Charges what is missing to so many used.
+    fn raise(&self, own: &Check<'_>, used: u64) {
+        let left = self.memory.answer(&[Check { cost: 0, ..*own }]).decision;
+        let is_used = left.limit.saturating_sub(left.remaining);
+        let missing = used.min(left.limit).saturating_sub(is_used);
+        if missing > 0 {
+            // Who comes between charges it himself.
+            self.memory.answer(&[Check {
+                cost: missing,
+                ..*own
+            }]);
+        }
+    }
+
+    /// This node's part of a limit.
+    fn share(&self, limit: &Limit) -> Arc<Share> {
+        let (cell, nodes) = (&limit.told.share.0, self.nodes());
+        if let Some(share) = &*cell.load()
+            && share.owner == self.number
+            && share.nodes == nodes
+        {
+            return Arc::clone(share);
+        }
+        let share = Arc::new(Share {
+            owner: self.number,
+            nodes,
+            // What can't be cut is judged whole.
+            part: limit.cut((2, nodes)).unwrap_or_else(|_| limit.clone()),
+        });
+        cell.store(Some(Arc::clone(&share)));
+        share
+    }
+}
+
+/// After so long nothing of a limit is owed.
+fn lasts(kind: &LimitKind) -> Duration {
+    match kind {
+        LimitKind::Rate { rate, .. } => match rate.period() {
+            Some(period) if !rate.is_zero() => {
+                let periods = rate.burst_size().div_ceil(rate.count()).saturating_add(1);
+                period.saturating_mul(u32::try_from(periods).unwrap_or(u32::MAX))
+            }
+            _ => Duration::MAX,
+        },
+        _ => Duration::MAX,
+    }
+}
+
+impl<C: Clock, W: Clock> fmt::Debug for Local<C, W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Local")
+            .field("nodes", &self.nodes)
+            .field("untold", &self.untold)
+            .finish_non_exhaustive()
+    }
+}

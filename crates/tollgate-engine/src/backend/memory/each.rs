@@ -1,0 +1,32 @@
+//! What each check of a request says by itself, beside the one answer to all.
+
+use tollgate::{Clock, Decision};
+
+use super::{Memory, Owned, level};
+use crate::backend::{Answer, Check};
+
+impl<C: Clock + 'static, W: Clock> Memory<C, W> {
+    /// Charges all checks, or none, and looks at each then.
+    pub(super) fn answer_each(&self, checks: &[Check<'_>]) -> (Answer, Vec<Decision>) {
+        let answer = self.answer(checks);
+        let each = checks.iter().map(|check| self.look(check, &answer));
+        let each = each.collect();
+        (answer, each)
+    }
+
+    /// What is left of a limit that passed, or would have; of another, why not.
+    fn look(&self, check: &Check<'_>, answer: &Answer) -> Decision {
+        let owned = Owned::of(Some(check));
+        let held = self.hold(Some(check), &owned);
+        let Some(level) = level(&held, check) else {
+            return Decision::UNLIMITED;
+        };
+        let said = |level| *self.stack.peek(&[level]).decision();
+        match answer.allowed {
+            true => said(level.cost(0)),
+            false => Some(said(level))
+                .filter(|decision| !decision.is_allowed())
+                .unwrap_or_else(|| said(level.cost(0))),
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! What several descriptors of a request ask of their counters together: one check a counter, at the cost of
+//! all that meet it.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+use tollgate::{Decision, Outcome};
+
+use super::trees::{CounterId, Met};
+use crate::backend::{Answer, Backend, Check, Limit, LimitKind};
+
+/// The checks of some descriptors.
+pub(super) struct Pool<'m, 'a> {
+    met: Vec<&'m Met<'a>>,
+    checks: Vec<Check<'a>>,
+    /// Of each check, what all descriptors ask of its counter, and the number of the check that does.
+    counted: Vec<Counted>,
+    /// Of each descriptor in turn, the numbers of its limits' checks.
+    own: Vec<usize>,
+}
+
+#[derive(Clone, Copy)]
+struct Counted {
+    cost: u64,
+    judge: usize,
+}
+
+impl<'m, 'a> Pool<'m, 'a> {
+    /// Hits on one counter add up. Where descriptors bring different limits for it, the strictest is asked, and
+    /// the others only look.
+    pub(super) fn of(met: impl Iterator<Item = &'m Met<'a>>) -> Self
+    where
+        'a: 'm,
+    {
+        let mut pool = Self {
+            met: met.collect(),
+            checks: Vec::new(),
+            counted: Vec::new(),
+            own: Vec::new(),
+        };
+        // By counter, the numbers of its checks.
+        let mut counters: HashMap<CounterId, Vec<usize>, RandomState> = HashMap::default();
+        for met in &pool.met {
+            for check in met.checks(met.cost()) {
+                let id = (check.limit.id, check.key.fingerprint());
+                let known = counters.entry(id).or_default();
+                let same =
+                    |number: &&usize| pool.checks[**number].limit.kind() == check.limit.kind();
+                let number = known.iter().find(same).copied();
+                let number = number.unwrap_or_else(|| {
+                    pool.checks.push(Check { cost: 0, ..check });
+                    let judge = pool.checks.len() - 1;
+                    pool.counted.push(Counted { cost: 0, judge });
+                    known.push(judge);
+                    judge
+                });
+                pool.own.push(number);
+                let cost = &mut pool.counted[number].cost;
+                *cost = match check.limit.kind() {
+                    // However often it is named, it runs once.
+                    LimitKind::Concurrency(_) => 1,
+                    _ => cost.saturating_add(check.cost),
+                };
+            }
+        }
+        for numbers in counters.values() {
+            pool.judge(numbers);
+        }
+        pool
+    }
+
+    /// Has the strictest of the checks of one counter ask for all of them, but for those that cost nothing.
+    fn judge(&mut self, numbers: &[usize]) {
+        let strictest = numbers.iter().copied();
+        let strictest = strictest.min_by_key(|number| {
+            let is_free = self.counted[*number].cost == 0;
+            (is_free, most(self.checks[*number].limit))
+        });
+        let costs = numbers.iter().map(|number| self.counted[*number].cost);
+        let cost = costs.fold(0, u64::saturating_add);
+        if let Some(judge) = strictest {
+            self.checks[judge].cost = cost;
+            for number in numbers {
+                self.counted[*number] = Counted { cost, judge };
+            }
+        }
+    }
+
+    /// Asks all or none: the answer, and what the limits of each descriptor say.
+    pub(super) async fn ask<B: Backend>(
+        &self,
+        backend: &B,
+    ) -> Result<(Answer, Vec<Decision>), B::Error> {
+        if self.checks.is_empty() {
+            return Ok((Answer::new(None, Decision::UNLIMITED), self.each(&[])));
+        }
+        let (answer, mut said) = backend.check_each(&self.checks).await?;
+        said.resize(self.checks.len(), Decision::UNLIMITED);
+        match answer.allowed {
+            true => said.iter_mut().for_each(allow),
+            false => self.refuse(&answer, &mut said),
+        }
+        let each = self.each(&said);
+        Ok((answer, each))
+    }
+
+    /// What each would say, without charging anything. Slots are left out: to look at them is to take one.
+    pub(super) async fn look<B: Backend>(&self, backend: &B) -> Result<Vec<Decision>, B::Error> {
+        let mut said = Vec::with_capacity(self.checks.len());
+        for (check, counted) in self.checks.iter().zip(&self.counted) {
+            said.push(match check.limit.kind() {
+                LimitKind::Concurrency(_) => Decision::UNLIMITED,
+                _ => {
+                    let look = [Check { cost: 0, ..*check }];
+                    let left = backend.check(&look).await?.decision;
+                    // When it is as if never used at the latest.
+                    without(left, counted.cost, left.reset_after)
+                }
+            });
+        }
+        Ok(self.each(&said))
+    }
+
+    /// Makes what each check says of a request that is refused agree with that: one of them refuses it.
+    fn refuse(&self, answer: &Answer, said: &mut [Decision]) {
+        let decider = answer.decider.unwrap_or(0);
+        let judge = self.counted.get(decider).map(|counted| counted.judge);
+        if let Some(said) = judge.and_then(|judge| said.get_mut(judge)) {
+            *said = answer.decision;
+            if said.is_allowed() {
+                said.outcome = Outcome::Denied;
+            }
+        }
+        for number in 0..said.len() {
+            let Counted { cost, judge } = self.counted[number];
+            if number != judge {
+                // It only looked. Limits of one counter wait for the same.
+                said[number] = without(said[number], cost, said[judge].retry_after);
+            } else if !said[number].is_allowed() && cost > most(self.checks[number].limit) {
+                (said[number].outcome, said[number].retry_after) = (Outcome::Never, Duration::MAX);
+            }
+        }
+    }
+
+    /// What the limits of each descriptor say together, from what each check said.
+    fn each(&self, said: &[Decision]) -> Vec<Decision> {
+        let mut own = self.own.iter();
+        let each = self.met.iter().map(|met| {
+            let checks: Vec<_> = met.checks(met.cost()).collect();
+            let said = checks.iter().zip(own.by_ref()).map(|(check, number)| {
+                let mut decision = said.get(*number).copied().unwrap_or(Decision::UNLIMITED);
+                // Who takes nothing isn't refused for what others take.
+                let is_slots = matches!(check.limit.kind(), LimitKind::Concurrency(_));
+                if check.cost == 0 && self.counted[*number].cost > 0 && !is_slots {
+                    allow(&mut decision);
+                }
+                decision
+            });
+            let said: Vec<_> = said.collect();
+            Answer::over(&checks, &said).decision
+        });
+        each.collect()
+    }
+}
+
+/// How much passes at once at the most.
+fn most(limit: &Limit) -> u64 {
+    match limit.kind() {
+        LimitKind::Rate { rate, .. } => rate.burst_size(),
+        LimitKind::Quota(quota) => quota.count(),
+        LimitKind::Concurrency(most) => u64::from(*most),
+    }
+}
+
+fn allow(decision: &mut Decision) {
+    (decision.outcome, decision.retry_after) = (Outcome::Allowed, Duration::ZERO);
+}
+
+/// What a limit that has this much left says to a cost that passes after a wait, if it ever does.
+fn without(mut left: Decision, cost: u64, wait: Duration) -> Decision {
+    if left.remaining < cost {
+        (left.outcome, left.retry_after) = match cost > left.limit {
+            true => (Outcome::Never, Duration::MAX),
+            false => (Outcome::Denied, wait),
+        };
+    }
+    left
+}

@@ -1,0 +1,242 @@
+//! From descriptors to limits: trees of them compiled, and what each descriptor of a request meets there.
+
+use std::slice;
+use std::time::Duration;
+
+use tollgate::{Algorithm, Align, Rate};
+
+use crate::backend::{Check, Limit, LimitKind};
+use crate::engine::key::{Key, KeyHashers, KeyPlan};
+use crate::envoy::{self, Charge, Compiled, Leaf, Lookup};
+use crate::facts::{Descriptor, Facts};
+use crate::matcher::Slots;
+use crate::policy::KeyPart;
+
+/// Trees of descriptors, and the limits of their leaves.
+#[derive(Debug)]
+pub(crate) struct Trees {
+    pub(super) compiled: Compiled,
+    /// By a leaf's number.
+    limits: Box<[Box<[Limit]>]>,
+    /// Names of the places of a list of values, as facts of a key.
+    places: Box<[String]>,
+    /// The key of each number of values, by their places.
+    plans: Box<[KeyPlan]>,
+}
+
+/// The values of a limit that counts as no configured one: the domain, the unit, and the entries.
+const APART: usize = 3;
+
+impl Trees {
+    /// Compiles trees; `limits` gives those of a leaf their state.
+    pub(crate) fn new<E>(
+        domains: &envoy::Domains,
+        mut limits: impl FnMut(&Leaf) -> Result<Vec<Limit>, E>,
+    ) -> Result<Self, E> {
+        let compiled = Compiled::new(domains);
+        let leaves = compiled.leaves();
+        let of_leaves = leaves.iter().map(|leaf| Ok(limits(leaf)?.into()));
+        let of_leaves = of_leaves.collect::<Result<_, E>>()?;
+        let deepest = leaves.iter().map(|leaf| leaf.steps.len()).max();
+        let most = match domains.is_empty() {
+            true => 0,
+            false => deepest.unwrap_or(0).max(APART),
+        };
+        let places: Box<[_]> = (0..most).map(|place| format!("{place:02}")).collect();
+        // Values are found by their places, not by numbers.
+        let mut slots = Slots::default();
+        let parts: Vec<_> = places.iter().cloned().map(KeyPart::Fact).collect();
+        let plans = (0..=most).map(|length| KeyPlan::new(&parts[..length], &mut slots));
+        Ok(Self {
+            limits: of_leaves,
+            plans: plans.collect(),
+            places,
+            compiled,
+        })
+    }
+
+    /// All leaves and what they allow.
+    pub(crate) fn named(&self) -> impl Iterator<Item = (&Leaf, &[Limit])> {
+        let leaves = self.compiled.leaves().iter();
+        leaves.map(|leaf| (leaf, self.limits(leaf)))
+    }
+
+    fn limits(&self, leaf: &Leaf) -> &[Limit] {
+        let limits = usize::try_from(leaf.id)
+            .ok()
+            .and_then(|id| self.limits.get(id));
+        limits.map_or(&[], |limits| limits)
+    }
+
+    /// What tells a descriptor's counter from others, as facts by their places: the values of its entries, or
+    /// the patterns that they count together by. A limit that counts as no other is told by all that was
+    /// asked for.
+    pub(super) fn by_place<'a>(
+        &'a self,
+        domain: &'a str,
+        descriptor: &Descriptor<'a>,
+        lookup: &Lookup<'a>,
+        own: Option<&'a OwnLimit>,
+    ) -> Facts<'a> {
+        let places = self.places.iter().map(String::as_str);
+        if let (Lookup::Asked { unit, .. }, Some(entries)) =
+            (lookup, own.and_then(|own| own.entries.as_deref()))
+        {
+            return places.zip([domain, unit.name(), entries]).collect();
+        }
+        let leaf = lookup.counts_as();
+        let values = descriptor.entries.iter().enumerate();
+        let values = values.map(|(at, (_, value))| {
+            let step = leaf.and_then(|leaf| leaf.steps.get(at));
+            let shared = step.filter(|step| step.shared);
+            shared
+                .and_then(|step| step.value.as_deref())
+                .unwrap_or(value)
+        });
+        places.zip(values).collect()
+    }
+
+    /// What a descriptor of a request meets, if anything.
+    pub(super) fn meet<'a>(
+        &'a self,
+        hashers: &KeyHashers,
+        (domain, descriptor): (&str, &Descriptor<'_>),
+        (lookup, own): (Lookup<'a>, Option<&'a OwnLimit>),
+        facts: &'a Facts<'a>,
+    ) -> Option<Met<'a>> {
+        let entries = descriptor.entries;
+        let (leaf, limits, fingerprint) = match lookup {
+            Lookup::Limited(leaf) => {
+                let key = |put: &mut dyn FnMut(&[u8])| envoy::counter_key(leaf, entries, put);
+                (Some(leaf), self.limits(leaf), hashers.feed(key))
+            }
+            Lookup::Asked {
+                unit, counts_as, ..
+            } => {
+                let key = |put: &mut dyn FnMut(&[u8])| match counts_as {
+                    Some(leaf) => envoy::counter_key(leaf, entries, put),
+                    None => envoy::asked_key(domain, entries, unit, put),
+                };
+                let limit = slice::from_ref(&own?.limit);
+                (None, limit, hashers.feed(key))
+            }
+            Lookup::Nothing | Lookup::Replaced(_) => return None,
+        };
+        let plan = self.plans.get(facts.iter().count())?;
+        if limits.is_empty() {
+            return None;
+        }
+        Some(Met {
+            leaf,
+            limits,
+            key: Key::new(plan, facts, fingerprint),
+            charge: Charge::Take(0),
+        })
+    }
+}
+
+/// A limit that a proxy asks for in place of the policy's.
+pub(super) struct OwnLimit {
+    limit: Limit,
+    /// All entries in one text, if it counts as no configured limit: there may be more than any tree is deep.
+    entries: Option<String>,
+}
+
+impl OwnLimit {
+    /// A window of the unit that is asked for.
+    pub(super) fn of(
+        trees: &Trees,
+        descriptor: &Descriptor<'_>,
+        lookup: &Lookup<'_>,
+    ) -> Option<Self> {
+        let Lookup::Asked {
+            requests,
+            unit,
+            counts_as,
+        } = lookup
+        else {
+            return None;
+        };
+        let period = Duration::from_secs(unit.seconds());
+        let kind = LimitKind::Rate {
+            rate: Rate::new(u64::from(*requests), period),
+            algorithm: Algorithm::FixedWindow(Align::default()),
+        };
+        // Its unit is part of its key, so one counter stands for all that are asked for.
+        let limit = Limit::apart(kind, "asked").ok()?;
+        let configured = counts_as.and_then(|leaf| trees.limits(leaf).first());
+        Some(match configured {
+            Some(configured) => Self {
+                limit: limit.counting_as(configured),
+                entries: None,
+            },
+            None => {
+                let entries = descriptor.entries.iter();
+                let entries = entries.map(|(key, value)| (*key, Some(*value)));
+                Self {
+                    limit,
+                    entries: Some(envoy::path_name("", entries)),
+                }
+            }
+        })
+    }
+}
+
+/// One descriptor that meets a limit.
+pub(super) struct Met<'a> {
+    /// None of one that the proxy asks for.
+    leaf: Option<&'a Leaf>,
+    pub(super) limits: &'a [Limit],
+    key: Key<'a>,
+    pub(super) charge: Charge,
+}
+
+/// What a refusal of one limit means for the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Force {
+    /// It is refused.
+    Alone,
+    /// It is refused if all others of this kind refuse it too.
+    Quota,
+    /// Nothing.
+    Shadow,
+}
+
+impl<'a> Met<'a> {
+    pub(super) fn checks(&self, cost: u64) -> impl Iterator<Item = Check<'a>> {
+        let key = self.key;
+        self.limits
+            .iter()
+            .map(move |limit| Check { limit, key, cost })
+    }
+
+    /// What it takes: nothing if it gives back.
+    pub(super) fn cost(&self) -> u64 {
+        match self.charge {
+            Charge::Take(cost) => cost,
+            Charge::GiveBack(_) => 0,
+        }
+    }
+
+    pub(super) fn force(&self) -> Force {
+        match self.leaf.map(|leaf| &leaf.limit) {
+            Some(limit) if limit.shadow => Force::Shadow,
+            Some(limit) if limit.quota_mode => Force::Quota,
+            _ => Force::Alone,
+        }
+    }
+
+    /// Whether it is of those that refuse only together, be it in shadow.
+    pub(super) fn is_quota(&self) -> bool {
+        self.leaf.is_some_and(|leaf| leaf.limit.quota_mode)
+    }
+
+    /// The first of its counters, which no limit but its own and those of the same entries have.
+    pub(super) fn counter(&self) -> CounterId {
+        let limit = self.limits.first().map(|limit| limit.id);
+        (limit.unwrap_or_default(), self.key.fingerprint())
+    }
+}
+
+/// The number of a limit's counter, and the fingerprint of a key.
+pub(super) type CounterId = (u64, [u64; 2]);

@@ -1,0 +1,371 @@
+//! What sort of failure: told apart so that people know what to do, and counted by that.
+
+use std::fmt;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tollgate::{Clock, Timestamp};
+
+use crate::error::StoreError;
+
+/// What sort of failure a [`StoreError`] is: what people act on.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_redis::{FailureKind, StoreError};
+///
+/// let error = StoreError::TimedOut { after: Duration::from_millis(20) };
+/// assert_eq!(error.kind(), FailureKind::TimedOut);
+/// assert_eq!(error.kind().to_string(), "timed out");
+/// assert_eq!(error.kind().name(), "timed-out");
+/// assert!(FailureKind::Auth.is_lasting() && !error.kind().is_lasting());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum FailureKind {
+    /// No answer, or no connection, came in time.
+    TimedOut,
+    /// Nothing listens there.
+    Refused,
+    /// A connection was closed or reset.
+    Disconnected,
+    /// There is no way there: no route, or another fault of the network.
+    Unreachable,
+    /// There is no such host, socket, or master that the sentinels know by this name.
+    NotFound,
+    /// A wrong or a missing password, or a user that the store doesn't know.
+    Auth,
+    /// The user may not do what limits need.
+    NoPermission,
+    /// No agreement about TLS: a certificate that isn't trusted, or one side speaks TLS and the other
+    /// doesn't.
+    Tls,
+    /// It takes no writes: a replica, or a server that waits for its disk or its replicas.
+    ReadOnly,
+    /// Its memory is used up.
+    OutOfMemory,
+    /// It still reads what it had kept.
+    Loading,
+    /// It runs a script that doesn't end.
+    Busy,
+    /// A cluster that moves its slots, or has none for a key.
+    Moved,
+    /// What came is no answer.
+    Garbled,
+    /// So many questions wait that no more are taken.
+    Full,
+    /// The limit can't be kept in a store.
+    Limit,
+    /// The runtime that asks has stopped.
+    Stopped,
+    /// Anything else that the store said.
+    Other,
+}
+
+impl FailureKind {
+    /// Every kind, in the order in which [`RedisStats::failures`](crate::RedisStats::failures) has them.
+    pub const ALL: [Self; 18] = [
+        Self::TimedOut,
+        Self::Refused,
+        Self::Disconnected,
+        Self::Unreachable,
+        Self::NotFound,
+        Self::Auth,
+        Self::NoPermission,
+        Self::Tls,
+        Self::ReadOnly,
+        Self::OutOfMemory,
+        Self::Loading,
+        Self::Busy,
+        Self::Moved,
+        Self::Garbled,
+        Self::Full,
+        Self::Limit,
+        Self::Stopped,
+        Self::Other,
+    ];
+
+    /// A name for metrics and files, such as `out-of-memory`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::TimedOut => "timed-out",
+            Self::Refused => "refused",
+            Self::Disconnected => "disconnected",
+            Self::Unreachable => "unreachable",
+            Self::NotFound => "not-found",
+            Self::Auth => "auth",
+            Self::NoPermission => "no-permission",
+            Self::Tls => "tls",
+            Self::ReadOnly => "read-only",
+            Self::OutOfMemory => "out-of-memory",
+            Self::Loading => "loading",
+            Self::Busy => "busy",
+            Self::Moved => "moved",
+            Self::Garbled => "garbled",
+            Self::Full => "full",
+            Self::Limit => "limit",
+            Self::Stopped => "stopped",
+            Self::Other => "other",
+        }
+    }
+
+    /// Whether it stays until somebody does something about it here: waiting doesn't mend it.
+    pub const fn is_lasting(self) -> bool {
+        matches!(
+            self,
+            Self::Auth | Self::NoPermission | Self::Tls | Self::Limit | Self::Stopped
+        )
+    }
+}
+
+impl fmt::Display for FailureKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TimedOut => "timed out",
+            Self::Refused => "connection refused",
+            Self::Disconnected => "connection lost",
+            Self::Unreachable => "unreachable",
+            Self::NotFound => "not found",
+            Self::Auth => "user or password",
+            Self::NoPermission => "no permission",
+            Self::Tls => "TLS",
+            Self::ReadOnly => "read-only",
+            Self::OutOfMemory => "out of memory",
+            Self::Loading => "loading",
+            Self::Busy => "busy",
+            Self::Moved => "moved",
+            Self::Garbled => "garbled answer",
+            Self::Full => "too many wait",
+            Self::Limit => "limit",
+            Self::Stopped => "stopped",
+            Self::Other => "other",
+        })
+    }
+}
+
+/// All failures of one kind.
+///
+/// ```
+/// use tollgate_redis::{FailureStats, RedisStats};
+///
+/// /// What a health check says.
+/// fn health(stats: &RedisStats) -> String {
+///     let failing = stats.failures.iter().find(|failure| failure.going_on_for.is_some());
+///     match failing {
+///         Some(FailureStats { kind, count, first, .. }) => format!("{kind}, {count} so far: {first}"),
+///         None => "well".to_owned(),
+///     }
+/// }
+/// assert_eq!(health(&RedisStats::default()), "well");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FailureStats {
+    /// What sort.
+    pub kind: FailureKind,
+    /// Questions that failed so.
+    pub count: u64,
+    /// What the first of them was told.
+    pub first: String,
+    /// When that was, since 1970.
+    pub since: Timestamp,
+    /// How long ago that was, by a clock that never steps.
+    pub first_ago: Duration,
+    /// How long ago the latest was: from the one to the other it lasted, with whatever pauses.
+    pub latest_ago: Duration,
+    /// If the store hasn't answered since the latest: for how long it has failed so. None once it has.
+    pub going_on_for: Option<Duration>,
+}
+
+impl FailureStats {
+    /// From the first to the latest, with whatever pauses.
+    pub fn lasted(&self) -> Duration {
+        self.first_ago.saturating_sub(self.latest_ago)
+    }
+}
+
+/// Failures so far, kind by kind.
+///
+/// All is relaxed: each number is about its own kind, and whoever reads them while others write may be a
+/// moment behind.
+pub(crate) struct Failures {
+    kinds: [Tally; FailureKind::ALL.len()],
+    /// Whether the latest that is known is a failure: what works costs no more than a look at it.
+    is_failing: AtomicBool,
+    times: Box<dyn Fn() -> Times + Send + Sync>,
+}
+
+/// The time on a clock that never steps, and on one that shows the date.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    now: Timestamp,
+    date: Timestamp,
+}
+
+#[derive(Debug, Default)]
+struct Tally {
+    count: AtomicU64,
+    first: OnceLock<(String, Times)>,
+    /// By the clock that never steps.
+    latest: AtomicU64,
+    /// A nanosecond after it began to go on; 0 if it doesn't.
+    spell: AtomicU64,
+}
+
+impl Failures {
+    pub(crate) fn new(clock: impl Clock + 'static, wall: impl Clock + 'static) -> Self {
+        Self {
+            kinds: Default::default(),
+            is_failing: AtomicBool::new(false),
+            times: Box::new(move || Times {
+                now: clock.now(),
+                date: wall.now(),
+            }),
+        }
+    }
+
+    /// A question failed.
+    #[cold]
+    fn note(&self, error: &StoreError) {
+        let relaxed = Ordering::Relaxed;
+        let times = (self.times)();
+        let tally = &self.kinds[error.kind() as usize];
+        tally.first.get_or_init(|| (error.to_string(), times));
+        let nanos = times.now.as_nanos();
+        tally.latest.fetch_max(nanos, relaxed);
+        // Another one may have begun it.
+        let _ = (tally.spell).compare_exchange(0, nanos.saturating_add(1), relaxed, relaxed);
+        tally.count.fetch_add(1, relaxed);
+        self.is_failing.store(true, relaxed);
+    }
+
+    /// The store answered a question.
+    #[inline]
+    fn works(&self) {
+        if self.is_failing.load(Ordering::Relaxed) {
+            self.end();
+        }
+    }
+
+    #[cold]
+    fn end(&self) {
+        self.is_failing.store(false, Ordering::Relaxed);
+        for tally in &self.kinds {
+            tally.spell.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// What came of a question: a failure, or whether its answer was known without asking, which says nothing
+    /// of the store.
+    #[inline]
+    pub(crate) fn hear(&self, was_known: Result<bool, &StoreError>) {
+        match was_known {
+            Ok(true) => {}
+            Ok(false) => self.works(),
+            Err(error) => self.note(error),
+        }
+    }
+
+    /// The kinds that there were.
+    pub(crate) fn stats(&self) -> Vec<FailureStats> {
+        let now = (self.times)().now;
+        let stats = |(kind, tally): (FailureKind, &Tally)| {
+            let (first, began) = tally.first.get()?;
+            let ago = |nanos: u64| now - Timestamp::from_nanos(nanos);
+            let spell = tally.spell.load(Ordering::Relaxed);
+            Some(FailureStats {
+                kind,
+                count: tally.count.load(Ordering::Relaxed),
+                first: first.clone(),
+                since: began.date,
+                first_ago: now - began.now,
+                latest_ago: ago(tally.latest.load(Ordering::Relaxed)),
+                going_on_for: spell.checked_sub(1).map(ago),
+            })
+        };
+        let kinds = FailureKind::ALL.into_iter().zip(&self.kinds);
+        kinds.filter_map(stats).collect()
+    }
+}
+
+impl fmt::Debug for Failures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.stats()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate::clock::Manual;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn late() -> StoreError {
+        StoreError::TimedOut { after: SECOND }
+    }
+
+    #[test]
+    fn a_kind_is_where_all_says() {
+        for (place, kind) in FailureKind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, place, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn each_kind_has_its_own_count_text_and_times() {
+        let (clock, wall) = (
+            Manual::new(),
+            Manual::starting_at(Timestamp::from_secs(1000)),
+        );
+        let failures = Failures::new(clock.clone(), wall.clone());
+        assert_eq!(failures.stats(), []);
+        let pass = |time| {
+            clock.advance(time);
+            wall.advance(time);
+        };
+        pass(SECOND);
+        failures.note(&late());
+        pass(SECOND);
+        failures.note(&StoreError::TimedOut { after: 2 * SECOND });
+        failures.note(&StoreError::Stopped);
+        pass(SECOND);
+        let [timed_out, stopped] = &failures.stats()[..] else {
+            panic!("two kinds: {failures:?}");
+        };
+        let expected = FailureStats {
+            kind: FailureKind::TimedOut,
+            count: 2,
+            first: "the store gave no answer within 1s".to_owned(),
+            since: Timestamp::from_secs(1001),
+            first_ago: 2 * SECOND,
+            latest_ago: SECOND,
+            going_on_for: Some(2 * SECOND),
+        };
+        assert_eq!(*timed_out, expected);
+        assert_eq!(timed_out.lasted(), SECOND);
+        assert_eq!((stopped.kind, stopped.count), (FailureKind::Stopped, 1));
+    }
+
+    #[test]
+    fn a_spell_ends_with_an_answer_and_a_new_one_begins_anew() {
+        let clock = Manual::new();
+        let failures = Failures::new(clock.clone(), clock.clone());
+        let going_on = || failures.stats()[0].going_on_for;
+        failures.note(&late());
+        clock.advance(SECOND);
+        assert_eq!(going_on(), Some(SECOND));
+        failures.works();
+        assert_eq!(going_on(), None);
+        clock.advance(SECOND);
+        failures.note(&late());
+        clock.advance(SECOND);
+        assert_eq!(going_on(), Some(SECOND));
+        let [stats] = &failures.stats()[..] else {
+            panic!("one kind: {failures:?}");
+        };
+        assert_eq!((stats.count, stats.first_ago), (2, 3 * SECOND));
+    }
+}

@@ -1,0 +1,169 @@
+//! Where a client runs: its clocks, its chance and its tasks. They are the system's, or those of a
+//! simulated world, and nothing else in the client knows which.
+
+use std::fmt;
+use std::future::Future;
+
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+use tollgate::clock::{Monotonic, Wall};
+use tollgate::{Clock, Timestamp};
+
+#[cfg(feature = "simulation")]
+use crate::simulation::{Paced, World};
+
+/// What a client has of its surroundings.
+#[derive(Clone)]
+pub(crate) struct Host {
+    runtime: Handle,
+    #[cfg(feature = "simulation")]
+    world: Option<std::sync::Arc<dyn World>>,
+}
+
+impl Host {
+    /// The system, with tasks on the runtime that this is called on.
+    pub(crate) fn system() -> Result<Self, tokio::runtime::TryCurrentError> {
+        Ok(Self {
+            runtime: Handle::try_current()?,
+            #[cfg(feature = "simulation")]
+            world: None,
+        })
+    }
+
+    /// The same in a simulated world.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn simulated(self, world: std::sync::Arc<dyn World>) -> Self {
+        Self {
+            world: Some(world),
+            ..self
+        }
+    }
+
+    #[cfg(feature = "simulation")]
+    pub(crate) fn world(&self) -> Option<&std::sync::Arc<dyn World>> {
+        self.world.as_ref()
+    }
+
+    /// The clock that never steps, to count lives and waits by.
+    pub(crate) fn clock(&self) -> HostClock {
+        #[cfg(feature = "simulation")]
+        if let Some(world) = &self.world {
+            return HostClock::Simulated(std::sync::Arc::clone(world));
+        }
+        HostClock::System(Monotonic::new())
+    }
+
+    /// The clock that shows the date.
+    pub(crate) fn wall(&self) -> HostWall {
+        #[cfg(feature = "simulation")]
+        if let Some(world) = &self.world {
+            return HostWall::Simulated(std::sync::Arc::clone(world));
+        }
+        HostWall::System(Wall)
+    }
+
+    /// A number that nobody can foretell, nor another process draw, whatever it was forked from.
+    pub(crate) fn random(&self) -> u64 {
+        #[cfg(feature = "simulation")]
+        if let Some(world) = &self.world {
+            return world.random();
+        }
+        getrandom::u64().unwrap_or_else(|_| {
+            // Early in a boot there may be none; addresses and time are the next best.
+            use std::hash::BuildHasher;
+            let seed = std::hash::RandomState::new();
+            seed.hash_one((std::process::id(), Wall.now().as_nanos()))
+        })
+    }
+
+    /// Runs a task beside the requests.
+    pub(crate) fn spawn<F>(&self, task: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        #[cfg(feature = "simulation")]
+        if let Some(world) = &self.world {
+            return self
+                .runtime
+                .spawn(Paced::new(std::sync::Arc::clone(world), task));
+        }
+        self.runtime.spawn(task)
+    }
+}
+
+/// A clock that never steps.
+#[derive(Clone)]
+pub(crate) enum HostClock {
+    /// The system's.
+    System(Monotonic),
+    /// A world's.
+    #[cfg(feature = "simulation")]
+    Simulated(std::sync::Arc<dyn World>),
+}
+
+impl Clock for HostClock {
+    #[inline]
+    fn now(&self) -> Timestamp {
+        match self {
+            Self::System(clock) => clock.now(),
+            #[cfg(feature = "simulation")]
+            Self::Simulated(world) => world.now(),
+        }
+    }
+
+    fn identity(&self) -> Option<usize> {
+        match self {
+            Self::System(clock) => clock.identity(),
+            #[cfg(feature = "simulation")]
+            Self::Simulated(_) => None,
+        }
+    }
+}
+
+/// A clock that shows the date.
+#[derive(Clone)]
+pub(crate) enum HostWall {
+    /// The system's.
+    System(Wall),
+    /// A world's.
+    #[cfg(feature = "simulation")]
+    Simulated(std::sync::Arc<dyn World>),
+}
+
+impl Clock for HostWall {
+    #[inline]
+    fn now(&self) -> Timestamp {
+        match self {
+            Self::System(clock) => clock.now(),
+            #[cfg(feature = "simulation")]
+            Self::Simulated(world) => world.wall(),
+        }
+    }
+
+    fn identity(&self) -> Option<usize> {
+        match self {
+            Self::System(clock) => clock.identity(),
+            #[cfg(feature = "simulation")]
+            Self::Simulated(_) => None,
+        }
+    }
+}
+
+impl fmt::Debug for HostClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HostClock")
+    }
+}
+
+impl fmt::Debug for HostWall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HostWall")
+    }
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Host")
+    }
+}

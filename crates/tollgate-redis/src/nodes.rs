@@ -1,0 +1,99 @@
+//! How many nodes there are: each leaves a sign of life in the store, and learns the count from the answers.
+//!
+//! A sign of life is a slot of a limit that everyone may have, so it runs out by itself like any other. While the
+//! store can't be asked the count stays as it was.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tollgate_engine::backend::Local;
+
+use crate::host::{Host, HostClock, HostWall};
+use crate::key;
+use crate::question::{Kind, Numbers, Op, Question, micros};
+use crate::store::Store;
+
+/// Between signs of life.
+const EVERY: Duration = Duration::from_secs(5);
+/// A node that left none for so long is gone.
+const LIFE: Duration = Duration::from_secs(16);
+/// There are never so many.
+const MOST: u64 = 1 << 32;
+
+/// Whether the number of nodes is learned.
+#[derive(Debug)]
+pub(crate) struct Nodes {
+    local: Arc<Local<HostClock, HostWall>>,
+    is_learned: AtomicBool,
+    sign: Question,
+    store: Weak<Store>,
+}
+
+impl Nodes {
+    /// A fleet of so many; of as many as leave signs of life if nothing is said.
+    pub(crate) fn new(
+        (store, local): (&Arc<Store>, Arc<Local<HostClock, HostWall>>),
+        prefix: &str,
+        said: Option<u64>,
+        host: &Host,
+    ) -> Arc<Self> {
+        let numbers = Numbers {
+            kind: Kind::Slots,
+            five: [MOST, micros(LIFE), 0, 0, 0],
+            limit: MOST,
+        };
+        let nodes = Arc::new(Self {
+            local,
+            is_learned: AtomicBool::new(said.is_none()),
+            sign: Question {
+                key: key::of_nodes(prefix).into(),
+                op: Op::Decide,
+                numbers,
+                cost: 1,
+                holder: Some(format!("{:016x}", host.random()).into()),
+            },
+            store: Arc::downgrade(store),
+        });
+        match said {
+            Some(count) => nodes.local.set_nodes(count),
+            None => drop(host.spawn(live(Arc::downgrade(&nodes)))),
+        }
+        nodes
+    }
+
+    /// From now on there are so many, whatever the store says.
+    pub(crate) fn set(&self, count: u64) {
+        self.is_learned.store(false, Ordering::Relaxed);
+        self.local.set_nodes(count);
+    }
+
+    /// Leaves a sign of life. Whether there is still a reason to.
+    async fn sign(&self) -> bool {
+        let Some(store) = self.store.upgrade() else {
+            return false;
+        };
+        let asked = store.ask(vec![self.sign.clone()], None).await;
+        let raw = asked.ok().and_then(|answers| answers.each.first().copied());
+        let left = raw.and_then(|raw| u64::try_from(raw.remaining).ok());
+        let is_learned = self.is_learned.load(Ordering::Relaxed);
+        if let Some(left) = left
+            && is_learned
+        {
+            self.local.set_nodes(MOST.saturating_sub(left));
+        }
+        is_learned
+    }
+}
+
+async fn live(nodes: Weak<Nodes>) {
+    let mut ticks = tokio::time::interval(EVERY);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        match nodes.upgrade() {
+            Some(nodes) if nodes.sign().await => {}
+            _ => return,
+        }
+    }
+}

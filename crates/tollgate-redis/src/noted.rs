@@ -1,0 +1,107 @@
+//! A store whose failures are counted by their kind, whoever asks it.
+
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use pin_project_lite::pin_project;
+use tollgate::{Decision, Timestamp};
+use tollgate_engine::backend::{Answer, Backend, Check, Limit, Source};
+
+use crate::error::StoreError;
+use crate::failure::Failures;
+
+/// A backend, and what failed there.
+#[derive(Debug)]
+pub(crate) struct Noted<B> {
+    pub(crate) inner: B,
+    pub(crate) failures: Failures,
+}
+
+impl<B: Backend<Error = StoreError>> Backend for Noted<B> {
+    type Error = StoreError;
+    type Asking<'a>
+        = Noting<'a, B>
+    where
+        Self: 'a;
+
+    #[inline]
+    fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Noting<'a, B> {
+        Noting {
+            failures: &self.failures,
+            asking: self.inner.check(checks),
+        }
+    }
+
+    async fn check_each<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+    ) -> Result<(Answer, Vec<Decision>), StoreError> {
+        let told = self.inner.check_each(checks).await;
+        let was_known = told
+            .as_ref()
+            .map(|(answer, _)| answer.source == Source::Known);
+        self.failures.hear(was_known);
+        told
+    }
+
+    async fn give_back<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<(), StoreError> {
+        let given = self.inner.give_back(checks).await;
+        // Where nothing is to be given, nobody was asked.
+        self.failures.hear(given.as_ref().map(|()| true));
+        given
+    }
+
+    fn spent_ahead(&self, check: &Check<'_>) -> u64 {
+        self.inner.spent_ahead(check)
+    }
+
+    fn now(&self) -> Timestamp {
+        self.inner.now()
+    }
+
+    #[inline]
+    fn expect(&self, limit: &Limit, fingerprint: [u64; 2]) {
+        self.inner.expect(limit, fingerprint);
+    }
+
+    fn takes(&self, limit: &Limit) -> Result<(), String> {
+        self.inner.takes(limit)
+    }
+
+    fn improvements(&self) -> u64 {
+        self.inner.improvements()
+    }
+}
+
+pin_project! {
+    /// An answer on its way, which is noted when it fails.
+    pub(crate) struct Noting<'a, B>
+    where
+        B: Backend,
+        B: 'a,
+    {
+        failures: &'a Failures,
+        #[pin]
+        asking: B::Asking<'a>,
+    }
+}
+
+impl<B: Backend<Error = StoreError>> Future for Noting<'_, B> {
+    type Output = Result<Answer, StoreError>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let own = self.project();
+        let answer = ready!(own.asking.poll(context));
+        own.failures
+            .hear(answer.as_ref().map(|answer| answer.source == Source::Known));
+        Poll::Ready(answer)
+    }
+}
+
+impl<B: Backend> fmt::Debug for Noting<'_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Noting").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,124 @@
+//! What a node holds of leased limits, without a store.
+//!
+//! What is held is still in the bucket, and charged as it is spent: the store of a test is in this process,
+//! and there is no other node that could take it. So what passes is what the limit itself lets pass.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tollgate::{Clock, Decision, Timestamp};
+use tollgate_engine::backend::{Answer, Check, LimitKind};
+
+use super::{Rehearsal, State, is_leased, peek};
+
+/// A counter and the fingerprint of a key.
+type Place = (u64, [u64; 2]);
+
+fn place(check: &Check<'_>) -> Place {
+    (check.limit.counter().id, check.key.fingerprint())
+}
+
+/// What is held of all keys.
+#[derive(Debug, Default)]
+pub(super) struct Leases(HashMap<Place, Lease>);
+
+/// What is held of one key.
+#[derive(Debug)]
+struct Lease {
+    /// What it was taken of: another limit is leased anew.
+    kind: LimitKind,
+    tokens: u64,
+    until: Timestamp,
+}
+
+/// What one request would spend.
+pub(super) struct Spending<'a> {
+    leases: &'a Leases,
+    now: Timestamp,
+    planned: HashMap<Place, u64>,
+}
+
+impl Leases {
+    pub(super) fn held(&self, now: Timestamp) -> u64 {
+        let live = self.0.values().filter(|lease| now < lease.until);
+        live.map(|lease| lease.tokens).sum()
+    }
+
+    pub(super) fn spending(&self, now: Timestamp) -> Spending<'_> {
+        Spending {
+            leases: self,
+            now,
+            planned: HashMap::new(),
+        }
+    }
+
+    /// Spends what a check costs, as far as it is held. Returns whether it is time to take more: a quarter of
+    /// a part is left, or half of its life.
+    pub(super) fn spend(
+        &mut self,
+        check: &Check<'_>,
+        now: Timestamp,
+        part: u64,
+        life: Duration,
+    ) -> bool {
+        let Some(lease) = self.0.get_mut(&place(check)) else {
+            return true;
+        };
+        lease.tokens = lease.tokens.saturating_sub(check.cost);
+        lease.tokens < part.div_ceil(4) || now + life / 2 >= lease.until
+    }
+
+    pub(super) fn forget(&mut self, check: &Check<'_>) {
+        self.0.remove(&place(check));
+    }
+
+    fn live(&self, check: &Check<'_>, now: Timestamp) -> Option<&Lease> {
+        let lease = self.0.get(&place(check))?;
+        (now < lease.until && lease.kind == *check.limit.kind()).then_some(lease)
+    }
+}
+
+impl Spending<'_> {
+    /// Whether what is held covers this check too.
+    pub(super) fn covers(&mut self, check: &Check<'_>) -> bool {
+        let planned = self.planned.entry(place(check)).or_default();
+        *planned = planned.saturating_add(check.cost);
+        let lease = self.leases.live(check, self.now);
+        lease.is_some_and(|lease| lease.tokens >= *planned)
+    }
+}
+
+impl Rehearsal {
+    /// Takes a part of what there is, for a lease's life.
+    pub(super) fn take(&self, state: &mut State, check: &Check<'_>, part: u64) {
+        let left = state.memory.answer(&[peek(check)]).decision.remaining;
+        let lease = Lease {
+            kind: check.limit.kind().clone(),
+            tokens: left.min(part),
+            until: self.clock.now() + self.terms.life,
+        };
+        state.leases.0.insert(place(check), lease);
+    }
+
+    /// Of a leased limit, what is left is what this node holds.
+    pub(super) fn tell_what_is_held(
+        &self,
+        state: &State,
+        checks: &[Check<'_>],
+        answer: &mut Answer,
+    ) {
+        let decider = answer.decider.and_then(|decider| checks.get(decider));
+        let Some(check) = decider.filter(|check| is_leased(check.limit)) else {
+            return;
+        };
+        let held = state.leases.live(check, self.clock.now());
+        let said = answer.decision;
+        answer.decision = Decision::new(
+            said.outcome,
+            said.limit,
+            held.map_or(0, |lease| lease.tokens),
+            said.retry_after,
+            Duration::ZERO,
+        );
+    }
+}

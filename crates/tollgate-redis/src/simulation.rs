@@ -1,0 +1,134 @@
+//! A client in a world that a test owns: its time, its chance, its network and whether it runs at all.
+//!
+//! The seam is as low as it can be: everything above the bytes of a command and its reply is the real
+//! client. One thread and Tokio's paused time make a world deterministic; the test kit builds one.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use pin_project_lite::pin_project;
+use tollgate::Timestamp;
+
+/// What a node has of its world.
+///
+/// ```
+/// use std::task::{Context, Poll};
+/// use tollgate::Timestamp;
+/// use tollgate_redis::simulation::{Connecting, World};
+///
+/// /// A world in which nothing ever happens.
+/// struct Void;
+///
+/// impl World for Void {
+///     fn now(&self) -> Timestamp { Timestamp::ZERO }
+///     fn wall(&self) -> Timestamp { Timestamp::ZERO }
+///     fn random(&self) -> u64 { 4 }
+///     fn poll_running(&self, _: &mut Context<'_>) -> Poll<()> { Poll::Ready(()) }
+///     fn is_cluster(&self) -> bool { false }
+///     fn connect(&self) -> Connecting { Box::pin(async { Err("there is nothing".to_owned()) }) }
+/// }
+/// assert_eq!(Void.random(), 4);
+/// ```
+pub trait World: Send + Sync + 'static {
+    /// A clock that never steps.
+    fn now(&self) -> Timestamp;
+
+    /// A clock that shows the date.
+    fn wall(&self) -> Timestamp;
+
+    /// The next number by chance.
+    fn random(&self) -> u64;
+
+    /// Whether the node gets to run: a task of one that is stopped or starved waits until it does.
+    fn poll_running(&self, context: &mut Context<'_>) -> Poll<()>;
+
+    /// Whether keys of different slots may be on different nodes of the store.
+    fn is_cluster(&self) -> bool;
+
+    /// Connects to the store.
+    fn connect(&self) -> Connecting;
+}
+
+/// A connection on its way, or why there is none.
+pub type Connecting = Pin<Box<dyn Future<Output = Result<Arc<dyn Wire>, String>> + Send>>;
+
+/// A reply on its way.
+pub type Replying = Pin<Box<dyn Future<Output = io::Result<Vec<u8>>> + Send>>;
+
+/// A connection to a store.
+///
+/// ```
+/// use std::io;
+/// use tollgate_redis::simulation::{Replying, Wire};
+///
+/// /// A cable that was cut.
+/// struct Cut;
+///
+/// impl Wire for Cut {
+///     fn send(&self, _command: Vec<u8>) -> Replying {
+///         Box::pin(async { Err(io::Error::from(io::ErrorKind::ConnectionReset)) })
+///     }
+/// }
+/// # let _ = Cut.send(Vec::new());
+/// ```
+pub trait Wire: Send + Sync {
+    /// Sends a command, as RESP, and waits for its reply, as RESP.
+    fn send(&self, command: Vec<u8>) -> Replying;
+}
+
+pin_project! {
+    /// A task that runs only while its node does.
+    ///
+    /// ```
+    /// # use std::{sync::Arc, task::{Context, Poll, Waker}};
+    /// # use tollgate::Timestamp;
+    /// # use tollgate_redis::simulation::{Connecting, World};
+    /// use tollgate_redis::simulation::Paced;
+    /// # struct Stopped;
+    /// # impl World for Stopped {
+    /// #     fn now(&self) -> Timestamp { Timestamp::ZERO }
+    /// #     fn wall(&self) -> Timestamp { Timestamp::ZERO }
+    /// #     fn random(&self) -> u64 { 4 }
+    /// #     fn poll_running(&self, _: &mut Context<'_>) -> Poll<()> { Poll::Pending }
+    /// #     fn is_cluster(&self) -> bool { false }
+    /// #     fn connect(&self) -> Connecting { Box::pin(async { Err("nothing".to_owned()) }) }
+    /// # }
+    ///
+    /// let mut task = Box::pin(Paced::new(Arc::new(Stopped), async { 42 }));
+    /// assert!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    /// ```
+    pub struct Paced<F> {
+        world: Arc<dyn World>,
+        #[pin]
+        task: F,
+    }
+}
+
+impl<F> Paced<F> {
+    /// Runs this while that world lets it.
+    pub fn new(world: Arc<dyn World>, task: F) -> Self {
+        Self { world, task }
+    }
+}
+
+impl<F: Future> Future for Paced<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let own = self.project();
+        match own.world.poll_running(context) {
+            Poll::Ready(()) => own.task.poll(context),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl<F> fmt::Debug for Paced<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Paced").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,100 @@
+//! What a `Redis` counts.
+
+use std::sync::atomic::Ordering;
+
+use tollgate_engine::backend::FallbackStats;
+
+use crate::failure::FailureStats;
+use crate::noted::Noted;
+use crate::redis::{Home, Redis};
+
+/// What a [`Redis`] has counted.
+///
+/// ```
+/// use tollgate_redis::RedisStats;
+///
+/// /// How many questions each round trip answered.
+/// fn merged(stats: &RedisStats) -> u64 {
+///     stats.questions / stats.round_trips.max(1)
+/// }
+/// assert_eq!(merged(&RedisStats::default()), 0);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RedisStats {
+    /// Scripts that were run: round trips.
+    pub round_trips: u64,
+    /// Questions that they answered.
+    pub questions: u64,
+    /// Round trips that failed.
+    pub failed_round_trips: u64,
+    /// Questions that got no answer in time.
+    pub timeouts: u64,
+    /// Connections that were made.
+    pub connects: u64,
+    /// Keys that held what no limiter wrote. They read as never seen, and are replaced.
+    pub strange_keys: u64,
+    /// Refusals that were repeated without asking.
+    pub near_hits: u64,
+    /// Tokens that this node holds of leased limits.
+    pub leased: u64,
+    /// Slots that this node holds.
+    pub slots: usize,
+    /// Slots that ran out while they were held, and that others have taken: the node was asleep or the store
+    /// away for too long, or the store's clock stepped forward. What was free was taken again, and isn't lost.
+    pub lost_slots: u64,
+    /// Nodes of the fleet, as was said or learned.
+    pub nodes: u64,
+    /// What was decided without the store.
+    pub fallback: FallbackStats,
+    /// Every question that failed, by what sort of failure it was: those that [`fallback`](Self::fallback)
+    /// counts as errors, and those that were asked without a failure policy, as by
+    /// [`try_check`](crate::RedisLimiter::try_check). What nobody waited for, such as the renewal of a lease,
+    /// is only in [`failed_round_trips`](Self::failed_round_trips).
+    pub failures: Vec<FailureStats>,
+}
+
+impl Redis {
+    /// What it has counted.
+    pub fn stats(&self) -> RedisStats {
+        let fallback = match &self.home {
+            Home::Store(fallback) => fallback,
+            Home::Memory(fallback) => {
+                let Noted { inner, failures } = fallback.store();
+                let counts = inner.counts();
+                return RedisStats {
+                    round_trips: counts.round_trips,
+                    questions: counts.questions,
+                    failed_round_trips: counts.failed,
+                    timeouts: counts.timeouts,
+                    near_hits: counts.near_hits,
+                    leased: inner.leased(),
+                    nodes: fallback.local().nodes(),
+                    fallback: fallback.stats(),
+                    failures: failures.stats(),
+                    ..RedisStats::default()
+                };
+            }
+        };
+        let Noted {
+            inner: direct,
+            failures,
+        } = fallback.store();
+        let stats = direct.store.stats();
+        RedisStats {
+            round_trips: stats.calls.load(Ordering::Relaxed),
+            questions: stats.questions.load(Ordering::Relaxed),
+            failed_round_trips: stats.failed_calls.load(Ordering::Relaxed),
+            timeouts: stats.timeouts.load(Ordering::Relaxed),
+            connects: stats.connects.load(Ordering::Relaxed),
+            strange_keys: stats.strange_keys.load(Ordering::Relaxed),
+            near_hits: direct.near_hits(),
+            leased: direct.leases.held(),
+            slots: direct.holders.held(),
+            lost_slots: direct.holders.lost(),
+            nodes: fallback.local().nodes(),
+            fallback: fallback.stats(),
+            failures: failures.stats(),
+        }
+    }
+}

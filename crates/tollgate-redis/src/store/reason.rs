@@ -1,0 +1,333 @@
+//! What an error of the client library means: what sort of failure, and what to do about it.
+
+use std::error::Error;
+use std::io;
+use std::sync::Arc;
+
+use ::redis::{ErrorKind, RedisError};
+
+use crate::error::StoreError;
+use crate::failure::FailureKind;
+
+/// What to do when one side speaks TLS and the other doesn't.
+const NO_TLS: &str = "it speaks no TLS on this port; write redis instead of rediss into its URL, or the \
+                      port on which it does";
+const ONLY_TLS: &str = "it speaks nothing but TLS on this port; write rediss instead of redis into its \
+                        URL, or the port on which it does";
+/// And when the login isn't taken.
+const WRONG_LOGIN: &str = "wrong user or password; correct them in its URL, as user:password@ before the \
+                           host, with %40 for @ and the like";
+const NO_LOGIN: &str =
+    "it wants a password; write it into its URL, as :password@ or user:password@ before the host";
+
+/// The error as it is told.
+pub(super) fn store_error(error: &RedisError) -> StoreError {
+    let (kind, text) = reason(error);
+    match error.kind() {
+        ErrorKind::Server(_) | ErrorKind::Extension => StoreError::Answered { kind, error: text },
+        _ if kind == FailureKind::Auth => StoreError::Answered { kind, error: text },
+        _ => StoreError::Unreachable { kind, why: text },
+    }
+}
+
+/// A store that answers in plain where TLS was spoken to.
+pub(super) fn no_tls() -> StoreError {
+    unreachable(FailureKind::Tls, NO_TLS)
+}
+
+/// A store that answers by TLS where none was spoken.
+pub(super) fn only_tls() -> StoreError {
+    unreachable(FailureKind::Tls, ONLY_TLS)
+}
+
+pub(super) fn unreachable(kind: FailureKind, why: &str) -> StoreError {
+    StoreError::Unreachable {
+        kind,
+        why: why.to_owned(),
+    }
+}
+
+fn reason(error: &RedisError) -> (FailureKind, String) {
+    let kind = match error.kind() {
+        ErrorKind::AuthenticationFailed => FailureKind::Auth,
+        ErrorKind::Parse | ErrorKind::UnexpectedReturnType => FailureKind::Garbled,
+        ErrorKind::MasterNameNotFoundBySentinel | ErrorKind::NoValidReplicasFoundBySentinel => {
+            FailureKind::NotFound
+        }
+        ErrorKind::ClusterConnectionNotFound => FailureKind::Unreachable,
+        ErrorKind::Io | ErrorKind::Client => return of_io(error),
+        _ => {
+            let code = error.code().and_then(of_code);
+            let said = || error.detail().and_then(of_text);
+            code.or_else(said).unwrap_or(FailureKind::Other)
+        }
+    };
+    (kind, told(kind, text(error)))
+}
+
+/// What went wrong on the way.
+fn of_io(error: &RedisError) -> (FailureKind, String) {
+    let text = text(error);
+    let Some(cause) = cause(error) else {
+        // What a cluster tells of its nodes is only text.
+        let kind = error.detail().and_then(of_text);
+        let kind = kind.unwrap_or(FailureKind::Unreachable);
+        return (kind, told(kind, text));
+    };
+    #[cfg(feature = "tls")]
+    if let Some(told) = tls::told(cause) {
+        return (FailureKind::Tls, told);
+    }
+    let kind = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+    let kind = match kind {
+        Some(io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock) => FailureKind::TimedOut,
+        Some(io::ErrorKind::ConnectionRefused) => FailureKind::Refused,
+        Some(io::ErrorKind::NotFound) => FailureKind::NotFound,
+        Some(io::ErrorKind::PermissionDenied) => FailureKind::NoPermission,
+        Some(
+            io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::BrokenPipe
+            | io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::NotConnected,
+        ) => FailureKind::Disconnected,
+        // Names that can't be looked up have no kind of their own.
+        _ => of_text(&text).unwrap_or(FailureKind::Unreachable),
+    };
+    (kind, text)
+}
+
+/// What lies below the library's own error.
+fn cause(error: &RedisError) -> Option<&(dyn Error + Send + Sync + 'static)> {
+    let source = error.source()?;
+    let shared = source.downcast_ref::<Arc<dyn Error + Send + Sync>>()?;
+    Some(&**shared)
+}
+
+/// As the server said it, not as the library calls it.
+fn text(error: &RedisError) -> String {
+    match (error.code(), error.source()) {
+        (Some(code), Some(_)) => [code, error.detail().unwrap_or_default()].join(" "),
+        _ => error.to_string(),
+    }
+}
+
+/// With what to do about it.
+fn told(kind: FailureKind, text: String) -> String {
+    match kind {
+        FailureKind::Auth if text.contains("AuthenticationFailed") => WRONG_LOGIN.to_owned(),
+        FailureKind::Auth => NO_LOGIN.to_owned(),
+        _ => text,
+    }
+}
+
+/// By the word that an error of the server begins with.
+fn of_code(code: &str) -> Option<FailureKind> {
+    Some(match code {
+        "NOAUTH" | "WRONGPASS" => FailureKind::Auth,
+        "NOPERM" => FailureKind::NoPermission,
+        "READONLY" | "MASTERDOWN" | "MISCONF" | "NOREPLICAS" => FailureKind::ReadOnly,
+        "OOM" => FailureKind::OutOfMemory,
+        "LOADING" => FailureKind::Loading,
+        "BUSY" => FailureKind::Busy,
+        "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN" => FailureKind::Moved,
+        _ => return None,
+    })
+}
+
+/// By what is said in the midst of a text: of what went wrong in a script, or at a node of a cluster.
+fn of_text(text: &str) -> Option<FailureKind> {
+    const SAID: [(&str, FailureKind); 14] = [
+        ("AuthenticationFailed", FailureKind::Auth),
+        ("Authentication required", FailureKind::Auth),
+        ("no permissions", FailureKind::NoPermission),
+        ("can't run this command", FailureKind::NoPermission),
+        ("timed out", FailureKind::TimedOut),
+        ("Connection refused", FailureKind::Refused),
+        ("failed to lookup address", FailureKind::NotFound),
+        ("No such file", FailureKind::NotFound),
+        ("Connection reset", FailureKind::Disconnected),
+        ("broken pipe", FailureKind::Disconnected),
+        ("unexpected end of file", FailureKind::Disconnected),
+        ("peer certificate", FailureKind::Tls),
+        ("fatal alert", FailureKind::Tls),
+        ("corrupt message", FailureKind::Tls),
+    ];
+    let code = text
+        .split(|letter: char| !letter.is_ascii_uppercase())
+        .find_map(of_code);
+    let said = || SAID.iter().find(|(words, _)| text.contains(words));
+    code.or_else(|| said().map(|(_, kind)| *kind))
+}
+
+#[cfg(feature = "tls")]
+mod tls {
+    //! What goes wrong with certificates and handshakes.
+
+    use std::error::Error;
+    use std::io;
+
+    use rustls::{AlertDescription, CertificateError};
+
+    use super::NO_TLS;
+
+    /// What to do about it, if it is about TLS.
+    pub(super) fn told(cause: &(dyn Error + Send + Sync + 'static)) -> Option<String> {
+        let inner = cause
+            .downcast_ref::<io::Error>()
+            .and_then(io::Error::get_ref);
+        let error = inner.unwrap_or(cause).downcast_ref::<rustls::Error>()?;
+        let hint = match error {
+            // Whatever that was, TLS it wasn't.
+            rustls::Error::InvalidMessage(_) => return Some(NO_TLS.to_owned()),
+            rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+                "; name who signed the store's certificate in its URL: ?ca=FILE"
+            }
+            rustls::Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            ) => "; write a name into the store's URL that its certificate has",
+            rustls::Error::AlertReceived(
+                AlertDescription::CertificateRequired
+                | AlertDescription::BadCertificate
+                | AlertDescription::CertificateUnknown
+                | AlertDescription::UnknownCA,
+            ) => "; name a certificate that the store knows in its URL: ?cert=FILE&key=FILE",
+            _ => "",
+        };
+        Some(format!("{error}{hint}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ::redis::{ServerErrorKind, Value};
+
+    use super::*;
+
+    fn said(reply: &str) -> RedisError {
+        let reply = ::redis::parse_redis_value(format!("-{reply}\r\n").as_bytes());
+        reply.and_then(Value::extract_error).unwrap_err()
+    }
+
+    #[test]
+    fn every_word_of_a_server_has_its_kind() {
+        let script = "ERR Error running script (call to f_a1): @user_script:1: @user_script: 1: ";
+        for (reply, expected) in [
+            ("NOAUTH Authentication required.", FailureKind::Auth),
+            (
+                "WRONGPASS invalid username-password pair",
+                FailureKind::Auth,
+            ),
+            (
+                "NOPERM this user has no permissions",
+                FailureKind::NoPermission,
+            ),
+            (
+                "ERR The user executing the script can't run this command or subcommand",
+                FailureKind::NoPermission,
+            ),
+            (
+                "ERR ACL failure in script: User a has no permissions to run the 'get' command",
+                FailureKind::NoPermission,
+            ),
+            (
+                "READONLY You can't write against a read only replica.",
+                FailureKind::ReadOnly,
+            ),
+            ("MASTERDOWN Link with MASTER is down", FailureKind::ReadOnly),
+            (
+                "MISCONF Errors writing to the AOF file",
+                FailureKind::ReadOnly,
+            ),
+            (
+                "NOREPLICAS Not enough good replicas to write.",
+                FailureKind::ReadOnly,
+            ),
+            (
+                "OOM command not allowed when used memory > 'maxmemory'.",
+                FailureKind::OutOfMemory,
+            ),
+            (
+                "LOADING Redis is loading the dataset in memory",
+                FailureKind::Loading,
+            ),
+            ("BUSY Redis is busy running a script.", FailureKind::Busy),
+            ("MOVED 7629 127.0.0.1:24287", FailureKind::Moved),
+            ("ASK 7629 127.0.0.1:24287", FailureKind::Moved),
+            (
+                "TRYAGAIN Multiple keys request during rehashing of slot",
+                FailureKind::Moved,
+            ),
+            ("CLUSTERDOWN Hash slot not served", FailureKind::Moved),
+            ("ERR DB index is out of range", FailureKind::Other),
+            (
+                "CROSSSLOT Keys in request don't hash to the same slot",
+                FailureKind::Other,
+            ),
+        ] {
+            assert_eq!(store_error(&said(reply)).kind(), expected, "{reply}");
+            // Redis 6.2 tells so of a script in the midst of its text.
+            let within = store_error(&said(&format!("{script}-{reply}"))).kind();
+            assert_eq!(within, expected, "-{reply}");
+        }
+        let error = store_error(&said("OOM command not allowed."));
+        assert_eq!(
+            error.to_string(),
+            "the store answered with an error: OOM command not allowed."
+        );
+    }
+
+    #[test]
+    fn what_a_cluster_only_tells_by_text_has_its_kind() {
+        for (text, expected) in [
+            (
+                "Password authentication failed - AuthenticationFailed",
+                FailureKind::Auth,
+            ),
+            ("\"NOAUTH\": Authentication required.", FailureKind::Auth),
+            ("Connection refused (os error 111)", FailureKind::Refused),
+            ("timed out", FailureKind::TimedOut),
+            ("invalid peer certificate: UnknownIssuer", FailureKind::Tls),
+            (
+                "received fatal alert: CertificateRequired",
+                FailureKind::Tls,
+            ),
+            (
+                "Connection reset by peer (os error 104)",
+                FailureKind::Disconnected,
+            ),
+            ("No route to host (os error 113)", FailureKind::Unreachable),
+        ] {
+            let what = "Failed to create initial connections";
+            let error = RedisError::from((ErrorKind::Io, what, text.to_owned()));
+            assert_eq!(store_error(&error).kind(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_goes_wrong_on_the_way_has_its_kind() {
+        for (kind, expected) in [
+            (io::ErrorKind::TimedOut, FailureKind::TimedOut),
+            (io::ErrorKind::ConnectionRefused, FailureKind::Refused),
+            (io::ErrorKind::ConnectionReset, FailureKind::Disconnected),
+            (io::ErrorKind::BrokenPipe, FailureKind::Disconnected),
+            (io::ErrorKind::UnexpectedEof, FailureKind::Disconnected),
+            (io::ErrorKind::NotFound, FailureKind::NotFound),
+            (io::ErrorKind::PermissionDenied, FailureKind::NoPermission),
+            (io::ErrorKind::HostUnreachable, FailureKind::Unreachable),
+            (io::ErrorKind::NetworkUnreachable, FailureKind::Unreachable),
+        ] {
+            let error = RedisError::from(io::Error::from(kind));
+            assert_eq!(store_error(&error).kind(), expected, "{kind:?}");
+        }
+        let unknown = "failed to lookup address information: Name or service not known";
+        let error = RedisError::from(io::Error::other(unknown));
+        assert_eq!(store_error(&error).kind(), FailureKind::NotFound);
+        let refused = RedisError::from((
+            ErrorKind::Server(ServerErrorKind::ResponseError),
+            "Redis server refused to switch database",
+            "Authentication required.".to_owned(),
+        ));
+        assert_eq!(store_error(&refused).kind(), FailureKind::Auth);
+    }
+}

@@ -1,0 +1,248 @@
+//! A store that fails and comes back on command, and what each failure policy makes of it.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tollgate::clock::Manual;
+use tollgate::{Decision, Rate};
+use tollgate_engine::backend::LimitKind;
+use tollgate_engine::policy::OnStoreFailure;
+use tollgate_redis::{FailureKind, Fault, Redis, RedisStats};
+use tollgate_testkit::redis::Server;
+
+use crate::common::{DEADLINE, LIMIT, PATIENT, POLICIES};
+
+/// A store that is put down, by each policy: what is decided without it, as far as it can be told.
+async fn without(
+    redis: &Redis,
+) -> Vec<(
+    OnStoreFailure,
+    Vec<(bool, Option<OnStoreFailure>, Decision)>,
+)> {
+    let mut told = Vec::new();
+    for policy in POLICIES {
+        let limiter = redis.limiter(&format!("{policy:?}"), Rate::per_day(LIMIT));
+        let limiter = limiter.on_store_failure(policy).build().expect("a limit");
+        let mut answers = Vec::new();
+        for cost in [1, 2, 3, 1, 0, 100] {
+            let answer = limiter.check_n("k", cost).await;
+            let decision = Decision::new(
+                answer.decision.outcome,
+                answer.decision.limit,
+                answer.decision.remaining,
+                // What time does to it.
+                Duration::ZERO,
+                Duration::ZERO,
+            );
+            answers.push((answer.allowed, answer.fallback, decision));
+        }
+        told.push((policy, answers));
+    }
+    told
+}
+
+#[tokio::test]
+async fn what_a_store_that_is_down_leaves_to_each_policy_is_the_same_without_one() {
+    let server = Server::start();
+    let chosen = |url: &str| Redis::builder(url).unwrap().nodes(4).timeout(PATIENT);
+    let store = chosen(&server.url()).build().unwrap();
+    store.ready(DEADLINE).await.unwrap();
+    server.kill();
+    let killed = without(&store).await;
+    let memory = chosen("redis://any").in_memory(Manual::new());
+    assert_eq!(memory.ready(DEADLINE).await, Ok(()));
+    memory.rehearsal().unwrap().fail(Fault::Down);
+    assert_eq!(without(&memory).await, killed);
+    let [store, memory] = [store, memory].map(|redis| (redis.fallback_active(), redis.stats()));
+    assert_eq!((memory.0, memory.1.fallback), (store.0, store.1.fallback));
+    assert!(memory.0 && memory.1.fallback.errors == 24);
+}
+
+#[tokio::test]
+async fn each_fault_has_its_kind_and_ends_when_it_is_told_to() {
+    let clock = Manual::new();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&told);
+    let builder = Redis::builder("redis://any")
+        .unwrap()
+        .on_event(move |event| {
+            heard.lock().unwrap().push(format!("{event:?}"));
+        });
+    let redis = builder.timeout(PATIENT).in_memory(clock.clone());
+    let store = redis.rehearsal().unwrap();
+    let limiter = redis.limiter("calls", Rate::per_day(LIMIT));
+    let limiter = limiter
+        .on_store_failure(OnStoreFailure::Open)
+        .build()
+        .unwrap();
+    for (fault, kind, text) in [
+        (
+            Fault::Down,
+            FailureKind::Refused,
+            "the store can't be reached: a test has put it down",
+        ),
+        (
+            Fault::Slow,
+            FailureKind::TimedOut,
+            "the store gave no answer within 5s",
+        ),
+        (
+            Fault::ReadOnly,
+            FailureKind::ReadOnly,
+            "the store answered with an error: READONLY a test has made it so",
+        ),
+    ] {
+        let before = redis.stats();
+        store.fail(fault);
+        for _ in 0..3 {
+            let answer = limiter.check("k").await;
+            assert_eq!(
+                (answer.allowed, answer.fallback),
+                (true, Some(OnStoreFailure::Open))
+            );
+            clock.advance(Duration::from_secs(1));
+        }
+        let error = limiter.try_check("k", 1).await.unwrap_err();
+        assert_eq!((error.kind(), &*error.to_string()), (kind, text));
+        assert_eq!(limiter.refund("k", 0).await, Err(error.clone()));
+        assert_eq!(redis.ready(DEADLINE).await, Err(error));
+        assert!(redis.fallback_active());
+        let stats = redis.stats();
+        let [.., failure] = &stats.failures[..] else {
+            panic!("a failure: {stats:?}");
+        };
+        let failure = stats
+            .failures
+            .iter()
+            .find(|one| one.kind == kind)
+            .unwrap_or(failure);
+        assert_eq!(
+            (failure.kind, failure.count, &*failure.first),
+            (kind, 5, text)
+        );
+        assert_eq!(failure.lasted(), Duration::from_secs(3));
+        assert_eq!(failure.going_on_for, Some(Duration::from_secs(3)));
+        // Each is counted once, those without a failure policy too.
+        let sum = |stats: &RedisStats| stats.failures.iter().map(|one| one.count).sum::<u64>();
+        let errors = stats.fallback.errors - before.fallback.errors;
+        assert_eq!((errors, sum(&stats) - sum(&before)), (3, 5));
+        store.recover();
+        assert!(limiter.check("k").await.fallback.is_none());
+        let stats = redis.stats();
+        assert!(!redis.fallback_active());
+        assert!(
+            stats
+                .failures
+                .iter()
+                .all(|failure| failure.going_on_for.is_none())
+        );
+    }
+    let told = told.lock().unwrap();
+    let count = |what: &str| told.iter().filter(|event| event.starts_with(what)).count();
+    assert_eq!(
+        (count("FallbackBegan"), count("FallbackEnded")),
+        (3, 3),
+        "{told:?}"
+    );
+    assert!(
+        told.iter()
+            .any(|event| event.contains("a test has put it down")),
+        "{told:?}"
+    );
+}
+
+#[tokio::test]
+async fn what_a_slow_store_was_asked_is_carried_out() {
+    let redis = Redis::in_memory(Manual::new());
+    let limiter = redis
+        .limiter("calls", Rate::per_day(LIMIT))
+        .build()
+        .unwrap();
+    let store = redis.rehearsal().unwrap();
+    for (fault, left) in [
+        (Fault::Down, LIMIT),
+        (Fault::ReadOnly, LIMIT),
+        (Fault::Slow, LIMIT - 2),
+    ] {
+        store.fail(fault);
+        assert!(limiter.try_check("k", 2).await.is_err());
+        store.recover();
+        assert_eq!(
+            limiter.peek("k").await.unwrap().remaining,
+            left,
+            "{fault:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_circuit_breaks_and_closes_by_the_clock_of_the_test() {
+    let clock = Manual::new();
+    let redis = Redis::in_memory(clock.clone());
+    let store = redis.rehearsal().unwrap();
+    let limiter = redis.limiter("calls", Rate::per_second(1_000));
+    let limiter = limiter
+        .on_store_failure(OnStoreFailure::CircuitBreak)
+        .build()
+        .unwrap();
+    store.fail(Fault::Slow);
+    let mut checks = 0;
+    while redis.stats().fallback.trips == 0 {
+        limiter.check("k").await;
+        clock.advance(Duration::from_millis(20));
+        checks += 1;
+        assert!(checks < 10_000, "it doesn't break");
+    }
+    // It isn't asked any more, though it would answer.
+    store.recover();
+    let before = redis.stats().questions;
+    let answer = limiter.check("k").await;
+    assert_eq!(answer.fallback, Some(OnStoreFailure::CircuitBreak));
+    assert_eq!(redis.stats().questions, before);
+    clock.advance(Duration::from_secs(120));
+    assert!(limiter.check("k").await.fallback.is_none());
+    assert!(!redis.fallback_active());
+}
+
+#[tokio::test]
+async fn a_store_that_lost_its_memory_starts_full() {
+    let redis = Redis::in_memory(Manual::new());
+    let limiter = redis.limiter("calls", Rate::per_day(LIMIT));
+    let limiter = limiter.build().unwrap();
+    let slots = redis.limiter_of("slots", LimitKind::Concurrency(1));
+    let slots = slots.build().unwrap();
+    for _ in 0..2 {
+        assert!(limiter.check_n("k", LIMIT).await.allowed);
+        let held = slots.check("k").await;
+        assert!(held.allowed && !slots.check("k").await.allowed);
+        // Known by now, and repeated without asking.
+        assert!(!limiter.check("k").await.allowed);
+        let questions = redis.stats().questions;
+        assert!(!limiter.check("k").await.allowed);
+        assert_eq!(redis.stats().questions, questions);
+        redis.rehearsal().unwrap().forget();
+        // The one that holds it doesn't know.
+        assert!(slots.check("k").await.allowed);
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_that_is_known_is_told_while_the_store_is_down() {
+    let clock = Manual::new();
+    let redis = Redis::in_memory(clock.clone());
+    let limiter = redis.limiter("logins", Rate::per_minute(1));
+    let limiter = limiter
+        .on_store_failure(OnStoreFailure::Closed)
+        .build()
+        .unwrap();
+    assert!(limiter.check("k").await.allowed && !limiter.check("k").await.allowed);
+    redis.rehearsal().unwrap().fail(Fault::Down);
+    let answer = limiter.check("k").await;
+    assert_eq!((answer.allowed, answer.fallback), (false, None));
+    clock.advance(Duration::from_secs(60));
+    assert_eq!(
+        limiter.check("k").await.fallback,
+        Some(OnStoreFailure::Closed)
+    );
+    assert_eq!(redis.stats().near_hits, 1);
+}

@@ -1,0 +1,157 @@
+//! Leased limits without a store.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tollgate::clock::Manual;
+use tollgate::quota::Quota;
+use tollgate::{Clock, Rate};
+use tollgate_engine::backend::LimitKind;
+use tollgate_engine::policy::OnStoreFailure;
+use tollgate_redis::{FailureKind, Fault, Redis, StoreLimitError};
+
+#[tokio::test]
+async fn a_tenth_is_leased_for_a_second_and_spent_without_asking() {
+    let clock = Manual::new();
+    let redis = Redis::in_memory(clock.clone());
+    let limiter = redis.limiter("calls", Rate::per_hour(100)).leased();
+    let limiter = limiter
+        .on_store_failure(OnStoreFailure::Closed)
+        .build()
+        .unwrap();
+    let store = redis.rehearsal().unwrap();
+    assert_eq!(redis.stats().leased, 0);
+    let answer = limiter.check("k").await;
+    assert_eq!(
+        (
+            answer.allowed,
+            answer.decision.remaining,
+            redis.stats().leased
+        ),
+        (true, 10, 10)
+    );
+    assert_eq!(redis.stats().questions, 1);
+    for left in (5..10).rev() {
+        assert_eq!(limiter.check("k").await.decision.remaining, left);
+    }
+    assert_eq!(redis.stats().questions, 1);
+    // More is taken ahead when a quarter is left, or half of its life.
+    for left in [4, 3, 10] {
+        assert_eq!(limiter.check("k").await.decision.remaining, left);
+    }
+    clock.advance(Duration::from_millis(500));
+    assert_eq!(limiter.check("k").await.decision.remaining, 10);
+    assert_eq!((redis.stats().questions, redis.stats().leased), (3, 10));
+
+    // It goes on for a moment while the store is down …
+    store.fail(Fault::Down);
+    for left in (0..10).rev() {
+        let answer = limiter.check("k").await;
+        assert_eq!((answer.fallback, answer.decision.remaining), (None, left));
+    }
+    assert_eq!(
+        limiter.check("k").await.fallback,
+        Some(OnStoreFailure::Closed)
+    );
+    // … which what is held doesn't hide.
+    store.recover();
+    assert!(limiter.check("k").await.fallback.is_none() && redis.stats().leased == 10);
+    store.fail(Fault::Down);
+    clock.advance(Duration::from_millis(999));
+    assert_eq!(limiter.check("k").await.fallback, None);
+    clock.advance(Duration::from_millis(1));
+    assert_eq!(redis.stats().leased, 0);
+    assert_eq!(
+        limiter.check("k").await.fallback,
+        Some(OnStoreFailure::Closed)
+    );
+
+    store.recover();
+    assert!(limiter.check("k").await.allowed);
+    redis.close().await;
+    assert_eq!(redis.stats().leased, 0);
+    // 23 have passed; what was held and not spent was nobody's.
+    let mut passed = 23;
+    while limiter.check("k").await.allowed {
+        passed += 1;
+    }
+    assert_eq!(passed, 100);
+}
+
+#[tokio::test]
+async fn what_a_store_would_not_take_isnt_taken_without_one() {
+    let redis = Redis::in_memory(Manual::new());
+    let quota = LimitKind::Quota(Quota::per_day(9));
+    let error = redis
+        .limiter_of("quota", quota)
+        .leased()
+        .build()
+        .unwrap_err();
+    assert!(
+        matches!(
+            error,
+            StoreLimitError::NotALevel {
+                what: "a lease",
+                ..
+            }
+        ),
+        "{error}"
+    );
+    let leased = redis
+        .limiter("leased", Rate::per_hour(100))
+        .leased()
+        .build()
+        .unwrap();
+    let error = leased.allow_at_most("k", 1).await.unwrap_err();
+    assert_eq!(error.kind(), FailureKind::Limit);
+    // It wasn't asked, so nothing has failed.
+    assert_eq!(redis.stats().failures, []);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever happens to the store, what it lets pass stays within the limit in every window, and what it
+    /// lets pass is all that there is once it works.
+    #[test]
+    fn leased_without_a_store_is_never_more_than_the_limit(
+        steps in prop::collection::vec((0..400_u64, 0..8_u8, 1..12_u64), 1..200),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let clock = Manual::new();
+            let redis = Redis::in_memory(clock.clone());
+            let store = redis.rehearsal().unwrap();
+            let limiter = redis.limiter("calls", Rate::per_second(20).burst(60)).leased();
+            let limiter = limiter.on_store_failure(OnStoreFailure::Closed).build().unwrap();
+            let mut passed: Vec<(u64, u64)> = Vec::new();
+            for (pause, fate, cost) in steps {
+                clock.advance(Duration::from_millis(pause));
+                match fate {
+                    0 => store.fail(Fault::Down),
+                    1 => store.fail(Fault::ReadOnly),
+                    2..4 => store.recover(),
+                    _ => {}
+                }
+                let at = clock.now().as_nanos() / 1_000_000;
+                let answer = limiter.check_n("k", cost).await;
+                if answer.allowed {
+                    prop_assert_eq!(answer.fallback, None);
+                    passed.push((at, cost));
+                }
+                prop_assert!(redis.stats().leased <= 6);
+            }
+            for (number, (from, _)) in passed.iter().enumerate() {
+                let mut sum = 0;
+                for (at, cost) in &passed[number..] {
+                    sum += cost;
+                    prop_assert!(sum * 1000 <= 60_000 + 20 * (at - from), "{:?}", passed);
+                }
+            }
+            store.recover();
+            clock.advance(Duration::from_secs(3));
+            prop_assert!(limiter.check_n("k", 60).await.allowed);
+            Ok(())
+        })?;
+    }
+}

@@ -1,0 +1,34 @@
+//! A world in a seed: a whole fleet and its store, simulated on one thread and on a clock of its own.
+//!
+//! The nodes run the real engine and the real client; the store runs the real scripts; everything else follows
+//! from one number: who asks what when, and what goes wrong. A judge knows what may pass.
+//!
+//! ```
+//! use tollgate_testkit::world::{Story, judge, play};
+//!
+//! let story = Story::new(42);
+//! let record = play(&story);
+//! assert_eq!(judge(&story, &record), Ok(()));
+//! ```
+//!
+//! In reading order: [`Story`] says what happens, `node` and `network` are what it happens to, [`Store`] is a
+//! small Redis, [`play`] lets it happen, [`judge`] says what must not have, [`shrink`] finds the shortest history
+//! that still fails. [`replay`] runs recorded calls on the store and on a real server, and says where they differ.
+
+mod check;
+mod network;
+mod node;
+mod play;
+mod replay;
+mod resp;
+mod shrink;
+mod store;
+mod story;
+
+pub use check::{Violation, judge};
+pub use network::Weather;
+pub use play::{Fault, Record, Told, play};
+pub use replay::{Call, Difference, replay};
+pub use shrink::{shrink, try_seed, try_story};
+pub use store::{Condition, Counts, ServerError, Store};
+pub use story::{Amount, Ask, Counted, Event, Failure, Keeps, Rule, Setting, Sort, Story, Trouble};

@@ -1,0 +1,207 @@
+//! What may pass, and whether more did: the judge of a played story.
+//!
+//! It looks at every window of every limit (the largest burst and the fastest rate in force in it, plus what a
+//! stated fault allows), at conservation, at liveness and at what was told.
+
+use std::fmt;
+
+use tollgate_core::Outcome;
+use tollgate_engine::policy::OnStoreFailure;
+
+use super::play::{Fault, Record, Told};
+use super::story::{Counted, Failure, Rule, Setting, Sort, Story};
+
+mod bound;
+mod calm;
+mod quiet;
+mod slots;
+
+/// Something that must not be.
+///
+/// ```
+/// use tollgate_testkit::world::Violation;
+///
+/// let violation = Violation { rule: Some(0), what: "two held one slot".to_owned() };
+/// assert_eq!(violation.to_string(), "rule r0: two held one slot");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Of which rule.
+    pub rule: Option<usize>,
+    /// What.
+    pub what: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.rule {
+            Some(rule) => write!(f, "rule r{rule}: {}", self.what),
+            None => f.write_str(&self.what),
+        }
+    }
+}
+
+/// Judges what came of a story.
+///
+/// # Errors
+/// The first thing that must not be.
+pub fn judge(story: &Story, record: &Record) -> Result<(), Violation> {
+    let case = Case { story, record };
+    for (number, rule) in story.setting.rules.iter().enumerate() {
+        let of_rule = |what: String| Violation {
+            rule: Some(number),
+            what,
+        };
+        let keys = if rule.is_shared {
+            1
+        } else {
+            story.setting.keys
+        };
+        for key in 0..usize::try_from(keys).unwrap_or(1) {
+            let limit = Limit { case, rule, key };
+            limit.judge().map_err(of_rule)?;
+        }
+    }
+    let overall = |what: String| Violation { rule: None, what };
+    case.failures().map_err(overall)?;
+    calm::judge(case).map_err(overall)?;
+    quiet::judge(case).map_err(overall)
+}
+
+/// A story and what came of it.
+#[derive(Clone, Copy)]
+struct Case<'a> {
+    story: &'a Story,
+    record: &'a Record,
+}
+
+/// One rule's limit of one key.
+#[derive(Clone, Copy)]
+struct Limit<'a> {
+    case: Case<'a>,
+    rule: &'a Rule,
+    key: usize,
+}
+
+impl<'a> Case<'a> {
+    fn setting(&self) -> &'a Setting {
+        &self.story.setting
+    }
+
+    /// Nothing went wrong.
+    fn is_calm(&self) -> bool {
+        self.record.faults.is_empty()
+    }
+
+    /// Until when a version may decide, after the node has got another: requests that were under way.
+    fn lingers(&self) -> u64 {
+        let latest = self
+            .record
+            .answers
+            .iter()
+            .map(|told| told.at - told.asked_at);
+        latest.max().unwrap_or(0)
+    }
+
+    /// A failure never looks like a denial, and "never" is told only of what never passes.
+    fn failures(&self) -> Result<(), String> {
+        for told in &self.record.answers {
+            let is_refusal = !told.allowed && told.fallback.is_none();
+            let was_reached = self
+                .record
+                .carried_out
+                .iter()
+                .any(|(at, node)| *at <= told.at && *node == told.ask.node);
+            let is_local = |rule: &Rule| rule.counted == Counted::Local;
+            if is_refusal && !was_reached && !self.setting().rules.iter().any(is_local) {
+                return Err(format!(
+                    "a denial by a store that was never reached: {told:?}"
+                ));
+            }
+            if told.fallback == Some(OnStoreFailure::Closed) && told.allowed {
+                return Err(format!("it passed without a store, closed: {told:?}"));
+            }
+            let bursts = self.setting().rules.iter().flat_map(|rule| &rule.amounts);
+            let least = bursts.map(|amount| amount.burst).min().unwrap_or(0);
+            if told.decision.outcome == Outcome::Never
+                && told.ask.cost <= least
+                && self.setting().nodes == 1
+            {
+                return Err(format!("never, though it may pass: {told:?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Limit<'a> {
+    fn judge(&self) -> Result<(), String> {
+        match self.rule.sort {
+            Sort::Slots => self.judge_slots(),
+            Sort::Level(_) | Sort::Window(_) | Sort::Quota(_) => self.judge_bound(),
+        }
+    }
+
+    /// Answers about it, in their order.
+    fn answers(&self) -> impl Iterator<Item = &'a Told> {
+        let (key, is_shared) = (self.key, self.rule.is_shared);
+        let answers = self.case.record.answers.iter();
+        answers.filter(move |told| is_shared || told.ask.who == key)
+    }
+
+    /// What passed, by the store or by a node itself.
+    fn passed(&self) -> impl Iterator<Item = &'a Told> {
+        self.answers().filter(|told| told.allowed)
+    }
+
+    /// Whether nobody counted it: this rule let it pass for want of a store.
+    fn is_uncounted(&self, told: &Told) -> bool {
+        let is_open = self.rule.failure == Failure::Open && self.rule.counted != Counted::Local;
+        told.fallback.is_some() && is_open
+    }
+
+    /// Whether this node decided by itself.
+    fn is_local(&self, told: &Told) -> bool {
+        told.fallback.is_some() && !self.is_uncounted(told)
+    }
+
+    /// What it allows while some version that a node had between these times is in force.
+    fn allowed_between(&self, from: u64, to: u64) -> (u64, u64, u64) {
+        let lingers = self.case.lingers() + self.lease_life();
+        let versions = &self.case.record.versions;
+        let in_force = versions
+            .iter()
+            .enumerate()
+            .filter(|(number, (began, node, _))| {
+                let next = versions[number + 1..]
+                    .iter()
+                    .find(|(_, other, _)| other == node);
+                let ended = next.map_or(u64::MAX, |(at, _, _)| at.saturating_add(lingers));
+                *began <= to && from <= ended
+            });
+        let amounts = in_force.map(|(_, (_, _, version))| self.rule.amounts[*version]);
+        amounts.fold((0, 0, 1), |(burst, count, _), amount| {
+            (
+                burst.max(amount.burst),
+                count.max(amount.count),
+                amount.period,
+            )
+        })
+    }
+
+    /// What was leased under a version may be spent for so long after another is in force.
+    fn lease_life(&self) -> u64 {
+        match self.rule.counted {
+            Counted::Leased => {
+                let longest = self.case.setting().lease_life.iter().max().copied();
+                longest.unwrap_or(0) * 1000
+            }
+            _ => 0,
+        }
+    }
+
+    fn faults_between(&self, from: u64, to: u64) -> impl Iterator<Item = &'a (u64, Fault)> {
+        let faults = self.case.record.faults.iter();
+        faults.filter(move |(at, _)| from <= *at && *at <= to)
+    }
+}

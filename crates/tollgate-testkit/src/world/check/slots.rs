@@ -1,0 +1,38 @@
+//! Slots: never more at once than the largest limit in force, unless their holders were taken for dead.
+
+use super::{Fault, Limit};
+
+impl Limit<'_> {
+    pub(super) fn judge_slots(&self) -> Result<(), String> {
+        // Who is frozen, apart or forgotten may be taken for dead while it runs: that is stated.
+        let case = self.case;
+        if case
+            .record
+            .faults
+            .iter()
+            .any(|(_, fault)| *fault != Fault::Other)
+        {
+            return Ok(());
+        }
+        let slot_life = case.setting().slot_life * 1000;
+        let held: Vec<_> = self
+            .passed()
+            .filter(|told| told.fallback.is_none())
+            .collect();
+        for one in &held {
+            let at_once = held
+                .iter()
+                .filter(|other| other.at <= one.at && one.at < other.ended_at);
+            let at_once = u64::try_from(at_once.count()).unwrap_or(u64::MAX);
+            let (limit, _, _) = self.allowed_between(one.asked_at, one.at);
+            let trouble = self
+                .faults_between(one.at.saturating_sub(2 * slot_life), one.at)
+                .count();
+            if at_once > limit && trouble == 0 {
+                let at = one.at;
+                return Err(format!("{at_once} held at {at} µs, where {limit} may"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,356 @@
+//! The network between nodes and the store: it delays, loses, and cuts before or after execution.
+//!
+//! What a node has sent goes its way whatever becomes of the node: each command is a task of its own, which no
+//! freeze of the node holds up. Commands of one line arrive in their order, and so do their replies.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{Instant, sleep_until};
+use tollgate_redis::simulation::{Replying, Wire};
+
+use super::Call;
+use super::resp::Command;
+use super::store::Store;
+use crate::traffic::Random;
+
+/// Microseconds from 1970 to the beginning of a story.
+pub(super) const EPOCH: u64 = 1_900_000_000_000_000;
+
+/// What all nodes share: the time, the store, and the luck of the network.
+pub(super) struct Universe {
+    began: Instant,
+    inner: Mutex<Inner>,
+    /// How often the store went away: who waits for it is told.
+    deaths: Bell,
+    /// How often it was stopped or went on.
+    turns: Bell,
+}
+
+struct Inner {
+    shards: Vec<Shard>,
+    state: StoreState,
+    /// By their names.
+    scripts: BTreeMap<String, Arc<str>>,
+    random: Random,
+    weather: Weather,
+    /// Nodes that can't reach the store.
+    apart: Vec<usize>,
+    recorded: Vec<Call>,
+    /// Calls that a store has carried out: when, of which node.
+    carried_out: Vec<(u64, usize)>,
+}
+
+struct Shard {
+    store: Store,
+    /// How far its clock is ahead, in microseconds.
+    ahead: i64,
+}
+
+/// Tells all who listen, in the order in which they came: a channel would wake them by chance.
+#[derive(Debug, Default)]
+struct Bell {
+    rung: AtomicU64,
+    listening: Notify,
+}
+
+impl Bell {
+    fn ring(&self) {
+        self.rung.fetch_add(1, Ordering::Relaxed);
+        self.listening.notify_waiters();
+    }
+
+    fn has_rung(&self) -> bool {
+        self.rung.load(Ordering::Relaxed) > 0
+    }
+
+    /// Until it rings next.
+    async fn rings(&self) {
+        self.listening.notified().await;
+    }
+}
+
+/// How a store's process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StoreState {
+    Up,
+    /// It doesn't run, and connections stay.
+    Stopped,
+    /// It is gone.
+    Down,
+}
+
+/// How the network is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Weather {
+    /// No command or reply takes longer, in microseconds.
+    pub delay: u64,
+    /// So many of 1,000 commands are lost before they are carried out.
+    pub lost_before: u64,
+    /// And so many replies.
+    pub lost_after: u64,
+    /// So many of 1,000 connections are cut while a command is under way.
+    pub cut: u64,
+}
+
+impl Universe {
+    pub(super) fn new(seed: u64, shards: usize) -> Arc<Self> {
+        let shard = |_| Shard {
+            store: Store::new(),
+            ahead: 0,
+        };
+        Arc::new(Self {
+            began: Instant::now(),
+            inner: Mutex::new(Inner {
+                shards: (0..shards.max(1)).map(shard).collect(),
+                state: StoreState::Up,
+                scripts: BTreeMap::new(),
+                random: Random::new(seed ^ 0x6E65_7477_6F72_6B00),
+                weather: Weather::default(),
+                apart: Vec::new(),
+                recorded: Vec::new(),
+                carried_out: Vec::new(),
+            }),
+            deaths: Bell::default(),
+            turns: Bell::default(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Microseconds since the story began.
+    pub(super) fn now(&self) -> u64 {
+        let elapsed = Instant::now().duration_since(self.began);
+        u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX)
+    }
+
+    pub(super) fn at(&self, micros: u64) -> Instant {
+        self.began + Duration::from_micros(micros)
+    }
+
+    pub(super) fn is_cluster(&self) -> bool {
+        self.lock().shards.len() > 1
+    }
+
+    pub(super) fn set_weather(&self, weather: Weather) {
+        self.lock().weather = weather;
+    }
+
+    pub(super) fn set_apart(&self, nodes: Vec<usize>) {
+        self.lock().apart = nodes;
+    }
+
+    pub(super) fn set_state(&self, state: StoreState) {
+        self.lock().state = state;
+        if state == StoreState::Down {
+            self.deaths.ring();
+        }
+        self.turns.ring();
+    }
+
+    /// Does something to each store.
+    pub(super) fn each_store(&self, mut act: impl FnMut(&mut Store, u64)) {
+        let now = self.now();
+        for shard in &mut self.lock().shards {
+            let time = store_time(now, shard.ahead);
+            act(&mut shard.store, time);
+        }
+    }
+
+    /// The store's clock steps.
+    pub(super) fn step(&self, by: i64) {
+        for shard in &mut self.lock().shards {
+            shard.ahead = shard.ahead.saturating_add(by);
+        }
+    }
+
+    pub(super) fn recorded(&self) -> Vec<Call> {
+        std::mem::take(&mut self.lock().recorded)
+    }
+
+    /// When calls of a node were carried out.
+    pub(super) fn carried_out(&self) -> Vec<(u64, usize)> {
+        self.lock().carried_out.clone()
+    }
+
+    /// Whether a node can reach the store's machine.
+    fn reaches(&self, node: usize) -> bool {
+        !self.lock().apart.contains(&node)
+    }
+
+    /// Connects a node.
+    pub(super) async fn connect(self: &Arc<Self>, node: usize) -> Result<Arc<dyn Wire>, String> {
+        let delay = self.draw_delay();
+        sleep_until(self.at(self.now() + delay)).await;
+        if !self.reaches(node) {
+            // Nothing ever comes back.
+            std::future::pending::<()>().await;
+        }
+        let state = self.lock().state;
+        match state {
+            StoreState::Down => Err("Connection refused (os error 111)".to_owned()),
+            StoreState::Stopped | StoreState::Up => Ok(Arc::new(Line(Arc::new(Cable {
+                universe: Arc::clone(self),
+                node,
+                order: Mutex::default(),
+                cuts: Bell::default(),
+            })))),
+        }
+    }
+
+    fn draw_delay(&self) -> u64 {
+        let mut inner = self.lock();
+        let most = inner.weather.delay;
+        inner.random.below(most + 1)
+    }
+
+    /// Waits while the store is stopped. Whether it runs then.
+    async fn runs(&self) -> bool {
+        loop {
+            match self.lock().state {
+                StoreState::Up => return true,
+                StoreState::Down => return false,
+                StoreState::Stopped => {}
+            }
+            self.turns.rings().await;
+        }
+    }
+
+    /// Carries out a command.
+    fn carry_out(&self, node: usize, command: &Command) -> Vec<u8> {
+        let now = self.now();
+        let mut inner = self.lock();
+        let Inner {
+            shards,
+            scripts,
+            recorded,
+            carried_out,
+            ..
+        } = &mut *inner;
+        let place = command.shard(shards.len());
+        let Shard { store, ahead } = &mut shards[place];
+        let time = store_time(now, *ahead);
+        let reply = command.run(store, time);
+        recorded.extend(command.recorded(scripts, time));
+        carried_out.push((now, node));
+        reply
+    }
+}
+
+/// What a store's clock shows.
+fn store_time(now: u64, ahead: i64) -> u64 {
+    (EPOCH + now).saturating_add_signed(ahead)
+}
+
+/// One connection of a node.
+struct Line(Arc<Cable>);
+
+struct Cable {
+    universe: Arc<Universe>,
+    node: usize,
+    /// When the latest command arrives, and its reply.
+    order: Mutex<(u64, u64)>,
+    /// How often it was cut.
+    cuts: Bell,
+}
+
+/// What the network does to one command.
+struct Luck {
+    there: u64,
+    back: u64,
+    is_lost_before: bool,
+    is_lost_after: bool,
+    is_cut: bool,
+}
+
+impl Cable {
+    fn luck(&self) -> Luck {
+        let mut inner = self.universe.lock();
+        let weather = inner.weather;
+        let random = &mut inner.random;
+        let mut one_of = |parts: u64| random.below(1000) < parts;
+        let is_lost_before = one_of(weather.lost_before);
+        let is_lost_after = one_of(weather.lost_after);
+        let is_cut = one_of(weather.cut);
+        Luck {
+            there: random.below(weather.delay + 1),
+            back: random.below(weather.delay + 1),
+            is_lost_before,
+            is_lost_after,
+            is_cut,
+        }
+    }
+
+    /// The time after a delay, no sooner than whatever went before.
+    fn in_order(&self, delay: u64, place: impl Fn(&mut (u64, u64)) -> &mut u64) -> Instant {
+        let mut order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        let latest = place(&mut order);
+        *latest = (*latest).max(self.universe.now() + delay);
+        self.universe.at(*latest)
+    }
+
+    /// There, and back.
+    async fn travel(&self, command: &Command, luck: &Luck) -> io::Result<Vec<u8>> {
+        let universe = &self.universe;
+        sleep_until(self.in_order(luck.there, |order| &mut order.0)).await;
+        if luck.is_lost_before || !universe.reaches(self.node) {
+            // Nothing ever comes back.
+            std::future::pending::<()>().await;
+        }
+        if !universe.runs().await {
+            return Err(reset());
+        }
+        let reply = universe.carry_out(self.node, command);
+        sleep_until(self.in_order(luck.back, |order| &mut order.1)).await;
+        if luck.is_cut {
+            self.cuts.ring();
+        }
+        if luck.is_lost_after || !universe.reaches(self.node) {
+            std::future::pending::<()>().await;
+        }
+        Ok(reply)
+    }
+
+    /// Until it is cut, or the store dies.
+    async fn ends(&self) {
+        // A cluster's connection is many, and looks after itself; any other is over.
+        if self.cuts.has_rung() && !self.universe.is_cluster() {
+            return;
+        }
+        tokio::select! {
+            biased;
+            () = self.cuts.rings() => {}
+            // What died takes its connections along.
+            () = self.universe.deaths.rings() => self.cuts.ring(),
+        }
+    }
+}
+
+fn reset() -> io::Error {
+    io::Error::from(io::ErrorKind::ConnectionReset)
+}
+
+impl Wire for Line {
+    fn send(&self, command: Vec<u8>) -> Replying {
+        let (tell, told) = oneshot::channel();
+        let cable = Arc::clone(&self.0);
+        let luck = cable.luck();
+        // It goes its way, whoever waits for it and whether that one gets to run.
+        tokio::spawn(async move {
+            let command = Command::read(&command);
+            let reply = tokio::select! {
+                biased;
+                () = cable.ends() => Err(reset()),
+                reply = cable.travel(&command, &luck) => reply,
+            };
+            let _ = tell.send(reply);
+        });
+        Box::pin(async move { told.await.unwrap_or_else(|_| Err(reset())) })
+    }
+}

@@ -1,0 +1,177 @@
+//! A node of the fleet: the real engine and client, in a process that can be stopped, starved and killed.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tollgate_core::Timestamp;
+use tollgate_engine::document::Format;
+use tollgate_engine::{Engine, Policy};
+use tollgate_redis::Redis;
+use tollgate_redis::simulation::{Connecting, World};
+
+use super::network::{EPOCH, Universe};
+use super::story::Setting;
+use crate::traffic::Random;
+
+/// A process, from its start to its death.
+pub(super) struct Life {
+    universe: Arc<Universe>,
+    node: usize,
+    random: Mutex<Random>,
+    /// Who waits to run; none if it runs.
+    frozen: Mutex<Option<Vec<Waker>>>,
+    is_dead: AtomicBool,
+    /// How far its wall clock is ahead, in microseconds.
+    ahead: AtomicI64,
+}
+
+impl Life {
+    pub(super) fn new(universe: &Arc<Universe>, node: usize, seed: u64) -> Arc<Self> {
+        Arc::new(Self {
+            universe: Arc::clone(universe),
+            node,
+            random: Mutex::new(Random::new(seed)),
+            frozen: Mutex::default(),
+            is_dead: AtomicBool::new(false),
+            ahead: AtomicI64::new(0),
+        })
+    }
+
+    /// It gets no turn from now on.
+    pub(super) fn freeze(&self) {
+        self.frozen().get_or_insert_default();
+    }
+
+    /// It runs again, with whatever became due meanwhile.
+    pub(super) fn thaw(&self) {
+        let waiting = self.frozen().take();
+        waiting.into_iter().flatten().for_each(Waker::wake);
+    }
+
+    /// It never runs again.
+    pub(super) fn die(&self) {
+        self.is_dead.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_dead(&self) -> bool {
+        self.is_dead.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn step(&self, by: i64) {
+        self.ahead.fetch_add(by, Ordering::Relaxed);
+    }
+
+    fn frozen(&self) -> MutexGuard<'_, Option<Vec<Waker>>> {
+        self.frozen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl World for Life {
+    fn now(&self) -> Timestamp {
+        // Its own origin, so that nobody takes it for another clock's time.
+        Timestamp::from_secs(1_000_000) + Duration::from_micros(self.universe.now())
+    }
+
+    fn wall(&self) -> Timestamp {
+        let micros =
+            (EPOCH + self.universe.now()).saturating_add_signed(self.ahead.load(Ordering::Relaxed));
+        Timestamp::from_nanos(micros.saturating_mul(1_000))
+    }
+
+    fn random(&self) -> u64 {
+        let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
+        random.next()
+    }
+
+    fn poll_running(&self, context: &mut Context<'_>) -> Poll<()> {
+        if self.is_dead() {
+            return Poll::Pending;
+        }
+        match &mut *self.frozen() {
+            Some(waiting) => {
+                waiting.push(context.waker().clone());
+                Poll::Pending
+            }
+            None => Poll::Ready(()),
+        }
+    }
+
+    fn is_cluster(&self) -> bool {
+        self.universe.is_cluster()
+    }
+
+    fn connect(&self) -> Connecting {
+        let (universe, node) = (Arc::clone(&self.universe), self.node);
+        Box::pin(async move { universe.connect(node).await })
+    }
+}
+
+impl fmt::Debug for Life {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Life")
+            .field("node", &self.node)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A node that runs.
+pub(super) struct Node {
+    pub(super) life: Arc<Life>,
+    pub(super) engine: Arc<Engine<Redis>>,
+    /// Of the policy in force.
+    pub(super) version: usize,
+}
+
+impl Node {
+    /// Starts a process.
+    ///
+    /// # Panics
+    /// If the setting's policy isn't one.
+    pub(super) fn start(
+        life: Arc<Life>,
+        setting: &Setting,
+        (node, version): (usize, usize),
+    ) -> Self {
+        let world: Arc<dyn World> = Arc::<Life>::clone(&life);
+        let builder = Redis::builder("redis://127.0.0.1").expect("a place, which isn't used");
+        let builder = match setting.learns {
+            true => builder,
+            false => builder.nodes(u64::try_from(setting.nodes).unwrap_or(1)),
+        };
+        let redis = builder
+            .near_cache(if setting.remembers { 10_000 } else { 0 })
+            .timeout(Duration::from_millis(setting.timeout))
+            .lease_life(Duration::from_millis(setting.lease_life[node]))
+            .slot_life(Duration::from_millis(setting.slot_life))
+            .simulated(world)
+            .build()
+            .expect("a runtime");
+        let policy = policy(&setting.policy(version));
+        let engine = Engine::new(policy, redis).expect("a policy");
+        Self {
+            engine: Arc::new(engine.with_seed(life.random())),
+            life,
+            version,
+        }
+    }
+
+    /// Puts another version of the policy in force.
+    ///
+    /// # Panics
+    /// If it isn't a policy.
+    pub(super) fn reload(&mut self, setting: &Setting, version: usize) {
+        let policy = policy(&setting.policy(version));
+        self.engine.reload(policy).expect("a policy");
+        self.version = version;
+    }
+}
+
+fn policy(text: &str) -> Policy {
+    match Policy::from_text(text, Format::Yaml) {
+        Ok(checked) => checked.policy,
+        Err(rejected) => panic!("{text}\n{rejected}"),
+    }
+}

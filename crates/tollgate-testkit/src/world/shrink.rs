@@ -1,0 +1,71 @@
+//! The shortest history that still fails, for people to read.
+
+use super::check::{Violation, judge};
+use super::play::play;
+use super::story::Story;
+
+/// Shorter histories that are tried.
+const PLAYS: usize = 400;
+
+/// Plays a story and judges it.
+///
+/// # Errors
+/// The first thing that must not be.
+pub fn try_story(story: &Story) -> Result<(), Violation> {
+    judge(story, &play(story))
+}
+
+/// Leaves out whatever isn't needed for a story to fail: halves, quarters, and so on down to single events.
+///
+/// ```
+/// use tollgate_testkit::world::{Story, shrink};
+///
+/// // One that doesn't fail stays as it is.
+/// let story = Story::new(1).with(Vec::new());
+/// assert_eq!(shrink(&story).events.len(), 0);
+/// ```
+pub fn shrink(story: &Story) -> Story {
+    let mut shortest = story.clone();
+    if try_story(story).is_ok() {
+        return shortest;
+    }
+    let (mut size, mut plays) = (shortest.events.len().div_ceil(2), 0);
+    while size > 0 && plays < PLAYS {
+        let (mut from, mut is_shorter) = (0, false);
+        while from < shortest.events.len() {
+            plays += 1;
+            let mut events = shortest.events.clone();
+            let to = (from + size).min(events.len());
+            events.drain(from..to);
+            let shorter = shortest.with(events);
+            if try_story(&shorter).is_err() {
+                (shortest, is_shorter) = (shorter, true);
+            } else {
+                from = to;
+            }
+        }
+        if !is_shorter || size > 1 {
+            size /= 2;
+        }
+    }
+    shortest
+}
+
+/// What a failing seed prints: itself, its shortest history, and what is wrong in that.
+///
+/// # Errors
+/// That text.
+pub fn try_seed(seed: u64) -> Result<(), String> {
+    let story = Story::new(seed);
+    let Err(violation) = try_story(&story) else {
+        return Ok(());
+    };
+    let shortest = shrink(&story);
+    let left = match try_story(&shortest) {
+        Err(left) => left.to_string(),
+        Ok(()) => "it passes now: it isn't repeatable".to_owned(),
+    };
+    Err(format!(
+        "seed {seed}: {violation}\n\nthe shortest that fails: {left}\n{shortest}"
+    ))
+}

@@ -1,0 +1,170 @@
+//! The keys: what each holds and until when, and what a replica hasn't heard of yet.
+
+use std::collections::BTreeMap;
+
+use super::error::{ServerError, WRONG_TYPE};
+use super::sorted::Sorted;
+use crate::traffic::Random;
+
+/// Everything that is kept, in the order of the keys.
+#[derive(Debug, Default)]
+pub(super) struct Space {
+    keys: BTreeMap<Box<[u8]>, Entry>,
+    /// Of keys that have changed since the replica caught up: what they were then.
+    before: BTreeMap<Box<[u8]>, Option<Entry>>,
+    /// In microseconds; it may be earlier than it was.
+    pub(super) now: u64,
+    pub(super) past: Past,
+}
+
+/// What a look at a key that is past its time does.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) enum Past {
+    #[default]
+    Deletes,
+    /// Nothing is seen, and nothing is changed: that is for the master to do.
+    Hides,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Entry {
+    pub(super) value: Value,
+    /// The last millisecond in which it is there.
+    pub(super) expires: Option<i64>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Value {
+    Text(Vec<u8>),
+    Sorted(Sorted),
+}
+
+impl Space {
+    pub(super) fn millis(&self) -> i64 {
+        i64::try_from(self.now / 1000).unwrap_or(i64::MAX)
+    }
+
+    /// What is there now.
+    pub(super) fn look(&mut self, key: &[u8]) -> Option<&Entry> {
+        let now = self.millis();
+        let is_past = self.keys.get(key)?.is_past(now);
+        if is_past {
+            if let Past::Deletes = self.past {
+                self.remove(key);
+            }
+            return None;
+        }
+        self.keys.get(key)
+    }
+
+    /// What is there now, to be changed.
+    pub(super) fn change(&mut self, key: &[u8]) -> Option<&mut Entry> {
+        self.look(key)?;
+        self.remember(key);
+        self.keys.get_mut(key)
+    }
+
+    /// The text of a key.
+    pub(super) fn text(&mut self, key: &[u8]) -> Result<Option<&[u8]>, ServerError> {
+        match self.look(key).map(|entry| &entry.value) {
+            None => Ok(None),
+            Some(Value::Text(text)) => Ok(Some(text)),
+            Some(Value::Sorted(_)) => Err(ServerError::new(WRONG_TYPE)),
+        }
+    }
+
+    /// The sorted set of a key.
+    pub(super) fn sorted(&mut self, key: &[u8]) -> Result<Option<&Sorted>, ServerError> {
+        match self.look(key).map(|entry| &entry.value) {
+            None => Ok(None),
+            Some(Value::Sorted(set)) => Ok(Some(set)),
+            Some(Value::Text(_)) => Err(ServerError::new(WRONG_TYPE)),
+        }
+    }
+
+    /// Changes a sorted set if there is one. An empty one is none.
+    pub(super) fn change_sorted<R>(
+        &mut self,
+        key: &[u8],
+        change: impl FnOnce(&mut Sorted) -> R,
+    ) -> Result<Option<R>, ServerError> {
+        let (result, is_empty) = match self.change(key).map(|entry| &mut entry.value) {
+            None => return Ok(None),
+            Some(Value::Text(_)) => return Err(ServerError::new(WRONG_TYPE)),
+            Some(Value::Sorted(set)) => (change(set), set.is_empty()),
+        };
+        if is_empty {
+            self.keys.remove(key);
+        }
+        Ok(Some(result))
+    }
+
+    pub(super) fn put(&mut self, key: &[u8], entry: Entry) {
+        self.remember(key);
+        match self.keys.get_mut(key) {
+            Some(place) => *place = entry,
+            None => {
+                self.keys.insert(key.into(), entry);
+            }
+        }
+    }
+
+    pub(super) fn remove(&mut self, key: &[u8]) {
+        self.remember(key);
+        self.keys.remove(key);
+    }
+
+    /// Every key, those past their time too.
+    pub(super) fn keys(&self) -> impl ExactSizeIterator<Item = (&[u8], &Entry)> {
+        self.keys.iter().map(|(key, entry)| (&**key, entry))
+    }
+
+    /// What a key holds, whatever the time.
+    pub(super) fn entry(&self, key: &[u8]) -> Option<&Entry> {
+        self.keys.get(key)
+    }
+
+    /// Deletes some of those that are past their time.
+    pub(super) fn expire_some(&mut self, random: &mut Random) {
+        if let Past::Hides = self.past {
+            return;
+        }
+        let now = self.millis();
+        let past = self.keys.iter().filter(|(_, entry)| entry.is_past(now));
+        let chosen = past.filter(|_| random.below(2) == 0);
+        let chosen: Vec<Box<[u8]>> = chosen.map(|(key, _)| key.clone()).collect();
+        chosen.iter().for_each(|key| self.remove(key));
+    }
+
+    pub(super) fn clear(&mut self) {
+        let keys: Vec<Box<[u8]>> = self.keys.keys().cloned().collect();
+        keys.iter().for_each(|key| self.remove(key));
+    }
+
+    /// From here on the replica has what is here.
+    pub(super) fn replicate(&mut self) {
+        self.before.clear();
+    }
+
+    /// Back to what the replica has.
+    pub(super) fn fail_over(&mut self) {
+        for (key, entry) in std::mem::take(&mut self.before) {
+            match entry {
+                Some(entry) => self.keys.insert(key, entry),
+                None => self.keys.remove(&key),
+            };
+        }
+    }
+
+    fn remember(&mut self, key: &[u8]) {
+        if !self.before.contains_key(key) {
+            self.before.insert(key.into(), self.keys.get(key).cloned());
+        }
+    }
+}
+
+impl Entry {
+    fn is_past(&self, now: i64) -> bool {
+        self.expires.is_some_and(|expires| now > expires)
+    }
+}

@@ -1,0 +1,90 @@
+//! Whole histories of a fleet, each by a seed: nothing that must not be.
+//!
+//! `TOLLGATE_SEEDS=7..8` plays these and no others; a failing seed says so and prints its shortest history.
+
+use std::ops::Range;
+
+use tollgate_testkit::redis::Server;
+use tollgate_testkit::world::{Call, Story, play, replay, try_seed};
+
+use super::is_soak;
+
+/// Played by two tests, so that two cores share them.
+const HISTORIES: u64 = 2_000;
+/// Behind the soak flag.
+const MANY: u64 = 1_000_000;
+/// Failing seeds that are printed.
+const SHOWN: usize = 3;
+
+fn seeds() -> Range<u64> {
+    if let Ok(range) = std::env::var("TOLLGATE_SEEDS") {
+        let (from, to) = range.split_once("..").expect("a range such as 7..8");
+        let number = |text: &str| text.parse().expect("a number");
+        return number(from)..number(to);
+    }
+    0..if is_soak() { MANY } else { HISTORIES }
+}
+
+fn all_hold(part: u64) {
+    let mut failed = 0;
+    let mut shown = Vec::new();
+    for seed in seeds().filter(|seed| seed % 2 == part) {
+        if let Err(why) = try_seed(seed) {
+            failed += 1;
+            if shown.len() < SHOWN {
+                shown.push(why);
+            }
+        }
+    }
+    assert!(
+        shown.is_empty(),
+        "{failed} failed, such as\n{}",
+        shown.join("\n\n")
+    );
+}
+
+#[test]
+fn nothing_happens_that_must_not_be_in_even_histories() {
+    all_hold(0);
+}
+
+#[test]
+fn nothing_happens_that_must_not_be_in_odd_histories() {
+    all_hold(1);
+}
+
+#[test]
+fn a_seed_plays_the_same_each_time() {
+    for seed in 0..40 {
+        let story = Story::new(seed);
+        let (one, other) = (play(&story), play(&story));
+        let mut answers = one.answers.iter().zip(&other.answers);
+        let first = answers.position(|(one, other)| one != other);
+        assert_eq!(first, None, "seed {seed}: another answer");
+        let mut calls = one.calls.iter().zip(&other.calls);
+        if let Some((one, other)) = calls.find(|(one, other)| one != other) {
+            let same = one.script == other.script;
+            let told = |call: &Call| format!("{:?} {:?}", call.keys.concat(), call.args);
+            panic!(
+                "seed {seed}: same script {same}: {} and {}",
+                told(one),
+                told(other)
+            );
+        }
+        assert!(one == other, "seed {seed}: something else");
+    }
+}
+
+#[test]
+fn what_the_simulated_store_answered_is_what_a_real_one_answers() {
+    let server = Server::start();
+    let mut calls = 0;
+    for seed in 0..60 {
+        let record = play(&Story::new(seed));
+        calls += record.calls.len();
+        if let Err(difference) = replay(&server, &record.calls) {
+            panic!("seed {seed}: {difference}");
+        }
+    }
+    assert!(calls > 2_000, "{calls}");
+}
