@@ -220,6 +220,7 @@ impl Shard {
             return false;
         };
         let new = self.foreign(KeyWord::NEW, ask.tag);
+        self.intervals.note(ask.tag);
         publish(slot, ask.fingerprint, change(new));
         self.grow(&mut structure);
         true
