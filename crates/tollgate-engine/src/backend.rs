@@ -300,8 +300,6 @@ pub struct Limit {
     pub(crate) compiled: Compiled,
     /// Of the counter.
     pub(crate) id: u64,
-    /// In force only before this time: what a stricter limit has taken the place of.
-    pub(crate) until: Option<Timestamp>,
     /// Whether a refusal holds as long as it says, whatever others do.
     pub(crate) lasting: bool,
     pub(crate) on_store_failure: OnStoreFailure,
@@ -422,7 +420,6 @@ impl Limit {
         Ok(Self {
             compiled: Compiled::new(&kind)?,
             id,
-            until: None,
             lasting: false,
             on_store_failure: OnStoreFailure::Local,
             counting: Counting::Exact,
@@ -474,12 +471,6 @@ impl Limit {
     /// The fact by which a cluster keeps it with others on one node, if the rule names one.
     pub fn slot(&self) -> Option<&str> {
         self.told.slot.as_deref()
-    }
-
-    /// Whether it was in force before and stays beside the one that took its place, for a while. A backend
-    /// that carries what keys have spent over to another rate by itself can do without.
-    pub fn is_former(&self) -> bool {
-        self.until.is_some()
     }
 
     /// The same limit cut down to a part of it: `part.0` of `part.1`, at least one and never more than

@@ -89,7 +89,7 @@ impl<B: Backend> Engine<B> {
     /// # Errors
     /// What the policy says can't be done.
     pub fn new(policy: Policy, backend: B) -> Result<Self, PolicyError> {
-        let rules = Rules::new(policy, None, backend.now())?;
+        let rules = Rules::new(policy, None)?;
         rules.suit(&backend)?;
         Ok(Self {
             rules: ArcSwap::from_pointee(rules),
@@ -218,7 +218,7 @@ impl<B: Backend> Engine<B> {
         let reloading = self.reloading.lock();
         let mut retired = reloading.unwrap_or_else(PoisonError::into_inner);
         let before = self.rules.load_full();
-        let rules = Rules::new(policy, Some(&before), self.backend.now())?;
+        let rules = Rules::new(policy, Some(&before))?;
         rules.suit(&self.backend)?;
         self.rules.store(Arc::new(rules));
         retired.retire(before);

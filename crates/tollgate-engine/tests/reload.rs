@@ -230,7 +230,7 @@ fn chains_that_once_saw_too_much_keep_their_bound() -> Result<(), TestCaseError>
     let versions = ["10/s burst 20", "zero", "1/s burst 30"];
     let steps = [(0, None, 17), (0, Some(1), 0), (0, Some(2), 14)];
     holds(Algorithm::Gcra, &versions, &steps)?;
-    // A former owed more than its last burst, and was let go too early.
+    // More was owed than the last burst.
     let versions = ["10/s burst 1", "4/s burst 10", "zero", "9/s"];
     let steps = [
         (0, Some(1), 6),
@@ -403,7 +403,7 @@ fn who_has_spent_a_larger_burst_is_told_how_long_that_takes() {
 }
 
 #[test]
-fn more_stricter_versions_than_are_kept_keep_the_bound_of_the_fastest() {
+fn stricter_versions_in_a_row_keep_the_bound_of_the_fastest() {
     let start = Timestamp::from_secs(1);
     let clock = Manual::starting_at(start);
     let engine = engine(version("10/s"), &clock);

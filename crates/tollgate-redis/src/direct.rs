@@ -197,8 +197,6 @@ impl Direct {
         for (number, check) in checks.iter().enumerate() {
             let compiled = self.compiled(check.limit)?;
             let known = match compiled.form.known(check.cost) {
-                // The store carries what was spent over to another rate.
-                _ if check.limit.is_former() => Some(Decision::UNLIMITED),
                 Some(known) => Some(known),
                 None => self.known_refusal(check, &compiled),
             };
@@ -488,7 +486,7 @@ impl Backend for Direct {
             let compiled = self.compiled(check.limit)?;
             let is_asked = compiled.form.known(check.cost).is_none() && !compiled.is_leased;
             let is_slots = matches!(check.limit.kind(), LimitKind::Concurrency(_));
-            if is_asked && !is_slots && !check.limit.is_former() {
+            if is_asked && !is_slots {
                 asked.push((number, self.question(check, Op::Gift, now)?.0));
             }
         }

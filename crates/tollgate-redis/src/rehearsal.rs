@@ -250,9 +250,7 @@ impl Rehearsal {
         let mut spending = state.leases.spending(now);
         let mut said = |check: &Check<'_>| -> Result<bool, StoreLimitError> {
             let is_known = self.form(check.limit)?.known(check.cost).is_some();
-            // The store would carry over by itself what a former limit stands for.
-            let is_said = is_known || check.limit.is_former();
-            Ok(is_said || (is_leased(check.limit) && spending.covers(check)))
+            Ok(is_known || (is_leased(check.limit) && spending.covers(check)))
         };
         let mut asks = false;
         for check in checks {

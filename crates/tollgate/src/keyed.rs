@@ -125,9 +125,7 @@ impl<C: Clock> KeyedLimiter<C> {
     #[doc(hidden)]
     #[inline(always)]
     pub fn allow_uncounted<K: Hash + ?Sized>(&self, key: &K) -> bool {
-        let fingerprint = self.hasher.fingerprint(key);
-        let (pace, tag) = self.pace.read_pace();
-        self.admit(tag.on(fingerprint), pace, tag, 1)
+        self.admit(self.hasher.fingerprint(key), || self.pace.read_pace(), 1)
     }
 
     /// Decides one request of this key.
@@ -192,7 +190,7 @@ impl<C: Clock> KeyedLimiter<C> {
         for batch in requests.chunks(BATCH) {
             let mut found = [(0, self.table.place(0)); BATCH];
             for (found, (key, _)) in found.iter_mut().zip(batch) {
-                let fingerprint = in_force.tag.on(self.hasher.fingerprint(key));
+                let fingerprint = self.hasher.fingerprint(key);
                 let place = self.table.place(fingerprint);
                 place.prefetch();
                 *found = (fingerprint, place);
@@ -265,7 +263,7 @@ impl<C: Clock> KeyedLimiter<C> {
     fn key_in_force<K: Hash + ?Sized>(&self, key: &K, in_force: InForce) -> Key<'_, C> {
         Key {
             limiter: self,
-            fingerprint: in_force.tag.on(self.hasher.fingerprint(key)),
+            fingerprint: self.hasher.fingerprint(key),
             in_force,
         }
     }
@@ -302,9 +300,12 @@ impl<C: Clock> KeyedLimiter<C> {
     /// Whether a request passes now. Few instructions matter here, and that what is known stays in
     /// registers: then the processor gets to the next key's lines while it waits for this one's.
     #[inline(always)]
-    fn admit(&self, fingerprint: u64, pace: Pace, tag: Tag, cost: u64) -> bool {
-        // The clock is read while the lines are on their way.
-        let place = self.table.place(fingerprint);
+    fn admit(&self, key: u64, rate: impl FnOnce() -> (Pace, Tag), cost: u64) -> bool {
+        // Where the lines are doesn't depend on the rate: that and the clock are read while they are on
+        // their way.
+        let place = self.table.place(key);
+        let (pace, tag) = rate();
+        let fingerprint = tag.on(key);
         let slot = place.guess(fingerprint);
         let now = self.table.since_anchor(self.clock.now());
         let ask = Ask {
@@ -317,7 +318,7 @@ impl<C: Clock> KeyedLimiter<C> {
         };
         match place.shard.try_pass(slot, &ask) {
             Some((allowed, _)) => allowed,
-            None => self.admit_slowly(fingerprint, pace, now, cost),
+            None => self.admit_slowly(key, pace, now, cost),
         }
     }
 

@@ -96,7 +96,7 @@ impl Noted {
             OnStoreFailure::Local | OnStoreFailure::CircuitBreak
         );
         match limit.kind() {
-            _ if !is_local || limit.is_former() => Self::No,
+            _ if !is_local => Self::No,
             LimitKind::Rate {
                 algorithm: Algorithm::SlidingLog,
                 ..

@@ -3,7 +3,7 @@
 //! A match is a rule's number, its limits, a key and a cost, wherever it came from: everything after
 //! this file knows no more of it.
 
-use tollgate::{Timestamp, prefetch};
+use tollgate::prefetch;
 
 use super::key::{Key, KeyHashers};
 use super::rules::{Applied, Rules};
@@ -97,9 +97,6 @@ impl<'a> Gathered<'a> {
         let first = rules.block + rules.exempt;
         let early = Early::of(rules, matching.as_slice(), &known, (hashers, backend));
         rules.matcher.keep_matching(&known, &mut matching);
-        // Limits that stricter ones took the place of, and that may be in force still.
-        let formers = rules.former_until > Timestamp::ZERO;
-        let now = formers.then(|| backend.now());
         if let Some(tier) = tier(rules, &known) {
             matching.push(tier.saturating_add(u32::try_from(first).unwrap_or(u32::MAX)));
         }
@@ -128,11 +125,11 @@ impl<'a> Gathered<'a> {
             if rules.replacing {
                 met.push(own);
             } else {
-                self.ask(applied, own, &known, facts, now);
+                self.ask(applied, own, &known, facts);
             }
         }
         if rules.replacing {
-            self.ask_those_left(rules, met.as_slice(), &known, facts, now);
+            self.ask_those_left(rules, met.as_slice(), &known, facts);
         }
     }
 
@@ -158,35 +155,24 @@ impl<'a> Gathered<'a> {
         met: &[Met],
         known: &Known<'_, '_>,
         facts: &'a Facts<'a>,
-        now: Option<Timestamp>,
     ) {
         for one in met {
             if !is_replaced(rules, met, one.number) {
                 let applied = &rules.applied[one.number as usize];
-                self.ask(applied, *one, known, facts, now);
+                self.ask(applied, *one, known, facts);
             }
         }
     }
 
     /// Adds the checks of one rule.
     #[inline(always)]
-    fn ask(
-        &mut self,
-        rule: &'a Applied,
-        met: Met,
-        known: &Known<'_, '_>,
-        facts: &'a Facts<'a>,
-        now: Option<Timestamp>,
-    ) {
+    fn ask(&mut self, rule: &'a Applied, met: Met, known: &Known<'_, '_>, facts: &'a Facts<'a>) {
         self.unasked.get_or_insert(met);
         let cost = rule.cost.and_then(|slot| known.text(slot)?.parse().ok());
         let cost = cost.unwrap_or(rule.default_cost);
         let key = Key::new(&rule.key, facts, met.fingerprint);
         for limit in rule.limits.as_slice() {
-            // A limit is likely in no cache: it isn't waited for here unless it has to be.
-            if now.is_some_and(|now| limit.until.is_some_and(|until| until <= now)) {
-                continue;
-            }
+            // A limit is likely in no cache: it isn't waited for here.
             let check = Check { limit, key, cost };
             if rule.shares && self.is_asked(&check, rule.mode) {
                 continue;

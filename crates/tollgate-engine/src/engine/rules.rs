@@ -5,7 +5,7 @@ use std::fmt;
 use std::slice;
 
 use foldhash::fast::FixedState;
-use tollgate::{Algorithm, LimitError, Timestamp};
+use tollgate::{Algorithm, LimitError};
 
 use super::counters::{Counters, Sharing};
 use super::descriptors::Trees;
@@ -114,8 +114,6 @@ pub(crate) struct Rules {
     pub(crate) trees: Trees,
     pub(crate) mode: Mode,
     pub(crate) near_limit_percent: u8,
-    /// Until when limits are in force that stricter ones took the place of.
-    pub(crate) former_until: Timestamp,
     /// Whether any rule takes the place of others.
     pub(crate) replacing: bool,
     /// Which limits are kept in which state.
@@ -244,21 +242,15 @@ struct Draft {
     slots: Slots,
     keys: HashMap<String, KeyPlan, FixedState>,
     counters: Counters,
-    now: Timestamp,
 }
 
 impl Rules {
-    /// Compiles a policy, to follow another as of a time.
-    pub(crate) fn new(
-        policy: Policy,
-        before: Option<&Self>,
-        now: Timestamp,
-    ) -> Result<Self, PolicyError> {
+    /// Compiles a policy, to follow another.
+    pub(crate) fn new(policy: Policy, before: Option<&Self>) -> Result<Self, PolicyError> {
         let mut draft = Draft {
             slots: Slots::default(),
             keys: HashMap::default(),
             counters: Counters::following(before.map(|rules| &rules.counters)),
-            now,
         };
         let everything = policy.mode == Mode::Off;
         let is_on = |rule: &&Rule| !everything && rule.mode != Mode::Off;
@@ -289,8 +281,6 @@ impl Rules {
         let matches = block.iter().chain(exempt).chain(matches);
         let matcher = Matcher::with_slots(matches, draft.slots)?;
         draft.counters.settle();
-        let formers = applied.iter().flat_map(|rule| rule.limits.as_slice());
-        let former_until = formers.filter_map(|limit| limit.until).max();
         Ok(Self {
             matcher,
             exempt: exempt.len(),
@@ -301,7 +291,6 @@ impl Rules {
             trees,
             mode: policy.mode,
             near_limit_percent: policy.near_limit_percent,
-            former_until: former_until.unwrap_or_default(),
             counters: draft.counters,
             version: before.map_or(0, |rules| rules.version + 1),
             policy,
@@ -466,7 +455,7 @@ impl Draft {
             .chain(quota.cloned().map(LimitKind::Quota))
             .chain(limits.concurrency.map(LimitKind::Concurrency))
             .collect();
-        let placed = self.counters.place(counter, sharing, &kinds, self.now);
+        let placed = self.counters.place(counter, sharing, &kinds);
         placed.map_err(failed)
     }
 }

@@ -26,6 +26,8 @@ mod held;
 mod other;
 mod place;
 
+use other::changed;
+
 /// The birth of what has no entry: a key that passed uncounted.
 pub(super) const NOBODY: u64 = 0;
 
@@ -480,39 +482,4 @@ impl<K, A: Kept> Shard<K, A> {
 fn next_birth(births: &mut u32) -> NonZeroU32 {
     *births = births.wrapping_add(1).max(1);
     NonZeroU32::new(*births).unwrap_or(NonZeroU32::MIN)
-}
-
-/// The tier that a key changes to by a call, and where that comes from; nothing if it stays. One that
-/// is idle is as one never seen, whether it was dropped or not, so its tier is asked for again.
-#[inline]
-fn changed<K, A: Kept>(
-    entry: &Entry<K, A>,
-    own: &A,
-    under: &Under<'_, K, A>,
-    now: Timestamp,
-) -> Option<(Option<Arc<A>>, Origin)> {
-    let idle = || {
-        let limit = entry.tier.as_deref().unwrap_or(own);
-        entry.ledger.is_idle(limit, now)
-    };
-    match under {
-        Under::Own(rate_of) if rate_of.is_none() => {
-            entry.tier.is_some().then_some((None, Origin::Own))
-        }
-        Under::Present(rate_of) if rate_of.is_none() => {
-            (entry.tier.is_some() && idle()).then_some((None, Origin::Own))
-        }
-        Under::Own(rate_of) if entry.place.origin() == Origin::Given || idle() => {
-            Some((rate_of.tier(&entry.key), Origin::Own))
-        }
-        Under::Present(rate_of) if idle() => Some((rate_of.tier(&entry.key), Origin::Own)),
-        Under::Own(_) | Under::Present(_) => None,
-        Under::Given(given) => {
-            let same = match &entry.tier {
-                Some(tier) => Arc::ptr_eq(tier, given) || tier == *given,
-                None => own == given.as_ref(),
-            };
-            (!same).then(|| (Some(Arc::clone(given)), Origin::Given))
-        }
-    }
 }

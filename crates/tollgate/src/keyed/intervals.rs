@@ -23,13 +23,15 @@ pub(crate) struct Tag(u64);
 
 /// The intervals of a limiter, each in the place that its tag says; they stay for good.
 ///
-/// A place is taken by compare-and-swap and never changes then. A slot with its tag is published
-/// after that, with release, so whoever finds the slot also finds the interval.
+/// A place is taken by compare-and-swap (release), after it was counted, and never changes then. Whoever
+/// gives a slot its tag has seen it there (acquire), and publishes the slot with release: so whoever
+/// finds the slot, or holds the lock after that, also finds the interval and how many there are.
 #[derive(Debug)]
 pub(crate) struct Intervals {
     places: [AtomicU64; INTERVALS],
     /// The words of the buckets that keys without a slot share, one an interval.
     shared: [AtomicU64; INTERVALS],
+    /// At least as many as there are.
     taken: AtomicU64,
 }
 
@@ -87,7 +89,7 @@ impl Intervals {
     pub(crate) fn tag(&self, interval: u64) -> Tag {
         let place = Self::first_place(interval);
         // No interval is zero but that of an unlimited rate, whose place is the first, which has none.
-        if self.places[place].load(Ordering::Relaxed) == interval {
+        if self.places[place].load(Ordering::Acquire) == interval {
             return Tag::new(place);
         }
         self.tag_elsewhere(interval, place)
@@ -111,19 +113,20 @@ impl Intervals {
         }
         let places = (0..INTERVALS).map(|step| (first + step) % INTERVALS);
         for place in places.filter(|place| *place > 0) {
-            let taken = self.places[place].compare_exchange(
-                0,
-                interval,
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            );
-            match taken {
-                Ok(_) => {
-                    self.taken.fetch_add(1, Ordering::AcqRel);
-                    return Tag::new(place);
-                }
-                Err(there) if there == interval => return Tag::new(place),
-                Err(_) => {}
+            let mut there = self.places[place].load(Ordering::Acquire);
+            if there == 0 {
+                // Counted before it can be seen. If another comes first, one too many does no harm.
+                self.taken.fetch_add(1, Ordering::Relaxed);
+                let taken = self.places[place].compare_exchange(
+                    0,
+                    interval,
+                    Ordering::AcqRel,
+                    Ordering::Acquire,
+                );
+                there = taken.map_or_else(|there| there, |_| interval);
+            }
+            if there == interval {
+                return Tag::new(place);
             }
         }
         Tag::NONE
@@ -140,10 +143,17 @@ impl Intervals {
         tag == Tag::NONE || self.interval(tag) != 0
     }
 
-    /// Whether a key may be counted by another interval than it is asked at.
+    /// Whether a slot may have another tag than this one.
     #[inline]
-    pub(crate) fn are_several(&self) -> bool {
-        self.taken.load(Ordering::Acquire) > 1
+    pub(crate) fn are_others(&self, tag: Tag) -> bool {
+        self.taken.load(Ordering::Relaxed) > 1 || tag == Tag::NONE
+    }
+
+    /// A slot is about to be given this tag: one without an interval is another than all that have one.
+    pub(crate) fn note(&self, tag: Tag) {
+        if tag == Tag::NONE {
+            self.taken.fetch_max(2, Ordering::Relaxed);
+        }
     }
 
     /// The bucket that keys without a slot share at this interval.

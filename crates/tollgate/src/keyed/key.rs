@@ -38,7 +38,7 @@ use crate::{Refused, Reservation};
 /// ```
 pub struct Key<'a, C: Clock = Monotonic> {
     pub(super) limiter: &'a KeyedLimiter<C>,
-    /// With the tag of the rate's interval.
+    /// Without the tag of the rate's interval.
     pub(super) fingerprint: u64,
     pub(super) in_force: InForce,
 }
@@ -54,7 +54,7 @@ impl<'a, C: Clock> Key<'a, C> {
     #[inline]
     pub fn allow_n(&self, cost: u64) -> bool {
         let InForce { pace, tag, .. } = self.in_force;
-        let allowed = self.limiter.admit(self.fingerprint, pace, tag, cost);
+        let allowed = self.limiter.admit(self.fingerprint, || (pace, tag), cost);
         if cost > 0 {
             self.limiter.counters.count(allowed);
         }
@@ -78,8 +78,8 @@ impl<'a, C: Clock> Key<'a, C> {
     /// Decides a request of a key that may be here.
     #[inline(always)]
     pub(super) fn check_in(&self, place: Place<'_>, now: Timestamp, cost: u64) -> Decision {
-        let slot = place.guess(self.fingerprint);
         let ask = self.ask(now, cost, 0);
+        let slot = place.guess(ask.fingerprint);
         match place.shard.try_pass(slot, &ask) {
             Some((true, word)) => {
                 self.limiter.counters.count(true);
@@ -97,8 +97,8 @@ impl<'a, C: Clock> Key<'a, C> {
     #[inline]
     pub(super) fn pass(&self, now: Timestamp, cost: u64) -> Option<KeyWord> {
         let place = self.limiter.table.place(self.fingerprint);
-        let slot = place.guess(self.fingerprint);
-        let passed = place.shard.try_pass(slot, &self.ask(now, cost, 0));
+        let ask = self.ask(now, cost, 0);
+        let passed = place.shard.try_pass(place.guess(ask.fingerprint), &ask);
         passed.and_then(|(passed, word)| passed.then_some(word))
     }
 
@@ -140,10 +140,16 @@ impl<'a, C: Clock> Key<'a, C> {
         Acquire::new(self, cost)
     }
 
+    /// What its slot holds while its word counts by this rate's interval.
+    #[inline(always)]
+    pub(super) fn tagged(&self) -> u64 {
+        self.in_force.tag.on(self.fingerprint)
+    }
+
     #[inline(always)]
     pub(super) fn ask(&self, now: Timestamp, cost: u64, patience: u64) -> Ask {
         Ask {
-            fingerprint: self.fingerprint,
+            fingerprint: self.tagged(),
             tag: self.in_force.tag,
             pace: self.in_force.pace,
             now,
@@ -169,8 +175,8 @@ impl<'a, C: Clock> Key<'a, C> {
     #[inline(always)]
     pub(super) fn glance(&self, now: Timestamp, cost: u64) -> Judged {
         let place = self.limiter.table.place(self.fingerprint);
-        let slot = place.guess(self.fingerprint);
-        place.shard.look(slot, &self.ask(now, cost, 0))
+        let ask = self.ask(now, cost, 0);
+        place.shard.look(place.guess(ask.fingerprint), &ask)
     }
 
     /// The same for a request that comes to nothing unless this passes: a refusal at a faster rate than
@@ -280,7 +286,7 @@ impl<C: Clock> Home for Key<'_, C> {
         };
         let now = self.limiter.table.since_anchor(now);
         let shard = self.limiter.table.shard(self.fingerprint);
-        shard.update(self.fingerprint, |word| {
+        shard.update(self.tagged(), |word| {
             let tat = Tat::from_word(word.0);
             Pace::returned(tat, now, charge).map(|tat| KeyWord(tat.to_word()))
         });

@@ -38,22 +38,18 @@ use tollgate_core::{Outcome, Timestamp};
 use super::intervals::Intervals;
 use super::line::{Line, Lines, SLOTS, Slot};
 use super::shape::{Shape, Turns};
-use super::slot::{
-    Ask, Lost, attempt, clear, is_free, passes, publish, reusable, swap, take, try_pass,
-};
+use super::slot::{Ask, Lost, attempt, is_free, passes, publish, swap, try_pass};
 use super::stash::Stash;
 use super::word::{BUSY, Foreign, Judged, KeyWord, units};
 use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, PoisonError};
 
 mod other;
+mod room;
 
 /// The high-water time moves at most this often: a millisecond, in word units.
 const HIGH_WATER_STEP: u64 = 1_000_000 << 6;
 /// Charges keep the high-water time this close behind them: a second, in word units.
 const LATEST_STEP: u64 = 1_000_000_000 << 6;
-/// How many lines one insert may split, so that none takes long.
-const SPLITS_AN_INSERT: u32 = 4;
-
 /// A part of a table with its own lock.
 #[derive(Debug)]
 pub(crate) struct Shard {
@@ -224,6 +220,7 @@ impl Shard {
             return false;
         };
         let new = self.foreign(KeyWord::NEW, ask.tag);
+        self.intervals.note(ask.tag);
         publish(slot, ask.fingerprint, change(new));
         self.grow(&mut structure);
         true
@@ -406,139 +403,10 @@ impl Shard {
         now.max(latest)
     }
 
-    /// A busy slot for a key that has none. The caller holds the lock.
-    fn claim(
-        &self,
-        structure: &mut Structure,
-        fingerprint: u64,
-        now: u64,
-        need: Need,
-    ) -> Option<&Slot> {
-        let shape = self.shape();
-        let lines = self.lines_in(shape, fingerprint);
-        let high = self.high_water.load(Ordering::Acquire);
-        if let Some(slot) = reuse(structure, lines, high) {
-            return Some(slot);
-        }
-        // Before anything is moved or given up, all keys that are idle by now count as idle.
-        let high = self.high_water.fetch_max(now, Ordering::AcqRel).max(now);
-        reuse(structure, lines, high)
-            .or_else(|| self.displace(structure, shape, lines, high))
-            .or_else(|| {
-                let slot = self.stash.claim(fingerprint, high, need)?;
-                structure.stashed += 1;
-                Some(slot)
-            })
-            .or_else(|| {
-                (need == Need::Evict)
-                    .then(|| evict(structure, lines, now))
-                    .flatten()
-            })
-    }
-
-    /// Makes room by moving one of eight keys to its other line.
-    fn displace<'a>(
-        &'a self,
-        structure: &mut Structure,
-        shape: Shape,
-        lines: [&'a Line; 2],
-        high: u64,
-    ) -> Option<&'a Slot> {
-        for slot in lines.iter().flat_map(|line| &line.0) {
-            let fingerprint = slot.fingerprint.load(Ordering::Relaxed);
-            for other in self.lines_in(shape, fingerprint) {
-                let Some(to) = other.0.iter().find(|to| take(to, high)) else {
-                    continue;
-                };
-                let was_empty = to.fingerprint.load(Ordering::Relaxed) == 0;
-                structure.used += usize::from(was_empty);
-                structure.expired += u64::from(!was_empty);
-                structure.moved += 1;
-                let word = slot.word.swap(BUSY, Ordering::AcqRel);
-                publish(to, fingerprint, KeyWord(word));
-                return Some(slot);
-            }
-        }
-        None
-    }
-
-    /// Splits lines until their fill is as it should be, a few at a time.
-    fn grow(&self, structure: &mut Structure) {
-        for _ in 0..SPLITS_AN_INSERT {
-            let lines = self.lines_in_use();
-            let full = lines * SLOTS * self.fill / 100;
-            if lines >= self.lines.len() / self.turns.count() || structure.used <= full {
-                return;
-            }
-            self.split(structure, self.shape());
-        }
-    }
-
-    /// Moves the keys of one line that belong to its new half there.
-    fn split(&self, structure: &mut Structure, shape: Shape) {
-        let (next, from, to) = shape.grown(self.turns);
-        let [from, to] = [from, to].map(|first| first + self.number);
-        let high = self.high_water.load(Ordering::Acquire);
-        let mut free = self.lines[to].0.iter();
-        for slot in &self.lines[from].0 {
-            let fingerprint = slot.fingerprint.load(Ordering::Relaxed);
-            if fingerprint == 0 {
-                continue;
-            }
-            if take(slot, high) {
-                clear(slot);
-                structure.used -= 1;
-                structure.expired += 1;
-            } else if !next.lines_of(fingerprint, self.turns).contains(&from)
-                && let Some(place) = free.next()
-            {
-                structure.moved += 1;
-                let word = slot.word.swap(BUSY, Ordering::AcqRel);
-                publish(place, fingerprint, KeyWord(word));
-                clear(slot);
-            }
-        }
-        self.shape.store(next.to_word(), Ordering::Release);
-    }
-
     fn lock(&self) -> MutexGuard<'_, Structure> {
         self.structure
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Makes a reusable slot of the emptier line busy, or one of the other.
-fn reuse<'a>(structure: &mut Structure, lines: [&'a Line; 2], high: u64) -> Option<&'a Slot> {
-    let idle = |line: &Line| line.0.iter().filter(|slot| reusable(slot, high)).count();
-    structure.examined += 2 * SLOTS as u64;
-    let emptier = usize::from(idle(lines[1]) > idle(lines[0]));
-    let slots = [lines[emptier], lines[1 - emptier]];
-    let slot = slots
-        .into_iter()
-        .flat_map(|line| &line.0)
-        .find(|slot| take(slot, high))?;
-    // An empty slot is used from now on; a used one only changes hands.
-    let empty = slot.fingerprint.load(Ordering::Relaxed) == 0;
-    structure.used += usize::from(empty);
-    structure.expired += u64::from(!empty);
-    Some(slot)
-}
-
-/// Takes the slot of the key that is idle next, but never one that is blocked.
-fn evict<'a>(structure: &mut Structure, lines: [&'a Line; 2], now: u64) -> Option<&'a Slot> {
-    loop {
-        let (slot, word) = lines
-            .into_iter()
-            .flat_map(|line| &line.0)
-            .map(|slot| (slot, KeyWord(slot.word.load(Ordering::Acquire))))
-            .filter(|(_, word)| !word.is_blocked_at(now))
-            .min_by_key(|(_, word)| word.idle_at())?;
-        // Fails if the key was charged, or blocked, at this moment.
-        if swap(slot, word.0, BUSY) {
-            structure.evicted += 1;
-            return Some(slot);
-        }
     }
 }
 

@@ -63,7 +63,7 @@ impl<C: Clock> KeyedLimiter<C> {
         for (number, (key, cost)) in keys.iter().enumerate() {
             let place = places.get(number).copied().flatten();
             let place = place.unwrap_or_else(|| self.table.place(key.fingerprint));
-            let slot = place.guess(key.fingerprint);
+            let slot = place.guess(key.tagged());
             if let Some(found) = slots.get_mut(number) {
                 *found = Some((place.shard, slot));
             }

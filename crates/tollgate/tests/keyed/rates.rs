@@ -154,6 +154,28 @@ fn a_block_is_independent_of_the_rate() {
 }
 
 #[test]
+fn a_block_holds_for_rates_that_count_nothing() {
+    // At one rate, and asked at none.
+    let (one, _) = limiter(Rate::per_second(1), 10);
+    one.block_for("key", SECOND).unwrap();
+    for none in [Rate::unlimited(), Rate::zero()] {
+        let decision = one.key_at_rate("key", &tier(none)).check_n(1);
+        assert_eq!(
+            (decision.is_allowed(), decision.retry_after),
+            (false, SECOND)
+        );
+    }
+    // At none, and asked at one.
+    let (one, clock) = limiter(Rate::unlimited(), 10);
+    one.block_for("key", SECOND).unwrap();
+    one.set_rate(Rate::per_second(1)).unwrap();
+    assert_eq!(one.check("key").retry_after, SECOND);
+    clock.advance(SECOND);
+    assert!(one.allow("key") && !one.allow("key"));
+    assert_eq!(one.len(), 1);
+}
+
+#[test]
 fn extreme_rates_take_no_slot() {
     let (limiter, _) = limiter(Rate::per_second(1), 10);
     let (unlimited, zero) = (tier(Rate::unlimited()), tier(Rate::zero()));

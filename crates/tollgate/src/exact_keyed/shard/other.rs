@@ -6,9 +6,9 @@ use std::sync::Arc;
 use tollgate_core::{Decision, Ledger, Timestamp};
 
 use super::super::act::{Act, Came};
-use super::super::entry::Origin;
+use super::super::entry::{Entry, Origin};
 use super::super::kept::Kept;
-use super::{Answer, NOBODY, Shard, next_birth};
+use super::{Answer, NOBODY, Shard, Under, next_birth};
 
 impl<K, A: Kept> Shard<K, A> {
     /// Puts a question to the state of the key in this slot, which is there, at another limit.
@@ -67,6 +67,41 @@ impl<K, A: Kept> Shard<K, A> {
         entry.place = entry.place.with_origin(origin);
         self.settle(slot);
         Answer::Given(answer, u64::from(birth.get()))
+    }
+}
+
+/// The tier that a key changes to by a call, and where that comes from; nothing if it stays. One that
+/// is idle is as one never seen, whether it was dropped or not, so its tier is asked for again.
+#[inline]
+pub(super) fn changed<K, A: Kept>(
+    entry: &Entry<K, A>,
+    own: &A,
+    under: &Under<'_, K, A>,
+    now: Timestamp,
+) -> Option<(Option<Arc<A>>, Origin)> {
+    let idle = || {
+        let limit = entry.tier.as_deref().unwrap_or(own);
+        entry.ledger.is_idle(limit, now)
+    };
+    match under {
+        Under::Own(rate_of) if rate_of.is_none() => {
+            entry.tier.is_some().then_some((None, Origin::Own))
+        }
+        Under::Present(rate_of) if rate_of.is_none() => {
+            (entry.tier.is_some() && idle()).then_some((None, Origin::Own))
+        }
+        Under::Own(rate_of) if entry.place.origin() == Origin::Given || idle() => {
+            Some((rate_of.tier(&entry.key), Origin::Own))
+        }
+        Under::Present(rate_of) if idle() => Some((rate_of.tier(&entry.key), Origin::Own)),
+        Under::Own(_) | Under::Present(_) => None,
+        Under::Given(given) => {
+            let same = match &entry.tier {
+                Some(tier) => Arc::ptr_eq(tier, given) || tier == *given,
+                None => own == given.as_ref(),
+            };
+            (!same).then(|| (Some(Arc::clone(given)), Origin::Given))
+        }
     }
 }
 

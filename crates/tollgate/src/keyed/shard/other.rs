@@ -12,6 +12,9 @@ impl Shard {
     /// The key's slot if its word counts by another interval than asks, and the tag of that. Without
     /// the lock it may be on its way from one slot or interval to another, and is not found then.
     pub(super) fn find_at_other(&self, ask: &Ask) -> Option<(&Slot, Tag)> {
+        if !self.intervals.are_others(ask.tag) {
+            return None;
+        }
         let own = ask.tag.on(ask.fingerprint);
         let lines = self.lines_of(own).into_iter();
         lines.chain(self.stash.lines_to(own)).find_map(|line| {
@@ -73,9 +76,6 @@ impl Shard {
 
     /// A key whose word counts by another interval than asks, and what it comes to for who asks.
     pub(super) fn look_at_other(&self, ask: &Ask) -> Option<(Foreign, Judged)> {
-        if !self.intervals.are_several() {
-            return None;
-        }
         let (slot, tag) = self.find_at_other(ask)?;
         let word = word_in(slot, tag.on(ask.tag.on(ask.fingerprint)))?;
         let other = self.foreign(word, tag);

@@ -1,0 +1,108 @@
+//! Ledgers on other clocks, and carried over to other limits.
+
+use super::*;
+use crate::{Align, FixedWindow, Gcra, LeakyBucket, Rate, SlidingCounter, SlidingLog, TokenBucket};
+
+/// A ledger with a past, at 100 s, and what it says then and later.
+fn used<A: Algorithm>(limit: &A) -> Ledger<A> {
+    let mut ledger = Ledger::default();
+    for (millis, cost) in [(98_300, 2), (99_100, 1), (99_600, 3), (99_900, 2)] {
+        ledger.decide(limit, Timestamp::from_millis(millis), cost);
+    }
+    ledger
+}
+
+/// Shifts to another clock and follows both for two windows.
+fn follow<A: Algorithm>(limit: &A, to: Timestamp, judge: impl Fn(Decision, Decision)) {
+    let from = Timestamp::from_secs(100);
+    let here = used(limit);
+    let mut there = here.clone();
+    there.shift(limit, from, to);
+    for millis in 0..2_000 {
+        let later = |start: Timestamp| start + Duration::from_millis(millis);
+        let look = |ledger: &Ledger<A>, now| ledger.clone().decide(limit, now, 0);
+        judge(look(&here, later(from)), look(&there, later(to)));
+    }
+}
+
+#[test]
+fn a_shifted_state_answers_as_it_did() {
+    let rate = Rate::per_second(5);
+    let same = |was: Decision, is: Decision| assert_eq!(is, was);
+    for secs in [1, 7, 1_000] {
+        let to = Timestamp::from_secs(secs);
+        follow(&Gcra::new(rate).unwrap(), to, same);
+        follow(&TokenBucket::new(rate).unwrap(), to, same);
+        follow(&LeakyBucket::new(rate).unwrap(), to, same);
+        follow(&FixedWindow::new(rate).unwrap(), to, same);
+        let from_first_hit = FixedWindow::new(rate).unwrap().align(Align::FirstHit);
+        follow(&from_first_hit, to, same);
+        follow(&SlidingLog::new(rate).unwrap(), to, same);
+    }
+}
+
+#[test]
+fn a_shifted_estimate_starts_as_it_was_and_grants_no_more() {
+    let limit = SlidingCounter::new(Rate::per_second(5)).unwrap();
+    for millis in [0, 3_000, 3_300, 3_999] {
+        let no_more = |was: Decision, is: Decision| assert!(is.remaining <= was.remaining);
+        follow(&limit, Timestamp::from_millis(millis), no_more);
+    }
+    let (here, from) = (used(&limit), Timestamp::from_secs(100));
+    let mut there = here.clone();
+    there.shift(&limit, from, Timestamp::from_millis(3_300));
+    let left = |ledger: &Ledger<_>, now| limit.remaining(ledger.state(), now);
+    let (was, is) = (
+        left(&here, from),
+        left(&there, Timestamp::from_millis(3_300)),
+    );
+    assert_eq!(is, was);
+}
+
+#[test]
+fn a_clock_that_can_not_show_the_past_grants_no_more() {
+    let rate = Rate::per_second(5);
+    let no_more = |was: Decision, is: Decision| {
+        assert!(is.remaining <= was.remaining, "{was:?} {is:?}");
+    };
+    let from_first_hit = FixedWindow::new(rate).unwrap().align(Align::FirstHit);
+    follow(&from_first_hit, Timestamp::ZERO, no_more);
+    follow(&SlidingLog::new(rate).unwrap(), Timestamp::ZERO, no_more);
+}
+
+#[test]
+fn what_was_spent_stays_spent_through_any_other_limit() {
+    fn spent<A: Algorithm>() {
+        let limit = |rate| A::new(rate).expect("a rate that fits");
+        let slow = limit(Rate::per_hour(10));
+        let others = [Rate::per_second(1), Rate::per_second(100).burst(1)];
+        let now = Timestamp::from_secs(9);
+        let mut ledger = Ledger::default();
+        ledger.decide(&slow, now, 7);
+        for other in others.map(limit) {
+            ledger.keep_spent(&slow, &other, now);
+            ledger.forget_bookings(&other, now);
+            ledger.keep_spent(&other, &slow, now);
+        }
+        assert_eq!(ledger.decide(&slow, now, 0).remaining, 3);
+    }
+    spent::<Gcra>();
+    spent::<TokenBucket>();
+    spent::<LeakyBucket>();
+}
+
+#[test]
+fn a_booking_further_ahead_than_a_faster_limit_is_empty_is_forgotten() {
+    let limit = |rate| FixedWindow::new(rate).unwrap();
+    let (slow, fast) = (limit(Rate::per_hour(1)), limit(Rate::per_second(5)));
+    let now = Timestamp::from_secs(9);
+    let mut ledger = Ledger::default();
+    ledger.decide(&slow, now, 1);
+    ledger.reserve(&slow, now, 1, Duration::MAX).unwrap();
+    ledger.keep_spent(&slow, &fast, now);
+    let wait = |ledger: &Ledger<_>| ledger.clone().decide(&fast, now, 1).retry_after;
+    assert_eq!(wait(&ledger), Duration::from_secs(3_591));
+    ledger.forget_bookings(&fast, now);
+    // One of the five of this second is spent, and nothing else holds it back.
+    assert_eq!(ledger.decide(&fast, now, 4).remaining, 0);
+}
