@@ -268,3 +268,35 @@ fn notes_that_come_at_once_do_not_add_up() {
         }
     }
 }
+
+#[test]
+fn keys_beyond_the_cap_are_not_noted_and_that_is_counted() {
+    let algorithms = [
+        Algorithm::Gcra,
+        Algorithm::TokenBucket,
+        Algorithm::FixedWindow(tollgate::Align::FirstHit),
+    ];
+    for algorithm in algorithms {
+        let clock = Manual::new();
+        let memory = Memory::builder().keys(64).clock(clock.clone()).wall(clock);
+        let local = Local::new(memory.build());
+        let kind = LimitKind::Rate {
+            rate: Rate::per_hour(10),
+            algorithm,
+        };
+        let limit = SoleLimit::new("api", kind).expect("a limit");
+        let mut said = Decision::UNLIMITED;
+        said.limit = 10;
+        for key in 0..10_000_u32 {
+            let key = key.to_string();
+            let key = SoleLimit::facts(&key);
+            local.note(&limit.check(&key, 10), &said);
+        }
+        let beyond = local.forgotten();
+        assert!((9_000..10_000).contains(&beyond), "{algorithm:?}: {beyond}");
+        // What new keys share is as nobody had used it.
+        let other = SoleLimit::facts("other");
+        let decided = local.decide(&[limit.check(&other, 1)]);
+        assert!(decided.allowed, "{algorithm:?}");
+    }
+}

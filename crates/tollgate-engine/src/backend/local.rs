@@ -55,6 +55,8 @@ pub struct Local<C: Clock = Monotonic, W: Clock = Wall> {
     number: u64,
     nodes: AtomicU64,
     untold: Untold,
+    /// Notes of keys that the memory has no room for.
+    beyond: AtomicU64,
     /// Held while what the store says is used of a key is noted.
     stripes: [Mutex<()>; STRIPES],
 }
@@ -117,6 +119,7 @@ impl<C: Clock + 'static, W: Clock> Local<C, W> {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             nodes: AtomicU64::new(1),
             untold: Untold::default(),
+            beyond: AtomicU64::new(0),
             stripes: std::array::from_fn(|_| Mutex::default()),
         }
     }
@@ -177,7 +180,7 @@ impl<C: Clock + 'static, W: Clock> Local<C, W> {
             ..*check
         };
         match noted {
-            Noted::Cost => self.memory.fill(&own),
+            Noted::Cost => self.fill(&own),
             _ => self.set(&own, said.limit.saturating_sub(said.remaining)),
         }
     }
@@ -187,7 +190,13 @@ impl<C: Clock + 'static, W: Clock> Local<C, W> {
         if tokens > 0 && Noted::of(limit) == Noted::Cost {
             let share = self.share(limit);
             let part = Check::by_fingerprint(&share.part, fingerprint, tokens);
-            self.memory.fill(&part);
+            self.fill(&part);
+        }
+    }
+
+    fn fill(&self, own: &Check<'_>) {
+        if !self.memory.fill(own) {
+            self.beyond.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -241,9 +250,11 @@ impl<C: Clock + 'static, W: Clock> Local<C, W> {
         self.untold.told(check, owed.since);
     }
 
-    /// Decisions that the store will not be told of, because too many keys wait for that.
+    /// Decisions of one that the other will not know of: the store's here, because the memory has no room for
+    /// more keys, and those made here, because too many keys wait to be told.
     pub fn forgotten(&self) -> u64 {
-        self.untold.forgotten()
+        let beyond = self.beyond.load(Ordering::Relaxed);
+        self.untold.forgotten().saturating_add(beyond)
     }
 
     /// So many are used, as the store says; no fewer if more was admitted here that it doesn't know of.

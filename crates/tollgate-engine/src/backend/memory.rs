@@ -343,14 +343,18 @@ impl<C: Clock + 'static, W: Clock> Memory<C, W> {
         }
     }
 
-    /// Charges a check of a rate as far as there is room, whatever it costs.
-    pub(crate) fn fill(&self, check: &Check<'_>) {
-        if !self.answer(slice::from_ref(check)).allowed {
-            let left = self.answer(&[Check { cost: 0, ..*check }]).decision;
-            let cost = left.remaining.min(check.cost);
-            if cost > 0 {
-                self.answer(&[Check { cost, ..*check }]);
+    /// Charges a check of a rate as far as there is room, whatever it costs. No if its key is beyond the
+    /// cap: what such keys share isn't theirs to fill.
+    pub(crate) fn fill(&self, check: &Check<'_>) -> bool {
+        let (key, cost) = (CounterKey::of(check), check.cost);
+        match &check.limit.compiled {
+            Compiled::Gcra(gcra) => self.rates.key_at_rate(&key, gcra).penalize(cost).is_ok(),
+            Compiled::Exact(table, tier) => {
+                let keys = &self.exact[*table];
+                keys.key_at_rate(&key, tier).penalize(cost).is_ok()
             }
+            Compiled::Window(tier) => self.windows.key_at_rate(&key, tier).penalize(cost).is_ok(),
+            Compiled::Quota(_) | Compiled::Concurrency(_) => true,
         }
     }
 

@@ -14,6 +14,7 @@ use crate::acquire::{Acquire, Waiting};
 use crate::cell::Ticket;
 use crate::clock::{Clock, Monotonic};
 use crate::home::sealed::Home;
+use crate::keyed::NoSlot;
 use crate::{Refused, Reservation};
 
 /// One key of an [`ExactKeyedLimiter`], borrowed and hashed once, with the verbs of a
@@ -95,6 +96,27 @@ where
     pub fn reserve_at(&self, now: Timestamp, cost: u64) -> Result<Reservation<Self>, Refused> {
         let ticket = self.book(now, cost, Duration::MAX)?;
         Ok(Reservation::new(*self, ticket))
+    }
+
+    /// Takes `tokens` from the key, as [`ExactKeyedLimiter::penalize`] does, at the rate that it is asked at.
+    ///
+    /// # Errors
+    /// [`NoSlot`] if the key is new and the table is full.
+    ///
+    /// ```
+    /// use tollgate::{ExactKeyedLimiter, Rate, clock::Manual};
+    ///
+    /// let builder = ExactKeyedLimiter::builder(Rate::per_second(10), 1_000).clock(Manual::new());
+    /// let small = builder.tier(Rate::per_second(3))?;
+    /// let limiter = builder.build()?;
+    /// limiter.key_at_rate("acme", &small).penalize(100)?;
+    /// assert_eq!(limiter.key_at_rate("acme", &small).check_n(0).remaining, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn penalize(&self, tokens: u64) -> Result<(), NoSlot> {
+        let ask = self.ask(self.limiter.clock.now());
+        let done = self.limiter.tables.penalize(&ask, self.tier, tokens);
+        self.limiter.unless_full(done)
     }
 
     /// Waits for `cost` tokens, first come first served.

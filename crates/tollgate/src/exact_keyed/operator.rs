@@ -68,9 +68,7 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        let key = self.key(key);
-        let done = self.tables.penalize(&key.ask(self.clock.now()), tokens);
-        self.unless_full(done)
+        self.key(key).penalize(tokens)
     }
 
     /// Refuses the key everything for this long, whatever its rate: checks, reservations and waits.
@@ -178,7 +176,7 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
         }
     }
 
-    fn unless_full(&self, done: bool) -> Result<(), NoSlot> {
+    pub(super) fn unless_full(&self, done: bool) -> Result<(), NoSlot> {
         if done {
             Ok(())
         } else {

@@ -260,8 +260,9 @@ impl<K, A: Kept> Table<K, A> {
         self.shard(ask.hash).gift(&self.local(ask), tokens);
     }
 
-    /// Takes tokens from a key; no if it is new and there is no slot for it.
-    pub(super) fn penalize<Q>(&self, ask: &Ask<'_, Q>, tokens: u64) -> bool
+    /// Takes tokens from a key, by the limit that it is under if none is said; no if it is new and there
+    /// is no slot for it.
+    pub(super) fn penalize<Q>(&self, ask: &Ask<'_, Q>, tier: Option<&Tier>, tokens: u64) -> bool
     where
         K: Borrow<Q>,
         Q: Eq + ToOwned<Owned = K> + ?Sized,
@@ -270,7 +271,10 @@ impl<K, A: Kept> Table<K, A> {
             evict: false,
             block: false,
         };
-        let under = Under::Present(&self.rate_of);
+        let under = match tier {
+            None => Under::Present(&self.rate_of),
+            Some(tier) => Under::Given(A::expect(tier)),
+        };
         let mut shard = self.shard(ask.hash);
         let answer = shard.act(&self.local(ask), &under, &Penalize(tokens), need);
         matches!(answer, Answer::Given(..))

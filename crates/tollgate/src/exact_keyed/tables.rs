@@ -239,12 +239,12 @@ impl<K> Tables<K> {
         each!(self, table => table.gift(ask, tokens));
     }
 
-    pub(super) fn penalize<Q>(&self, ask: &Ask<'_, Q>, tokens: u64) -> bool
+    pub(super) fn penalize<Q>(&self, ask: &Ask<'_, Q>, tier: Option<&Tier>, tokens: u64) -> bool
     where
         K: Borrow<Q>,
         Q: Eq + ToOwned<Owned = K> + ?Sized,
     {
-        each!(self, table => table.penalize(ask, tokens))
+        each!(self, table => table.penalize(ask, tier, tokens))
     }
 
     pub(super) fn block<Q>(&self, ask: &Ask<'_, Q>, duration: Duration) -> bool

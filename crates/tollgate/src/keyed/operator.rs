@@ -107,25 +107,7 @@ impl<C: Clock> KeyedLimiter<C> {
     /// # Errors
     /// [`NoSlot`] if the key is new and the table is full.
     pub fn penalize<K: Hash + ?Sized>(&self, key: &K, tokens: u64) -> Result<(), NoSlot> {
-        let key = self.key(key);
-        let now = self.table.since_anchor(self.clock.now());
-        let InForce { pace, burst, .. } = key.in_force;
-        if pace.interval == 0 || tokens == 0 {
-            return Ok(());
-        }
-        let taken = |word: KeyWord, interval: u64| {
-            let start = word.0.max(units(now));
-            let empty = units(now).saturating_add(interval.saturating_mul(burst));
-            let after = start.saturating_add(interval.saturating_mul(tokens));
-            KeyWord(after.min(empty.max(start)))
-        };
-        self.set(&key, now, Need::Idle, |found| {
-            let interval = found.interval_or(pace.interval);
-            match found.word.at(units(now)) {
-                word if word.is_blocked() => word,
-                word => taken(word, interval),
-            }
-        })
+        self.key(key).penalize(tokens)
     }
 
     /// Refuses the key everything for this long, whatever its rate. A block is never shortened, and
@@ -275,5 +257,42 @@ impl<C: Clock> Key<'_, C> {
             let left = word.0.saturating_sub(interval.saturating_mul(tokens));
             (!word.is_blocked()).then(|| KeyWord(left.max(now.min(word.0))))
         });
+    }
+
+    /// Takes `tokens` from the key, as [`KeyedLimiter::penalize`] does, at the rate that applies to it.
+    ///
+    /// # Errors
+    /// [`NoSlot`] if the key is new and the table is full.
+    ///
+    /// ```
+    /// use tollgate::core::{Algorithm, Gcra};
+    /// use tollgate::{KeyedLimiter, Rate, clock::Manual};
+    ///
+    /// let limiter = KeyedLimiter::builder(Rate::per_second(10), 1_000).clock(Manual::new()).build()?;
+    /// let small = Gcra::new(Rate::per_second(3))?;
+    /// limiter.key_at_rate("acme", &small).penalize(100)?;
+    /// assert_eq!(limiter.key_at_rate("acme", &small).check_n(0).remaining, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn penalize(&self, tokens: u64) -> Result<(), NoSlot> {
+        let limiter = self.limiter;
+        let now = limiter.table.since_anchor(limiter.clock.now());
+        let InForce { pace, burst, .. } = self.in_force;
+        if pace.interval == 0 || tokens == 0 {
+            return Ok(());
+        }
+        let taken = |word: KeyWord, interval: u64| {
+            let start = word.0.max(units(now));
+            let empty = units(now).saturating_add(interval.saturating_mul(burst));
+            let after = start.saturating_add(interval.saturating_mul(tokens));
+            KeyWord(after.min(empty.max(start)))
+        };
+        limiter.set(self, now, Need::Idle, |found| {
+            let interval = found.interval_or(pace.interval);
+            match found.word.at(units(now)) {
+                word if word.is_blocked() => word,
+                word => taken(word, interval),
+            }
+        })
     }
 }

@@ -42,7 +42,8 @@ pub struct FallbackStats {
     pub local: u64,
     /// Times that the circuit was broken.
     pub trips: u64,
-    /// Decisions without the store that it won't be told of, because too many keys waited for that.
+    /// Decisions without the store that it won't be told of, because too many keys waited for that, and
+    /// decisions of the store that aren't known here, because there is no room for more keys.
     pub unnoted: u64,
 }
 
