@@ -10,11 +10,11 @@ use crate::patience::Patience;
 use crate::sync::{AtomicUsize, Ordering};
 use crate::{Refused, Reservation};
 
-#[cfg(feature = "tokio")]
+#[cfg(not(any(loom, shuttle)))]
 mod future;
 mod jitter;
 
-#[cfg(feature = "tokio")]
+#[cfg(not(any(loom, shuttle)))]
 pub use future::Acquiring;
 
 /// A request to wait for tokens: await it, or call [`wait_blocking`](Self::wait_blocking).
@@ -23,16 +23,19 @@ pub use future::Acquiring;
 /// a late wake-up loses no rate, and a deadline that can't be met fails at once. Dropping the
 /// future gives the slot back. The result is how long it took.
 ///
-/// An awaited wait ends on tokio's timer, which ticks once a millisecond: a task that paces itself
+/// It can be awaited on any executor. Inside a tokio runtime (feature `tokio`) a wait ends on tokio's
+/// timer, which ticks once a millisecond: a task that paces itself
 /// at burst 1 passes once or twice a tick, 1,000 to 2,000 times a second (1,755 measured), whatever
 /// the rate. A burst that covers a few milliseconds (100 at 20,000/s) makes up for late wake-ups
 /// and delivers the whole rate.
 ///
-/// Waits that are awaited run on tokio's time, whatever the limiter's clock; a test that pauses it
-/// uses `clock::Tokio`, so that both agree, and one on `clock::Manual` uses the blocking form.
+/// Elsewhere one thread of this crate wakes those whose time has come. What counts is the limiter's
+/// clock: a test moves a [`clock::Manual`](crate::clock::Manual) by hand, or pauses tokio's time and
+/// uses `clock::Tokio`.
 ///
 /// # Panics
-/// Awaiting it outside a tokio runtime, if it has to wait.
+/// Awaiting it while tokio's time is paused, if it has to wait on a clock that goes on; in a tokio
+/// runtime without a timer.
 #[cfg_attr(
     feature = "tokio",
     doc = r#"
@@ -121,7 +124,7 @@ impl<H: Home> Acquire<H> {
                 place,
                 until,
             } => {
-                self.home.park_until(until);
+                self.home.clock().park_until(until);
                 slot.mark_used();
                 drop(place);
                 Ok(self.home.now() - arrived)

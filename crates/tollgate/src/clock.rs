@@ -9,11 +9,22 @@
 //! | `Tokio` (feature `tokio`) | as std | when `tokio::time::pause` drives the test |
 
 use std::sync::Arc;
+use std::task::Waker;
 
 use tollgate_core::Timestamp;
 
 use crate::sync::park_timeout;
 
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) mod alarm;
+#[cfg(any(loom, shuttle))]
+pub(crate) mod alarm {
+    //! Models wait by blocking.
+
+    /// Never made.
+    #[derive(Debug)]
+    pub enum Wakeup {}
+}
 #[cfg(not(any(loom, shuttle)))]
 mod cached;
 #[cfg(all(unix, not(any(loom, shuttle))))]
@@ -28,6 +39,7 @@ mod wall;
 
 #[cfg(feature = "tokio")]
 pub use self::tokio::Tokio;
+pub use alarm::Wakeup;
 #[cfg(not(any(loom, shuttle)))]
 pub use cached::Cached;
 pub use manual::Manual;
@@ -88,6 +100,13 @@ pub trait Clock: Send + Sync {
             park_timeout(left);
         }
     }
+
+    /// Wakes a task once the clock shows `at`, and at once if it does already. None, the default, if this
+    /// clock goes on with the system's time, so that a timer can do it: tokio's inside a tokio runtime, and
+    /// one thread of this crate anywhere else.
+    fn wake_at(&self, _at: Timestamp, _waker: &Waker) -> Option<Wakeup> {
+        None
+    }
 }
 
 impl<C: Clock + ?Sized> Clock for &C {
@@ -106,6 +125,10 @@ impl<C: Clock + ?Sized> Clock for &C {
     fn nap_until(&self, at: Timestamp) {
         (**self).nap_until(at);
     }
+
+    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
+        (**self).wake_at(at, waker)
+    }
 }
 
 impl<C: Clock + ?Sized> Clock for Arc<C> {
@@ -123,5 +146,9 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
 
     fn nap_until(&self, at: Timestamp) {
         (**self).nap_until(at);
+    }
+
+    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
+        (**self).wake_at(at, waker)
     }
 }

@@ -18,7 +18,7 @@ mod refused;
 mod stats;
 
 pub use acquire::AcquirePermit;
-#[cfg(feature = "tokio")]
+#[cfg(not(any(loom, shuttle)))]
 pub use acquire::AcquiringPermit;
 pub use builder::ConcurrencyBuilder;
 pub use home::PermitHome;

@@ -8,6 +8,7 @@ use tollgate_core::{Decision, Timestamp};
 use crate::Refused;
 use crate::acquire::Waiting;
 use crate::cell::Ticket;
+use crate::clock::Clock;
 
 /// Where a [`Reservation`](crate::Reservation) was made: `&Limiter`, or a key of a `&KeyedLimiter`.
 ///
@@ -17,11 +18,11 @@ pub trait Home: Copy + fmt::Debug + sealed::Home {}
 impl<H: Copy + fmt::Debug + sealed::Home> Home for H {}
 
 pub(crate) mod sealed {
-    use super::{Decision, Duration, Refused, Ticket, Timestamp, Waiting};
+    use super::{Clock, Decision, Duration, Refused, Ticket, Timestamp, Waiting};
 
     pub trait Home {
+        fn clock(&self) -> &dyn Clock;
         fn now(&self) -> Timestamp;
-        fn park_until(&self, at: Timestamp);
         fn waiting(&self) -> &Waiting;
         /// Reserves if the wait is within `patience`.
         fn book(&self, now: Timestamp, cost: u64, patience: Duration) -> Result<Ticket, Refused>;

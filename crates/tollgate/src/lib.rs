@@ -65,10 +65,10 @@ mod tiers;
 mod tree;
 
 pub use acquire::Acquire;
-#[cfg(feature = "tokio")]
+#[cfg(not(any(loom, shuttle)))]
 pub use acquire::Acquiring;
 pub use clock::Clock;
-#[cfg(feature = "tokio")]
+#[cfg(not(any(loom, shuttle)))]
 pub use concurrency::AcquiringPermit;
 pub use concurrency::{
     AcquirePermit, ConcurrencyBuilder, ConcurrencyKey, ConcurrencyLimiter, ConcurrencyRefused,
@@ -86,7 +86,7 @@ pub use keyed::{
 pub use lanes::{Lane, Lanes, LanesBuilder, LanesError};
 pub use limiter::{Algorithm, Builder, DefaultClock, Limiter};
 pub use line::Turn;
-#[cfg(feature = "tokio")]
+#[cfg(not(any(loom, shuttle)))]
 pub use line::Turning;
 pub use mode::Mode;
 #[cfg(feature = "quota")]

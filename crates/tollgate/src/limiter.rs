@@ -265,12 +265,12 @@ impl<C: Clock> Limiter<C> {
 }
 
 impl<C: Clock> Home for &Limiter<C> {
-    fn now(&self) -> Timestamp {
-        self.clock.now()
+    fn clock(&self) -> &dyn Clock {
+        &self.clock
     }
 
-    fn park_until(&self, at: Timestamp) {
-        self.clock.park_until(at);
+    fn now(&self) -> Timestamp {
+        self.clock.now()
     }
 
     fn waiting(&self) -> &Waiting {

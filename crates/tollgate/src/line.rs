@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, Timestamp};
 
-#[cfg(feature = "tokio")]
+#[cfg(not(any(loom, shuttle)))]
 mod future;
 pub(crate) mod places;
 pub(crate) mod queue;
@@ -23,7 +23,7 @@ mod turn;
 use crate::Refused;
 use crate::clock::Clock;
 use crate::sync::{Mutex, MutexGuard, PoisonError};
-#[cfg(feature = "tokio")]
+#[cfg(not(any(loom, shuttle)))]
 pub use future::Turning;
 use places::Id;
 use queue::{Discipline, Entered, Queue};

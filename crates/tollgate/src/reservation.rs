@@ -2,11 +2,15 @@
 
 use std::fmt;
 use std::time::Duration;
+#[cfg(not(any(loom, shuttle)))]
+use std::{future::poll_fn, pin::pin};
 
 use tollgate_core::Timestamp;
 
 use crate::acquire::Place;
 use crate::cell::Ticket;
+#[cfg(not(any(loom, shuttle)))]
+use crate::clock::alarm::Alarm;
 use crate::home::Home;
 
 /// Tokens taken now, to be used once [`delay`](Self::delay) has passed.
@@ -64,13 +68,13 @@ impl<H: Home> Reservation<H> {
     /// Waits until the slot may be used; returns how long that took.
     ///
     /// Dropping the future before then gives the slot back.
-    #[cfg(feature = "tokio")]
+    #[cfg(not(any(loom, shuttle)))]
     pub async fn wait(mut self) -> Duration {
-        let started = self.home.now();
-        let delay = self.delay_from(started);
-        if !delay.is_zero() {
-            let _waiting = Place::enter_anyway(self.home);
-            tokio::time::sleep(delay).await;
+        let (home, at, started) = (self.home, self.at, self.home.now());
+        if started < at {
+            let _waiting = Place::enter_anyway(home);
+            let mut alarm = pin!(Alarm::new());
+            poll_fn(|context| alarm.as_mut().poll(home.clock(), at, context)).await;
         }
         self.mark_used();
         self.home.now() - started
@@ -81,7 +85,7 @@ impl<H: Home> Reservation<H> {
         let started = self.home.now();
         if started < self.at {
             let _waiting = Place::enter_anyway(self.home);
-            self.home.park_until(self.at);
+            self.home.clock().park_until(self.at);
         }
         self.mark_used();
         self.home.now() - started

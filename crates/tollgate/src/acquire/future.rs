@@ -1,4 +1,4 @@
-//! The future of `acquire().await`: at most one timer, made only if it has to wait.
+//! The future of `acquire().await`: at most one alarm, set only if it has to wait.
 
 use std::fmt;
 use std::future::{Future, IntoFuture};
@@ -7,10 +7,10 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
-use tokio::time::Sleep;
 use tollgate_core::Timestamp;
 
 use super::{Acquire, Place, Started};
+use crate::clock::alarm::Alarm;
 use crate::home::Home;
 use crate::{Refused, Reservation};
 
@@ -33,8 +33,9 @@ pin_project! {
             slot: Reservation<H>,
             place: Place<H>,
             arrived: Timestamp,
+            until: Timestamp,
             #[pin]
-            timer: Sleep,
+            alarm: Alarm,
         },
     }
 }
@@ -67,12 +68,12 @@ impl<H: Home> Future for Acquiring<H> {
                             return Poll::Ready(Ok(Duration::ZERO));
                         }
                         Started::Waiting { slot, place, until } => {
-                            let timer = tokio::time::sleep(until - arrived);
                             this.stage.set(Stage::Waiting {
                                 slot,
                                 place,
                                 arrived,
-                                timer,
+                                until,
+                                alarm: Alarm::new(),
                             });
                         }
                     }
@@ -81,9 +82,10 @@ impl<H: Home> Future for Acquiring<H> {
                     slot,
                     place: _,
                     arrived,
-                    timer,
+                    until,
+                    alarm,
                 } => {
-                    ready!(timer.poll(context));
+                    ready!(alarm.poll(this.acquire.home.clock(), *until, context));
                     slot.mark_used();
                     let waited = this.acquire.home.now() - *arrived;
                     this.stage.set(Stage::Done);

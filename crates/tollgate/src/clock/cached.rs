@@ -43,7 +43,10 @@ impl Cached {
     /// A handle on the process's cached time; starts the upkeep thread if there is none.
     pub fn new() -> Self {
         #[cfg(unix)]
-        super::fork::on_child(forget_thread);
+        {
+            static REGISTERED: std::sync::Once = std::sync::Once::new();
+            super::fork::on_child(&REGISTERED, forget_thread);
+        }
         let clock = Self {
             real: Monotonic::new(),
         };

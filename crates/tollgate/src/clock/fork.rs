@@ -1,15 +1,14 @@
-//! Hearing of a `fork`, so that a cached clock can't freeze: one `unsafe` call.
+//! Hearing of a `fork`, so that a cached clock can't freeze and no timer is lost: one `unsafe` call.
 #![expect(unsafe_code, reason = "pthread_atfork has no safe wrapper")]
 
 use std::sync::Once;
 
-/// Registers `handler` to run in every child that this process forks, once for all calls.
+/// Registers `handler` to run in every child that this process forks, once for all calls with this `Once`.
 ///
 /// The handler must be async-signal-safe: in the child of a threaded process it may not take a
-/// lock or allocate. The only caller passes a function of two atomic stores.
-pub(super) fn on_child(handler: extern "C" fn()) {
-    static REGISTERED: Once = Once::new();
-    REGISTERED.call_once(|| {
+/// lock or allocate. The callers pass functions of a few atomic stores.
+pub(super) fn on_child(registered: &'static Once, handler: extern "C" fn()) {
+    registered.call_once(|| {
         // SAFETY: `pthread_atfork` copies three optional function pointers into libc's own list.
         // The pointer has the C ABI and no arguments, as declared, and points at a function of
         // this crate, which is never unloaded while the process lives (a Rust library loaded by

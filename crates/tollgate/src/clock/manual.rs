@@ -1,20 +1,22 @@
 //! A clock that moves only when it is told to, for tests.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::time::Duration;
 
 use tollgate_core::Timestamp;
 
 use super::Clock;
+#[cfg(not(any(loom, shuttle)))]
+use super::Wakeup;
 use crate::sync::{Thread, current_thread, park};
 
 /// A clock that a test advances by hand. Clones share one time.
 ///
-/// It drives decisions and blocking waits. Awaited waits sleep on tokio's time instead: such a test
-/// pauses that and uses `clock::Tokio`.
-///
-/// A blocking wait stays blocked until [`advance`](Self::advance) reaches its time:
+/// It drives decisions and waits, blocking or awaited on any executor: each lasts until
+/// [`advance`](Self::advance) reaches its time.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -55,6 +57,9 @@ struct Parked {
     count: usize,
     /// Those who are unparked when time moves, because others unpark them too.
     napping: Vec<Thread>,
+    /// Tasks, by when they are woken, and in the order in which they came.
+    tasks: BTreeMap<(Timestamp, u64), Waker>,
+    next: u64,
 }
 
 impl Manual {
@@ -70,7 +75,7 @@ impl Manual {
         clock
     }
 
-    /// Moves time forward and wakes every thread whose time has come.
+    /// Moves time forward and wakes every thread and task whose time has come.
     pub fn advance(&self, by: Duration) {
         self.go_to(|now| now + by);
     }
@@ -80,17 +85,21 @@ impl Manual {
         self.go_to(|_| now);
     }
 
-    /// How many threads are blocked in a wait on this clock.
+    /// How many threads are blocked in a wait on this clock, and tasks wait for a time of it.
     pub fn parked(&self) -> usize {
-        self.lock().count
+        let parked = self.lock();
+        parked.count + parked.tasks.len()
     }
 
     fn go_to(&self, time: impl FnOnce(Timestamp) -> Timestamp) {
-        let parked = self.lock();
-        let nanos = time(self.now()).as_nanos();
-        self.shared.nanos.store(nanos, Ordering::Release);
+        let mut parked = self.lock();
+        let now = time(self.now());
+        self.shared.nanos.store(now.as_nanos(), Ordering::Release);
         let napping = parked.napping.clone();
+        let later = parked.tasks.split_off(&(now, u64::MAX));
+        let due = std::mem::replace(&mut parked.tasks, later);
         drop(parked);
+        due.into_values().for_each(Waker::wake);
         self.shared.moved.notify_all();
         for thread in napping {
             thread.unpark();
@@ -143,5 +152,25 @@ impl Clock for Manual {
         if let Some(place) = parked.napping.iter().position(|other| other.id() == id) {
             parked.napping.swap_remove(place);
         }
+    }
+
+    #[cfg(not(any(loom, shuttle)))]
+    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
+        let mut parked = self.lock();
+        let key = (at, parked.next);
+        parked.next += 1;
+        // Time moves under the same lock: it shows here, or finds the task.
+        if self.now() < at {
+            parked.tasks.insert(key, waker.clone());
+        } else {
+            drop(parked);
+            waker.wake_by_ref();
+        }
+        let clock = self.clone();
+        Some(Wakeup::new(move || {
+            let waker = clock.lock().tasks.remove(&key);
+            // Dropping a waker may drop a task, and what it holds of this clock: not under the lock.
+            drop(waker);
+        }))
     }
 }

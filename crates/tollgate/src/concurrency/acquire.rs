@@ -10,12 +10,13 @@ use super::gate::{Joined, Told};
 use super::home::PermitHome;
 use super::stats::Count;
 use super::{ConcurrencyRefused, Permit};
+use crate::clock::Clock;
 use crate::patience::{Patience, waker_of_this_thread};
 
-#[cfg(feature = "tokio")]
+#[cfg(not(any(loom, shuttle)))]
 mod future;
 
-#[cfg(feature = "tokio")]
+#[cfg(not(any(loom, shuttle)))]
 pub use future::AcquiringPermit;
 
 /// A request to wait for a permit: await it, or call [`wait_blocking`](Self::wait_blocking).
@@ -27,12 +28,8 @@ pub use future::AcquiringPermit;
 /// Dropping the future leaves the queue, and passes on what it may have been given meanwhile. A
 /// permit that was given in time is delivered, however late the wake-up.
 ///
-/// Without a timeout it waits for as long as it takes, and needs no tokio runtime. A timeout of an
-/// awaited wait runs on tokio's time, whatever the limiter's clock; a test that pauses it uses
-/// `clock::Tokio`, and one on `clock::Manual` the blocking form.
-///
-/// # Panics
-/// Awaiting it with a timeout outside a tokio runtime, if it has to wait.
+/// Without a timeout it waits for as long as it takes. It can be awaited on any executor; a timeout
+/// runs as a wait for a rate does, and panics where [`Acquire`](crate::Acquire) would.
 #[cfg_attr(
     feature = "tokio",
     doc = r#"
@@ -129,10 +126,10 @@ impl<H: PermitHome> AcquirePermit<H> {
                 return result;
             }
             let at = until.unwrap_or(Timestamp::MAX);
-            if place.home_now().is_some_and(|now| now >= at) {
+            let Some(clock) = place.clock().filter(|clock| clock.now() < at) else {
                 return place.expire();
-            }
-            place.nap_until(at);
+            };
+            clock.nap_until(at);
         }
     }
 
@@ -242,14 +239,8 @@ impl<H: PermitHome> Place<H> {
         Some(home)
     }
 
-    fn home_now(&self) -> Option<Timestamp> {
-        self.home.as_ref().map(|home| home.now())
-    }
-
-    fn nap_until(&self, at: Timestamp) {
-        if let Some(home) = &self.home {
-            home.nap_until(at);
-        }
+    fn clock(&self) -> Option<&dyn Clock> {
+        self.home.as_ref().map(|home| home.clock())
     }
 }
 

@@ -21,14 +21,14 @@ pub trait PermitHome: fmt::Debug + sealed::PermitHome {}
 impl<H: fmt::Debug + sealed::PermitHome> PermitHome for H {}
 
 pub(super) mod sealed {
-    use super::{Duration, Gate, Observer, Tally, Timestamp, Waiting};
+    use super::{Clock, Duration, Gate, Observer, Tally, Timestamp, Waiting};
 
     pub trait PermitHome {
         fn gate(&self) -> &Gate;
         fn tally(&self) -> &Tally;
         fn observer(&self) -> Option<&dyn Observer>;
+        fn clock(&self) -> &dyn Clock;
         fn now(&self) -> Timestamp;
-        fn nap_until(&self, at: Timestamp);
         /// How many may wait at this gate.
         fn max_waiters(&self) -> usize;
         /// How long a wait may take if the call doesn't say.
@@ -60,8 +60,8 @@ macro_rules! as_limiter {
             $limiter.clock.now()
         }
 
-        fn nap_until(&$self, at: Timestamp) {
-            $limiter.clock.nap_until(at);
+        fn clock(&$self) -> &dyn Clock {
+            &$limiter.clock
         }
 
         fn max_waiters(&$self) -> usize {
@@ -119,8 +119,8 @@ impl sealed::PermitHome for SharedHome {
         self.0.now()
     }
 
-    fn nap_until(&self, at: Timestamp) {
-        self.0.nap_until(at);
+    fn clock(&self) -> &dyn Clock {
+        self.0.clock()
     }
 
     fn max_waiters(&self) -> usize {

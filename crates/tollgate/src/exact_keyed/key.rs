@@ -156,12 +156,12 @@ where
     Q: Eq + ToOwned<Owned = K> + ?Sized,
     C: Clock,
 {
-    fn now(&self) -> Timestamp {
-        self.limiter.clock.now()
+    fn clock(&self) -> &dyn Clock {
+        &self.limiter.clock
     }
 
-    fn park_until(&self, at: Timestamp) {
-        self.limiter.clock.park_until(at);
+    fn now(&self) -> Timestamp {
+        self.limiter.clock.now()
     }
 
     fn waiting(&self) -> &Waiting {

@@ -251,12 +251,12 @@ impl<C: Clock> fmt::Debug for Key<'_, C> {
 }
 
 impl<C: Clock> Home for Key<'_, C> {
-    fn now(&self) -> Timestamp {
-        self.limiter.clock.now()
+    fn clock(&self) -> &dyn Clock {
+        &self.limiter.clock
     }
 
-    fn park_until(&self, at: Timestamp) {
-        self.limiter.clock.park_until(at);
+    fn now(&self) -> Timestamp {
+        self.limiter.clock.now()
     }
 
     fn waiting(&self) -> &Waiting {

@@ -1,4 +1,4 @@
-//! The future of a turn: one timer, armed only while it keeps the time for all or has a deadline.
+//! The future of a turn: one alarm, armed only while it keeps the time for all or has a deadline.
 
 use std::fmt;
 use std::future::{Future, IntoFuture};
@@ -7,13 +7,12 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
-use tokio::time::{Instant, Sleep};
-use tollgate_core::Timestamp;
 
 use super::queue::Discipline;
 use super::{Progress, Standing, Turn};
 use crate::Refused;
 use crate::clock::Clock;
+use crate::clock::alarm::Alarm;
 
 pin_project! {
     /// The future that [`Turn`] turns into. Dropping it frees the place in line.
@@ -21,9 +20,7 @@ pin_project! {
     pub struct Turning<'a, D: Discipline, C: Clock> {
         stage: Stage<'a, D, C>,
         #[pin]
-        timer: Option<Sleep>,
-        // What the timer is set to, on the limiter's clock.
-        until: Option<Timestamp>,
+        alarm: Alarm,
     }
 }
 
@@ -40,8 +37,7 @@ impl<'a, D: Discipline, C: Clock> IntoFuture for Turn<'a, D, C> {
     fn into_future(self) -> Turning<'a, D, C> {
         Turning {
             stage: Stage::Start(self),
-            timer: None,
-            until: None,
+            alarm: Alarm::new(),
         }
     }
 }
@@ -65,39 +61,28 @@ impl<D: Discipline, C: Clock> Future for Turning<'_, D, C> {
             };
             let until = match standing.look(context.waker()) {
                 Progress::Done(result) => {
-                    this.timer.set(None);
+                    this.alarm.disarm();
                     *this.stage = Stage::Done;
                     return Poll::Ready(result);
                 }
                 Progress::Waiting(until) => until,
             };
-            if *this.until != until || this.timer.is_none() {
-                *this.until = until;
-                let left = until.map(|until| until - standing.line.clock().now());
-                match (left, this.timer.as_mut().as_pin_mut()) {
-                    (None, _) => this.timer.set(None),
-                    (Some(left), None) => this.timer.set(Some(tokio::time::sleep(left))),
-                    // Beyond what a timer holds it is looked at again when that fires.
-                    (Some(left), Some(timer)) => match Instant::now().checked_add(left) {
-                        Some(deadline) => timer.reset(deadline),
-                        None => this.timer.set(Some(tokio::time::sleep(left))),
-                    },
-                }
-            }
-            let Some(timer) = this.timer.as_mut().as_pin_mut() else {
+            let Some(until) = until else {
+                this.alarm.as_mut().disarm();
                 return Poll::Pending;
             };
-            ready!(timer.poll(context));
-            // Its time has come: look again, with a timer that is armed anew.
-            this.timer.set(None);
+            // When its time has come it looks again.
+            ready!(
+                this.alarm
+                    .as_mut()
+                    .poll(standing.line.clock(), until, context)
+            );
         }
     }
 }
 
 impl<D: Discipline, C: Clock> fmt::Debug for Turning<'_, D, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Turning")
-            .field("until", &self.until)
-            .finish_non_exhaustive()
+        f.debug_struct("Turning").finish_non_exhaustive()
     }
 }

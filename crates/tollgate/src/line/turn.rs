@@ -11,7 +11,7 @@ use crate::Refused;
 use crate::clock::Clock;
 use crate::patience::{Patience, waker_of_this_thread};
 
-/// A request to wait in line: await it (feature `tokio`), or call
+/// A request to wait in line: await it, or call
 /// [`wait_blocking`](Self::wait_blocking). The result is how long it took.
 ///
 /// It takes its place when the wait starts. Dropping the future frees the place and costs nothing;
@@ -26,8 +26,7 @@ use crate::patience::{Patience, waker_of_this_thread};
 /// nor dropped, when it is next, holds up the others until anybody comes to the line or has a deadline
 /// that passes: don't keep one aside.
 ///
-/// # Panics
-/// Awaiting it outside a tokio runtime, if it has to wait.
+/// It can be awaited on any executor, as [`Acquire`](crate::Acquire) can, and panics as that does.
 #[cfg_attr(
     feature = "tokio",
     doc = r#"

@@ -1,4 +1,4 @@
-//! The future of `acquire().await` for a permit: a timer only if the wait is bounded.
+//! The future of `acquire().await` for a permit: an alarm only if the wait is bounded.
 
 use std::fmt;
 use std::future::{Future, IntoFuture};
@@ -6,9 +6,10 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use pin_project_lite::pin_project;
-use tokio::time::Sleep;
+use tollgate_core::Timestamp;
 
 use super::{AcquirePermit, Place, Started};
+use crate::clock::alarm::Alarm;
 use crate::concurrency::home::PermitHome;
 use crate::concurrency::{ConcurrencyRefused, Permit};
 
@@ -17,8 +18,9 @@ pin_project! {
     #[must_use = "futures do nothing unless awaited"]
     pub struct AcquiringPermit<H: PermitHome> {
         stage: Stage<H>,
+        until: Option<Timestamp>,
         #[pin]
-        timer: Option<Sleep>,
+        alarm: Alarm,
     }
 }
 
@@ -35,7 +37,8 @@ impl<H: PermitHome> IntoFuture for AcquirePermit<H> {
     fn into_future(self) -> AcquiringPermit<H> {
         AcquiringPermit {
             stage: Stage::Start(self),
-            timer: None,
+            until: None,
+            alarm: Alarm::new(),
         }
     }
 }
@@ -51,8 +54,7 @@ impl<H: PermitHome> Future for AcquiringPermit<H> {
             Stage::Start(acquire) => match acquire.start(|| context.waker().clone())? {
                 Started::Passed(permit) => return Poll::Ready(Ok(permit)),
                 Started::Waiting { place, until } => {
-                    let left = until.zip(place.home_now()).map(|(until, now)| until - now);
-                    this.timer.set(left.map(tokio::time::sleep));
+                    *this.until = until;
                     place
                 }
             },
@@ -60,8 +62,8 @@ impl<H: PermitHome> Future for AcquiringPermit<H> {
         if let Some(result) = place.ask(context.waker()) {
             return Poll::Ready(result);
         }
-        if let Some(timer) = this.timer.as_mut().as_pin_mut()
-            && timer.poll(context).is_ready()
+        if let (Some(until), Some(clock)) = (*this.until, place.clock())
+            && this.alarm.as_mut().poll(clock, until, context).is_ready()
         {
             return Poll::Ready(place.expire());
         }

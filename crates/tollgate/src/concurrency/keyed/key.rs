@@ -233,8 +233,8 @@ impl<L: Handle> PermitHome for KeySlot<L> {
         self.limiter.keyed().clock.now()
     }
 
-    fn nap_until(&self, at: Timestamp) {
-        self.limiter.keyed().clock.nap_until(at);
+    fn clock(&self) -> &dyn Clock {
+        &self.limiter.keyed().clock
     }
 
     fn max_waiters(&self) -> usize {

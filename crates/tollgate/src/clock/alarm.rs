@@ -1,0 +1,173 @@
+//! Waking a task at a time: by the clock itself if it can, by tokio's timer inside a tokio runtime, and
+//! by one thread of ours anywhere else. Which one is looked up when a wait arms it, whatever features are on.
+
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use pin_project_lite::pin_project;
+use tollgate_core::Timestamp;
+
+use super::Clock;
+
+mod runtime;
+mod thread;
+
+use runtime::Sleeping;
+use thread::Entry;
+
+/// What a clock keeps to wake a task at a time. Dropping it calls that off.
+///
+/// Made by [`Clock::wake_at`], by clocks whose time isn't the system's.
+///
+/// ```
+/// use std::collections::BTreeMap;
+/// use std::sync::{Arc, Mutex};
+/// use std::task::Waker;
+/// use tollgate::clock::Wakeup;
+/// use tollgate::{Clock, Timestamp};
+///
+/// /// A simulation's time: whoever moves it wakes those whose time has come.
+/// #[derive(Default)]
+/// struct Simulated {
+///     now: Mutex<Timestamp>,
+///     waiting: Arc<Mutex<BTreeMap<Timestamp, Waker>>>,
+/// }
+///
+/// impl Clock for Simulated {
+///     fn now(&self) -> Timestamp {
+///         *self.now.lock().unwrap()
+///     }
+///
+///     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
+///         self.waiting.lock().unwrap().insert(at, waker.clone());
+///         let waiting = Arc::clone(&self.waiting);
+///         Some(Wakeup::new(move || drop(waiting.lock().unwrap().remove(&at))))
+///     }
+/// }
+///
+/// let clock = Simulated::default();
+/// let wakeup = clock.wake_at(Timestamp::from_secs(1), Waker::noop());
+/// assert_eq!(clock.waiting.lock().unwrap().len(), 1);
+/// drop(wakeup);
+/// assert!(clock.waiting.lock().unwrap().is_empty());
+/// ```
+pub struct Wakeup(Option<Box<dyn FnOnce() + Send + Sync>>);
+
+impl Wakeup {
+    /// Calls this when the wake-up isn't wanted any more, or has happened.
+    pub fn new(call_off: impl FnOnce() + Send + Sync + 'static) -> Self {
+        Self(Some(Box::new(call_off)))
+    }
+}
+
+impl Drop for Wakeup {
+    fn drop(&mut self) {
+        if let Some(call_off) = self.0.take() {
+            call_off();
+        }
+    }
+}
+
+impl fmt::Debug for Wakeup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wakeup").finish_non_exhaustive()
+    }
+}
+
+pin_project! {
+    /// Wakes a task at one time at a time.
+    pub(crate) struct Alarm {
+        // What it is armed for, on the limiter's clock.
+        at: Option<Timestamp>,
+        #[pin]
+        timer: Timer,
+    }
+}
+
+pin_project! {
+    #[project = TimerProjection]
+    enum Timer {
+        Off,
+        // Held to be called off.
+        Clock { wakeup: Wakeup },
+        Thread { entry: Entry },
+        Runtime { #[pin] sleeping: Sleeping },
+    }
+}
+
+impl Timer {
+    /// Wakes the task after so long, when the clock shows `at`.
+    fn new(clock: &dyn Clock, at: Timestamp, left: Duration, waker: &Waker) -> Self {
+        if let Some(wakeup) = clock.wake_at(at, waker) {
+            return Self::Clock { wakeup };
+        }
+        match Sleeping::new(left) {
+            Some(sleeping) => Self::Runtime { sleeping },
+            None => Self::Thread {
+                entry: Entry::new(left, waker),
+            },
+        }
+    }
+}
+
+impl Alarm {
+    pub(crate) const fn new() -> Self {
+        Self {
+            at: None,
+            timer: Timer::Off,
+        }
+    }
+
+    /// Whether the clock shows `at` by now. If not, the task is woken when it does, and no sooner time
+    /// that it was armed for counts any more.
+    ///
+    /// # Panics
+    /// If tokio's time is paused and the clock goes on: such a test could wait for ever, or not at all.
+    pub(crate) fn poll(
+        self: Pin<&mut Self>,
+        clock: &dyn Clock,
+        at: Timestamp,
+        context: &mut Context<'_>,
+    ) -> Poll<()> {
+        let mut this = self.project();
+        loop {
+            let left = at - clock.now();
+            if left.is_zero() {
+                this.timer.set(Timer::Off);
+                return Poll::Ready(());
+            }
+            let is_armed = *this.at == Some(at);
+            match this.timer.as_mut().project() {
+                TimerProjection::Runtime { mut sleeping } if is_armed => {
+                    ready!(sleeping.as_mut().poll(context));
+                    assert!(
+                        clock.now() >= at || !sleeping.is_virtual(),
+                        "tokio's time is paused, but this limiter's clock isn't tokio's: make the limiter \
+                         with `clock::Tokio`, which follows `tokio::time::pause` and `advance`, or with \
+                         `clock::Manual`"
+                    );
+                    // The clock is a little behind, or stale: what is left of it is waited for too.
+                    this.timer.set(Timer::Off);
+                }
+                // Armed anew each time: it may have fired a little too soon, or for another task.
+                _ => {
+                    *this.at = Some(at);
+                    this.timer.set(Timer::Off);
+                    let timer = Timer::new(clock, at, left, context.waker());
+                    let is_polled = matches!(timer, Timer::Runtime { .. });
+                    this.timer.set(timer);
+                    if !is_polled {
+                        return Poll::Pending;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Wakes nobody any more.
+    pub(crate) fn disarm(self: Pin<&mut Self>) {
+        self.project().timer.set(Timer::Off);
+    }
+}

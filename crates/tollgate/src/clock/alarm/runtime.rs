@@ -1,0 +1,95 @@
+//! tokio's timer, where there is a runtime to run it.
+
+#[cfg(feature = "tokio")]
+pub(super) use tokio_timer::Sleeping;
+
+#[cfg(not(feature = "tokio"))]
+pub(super) use none::Sleeping;
+
+#[cfg(feature = "tokio")]
+mod tokio_timer {
+    use std::future::Future;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+    use std::time::Duration;
+
+    use pin_project_lite::pin_project;
+    use tokio::runtime::Handle;
+    use tokio::time::{Instant, Sleep};
+
+    pin_project! {
+        /// A timer of the runtime that the wait began in.
+        pub(in super::super) struct Sleeping {
+            #[pin]
+            sleep: Sleep,
+            left: Duration,
+            // By tokio's clock, and by the system's.
+            began: (Instant, std::time::Instant),
+        }
+    }
+
+    impl Sleeping {
+        /// None outside a runtime.
+        pub(in super::super) fn new(left: Duration) -> Option<Self> {
+            Handle::try_current().ok()?;
+            Some(Self {
+                sleep: tokio::time::sleep(left),
+                left,
+                began: (Instant::now(), real_time()),
+            })
+        }
+
+        /// Whether tokio's time went on without the system's since it was armed.
+        pub(in super::super) fn is_virtual(&self) -> bool {
+            let (virtually, really) = self.began;
+            let ahead = (Instant::now() - virtually).saturating_sub(real_time() - really);
+            ahead > self.left / 2 + Duration::from_millis(1)
+        }
+    }
+
+    impl Future for Sleeping {
+        type Output = ();
+
+        fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+            self.project().sleep.poll(context)
+        }
+    }
+
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "tells paused time from real time, and decides nothing"
+    )]
+    fn real_time() -> std::time::Instant {
+        std::time::Instant::now()
+    }
+}
+
+#[cfg(not(feature = "tokio"))]
+mod none {
+    use std::convert::Infallible;
+    use std::future::Future;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+    use std::time::Duration;
+
+    /// There is none.
+    pub(in super::super) struct Sleeping(Infallible);
+
+    impl Sleeping {
+        pub(in super::super) fn new(_left: Duration) -> Option<Self> {
+            None
+        }
+
+        pub(in super::super) fn is_virtual(&self) -> bool {
+            match self.0 {}
+        }
+    }
+
+    impl Future for Sleeping {
+        type Output = ();
+
+        fn poll(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<()> {
+            match self.0 {}
+        }
+    }
+}

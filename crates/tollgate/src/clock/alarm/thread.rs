@@ -1,0 +1,168 @@
+//! One thread that wakes tasks on time, for executors without a timer of their own. It starts with the first
+//! wait, and ends when nobody has waited for a while.
+
+use std::collections::BTreeMap;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long the thread waits for somebody to wait.
+const IDLE: Duration = Duration::from_secs(10);
+/// The longest sleep, for times beyond what a timer holds.
+const LONGEST: Duration = Duration::from_secs(3600);
+
+/// Everybody who waits, by when.
+#[derive(Debug)]
+struct Timers {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    /// By time, and in the order in which they came.
+    waiting: BTreeMap<(Instant, u64), Waker>,
+    next: u64,
+    is_running: bool,
+}
+
+/// A task that is to be woken. Dropping it calls that off.
+#[derive(Debug)]
+pub(super) struct Entry {
+    timers: &'static Timers,
+    key: (Instant, u64),
+}
+
+impl Entry {
+    /// Wakes the task after so long.
+    pub(super) fn new(left: Duration, waker: &Waker) -> Self {
+        let timers = of_this_process::timers();
+        let at = now() + left.min(LONGEST);
+        let mut state = timers.lock();
+        let key = (at, state.next);
+        state.next += 1;
+        state.waiting.insert(key, waker.clone());
+        let is_first = state.waiting.first_key_value().map(|(key, _)| *key) == Some(key);
+        let starts = !state.is_running;
+        state.is_running = true;
+        drop(state);
+        if starts {
+            timers.start();
+        } else if is_first {
+            timers.changed.notify_one();
+        }
+        Self { timers, key }
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        // What was locked when a process forked stays locked in the child, which has timers of its own.
+        if std::ptr::eq(self.timers, of_this_process::timers()) {
+            let waker = self.timers.lock().waiting.remove(&self.key);
+            // Dropping a waker may drop a task, and with it another entry: not under the lock.
+            drop(waker);
+        }
+    }
+}
+
+impl Timers {
+    const fn new() -> Self {
+        Self {
+            state: Mutex::new(State {
+                waiting: BTreeMap::new(),
+                next: 0,
+                is_running: false,
+            }),
+            changed: Condvar::new(),
+        }
+    }
+
+    fn start(&'static self) {
+        let spawned = thread::Builder::new()
+            .name("tollgate-timer".into())
+            .spawn(|| self.run());
+        if spawned.is_err() {
+            // No thread to be had: those who wait look for themselves, again and again, until there is.
+            let mut state = self.lock();
+            state.is_running = false;
+            let waiting = std::mem::take(&mut state.waiting);
+            drop(state);
+            waiting.into_values().for_each(Waker::wake);
+        }
+    }
+
+    fn run(&self) {
+        let mut state = self.lock();
+        loop {
+            let now = now();
+            let later = state.waiting.split_off(&(now, u64::MAX));
+            let due = std::mem::replace(&mut state.waiting, later);
+            if !due.is_empty() {
+                drop(state);
+                due.into_values().for_each(Waker::wake);
+                state = self.lock();
+                continue;
+            }
+            let first = state.waiting.first_key_value().map(|((at, _), _)| *at);
+            let pause = first.map_or(IDLE, |at| at.saturating_duration_since(now));
+            let waited = self.changed.wait_timeout(state, pause);
+            let (woken, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+            state = woken;
+            if timeout.timed_out() && state.waiting.is_empty() {
+                state.is_running = false;
+                return;
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // No stranger's code runs under the lock, so a poisoned one holds a good state.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a timer of the system's time, which clocks without one of their own follow"
+)]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// Timers of a process: a forked child has no thread of its parent's, and maybe a lock that nobody will open.
+mod of_this_process {
+    use super::Timers;
+
+    #[cfg(unix)]
+    use std::sync::{
+        Once,
+        atomic::{AtomicUsize, Ordering},
+    };
+
+    /// Forks of forks that still wait by timers of their own.
+    const GENERATIONS: usize = 8;
+
+    static TIMERS: [Timers; GENERATIONS] = [const { Timers::new() }; GENERATIONS];
+    #[cfg(unix)]
+    static FORKS: AtomicUsize = AtomicUsize::new(0);
+
+    #[cfg(unix)]
+    pub(super) fn timers() -> &'static Timers {
+        static REGISTERED: Once = Once::new();
+        crate::clock::fork::on_child(&REGISTERED, forked);
+        &TIMERS[FORKS.load(Ordering::Relaxed).min(GENERATIONS - 1)]
+    }
+
+    #[cfg(not(unix))]
+    pub(super) fn timers() -> &'static Timers {
+        &TIMERS[0]
+    }
+
+    /// Run in a forked child: one atomic step.
+    #[cfg(unix)]
+    extern "C" fn forked() {
+        FORKS.fetch_add(1, Ordering::Relaxed);
+    }
+}
