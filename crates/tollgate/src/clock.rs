@@ -17,14 +17,6 @@ use crate::sync::park_timeout;
 
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) mod alarm;
-#[cfg(any(loom, shuttle))]
-pub(crate) mod alarm {
-    //! Models wait by blocking.
-
-    /// Never made.
-    #[derive(Debug)]
-    pub enum Wakeup {}
-}
 #[cfg(not(any(loom, shuttle)))]
 mod cached;
 #[cfg(all(unix, not(any(loom, shuttle))))]
@@ -35,15 +27,16 @@ mod monotonic;
 mod tokio;
 #[cfg(not(shuttle))]
 pub(crate) mod upkeep;
+mod wakeup;
 mod wall;
 
 #[cfg(feature = "tokio")]
 pub use self::tokio::Tokio;
-pub use alarm::Wakeup;
 #[cfg(not(any(loom, shuttle)))]
 pub use cached::Cached;
 pub use manual::Manual;
 pub use monotonic::Monotonic;
+pub use wakeup::Wakeup;
 pub use wall::Wall;
 
 /// A source of time. Implement [`now`](Self::now); the rest follows.

@@ -1,7 +1,6 @@
 //! Waking a task at a time: by the clock itself if it can, by tokio's timer inside a tokio runtime, and
 //! by one thread of ours anywhere else. Which one is looked up when a wait arms it, whatever features are on.
 
-use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
@@ -9,72 +8,13 @@ use std::time::Duration;
 use pin_project_lite::pin_project;
 use tollgate_core::Timestamp;
 
-use super::Clock;
+use super::{Clock, Wakeup};
 
 mod runtime;
 mod thread;
 
 use runtime::Sleeping;
 use thread::Entry;
-
-/// What a clock keeps to wake a task at a time. Dropping it calls that off.
-///
-/// Made by [`Clock::wake_at`], by clocks whose time isn't the system's.
-///
-/// ```
-/// use std::collections::BTreeMap;
-/// use std::sync::{Arc, Mutex};
-/// use std::task::Waker;
-/// use tollgate::clock::Wakeup;
-/// use tollgate::{Clock, Timestamp};
-///
-/// /// A simulation's time: whoever moves it wakes those whose time has come.
-/// #[derive(Default)]
-/// struct Simulated {
-///     now: Mutex<Timestamp>,
-///     waiting: Arc<Mutex<BTreeMap<Timestamp, Waker>>>,
-/// }
-///
-/// impl Clock for Simulated {
-///     fn now(&self) -> Timestamp {
-///         *self.now.lock().unwrap()
-///     }
-///
-///     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
-///         self.waiting.lock().unwrap().insert(at, waker.clone());
-///         let waiting = Arc::clone(&self.waiting);
-///         Some(Wakeup::new(move || drop(waiting.lock().unwrap().remove(&at))))
-///     }
-/// }
-///
-/// let clock = Simulated::default();
-/// let wakeup = clock.wake_at(Timestamp::from_secs(1), Waker::noop());
-/// assert_eq!(clock.waiting.lock().unwrap().len(), 1);
-/// drop(wakeup);
-/// assert!(clock.waiting.lock().unwrap().is_empty());
-/// ```
-pub struct Wakeup(Option<Box<dyn FnOnce() + Send + Sync>>);
-
-impl Wakeup {
-    /// Calls this when the wake-up isn't wanted any more, or has happened.
-    pub fn new(call_off: impl FnOnce() + Send + Sync + 'static) -> Self {
-        Self(Some(Box::new(call_off)))
-    }
-}
-
-impl Drop for Wakeup {
-    fn drop(&mut self) {
-        if let Some(call_off) = self.0.take() {
-            call_off();
-        }
-    }
-}
-
-impl fmt::Debug for Wakeup {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Wakeup").finish_non_exhaustive()
-    }
-}
 
 pin_project! {
     /// Wakes a task at one time at a time.

@@ -8,9 +8,7 @@ use std::time::Duration;
 
 use tollgate_core::Timestamp;
 
-use super::Clock;
-#[cfg(not(any(loom, shuttle)))]
-use super::Wakeup;
+use super::{Clock, Wakeup};
 use crate::sync::{Thread, current_thread, park};
 
 /// A clock that a test advances by hand. Clones share one time.
@@ -154,7 +152,6 @@ impl Clock for Manual {
         }
     }
 
-    #[cfg(not(any(loom, shuttle)))]
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
         let mut parked = self.lock();
         let key = (at, parked.next);
