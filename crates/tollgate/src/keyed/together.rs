@@ -122,7 +122,7 @@ impl<C: Clock> KeyedLimiter<C> {
             let word = match passed {
                 Some((true, word)) => word,
                 _ => {
-                    let judged = key.charge(local, *cost, 0);
+                    let judged = key.charge(local, *cost);
                     if judged.outcome != Outcome::Allowed {
                         self.counters.count(false);
                         let decision = key.report(&judged, local, 0);
