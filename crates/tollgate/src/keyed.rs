@@ -336,7 +336,7 @@ impl<C: Clock> KeyedLimiter<C> {
             fingerprint,
             in_force,
         };
-        key.charge(now, cost, 0).outcome == Outcome::Allowed
+        key.charge(now, cost).outcome == Outcome::Allowed
     }
 
     /// What the policy says about a new key for which there is no slot.

@@ -105,7 +105,7 @@ impl<'a, C: Clock> Key<'a, C> {
     #[cold]
     #[inline(never)]
     fn check_slowly(&self, now: Timestamp, cost: u64) -> Decision {
-        self.decided(&self.charge(now, cost, 0), now, cost)
+        self.decided(&self.charge(now, cost), now, cost)
     }
 
     /// Counts a decision and says all about it.
@@ -159,15 +159,30 @@ impl<'a, C: Clock> Key<'a, C> {
     }
 
     /// Charges the key, or what stands for it at the cap.
-    pub(super) fn charge(&self, now: Timestamp, cost: u64, patience: u64) -> Judged {
+    pub(super) fn charge(&self, now: Timestamp, cost: u64) -> Judged {
+        let ask = self.ask(now, cost, 0);
+        let shard = self.limiter.table.shard(self.fingerprint);
+        self.or_at_the_cap(shard.charge(&ask, self.need()), &ask)
+    }
+
+    /// The same, exactly once, for somebody who may give the charge back.
+    pub(super) fn charge_once(&self, now: Timestamp, cost: u64, patience: u64) -> Judged {
         let ask = self.ask(now, cost, patience);
-        let need = match self.limiter.at_cap {
+        let shard = self.limiter.table.shard(self.fingerprint);
+        self.or_at_the_cap(shard.charge_once(&ask, self.need()), &ask)
+    }
+
+    fn need(&self) -> Need {
+        match self.limiter.at_cap {
             AtCap::EvictNearestIdle => Need::Evict,
             _ => Need::Idle,
-        };
-        match self.limiter.table.charge(&ask, need) {
+        }
+    }
+
+    fn or_at_the_cap(&self, answer: Answer, ask: &Ask) -> Judged {
+        match answer {
             Answer::Judged(judged) => judged,
-            Answer::Full => self.limiter.at_the_cap(&ask),
+            Answer::Full => self.limiter.at_the_cap(ask),
         }
     }
 
@@ -267,7 +282,7 @@ impl<C: Clock> Home for Key<'_, C> {
         let local = self.limiter.table.since_anchor(now);
         let longest = Duration::from_nanos(Pace::wait_nanos(self.limiter.longest_wait));
         let patience = u64::try_from(patience.min(longest).as_nanos()).unwrap_or(u64::MAX);
-        let judged = self.charge(local, cost, patience);
+        let judged = self.charge_once(local, cost, patience);
         if !judged.taken {
             return Err(Refused::from_decision(self.report(&judged, local, cost)));
         }

@@ -248,13 +248,20 @@ impl<C: Clock> KeyedLimiter<C> {
 impl<C: Clock> Key<'_, C> {
     /// Gives the key `tokens` back, as [`KeyedLimiter::refund`] does.
     pub fn refund(&self, tokens: u64) {
+        if tokens == 0 {
+            return;
+        }
         let limiter = self.limiter;
         let now = limiter.table.since_anchor(limiter.clock.now());
         let shard = limiter.table.shard(self.fingerprint);
         shard.update_any(&self.ask(now, 0, 0), |found| {
             let interval = found.interval_or(self.in_force.pace.interval);
             let (word, now) = (found.word.at(units(now)), units(now));
-            let left = word.0.saturating_sub(interval.saturating_mul(tokens));
+            // One unit more, a 64th of a nanosecond: so that no later charge brings the word back to what a
+            // reservation from before the gift left, which could be given back then though others
+            // were promised its tokens.
+            let given = interval.saturating_mul(tokens).saturating_add(1);
+            let left = word.0.saturating_sub(given);
             (!word.is_blocked()).then(|| KeyWord(left.max(now.min(word.0))))
         });
     }

@@ -22,7 +22,8 @@
 //!   charger charges again: twice is the safe side. So does a charge that a move overtakes between
 //!   its compare-and-swap and that look.
 //! * What makes a word smaller (a refund, a cancelled slot, a reset) has no safe side, so it goes
-//!   through the lock, under which no slot changes hands.
+//!   through the lock, under which no slot changes hands. So does a charge that is to be given back:
+//!   its receipt stands for one charge, and a second one would stay.
 //! * A key that is asked at another interval than its word counts by changes the word and, with the
 //!   fingerprint, the tag of its interval: as if the slot changed hands, by the same steps. To a
 //!   charger at the old interval it has.
@@ -148,6 +149,23 @@ impl Shard {
                 Ok(judged) => return self.settle(ask, judged),
                 Err(Lost::Race) => return self.charge_again(ask, need),
                 Err(Lost::Slot) => {}
+            }
+        }
+        if let Some(refused) = self.refused_elsewhere(ask) {
+            return Answer::Judged(refused);
+        }
+        self.charge_slowly(ask, need)
+    }
+
+    /// Charges a key exactly once, for somebody who may give the charge back: under the lock, where no
+    /// move overtakes it. What is refused needs none.
+    pub(crate) fn charge_once(&self, ask: &Ask, need: Need) -> Answer {
+        let slot = self.find(ask.fingerprint);
+        let found = slot.and_then(|slot| Some((slot, word_in(slot, ask.fingerprint)?)));
+        if let Some((slot, word)) = found {
+            let judged = word.judge(ask.pace, ask.now, ask.cost);
+            if !passes(&judged, ask) && is_still(slot, word) {
+                return Answer::Judged(judged);
             }
         }
         if let Some(refused) = self.refused_elsewhere(ask) {

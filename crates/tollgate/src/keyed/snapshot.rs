@@ -26,7 +26,7 @@ use super::slot::Ask;
 use super::word::{KeyWord, units};
 use super::{KeyedBuilder, KeyedLimiter};
 use crate::clock::{Clock, Monotonic};
-use crate::snapshot::{self, SnapshotError, WORD, wall_nanos};
+use crate::snapshot::{self, SnapshotError, wall_nanos};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"tollgate");
 /// The one before knew no intervals.
@@ -61,8 +61,9 @@ impl<C: Clock> KeyedLimiter<C> {
     pub fn snapshot(&self, path: &Path) -> Result<u64, SnapshotError> {
         let mut words = vec![MAGIC, VERSION, self.hasher.seed()];
         words.extend(probes(&self.hasher));
-        words.extend([wall_nanos(), 0, 0]);
+        // The limiter's clock first: time that passes in between counts as not passed, and grants nothing.
         let now = self.table.since_anchor(self.clock.now());
+        words.extend([wall_nanos(), 0, 0]);
         for shard in self.table.shards() {
             shard.for_each_active(now, |fingerprint, word| {
                 words.extend([fingerprint, word.earlier(units(now)).0]);
@@ -152,11 +153,10 @@ struct Contents {
 
 impl Contents {
     fn read(path: &Path) -> Result<Self, SnapshotError> {
-        let file = snapshot::read(path, MAGIC, VERSION)?;
-        let counts = [HEADER - 2, HEADER - 1].map(|place| file.word(place).unwrap_or(0));
-        let pairs = counts[0].saturating_add(counts[1]);
-        let expected = pairs.saturating_mul(2).saturating_add(HEADER as u64 + 1);
-        let words = file.checked(expected.saturating_mul(WORD as u64))?;
+        let words = snapshot::read(path, [MAGIC, VERSION], |header: &[u64; HEADER]| {
+            let pairs = header[HEADER - 2].saturating_add(header[HEADER - 1]);
+            pairs.saturating_mul(2).saturating_add(HEADER as u64 + 1)
+        })?;
         let (header, rest) = words.split_at(HEADER);
         if header[3..7] != probes(&KeyHasher::with_seed(header[2])) {
             let path = path.to_owned();
@@ -164,8 +164,8 @@ impl Contents {
         }
         let (pairs, _) = rest.as_chunks::<2>();
         // The length was right, so both fit.
-        let (known, keys) =
-            pairs.split_at(usize::try_from(counts[0]).unwrap_or(0).min(pairs.len()));
+        let known = usize::try_from(header[HEADER - 2]).unwrap_or(0);
+        let (known, keys) = pairs.split_at(known.min(pairs.len()));
         let mut intervals = Intervals::new();
         for &[tag, interval] in known {
             if !intervals.restore(Tag::from_bits(tag), interval) {

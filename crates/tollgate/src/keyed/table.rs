@@ -7,8 +7,7 @@ use tollgate_core::Timestamp;
 use super::intervals::Intervals;
 use super::line::{Line, Lines, SLOTS, Slot, fetch, select};
 use super::shape::{Shape, Turns};
-use super::shard::{Answer, Need, Shard};
-use super::slot::Ask;
+use super::shard::Shard;
 use crate::sync::Padded;
 
 /// Fewest keys worth a shard of their own.
@@ -116,10 +115,6 @@ impl Table {
 
     pub(crate) fn shards(&self) -> impl Iterator<Item = &Shard> {
         self.shards.iter().map(|shard| &shard.0)
-    }
-
-    pub(crate) fn charge(&self, ask: &Ask, need: Need) -> Answer {
-        self.shard(ask.fingerprint).charge(ask, need)
     }
 
     /// A time as the words count it: from 1 ns at the anchor.

@@ -16,6 +16,33 @@ use crate::home::sealed::Home;
 /// Keys that are fetched ahead.
 const FETCHED: usize = 8;
 
+/// What the keys' words were after they were charged, in the order of the keys: of most requests
+/// without an allocation.
+struct After {
+    first: [KeyWord; FETCHED],
+    others: Vec<KeyWord>,
+}
+
+impl After {
+    const NOTHING: Self = Self {
+        first: [KeyWord::NEW; FETCHED],
+        others: Vec::new(),
+    };
+
+    #[inline]
+    fn put(&mut self, number: usize, word: KeyWord) {
+        match self.first.get_mut(number) {
+            Some(place) => *place = word,
+            None => self.others.push(word),
+        }
+    }
+
+    fn of(&self, number: usize) -> Option<KeyWord> {
+        let others = || self.others.get(number.checked_sub(FETCHED)?);
+        self.first.get(number).or_else(others).copied()
+    }
+}
+
 /// What came of several keys that were asked together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -113,7 +140,7 @@ impl<C: Clock> KeyedLimiter<C> {
     ) -> Together {
         let local = self.table.since_anchor(now);
         let mut tightest: Option<(u64, usize, KeyWord)> = None;
-        let mut after = [KeyWord::NEW; FETCHED];
+        let mut after = After::NOTHING;
         for (number, (key, cost)) in keys.iter().enumerate() {
             let ask = key.ask(local, *cost, 0);
             // The slot that was looked at: if it changed hands since, that is seen.
@@ -122,7 +149,7 @@ impl<C: Clock> KeyedLimiter<C> {
             let word = match passed {
                 Some((true, word)) => word,
                 _ => {
-                    let judged = key.charge(local, *cost, 0);
+                    let judged = key.charge(local, *cost);
                     if judged.outcome != Outcome::Allowed {
                         self.counters.count(false);
                         let decision = key.report(&judged, local, 0);
@@ -136,9 +163,7 @@ impl<C: Clock> KeyedLimiter<C> {
                 }
             };
             self.counters.count(true);
-            if let Some(after) = after.get_mut(number) {
-                *after = word;
-            }
+            after.put(number, word);
             let remaining = key.remaining(word, local);
             // Most cost one, and a division takes longer than all that is around it.
             let requests = if *cost > 1 {
@@ -167,12 +192,12 @@ impl<C: Clock> KeyedLimiter<C> {
     fn give_all_back(
         &self,
         charged: &[(Key<'_, C>, u64)],
-        after: &[KeyWord; FETCHED],
+        after: &After,
         now: Timestamp,
         decision: Decision,
     ) -> Together {
         for (number, (key, cost)) in charged.iter().enumerate().rev() {
-            if let Some(word) = after.get(number)
+            if let Some(word) = after.of(number)
                 && *cost > 0
             {
                 let after = Tat::from_word(word.0);
@@ -249,5 +274,22 @@ mod tests {
         );
         assert!((0..20).all(|key| limiter.peek(&key).remaining == u64::from(key != 13)));
         assert_eq!(limiter.check_together(&[]).decision, Decision::UNLIMITED);
+    }
+
+    #[test]
+    fn a_lost_race_gives_all_of_them_back_however_many() {
+        let limiter = KeyedLimiter::builder(Rate::per_hour(2), 1_000).clock(Manual::new());
+        let limiter = limiter.build().unwrap();
+        for count in [3, FETCHED, FETCHED + 1, 100] {
+            // One key twice, of which each half has room: as if another request took it in between.
+            let twice = std::iter::once(count - 1);
+            let keys = (0..count).chain(twice);
+            let keys: Vec<_> = keys.map(|key| (limiter.key(&key), 2)).collect();
+            let lost = limiter.check_together(&keys);
+            assert!(lost.lost_race && !lost.decision.is_allowed());
+            assert_eq!(lost.decider, Some(count));
+            let charged = (0..count).filter(|key| limiter.peek(key).remaining < 2);
+            assert_eq!(charged.count(), 0, "of {count}");
+        }
     }
 }
