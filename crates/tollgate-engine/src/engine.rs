@@ -13,6 +13,7 @@ use crate::observer::{Event, Observer};
 use crate::policy::{Mode, OnStoreFailure, Policy};
 use crate::verdict::{BLOCKED, By, Said, Shadowed, Verdict};
 
+pub(crate) mod bounds;
 mod counters;
 pub(crate) mod deny;
 mod descriptors;
@@ -21,6 +22,7 @@ pub(crate) mod key;
 mod retired;
 pub(crate) mod rules;
 
+pub use bounds::{Bounds, TooMuch};
 pub use descriptors::{DescriptorStatus, DescriptorVerdict};
 pub use key::Key;
 pub use rules::PolicyError;
@@ -77,6 +79,7 @@ pub struct Engine<B: Backend = Memory> {
     rules: ArcSwap<Rules>,
     backend: B,
     hashers: KeyHashers,
+    bounds: Bounds,
     deny: Option<DenyCache>,
     observer: Option<Box<dyn Observer>>,
     /// Held while a policy is compiled, so that each follows the one before.
@@ -95,6 +98,7 @@ impl<B: Backend> Engine<B> {
             rules: ArcSwap::from_pointee(rules),
             backend,
             hashers: KeyHashers::random(),
+            bounds: Bounds::default(),
             deny: None,
             observer: None,
             reloading: Mutex::new(Retired::new()),
@@ -155,6 +159,23 @@ impl<B: Backend> Engine<B> {
     #[must_use]
     pub fn with_deny_cache(mut self, entries: usize) -> Self {
         self.deny = Some(DenyCache::new(entries));
+        self
+    }
+
+    /// How much one request may bring, in place of the [default](Bounds).
+    ///
+    /// ```
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::{Bounds, Engine, Policy};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// let bounds = Bounds { descriptors: 8, ..Bounds::default() };
+    /// let engine = Engine::new(Policy::default(), memory)?.with_bounds(bounds);
+    /// # Ok::<(), tollgate_engine::PolicyError>(())
+    /// ```
+    #[must_use]
+    pub fn with_bounds(mut self, bounds: Bounds) -> Self {
+        self.bounds = bounds;
         self
     }
 
@@ -264,7 +285,7 @@ impl<B: Backend> Engine<B> {
         let mut said = Said::default();
         {
             let mut gathered = Gathered::new();
-            gathered.fill(&rules, facts, &self.hashers, &self.backend);
+            gathered.fill(&rules, facts, (&self.hashers, &self.bounds), &self.backend);
             if !said.settle(&gathered) {
                 let asked = self.before_asking(&rules, &gathered.enforced);
                 let answer = match asked.known {
@@ -353,7 +374,7 @@ impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
         };
         let (said, rules) = (&mut verdict.said, &**verdict.rules);
         let mut gathered = Gathered::new();
-        gathered.fill(rules, facts, &self.hashers, &self.backend);
+        gathered.fill(rules, facts, (&self.hashers, &self.bounds), &self.backend);
         if !said.settle(&gathered) {
             match &self.deny {
                 None => {
@@ -406,7 +427,7 @@ impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
     pub fn forget(&self, facts: &Facts<'_>) {
         let rules = self.rules.load();
         let mut gathered = Gathered::new();
-        gathered.fill(&rules, facts, &self.hashers, &self.backend);
+        gathered.fill(&rules, facts, (&self.hashers, &self.bounds), &self.backend);
         for group in [&gathered.enforced, &gathered.shadow] {
             self.backend.forget(group.checks.as_slice());
         }
@@ -432,11 +453,17 @@ impl Said {
                 decision: BLOCKED,
             });
         }
+        if let Some(excess) = gathered.shadow_excess {
+            self.shadows.push(Shadowed {
+                by: By::Excess(excess),
+                decision: BLOCKED,
+            });
+        }
         let Some(by) = gathered.settled else {
             return false;
         };
         self.by = by;
-        if let By::Block(_) = by {
+        if let By::Block(_) | By::Excess(_) = by {
             self.allowed = false;
             self.decision = BLOCKED;
         }
