@@ -10,8 +10,8 @@ use tollgate::{Clock, Timestamp};
 use crate::backend::{Answer, Backend, Memory};
 use crate::facts::Facts;
 use crate::observer::{Event, Observer};
-use crate::policy::{Mode, OnStoreFailure, Policy};
-use crate::verdict::{BLOCKED, By, Said, Shadowed, Verdict};
+use crate::policy::{Mode, Policy};
+use crate::verdict::{Said, Verdict};
 
 pub(crate) mod bounds;
 mod counters;
@@ -21,6 +21,7 @@ mod gather;
 pub(crate) mod key;
 mod retired;
 pub(crate) mod rules;
+mod said;
 
 pub use bounds::{Bounds, TooMuch};
 pub use descriptors::{DescriptorStatus, DescriptorVerdict};
@@ -28,7 +29,7 @@ pub use key::Key;
 pub use rules::PolicyError;
 
 use deny::{DenyCache, DenyVersion};
-use gather::{Gathered, Group, Met};
+use gather::{Gathered, Group};
 use key::KeyHashers;
 use retired::Retired;
 use rules::Rules;
@@ -441,71 +442,6 @@ struct Asked {
     version: DenyVersion,
     /// Before the question, so that no refusal is held longer than it was meant.
     at: Timestamp,
-}
-
-impl Said {
-    /// Whether nothing has to be asked.
-    #[inline]
-    fn settle(&mut self, gathered: &Gathered<'_>) -> bool {
-        if let Some(entry) = gathered.shadow_block {
-            self.shadows.push(Shadowed {
-                by: By::Block(entry),
-                decision: BLOCKED,
-            });
-        }
-        if let Some(excess) = gathered.shadow_excess {
-            self.shadows.push(Shadowed {
-                by: By::Excess(excess),
-                decision: BLOCKED,
-            });
-        }
-        let Some(by) = gathered.settled else {
-            return false;
-        };
-        self.by = by;
-        if let By::Block(_) | By::Excess(_) = by {
-            self.allowed = false;
-            self.decision = BLOCKED;
-        }
-        true
-    }
-
-    /// What the rules in force say.
-    #[inline]
-    fn hear(&mut self, gathered: &Gathered<'_>, answer: Answer) {
-        self.allowed = answer.allowed;
-        self.decision = answer.decision;
-        self.permits.own = answer.pass;
-        self.fallback = answer.fallback;
-        let group = &gathered.enforced;
-        let decider = answer.decider.and_then(|decider| {
-            let number = *group.askers.as_slice().get(decider)?;
-            let fingerprint = group.checks.as_slice().get(decider)?.key.fingerprint();
-            Some(Met {
-                number,
-                fingerprint,
-            })
-        });
-        if let Some(met) = decider.or(gathered.unasked) {
-            self.by = match (answer.allowed, answer.fallback) {
-                (false, Some(OnStoreFailure::Closed)) => By::StoreFailure(met.number),
-                _ => By::Applied(met.number),
-            };
-            self.fingerprint = met.fingerprint;
-        }
-    }
-
-    /// What a rule in shadow says.
-    fn overhear(&mut self, rules: &Rules, number: u32, answer: Answer) {
-        if !answer.allowed {
-            self.shadows.push(Shadowed {
-                by: By::Applied(number),
-                decision: answer.decision,
-            });
-        } else if rules.applied[number as usize].holds_slots {
-            self.permits.shadows.push(answer.pass);
-        }
-    }
 }
 
 /// The checks of each rule by itself.

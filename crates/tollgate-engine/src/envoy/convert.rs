@@ -8,9 +8,9 @@ use crate::document::Format;
 use crate::facts::fact_name;
 use crate::native::{LONGEST_CONDITION, LONGEST_NAME, MOST_KEY_FACTS};
 use crate::policy::{Charging, Cost, DescriptorRule, KeyPart, Match, Mode, Pattern, Policy, Rule};
-use crate::render::is_hidden;
 use crate::source::Rejected;
 
+mod names;
 mod text;
 
 /// Rules of our own form, and what they don't say.
@@ -125,7 +125,7 @@ pub fn convert(policy: &Policy) -> Result<String, Rejected> {
 /// ```
 pub fn to_rules(domains: &Domains) -> Converted {
     let compiled = Compiled::new(domains);
-    let names = names(compiled.leaves());
+    let names = names::of(compiled.leaves());
     let called = called(compiled.leaves());
     let mut ways = Vec::with_capacity(names.len());
     for domain in domains.values() {
@@ -474,51 +474,6 @@ fn losses(leaf: &Leaf) -> [(bool, &'static str); 3] {
         (by_value, "value_to_metric"),
         (leaf.metadata.is_some(), "metadata"),
     ]
-}
-
-/// Room in a name for what tells it from others.
-const SUFFIX: usize = 10;
-
-/// A text as a name of our own form can be: without signs that can't be seen, and not too long.
-fn tidy(text: &str) -> String {
-    let seen = text
-        .chars()
-        .map(|sign| if is_hidden(sign) { '_' } else { sign });
-    let short: String = seen.take(LONGEST_NAME - SUFFIX).collect();
-    match short.trim() {
-        "" => "_".to_owned(),
-        name => name.to_owned(),
-    }
-}
-
-/// A name for each limit, no two the same: its own if no other has it, else its path.
-fn names(leaves: &[Leaf]) -> Vec<String> {
-    let mut owners: BTreeMap<&str, usize> = BTreeMap::new();
-    for name in leaves.iter().filter_map(|leaf| leaf.limit.name.as_deref()) {
-        // One that has to be changed isn't one's own.
-        let count = if tidy(name) == name { 1 } else { 2 };
-        *owners.entry(name).or_default() += count;
-    }
-    let mut used: BTreeSet<String> = owners.keys().map(|name| (*name).to_owned()).collect();
-    let mut next: BTreeMap<String, usize> = BTreeMap::new();
-    let mut names = Vec::with_capacity(leaves.len());
-    for leaf in leaves {
-        let own = leaf.limit.name.as_deref();
-        if let Some(own) = own.filter(|own| owners.get(own) == Some(&1)) {
-            names.push(own.to_owned());
-            continue;
-        }
-        let path = tidy(&leaf.to_string());
-        let mut name = path.clone();
-        // Of many that begin alike, each goes on where the one before it ended.
-        let number = next.entry(path.clone()).or_insert(2);
-        while !used.insert(name.clone()) {
-            name = format!("{path}-{number}");
-            *number += 1;
-        }
-        names.push(name);
-    }
-    names
 }
 
 fn index(leaf: &Leaf) -> usize {

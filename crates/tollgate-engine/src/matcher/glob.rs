@@ -169,34 +169,52 @@ impl Machine {
 
     fn matches(&self, text: &str) -> bool {
         match self.words {
-            1 => self.walk::<1>(text),
-            _ => self.walk::<WORDS>(text),
+            1 => self.walk_a_word(text),
+            _ => self.walk(text),
         }
     }
 
-    /// A walk over the text by sets of places that have no more than `N` words.
-    fn walk<const N: usize>(&self, text: &str) -> bool {
-        let words = self.words.min(N);
-        let (repeats, mut at) = (&self.repeats[..words], [0u64; N]);
-        at[0] = 1 | (repeats[0] & 1) << 1;
-        let last = if self.is_open { self.end - 1 } else { self.end };
+    /// The same as [`walk`](Self::walk) for a pattern whose places are bits of one word, as most are.
+    fn walk_a_word(&self, text: &str) -> bool {
+        let (repeats, takes) = (self.repeats[0], &*self.takes);
+        let is_done = match self.is_open {
+            true => 1 << (self.end - 1),
+            false => 0,
+        };
+        let mut at = 1 | (repeats & 1) << 1;
         for sign in text.chars() {
-            if self.is_open && at[last / 64] & 1 << (last % 64) != 0 {
+            let taken = at & takes[usize::from(self.class(sign))];
+            let reached = taken & repeats | (taken & !repeats) << 1;
+            at = reached | (reached & repeats) << 1;
+            if at & is_done != 0 {
                 return true;
             }
-            let from = usize::from(self.class(sign)) * self.words;
+            if at == 0 {
+                return false;
+            }
+        }
+        at & 1 << self.end != 0
+    }
+
+    /// A walk over the text by sets of places.
+    fn walk(&self, text: &str) -> bool {
+        let (words, mut at) = (self.words, [0u64; WORDS]);
+        let repeats = &self.repeats[..words];
+        at[0] = 1 | (repeats[0] & 1) << 1;
+        for sign in text.chars() {
+            let from = usize::from(self.class(sign)) * words;
             let takes = &self.takes[from..from + words];
             // Places go to the next word by these.
             let (mut moved, mut skipped, mut any) = (0, 0, 0);
-            for word in 0..words {
-                let taken = at[word] & takes[word];
-                let (stays, goes) = (taken & repeats[word], taken & !repeats[word]);
+            for ((at, takes), repeats) in at.iter_mut().zip(takes).zip(repeats) {
+                let taken = *at & takes;
+                let (stays, goes) = (taken & repeats, taken & !repeats);
                 let reached = stays | goes << 1 | moved;
                 // What may stand for nothing is passed by. No two such parts stand side by side.
-                let passed = reached & repeats[word];
-                at[word] = reached | passed << 1 | skipped;
+                let passed = reached & repeats;
+                *at = reached | passed << 1 | skipped;
                 (moved, skipped) = (goes >> 63, passed >> 63);
-                any |= at[word];
+                any |= *at;
             }
             if any == 0 {
                 return false;

@@ -65,14 +65,14 @@ impl Whole {
             }
             // By itself, so that the picture is of what was written.
             let alone = build(regex).err();
-            let why = alone.as_ref().and_then(meta::BuildError::syntax_error);
+            let why = alone.as_ref().and_then(|error| error.syntax_error());
             let why = why.or(error.syntax_error());
             RegexError::Unreadable(why.map_or_else(|| error.to_string(), ToString::to_string))
         })
     }
 }
 
-fn build(regex: &str) -> Result<meta::Regex, meta::BuildError> {
+fn build(regex: &str) -> Result<meta::Regex, Box<meta::BuildError>> {
     let bounds = meta::Config::new()
         .nfa_size_limit(Some(MOST_EACH))
         .onepass_size_limit(Some(TABLE))
@@ -81,6 +81,7 @@ fn build(regex: &str) -> Result<meta::Regex, meta::BuildError> {
         .configure(bounds)
         .syntax(syntax::Config::new().nest_limit(MOST_NESTED))
         .build(regex)
+        .map_err(Box::new)
 }
 
 /// All of a policy, each compiled once.
