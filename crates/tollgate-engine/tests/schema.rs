@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use proptest::prelude::*;
 use regex::Regex;
 use serde_json::{Map, Value, json};
 use tollgate_engine::document::{self, Format, Node};
@@ -151,6 +152,8 @@ fn json(node: &Node) -> Value {
             let fields = fields.iter().map(|(name, value)| {
                 let name = match &name.value {
                     Tree::Text(name) => name.clone(),
+                    Tree::Bool(is) => is.to_string(),
+                    Tree::Integer(number) => number.to_string(),
                     other => format!("{other:?}"),
                 };
                 (name, json(value))
@@ -258,4 +261,82 @@ fn both_refuse_what_has_a_wrong_shape() {
         let (schema, decoded) = both(rest, Format::Yaml);
         assert!(schema.is_err() && decoded.is_err(), "{rest}");
     }
+}
+
+/// Signs that names are made of, and those that they may not have.
+fn name() -> impl Strategy<Value = String> {
+    let sign = prop_oneof![
+        6 => prop::sample::select(vec!['a', 'Z', '7', 'ä', '-', '.', '_', ':', '/', '%']),
+        1 => prop::sample::select(vec![' ', '\t', '\n', '\0', '\u{1b}', '\u{85}', '\u{a0}']),
+        1 => prop::sample::select(vec!['\u{feff}', '\u{200b}', '\u{202e}', '\u{2028}', '\u{2064}']),
+        1 => prop::sample::select(vec!['\u{345}', '\u{903}', '\u{2160}', '\u{b2}', '\u{301}']),
+    ];
+    let signs = prop_oneof![8 => 0..6usize, 1 => 198..203usize];
+    signs.prop_flat_map(move |signs| {
+        let signs = prop::collection::vec(sign.clone(), signs);
+        signs.prop_map(|signs| signs.into_iter().collect())
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
+
+    #[test]
+    fn both_take_the_same_names(name in name()) {
+        let name = json!(name).to_string();
+        for text in [
+            format!("limits: [{{name: {name}, rate: 1/s}}]"),
+            format!("limits: [{{name: a, key: {name}, rate: 1/s}}]"),
+            format!("limits: [{{name: a, key: [b, {name}], rate: 1/s}}]"),
+            format!("limits: [{{name: a, key: b, slot: {name}, rate: 1/s}}]"),
+            format!("limits: [{{name: a, match: {{{name}: b}}, rate: 1/s}}]"),
+            format!("limits: [{{name: a, cost: {{fact: {name}}}, rate: 1/s}}]"),
+            format!("limits: [{{name: a, shared: {name}, rate: 1/s}}, {{name: b, shared: {name}, rate: 1/s}}]"),
+            format!("limits: [{{name: a, rate: 1/s, replaces: {name}}}, {{name: {name}, rate: 1/s}}]"),
+            format!("tiers: {{{name}: {{rate: 1/s}}}}\ntenants: {{{name}: {name}}}\ndefault_tier: {name}"),
+            format!("tiers: {{a: {{rate: 1/s}}}}\ntier_fact: {name}"),
+        ] {
+            let (schema, decoded) = both(&text, Format::Yaml);
+            // One that is called as another, or not by a fact of the key, is more than a schema can tell.
+            let told = decoded.as_ref().err().is_some_and(|why| !why.contains("[bad-name]") && !why.contains("[bad-key]"));
+            prop_assert_eq!(schema.is_ok(), decoded.is_ok() || told, "{} {:?} {:?}", text, schema, decoded);
+        }
+    }
+}
+
+#[test]
+fn both_take_numbers_and_truths_where_text_is_meant() {
+    for rule in [
+        "name: a, rate: 1/s, key: 1",
+        "name: a, rate: 1/s, key: [1, true, 1.5]",
+        "name: 1, rate: 1/s",
+        "name: a, rate: 1/s, cost: {fact: 7}",
+        "name: a, rate: 1/s, match: {7: 7}",
+    ] {
+        let (schema, decoded) = both(&format!("limits: [{{{rule}}}]"), Format::Yaml);
+        assert_eq!((schema, decoded), (Ok(()), Ok(())), "{rule}");
+    }
+}
+
+#[test]
+fn the_same_condition_in_another_spelling_is_given_twice() {
+    for (conditions, fact) in [
+        ("header.X-A: a, header.x-a: b", "header.x-a"),
+        ("'7': a, 7: b", "7"),
+        ("path: a, 'path': b", "path"),
+        ("true: a, 'true': b", "true"),
+    ] {
+        let text = format!("limits:\n- name: a\n  rate: 1/s\n  match: {{{conditions}}}\n");
+        let rejected = Policy::from_text(&text, Format::Yaml).expect_err(conditions);
+        let message = format!("error[duplicate-field]: field {fact:?} is given twice");
+        let found: Vec<_> = rejected.errors.iter().map(ToString::to_string).collect();
+        assert_eq!(found, [message], "{conditions}");
+        assert_eq!(
+            rejected.errors[0].help.as_deref(),
+            Some("the first is on line 4")
+        );
+    }
+    let tenants = "tiers: {a: {rate: 1/s}}\ntenants: {7: a, '7': a}\n";
+    let rejected = Policy::from_text(tenants, Format::Yaml).expect_err("twice");
+    assert_eq!(rejected.errors[0].code.0, "duplicate-field");
 }

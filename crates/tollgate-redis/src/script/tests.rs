@@ -2,6 +2,7 @@
 
 mod changing;
 mod clocks;
+mod large;
 mod mixed;
 mod raise;
 

@@ -17,6 +17,7 @@ local place, number = 1, 0
 -- Several questions of one request, from this place on. What is raised is so whatever the others say.
 local function answer_all(start)
   local from, first = start, number
+  asked = {}
   local waits, busies, holders, passes, last = {}, {}, {}, true, 0
   while last == 0 do
     local op, kind, cost, extra, a, b, c, d, e
@@ -25,10 +26,9 @@ local function answer_all(start)
     local limit, key, wait, busy = kinds[kind], KEYS[number], 0, nil
     holders[number] = limit == slots and next_holder() or nil
     if op == RAISE then
-      asked[number] = 0
       if limit.raise(key, cost, extra, a, b, c, d, e) == false then wait = false end
     else
-      local all = in_all(first + 1, number, cost)
+      local all = in_all(key, cost)
       wait, busy = limit.look(key, all, a, b, c, d, e, holders[number])
       passes = passes and wait == 0 and not busy
     end

@@ -9,11 +9,12 @@ local reply, told = {now, 0}, 2
 -- Several questions of one request, from this place on.
 local function answer_all(from)
   local first, start, passes, last = number, from, true, 0
+  asked = {}
   local cost, price, drain, capacity
   while last == 0 do
     last, cost, price, drain, capacity, from = unpack(FORMAT, questions, from)
     number = number + 1
-    local wait = look_at_level(KEYS[number], in_all(first + 1, number, cost), price, drain, capacity)
+    local wait = look_at_level(KEYS[number], in_all(KEYS[number], cost), price, drain, capacity)
     local slot = told + 4 * (number - first)
     if wait == 0 then
       reply[slot - 3], reply[slot - 2], reply[slot - 1], reply[slot] = 1, 0, 0, 0
