@@ -47,7 +47,7 @@ pub(crate) enum Place {
 }
 
 /// A host and a port.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Node {
     pub(crate) host: String,
     pub(crate) port: u16,
