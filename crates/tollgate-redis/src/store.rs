@@ -3,6 +3,7 @@
 mod batch;
 mod connect;
 mod driver;
+mod files;
 mod link;
 mod patience;
 mod peer;

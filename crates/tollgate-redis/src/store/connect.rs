@@ -1,5 +1,6 @@
 //! How connections are made: to one server, to the master that sentinels know, to a node of a cluster.
 
+#[cfg(feature = "simulation")]
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -16,6 +17,7 @@ use crate::error::StoreError;
 use crate::failure::FailureKind;
 use crate::host::Host;
 
+use super::files::{Files, Known};
 use super::link::Link;
 use super::{probe, reason};
 
@@ -28,6 +30,7 @@ const CONNECTING: Duration = Duration::from_secs(1);
 pub(crate) struct Connector {
     to: To,
     address: Address,
+    files: Files,
     stalled: Duration,
     /// Whether there was a connection: what is spoken at the other side is known then.
     was_met: AtomicBool,
@@ -35,8 +38,9 @@ pub(crate) struct Connector {
 
 enum To {
     Server(ConnectionAddr),
-    // The client remembers which sentinel answered.
-    Sentinel(Arc<tokio::sync::Mutex<SentinelClient>>),
+    // The client remembers which sentinel answered. None after a connection that failed, if its certificates may be
+    // others by now.
+    Sentinel(Box<tokio::sync::Mutex<Option<SentinelClient>>>),
     /// To each of its nodes.
     Cluster(Vec<Node>),
     #[cfg(feature = "simulation")]
@@ -51,9 +55,12 @@ impl Connector {
         host: &Host,
     ) -> Result<Self, StoreError> {
         let stalled = STALLED.max(timeout);
-        let to = To::new(address, host).map_err(|error| unusable(address, &error))?;
+        let unusable = |error| unusable(address, &error);
+        let files = Files::read(address).map_err(unusable)?;
+        let to = To::new(address, &files.known(), host).map_err(unusable)?;
         Ok(Self {
             to,
+            files,
             address: address.clone(),
             stalled,
             was_met: AtomicBool::new(false),
@@ -106,12 +113,7 @@ impl Connector {
                 return Err(reason::unreachable(FailureKind::NotFound, why));
             }
             (To::Server(addr), _) => return self.open(addr.clone()).await,
-            (To::Sentinel(client), _) => {
-                let mut client = client.lock().await;
-                let config = self.config();
-                let connection = client.get_async_connection_with_config(&config).await;
-                connection.map(Link::Direct)
-            }
+            (To::Sentinel(client), _) => self.by_sentinels(client).await.map(Link::Direct),
             #[cfg(feature = "simulation")]
             (To::World(world), _) => {
                 let connected = world.connect().await;
@@ -128,9 +130,28 @@ impl Connector {
             .set_response_timeout(Some(self.stalled))
     }
 
+    async fn by_sentinels(
+        &self,
+        known: &tokio::sync::Mutex<Option<SentinelClient>>,
+    ) -> Result<MultiplexedConnection, RedisError> {
+        let mut known = known.lock().await;
+        let mut client = match known.take() {
+            Some(client) => client,
+            None => sentinel(&self.address, &self.files.fresh(&self.address).await)?,
+        };
+        let connection = client
+            .get_async_connection_with_config(&self.config())
+            .await;
+        if connection.is_ok() || self.address.tls.is_none() {
+            *known = Some(client);
+        }
+        connection
+    }
+
     async fn open(&self, addr: ConnectionAddr) -> Result<Link, StoreError> {
-        let client =
-            client(addr, &self.address).map_err(|error| unusable(&self.address, &error))?;
+        let files = self.files.fresh(&self.address).await;
+        let client = client(addr, &self.address, &files);
+        let client = client.map_err(|error| unusable(&self.address, &error))?;
         let config = self.config();
         let connection = client.get_multiplexed_async_connection_with_config(&config);
         match connection.await {
@@ -157,7 +178,7 @@ impl Connector {
 }
 
 impl To {
-    fn new(address: &Address, host: &Host) -> Result<Self, RedisError> {
+    fn new(address: &Address, files: &Known, host: &Host) -> Result<Self, RedisError> {
         #[cfg(feature = "simulation")]
         if let Some(world) = host.world() {
             return Ok(Self::World(Arc::clone(world)));
@@ -166,19 +187,19 @@ impl To {
         let _ = host;
         let server = |addr: ConnectionAddr| {
             // What can't be used is told now.
-            client(addr.clone(), address)?;
+            client(addr.clone(), address, files)?;
             Ok(Self::Server(addr))
         };
         match &address.place {
             Place::Single(node) => server(addr(node, address)),
             Place::Socket(path) => server(ConnectionAddr::Unix(path.clone())),
-            Place::Sentinel { sentinels, name } => {
-                let client = sentinel(address, sentinels, name)?;
-                Ok(Self::Sentinel(Arc::new(tokio::sync::Mutex::new(client))))
+            Place::Sentinel { .. } => {
+                let client = sentinel(address, files)?;
+                Ok(Self::Sentinel(Box::new(Some(client).into())))
             }
             Place::Cluster(nodes) => {
                 for node in nodes {
-                    client(addr(node, address), address)?;
+                    client(addr(node, address), address, files)?;
                 }
                 Ok(Self::Cluster(nodes.clone()))
             }
@@ -195,11 +216,11 @@ fn unusable(address: &Address, error: &RedisError) -> StoreError {
     }
 }
 
-fn sentinel(
-    address: &Address,
-    sentinels: &[Node],
-    name: &str,
-) -> Result<SentinelClient, RedisError> {
+fn sentinel(address: &Address, files: &Known) -> Result<SentinelClient, RedisError> {
+    let (sentinels, name) = match &address.place {
+        Place::Sentinel { sentinels, name } => (&sentinels[..], &**name),
+        _ => (&[][..], ""),
+    };
     let sentinels = sentinels.iter().map(|node| addr(node, address));
     let master = SentinelServerType::Master;
     let mut builder = SentinelClientBuilder::new(sentinels, name, master)?
@@ -210,26 +231,33 @@ fn sentinel(
     if let Some(password) = &address.password {
         builder = builder.set_client_to_redis_password(password);
     }
+    if let Some(user) = &address.sentinel.user {
+        builder = builder.set_client_to_sentinel_username(user);
+    }
+    if let Some(password) = &address.sentinel.password {
+        builder = builder.set_client_to_sentinel_password(password);
+    }
     if address.tls.is_some() {
         builder = builder
             .set_client_to_redis_tls_mode(TlsMode::Secure)
             .set_client_to_sentinel_tls_mode(TlsMode::Secure);
         #[cfg(feature = "tls")]
         {
-            let certificates = tls::certificates(address)?;
             builder = builder
-                .set_client_to_redis_certificates(certificates.clone())
-                .set_client_to_sentinel_certificates(certificates);
+                .set_client_to_redis_certificates(files.clone())
+                .set_client_to_sentinel_certificates(files.clone());
         }
+        #[cfg(not(feature = "tls"))]
+        let () = *files;
     }
     builder.build()
 }
 
-fn client(addr: ConnectionAddr, address: &Address) -> Result<Client, RedisError> {
+fn client(addr: ConnectionAddr, address: &Address, files: &Known) -> Result<Client, RedisError> {
     let info = addr
         .into_connection_info()?
         .set_redis_settings(login(address));
-    with_tls(address, info)
+    with_tls(address, info, files)
 }
 
 fn addr(node: &Node, address: &Address) -> ConnectionAddr {
@@ -257,49 +285,22 @@ fn login(address: &Address) -> RedisConnectionInfo {
 }
 
 #[cfg(feature = "tls")]
-fn with_tls(address: &Address, info: ::redis::ConnectionInfo) -> Result<Client, RedisError> {
+fn with_tls(
+    address: &Address,
+    info: ::redis::ConnectionInfo,
+    files: &Known,
+) -> Result<Client, RedisError> {
     match address.tls {
         None => Client::open(info),
-        Some(_) => Client::build_with_tls(info, tls::certificates(address)?),
+        Some(_) => Client::build_with_tls(info, files.clone()),
     }
 }
 
 #[cfg(not(feature = "tls"))]
-fn with_tls(_address: &Address, info: ::redis::ConnectionInfo) -> Result<Client, RedisError> {
+fn with_tls(
+    _address: &Address,
+    info: ::redis::ConnectionInfo,
+    _files: &Known,
+) -> Result<Client, RedisError> {
     Client::open(info)
-}
-
-#[cfg(feature = "tls")]
-mod tls {
-    //! Certificates from files.
-
-    use std::path::Path;
-
-    use ::redis::{ClientTlsConfig, ErrorKind, RedisError, TlsCertificates};
-
-    use crate::address::Address;
-
-    pub(super) fn certificates(address: &Address) -> Result<TlsCertificates, RedisError> {
-        // Someone else may have chosen before.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let files = address.tls.clone().unwrap_or_default();
-        let read = |path: &Path| {
-            std::fs::read(path).map_err(|error| {
-                let what = format!("{}: {error}", path.display());
-                RedisError::from((ErrorKind::InvalidClientConfig, "can't read", what))
-            })
-        };
-        let client_tls = match (&files.cert, &files.key) {
-            (Some(cert), Some(key)) => Some(ClientTlsConfig {
-                client_cert: read(cert)?,
-                client_key: read(key)?,
-            }),
-            _ => None,
-        };
-        let root_cert = files.ca.as_deref().map(read).transpose()?;
-        Ok(TlsCertificates {
-            client_tls,
-            root_cert,
-        })
-    }
 }
