@@ -4,9 +4,12 @@ mod common;
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use common::proxy::{Act, Proxy};
 use common::{DEADLINE, LIMIT, PATIENT, Subject, connect, eventually};
+use tokio::time::Instant;
 use tollgate::quota::Quota;
 use tollgate::{Algorithm, Align, Rate};
 use tollgate_engine::backend::LimitKind;
@@ -143,6 +146,124 @@ async fn a_store_that_is_still_loading() {
     restarting.await.unwrap();
     subject.recovers().await;
     subject.told_in_order();
+}
+
+/// Asks for a while, in which connections may be made now and then but not again and again.
+async fn is_patient(redis: &Redis, connections: impl Fn() -> u64) {
+    const WHILE: Duration = Duration::from_secs(2);
+    let limiter = redis.limiter("odd", Rate::per_day(LIMIT)).build();
+    let limiter = limiter.expect("a limit");
+    let (began, before) = (Instant::now(), connections());
+    while began.elapsed() < WHILE {
+        let asked = limiter.try_check("k", 1).await;
+        asked.expect_err("it answers no call");
+        tokio::time::sleep(common::POLL).await;
+    }
+    // Twice as long each time, up to a second, and half of that by chance.
+    let most = 9 + 2 * began.elapsed().as_secs();
+    let made = connections() - before;
+    assert!(made <= most, "{made} connections in {:?}", began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_answers_no_call_is_not_connected_to_again_and_again() {
+    let server = Server::start();
+    let received = || {
+        let count = server.info("stats", "total_connections_received");
+        // Without this look.
+        count.parse::<u64>().unwrap() - LOOKS.fetch_add(1, Ordering::Relaxed)
+    };
+    static LOOKS: AtomicU64 = AtomicU64::new(0);
+    server.command(&["REPLICAOF", "127.0.0.1", "1"]);
+    is_patient(&connect(&server.url()), received).await;
+    server.command(&["REPLICAOF", "NO", "ONE"]);
+    // One that hangs up at each script.
+    let proxy = Proxy::start(server.address(), |words| {
+        match words[0].starts_with("EVAL") {
+            true => Act::Cut,
+            false => Act::Pass,
+        }
+    });
+    is_patient(&connect(&proxy.url()), || proxy.connections()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_of_a_connection_that_is_replaced_end_with_it() {
+    let server = Server::start();
+    let calls = AtomicU64::new(0);
+    let proxy = Proxy::start(server.address(), move |words| {
+        if !words[0].starts_with("EVAL") {
+            return Act::Pass;
+        }
+        // The first is never answered, and the second says that this is the wrong place.
+        match calls.fetch_add(1, Ordering::Relaxed) {
+            0 => Act::Swallow,
+            1 => Act::Error("READONLY You can't write against a read only replica."),
+            _ => Act::Pass,
+        }
+    });
+    // Longer than this test may take.
+    let builder = Redis::builder(&proxy.url()).unwrap().nodes(1);
+    let redis = builder.timeout(20 * DEADLINE).build().unwrap();
+    let limiter = redis.limiter("odd", Rate::per_day(LIMIT));
+    let limiter = Arc::new(
+        limiter
+            .on_store_failure(OnStoreFailure::Closed)
+            .build()
+            .unwrap(),
+    );
+    let own = Arc::clone(&limiter);
+    let first = tokio::spawn(async move { own.try_check("k", 1).await.map(drop) });
+    eventually("the first call", async || redis.stats().connects == 1).await;
+    eventually("an answer to another", async || {
+        let leased = redis.limiter("leased", Rate::per_day(LIMIT)).leased();
+        let answered = tokio::time::timeout(DEADLINE, async {
+            let answer = leased.build().unwrap().try_check("k", 1).await;
+            answer.is_ok()
+        });
+        answered.await.expect("an answer, whatever it is")
+    })
+    .await;
+    let ended = tokio::time::timeout(DEADLINE, first).await;
+    // Asked once more or told that it failed, but not left alone.
+    let _ = ended.expect("it ends").unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_call_outlives_connections_that_are_closed_every_few_milliseconds() {
+    const CALLS: usize = 500;
+    let server = Server::start();
+    let builder = Redis::builder(&server.url()).unwrap().nodes(1);
+    let redis = builder.timeout(20 * DEADLINE).build().unwrap();
+    let limiter = redis.limiter("odd", Rate::per_day(1_000_000)).build();
+    let limiter = Arc::new(limiter.unwrap());
+    let is_over = Arc::new(AtomicBool::new(false));
+    let (own, port) = (Arc::clone(&is_over), server.address());
+    let killing = tokio::task::spawn_blocking(move || {
+        let mut admin = tollgate_testkit::redis::Client::tcp(port).unwrap();
+        let (_keep, never) = std::sync::mpsc::channel::<()>();
+        while !own.load(Ordering::Relaxed) {
+            let kill = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
+            admin.command(&kill).unwrap();
+            let _ = never.recv_timeout(common::POLL);
+        }
+    });
+    let asking = (0..8).map(|number| {
+        let limiter = Arc::clone(&limiter);
+        tokio::spawn(async move {
+            let key = number.to_string();
+            for _ in 0..CALLS {
+                let asked = limiter.try_check(&key, 1);
+                let ended = tokio::time::timeout(DEADLINE, asked).await;
+                let _ = ended.expect("an answer, or that there is none");
+            }
+        })
+    });
+    for task in asking.collect::<Vec<_>>() {
+        task.await.unwrap();
+    }
+    is_over.store(true, Ordering::Relaxed);
+    killing.await.unwrap();
 }
 
 /// Every kind of limit, each of which passes `LIMIT` in a long time.

@@ -2,6 +2,8 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod half;
+mod lost;
 mod parts;
 
 use std::sync::Arc;
