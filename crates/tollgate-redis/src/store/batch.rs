@@ -135,18 +135,24 @@ impl Batch {
         self.requests.iter().map(|request| request.job.len()).sum()
     }
 
-    /// Tells all what came. Returns how many keys held something strange.
+    /// Tells all what came. Returns how many keys hold what no limiter wrote: whoever asked about one is told so.
     pub(crate) fn deliver(self, numbers: Vec<i64>) -> Result<u64, StoreError> {
         if let [
             Request {
-                job: Job::Lease { .. },
+                job: Job::Lease { key, .. },
                 ..
             },
         ] = &self.requests[..]
         {
             let strange = numbers.get(1).copied().unwrap_or(0);
-            for request in self.requests {
-                let _ = request.reply.send(Ok(Reply::Numbers(numbers.clone())));
+            let answer = match strange {
+                0 => Ok(Reply::Numbers(numbers)),
+                _ => Err(StoreError::Foreign {
+                    key: key.to_string(),
+                }),
+            };
+            if let Some(request) = self.requests.into_iter().next() {
+                let _ = request.reply.send(answer);
             }
             return Ok(u64::try_from(strange).unwrap_or(0));
         }
@@ -160,9 +166,12 @@ impl Batch {
         let Answers { now, each } = answers;
         let mut each = each.into_iter();
         for request in self.requests {
-            let own = each.by_ref().take(request.job.len()).collect();
-            let answers = Answers { now, each: own };
-            let _ = request.reply.send(Ok(Reply::Answers(answers)));
+            let own: Vec<_> = each.by_ref().take(request.job.len()).collect();
+            let answer = match request.job.foreign_of(&own) {
+                Some(key) => Err(StoreError::Foreign { key }),
+                None => Ok(Reply::Answers(Answers { now, each: own })),
+            };
+            let _ = request.reply.send(answer);
         }
         Ok(strange)
     }

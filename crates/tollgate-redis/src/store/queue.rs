@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, oneshot};
 
 use crate::error::StoreError;
-use crate::question::{Answers, Op, Question};
+use crate::question::{Answers, Op, Question, Raw};
 
 use super::batch::Batch;
 
@@ -260,6 +260,16 @@ impl Job {
             }
             Self::Lease { .. } => false,
         }
+    }
+
+    /// The key of it that was found to hold what no limiter wrote.
+    pub(super) fn foreign_of(&self, answers: &[Raw]) -> Option<String> {
+        let Self::Ask { questions, .. } = self else {
+            return None;
+        };
+        let mut asked = questions.iter().zip(answers);
+        let (question, _) = asked.find(|(_, raw)| raw.is_of_a_foreign_key())?;
+        Some(question.key.to_string())
     }
 
     fn goes_with(&self, other: &Self) -> bool {
