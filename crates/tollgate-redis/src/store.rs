@@ -47,6 +47,8 @@ pub(crate) struct Stats {
     pub(crate) strange_keys: AtomicU64,
     /// Whether the latest that is known of the store is a failure.
     pub(crate) is_failing: AtomicBool,
+    /// Whether some node of a cluster has answered, and its connection wasn't lost since.
+    answers_in_part: AtomicBool,
 }
 
 impl Stats {
@@ -118,6 +120,11 @@ impl Store {
 
     pub(crate) fn is_failing(&self) -> bool {
         self.shared.stats.is_failing.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is a node of a cluster that answers, whatever others do.
+    pub(crate) fn answers_in_part(&self) -> bool {
+        self.shared.stats.answers_in_part.load(Ordering::Relaxed)
     }
 
     /// Nobody waits any longer.

@@ -110,11 +110,10 @@ impl Driver {
             }
             self.mend();
             let wake = self.wake;
-            // In this order, so that a simulated run is repeatable. None can keep another from its turn: what
-            // may be sent is taken above, before each.
+            // In this order, so that a simulated run is repeatable. None can keep another from its turn: what comes
+            // rarely is looked at first, and what is due or may be sent is seen to above, before each.
             tokio::select! {
                 biased;
-                Some(done) = self.calls.next(), if !self.calls.is_empty() => self.finish(done),
                 Some((peer, link)) = self.connecting.next(), if !self.connecting.is_empty() => {
                     self.connected(peer, link);
                 }
@@ -122,6 +121,7 @@ impl Driver {
                     self.looking = None;
                     self.looked(looked);
                 }
+                Some(done) = self.calls.next(), if !self.calls.is_empty() => self.finish(done),
                 () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => {}
                 () = self.shared.queue.changed.notified() => {}
             }
@@ -217,6 +217,10 @@ impl Driver {
             return;
         }
         (self.is_changed, self.wake) = (false, None);
+        let is_one = matches!(self.map, Map::One);
+        let in_part = !is_one && self.peers.values().any(Peer::answers);
+        let stats = &self.shared.stats;
+        stats.answers_in_part.store(in_part, Ordering::Relaxed);
         for (id, peer) in &mut self.peers {
             if peer.is_up() || peer.is_connecting {
                 continue;
@@ -276,7 +280,7 @@ impl Driver {
         let is_lost =
             matches!(&result, Err(failure) if matches!(failure.then, Then::Lost | Then::Wrong));
         if !is_lost && let Some(peer) = self.peers.get_mut(&peer) {
-            peer.answered(link);
+            self.is_changed |= peer.answered(link);
         }
         match result {
             Ok(numbers) => {

@@ -114,8 +114,13 @@ impl Peer {
         self.goes_down(error, shared);
     }
 
-    /// A call was answered: this one is to be had again at once when it breaks.
-    pub(super) fn answered(&mut self, number: u64) {
+    /// Whether calls of the connection that there is were answered.
+    pub(super) const fn answers(&self) -> bool {
+        matches!(&self.state, State::Up(up) if up.has_answered)
+    }
+
+    /// A call was answered: this one is to be had again at once when it breaks. Whether that is new.
+    pub(super) fn answered(&mut self, number: u64) -> bool {
         if let State::Up(up) = &mut self.state
             && up.number == number
             && !up.has_answered
@@ -124,7 +129,9 @@ impl Peer {
             self.pause = FIRST_PAUSE;
             self.was_fruitless = false;
             self.told = None;
+            return true;
         }
+        false
     }
 
     /// A connection is of no use any more, if it is still this one. Whether it was.

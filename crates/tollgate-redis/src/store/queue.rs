@@ -279,3 +279,53 @@ impl Job {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(lane: u16) -> (Request, oneshot::Receiver<Result<Reply, StoreError>>) {
+        let (reply, answer) = oneshot::channel();
+        let (key, numbers, at) = ("k".into(), Vec::new(), None);
+        let request = Request {
+            job: Job::Lease { key, numbers, at },
+            lane,
+            is_again: false,
+            reply,
+        };
+        (request, answer)
+    }
+
+    #[test]
+    fn a_lane_that_nothing_is_sent_of_takes_no_room_from_others() {
+        let queue = Queue::default();
+        // As many calls are under way as may be, and none comes back.
+        let (first, _one) = request(1);
+        let (second, _other) = request(1);
+        for request in [first, second] {
+            queue.push(request).unwrap();
+            assert!(queue.take().is_some());
+        }
+        for _ in 0..3 * MOST_WAITING {
+            let (request, answer) = request(1);
+            drop(answer);
+            queue.push(request).unwrap();
+        }
+        let waiting = queue.lock().lane(1).pending.len();
+        assert!(waiting <= 2 * SWEPT, "{waiting} that nobody waits for");
+        let mut answers = Vec::new();
+        let full = loop {
+            let (request, answer) = request(1);
+            match queue.push(request) {
+                Ok(()) => answers.push(answer),
+                Err(error) => break error,
+            }
+        };
+        let waiting = MOST_WAITING;
+        assert_eq!(full, StoreError::Full { waiting });
+        assert!(answers.len() > MOST_WAITING / 2);
+        let (request, _answer) = request(2);
+        queue.push(request).unwrap();
+        assert_eq!(queue.take().unwrap().lane, 2);
+    }
+}
