@@ -9,11 +9,12 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::direct::Time;
 use crate::error::StoreError;
-use crate::host::Host;
+use crate::host::{Host, Identity};
 use crate::question::{Answers, Numbers, Op, Question};
 use crate::store::Store;
 
@@ -40,11 +41,15 @@ struct Inner {
     /// Instead of the store's clock.
     time: Option<Time>,
     /// Tells this node from all others.
-    node: u64,
+    node: Identity,
     next: AtomicU64,
     /// Slots that ran out although they were held, and that others have now: the node was asleep, the store
     /// away, or its clock stepped.
     lost: AtomicU64,
+    /// Held while slots are renewed.
+    renewing: tokio::sync::Mutex<()>,
+    /// All that has ended was said.
+    said: Notify,
     host: Host,
 }
 
@@ -75,9 +80,11 @@ impl Holders {
             ended: Mutex::default(),
             life,
             time,
-            node: host.random(),
+            node: Identity::new(&host),
             next: AtomicU64::new(1),
             lost: AtomicU64::new(0),
+            renewing: tokio::sync::Mutex::default(),
+            said: Notify::new(),
             host,
         });
         // A renewal may fail twice before a slot is lost.
@@ -88,7 +95,8 @@ impl Holders {
     /// A name for who takes a slot.
     pub(crate) fn name(&self) -> Box<str> {
         let number = self.inner.next.fetch_add(1, Ordering::Relaxed);
-        format!("{:016x}-{number:x}", self.inner.node).into()
+        let node = self.inner.node.number(&self.inner.host);
+        format!("{node:016x}-{number:x}").into()
     }
 
     /// A slot was taken: it is renewed until the returned closure is called.
@@ -110,6 +118,25 @@ impl Holders {
     pub(crate) fn forget(&self, question: &Question) {
         if let Some(end) = self.hold(question) {
             end();
+        }
+    }
+
+    /// Gives back all slots, held or not, and waits until that is said.
+    pub(crate) async fn close(&self) {
+        let inner = &self.inner;
+        // A renewal that is under way would take them again.
+        let renewing = inner.renewing.lock().await;
+        let held = std::mem::take(&mut *inner.lock());
+        drop(renewing);
+        for (name, held) in held {
+            inner.end(name, held);
+        }
+        loop {
+            let said = inner.said.notified();
+            if !inner.ended().is_said {
+                return;
+            }
+            said.await;
         }
     }
 
@@ -192,6 +219,7 @@ impl Inner {
         let mut ended = self.ended();
         if ended.slots.is_empty() {
             ended.is_said = false;
+            self.said.notify_waiters();
             return None;
         }
         let rest = ended.slots.len().saturating_sub(AT_ONCE);
@@ -251,6 +279,7 @@ async fn renew(holders: Weak<Inner>, every: Duration) {
         let Some(inner) = holders.upgrade() else {
             return;
         };
+        let _renewing = inner.renewing.lock().await;
         let held = inner.lock().clone();
         let renewals = held.into_iter().map(|(name, held)| inner.renew(name, held));
         let mut renewals = stream::iter(renewals).buffer_unordered(AT_ONCE);

@@ -21,14 +21,19 @@ end
 
 -- By key, what is kept: read once, written once, however many questions of this call are about it.
 local states, changed = {}, {}
--- How many keys held what no script of ours has written. They read as never seen.
-local strange = 0
+-- Keys that hold what no script of ours has written, and how many: they are somebody else's, so nothing is
+-- done to them, and who asks is told.
+local foreign, strange = {}, 0
+
+local function is_not_ours(key)
+  if not foreign[key] then foreign[key], strange = true, strange + 1 end
+end
 
 -- Numbers that are kept are from 0 to this.
 local MOST = 9007199254740992
 
--- What is kept under a key as `size` bytes, if that is what is there. A key that holds something else is
--- strange; any other error is for the caller to know, and nothing is decided.
+-- What is kept under a key as `size` bytes, if that is what is there. A key that holds something else isn't
+-- ours; any other error is for the caller to know, and nothing is decided.
 local function kept(key, size)
   local raw = try('GET', key)
   if not raw then return nil end
@@ -37,7 +42,7 @@ local function kept(key, size)
   elseif not string.find(raw.err, 'WRONGTYPE', 1, true) then
     call('GET', key)
   end
-  strange = strange + 1
+  is_not_ours(key)
   return nil
 end
 
