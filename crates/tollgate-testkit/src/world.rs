@@ -26,7 +26,7 @@ mod store;
 mod story;
 
 pub use check::{Violation, judge};
-pub use network::Weather;
+pub use network::{Exchange, Weather};
 pub use play::{Fault, Given, Record, Told, Unanswered, play};
 pub use replay::{Call, Difference, replay};
 pub use shrink::{shrink, try_seed, try_story};

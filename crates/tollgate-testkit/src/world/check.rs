@@ -130,9 +130,23 @@ impl<'a> Case<'a> {
         latest.max().unwrap_or(0)
     }
 
-    /// A failure never looks like a denial, and "never" is told only of what never passes.
+    /// A failure never looks like a denial, and a denial never like something that may pass: it says that there
+    /// isn't as much and for how long, and "never" only of what never passes.
     fn failures(&self) -> Result<(), String> {
         for told in &self.record.answers {
+            let decision = told.decision;
+            let rule = told.rule.map(|rule| &self.setting().rules[rule]);
+            let is_timed = rule.is_some_and(|rule| rule.sort != Sort::Slots);
+            if decision.outcome == Outcome::Denied && is_timed && decision.retry_after.is_zero() {
+                return Err(format!("refused, to come back at once: {told:?}"));
+            }
+            let is_counted = rule.is_some_and(|rule| rule.counted != Counted::Leased);
+            if decision.outcome == Outcome::Denied
+                && is_counted
+                && decision.remaining >= told.ask.cost
+            {
+                return Err(format!("refused, with enough left: {told:?}"));
+            }
             let is_refusal = !told.allowed && told.fallback.is_none();
             let was_reached = self
                 .record

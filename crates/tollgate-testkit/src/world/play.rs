@@ -8,7 +8,7 @@ use tollgate_core::Decision;
 use tollgate_engine::policy::OnStoreFailure;
 use tollgate_redis::simulation::{Paced, World};
 
-use super::network::{StoreState, Universe};
+use super::network::{Exchange, StoreState, Universe};
 use super::node::{Life, Node};
 use super::store::Condition;
 use super::story::{Ask, Counted, Event, Gift, Keeps, Rule, Setting, Sort, Story};
@@ -36,9 +36,11 @@ pub struct Record {
     pub gifts: Vec<Given>,
     /// When calls were carried out by the store, and for which node.
     pub carried_out: Vec<(u64, usize)>,
+    /// What nodes sent and when they had an answer.
+    pub exchanges: Vec<Exchange>,
     /// When the story was over and all was quiet, and the last requests were made.
     pub quiet_at: u64,
-    /// Keys that the store keeps in the end, and whether they end by themselves.
+    /// Keys that the store kept once the story was over and in the end, and whether they end by themselves.
     pub keys: Vec<(String, bool)>,
     /// All calls of scripts, with the time told.
     pub calls: Vec<Call>,
@@ -102,7 +104,9 @@ pub enum Fault {
     ForgotSince(u64),
     /// Its clock has stepped.
     Stepped(i64),
-    /// A node was killed or frozen, or its clock stepped; or the store or the network was in trouble.
+    /// A node was frozen, or got its turn again.
+    Frozen(usize),
+    /// A node was killed, or its clock stepped; or the store or the network was in trouble.
     Other,
     /// A node was started anew.
     Started,
@@ -202,11 +206,10 @@ impl Stage {
 
     fn happen(&mut self, event: &Event, due: &mut Due) {
         let now = self.universe.now();
-        if !matches!(
-            event,
-            Event::Ask(_) | Event::Reload { .. } | Event::Gives(_)
-        ) {
-            self.fault(Fault::Other);
+        match event {
+            Event::Ask(_) | Event::Reload { .. } | Event::Gives(_) => {}
+            Event::Freeze { node, .. } => self.fault(Fault::Frozen(*node)),
+            _ => self.fault(Fault::Other),
         }
         match event {
             Event::Ask(ask) => self.ask(*ask),
@@ -285,7 +288,10 @@ impl Stage {
     }
 
     fn relieve(&mut self, relief: Relief) {
-        self.fault(Fault::Other);
+        self.fault(match relief {
+            Relief::Thaw(node) => Fault::Frozen(node),
+            _ => Fault::Other,
+        });
         match relief {
             Relief::Thaw(node) => self.nodes[node].life.thaw(),
             Relief::Start(node) => {
@@ -354,6 +360,17 @@ impl Stage {
         tokio::spawn(Paced::new(world, giving));
     }
 
+    /// Notes what the store keeps, and for how long.
+    fn look_at_keys(&self) {
+        self.universe.each_store(|store, _| {
+            let keys = store.keys().into_iter().map(|key| {
+                let ends = store.expires_at(&key).is_some();
+                (String::from_utf8_lossy(&key).into_owned(), ends)
+            });
+            self.note(|record| record.keys.extend(keys));
+        });
+    }
+
     async fn settle(&self) {
         sleep_until(self.universe.at(self.universe.now() + SETTLES)).await;
     }
@@ -419,6 +436,7 @@ impl Stage {
         let quiet_at = self.universe.now() + 2 * drains;
         self.note(|record| record.quiet_at = quiet_at);
         self.settle().await;
+        self.look_at_keys();
         // What a clock was ahead of is seen once somebody asks, and is over in a bucket's time from then on. A
         // node that remembers a refusal asks once that is over.
         self.ask_by_each(|_| 1).await;
@@ -427,23 +445,19 @@ impl Stage {
         self.pass_until(quiet_at).await;
         self.ask_by_each(|burst| burst).await;
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let carried_out = self.universe.carried_out();
-        let mut keys = Vec::new();
+        let (carried_out, exchanges) = (self.universe.carried_out(), self.universe.exchanges());
+        self.look_at_keys();
         let mut counts = Counts::default();
         self.universe.each_store(|store, _| {
             let own = store.counts();
             counts.calls += own.calls;
             counts.scripts += own.scripts;
             counts.commands += own.commands;
-            for key in store.keys() {
-                let ends = store.expires_at(&key).is_some();
-                keys.push((String::from_utf8_lossy(&key).into_owned(), ends));
-            }
         });
         let calls = self.universe.recorded();
         self.note(|record| Record {
             carried_out,
-            keys,
+            exchanges,
             calls,
             counts,
             ..std::mem::replace(record, Record::new())
@@ -460,6 +474,7 @@ impl Record {
             versions: Vec::new(),
             faults: Vec::new(),
             carried_out: Vec::new(),
+            exchanges: Vec::new(),
             quiet_at: 0,
             keys: Vec::new(),
             calls: Vec::new(),

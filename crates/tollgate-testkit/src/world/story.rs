@@ -163,6 +163,10 @@ impl Story {
         let length = setting.length(&mut random);
         let demand = traffic::Demand::new(&setting, length, &mut random);
         demand.ask(&setting, &mut random, &mut events);
+        let mut rules = setting.rules.iter();
+        if rules.any(|rule| rule.counted == Counted::Leased) && random.below(3) == 0 {
+            demand.relay(&setting, &mut random, &mut events);
+        }
         trouble::happen(&setting, &demand, &mut random, &mut events);
         // Of the same time in the order in which they were thought of.
         events.sort_by_key(|(at, _)| *at);

@@ -1,9 +1,9 @@
 //! Nobody decides without a store that could be asked, however starved a node was, nor for longer after an outage
 //! than its circuit stays open.
 
-use super::spells::{Ill, Spell};
+use super::spells::{GIVES_UP, Ill, Spell};
 use super::{Case, Fault, Told};
-use crate::world::story::{Counted, Failure};
+use crate::world::story::{Counted, Failure, Sort};
 
 /// A circuit opens once a store was asked for so long without an answer.
 const SILENT: u64 = 2_000_000;
@@ -22,8 +22,36 @@ pub(super) fn judge(case: Case<'_>) -> Result<(), String> {
                 "decided without a store that could be asked: {told:?}"
             ));
         }
+        if has_answer(case, told) {
+            return Err(format!(
+                "decided without the answer that was there: {told:?}"
+            ));
+        }
     }
     Ok(())
+}
+
+/// Whether all that a node had asked was answered when it decided by itself: where one question is enough, and
+/// nobody waits for a connection.
+fn has_answer(case: Case<'_>, told: &Told) -> bool {
+    let [rule] = &case.setting().rules[..] else {
+        return false;
+    };
+    let is_one = case.setting().shards == 1
+        && rule.counted == Counted::Exact
+        && rule.failure != Failure::Breaks
+        && rule.sort != Sort::Quota("hour");
+    let recent = told.asked_at.saturating_sub(GIVES_UP);
+    let is_cut = felt_by(case, told).any(|spell| spell.ill != Ill::Stopped && spell.to >= recent);
+    let mut exchanges = case.record.exchanges.iter().filter(|exchange| {
+        exchange.node == told.ask.node && recent <= exchange.at && exchange.at <= told.at
+    });
+    let mut was_asked = false;
+    let is_answered = exchanges.all(|exchange| {
+        was_asked |= exchange.at >= told.asked_at;
+        exchange.back.is_some_and(|back| back <= told.at)
+    });
+    is_one && !is_cut && was_asked && is_answered
 }
 
 /// Whether the store couldn't be asked, or its circuit may have been open.

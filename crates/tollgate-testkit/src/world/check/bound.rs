@@ -138,7 +138,7 @@ impl Limit<'_> {
         }
         let silent = case.spells.iter().map(|spell| spell.to - spell.from);
         let early = case.spells.iter().any(|spell| spell.from <= LEARNED);
-        let lost = |fault: &Fault| *fault != Fault::Other;
+        let lost = |fault: &Fault| !matches!(fault, Fault::Other | Fault::Frozen(_));
         let is_known = !case.record.faults.iter().any(|(_, fault)| lost(fault));
         let deaths = case.story.events.iter();
         let mut deaths = deaths.filter(|(_, event)| matches!(event, Event::Restart { .. }));
@@ -177,7 +177,9 @@ impl Limit<'_> {
                     }
                     // What is leased may be had twice.
                     Fault::Stepped(by) if *by > 0 => leased,
-                    Fault::Stepped(_) | Fault::Other => 0,
+                    // A window that is set back may end sooner than it began.
+                    Fault::Stepped(_) if self.is_windowed() => burst,
+                    Fault::Stepped(_) | Fault::Other | Fault::Frozen(_) => 0,
                     Fault::Started => match who {
                         Who::Both => burst,
                         _ => 0,

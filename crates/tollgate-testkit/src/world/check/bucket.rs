@@ -29,6 +29,13 @@ impl Bucket {
         fits
     }
 
+    /// In how many microseconds a cost passes that doesn't now.
+    pub(super) fn wait(&self, cost: u64, amount: Amount) -> u64 {
+        let over = (self.debt + units(cost, amount)).saturating_sub(units(amount.burst, amount));
+        let micros = over.div_ceil(u128::from(amount.count.max(1)));
+        u64::try_from(micros).unwrap_or(u64::MAX)
+    }
+
     /// Charges as much of a cost as there is room for, in whole tokens.
     pub(super) fn fill(&mut self, now: u64, cost: u64, amount: Amount) {
         self.drain(now, amount);

@@ -20,17 +20,38 @@ pub(super) fn judge(case: Case<'_>) -> Result<(), String> {
     }
 }
 
-/// Each answer is what a bucket would say that is asked in the same order.
+/// Each answer is what a bucket would say that is asked in the same order, and so is each wait. A node that
+/// remembers what it was told doesn't know what passed since.
 fn as_the_oracle(case: Case<'_>, rule: &Rule, amount: Amount) -> Result<(), String> {
     let keys = usize::try_from(case.setting().keys).unwrap_or(1);
     let mut buckets = vec![Bucket::default(); keys];
+    // Of each: until when something is remembered, and until when something from before the last that passed.
+    let mut remembered = vec![(0, 0); keys];
     for told in &case.record.answers {
-        let bucket = &mut buckets[if rule.is_shared { 0 } else { told.ask.who }];
+        let key = if rule.is_shared { 0 } else { told.ask.who };
+        let (bucket, (latest, stale)) = (&mut buckets[key], &mut remembered[key]);
         // What was refused is repeated from memory for as long as it holds: at the time of the answer.
         let passes = bucket.take(told.at, told.ask.cost, amount);
         if passes != told.allowed {
             let says = if passes { "passes" } else { "doesn't pass" };
             return Err(format!("it {says} by the oracle, and not here: {told:?}"));
+        }
+        let said = u64::try_from(told.decision.retry_after.as_micros()).unwrap_or(u64::MAX);
+        match told.decision.outcome {
+            Outcome::Allowed => *stale = *latest,
+            Outcome::Denied => {
+                let wait = bucket.wait(told.ask.cost, amount);
+                // What is worked out from what is remembered is rounded up more than once.
+                let (is_fresh, rounded) = match case.setting().remembers {
+                    true => (*stale <= told.at, 2),
+                    false => (true, 0),
+                };
+                if is_fresh && !(wait..=wait.saturating_add(rounded)).contains(&said) {
+                    return Err(format!("it passes in {wait} µs by the oracle: {told:?}"));
+                }
+                *latest = (*latest).max(told.at.saturating_add(said));
+            }
+            _ => {}
         }
     }
     Ok(())
@@ -58,7 +79,10 @@ fn told_waits(case: Case<'_>) -> Result<(), String> {
         // Since it was asked about first: what was under way may have been counted after it.
         let from = before.asked_at.saturating_sub(case.lingers());
         let is_between = |other: &&Told| {
-            other.allowed
+            let is_another = !std::ptr::eq(*other, before) && !std::ptr::eq(*other, back);
+            // What one limit refused another may have charged, and given back.
+            is_another
+                && (other.allowed || case.setting().rules.len() > 1)
                 && from <= other.at
                 && other.asked_at <= back.at
                 && (rule.is_shared || other.ask.who == back.ask.who)
@@ -79,17 +103,11 @@ fn told_waits(case: Case<'_>) -> Result<(), String> {
             .versions
             .iter()
             .any(|(at, _, _)| from <= *at && *at <= back.at);
-        let dropped = case
-            .story
-            .events
-            .iter()
-            .any(|(at, _)| from <= *at && *at <= back.at && case.setting().rules.len() > 1);
         if is_exact
             && by_store
             && is_told
             && !moved
             && !changed
-            && !dropped
             && !answers[..number].iter().any(is_untold)
             && !answers.iter().any(|other| is_between(&other))
         {

@@ -3,7 +3,7 @@
 
 use super::bucket::{Bucket, units};
 use super::{Fault, Limit, Told};
-use crate::world::story::{Amount, Counted, Sort};
+use crate::world::story::{Amount, Counted, Gift, Sort};
 
 /// After something went wrong, what was on its way then has arrived or never will.
 const ARRIVES: u64 = 2_000_000;
@@ -61,6 +61,10 @@ impl Limit<'_> {
             (at, other.ask.cost)
         });
         let mut charges: Vec<_> = answered.chain(unanswered).collect();
+        charges.extend(self.lost_by_freezes(told));
+        if let Some(reset_at) = self.reset_before(told) {
+            charges.retain(|(at, _)| *at >= reset_at);
+        }
         charges
             .iter_mut()
             .for_each(|(at, _)| *at = (*at).min(told.asked_at));
@@ -68,13 +72,59 @@ impl Limit<'_> {
         charges
     }
 
+    /// What a lease was worth that ran out while its node was frozen: what that held, and what it asked for.
+    fn lost_by_freezes(&self, told: &Told) -> Vec<(u64, u64)> {
+        let mut lost = Vec::new();
+        for (at, fault) in &self.case.record.faults {
+            let Fault::Frozen(node) = fault else { continue };
+            let asked = self.answers().filter(|other| {
+                other.ask.node == *node && other.asked_at <= *at && *at <= other.at
+            });
+            let asked: u64 = asked.map(|other| other.ask.cost).sum();
+            if self.rule.counted == Counted::Leased && *at <= told.at {
+                lost.push((*at, self.leased_by_one() + asked));
+            }
+        }
+        lost
+    }
+
+    /// When all was last given back by this node, so that it knows, and nothing is known from before.
+    fn reset_before(&self, told: &Told) -> Option<u64> {
+        let record = self.case.record;
+        let mut answers = record.answers.iter();
+        if answers.any(|other| other.fallback.is_some() && other.at <= told.at) {
+            // What was decided without the store is told to it some time.
+            return None;
+        }
+        let resets = record.gifts.iter().filter(|given| {
+            let Gift {
+                node,
+                rule,
+                who,
+                units,
+            } = given.gift;
+            node == told.ask.node
+                && rule == self.number
+                && who == self.key
+                && units.is_none()
+                && given.to.is_some_and(|to| to < told.asked_at)
+        });
+        resets.map(|given| given.from).max()
+    }
+
     /// When something last went wrong before a time, or was decided without the store.
     fn troubled_at(&self, told: &Told) -> Option<u64> {
         let record = self.case.record;
-        let faults = record.faults.iter().map(|(at, fault)| match fault {
+        let is_slots = self.rule.sort == Sort::Slots;
+        let faults = record.faults.iter().filter_map(|(at, fault)| match fault {
             // It is noticed by whoever asks next, however late.
-            Fault::Stepped(by) if *by < 0 && *at <= told.at => told.at,
-            _ => *at,
+            Fault::Stepped(by) if *by < 0 && *at <= told.at => Some(match is_slots {
+                true => self.next_asked(*at).unwrap_or(told.at),
+                false => told.at,
+            }),
+            // What is in the store stays there.
+            Fault::Frozen(_) if !is_slots => None,
+            _ => Some(*at),
         });
         let own = record
             .answers
@@ -83,6 +133,14 @@ impl Limit<'_> {
         let all = faults.chain(own.map(|other| other.at));
         let last = all.filter(|at| *at <= told.at).max();
         last.map(|at| at + ARRIVES)
+    }
+
+    /// When the store was first asked about it after a time.
+    fn next_asked(&self, after: u64) -> Option<u64> {
+        let mut asked = self
+            .answers()
+            .filter(|other| other.fallback.is_none() && other.asked_at > after);
+        asked.next().map(|other| other.at)
     }
 
     fn level_has_room(&self, told: &Told, amount: Amount) -> bool {
@@ -134,7 +192,12 @@ impl Limit<'_> {
                 owed.debt.min(capacity).saturating_sub(drained)
             }
         };
-        let beside = recent + self.leased_by_all() + told.ask.cost;
+        // What a node holds itself it spends or returns before it is refused.
+        let own = match self.case.setting().versions {
+            1 => self.leased_by_one(),
+            _ => 0,
+        };
+        let beside = recent + self.leased_by_all() - own + told.ask.cost;
         judged + units(beside, amount) <= capacity
     }
 

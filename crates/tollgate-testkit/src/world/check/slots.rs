@@ -10,7 +10,7 @@ impl Limit<'_> {
             .record
             .faults
             .iter()
-            .any(|(_, fault)| *fault != Fault::Other)
+            .any(|(_, fault)| !matches!(fault, Fault::Other | Fault::Frozen(_)))
         {
             return Ok(());
         }

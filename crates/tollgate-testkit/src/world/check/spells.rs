@@ -34,7 +34,7 @@ pub(super) enum Ill {
 /// A connection that was lost is looked for after so long at most.
 const RECONNECTS: u64 = 1_200_000;
 /// One that nothing comes back from is given up before, and so is one that never comes up.
-const GIVES_UP: u64 = 5_500_000;
+pub(super) const GIVES_UP: u64 = 5_500_000;
 
 impl Spell {
     pub(super) fn hits(&self, node: usize) -> bool {

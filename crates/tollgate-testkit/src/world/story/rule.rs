@@ -1,5 +1,6 @@
 //! The rules of a story, in all their versions.
 
+use super::Trouble;
 use crate::traffic::Random;
 
 /// A rule, in all its versions.
@@ -80,20 +81,20 @@ enum Change {
     Nothing,
     /// In their period.
     Period,
+    /// In that and in nothing else.
+    PeriodAlone,
     /// In which of two limits there are, and in which order.
     Order,
 }
 
 impl Rule {
-    pub(super) fn new(versions: usize, random: &mut Random) -> Self {
-        let sort = match random.below(10) {
-            0..=5 => Sort::Level(random.pick(&LEVELS)),
-            6 => Sort::Window(random.pick(&WINDOWS)),
-            7 => Sort::Quota(random.pick(&["hour", "10min"])),
-            _ => Sort::Slots,
-        };
+    /// A rule that is to be tried by these troubles.
+    pub(super) fn new(versions: usize, troubles: &[Trouble], random: &mut Random) -> Self {
+        let sort = Sort::new(troubles, random);
         let counted = match sort {
             Sort::Level(_) => match random.below(8) {
+                // Of a lease more is known here than there.
+                0..=5 if troubles == [Trouble::Operator] => Counted::Leased,
                 0 => Counted::Local,
                 1..=4 => Counted::Leased,
                 _ => Counted::Exact,
@@ -104,16 +105,18 @@ impl Rule {
             (Sort::Slots, _) => Failure::Closed,
             (_, 0) => Failure::Open,
             (_, 1) => Failure::Closed,
-            (_, 2) => Failure::Breaks,
+            (_, 2..=3) => Failure::Breaks,
             _ => Failure::Local,
         };
-        let change = match (sort, random.below(6)) {
+        let change = match (sort, random.below(5)) {
             (Sort::Level(_), 0) => Change::Order,
             (Sort::Level(_), 1) => Change::Period,
+            (Sort::Level(_), 2) => Change::PeriodAlone,
             _ => Change::Nothing,
         };
         let first = random.pick(&[0, 1, 2]);
-        let versions = (0..versions).map(|_| version(sort, change, first, random));
+        let one = amount(sort, first, random);
+        let versions = (0..versions).map(|_| version(sort, change, (first, one), random));
         Self {
             sort,
             counted,
@@ -215,15 +218,48 @@ impl Rule {
     }
 }
 
-/// The limits of a version of a rule whose first has this period.
-fn version(sort: Sort, change: Change, first: usize, random: &mut Random) -> Vec<Amount> {
+impl Sort {
+    /// Most often a level; what the troubles may do harm to, if there are few.
+    fn new(troubles: &[Trouble], random: &mut Random) -> Self {
+        let few = |these: &[Trouble]| {
+            !troubles.is_empty() && troubles.iter().all(|trouble| these.contains(trouble))
+        };
+        let number = match random.below(2) {
+            0 if few(&[Trouble::Clock, Trouble::Deaths]) => random.pick(&[6, 7, 7, 8, 8]),
+            0 if few(&[Trouble::Operator]) => random.pick(&[0, 8, 9]),
+            _ => random.below(9),
+        };
+        match number {
+            0..=5 => Self::Level(random.pick(&LEVELS)),
+            6 => Self::Window(random.pick(&WINDOWS)),
+            7 => Self::Quota(random.pick(&["hour", "10min"])),
+            8 => Self::Slots,
+            _ => Self::Window("sliding-log"),
+        }
+    }
+}
+
+/// The limits of a version of a rule whose first limit has this period, and may be this one.
+fn version(
+    sort: Sort,
+    change: Change,
+    (first, own): (usize, Amount),
+    random: &mut Random,
+) -> Vec<Amount> {
     let place = match change {
-        Change::Period => random.pick(&[0, 1, 2]),
+        Change::Period | Change::PeriodAlone => random.pick(&[0, 1, 2]),
         _ => first,
     };
     let one = amount(sort, place, random);
-    if change != Change::Order {
-        return vec![one];
+    match change {
+        Change::Order => {}
+        Change::PeriodAlone => {
+            return vec![Amount {
+                period: one.period,
+                ..own
+            }];
+        }
+        _ => return vec![one],
     }
     let other = amount(sort, (first + 1) % 3, random);
     match random.below(4) {

@@ -47,21 +47,23 @@ impl Setting {
             _ => 1,
         };
         let rules = 1 + random.below(5) / 4;
-        let lives = [500, 1_000, 2_000];
+        let lives = [500, 1_000, 4_000];
         let life = random.pick(&lives);
-        let differ = random.below(4) == 0;
+        let differ = random.below(2) == 0;
         let lease_life = (0..nodes).map(|_| match differ {
             true => random.pick(&lives),
             false => life,
         });
         let lease_life = lease_life.collect();
-        let troubles = match random.below(10) {
+        let troubles = match random.below(12) {
             // A calm day.
-            0..=1 => Vec::new(),
+            0..=2 => Vec::new(),
             // The most common of all.
-            2..=3 => vec![Trouble::Away],
+            3..=4 => vec![Trouble::Away],
             // One thing alone.
-            4..=6 => vec![random.pick(&Trouble::ALL)],
+            5..=7 => vec![random.pick(&Trouble::ALL)],
+            // Who died can't say so when the time has changed.
+            8 => vec![Trouble::Clock, Trouble::Deaths],
             // All of it.
             _ => Trouble::ALL
                 .into_iter()
@@ -69,15 +71,25 @@ impl Setting {
                 .collect(),
         };
         let timeout = random.pick(&[5, 25, 100]);
+        // Time passes by whole milliseconds here.
+        let delay = 1_000 * random.below(1 + timeout / 20);
+        let delay = match troubles[..] {
+            // Who is starved has something under way.
+            [Trouble::Starved] => delay.max(1_000 * (timeout / 20).min(1)),
+            // What takes no time can be told to the microsecond.
+            [] if random.below(2) == 0 => 0,
+            _ => delay,
+        };
         Self {
             nodes,
             shards: if random.below(5) == 0 { 3 } else { 1 },
             keys: 1 + random.below(2),
-            rules: (0..rules).map(|_| Rule::new(versions, random)).collect(),
+            rules: (0..rules)
+                .map(|_| Rule::new(versions, &troubles, random))
+                .collect(),
             versions,
             timeout,
-            // Time passes by whole milliseconds here.
-            delay: 1_000 * random.below(1 + timeout / 20),
+            delay,
             lease_life,
             lease_part: random.pick(&[2, 4, 10]),
             slot_life: 1_000 + random.below(3_000),

@@ -6,6 +6,9 @@ use crate::traffic::Random;
 /// Requests in a story, beside those who come when something goes wrong.
 const ASKS: u64 = 70;
 
+/// Requests in a rush, at most.
+const RUSH: u64 = 30;
+
 /// What is asked for in a story.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Demand {
@@ -13,6 +16,8 @@ pub(super) struct Demand {
     pub(super) length: u64,
     /// Whether many ask for more than one.
     is_heavy: bool,
+    /// Whether some give up.
+    is_hurried: bool,
 }
 
 impl Demand {
@@ -20,6 +25,7 @@ impl Demand {
         Self {
             length,
             is_heavy: random.below(2) == 0 && setting.most_cost() > 1,
+            is_hurried: random.below(3) == 0,
         }
     }
 
@@ -31,7 +37,7 @@ impl Demand {
         events: &mut Vec<(u64, Event)>,
     ) {
         let asks = ASKS / 2 + random.below(ASKS);
-        let (mut at, mut left, mut pause) = (0, 0, 0);
+        let (mut at, mut left, mut pause, mut one) = (0, 0, 0, None);
         for _ in 0..asks {
             if left == 0 {
                 left = 1 + random.below(30);
@@ -41,10 +47,11 @@ impl Demand {
                     _ => random.below(self.length / asks * 2 + 1),
                 };
                 at += random.below(self.length / 8 + 1);
+                one = (random.below(2) == 0).then(|| setting.some_node(random));
             }
             left -= 1;
             at += random.below(2 * pause + 1);
-            let node = setting.some_node(random);
+            let node = one.unwrap_or_else(|| setting.some_node(random));
             let ask = self.one(setting, node, random);
             events.push((at % self.length.max(1), Event::Ask(ask)));
         }
@@ -59,7 +66,7 @@ impl Demand {
         events: &mut Vec<(u64, Event)>,
     ) {
         let most = setting.most_cost().div_ceil(4);
-        for _ in 0..random.below(30) {
+        for _ in 0..random.below(RUSH) {
             let at = from + random.below(micros + 1);
             let ask = Ask {
                 who,
@@ -67,6 +74,23 @@ impl Demand {
                 ..self.one(setting, node, random)
             };
             events.push((at, Event::Ask(ask)));
+        }
+    }
+
+    /// Two nodes ask by turns, for as much as they get, each for a moment: what one holds meanwhile the other
+    /// must not have.
+    pub(super) fn relay(
+        &self,
+        setting: &Setting,
+        random: &mut Random,
+        events: &mut Vec<(u64, Event)>,
+    ) {
+        let (one, other) = (setting.some_node(random), setting.some_node(random));
+        let who = usize::try_from(random.below(setting.keys)).unwrap_or(0);
+        let mut at = random.below(self.length);
+        for node in [one, other, other, one, other, one] {
+            self.rush((setting, node, who), (at, 20_000), random, events);
+            at += random.below(1_000_000);
         }
     }
 
@@ -80,7 +104,8 @@ impl Demand {
             node,
             who: usize::try_from(random.below(setting.keys)).unwrap_or(0),
             cost,
-            patience: (random.below(12) == 0).then(|| random.below(2 * setting.timeout * 1000)),
+            patience: (self.is_hurried && random.below(8) == 0)
+                .then(|| random.below(2 * setting.timeout * 1000)),
             runs: random.below(self.length / 4 + 1),
             returns: random.below(4) == 0,
         }

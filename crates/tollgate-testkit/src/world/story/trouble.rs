@@ -26,6 +26,9 @@ pub enum Trouble {
     Operator,
 }
 
+/// A policy is reloaded so long after a rush began, and before it ends.
+const BUSY: u64 = 300_000;
+
 /// As much as the setting says.
 pub(super) fn happen(
     setting: &Setting,
@@ -39,6 +42,12 @@ pub(super) fn happen(
             let node = setting.some_node(random);
             let at = random.below(demand.length);
             events.push((at, Event::Reload { node, version }));
+            if random.below(4) == 0 {
+                // While it is busy.
+                let who = usize::try_from(random.below(setting.keys)).unwrap_or(0);
+                let from = at.saturating_sub(BUSY);
+                demand.rush((setting, node, who), (from, 2 * BUSY), random, events);
+            }
         }
     }
     let times = match setting.troubles.is_empty() {
@@ -55,8 +64,12 @@ pub(super) fn happen(
             // While something is under way.
             _ => at += random.below(4 * setting.delay + 2),
         }
-        let scene = Scene::new(setting, (at, node), random);
+        let scene = Scene::new(setting, (at, node, ask.who), random);
         sort.happen(setting, &scene, random, events);
+        if sort == Trouble::Operator {
+            // In the same breath.
+            demand.rush((setting, node, ask.who), (at, 1_000), random, events);
+        }
         if random.below(4) > 0 {
             let (of, micros) = ((setting, node, ask.who), scene.micros);
             // Before it, meanwhile and afterwards.
@@ -79,18 +92,25 @@ struct Scene {
     at: u64,
     micros: u64,
     node: usize,
+    who: usize,
 }
 
 impl Scene {
-    fn new(setting: &Setting, (at, node): (u64, usize), random: &mut Random) -> Self {
-        // A moment, about a timeout, or long.
+    fn new(setting: &Setting, (at, node, who): (u64, usize, usize), random: &mut Random) -> Self {
+        // A moment, a timeout, some of them, or long.
         let timeout = setting.timeout * 1000;
-        let micros = match random.below(3) {
+        let micros = match random.below(4) {
             0 => random.below(timeout),
-            1 => timeout + random.below(10 * timeout),
+            1 => timeout,
+            2 => timeout + random.below(10 * timeout),
             _ => random.below(5_000_000),
         };
-        Self { at, micros, node }
+        Self {
+            at,
+            micros,
+            node,
+            who,
+        }
     }
 }
 
@@ -113,7 +133,12 @@ impl Trouble {
         random: &mut Random,
         events: &mut Vec<(u64, Event)>,
     ) {
-        let Scene { at, micros, node } = *scene;
+        let Scene {
+            at,
+            micros,
+            node,
+            who,
+        } = *scene;
         let event = match self {
             Self::Network if random.below(2) == 0 => {
                 let nodes = (0..setting.nodes)
@@ -154,14 +179,14 @@ impl Trouble {
                 Event::StoreAils { condition, micros }
             }
             Self::Clock => {
-                let far = match random.below(3) {
+                let far = match random.below(4) {
                     0 => 1_000,
                     1 => 2_000_000,
                     _ => 36_000_000_000,
                 };
                 let by = i64::try_from(random.below(far)).unwrap_or(0);
-                let by = if random.below(2) == 0 { by } else { -by };
-                match random.below(4) {
+                let by = if random.below(3) == 0 { by } else { -by };
+                match random.below(6) {
                     0 => Event::WallSteps { node, by },
                     1 => Event::Expires,
                     _ => Event::StoreSteps { by },
@@ -169,7 +194,7 @@ impl Trouble {
             }
             Self::Starved => Event::Freeze { node, micros },
             Self::Deaths => Event::Restart { node, micros },
-            Self::Operator => Event::Gives(gift(setting, node, random)),
+            Self::Operator => Event::Gives(gift(setting, (node, who), random)),
         };
         events.push((at, event));
     }
@@ -188,7 +213,7 @@ fn bad_weather(setting: &Setting, random: &mut Random) -> Weather {
     }
 }
 
-fn gift(setting: &Setting, node: usize, random: &mut Random) -> Gift {
+fn gift(setting: &Setting, (node, who): (usize, usize), random: &mut Random) -> Gift {
     let index = |random: &mut Random, end: u64| usize::try_from(random.below(end)).unwrap_or(0);
     let rule = index(random, setting.rules.len() as u64);
     let Rule { sort, counted, .. } = &setting.rules[rule];
@@ -197,7 +222,7 @@ fn gift(setting: &Setting, node: usize, random: &mut Random) -> Gift {
     Gift {
         node,
         rule,
-        who: index(random, setting.keys),
+        who,
         units: (!is_whole).then_some(units),
     }
 }
