@@ -495,6 +495,9 @@ async fn keep(leases: Weak<Inner>, every: Duration) {
                 Care::Return => inner.ask(&lease, Wants::Nothing).await.map(drop),
                 Care::Renew => inner.ask(&lease, Wants::Enough).await.map(drop),
                 Care::Forget => {
+                    // With it goes what is known of its tokens.
+                    let spent = lease.book.note_spent();
+                    inner.local.note_spent(&lease.limit, lease.place.1, spent);
                     // Whoever has it in hand now still spends what he gets, and asks anew next time.
                     inner.shard(lease.place).rcu(|shard| {
                         let mut fewer = HashMap::clone(shard);
