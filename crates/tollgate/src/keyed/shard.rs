@@ -36,6 +36,7 @@ use std::sync::Arc;
 
 use tollgate_core::{Outcome, Timestamp};
 
+use super::anchor::{Anchor, Moment};
 use super::intervals::Intervals;
 use super::line::{Line, Lines, SLOTS, Slot};
 use super::shape::{Shape, Turns};
@@ -415,16 +416,16 @@ impl Shard {
         // Only ever grows, and being late is accounted for.
         let high = self.high_water.load(Ordering::Relaxed);
         if units(ask.now()) > high + LATEST_STEP {
-            self.raise_to(ask);
+            self.raise_to(ask.anchor, ask.moment);
         }
     }
 
     /// Under the lock, where it is known what the time counts from; once a second at most.
     #[cold]
     #[inline(never)]
-    fn raise_to(&self, ask: &Ask<'_>) {
+    fn raise_to(&self, anchor: &Anchor, moment: Moment) {
         let _structure = self.lock();
-        let now = units(ask.renewed().now());
+        let now = units(anchor.renew(moment).now);
         self.high_water.fetch_max(now, Ordering::AcqRel);
     }
 
