@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, Outcome, Pace, Tat, Timestamp};
 
+use super::anchor::Moment;
 use super::pace::InForce;
 use super::shard::{Answer, Need};
 use super::slot::Ask;
@@ -77,8 +78,9 @@ impl<'a, C: Clock> Key<'a, C> {
 
     /// Decides a request of a key that may be here.
     #[inline(always)]
-    pub(super) fn check_in(&self, place: Place<'_>, now: Timestamp, cost: u64) -> Decision {
-        let ask = self.ask(now, cost, 0);
+    pub(super) fn check_in(&self, place: Place<'_>, moment: Moment, cost: u64) -> Decision {
+        let ask = self.ask(moment, cost, 0);
+        let now = moment.now;
         let slot = place.guess(ask.fingerprint);
         match place.shard.try_pass(slot, &ask) {
             Some((true, word)) => {
@@ -87,15 +89,15 @@ impl<'a, C: Clock> Key<'a, C> {
             }
             Some((false, word)) => {
                 let judged = word.judge(ask.pace, now, cost);
-                self.decided(&judged, now, cost)
+                self.decided(&judged, cost)
             }
-            None => self.check_slowly(now, cost),
+            None => self.check_slowly(moment, cost),
         }
     }
 
     /// Charges a cost that passes now, if that takes no closer look: the key's word then.
     #[inline]
-    pub(super) fn pass(&self, now: Timestamp, cost: u64) -> Option<KeyWord> {
+    pub(super) fn pass(&self, now: Moment, cost: u64) -> Option<KeyWord> {
         let place = self.limiter.table.place(self.fingerprint);
         let ask = self.ask(now, cost, 0);
         let passed = place.shard.try_pass(place.guess(ask.fingerprint), &ask);
@@ -104,18 +106,18 @@ impl<'a, C: Clock> Key<'a, C> {
 
     #[cold]
     #[inline(never)]
-    fn check_slowly(&self, now: Timestamp, cost: u64) -> Decision {
-        self.decided(&self.charge(now, cost), now, cost)
+    fn check_slowly(&self, now: Moment, cost: u64) -> Decision {
+        self.decided(&self.charge(now, cost), cost)
     }
 
     /// Counts a decision and says all about it.
     #[inline]
-    fn decided(&self, judged: &Judged, now: Timestamp, cost: u64) -> Decision {
+    fn decided(&self, judged: &Judged, cost: u64) -> Decision {
         if cost > 0 {
             let allowed = judged.outcome == Outcome::Allowed;
             self.limiter.counters.count(allowed);
         }
-        self.report(judged, now, cost)
+        self.report(judged, cost)
     }
 
     /// Takes `cost` tokens, to be used after the reservation's delay.
@@ -147,26 +149,27 @@ impl<'a, C: Clock> Key<'a, C> {
     }
 
     #[inline(always)]
-    pub(super) fn ask(&self, now: Timestamp, cost: u64, patience: u64) -> Ask {
+    pub(super) fn ask(&self, moment: Moment, cost: u64, patience: u64) -> Ask<'a> {
         Ask {
             fingerprint: self.tagged(),
             tag: self.in_force.tag,
             pace: self.in_force.pace,
-            now,
+            moment,
+            anchor: self.limiter.table.anchor(),
             cost,
             patience,
         }
     }
 
     /// Charges the key, or what stands for it at the cap.
-    pub(super) fn charge(&self, now: Timestamp, cost: u64) -> Judged {
+    pub(super) fn charge(&self, now: Moment, cost: u64) -> Judged {
         let ask = self.ask(now, cost, 0);
         let shard = self.limiter.table.shard(self.fingerprint);
         self.or_at_the_cap(shard.charge(&ask, self.need()), &ask)
     }
 
     /// The same, exactly once, for somebody who may give the charge back.
-    pub(super) fn charge_once(&self, now: Timestamp, cost: u64, patience: u64) -> Judged {
+    pub(super) fn charge_once(&self, now: Moment, cost: u64, patience: u64) -> Judged {
         let ask = self.ask(now, cost, patience);
         let shard = self.limiter.table.shard(self.fingerprint);
         self.or_at_the_cap(shard.charge_once(&ask, self.need()), &ask)
@@ -179,7 +182,7 @@ impl<'a, C: Clock> Key<'a, C> {
         }
     }
 
-    fn or_at_the_cap(&self, answer: Answer, ask: &Ask) -> Judged {
+    fn or_at_the_cap(&self, answer: Answer, ask: &Ask<'_>) -> Judged {
         match answer {
             Answer::Judged(judged) => judged,
             Answer::Full => self.limiter.at_the_cap(ask),
@@ -188,7 +191,7 @@ impl<'a, C: Clock> Key<'a, C> {
 
     /// What would come of a charge, as far as a glance tells.
     #[inline(always)]
-    pub(super) fn glance(&self, now: Timestamp, cost: u64) -> Judged {
+    pub(super) fn glance(&self, now: Moment, cost: u64) -> Judged {
         let place = self.limiter.table.place(self.fingerprint);
         let ask = self.ask(now, cost, 0);
         place.shard.look(place.guess(ask.fingerprint), &ask)
@@ -197,7 +200,7 @@ impl<'a, C: Clock> Key<'a, C> {
     /// The same for a request that comes to nothing unless this passes: a refusal at a faster rate than
     /// the key's word counts by makes it count by that, so that the wait that is told begins.
     #[inline(always)]
-    pub(super) fn ask_for(&self, now: Timestamp, cost: u64) -> Judged {
+    pub(super) fn ask_for(&self, now: Moment, cost: u64) -> Judged {
         let judged = self.glance(now, cost);
         if judged.takes_over {
             self.take_over(now, cost);
@@ -207,12 +210,13 @@ impl<'a, C: Clock> Key<'a, C> {
 
     #[cold]
     #[inline(never)]
-    fn take_over(&self, now: Timestamp, cost: u64) {
+    fn take_over(&self, now: Moment, cost: u64) {
         let shard = self.limiter.table.shard(self.fingerprint);
         shard.take_over(&self.ask(now, cost, 0));
     }
 
-    pub(super) fn report(&self, judged: &Judged, now: Timestamp, cost: u64) -> Decision {
+    pub(super) fn report(&self, judged: &Judged, cost: u64) -> Decision {
+        let now = judged.now;
         let InForce { pace, burst, .. } = self.in_force;
         let wait = Duration::from_nanos(Pace::wait_nanos(judged.wait));
         let charged = judged.outcome == Outcome::Allowed && cost > 0 && pace.interval > 0;
@@ -284,7 +288,7 @@ impl<C: Clock> Home for Key<'_, C> {
         let patience = u64::try_from(patience.min(longest).as_nanos()).unwrap_or(u64::MAX);
         let judged = self.charge_once(local, cost, patience);
         if !judged.taken {
-            return Err(Refused::from_decision(self.report(&judged, local, cost)));
+            return Err(Refused::from_decision(self.report(&judged, cost)));
         }
         let wait = Pace::wait_nanos(judged.wait);
         let after = Tat::from_word(judged.after.0);
@@ -301,7 +305,7 @@ impl<C: Clock> Home for Key<'_, C> {
         };
         let now = self.limiter.table.since_anchor(now);
         let shard = self.limiter.table.shard(self.fingerprint);
-        shard.update(self.tagged(), |word| {
+        shard.update(&self.ask(now, 0, 0), |word, now| {
             let tat = Tat::from_word(word.0);
             Pace::returned(tat, now, charge).map(|tat| KeyWord(tat.to_word()))
         });
@@ -309,6 +313,6 @@ impl<C: Clock> Home for Key<'_, C> {
 
     fn look(&self, now: Timestamp, cost: u64) -> Decision {
         let local = self.limiter.table.since_anchor(now);
-        self.report(&self.glance(local, cost), local, 0)
+        self.report(&self.glance(local, cost), 0)
     }
 }

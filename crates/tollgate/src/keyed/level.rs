@@ -61,7 +61,7 @@ impl<C: Clock> KeyedBook for KeyedLimiter<C> {
 
     fn ask(&self, key: &KeyParts, now: Timestamp, cost: u64) -> Decision {
         let (key, local) = (self.key_of(key), self.table.since_anchor(now));
-        key.report(&key.ask_for(local, cost), local, 0)
+        key.report(&key.ask_for(local, cost), 0)
     }
 
     fn take(&self, key: &KeyParts, now: Timestamp, cost: u64) -> Result<Taken, Decision> {

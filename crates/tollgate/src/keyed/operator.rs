@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tollgate_core::Timestamp;
 
+use super::anchor::Moment;
 use super::intervals::KEY_BITS;
 use super::pace::InForce;
 use super::shard::Need;
@@ -130,13 +131,15 @@ impl<C: Clock> KeyedLimiter<C> {
     pub fn block_for<K: Hash + ?Sized>(&self, key: &K, duration: Duration) -> Result<(), NoSlot> {
         let key = self.key(key);
         let now = self.table.since_anchor(self.clock.now());
-        let until = units(now + duration);
-        if until <= units(now) {
+        if duration.is_zero() {
             return Ok(());
         }
-        let longer = |found: Foreign| match found.word {
-            word if word.is_blocked() && word.until() > until => word,
-            word => KeyWord::blocked(until, word.idle_at()),
+        let longer = |found: Foreign, now: Timestamp| {
+            let until = units(now + duration);
+            match found.word {
+                word if word.is_blocked() && word.until() > until => word,
+                word => KeyWord::blocked(until, word.idle_at()),
+            }
         };
         self.set(&key, now, Need::Block, longer)
     }
@@ -146,7 +149,7 @@ impl<C: Clock> KeyedLimiter<C> {
         let now = self.table.since_anchor(self.clock.now());
         let mut count = 0;
         for shard in self.table.shards() {
-            shard.for_each_active(now, |_, _| count += 1);
+            shard.for_each_active(self.table.anchor(), now, |_, _, _| count += 1);
         }
         count
     }
@@ -175,8 +178,10 @@ impl<C: Clock> KeyedLimiter<C> {
         let now = self.table.since_anchor(self.clock.now());
         let mut active = Vec::new();
         for shard in self.table.shards() {
-            shard.for_each_active(now, |fingerprint, word| active.push((fingerprint, word)));
-            for (fingerprint, word) in active.drain(..) {
+            shard.for_each_active(self.table.anchor(), now, |fingerprint, word, now| {
+                active.push((fingerprint, word, now));
+            });
+            for (fingerprint, word, now) in active.drain(..) {
                 let idle = Timestamp::from_nanos(word.idle_at().div_ceil(64));
                 each(ActiveKey {
                     fingerprint: fingerprint & KEY_BITS,
@@ -230,9 +235,9 @@ impl<C: Clock> KeyedLimiter<C> {
     fn set(
         &self,
         key: &Key<'_, C>,
-        now: Timestamp,
+        now: Moment,
         need: Need,
-        change: impl Fn(Foreign) -> KeyWord,
+        change: impl Fn(Foreign, Timestamp) -> KeyWord,
     ) -> Result<(), NoSlot> {
         let shard = self.table.shard(key.fingerprint);
         if shard.set(&key.ask(now, 0, 0), need, change) {
@@ -254,7 +259,7 @@ impl<C: Clock> Key<'_, C> {
         let limiter = self.limiter;
         let now = limiter.table.since_anchor(limiter.clock.now());
         let shard = limiter.table.shard(self.fingerprint);
-        shard.update_any(&self.ask(now, 0, 0), |found| {
+        shard.update_any(&self.ask(now, 0, 0), |found, now| {
             let interval = found.interval_or(self.in_force.pace.interval);
             let (word, now) = (found.word.at(units(now)), units(now));
             // One unit more, a 64th of a nanosecond: so that no later charge brings the word back to what a
@@ -288,17 +293,17 @@ impl<C: Clock> Key<'_, C> {
         if pace.interval == 0 || tokens == 0 {
             return Ok(());
         }
-        let taken = |word: KeyWord, interval: u64| {
+        let taken = |word: KeyWord, interval: u64, now: Timestamp| {
             let start = word.0.max(units(now));
             let empty = units(now).saturating_add(interval.saturating_mul(burst));
             let after = start.saturating_add(interval.saturating_mul(tokens));
             KeyWord(after.min(empty.max(start)))
         };
-        limiter.set(self, now, Need::Idle, |found| {
+        limiter.set(self, now, Need::Idle, |found, now| {
             let interval = found.interval_or(pace.interval);
             match found.word.at(units(now)) {
                 word if word.is_blocked() => word,
-                word => taken(word, interval),
+                word => taken(word, interval, now),
             }
         })
     }

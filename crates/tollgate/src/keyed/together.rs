@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, Outcome, Tat, Timestamp};
 
+use super::anchor::Moment;
 use super::line::Slot;
 use super::shard::Shard;
 use super::table::Place;
@@ -105,10 +106,10 @@ impl<C: Clock> KeyedLimiter<C> {
     /// The gravest refusal.
     #[cold]
     #[inline(never)]
-    fn refused(&self, keys: &[(Key<'_, C>, u64)], local: Timestamp) -> Together {
+    fn refused(&self, keys: &[(Key<'_, C>, u64)], local: Moment) -> Together {
         let mut worst: Option<(usize, Decision)> = None;
         for (number, (key, cost)) in keys.iter().enumerate() {
-            let decision = key.report(&key.ask_for(local, *cost), local, 0);
+            let decision = key.report(&key.ask_for(local, *cost), 0);
             let graver = |other: &(usize, Decision)| decision.retry_after > other.1.retry_after;
             if !decision.is_allowed() && worst.as_ref().is_none_or(graver) {
                 worst = Some((number, decision));
@@ -139,32 +140,32 @@ impl<C: Clock> KeyedLimiter<C> {
         now: Timestamp,
     ) -> Together {
         let local = self.table.since_anchor(now);
-        let mut tightest: Option<(u64, usize, KeyWord)> = None;
+        let mut tightest: Option<(u64, usize, (KeyWord, Timestamp))> = None;
         let mut after = After::NOTHING;
         for (number, (key, cost)) in keys.iter().enumerate() {
             let ask = key.ask(local, *cost, 0);
             // The slot that was looked at: if it changed hands since, that is seen.
             let found = slots.get(number).copied().flatten();
             let passed = found.and_then(|(shard, slot)| shard.try_pass(slot, &ask));
-            let word = match passed {
-                Some((true, word)) => word,
+            let (word, asked) = match passed {
+                Some((true, word)) => (word, local.now),
                 _ => {
                     let judged = key.charge(local, *cost);
                     if judged.outcome != Outcome::Allowed {
                         self.counters.count(false);
-                        let decision = key.report(&judged, local, 0);
+                        let decision = key.report(&judged, 0);
                         return self.give_all_back(&keys[..number], &after, now, decision);
                     }
-                    if *cost == 0 {
-                        judged.before
-                    } else {
-                        judged.after
-                    }
+                    let word = match cost {
+                        0 => judged.before,
+                        _ => judged.after,
+                    };
+                    (word, judged.now)
                 }
             };
             self.counters.count(true);
             after.put(number, word);
-            let remaining = key.remaining(word, local);
+            let remaining = key.remaining(word, asked);
             // Most cost one, and a division takes longer than all that is around it.
             let requests = if *cost > 1 {
                 remaining / cost
@@ -172,11 +173,11 @@ impl<C: Clock> KeyedLimiter<C> {
                 remaining
             };
             if tightest.is_none_or(|(fewest, ..)| requests < fewest) {
-                tightest = Some((requests, number, word));
+                tightest = Some((requests, number, (word, asked)));
             }
         }
-        let decided = tightest.map(|(_, number, word)| {
-            let left = keys[number].0.left_of(word, local);
+        let decided = tightest.map(|(_, number, (word, asked))| {
+            let left = keys[number].0.left_of(word, asked);
             (number, left)
         });
         Together {
