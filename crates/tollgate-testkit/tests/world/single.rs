@@ -135,3 +135,22 @@ fn time_in_which_a_node_was_frozen_counts_for_none_of_its_questions() {
         assert_eq!(record.answers[0].fallback, None, "{:?}", record.answers[0]);
     }
 }
+
+#[test]
+fn a_lease_that_is_over_when_it_comes_is_no_refusal() {
+    let own = rule(Sort::Level("gcra"), Counted::Leased, (1, HOUR, 10));
+    let setting = Setting {
+        delay: 2_000,
+        ..setting(vec![own])
+    };
+    for wait in 0..8 {
+        // While the store is asked for it.
+        let freeze = Event::Freeze {
+            node: 0,
+            micros: SECOND,
+        };
+        let events = vec![(SECOND, ask(1)), (SECOND + 500 * wait, freeze)];
+        let record = played(setting.clone(), events);
+        assert!(record.answers[0].allowed, "{:?}", record.answers[0]);
+    }
+}
