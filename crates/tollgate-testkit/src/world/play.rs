@@ -40,7 +40,8 @@ pub struct Record {
     pub exchanges: Vec<Exchange>,
     /// When the story was over and all was quiet, and the last requests were made.
     pub quiet_at: u64,
-    /// Keys that the store kept once the story was over and in the end, and whether they end by themselves.
+    /// Keys that the store kept whenever something was given back, once the story was over and in the end, and
+    /// whether they end by themselves.
     pub keys: Vec<(String, bool)>,
     /// All calls of scripts, with the time told.
     pub calls: Vec<Call>,
@@ -351,6 +352,8 @@ impl Stage {
                     None => limiter.reset(&who).await.is_ok(),
                 };
             }
+            // Before anyone else writes what it has left.
+            look_at_keys(&universe, &record);
             if is_given {
                 let mut record = record.lock().unwrap_or_else(PoisonError::into_inner);
                 record.gifts[number].to = Some(universe.now());
@@ -358,17 +361,6 @@ impl Stage {
         };
         let world: Arc<dyn World> = Arc::<Life>::clone(&node.life);
         tokio::spawn(Paced::new(world, giving));
-    }
-
-    /// Notes what the store keeps, and for how long.
-    fn look_at_keys(&self) {
-        self.universe.each_store(|store, _| {
-            let keys = store.keys().into_iter().map(|key| {
-                let ends = store.expires_at(&key).is_some();
-                (String::from_utf8_lossy(&key).into_owned(), ends)
-            });
-            self.note(|record| record.keys.extend(keys));
-        });
     }
 
     async fn settle(&self) {
@@ -436,7 +428,7 @@ impl Stage {
         let quiet_at = self.universe.now() + 2 * drains;
         self.note(|record| record.quiet_at = quiet_at);
         self.settle().await;
-        self.look_at_keys();
+        look_at_keys(&self.universe, &self.record);
         // What a clock was ahead of is seen once somebody asks, and is over in a bucket's time from then on. A
         // node that remembers a refusal asks once that is over.
         self.ask_by_each(|_| 1).await;
@@ -446,7 +438,7 @@ impl Stage {
         self.ask_by_each(|burst| burst).await;
         tokio::time::sleep(Duration::from_secs(1)).await;
         let (carried_out, exchanges) = (self.universe.carried_out(), self.universe.exchanges());
-        self.look_at_keys();
+        look_at_keys(&self.universe, &self.record);
         let mut counts = Counts::default();
         self.universe.each_store(|store, _| {
             let own = store.counts();
@@ -463,6 +455,18 @@ impl Stage {
             ..std::mem::replace(record, Record::new())
         })
     }
+}
+
+/// Notes what the store keeps, and whether it keeps it for ever.
+fn look_at_keys(universe: &Universe, record: &Mutex<Record>) {
+    universe.each_store(|store, _| {
+        let keys = store.keys().into_iter().map(|key| {
+            let ends = store.expires_at(&key).is_some();
+            (String::from_utf8_lossy(&key).into_owned(), ends)
+        });
+        let mut record = record.lock().unwrap_or_else(PoisonError::into_inner);
+        record.keys.extend(keys);
+    });
 }
 
 impl Record {

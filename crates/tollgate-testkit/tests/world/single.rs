@@ -1,7 +1,7 @@
 //! Histories that are told by hand: what the random ones found once, at its shortest.
 
 use tollgate_testkit::world::{
-    Amount, Ask, Counted, Event, Failure, Keeps, Record, Rule, Setting, Sort, Story, play,
+    Amount, Ask, Counted, Event, Failure, Gift, Keeps, Record, Rule, Setting, Sort, Story, play,
     try_story,
 };
 
@@ -134,4 +134,66 @@ fn time_in_which_a_node_was_frozen_counts_for_none_of_its_questions() {
         let record = played(setting.clone(), events);
         assert_eq!(record.answers[0].fallback, None, "{:?}", record.answers[0]);
     }
+}
+
+#[test]
+fn a_lease_that_is_over_when_it_comes_is_no_refusal() {
+    let own = rule(Sort::Level("gcra"), Counted::Leased, (1, HOUR, 10));
+    let setting = Setting {
+        delay: 2_000,
+        ..setting(vec![own])
+    };
+    for wait in 0..8 {
+        // While the store is asked for it.
+        let freeze = Event::Freeze {
+            node: 0,
+            micros: SECOND,
+        };
+        let events = vec![(SECOND, ask(1)), (SECOND + 500 * wait, freeze)];
+        let record = played(setting.clone(), events);
+        assert!(record.answers[0].allowed, "{:?}", record.answers[0]);
+    }
+}
+
+#[test]
+fn a_lease_lives_as_long_as_its_taker_said_whoever_else_asks() {
+    let own = rule(Sort::Level("gcra"), Counted::Leased, (10, SECOND, 20));
+    let setting = Setting {
+        nodes: 2,
+        lease_life: vec![4_000, 500],
+        ..setting(vec![own])
+    };
+    let by = |node| {
+        move |at| match ask(1) {
+            Event::Ask(ask) => (at, Event::Ask(Ask { node, ..ask })),
+            other => (at, other),
+        }
+    };
+    let from = |at: u64, count: u64| (0..count).map(move |place| at + 1_000 * place);
+    // The one takes more than it needs and holds it; the other asks, and later has all there is.
+    let events = from(SECOND, 4).map(by(0));
+    let events = events.chain(from(SECOND + 50_000, 1).map(by(1)));
+    let events = events.chain(from(2 * SECOND + 400_000, 25).map(by(1)));
+    let events = events.chain(from(2 * SECOND + 450_000, 10).map(by(0)));
+    let record = played(setting, events.collect());
+    // What was held is spent in the end, without asking.
+    let last = &record.answers[30..];
+    assert!(
+        last.iter().any(|told| told.allowed && told.ask.node == 0),
+        "{last:?}"
+    );
+}
+
+#[test]
+fn a_log_of_which_some_is_given_back_ends_by_itself() {
+    let (sort, counts) = (Sort::Window("sliding-log"), (5, 10 * SECOND, 5));
+    let gift = Event::Gives(Gift {
+        node: 0,
+        rule: 0,
+        who: 0,
+        units: Some(2),
+    });
+    let events = vec![(SECOND, ask(5)), (2 * SECOND, gift), (3 * SECOND, ask(2))];
+    let record = played(setting(vec![rule(sort, Counted::Exact, counts)]), events);
+    assert_eq!(passed(&record, 0, 4 * SECOND), 7, "{:#?}", record.answers);
 }

@@ -177,8 +177,8 @@ impl Limit<'_> {
                     }
                     // What is leased may be had twice.
                     Fault::Stepped(by) if *by > 0 => leased,
-                    // A window that is set back may end sooner than it began.
-                    Fault::Stepped(_) if self.is_windowed() => burst,
+                    // A window that goes on by another clock may end sooner.
+                    Fault::Stepped(_) if self.is_aligned() => burst,
                     Fault::Stepped(_) | Fault::Other | Fault::Frozen(_) => 0,
                     Fault::Started => match who {
                         Who::Both => burst,
@@ -192,6 +192,14 @@ impl Limit<'_> {
             whole += 1 + self.in_flight(from, to) + burst * u64::from(self.is_windowed());
         }
         whole
+    }
+
+    /// Windows that begin by the clock, and not with what is counted in them.
+    fn is_aligned(&self) -> bool {
+        matches!(
+            self.rule.sort,
+            Sort::Window("fixed-window" | "sliding-window") | Sort::Quota("hour")
+        )
     }
 
     /// Windows are noted by another clock than the store's: one count more.

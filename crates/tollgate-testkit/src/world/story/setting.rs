@@ -46,7 +46,7 @@ impl Setting {
             0 => 2 + usize::try_from(random.below(2)).unwrap_or(0),
             _ => 1,
         };
-        let rules = 1 + random.below(5) / 4;
+        let rules = 1 + random.below(4) / 3;
         let lives = [500, 1_000, 4_000];
         let life = random.pick(&lives);
         let differ = random.below(2) == 0;

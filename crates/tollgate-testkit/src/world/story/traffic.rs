@@ -77,8 +77,8 @@ impl Demand {
         }
     }
 
-    /// Two nodes ask by turns, for as much as they get, each for a moment: what one holds meanwhile the other
-    /// must not have.
+    /// One node takes what it then holds for a while; another asks, and later for all there is: it must not have
+    /// what the first one spends right after.
     pub(super) fn relay(
         &self,
         setting: &Setting,
@@ -88,10 +88,18 @@ impl Demand {
         let (one, other) = (setting.some_node(random), setting.some_node(random));
         let who = usize::try_from(random.below(setting.keys)).unwrap_or(0);
         let mut at = random.below(self.length);
-        for node in [one, other, other, one, other, one] {
-            self.rush((setting, node, who), (at, 20_000), random, events);
-            at += random.below(1_000_000);
-        }
+        self.rush((setting, one, who), (at, 5_000), random, events);
+        at += random.below(200_000);
+        let (cost, meanwhile) = (1, self.one(setting, other, random));
+        let meanwhile = Ask {
+            who,
+            cost,
+            ..meanwhile
+        };
+        events.push((at, Event::Ask(meanwhile)));
+        at += random.below(2_000_000);
+        self.rush((setting, other, who), (at, 20_000), random, events);
+        self.rush((setting, one, who), (at + 20_000, 20_000), random, events);
     }
 
     fn one(&self, setting: &Setting, node: usize, random: &mut Random) -> Ask {
