@@ -26,6 +26,8 @@ use crate::{Algorithm, Decision, Outcome, Timestamp};
 #[derive(Clone, Debug)]
 pub struct Book<A: Algorithm> {
     limit: A,
+    /// What the state is kept under: the limit, or the last one that counted.
+    counted_by: A,
     ledger: Ledger<A>,
 }
 
@@ -108,6 +110,7 @@ impl<A: Algorithm> Book<A> {
     pub fn with_state(limit: A, state: A::State) -> Self {
         Self {
             limit,
+            counted_by: limit,
             ledger: Ledger::from_parts(state, Timestamp::ZERO),
         }
     }
@@ -196,8 +199,12 @@ impl<A: Algorithm> Book<A> {
 
     /// Carries the state over to another limit, at a live change.
     pub fn replace(&mut self, now: Timestamp, limit: A) {
-        self.ledger.carry_over(&self.limit, &limit, now);
         self.limit = limit;
+        // One that counts nothing leaves what was counted to the next that does.
+        if limit.counts() {
+            self.ledger.carry_over(&self.counted_by, &limit, now);
+            self.counted_by = limit;
+        }
     }
 }
 

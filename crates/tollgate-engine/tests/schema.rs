@@ -1,12 +1,28 @@
 //! The schema and the decoder agree: what one takes, so does the other, in all that a schema can say.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fs;
+use std::sync::LazyLock;
 
 use proptest::prelude::*;
 use regex::Regex;
 use serde_json::{Map, Value, json};
 use tollgate_engine::document::{self, Format, Node};
 use tollgate_engine::{Policy, schema};
+
+/// Whether a text is of a pattern, which takes longer to be made than to be used.
+fn is_like(pattern: &str, text: &str) -> bool {
+    thread_local! {
+        static MADE: RefCell<HashMap<String, Regex>> = RefCell::default();
+    }
+    MADE.with_borrow_mut(|made| {
+        let new = || Regex::new(pattern).expect("as the schema is made");
+        made.entry(pattern.to_owned())
+            .or_insert_with(new)
+            .is_match(text)
+    })
+}
 
 /// A small validator of just the words that the schema uses; any other is an error, so that none is
 /// taken for true by being overlooked.
@@ -42,9 +58,7 @@ fn conforms(value: &Value, schema: &Value, root: &Value) -> Result<(), String> {
                 true
             }
             ("pattern", Value::String(text)) => {
-                Regex::new(rule.as_str().expect("as the schema is made"))
-                    .expect("as the schema is made")
-                    .is_match(text)
+                is_like(rule.as_str().expect("as the schema is made"), text)
             }
             ("minLength", Value::String(text)) => text.chars().count() >= size(rule),
             ("maxLength", Value::String(text)) => text.chars().count() <= size(rule),
@@ -165,11 +179,11 @@ fn json(node: &Node) -> Value {
 
 /// Whether the schema takes a text, and whether the decoder does.
 fn both(text: &str, format: Format) -> (Result<(), String>, Result<(), String>) {
-    let schema = schema::json_schema();
+    static SCHEMA: LazyLock<Value> = LazyLock::new(schema::json_schema);
     let tree = document::parse(text, format, 0).expect("a tree");
     let decoded = Policy::from_text(text, format).map(drop);
     (
-        conforms(&json(&tree), &schema, &schema),
+        conforms(&json(&tree), &SCHEMA, &SCHEMA),
         decoded.map_err(|rejected| rejected.to_string()),
     )
 }

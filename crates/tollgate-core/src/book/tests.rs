@@ -179,3 +179,17 @@ fn what_is_promised_on_a_gift_is_not_promised_again() {
     // Six at once where five may: no sooner than a second after the two.
     assert!(third.at() >= Timestamp::from_secs(3), "{}", third.at());
 }
+
+#[test]
+fn what_was_counted_is_kept_through_a_limit_that_counts_nothing() {
+    let now = Timestamp::from_millis(1_000_500);
+    let limit = |rate: Rate| crate::SlidingCounter::new(rate).unwrap();
+    for between in [Rate::zero(), Rate::unlimited()] {
+        let mut book = Book::new(limit(Rate::per_second(3)));
+        assert!(book.decide(now, 2).is_allowed());
+        book.replace(now, limit(Rate::per_minute(1)));
+        book.replace(now, limit(between));
+        book.replace(now, limit(Rate::per_second(3)));
+        assert_eq!(book.decide(now, 0).remaining, 1, "{between}");
+    }
+}
