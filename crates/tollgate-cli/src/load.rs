@@ -106,7 +106,7 @@ pub struct Load {
           value_parser = clap::value_parser!(u64).range(1..))]
     pub nodes: u64,
     /// How long a decision waits for the store.
-    #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = length)]
+    #[arg(long, value_name = "TIME", default_value = "25ms", value_parser = length)]
     pub timeout: Duration,
     /// Print one JSON object instead of the text.
     #[arg(long)]

@@ -78,7 +78,7 @@ pub(crate) enum Home {
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 ///
 /// let redis = Redis::builder("redis+cluster://10.0.0.1,10.0.0.2")?
-///     .timeout(Duration::from_millis(20)) // another region
+///     .timeout(Duration::from_millis(200)) // another region
 ///     .nodes(12)
 ///     .breaker(Breaker { of_calls: 50, ..Breaker::default() })
 ///     .on_event(|event| eprintln!("{event:?}"))

@@ -3,6 +3,8 @@
 //! A match is a rule's number, its limits, a key and a cost, wherever it came from: everything after
 //! this file knows no more of it.
 
+use std::num::{IntErrorKind, ParseIntError};
+
 use tollgate::prefetch;
 
 use super::bounds::{Bounds, Excess};
@@ -209,7 +211,7 @@ impl<'a> Gathered<'a> {
     #[inline(always)]
     fn ask(&mut self, rule: &'a Applied, met: Met, known: &Known<'_, '_>, facts: &'a Facts<'a>) {
         self.unasked.get_or_insert(met);
-        let cost = rule.cost.and_then(|slot| known.text(slot)?.parse().ok());
+        let cost = rule.cost.and_then(|slot| cost_of(known.text(slot)?));
         let cost = cost.unwrap_or(rule.default_cost);
         let key = Key::new(&rule.key, facts, met.fingerprint);
         for limit in rule.limits.as_slice() {
@@ -320,4 +322,17 @@ fn is_replaced(rules: &Rules, met: &[Met], number: u32) -> bool {
         let other = &rules.applied[other.number as usize];
         other.mode <= mode && other.replaces.contains(&number)
     })
+}
+
+fn is_too_large(error: &ParseIntError) -> bool {
+    *error.kind() == IntErrorKind::PosOverflow
+}
+
+/// What a fact says that a request costs. A number beyond all others is no reason to cost less.
+fn cost_of(text: &str) -> Option<u64> {
+    match text.parse() {
+        Ok(cost) => Some(cost),
+        Err(error) if is_too_large(&error) => Some(u64::MAX),
+        Err(_) => None,
+    }
 }
