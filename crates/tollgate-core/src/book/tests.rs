@@ -183,7 +183,7 @@ fn what_is_promised_on_a_gift_is_not_promised_again() {
 #[test]
 fn what_was_counted_is_kept_through_a_limit_that_counts_nothing() {
     let now = Timestamp::from_millis(1_000_500);
-    let limit = |rate: Rate| crate::SlidingCounter::new(rate).unwrap();
+    let limit = |rate: Rate| SlidingCounter::new(rate).unwrap();
     for between in [Rate::zero(), Rate::unlimited()] {
         let mut book = Book::new(limit(Rate::per_second(3)));
         assert!(book.decide(now, 2).is_allowed());
