@@ -12,7 +12,7 @@ use tollgate_redis::{Redis, RedisLimiter, StoreError};
 use tollgate_testkit::redis::{Cluster, Server, slot_of};
 
 /// Long enough for a healthy node on a busy machine.
-const TIMEOUT: Duration = Duration::from_millis(250);
+pub(crate) const TIMEOUT: Duration = Duration::from_millis(250);
 /// Who asks about what the dead node has, at once.
 const CROWD: usize = 64;
 /// Questions to each healthy node at least, and failures at the dead one.
