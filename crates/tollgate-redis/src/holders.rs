@@ -1,6 +1,6 @@
 //! Slots that requests of this node hold, renewed while they do: those of a dead node run out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -56,8 +56,11 @@ struct Inner {
 /// Slots to give back.
 #[derive(Debug, Default)]
 struct Ended {
-    /// And since when that is due.
-    slots: Vec<(Box<str>, Held, Instant)>,
+    /// In the order in which they ended, and since when that is due.
+    slots: VecDeque<(Box<str>, Held, Instant)>,
+    /// Those that couldn't be given back so far. Their node may be away while others are there, so they come
+    /// after those that weren't tried.
+    unsaid: VecDeque<(Box<str>, Held, Instant)>,
     /// Whether someone does.
     is_said: bool,
 }
@@ -173,8 +176,8 @@ impl Inner {
     /// Has a slot given back.
     fn end(self: &Arc<Self>, name: Box<str>, held: Held) {
         let mut ended = self.ended();
-        if ended.slots.len() < MOST_ENDED {
-            ended.slots.push((name, held, Instant::now()));
+        if ended.slots.len() + ended.unsaid.len() < MOST_ENDED {
+            ended.slots.push_back((name, held, Instant::now()));
         }
         let is_said = std::mem::replace(&mut ended.is_said, true);
         drop(ended);
@@ -216,14 +219,24 @@ impl Inner {
 
     /// What has ended and is to be said next; nothing once all is said.
     fn next_ended(&self) -> Option<Vec<(Box<str>, Held, Instant)>> {
-        let mut ended = self.ended();
-        if ended.slots.is_empty() {
+        let mut guard = self.ended();
+        let ended = &mut *guard;
+        if ended.slots.is_empty() && ended.unsaid.is_empty() {
             ended.is_said = false;
             self.said.notify_waiters();
             return None;
         }
-        let rest = ended.slots.len().saturating_sub(AT_ONCE);
-        Some(ended.slots.split_off(rest))
+        let untried = ended.slots.len().min(AT_ONCE);
+        let again = ended.unsaid.len().min(AT_ONCE - untried);
+        let next = ended.slots.drain(..untried);
+        Some(next.chain(ended.unsaid.drain(..again)).collect())
+    }
+
+    /// These couldn't be given back. Whether all others were tried too.
+    fn not_said(&self, slots: Vec<(Box<str>, Held, Instant)>) -> bool {
+        let mut ended = self.ended();
+        ended.unsaid.extend(slots);
+        ended.slots.is_empty()
     }
 }
 
@@ -243,9 +256,10 @@ async fn say_ended(inner: Arc<Inner>) {
             pause = FIRST_PAUSE;
             continue;
         }
-        inner.ended().slots.extend(due);
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        if inner.not_said(due) {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
     }
 }
 

@@ -19,7 +19,7 @@ use super::connect::Connector;
 use super::link::{Failure, Link, Manner, Then};
 use super::peer::{Loss, Peer, State, Up};
 use super::reason;
-use super::slots::{self, Range, SLOTS};
+use super::slots::{self, Looked, SLOTS};
 use crate::address::Node;
 use crate::error::StoreError;
 use crate::failure::FailureKind;
@@ -32,7 +32,7 @@ const MOST_HOPS: u8 = 5;
 const HALF_WAY: Duration = Duration::from_millis(5);
 
 /// Who is connected to, by number.
-type PeerId = u32;
+pub(super) type PeerId = u32;
 
 /// Who has which key.
 enum Map {
@@ -65,7 +65,7 @@ pub(crate) struct Driver {
     parked: Vec<Batch>,
     calls: FuturesUnordered<Task<Done>>,
     connecting: FuturesUnordered<Task<(PeerId, Result<Link, StoreError>)>>,
-    looking: Option<Task<Result<Vec<Range>, StoreError>>>,
+    looking: Option<Task<Looked>>,
     looks: Looks,
     /// Whether a connection may have to be made, or slots asked for; and from when on in any case.
     is_changed: bool,

@@ -123,7 +123,8 @@ fn numbers(value: Value) -> Result<Vec<i64>, Failure> {
     values.into_iter().map(number).collect()
 }
 
-fn failure(error: &RedisError) -> Failure {
+/// What an error means.
+pub(super) fn failure(error: &RedisError) -> Failure {
     let to = || error.redirect_node().map(|(to, _)| to.to_owned());
     let then = match error.kind() {
         ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) => Then::Wrong,

@@ -1,13 +1,16 @@
-//! Who has which slot of a cluster: asked of all who are known, and taken from who answers first.
+//! Who has which slot of a cluster: asked of some who are known, and taken from the first who knows of all.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ::redis::Value;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use tokio::time::timeout;
 
 use super::connect::Connector;
-use super::link::Link;
+use super::driver::PeerId;
+use super::link::{Failure, Link, Then, failure};
 use super::reason;
 use crate::address::Node;
 use crate::error::StoreError;
@@ -15,6 +18,8 @@ use crate::failure::FailureKind;
 
 /// How many slots there are.
 pub(super) const SLOTS: u16 = 16_384;
+/// How long one who may know of more slots than others is waited for.
+const KNOWS_MORE: Duration = Duration::from_millis(50);
 
 /// Slots next to each other, and who has them: their master first, then its replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,44 +31,92 @@ pub(super) struct Range {
 
 /// One who may know.
 pub(super) enum Witness {
-    /// There is a connection.
-    Linked(Node, Link),
+    /// There is a connection: this one.
+    Linked(Node, Link, LinkId),
     /// There is none, and one is made for this question.
     Far(Node),
 }
 
-/// Asks them all at once: one that is silent keeps nobody waiting.
-pub(super) async fn look(
-    connector: Arc<Connector>,
-    witnesses: Vec<Witness>,
-) -> Result<Vec<Range>, StoreError> {
+/// Which peer, and which of its connections.
+pub(super) type LinkId = (PeerId, u64);
+
+/// What came of asking.
+pub(super) struct Looked {
+    pub(super) ranges: Result<Vec<Range>, StoreError>,
+    /// Connections that were found to be broken. Who asks nothing else of a node learns it here.
+    pub(super) lost: Vec<(LinkId, StoreError)>,
+}
+
+/// Asks them all at once: one that is silent keeps nobody waiting, and one that doesn't know of all slots, as
+/// after a restart that has cost it its memory, is believed only if no other knows of more.
+pub(super) async fn look(connector: Arc<Connector>, witnesses: Vec<Witness>) -> Looked {
     let connector = &connector;
-    let asked = witnesses.into_iter().map(|witness| async move {
-        let (node, mut link) = match witness {
-            Witness::Linked(node, link) => (node, link),
-            Witness::Far(node) => {
-                let link = connector.connect(Some(&node)).await?;
-                (node, link)
-            }
-        };
-        let reply = link.send(::redis::cmd("CLUSTER").arg("SLOTS")).await;
-        reply
-            .map_err(|error| reason::store_error(&error))
-            .and_then(|reply| ranges(&reply, &node))
-    });
+    let asked = witnesses.into_iter().map(|witness| ask(connector, witness));
     let mut asked: FuturesUnordered<_> = asked.collect();
-    let mut told: Option<StoreError> = None;
-    while let Some(answer) = asked.next().await {
+    let (mut best, mut most) = (None, 0);
+    let (mut told, mut lost): (Option<StoreError>, _) = (None, Vec::new());
+    while most < u32::from(SLOTS) {
+        let answer = match most {
+            0 => asked.next().await,
+            _ => timeout(KNOWS_MORE, asked.next()).await.unwrap_or(None),
+        };
         match answer {
-            Ok(ranges) => return Ok(ranges),
-            // What waiting doesn't mend is told first.
-            Err(error) if told.is_none() || error.kind().is_lasting() => told = Some(error),
-            Err(_) => {}
+            None => break,
+            Some(Ok(ranges)) => {
+                let count = covered(&ranges);
+                if best.is_none() || count > most {
+                    (best, most) = (Some(ranges), count);
+                }
+            }
+            Some(Err((error, by))) => {
+                lost.extend(by.map(|by| (by, error.clone())));
+                // What waiting doesn't mend is told first.
+                if told.is_none() || error.kind().is_lasting() {
+                    told = Some(error);
+                }
+            }
         }
     }
-    Err(told.unwrap_or_else(|| {
-        reason::unreachable(FailureKind::NotFound, "no node of the cluster is known")
-    }))
+    let ranges = match (best, told) {
+        // Who knows of no slot says nothing of those of others.
+        (Some(_), Some(error)) if most == 0 => Err(error),
+        (Some(ranges), _) => Ok(ranges),
+        (None, Some(error)) => Err(error),
+        (None, None) => Err(reason::unreachable(
+            FailureKind::NotFound,
+            "no node of the cluster is known",
+        )),
+    };
+    Looked { ranges, lost }
+}
+
+/// What one says, or why nothing; and by which connection, if that is broken.
+async fn ask(
+    connector: &Connector,
+    witness: Witness,
+) -> Result<Vec<Range>, (StoreError, Option<LinkId>)> {
+    let (node, mut link, by) = match witness {
+        Witness::Linked(node, link, by) => (node, link, Some(by)),
+        Witness::Far(node) => {
+            let link = connector.connect(Some(&node)).await;
+            (node, link.map_err(|error| (error, None))?, None)
+        }
+    };
+    match link.send(::redis::cmd("CLUSTER").arg("SLOTS")).await {
+        Ok(reply) => ranges(&reply, &node).map_err(|error| (error, None)),
+        Err(error) => {
+            let Failure { error, then } = failure(&error);
+            Err((error, by.filter(|_| then == Then::Lost)))
+        }
+    }
+}
+
+/// How many slots somebody has.
+fn covered(ranges: &[Range]) -> u32 {
+    let owned = ranges.iter().filter(|range| !range.nodes.is_empty());
+    owned
+        .map(|range| (u32::from(range.last) + 1).saturating_sub(range.first.into()))
+        .sum()
 }
 
 /// Reads what `CLUSTER SLOTS` says. Who names no host means his own.

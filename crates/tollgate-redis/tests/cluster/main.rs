@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod half;
+mod idle;
 mod lost;
 mod parts;
 

@@ -12,14 +12,14 @@ use tollgate_redis::{Redis, RedisLimiter, StoreError};
 use tollgate_testkit::redis::{Cluster, Server, slot_of};
 
 /// Long enough for a healthy node on a busy machine.
-const TIMEOUT: Duration = Duration::from_millis(250);
+pub(crate) const TIMEOUT: Duration = Duration::from_millis(250);
 /// Who asks about what the dead node has, at once.
 const CROWD: usize = 64;
 /// Questions to each healthy node at least, and failures at the dead one.
 const ENOUGH: u64 = 150;
 
 /// A cluster that doesn't replace whom it loses: for as long as a test takes, and longer.
-fn without_failover() -> Cluster {
+pub(crate) fn without_failover() -> Cluster {
     let cluster = Cluster::start();
     for node in cluster.nodes() {
         node.command(&["CONFIG", "SET", "cluster-node-timeout", "600000"]);
@@ -27,7 +27,7 @@ fn without_failover() -> Cluster {
     cluster
 }
 
-fn limiter(cluster: &Cluster) -> RedisLimiter {
+pub(crate) fn limiter(cluster: &Cluster) -> RedisLimiter {
     let builder = Redis::builder(&cluster.url()).expect("a URL");
     let redis = builder.timeout(TIMEOUT).nodes(1).near_cache(0).build();
     let redis = redis.expect("a runtime");
@@ -38,7 +38,7 @@ fn limiter(cluster: &Cluster) -> RedisLimiter {
 }
 
 /// So many keys that a node has.
-fn keys_of(cluster: &Cluster, node: &Server, count: usize) -> Vec<String> {
+pub(crate) fn keys_of(cluster: &Cluster, node: &Server, count: usize) -> Vec<String> {
     let keys = (0..).map(|number| format!("k{number}"));
     let is_its = |key: &String| {
         let slot = slot_of(format!("{{key={key}}}"));
@@ -48,7 +48,11 @@ fn keys_of(cluster: &Cluster, node: &Server, count: usize) -> Vec<String> {
 }
 
 /// How many of the questions to the healthy nodes failed, out of how many, while a crowd asks the dead one.
-async fn failing_beside(healthy: &[String], dead: &[String], limiter: RedisLimiter) -> (u64, u64) {
+pub(crate) async fn failing_beside(
+    healthy: &[String],
+    dead: &[String],
+    limiter: RedisLimiter,
+) -> (u64, u64) {
     let limiter = Arc::new(limiter);
     let is_over = Arc::new(AtomicBool::new(false));
     let refused = Arc::new(AtomicU64::new(0));

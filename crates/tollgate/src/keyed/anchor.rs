@@ -24,6 +24,8 @@ pub(crate) const SPAN: u64 = 31_536_000 * 1_000_000_000;
 const BEHIND: u64 = 86_400 * 1_000_000_000;
 /// Words are on their way from one anchor to another. No clock shows this time, nor one a year after.
 const MOVING: u64 = 1 << 63;
+/// The last time that is told apart from later ones.
+const LAST: u64 = MOVING - 1;
 
 /// What words count from, in nanoseconds of the clock.
 #[derive(Debug)]
@@ -54,7 +56,7 @@ impl Moment {
 
 impl Anchor {
     pub(crate) fn new(at: Timestamp) -> Self {
-        Self(AtomicU64::new(at.as_nanos().min(MOVING - 1)))
+        Self(AtomicU64::new(at.as_nanos().min(LAST)))
     }
 
     /// A time of the clock, if it is within the span of the anchor.
@@ -69,7 +71,8 @@ impl Anchor {
     /// A time of the clock before the anchor too; none if it is far after it.
     pub(crate) fn reach(&self, clock: Timestamp) -> Option<Moment> {
         let from = self.settled();
-        let nanos = clock.as_nanos().saturating_sub(from);
+        // The anchor follows no further, so a time beyond is as the last.
+        let nanos = clock.as_nanos().min(LAST).saturating_sub(from);
         (nanos < SPAN).then(|| Moment::at(nanos, from))
     }
 
@@ -91,7 +94,7 @@ impl Anchor {
     /// many units. The caller holds the locks of all shards.
     pub(crate) fn follow(&self, clock: Timestamp, move_words: impl FnOnce(u64)) {
         let from = self.0.load(Ordering::Relaxed);
-        let to = clock.as_nanos().min(MOVING - 1).saturating_sub(BEHIND);
+        let to = clock.as_nanos().min(LAST).saturating_sub(BEHIND);
         if to.saturating_sub(from) < SPAN - BEHIND {
             // Somebody else has moved it.
             return;

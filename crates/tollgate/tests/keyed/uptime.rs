@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use tollgate::core::{Algorithm, TokenBucket};
-use tollgate::{AtCap, Clock, Rate};
+use tollgate::{AtCap, Clock, Rate, Timestamp};
 use tollgate_testkit::traffic::Random;
 
 use crate::{limiter, with_policy};
@@ -97,4 +97,13 @@ fn what_words_count_from_moves_under_threads_and_nothing_is_granted_twice() {
             assert_eq!(passed.into_inner() + left, 1, "{key}");
         }
     }
+}
+
+#[test]
+fn a_time_beyond_all_that_words_count_is_answered() {
+    let (limiter, clock) = limiter(Rate::per_second(1), 100);
+    assert!(limiter.allow("before"));
+    clock.set(Timestamp::MAX);
+    assert!(limiter.allow("before"));
+    assert!(limiter.allow("new") && !limiter.allow("new"));
 }

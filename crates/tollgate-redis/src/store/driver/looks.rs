@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use super::{Driver, Map, PeerId};
 use crate::address::Node;
 use crate::error::StoreError;
-use crate::store::peer::{FIRST_PAUSE, Peer, State, pause_for};
-use crate::store::slots::{self, Range, SLOTS, Witness};
+use crate::store::peer::{FIRST_PAUSE, Loss, Peer, State, pause_for};
+use crate::store::slots::{self, Looked, Range, SLOTS, Witness};
 
 /// Slots are asked for no more often, whoever is told that his have moved.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
@@ -72,11 +72,14 @@ impl Driver {
 
     /// Whom to ask who has which slot: some who are connected, by chance; or else all who were ever named.
     fn witnesses(&self) -> Vec<Witness> {
-        let linked = |peer: &Peer| match (&peer.node, &peer.state) {
-            (Some(node), State::Up(up)) => Some(Witness::Linked(node.clone(), up.link.clone())),
+        let linked = |(&id, peer): (&PeerId, &Peer)| match (&peer.node, &peer.state) {
+            (Some(node), State::Up(up)) => {
+                let link = up.link.clone();
+                Some(Witness::Linked(node.clone(), link, (id, up.number)))
+            }
             _ => None,
         };
-        let mut all: Vec<_> = self.peers.values().filter_map(linked).collect();
+        let mut all: Vec<_> = self.peers.iter().filter_map(linked).collect();
         let mut most = WITNESSES;
         if all.is_empty() {
             all = self.looks.known.iter().cloned().map(Witness::Far).collect();
@@ -89,9 +92,14 @@ impl Driver {
         all
     }
 
-    pub(super) fn looked(&mut self, looked: Result<Vec<Range>, StoreError>) {
+    pub(super) fn looked(&mut self, looked: Looked) {
         self.is_changed = true;
-        match looked {
+        for ((id, link), error) in looked.lost {
+            if let Some(peer) = self.peers.get_mut(&id) {
+                peer.lost(link, Loss::Broken, &error, &self.shared);
+            }
+        }
+        match looked.ranges {
             Ok(ranges) => self.adopt(ranges),
             Err(error) => {
                 if let Map::Unknown(before) = &mut self.map {
