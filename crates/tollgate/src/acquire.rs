@@ -21,7 +21,8 @@ pub use future::Acquiring;
 ///
 /// The tokens are reserved when the wait starts, so waiters pass in the order in which they came,
 /// a late wake-up loses no rate, and a deadline that can't be met fails at once. Dropping the
-/// future gives the slot back. The result is how long it took.
+/// future gives the slot back as far as nothing was booked behind it: who waits behind one that is dropped
+/// doesn't move up. The result is how long it took.
 ///
 /// It can be awaited on any executor. Inside a tokio runtime (feature `tokio`) a wait ends on tokio's
 /// timer, which ticks once a millisecond: a task that paces itself
