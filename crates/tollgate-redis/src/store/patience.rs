@@ -26,7 +26,10 @@ const LONGEST: Duration = Duration::from_secs(30 * 365 * 86_400);
 pub(crate) struct Patience {
     host: Host,
     timeout: Duration,
-    until: Instant,
+    /// When time is up; none before the first wait.
+    until: Option<Instant>,
+    /// When the wait that was answered last should have been looked at.
+    looked: Option<Instant>,
 }
 
 impl Patience {
@@ -34,29 +37,34 @@ impl Patience {
         Self {
             host: host.clone(),
             timeout,
-            until: after(timeout),
+            until: None,
+            looked: None,
         }
     }
 
     /// Waits for something; nothing if time is up before.
     pub(crate) async fn wait<T>(&mut self, what: impl Future<Output = T>) -> Option<T> {
         let mut what = pin!(what);
+        let mut now = Instant::now();
+        let mut until = self.until.unwrap_or_else(|| after(now, self.timeout));
+        // One that was answered late: the next question of the decision has as long.
+        if let Some(look) = self.looked.take() {
+            until += lateness(now, look);
+        }
         loop {
-            let look = after(self.timeout / LOOKS).min(self.until);
+            let look = after(now, self.timeout / LOOKS).min(until);
             let done = timeout_at(look, &mut what).await;
-            let now = Instant::now();
-            let late = now.saturating_duration_since(look);
-            // Also of one that was answered: the next question of the decision has as long.
-            if late > ON_TIME {
-                self.until += late;
-            }
             if let Ok(done) = done {
+                (self.until, self.looked) = (Some(until), Some(look));
                 return Some(done);
             }
-            if now >= self.until {
+            now = Instant::now();
+            until += lateness(now, look);
+            if now >= until {
                 break;
             }
         }
+        self.until = Some(until);
         // What is there already wins, though nobody has come to look at it. The runtime that looks may be
         // another than this one, and be starved alone.
         let turns = self.host.spawn(async {
@@ -69,9 +77,15 @@ impl Patience {
     }
 }
 
-/// So long from now, or as far off as a timer goes: who waits for as long as it takes says so by the longest time.
-fn after(wait: Duration) -> Instant {
-    Instant::now() + wait.min(LONGEST)
+/// So long from then, or as far off as a timer goes: who waits for as long as it takes says so by the longest time.
+fn after(now: Instant, wait: Duration) -> Instant {
+    now + wait.min(LONGEST)
+}
+
+/// By how much a look came too late.
+fn lateness(now: Instant, look: Instant) -> Duration {
+    let late = now.saturating_duration_since(look);
+    if late > ON_TIME { late } else { Duration::ZERO }
 }
 
 #[cfg(test)]
