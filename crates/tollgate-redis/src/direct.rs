@@ -426,6 +426,9 @@ impl Direct {
         let (question, mut patience) = ((vec![question], self.at()), self.store.patience());
         // Before the question: whatever improves after it makes its answer old.
         let before = self.before();
+        // The answer is noted: what that needs is fetched while the store decides.
+        let (noted, key) = (checks[0].limit, &checks[0].key);
+        self.local.memory().expect(noted, key.fingerprint());
         let answers = self.ask(checks, &[0], question, &mut patience).await?;
         let decision = answers.each[0].decision(limit);
         self.local.note(&checks[0], &decision);
