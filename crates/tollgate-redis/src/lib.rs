@@ -18,7 +18,7 @@
 //! let engine = Engine::new(policy, redis)?;
 //! let facts = Facts::new().with("user", "42");
 //! let verdict = engine.decide_by(&facts).await?;
-//! assert!(verdict.is_allowed() || verdict.fallback().is_some());
+//! assert!(verdict.refused().is_none() || verdict.fallback().is_some());
 //! # Ok(())
 //! # }
 //! ```

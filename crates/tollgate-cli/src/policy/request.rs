@@ -93,14 +93,14 @@ impl Step {
 
     fn new(at: Duration, verdict: &Verdict<'_>) -> Self {
         let decision = verdict.decision();
-        let retry_after = match (verdict.is_allowed(), decision.outcome) {
+        let retry_after = match (verdict.refused().is_none(), decision.outcome) {
             (true, _) => Some(Duration::ZERO),
             (false, Outcome::Never) => None,
             (false, _) => Some(decision.retry_after),
         };
         Self {
             at_ms: millis(at),
-            outcome: if verdict.is_allowed() {
+            outcome: if verdict.refused().is_none() {
                 ALLOWED
             } else {
                 DENIED

@@ -71,7 +71,7 @@ const COME_BACK_AFTER: Duration = Duration::from_secs(1);
 /// # for _ in 0..20 {
 /// #     let mut asking = pin!(engine.decide_by(&facts));
 /// #     let Poll::Ready(Ok(verdict)) = asking.as_mut().poll(&mut Context::from_waker(Waker::noop())) else { panic!() };
-/// #     passed += u32::from(verdict.is_allowed());
+/// #     passed += u32::from(verdict.passed().is_some());
 /// # }
 /// # let store = engine.backend();
 /// // 20 requests under `{name: a, rate: 8/s}`: this node's part is 8 / 4 · 2.
