@@ -88,7 +88,7 @@ pub struct Passed<'f>(Findings<'f>);
 /// # use tollgate_engine::document::Format;
 /// # use tollgate_engine::{Engine, Facts, Policy, Verdict};
 /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
-/// # let text = "block: [{match: {ip: 203.0.113.0/24}}]";
+/// # let text = "block: [{ip: 203.0.113.0/24}]";
 /// # let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
 /// let facts = Facts::new().with("ip", "203.0.113.7");
 /// let Verdict::Refused(refused) = engine.decide(&facts) else { panic!("it is blocked") };
