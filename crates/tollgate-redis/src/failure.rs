@@ -61,13 +61,15 @@ pub enum FailureKind {
     Limit,
     /// The runtime that asks has stopped.
     Stopped,
+    /// It was asked outside of a Tokio runtime.
+    NoRuntime,
     /// Anything else that the store said.
     Other,
 }
 
 impl FailureKind {
     /// Every kind, in the order in which [`RedisStats::failures`](crate::RedisStats::failures) has them.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::TimedOut,
         Self::Refused,
         Self::Disconnected,
@@ -86,6 +88,7 @@ impl FailureKind {
         Self::Full,
         Self::Limit,
         Self::Stopped,
+        Self::NoRuntime,
         Self::Other,
     ];
 
@@ -110,6 +113,7 @@ impl FailureKind {
             Self::Full => "full",
             Self::Limit => "limit",
             Self::Stopped => "stopped",
+            Self::NoRuntime => "no-runtime",
             Self::Other => "other",
         }
     }
@@ -124,6 +128,7 @@ impl FailureKind {
                 | Self::Foreign
                 | Self::Limit
                 | Self::Stopped
+                | Self::NoRuntime
         )
     }
 }
@@ -149,6 +154,7 @@ impl fmt::Display for FailureKind {
             Self::Full => "too many wait",
             Self::Limit => "limit",
             Self::Stopped => "stopped",
+            Self::NoRuntime => "no runtime",
             Self::Other => "other",
         })
     }

@@ -237,6 +237,9 @@ async fn sentinels_with_a_password_of_their_own() {
     for sentinel in sentinels.sentinels() {
         let user = ["watcher", "on", ">se&ame", "~*", "&*", "+@all"];
         sentinel.command(&[&["ACL", "SETUSER"], &user[..]].concat());
+        for (name, rights) in [("modest", "+sentinel|masters"), ("nobody", "+ping")] {
+            sentinel.command(&["ACL", "SETUSER", name, "on", ">sesame", "+role", rights]);
+        }
         sentinel.command(&["ACL", "SETUSER", "default", "on", "resetpass", ">sesame"]);
     }
     let ready = |url: String| async move { connect(&url).ready(DEADLINE).await };
@@ -248,10 +251,34 @@ async fn sentinels_with_a_password_of_their_own() {
         "{url}?sentinel_user=watcher&sentinel_password=se%26ame"
     ))
     .await;
-    for login in ["", "?sentinel_password=barley", "?sentinel_user=watcher"] {
+    let wrong = "the store answered with an error: the sentinels know no such user or password; correct \
+                 them in the URL, as ?sentinel_password=… with &sentinel_user=… if need be, and %26 for & and \
+                 the like";
+    let none = "the store answered with an error: the sentinels want a password of their own; write it into \
+                the URL, as ?sentinel_password=… with &sentinel_user=… if need be";
+    for (login, expected) in [
+        ("", none),
+        ("?sentinel_password=barley", wrong),
+        ("?sentinel_user=watcher", none),
+        ("?sentinel_user=watcher&sentinel_password=barley", wrong),
+    ] {
         let error = ready(format!("{url}{login}")).await.unwrap_err();
-        assert_eq!(error.kind(), FailureKind::Auth, "{login}: {error}");
+        let told = (error.kind(), &*error.to_string());
+        assert_eq!(told, (FailureKind::Auth, expected), "{login}");
     }
+    // They are content, and the master isn't.
+    let theirs = format!("{url}?sentinel_password=sesame");
+    let error = ready(theirs.replace(":own@", "")).await.unwrap_err();
+    assert_eq!((error.kind(), &*error.to_string()), NO_LOGIN);
+    let error = ready(theirs.replace(":own@", ":other@")).await.unwrap_err();
+    assert_eq!((error.kind(), &*error.to_string()), WRONG_LOGIN);
+    // A user of theirs needs little.
+    let with = |user: &str| format!("{url}?sentinel_user={user}&sentinel_password=sesame");
+    assert_eq!(ready(with("modest")).await, Ok(()));
+    let error = ready(with("nobody")).await.unwrap_err();
+    assert_eq!(error.kind(), FailureKind::NoPermission, "{error}");
+    let needs = "; what the user of the sentinels needs: +role +sentinel|masters";
+    assert!(error.to_string().ends_with(needs), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -384,13 +411,24 @@ async fn a_user_that_may_do_what_limits_need_and_nothing_else() {
     let error = refused_at(&url.replace("secret", "guess")).await;
     assert_eq!((error.kind(), &*error.to_string()), WRONG_LOGIN);
 
-    // Each of them is needed: without it, something isn't permitted.
+    // Each of them is needed: without it, something isn't permitted, and all are told, as in the documents.
+    let of_all: String = (RIGHTS.iter().filter(|right| **right != "select"))
+        .map(|right| format!(" +{right}"))
+        .collect();
+    let needs = format!(
+        "; what a user of limits needs: ~tollgate:*{of_all} (of another prefix than tollgate its own keys), \
+         +select for another database than 0, +role behind sentinels, +cluster|slots +asking in a cluster"
+    );
+    let documented = include_str!("../../../docs/distributed.md");
+    let line = format!("ACL SETUSER tollgate on >password ~tollgate:*{of_all}\n");
+    assert!(documented.contains(&line), "{line}");
     for right in RIGHTS.into_iter().filter(|right| *right != RENEWING) {
         server.command(&["SCRIPT", "FLUSH"]);
         server.command(&["ACL", "SETUSER", "limits", &format!("-{right}")]);
         let error = exercise(&connect(&url)).await;
         let error = error.expect_err(right);
         assert_eq!(error.kind(), FailureKind::NoPermission, "{right}: {error}");
+        assert!(error.to_string().contains(&needs), "{error}");
         server.command(&["ACL", "SETUSER", "limits", &format!("+{right}")]);
     }
     exercise(&connect(&url)).await.unwrap();

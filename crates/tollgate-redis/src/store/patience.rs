@@ -7,6 +7,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::host::Host;
@@ -29,6 +30,15 @@ pub(crate) struct Patience {
     until: Instant,
 }
 
+/// Why nobody waits any longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GaveUp {
+    /// Time is up.
+    Late,
+    /// There is no runtime here whose timer could tell.
+    NoRuntime,
+}
+
 impl Patience {
     pub(crate) fn new(host: &Host, timeout: Duration) -> Self {
         Self {
@@ -38,10 +48,12 @@ impl Patience {
         }
     }
 
-    /// Waits for something; nothing if time is up before.
-    pub(crate) async fn wait<T>(&mut self, what: impl Future<Output = T>) -> Option<T> {
+    /// Waits for something, which isn't begun where there is no runtime. One without timers can't be told from
+    /// one with, but by a panic.
+    pub(crate) async fn wait<T>(&mut self, what: impl Future<Output = T>) -> Result<T, GaveUp> {
         let mut what = pin!(what);
         loop {
+            has_timer()?;
             let look = after(self.timeout / LOOKS).min(self.until);
             let done = timeout_at(look, &mut what).await;
             let now = Instant::now();
@@ -51,7 +63,7 @@ impl Patience {
                 self.until += late;
             }
             if let Ok(done) = done {
-                return Some(done);
+                return Ok(done);
             }
             if now >= self.until {
                 break;
@@ -64,8 +76,19 @@ impl Patience {
                 tokio::task::yield_now().await;
             }
         });
+        has_timer()?;
         let _ = timeout(self.timeout, turns).await;
-        timeout(Duration::ZERO, what).await.ok()
+        has_timer()?;
+        let what = timeout(Duration::ZERO, what).await;
+        what.map_err(|_| GaveUp::Late)
+    }
+}
+
+/// A timer can be made only within a runtime; who polls may be another one each time.
+fn has_timer() -> Result<(), GaveUp> {
+    match Handle::try_current() {
+        Ok(_) => Ok(()),
+        Err(_) => Err(GaveUp::NoRuntime),
     }
 }
 
@@ -90,7 +113,7 @@ mod tests {
     async fn who_gets_no_answer_is_told_so_when_time_is_up() {
         let began = Instant::now();
         let came = patience().wait(std::future::pending::<()>()).await;
-        assert_eq!(came, None);
+        assert_eq!(came, Err(GaveUp::Late));
         assert!(
             began.elapsed() < TIMEOUT + 2 * ON_TIME,
             "{:?}",
@@ -109,7 +132,7 @@ mod tests {
         // Then it takes half of its time.
         tokio::time::sleep(TIMEOUT / 2).await;
         tell.send(7).unwrap();
-        assert_eq!(waiting.await.unwrap(), Some(Ok(7)));
+        assert_eq!(waiting.await.unwrap(), Ok(Ok(7)));
     }
 
     #[tokio::test(start_paused = true)]
@@ -118,7 +141,7 @@ mod tests {
         let (tell_next, next) = oneshot::channel();
         let mut patience = patience();
         let waiting = tokio::spawn(async move {
-            assert_eq!(patience.wait(told).await, Some(Ok(7)));
+            assert_eq!(patience.wait(told).await, Ok(Ok(7)));
             patience.wait(next).await
         });
         tokio::task::yield_now().await;
@@ -127,7 +150,7 @@ mod tests {
         tokio::time::advance(10 * TIMEOUT).await;
         tokio::time::sleep(TIMEOUT / 2).await;
         tell_next.send(8).unwrap();
-        assert_eq!(waiting.await.unwrap(), Some(Ok(8)));
+        assert_eq!(waiting.await.unwrap(), Ok(Ok(8)));
     }
 
     #[tokio::test(start_paused = true)]
@@ -143,6 +166,6 @@ mod tests {
             }
             let _ = tell.send(7);
         });
-        assert_eq!(patience.wait(told).await, Some(Ok(7)));
+        assert_eq!(patience.wait(told).await, Ok(Ok(7)));
     }
 }
