@@ -145,7 +145,9 @@ impl Redis {
         }
     }
 
-    /// From now on the fleet has so many nodes, this one included, whatever was said or learned before.
+    /// From now on the fleet has so many nodes, this one included, whatever was said or learned before. This node's
+    /// part of limits that are judged without the store shrinks at once; it grows when what was noted in the smaller
+    /// one has run out.
     pub fn set_nodes(&self, nodes: u64) {
         match (&self.nodes, &self.home) {
             (Some(own), _) => own.set(nodes),
