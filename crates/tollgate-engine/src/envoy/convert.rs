@@ -34,6 +34,39 @@ pub struct Converted {
     pub unsaid: Vec<Unsaid>,
 }
 
+/// What becomes of a limit of which something can't be said.
+///
+/// ```
+/// use tollgate_engine::envoy::{self, Loss};
+///
+/// let file = "
+/// domain: edge
+/// descriptors:
+/// - {key: a, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 5}}
+/// - {key: b, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 5}}
+/// ";
+/// let converted = envoy::to_rules(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
+/// let losses: Vec<_> = converted.unsaid.iter().map(|unsaid| unsaid.loss).collect();
+/// assert_eq!(losses, [Loss::Told, Loss::Limit]);
+/// assert!(Loss::Limit.decides() && !Loss::Told.decides());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// There is no rule for it: it limits nothing any more.
+    Limit,
+    /// Some requests are decided otherwise.
+    Otherwise,
+    /// Only what is told of it is less.
+    Told,
+}
+
+impl Loss {
+    /// Whether a request may be decided otherwise than before.
+    pub const fn decides(self) -> bool {
+        !matches!(self, Self::Told)
+    }
+}
+
 /// Something that our own form can't say.
 ///
 /// ```
@@ -56,6 +89,8 @@ pub struct Unsaid {
     pub limit: String,
     /// What is lost.
     pub what: &'static str,
+    /// What that means.
+    pub loss: Loss,
 }
 
 /// What is said of a limit in shadow that replaces one that isn't.
@@ -140,11 +175,12 @@ pub fn to_rules(domains: &Domains) -> Converted {
     };
     for (leaf, mut matches) in compiled.leaves().iter().zip(ways) {
         let (name, limit) = (&names[index(leaf)], leaf.to_string());
-        let mut unsaid = |rule: Option<&String>, what| {
+        let mut unsaid = |rule: Option<&String>, what, loss| {
             converted.unsaid.push(Unsaid {
                 rule: rule.cloned(),
                 limit: limit.clone(),
                 what,
+                loss,
             });
         };
         if domains.len() > 1 {
@@ -152,12 +188,12 @@ pub fn to_rules(domains: &Domains) -> Converted {
             matches.insert(0, (DOMAIN.to_owned(), domain));
         }
         if let Some(why) = why_not(leaf, domains.len() > 1).or_else(|| too_long(leaf, &matches)) {
-            unsaid(None, why);
+            unsaid(None, why, Loss::Limit);
             continue;
         }
         for (is_lost, what) in losses(leaf) {
             if is_lost {
-                unsaid(Some(name), what);
+                unsaid(Some(name), what, Loss::Told);
             }
         }
         let replaced = leaf.limit.replaces.iter().flat_map(|name| {
@@ -170,7 +206,7 @@ pub fn to_rules(domains: &Domains) -> Converted {
         let leaves = compiled.leaves();
         replaced.retain(|other| !leaf.limit.shadow || leaves[*other].limit.shadow);
         if replaced.len() < named {
-            unsaid(Some(name), IN_SHADOW);
+            unsaid(Some(name), IN_SHADOW, Loss::Otherwise);
         }
         let replaces = replaced.iter().map(|other| names[*other].clone()).collect();
         converted.rules.push(rule(leaf, name, matches, replaces));
@@ -205,6 +241,7 @@ fn keep_named(converted: &mut Converted, paths: &[String]) {
                 rule: Some(rule.name.clone()),
                 limit: paths[at].clone(),
                 what: CIRCLE,
+                loss: Loss::Otherwise,
             });
         }
     }
@@ -260,6 +297,7 @@ fn charged_each(domain: &str) -> Unsaid {
         rule: None,
         limit: domain.to_owned(),
         what: "charging: each: rules charge a request that one of them refuses to none",
+        loss: Loss::Otherwise,
     }
 }
 
