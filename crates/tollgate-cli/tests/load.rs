@@ -454,6 +454,15 @@ fn arguments_that_make_no_sense_are_told() {
 }
 
 #[test]
+fn a_stock_that_is_had_once_can_be_driven() {
+    let stock = ["--rate", "zero burst 5", "--algorithm", "token-bucket"];
+    let report = json(&[&stock[..], &["--duration", "10ms"]].concat());
+    assert_eq!(count(&report, "admitted"), 5, "{report}");
+    let error = stderr(&stock[..2], USAGE);
+    assert!(error.contains("lets nothing pass"), "{error}");
+}
+
+#[test]
 fn what_is_suggested_for_a_cost_above_the_burst_can_be_written() {
     for (rate, cost, algorithm, instead) in [
         ("1/s burst 0", "1", "gcra", "1/s"),
