@@ -60,3 +60,8 @@ pub use limiter::{RedisLimiter, RedisLimiterBuilder};
 pub use redis::{ConnectError, Deciding, Redis, RedisBuilder};
 pub use rehearsal::{Fault, Rehearsal};
 pub use stats::RedisStats;
+
+/// What the documents show is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/distributed.md")]
+struct Documented;

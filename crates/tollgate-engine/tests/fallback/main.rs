@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 mod here_first;
+mod parts;
 
 use std::future::{Future, Ready, ready};
 use std::pin::pin;

@@ -7,6 +7,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::host::Host;
@@ -32,6 +33,15 @@ pub(crate) struct Patience {
     looked: Option<Instant>,
 }
 
+/// Why nobody waits any longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GaveUp {
+    /// Time is up.
+    Late,
+    /// There is no runtime here whose timer could tell.
+    NoRuntime,
+}
+
 impl Patience {
     pub(crate) fn new(host: &Host, timeout: Duration) -> Self {
         Self {
@@ -42,8 +52,9 @@ impl Patience {
         }
     }
 
-    /// Waits for something; nothing if time is up before.
-    pub(crate) async fn wait<T>(&mut self, what: impl Future<Output = T>) -> Option<T> {
+    /// Waits for something, which isn't begun where there is no runtime. One without timers can't be told from
+    /// one with, but by a panic.
+    pub(crate) async fn wait<T>(&mut self, what: impl Future<Output = T>) -> Result<T, GaveUp> {
         let mut what = pin!(what);
         let mut now = Instant::now();
         let mut until = self.until.unwrap_or_else(|| after(now, self.timeout));
@@ -52,11 +63,12 @@ impl Patience {
             until += lateness(now, look);
         }
         loop {
+            has_timer()?;
             let look = after(now, self.timeout / LOOKS).min(until);
             let done = timeout_at(look, &mut what).await;
             if let Ok(done) = done {
                 (self.until, self.looked) = (Some(until), Some(look));
-                return Some(done);
+                return Ok(done);
             }
             now = Instant::now();
             until += lateness(now, look);
@@ -72,8 +84,19 @@ impl Patience {
                 tokio::task::yield_now().await;
             }
         });
+        has_timer()?;
         let _ = timeout(self.timeout, turns).await;
-        timeout(Duration::ZERO, what).await.ok()
+        has_timer()?;
+        let what = timeout(Duration::ZERO, what).await;
+        what.map_err(|_| GaveUp::Late)
+    }
+}
+
+/// A timer can be made only within a runtime; who polls may be another one each time.
+fn has_timer() -> Result<(), GaveUp> {
+    match Handle::try_current() {
+        Ok(_) => Ok(()),
+        Err(_) => Err(GaveUp::NoRuntime),
     }
 }
 
@@ -104,7 +127,7 @@ mod tests {
     async fn who_gets_no_answer_is_told_so_when_time_is_up() {
         let began = Instant::now();
         let came = patience().wait(std::future::pending::<()>()).await;
-        assert_eq!(came, None);
+        assert_eq!(came, Err(GaveUp::Late));
         assert!(
             began.elapsed() < TIMEOUT + 2 * ON_TIME,
             "{:?}",
@@ -123,7 +146,7 @@ mod tests {
         // Then it takes half of its time.
         tokio::time::sleep(TIMEOUT / 2).await;
         tell.send(7).unwrap();
-        assert_eq!(waiting.await.unwrap(), Some(Ok(7)));
+        assert_eq!(waiting.await.unwrap(), Ok(Ok(7)));
     }
 
     #[tokio::test(start_paused = true)]
@@ -132,7 +155,7 @@ mod tests {
         let (tell_next, next) = oneshot::channel();
         let mut patience = patience();
         let waiting = tokio::spawn(async move {
-            assert_eq!(patience.wait(told).await, Some(Ok(7)));
+            assert_eq!(patience.wait(told).await, Ok(Ok(7)));
             patience.wait(next).await
         });
         tokio::task::yield_now().await;
@@ -141,7 +164,7 @@ mod tests {
         tokio::time::advance(10 * TIMEOUT).await;
         tokio::time::sleep(TIMEOUT / 2).await;
         tell_next.send(8).unwrap();
-        assert_eq!(waiting.await.unwrap(), Some(Ok(8)));
+        assert_eq!(waiting.await.unwrap(), Ok(Ok(8)));
     }
 
     #[tokio::test(start_paused = true)]
@@ -157,6 +180,6 @@ mod tests {
             }
             let _ = tell.send(7);
         });
-        assert_eq!(patience.wait(told).await, Some(Ok(7)));
+        assert_eq!(patience.wait(told).await, Ok(Ok(7)));
     }
 }
