@@ -35,6 +35,7 @@ mod parse;
 mod period;
 mod record;
 mod refused;
+mod set_back;
 mod store;
 mod table;
 
