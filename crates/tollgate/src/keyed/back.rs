@@ -26,7 +26,13 @@ pub(crate) struct Back {
 
 impl Back {
     pub(super) fn new(from: u64, clock: Timestamp, reach: u64) -> Self {
-        let anchor = clock.as_nanos().saturating_sub(BEHIND);
+        let behind = clock.as_nanos().saturating_sub(BEHIND);
+        // Always another: whoever counts from the old one, and has not seen the new high-water time, must
+        // look again.
+        let anchor = match behind {
+            same if same == from => same.saturating_add(1).min(clock.as_nanos()),
+            other => other,
+        };
         let now = units(Timestamp::from_nanos(clock.as_nanos() - anchor + 1));
         let shift = 64 * (i128::from(from) - i128::from(anchor));
         Self {
