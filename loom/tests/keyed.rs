@@ -1,5 +1,5 @@
 //! Every race on one shard of a table, over all interleavings: charge, take-over, move by growth or
-//! displacement, change of rate, block, eviction.
+//! displacement, change of rate, block, eviction, and a move of what words count from.
 //!
 //! Under the model the hash has a fixed seed and the stash one line, so which keys meet is known:
 //! the table has room for as many keys as a model says, keys are small numbers, and each model
@@ -353,5 +353,104 @@ fn a_gift_reaches_a_key_once_at_whichever_rate_it_counts() {
         assert!(passed <= 2, "{passed}");
         assert!(passed + left(&table, 0) <= 2, "{passed}");
         assert_eq!(table.len(), 1);
+    });
+}
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// A time after the table was made: within the year that words count from there, or after it.
+fn day(days: u32) -> Timestamp {
+    NOW + days * DAY
+}
+
+/// One if the key passes then.
+fn passes_on(table: &Table, key: u32, days: u32) -> u64 {
+    u64::from(table.key(&key).check_at(day(days), 1).is_allowed())
+}
+
+/// A table of three tokens a key that take 219 days each, with two of the first key's spent: on either side
+/// of the year two are there.
+fn slow_table() -> Arc<Table> {
+    let table = KeyedLimiter::builder(Rate::every(219 * DAY).burst(3), 1)
+        .at_cap(AtCap::DenyNew)
+        .clock(Manual::starting_at(NOW))
+        .build()
+        .unwrap();
+    assert!(table.check_n(&0u32, 2).is_allowed());
+    Arc::new(table)
+}
+
+#[test]
+fn a_key_that_is_charged_while_its_word_is_counted_anew_gets_what_it_has() {
+    check(3, || {
+        let table = slow_table();
+        let passed = both(
+            &table,
+            [
+                |table| passes_on(table, 0, 364) + passes_on(table, 0, 364),
+                |table| passes_on(table, 0, 366),
+            ],
+        );
+        assert_eq!(passed.iter().sum::<u64>(), 2);
+        let left = table.key(&0u32).check_at(day(366), 0);
+        assert_eq!(
+            (left.remaining, left.reset_after),
+            (0, (438 + 438 - 366) * DAY)
+        );
+    });
+}
+
+#[test]
+fn a_key_that_comes_while_words_are_counted_anew_is_counted_from_there() {
+    check(3, || {
+        let table = slow_table();
+        let passed = both(
+            &table,
+            [
+                |table| passes_on(table, 1, 364) + passes_on(table, 1, 364),
+                |table| passes_on(table, 0, 366),
+            ],
+        );
+        assert_eq!(passed, [2, 1]);
+        let reset_after = |key: u32| table.key(&key).check_at(day(366), 0).reset_after;
+        assert_eq!(reset_after(0), (438 + 219 - 366) * DAY);
+        // From its own time, or from a later one that the table had seen.
+        assert!((436 * DAY..=438 * DAY).contains(&reset_after(1)));
+    });
+}
+
+#[test]
+fn two_who_move_what_words_count_from_move_it_once() {
+    check(3, || {
+        let table = slow_table();
+        let each = |table: &Table| passes_on(table, 0, 366);
+        assert_eq!(both(&table, [each, each]), [1, 1]);
+        let left = table.key(&0u32).check_at(day(366), 0);
+        assert_eq!(
+            (left.remaining, left.reset_after),
+            (0, (438 + 438 - 366) * DAY)
+        );
+    });
+}
+
+#[test]
+fn a_key_that_is_charged_while_the_clock_is_set_back_gets_one_burst_more_at_most() {
+    check(3, || {
+        let table = table(1, AtCap::DenyNew, 0);
+        assert_eq!(passes_on(&table, 0, 300), 1);
+        let passed = both(
+            &table,
+            [
+                |table| passes_on(table, 0, 300) + passes_on(table, 0, 300),
+                |table| passes_on(table, 1, 7) + passes_on(table, 0, 7),
+            ],
+        );
+        assert!(passed[0] <= 2 && passed[1] >= 1, "{passed:?}");
+        // Whoever came last, the clock is right now, and the key has its burst again after the two seconds that
+        // it lasts, and one.
+        passes_on(&table, 0, 7);
+        let later = day(7) + Duration::from_secs(3);
+        let all = table.key(&0u32).check_at(later, 2);
+        assert!(all.is_allowed(), "{all:?}");
     });
 }

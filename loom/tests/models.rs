@@ -245,3 +245,35 @@ fn a_handle_on_the_cached_time_always_finds_somebody_who_keeps_it() {
         assert_eq!(ended, started);
     });
 }
+
+/// A time after the limiter was made: within the four and a half years that its word counts from there, or
+/// after them, from day 1,669 on.
+fn day(days: u32) -> Timestamp {
+    Timestamp::ZERO + days * Duration::from_secs(86_400)
+}
+
+/// One if a request passes then.
+fn passes_on(limiter: &Limiter<Manual>, days: u32) -> u64 {
+    u64::from(limiter.check_at(day(days), 1).is_allowed())
+}
+
+#[test]
+fn a_word_that_is_charged_while_it_is_counted_anew_gives_what_it_has() {
+    check(|| {
+        // Three tokens that take 219 days each, two of them spent: on either side of the day one is there.
+        let every = 219 * Duration::from_secs(86_400);
+        let limiter = limiter(Rate::every(every).burst(3));
+        assert!(limiter.check_at(day(1_600), 2).is_allowed());
+        let passed = admitted(
+            &limiter,
+            [
+                |limiter| passes_on(limiter, 1_667) + passes_on(limiter, 1_667),
+                |limiter| passes_on(limiter, 1_669),
+            ],
+        );
+        assert_eq!(passed, 1);
+        let left = limiter.check_at(day(1_669), 0);
+        let reset_after = day(1_600 + 3 * 219) - day(1_669);
+        assert_eq!((left.remaining, left.reset_after), (0, reset_after));
+    });
+}

@@ -188,6 +188,22 @@ pub trait Algorithm: sealed::Sealed + Copy + Debug {
     /// The state of a limit that has nothing to give at `now`.
     fn empty(&self, now: Timestamp) -> Self::State;
 
+    /// How long a state still counts after what was charged last, if that acted at once. Where nothing
+    /// ever comes back, or everything passes, no time at all: a state says by itself that it stays.
+    ///
+    /// A time further behind others than that is no longer one a little out of order: then the clock was set.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use tollgate_core::{Algorithm, LeakyBucket, Rate, SlidingCounter};
+    ///
+    /// let minute = Rate::per_minute(60);
+    /// assert_eq!(SlidingCounter::new(minute)?.lasts(), Duration::from_secs(120));
+    /// assert_eq!(LeakyBucket::new(minute.burst(5))?.lasts(), Duration::from_secs(5));
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    fn lasts(&self) -> Duration;
+
     /// How far ahead of now a charge may act.
     fn horizon(&self) -> Duration {
         Duration::MAX

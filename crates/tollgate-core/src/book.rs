@@ -441,6 +441,31 @@ impl<A: Algorithm> Ledger<A> {
         self.begin_era();
     }
 
+    /// Follows a clock that showed `from` and was set back to `to`, by more than a state
+    /// [lasts](Algorithm::lasts).
+    ///
+    /// What was charged before the clock went ahead, and may still count by `to`, stays as it is. What was
+    /// charged since counts for as long as it had left, and what was over at `from` is forgotten: otherwise
+    /// the key would be refused until the clock is there again.
+    ///
+    /// ```
+    /// use tollgate_core::{Algorithm, FixedWindow, Ledger, Rate, Timestamp};
+    ///
+    /// let limit = FixedWindow::new(Rate::per_minute(5))?;
+    /// let (mut ledger, at) = (Ledger::default(), Timestamp::from_secs);
+    /// assert!(ledger.allow(&limit, at(31_536_030), 5));
+    /// ledger.set_back(&limit, at(31_536_040), at(40));
+    /// assert!(!ledger.allow(&limit, at(40), 1));
+    /// assert!(ledger.allow(&limit, at(60), 5));
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    pub fn set_back(&mut self, limit: &A, from: Timestamp, to: Timestamp) {
+        let idle = limit.idle_at(&self.state).max(self.floor.time());
+        if idle - to > limit.lasts() {
+            self.shift(limit, from, to);
+        }
+    }
+
     /// What was booked so far stays booked.
     const fn begin_era(&mut self) {
         self.version = ((self.version >> ERA) + 1) << ERA;

@@ -4,6 +4,8 @@
 //! reduced by their gcd, so nothing is ever rounded while time passes and nothing can drift.
 //! Token bucket and leaky bucket are two views of this one debt.
 
+use core::time::Duration;
+
 use crate::wide::{div, div_ceil, mul, mul_div_ceil};
 use crate::{LimitError, Rate, Timestamp};
 
@@ -297,6 +299,17 @@ impl Units {
                 as_of: here.as_of.shifted(from, to),
             },
         };
+    }
+
+    /// How long a full debt takes to drain, if it drains.
+    pub(crate) fn lasts(&self) -> Duration {
+        match self.drain {
+            0 => Duration::ZERO,
+            drain => {
+                let nanos = u64::try_from(div_ceil(self.capacity, drain));
+                Duration::from_nanos(nanos.unwrap_or(u64::MAX))
+            }
+        }
     }
 
     pub(crate) fn empty(&self, now: Timestamp) -> Level {

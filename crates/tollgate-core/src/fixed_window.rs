@@ -262,6 +262,10 @@ impl Algorithm for FixedWindow {
         };
     }
 
+    fn lasts(&self) -> Duration {
+        self.span.lasts(1)
+    }
+
     fn empty(&self, now: Timestamp) -> Window {
         Window {
             count: self.span.limit,
@@ -304,6 +308,15 @@ impl Span {
             limit: rate.count(),
             nanos,
         })
+    }
+
+    /// So many windows, if there are any.
+    pub(crate) fn lasts(&self, windows: u64) -> Duration {
+        match self.rate.period() {
+            None => Duration::ZERO,
+            // Two of the longest fit.
+            Some(_) => Duration::from_nanos(self.nanos * windows),
+        }
     }
 
     /// The start of the window that holds `now`, for windows placed around `boundary`.

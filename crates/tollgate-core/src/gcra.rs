@@ -3,6 +3,8 @@
 //! The interval is rounded **up** to a whole unit, so the limit is never exceeded and loses less
 //! than 0.016 % up to 10 million a second. A TAT in the past equals a state never seen.
 
+use core::time::Duration;
+
 use crate::algorithm::{Charge, Mark, Since, sealed};
 use crate::exact::check_range;
 use crate::{Algorithm, LimitError, Rate, Timestamp};
@@ -395,6 +397,13 @@ impl Algorithm for Gcra {
             0 => 0,
             ahead => word(to).saturating_add(ahead),
         };
+    }
+
+    fn lasts(&self) -> Duration {
+        if !self.counts() {
+            return Duration::ZERO;
+        }
+        Duration::from_nanos(Pace::wait_nanos(self.pace.capacity))
     }
 
     fn empty(&self, now: Timestamp) -> Tat {

@@ -1,5 +1,7 @@
 //! Leaky bucket as a meter: a level that leaks at the rate; what would overflow is refused.
 
+use core::time::Duration;
+
 use crate::algorithm::{Charge, Mark, Since, sealed};
 use crate::exact::{Level, Units};
 use crate::{Algorithm, LimitError, Rate, Timestamp};
@@ -152,6 +154,10 @@ impl Algorithm for LeakyBucket {
 
     fn shift(&self, level: &mut Level, from: Timestamp, to: Timestamp) {
         self.units.shift(level, from, to);
+    }
+
+    fn lasts(&self) -> Duration {
+        self.units.lasts()
     }
 
     fn empty(&self, now: Timestamp) -> Level {

@@ -1,5 +1,7 @@
 //! Sliding counter: two counts stand for a sliding window, the older one weighted by its overlap.
 
+use core::time::Duration;
+
 use crate::algorithm::{Charge, Mark, Since, sealed};
 use crate::fixed_window::Span;
 use crate::{Algorithm, LimitError, Rate, Timestamp};
@@ -321,6 +323,10 @@ impl Algorithm for SlidingCounter {
             previous: 0,
             current,
         };
+    }
+
+    fn lasts(&self) -> Duration {
+        self.span.lasts(2)
     }
 
     fn empty(&self, now: Timestamp) -> Counts {

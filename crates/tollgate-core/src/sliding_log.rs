@@ -229,6 +229,10 @@ impl Algorithm for SlidingLog {
         *log = Log::from_entries(left.map(|(at, weight)| (at.shifted(from, to), weight)));
     }
 
+    fn lasts(&self) -> Duration {
+        self.span.lasts(1)
+    }
+
     fn empty(&self, now: Timestamp) -> Log {
         let mut log = Log::default();
         if self.span.limit > 0 && !self.span.rate.is_unlimited() {

@@ -288,6 +288,10 @@ impl Algorithm for TokenBucket {
         bucket.last_act = bucket.last_act.shifted(from, to);
     }
 
+    fn lasts(&self) -> Duration {
+        self.units.lasts()
+    }
+
     fn empty(&self, now: Timestamp) -> Bucket {
         Bucket {
             level: self.units.empty(now),

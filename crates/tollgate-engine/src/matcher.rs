@@ -19,6 +19,7 @@ pub(crate) mod address;
 mod explain;
 pub(crate) mod few;
 pub(crate) mod glob;
+mod globs;
 mod index;
 mod pattern;
 mod prefix;
@@ -32,6 +33,7 @@ pub use pattern::holds;
 
 use address::Address;
 use few::Few;
+use globs::{Found, Globs, Sets};
 use index::Index;
 use pattern::Test;
 use regex::Regexes;
@@ -89,6 +91,8 @@ pub struct Matcher {
     /// Where each rule's conditions begin, and in the end how many there are.
     starts: Box<[u32]>,
     index: Index,
+    /// Globs that are walked together.
+    sets: Sets,
 }
 
 /// A test of one fact.
@@ -231,12 +235,25 @@ impl<'s, 'f> Known<'s, 'f> {
 
     #[inline]
     fn holds(&self, condition: &Condition) -> bool {
+        let (text, address) = self.of(condition);
+        condition.test.holds(text, address)
+    }
+
+    fn holds_with(&self, condition: &Condition, found: &mut Found<'_>) -> bool {
+        let (text, address) = self.of(condition);
+        let fact = (condition.slot, text);
+        condition.test.holds_with(fact, address, found)
+    }
+
+    /// What a condition is about.
+    #[inline]
+    fn of(&self, condition: &Condition) -> (Option<&'f str>, Option<Address>) {
         let address = if condition.wants_address {
             self.address(condition.slot)
         } else {
             None
         };
-        condition.test.holds(self.text(condition.slot), address)
+        (self.text(condition.slot), address)
     }
 }
 
@@ -256,7 +273,7 @@ impl Matcher {
     ) -> Result<Self, PatternError> {
         let mut compiled = Vec::new();
         let mut known: HashMap<String, Arc<Test>, FixedState> = HashMap::default();
-        let mut regexes = Regexes::default();
+        let (mut regexes, mut globs) = (Regexes::default(), Globs::default());
         for rule in rules {
             let mut conditions = Vec::with_capacity(rule.conditions.len());
             for (fact, pattern) in &rule.conditions {
@@ -264,12 +281,12 @@ impl Matcher {
                 let test = match pattern {
                     // Seldom the same twice.
                     Pattern::Exact(_) | Pattern::Glob(_) | Pattern::Prefix(_) => {
-                        Test::new(pattern, &mut regexes)?
+                        Test::new(pattern, (&mut regexes, &mut globs))?
                     }
                     pattern => Test::Shared(match known.entry(format!("{pattern:?}")) {
                         Entry::Occupied(known) => Arc::clone(known.get()),
                         Entry::Vacant(new) => {
-                            let test = Test::new(pattern, &mut regexes)?;
+                            let test = Test::new(pattern, (&mut regexes, &mut globs))?;
                             Arc::clone(new.insert(Arc::new(test)))
                         }
                     }),
@@ -299,6 +316,7 @@ impl Matcher {
             conditions: compiled.into_iter().flatten().collect(),
             starts: starts.into(),
             index,
+            sets: globs.into_sets(),
         })
     }
 
@@ -330,6 +348,23 @@ impl Matcher {
     /// Leaves those of the candidates that match, in order.
     #[inline]
     pub(crate) fn keep_matching(&self, known: &Known<'_, '_>, numbers: &mut Numbers) {
+        if self.sets.pay(numbers.as_slice().len(), known.longest().1) {
+            return self.keep_matching_together(known, numbers);
+        }
+        self.keep(numbers, |condition| known.holds(condition));
+    }
+
+    /// The same for many rules on a long text: globs of one head walk over it together.
+    #[cold]
+    #[inline(never)]
+    fn keep_matching_together(&self, known: &Known<'_, '_>, numbers: &mut Numbers) {
+        let mut found = Found::new(&self.sets);
+        self.keep(numbers, |condition| known.holds_with(condition, &mut found));
+    }
+
+    /// Leaves those of which all conditions hold, in order.
+    #[inline(always)]
+    fn keep(&self, numbers: &mut Numbers, mut holds: impl FnMut(&Condition) -> bool) {
         let candidates = numbers.as_mut_slice();
         sort(candidates);
         let (mut kept, mut last) = (0, None);
@@ -339,8 +374,7 @@ impl Matcher {
                 continue;
             }
             last = Some(number);
-            let mut conditions = self.conditions_of(number).iter();
-            if conditions.all(|condition| known.holds(condition)) {
+            if self.conditions_of(number).iter().all(&mut holds) {
                 candidates[kept] = number;
                 kept += 1;
             }

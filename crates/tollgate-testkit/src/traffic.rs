@@ -28,8 +28,10 @@ pub struct Ask {
 pub enum Order {
     /// Each time is at or after the one before it.
     Forward,
-    /// Some times step back, by a nanosecond or by far.
+    /// Some times step back, by a nanosecond or by as much as a state lasts.
     Tangled,
+    /// Some step back by any time, as those of a clock that is set.
+    Set,
 }
 
 /// The splitmix64 generator: eight bytes of state, the same numbers on every machine.
@@ -77,6 +79,9 @@ impl Random {
     }
 }
 
+/// A time that is behind others by this much is one out of order, whatever the rate.
+const LATE: u64 = 50_000_000_000;
+
 /// An endless run of requests whose gaps and costs sit on, just before and just after everything
 /// that a limit of this rate could round wrongly.
 #[derive(Clone, Debug)]
@@ -84,6 +89,7 @@ pub struct Traffic {
     random: Random,
     order: Order,
     now: u64,
+    latest: u64,
     /// No time lies after this.
     last: u64,
     /// Nanoseconds a token, rounded down.
@@ -119,6 +125,7 @@ impl Traffic {
             random,
             order,
             now,
+            latest: now,
             last,
             interval: nanos(period / count),
             drain: nanos((period / count).saturating_mul(u128::from(rate.burst_size()))),
@@ -169,12 +176,20 @@ impl Iterator for Traffic {
 
     fn next(&mut self) -> Option<Ask> {
         let gap = self.gap();
-        let steps_back = self.order == Order::Tangled && self.random.below(4) == 0;
+        let steps_back = self.order != Order::Forward && self.random.below(4) == 0;
         self.now = if steps_back {
-            self.now.saturating_sub(gap)
+            // Of windows that are shorter than a stopped thread may be late, a few.
+            let late = self.window.saturating_mul(4).min(LATE);
+            let reach = match self.order {
+                Order::Set => u64::MAX,
+                _ => self.drain.saturating_add(late),
+            };
+            let first = self.latest.saturating_sub(reach);
+            self.now.saturating_sub(gap).max(first)
         } else {
             self.now.saturating_add(gap).min(self.last)
         };
+        self.latest = self.latest.max(self.now);
         Some(Ask {
             at: Timestamp::from_nanos(self.now),
             cost: self.cost(),
@@ -194,6 +209,7 @@ mod tests {
         };
         assert!(run(Order::Forward).is_sorted());
         assert!(!run(Order::Tangled).is_sorted());
+        assert!(!run(Order::Set).is_sorted());
     }
 
     #[test]

@@ -36,7 +36,8 @@ pub use future::Acquiring;
 ///
 /// # Panics
 /// Awaiting it while tokio's time is paused, if it has to wait on a clock that goes on; in a tokio
-/// runtime without a timer.
+/// runtime without timers, where tokio says to call `enable_time` (nothing tells whether a runtime has
+/// them but to ask for one).
 #[cfg_attr(
     feature = "tokio",
     doc = r#"

@@ -20,7 +20,7 @@ pub(crate) mod alarm;
 #[cfg(not(any(loom, shuttle)))]
 mod cached;
 #[cfg(all(unix, not(any(loom, shuttle))))]
-mod fork;
+pub(crate) mod fork;
 mod manual;
 mod monotonic;
 #[cfg(feature = "tokio")]

@@ -11,6 +11,7 @@ use crate::line::{Line, Turn};
 
 mod builder;
 mod codel;
+mod meter;
 #[cfg(test)]
 mod tests;
 mod wfq;

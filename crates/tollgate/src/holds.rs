@@ -5,6 +5,7 @@
 //! that are out are never more than the burst together; what comes back was never lent meanwhile.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 // Not loom's: a number to tell holds apart is no part of any model.
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,6 +26,8 @@ pub(crate) struct Holds {
     /// more than 64 bits of them may be.
     out: u128,
     open: BTreeMap<HoldId, Part>,
+    /// How far the clock was set back so far: an id tells when its hold is over on a clock that wasn't.
+    set_back: Duration,
 }
 
 /// What one hold took.
@@ -48,7 +51,25 @@ impl Holds {
     /// When the last of them is over.
     pub(crate) fn last(&self) -> Timestamp {
         let last = self.open.last_key_value();
-        last.map_or(Timestamp::ZERO, |(id, _)| id.until)
+        last.map_or(Timestamp::ZERO, |(id, _)| self.over_at(id))
+    }
+
+    /// When a hold is over, as the clock shows it now.
+    fn over_at(&self, id: &HoldId) -> Timestamp {
+        let late = id.until - (Timestamp::ZERO + self.set_back);
+        Timestamp::ZERO + late
+    }
+
+    /// Follows a clock that showed `from` and was set back to `to`: what was out stays out for as long as
+    /// it had left. What was taken before the clock went ahead is over.
+    pub(crate) fn set_back<A: Algorithm>(
+        &mut self,
+        ledger: &mut Ledger<A>,
+        limit: &A,
+        (from, to): (Timestamp, Timestamp),
+    ) {
+        self.pass_time(ledger, limit, from);
+        self.set_back += from - to;
     }
 
     /// Lets time pass for the state: what is out doesn't drain, and holds that are over count as
@@ -60,7 +81,7 @@ impl Holds {
         now: Timestamp,
     ) {
         while let Some(first) = self.open.first_key_value() {
-            let until = first.0.until;
+            let until = self.over_at(first.0);
             if until > now {
                 break;
             }
@@ -78,7 +99,7 @@ impl Holds {
     pub(crate) fn open(&mut self, booked: Booked, cost: u64, until: Timestamp) -> HoldId {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = HoldId {
-            until,
+            until: until + self.set_back,
             number: NEXT.fetch_add(1, Ordering::Relaxed),
         };
         self.out += u128::from(cost);

@@ -11,6 +11,7 @@ use crate::sync::{AtomicU64, Backoff, Ordering};
 use crate::{Refused, Reservation};
 
 mod anchor;
+mod back;
 mod builder;
 pub(crate) mod counters;
 pub(crate) mod hasher;

@@ -59,6 +59,7 @@ mod refused;
 mod reservation;
 mod snapshot;
 mod stack;
+mod steps;
 mod sync;
 #[cfg(feature = "quota")]
 mod tiers;

@@ -31,10 +31,12 @@ mod entry;
 mod error;
 mod keeper;
 mod level;
+mod maker;
 mod parse;
 mod period;
 mod record;
 mod refused;
+mod set_back;
 mod store;
 mod table;
 
@@ -212,6 +214,9 @@ impl<C: Clock> QuotaLimiter<C> {
         cost: u64,
     ) -> Decision {
         let key = key.as_ref();
+        if self.is_forked() {
+            return *QuotaRefused::FORKED.decision();
+        }
         if key.len() > QuotaRefused::MOST_KEY_BYTES {
             return *QuotaRefused::key_too_long(key.len()).decision();
         }
@@ -257,6 +262,9 @@ impl<C: Clock> QuotaLimiter<C> {
         cost: u64,
     ) -> Result<QuotaReceipt, QuotaRefused> {
         let key = key.as_ref();
+        if self.is_forked() {
+            return Err(QuotaRefused::FORKED);
+        }
         if key.len() > QuotaRefused::MOST_KEY_BYTES {
             if cost > 0 {
                 self.counters.count(false);
@@ -324,7 +332,7 @@ impl<C: Clock> QuotaLimiter<C> {
         receipt: QuotaReceipt,
     ) -> u64 {
         let QuotaReceipt { id, at, cost, .. } = receipt;
-        if cost == 0 {
+        if cost == 0 || self.is_forked() {
             return 0;
         }
         self.table.update(key.as_ref(), |entry| {
@@ -423,6 +431,12 @@ impl<C: Clock> QuotaLimiter<C> {
     /// The clock it reads.
     pub fn clock(&self) -> &C {
         &self.clock
+    }
+
+    /// Whether the store is that of the process that this one was forked from.
+    #[inline]
+    fn is_forked(&self) -> bool {
+        self.saver.as_ref().is_some_and(|saver| saver.is_forked())
     }
 
     /// Tells of the thresholds that a charge has reached.

@@ -221,3 +221,16 @@ mod in_a_runtime {
         runtime.block_on(wait.future).unwrap();
     }
 }
+
+/// Nothing tells whether a runtime has timers but to ask for one, so tokio's own words have to do.
+#[cfg(feature = "tokio")]
+#[test]
+#[should_panic(expected = "timers are disabled. Call `enable_time` on the runtime builder")]
+fn a_runtime_without_timers_says_what_is_missing() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let limiter = Limiter::new(Rate::per_hour(1));
+    assert!(limiter.allow());
+    let _ = runtime
+        .expect("a runtime")
+        .block_on(limiter.acquire().into_future());
+}

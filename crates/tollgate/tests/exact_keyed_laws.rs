@@ -127,3 +127,115 @@ fn many_keys_equal_one_oracle_each() {
         }
     }
 }
+
+const EVERY_ALGORITHM: [Algorithm; 7] = [
+    Algorithm::Gcra,
+    Algorithm::TokenBucket,
+    Algorithm::LeakyBucket,
+    Algorithm::FixedWindow(Align::Boundary(Timestamp::ZERO)),
+    Algorithm::FixedWindow(Align::FirstHit),
+    Algorithm::SlidingLog,
+    Algorithm::SlidingCounter,
+];
+
+const MINUTE: Duration = Duration::from_secs(60);
+const YEAR: Duration = Duration::from_secs(365 * 86_400);
+
+/// A wall clock in 2026.
+const START: Timestamp = Timestamp::from_secs(1_790_000_000);
+
+fn since_start(algorithm: Algorithm, rate: Rate) -> Table<u64> {
+    ExactKeyedLimiter::builder(rate, 1_000)
+        .algorithm(algorithm)
+        .clock(Manual::starting_at(START))
+        .build()
+        .expect("a rate that fits")
+}
+
+#[test]
+fn a_clock_that_was_a_year_ahead_holds_nobody_back() {
+    for algorithm in EVERY_ALGORITHM {
+        let limiter = since_start(algorithm, Rate::per_minute(5));
+        let spend = |now: Timestamp, key: u64| {
+            (0..9)
+                .filter(|_| limiter.check_at(now, &key, 1).is_allowed())
+                .count()
+        };
+        assert_eq!(spend(START, 0), 5);
+        // Three minutes ahead, in which keys come and go, so that idle ones are dropped.
+        for second in 0..180 {
+            spend(START + YEAR + Duration::from_secs(second), 10 + second);
+        }
+        limiter.clock().set(START + YEAR + 3 * MINUTE);
+        limiter.block_for(&9, 10 * MINUTE).unwrap();
+        let now = START + 3 * MINUTE;
+        assert_eq!(limiter.check_at(now, &500, 0).remaining, 5, "{algorithm:?}");
+        assert_eq!(spend(now, 500), 5, "{algorithm:?}");
+        // Who spent all while it was ahead has it again within one period, two of a counter's.
+        assert!(spend(now, 189) <= 1, "{algorithm:?}");
+        assert_eq!(spend(now + 2 * MINUTE, 189), 5, "{algorithm:?}");
+        assert_eq!(spend(now, 0), 5, "{algorithm:?}");
+        // A block lasts as long as it had left.
+        assert_eq!(spend(now + Duration::from_secs(599), 9), 0);
+        assert_eq!(spend(now + 10 * MINUTE, 9), 5, "{algorithm:?}");
+    }
+}
+
+/// A clock that is set forth and back: by little, which grants nothing, or by more than states last.
+fn steps(algorithm: Algorithm, seed: u64) {
+    const LIMIT: u64 = 10;
+    let mut random = Random::new(seed);
+    let mut number = |end: u64| u32::try_from(random.below(end)).unwrap_or(0);
+    let limiter = since_start(algorithm, Rate::per_minute(LIMIT));
+    let (mut ran, mut offset) = (Duration::ZERO, 2 * YEAR);
+    let mut far_steps = 0;
+    let mut passed = [0; 3];
+    let mut ahead = Duration::ZERO;
+    for _ in 0..400 {
+        let second = Duration::from_secs(1);
+        ran += second * number(8);
+        let far = MINUTE * (4 + number(500_000));
+        match number(40) {
+            0 => (offset, far_steps) = (offset + far, far_steps + 1),
+            1 if offset > far + YEAR => (offset, far_steps) = (offset - far, far_steps + 1),
+            // A little behind, and then right again.
+            2 => (offset, ahead) = (offset + ahead, Duration::ZERO),
+            3 if ahead.is_zero() => {
+                ahead = second * number(59);
+                offset -= ahead;
+            }
+            _ => {}
+        }
+        let now = START + ran + offset;
+        let (key, cost) = (number(3), u64::from(1 + number(3)));
+        let allowed = limiter.check_at(now, &u64::from(key), cost).is_allowed();
+        passed[key as usize] += if allowed { cost } else { 0 };
+        // Others come and go, so that idle keys are dropped.
+        limiter.check_at(now, &u64::from(100 + number(50)), 1);
+    }
+    let periods = ran.as_secs().div_ceil(60);
+    let most = LIMIT * (2 + periods + far_steps);
+    for passed in passed {
+        assert!(passed <= most, "{algorithm:?} {seed}: {passed} of {most}");
+    }
+    // Back by far, and the same keys have everything again after what a state lasts.
+    let now = START + ran;
+    assert!(
+        limiter.check_at(now, &999, LIMIT).is_allowed(),
+        "{algorithm:?} {seed}"
+    );
+    for key in 0..3 {
+        limiter.check_at(now, &key, 1);
+        let all = limiter.check_at(now + 2 * MINUTE, &key, LIMIT);
+        assert!(all.is_allowed(), "{algorithm:?} {seed}: {all:?}");
+    }
+}
+
+#[test]
+fn a_clock_that_is_set_grants_one_period_a_step_and_holds_nobody_back() {
+    for algorithm in EVERY_ALGORITHM {
+        for seed in 0..60 {
+            steps(algorithm, seed);
+        }
+    }
+}

@@ -1,4 +1,5 @@
-//! A forked child keeps a cached clock that moves and timers that fire, though the threads that kept them are gone.
+//! A forked child keeps a cached clock that moves and timers that fire, though the threads that kept them are gone;
+//! and it grants nothing from a store that its parent has open.
 #![cfg(unix)]
 #![expect(unsafe_code, reason = "there is no safe fork")]
 
@@ -84,4 +85,46 @@ fn a_wait_is_woken_in_a_forked_child_and_in_its_child() {
     assert!((0..3).all(|_| waits(&limiter)), "in the parent");
     let in_both = || waits(&limiter) && waits(&limiter) && in_a_child(|| waits(&limiter));
     assert!(in_a_child(in_both), "in the child");
+}
+
+#[cfg(feature = "quota")]
+#[test]
+fn a_forked_child_grants_nothing_from_its_parents_store() {
+    use tollgate::{Quota, QuotaLimiter};
+
+    let folder = std::env::temp_dir().join(format!("tollgate-fork-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("quotas");
+    let open = || QuotaLimiter::builder(Quota::per_month(10)).open(&file);
+    let limiter = open().unwrap();
+    assert!(limiter.check_n("tenant", 4).is_allowed());
+    limiter.flush().unwrap();
+    let before = std::fs::read(&file).unwrap();
+    let mut kept = Some(limiter);
+    let in_child = in_a_child(|| {
+        let limiter = kept.take().expect("the parent's");
+        let refused = limiter
+            .charge("tenant", 1)
+            .map_err(|error| error.to_string());
+        let expected = "quota: this process was forked from the one that opened the store, which alone \
+                        grants from it; open a store after the fork";
+        let flushed = limiter.flush().map_err(|error| error.to_string());
+        let told = "was opened before this process was forked, and only the process that opened it writes \
+                    it; open one after the fork";
+        let denied = !limiter.check("tenant").is_allowed() && !limiter.peek("tenant").is_allowed();
+        // Dropping writes nothing, joins nobody, and leaves the lock with the parent.
+        drop(limiter);
+        refused.is_err_and(|error| error == expected)
+            && flushed.is_err_and(|error| error.ends_with(told))
+            && denied
+            && open().is_err()
+    });
+    assert!(in_child, "in the child");
+    let limiter = kept.expect("here it was not taken");
+    assert_eq!(std::fs::read(&file).unwrap(), before);
+    assert!(open().is_err(), "the lock is held");
+    assert!(limiter.check_n("tenant", 6).is_allowed());
+    limiter.close().unwrap();
+    assert_eq!(open().unwrap().peek("tenant").remaining, 0);
+    std::fs::remove_dir_all(&folder).unwrap();
 }

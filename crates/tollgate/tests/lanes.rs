@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::{Lanes, LanesBuilder, Outcome, Rate, Refused};
+use tollgate::{FairLimiter, Lanes, LanesBuilder, Outcome, Rate, Refused, Timestamp};
 
 fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -100,4 +100,47 @@ fn threads_wait_in_their_lanes_within_bounds() {
         assert_eq!(waiter.join().unwrap(), Ok(Duration::from_secs(2)));
     }
     assert_eq!(lanes.waiters(), 0);
+}
+
+const DAY: Duration = Duration::from_secs(86_400);
+/// A wall clock in 2026.
+const START: Timestamp = Timestamp::from_secs(1_790_000_000);
+
+#[test]
+fn a_fair_limiter_goes_on_for_forty_years_of_any_clock() {
+    let clock = Manual::starting_at(START);
+    let builder = FairLimiter::builder(Rate::per_second(10));
+    let limiter = builder.clock(clock.clone()).build().unwrap();
+    let spend = || (0..30).filter(|_| limiter.allow("client")).count();
+    for _ in 0..400 {
+        assert_eq!(spend(), 10);
+        clock.advance(Duration::from_millis(300));
+        assert_eq!(spend(), 3);
+        clock.advance(DAY * 36);
+    }
+}
+
+#[test]
+fn a_clock_that_was_far_ahead_holds_no_lane_and_no_client_back() {
+    let clock = Manual::starting_at(START);
+    let lanes = Lanes::builder(Rate::per_second(100));
+    let lanes = lanes.lane("high", 60).lane("low", 40).clock(clock.clone());
+    let lanes = lanes.build().unwrap();
+    let fair = FairLimiter::builder(Rate::per_second(100));
+    let fair = fair.clock(clock.clone()).build().unwrap();
+    let high = lanes.lane("high").unwrap();
+    let spend = || {
+        let of_lane = (0..300).filter(|_| high.allow()).count();
+        (of_lane, (0..300).filter(|_| fair.allow("client")).count())
+    };
+    for ahead in [DAY, 365 * DAY, 7_000 * DAY] {
+        clock.set(START + ahead);
+        assert!(spend() > (59, 99));
+        clock.set(START);
+        // What was spent while it was ahead is spent, and comes back by the time that it shows.
+        assert_eq!(spend(), (0, 0), "{ahead:?}");
+        clock.set(START + Duration::from_secs(1));
+        assert!(spend() > (59, 99), "{ahead:?}");
+        clock.set(START + Duration::from_secs(60));
+    }
 }

@@ -101,3 +101,126 @@ mod striped {
         }
     }
 }
+
+mod uptime {
+    use super::*;
+    use tollgate::Align;
+    use tollgate::core::{Algorithm as _, TokenBucket};
+    use tollgate_testkit::traffic::Random;
+
+    const DAY: Duration = Duration::from_secs(86_400);
+    const YEAR: Duration = Duration::from_secs(365 * 86_400);
+    /// A wall clock in 2026.
+    const START: Timestamp = Timestamp::from_secs(1_790_000_000);
+
+    fn limiter(algorithm: Algorithm, stripes: usize, rate: Rate) -> Limiter<Manual> {
+        Limiter::builder(rate)
+            .algorithm(algorithm)
+            .stripes(stripes)
+            .clock(Manual::starting_at(START))
+            .build()
+            .expect("a rate that fits")
+    }
+
+    #[test]
+    fn a_limiter_answers_for_forty_years_as_the_exact_form_does() {
+        // Rates whose intervals a word holds exactly.
+        let rates = [
+            Rate::per_second(10),
+            Rate::per_minute(1).burst(3),
+            Rate::every(DAY).burst(700),
+        ];
+        for (seed, rate) in rates.into_iter().enumerate() {
+            let limiter = limiter(Algorithm::Gcra, 0, rate);
+            let exact = TokenBucket::new(rate).unwrap();
+            let mut state = Default::default();
+            let mut random = Random::new(seed as u64);
+            let mut now = START;
+            while now - START < 40 * YEAR {
+                let gap = random.pick(&[Duration::ZERO, DAY / 86_400, DAY, 20 * DAY]);
+                now += gap;
+                let cost = 1 + random.below(rate.burst_size() + 1);
+                let expected = exact.decide(&mut state, now, cost);
+                let decision = limiter.check_at(now, cost);
+                assert_eq!(decision, expected, "{rate} after {:?}", now - START);
+            }
+        }
+    }
+
+    #[test]
+    fn a_striped_limiter_keeps_its_rate_for_forty_years() {
+        let limiter = limiter(
+            Algorithm::Gcra,
+            4,
+            Rate::per_second(10_000_000).burst(1_000),
+        );
+        for _ in 0..400 {
+            limiter.clock().advance(YEAR / 10);
+            let passed = || (0..3_000).filter(|_| limiter.allow()).count();
+            assert_eq!(passed(), 1_000);
+            limiter.clock().advance(Duration::from_micros(10));
+            let refilled = passed();
+            assert!((90..=100).contains(&refilled), "{refilled}");
+        }
+    }
+
+    #[test]
+    fn what_is_booked_far_ahead_stays_booked() {
+        let limiter = limiter(Algorithm::Gcra, 0, Rate::every(DAY).burst(2));
+        assert!(limiter.allow_n(2));
+        for ahead in 1..=20 {
+            let booked = limiter.reserve(1).expect("any time ahead");
+            assert_eq!(booked.delay(), ahead * DAY);
+            std::mem::forget(booked);
+        }
+        assert_eq!(limiter.check().retry_after, 21 * DAY);
+        assert!(!limiter.allow());
+        // A smaller bucket owes what the larger one had spent.
+        limiter.set_rate(Rate::every(DAY).burst(1)).unwrap();
+        assert_eq!(limiter.check().retry_after, 22 * DAY);
+        limiter.clock().advance(3 * DAY);
+        assert_eq!(limiter.check().retry_after, 19 * DAY);
+    }
+
+    #[test]
+    fn a_clock_that_was_far_ahead_holds_nobody_back() {
+        let aligned = Algorithm::FixedWindow(Align::Boundary(Timestamp::ZERO));
+        for (algorithm, stripes) in [
+            (Algorithm::Gcra, 0),
+            (Algorithm::Gcra, 2),
+            (Algorithm::TokenBucket, 0),
+            (Algorithm::LeakyBucket, 0),
+            (aligned, 0),
+            (Algorithm::FixedWindow(Align::FirstHit), 0),
+            (Algorithm::SlidingLog, 0),
+            (Algorithm::SlidingCounter, 0),
+        ] {
+            for ahead in [3 * DAY, YEAR, 5 * YEAR, 20 * YEAR] {
+                let limiter = limiter(algorithm, stripes, Rate::per_minute(600));
+                let spend = || (0..1_000).filter(|_| limiter.allow()).count();
+                limiter.clock().advance(ahead);
+                assert_eq!(spend(), 600);
+                if algorithm != Algorithm::SlidingLog {
+                    // What is booked by the wrong time acts by it.
+                    std::mem::forget(limiter.reserve(600).expect("any time ahead"));
+                }
+                limiter.clock().set(START);
+                assert_eq!(limiter.peek().limit, 600);
+                assert!(spend() <= 600, "{algorithm:?} {ahead:?}");
+                limiter.clock().advance(DAY / 480);
+                assert_eq!(spend(), 600, "{algorithm:?} {ahead:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_limiter_made_by_a_clock_that_was_ahead_goes_on() {
+        let limiter = limiter(Algorithm::Gcra, 0, Rate::per_minute(5));
+        assert!(limiter.allow_n(5));
+        let before = Timestamp::from_secs(1_700_000_000);
+        limiter.clock().set(before);
+        assert!(!limiter.allow());
+        limiter.clock().set(before + DAY / 1_440);
+        assert!(limiter.allow_n(5));
+    }
+}

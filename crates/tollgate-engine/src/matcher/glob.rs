@@ -1,7 +1,7 @@
 //! Globs: a literal head, and a walk over the sets of places in the rest that a text may be at.
 //!
 //! The walk never goes back, and takes one step a character for 64 places of the pattern, so a match takes
-//! time in proportion to the text, whatever the pattern is.
+//! time in proportion to the text, whatever the pattern is. Many of them walk together (`globs.rs`).
 
 /// Words of places in a pattern that a walk keeps.
 const WORDS: usize = 4;
@@ -16,10 +16,12 @@ pub(crate) struct Glob {
     tail: Box<str>,
     rest: Box<[Part]>,
     machine: Machine,
+    /// Among all of a matcher.
+    pub(super) number: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+pub(super) enum Part {
     Just(char),
     /// One character but `/`.
     One,
@@ -31,11 +33,11 @@ enum Part {
 
 impl Part {
     /// Whether it may stand for no character, and for more than one.
-    const fn repeats(self) -> bool {
+    pub(super) const fn repeats(self) -> bool {
         matches!(self, Self::Segment | Self::All)
     }
 
-    fn takes(self, character: char) -> bool {
+    pub(super) fn takes(self, character: char) -> bool {
         match self {
             Self::Just(own) => own == character,
             Self::One | Self::Segment => character != '/',
@@ -69,11 +71,26 @@ impl Glob {
             tail: tail.into(),
             machine: Machine::new(&parts),
             rest: parts.into(),
+            number: 0,
         })
     }
 
     pub(super) fn head(&self) -> &str {
         &self.head
+    }
+
+    /// What a walk is over, if it takes one.
+    pub(super) fn parts(&self) -> Option<&[Part]> {
+        match &*self.rest {
+            [] | [Part::All] | [Part::Segment] => None,
+            parts => Some(parts),
+        }
+    }
+
+    /// Whether a text begins and ends as every match does: what follows the head then.
+    pub(super) fn between<'t>(&self, text: &'t str) -> Option<&'t str> {
+        let text = text.strip_prefix(&*self.head)?;
+        text.ends_with(&*self.tail).then_some(text)
     }
 
     /// Whether anything may follow its head.
@@ -105,24 +122,29 @@ struct Machine {
     /// The parts that take a character: one after the other those of any that isn't named, of `/`, and of
     /// each that is.
     takes: Box<[u64]>,
-    /// Which of these an ASCII character is.
-    classes: Box<[u8; 128]>,
-    /// Others that are named, and which of these they are.
-    others: Box<[(char, u8)]>,
+    classes: Classes,
     end: usize,
     /// Whether whatever follows is part of a match once its last part is reached.
     is_open: bool,
 }
 
-/// Classes of characters that are always there.
-const UNNAMED: u8 = 0;
-const SLASH: u8 = 1;
+/// The characters that patterns name, by number.
+#[derive(Clone, Debug)]
+pub(super) struct Classes {
+    /// Which an ASCII character is.
+    ascii: Box<[u16; 128]>,
+    /// Others that are named, and which they are.
+    others: Box<[(char, u16)]>,
+}
 
-impl Machine {
-    fn new(parts: &[Part]) -> Self {
-        let words = parts.len() / 64 + 1;
+/// Classes of characters that are always there.
+const UNNAMED: u16 = 0;
+const SLASH: u16 = 1;
+
+impl Classes {
+    /// Those of these patterns, and a character of each in the order of their numbers.
+    pub(super) fn of<'p>(parts: impl Iterator<Item = &'p Part>) -> (Self, Vec<char>) {
         let mut named: Vec<char> = parts
-            .iter()
             .filter_map(|part| match part {
                 Part::Just(own) if *own != '/' => Some(*own),
                 _ => None,
@@ -130,40 +152,51 @@ impl Machine {
             .collect();
         named.sort_unstable();
         named.dedup();
-        let (mut classes, mut others) = ([UNNAMED; 128], Vec::new());
-        classes[usize::from(b'/')] = SLASH;
-        // There are no more of them than parts.
+        let (mut ascii, mut others) = ([UNNAMED; 128], Vec::new());
+        ascii[usize::from(b'/')] = SLASH;
         for (class, sign) in (SLASH + 1..).zip(&named) {
-            match classes.get_mut(*sign as usize) {
+            match ascii.get_mut(*sign as usize) {
                 Some(own) => *own = class,
                 None => others.push((*sign, class)),
             }
         }
         // Some character that isn't named stands for all of them.
         let unnamed = ('\u{e000}'..).find(|sign| named.binary_search(sign).is_err());
-        let mut takes = Vec::with_capacity((named.len() + 2) * words);
-        for sign in unnamed.into_iter().chain(['/']).chain(named) {
+        let signs = unnamed.into_iter().chain(['/']).chain(named).collect();
+        let classes = Self {
+            ascii: Box::new(ascii),
+            others: others.into(),
+        };
+        (classes, signs)
+    }
+
+    #[inline]
+    pub(super) fn class(&self, sign: char) -> usize {
+        usize::from(match self.ascii.get(sign as usize) {
+            Some(class) => *class,
+            None => {
+                let named = self.others.binary_search_by_key(&sign, |(own, _)| *own);
+                named.map_or(UNNAMED, |place| self.others[place].1)
+            }
+        })
+    }
+}
+
+impl Machine {
+    fn new(parts: &[Part]) -> Self {
+        let words = parts.len() / 64 + 1;
+        let (classes, signs) = Classes::of(parts.iter());
+        let mut takes = Vec::with_capacity(signs.len() * words);
+        for sign in signs {
             takes.extend(places(parts, words, |part| part.takes(sign)));
         }
         Self {
             words,
             repeats: places(parts, words, Part::repeats).into(),
             takes: takes.into(),
-            classes: Box::new(classes),
-            others: others.into(),
+            classes,
             end: parts.len(),
             is_open: parts.last() == Some(&Part::All),
-        }
-    }
-
-    #[inline]
-    fn class(&self, sign: char) -> u8 {
-        match self.classes.get(sign as usize) {
-            Some(class) => *class,
-            None => {
-                let named = self.others.binary_search_by_key(&sign, |(own, _)| *own);
-                named.map_or(UNNAMED, |place| self.others[place].1)
-            }
         }
     }
 
@@ -183,7 +216,8 @@ impl Machine {
         };
         let mut at = 1 | (repeats & 1) << 1;
         for sign in text.chars() {
-            let taken = at & takes[usize::from(self.class(sign))];
+            count_steps(1);
+            let taken = at & takes[self.classes.class(sign)];
             let reached = taken & repeats | (taken & !repeats) << 1;
             at = reached | (reached & repeats) << 1;
             if at & is_done != 0 {
@@ -202,7 +236,8 @@ impl Machine {
         let repeats = &self.repeats[..words];
         at[0] = 1 | (repeats[0] & 1) << 1;
         for sign in text.chars() {
-            let from = usize::from(self.class(sign)) * words;
+            count_steps(words);
+            let from = self.classes.class(sign) * words;
             let takes = &self.takes[from..from + words];
             // Places go to the next word by these.
             let (mut moved, mut skipped, mut any) = (0, 0, 0);
@@ -222,6 +257,21 @@ impl Machine {
         }
         at[self.end / 64] & 1 << (self.end % 64) != 0
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Steps of words that walks have taken on this thread.
+    pub(super) static STEPS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// Counts the steps of a walk, where a test wants to know them.
+#[inline(always)]
+pub(super) fn count_steps(words: usize) {
+    #[cfg(test)]
+    STEPS.with(|steps| steps.set(steps.get() + words));
+    #[cfg(not(test))]
+    let _ = words;
 }
 
 /// The places of parts that are so, as bits.

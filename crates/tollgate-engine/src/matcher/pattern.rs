@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::PatternError;
 use super::address::{Address, Network};
 use super::glob::{Glob, MOST_PARTS};
+use super::globs::{Found, Globs};
 use super::regex::{Regexes, Whole};
 use super::text::Text;
 use crate::facts::Facts;
@@ -29,21 +30,24 @@ pub(super) enum Test {
 }
 
 impl Test {
-    pub(super) fn new(pattern: &Pattern, regexes: &mut Regexes) -> Result<Self, PatternError> {
+    pub(super) fn new(
+        pattern: &Pattern,
+        (regexes, globs): (&mut Regexes, &mut Globs),
+    ) -> Result<Self, PatternError> {
         let error = |text: &str, why: String| PatternError {
             pattern: text.to_owned(),
             why,
         };
         Ok(match pattern {
             Pattern::Exact(text) => Self::Exact(Text::new(text)),
-            Pattern::OneOf(patterns) => Self::OneOf(
-                patterns
-                    .iter()
-                    .map(|pattern| Self::new(pattern, regexes))
-                    .collect::<Result<_, PatternError>>()?,
-            ),
+            Pattern::OneOf(patterns) => {
+                globs.note_alternatives(patterns.len());
+                let tests = patterns.iter();
+                let tests = tests.map(|pattern| Self::new(pattern, (&mut *regexes, &mut *globs)));
+                Self::OneOf(tests.collect::<Result<_, PatternError>>()?)
+            }
             Pattern::Glob(glob) => {
-                let compiled = Glob::new(glob).ok_or_else(|| {
+                let mut compiled = Glob::new(glob).ok_or_else(|| {
                     let why = format!(
                         "a glob has at most {MOST_PARTS} characters after its first * or ?"
                     );
@@ -52,6 +56,7 @@ impl Test {
                 if compiled.is_prefix() {
                     Self::Prefix(Text::new(compiled.head()))
                 } else {
+                    globs.add(glob, &mut compiled);
                     Self::Glob(Box::new(compiled))
                 }
             }
@@ -69,7 +74,7 @@ impl Test {
             }
             Pattern::Present => Self::Present,
             Pattern::Absent => Self::Absent,
-            Pattern::Not(pattern) => Self::Not(Box::new(Self::new(pattern, regexes)?)),
+            Pattern::Not(pattern) => Self::Not(Box::new(Self::new(pattern, (regexes, globs))?)),
         })
     }
 
@@ -97,6 +102,25 @@ impl Test {
             (Self::Glob(glob), Some(text)) => glob.matches(text),
             (Self::Regex(regex), Some(text)) => regex.is_match(text),
             (Self::Cidr(network), Some(_)) => address.is_some_and(|own| network.contains(own)),
+        }
+    }
+
+    /// The same, with globs that are walked together.
+    pub(super) fn holds_with(
+        &self,
+        (slot, text): (u32, Option<&str>),
+        address: Option<Address>,
+        found: &mut Found<'_>,
+    ) -> bool {
+        let fact = (slot, text);
+        match (self, text) {
+            (Self::Shared(test), _) => test.holds_with(fact, address, found),
+            (Self::Not(test), _) => !test.holds_with(fact, address, found),
+            (Self::OneOf(tests), _) => tests
+                .iter()
+                .any(|test| test.holds_with(fact, address, found)),
+            (Self::Glob(glob), Some(text)) => found.matches(glob, slot, text),
+            _ => self.holds(text, address),
         }
     }
 

@@ -93,6 +93,81 @@ proptest! {
     }
 }
 
+/// A rule for each of these globs of the path.
+fn glob_rules(globs: &[String]) -> Vec<Match> {
+    let rule = |glob: &String| Match {
+        conditions: vec![("path".to_owned(), Pattern::Glob(glob.clone()))],
+        ..Match::default()
+    };
+    globs.iter().map(rule).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    #[test]
+    fn many_globs_of_one_head_match_as_each_does(
+        globs in prop::collection::vec("/(\\*|\\*\\*|\\?|[ab/ö]){0,9}", 2..90),
+        long in "[ab/ö]{70}",
+        texts in prop::collection::vec("/[ab/öc]{0,12}", 1..6),
+    ) {
+        // One that has more places than a word is among them.
+        let globs: Vec<_> = globs.into_iter().chain([format!("/*{long}*")]).collect();
+        let rules = glob_rules(&globs);
+        let one_of = globs.iter().cloned().map(Pattern::Glob).collect();
+        let any = Match {
+            conditions: vec![("path".to_owned(), Pattern::Not(Box::new(Pattern::OneOf(one_of))))],
+            ..Match::default()
+        };
+        let rules: Vec<_> = rules.into_iter().chain([any]).collect();
+        let matcher = Matcher::new(&rules).unwrap();
+        for text in texts {
+            let facts = Facts::new().with("path", &text);
+            let naive: Vec<u32> = (0..)
+                .zip(&rules)
+                .filter(|(_, rule)| holds(rule, &facts))
+                .map(|(number, _)| number)
+                .collect();
+            prop_assert_eq!(matcher.matching(&facts), naive, "{}", text);
+        }
+    }
+}
+
+/// The steps that a decision takes are counted, each of 64 places of a pattern, or of several.
+#[test]
+fn a_hundred_globs_take_little_longer_than_one() {
+    let steps = |count: usize, one_rule: bool, path: &str| {
+        let globs: Vec<_> = (0..count).map(|n| format!("/api/**/x{n}/*/y*z")).collect();
+        let rules = match one_rule {
+            false => glob_rules(&globs),
+            true => vec![Match {
+                conditions: vec![(
+                    "path".to_owned(),
+                    Pattern::OneOf(globs.into_iter().map(Pattern::Glob).collect()),
+                )],
+                ..Match::default()
+            }],
+        };
+        let matcher = Matcher::new(&rules).unwrap();
+        let before = glob::STEPS.get();
+        assert!(
+            matcher
+                .matching(&Facts::new().with("path", path))
+                .is_empty()
+        );
+        glob::STEPS.get() - before
+    };
+    for length in [1_000, 8_000] {
+        let path = format!("/api/{}z", "x/".repeat(length / 2));
+        let of_one = steps(1, false, &path);
+        assert!(of_one >= length);
+        for one_rule in [false, true] {
+            let of_all = steps(100, one_rule, &path);
+            assert!(of_all <= 26 * of_one, "{of_all} for {of_one}");
+        }
+    }
+}
+
 #[test]
 fn rules_by_more_facts_than_are_kept_in_place_match_all_the_same() {
     let names: Vec<_> = (0..100).map(|number| format!("header.x{number}")).collect();

@@ -10,6 +10,7 @@ use tollgate_core::{
 use super::Ticket;
 use crate::Mode;
 use crate::holds::{HoldId, Holds};
+use crate::steps::Latest;
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 
 /// One limit of any kind that needs more than a word.
@@ -27,6 +28,7 @@ pub(crate) enum Locked {
 pub(crate) struct Slot<A: Algorithm> {
     book: Book<A>,
     holds: Holds,
+    latest: Latest,
     mode: Mode,
 }
 
@@ -148,7 +150,7 @@ impl Locked {
                 let mut slot = lock(slot);
                 let old = slot.book.limit();
                 let limit = FixedWindow::new(change(old.rate()))?.align(old.alignment());
-                slot.at(now).replace(now, limit);
+                slot.replace(now, limit);
                 Ok(())
             }
             _ => each!(self, slot => slot.change_rate(now, change)),
@@ -165,13 +167,24 @@ impl<A: Algorithm> Slot<A> {
         Mutex::new(Self {
             book: Book::with_state(limit, state),
             holds: Holds::default(),
+            latest: Latest::new(&limit),
             mode: Mode::Enforce,
         })
+    }
+
+    /// The book for somebody who asks for something.
+    #[inline]
+    fn asked_at(&mut self, now: Timestamp) -> &mut Book<A> {
+        self.latest.pass(now);
+        self.at(now)
     }
 
     /// The book, with what is out kept out of what drained until now.
     #[inline]
     fn at(&mut self, now: Timestamp) -> &mut Book<A> {
+        if let Some(from) = self.latest.set_back(now) {
+            self.set_back(from, now);
+        }
         if !self.holds.is_empty() {
             let (limit, ledger) = self.book.parts_mut();
             self.holds.pass_time(ledger, limit, now);
@@ -179,8 +192,15 @@ impl<A: Algorithm> Slot<A> {
         &mut self.book
     }
 
+    #[cold]
+    fn set_back(&mut self, from: Timestamp, to: Timestamp) {
+        let (limit, ledger) = self.book.parts_mut();
+        self.holds.set_back(ledger, limit, (from, to));
+        ledger.set_back(limit, from, to);
+    }
+
     fn allow(&mut self, now: Timestamp, cost: u64) -> bool {
-        self.mode == Mode::Bypass || self.at(now).allow(now, cost)
+        self.mode == Mode::Bypass || self.asked_at(now).allow(now, cost)
     }
 
     fn look(&mut self, now: Timestamp, cost: u64) -> Decision {
@@ -194,11 +214,12 @@ impl<A: Algorithm> Slot<A> {
         if self.mode == Mode::Bypass || cost == 0 {
             return Ok(Ticket::Free(now));
         }
-        let booked = self.at(now).reserve(now, cost, Duration::ZERO)?;
+        let booked = self.asked_at(now).reserve(now, cost, Duration::ZERO)?;
         Ok(Ticket::Held(self.holds.open(booked, cost, until)))
     }
 
     fn settle(&mut self, now: Timestamp, id: HoldId, spent: u64) {
+        self.at(now);
         let (limit, ledger) = self.book.parts_mut();
         self.holds.settle(ledger, limit, (now, id, spent));
     }
@@ -206,7 +227,8 @@ impl<A: Algorithm> Slot<A> {
     fn check(&mut self, now: Timestamp, cost: u64) -> Decision {
         match self.mode {
             Mode::Bypass => Decision::UNLIMITED,
-            Mode::Enforce => self.at(now).decide(now, cost),
+            Mode::Enforce if cost == 0 => self.at(now).decide(now, cost),
+            Mode::Enforce => self.asked_at(now).decide(now, cost),
         }
     }
 
@@ -219,7 +241,7 @@ impl<A: Algorithm> Slot<A> {
         match self.mode {
             Mode::Bypass => Ok(Ticket::Free(now)),
             Mode::Enforce => {
-                self.at(now);
+                self.asked_at(now);
                 let (limit, ledger) = self.book.parts_mut();
                 let out = self.holds.out();
                 let booked = ledger.reserve_beside(limit, out, (now, cost, patience));
@@ -228,13 +250,18 @@ impl<A: Algorithm> Slot<A> {
         }
     }
 
+    fn replace(&mut self, now: Timestamp, limit: A) {
+        self.asked_at(now).replace(now, limit);
+        self.latest.keep(&limit);
+    }
+
     fn change_rate(
         &mut self,
         now: Timestamp,
         change: impl Fn(Rate) -> Rate,
     ) -> Result<(), LimitError> {
         let limit = A::new(change(self.book.limit().rate()))?;
-        self.at(now).replace(now, limit);
+        self.replace(now, limit);
         Ok(())
     }
 }

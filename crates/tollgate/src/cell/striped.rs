@@ -23,7 +23,7 @@ use std::time::Duration;
 use tollgate_core::{Algorithm, Decision, Gcra, LimitError, Outcome, Rate, Timestamp, Unbooked};
 
 use super::Ticket;
-use super::word::{Word, word_of};
+use super::word::{Mover, Word, word_of};
 use crate::Mode;
 use crate::sync::{AtomicBool, AtomicU64, Backoff, Ordering, Padded, thread_number};
 
@@ -51,7 +51,7 @@ impl Striped {
     pub(crate) fn new(limit: Gcra, anchor: Timestamp, stripes: usize) -> Self {
         let count = stripes.max(1).next_power_of_two();
         let striped = Self {
-            shared: Word::new(limit, anchor),
+            shared: Word::new(limit, anchor, Mover::Holder),
             stripes: (0..count).map(|_| Padded(Stripe::empty())).collect(),
             lease: AtomicU64::new(0),
         };
@@ -68,16 +68,15 @@ impl Striped {
     pub(crate) fn allow(&self, now: Timestamp, cost: u64) -> bool {
         self.spend(now, cost)
             || self.spend_with_rest(now, cost)
-            || (self.shared.allow(now, cost) && self.age(now))
+            || (self.shared_at(now).allow(now, cost) && self.age(now))
     }
 
     #[inline(never)]
     pub(crate) fn check(&self, now: Timestamp, cost: u64) -> Decision {
         if cost > 0 && (self.spend(now, cost) || self.spend_with_rest(now, cost)) {
-            let local = self.shared.since_anchor(now);
-            return self.shared.describe(local, Outcome::Allowed);
+            return self.shared.describe(now, Outcome::Allowed);
         }
-        let decision = self.shared.check(now, cost);
+        let decision = self.shared_at(now).check(now, cost);
         if decision.is_allowed() && cost > 0 {
             self.age(now);
         }
@@ -86,13 +85,13 @@ impl Striped {
 
     /// Decides by the shared word alone, without charging.
     pub(crate) fn look(&self, now: Timestamp, cost: u64) -> Decision {
-        self.shared.look(now, cost)
+        self.shared_at(now).look(now, cost)
     }
 
     /// Whether a cost would pass by the shared word alone, from which [`reserve`](Self::reserve)
     /// takes it.
     pub(crate) fn fits(&self, now: Timestamp, cost: u64) -> bool {
-        self.shared.fits(now, cost)
+        self.shared_at(now).fits(now, cost)
     }
 
     pub(crate) fn reserve(
@@ -101,7 +100,7 @@ impl Striped {
         cost: u64,
         patience: Duration,
     ) -> Result<Ticket, Unbooked> {
-        let ticket = self.shared.reserve(now, cost, patience)?;
+        let ticket = self.shared_at(now).reserve(now, cost, patience)?;
         self.age(now);
         Ok(ticket)
     }
@@ -111,7 +110,7 @@ impl Striped {
     }
 
     pub(crate) fn tokens(&self, now: Timestamp) -> f64 {
-        self.shared.tokens(now)
+        self.shared_at(now).tokens(now)
     }
 
     pub(crate) fn rate(&self) -> Rate {
@@ -127,6 +126,7 @@ impl Striped {
         now: Timestamp,
         change: impl Fn(Rate) -> Rate,
     ) -> Result<(), LimitError> {
+        self.shared_at(now);
         self.with_stripes_emptied(|| {
             let limit = self.shared.change_rate(now, change)?;
             self.size_leases(&limit);
@@ -145,21 +145,22 @@ impl Striped {
         if cost >= lease {
             return false;
         }
-        let now = self.shared.since_anchor(now);
+        self.shared_at(now);
         // No price (bypassed, or a look), or one beyond the word: the shared word knows what to do.
         let price = match self.shared.interval().checked_mul(cost) {
             None | Some(0) => return false,
             Some(price) => price,
         };
-        let stripe = self.own_stripe();
-        stripe.spend(now, price) || (self.refill(stripe, now, lease) && stripe.spend(now, price))
+        let (stripe, local) = (self.own_stripe(), self.shared.local(now));
+        stripe.spend(local, price)
+            || (self.refill(stripe, now, lease) && stripe.spend(local, price))
     }
 
     /// Lets what time has passed in this thread's stripe die once the shared word has admitted, so
     /// that a thread whose clock steps back finds no token that its later time had given up.
     /// Always true, to end a chain of attempts.
     fn age(&self, now: Timestamp) -> bool {
-        let now = word_of(self.shared.since_anchor(now));
+        let now = word_of(self.shared.local(now));
         let stripe = self.own_stripe();
         let (next, end) = (
             stripe.next.load(Ordering::Relaxed),
@@ -171,6 +172,16 @@ impl Striped {
         true
     }
 
+    /// The shared word, once it counts from close to this time. What stripes hold of its line from before is
+    /// given up first.
+    #[inline]
+    fn shared_at(&self, now: Timestamp) -> &Word {
+        if !self.shared.is_near(now) && self.shared.is_far(now) {
+            self.with_stripes_emptied(|| self.shared.move_anchor(now));
+        }
+        &self.shared
+    }
+
     #[inline]
     fn own_stripe(&self) -> &Stripe {
         &self.stripes[thread_number() & (self.stripes.len() - 1)].0
@@ -180,12 +191,12 @@ impl Striped {
     /// of this thread's lease, if nothing was built on it and the cost passes then. Otherwise the
     /// cost would be built on it and put it out of reach.
     fn spend_with_rest(&self, now: Timestamp, cost: u64) -> bool {
-        let local = self.shared.since_anchor(now);
+        let local = self.shared.local(now);
         let stripe = self.own_stripe();
         let rest = stripe.rest(local);
         // A refusal must write nothing, so look before touching anything.
         if rest.0 >= rest.1
-            || !self.shared.would_pass_after_return(local, cost, rest)
+            || !self.shared.would_pass_after_return(now, cost, rest)
             || !stripe.claim()
         {
             return false;

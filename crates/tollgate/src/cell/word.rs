@@ -18,6 +18,7 @@
 //!   if refunds bring the TAT back to the very value that was read, once, at the old price.)
 //! * `burst` is read apart, for the report alone: a decision made during a change may name the
 //!   other limit.
+//! * The anchor, from which the TAT counts, is one of the words: it moves as in a change (`word/anchor.rs`).
 
 use std::time::Duration;
 
@@ -29,8 +30,10 @@ use super::Ticket;
 use crate::Mode;
 use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, PoisonError, fence};
 
-/// Times up to here after the anchor, four years, are surely within the word.
-const NEAR: u64 = 1 << 57;
+mod anchor;
+
+pub(crate) use anchor::Mover;
+use anchor::{NEAR, SLACK};
 
 /// One limit's state on cache lines of its own.
 #[derive(Debug)]
@@ -40,11 +43,17 @@ pub(crate) struct Word {
     interval: AtomicU64,
     capacity: AtomicU64,
     burst: AtomicU64,
-    /// Odd while the words above change.
+    /// Odd while the words above change, and the anchor.
     sequence: AtomicU64,
-    /// Times are kept from here, so that nine years fit the word whatever the clock's origin.
-    anchor: Timestamp,
-    settings: Mutex<Settings>,
+    /// Times are kept from here, in nanoseconds of the clock, so that nine years fit the word.
+    anchor: AtomicU64,
+    /// The TAT after what was booked furthest ahead, and when the latest was booked by the clock.
+    booked: AtomicU64,
+    booked_at: AtomicU64,
+    /// Who moves the anchor.
+    mover: Mover,
+    /// Apart, so that the words and what else there is fit two lines.
+    settings: Mutex<Box<Settings>>,
 }
 
 /// What a live change replaces; the words above are compiled from it.
@@ -61,6 +70,9 @@ struct Settings {
 struct View {
     pace: Pace,
     tat: Tat,
+    /// The time of who asks, as the TAT counts it: from 1 ns at the anchor, so that there is always a
+    /// TAT before it.
+    now: Timestamp,
 }
 
 /// What came of one try to charge.
@@ -75,7 +87,7 @@ struct Tried {
 
 impl Word {
     /// A limit that starts full.
-    pub(crate) fn new(limit: Gcra, anchor: Timestamp) -> Self {
+    pub(crate) fn new(limit: Gcra, anchor: Timestamp, mover: Mover) -> Self {
         let pace = limit.pace();
         Self {
             tat: AtomicU64::new(Tat::default().to_word()),
@@ -83,25 +95,27 @@ impl Word {
             capacity: AtomicU64::new(pace.capacity),
             burst: AtomicU64::new(limit.limit()),
             sequence: AtomicU64::new(0),
-            anchor,
-            settings: Mutex::new(Settings {
+            anchor: AtomicU64::new(anchor.as_nanos()),
+            booked: AtomicU64::new(0),
+            booked_at: AtomicU64::new(0),
+            mover,
+            settings: Mutex::new(Box::new(Settings {
                 limit,
                 counted_by: pace,
                 mode: Mode::Enforce,
-            }),
+            })),
         }
     }
 
     /// Spends all that there is at the anchor.
     pub(crate) fn drain(&self) {
-        let pace = self.view().pace;
-        let empty = pace.empty(self.since_anchor(self.anchor));
+        let view = self.view(self.anchor());
+        let empty = view.pace.empty(view.now);
         self.tat.store(empty.to_word(), Ordering::Relaxed);
     }
 
     #[inline]
     pub(crate) fn allow(&self, now: Timestamp, cost: u64) -> bool {
-        let now = self.since_anchor(now);
         match self.attempt(now, cost, 0) {
             Some(tried) => tried.outcome == Outcome::Allowed,
             None => self.allow_after_loss(now, cost),
@@ -110,17 +124,14 @@ impl Word {
 
     #[inline]
     pub(crate) fn check(&self, now: Timestamp, cost: u64) -> Decision {
-        if now < self.anchor {
-            return self.check_early(now, cost);
-        }
-        let now = self.since_anchor(now);
         match self.attempt(now, cost, 0) {
-            Some(tried) => self.report(tried, now),
+            Some(tried) => self.report(tried),
             None => self.check_after_loss(now, cost),
         }
     }
 
-    // What is left of a check that lost a race stays out of line: others carry none of it.
+    // What is left of a check that lost a race, or came at a time far from the anchor, stays out of line:
+    // others carry none of it.
 
     #[cold]
     #[inline(never)]
@@ -131,19 +142,14 @@ impl Word {
     #[cold]
     #[inline(never)]
     fn check_after_loss(&self, now: Timestamp, cost: u64) -> Decision {
-        self.report(self.take(now, cost, 0), now)
+        let tried = self.take(now, cost, 0);
+        self.told_early(self.report(tried), now)
     }
 
-    /// A clock that stepped back behind the limiter's making is judged as of then.
-    #[cold]
-    #[inline(never)]
-    fn check_early(&self, now: Timestamp, cost: u64) -> Decision {
-        self.told_early(self.check(self.anchor, cost), now)
-    }
-
-    /// A decision as of the anchor, for somebody who asked before it.
+    /// A decision as of the anchor, for somebody who asked before it: a clock that stepped back behind the
+    /// limiter's making is judged as of then.
     fn told_early(&self, mut decision: Decision, now: Timestamp) -> Decision {
-        let early = self.anchor - now;
+        let early = self.anchor() - now;
         if decision.outcome == Outcome::Denied {
             decision.retry_after += early;
         }
@@ -155,39 +161,32 @@ impl Word {
 
     /// Decides without charging.
     pub(crate) fn look(&self, now: Timestamp, cost: u64) -> Decision {
-        let local = self.since_anchor(now);
-        let decision = self.report(self.judge(local, cost), local);
+        let decision = self.report(self.judge(now, cost));
         self.told_early(decision, now)
     }
 
     /// Whether a cost would pass, without charging it.
     #[inline]
     pub(crate) fn fits(&self, now: Timestamp, cost: u64) -> bool {
-        self.judge(self.since_anchor(now), cost).outcome == Outcome::Allowed
+        self.judge(now, cost).outcome == Outcome::Allowed
     }
 
     /// What would come of a try to charge.
     #[inline]
     fn judge(&self, now: Timestamp, cost: u64) -> Tried {
-        let view = self.view();
-        let (outcome, wait) = match view.pace.plan(view.tat, now, cost) {
-            None => (Outcome::Never, 0),
-            Some((_, 0)) => (Outcome::Allowed, 0),
-            Some((_, wait)) => (Outcome::Denied, wait),
-        };
-        Tried {
-            outcome,
-            view,
-            wait,
+        let judged = judged(self.view(now), cost);
+        if judged.wait > SLACK && self.follow_back(now) {
+            return self.judge_again(now, cost);
         }
+        judged
     }
 
     /// Charges a cost that passes now: the pace that it was charged at, and the TAT then. None if it
     /// was refused, or another thread came between.
     #[inline]
     pub(crate) fn charge(&self, now: Timestamp, cost: u64) -> Option<(Pace, Tat)> {
-        let tried = self.attempt(self.since_anchor(now), cost, 0)?;
-        let View { pace, tat } = tried.view;
+        let tried = self.attempt(now, cost, 0)?;
+        let View { pace, tat, .. } = tried.view;
         (tried.outcome == Outcome::Allowed).then_some((pace, tat))
     }
 
@@ -197,19 +196,22 @@ impl Word {
         cost: u64,
         patience: Duration,
     ) -> Result<Ticket, Unbooked> {
-        let local = self.since_anchor(now);
         let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
-        let tried = self.take(local, cost, patience);
+        let tried = self.take(now, cost, patience);
         if tried.outcome != Outcome::Allowed {
-            let decision = self.report(tried, local);
+            let decision = self.report(tried);
             return Err(Unbooked::Refused(self.told_early(decision, now)));
         }
-        let View { pace, tat } = tried.view;
+        let View { pace, tat, .. } = tried.view;
         // A time before the anchor was judged as the anchor.
-        let at = now
-            .max(self.anchor)
-            .plus_nanos(Pace::wait_nanos(tried.wait));
-        let at = if tried.wait == 0 { now } else { at };
+        let reached = now.max(self.anchor());
+        let at = match Pace::wait_nanos(tried.wait) {
+            0 => now,
+            wait => {
+                self.note_booking(tat, reached);
+                reached.plus_nanos(wait)
+            }
+        };
         Ok(Ticket::Charged(pace.receipt(tat, at, cost)))
     }
 
@@ -218,8 +220,7 @@ impl Word {
         let Ticket::Charged(charge) = ticket else {
             return;
         };
-        let now = self.since_anchor(now);
-        let tat = Tat::from_word(self.tat.load(Ordering::Relaxed));
+        let View { tat, now, .. } = self.view(now);
         if let Some(returned) = Pace::returned(tat, now, charge) {
             // A lost race means that somebody built on it: nothing more to do.
             self.take_back(tat.to_word(), returned.to_word());
@@ -227,8 +228,8 @@ impl Word {
     }
 
     pub(crate) fn tokens(&self, now: Timestamp) -> f64 {
-        let view = self.view();
-        view.pace.tokens(view.tat, self.since_anchor(now))
+        let view = self.view(now);
+        view.pace.tokens(view.tat, view.now)
     }
 
     pub(crate) fn rate(&self) -> Rate {
@@ -244,14 +245,17 @@ impl Word {
         now: Timestamp,
         change: impl Fn(Rate) -> Rate,
     ) -> Result<Gcra, LimitError> {
+        let asked = self.keep_near(now);
         let mut settings = self.settings();
         let limit = Gcra::new(change(settings.limit.rate()))?;
         settings.limit = limit;
-        let now = self.since_anchor(now);
+        let now = self.local(asked);
         let (old, new) = (settings.counted_by, limit.pace());
         if new.counts() {
             settings.counted_by = new;
             self.change(&settings, now, |tat| new.carried_over(tat, &old, now));
+            let tat = Tat::from_word(self.tat.load(Ordering::Relaxed));
+            self.note_booking(tat, asked);
         } else {
             // What counts no tokens leaves what is owed to the next one that does.
             self.change(&settings, now, |tat| tat);
@@ -260,9 +264,10 @@ impl Word {
     }
 
     pub(crate) fn set_mode(&self, now: Timestamp, mode: Mode) {
+        self.keep_near(now);
         let mut settings = self.settings();
         settings.mode = mode;
-        let now = self.since_anchor(now);
+        let now = self.local(now);
         self.change(&settings, now, |tat| tat);
     }
 
@@ -285,8 +290,8 @@ impl Word {
         cost: u64,
         (start, end): (u64, u64),
     ) -> bool {
-        let view = self.view();
-        let plan = view.pace.plan(Tat::from_word(start), now, cost);
+        let view = self.view(now);
+        let plan = view.pace.plan(Tat::from_word(start), view.now, cost);
         view.tat.to_word() == end && plan.is_some_and(|(_, wait)| wait == 0)
     }
 
@@ -299,41 +304,20 @@ impl Word {
 
     /// The decision that reads like `outcome` with the words as they stand.
     pub(crate) fn describe(&self, now: Timestamp, outcome: Outcome) -> Decision {
-        let view = self.view();
+        let view = self.view(now);
         let tried = Tried {
             outcome,
             view,
             wait: 0,
         };
-        self.report(tried, now)
-    }
-
-    /// A time as the word counts it: from 1 ns at the anchor, so that there is always a TAT
-    /// before it.
-    #[inline]
-    pub(crate) fn since_anchor(&self, now: Timestamp) -> Timestamp {
-        // One comparison tells both a time before the anchor, which wraps, and one far after it.
-        let nanos = now.as_nanos().wrapping_sub(self.anchor.as_nanos());
-        if nanos < NEAR {
-            Timestamp::from_nanos(nanos + 1)
-        } else {
-            // The last time that a word can express: said here, it needn't be checked again.
-            let last = Timestamp::from_nanos(2 * NEAR - 1);
-            self.since_far_anchor(now).min(last)
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn since_far_anchor(&self, now: Timestamp) -> Timestamp {
-        Timestamp::from_nanos(now.nanos_since(self.anchor)).plus_nanos(1)
+        self.report(tried)
     }
 
     /// Charges `cost` if it has to wait at most `patience` nanoseconds.
     fn take(&self, now: Timestamp, cost: u64, patience: u64) -> Tried {
         let mut backoff = Backoff::default();
         loop {
-            if let Some(tried) = self.attempt(now, cost, patience) {
+            if let Some(tried) = self.attempt(self.keep_near(now), cost, patience) {
                 return tried;
             }
             backoff.lost();
@@ -344,16 +328,19 @@ impl Word {
     /// the words.
     #[inline]
     fn attempt(&self, now: Timestamp, cost: u64, patience: u64) -> Option<Tried> {
-        let view = self.glance()?;
+        let view = self.glance(now)?;
         let tried = |outcome, tat, wait| Tried {
             outcome,
             view: View { tat, ..view },
             wait,
         };
-        let Some((after, wait)) = view.pace.plan(view.tat, now, cost) else {
+        let Some((after, wait)) = view.pace.plan(view.tat, view.now, cost) else {
             return Some(tried(Outcome::Never, view.tat, 0));
         };
         if wait > 0 && Pace::wait_nanos(wait) > patience {
+            if wait > SLACK && self.follow_back(now) {
+                return None;
+            }
             return Some(tried(Outcome::Denied, view.tat, wait));
         }
         // A cost of 0 and an unlimited rate charge nothing, so they write nothing.
@@ -366,35 +353,43 @@ impl Word {
 
     /// Reads the words together, again if they changed meanwhile.
     #[inline]
-    fn view(&self) -> View {
-        match self.glance() {
+    fn view(&self, now: Timestamp) -> View {
+        match self.glance(now) {
             Some(view) => view,
-            None => self.view_after_change(),
+            None => self.view_after_change(now),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn view_after_change(&self) -> View {
+    fn view_after_change(&self, now: Timestamp) -> View {
         let mut backoff = Backoff::default();
         loop {
-            if let Some(view) = self.glance() {
+            if let Some(view) = self.glance(self.keep_near(now)) {
                 return view;
             }
             backoff.lost();
         }
     }
 
-    /// Reads the words, unless they change at this moment.
+    /// Reads the words, unless they change at this moment, or the time is before the anchor, or far after it.
     #[inline]
-    fn glance(&self) -> Option<View> {
+    fn glance(&self, now: Timestamp) -> Option<View> {
         let before = self.sequence.load(Ordering::Acquire);
+        // One comparison tells both a time before the anchor, which wraps, and one far after it.
+        let nanos = now
+            .as_nanos()
+            .wrapping_sub(self.anchor.load(Ordering::Relaxed));
+        if nanos >= NEAR {
+            return None;
+        }
         let view = View {
             pace: Pace {
                 interval: self.interval.load(Ordering::Relaxed),
                 capacity: self.capacity.load(Ordering::Relaxed),
             },
             tat: Tat::from_word(self.tat.load(Ordering::Relaxed)),
+            now: Timestamp::from_nanos(nanos + 1),
         };
         fence(Ordering::Acquire);
         let after = self.sequence.load(Ordering::Relaxed);
@@ -425,6 +420,12 @@ impl Word {
         self.interval.store(pace.interval, Ordering::Relaxed);
         self.capacity.store(pace.capacity, Ordering::Relaxed);
         self.burst.store(burst, Ordering::Relaxed);
+        self.move_tat(now, rescale);
+        self.sequence.store(before + 2, Ordering::Release);
+    }
+
+    /// Gives the TAT its value in another scale, and one that it didn't have: the sequence is odd.
+    fn move_tat(&self, now: Timestamp, rescale: impl Fn(Tat) -> Tat) {
         let mut tat = Tat::from_word(self.tat.load(Ordering::Relaxed));
         loop {
             let mut to = rescale(tat);
@@ -437,17 +438,16 @@ impl Word {
             }
             tat = Tat::from_word(self.tat.load(Ordering::Relaxed));
         }
-        self.sequence.store(before + 2, Ordering::Release);
     }
 
-    fn settings(&self) -> MutexGuard<'_, Settings> {
+    fn settings(&self) -> MutexGuard<'_, Box<Settings>> {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[inline]
-    fn report(&self, tried: Tried, now: Timestamp) -> Decision {
+    fn report(&self, tried: Tried) -> Decision {
         let limit = self.burst.load(Ordering::Relaxed);
-        let View { pace, tat } = tried.view;
+        let View { pace, tat, now } = tried.view;
         if pace.interval == 0 {
             let none = Duration::ZERO;
             return Decision::new(tried.outcome, limit, u64::MAX, none, none);
@@ -462,6 +462,21 @@ impl Word {
         let reset_after = duration(Pace::wait_nanos(ahead));
         let remaining = pace.remaining(tat, now);
         Decision::new(tried.outcome, limit, remaining, retry_after, reset_after)
+    }
+}
+
+/// What would come of a try to charge, by these words.
+#[inline]
+fn judged(view: View, cost: u64) -> Tried {
+    let (outcome, wait) = match view.pace.plan(view.tat, view.now, cost) {
+        None => (Outcome::Never, 0),
+        Some((_, 0)) => (Outcome::Allowed, 0),
+        Some((_, wait)) => (Outcome::Denied, wait),
+    };
+    Tried {
+        outcome,
+        view,
+        wait,
     }
 }
 

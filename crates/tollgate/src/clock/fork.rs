@@ -2,6 +2,22 @@
 #![expect(unsafe_code, reason = "pthread_atfork has no safe wrapper")]
 
 use std::sync::Once;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// How often this process, and those that it was forked from, were forked since somebody first asked: another
+/// number in a child. A load, where asking for the process's own number would be a call of the system.
+pub(crate) fn forks() -> usize {
+    static REGISTERED: Once = Once::new();
+    on_child(&REGISTERED, forked);
+    FORKS.load(Ordering::Relaxed)
+}
+
+static FORKS: AtomicUsize = AtomicUsize::new(0);
+
+/// Run in a forked child: one atomic step.
+extern "C" fn forked() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
 
 /// Registers `handler` to run in every child that this process forks, once for all calls with this `Once`.
 ///

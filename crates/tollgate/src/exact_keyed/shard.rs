@@ -19,12 +19,14 @@ use super::kept::Kept;
 use super::slab::Slab;
 use super::tier::RateOf;
 use crate::holds::Holds;
+use crate::steps::Latest;
 
 mod expiry;
 mod follow;
 mod held;
 mod other;
 mod place;
+mod set_back;
 
 use other::changed;
 
@@ -49,6 +51,7 @@ pub(super) struct Shard<K, A: Kept> {
     room_for_blocks: usize,
     /// A key that was dropped was idle by this time, so no key starts anew before it.
     high_water: Timestamp,
+    latest: Latest,
     /// The limits that some keys have yet to follow, each from its time on, the latest last. The
     /// first is the one that those furthest behind are under.
     changes: VecDeque<(Timestamp, A)>,
@@ -146,6 +149,7 @@ impl<K, A: Kept> Shard<K, A> {
             room,
             room_for_blocks: slots - room,
             high_water: Timestamp::ZERO,
+            latest: Latest::new(&limit),
             changes: VecDeque::new(),
             version: 0,
             followed: 0,
@@ -189,6 +193,9 @@ impl<K, A: Kept> Shard<K, A> {
         T: Act<A>,
     {
         self.follow_some();
+        if !act.looks() {
+            self.latest.pass(ask.now);
+        }
         let Some(slot) = self.find(ask) else {
             return self.act_on_new(ask, under, act, need);
         };
@@ -227,6 +234,7 @@ impl<K, A: Kept> Shard<K, A> {
         if until <= ask.now {
             return true;
         }
+        self.latest.pass(ask.now);
         if let Some(slot) = self.find(ask) {
             self.guard(slot, until);
             return true;
@@ -311,6 +319,7 @@ impl<K, A: Kept> Shard<K, A> {
         now: Timestamp,
         mut each: impl FnMut(&Entry<K, A>, &A, Timestamp, Timestamp),
     ) {
+        self.keep_pace(now);
         for slot in 0..self.entries.slots() {
             self.follow(slot);
             self.keep_out(slot, now);
@@ -387,6 +396,7 @@ impl<K, A: Kept> Shard<K, A> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
+        self.keep_pace(ask.now);
         let entries = &self.entries;
         let is = |slot| {
             entries
@@ -418,6 +428,9 @@ impl<K, A: Kept> Shard<K, A> {
     fn insert(&mut self, new: New<K, A>) -> u64 {
         let birth = next_birth(&mut self.births);
         let limit = new.tier.as_deref().unwrap_or(&self.limit);
+        if new.tier.is_some() {
+            self.latest.keep(limit);
+        }
         let idle = limit.idle_at(new.ledger.state());
         let slot = self.entries.insert(Entry {
             key: new.key,

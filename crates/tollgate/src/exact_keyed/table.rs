@@ -13,6 +13,7 @@ use super::tier::{RateOf, Tier};
 use crate::AtCap;
 use crate::cell::Ticket;
 use crate::holds::HoldId;
+use crate::steps::Latest;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, PoisonError};
 
 /// Fewest keys worth a shard of their own.
@@ -70,6 +71,17 @@ struct Shared<A: Kept> {
     /// What the state is counted by: the limit, or the last one that counts.
     counted_by: A,
     ledger: Ledger<A>,
+    latest: Latest,
+}
+
+impl<A: Kept> Shared<A> {
+    /// Lets a clock that was set back to this time, if it was, hold nobody back.
+    fn keep_pace(&mut self, now: Timestamp) {
+        if let Some(from) = self.latest.set_back(now) {
+            self.ledger.set_back(&self.counted_by, from, now);
+        }
+        self.latest.pass(now);
+    }
 }
 
 impl<K, A: Kept> Table<K, A> {
@@ -95,6 +107,7 @@ impl<K, A: Kept> Table<K, A> {
                 limit,
                 counted_by: limit,
                 ledger: Ledger::default(),
+                latest: Latest::new(&limit),
             })),
             overflowed: AtomicU64::new(0),
         }
@@ -304,6 +317,8 @@ impl<K, A: Kept> Table<K, A> {
         let mut shared = lock(&self.shared.0);
         shared.limit = limit;
         if limit.counts() {
+            shared.keep_pace(at);
+            shared.latest.keep(&limit);
             let old = std::mem::replace(&mut shared.counted_by, limit);
             shared.ledger.keep_spent(&old, &limit, at);
         }
@@ -398,6 +413,7 @@ impl<K, A: Kept> Table<K, A> {
             AtCap::AdmitNew => (fresh, NOBODY),
             AtCap::ShareOne => {
                 let shared = &mut *lock(&self.shared.0);
+                shared.keep_pace(now);
                 (act.on(&mut shared.ledger, &shared.limit, now), SHARED)
             }
             // Even an evicting table is full if all of its keys are blocked.

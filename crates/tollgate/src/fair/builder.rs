@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Algorithm, Gcra, LimitError, Rate, Tat};
+use tollgate_core::{Algorithm, Gcra, LimitError, Rate};
 
 use super::FairLimiter;
 use super::codel::Codel;
+use super::meter::Meter;
 use super::wfq::Fair;
 use crate::clock::{Clock, Monotonic};
 use crate::keyed::hasher::KeyHasher;
@@ -110,12 +111,13 @@ impl<C: Clock> FairBuilder<C> {
     pub fn build(self) -> Result<FairLimiter<C>, LimitError> {
         let limit = Gcra::new(self.rate)?;
         let now = self.clock.now();
-        let tat = if self.start_empty {
-            limit.empty(now)
+        let full = Meter::new(limit, now);
+        let meter = if self.start_empty {
+            full.drained(now)
         } else {
-            Tat::default()
+            full
         };
-        let fair = Fair::new(limit, tat, now, self.max_waiters_per_client, self.codel);
+        let fair = Fair::new(meter, now, self.max_waiters_per_client, self.codel);
         Ok(FairLimiter {
             line: Line::new(fair, self.max_waiters, self.clock),
             hasher: KeyHasher::random(),

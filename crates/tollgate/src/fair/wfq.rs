@@ -9,9 +9,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 
 use foldhash::fast::FixedState;
-use tollgate_core::{Algorithm, Charge, Decision, Gcra, Outcome, Since, Tat, Timestamp};
+use tollgate_core::{Algorithm, Charge, Decision, Gcra, Outcome, Timestamp};
 
 use super::codel::{Codel, Standing};
+use super::meter::Meter;
 use crate::line::places::Fifo;
 use crate::line::queue::{Change, Discipline, First, Lines};
 
@@ -29,8 +30,7 @@ pub struct Claim {
 
 /// The clients that have something in line, and the limit that they share.
 pub struct Fair {
-    limit: Gcra,
-    tat: Tat,
+    meter: Meter,
     /// The latest visit: nobody passes at an earlier time.
     seen: Timestamp,
     /// What was charged for somebody who went without noticing: the next in line pass on it.
@@ -76,15 +76,13 @@ pub struct Receipt {
 
 impl Fair {
     pub(super) fn new(
-        limit: Gcra,
-        tat: Tat,
+        meter: Meter,
         now: Timestamp,
         most_per_client: usize,
         codel: Option<Codel>,
     ) -> Self {
         Self {
-            limit,
-            tat,
+            meter,
             seen: now,
             credit: 0,
             handed_on: None,
@@ -110,7 +108,7 @@ impl Fair {
     }
 
     pub(super) const fn limit(&self) -> &Gcra {
-        &self.limit
+        self.meter.limit()
     }
 
     fn client(&self, owner: u32) -> Option<&Client> {
@@ -166,13 +164,13 @@ impl Fair {
     /// When so much has passed from now on, one after the other, if nobody else comes.
     fn passed_by(&self, cost: u128) -> Timestamp {
         let cost = cost.saturating_sub(u128::from(self.credit));
-        let burst = self.limit.limit();
+        let burst = self.meter.limit().limit();
         let at_once = u64::try_from(cost).unwrap_or(u64::MAX).min(burst);
-        let Some(at) = self.limit.earliest(&self.tat, self.seen, at_once) else {
+        let Some(at) = self.meter.earliest(self.seen, at_once) else {
             return Timestamp::MAX;
         };
         let later = cost - u128::from(at_once);
-        let units = later.saturating_mul(u128::from(self.limit.interval_units()));
+        let units = later.saturating_mul(u128::from(self.meter.limit().interval_units()));
         at.plus_nanos(u64::try_from(units.div_ceil(64)).unwrap_or(u64::MAX))
     }
 }
@@ -187,11 +185,12 @@ impl Discipline for Fair {
     type Receipt = Receipt;
 
     fn visited(&mut self, now: Timestamp) {
+        self.meter.follow(now);
         self.seen = now;
     }
 
     fn pass_at_once(&mut self, now: Timestamp, ask: &Claim, cost: u64) -> Outcome {
-        let at = self.limit.earliest(&self.tat, now, cost);
+        let at = self.meter.earliest(now, cost);
         match at {
             None => return Outcome::Never,
             Some(at) if at > now => return Outcome::Denied,
@@ -205,7 +204,7 @@ impl Discipline for Fair {
             self.finished = finish;
         }
         if cost > 0 {
-            self.limit.charge(&mut self.tat, now, now, cost);
+            self.meter.charge(now, cost);
         }
         Outcome::Allowed
     }
@@ -298,7 +297,7 @@ impl Discipline for Fair {
         let turn = self.order.first()?;
         let cost = self.client(turn.owner)?.cost;
         let cost = cost.saturating_sub(self.credit);
-        let due = self.limit.earliest(&self.tat, self.seen, cost);
+        let due = self.meter.earliest(self.seen, cost);
         Some((turn.owner, due.unwrap_or(Timestamp::MAX)))
     }
 
@@ -320,16 +319,14 @@ impl Discipline for Fair {
         let handed_on = self.handed_on.take_if(|charge| charge.cost() == cost);
         let charge = match handed_on {
             Some(charge) if covered == cost => charge,
-            _ => (self.limit).charge(&mut self.tat, due, due, cost - covered),
+            _ => self.meter.charge(due, cost - covered),
         };
         Receipt { charge, cost }
     }
 
     fn give_back(&mut self, now: Timestamp, _owner: u32, receipt: Receipt) {
         if self.order.is_empty() {
-            let charge = &receipt.charge;
-            self.limit
-                .give_back(&mut self.tat, now, charge, Since::Nothing);
+            self.meter.give_back(now, &receipt.charge);
         } else {
             self.credit = self.credit.saturating_add(receipt.cost);
             self.handed_on = Some(receipt.charge);
@@ -338,7 +335,7 @@ impl Discipline for Fair {
 
     fn decision(&self, now: Timestamp, outcome: Outcome, at: Timestamp) -> Decision {
         let at = (outcome != Outcome::Never).then_some(at);
-        let mut decision = self.limit.report(&self.tat, now, at);
+        let mut decision = self.meter.report(now, at);
         decision.outcome = outcome;
         decision
     }
@@ -351,7 +348,7 @@ impl Discipline for Fair {
 impl fmt::Debug for Fair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Fair")
-            .field("rate", &self.limit.rate())
+            .field("rate", &self.meter.limit().rate())
             .field("clients", &self.order.len())
             .field("codel", &self.codel)
             .finish_non_exhaustive()

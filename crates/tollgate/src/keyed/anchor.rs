@@ -12,20 +12,24 @@
 //!   a word another value, one that means "nothing spent" for one that does.
 //! * Under the lock of any shard the anchor stays, so there a time that counts from an older one is
 //!   counted anew.
+//!
+//! A clock that was set back by far, from where words were charged, moves the anchor in the same way (`back.rs`).
 
 use tollgate_core::Timestamp;
 
+use super::back::Back;
 use super::word::KeyWord;
 use crate::sync::{AtomicU64, Backoff, Ordering};
 
 /// How far after the anchor it is moved: a year.
 pub(crate) const SPAN: u64 = 31_536_000 * 1_000_000_000;
 /// How far behind the clock it is put: a day, so that times a little out of order are told apart.
-const BEHIND: u64 = 86_400 * 1_000_000_000;
+pub(super) const BEHIND: u64 = 86_400 * 1_000_000_000;
 /// Words are on their way from one anchor to another. No clock shows this time, nor one a year after.
 const MOVING: u64 = 1 << 63;
 /// The last time that is told apart from later ones.
 const LAST: u64 = MOVING - 1;
+const LAST_TIME: Timestamp = Timestamp::from_nanos(LAST);
 
 /// What words count from, in nanoseconds of the clock.
 #[derive(Debug)]
@@ -42,8 +46,13 @@ pub(crate) struct Moment {
 impl Moment {
     /// The same by another anchor. One before that is as at it.
     const fn counted_from(self, anchor: u64) -> Self {
-        let clock = self.from.saturating_add(self.now.as_nanos() - 1);
+        let clock = self.clock().as_nanos();
         Self::at(clock.saturating_sub(anchor), anchor)
+    }
+
+    /// The time of the clock.
+    pub(super) const fn clock(self) -> Timestamp {
+        Timestamp::from_nanos(self.from.saturating_add(self.now.as_nanos() - 1))
     }
 
     const fn at(nanos: u64, from: u64) -> Self {
@@ -104,6 +113,28 @@ impl Anchor {
         self.0.store(to, Ordering::Release);
     }
 
+    /// Moves the anchor close behind a time that the clock was set back to, and lets `move_words` take all
+    /// words along; nothing if no word, nor the anchor, is further ahead of it than `reach`. The caller holds
+    /// the locks of all shards, whose latest time is `high`.
+    pub(super) fn go_back(
+        &self,
+        clock: Timestamp,
+        (high, reach): (u64, u64),
+        move_words: impl FnOnce(&Back),
+    ) {
+        let back = Back::new(self.0.load(Ordering::Relaxed), clock.min(LAST_TIME), reach);
+        if back.is_behind(high) {
+            self.0.store(MOVING, Ordering::Release);
+            move_words(&back);
+            self.0.store(back.anchor(), Ordering::Release);
+        }
+    }
+
+    /// Whether a time is so far before the anchor.
+    pub(super) fn is_ahead(&self, clock: Timestamp, reach: u64) -> bool {
+        self.settled().saturating_sub(clock.as_nanos()) > reach / 64
+    }
+
     /// The anchor, once nobody moves it.
     fn settled(&self) -> u64 {
         let mut backoff = Backoff::default();
@@ -116,15 +147,15 @@ impl Anchor {
     }
 }
 
-/// Counts a word from an anchor that is so many units later.
-pub(crate) fn move_word(word: &AtomicU64, by: u64) {
+/// Counts a word from another anchor. The caller holds the locks of all shards.
+pub(crate) fn move_word(word: &AtomicU64, moved: impl Fn(KeyWord) -> KeyWord) {
     let mut before = word.load(Ordering::Acquire);
     loop {
-        let after = match KeyWord(before).moved(by) {
+        let after = match moved(KeyWord(before)) {
             // Nobody charges a blocked key without the lock.
             KeyWord(same) if same == before && KeyWord(same).is_blocked() => return,
             // Another value that means the same, so that whoever has read the old one loses.
-            KeyWord(same) if same == before => KeyWord(1 - before.min(1)),
+            KeyWord(same) if same == before => KeyWord((before + 1).min(KeyWord::LAST)),
             after => after,
         };
         let swapped = word.compare_exchange(before, after.0, Ordering::AcqRel, Ordering::Acquire);

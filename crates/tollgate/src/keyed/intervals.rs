@@ -7,7 +7,11 @@
 //! as if there were no tags; others find it by the bits below, and the difference above says by which
 //! interval it counts. With n intervals in use two keys are taken for one n times as likely.
 
+use tollgate_core::Pace;
+
 use super::anchor::move_word;
+use super::back::SLACK;
+use super::word::KeyWord;
 use crate::sync::{AtomicU64, Ordering};
 
 /// How many intervals are told apart, with the one that means none. A model has no time for many.
@@ -34,6 +38,8 @@ pub(crate) struct Intervals {
     shared: [AtomicU64; INTERVALS],
     /// At least as many as there are.
     taken: AtomicU64,
+    /// The longest that a full bucket of a new key took so far, in word units.
+    longest: AtomicU64,
 }
 
 impl Tag {
@@ -82,6 +88,7 @@ impl Intervals {
             places: std::array::from_fn(|_| AtomicU64::new(0)),
             shared: std::array::from_fn(|_| AtomicU64::new(0)),
             taken: AtomicU64::new(0),
+            longest: AtomicU64::new(0),
         }
     }
 
@@ -162,9 +169,21 @@ impl Intervals {
         &self.shared[tag.place() % INTERVALS]
     }
 
-    /// Counts the words of all such buckets from so many units later.
-    pub(crate) fn move_shared(&self, by: u64) {
-        self.shared.iter().for_each(|word| move_word(word, by));
+    /// Counts the words of all such buckets from another anchor.
+    pub(crate) fn move_shared(&self, moved: impl Fn(KeyWord) -> KeyWord) {
+        self.shared.iter().for_each(|word| move_word(word, &moved));
+    }
+
+    /// A new key is charged at this pace.
+    pub(crate) fn keep(&self, pace: Pace) {
+        if pace.counts() && pace.capacity > self.longest.load(Ordering::Relaxed) {
+            self.longest.fetch_max(pace.capacity, Ordering::Relaxed);
+        }
+    }
+
+    /// How far behind the latest time another may be and still be out of order, in word units.
+    pub(crate) fn reach(&self) -> u64 {
+        self.longest.load(Ordering::Relaxed).saturating_add(SLACK)
     }
 
     /// All of them, each as its tag's bits and itself.

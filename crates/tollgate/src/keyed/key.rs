@@ -6,6 +6,7 @@ use std::time::Duration;
 use tollgate_core::{Decision, Outcome, Pace, Tat, Timestamp};
 
 use super::anchor::Moment;
+use super::back::SLACK;
 use super::pace::InForce;
 use super::shard::{Answer, Need};
 use super::slot::Ask;
@@ -163,15 +164,15 @@ impl<'a, C: Clock> Key<'a, C> {
 
     /// Charges the key, or what stands for it at the cap.
     pub(super) fn charge(&self, now: Moment, cost: u64) -> Judged {
-        let ask = self.ask(now, cost, 0);
         let shard = self.limiter.table.shard(self.fingerprint);
+        let ask = self.ask(self.limiter.table.kept_pace(shard, now), cost, 0);
         self.or_at_the_cap(shard.charge(&ask, self.need()), &ask)
     }
 
     /// The same, exactly once, for somebody who may give the charge back.
     pub(super) fn charge_once(&self, now: Moment, cost: u64, patience: u64) -> Judged {
-        let ask = self.ask(now, cost, patience);
         let shard = self.limiter.table.shard(self.fingerprint);
+        let ask = self.ask(self.limiter.table.kept_pace(shard, now), cost, patience);
         self.or_at_the_cap(shard.charge_once(&ask, self.need()), &ask)
     }
 
@@ -193,6 +194,20 @@ impl<'a, C: Clock> Key<'a, C> {
     #[inline(always)]
     pub(super) fn glance(&self, now: Moment, cost: u64) -> Judged {
         let place = self.limiter.table.place(self.fingerprint);
+        let ask = self.ask(now, cost, 0);
+        let judged = place.shard.look(place.guess(ask.fingerprint), &ask);
+        if judged.wait > SLACK {
+            return self.glance_again(now, cost);
+        }
+        judged
+    }
+
+    /// Somebody is to wait for so long that the clock may have been set back.
+    #[cold]
+    #[inline(never)]
+    fn glance_again(&self, now: Moment, cost: u64) -> Judged {
+        let place = self.limiter.table.place(self.fingerprint);
+        let now = self.limiter.table.kept_pace(place.shard, now);
         let ask = self.ask(now, cost, 0);
         place.shard.look(place.guess(ask.fingerprint), &ask)
     }

@@ -389,6 +389,7 @@ impl Shard {
             if !judged.taken || is_free(ask) {
                 return Answer::Judged(judged);
             }
+            self.intervals.keep(ask.pace);
             let now = units(self.raise_high_water(now));
             return match self.claim(&mut structure, ask.fingerprint, now, need) {
                 None => Answer::Full,

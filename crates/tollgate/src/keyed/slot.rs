@@ -4,6 +4,7 @@
 use tollgate_core::{Outcome, Pace, Tat, Timestamp};
 
 use super::anchor::{Anchor, Moment};
+use super::back::SLACK;
 use super::intervals::Tag;
 use super::line::Slot;
 use super::word::{BUSY, Judged, KeyWord};
@@ -68,6 +69,11 @@ pub(crate) fn try_pass(slot: &Slot, ask: &Ask<'_>) -> Option<(bool, KeyWord)> {
         return None;
     }
     let Some(after) = ask.pace.pass(Tat::from_word(word), ask.now(), ask.cost) else {
+        // Further ahead than a bucket holds, and a day: booked, or charged by a clock that was set back since.
+        let empty = ask.pace.empty(ask.now()).to_word();
+        if word > empty.saturating_add(SLACK) {
+            return None;
+        }
         // A pass is found out by its compare-and-swap, but nothing else tells a refusal by the word
         // of the key that was here before.
         let own = slot.word.load(Ordering::Acquire) == word;

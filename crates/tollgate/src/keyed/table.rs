@@ -9,6 +9,7 @@ use super::intervals::Intervals;
 use super::line::{Line, Lines, SLOTS, Slot, fetch, select};
 use super::shape::{Shape, Turns};
 use super::shard::Shard;
+use super::word::units;
 use crate::sync::Padded;
 
 /// Fewest keys worth a shard of their own.
@@ -133,6 +134,9 @@ impl Table {
     #[cold]
     #[inline(never)]
     fn since_far_anchor(&self, now: Timestamp) -> Moment {
+        if self.anchor.is_ahead(now, self.intervals.reach()) {
+            self.follow_back(now);
+        }
         loop {
             if let Some(moment) = self.anchor.reach(now) {
                 return moment;
@@ -141,13 +145,41 @@ impl Table {
         }
     }
 
+    /// The same time, after all words have followed a clock that was set back by far since this shard was
+    /// charged, if it was.
+    #[inline]
+    pub(crate) fn kept_pace(&self, shard: &Shard, moment: Moment) -> Moment {
+        // A guess, as the anchor may just have moved: under the locks it is looked at again.
+        let ahead = shard.high_water().saturating_sub(units(moment.now));
+        if ahead <= self.intervals.reach() {
+            return moment;
+        }
+        self.follow_back(moment.clock());
+        self.anchor.renew(moment)
+    }
+
+    /// Lets all words follow a clock that was set back to this time by far, if it was. As
+    /// [`move_anchor`](Self::move_anchor), seldom.
+    #[cold]
+    #[inline(never)]
+    fn follow_back(&self, clock: Timestamp) {
+        let locks: Vec<_> = self.shards().map(Shard::lock).collect();
+        let high = self.shards().map(Shard::high_water).max().unwrap_or(0);
+        let reach = self.intervals.reach();
+        self.anchor.go_back(clock, (high, reach), |back| {
+            self.shards().for_each(|shard| shard.go_back(back));
+            self.intervals.move_shared(|word| back.word(word, high));
+        });
+        drop(locks);
+    }
+
     /// Lets all words count from close behind this time. Nobody else holds more than one lock, so taking
     /// all of them in order can't end in a knot.
     fn move_anchor(&self, now: Timestamp) {
         let locks: Vec<_> = self.shards().map(Shard::lock).collect();
         self.anchor.follow(now, |by| {
             self.shards().for_each(|shard| shard.move_words(by));
-            self.intervals.move_shared(by);
+            self.intervals.move_shared(|word| word.moved(by));
         });
         drop(locks);
     }

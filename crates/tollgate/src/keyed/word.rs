@@ -83,10 +83,15 @@ impl KeyWord {
     /// The same counted from so many units later: nothing is left below zero. A block without end stays
     /// one.
     pub(crate) fn moved(self, by: u64) -> Self {
-        if self.is_blocked() && self.until() == Self::LAST {
+        if self.is_endless() {
             return self;
         }
         self.at(by).with_times(|time| time.saturating_sub(by))
+    }
+
+    /// Whether it is a block that no time ends.
+    pub(crate) fn is_endless(self) -> bool {
+        self.is_blocked() && self.until() == Self::LAST
     }
 
     /// Other times.

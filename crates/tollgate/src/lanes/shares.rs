@@ -12,6 +12,7 @@ use tollgate_core::{
 
 use crate::line::places::Fifo;
 use crate::line::queue::{Change, Discipline, First, Lines};
+use crate::steps::Latest;
 
 /// All lanes, highest first.
 #[derive(Debug)]
@@ -20,6 +21,7 @@ pub struct Shares {
     lanes: Vec<State>,
     /// The latest visit: nobody passes at an earlier time.
     seen: Timestamp,
+    latest: Latest,
     most_per_lane: usize,
     /// Counts charges, so that a receipt knows whether it is the latest.
     charges: u64,
@@ -112,10 +114,15 @@ impl Shares {
                 handed_on: None,
             })
         };
+        let total = Account::new(total)?;
+        let lanes = lanes.map(state).collect::<Result<Vec<_>, _>>()?;
+        let mut latest = Latest::new(&total.limit);
+        lanes.iter().for_each(|lane| latest.keep(&lane.own.limit));
         Ok(Self {
-            total: Account::new(total)?,
-            lanes: lanes.map(state).collect::<Result<_, _>>()?,
+            total,
+            lanes,
             seen: now,
+            latest,
             most_per_lane,
             charges: 0,
         })
@@ -167,6 +174,16 @@ impl Shares {
         })
     }
 
+    /// Follows a clock that was set back: all buckets hold what they held.
+    fn set_back(&mut self, from: Timestamp, to: Timestamp) {
+        let lanes = self.lanes.iter_mut().map(|lane| &mut lane.own);
+        for account in lanes.chain([&mut self.total]) {
+            account.limit.shift(&mut account.bucket, from, to);
+        }
+        // What was charged before isn't undone.
+        self.charges += 1;
+    }
+
     fn charge(&mut self, lane: u32, at: Timestamp, cost: u64) {
         if cost == 0 {
             return;
@@ -188,6 +205,10 @@ impl Discipline for Shares {
     type Receipt = Receipt;
 
     fn visited(&mut self, now: Timestamp) {
+        if let Some(from) = self.latest.set_back(now) {
+            self.set_back(from, now);
+        }
+        self.latest.pass(now);
         self.seen = now;
     }
 

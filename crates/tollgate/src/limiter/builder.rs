@@ -13,7 +13,7 @@ use crate::acquire::Waiting;
 use crate::cell::Cell;
 use crate::cell::locked::{Locked, Slot};
 use crate::cell::striped::Striped;
-use crate::cell::word::Word;
+use crate::cell::word::{Mover, Word};
 use crate::clock::{Clock, Monotonic};
 use crate::sync::Mutex;
 
@@ -218,7 +218,7 @@ impl<C: Clock> Builder<C> {
         let limit = Gcra::new(self.rate)?;
         Ok(match self.stripes {
             None => {
-                let word = Word::new(limit, now);
+                let word = Word::new(limit, now, Mover::Word);
                 if let Start::Empty = self.start {
                     word.drain();
                 }

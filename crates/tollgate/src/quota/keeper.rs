@@ -9,12 +9,14 @@
 //! it is on disk that much may be granted. What a key may grant is raised after a save, never before.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::account::{Account, Lot};
 use super::entry::Entry;
+use super::maker::Maker;
 use super::record::Batch;
 use super::store::{End, Store, StoreError};
 use super::table::Table;
@@ -123,6 +125,10 @@ impl Unsaved {
 /// The store, and how it fares.
 pub(super) struct Saver {
     pub(super) unsaved: Unsaved,
+    /// A child that was forked since has a copy of everything but the thread: whatever both granted would be
+    /// granted twice.
+    maker: Maker,
+    path: PathBuf,
     store: std::sync::Mutex<Store>,
     pub(super) flushes: AtomicU64,
     pub(super) failures: AtomicU64,
@@ -140,6 +146,8 @@ impl Saver {
                 call: std::sync::Mutex::default(),
                 called: Condvar::new(),
             },
+            maker: Maker::new(),
+            path: store.path().to_owned(),
             store: std::sync::Mutex::new(store),
             flushes: AtomicU64::new(0),
             failures: AtomicU64::new(0),
@@ -149,8 +157,19 @@ impl Saver {
         }
     }
 
+    /// Whether this process was forked from the one that opened the store. Then nothing here may be locked: a
+    /// thread that isn't there may hold it.
+    #[inline]
+    pub(super) fn is_forked(&self) -> bool {
+        self.maker.is_forked()
+    }
+
     /// Saves what has changed, or everything if the file has to be written anew.
     pub(super) fn save(&self, table: &Table, end: End) -> Result<(), StoreError> {
+        if self.is_forked() {
+            let path = self.path.clone();
+            return Err(StoreError::Forked { path });
+        }
         let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
         let unsaved = self.unsaved.units();
         let mut claims = Claims {
@@ -326,6 +345,11 @@ impl Keeper {
         let Some(thread) = self.thread.take() else {
             return Ok(());
         };
+        if self.saver.is_forked() {
+            // There is no such thread here.
+            std::mem::forget(thread);
+            return self.saver.save(&self.table, End::Closed);
+        }
         self.saver.unsaved.call(|call| call.stop = true);
         // It doesn't panic; if it did, the file still is to be closed.
         let _ = thread.join();

@@ -55,6 +55,11 @@ pub enum QuotaRefused {
         /// When to try again.
         decision: Decision,
     },
+    /// This process was forked from the one that opened the store, which alone grants from it.
+    Forked {
+        /// A refusal for ever.
+        decision: Decision,
+    },
     /// The key is longer than keys may be.
     KeyTooLong {
         /// Its bytes.
@@ -75,8 +80,15 @@ impl QuotaRefused {
         }
     }
 
+    /// What is told where no retry is of use.
+    const FOR_EVER: Decision = Decision::new(Outcome::Never, 0, 0, Duration::MAX, Duration::ZERO);
+
+    pub(super) const FORKED: Self = Self::Forked {
+        decision: Self::FOR_EVER,
+    };
+
     pub(super) fn key_too_long(bytes: usize) -> Self {
-        let decision = Decision::new(Outcome::Never, 0, 0, Duration::MAX, Duration::ZERO);
+        let decision = Self::FOR_EVER;
         Self::KeyTooLong { bytes, decision }
     }
 
@@ -88,6 +100,7 @@ impl QuotaRefused {
             | Self::NoRoom { decision, .. }
             | Self::Unsaved { decision, .. }
             | Self::NotSaved { decision }
+            | Self::Forked { decision }
             | Self::KeyTooLong { decision, .. } => decision,
         }
     }
@@ -119,6 +132,10 @@ impl fmt::Display for QuotaRefused {
             Self::NotSaved { .. } => write!(
                 f,
                 "quota: the store fails, and no more can be saved ahead; retry in {wait}"
+            ),
+            Self::Forked { .. } => f.write_str(
+                "quota: this process was forked from the one that opened the store, which alone grants \
+                 from it; open a store after the fork",
             ),
             Self::KeyTooLong { bytes, .. } => write!(
                 f,

@@ -32,6 +32,7 @@ use std::sync::Arc;
 
 use super::crc::crc32c;
 use super::entry::Entry;
+use super::maker::Maker;
 use super::record::{self, Batch, Periods};
 
 mod error;
@@ -63,6 +64,7 @@ pub(super) struct Store {
     bytes: u64,
     /// Held for as long as the store is open.
     lock: File,
+    maker: Maker,
 }
 
 /// What nobody knows who only brings keys.
@@ -152,6 +154,11 @@ impl Store {
         }
         // From here on dropping it gives the lock back.
         let contents = match fs::read(&real) {
+            // Under each name it would have a lock of its own, and saving leaves the other name with the past.
+            Ok(_) if place::names(&real) > 1 => Err(StoreError::ManyNames {
+                path: path.to_owned(),
+                names: place::names(&real),
+            }),
             Ok(bytes) => read(path, &bytes),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Contents::default()),
             Err(error) => Err(io(error)),
@@ -164,6 +171,7 @@ impl Store {
             base_bytes: 0,
             bytes: 0,
             lock,
+            maker: Maker::new(),
         };
         contents.map(|contents| (store, contents))
     }
@@ -241,8 +249,11 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        // Closing alone would leave the lock with a child that was forked and not yet replaced.
-        let _ = self.lock.unlock();
+        // Closing alone would leave the lock with a child that was forked and not yet replaced. Such a child
+        // would open the lock for all.
+        if !self.maker.is_forked() {
+            let _ = self.lock.unlock();
+        }
     }
 }
 

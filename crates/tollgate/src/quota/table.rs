@@ -16,6 +16,7 @@ use super::account::Account;
 use super::entry::{self, Entry, Judged};
 use super::keeper::Unsaved;
 use super::period::Part;
+use super::set_back::reach;
 use super::{AtQuotaCap, Quota};
 use crate::keyed::hasher::KeyHasher;
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, Padded, PoisonError};
@@ -50,10 +51,12 @@ pub(super) struct Shard {
 pub(super) struct Keys {
     pub(super) entries: HashMap<Arc<[u8]>, Entry>,
     /// By when they are idle; the id tells keys of one time apart.
-    idle: BTreeMap<(u64, u64), Arc<[u8]>>,
+    pub(super) idle: BTreeMap<(u64, u64), Arc<[u8]>>,
     pub(super) dirty: Vec<Arc<[u8]>>,
     /// No key that isn't here is judged at an earlier time.
     pub(super) floor: u64,
+    /// How far ahead of the clock that may be: further, and the clock was set back.
+    pub(super) reach: u64,
 }
 
 /// One question.
@@ -99,6 +102,7 @@ impl Table {
                 idle: BTreeMap::new(),
                 dirty: Vec::new(),
                 floor: 0,
+                reach: quota.period().map_or(0, |period| reach(period)),
             },
             quota: quota.clone(),
             overrides: HashMap::new(),
@@ -148,8 +152,12 @@ impl Table {
         if quota.is_unlimited() {
             return Decision::UNLIMITED;
         }
+        let now = ask.now.as_nanos();
         let entry = keys.entries.get(ask.key);
-        judge(ask, quota, entry, keys.floor, cached).decision
+        let as_of = entry.filter(|entry| entry.is_ahead_of(now));
+        let as_of = as_of.map(|entry| entry.as_of(now));
+        let entry = as_of.as_ref().or(entry);
+        judge(ask, quota, entry, keys.floor_at(now), cached).decision
     }
 
     /// Judges, and charges what fits.
@@ -160,6 +168,7 @@ impl Table {
         }
         let mut next = u64::MAX;
         for mut shard in self.shards() {
+            shard.keys.keep_pace_of_last(ask.now.as_nanos());
             self.drop_idle(&mut shard.keys, ask.now.as_nanos(), DROPPED_WHEN_FULL);
             let first = shard.keys.idle.keys().next();
             next = next.min(first.map_or(u64::MAX, |(idle_at, _)| *idle_at));
@@ -179,6 +188,10 @@ impl Table {
         if quota.is_unlimited() {
             return Charged::Done(Done::uncounted(Decision::UNLIMITED));
         }
+        keys.keep_pace(ask.key, ask.now.as_nanos());
+        keys.reach = keys
+            .reach
+            .max(quota.period().map_or(0, |period| reach(period)));
         let entry = keys.entries.get_mut(ask.key);
         let judged = judge(ask, quota, entry.as_deref(), keys.floor, cached);
         let decision = judged.decision;
@@ -285,6 +298,8 @@ impl Table {
     /// Puts a key from the store into the table. False if there is no room.
     pub(super) fn restore(&self, mut entry: Entry, now: u64) -> bool {
         let keys = &mut self.shard(&entry.key).keys;
+        let reaches = entry.accounts().map(|account| reach(&account.period));
+        keys.reach = reaches.fold(keys.reach, u64::max);
         if entry.idle_at() <= now {
             keys.floor = keys.floor.max(entry.idle_at());
             return true;
@@ -389,7 +404,7 @@ fn judge(
 }
 
 /// Brings the order of idle keys and the list of what is to be saved in line with a changed entry.
-fn changed(
+pub(super) fn changed(
     entry: &mut Entry,
     indexed: (u64, u64),
     idle: &mut BTreeMap<(u64, u64), Arc<[u8]>>,

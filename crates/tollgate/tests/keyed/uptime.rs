@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use tollgate::clock::Manual;
 use tollgate::core::{Algorithm, TokenBucket};
-use tollgate::{AtCap, Clock, Rate, Timestamp};
+use tollgate::{AtCap, Clock, KeyedLimiter, Rate, Timestamp};
 use tollgate_testkit::traffic::Random;
 
 use crate::{limiter, with_policy};
@@ -106,4 +107,103 @@ fn a_time_beyond_all_that_words_count_is_answered() {
     clock.set(Timestamp::MAX);
     assert!(limiter.allow("before"));
     assert!(limiter.allow("new") && !limiter.allow("new"));
+}
+
+/// How many of ten pass for this key.
+fn spend(limiter: &KeyedLimiter<Manual>, key: u64) -> usize {
+    (0..10).filter(|_| limiter.allow(&key)).count()
+}
+
+#[test]
+fn a_clock_that_was_far_ahead_holds_nobody_back() {
+    for ahead in [3 * DAY, 200 * DAY, 400 * DAY, 3_000 * DAY, 20_000 * DAY] {
+        let (limiter, clock) = limiter(Rate::per_minute(5), 50_000);
+        clock.advance(30 * DAY);
+        let start = clock.now();
+        assert_eq!(spend(&limiter, 0), 5);
+        limiter.block_for(&1, 40 * DAY).unwrap();
+        clock.advance(ahead);
+        for key in 10..600 {
+            assert_eq!(spend(&limiter, key), 5);
+            clock.advance(DAY / 86_400);
+        }
+        limiter.block_for(&2, DAY / 2).unwrap();
+        clock.set(start + DAY / 144);
+        // All who come, at once; who spent all while it was ahead, as soon as it is paid back.
+        for key in 1_000..1_600 {
+            assert_eq!(spend(&limiter, key), 5, "{ahead:?}");
+        }
+        assert_eq!(spend(&limiter, 599), 0, "{ahead:?}");
+        assert_eq!(spend(&limiter, 0), 5, "{ahead:?}");
+        clock.advance(DAY / 1_440);
+        assert_eq!(spend(&limiter, 599), 5, "{ahead:?}");
+        assert_eq!(limiter.check(&599).retry_after, DAY / 7_200);
+        // A block lasts as long as it had left.
+        clock.advance(DAY / 3);
+        assert_eq!(spend(&limiter, 2), 0, "{ahead:?}");
+        clock.advance(DAY / 4);
+        assert_eq!(spend(&limiter, 2), 5, "{ahead:?}");
+    }
+}
+
+#[test]
+fn each_step_of_a_clock_grants_one_burst_at_most() {
+    for seed in 0..60 {
+        let mut random = Random::new(seed);
+        let mut number = |end: u64| u32::try_from(random.below(end)).unwrap_or(0);
+        let (limiter, clock) = limiter(Rate::per_minute(10), 50_000);
+        clock.advance(10 * 365 * DAY);
+        let start = clock.now();
+        let (mut ran, mut offset, mut late) = (Duration::ZERO, 5_000 * DAY, Duration::ZERO);
+        let (mut far_steps, mut passed) = (0, [0; 3]);
+        for _ in 0..400 {
+            ran += DAY / 86_400 * number(8);
+            let far = DAY * (2 + number(1_500));
+            match number(40) {
+                0 => (offset, far_steps) = (offset + far, far_steps + 1),
+                1 if offset > far + 3 * DAY => (offset, far_steps) = (offset - far, far_steps + 1),
+                // A little behind, and then right again.
+                2 => (offset, late) = (offset + late, Duration::ZERO),
+                3 if late.is_zero() => {
+                    late = DAY / 86_400 * number(3_000);
+                    offset -= late;
+                }
+                _ => {}
+            }
+            clock.set(start + ran + offset);
+            let (key, cost) = (number(3), u64::from(1 + number(3)));
+            let allowed = limiter.check_n(&u64::from(key), cost).is_allowed();
+            passed[key as usize] += if allowed { cost } else { 0 };
+            limiter.allow(&u64::from(100 + number(500)));
+        }
+        let most = 10 * (2 + ran.as_secs().div_ceil(60) + far_steps);
+        assert!(
+            passed.iter().all(|passed| *passed <= most),
+            "{seed}: {passed:?} of {most}"
+        );
+        clock.set(start + ran);
+        assert!(limiter.check_n(&999u64, 10).is_allowed(), "{seed}");
+        // A second more: so late may be the time that a shard was charged at last.
+        clock.advance(Duration::from_secs(61));
+        for key in 0..3u64 {
+            assert!(limiter.check_n(&key, 10).is_allowed(), "{seed}");
+        }
+    }
+}
+
+#[test]
+fn what_is_behind_by_less_than_a_state_lasts_grants_nothing() {
+    // Two years until a bucket is full: two days are out of order.
+    let (limiter, clock) = limiter(Rate::every(DAY).burst(700), 100);
+    clock.advance(30 * DAY);
+    assert!(limiter.check_n("key", 700).is_allowed());
+    for _ in 0..20 {
+        clock.advance(2 * DAY);
+        limiter.allow("other");
+        assert_eq!(limiter.peek("key").remaining, 2);
+        let back = clock.now() - Timestamp::ZERO - 2 * DAY;
+        clock.set(Timestamp::ZERO + back);
+        assert_eq!(limiter.peek("key").remaining, 0);
+        limiter.allow("other");
+    }
 }

@@ -6,6 +6,7 @@ mod kill;
 mod restart;
 mod rolling;
 mod scratch;
+mod set_back;
 mod switching;
 mod text;
 mod verbs;

@@ -152,6 +152,31 @@ fn a_file_and_a_link_to_it_are_one_store() {
     assert_eq!(limiter.peek("a").remaining, 3);
 }
 
+#[cfg(unix)]
+#[test]
+fn a_file_of_two_names_is_refused_under_either() {
+    let scratch = Scratch::new("names");
+    let (file, other) = (scratch.file(), scratch.0.join("other"));
+    let open = |file: &std::path::Path| builder(Quota::per_day(10)).open(file);
+    let limiter = open(&file).unwrap();
+    assert!(limiter.check_n("a", 7).is_allowed());
+    limiter.flush().unwrap();
+    fs::hard_link(&file, &other).unwrap();
+    // While it is open, and after.
+    let error = open(&other).unwrap_err();
+    assert!(matches!(error, StoreError::ManyNames { names: 2, .. }));
+    assert_eq!(
+        scratch.text(&error),
+        "quota store other has 2 names (hard links), and would be granted under each; keep one, and copy \
+         the file for anything else"
+    );
+    std::mem::forget(limiter);
+    let error = open(&other).unwrap_err();
+    assert!(matches!(error, StoreError::ManyNames { .. }));
+    fs::remove_file(&file).unwrap();
+    assert_eq!(open(&other).unwrap().peek("a").remaining, 3);
+}
+
 #[test]
 fn too_many_keys_and_impossible_paths_are_errors() {
     let scratch = Scratch::new("many");

@@ -120,13 +120,9 @@ impl Story {
                 } else {
                     bursts
                 };
-                // In one word, what was booked at a slower rate acts beside what a faster one admits.
-                let counts = in_force.map(|rate| rate.count());
-                let fastest = if ONE_WORD.contains(&self.place) {
-                    counts.sum()
-                } else {
-                    counts.max().unwrap_or(0)
-                };
+                let fastest = in_force.map(|rate| rate.count()).max().unwrap_or(0);
+                // What was booked before a change acts when it was told, beside what the new rate admits.
+                let told = self.told_before_a_change(from, to);
                 let gifts: u64 = self
                     .gifts
                     .iter()
@@ -135,7 +131,7 @@ impl Story {
                     .sum();
                 // A booking acts at a whole nanosecond, so the time between two may be one too short.
                 let span = to + 1 - from;
-                let bound = u128::from(bursts + gifts) * SECOND + u128::from(fastest) * span;
+                let bound = u128::from(bursts + gifts + told) * SECOND + u128::from(fastest) * span;
                 prop_assert!(
                     u128::from(tokens) * SECOND <= bound,
                     "{} from {} to {}: {:?} {:?}",
@@ -148,6 +144,18 @@ impl Story {
             }
         }
         Ok(())
+    }
+}
+
+impl Story {
+    /// Tokens that were booked under another rate than the one under which they act, in this window.
+    fn told_before_a_change(&self, from: u128, to: u128) -> u64 {
+        let changed = |spent: &&Spent| {
+            let mut changes = self.rates.iter().skip(1).map(|(at, _)| *at);
+            changes.any(|at| spent.taken <= at && at < spent.from)
+        };
+        let inside = self.spent.iter().filter(|s| s.from <= to && s.to >= from);
+        inside.filter(changed).map(|spent| spent.tokens).sum()
     }
 }
 

@@ -135,34 +135,18 @@ fn now() -> Instant {
 mod of_this_process {
     use super::Timers;
 
-    #[cfg(unix)]
-    use std::sync::{
-        Once,
-        atomic::{AtomicUsize, Ordering},
-    };
-
     /// Forks of forks that still wait by timers of their own.
     const GENERATIONS: usize = 8;
 
     static TIMERS: [Timers; GENERATIONS] = [const { Timers::new() }; GENERATIONS];
-    #[cfg(unix)]
-    static FORKS: AtomicUsize = AtomicUsize::new(0);
 
     #[cfg(unix)]
     pub(super) fn timers() -> &'static Timers {
-        static REGISTERED: Once = Once::new();
-        crate::clock::fork::on_child(&REGISTERED, forked);
-        &TIMERS[FORKS.load(Ordering::Relaxed).min(GENERATIONS - 1)]
+        &TIMERS[crate::clock::fork::forks().min(GENERATIONS - 1)]
     }
 
     #[cfg(not(unix))]
     pub(super) fn timers() -> &'static Timers {
         &TIMERS[0]
-    }
-
-    /// Run in a forked child: one atomic step.
-    #[cfg(unix)]
-    extern "C" fn forked() {
-        FORKS.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -22,11 +22,11 @@ impl<K, A: Kept> Shard<K, A> {
             return;
         }
         self.uncounted = None;
+        self.keep_pace(at);
+        self.latest.pass(at);
+        self.latest.keep(&limit);
         if self.changes.len() == CHANGES_KEPT {
-            for slot in 0..self.entries.slots() {
-                self.follow(slot);
-            }
-            self.changes.clear();
+            self.follow_all();
         }
         if self.changes.is_empty() {
             self.changes.push_back((Timestamp::ZERO, self.limit));
@@ -43,6 +43,17 @@ impl<K, A: Kept> Shard<K, A> {
         if !self.changes.is_empty() {
             self.follow_next();
         }
+    }
+
+    /// Carries all keys over to the limit in force.
+    pub(super) fn follow_all(&mut self) {
+        if self.changes.is_empty() {
+            return;
+        }
+        for slot in 0..self.entries.slots() {
+            self.follow(slot);
+        }
+        self.changes.clear();
     }
 
     #[cold]

@@ -62,6 +62,7 @@ impl<K, A: Kept> Shard<K, A> {
         }
         entry.ledger = ledger;
         entry.tier = tier;
+        self.latest.keep(&new);
         entry.birth = birth;
         entry.follows = self.version;
         entry.place = entry.place.with_origin(origin);

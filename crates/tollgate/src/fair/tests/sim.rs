@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
-use tollgate_core::{Algorithm, Gcra, Rate, Tat, Timestamp};
+use tollgate_core::{Algorithm, Gcra, Rate, Timestamp};
 
 use crate::Refused;
 use crate::fair::codel::Codel;
+use crate::fair::meter::Meter;
 use crate::fair::wfq::{Claim, Fair};
 use crate::line::places::Id;
 use crate::line::queue::{Entered, Queue};
@@ -56,7 +57,12 @@ impl Sim {
 
     pub(super) fn with(rate: Rate, most: usize, per_client: usize, codel: Option<Codel>) -> Self {
         let limit = Gcra::new(rate).unwrap();
-        let fair = Fair::new(limit, Tat::default(), Timestamp::ZERO, per_client, codel);
+        let fair = Fair::new(
+            Meter::new(limit, Timestamp::ZERO),
+            Timestamp::ZERO,
+            per_client,
+            codel,
+        );
         Self {
             queue: Queue::new(fair, most),
             waiting: HashMap::new(),

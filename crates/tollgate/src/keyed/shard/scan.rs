@@ -4,6 +4,7 @@
 use tollgate_core::Timestamp;
 
 use super::super::anchor::{Anchor, Moment, move_word};
+use super::super::back::Back;
 use super::super::line::Slot;
 use super::super::word::{KeyWord, units};
 use super::Shard;
@@ -32,14 +33,28 @@ impl Shard {
 
     /// Counts all words from so many units later. The caller holds the lock.
     pub(crate) fn move_words(&self, by: u64) {
+        let high = self.high_water();
+        self.count_anew(high.saturating_sub(by), |word| word.moved(by));
+    }
+
+    /// Lets all words follow a clock that was set back. The caller holds the lock.
+    pub(crate) fn go_back(&self, back: &Back) {
+        let high = self.high_water();
+        self.count_anew(back.high_water(high), |word| back.word(word, high));
+    }
+
+    fn count_anew(&self, high: u64, moved: impl Fn(KeyWord) -> KeyWord) {
         for slot in self.slots() {
             if slot.fingerprint.load(Ordering::Acquire) != 0 {
-                move_word(&slot.word, by);
+                move_word(&slot.word, &moved);
             }
         }
-        let high = self.high_water.load(Ordering::Acquire);
-        self.high_water
-            .store(high.saturating_sub(by), Ordering::Release);
+        self.high_water.store(high, Ordering::Release);
+    }
+
+    /// The latest time that it was charged at, or close behind it, in word units.
+    pub(crate) fn high_water(&self) -> u64 {
+        self.high_water.load(Ordering::Acquire)
     }
 
     /// All that are in use. Under the lock none becomes so.

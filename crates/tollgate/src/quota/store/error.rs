@@ -43,6 +43,18 @@ pub enum StoreError {
         /// What is wrong there.
         what: &'static str,
     },
+    /// The file has several names, hard links: under each it would be granted.
+    ManyNames {
+        /// The file.
+        path: PathBuf,
+        /// How many names it has.
+        names: u64,
+    },
+    /// This process was forked from the one that opened the file.
+    Forked {
+        /// The file.
+        path: PathBuf,
+    },
     /// The file holds more keys than the limiter may count.
     TooManyKeys {
         /// The file.
@@ -74,6 +86,18 @@ impl fmt::Display for StoreError {
                 f,
                 "quota store {} is corrupt: {what} at byte {at}; \
                  put a copy in its place, or move it away to start from nothing",
+                path.display()
+            ),
+            Self::ManyNames { path, names } => write!(
+                f,
+                "quota store {} has {names} names (hard links), and would be granted under each; \
+                 keep one, and copy the file for anything else",
+                path.display()
+            ),
+            Self::Forked { path } => write!(
+                f,
+                "quota store {} was opened before this process was forked, and only the process that \
+                 opened it writes it; open one after the fork",
                 path.display()
             ),
             Self::TooManyKeys {

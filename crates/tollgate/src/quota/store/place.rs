@@ -26,6 +26,18 @@ pub(super) fn real(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::other("too many links"))
 }
 
+/// How many names a file has: hard links, which no path tells.
+#[cfg(unix)]
+pub(super) fn names(file: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata(file).map_or(1, |found| found.nlink())
+}
+
+#[cfg(not(unix))]
+pub(super) fn names(_file: &Path) -> u64 {
+    1
+}
+
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;

@@ -1,0 +1,165 @@
+//! What a word's time counts from. It follows the clock, forth after four years and back when the clock was
+//! set, so that uptime has no end and a clock that was far ahead holds nobody back.
+//!
+//! It moves as the rate changes: under the lock, with the sequence odd, and with another TAT. So a check reads
+//! anchor and TAT together, and one that had read them before loses its compare-and-swap.
+//!
+//! # What tells that the clock was set back
+//! What passes leaves a TAT within a full bucket of its time, and what is booked notes where it left it and when.
+//! A TAT beyond both, or a booking that was made at a later time, was charged by a clock that showed more.
+
+use tollgate_core::{Tat, Timestamp};
+
+use super::{Tried, Word, judged, word_of};
+use crate::sync::{Ordering, fence};
+
+/// Times up to here after the anchor, four and a half years, are surely within the word.
+pub(super) const NEAR: u64 = 1 << 57;
+/// The last time that a word can express.
+const LAST: u64 = 2 * NEAR - 1;
+/// How far behind the clock the anchor is put, so that times a little out of order are told apart: a day.
+/// A time that is no further behind than this, and what a bucket holds, is out of order.
+const BEHIND: u64 = 86_400 * 1_000_000_000;
+/// The same in word units.
+pub(super) const SLACK: u64 = BEHIND << 6;
+
+/// Who moves a word's anchor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mover {
+    /// The word itself.
+    Word,
+    /// Somebody who hands out parts of its line, and has to take them back first.
+    Holder,
+}
+
+impl Word {
+    pub(super) fn anchor(&self) -> Timestamp {
+        Timestamp::from_nanos(self.anchor.load(Ordering::Relaxed))
+    }
+
+    /// Whether a time is after the anchor, and not far.
+    #[inline]
+    pub(crate) fn is_near(&self, now: Timestamp) -> bool {
+        let anchor = self.anchor.load(Ordering::Relaxed);
+        now.as_nanos().wrapping_sub(anchor) < NEAR
+    }
+
+    /// Whether a time is so far from the anchor that it is to move.
+    pub(crate) fn is_far(&self, now: Timestamp) -> bool {
+        if now >= self.anchor() {
+            return !self.is_near(now);
+        }
+        let lasts = self.capacity.load(Ordering::Relaxed) >> 6;
+        self.anchor().nanos_since(now) > BEHIND.saturating_add(lasts)
+    }
+
+    /// A time as the word counts it: from 1 ns at the anchor.
+    #[inline]
+    pub(crate) fn local(&self, now: Timestamp) -> Timestamp {
+        let nanos = now.nanos_since(self.anchor());
+        Timestamp::from_nanos(nanos.min(LAST - 1) + 1)
+    }
+
+    /// The same time, or the nearest that the word can express, after the anchor was moved if need be.
+    pub(crate) fn keep_near(&self, now: Timestamp) -> Timestamp {
+        if self.is_near(now) {
+            return now;
+        }
+        if self.mover == Mover::Word && self.is_far(now) {
+            self.move_anchor(now);
+        }
+        let anchor = self.anchor();
+        now.clamp(anchor, anchor.plus_nanos(NEAR - 1))
+    }
+
+    /// Lets the word count from close behind a time that is far from its anchor.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn move_anchor(&self, now: Timestamp) {
+        let settings = self.settings();
+        let anchor = self.anchor();
+        if now >= anchor {
+            // Unless somebody else has moved it.
+            if !self.is_near(now) {
+                let to = now.as_nanos().saturating_sub(BEHIND);
+                let by = (to - anchor.as_nanos()).saturating_mul(64);
+                let earlier = |units: u64| units.saturating_sub(by);
+                self.count_from(to, now, |tat| earlier(tat.to_word()));
+                let booked = self.booked.load(Ordering::Relaxed);
+                self.booked.store(earlier(booked), Ordering::Relaxed);
+            }
+            return;
+        }
+        let capacity = settings.counted_by.capacity;
+        if anchor.nanos_since(now) > BEHIND.saturating_add(capacity >> 6) {
+            self.go_back(now, capacity);
+        }
+    }
+
+    /// Follows a clock that was set back by far, if it was: no if the word says what it should.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn follow_back(&self, now: Timestamp) -> bool {
+        // Slow rates tell long waits every day, so the lock is taken only to change something.
+        if !self.is_ahead(now, self.capacity.load(Ordering::Relaxed)) {
+            return false;
+        }
+        let settings = self.settings();
+        let capacity = settings.counted_by.capacity;
+        let ahead = self.is_ahead(now, capacity);
+        if ahead {
+            self.go_back(now, capacity);
+        }
+        ahead
+    }
+
+    /// What would come of a try to charge, after the word has followed the clock.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn judge_again(&self, now: Timestamp, cost: u64) -> Tried {
+        judged(self.view(now), cost)
+    }
+
+    fn is_ahead(&self, now: Timestamp, capacity: u64) -> bool {
+        let (tat, local) = (self.tat.load(Ordering::Relaxed), word_of(self.local(now)));
+        let booked_at = self.booked_at.load(Ordering::Relaxed);
+        let is_booked = tat <= self.booked.load(Ordering::Relaxed)
+            && booked_at <= now.as_nanos().saturating_add(BEHIND);
+        tat > local.saturating_add(capacity).saturating_add(SLACK) && !is_booked
+    }
+
+    /// Notes a charge that acts later, or what is owed beyond a smaller bucket.
+    pub(super) fn note_booking(&self, tat: Tat, now: Timestamp) {
+        self.booked_at.fetch_max(now.as_nanos(), Ordering::Relaxed);
+        self.booked.fetch_max(tat.to_word(), Ordering::Relaxed);
+    }
+
+    /// Counts from close behind this time, with an empty bucket at most. The caller holds the lock. What
+    /// somebody holds of the line stays: a part of the one burst that a step grants.
+    fn go_back(&self, now: Timestamp, capacity: u64) {
+        let to = now.as_nanos().saturating_sub(BEHIND);
+        let shift = 64 * (i128::from(self.anchor().as_nanos()) - i128::from(to));
+        let local = word_of(Timestamp::from_nanos(now.as_nanos() - to + 1));
+        let empty = local.saturating_add(capacity);
+        self.count_from(to, now, |tat| {
+            let moved = i128::from(tat.to_word()) + shift;
+            u64::try_from(moved.max(0)).map_or(empty, |tat| tat.min(empty))
+        });
+        self.booked_at.store(0, Ordering::Relaxed);
+        self.booked.store(0, Ordering::Relaxed);
+    }
+
+    /// Stores an anchor, and the TAT as it counts from there. The caller holds the lock.
+    fn count_from(&self, anchor: u64, now: Timestamp, moved: impl Fn(Tat) -> u64) {
+        let before = self.sequence.load(Ordering::Relaxed);
+        self.sequence.store(before + 1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.anchor.store(anchor, Ordering::Relaxed);
+        // Another value in any case, so that whoever has read the old one loses.
+        self.move_tat(self.local(now), |tat| match moved(tat) {
+            same if same == tat.to_word() => Tat::from_word(same.saturating_add(1)),
+            moved => Tat::from_word(moved),
+        });
+        self.sequence.store(before + 2, Ordering::Release);
+    }
+}

@@ -1,0 +1,57 @@
+//! Following a clock that was set back: all keys of a shard at once, which is seldom.
+
+use tollgate_core::Timestamp;
+
+use super::super::kept::Kept;
+use super::Shard;
+
+impl<K, A: Kept> Shard<K, A> {
+    /// Lets a clock that was set back to this time, if it was, hold nobody back.
+    #[inline]
+    pub(super) fn keep_pace(&mut self, now: Timestamp) {
+        if let Some(from) = self.latest.set_back(now) {
+            self.set_back(from, now);
+        }
+    }
+
+    /// Keys that were charged while the clock was ahead keep what they had left, and those that were
+    /// dropped meanwhile were idle by a time that nobody waits for.
+    #[cold]
+    fn set_back(&mut self, from: Timestamp, to: Timestamp) {
+        // Changes count from times of the clock as it was.
+        self.follow_all();
+        for slot in 0..self.entries.slots() {
+            self.set_back_slot(slot, (from, to));
+        }
+        self.high_water = self.high_water.min(to);
+    }
+
+    fn set_back_slot(&mut self, slot: u32, (from, to): (Timestamp, Timestamp)) {
+        let Some(entry) = self.entries.get_mut(slot) else {
+            return;
+        };
+        let limit = entry.tier.as_deref().unwrap_or(&self.limit);
+        if let Some(holds) = self.held.get_mut(&slot) {
+            holds.set_back(&mut entry.ledger, limit, (from, to));
+            if holds.is_empty() {
+                self.held.remove(&slot);
+            }
+        }
+        entry.ledger.set_back(limit, from, to);
+        if !entry.place.is_guarded() {
+            self.settle(slot);
+            return;
+        }
+        let until = self.guarded.due(entry.place.number());
+        if until - to <= self.latest.reach() {
+            // It may be one from before the clock went ahead.
+            return;
+        }
+        if until > from {
+            self.leave_heap(slot);
+            self.enter_guarded(slot, until.shifted(from, to));
+        } else {
+            self.unguard(slot);
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Tells a clock that was set back from times that come a little out of order.
+//!
+//! A thread may be stopped between reading the clock and asking, so a time behind others grants nothing.
+//! But behind by more than any state lasts, it would hold back what is long over, until the clock is there
+//! again: a wall clock that was a year ahead for three minutes would refuse for a year.
+
+use std::time::Duration;
+
+use tollgate_core::{Algorithm, Timestamp};
+
+/// How far behind a time may be, beyond what states last, and still be out of order.
+pub(crate) const SLACK: Duration = Duration::from_secs(60);
+
+/// The latest time that anything was charged at, and how far behind it a time may be.
+#[derive(Debug)]
+pub(crate) struct Latest {
+    at: Timestamp,
+    reach: Duration,
+}
+
+impl Latest {
+    /// For states under this limit.
+    pub(crate) fn new<A: Algorithm>(limit: &A) -> Self {
+        let mut latest = Self {
+            at: Timestamp::ZERO,
+            reach: SLACK,
+        };
+        latest.keep(limit);
+        latest
+    }
+
+    /// States are kept under this limit too.
+    pub(crate) fn keep<A: Algorithm>(&mut self, limit: &A) {
+        self.reach = self.reach.max(limit.lasts().saturating_add(SLACK));
+    }
+
+    /// How far behind a time may be and still be out of order.
+    pub(crate) fn reach(&self) -> Duration {
+        self.reach
+    }
+
+    /// What the clock showed before it was set back to this time, if it was: from now on this is the latest.
+    #[inline]
+    pub(crate) fn set_back(&mut self, now: Timestamp) -> Option<Timestamp> {
+        (self.at - now > self.reach).then(|| std::mem::replace(&mut self.at, now))
+    }
+
+    /// Something was asked to be charged at this time. Looks may be at later ones.
+    #[inline]
+    pub(crate) fn pass(&mut self, now: Timestamp) {
+        self.at = self.at.max(now);
+    }
+}
