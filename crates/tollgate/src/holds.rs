@@ -28,6 +28,8 @@ pub(crate) struct Holds {
     open: BTreeMap<HoldId, Part>,
     /// How far the clock was set back so far: an id tells when its hold is over on a clock that wasn't.
     set_back: Duration,
+    /// And how far ahead.
+    set_ahead: Duration,
 }
 
 /// What one hold took.
@@ -56,13 +58,13 @@ impl Holds {
 
     /// When a hold is over, as the clock shows it now.
     fn over_at(&self, id: &HoldId) -> Timestamp {
-        let late = id.until - (Timestamp::ZERO + self.set_back);
+        let late = (id.until + self.set_ahead) - (Timestamp::ZERO + self.set_back);
         Timestamp::ZERO + late
     }
 
-    /// Follows a clock that showed `from` and was set back to `to`: what was out stays out for as long as
-    /// it had left. What was taken before the clock went ahead is over.
-    pub(crate) fn set_back<A: Algorithm>(
+    /// Follows a clock that showed `from` and shows `to` now: what was out stays out for as long as it had
+    /// left. What was taken before a clock that is set back went ahead is over.
+    pub(crate) fn shift<A: Algorithm>(
         &mut self,
         ledger: &mut Ledger<A>,
         limit: &A,
@@ -70,6 +72,7 @@ impl Holds {
     ) {
         self.pass_time(ledger, limit, from);
         self.set_back += from - to;
+        self.set_ahead += to - from;
     }
 
     /// Lets time pass for the state: what is out doesn't drain, and holds that are over count as
@@ -99,7 +102,7 @@ impl Holds {
     pub(crate) fn open(&mut self, booked: Booked, cost: u64, until: Timestamp) -> HoldId {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = HoldId {
-            until: until + self.set_back,
+            until: Timestamp::ZERO + ((until + self.set_back) - (Timestamp::ZERO + self.set_ahead)),
             number: NEXT.fetch_add(1, Ordering::Relaxed),
         };
         self.out += u128::from(cost);

@@ -45,6 +45,11 @@ impl Latest {
         (self.at - now > self.reach).then(|| std::mem::replace(&mut self.at, now))
     }
 
+    /// Times count from elsewhere: what was the one is the other.
+    pub(crate) fn shift(&mut self, from: Timestamp, to: Timestamp) {
+        self.at = self.at.shifted(from, to);
+    }
+
     /// Something was asked to be charged at this time. Looks may be at later ones.
     #[inline]
     pub(crate) fn pass(&mut self, now: Timestamp) {

@@ -9,7 +9,8 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use tollgate::clock::Manual;
 use tollgate::{
-    Algorithm, Align, AtCap, Decision, ExactKey, ExactKeyedLimiter, Rate, Reservation, Timestamp,
+    Algorithm, Align, AtCap, Clock as _, Decision, ExactKey, ExactKeyedLimiter, Rate, Reservation,
+    Timestamp,
 };
 use tollgate_testkit::laws::{Adjustable, Lender, Subject};
 use tollgate_testkit::oracle::Kind;
@@ -236,6 +237,44 @@ fn a_clock_that_is_set_grants_one_period_a_step_and_holds_nobody_back() {
     for algorithm in EVERY_ALGORITHM {
         for seed in 0..60 {
             steps(algorithm, seed);
+        }
+    }
+}
+
+/// Rates whose intervals a word holds exactly; what is blocked, held and shared lasts as long as it should.
+#[test]
+fn gcra_answers_for_forty_years_as_a_token_bucket_does() {
+    const DAY: Duration = Duration::from_secs(86_400);
+    for (seed, rate) in [
+        Rate::per_second(10),
+        Rate::per_minute(1).burst(3),
+        Rate::every(DAY).burst(700),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let keys = table::<String>(Algorithm::Gcra, rate, 100);
+        let bucket = table::<String>(Algorithm::TokenBucket, rate, 100);
+        let mut random = Random::new(seed as u64);
+        let (mut now, mut blocked_until) = (Timestamp::from_secs(1), Timestamp::ZERO);
+        while now - Timestamp::ZERO < 40 * 365 * DAY {
+            let gaps = [Duration::ZERO, DAY / 86_400, DAY, 20 * DAY];
+            now += gaps[usize::try_from(random.below(4)).unwrap()];
+            let key = format!("{}", random.below(6));
+            let key = key.as_str();
+            let cost = 1 + random.below(rate.burst_size() + 1);
+            let expected = bucket.check_at(now, key, cost);
+            assert_eq!(keys.check_at(now, key, cost), expected, "{rate} at {now:?}");
+            if random.below(50) == 0 && now >= blocked_until {
+                let clock = keys.clock();
+                clock.advance(now - clock.now());
+                keys.block_for("blocked", 30 * DAY).unwrap();
+                blocked_until = now + 30 * DAY;
+            }
+            assert_eq!(
+                keys.check_at(now, "blocked", 0).is_allowed(),
+                now >= blocked_until
+            );
         }
     }
 }

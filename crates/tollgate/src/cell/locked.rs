@@ -195,7 +195,7 @@ impl<A: Algorithm> Slot<A> {
     #[cold]
     fn set_back(&mut self, from: Timestamp, to: Timestamp) {
         let (limit, ledger) = self.book.parts_mut();
-        self.holds.set_back(ledger, limit, (from, to));
+        self.holds.shift(ledger, limit, (from, to));
         ledger.set_back(limit, from, to);
     }
 

@@ -160,6 +160,7 @@ fn written<K, A: Kept>(
     let (mut rates, mut rate_words) = (HashMap::new(), Vec::new());
     let (mut keys, mut key_words) = (0, Vec::new());
     let mut bytes = Vec::new();
+    let local = table.local_time(now);
     table.for_each(now, |entry, limit, _, until| {
         let next = rates.len() as u64;
         let rate = *rates.entry(limit.rate()).or_insert_with(|| {
@@ -186,12 +187,16 @@ fn written<K, A: Kept>(
         Align::FirstHit => (1, 0),
     };
     let mut words = vec![MAGIC, VERSION, 0, A::NUMBER, kind, boundary, wall_nanos()];
-    words.push(table.local_time(now).as_nanos());
+    words.push(local.as_nanos());
     words.extend([rates.len() as u64, keys]);
     words.extend(rate_words);
     words.extend(key_words);
     words[LENGTH] = words.len() as u64 + 1;
-    (words, keys)
+    match table.local_time(now) == local {
+        true => (words, keys),
+        // What times count from has moved meanwhile, which comes once in years.
+        false => written(table, now, encode),
+    }
 }
 
 fn words_of(rate: Rate) -> [u64; 5] {

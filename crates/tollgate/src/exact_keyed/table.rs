@@ -38,6 +38,9 @@ pub(super) struct Table<K, A: Kept> {
     /// The active keys that one shard takes.
     room: usize,
     timeline: Option<Timeline>,
+    /// The timeline's anchor, in nanoseconds of the clock. Read under the lock of a shard or of the shared
+    /// bucket, and changed under all of them.
+    anchor: AtomicU64,
     at_cap: AtCap,
     rate_of: RateOf<K>,
     /// The bucket that keys without a slot share. Its lock is also held while the rate changes.
@@ -52,8 +55,17 @@ pub(super) struct Timeline {
     pub(super) anchor: Timestamp,
     /// … states are at this time.
     pub(super) start: Timestamp,
-    /// They count no further than that.
+    /// They count no further than that: half-way there, and before the first time, all are moved to another
+    /// anchor.
     pub(super) last: Timestamp,
+}
+
+impl Timeline {
+    /// Whether states are so late, or so early, that they should count from another anchor.
+    fn is_far(&self, local: Timestamp) -> bool {
+        let is_late = local.as_nanos() > self.last.as_nanos() / 2;
+        self.last != Timestamp::MAX && (is_late || local == Timestamp::ZERO)
+    }
 }
 
 /// What a table is made of besides its limit.
@@ -82,6 +94,13 @@ impl<A: Kept> Shared<A> {
         }
         self.latest.pass(now);
     }
+
+    /// Counts from another anchor.
+    fn move_to(&mut self, from: Timestamp, to: Timestamp) {
+        self.keep_pace(from);
+        self.ledger.shift(&self.counted_by, from, to);
+        self.latest.shift(from, to);
+    }
 }
 
 impl<K, A: Kept> Table<K, A> {
@@ -101,6 +120,7 @@ impl<K, A: Kept> Table<K, A> {
             shift: (u64::BITS - count.trailing_zeros()) % u64::BITS,
             room,
             timeline,
+            anchor: AtomicU64::new(timeline.map_or(0, |timeline| timeline.anchor.as_nanos())),
             at_cap: plan.at_cap,
             rate_of: plan.rate_of,
             shared: Padded(Mutex::new(Shared {
@@ -130,7 +150,7 @@ impl<K, A: Kept> Table<K, A> {
         Q: Eq + ToOwned<Owned = K> + ?Sized,
         T: Act<A>,
     {
-        self.act_on(&self.local(ask), tier, act).0
+        self.act_on(ask, tier, act).0
     }
 
     /// Decides requests in their order, and locks a shard once for those of it in a row.
@@ -154,14 +174,18 @@ impl<K, A: Kept> Table<K, A> {
             let Some((_, shard)) = &mut held else {
                 continue;
             };
-            let answer = shard.act(&self.local(&ask), &under, &Check(cost), need);
-            let decision = match answer {
+            let local = self.local(&ask);
+            let decision = match shard.act(&local, &under, &Check(cost), need) {
                 Answer::Given(decision, _) => decision,
                 Answer::Full(fresh, now) => {
                     drop(held.take());
-                    self.at_the_cap(&Check(cost), fresh, now).0
+                    self.at_the_cap(&Check(cost), (fresh, now), ask.now).0
                 }
             };
+            if self.is_far(local.now) {
+                drop(held.take());
+                self.move_anchor(ask.now);
+            }
             each(decision, cost);
         }
     }
@@ -176,10 +200,9 @@ impl<K, A: Kept> Table<K, A> {
         K: Borrow<Q>,
         Q: Eq + ToOwned<Owned = K> + ?Sized,
     {
-        let local = self.local(ask);
-        let (booked, birth) = self.act_on(&local, tier, act);
+        let (booked, birth, now) = self.act_on(ask, tier, act);
         booked.map(|booked| Ticket::Entry {
-            at: ask.now + (booked.at() - local.now),
+            at: ask.now + (booked.at() - now),
             booked,
             birth,
         })
@@ -197,9 +220,9 @@ impl<K, A: Kept> Table<K, A> {
         K: Borrow<Q>,
         Q: Eq + ToOwned<Owned = K> + ?Sized,
     {
-        let local = self.local(ask);
         let under = self.under(tier);
         let mut shard = self.shard(ask.hash);
+        let local = self.local(ask);
         let (booked, birth) = match shard.act(&local, &under, act, self.need()) {
             Answer::Given(booked, birth) => {
                 let booked = booked?;
@@ -214,7 +237,7 @@ impl<K, A: Kept> Table<K, A> {
             }
             Answer::Full(fresh, now) => {
                 drop(shard);
-                let (booked, birth) = self.at_the_cap(act, fresh, now);
+                let (booked, birth, _) = self.at_the_cap(act, (fresh, now), ask.now);
                 (booked?, birth)
             }
         };
@@ -243,7 +266,6 @@ impl<K, A: Kept> Table<K, A> {
         let Ticket::Entry { booked, birth, .. } = ticket else {
             return;
         };
-        let ask = self.local(ask);
         match *birth {
             NOBODY => {}
             SHARED => {
@@ -251,9 +273,11 @@ impl<K, A: Kept> Table<K, A> {
                 let Shared {
                     counted_by, ledger, ..
                 } = shared;
-                ledger.give_back(counted_by, ask.now, booked);
+                ledger.give_back(counted_by, self.local_time(ask.now), booked);
             }
-            birth => self.shard(ask.hash).give_back(&ask, booked, birth),
+            birth => self
+                .shard(ask.hash)
+                .give_back(&self.local(ask), booked, birth),
         }
     }
 
@@ -303,8 +327,9 @@ impl<K, A: Kept> Table<K, A> {
             block: true,
             ..self.need()
         };
-        let ask = self.local(ask);
-        self.shard(ask.hash).block(&ask, ask.now + duration, need)
+        let mut shard = self.shard(ask.hash);
+        let local = self.local(ask);
+        shard.block(&local, local.now + duration, need)
     }
 
     pub(super) fn limit(&self) -> A {
@@ -312,9 +337,9 @@ impl<K, A: Kept> Table<K, A> {
     }
 
     pub(super) fn change(&self, now: Timestamp, limit: A) {
-        let at = self.local_time(now);
-        // Held until every shard has it, so that two changes come to all of them in one order.
+        // Held until every shard has it, so that two changes come to all of them in one order, and at one time.
         let mut shared = lock(&self.shared.0);
+        let at = self.local_time(now);
         shared.limit = limit;
         if limit.counts() {
             shared.keep_pace(at);
@@ -334,9 +359,9 @@ impl<K, A: Kept> Table<K, A> {
         now: Timestamp,
         mut each: impl FnMut(&Entry<K, A>, &A, Timestamp, Timestamp),
     ) {
-        let now = self.local_time(now);
         for shard in &self.shards {
-            lock(&shard.0).for_each(now, &mut each);
+            let mut shard = lock(&shard.0);
+            shard.for_each(self.local_time(now), &mut each);
         }
     }
 
@@ -366,16 +391,46 @@ impl<K, A: Kept> Table<K, A> {
     pub(super) fn local_time(&self, now: Timestamp) -> Timestamp {
         match self.timeline {
             None => now,
-            Some(Timeline {
-                anchor,
-                start,
-                last,
-            }) => start.plus_nanos(now.nanos_since(anchor)).min(last),
+            Some(Timeline { start, last, .. }) => {
+                let anchor = Timestamp::from_nanos(self.anchor.load(Ordering::Relaxed));
+                now.shifted(anchor, start).min(last)
+            }
         }
     }
 
+    /// Lets states count from this time of the clock, once they are half-way to the last that they can tell,
+    /// or before the first: each keeps what it has left, or what a clock that was set back leaves it.
+    #[cold]
+    fn move_anchor(&self, now: Timestamp) {
+        let mut shared = lock(&self.shared.0);
+        let mut shards: Vec<_> = self.shards.iter().map(|shard| lock(&shard.0)).collect();
+        let (from, Some(timeline)) = (self.local_time(now), self.timeline) else {
+            return;
+        };
+        // Another one may have been faster.
+        if !timeline.is_far(from) {
+            return;
+        }
+        shared.move_to(from, timeline.start);
+        for shard in &mut shards {
+            shard.move_to(from, timeline.start);
+        }
+        self.anchor.store(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Whether states should count from another anchor.
     #[inline]
-    fn act_on<Q, T>(&self, ask: &Ask<'_, Q>, tier: Option<&Tier>, act: &T) -> (T::Answer, u64)
+    fn is_far(&self, local: Timestamp) -> bool {
+        self.timeline.is_some_and(|timeline| timeline.is_far(local))
+    }
+
+    #[inline]
+    fn act_on<Q, T>(
+        &self,
+        ask: &Ask<'_, Q>,
+        tier: Option<&Tier>,
+        act: &T,
+    ) -> (T::Answer, u64, Timestamp)
     where
         K: Borrow<Q>,
         Q: Eq + ToOwned<Owned = K> + ?Sized,
@@ -383,10 +438,17 @@ impl<K, A: Kept> Table<K, A> {
     {
         let under = self.under(tier);
         // The shard's lock is given up before the shared bucket's is taken.
-        let answer = self.shard(ask.hash).act(ask, &under, act, self.need());
+        let (answer, local) = {
+            let mut shard = self.shard(ask.hash);
+            let local = self.local(ask);
+            (shard.act(&local, &under, act, self.need()), local.now)
+        };
+        if self.is_far(local) {
+            self.move_anchor(ask.now);
+        }
         match answer {
-            Answer::Given(answer, birth) => (answer, birth),
-            Answer::Full(fresh, now) => self.at_the_cap(act, fresh, now),
+            Answer::Given(answer, birth) => (answer, birth, local),
+            Answer::Full(fresh, now) => self.at_the_cap(act, (fresh, now), ask.now),
         }
     }
 
@@ -407,17 +469,23 @@ impl<K, A: Kept> Table<K, A> {
 
     /// What the policy says about a new key for which there is no slot.
     #[cold]
-    fn at_the_cap<T: Act<A>>(&self, act: &T, fresh: T::Answer, now: Timestamp) -> (T::Answer, u64) {
+    fn at_the_cap<T: Act<A>>(
+        &self,
+        act: &T,
+        (fresh, at): (T::Answer, Timestamp),
+        now: Timestamp,
+    ) -> (T::Answer, u64, Timestamp) {
         self.overflowed.fetch_add(1, Ordering::Relaxed);
         match self.at_cap {
-            AtCap::AdmitNew => (fresh, NOBODY),
+            AtCap::AdmitNew => (fresh, NOBODY, at),
             AtCap::ShareOne => {
                 let shared = &mut *lock(&self.shared.0);
+                let now = self.local_time(now);
                 shared.keep_pace(now);
-                (act.on(&mut shared.ledger, &shared.limit, now), SHARED)
+                (act.on(&mut shared.ledger, &shared.limit, now), SHARED, now)
             }
             // Even an evicting table is full if all of its keys are blocked.
-            AtCap::DenyNew | AtCap::EvictNearestIdle => (act.refused(self.denied()), NOBODY),
+            AtCap::DenyNew | AtCap::EvictNearestIdle => (act.refused(self.denied()), NOBODY, at),
         }
     }
 

@@ -60,7 +60,8 @@ impl<K> Tables<K> {
         // others does it matter where the clock's origin is.
         let anchored = Timeline {
             anchor: now,
-            start: Timestamp::ZERO,
+            // Room for a clock that is set back, too.
+            start: Timestamp::from_nanos(LAST_OF_GCRA.as_nanos() / 4),
             last: LAST_OF_GCRA,
         };
         Ok(match algorithm {

@@ -26,13 +26,52 @@ impl<K, A: Kept> Shard<K, A> {
         self.high_water = self.high_water.min(to);
     }
 
+    /// Counts from another anchor: every key keeps what it has left.
+    pub(in super::super) fn move_to(&mut self, from: Timestamp, to: Timestamp) {
+        self.keep_pace(from);
+        self.follow_all();
+        for slot in 0..self.entries.slots() {
+            let Some(entry) = self.entries.get_mut(slot) else {
+                continue;
+            };
+            let limit = entry.tier.as_deref().unwrap_or(&self.limit);
+            if let Some(holds) = self.held.get_mut(&slot) {
+                holds.shift(&mut entry.ledger, limit, (from, to));
+                if holds.is_empty() {
+                    self.held.remove(&slot);
+                }
+            }
+            entry.ledger.shift(limit, from, to);
+            match entry.place.is_guarded() {
+                true => self.move_guard(slot, from, to),
+                false => self.settle(slot),
+            }
+        }
+        self.high_water = self.high_water.shifted(from, to);
+        self.latest.shift(from, to);
+    }
+
+    /// Lets a block last as long as it has left.
+    fn move_guard(&mut self, slot: u32, from: Timestamp, to: Timestamp) {
+        let Some(entry) = self.entries.get(slot) else {
+            return;
+        };
+        let until = self.guarded.due(entry.place.number());
+        if until > from {
+            self.leave_heap(slot);
+            self.enter_guarded(slot, until.shifted(from, to));
+        } else {
+            self.unguard(slot);
+        }
+    }
+
     fn set_back_slot(&mut self, slot: u32, (from, to): (Timestamp, Timestamp)) {
         let Some(entry) = self.entries.get_mut(slot) else {
             return;
         };
         let limit = entry.tier.as_deref().unwrap_or(&self.limit);
         if let Some(holds) = self.held.get_mut(&slot) {
-            holds.set_back(&mut entry.ledger, limit, (from, to));
+            holds.shift(&mut entry.ledger, limit, (from, to));
             if holds.is_empty() {
                 self.held.remove(&slot);
             }
@@ -47,11 +86,6 @@ impl<K, A: Kept> Shard<K, A> {
             // It may be one from before the clock went ahead.
             return;
         }
-        if until > from {
-            self.leave_heap(slot);
-            self.enter_guarded(slot, until.shifted(from, to));
-        } else {
-            self.unguard(slot);
-        }
+        self.move_guard(slot, from, to);
     }
 }
