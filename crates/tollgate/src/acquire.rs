@@ -1,14 +1,15 @@
-//! Waiting: a reservation and one timer, so first come is first served and nobody is woken twice.
+//! Waiting: a place in the limit's line, so first come is first served, and whoever leaves frees its place.
 
 use std::fmt;
 use std::time::Duration;
 
 use tollgate_core::Timestamp;
 
+use crate::Refused;
 use crate::home::Home;
+use crate::line::Standing;
 use crate::patience::Patience;
 use crate::sync::{AtomicUsize, Ordering};
-use crate::{Refused, Reservation};
 
 #[cfg(not(any(loom, shuttle)))]
 mod future;
@@ -19,9 +20,10 @@ pub use future::Acquiring;
 
 /// A request to wait for tokens: await it, or call [`wait_blocking`](Self::wait_blocking).
 ///
-/// The tokens are reserved when the wait starts, so waiters pass in the order in which they came,
-/// a late wake-up loses no rate, and a deadline that can't be met fails at once. Dropping the
-/// future gives the slot back. The result is how long it took.
+/// It takes its place in line when the wait starts, so waiters pass in the order in which they came,
+/// a late wake-up loses no rate, and a deadline that can't be met fails at once. Dropping the future
+/// frees the place, in whatever order waits are dropped: nobody behind it waits for those who left.
+/// The result is how long it took.
 ///
 /// It can be awaited on any executor. Inside a tokio runtime (feature `tokio`) a wait ends on tokio's
 /// timer, which ticks once a millisecond: a task that paces itself
@@ -68,9 +70,8 @@ pub struct Acquire<H: Home> {
 enum Started<H: Home> {
     Passed,
     Waiting {
-        slot: Reservation<H>,
+        standing: Standing<H>,
         place: Place<H>,
-        until: Timestamp,
     },
 }
 
@@ -98,7 +99,7 @@ impl<H: Home> Acquire<H> {
         self
     }
 
-    /// Adds a random delay of up to `most` after the reserved time, so that waiters who would
+    /// Adds a random delay of up to `most` after its turn, so that waiters who would
     /// pass together spread out. It may overrun a deadline by as much.
     pub fn jitter(mut self, most: Duration) -> Self {
         self.jitter = most;
@@ -119,14 +120,12 @@ impl<H: Home> Acquire<H> {
         let arrived = self.arrival();
         match self.start(arrived)? {
             Started::Passed => Ok(Duration::ZERO),
-            Started::Waiting {
-                mut slot,
-                place,
-                until,
-            } => {
-                self.home.clock().park_until(until);
-                slot.mark_used();
+            Started::Waiting { standing, place } => {
+                let (at, _) = standing.wait_blocking()?;
                 drop(place);
+                if !self.jitter.is_zero() {
+                    self.home.clock().park_until(self.spread(at));
+                }
                 Ok(self.home.now() - arrived)
             }
         }
@@ -136,28 +135,37 @@ impl<H: Home> Acquire<H> {
         self.now.unwrap_or_else(|| self.home.now())
     }
 
-    /// Reserves, or says at once why not.
+    /// Passes, takes a place, or says at once why neither.
     fn start(&self, now: Timestamp) -> Result<Started<H>, Refused> {
-        let patience = match self.patience {
-            Patience::Unsaid => Duration::MAX,
-            Patience::Timeout(timeout) => timeout,
-            Patience::Deadline(deadline) if deadline < now => {
-                return Err(Refused::TooLate(self.home.look(now, 0)));
-            }
-            Patience::Deadline(deadline) => deadline - now,
-        };
+        let deadline = self.patience.deadline(now);
+        if deadline.is_some_and(|deadline| deadline < now) {
+            return Err(Refused::TooLate(self.home.look_in_turn(now, 0)));
+        }
         // Most callers pass at once, and those never count as waiting.
-        let refused = match self.home.book(now, self.cost, Duration::ZERO) {
+        let refused = match self.home.book_in_turn(now, self.cost, Duration::ZERO) {
             Ok(_) => return Ok(Started::Passed),
-            Err(Refused::TooLate(decision)) if decision.retry_after <= patience => decision,
+            Err(Refused::TooLate(decision))
+                if deadline.is_none_or(|deadline| now + decision.retry_after <= deadline) =>
+            {
+                decision
+            }
             Err(refused) => return Err(refused),
         };
         let Some(place) = Place::enter(self.home) else {
             return Err(Refused::QueueFull(refused));
         };
-        let slot = Reservation::new(self.home, self.home.book(now, self.cost, patience)?);
-        let until = slot.act_at() + jitter::up_to(self.jitter);
-        Ok(Started::Waiting { slot, place, until })
+        Ok(match self.home.enter(now, self.cost, deadline)? {
+            None => Started::Passed,
+            Some(id) => Started::Waiting {
+                standing: Standing::new(self.home, id),
+                place,
+            },
+        })
+    }
+
+    /// When one whose turn came at this time goes on.
+    fn spread(&self, at: Timestamp) -> Timestamp {
+        at + jitter::up_to(self.jitter)
     }
 }
 

@@ -109,7 +109,7 @@ impl<H: Home> Reservation<H> {
 
     fn give_back(&mut self, now: Timestamp) {
         if let Some(ticket) = self.ticket.take() {
-            self.home.give_back(now, &ticket);
+            self.home.give_back_in_turn(now, &ticket);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The future of `acquire().await`: at most one alarm, set only if it has to wait.
+//! The future of `acquire().await`: a place in line and one alarm, only if it has to wait.
 
 use std::fmt;
 use std::future::{Future, IntoFuture};
@@ -10,12 +10,13 @@ use pin_project_lite::pin_project;
 use tollgate_core::Timestamp;
 
 use super::{Acquire, Place, Started};
+use crate::Refused;
 use crate::clock::alarm::Alarm;
 use crate::home::Home;
-use crate::{Refused, Reservation};
+use crate::line::Await;
 
 pin_project! {
-    /// The future that [`Acquire`] turns into. Dropping it gives the slot back.
+    /// The future that [`Acquire`] turns into. Dropping it frees the place in line.
     #[must_use = "futures do nothing unless awaited"]
     pub struct Acquiring<H: Home> {
         acquire: Acquire<H>,
@@ -28,15 +29,21 @@ pin_project! {
     #[project = StageProjection]
     enum Stage<H: Home> {
         Start,
-        Done,
         Waiting {
-            slot: Reservation<H>,
+            // Free before it counts as free.
+            #[pin]
+            wait: Await<H>,
             place: Place<H>,
             arrived: Timestamp,
-            until: Timestamp,
+        },
+        // Its turn came, and it spreads out.
+        Spreading {
             #[pin]
             alarm: Alarm,
+            until: Timestamp,
+            arrived: Timestamp,
         },
+        Done,
     }
 }
 
@@ -67,26 +74,37 @@ impl<H: Home> Future for Acquiring<H> {
                             this.stage.set(Stage::Done);
                             return Poll::Ready(Ok(Duration::ZERO));
                         }
-                        Started::Waiting { slot, place, until } => {
-                            this.stage.set(Stage::Waiting {
-                                slot,
-                                place,
-                                arrived,
-                                until,
-                                alarm: Alarm::new(),
-                            });
-                        }
+                        Started::Waiting { standing, place } => this.stage.set(Stage::Waiting {
+                            wait: Await::new(standing),
+                            place,
+                            arrived,
+                        }),
                     }
                 }
                 StageProjection::Waiting {
-                    slot,
+                    wait,
                     place: _,
                     arrived,
-                    until,
+                } => {
+                    let turn = ready!(wait.poll(context));
+                    let arrived = *arrived;
+                    this.stage.set(Stage::Done);
+                    let (at, _) = turn?;
+                    if this.acquire.jitter.is_zero() {
+                        return Poll::Ready(Ok(this.acquire.home.now() - arrived));
+                    }
+                    this.stage.set(Stage::Spreading {
+                        alarm: Alarm::new(),
+                        until: this.acquire.spread(at),
+                        arrived,
+                    });
+                }
+                StageProjection::Spreading {
                     alarm,
+                    until,
+                    arrived,
                 } => {
                     ready!(alarm.poll(this.acquire.home.clock(), *until, context));
-                    slot.mark_used();
                     let waited = this.acquire.home.now() - *arrived;
                     this.stage.set(Stage::Done);
                     return Poll::Ready(Ok(waited));

@@ -170,6 +170,7 @@ impl<K, C: Clock> ExactKeyedBuilder<K, C> {
             counters: Counters::new(),
             capacity: self.capacity,
             longest_wait: self.longest_wait,
+            lines: crate::line::of_keys::KeyLines::new(),
             waiting: Waiting::new(self.max_waiters),
             clock: self.clock,
         })

@@ -213,6 +213,16 @@ impl<K, A: Kept> Shard<K, A> {
         }
     }
 
+    /// Whether a key is blocked.
+    pub(super) fn is_blocked<Q>(&mut self, ask: &Ask<'_, Q>) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let entry = self.find(ask).and_then(|slot| self.entries.get(slot));
+        entry.is_some_and(|entry| entry.place.is_guarded() && ask.now < self.until(entry))
+    }
+
     /// What keys without a tier are judged by.
     fn in_force(&self) -> &A {
         self.uncounted.as_ref().unwrap_or(&self.limit)

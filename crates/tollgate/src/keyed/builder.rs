@@ -146,6 +146,7 @@ impl<C: Clock> KeyedBuilder<C> {
             overflowed: AtomicU64::new(0),
             capacity: self.capacity,
             longest_wait: units(tollgate_core::Timestamp::ZERO + longest_wait),
+            lines: crate::line::of_keys::KeyLines::new(),
             waiting: Waiting::new(self.max_waiters),
             clock: self.clock,
         })

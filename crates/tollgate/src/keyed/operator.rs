@@ -12,6 +12,7 @@ use super::shard::Need;
 use super::word::{Foreign, KeyWord, units};
 use super::{Key, KeyedLimiter};
 use crate::clock::Clock;
+use crate::home::sealed::Home;
 use crate::sync::Ordering;
 
 /// The key is new and the table has no slot for it, so nothing could be remembered.
@@ -82,9 +83,12 @@ impl<C: Clock> KeyedLimiter<C> {
     /// Forgets what the key has spent, and any block.
     pub fn reset<K: Hash + ?Sized>(&self, key: &K) {
         let key = self.key(key);
-        let now = self.table.since_anchor(self.clock.now());
-        let shard = self.table.shard(key.fingerprint);
-        shard.reset(&key.ask(now, 0, 0));
+        let time = self.clock.now();
+        let (now, shard) = (
+            self.table.since_anchor(time),
+            self.table.shard(key.fingerprint),
+        );
+        key.improve(time, || shard.reset(&key.ask(now, 0, 0)));
     }
 
     /// Gives the key `tokens` back: a gift, whatever it was charged for. A block stays.
@@ -129,7 +133,8 @@ impl<C: Clock> KeyedLimiter<C> {
     /// ```
     pub fn block_for<K: Hash + ?Sized>(&self, key: &K, duration: Duration) -> Result<(), NoSlot> {
         let key = self.key(key);
-        let now = self.table.since_anchor(self.clock.now());
+        let time = self.clock.now();
+        let now = self.table.since_anchor(time);
         let until = units(now + duration);
         if until <= units(now) {
             return Ok(());
@@ -138,7 +143,10 @@ impl<C: Clock> KeyedLimiter<C> {
             word if word.is_blocked() && word.until() > until => word,
             word => KeyWord::blocked(until, word.idle_at()),
         };
-        self.set(&key, now, Need::Block, longer)
+        let set = self.set(&key, now, Need::Block, longer);
+        // Those who wait are refused too.
+        key.improve(time, || ());
+        set
     }
 
     /// How many keys are active now. Scans the whole table: for operators, not for requests.
@@ -249,13 +257,17 @@ impl<C: Clock> Key<'_, C> {
     /// Gives the key `tokens` back, as [`KeyedLimiter::refund`] does.
     pub fn refund(&self, tokens: u64) {
         let limiter = self.limiter;
-        let now = limiter.table.since_anchor(limiter.clock.now());
+        let time = limiter.clock.now();
+        let now = limiter.table.since_anchor(time);
         let shard = limiter.table.shard(self.fingerprint);
-        shard.update_any(&self.ask(now, 0, 0), |found| {
+        let give = |found: Foreign| {
             let interval = found.interval_or(self.in_force.pace.interval);
             let (word, now) = (found.word.at(units(now)), units(now));
             let left = word.0.saturating_sub(interval.saturating_mul(tokens));
             (!word.is_blocked()).then(|| KeyWord(left.max(now.min(word.0))))
+        };
+        self.improve(time, || {
+            shard.update_any(&self.ask(now, 0, 0), give);
         });
     }
 

@@ -11,13 +11,15 @@ pub(crate) type Id = u32;
 
 /// One who waits, or who no longer has to and hasn't noticed yet.
 #[derive(Debug)]
-pub(super) struct Place<R> {
+pub(super) struct Place<R, X = ()> {
     /// Whose line it stands in: a client, or a lane.
     pub(super) owner: u32,
     pub(super) cost: u64,
     pub(super) arrived: Timestamp,
     pub(super) deadline: Option<Timestamp>,
     pub(super) stage: Stage<R>,
+    /// What else is kept of it.
+    pub(super) extra: X,
 }
 
 /// How far one who waits has come.
@@ -27,23 +29,23 @@ pub(super) enum Stage<R> {
         before: Option<Id>,
         after: Option<Id>,
     },
-    /// It was charged; the receipt is for giving back.
-    Passed(R),
+    /// It was charged as of this time; the receipt is for giving back.
+    Passed(R, Timestamp),
     Refused(Refused),
 }
 
 /// All places of a line.
 #[derive(Debug)]
-pub(super) struct Places<R> {
-    slots: Vec<Slot<R>>,
+pub(super) struct Places<R, X = ()> {
+    slots: Vec<Slot<R, X>>,
     free: Option<Id>,
     used: usize,
 }
 
 #[derive(Debug)]
-enum Slot<R> {
+enum Slot<R, X> {
     Free(Option<Id>),
-    Used(Place<R>),
+    Used(Place<R, X>),
 }
 
 /// First to last of one owner's places.
@@ -56,6 +58,13 @@ pub struct Fifo {
 }
 
 impl Fifo {
+    pub(super) const EMPTY: Self = Self {
+        first: None,
+        last: None,
+        len: 0,
+        cost: 0,
+    };
+
     /// Who is first.
     pub(crate) const fn first(&self) -> Option<Id> {
         self.first
@@ -70,9 +79,14 @@ impl Fifo {
     pub(crate) const fn cost(&self) -> u128 {
         self.cost
     }
+
+    /// So much of it was charged ahead.
+    pub(super) fn charged_ahead(&mut self, cost: u64) {
+        self.cost -= u128::from(cost);
+    }
 }
 
-impl<R> Places<R> {
+impl<R, X> Places<R, X> {
     pub(super) const fn new() -> Self {
         Self {
             slots: Vec::new(),
@@ -86,21 +100,21 @@ impl<R> Places<R> {
         self.used
     }
 
-    pub(super) fn get(&self, id: Id) -> Option<&Place<R>> {
+    pub(super) fn get(&self, id: Id) -> Option<&Place<R, X>> {
         match self.slots.get(index(id))? {
             Slot::Used(place) => Some(place),
             Slot::Free(_) => None,
         }
     }
 
-    fn get_mut(&mut self, id: Id) -> Option<&mut Place<R>> {
+    pub(super) fn get_mut(&mut self, id: Id) -> Option<&mut Place<R, X>> {
         match self.slots.get_mut(index(id))? {
             Slot::Used(place) => Some(place),
             Slot::Free(_) => None,
         }
     }
 
-    pub(super) fn insert(&mut self, place: Place<R>) -> Id {
+    pub(super) fn insert(&mut self, place: Place<R, X>) -> Id {
         self.used += 1;
         if let Some(id) = self.free {
             let old = mem::replace(&mut self.slots[index(id)], Slot::Used(place));
@@ -109,11 +123,15 @@ impl<R> Places<R> {
             }
             return id;
         }
+        if self.slots.is_empty() {
+            // Most lines are short.
+            self.slots.reserve_exact(1);
+        }
         self.slots.push(Slot::Used(place));
         Id::try_from(self.slots.len() - 1).unwrap_or(Id::MAX)
     }
 
-    pub(super) fn remove(&mut self, id: Id) -> Option<Place<R>> {
+    pub(super) fn remove(&mut self, id: Id) -> Option<Place<R, X>> {
         self.get(id)?;
         let freed = mem::replace(&mut self.slots[index(id)], Slot::Free(self.free));
         self.free = Some(id);

@@ -7,6 +7,7 @@ use tollgate_core::{Algorithm, Gcra, Rate, Tat, Timestamp};
 use crate::Refused;
 use crate::fair::codel::Codel;
 use crate::fair::wfq::{Claim, Fair};
+use crate::line::Waits as _;
 use crate::line::places::Id;
 use crate::line::queue::{Entered, Queue};
 
@@ -84,7 +85,7 @@ impl Sim {
         let fate = |id| Fate {
             arrival: self.waiting.remove(&id).unwrap(),
             at: now,
-            result: self.queue.collect(id).unwrap(),
+            result: self.queue.fate(id).unwrap(),
         };
         done.into_iter().map(fate).collect()
     }

@@ -1,0 +1,420 @@
+//! One line for one limit, first come first served. Those who stand in it are charged nothing, so whoever
+//! leaves frees its place, wherever that is, and costs nobody anything.
+//!
+//! It reads no clock, wakes nobody, and doesn't keep the limit's state: each call is handed the meter.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::mem;
+use std::time::Duration;
+
+use tollgate_core::{Decision, Outcome, Timestamp};
+
+use super::Waits;
+use super::places::{Fifo, Id, Place, Places, Stage};
+use super::queue::Entered;
+use crate::Refused;
+use crate::cell::Ticket;
+
+/// How long after its turn a waiter looks again if those before it took longer than was said.
+const BACKSTOP: Duration = Duration::from_millis(1);
+
+/// What those in a line wait for: a limit, past its line.
+pub trait Meter {
+    /// On what terms somebody asks: the rate that came with the call.
+    type Terms: Clone + fmt::Debug;
+
+    /// Decides without charging.
+    fn look(&self, terms: &Self::Terms, now: Timestamp, cost: u64) -> Decision;
+
+    /// Charges a cost that passes within this time.
+    fn book(
+        &self,
+        terms: &Self::Terms,
+        now: Timestamp,
+        cost: u64,
+        patience: Duration,
+    ) -> Result<Ticket, Refused>;
+
+    /// Gives back what nothing was built on.
+    fn give_back(&self, terms: &Self::Terms, now: Timestamp, ticket: &Ticket);
+
+    /// Whether everything is refused for now, waits too.
+    fn is_blocked(&self, _now: Timestamp) -> bool {
+        false
+    }
+
+    /// How much later somebody passes at the earliest who has so much before it that isn't charged.
+    fn takes(&self, terms: &Self::Terms, tokens: u128) -> Duration;
+}
+
+/// Everybody who waits for one limit.
+#[derive(Debug)]
+pub struct Single<T> {
+    places: Places<Ticket, Waiter<T>>,
+    line: Fifo,
+    deadlines: BTreeSet<(Timestamp, Id)>,
+    /// The latest visit or turn: nobody passes at an earlier time.
+    seen: Timestamp,
+    /// When the first in line passes, as of the latest look.
+    due: Timestamp,
+    /// Those who needn't wait any more and haven't been told.
+    done: Vec<Id>,
+}
+
+/// What is kept of one who waits.
+#[derive(Debug)]
+struct Waiter<T> {
+    terms: T,
+    /// When it was told to pass: it looks then whatever becomes of those before it.
+    told: Timestamp,
+    /// It was charged ahead, because somebody reserved behind it.
+    booked: Option<Ticket>,
+}
+
+impl<T: Clone + fmt::Debug> Single<T> {
+    pub(crate) const fn new() -> Self {
+        Self {
+            places: Places::new(),
+            line: Fifo::EMPTY,
+            deadlines: BTreeSet::new(),
+            seen: Timestamp::ZERO,
+            due: Timestamp::MAX,
+            done: Vec::new(),
+        }
+    }
+
+    /// Nobody waits.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.line.len() == 0
+    }
+
+    /// Nobody waits, and nobody has passed without having noticed.
+    pub(crate) const fn is_clean(&self) -> bool {
+        self.places.used() == 0
+    }
+
+    /// Lets everybody pass whose turn has come by `now`, in order, each at its own time, and drops those
+    /// whose deadline came first.
+    pub(crate) fn advance<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
+        self.look_at_first(meter);
+        while self.step(meter, now) {
+            self.look_at_first(meter);
+        }
+        if self.seen < now {
+            self.seen = now;
+            self.look_at_first(meter);
+        }
+    }
+
+    fn step<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) -> bool {
+        let Some((id, place)) = self.first_place() else {
+            return false;
+        };
+        if meter.is_blocked(now) {
+            let decision = meter.look(&place.extra.terms, now, place.cost);
+            self.finish(id, Stage::Refused(Refused::TooLate(decision)));
+            return true;
+        }
+        let over = self.deadlines.first().copied();
+        if let Some((deadline, late)) = over.filter(|(deadline, _)| *deadline < now)
+            && deadline < self.due
+        {
+            let late_place = self.places.get(late).map(|place| &place.extra.terms);
+            let decision = late_place.map(|terms| self.refusal(meter, terms, now, self.due));
+            let decision = decision.unwrap_or(Decision::UNLIMITED);
+            self.finish(late, Stage::Refused(Refused::TooLate(decision)));
+            return true;
+        }
+        if self.due > now {
+            return false;
+        }
+        let (terms, cost) = (place.extra.terms.clone(), place.cost);
+        let charged = match place.extra.booked {
+            Some(ticket) => Ok((ticket, self.due)),
+            // At its own time, so that a late wake-up loses no rate.
+            None => charge(meter, &terms, (self.due, now), cost),
+        };
+        match charged {
+            Ok((ticket, at)) => {
+                self.seen = self.seen.max(at);
+                self.finish(id, Stage::Passed(ticket, at));
+                true
+            }
+            Err(refused @ Refused::Never(_)) => {
+                // One who never passes would stop the line.
+                self.finish(id, Stage::Refused(refused));
+                true
+            }
+            // Somebody who had begun before came between.
+            Err(_) => {
+                self.seen = self.seen.max(now);
+                false
+            }
+        }
+    }
+
+    /// When the first in line passes.
+    fn look_at_first<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M) {
+        self.due = match self.first_place() {
+            None => Timestamp::MAX,
+            Some((_, place)) => match &place.extra.booked {
+                Some(ticket) => ticket.at(),
+                None => {
+                    let from = self.seen.max(place.arrived);
+                    let decision = meter.look(&place.extra.terms, from, place.cost);
+                    match decision.outcome {
+                        // One that never passes goes at once.
+                        Outcome::Allowed | Outcome::Never => from,
+                        Outcome::Denied => from + decision.retry_after,
+                    }
+                }
+            },
+        };
+    }
+
+    fn first_place(&self) -> Option<(Id, &Place<Ticket, Waiter<T>>)> {
+        let id = self.line.first()?;
+        Some((id, self.places.get(id)?))
+    }
+
+    /// What one is told who can't pass now: behind everybody who waits, after an
+    /// [`advance`](Self::advance) to this time. None if nobody does.
+    pub(crate) fn behind<M: Meter<Terms = T> + ?Sized>(
+        &self,
+        meter: &M,
+        terms: &T,
+        now: Timestamp,
+        cost: u64,
+    ) -> Option<Decision> {
+        if self.is_empty() {
+            return None;
+        }
+        let raw = meter.look(terms, now, cost);
+        if raw.outcome == Outcome::Never {
+            return Some(raw);
+        }
+        let at = self.place_at_the_end(meter, terms, now, cost);
+        Some(self.refusal(meter, terms, now, at))
+    }
+
+    /// When a place at the end passes, or as near as is known. After an advance to this time.
+    fn place_at_the_end<M: Meter<Terms = T> + ?Sized>(
+        &self,
+        meter: &M,
+        terms: &T,
+        now: Timestamp,
+        cost: u64,
+    ) -> Timestamp {
+        let own = now + meter.look(terms, now, cost).retry_after;
+        let Some((_, first)) = self.first_place() else {
+            return own;
+        };
+        let after_first = self.line.cost() - u128::from(first.cost);
+        let ahead = after_first + u128::from(cost);
+        own.max(self.due + meter.takes(terms, ahead))
+    }
+
+    /// A refusal to one who may come again at this time.
+    fn refusal<M: Meter<Terms = T> + ?Sized>(
+        &self,
+        meter: &M,
+        terms: &T,
+        now: Timestamp,
+        at: Timestamp,
+    ) -> Decision {
+        let left = meter.look(terms, now, 0);
+        let wait = at - now;
+        let remaining = if self.is_empty() { left.remaining } else { 0 };
+        let reset_after = left.reset_after.max(wait);
+        Decision::new(Outcome::Denied, left.limit, remaining, wait, reset_after)
+    }
+
+    /// Passes at once, stands in line, or says why neither.
+    pub(crate) fn enter<M: Meter<Terms = T> + ?Sized>(
+        &mut self,
+        meter: &M,
+        terms: T,
+        (now, cost): (Timestamp, u64),
+        deadline: Option<Timestamp>,
+    ) -> Result<Entered, Refused> {
+        self.advance(meter, now);
+        if self.is_empty() {
+            match meter.book(&terms, now, cost, Duration::ZERO) {
+                Ok(_) => return Ok(Entered::Passed),
+                // There may be nothing that could be waited for: a block, or no room for a new key.
+                Err(Refused::TooLate(_))
+                    if !meter.is_blocked(now) && !meter.look(&terms, now, cost).is_allowed() => {}
+                Err(refused) => return Err(refused),
+            }
+        } else if let Some(never) = Some(meter.look(&terms, now, cost))
+            && never.outcome == Outcome::Never
+        {
+            return Err(Refused::Never(never));
+        }
+        let told = self.place_at_the_end(meter, &terms, now, cost);
+        if deadline.is_some_and(|deadline| deadline < told) {
+            return Err(Refused::TooLate(self.refusal(meter, &terms, now, told)));
+        }
+        let id = self.places.insert(Place {
+            owner: 0,
+            cost,
+            arrived: now,
+            deadline,
+            stage: Stage::Queued {
+                before: None,
+                after: None,
+            },
+            extra: Waiter {
+                terms,
+                told,
+                booked: None,
+            },
+        });
+        self.places.push(&mut self.line, id);
+        if let Some(deadline) = deadline {
+            self.deadlines.insert((deadline, id));
+        }
+        self.look_at_first(meter);
+        Ok(Entered::Waiting(id))
+    }
+
+    /// This one goes: it costs nothing, and what it was charged without noticing comes back as far as
+    /// nothing was built on it.
+    pub(crate) fn leave<M: Meter<Terms = T> + ?Sized>(
+        &mut self,
+        meter: &M,
+        now: Timestamp,
+        id: Id,
+    ) {
+        self.advance(meter, now);
+        self.take_out(id, Places::unlink);
+        if let Some(place) = self.places.remove(id) {
+            let ticket = match place.stage {
+                Stage::Passed(ticket, _) => Some(ticket),
+                _ => place.extra.booked,
+            };
+            if let Some(ticket) = ticket {
+                meter.give_back(&place.extra.terms, now, &ticket);
+            }
+        }
+        // What it leaves behind may be another's turn right now.
+        self.advance(meter, now);
+    }
+
+    /// Charges everybody in line ahead, at the times that are theirs now, because somebody reserves behind
+    /// them.
+    pub(crate) fn book_all<M: Meter<Terms = T> + ?Sized>(
+        &mut self,
+        meter: &M,
+        now: Timestamp,
+    ) -> Result<(), Refused> {
+        let mut next = self.line.first();
+        while let Some(place) = next.and_then(|id| self.places.get_mut(id)) {
+            next = match place.stage {
+                Stage::Queued { after, .. } => after,
+                _ => None,
+            };
+            if place.extra.booked.is_none() {
+                let (terms, cost) = (&place.extra.terms, place.cost);
+                let ticket = meter.book(terms, now, cost, Duration::MAX)?;
+                place.extra.booked = Some(ticket);
+                self.line.charged_ahead(mem::take(&mut place.cost));
+            }
+        }
+        self.look_at_first(meter);
+        Ok(())
+    }
+
+    /// The limit has changed: those who can never pass any more are told, and those who can by now, pass.
+    pub(crate) fn changed<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
+        let mut next = self.line.first();
+        while let Some((id, place)) = next.and_then(|id| Some((id, self.places.get(id)?))) {
+            next = match place.stage {
+                Stage::Queued { after, .. } => after,
+                _ => None,
+            };
+            let decision = meter.look(&place.extra.terms, now, place.cost);
+            if decision.outcome == Outcome::Never {
+                self.finish(id, Stage::Refused(Refused::Never(decision)));
+            }
+        }
+        self.advance(meter, now);
+    }
+
+    /// Takes one out of the line, and says what became of it.
+    fn finish(&mut self, id: Id, stage: Stage<Ticket>) {
+        self.take_out(id, |places, line, id| places.finish(line, id, stage));
+        self.done.push(id);
+    }
+
+    fn take_out(
+        &mut self,
+        id: Id,
+        unlink: impl FnOnce(&mut Places<Ticket, Waiter<T>>, &mut Fifo, Id),
+    ) {
+        let deadline = self.places.get(id).and_then(|place| place.deadline);
+        if let Some(deadline) = deadline {
+            self.deadlines.remove(&(deadline, id));
+        }
+        unlink(&mut self.places, &mut self.line, id);
+    }
+}
+
+/// Charges a cost as of when its turn came, or now if somebody came between.
+fn charge<M: Meter + ?Sized>(
+    meter: &M,
+    terms: &M::Terms,
+    (due, now): (Timestamp, Timestamp),
+    cost: u64,
+) -> Result<(Ticket, Timestamp), Refused> {
+    match meter.book(terms, due, cost, Duration::ZERO) {
+        Ok(ticket) => Ok((ticket, due)),
+        Err(Refused::TooLate(_)) if due < now => {
+            let ticket = meter.book(terms, now, cost, Duration::ZERO)?;
+            Ok((ticket, now))
+        }
+        Err(refused) => Err(refused),
+    }
+}
+
+impl<T: Clone + fmt::Debug> Waits for Single<T> {
+    fn first(&self) -> Option<(Id, Timestamp)> {
+        Some((self.line.first()?, self.due))
+    }
+
+    fn look_again(&mut self, now: Timestamp, id: Id) -> Option<Timestamp> {
+        let (first, due) = (self.line.first(), self.due);
+        let place = self.places.get_mut(id)?;
+        let turn = match first == Some(id) {
+            true => due,
+            false => {
+                if place.extra.told <= now {
+                    place.extra.told = due.max(now) + BACKSTOP;
+                }
+                place.extra.told
+            }
+        };
+        let over = place.deadline.map(|deadline| deadline.plus_nanos(1));
+        Some(over.map_or(turn, |over| turn.min(over)))
+    }
+
+    fn take_done(&mut self) -> Vec<Id> {
+        mem::take(&mut self.done)
+    }
+
+    fn collect(&mut self, id: Id) -> Option<Result<Timestamp, Refused>> {
+        let place = self.places.get(id)?;
+        let result = match &place.stage {
+            Stage::Queued { .. } => return None,
+            Stage::Passed(_, at) => Ok(*at),
+            Stage::Refused(refused) => Err(*refused),
+        };
+        self.places.remove(id);
+        Some(result)
+    }
+
+    fn arrived(&self, id: Id) -> Option<Timestamp> {
+        self.places.get(id).map(|place| place.arrived)
+    }
+}
