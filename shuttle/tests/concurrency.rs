@@ -209,3 +209,22 @@ fn a_limit_that_changes_leaves_nobody_in_the_queue() {
 fn a_key_that_is_asked_for_as_it_leaves_keeps_its_limit() {
     check(keys_come_and_go);
 }
+
+#[test]
+fn two_who_change_the_limit_at_once_leave_one_of_them_for_all_keys() {
+    check(|| {
+        let limiter = Arc::new(KeyedConcurrency::<u32>::new(5, 1));
+        let permit = limiter.try_acquire(&0).expect("room");
+        let threads = [1u32, 2].map(|limit| {
+            let limiter = Arc::clone(&limiter);
+            thread::spawn(move || limiter.set_limit(limit))
+        });
+        for thread in threads {
+            thread.join().expect("no panic");
+        }
+        // The key that is there, and those beyond the capacity, which share one gate.
+        assert_eq!(limiter.peek(&0).limit, limiter.limit());
+        assert_eq!(limiter.peek(&1).limit, limiter.limit());
+        drop(permit);
+    });
+}

@@ -140,3 +140,27 @@ fn blocks_survive_eviction_and_growth() {
         assert!((0..THREADS).all(|key| !table.allow(&key)));
     });
 }
+
+#[test]
+fn what_is_cancelled_comes_back_whole_while_the_table_grows() {
+    static MOVED: AtomicU64 = AtomicU64::new(0);
+    check(|| {
+        let table = table(12, AtCap::DenyNew);
+        together(&table, |table, number| {
+            for turn in 0..4u32 {
+                // Nobody else asks for these keys, but all of them are moved to make room.
+                assert!(table.allow(&(number, turn)));
+                let slot = table.reserve(&(number, turn / 2), 1);
+                slot.expect("two are left").cancel();
+            }
+        });
+        for (number, turn) in
+            (0..THREADS).flat_map(|number| (0..4u32).map(move |turn| (number, turn)))
+        {
+            let left = table.peek(&(number, turn)).remaining;
+            assert_eq!(left, BURST - 1, "{turn} of {number}");
+        }
+        MOVED.fetch_add(table.stats().moved, Ordering::Relaxed);
+    });
+    assert!(MOVED.load(Ordering::Relaxed) > 1_000);
+}

@@ -106,7 +106,7 @@ pub struct Load {
           value_parser = clap::value_parser!(u64).range(1..))]
     pub nodes: u64,
     /// How long a decision waits for the store.
-    #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = length)]
+    #[arg(long, value_name = "TIME", default_value = "25ms", value_parser = length)]
     pub timeout: Duration,
     /// Print one JSON object instead of the text.
     #[arg(long)]
@@ -172,6 +172,8 @@ pub enum LoadFailure {
         cost: u64,
         /// The limit.
         rate: Rate,
+        /// One that it passes, if there is any.
+        instead: Option<Rate>,
     },
     /// The store couldn't be asked, and nothing was said about that.
     Unreachable {
@@ -258,12 +260,23 @@ impl fmt::Display for LoadFailure {
                 "{} has no tokens to lease; use gcra, token-bucket or leaky, or --mode exact",
                 algorithm.name()
             ),
-            Self::Cost { cost, rate } => write!(
-                f,
-                "a decision that costs {cost} never passes \"{rate}\", whose burst is {}; lower \
-                 --cost, or write \"{rate} burst {cost}\"",
-                rate.burst_size()
-            ),
+            Self::Cost {
+                cost,
+                rate,
+                instead,
+            } => {
+                let burst = rate.burst_size();
+                write!(
+                    f,
+                    "a decision that costs {cost} never passes \"{rate}\", whose burst is {burst}; "
+                )?;
+                // Nothing costs less than 1.
+                match (instead, burst) {
+                    (Some(instead), 0) => write!(f, "write \"{instead}\""),
+                    (Some(instead), _) => write!(f, "lower --cost, or write \"{instead}\""),
+                    (None, _) => write!(f, "lower --cost, or choose another --rate"),
+                }
+            }
             Self::Unreachable { place, error } if error.kind().is_lasting() => {
                 write!(f, "{place}: {error}")
             }

@@ -387,3 +387,24 @@ fn arguments_that_make_no_sense_are_told() {
         assert!(error.contains(expected), "{error}");
     }
 }
+
+#[test]
+fn what_is_suggested_for_a_cost_above_the_burst_can_be_written() {
+    for (rate, cost, algorithm, instead) in [
+        ("1/s burst 0", "1", "gcra", "1/s"),
+        ("10/s burst 5", "7", "token-bucket", "10/s burst 7"),
+        ("10/s", "20", "fixed-window", "20/s"),
+        ("10/s", "20", "sliding-log", "20/s"),
+    ] {
+        let words = |rate: &'static str| ["--rate", rate, "--cost", cost, "--algorithm", algorithm];
+        let output = run(&words(rate));
+        let complaint = text(output.stderr);
+        assert_eq!(output.status.code(), Some(USAGE), "{complaint}");
+        assert!(
+            complaint.ends_with(&format!("write \"{instead}\"\n")),
+            "{complaint}"
+        );
+        let again = [&words(instead)[..], &["--duration", "1ms", "--json"]].concat();
+        stdout(&again);
+    }
+}

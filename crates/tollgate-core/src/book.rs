@@ -26,6 +26,8 @@ use crate::{Algorithm, Decision, Outcome, Timestamp};
 #[derive(Clone, Debug)]
 pub struct Book<A: Algorithm> {
     limit: A,
+    /// What the state is kept under: the limit, or the last one that counted.
+    counted_by: A,
     ledger: Ledger<A>,
 }
 
@@ -49,9 +51,14 @@ pub struct Ledger<A: Algorithm> {
     /// keep bookings as hits instead of debt. They have no other way to tell a time before a
     /// booking from a clock that stepped back.
     floor: A::Floor,
-    /// Counts charges, so that a receipt knows whether it is the latest.
+    /// What happened so far, so that a receipt knows what came after it: charges in the lower half,
+    /// and in the upper one, the *era*, what moves all that was promised (see
+    /// [`give_back`](Self::give_back)).
     version: u64,
 }
+
+/// Where the era begins in a version.
+const ERA: u32 = 32;
 
 impl<A: Algorithm> Default for Ledger<A> {
     fn default() -> Self {
@@ -103,6 +110,7 @@ impl<A: Algorithm> Book<A> {
     pub fn with_state(limit: A, state: A::State) -> Self {
         Self {
             limit,
+            counted_by: limit,
             ledger: Ledger::from_parts(state, Timestamp::ZERO),
         }
     }
@@ -191,8 +199,12 @@ impl<A: Algorithm> Book<A> {
 
     /// Carries the state over to another limit, at a live change.
     pub fn replace(&mut self, now: Timestamp, limit: A) {
-        self.ledger.carry_over(&self.limit, &limit, now);
         self.limit = limit;
+        // One that counts nothing leaves what was counted to the next that does.
+        if limit.counts() {
+            self.ledger.carry_over(&self.counted_by, &limit, now);
+            self.counted_by = limit;
+        }
     }
 }
 
@@ -299,8 +311,13 @@ impl<A: Algorithm> Ledger<A> {
     }
 
     /// Gives back what nothing was built on. A booking is given back once: the caller sees to it.
+    ///
+    /// What was booked after it acts later by what drains meanwhile, and that is how an algorithm tells
+    /// how much was built on it. A gift, a live change or a reset breaks that rule: what is booked then
+    /// acts sooner, and nobody knows on whose tokens. So a booking from before it stays booked.
     pub fn give_back(&mut self, limit: &A, now: Timestamp, booked: &Booked) {
-        if booked.charge.cost() == 0 {
+        let same_era = booked.version >> ERA == self.version >> ERA;
+        if booked.charge.cost() == 0 || !same_era {
             return;
         }
         let since = if booked.version == self.version {
@@ -318,8 +335,7 @@ impl<A: Algorithm> Ledger<A> {
     /// Gives `tokens` that no booking stands for, at most what was spent.
     pub fn gift(&mut self, limit: &A, now: Timestamp, tokens: u64) {
         limit.gift(&mut self.state, now, tokens);
-        // A booking made before must not restore a state from before the gift.
-        self.version += 1;
+        self.begin_era();
     }
 
     /// Lets no more drain than is not out: `out` tokens that were taken and may still be spent.
@@ -347,21 +363,20 @@ impl<A: Algorithm> Ledger<A> {
     pub fn hand_in(&mut self, limit: &A, now: Timestamp, booked: &Booked, tokens: u64) {
         limit.hand_in(&mut self.state, now, &booked.charge, tokens);
         // A booking made before must not restore a state from before this.
-        self.version += 1;
+        self.version = self.version.wrapping_add(1);
     }
 
     /// Takes what was spent beyond what was asked for, as debt of up to a full bucket, or what is
     /// left of a window.
     pub fn overdraw(&mut self, limit: &A, now: Timestamp, tokens: u64) {
         limit.overdraw(&mut self.state, now, tokens);
-        self.version += 1;
+        self.version = self.version.wrapping_add(1);
     }
 
     /// Carries the state over from the limit `old` to `new`, at a live change.
     pub fn carry_over(&mut self, old: &A, new: &A, now: Timestamp) {
         new.adopt(&mut self.state, old, now);
-        // A change counts as something built on every charge before it.
-        self.version += 1;
+        self.begin_era();
     }
 
     /// Whether it was as one never used already before `now`. Not at `now`, because the last
@@ -374,14 +389,14 @@ impl<A: Algorithm> Ledger<A> {
     pub fn reset(&mut self) {
         self.state = A::State::default();
         self.floor = A::Floor::default();
-        self.version += 1;
+        self.begin_era();
     }
 
     /// Carries the state over from the limit `old` to `new` so that it may be carried over again, to
     /// any other: what was spent stays spent in every algorithm.
     pub fn keep_spent(&mut self, old: &A, new: &A, now: Timestamp) {
         new.keep_spent(&mut self.state, old, now);
-        self.version += 1;
+        self.begin_era();
     }
 
     /// When a cost passes at `new` if the ledger stays under `old` until then.
@@ -411,7 +426,7 @@ impl<A: Algorithm> Ledger<A> {
         if longest.is_some_and(|longest| self.floor.time() > longest) {
             self.floor = A::Floor::default();
         }
-        self.version += 1;
+        self.begin_era();
     }
 
     /// Moves the state to a clock that shows `to` when this one shows `from`.
@@ -423,7 +438,12 @@ impl<A: Algorithm> Ledger<A> {
         } else {
             Timestamp::ZERO
         });
-        self.version += 1;
+        self.begin_era();
+    }
+
+    /// What was booked so far stays booked.
+    const fn begin_era(&mut self) {
+        self.version = ((self.version >> ERA) + 1) << ERA;
     }
 
     /// Charges if it passes now; when it would.
@@ -452,7 +472,7 @@ impl<A: Algorithm> Ledger<A> {
         let floor_before = self.floor.time();
         let charge = limit.charge(&mut self.state, now, at, cost);
         if cost > 0 {
-            self.version += 1;
+            self.version = self.version.wrapping_add(1);
             if at > now {
                 self.floor = A::Floor::at(at);
             }

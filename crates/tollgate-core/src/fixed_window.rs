@@ -221,6 +221,25 @@ impl Algorithm for FixedWindow {
         };
     }
 
+    /// What was counted goes over to whichever window is open then, so it is there until the old one ends.
+    fn earliest_while(
+        &self,
+        window: &Window,
+        old: &Self,
+        now: Timestamp,
+        cost: u64,
+    ) -> Option<Timestamp> {
+        let mut carried = *window;
+        self.adopt(&mut carried, old, now);
+        let at = self.earliest(&carried, now, cost)?;
+        if at <= now {
+            return Some(at);
+        }
+        let has_windows = old.span.rate.period().is_some() && self.span.rate.period().is_some();
+        let end = old.end_of(&old.open(window, now));
+        Some(end.filter(|_| has_windows).unwrap_or(at))
+    }
+
     /// A window with boundaries of its own goes on in the one that is open by them.
     fn shift(&self, window: &mut Window, from: Timestamp, to: Timestamp) {
         if self.span.rate.period().is_none() {

@@ -273,6 +273,39 @@ impl Algorithm for SlidingCounter {
         };
     }
 
+    /// What is carried over is the estimate as of then, and that only ever gets less.
+    fn earliest_while(
+        &self,
+        counts: &Counts,
+        old: &Self,
+        now: Timestamp,
+        cost: u64,
+    ) -> Option<Timestamp> {
+        let carried_at = |at: Timestamp| {
+            let mut carried = *counts;
+            self.adopt(&mut carried, old, at);
+            self.earliest(&carried, at, cost)
+        };
+        let passes = |nanos: u64| {
+            let at = Timestamp::from_nanos(nanos);
+            carried_at(at).is_some_and(|first| first <= at)
+        };
+        let idle = old.idle_at(counts).plus_nanos(1).max(now);
+        let latest = carried_at(now)?.min(idle);
+        let (mut refused, mut passed) = (now.as_nanos(), latest.as_nanos());
+        if passes(refused) || !passes(passed) {
+            return Some(if passes(refused) { now } else { latest });
+        }
+        while passed - refused > 1 {
+            let between = refused + (passed - refused) / 2;
+            match passes(between) {
+                true => passed = between,
+                false => refused = between,
+            }
+        }
+        Some(Timestamp::from_nanos(passed))
+    }
+
     /// The windows of the other clock begin elsewhere: the estimate goes on in the one that is open.
     fn shift(&self, counts: &mut Counts, from: Timestamp, to: Timestamp) {
         let here = self.rolled(counts, from);

@@ -210,6 +210,18 @@ impl Algorithm for SlidingLog {
     /// Keeps every hit; the new window and count judge them from now on.
     fn adopt(&self, _log: &mut Log, _old: &Self, _now: Timestamp) {}
 
+    /// Every hit is judged by the new window, until by the old one none is left.
+    fn earliest_while(
+        &self,
+        log: &Log,
+        old: &Self,
+        now: Timestamp,
+        cost: u64,
+    ) -> Option<Timestamp> {
+        let at = self.earliest(log, now, cost)?;
+        Some(at.min(old.idle_at(log).plus_nanos(1).max(now)))
+    }
+
     /// A hit that lies before the other clock's origin counts from there.
     fn shift(&self, log: &mut Log, from: Timestamp, to: Timestamp) {
         let (expired, _) = self.expired(log, from);

@@ -124,6 +124,13 @@ pub trait Backend: Send + Sync {
     fn improvements(&self) -> u64 {
         0
     }
+
+    /// Whether an error is about a part of the store, one node or one key of many, and the rest of it answers:
+    /// then no [circuit](Breaker) breaks, which would keep others from what they can have.
+    fn is_in_part(&self, error: &Self::Error) -> bool {
+        let _ = error;
+        false
+    }
 }
 
 /// One question: may this key take so much of this limit?

@@ -5,6 +5,7 @@ use std::fmt;
 
 use crate::diagnostic::{Code, Diagnostic};
 
+pub(crate) mod columns;
 mod toml;
 mod yaml;
 
@@ -136,7 +137,15 @@ pub const MOST_DEPTH: usize = 64;
 /// Most values, with those that aliases repeat.
 pub const MOST_NODES: usize = 500_000;
 
-/// Reads a file into a tree.
+/// Most that anchors and aliases may copy, in bytes.
+const MOST_COPIED: usize = 64 << 20;
+
+/// A text without the mark that some editors put at its beginning.
+pub(crate) fn without_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
+}
+
+/// Reads a file into a tree. A byte order mark at its beginning is no part of it.
 ///
 /// # Errors
 /// What keeps it from being one: a mistake of syntax, a name used twice in a map, or a bound on
@@ -151,6 +160,7 @@ pub const MOST_NODES: usize = 500_000;
 /// assert!(parse("limits: [1, two", Format::Yaml, 0).is_err());
 /// ```
 pub fn parse(text: &str, format: Format, file: u32) -> Result<Node, Vec<Diagnostic>> {
+    let text = without_mark(text);
     if text.len() > MOST_BYTES {
         let message = format!(
             "the file has {} bytes, more than the {MOST_BYTES} that are read",
@@ -178,7 +188,7 @@ pub const SYNTAX: Code = Code("syntax");
 pub const DUPLICATE_FIELD: Code = Code("duplicate-field");
 
 /// The second of two fields with one name.
-fn duplicate(name: &str, first: Span, second: Span) -> Diagnostic {
+pub(crate) fn duplicate(name: &str, first: Span, second: Span) -> Diagnostic {
     Diagnostic::error(
         DUPLICATE_FIELD,
         format!("field {name:?} is given twice"),

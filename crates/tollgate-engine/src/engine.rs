@@ -10,9 +10,10 @@ use tollgate::{Clock, Timestamp};
 use crate::backend::{Answer, Backend, Memory};
 use crate::facts::Facts;
 use crate::observer::{Event, Observer};
-use crate::policy::{Mode, OnStoreFailure, Policy};
-use crate::verdict::{BLOCKED, By, Said, Shadowed, Verdict};
+use crate::policy::{Mode, Policy};
+use crate::verdict::{Said, Verdict};
 
+pub(crate) mod bounds;
 mod counters;
 pub(crate) mod deny;
 mod descriptors;
@@ -20,13 +21,15 @@ mod gather;
 pub(crate) mod key;
 mod retired;
 pub(crate) mod rules;
+mod said;
 
+pub use bounds::{Bounds, TooMuch};
 pub use descriptors::{DescriptorStatus, DescriptorVerdict};
 pub use key::Key;
 pub use rules::PolicyError;
 
 use deny::{DenyCache, DenyVersion};
-use gather::{Gathered, Group, Met};
+use gather::{Gathered, Group};
 use key::KeyHashers;
 use retired::Retired;
 use rules::Rules;
@@ -77,6 +80,7 @@ pub struct Engine<B: Backend = Memory> {
     rules: ArcSwap<Rules>,
     backend: B,
     hashers: KeyHashers,
+    bounds: Bounds,
     deny: Option<DenyCache>,
     observer: Option<Box<dyn Observer>>,
     /// Held while a policy is compiled, so that each follows the one before.
@@ -95,6 +99,7 @@ impl<B: Backend> Engine<B> {
             rules: ArcSwap::from_pointee(rules),
             backend,
             hashers: KeyHashers::random(),
+            bounds: Bounds::default(),
             deny: None,
             observer: None,
             reloading: Mutex::new(Retired::new()),
@@ -155,6 +160,23 @@ impl<B: Backend> Engine<B> {
     #[must_use]
     pub fn with_deny_cache(mut self, entries: usize) -> Self {
         self.deny = Some(DenyCache::new(entries));
+        self
+    }
+
+    /// How much one request may bring, in place of the [default](Bounds).
+    ///
+    /// ```
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::{Bounds, Engine, Policy};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// let bounds = Bounds { descriptors: 8, ..Bounds::default() };
+    /// let engine = Engine::new(Policy::default(), memory)?.with_bounds(bounds);
+    /// # Ok::<(), tollgate_engine::PolicyError>(())
+    /// ```
+    #[must_use]
+    pub fn with_bounds(mut self, bounds: Bounds) -> Self {
+        self.bounds = bounds;
         self
     }
 
@@ -264,7 +286,7 @@ impl<B: Backend> Engine<B> {
         let mut said = Said::default();
         {
             let mut gathered = Gathered::new();
-            gathered.fill(&rules, facts, &self.hashers, &self.backend);
+            gathered.fill(&rules, facts, (&self.hashers, &self.bounds), &self.backend);
             if !said.settle(&gathered) {
                 let asked = self.before_asking(&rules, &gathered.enforced);
                 let answer = match asked.known {
@@ -353,7 +375,7 @@ impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
         };
         let (said, rules) = (&mut verdict.said, &**verdict.rules);
         let mut gathered = Gathered::new();
-        gathered.fill(rules, facts, &self.hashers, &self.backend);
+        gathered.fill(rules, facts, (&self.hashers, &self.bounds), &self.backend);
         if !said.settle(&gathered) {
             match &self.deny {
                 None => {
@@ -406,7 +428,7 @@ impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
     pub fn forget(&self, facts: &Facts<'_>) {
         let rules = self.rules.load();
         let mut gathered = Gathered::new();
-        gathered.fill(&rules, facts, &self.hashers, &self.backend);
+        gathered.fill(&rules, facts, (&self.hashers, &self.bounds), &self.backend);
         for group in [&gathered.enforced, &gathered.shadow] {
             self.backend.forget(group.checks.as_slice());
         }
@@ -420,65 +442,6 @@ struct Asked {
     version: DenyVersion,
     /// Before the question, so that no refusal is held longer than it was meant.
     at: Timestamp,
-}
-
-impl Said {
-    /// Whether nothing has to be asked.
-    #[inline]
-    fn settle(&mut self, gathered: &Gathered<'_>) -> bool {
-        if let Some(entry) = gathered.shadow_block {
-            self.shadows.push(Shadowed {
-                by: By::Block(entry),
-                decision: BLOCKED,
-            });
-        }
-        let Some(by) = gathered.settled else {
-            return false;
-        };
-        self.by = by;
-        if let By::Block(_) = by {
-            self.allowed = false;
-            self.decision = BLOCKED;
-        }
-        true
-    }
-
-    /// What the rules in force say.
-    #[inline]
-    fn hear(&mut self, gathered: &Gathered<'_>, answer: Answer) {
-        self.allowed = answer.allowed;
-        self.decision = answer.decision;
-        self.permits.own = answer.pass;
-        self.fallback = answer.fallback;
-        let group = &gathered.enforced;
-        let decider = answer.decider.and_then(|decider| {
-            let number = *group.askers.as_slice().get(decider)?;
-            let fingerprint = group.checks.as_slice().get(decider)?.key.fingerprint();
-            Some(Met {
-                number,
-                fingerprint,
-            })
-        });
-        if let Some(met) = decider.or(gathered.unasked) {
-            self.by = match (answer.allowed, answer.fallback) {
-                (false, Some(OnStoreFailure::Closed)) => By::StoreFailure(met.number),
-                _ => By::Applied(met.number),
-            };
-            self.fingerprint = met.fingerprint;
-        }
-    }
-
-    /// What a rule in shadow says.
-    fn overhear(&mut self, rules: &Rules, number: u32, answer: Answer) {
-        if !answer.allowed {
-            self.shadows.push(Shadowed {
-                by: By::Applied(number),
-                decision: answer.decision,
-            });
-        } else if rules.applied[number as usize].holds_slots {
-            self.permits.shadows.push(answer.pass);
-        }
-    }
 }
 
 /// The checks of each rule by itself.

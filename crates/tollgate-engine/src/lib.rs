@@ -23,7 +23,7 @@ mod suggest;
 pub mod verdict;
 
 pub use diagnostic::{Code, Diagnostic, Severity};
-pub use engine::{Engine, PolicyError};
+pub use engine::{Bounds, Engine, PolicyError};
 pub use facts::Facts;
 pub use policy::Policy;
 pub use source::{Checked, Rejected, Sources};

@@ -22,6 +22,7 @@ pub(crate) mod glob;
 mod index;
 mod pattern;
 mod prefix;
+pub(crate) mod regex;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -33,6 +34,7 @@ use address::Address;
 use few::Few;
 use index::Index;
 use pattern::Test;
+use regex::Regexes;
 
 /// Facts that are looked up without asking for memory; those of policies with more are looked up
 /// when a rule asks for them.
@@ -121,6 +123,11 @@ impl Slots {
         number
     }
 
+    /// What a number stands for.
+    pub(crate) fn name(&self, slot: u32) -> &str {
+        &self.names[slot as usize]
+    }
+
     /// Has this fact read as an address.
     pub(crate) fn wants_address(&mut self, slot: u32) {
         if self.addresses.len() < ADDRESSES && !self.addresses.contains(&slot) {
@@ -145,6 +152,7 @@ impl Slots {
     pub(crate) fn look_up<'s, 'f>(&'s self, facts: &'f Facts<'f>) -> Known<'s, 'f> {
         let mut known = Known::new(self, facts);
         known.look_up();
+        known.read_addresses();
         known
     }
 }
@@ -155,6 +163,8 @@ pub(crate) struct Known<'s, 'f> {
     facts: &'f Facts<'f>,
     texts: [Option<&'f str>; SLOTS],
     addresses: [Option<Address>; ADDRESSES],
+    /// The longest, and how long it is.
+    longest: (u32, usize),
 }
 
 impl<'s, 'f> Known<'s, 'f> {
@@ -166,22 +176,40 @@ impl<'s, 'f> Known<'s, 'f> {
             facts,
             texts: [None; SLOTS],
             addresses: [None; ADDRESSES],
+            longest: (0, 0),
         }
     }
 
     /// Looks up what the request has. Apart from [`new`](Self::new), so that nothing this large moves.
     #[inline]
     pub(crate) fn look_up(&mut self) {
-        let (slots, texts) = (self.slots, &mut self.texts);
+        let (slots, texts, longest) = (self.slots, &mut self.texts, &mut self.longest);
         self.facts.each(|head, name, value| {
-            let slot = slots.find(head, name);
-            if let Some(text) = slot.and_then(|slot| texts.get_mut(slot)) {
+            let Some(slot) = slots.find(head, name) else {
+                return;
+            };
+            if let Some(text) = texts.get_mut(slot) {
                 *text = Some(value);
             }
+            if value.len() > longest.1 {
+                *longest = (u32::try_from(slot).unwrap_or(u32::MAX), value.len());
+            }
         });
+    }
+
+    /// Reads those that are addresses.
+    #[inline]
+    pub(crate) fn read_addresses(&mut self) {
+        let slots = self.slots;
         for (place, slot) in slots.addresses.iter().enumerate() {
             self.addresses[place] = self.text(*slot).and_then(Address::parse);
         }
+    }
+
+    /// The longest fact that anything asks for, and its length.
+    #[inline]
+    pub(crate) const fn longest(&self) -> (u32, usize) {
+        self.longest
     }
 
     #[inline(always)]
@@ -228,6 +256,7 @@ impl Matcher {
     ) -> Result<Self, PatternError> {
         let mut compiled = Vec::new();
         let mut known: HashMap<String, Arc<Test>, FixedState> = HashMap::default();
+        let mut regexes = Regexes::default();
         for rule in rules {
             let mut conditions = Vec::with_capacity(rule.conditions.len());
             for (fact, pattern) in &rule.conditions {
@@ -235,11 +264,14 @@ impl Matcher {
                 let test = match pattern {
                     // Seldom the same twice.
                     Pattern::Exact(_) | Pattern::Glob(_) | Pattern::Prefix(_) => {
-                        Test::new(pattern)?
+                        Test::new(pattern, &mut regexes)?
                     }
                     pattern => Test::Shared(match known.entry(format!("{pattern:?}")) {
                         Entry::Occupied(known) => Arc::clone(known.get()),
-                        Entry::Vacant(new) => Arc::clone(new.insert(Arc::new(Test::new(pattern)?))),
+                        Entry::Vacant(new) => {
+                            let test = Test::new(pattern, &mut regexes)?;
+                            Arc::clone(new.insert(Arc::new(test)))
+                        }
                     }),
                 };
                 let wants_address = test.wants_address();
@@ -275,6 +307,7 @@ impl Matcher {
         let mut numbers = Numbers::new();
         let mut known = Known::new(&self.slots, facts);
         known.look_up();
+        known.read_addresses();
         self.candidates(&known, &mut numbers);
         self.keep_matching(&known, &mut numbers);
         numbers.as_slice().to_vec()

@@ -2,10 +2,11 @@
 //!
 //! Every field stands once in `native/fields.rs`, of which the JSON Schema is made too.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use crate::diagnostic::Code;
 use crate::document::{Node, Span, Value};
+use crate::matcher::regex::Regexes;
 use crate::policy::{Mode, OnStoreFailure, Policy};
 use crate::source::Sources;
 
@@ -19,8 +20,10 @@ mod reader;
 mod refs;
 mod rule;
 
+pub(crate) use pattern::{LONGEST_CONDITION, MOST_KEY_FACTS};
 use problems::Problems;
-use reader::{Fields, Reader};
+pub(crate) use reader::LONGEST_NAME;
+use reader::{Fields, Reader, as_written};
 
 /// A policy and where its parts stand, for those who judge it.
 #[derive(Debug, Default)]
@@ -103,8 +106,7 @@ pub(crate) fn decode(trees: &[Node], sources: &Sources, problems: &mut Problems)
     let reader = Reader {
         sources,
         problems,
-        regexes: HashSet::new(),
-        compiled: 0,
+        regexes: Regexes::default(),
     };
     let mut decoder = Decoder {
         reader,
@@ -234,7 +236,7 @@ impl Decoder<'_> {
 
     fn tiers(&mut self, node: &Node) {
         let expected = "tiers by name, such as {free: {rate: 10/s burst 20}}";
-        for (name, place, value) in self.reader.pairs(node, expected) {
+        for (name, place, value) in self.reader.pairs(node, expected, as_written) {
             let tier = self.reader.tier(value);
             if let Some(first) = self.decoded.places.tiers.get(&name) {
                 let first = first.name;
@@ -256,7 +258,7 @@ impl Decoder<'_> {
 
     fn tenants(&mut self, node: &Node) {
         let expected = "tiers' names by tenant, such as {acme: enterprise}";
-        for (tenant, place, value) in self.reader.pairs(node, expected) {
+        for (tenant, place, value) in self.reader.pairs(node, expected, as_written) {
             let Some(tier) = self.reader.name(value, "the name of a tier") else {
                 continue;
             };

@@ -98,7 +98,7 @@ pub struct Rule {
     pub counting: Counting,
     /// The fact by which a cluster keeps limits on one node: the first of the key if none is said.
     pub slot: Option<String>,
-    /// Rules that don't apply to a request that this one applies to.
+    /// Rules that don't apply to a request that this one applies to, also where another rule replaces this one.
     pub replaces: Vec<String>,
     /// Rules with the same name here count together.
     pub shared: Option<String>,

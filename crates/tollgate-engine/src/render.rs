@@ -1,5 +1,6 @@
 //! Diagnostics for people, with the line in question, and for programs, as JSON.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use serde::Serialize;
@@ -79,7 +80,8 @@ fn picture(file: &Source, line: &str, span: Span) -> (String, String) {
         true => start.saturating_sub(WIDEST / 2),
         false => 0,
     };
-    let (part, more) = file.window(line, from, WIDEST);
+    let column = u32::try_from(from).unwrap_or(u32::MAX).saturating_add(1);
+    let (part, more) = file.window(span.start.line, column, WIDEST);
     let mut shown = String::new();
     let mut marks = String::new();
     if from > 0 {
@@ -127,6 +129,30 @@ pub(crate) fn is_hidden(sign: char) -> bool {
                 | '\u{2060}'..='\u{2069}'
                 | '\u{feff}'
         )
+}
+
+/// A text of which no sign plays tricks with a terminal: those that show nothing, or change how others are
+/// shown, are written as escapes.
+///
+/// ```
+/// use tollgate_engine::render::escaped;
+///
+/// assert_eq!(escaped("user=\u{1b}[31mann\n"), "user=\\u{1b}[31mann\\n");
+/// assert_eq!(escaped("/größe"), "/größe");
+/// ```
+pub fn escaped(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_hidden) {
+        return Cow::Borrowed(text);
+    }
+    let mut escaped = String::with_capacity(text.len());
+    for sign in text.chars() {
+        match is_hidden(sign) {
+            true if sign.is_ascii_control() => escaped.extend(sign.escape_default()),
+            true => escaped.extend(sign.escape_unicode()),
+            false => escaped.push(sign),
+        }
+    }
+    Cow::Owned(escaped)
 }
 
 fn clean(text: &str) -> String {

@@ -2,9 +2,18 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::native::LONGEST_NAME;
 use crate::native::fields::{
     ALGORITHMS, COST, COUNTINGS, FAILURES, Field, MODES, PATTERN, POLICY, RULE, Shape, TIER, names,
 };
+
+/// What can stand for text: a number or a truth is taken as it is written.
+const TEXT: [&str; 3] = ["string", "number", "boolean"];
+/// Signs of the name of a fact.
+const FACT: &str = "[\\p{Alphabetic}\\p{N}_.:-]+";
+/// Signs that show nothing, or change how others are shown, as `render` knows them.
+const HIDDEN: &str =
+    "\\u0000-\\u001f\\u007f-\\u009f\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u2069\\ufeff";
 
 /// The schema (draft 2020-12). What it refuses, the decoder refuses; the decoder checks more, such as
 /// names that refer to others.
@@ -53,12 +62,12 @@ fn definitions() -> Value {
         "tier": with(TIER, json!({"anyOf": limiting})),
         "match": {
             "type": "object",
-            "propertyNames": {"pattern": "^[\\p{L}\\p{N}_.:-]+$"},
+            "propertyNames": {"$ref": "#/$defs/fact"},
             "additionalProperties": {"$ref": "#/$defs/pattern"},
         },
         "pattern": {
             "anyOf": [
-                {"type": ["string", "number", "boolean"]},
+                {"type": TEXT},
                 {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/pattern"}},
                 with(PATTERN, json!({"minProperties": 1, "maxProperties": 1})),
             ],
@@ -71,8 +80,20 @@ fn definitions() -> Value {
             ],
             "examples": [{"fact": "tokens", "default": 1}],
         },
-        "name": {"type": ["string", "number", "boolean"], "minLength": 1, "maxLength": 200},
-        "text": {"type": ["string", "number", "boolean"]},
+        // Text of which the first and last sign aren't white, and none is one that can't be seen.
+        "name": {
+            "type": TEXT,
+            "minLength": 1,
+            "maxLength": LONGEST_NAME,
+            "pattern": format!("^[^{HIDDEN}\\s]([^{HIDDEN}]*[^{HIDDEN}\\s])?$"),
+        },
+        "fact": {
+            "type": TEXT,
+            "maxLength": LONGEST_NAME,
+            "pattern": format!("^{FACT}$"),
+            "examples": ["user", "header.x-plan"],
+        },
+        "text": {"type": TEXT},
         "rate": {
             "type": "string",
             "pattern": "^\\s*([0-9][0-9_]*\\s*(/|[Pp][Ee][Rr])|[Zz][Ee][Rr][Oo])",
@@ -84,8 +105,10 @@ fn definitions() -> Value {
             "examples": ["10000/month", "500/day in Europe/Zurich", "900 in any 30d"],
         },
         "key": {
-            "type": "string",
-            "pattern": "^[\\p{L}\\p{N}_.:-]+(/([1-9]|[1-9][0-9]|1[01][0-9]|12[0-8]))?$",
+            "anyOf": [
+                {"$ref": "#/$defs/fact"},
+                {"type": "string", "pattern": format!("^{FACT}/([1-9]|[1-9][0-9]|1[01][0-9]|12[0-8])$")},
+            ],
             "examples": ["user", "ip/64", "header.x-plan"],
         },
     })
@@ -112,12 +135,14 @@ fn shape(shape: Shape) -> Value {
     let one = |name: &str| json!({"$ref": format!("#/$defs/{name}")});
     let some = |name: &str| json!({"type": "array", "minItems": 1, "items": one(name)});
     let one_or_some = |name: &str| json!({"anyOf": [one(name), some(name)]});
+    let by_name = |name: &str| json!({"type": "object", "propertyNames": one("name"), "additionalProperties": one(name)});
     match shape {
         Shape::Name => one("name"),
+        Shape::Fact => one("fact"),
         Shape::Names => one_or_some("name"),
         Shape::Rules => some("rule"),
-        Shape::Tiers => json!({"type": "object", "additionalProperties": one("tier")}),
-        Shape::Tenants => json!({"type": "object", "additionalProperties": one("name")}),
+        Shape::Tiers => by_name("tier"),
+        Shape::Tenants => by_name("name"),
         Shape::Match => one("match"),
         Shape::Matches => json!({
             "type": "array",

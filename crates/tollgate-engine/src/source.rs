@@ -6,7 +6,8 @@ use std::fmt;
 use std::path::Path;
 
 use crate::diagnostic::Diagnostic;
-use crate::document::{Format, Place, Span};
+use crate::document::columns::Columns;
+use crate::document::{Format, Place, Span, without_mark};
 use crate::policy::Policy;
 use crate::{envoy, lint, native, render};
 
@@ -98,19 +99,6 @@ pub struct Source {
     columns: Columns,
 }
 
-/// How to come from a column to a byte.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Columns {
-    /// Each character is a byte.
-    Bytes,
-    /// Characters must be counted.
-    Characters,
-}
-
-/// Longest line in whose characters places are looked for, so that a huge file on one line, with
-/// errors all along, takes no time that grows with the square of its length.
-const LONGEST_COUNTED: usize = 4_096;
-
 impl Policy {
     /// Reads a policy from a `.yaml`, `.yml` or `.toml` file and those that it includes. A YAML file
     /// with a `domain` is read in envoyproxy/ratelimit's form.
@@ -175,6 +163,28 @@ impl Policy {
     /// ```
     pub fn from_envoy_files(files: &[(String, String)]) -> Result<Checked, Rejected> {
         check_envoy(files)
+    }
+
+    /// The same, of files at these paths. Together they have at most
+    /// [so many](crate::document::MOST_BYTES) bytes, and what is no file, such as a pipe, isn't read.
+    ///
+    /// # Errors
+    /// A file that can't be read, or every error in these files.
+    ///
+    /// ```
+    /// use tollgate_engine::Policy;
+    ///
+    /// let rejected = Policy::from_envoy_paths(&["no/such/file.yaml"]).unwrap_err();
+    /// assert_eq!(rejected.errors[0].message, "can't read \"no/such/file.yaml\": there is no such file");
+    /// ```
+    pub fn from_envoy_paths(paths: &[impl AsRef<Path>]) -> Result<Checked, Rejected> {
+        match load::envoy_files(paths) {
+            Ok(files) => check_envoy(&files),
+            Err(loaded) => Err(Rejected {
+                errors: loaded.problems.into_sorted(),
+                sources: loaded.sources,
+            }),
+        }
     }
 
     /// Reads a policy from text, which can't include files.
@@ -266,10 +276,10 @@ const MOST_WARNINGS: usize = 1_000;
 fn check_envoy(files: &[(String, String)]) -> Result<Checked, Rejected> {
     let mut sources = Sources::default();
     for (name, text) in files {
-        sources.add(name.clone(), text.clone(), Format::Yaml);
+        sources.add(name.clone(), without_mark(text).to_owned(), Format::Yaml);
     }
     let numbered: Vec<_> = (0..)
-        .zip(files.iter().map(|(_, text)| text.as_str()))
+        .zip(files.iter().map(|(_, text)| without_mark(text)))
         .collect();
     match envoy::decode(&numbered) {
         Ok(decoded) => {
@@ -322,11 +332,7 @@ impl Sources {
         });
         let starts = std::iter::once(0).chain(breaks.map(|(at, _)| at + 1));
         let starts = starts.collect();
-        let columns = if text.is_ascii() {
-            Columns::Bytes
-        } else {
-            Columns::Characters
-        };
+        let columns = Columns::new(&text);
         self.files.push(Source {
             name,
             text,
@@ -340,11 +346,12 @@ impl Sources {
     pub(crate) fn slice(&self, span: Span) -> Option<&str> {
         let source = self.get(span.file)?;
         let line = source.line(span.start.line)?;
-        let start = source.byte_of(line, span.start.column)?;
+        let start = source.byte_of(span.start.line, span.start.column)?;
         let end = if span.end.line > span.start.line {
             line.len()
         } else {
-            source.byte_of(line, span.end.column).unwrap_or(line.len())
+            let end = source.byte_of(span.start.line, span.end.column);
+            end.unwrap_or(line.len())
         };
         line.get(start..end)
     }
@@ -399,25 +406,22 @@ impl Source {
     }
 
     /// The byte of a line at which a column, counted in characters from 1, begins.
-    fn byte_of(&self, line: &str, column: u32) -> Option<usize> {
+    fn byte_of(&self, number: u32, column: u32) -> Option<usize> {
         let index = usize::try_from(column).ok()?.checked_sub(1)?;
-        match self.columns {
-            Columns::Bytes => (index <= line.len()).then_some(index),
-            Columns::Characters if line.len() > LONGEST_COUNTED => None,
-            Columns::Characters => {
-                // One past the last character is a place too.
-                let places = line.char_indices().map(|(at, _)| at);
-                places.chain([line.len()]).nth(index)
-            }
-        }
+        let start = *self
+            .starts
+            .get(usize::try_from(number).ok()?.checked_sub(1)?)?;
+        let before = self.columns.characters(&self.text, start);
+        let byte = self.columns.byte(&self.text, before.checked_add(index)?)?;
+        // One past the last character is a place too.
+        byte.checked_sub(start)
+            .filter(|byte| self.line(number).is_some_and(|line| *byte <= line.len()))
     }
 
-    /// A part of a line, from a column counted in characters from 0, and whether there is more.
-    pub(crate) fn window<'a>(&self, line: &'a str, from: usize, most: usize) -> (&'a str, bool) {
-        let start = match self.columns {
-            Columns::Bytes => Some(from),
-            Columns::Characters => line.char_indices().nth(from).map(|(at, _)| at),
-        };
+    /// A part of a line, from a column counted in characters from 1, and whether there is more.
+    pub(crate) fn window(&self, number: u32, from: u32, most: usize) -> (&str, bool) {
+        let line = self.line(number).unwrap_or("");
+        let start = self.byte_of(number, from);
         let rest = start.and_then(|start| line.get(start..)).unwrap_or("");
         match rest.char_indices().nth(most) {
             Some((end, _)) => (&rest[..end], true),

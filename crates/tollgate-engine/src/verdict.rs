@@ -7,6 +7,8 @@ use std::time::Duration;
 use arc_swap::Guard;
 use tollgate::{Decision, Ending, Outcome, Pass};
 
+pub use crate::engine::TooMuch;
+use crate::engine::bounds::Excess;
 use crate::engine::key::Key;
 use crate::engine::rules::Rules;
 use crate::facts::Facts;
@@ -41,6 +43,8 @@ pub enum Cause<'a> {
     /// The store couldn't be asked about a rule or tier that nothing passes without, by name. The limit
     /// itself has refused nothing.
     StoreFailure(&'a str),
+    /// It has more of something than [is taken](crate::Bounds). No limit was asked.
+    TooMuch(TooMuch<'a>),
 }
 
 impl fmt::Display for Cause<'_> {
@@ -54,6 +58,7 @@ impl fmt::Display for Cause<'_> {
             Self::Descriptor(path) => write!(f, "descriptor {path:?}"),
             Self::Asked => f.write_str("a limit that was asked for"),
             Self::StoreFailure(name) => write!(f, "no store to ask about {name:?}"),
+            Self::TooMuch(what) => what.fmt(f),
         }
     }
 }
@@ -68,6 +73,7 @@ pub(crate) enum By {
     Applied(u32),
     /// A rule or a tier that is closed while there is no store.
     StoreFailure(u32),
+    Excess(Excess),
 }
 
 impl By {
@@ -77,6 +83,14 @@ impl By {
             Self::Exempt(entry) => Cause::Exempt(entry),
             Self::Block(entry) => Cause::Block(entry),
             Self::StoreFailure(number) => Cause::StoreFailure(&rules.applied[number as usize].name),
+            Self::Excess(Excess::Checks { found, most }) => {
+                Cause::TooMuch(TooMuch::Checks { found, most })
+            }
+            Self::Excess(Excess::Fact { slot, bytes, most }) => Cause::TooMuch(TooMuch::Fact {
+                name: rules.matcher.slots().name(slot),
+                bytes,
+                most,
+            }),
             Self::Applied(number) => {
                 let applied = &rules.applied[number as usize];
                 if applied.is_tier {

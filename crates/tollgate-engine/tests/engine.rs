@@ -213,8 +213,11 @@ fn a_cost_comes_from_its_fact_if_that_is_a_number() {
     assert_eq!(left("many"), 68);
     assert_eq!(left("0"), 68);
     assert_eq!(engine.decide(&user("1")).decision().remaining, 66);
-    let facts = user("1").with("tokens", "101");
-    assert_eq!(engine.decide(&facts).decision().outcome, Outcome::Never);
+    // Also if no number is as large.
+    for tokens in ["101", "18446744073709551615", "99999999999999999999999"] {
+        let facts = user("1").with("tokens", tokens);
+        assert_eq!(engine.decide(&facts).decision().outcome, Outcome::Never);
+    }
 }
 
 #[test]

@@ -1,8 +1,12 @@
 //! What their form says of charging and of a store, and what can't be said when it becomes ours.
 
+use tollgate::Timestamp;
+use tollgate::clock::Manual;
+use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
-use tollgate_engine::envoy;
+use tollgate_engine::facts::Descriptor;
 use tollgate_engine::policy::{Charging, Policy};
+use tollgate_engine::{Engine, Facts, envoy};
 
 #[test]
 fn a_circle_of_replaced_limits_is_opened_and_told() {
@@ -51,6 +55,7 @@ descriptors:
         domains,
         ..Policy::default()
     });
+    let ours = ours.expect("a policy");
     let read = Policy::from_text(&ours, Format::Yaml).expect("our form");
     for (rule, again) in rules.iter().zip(&read.policy.rules) {
         assert_eq!(rule.on_store_failure, again.on_store_failure);
@@ -73,7 +78,7 @@ fn a_domain_that_charges_each_is_told() {
     let policy = Policy::from_text(file, Format::Yaml)
         .expect("their form")
         .policy;
-    let ours = envoy::convert(&policy);
+    let ours = envoy::convert(&policy).expect("a policy");
     let note = "# Not converted, \"edge\": charging: each: rules charge a request that one of them \
                 refuses to none\n";
     assert!(ours.contains(note), "{ours}");
@@ -110,7 +115,7 @@ fn thousands_of_siblings_are_converted_in_no_time() {
     let converted = envoy::to_rules(&policy.domains);
     assert_eq!(converted.rules.len(), 8_501);
     assert_eq!(converted.rules[7].replaces, ["base"]);
-    let ours = envoy::convert(&policy);
+    let ours = envoy::convert(&policy).expect("a policy");
     assert_eq!(ours.matches("# lost: detailed_metric").count(), 8_000);
 }
 
@@ -167,4 +172,136 @@ fn a_failure_is_said_by_the_limit_or_the_domain_or_the_kind_of_limit() {
         problems[0].to_string(),
         "error[bad-on-store-failure]: \"opne\" is no way to fail"
     );
+}
+
+#[test]
+fn what_a_limit_in_shadow_replaces_in_force_is_told() {
+    let file = "
+domain: edge
+descriptors:
+- {key: a, shadow_mode: true, rate_limit: {name: a, unit: day, requests_per_unit: 1, replaces: [{name: b}, {name: c}]}}
+- {key: b, rate_limit: {name: b, unit: day, requests_per_unit: 1}}
+- {key: c, shadow_mode: true, rate_limit: {name: c, unit: day, requests_per_unit: 1}}
+";
+    let policy = Policy::from_text(file, Format::Yaml)
+        .expect("theirs")
+        .policy;
+    let converted = envoy::to_rules(&policy.domains);
+    assert_eq!(converted.rules[0].replaces, ["c"]);
+    let [told] = &converted.unsaid[..] else {
+        panic!("one loss: {:?}", converted.unsaid)
+    };
+    let what =
+        "replaces of a limit in force: in shadow, a rule takes only the place of others in shadow";
+    assert_eq!((told.limit.as_str(), told.what), ("edge/a", what));
+    let ours = envoy::convert(&policy).expect("a policy");
+    assert!(ours.contains(&format!("  # lost: {what}\n")), "{ours}");
+}
+
+#[test]
+fn long_and_invisible_values_become_a_file_that_can_be_read() {
+    let (long, longer) = ("v".repeat(300), "w".repeat(5_000));
+    let many: Vec<_> = (0..18).map(|number| format!("k{number}")).collect();
+    let deep = many.iter().rev().fold(String::new(), |below, key| {
+        let below = match below.as_str() {
+            "" => "rate_limit: {rate: 1/s}".to_owned(),
+            below => format!("descriptors: [{below}]"),
+        };
+        format!("{{key: {key}, {below}}}")
+    });
+    let file = format!(
+        "domain: \"ed\\u202ege\"
+descriptors:
+- {{key: a, value: {long}, rate_limit: {{rate: 1/s}}}}
+- {{key: a, value: {long}x, rate_limit: {{rate: 1/s}}}}
+- {{key: b, value: {longer}, rate_limit: {{rate: 1/s}}}}
+- {{key: b, value: \"{longer}*x\", rate_limit: {{rate: 1/s}}}}
+- {{key: b, rate_limit: {{rate: 1/s}}}}
+- {{key: c, value: \" a\\ufeff\\e[31m \", rate_limit: {{rate: 1/s, name: \" n\\u200b \"}}}}
+- {{key: {long}, rate_limit: {{rate: 1/s}}}}
+- {deep}
+"
+    );
+    let policy = Policy::from_text(&file, Format::Yaml)
+        .expect("theirs")
+        .policy;
+    let ours = envoy::convert(&policy).expect("a policy");
+    let again = Policy::from_text(&ours, Format::Yaml)
+        .expect("what we wrote")
+        .policy;
+    let converted = envoy::to_rules(&policy.domains);
+    assert_eq!(again.rules.len(), converted.rules.len());
+    // Two that differ beyond what a name has room for are two still; of what is left out it is said why.
+    assert_eq!(converted.rules.len(), 3, "{ours}");
+    let why: Vec<_> = converted.unsaid.iter().map(|unsaid| unsaid.what).collect();
+    let value = "a value of more than 4096 bytes, of its own or of one that is asked before it";
+    let key = "a key of more than 200 characters";
+    let facts = "more than 16 keys that tell one counter from another";
+    assert_eq!(why, [value, value, value, key, facts], "{ours}");
+    for (rule, read) in converted.rules.iter().zip(&again.rules) {
+        assert_eq!(rule.matches.conditions, read.matches.conditions);
+        assert_eq!(rule.name, read.name);
+    }
+}
+
+#[test]
+fn what_would_be_refused_is_not_converted() {
+    let mut file = String::from("domain: edge\ndescriptors:\n");
+    for number in 0..1_001 {
+        file += &format!("- {{key: a, value: '{number}*x', rate_limit: {{rate: 1/s}}}}\n");
+    }
+    let policy = Policy::from_text(&file, Format::Yaml)
+        .expect("theirs")
+        .policy;
+    let rejected = envoy::convert(&policy).expect_err("too many patterns");
+    assert_eq!(
+        rejected.errors[0].to_string(),
+        "error[bad-regex]: more than 1000 regular expressions"
+    );
+}
+
+/// How many of three requests pass that meet all of a chain: the first replaces the second, that the third.
+fn pass_of_three(modes: [&str; 3]) -> usize {
+    let mut file = String::from("limits:\n");
+    let chain = [("a", "3/h", "b"), ("b", "2/h", "c"), ("c", "1/h", "")];
+    for ((name, rate, replaces), mode) in chain.into_iter().zip(modes) {
+        let replaces = match replaces {
+            "" => String::new(),
+            other => format!(", replaces: {other}"),
+        };
+        file += &format!("- {{name: {name}, rate: {rate}, mode: {mode}{replaces}}}\n");
+    }
+    let clock = Manual::starting_at(Timestamp::from_secs(1));
+    let memory = Memory::builder().clock(clock.clone()).wall(clock).build();
+    let policy = Policy::from_text(&file, Format::Yaml).expect("ours").policy;
+    let engine = Engine::new(policy, memory).expect("a policy");
+    let passed = (0..3).filter(|_| engine.decide(&Facts::new()).is_allowed());
+    passed.count()
+}
+
+#[test]
+fn a_rule_that_is_replaced_still_replaces() {
+    assert_eq!(pass_of_three(["enforce"; 3]), 3);
+    // One that is off does nothing, and one in shadow replaces nothing in force.
+    assert_eq!(pass_of_three(["enforce", "off", "enforce"]), 1);
+    assert_eq!(pass_of_three(["off", "enforce", "enforce"]), 2);
+    assert_eq!(pass_of_three(["enforce", "shadow", "enforce"]), 1);
+    assert_eq!(pass_of_three(["shadow", "enforce", "enforce"]), 2);
+    // Theirs does the same.
+    let file = "
+domain: edge
+descriptors:
+- {key: a, rate_limit: {name: a, rate: 3/h, replaces: [{name: b}]}}
+- {key: b, rate_limit: {name: b, rate: 2/h, replaces: [{name: c}]}}
+- {key: c, rate_limit: {name: c, rate: 1/h}}
+";
+    let clock = Manual::starting_at(Timestamp::from_secs(1));
+    let memory = Memory::builder().clock(clock.clone()).wall(clock).build();
+    let policy = Policy::from_text(file, Format::Yaml)
+        .expect("theirs")
+        .policy;
+    let engine = Engine::new(policy, memory).expect("a policy");
+    let all = [&[("a", "1")][..], &[("b", "1")], &[("c", "1")]].map(Descriptor::new);
+    let passed = (0..5).filter(|_| engine.decide_descriptors("edge", &all, 1).is_allowed());
+    assert_eq!(passed.count(), 3);
 }

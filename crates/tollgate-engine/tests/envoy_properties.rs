@@ -309,7 +309,7 @@ proptest! {
     #[test]
     fn converted_text_is_yaml_with_all_rules(domains in domains()) {
         let rules = envoy::to_rules(&domains).rules;
-        let text = envoy::convert(&Policy { domains, ..Policy::default() });
+        let text = envoy::convert(&Policy { domains, ..Policy::default() }).expect("a policy");
         let tree = document::parse(&text, Format::Yaml, 0).expect("YAML");
         let field = |map: &Value, name: &str| match map {
             Value::Map(fields) => fields.iter().find(|(field, _)| field.value == Value::Text(name.to_owned()))
@@ -541,7 +541,8 @@ descriptors:
     let text = envoy::convert(&Policy {
         domains,
         ..Policy::default()
-    });
+    })
+    .expect("a policy");
     let expected = r#"# Converted from the form of envoyproxy/ratelimit. The facts are named like its keys, and those of a
 # request stand for all its descriptors: a limit applies where all of its keys are known.
 # Not converted, "edge/shop": quota_mode: a limit that refuses only together with all others of its kind
@@ -582,7 +583,7 @@ proptest! {
     fn what_is_converted_is_read_back_as_the_same_rules(domains in domains()) {
         let rules = envoy::to_rules(&domains).rules;
         prop_assume!(!rules.is_empty());
-        let text = envoy::convert(&Policy { domains, ..Policy::default() });
+        let text = envoy::convert(&Policy { domains, ..Policy::default() }).expect("a policy");
         let read = Policy::from_text(&text, Format::Yaml).map_err(|it| TestCaseError::fail(it.to_string()))?;
         let plain = |mut rule: Rule| {
             (rule.span, rule.matches.span) = Default::default();

@@ -370,3 +370,45 @@ fn a_window_has_no_burst_to_choose() {
     let bucket = "limits: [{name: a, rate: 5 per 250ms, algorithm: token-bucket}]";
     assert_eq!(codes(bucket), [lint::BURST_RATIO]);
 }
+
+#[test]
+fn a_counter_that_others_share_may_decide_first() {
+    // The hits on /b count for "a" too, and "all" doesn't see them.
+    let shared = "limits:
+- {name: all, match: {path: [/a, /c]}, key: user, rate: 10/s}
+- {name: a, match: {path: /a}, key: user, rate: 20/s, shared: both}
+- {name: b, match: {path: /b}, key: user, rate: 20/s, shared: both}
+";
+    assert_eq!(codes(shared), []);
+    let alone = shared.replace(", shared: both", "");
+    assert_eq!(codes(&alone), [lint::NEVER_DECIDES]);
+    // What another shares sees more than what it covers, and still always refuses first.
+    let outer = "limits:
+- {name: all, match: {path: [/a, /c]}, key: user, rate: 10/s, shared: both}
+- {name: b, match: {path: /b}, key: user, rate: 10/s, shared: both}
+- {name: a, match: {path: /a}, key: user, rate: 20/s}
+";
+    assert_eq!(codes(outer), [lint::NEVER_DECIDES]);
+}
+
+#[test]
+fn networks_cover_what_the_matcher_finds_in_them() {
+    let limit = |ip: &str| format!("limits: [{{name: a, match: {{ip: '{ip}'}}, rate: 10/s}}]");
+    for (exempt, ip, reached) in [
+        ("::/0", "::ffff:10.0.0.0/104", true),
+        ("::/0", "10.0.0.0/8", true),
+        ("::/90", "::ffff:10.0.0.1", true),
+        ("::ffff:0.0.0.0/96", "10.0.0.0/8", false),
+        ("10.0.0.0/8", "::ffff:10.1.0.0/112", false),
+        ("::/0", "2001:db8::/32", false),
+        ("::fffe:0:0/95", "::ffff:10.0.0.0/104", true),
+    ] {
+        let text = format!("exempt: [{{ip: '{exempt}'}}]\n{}", limit(ip));
+        let expect = if reached {
+            &[][..]
+        } else {
+            &[lint::NEVER_REACHED]
+        };
+        assert_eq!(codes(&text), expect, "{exempt} {ip}");
+    }
+}

@@ -251,3 +251,115 @@ fn hostile_files_are_refused_in_no_time() {
         .collect();
     read(&format!("limits:\n{names}"), Format::Yaml);
 }
+
+/// The errors of a text.
+fn errors(text: &str, format: Format) -> Vec<String> {
+    let rejected = Policy::from_text(text, format).expect_err("errors");
+    rejected.errors.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn what_stands_after_a_nul_is_not_taken_for_nothing() {
+    let nul = "error[syntax]: a NUL character, after which YAML is not read on";
+    for text in [
+        "limits: [{name: a, rate: 1/s}]\n\0block: [{path: /admin}]\n",
+        "limits: [{name: a, rate: 1/s}]\n# \0\nblock: [{path: /admin}]\n",
+        "domain: edge\ndescriptors: [{key: a, rate_limit: {rate: 1/s}}]\n---\n\0domain: mesh\n",
+    ] {
+        assert_eq!(errors(text, Format::Yaml), [nul], "{text:?}");
+        read(text, Format::Yaml);
+    }
+    let rejected = Policy::from_text("limits: 5\nä\0", Format::Yaml).expect_err("a NUL");
+    let place = rejected.errors[0].span.start;
+    assert_eq!((place.line, place.column), (2, 2));
+    // Of TOML it is an error of syntax anyhow.
+    assert_eq!(errors("a = 1\n\0b = 2\n", Format::Toml).len(), 1);
+    // As an escape it is a character like others.
+    let escaped = r#"limits: [{name: a, rate: 1/s, match: {x: "\0"}}]"#;
+    Policy::from_text(escaped, Format::Yaml).expect("a policy");
+}
+
+#[test]
+fn a_byte_order_mark_is_no_part_of_a_file() {
+    let valid = [
+        ("limits: [{name: a, rate: 1/s}]", Format::Yaml),
+        ("limits = [{name = 'a', rate = '1/s'}]", Format::Toml),
+        (
+            "domain: edge\ndescriptors: [{key: a, rate_limit: {rate: 1/s}}]\n---\ndomain: mesh\n",
+            Format::Yaml,
+        ),
+    ];
+    for (text, format) in valid {
+        let marked = format!("\u{feff}{text}");
+        let (marked, plain) = (marked.as_str(), text);
+        let policy = |text| Policy::from_text(text, format).expect("a policy").policy;
+        assert_eq!(policy(marked), policy(plain), "{plain}");
+    }
+    for (text, format) in [("limitz: 5", Format::Yaml), ("limitz = 5", Format::Toml)] {
+        let shown = |text: &str| Policy::from_text(text, format).expect_err("no such field");
+        let marked = shown(&format!("\u{feff}{text}")).to_string();
+        assert_eq!(marked, shown(text).to_string());
+    }
+}
+
+#[test]
+fn what_aliases_copy_is_bounded_in_bytes() {
+    // Four megabytes that would take eight thousand.
+    let long = "x".repeat(2 << 20);
+    let each = "*a, ".repeat(4_000);
+    let bomb = format!("a: &a {long}\nlimits: [{each}]\n");
+    let most = "error[too-large]: anchors and aliases copy more than 67108864 bytes";
+    assert_eq!(errors(&bomb, Format::Yaml), [most]);
+    // An anchor is a copy too, of all that is in it.
+    let (open, close) = ("&a [".repeat(60), "]".repeat(60));
+    let nested = format!("limits: {open}{long}{close}\n");
+    assert_eq!(errors(&nested, Format::Yaml), [most]);
+    // Few are fine.
+    let few = "a: &a 1/s\nlimits: [{name: a, rate: *a}, {name: b, rate: *a}]\n";
+    assert_eq!(errors(few, Format::Yaml).len(), 1, "a is no field");
+}
+
+#[test]
+fn the_paths_of_descriptors_are_bounded_in_bytes() {
+    let long = "x".repeat(1 << 20);
+    let leaves: String = (0..1_000)
+        .map(|number| format!("  - {{key: k{number}, rate_limit: {{rate: 1/s}}}}\n"))
+        .collect();
+    let text =
+        format!("domain: edge\ndescriptors:\n- key: a\n  value: {long}\n  descriptors:\n{leaves}");
+    let most = "error[too-large]: the paths of all limits take more than 67108864 bytes";
+    assert_eq!(errors(&text, Format::Yaml), [most]);
+}
+
+#[test]
+fn all_regular_expressions_share_one_bound() {
+    // Each takes about half a megabyte: more than some hundred of them are too much.
+    let large: Vec<_> = (0..1_000)
+        .map(|number| format!("{{regex: 'a{number}[^/]{{300}}'}}"))
+        .collect();
+    let found = errors(&matching(&large.join(", ")), Format::Yaml);
+    let most = "error[bad-regex]: the regular expressions take more than 67108864 bytes together";
+    assert!(found.iter().all(|error| error == most), "{:?}", found[0]);
+    assert!(!found.is_empty());
+    // A thousand of the usual size are fine.
+    let usual: Vec<_> = (0..1_000)
+        .map(|number| format!("{{regex: '/v[0-9]+/users/[^/]+/{number}(/.*)?'}}"))
+        .collect();
+    Policy::from_text(&matching(&usual.join(", ")), Format::Yaml).expect("a policy");
+}
+
+#[test]
+fn one_line_with_one_other_sign_is_read_in_no_time() {
+    let rules: String = (0..80_000)
+        .map(|number| format!("{{name = 'r{number}', rate = '5/s'}}, "))
+        .collect();
+    let text = format!("limits = [{{name = 'ä', rate = '1/s'}}, {rules}]");
+    let checked = Policy::from_text(&text, Format::Toml).expect("a policy");
+    assert_eq!(checked.policy.rules.len(), 80_001);
+    // Errors all along it are shown with their places.
+    let wrong = text.replace("5/s", "5/x");
+    let rejected = Policy::from_text(&wrong, Format::Toml).expect_err("no such unit");
+    let shown = rejected.to_string();
+    assert_eq!(shown.matches("^\n").count(), 1_000, "{}", &shown[..2_000]);
+    assert!(shown.contains("rate = '5/x'"));
+}

@@ -1,11 +1,28 @@
 //! The schema and the decoder agree: what one takes, so does the other, in all that a schema can say.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fs;
+use std::sync::LazyLock;
 
+use proptest::prelude::*;
 use regex::Regex;
 use serde_json::{Map, Value, json};
 use tollgate_engine::document::{self, Format, Node};
 use tollgate_engine::{Policy, schema};
+
+/// Whether a text is of a pattern, which takes longer to be made than to be used.
+fn is_like(pattern: &str, text: &str) -> bool {
+    thread_local! {
+        static MADE: RefCell<HashMap<String, Regex>> = RefCell::default();
+    }
+    MADE.with_borrow_mut(|made| {
+        let new = || Regex::new(pattern).expect("as the schema is made");
+        made.entry(pattern.to_owned())
+            .or_insert_with(new)
+            .is_match(text)
+    })
+}
 
 /// A small validator of just the words that the schema uses; any other is an error, so that none is
 /// taken for true by being overlooked.
@@ -41,9 +58,7 @@ fn conforms(value: &Value, schema: &Value, root: &Value) -> Result<(), String> {
                 true
             }
             ("pattern", Value::String(text)) => {
-                Regex::new(rule.as_str().expect("as the schema is made"))
-                    .expect("as the schema is made")
-                    .is_match(text)
+                is_like(rule.as_str().expect("as the schema is made"), text)
             }
             ("minLength", Value::String(text)) => text.chars().count() >= size(rule),
             ("maxLength", Value::String(text)) => text.chars().count() <= size(rule),
@@ -151,6 +166,8 @@ fn json(node: &Node) -> Value {
             let fields = fields.iter().map(|(name, value)| {
                 let name = match &name.value {
                     Tree::Text(name) => name.clone(),
+                    Tree::Bool(is) => is.to_string(),
+                    Tree::Integer(number) => number.to_string(),
                     other => format!("{other:?}"),
                 };
                 (name, json(value))
@@ -162,11 +179,11 @@ fn json(node: &Node) -> Value {
 
 /// Whether the schema takes a text, and whether the decoder does.
 fn both(text: &str, format: Format) -> (Result<(), String>, Result<(), String>) {
-    let schema = schema::json_schema();
+    static SCHEMA: LazyLock<Value> = LazyLock::new(schema::json_schema);
     let tree = document::parse(text, format, 0).expect("a tree");
     let decoded = Policy::from_text(text, format).map(drop);
     (
-        conforms(&json(&tree), &schema, &schema),
+        conforms(&json(&tree), &SCHEMA, &SCHEMA),
         decoded.map_err(|rejected| rejected.to_string()),
     )
 }
@@ -258,4 +275,82 @@ fn both_refuse_what_has_a_wrong_shape() {
         let (schema, decoded) = both(rest, Format::Yaml);
         assert!(schema.is_err() && decoded.is_err(), "{rest}");
     }
+}
+
+/// Signs that names are made of, and those that they may not have.
+fn name() -> impl Strategy<Value = String> {
+    let sign = prop_oneof![
+        6 => prop::sample::select(vec!['a', 'Z', '7', 'ä', '-', '.', '_', ':', '/', '%']),
+        1 => prop::sample::select(vec![' ', '\t', '\n', '\0', '\u{1b}', '\u{85}', '\u{a0}']),
+        1 => prop::sample::select(vec!['\u{feff}', '\u{200b}', '\u{202e}', '\u{2028}', '\u{2064}']),
+        1 => prop::sample::select(vec!['\u{345}', '\u{903}', '\u{2160}', '\u{b2}', '\u{301}']),
+    ];
+    let signs = prop_oneof![8 => 0..6usize, 1 => 198..203usize];
+    signs.prop_flat_map(move |signs| {
+        let signs = prop::collection::vec(sign.clone(), signs);
+        signs.prop_map(|signs| signs.into_iter().collect())
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
+
+    #[test]
+    fn both_take_the_same_names(name in name()) {
+        let name = json!(name).to_string();
+        for text in [
+            format!("limits: [{{name: {name}, rate: 1/s}}]"),
+            format!("limits: [{{name: a, key: {name}, rate: 1/s}}]"),
+            format!("limits: [{{name: a, key: [b, {name}], rate: 1/s}}]"),
+            format!("limits: [{{name: a, key: b, slot: {name}, rate: 1/s}}]"),
+            format!("limits: [{{name: a, match: {{{name}: b}}, rate: 1/s}}]"),
+            format!("limits: [{{name: a, cost: {{fact: {name}}}, rate: 1/s}}]"),
+            format!("limits: [{{name: a, shared: {name}, rate: 1/s}}, {{name: b, shared: {name}, rate: 1/s}}]"),
+            format!("limits: [{{name: a, rate: 1/s, replaces: {name}}}, {{name: {name}, rate: 1/s}}]"),
+            format!("tiers: {{{name}: {{rate: 1/s}}}}\ntenants: {{{name}: {name}}}\ndefault_tier: {name}"),
+            format!("tiers: {{a: {{rate: 1/s}}}}\ntier_fact: {name}"),
+        ] {
+            let (schema, decoded) = both(&text, Format::Yaml);
+            // One that is called as another, or not by a fact of the key, is more than a schema can tell.
+            let told = decoded.as_ref().err().is_some_and(|why| !why.contains("[bad-name]") && !why.contains("[bad-key]"));
+            prop_assert_eq!(schema.is_ok(), decoded.is_ok() || told, "{} {:?} {:?}", text, schema, decoded);
+        }
+    }
+}
+
+#[test]
+fn both_take_numbers_and_truths_where_text_is_meant() {
+    for rule in [
+        "name: a, rate: 1/s, key: 1",
+        "name: a, rate: 1/s, key: [1, true, 1.5]",
+        "name: 1, rate: 1/s",
+        "name: a, rate: 1/s, cost: {fact: 7}",
+        "name: a, rate: 1/s, match: {7: 7}",
+    ] {
+        let (schema, decoded) = both(&format!("limits: [{{{rule}}}]"), Format::Yaml);
+        assert_eq!((schema, decoded), (Ok(()), Ok(())), "{rule}");
+    }
+}
+
+#[test]
+fn the_same_condition_in_another_spelling_is_given_twice() {
+    for (conditions, fact) in [
+        ("header.X-A: a, header.x-a: b", "header.x-a"),
+        ("'7': a, 7: b", "7"),
+        ("path: a, 'path': b", "path"),
+        ("true: a, 'true': b", "true"),
+    ] {
+        let text = format!("limits:\n- name: a\n  rate: 1/s\n  match: {{{conditions}}}\n");
+        let rejected = Policy::from_text(&text, Format::Yaml).expect_err(conditions);
+        let message = format!("error[duplicate-field]: field {fact:?} is given twice");
+        let found: Vec<_> = rejected.errors.iter().map(ToString::to_string).collect();
+        assert_eq!(found, [message], "{conditions}");
+        assert_eq!(
+            rejected.errors[0].help.as_deref(),
+            Some("the first is on line 4")
+        );
+    }
+    let tenants = "tiers: {a: {rate: 1/s}}\ntenants: {7: a, '7': a}\n";
+    let rejected = Policy::from_text(tenants, Format::Yaml).expect_err("twice");
+    assert_eq!(rejected.errors[0].code.0, "duplicate-field");
 }

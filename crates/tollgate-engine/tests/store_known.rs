@@ -255,6 +255,19 @@ fn what_a_store_says_is_used_of_a_log_is_what_is_used_less_as_well_as_more() {
 }
 
 #[test]
+fn what_has_run_out_here_is_not_told_to_the_store_as_if_it_were_new() {
+    for limit in logged() {
+        let clock = Manual::starting_at(Timestamp::from_secs(60));
+        let (local, facts) = (local(&clock), SoleLimit::facts("k"));
+        assert!(local.decide(&[limit.check(&facts, 100)]).allowed);
+        let owed = |local: &Local<_, _>| local.owed(&limit.check(&facts, 1));
+        assert_eq!(owed(&local).map(|owed| owed.used), Some(100));
+        clock.advance(Duration::from_secs(9));
+        assert_eq!(owed(&local).map_or(0, |owed| owed.used), 0);
+    }
+}
+
+#[test]
 fn notes_that_come_at_once_do_not_add_up() {
     for limit in logged() {
         let facts = SoleLimit::facts("k");

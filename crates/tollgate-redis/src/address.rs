@@ -15,7 +15,8 @@ use std::str::FromStr;
 /// | `redis+cluster://[user:password@]host[:port],host[:port]` | a cluster, by some of its nodes |
 /// | `rediss+sentinel://`, `rediss+cluster://` | by TLS |
 ///
-/// `valkey` may stand for `redis`. With TLS, `?ca=FILE` names the certificates to trust instead of the
+/// `valkey` may stand for `redis`. User and password are the store's; `?sentinel_user=…&sentinel_password=…` are
+/// those of the sentinels, if they want any. With TLS, `?ca=FILE` names the certificates to trust instead of the
 /// system's, and `?cert=FILE&key=FILE` the client's own. Characters that a URL gives a meaning are
 /// written as `%40`.
 ///
@@ -35,6 +36,15 @@ pub struct Address {
     pub(crate) password: Option<String>,
     pub(crate) database: i64,
     pub(crate) tls: Option<Certificates>,
+    /// How to log in at the sentinels.
+    pub(crate) sentinel: Login,
+}
+
+/// Who one is to someone else than the store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Login {
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
 }
 
 /// What sort of place.
@@ -47,7 +57,7 @@ pub(crate) enum Place {
 }
 
 /// A host and a port.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Node {
     pub(crate) host: String,
     pub(crate) port: u16,
@@ -101,6 +111,10 @@ impl Address {
             password: None,
             database: 0,
             tls: None,
+            sentinel: Login {
+                user: None,
+                password: None,
+            },
         }
     }
 }
@@ -110,15 +124,23 @@ impl FromStr for Address {
 
     fn from_str(url: &str) -> Result<Self, AddressError> {
         parse(url).map_err(|what| AddressError {
-            // Without the password.
-            url: match (url.find("://"), url.rfind('@')) {
-                (Some(start), Some(end)) if start < end => {
-                    format!("{}…{}", &url[..start + 3], &url[end..])
-                }
-                _ => url.to_owned(),
-            },
+            url: without_login(url),
             what,
         })
+    }
+}
+
+/// Without a password, wherever it is.
+fn without_login(url: &str) -> String {
+    let (place, query) = match url.split_once('?') {
+        Some((place, query)) if query.contains("password") => (place, "?…"),
+        _ => (url, ""),
+    };
+    match (place.find("://"), place.rfind('@')) {
+        (Some(start), Some(end)) if start < end => {
+            format!("{}…{}{query}", &place[..start + 3], &place[end..])
+        }
+        _ => format!("{place}{query}"),
     }
 }
 
@@ -159,6 +181,13 @@ fn parse(url: &str) -> Result<Address, String> {
             ("db", _) => address.database = database(&value)?,
             ("user", _) => address.user = Some(value),
             ("password", _) => address.password = Some(value),
+            ("sentinel_user" | "sentinel_password", _) if !matches!(form, Form::Sentinel) => {
+                return Err(format!(
+                    "{name:?} is for sentinels: begin with redis+sentinel"
+                ));
+            }
+            ("sentinel_user", _) => address.sentinel.user = Some(value),
+            ("sentinel_password", _) => address.sentinel.password = Some(value),
             ("ca", Some(tls)) => tls.ca = Some(value.into()),
             ("cert", Some(tls)) => tls.cert = Some(value.into()),
             ("key", Some(tls)) => tls.key = Some(value.into()),
@@ -167,7 +196,7 @@ fn parse(url: &str) -> Result<Address, String> {
             }
             _ => {
                 return Err(format!(
-                    "{name:?} is none of db, user, password, ca, cert, key"
+                    "{name:?} is none of db, user, password, sentinel_user, sentinel_password, ca, cert, key"
                 ));
             }
         }
@@ -344,6 +373,14 @@ mod tests {
         let address: Address = "redis://ada:s%3Acret@h".parse().unwrap();
         assert_eq!(address.user.as_deref(), Some("ada"));
         assert_eq!(address.password.as_deref(), Some("s:cret"));
+        let url = "redis+sentinel://ada:own@h/m?sentinel_user=bob&sentinel_password=s%26cret";
+        let address: Address = url.parse().unwrap();
+        let Login { user, password } = address.sentinel;
+        assert_eq!(
+            (user.as_deref(), password.as_deref()),
+            (Some("bob"), Some("s&cret"))
+        );
+        assert_eq!(address.password.as_deref(), Some("own"));
         let address: Address = "redis://:secret@h".parse().unwrap();
         assert_eq!(
             (address.user, address.password.as_deref()),
@@ -366,6 +403,7 @@ mod tests {
             ("redis://h?ca=x", "is for TLS"),
             ("rediss://h?cert=x", "come together"),
             ("redis://h?x=1", "is none of db"),
+            ("redis://h?sentinel_user=x", "is for sentinels"),
             ("redis://%4@h", "two hex digits"),
         ] {
             let error = url.parse::<Address>().unwrap_err().to_string();
@@ -373,5 +411,9 @@ mod tests {
         }
         let error = "redis://ada:secret@h:x".parse::<Address>().unwrap_err();
         assert!(!error.to_string().contains("secret"), "{error}");
+        let error = "redis://h:x?password=secret"
+            .parse::<Address>()
+            .unwrap_err();
+        assert_eq!(error.to_string(), "\"redis://h:x?…\": \"x\" is no port");
     }
 }

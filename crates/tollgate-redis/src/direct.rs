@@ -521,6 +521,10 @@ impl Backend for Direct {
         self.improvements.load(Ordering::Acquire)
     }
 
+    fn is_in_part(&self, error: &StoreError) -> bool {
+        matches!(error, StoreError::Foreign { .. }) || self.store.answers_in_part()
+    }
+
     fn takes(&self, limit: &Limit) -> Result<(), String> {
         let compiled = self.compiled(limit);
         compiled.map(drop).map_err(|error| error.to_string())

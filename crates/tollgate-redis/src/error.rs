@@ -44,6 +44,11 @@ pub enum StoreError {
         /// What was expected, and what came.
         what: String,
     },
+    /// A key holds what no limiter wrote. It is left as it is, and nothing is charged.
+    Foreign {
+        /// Which one.
+        key: String,
+    },
     /// So many questions wait that no more are taken.
     Full {
         /// How many wait.
@@ -62,6 +67,7 @@ impl StoreError {
             Self::TimedOut { .. } => FailureKind::TimedOut,
             Self::Unreachable { kind, .. } | Self::Answered { kind, .. } => *kind,
             Self::Garbled { .. } => FailureKind::Garbled,
+            Self::Foreign { .. } => FailureKind::Foreign,
             Self::Full { .. } => FailureKind::Full,
             Self::Limit(_) => FailureKind::Limit,
             Self::Stopped => FailureKind::Stopped,
@@ -76,6 +82,11 @@ impl fmt::Display for StoreError {
             Self::Unreachable { why, .. } => write!(f, "the store can't be reached: {why}"),
             Self::Answered { error, .. } => write!(f, "the store answered with an error: {error}"),
             Self::Garbled { what } => write!(f, "the store's answer makes no sense: {what}"),
+            Self::Foreign { key } => write!(
+                f,
+                "the key {key:?} holds what no limiter wrote, and is left as it is: delete it, or keep \
+                 limits under another prefix"
+            ),
             Self::Full { waiting } => write!(
                 f,
                 "{waiting} questions wait for the store, and no more are taken"

@@ -53,6 +53,8 @@ pub enum FailureKind {
     Moved,
     /// What came is no answer.
     Garbled,
+    /// A key holds what no limiter wrote.
+    Foreign,
     /// So many questions wait that no more are taken.
     Full,
     /// The limit can't be kept in a store.
@@ -65,7 +67,7 @@ pub enum FailureKind {
 
 impl FailureKind {
     /// Every kind, in the order in which [`RedisStats::failures`](crate::RedisStats::failures) has them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::TimedOut,
         Self::Refused,
         Self::Disconnected,
@@ -80,6 +82,7 @@ impl FailureKind {
         Self::Busy,
         Self::Moved,
         Self::Garbled,
+        Self::Foreign,
         Self::Full,
         Self::Limit,
         Self::Stopped,
@@ -103,6 +106,7 @@ impl FailureKind {
             Self::Busy => "busy",
             Self::Moved => "moved",
             Self::Garbled => "garbled",
+            Self::Foreign => "foreign",
             Self::Full => "full",
             Self::Limit => "limit",
             Self::Stopped => "stopped",
@@ -114,7 +118,12 @@ impl FailureKind {
     pub const fn is_lasting(self) -> bool {
         matches!(
             self,
-            Self::Auth | Self::NoPermission | Self::Tls | Self::Limit | Self::Stopped
+            Self::Auth
+                | Self::NoPermission
+                | Self::Tls
+                | Self::Foreign
+                | Self::Limit
+                | Self::Stopped
         )
     }
 }
@@ -136,6 +145,7 @@ impl fmt::Display for FailureKind {
             Self::Busy => "busy",
             Self::Moved => "moved",
             Self::Garbled => "garbled answer",
+            Self::Foreign => "foreign data",
             Self::Full => "too many wait",
             Self::Limit => "limit",
             Self::Stopped => "stopped",

@@ -1,6 +1,6 @@
 //! Slots that requests of this node hold, renewed while they do: those of a dead node run out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -9,11 +9,12 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::direct::Time;
 use crate::error::StoreError;
-use crate::host::Host;
+use crate::host::{Host, Identity};
 use crate::question::{Answers, Numbers, Op, Question};
 use crate::store::Store;
 
@@ -40,19 +41,26 @@ struct Inner {
     /// Instead of the store's clock.
     time: Option<Time>,
     /// Tells this node from all others.
-    node: u64,
+    node: Identity,
     next: AtomicU64,
     /// Slots that ran out although they were held, and that others have now: the node was asleep, the store
     /// away, or its clock stepped.
     lost: AtomicU64,
+    /// Held while slots are renewed.
+    renewing: tokio::sync::Mutex<()>,
+    /// All that has ended was said.
+    said: Notify,
     host: Host,
 }
 
 /// Slots to give back.
 #[derive(Debug, Default)]
 struct Ended {
-    /// And since when that is due.
-    slots: Vec<(Box<str>, Held, Instant)>,
+    /// In the order in which they ended, and since when that is due.
+    slots: VecDeque<(Box<str>, Held, Instant)>,
+    /// Those that couldn't be given back so far. Their node may be away while others are there, so they come
+    /// after those that weren't tried.
+    unsaid: VecDeque<(Box<str>, Held, Instant)>,
     /// Whether someone does.
     is_said: bool,
 }
@@ -75,9 +83,11 @@ impl Holders {
             ended: Mutex::default(),
             life,
             time,
-            node: host.random(),
+            node: Identity::new(&host),
             next: AtomicU64::new(1),
             lost: AtomicU64::new(0),
+            renewing: tokio::sync::Mutex::default(),
+            said: Notify::new(),
             host,
         });
         // A renewal may fail twice before a slot is lost.
@@ -88,7 +98,8 @@ impl Holders {
     /// A name for who takes a slot.
     pub(crate) fn name(&self) -> Box<str> {
         let number = self.inner.next.fetch_add(1, Ordering::Relaxed);
-        format!("{:016x}-{number:x}", self.inner.node).into()
+        let node = self.inner.node.number(&self.inner.host);
+        format!("{node:016x}-{number:x}").into()
     }
 
     /// A slot was taken: it is renewed until the returned closure is called.
@@ -110,6 +121,25 @@ impl Holders {
     pub(crate) fn forget(&self, question: &Question) {
         if let Some(end) = self.hold(question) {
             end();
+        }
+    }
+
+    /// Gives back all slots, held or not, and waits until that is said.
+    pub(crate) async fn close(&self) {
+        let inner = &self.inner;
+        // A renewal that is under way would take them again.
+        let renewing = inner.renewing.lock().await;
+        let held = std::mem::take(&mut *inner.lock());
+        drop(renewing);
+        for (name, held) in held {
+            inner.end(name, held);
+        }
+        loop {
+            let said = inner.said.notified();
+            if !inner.ended().is_said {
+                return;
+            }
+            said.await;
         }
     }
 
@@ -146,8 +176,8 @@ impl Inner {
     /// Has a slot given back.
     fn end(self: &Arc<Self>, name: Box<str>, held: Held) {
         let mut ended = self.ended();
-        if ended.slots.len() < MOST_ENDED {
-            ended.slots.push((name, held, Instant::now()));
+        if ended.slots.len() + ended.unsaid.len() < MOST_ENDED {
+            ended.slots.push_back((name, held, Instant::now()));
         }
         let is_said = std::mem::replace(&mut ended.is_said, true);
         drop(ended);
@@ -189,13 +219,24 @@ impl Inner {
 
     /// What has ended and is to be said next; nothing once all is said.
     fn next_ended(&self) -> Option<Vec<(Box<str>, Held, Instant)>> {
-        let mut ended = self.ended();
-        if ended.slots.is_empty() {
+        let mut guard = self.ended();
+        let ended = &mut *guard;
+        if ended.slots.is_empty() && ended.unsaid.is_empty() {
             ended.is_said = false;
+            self.said.notify_waiters();
             return None;
         }
-        let rest = ended.slots.len().saturating_sub(AT_ONCE);
-        Some(ended.slots.split_off(rest))
+        let untried = ended.slots.len().min(AT_ONCE);
+        let again = ended.unsaid.len().min(AT_ONCE - untried);
+        let next = ended.slots.drain(..untried);
+        Some(next.chain(ended.unsaid.drain(..again)).collect())
+    }
+
+    /// These couldn't be given back. Whether all others were tried too.
+    fn not_said(&self, slots: Vec<(Box<str>, Held, Instant)>) -> bool {
+        let mut ended = self.ended();
+        ended.unsaid.extend(slots);
+        ended.slots.is_empty()
     }
 }
 
@@ -215,9 +256,10 @@ async fn say_ended(inner: Arc<Inner>) {
             pause = FIRST_PAUSE;
             continue;
         }
-        inner.ended().slots.extend(due);
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        if inner.not_said(due) {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
     }
 }
 
@@ -251,6 +293,7 @@ async fn renew(holders: Weak<Inner>, every: Duration) {
         let Some(inner) = holders.upgrade() else {
             return;
         };
+        let _renewing = inner.renewing.lock().await;
         let held = inner.lock().clone();
         let renewals = held.into_iter().map(|(name, held)| inner.renew(name, held));
         let mut renewals = stream::iter(renewals).buffer_unordered(AT_ONCE);

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::sync::{Mutex, PoisonError};
 
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -92,6 +93,39 @@ impl Host {
     }
 }
 
+/// A number that tells a client from all others, also from those that were forked from its process.
+#[derive(Debug)]
+pub(crate) struct Identity(Mutex<Drawn>);
+
+/// What was drawn, and in which process.
+#[derive(Clone, Copy, Debug)]
+struct Drawn {
+    process: u32,
+    number: u64,
+}
+
+impl Identity {
+    pub(crate) fn new(host: &Host) -> Self {
+        Self(Mutex::new(Drawn {
+            process: std::process::id(),
+            number: host.random(),
+        }))
+    }
+
+    pub(crate) fn number(&self, host: &Host) -> u64 {
+        self.in_process(std::process::id(), host)
+    }
+
+    fn in_process(&self, process: u32, host: &Host) -> u64 {
+        let mut drawn = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if drawn.process != process {
+            let number = host.random();
+            *drawn = Drawn { process, number };
+        }
+        drawn.number
+    }
+}
+
 /// A clock that never steps.
 #[derive(Clone)]
 pub(crate) enum HostClock {
@@ -165,5 +199,24 @@ impl fmt::Debug for HostWall {
 impl fmt::Debug for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Host")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_forked_process_draws_its_own_number() {
+        let host = Host::system().unwrap();
+        let (own, others) = (Identity::new(&host), Identity::new(&host));
+        let (process, first) = (std::process::id(), own.number(&host));
+        assert_ne!(first, others.number(&host));
+        assert_eq!(own.number(&host), first);
+        // What a child sees of what its parent had.
+        let child = own.in_process(process + 1, &host);
+        assert_ne!(child, first);
+        assert_eq!(own.in_process(process + 1, &host), child);
+        assert_ne!(own.in_process(process + 2, &host), child);
     }
 }

@@ -23,7 +23,7 @@ use tollgate::{Clock, Decision, Outcome};
 use tollgate_engine::backend::{Check, Limit, Local};
 
 use crate::error::StoreError;
-use crate::host::{Host, HostClock, HostWall};
+use crate::host::{Host, HostClock, HostWall, Identity};
 use crate::question::Numbers;
 use crate::store::{Patience, Store};
 
@@ -54,7 +54,7 @@ struct Inner {
     store: Arc<Store>,
     terms: Terms,
     /// The holder of what is spent at once, and not kept.
-    passing: u64,
+    passing: Identity,
     /// This process's part of the limits, which is to know what is spent.
     local: Arc<Local<HostClock, HostWall>>,
     /// How often limits were reset here: what was refused before may pass.
@@ -92,8 +92,8 @@ pub(crate) struct Lease {
     place: LeaseKey,
     /// In the store.
     key: Box<str>,
-    /// Who holds it, in the store's eyes: a number below 2^53, by chance. Two of one key are two holders.
-    holder: u64,
+    /// Who holds it, in the store's eyes. Two of one key are two holders.
+    holder: Identity,
     book: Book,
     numbers: Numbers,
     /// As the engine has it, to note what was spent.
@@ -116,7 +116,7 @@ impl Leases {
         let inner = Arc::new(Inner {
             store,
             terms,
-            passing: holder(&host),
+            passing: Identity::new(&host),
             local,
             resets: AtomicU64::new(0),
             shards: (0..SHARDS).map(shard).collect(),
@@ -225,7 +225,7 @@ impl Leases {
         });
         let mut returned = returning.buffer_unordered(AT_ONCE);
         // What can't be returned runs out by itself.
-        while let Some(Ok(_)) = returned.next().await {}
+        while returned.next().await.is_some() {}
     }
 }
 
@@ -251,7 +251,7 @@ impl Inner {
         let lease = Arc::new(Lease {
             place,
             key: key(),
-            holder: holder(&self.host),
+            holder: Identity::new(&self.host),
             book: Book::default(),
             numbers: leased.numbers,
             limit: limit.clone(),
@@ -273,6 +273,11 @@ impl Inner {
             Some(kept) => (Arc::clone(kept), true),
             None => (lease, false),
         }
+    }
+
+    /// A holder as the store is told of it: a number below 2^53.
+    fn holder(&self, holder: &Identity) -> u64 {
+        (holder.number(&self.host) >> 11).max(1)
     }
 
     fn all(&self) -> Vec<Arc<Lease>> {
@@ -360,8 +365,8 @@ impl Inner {
         } = plan;
         let (holder, number) = match wants {
             // Several may be under way, in any order.
-            Wants::Just(_) => (self.passing, 0),
-            _ => (lease.holder, lease.book.plans()),
+            Wants::Just(_) => (self.holder(&self.passing), 0),
+            _ => (self.holder(&lease.holder), lease.book.plans()),
         };
         let question = Lessee {
             holder,
@@ -449,11 +454,6 @@ impl Drop for Spoken {
     }
 }
 
-/// A number below 2^53 that stands for a holder, and for no other.
-fn holder(host: &Host) -> u64 {
-    (host.random() >> 11).max(1)
-}
-
 /// How much is asked for.
 #[derive(Clone, Copy, Debug)]
 enum Wants {
@@ -495,6 +495,9 @@ async fn keep(leases: Weak<Inner>, every: Duration) {
                 Care::Return => inner.ask(&lease, Wants::Nothing).await.map(drop),
                 Care::Renew => inner.ask(&lease, Wants::Enough).await.map(drop),
                 Care::Forget => {
+                    // With it goes what is known of its tokens.
+                    let spent = lease.book.note_spent();
+                    inner.local.note_spent(&lease.limit, lease.place.1, spent);
                     // Whoever has it in hand now still spends what he gets, and asks anew next time.
                     inner.shard(lease.place).rcu(|shard| {
                         let mut fewer = HashMap::clone(shard);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tollgate_engine::backend::Local;
 
-use crate::host::{Host, HostClock, HostWall};
+use crate::host::{Host, HostClock, HostWall, Identity};
 use crate::key;
 use crate::question::{Kind, Numbers, Op, Question, micros};
 use crate::store::Store;
@@ -27,7 +27,12 @@ pub(crate) struct Nodes {
     /// Held while the count changes: what was said stays, whatever answer comes meanwhile.
     is_learned: Mutex<bool>,
     sign: Question,
+    /// Whose it is.
+    node: Identity,
+    /// Held while one is left or taken back.
+    signing: tokio::sync::Mutex<()>,
     store: Weak<Store>,
+    host: Host,
 }
 
 impl Nodes {
@@ -51,9 +56,12 @@ impl Nodes {
                 op: Op::Decide,
                 numbers,
                 cost: 1,
-                holder: Some(format!("{:016x}", host.random()).into()),
+                holder: None,
             },
+            node: Identity::new(host),
+            signing: tokio::sync::Mutex::default(),
             store: Arc::downgrade(store),
+            host: host.clone(),
         });
         match said {
             Some(count) => nodes.local.set_nodes(count),
@@ -74,7 +82,12 @@ impl Nodes {
         let Some(store) = self.store.upgrade() else {
             return false;
         };
-        let asked = store.ask(vec![self.sign.clone()], None).await;
+        let signing = self.signing.lock().await;
+        if !*self.is_learned() {
+            return false;
+        }
+        let asked = store.ask(vec![self.sign_for(Op::Decide)], None).await;
+        drop(signing);
         let raw = asked.ok().and_then(|answers| answers.each.first().copied());
         let left = raw.and_then(|raw| u64::try_from(raw.remaining).ok());
         let is_learned = self.is_learned();
@@ -84,6 +97,25 @@ impl Nodes {
             self.local.set_nodes(MOST.saturating_sub(left));
         }
         *is_learned
+    }
+
+    /// Takes the sign of life back: others needn't wait until it runs out. The count stays as it was.
+    pub(crate) async fn leave(&self) {
+        let was_learned = std::mem::replace(&mut *self.is_learned(), false);
+        let _signing = self.signing.lock().await;
+        if let Some(store) = self.store.upgrade().filter(|_| was_learned) {
+            // If it can't be said, it runs out.
+            let _ = store.ask(vec![self.sign_for(Op::Release)], None).await;
+        }
+    }
+
+    fn sign_for(&self, op: Op) -> Question {
+        let node = self.node.number(&self.host);
+        Question {
+            op,
+            holder: Some(format!("{node:016x}").into()),
+            ..self.sign.clone()
+        }
     }
 
     fn is_learned(&self) -> MutexGuard<'_, bool> {

@@ -72,6 +72,10 @@ impl<B: Backend<Error = StoreError>> Backend for Noted<B> {
     fn improvements(&self) -> u64 {
         self.inner.improvements()
     }
+
+    fn is_in_part(&self, error: &StoreError) -> bool {
+        self.inner.is_in_part(error)
+    }
 }
 
 pin_project! {

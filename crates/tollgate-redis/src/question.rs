@@ -363,6 +363,11 @@ impl Raw {
         self.outcome == 3
     }
 
+    /// The key holds what no limiter wrote.
+    pub(crate) fn is_of_a_foreign_key(&self) -> bool {
+        self.outcome == 4
+    }
+
     pub(crate) fn decision(&self, limit: u64) -> Decision {
         let outcome = match self.outcome {
             1 => Outcome::Allowed,
@@ -379,7 +384,7 @@ pub(crate) fn wait(micros: i64) -> Duration {
     u64::try_from(micros).map_or(Duration::MAX, Duration::from_micros)
 }
 
-/// Reads the reply to a call with so many questions; also how many keys held something strange.
+/// Reads the reply to a call with so many questions; also how many keys hold what no limiter wrote.
 pub(crate) fn read(numbers: &[i64], questions: usize) -> Result<(Answers, u64), StoreError> {
     let garbled = |what: String| StoreError::Garbled { what };
     let expected = HEADER + ANSWER * questions;

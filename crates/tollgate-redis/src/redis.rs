@@ -8,7 +8,7 @@ use std::time::Duration;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use futures_util::future::Either;
+use futures_util::future::{Either, join3};
 use tollgate::clock::{Clock, Manual};
 use tollgate::{Decision, Rate, Timestamp};
 use tollgate_engine::backend::{
@@ -31,6 +31,9 @@ use crate::rehearsal::Rehearsal;
 /// as cores it may wait for its turn for some 10 milliseconds, and a call may wait for two others. Short enough
 /// that a request whose store is away is hardly late.
 const TIMEOUT: Duration = Duration::from_millis(25);
+
+/// How long closing may take.
+const CLOSING: Duration = Duration::from_secs(5);
 
 /// Limits of a fleet, kept in Redis or Valkey: a [`Backend`] for the engine, and the source of
 /// [limiters](Self::limiter) for those who have no policy. It is cheap to clone.
@@ -75,7 +78,7 @@ pub(crate) enum Home {
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 ///
 /// let redis = Redis::builder("redis+cluster://10.0.0.1,10.0.0.2")?
-///     .timeout(Duration::from_millis(20)) // another region
+///     .timeout(Duration::from_millis(200)) // another region
 ///     .nodes(12)
 ///     .breaker(Breaker { of_calls: 50, ..Breaker::default() })
 ///     .on_event(|event| eprintln!("{event:?}"))
@@ -149,13 +152,21 @@ impl Redis {
         }
     }
 
-    /// Returns the tokens that this node holds of leased limits, so that others can have them at once. What
-    /// isn't returned runs out.
+    /// Gives back all that this node has, so that others can have it at once: tokens of leased limits, slots, also those
+    /// whose passes aren't dropped, and its sign of life. It is for the end, after the last request, and takes
+    /// five seconds at most. What can't be given back runs out.
     pub async fn close(&self) {
-        match &self.home {
-            Home::Store(fallback) => fallback.store().inner.leases.close().await,
-            Home::Memory(fallback) => fallback.store().inner.close(),
-        }
+        let direct = match &self.home {
+            Home::Store(fallback) => &fallback.store().inner,
+            Home::Memory(fallback) => return fallback.store().inner.close(),
+        };
+        let leaving = async {
+            if let Some(nodes) = &self.nodes {
+                nodes.leave().await;
+            }
+        };
+        let closing = join3(direct.leases.close(), direct.holders.close(), leaving);
+        let _ = tokio::time::timeout(CLOSING, closing).await;
     }
 
     /// The store without a failure policy; none if there is no store.

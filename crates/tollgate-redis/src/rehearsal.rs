@@ -271,6 +271,9 @@ impl Rehearsal {
             for check in checks {
                 let left = state.memory.answer(&[peek(check)]).decision;
                 self.local.note(check, &left);
+                if let Some(slot) = self.local.hold_slot(check) {
+                    answer.pass = std::mem::take(&mut answer.pass).and(slot);
+                }
             }
             for check in checks.iter().filter(|check| is_leased(check.limit)) {
                 let burst = state.memory.answer(&[peek(check)]).decision.limit;

@@ -32,7 +32,7 @@ pub struct RedisStats {
     pub timeouts: u64,
     /// Connections that were made.
     pub connects: u64,
-    /// Keys that held what no limiter wrote. They read as never seen, and are replaced.
+    /// How often a key was asked about that holds what no limiter wrote: [`StoreError::Foreign`](crate::StoreError).
     pub strange_keys: u64,
     /// Refusals that were repeated without asking.
     pub near_hits: u64,

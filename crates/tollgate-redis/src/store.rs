@@ -1,11 +1,16 @@
 //! How questions get to the store and answers back.
 
+mod batch;
+mod connect;
 mod driver;
+mod files;
 mod link;
 mod patience;
+mod peer;
 mod probe;
 mod queue;
 mod reason;
+mod slots;
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,14 +24,15 @@ use crate::error::StoreError;
 use crate::host::Host;
 use crate::question::{Answers, Question};
 
+use batch::Batch;
+use connect::Connector;
 use driver::Driver;
-use link::Connector;
 use queue::{Job, Queue, Reply, Request};
 
 pub(crate) use patience::Patience;
 
 /// Lanes of leases begin here, after those of a cluster's slots.
-const LEASES: u16 = 16_384;
+const LEASES: u16 = slots::SLOTS;
 
 /// What was sent, and what came of it.
 #[derive(Debug, Default)]
@@ -41,6 +47,17 @@ pub(crate) struct Stats {
     pub(crate) strange_keys: AtomicU64,
     /// Whether the latest that is known of the store is a failure.
     pub(crate) is_failing: AtomicBool,
+    /// Whether some node of a cluster has answered, and its connection wasn't lost since.
+    answers_in_part: AtomicBool,
+}
+
+impl Stats {
+    /// A call has come back.
+    fn count(&self, batch: &Batch) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let questions = u64::try_from(batch.len()).unwrap_or(u64::MAX);
+        self.questions.fetch_add(questions, Ordering::Relaxed);
+    }
 }
 
 /// What the driver and those who ask share.
@@ -103,6 +120,11 @@ impl Store {
 
     pub(crate) fn is_failing(&self) -> bool {
         self.shared.stats.is_failing.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is a node of a cluster that answers, whatever others do.
+    pub(crate) fn answers_in_part(&self) -> bool {
+        self.shared.stats.answers_in_part.load(Ordering::Relaxed)
     }
 
     /// Nobody waits any longer.

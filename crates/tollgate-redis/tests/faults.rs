@@ -4,14 +4,14 @@ mod common;
 
 use std::time::Duration;
 
-use common::{PATIENT, POLICIES, Subject, eventually};
+use common::{LIMIT, PATIENT, POLICIES, Subject, eventually};
 use futures_util::future::join_all;
 use tollgate::Rate;
 use tollgate_engine::backend::LimitKind;
 use tollgate_engine::document::Format;
 use tollgate_engine::policy::OnStoreFailure;
 use tollgate_engine::{Engine, Facts, Policy};
-use tollgate_redis::{FailureKind, Redis};
+use tollgate_redis::{FailureKind, Redis, RedisLimiter};
 use tollgate_testkit::redis::{Isolated, Server};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -80,8 +80,8 @@ async fn a_store_that_restarts_empty_counts_from_zero() {
     let mut subject = Subject::new(&server.url()).await;
     let limiter = subject.fresh(OnStoreFailure::Closed);
     for _ in 0..3 {
-        assert!(subject.decide(&limiter, common::LIMIT).await.allowed);
-        assert!(!subject.decide(&limiter, common::LIMIT).await.allowed);
+        assert!(subject.decide(&limiter, LIMIT).await.allowed);
+        assert!(!subject.decide(&limiter, LIMIT).await.allowed);
         server.restart_empty();
         subject.carries_on().await;
         subject.recovers().await;
@@ -250,5 +250,69 @@ async fn one_who_waits_for_as_long_as_it_takes_is_answered() {
         let limiter = if leased { limiter.leased() } else { limiter };
         let answer = limiter.build().unwrap().check("k").await;
         assert!(answer.allowed && answer.fallback.is_none());
+    }
+}
+
+/// How many of twice as many as a limit lets pass do.
+async fn passed(limiter: &RedisLimiter) -> u64 {
+    let mut passed = 0;
+    for _ in 0..2 * LIMIT {
+        let answer = limiter.try_check("k", 1).await;
+        passed += u64::from(answer.expect("an answer").allowed);
+    }
+    passed
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_is_made_to_forget_admits_one_burst_more() {
+    let server = Server::start();
+    let builder = Redis::builder(&server.url()).unwrap().timeout(PATIENT);
+    let redis = builder.near_cache(0).nodes(1).build().unwrap();
+    let limiter = redis.limiter("forgotten", Rate::per_day(LIMIT));
+    let limiter = limiter.build().unwrap();
+    for _ in 0..3 {
+        assert_eq!(passed(&limiter).await, LIMIT);
+        assert_eq!(passed(&limiter).await, 0);
+        server.command(&["FLUSHALL"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_is_evicted_is_forgotten_and_one_that_is_not_stays() {
+    // A hundred keys of a kilobyte, again and again.
+    let fill = "for i = 1, 100 do redis.call('SET', 'filler:' .. ARGV[1] .. ':' .. i, \
+                string.rep('x', 1000)) end";
+    for policy in ["allkeys-lru", "noeviction"] {
+        let server = Server::builder().arg("maxmemory-policy", policy).start();
+        let builder = Redis::builder(&server.url()).unwrap().timeout(PATIENT);
+        let redis = builder.near_cache(0).nodes(1).build().unwrap();
+        let limiter = redis.limiter("evicted", Rate::per_day(LIMIT));
+        let limiter = limiter.build().unwrap();
+        assert_eq!(passed(&limiter).await, LIMIT);
+        let used: u64 = server.info("memory", "used_memory").parse().unwrap();
+        let most = (used + 1_000_000).to_string();
+        server.command(&["CONFIG", "SET", "maxmemory", &most]);
+        let mut client = server.client().unwrap();
+        let is_there = || server.command(&["KEYS", "tollgate:*"]).items().len() == 1;
+        let mut rounds = 0;
+        while is_there()
+            && client
+                .command(&["EVAL", fill, "0", &rounds.to_string()])
+                .is_ok()
+        {
+            rounds += 1;
+            assert!(rounds < 1000, "{policy}");
+        }
+        match policy {
+            "noeviction" => {
+                // A refusal writes nothing, and needs no room.
+                assert_eq!(passed(&limiter).await, 0);
+                let error = limiter.try_check("another", 1).await.unwrap_err();
+                assert_eq!(error.kind(), FailureKind::OutOfMemory, "{error}");
+                server.command(&["CONFIG", "SET", "maxmemory", "0"]);
+                assert_eq!(passed(&limiter).await, 0);
+            }
+            _ => assert_eq!(passed(&limiter).await, LIMIT, "{policy}"),
+        }
     }
 }

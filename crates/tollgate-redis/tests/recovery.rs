@@ -4,15 +4,18 @@ mod common;
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use common::proxy::{Act, Proxy};
 use common::{DEADLINE, LIMIT, PATIENT, Subject, connect, eventually};
+use tokio::time::Instant;
 use tollgate::quota::Quota;
 use tollgate::{Algorithm, Align, Rate};
 use tollgate_engine::backend::LimitKind;
 use tollgate_engine::policy::OnStoreFailure;
-use tollgate_redis::{FailureKind, Redis};
-use tollgate_testkit::redis::{Reply, Server, until};
+use tollgate_redis::{FailureKind, Redis, RedisLimiter};
+use tollgate_testkit::redis::{Client, Reply, Server, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_is_out_of_memory() {
@@ -145,6 +148,124 @@ async fn a_store_that_is_still_loading() {
     subject.told_in_order();
 }
 
+/// Asks for a while, in which connections may be made now and then but not again and again.
+async fn is_patient(redis: &Redis, connections: impl Fn() -> u64) {
+    const WHILE: Duration = Duration::from_secs(2);
+    let limiter = redis.limiter("odd", Rate::per_day(LIMIT)).build();
+    let limiter = limiter.expect("a limit");
+    let (began, before) = (Instant::now(), connections());
+    while began.elapsed() < WHILE {
+        let asked = limiter.try_check("k", 1).await;
+        asked.expect_err("it answers no call");
+        tokio::time::sleep(common::POLL).await;
+    }
+    // Twice as long each time, up to a second, and half of that by chance.
+    let most = 9 + 2 * began.elapsed().as_secs();
+    let made = connections() - before;
+    assert!(made <= most, "{made} connections in {:?}", began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_answers_no_call_is_not_connected_to_again_and_again() {
+    let server = Server::start();
+    let received = || {
+        let count = server.info("stats", "total_connections_received");
+        // Without this look.
+        count.parse::<u64>().unwrap() - LOOKS.fetch_add(1, Ordering::Relaxed)
+    };
+    static LOOKS: AtomicU64 = AtomicU64::new(0);
+    server.command(&["REPLICAOF", "127.0.0.1", "1"]);
+    is_patient(&connect(&server.url()), received).await;
+    server.command(&["REPLICAOF", "NO", "ONE"]);
+    // One that hangs up at each script.
+    let proxy = Proxy::start(server.address(), |words| {
+        match words[0].starts_with("EVAL") {
+            true => Act::Cut,
+            false => Act::Pass,
+        }
+    });
+    is_patient(&connect(&proxy.url()), || proxy.connections()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_of_a_connection_that_is_replaced_end_with_it() {
+    let server = Server::start();
+    let calls = AtomicU64::new(0);
+    let proxy = Proxy::start(server.address(), move |words| {
+        if !words[0].starts_with("EVAL") {
+            return Act::Pass;
+        }
+        // Two are under way, and one answer comes: that this is the wrong place.
+        match calls.fetch_add(1, Ordering::Relaxed) {
+            0 => Act::Swallow,
+            1 => Act::Error("READONLY You can't write against a read only replica."),
+            _ => Act::Pass,
+        }
+    });
+    // Longer than this test may take.
+    let builder = Redis::builder(&proxy.url()).unwrap().nodes(1);
+    let redis = builder.timeout(20 * DEADLINE).build().unwrap();
+    let limiter = redis.limiter("odd", Rate::per_day(LIMIT));
+    let limiter = Arc::new(
+        limiter
+            .on_store_failure(OnStoreFailure::Closed)
+            .build()
+            .unwrap(),
+    );
+    let own = Arc::clone(&limiter);
+    let first = tokio::spawn(async move { own.try_check("k", 1).await.map(drop) });
+    eventually("the first call", async || redis.stats().connects == 1).await;
+    eventually("an answer to another", async || {
+        let leased = redis.limiter("leased", Rate::per_day(LIMIT)).leased();
+        let answered = tokio::time::timeout(DEADLINE, async {
+            let answer = leased.build().unwrap().try_check("k", 1).await;
+            answer.is_ok()
+        });
+        answered.await.expect("an answer, whatever it is")
+    })
+    .await;
+    let ended = tokio::time::timeout(DEADLINE, first).await;
+    // Asked once more or told that it failed, but not left alone.
+    let _ = ended.expect("it ends").unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_call_outlives_connections_that_are_closed_every_few_milliseconds() {
+    const CALLS: usize = 500;
+    let server = Server::start();
+    let builder = Redis::builder(&server.url()).unwrap().nodes(1);
+    let redis = builder.timeout(20 * DEADLINE).build().unwrap();
+    let limiter = redis.limiter("odd", Rate::per_day(1_000_000)).build();
+    let limiter = Arc::new(limiter.unwrap());
+    let is_over = Arc::new(AtomicBool::new(false));
+    let (own, port) = (Arc::clone(&is_over), server.address());
+    let killing = tokio::task::spawn_blocking(move || {
+        let mut admin = Client::tcp(port).unwrap();
+        let (_keep, never) = std::sync::mpsc::channel::<()>();
+        while !own.load(Ordering::Relaxed) {
+            let kill = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
+            admin.command(&kill).unwrap();
+            let _ = never.recv_timeout(common::POLL);
+        }
+    });
+    let asking = (0..8).map(|number| {
+        let limiter = Arc::clone(&limiter);
+        tokio::spawn(async move {
+            let key = number.to_string();
+            for _ in 0..CALLS {
+                let asked = limiter.try_check(&key, 1);
+                let ended = tokio::time::timeout(DEADLINE, asked).await;
+                let _ = ended.expect("an answer, or that there is none");
+            }
+        })
+    });
+    for task in asking.collect::<Vec<_>>() {
+        task.await.unwrap();
+    }
+    is_over.store(true, Ordering::Relaxed);
+    killing.await.unwrap();
+}
+
 /// Every kind of limit, each of which passes `LIMIT` in a long time.
 fn kinds() -> Vec<LimitKind> {
     let rate = |algorithm| LimitKind::Rate {
@@ -173,6 +294,9 @@ fn garbage(key: &[u8], size: usize) -> Vec<Vec<Vec<u8>>> {
         words(&[b"HSET", key, b"a", b"b"]),
         words(&[b"SADD", key, b"a"]),
         words(&[b"ZADD", key, b"1", b"neither a holder nor a hit"]),
+        words(&[b"ZADD", key, b"9000000000000000", b"a", b"inf", b"b"]),
+        words(&[b"ZADD", key, b"inf", b"1:1"]),
+        words(&[b"ZADD", key, b"-inf", b"a/1/2", b"inf", b"b/1/2"]),
         words(&[b"SET", key, b"garbage"]),
         words(&[b"SET", key, b""]),
     ];
@@ -193,8 +317,13 @@ fn garbage(key: &[u8], size: usize) -> Vec<Vec<Vec<u8>>> {
     all
 }
 
+/// What somebody else keeps under a key: the same bytes as long as nobody touches it.
+fn dump(client: &mut Client, key: &[u8]) -> Reply {
+    client.command(&[b"DUMP", key]).expect("a server")
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_no_limiter_wrote_reads_as_never_seen_and_is_replaced() {
+async fn what_no_limiter_wrote_is_told_and_left_as_it_is() {
     let server = Server::start();
     let builder = Redis::builder(&server.url()).unwrap().timeout(PATIENT);
     let redis = builder.near_cache(0).nodes(1).build().unwrap();
@@ -203,6 +332,7 @@ async fn what_no_limiter_wrote_reads_as_never_seen_and_is_replaced() {
         let is_slots = matches!(kind, LimitKind::Concurrency(_));
         server.command(&["FLUSHALL"]);
         let limiter = redis.limiter_of("odd", kind.clone()).build().unwrap();
+        let other = redis.limiter_of("other", kind.clone()).build().unwrap();
         let first = limiter.check("k").await;
         assert!(first.allowed);
         let keys = server.command(&["KEYS", "*"]);
@@ -218,41 +348,51 @@ async fn what_no_limiter_wrote_reads_as_never_seen_and_is_replaced() {
             });
         }
         for odd in garbage(key, usize::try_from(size).unwrap()) {
-            let what = || {
-                format!(
-                    "{kind:?}: {:?}",
-                    odd.iter()
-                        .map(|word| String::from_utf8_lossy(word))
-                        .collect::<Vec<_>>()
-                )
-            };
             client.command(&[b"DEL", &key[..]]).unwrap();
             client.command(&odd).unwrap();
-            let before = redis.stats();
-            let mut held = Vec::new();
-            for number in 0..LIMIT + 2 {
-                let answer = limiter.check("k").await;
-                assert_eq!(answer.fallback, None, "{}", what());
-                assert_eq!(answer.allowed, number < LIMIT, "{number} of {}", what());
-                held.push(answer);
-            }
-            assert_eq!(redis.stats().fallback, before.fallback);
-            // A holder whose time is over is nothing strange.
-            let is_over = odd[0] == b"ZADD" && is_slots;
-            let strange = redis.stats().strange_keys - before.strange_keys;
-            assert!(is_over || strange > 0, "{}", what());
-            drop(held);
-            if is_slots {
-                until(DEADLINE, "the slots to be free", || {
-                    client.command(&[b"EXISTS", &key[..]]).unwrap() == Reply::Integer(0)
-                });
-            }
+            let before = dump(&mut client, key);
+            let told = is_told(&limiter, &kind).await;
+            // In one call with others: those are answered.
+            let ((), answer) = tokio::join!(is_told_once(&limiter), other.try_check("k", 1));
+            assert!(answer.is_ok(), "{kind:?} {odd:?}");
+            drop(answer);
+            assert_eq!(dump(&mut client, key), before, "{kind:?} {odd:?}");
+            let name = format!("{:?}", String::from_utf8_lossy(key));
+            assert!(told.contains(&name), "{told}");
         }
     }
+    assert!(redis.stats().strange_keys > 0);
+}
+
+async fn is_told_once(limiter: &RedisLimiter) {
+    let error = limiter.try_check("k", 1).await.expect_err("not ours");
+    assert_eq!(error.kind(), FailureKind::Foreign, "{error}");
+}
+
+/// Whatever is asked, the answer is that the key is somebody else's.
+async fn is_told(limiter: &RedisLimiter, kind: &LimitKind) -> String {
+    is_told_once(limiter).await;
+    let is_slots = matches!(kind, LimitKind::Concurrency(_));
+    let mut errors = vec![
+        limiter.try_check("k", 0).await.map(drop),
+        limiter.peek("k").await.map(drop),
+        limiter.reset("k").await,
+    ];
+    if !is_slots {
+        errors.push(limiter.allow_at_most("k", 1).await.map(drop));
+        errors.push(limiter.refund("k", 1).await.map(drop));
+    }
+    let mut told = String::new();
+    for error in errors {
+        let error = error.expect_err("not ours");
+        assert_eq!(error.kind(), FailureKind::Foreign, "{kind:?}: {error}");
+        told = error.to_string();
+    }
+    told
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_that_no_node_wrote_is_replaced() {
+async fn a_lease_that_no_node_wrote_is_told_and_left_as_it_is() {
     let server = Server::start();
     let redis = connect(&server.url());
     let rate = Rate::per_day(LIMIT * 100).burst(LIMIT);
@@ -263,19 +403,15 @@ async fn a_lease_that_no_node_wrote_is_replaced() {
     let [Reply::Bulk(key)] = keys.items() else {
         panic!("{keys:?}");
     };
-    for odd in garbage(key, 48) {
+    for odd in garbage(key, 64) {
         // Nobody holds anything of a node that is gone.
         let redis = connect(&server.url());
         let limiter = redis.limiter("odd", rate).leased().build().unwrap();
         client.command(&[b"DEL", &key[..]]).unwrap();
         client.command(&odd).unwrap();
-        let mut allowed = 0;
-        for _ in 0..LIMIT + 2 {
-            let answer = limiter.check("k").await;
-            assert_eq!(answer.fallback, None);
-            allowed += u64::from(answer.allowed);
-        }
-        assert_eq!(allowed, LIMIT, "{odd:?}");
+        let before = dump(&mut client, key);
+        is_told_once(&limiter).await;
+        assert_eq!(dump(&mut client, key), before, "{odd:?}");
         assert!(redis.stats().strange_keys > 0, "{odd:?}");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tollgate::Rate;
 use tollgate_engine::backend::LimitKind;
 use tollgate_redis::{Redis, RedisLimiter};
 use tollgate_testkit::redis::Server;
@@ -61,4 +62,65 @@ async fn a_store_that_is_slow_for_a_while_learns_what_has_ended() {
     server.cont();
     all_are_free(&jobs).await;
     assert_eq!((redis.stats().slots, redis.stats().lost_slots), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn closing_gives_everything_back() {
+    const MANY: u32 = 1000;
+    let server = Server::start();
+    let builder = Redis::builder(&server.url()).unwrap();
+    let redis = builder.timeout(Duration::from_secs(10)).build().unwrap();
+    let jobs = redis.limiter_of("many", LimitKind::Concurrency(MANY));
+    let jobs = jobs.build().unwrap();
+    let leased = redis.limiter("leased", Rate::per_day(1000)).leased();
+    assert!(
+        leased
+            .build()
+            .unwrap()
+            .try_check("k", 1)
+            .await
+            .unwrap()
+            .allowed
+    );
+    let mut held = Vec::new();
+    for _ in 0..MANY {
+        held.push(jobs.try_check("k", 1).await.unwrap());
+    }
+    assert!(held.iter().all(|pass| pass.allowed));
+    // Some have just ended, and others are never dropped, as when a process exits.
+    held.truncate(10);
+    let (_, other) = connect(&server, Duration::from_secs(10));
+    redis.close().await;
+    assert_eq!(redis.stats().slots, 0);
+    assert_eq!(redis.stats().leased, 0);
+    let keys = server.command(&["KEYS", "*"]);
+    let mut left = Vec::new();
+    for key in keys.items() {
+        let key = key.text().unwrap();
+        let held = server.client().unwrap().command(&["ZCARD", &key]);
+        // A lease is one value, and what is returned of it leaves what was spent.
+        left.extend(
+            held.ok()
+                .and_then(|held| held.integer())
+                .map(|held| (key, held)),
+        );
+    }
+    assert_eq!(left, []);
+    all_are_free(&other).await;
+    // A pass that is dropped later takes nothing from whoever has the slot by then.
+    drop(held);
+    let again = jobs.try_check("k", 1).await.unwrap();
+    assert!(again.allowed);
+    assert_eq!(jobs.peek("k").await.unwrap().remaining, u64::from(MANY) - 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn closing_without_a_store_ends() {
+    let server = Server::start();
+    let (redis, jobs) = connect(&server, Duration::from_millis(50));
+    all_are_free(&jobs).await;
+    let _held = jobs.try_check("k", 1).await.unwrap();
+    server.stop();
+    let closed = tokio::time::timeout(Duration::from_secs(20), redis.close()).await;
+    closed.expect("in bounded time");
 }

@@ -12,6 +12,7 @@ use tollgate::{Algorithm, Align, Rate};
 use tollgate_engine::backend::LimitKind;
 use tollgate_redis::{ConnectError, FailureKind, Redis, StoreError};
 use tollgate_testkit::redis::{Cluster, Reply, Sentinels, Server};
+use tollgate_testkit::scratch::Scratch;
 
 /// Whether a limit is kept at a URL: it holds for two clients together.
 async fn holds_at(url: &str) {
@@ -196,6 +197,61 @@ async fn tls_with_an_authority_and_a_certificate_of_ones_own() {
         panic!("{error:?}");
     };
     assert_eq!(error.kind(), FailureKind::Tls);
+}
+
+#[tokio::test]
+async fn certificates_that_are_renewed_are_read_again() {
+    let (server, other) = (
+        Server::builder().tls().start(),
+        Server::builder().tls().start(),
+    );
+    let scratch = Scratch::new("renewed");
+    let file = scratch.path("authority.pem");
+    let copy = |of: &Server| std::fs::copy(&of.certificates().authority, &file).unwrap();
+    copy(&other);
+    let redis = connect(&format!("{}?ca={}", server.tls_url(), file.display()));
+    let limiter = redis.limiter("logins", Rate::per_hour(3)).build().unwrap();
+    let error = limiter
+        .try_check("ada", 1)
+        .await
+        .expect_err("another authority");
+    assert_eq!(error.kind(), FailureKind::Tls, "{error}");
+    // There is none for a moment, as when it is replaced.
+    std::fs::remove_file(&file).unwrap();
+    let error = limiter
+        .try_check("ada", 1)
+        .await
+        .expect_err("still another");
+    assert_eq!(error.kind(), FailureKind::Tls, "{error}");
+    copy(&server);
+    eventually("the right authority", async || {
+        limiter.try_check("ada", 1).await.is_ok()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn sentinels_with_a_password_of_their_own() {
+    let sentinels = Sentinels::start_with(Server::builder().password("own"));
+    let url = sentinels.url();
+    for sentinel in sentinels.sentinels() {
+        let user = ["watcher", "on", ">se&ame", "~*", "&*", "+@all"];
+        sentinel.command(&[&["ACL", "SETUSER"], &user[..]].concat());
+        sentinel.command(&["ACL", "SETUSER", "default", "on", "resetpass", ">sesame"]);
+    }
+    let ready = |url: String| async move { connect(&url).ready(DEADLINE).await };
+    assert_eq!(
+        ready(format!("{url}?sentinel_password=sesame")).await,
+        Ok(())
+    );
+    holds_at(&format!(
+        "{url}?sentinel_user=watcher&sentinel_password=se%26ame"
+    ))
+    .await;
+    for login in ["", "?sentinel_password=barley", "?sentinel_user=watcher"] {
+        let error = ready(format!("{url}{login}")).await.unwrap_err();
+        assert_eq!(error.kind(), FailureKind::Auth, "{login}: {error}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

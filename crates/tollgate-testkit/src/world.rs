@@ -26,9 +26,11 @@ mod store;
 mod story;
 
 pub use check::{Violation, judge};
-pub use network::Weather;
-pub use play::{Fault, Record, Told, play};
+pub use network::{Exchange, Weather};
+pub use play::{Fault, Given, Record, Told, Unanswered, play};
 pub use replay::{Call, Difference, replay};
 pub use shrink::{shrink, try_seed, try_story};
 pub use store::{Condition, Counts, ServerError, Store};
-pub use story::{Amount, Ask, Counted, Event, Failure, Keeps, Rule, Setting, Sort, Story, Trouble};
+pub use story::{
+    Amount, Ask, Counted, Event, Failure, Gift, Keeps, Rule, Setting, Sort, Story, Trouble,
+};

@@ -12,6 +12,7 @@ use crate::line::of_keys::KeyLines;
 use crate::sync::{AtomicU64, Backoff, Ordering};
 use crate::{Refused, Reservation};
 
+mod anchor;
 mod builder;
 pub(crate) mod counters;
 pub(crate) mod hasher;
@@ -40,6 +41,7 @@ pub use operator::{ActiveKey, KeyedStats, NoSlot};
 pub use rated::RatedBy;
 pub use together::Together;
 
+use anchor::Moment;
 use counters::Counters;
 use hasher::KeyHasher;
 use intervals::Tag;
@@ -342,7 +344,8 @@ impl<C: Clock> KeyedLimiter<C> {
             fingerprint,
             tag,
             pace,
-            now,
+            moment: now,
+            anchor: self.table.anchor(),
             cost,
             patience: 0,
         };
@@ -355,9 +358,9 @@ impl<C: Clock> KeyedLimiter<C> {
     /// The same for a key that is new, elsewhere, or charged by another thread.
     #[cold]
     #[inline(never)]
-    fn admit_slowly(&self, fingerprint: u64, pace: Pace, now: Timestamp, cost: u64) -> bool {
+    fn admit_slowly(&self, fingerprint: u64, pace: Pace, now: Moment, cost: u64) -> bool {
         let key = self.key_at_pace(fingerprint, pace);
-        key.charge(now, cost, 0).outcome == Outcome::Allowed
+        key.charge(now, cost).outcome == Outcome::Allowed
     }
 
     /// Whether it passes, if somebody waits for the key.
@@ -387,9 +390,9 @@ impl<C: Clock> KeyedLimiter<C> {
     /// What the policy says about a new key for which there is no slot.
     #[cold]
     #[inline(never)]
-    fn at_the_cap(&self, ask: &Ask) -> Judged {
+    fn at_the_cap(&self, ask: &Ask<'_>) -> Judged {
         self.overflowed.fetch_add(1, Ordering::Relaxed);
-        let fresh = KeyWord::NEW.judge(ask.pace, ask.now, ask.cost);
+        let fresh = KeyWord::NEW.judge(ask.pace, ask.now(), ask.cost);
         match self.at_cap {
             AtCap::AdmitNew => Judged {
                 after: KeyWord::NEW,
@@ -407,14 +410,19 @@ impl<C: Clock> KeyedLimiter<C> {
     }
 
     /// Charges the bucket that all keys without a slot share at this rate.
-    fn charge_shared(&self, ask: &Ask) -> Judged {
+    fn charge_shared(&self, ask: &Ask<'_>) -> Judged {
+        let mut ask = *ask;
         let shared = self.table.intervals().shared(ask.tag);
         let mut backoff = Backoff::default();
         loop {
-            let word = shared.load(Ordering::Relaxed);
-            let judged = KeyWord(word).judge(ask.pace, ask.now, ask.cost);
-            let taken = slot::passes(&judged, ask);
-            // One lone word, as in a limiter of one key: its order with others doesn't matter.
+            let word = shared.load(Ordering::Acquire);
+            if !ask.is_timely() {
+                ask = ask.renewed();
+                continue;
+            }
+            let judged = KeyWord(word).judge(ask.pace, ask.now(), ask.cost);
+            let taken = slot::passes(&judged, &ask);
+            // One lone word, as in a limiter of one key: only its order with the anchor matters.
             if !taken
                 || shared
                     .compare_exchange(word, judged.after.0, Ordering::Relaxed, Ordering::Relaxed)

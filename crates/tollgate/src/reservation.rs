@@ -67,7 +67,7 @@ impl<H: Home> Reservation<H> {
 
     /// Waits until the slot may be used; returns how long that took.
     ///
-    /// Dropping the future before then gives the slot back.
+    /// Dropping the future before then gives the slot back, as far as nothing was booked behind it.
     #[cfg(not(any(loom, shuttle)))]
     pub async fn wait(mut self) -> Duration {
         let (home, at, started) = (self.home, self.at, self.home.now());

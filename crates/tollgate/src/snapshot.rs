@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 // Not loom's: a count that no decision reads.
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -163,64 +163,64 @@ pub(crate) fn write(path: &Path, mut bytes: Vec<u8>) -> Result<(), SnapshotError
     })
 }
 
-/// A file of this kind and version, as its words. Nothing else is checked yet: what lies where is the
-/// kind's own.
-pub(crate) fn read(path: &Path, kind: u64, reads: u64) -> Result<Unchecked<'_>, SnapshotError> {
+/// The words of an intact file of this kind and version, all but the checksum. `words_in` tells by the
+/// file's first words how many it has: no more is read, so a file of any length costs no memory.
+pub(crate) fn read<const HEADER: usize>(
+    path: &Path,
+    [kind, reads]: [u64; 2],
+    words_in: impl FnOnce(&[u64; HEADER]) -> u64,
+) -> Result<Vec<u64>, SnapshotError> {
     let owned = || path.to_owned();
-    let bytes = fs::read(path).map_err(|source| SnapshotError::Io {
+    let io = |source| SnapshotError::Io {
         path: owned(),
         source,
-    })?;
-    let (chunks, _) = bytes.as_chunks::<WORD>();
-    let words: Vec<u64> = chunks
-        .iter()
-        .map(|word| u64::from_le_bytes(*word))
-        .collect();
-    if words.first() != Some(&kind) || words.get(1) == Some(&0) {
+    };
+    let mut file = File::open(path).map_err(io)?;
+    let length = file.metadata().map_err(io)?.len();
+    let mut bytes = Vec::new();
+    let header = (HEADER * WORD) as u64;
+    let head = (&mut file).take(header).read_to_end(&mut bytes);
+    head.map_err(io)?;
+    let mut first = [0; HEADER];
+    for (word, read) in first.iter_mut().zip(words(&bytes)) {
+        *word = read;
+    }
+    let version = first.get(1).copied().filter(|_| bytes.len() >= 2 * WORD);
+    if first.first() != Some(&kind) || version == Some(0) {
         return Err(SnapshotError::Foreign { path: owned() });
     }
-    if let Some(&version) = words.get(1)
-        && version != reads
-    {
+    if let Some(version) = version.filter(|version| *version != reads) {
         return Err(SnapshotError::OtherVersion {
             path: owned(),
             version,
             reads,
         });
     }
-    Ok(Unchecked { path, bytes, words })
+    let expected = words_in(&first).saturating_mul(WORD as u64);
+    if length != expected || bytes.len() as u64 != header {
+        return Err(SnapshotError::Length {
+            path: owned(),
+            bytes: length,
+            expected,
+        });
+    }
+    let rest = usize::try_from(expected - header).unwrap_or(usize::MAX);
+    let reserved = bytes.try_reserve_exact(rest);
+    reserved.map_err(|_| io(io::ErrorKind::OutOfMemory.into()))?;
+    file.take(expected - header)
+        .read_to_end(&mut bytes)
+        .map_err(io)?;
+    let mut words: Vec<u64> = words(&bytes).collect();
+    let body = bytes.len().saturating_sub(WORD);
+    if words.pop() != Some(checksum(&bytes[..body])) {
+        return Err(SnapshotError::Corrupt { path: owned() });
+    }
+    Ok(words)
 }
 
-/// A file whose length and checksum were not looked at yet.
-pub(crate) struct Unchecked<'a> {
-    path: &'a Path,
-    bytes: Vec<u8>,
-    words: Vec<u64>,
-}
-
-impl Unchecked<'_> {
-    /// A word of the file as it stands, to tell its length by.
-    pub(crate) fn word(&self, number: usize) -> Option<u64> {
-        self.words.get(number).copied()
-    }
-
-    /// All words but the checksum, if the file has this many bytes and none of them was changed.
-    pub(crate) fn checked(mut self, expected: u64) -> Result<Vec<u64>, SnapshotError> {
-        let path = || self.path.to_owned();
-        if self.bytes.len() as u64 != expected {
-            return Err(SnapshotError::Length {
-                path: path(),
-                bytes: self.bytes.len() as u64,
-                expected,
-            });
-        }
-        let body = self.bytes.len().saturating_sub(WORD);
-        if self.words.last() != Some(&checksum(&self.bytes[..body])) {
-            return Err(SnapshotError::Corrupt { path: path() });
-        }
-        self.words.pop();
-        Ok(self.words)
-    }
+fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    let (chunks, _) = bytes.as_chunks::<WORD>();
+    chunks.iter().map(|word| u64::from_le_bytes(*word))
 }
 
 #[expect(

@@ -267,30 +267,42 @@ impl Step {
     }
 }
 
-/// Takes one level and all that come after it in the order of charging; gives it back if one of
-/// those refuses. By recursion, so that nothing is allocated: it is as deep as the request has
-/// levels.
+/// How many levels are taken without asking for memory.
+const INLINE: usize = 8;
+
+/// Takes one level and all that come after it in the order of charging; gives them back if one of
+/// those refuses. By a loop, as a request may have any number of levels; what was taken is kept, and
+/// given back, from the last to the first.
 fn take_all<'a>(
     levels: &[Level<'a>],
-    step: Option<Step>,
+    mut step: Option<Step>,
     seen: &mut Seen,
     take: &impl Fn(&Level<'a>, Timestamp) -> Result<Taken, Decision>,
     keep: &mut impl FnMut(&Level<'a>, Timestamp, Taken),
 ) -> Result<(), Refusal<'a>> {
-    let Some(step) = step else {
-        return Ok(());
-    };
-    let level = &levels[step.index];
-    let now = level.limit.now(seen);
-    let taken = take(level, now).map_err(|decision| Refusal::new(step.index, level, decision))?;
-    match take_all(levels, step.next(levels), seen, take, keep) {
-        Ok(()) => {
-            keep(level, now, taken);
-            Ok(())
+    let mut inline: [Option<(usize, Timestamp, Taken)>; INLINE] = [const { None }; INLINE];
+    let (mut used, mut more) = (0, Vec::new());
+    let mut refusal = None;
+    while let Some(Step { index, .. }) = step {
+        let level = &levels[index];
+        let now = level.limit.now(seen);
+        match (take(level, now), inline.get_mut(used)) {
+            (Ok(taken), Some(place)) => (*place, used) = (Some((index, now, taken)), used + 1),
+            (Ok(taken), None) => more.push((index, now, taken)),
+            (Err(decision), _) => {
+                refusal = Some(Refusal::new(index, level, decision));
+                break;
+            }
         }
-        Err(refusal) => {
-            level.limit.put_back(now, taken);
-            Err(refusal)
+        step = step.and_then(|step| step.next(levels));
+    }
+    let first = inline.into_iter().flatten().rev();
+    for (index, now, taken) in more.into_iter().rev().chain(first) {
+        let level = &levels[index];
+        match refusal {
+            None => keep(level, now, taken),
+            Some(_) => level.limit.put_back(now, taken),
         }
     }
+    refusal.map_or(Ok(()), Err)
 }

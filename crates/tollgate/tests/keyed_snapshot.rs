@@ -3,11 +3,12 @@
 use std::error::Error;
 use std::fs;
 use std::path::Path;
+use std::sync::Mutex;
 use std::time::Duration;
 
-use tollgate::clock::Manual;
+use tollgate::clock::{Manual, Wall};
 use tollgate::core::{Algorithm, Gcra};
-use tollgate::{AtCap, KeyedBuilder, KeyedLimiter, Rate, SnapshotError, Timestamp};
+use tollgate::{AtCap, Clock, KeyedBuilder, KeyedLimiter, Rate, SnapshotError, Timestamp};
 use tollgate_testkit::scratch::Scratch;
 
 /// Where the words of the file lie, in words from its start.
@@ -131,6 +132,33 @@ fn the_time_since_the_snapshot_counts() {
     );
 }
 
+/// A clock that notes when it was read by the wall clock.
+#[derive(Debug, Default)]
+struct Noted(Mutex<Timestamp>);
+
+impl Clock for &Noted {
+    fn now(&self) -> Timestamp {
+        *self.0.lock().expect("no panic") = Wall.now();
+        Timestamp::from_secs(500)
+    }
+}
+
+#[test]
+fn time_between_the_two_clocks_of_a_snapshot_grants_nothing() {
+    let (scratch, clock) = (Scratch::new("stall"), Noted::default());
+    let limiter = KeyedLimiter::builder(Rate::per_hour(10), 100).clock(&clock);
+    let limiter = limiter.build().unwrap();
+    let file = scratch.path("limits.snapshot");
+    limiter.check_n("user", 8);
+    limiter.snapshot(&file).unwrap();
+    // What the keys' states are as of comes before the time that elapsed time is counted from.
+    let bytes = fs::read(&file).unwrap();
+    let wall = bytes[WALL * 8..].first_chunk().unwrap();
+    let wall = Timestamp::from_nanos(u64::from_le_bytes(*wall));
+    let noted = *clock.0.lock().unwrap();
+    assert!(wall >= noted, "{wall} before {noted}");
+}
+
 #[test]
 fn the_default_clock_restores_too() {
     let scratch = Scratch::new("default");
@@ -208,6 +236,14 @@ fn a_file_that_is_not_right_says_what_is_wrong_with_it() {
     assert_eq!(
         refused(&scratch, 100),
         "snapshot limits.snapshot has 407 bytes instead of 408: it was cut short or changed"
+    );
+
+    // Nothing but the header is read of a file that is longer than that says, however long it is.
+    let longer = fs::File::options().write(true).open(&file).unwrap();
+    longer.set_len(1 << 43).unwrap();
+    assert_eq!(
+        refused(&scratch, 100),
+        "snapshot limits.snapshot has 8796093022208 bytes instead of 408: it was cut short or changed"
     );
 
     fs::write(&file, &right).unwrap();

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::{Serialize, Serializer};
+use tollgate_engine::render;
 use tollgate_redis::{FailureKind, FailureStats};
 
 use super::drive::Driven;
@@ -135,7 +136,10 @@ impl fmt::Display for Failed {
         write!(f, "  {:<20}{count:>6}", self.kind.to_string())?;
         match self.is_going_on {
             true => write!(f, "  from {:.3}s to the end: ", self.began_s)?,
-            false => write!(f, "  from {:.3}s for {:.3}s: ", self.began_s, self.lasted_s)?,
+            false => {
+                let last = self.began_s + self.lasted_s;
+                write!(f, "  first at {:.3}s, last at {last:.3}s: ", self.began_s)?;
+            }
         }
         f.write_str(&self.first)
     }
@@ -231,7 +235,7 @@ impl fmt::Display for LoadReport {
         write!(f, "backend    {}", self.backend)?;
         if let Some(choice) = self.on_failure {
             let timeout = short(u64::try_from(self.timeout.as_nanos()).unwrap_or(u64::MAX));
-            write!(f, ", {}, name {}", self.mode, self.name)?;
+            write!(f, ", {}, name {}", self.mode, render::escaped(&self.name))?;
             write!(f, ", timeout {timeout}, on failure {choice}")?;
         }
         let tasks = if self.tasks == 1 { "task" } else { "tasks" };

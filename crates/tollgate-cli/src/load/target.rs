@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tollgate::{Algorithm, Rate};
 use tollgate_engine::backend::{Answer, LimitKind, Memory, SoleLimit};
 use tollgate_redis::{
     Address, FailureKind, FailureStats, Redis, RedisLimiter, RedisStats, StoreLimitError,
@@ -83,13 +84,16 @@ pub(super) struct StoreCounts {
 
 impl Target {
     pub(super) fn new(options: &Load) -> Result<Self, LoadFailure> {
-        let rate = options.rate;
+        let (rate, algorithm) = (options.rate, options.algorithm.algorithm());
         // "unlimited" and "zero" have no period, and no burst of their own.
         if rate.period().is_some() && options.cost > rate.burst_size() {
             let cost = options.cost;
-            return Err(LoadFailure::Cost { cost, rate });
+            return Err(LoadFailure::Cost {
+                cost,
+                rate,
+                instead: with_room(rate, algorithm, cost),
+            });
         }
-        let algorithm = options.algorithm.algorithm();
         let Some(url) = options.backend.url() else {
             let kind = LimitKind::Rate { rate, algorithm };
             let limit = SoleLimit::new(&options.name, kind);
@@ -203,4 +207,12 @@ impl Counts {
 /// The name of a key.
 pub(super) fn key(number: u32) -> String {
     format!("key-{number}")
+}
+
+/// The rate with as much room as a cost needs: by its burst or, where that is the count, by the count.
+fn with_room(rate: Rate, algorithm: Algorithm, cost: u64) -> Option<Rate> {
+    let larger = rate.period().map(|period| Rate::new(cost, period));
+    let candidates = [Some(rate.burst(cost)), larger];
+    let mut candidates = candidates.into_iter().flatten();
+    candidates.find(|rate| algorithm.takes(*rate).is_ok())
 }

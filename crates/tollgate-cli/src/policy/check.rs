@@ -161,7 +161,8 @@ fn write_text(
         Ok(checked) => checked,
         Err(rejected) => {
             write!(out, "{rejected}")?;
-            return writeln!(out, "{name}: {}", count(rejected.errors.len(), "error"));
+            let errors = count(rejected.errors.len(), "error");
+            return writeln!(out, "{}: {errors}", render::escaped(name));
         }
     };
     if !checked.warnings.is_empty() {
@@ -172,7 +173,7 @@ fn write_text(
         )?;
     }
     let policy = &checked.policy;
-    write!(out, "{name}: valid, ")?;
+    write!(out, "{}: valid, ", render::escaped(name))?;
     if policy.domains.is_empty() {
         write!(out, "{}", count(policy.rules.len(), "limit"))?;
     } else {
@@ -182,7 +183,7 @@ fn write_text(
     for limit in limits(policy) {
         let tier = if limit.kind == "tier" { "tier " } else { "" };
         let LimitReport { name, mode, .. } = limit;
-        let failure = limit.on_store_failure;
+        let (failure, name) = (limit.on_store_failure, render::escaped(&name));
         write!(out, "  {tier}{name}: {mode}")?;
         match counted(limit.counting) {
             Some(COUNTED_HERE) => writeln!(out, ", {COUNTED_HERE}")?,

@@ -1,9 +1,9 @@
 //! `tollgate convert`: envoyproxy/ratelimit's YAML as ours.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
-use tollgate_engine::document::Format;
+use tollgate_engine::native::codes;
 use tollgate_engine::{Policy, envoy};
 
 use super::PolicyFailure;
@@ -26,28 +26,31 @@ pub struct Convert {
 /// # Errors
 /// A file that can't be read or has errors.
 pub fn convert(options: &Convert) -> Result<String, PolicyFailure> {
-    let mut files = Vec::new();
     for path in &options.files {
-        let name = path.display().to_string();
-        match std::fs::read_to_string(path) {
-            Ok(text) if is_ours(&text) => {
-                return Err(PolicyFailure::Usage(format!(
-                    "{name:?} is in our own form already: there is nothing to convert"
-                )));
-            }
-            Ok(text) => files.push((name, text)),
-            Err(error) => {
-                return Err(PolicyFailure::Usage(format!(
-                    "can't read {name:?}: {error}"
-                )));
-            }
+        if is_ours(path) {
+            return Err(PolicyFailure::Usage(format!(
+                "{:?} is in our own form already: there is nothing to convert",
+                path.display().to_string()
+            )));
         }
     }
-    let checked = Policy::from_envoy_files(&files)?;
-    Ok(envoy::convert(&checked.policy))
+    let checked = Policy::from_envoy_paths(&options.files).map_err(|rejected| {
+        match rejected.errors.as_slice() {
+            [error] if error.code == codes::UNREADABLE => {
+                PolicyFailure::Usage(error.message.clone())
+            }
+            _ => rejected.into(),
+        }
+    })?;
+    envoy::convert(&checked.policy).map_err(|rejected| {
+        let why: Vec<_> = rejected.errors.iter().take(3).collect();
+        let why: Vec<_> = why.iter().map(|error| error.message.as_str()).collect();
+        let why = why.join("; ");
+        PolicyFailure::Usage(format!("our form can't say it: {why}; split the files"))
+    })
 }
 
-/// Whether a text is a policy in our own form.
-fn is_ours(text: &str) -> bool {
-    Policy::from_text(text, Format::Yaml).is_ok_and(|checked| checked.policy.domains.is_empty())
+/// Whether a file is a policy in our own form.
+fn is_ours(path: &Path) -> bool {
+    Policy::from_path(path).is_ok_and(|checked| checked.policy.domains.is_empty())
 }

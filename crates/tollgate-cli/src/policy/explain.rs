@@ -9,7 +9,7 @@ use tollgate::Timestamp;
 use tollgate_engine::envoy::{self, Lookup};
 use tollgate_engine::facts::Descriptor;
 use tollgate_engine::policy::{Counting, Mode};
-use tollgate_engine::{Facts, Policy, explain};
+use tollgate_engine::{Facts, Policy, explain, render};
 
 use super::PolicyFailure;
 use super::check::counted;
@@ -125,20 +125,26 @@ fn write_descriptors(
             .iter()
             .map(|(key, value)| format!("{key}={value}"))
             .collect();
-        write!(out, "  {}: ", entries.join(","))?;
+        let entries = entries.join(",");
+        write!(out, "  {}: ", render::escaped(&entries))?;
         match lookup {
             Lookup::Limited(leaf) => {
                 let shadow = leaf.limit.shadow.then_some("in shadow");
                 let notes = notes(shadow, Some(leaf.limit.counting));
-                writeln!(out, "{leaf}{notes}")?;
+                let leaf = leaf.to_string();
+                writeln!(out, "{}{notes}", render::escaped(&leaf))?;
             }
-            Lookup::Replaced(leaf) => writeln!(out, "{leaf}, replaced by another")?,
+            Lookup::Replaced(leaf) => {
+                let leaf = leaf.to_string();
+                writeln!(out, "{}, replaced by another", render::escaped(&leaf))?;
+            }
             _ if !policy.domains.contains_key(domain) => {
                 let domains: Vec<_> = policy.domains.keys().map(String::as_str).collect();
                 let domains = domains.join(", ");
                 writeln!(
                     out,
-                    "no limit: the file has no domain {domain:?}, but {domains}"
+                    "no limit: the file has no domain {domain:?}, but {}",
+                    render::escaped(&domains)
                 )?;
             }
             _ => writeln!(out, "no limit: none has these keys at this depth")?,
@@ -178,7 +184,8 @@ fn write_rules(policy: &Policy, facts: &Facts<'_>, out: &mut impl Write) -> io::
         let name = cause_name(entry.cause).unwrap_or_default();
         let shadow = (entry.mode == Mode::Shadow).then_some("in shadow");
         let notes = notes(shadow, entry.counting);
-        writeln!(out, "  {applies}  {name}{notes}: {}", entry.standing)?;
+        let line = format!("  {applies}  {name}{notes}: {}", entry.standing);
+        writeln!(out, "{}", render::escaped(&line))?;
     }
     Ok(())
 }
@@ -199,13 +206,14 @@ fn write_steps(steps: &[Step], out: &mut impl Write) -> io::Result<()> {
             Some(wait) => format!("{wait}ms"),
             None => "never".to_owned(),
         };
-        let rule = step.rule.as_deref().unwrap_or("-");
+        let rule = render::escaped(step.rule.as_deref().unwrap_or("-"));
         write!(
             out,
             "  {:>10}ms  {:7}  {remaining:>9}  {retry:>14}  {rule}",
             step.at_ms, step.outcome
         )?;
         for shadow in &step.shadow {
+            let shadow = render::escaped(shadow);
             write!(out, " (in shadow {shadow} would refuse)")?;
         }
         writeln!(out)?;

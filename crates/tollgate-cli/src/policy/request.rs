@@ -125,7 +125,10 @@ impl Step {
                 true => ALLOWED,
                 false => DENIED,
             },
-            rule: told.and_then(|status| status.limit.clone()),
+            rule: match verdict.too_much {
+                Some(what) => Some(what.to_string()),
+                None => told.and_then(|status| status.limit.clone()),
+            },
             remaining: told
                 .and_then(|status| status.decision)
                 .map(|it| it.remaining),

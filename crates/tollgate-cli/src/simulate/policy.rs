@@ -6,7 +6,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 use tollgate::Timestamp;
-use tollgate_engine::Policy;
+use tollgate_engine::{Policy, render};
 
 use super::Options;
 use crate::policy::{PolicyFailure, Request, engine};
@@ -90,10 +90,14 @@ impl fmt::Display for PolicyReport {
         writeln!(f, "admitted  {}", self.admitted)?;
         writeln!(f, "peak      {} in any second", self.peak_1s)?;
         for (rule, count) in &self.refused {
-            writeln!(f, "refused   {count} by {rule}")?;
+            writeln!(f, "refused   {count} by {}", render::escaped(rule))?;
         }
         for (rule, count) in &self.shadow {
-            writeln!(f, "shadow    {count} would be refused by {rule}")?;
+            writeln!(
+                f,
+                "shadow    {count} would be refused by {}",
+                render::escaped(rule)
+            )?;
         }
         Ok(())
     }

@@ -279,3 +279,59 @@ fn domains_are_told_apart_over_all_files_that_are_checked() {
         [&json!(true), &json!(false), &json!(false), &json!(true)]
     );
 }
+
+#[test]
+fn what_is_no_file_or_too_large_is_not_converted() {
+    let folder = folder("endless", &[]);
+    for path in ["/dev/zero", "."] {
+        let (code, out, err) = run(&folder, &["convert", path]);
+        assert_eq!((code, out.as_str()), (Some(2), ""), "{path}");
+        assert_eq!(
+            err,
+            format!("error: can't read {path:?}: it is not a file\n")
+        );
+    }
+    fs::write(folder.join("large.yaml"), vec![b'#'; 17 << 20]).expect("a file");
+    let (code, _, err) = run(&folder, &["convert", "large.yaml"]);
+    assert_eq!(code, Some(1));
+    assert!(err.contains("have more than 16777216 bytes"), "{err}");
+}
+
+#[test]
+fn what_files_and_facts_say_plays_no_tricks_with_a_terminal() {
+    let theirs = "domain: \"ed\\e[2Jge\"\ndescriptors:\n- {key: a, value: \"\\e]0;x\\a\\n  b: enforce\", rate_limit: {unit: day, requests_per_unit: 1}}\n";
+    let ours = "limits: [{name: a, key: [user, path], rate: 1/h}]\n";
+    let files = [("theirs.yaml", theirs), ("ours.yaml", ours)];
+    let folder = folder("tricks", &files);
+    let trick = "a=\u{1b}]0;x\u{7}\n  b: enforce";
+    let descriptor = [
+        "explain",
+        "theirs.yaml",
+        "--domain",
+        "ed\u{1b}[2Jge",
+        "--descriptor",
+        trick,
+    ];
+    let fact = [
+        "explain",
+        "ours.yaml",
+        "--fact",
+        "user=\u{1b}[2J\nyes",
+        "--fact",
+        "path=\u{202e}",
+    ];
+    for words in [
+        &["check", "theirs.yaml"][..],
+        &descriptor,
+        &fact,
+        &["convert", "theirs.yaml"],
+    ] {
+        let (code, out, err) = run(&folder, words);
+        assert_eq!(code, Some(0), "{err}");
+        let hidden = |sign: char| (sign.is_control() && sign != '\n') || sign == '\u{202e}';
+        assert!(!out.contains(hidden), "{words:?} {out:?}");
+        let forged =
+            |line: &str| line.trim_start().starts_with("b: enforce") || line.starts_with("yes");
+        assert!(!out.lines().any(forged), "{words:?} {out:?}");
+    }
+}

@@ -106,3 +106,90 @@ fn a_booking_further_ahead_than_a_faster_limit_is_empty_is_forgotten() {
     // One of the five of this second is spent, and nothing else holds it back.
     assert_eq!(ledger.decide(&fast, now, 4).remaining, 0);
 }
+
+/// What becomes of a booking when a live change, a gift or a reset comes between: five of five are spent
+/// and five more are booked, and then `between` happens.
+fn left_after<A: Algorithm>(between: impl Fn(&mut Book<A>, Timestamp)) -> [u64; 2] {
+    let rate = Rate::per_second(1).burst(5);
+    let limit = A::new(rate).or_else(|_| A::new(Rate::new(5, Duration::from_secs(5))));
+    let mut book = Book::new(limit.expect("a rate that fits"));
+    let now = Timestamp::from_secs(100);
+    assert!(book.decide(now, 5).is_allowed());
+    let booked = book
+        .reserve(now, 5, Duration::MAX)
+        .expect("the next five seconds");
+    between(&mut book, now);
+    // A window before what is booked passes nothing.
+    let later = now + Duration::from_secs(10);
+    let before = book.look(later, 0).remaining;
+    book.give_back(now, &booked);
+    [before, book.look(later, 0).remaining]
+}
+
+#[test]
+fn what_was_booked_before_a_change_a_gift_or_a_reset_stays_booked() {
+    fn stays<A: Algorithm>() {
+        let same = |[before, after]: [u64; 2]| assert_eq!(after, before);
+        let faster = || A::new(Rate::new(5, Duration::from_millis(500))).expect("a rate that fits");
+        same(left_after::<A>(|book, now| book.replace(now, faster())));
+        same(left_after::<A>(|book, now| book.gift(now, 1)));
+        same(left_after::<A>(|book, now| {
+            let (limit, ledger) = book.parts_mut();
+            ledger.reset();
+            // Somebody else spends what the reset gave.
+            let booked = ledger.reserve(limit, now, 5, Duration::MAX);
+            let again = ledger.reserve(limit, now, 5, Duration::MAX);
+            assert!(booked.is_ok() && again.is_ok());
+        }));
+    }
+    stays::<Gcra>();
+    stays::<TokenBucket>();
+    stays::<LeakyBucket>();
+    stays::<FixedWindow>();
+    stays::<SlidingLog>();
+    stays::<SlidingCounter>();
+}
+
+#[test]
+fn what_is_promised_after_a_faster_change_is_not_promised_again() {
+    let limit = |count| TokenBucket::new(Rate::per_second(count).burst(5)).unwrap();
+    let (mut book, now) = (Book::new(limit(1)), Timestamp::ZERO);
+    assert!(book.decide(now, 5).is_allowed());
+    let first = book.reserve(now, 5, Duration::MAX).unwrap();
+    book.replace(now, limit(10));
+    let second = book.reserve(now, 5, Duration::MAX).unwrap();
+    assert_eq!(second.at(), Timestamp::from_secs(1));
+    book.give_back(now, &first);
+    // All of the bucket is the second's.
+    assert!(!book.decide(second.at(), 1).is_allowed());
+}
+
+#[test]
+fn what_is_promised_on_a_gift_is_not_promised_again() {
+    let limit = TokenBucket::new(Rate::per_second(1).burst(5)).unwrap();
+    let (mut book, now) = (Book::new(limit), Timestamp::ZERO);
+    assert!(book.decide(now, 1).is_allowed());
+    let first = book.reserve(now, 5, Duration::MAX).unwrap();
+    book.gift(now, 1);
+    let later = Timestamp::from_millis(1);
+    let second = book.reserve(later, 2, Duration::MAX).unwrap();
+    assert_eq!(second.at(), Timestamp::from_secs(2));
+    book.give_back(later, &first);
+    let third = book.reserve(later, 4, Duration::MAX).unwrap();
+    // Six at once where five may: no sooner than a second after the two.
+    assert!(third.at() >= Timestamp::from_secs(3), "{}", third.at());
+}
+
+#[test]
+fn what_was_counted_is_kept_through_a_limit_that_counts_nothing() {
+    let now = Timestamp::from_millis(1_000_500);
+    let limit = |rate: Rate| SlidingCounter::new(rate).unwrap();
+    for between in [Rate::zero(), Rate::unlimited()] {
+        let mut book = Book::new(limit(Rate::per_second(3)));
+        assert!(book.decide(now, 2).is_allowed());
+        book.replace(now, limit(Rate::per_minute(1)));
+        book.replace(now, limit(between));
+        book.replace(now, limit(Rate::per_second(3)));
+        assert_eq!(book.decide(now, 0).remaining, 1, "{between}");
+    }
+}

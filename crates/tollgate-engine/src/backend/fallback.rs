@@ -216,8 +216,9 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Fallback<B, C, W> {
     fn fails(&self, checks: &[Check<'_>], gate: Gate, error: &B::Error) {
         let now = self.now();
         self.counts.errors.fetch_add(1, Ordering::Relaxed);
-        // Where no rule breaks circuits there is none to break.
-        let breaks = checks.iter().any(breaks);
+        // Where no rule breaks circuits there is none to break, nor while others are answered.
+        let is_in_part = self.backend.is_in_part(error);
+        let breaks = checks.iter().any(breaks) && !is_in_part;
         let opened = breaks.then(|| self.circuit.fails(now, gate)).flatten();
         if !self.is_active.swap(true, Ordering::Relaxed) {
             self.active_since.store(now.as_nanos(), Ordering::Relaxed);
@@ -225,6 +226,8 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Fallback<B, C, W> {
         }
         if let Some(stays) = opened {
             self.tell(&StoreEvent::CircuitOpened { stays });
+        } else if is_in_part && gate == Gate::Probe && self.circuit.closes() {
+            self.tell(&StoreEvent::CircuitClosed);
         }
         if self.tell.is_some()
             && let Some(untold) = self.telling.is_due(now)

@@ -229,6 +229,7 @@ impl<C: Clock + 'static, W: Clock> Local<C, W> {
             ..*check
         };
         let left = self.memory.answer(&[own]).decision;
+        let used = left.limit.saturating_sub(left.remaining);
         let rate = match share.part.kind() {
             LimitKind::Rate { rate, .. } => *rate,
             _ => Rate::unlimited(),
@@ -236,9 +237,10 @@ impl<C: Clock + 'static, W: Clock> Local<C, W> {
         Some(Owed {
             since,
             used: match Noted::of(check.limit) {
-                // What the store told is the store's: it is dated otherwise here, and others' too.
-                Noted::Used => admitted.min(left.limit),
-                _ => left.limit.saturating_sub(left.remaining),
+                // What the store told is the store's: it is dated otherwise here, and others' too. And what
+                // has run out here since it was admitted isn't to be told as if it were new.
+                Noted::Used => admitted.min(used),
+                _ => used,
             },
             drains_in: left.reset_after,
             rate,

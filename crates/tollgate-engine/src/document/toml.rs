@@ -2,6 +2,7 @@
 
 use toml_span::value::{Table, ValueInner};
 
+use super::columns::Columns;
 use super::{
     Diagnostic, MOST_DEPTH, MOST_NODES, Node, Place, SYNTAX, Span, TOO_LARGE, Value, duplicate,
 };
@@ -80,8 +81,7 @@ struct Lines<'a> {
     text: &'a str,
     file: u32,
     starts: Vec<usize>,
-    /// Whether each character is a byte, so that none need be counted.
-    ascii: bool,
+    columns: Columns,
 }
 
 impl<'a> Lines<'a> {
@@ -91,7 +91,7 @@ impl<'a> Lines<'a> {
             text,
             file,
             starts: std::iter::once(0).chain(breaks).collect(),
-            ascii: text.is_ascii(),
+            columns: Columns::new(text),
         }
     }
 
@@ -110,12 +110,8 @@ impl<'a> Lines<'a> {
             .find(|byte| self.text.is_char_boundary(*byte))
             .unwrap_or(self.text.len());
         let line = self.starts.partition_point(|start| *start <= byte).max(1);
-        let start = self.starts[line - 1];
-        let column = match self.text.get(start..byte) {
-            Some(before) if self.ascii => before.len(),
-            Some(before) => before.chars().count(),
-            None => 0,
-        };
+        let characters = |byte| self.columns.characters(self.text, byte);
+        let column = characters(byte) - characters(self.starts[line - 1]);
         let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         Place {
             line: small(line),

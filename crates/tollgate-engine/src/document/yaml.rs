@@ -5,15 +5,30 @@ use std::collections::HashMap;
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span as YamlSpan, Tag};
 
 use super::{
-    Diagnostic, MOST_DEPTH, MOST_NODES, Node, Place, SYNTAX, Span, TOO_LARGE, Value, duplicate,
+    Diagnostic, MOST_COPIED, MOST_DEPTH, MOST_NODES, Node, Place, SYNTAX, Span, TOO_LARGE, Value,
+    duplicate,
 };
 
 pub(super) fn parse(text: &str, file: u32) -> Result<Node, Vec<Diagnostic>> {
+    // To the parser it is the end of the text.
+    if let Some((before, _)) = text.split_once('\0') {
+        let at = end_of(before, |_| true);
+        let span = Span {
+            file,
+            start: at,
+            end: at,
+        };
+        let message = "a NUL character, after which YAML is not read on";
+        let problem = Diagnostic::error(SYNTAX, message, span);
+        return Err(vec![problem.help("take it out, or write it as \"\\0\"")]);
+    }
     let mut builder = Builder {
         file,
         open: Vec::new(),
         anchors: HashMap::new(),
         nodes: 0,
+        bytes: 0,
+        copied: 0,
         problems: Vec::new(),
         done: None,
     };
@@ -23,7 +38,7 @@ pub(super) fn parse(text: &str, file: u32) -> Result<Node, Vec<Diagnostic>> {
             Ok(event) => event,
             Err(error) => {
                 // What is missing at the end is missing after the last thing that is there.
-                let at = place(*error.marker()).min(end_of(text));
+                let at = place(*error.marker()).min(end_of(text, |sign| !sign.is_whitespace()));
                 let at = Span {
                     file,
                     start: at,
@@ -70,10 +85,35 @@ struct Stop;
 struct Builder {
     file: u32,
     open: Vec<Open>,
-    anchors: HashMap<usize, (Node, usize)>,
+    anchors: HashMap<usize, (Node, Size)>,
     nodes: usize,
+    /// What all values take, those that were copied included.
+    bytes: usize,
+    /// What anchors and aliases copied.
+    copied: usize,
     problems: Vec<Diagnostic>,
     done: Option<Node>,
+}
+
+/// How much a value is, with all that is in it.
+#[derive(Clone, Copy)]
+struct Size {
+    nodes: usize,
+    bytes: usize,
+}
+
+impl Size {
+    /// Of a value that has no others in it.
+    fn of(value: &Value) -> Self {
+        let text = match value {
+            Value::Text(text) => text.len(),
+            _ => 0,
+        };
+        Self {
+            nodes: 1,
+            bytes: size_of::<Node>() + text,
+        }
+    }
 }
 
 /// A list or map that is being read.
@@ -81,6 +121,7 @@ struct Open {
     start: Span,
     anchor: usize,
     nodes_before: usize,
+    bytes_before: usize,
     inner: Inner,
 }
 
@@ -99,9 +140,10 @@ impl Builder {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
                 let value = scalar(&text, style, tag.as_deref());
+                let size = Size::of(&value);
                 let node = Node { span, value };
-                self.remember(anchor, &node, 1);
-                self.add(node, 1)
+                self.remember(anchor, &node, size)?;
+                self.add(node, size)
             }
             Event::SequenceStart(anchor, _) => self.open(span, anchor, Inner::List(Vec::new())),
             Event::MappingStart(anchor, _) => self.open(
@@ -116,9 +158,15 @@ impl Builder {
             Event::SequenceEnd | Event::MappingEnd => self.close(span),
             Event::Alias(anchor) => match self.anchors.get(&anchor) {
                 // Counted before it is copied.
-                Some((_, size)) if self.nodes + size > MOST_NODES => self.too_many(span),
-                Some((node, size)) => {
-                    let (value, size) = (node.value.clone(), *size);
+                Some((_, size)) if self.nodes + size.nodes > MOST_NODES => self.too_many(span),
+                Some((_, size)) => {
+                    let size = *size;
+                    self.copy(span, size.bytes)?;
+                    let value = self
+                        .anchors
+                        .get(&anchor)
+                        .map(|(node, _)| node.value.clone());
+                    let value = value.unwrap_or(Value::Null);
                     self.add(Node { span, value }, size)
                 }
                 None => {
@@ -142,6 +190,7 @@ impl Builder {
             start,
             anchor,
             nodes_before: self.nodes,
+            bytes_before: self.bytes,
             inner,
         });
         Ok(())
@@ -162,20 +211,40 @@ impl Builder {
             },
             value,
         };
-        let size = self.nodes - open.nodes_before + 1;
-        self.remember(open.anchor, &node, size);
-        self.add(node, 1)
+        let own = Size::of(&node.value);
+        let size = Size {
+            nodes: self.nodes - open.nodes_before + own.nodes,
+            bytes: self.bytes - open.bytes_before + own.bytes,
+        };
+        self.remember(open.anchor, &node, size)?;
+        self.add(node, own)
     }
 
-    fn remember(&mut self, anchor: usize, node: &Node, size: usize) {
+    fn remember(&mut self, anchor: usize, node: &Node, size: Size) -> Result<(), Stop> {
         if anchor > 0 {
+            self.copy(node.span, size.bytes)?;
             self.anchors.insert(anchor, (node.clone(), size));
         }
+        Ok(())
     }
 
-    /// Puts a value of so many values where it belongs.
-    fn add(&mut self, node: Node, size: usize) -> Result<(), Stop> {
-        self.nodes = self.nodes.saturating_add(size);
+    /// Counts what is about to be copied.
+    fn copy(&mut self, span: Span, bytes: usize) -> Result<(), Stop> {
+        self.copied = self.copied.saturating_add(bytes);
+        if self.copied <= MOST_COPIED {
+            return Ok(());
+        }
+        let message = format!("anchors and aliases copy more than {MOST_COPIED} bytes");
+        let problem = Diagnostic::error(TOO_LARGE, message, span);
+        self.problems
+            .push(problem.help("repeat less, or split the file"));
+        Err(Stop)
+    }
+
+    /// Puts a value of this size where it belongs.
+    fn add(&mut self, node: Node, size: Size) -> Result<(), Stop> {
+        self.nodes = self.nodes.saturating_add(size.nodes);
+        self.bytes = self.bytes.saturating_add(size.bytes);
         if self.nodes > MOST_NODES {
             return self.too_many(node.span);
         }
@@ -225,8 +294,8 @@ impl Builder {
     }
 }
 
-/// Just after the last character that isn't white.
-fn end_of(text: &str) -> Place {
+/// Just after the last character that counts.
+fn end_of(text: &str, counts: impl Fn(char) -> bool) -> Place {
     let mut at = Place { line: 1, column: 1 };
     let mut end = at;
     let mut signs = text.chars().peekable();
@@ -238,7 +307,7 @@ fn end_of(text: &str) -> Place {
         } else {
             at.column = at.column.saturating_add(1);
         }
-        if !sign.is_whitespace() {
+        if counts(sign) {
             end = at;
         }
     }

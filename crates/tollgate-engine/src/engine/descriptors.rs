@@ -4,16 +4,17 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tollgate::{Clock, Decision};
+use tollgate::{Clock, Decision, Timestamp};
 
 use super::Engine;
+use super::bounds::{Bounds, TooMuch};
 use super::rules::Rules;
 use crate::backend::{Backend, Memory};
 use crate::envoy::{self, Charge, Lookup, StatusCode};
 use crate::facts::{Descriptor, Facts};
 use crate::observer::{Event, Observer};
 use crate::policy::{Mode, OnStoreFailure};
-use crate::verdict::{Cause, Permits, is_near};
+use crate::verdict::{BLOCKED, Cause, Permits, is_near};
 
 mod charge;
 mod pool;
@@ -54,6 +55,9 @@ pub struct DescriptorVerdict {
     pub retry_after: Duration,
     /// What decided if a store couldn't be asked; none if it was, or there is none.
     pub fallback: Option<OnStoreFailure>,
+    /// What the request has more of than [is taken](crate::Bounds), in which case no limit was asked, and no
+    /// descriptor has a status.
+    pub too_much: Option<TooMuch<'static>>,
     permits: Permits,
 }
 
@@ -156,6 +160,9 @@ impl<B: Backend> Engine<B> {
     ) -> Result<DescriptorVerdict, B::Error> {
         let started = self.started();
         let rules = self.rules.load_full();
+        if let Some(what) = self.too_much(descriptors) {
+            return Ok(self.exceeded(rules.mode, what, started));
+        }
         let trees = &rules.trees;
         let mut found: Vec<_> = descriptors
             .iter()
@@ -222,8 +229,58 @@ impl<B: Backend> Engine<B> {
                 StatusCode::OverLimit => decided.retry_after,
             },
             fallback: decided.fallback,
+            too_much: None,
             permits: decided.permits,
         })
+    }
+
+    fn too_much(&self, descriptors: &[Descriptor<'_>]) -> Option<TooMuch<'static>> {
+        let Bounds {
+            descriptors: most,
+            fact_bytes,
+            ..
+        } = self.bounds;
+        if descriptors.len() > most {
+            let found = descriptors.len();
+            return Some(TooMuch::Descriptors { found, most });
+        }
+        let entries = descriptors.iter().flat_map(|one| one.entries);
+        let lengths = entries.flat_map(|(key, value)| [key.len(), value.len()]);
+        let bytes = lengths.max().filter(|bytes| *bytes > fact_bytes)?;
+        let most = fact_bytes;
+        Some(TooMuch::Entry { bytes, most })
+    }
+
+    /// The answer to a request that has too much of something.
+    #[cold]
+    fn exceeded(
+        &self,
+        mode: Mode,
+        what: TooMuch<'static>,
+        started: Option<Timestamp>,
+    ) -> DescriptorVerdict {
+        if let (Some(observer), Some(started)) = (&self.observer, started) {
+            observer.decided(&Event {
+                cause: Cause::TooMuch(what),
+                mode,
+                decision: BLOCKED,
+                near_limit: false,
+                took: self.backend.now() - started,
+            });
+        }
+        let (code, retry_after) = match mode {
+            Mode::Enforce => (StatusCode::OverLimit, Duration::MAX),
+            _ => (StatusCode::Ok, Duration::ZERO),
+        };
+        DescriptorVerdict {
+            code,
+            statuses: Vec::new(),
+            decider: None,
+            retry_after,
+            fallback: None,
+            too_much: Some(what),
+            permits: Permits::default(),
+        }
     }
 }
 

@@ -3,8 +3,11 @@
 //! A match is a rule's number, its limits, a key and a cost, wherever it came from: everything after
 //! this file knows no more of it.
 
+use std::num::{IntErrorKind, ParseIntError};
+
 use tollgate::prefetch;
 
+use super::bounds::{Bounds, Excess};
 use super::key::{Key, KeyHashers};
 use super::rules::{Applied, Rules};
 use crate::backend::{Backend, Check};
@@ -21,6 +24,8 @@ const INLINE: usize = 8;
 pub(crate) struct Gathered<'a> {
     /// Decided without any check.
     pub(crate) settled: Option<By>,
+    /// What the request has too much of, if the policy were enforced.
+    pub(crate) shadow_excess: Option<Excess>,
     /// What would be blocked, if the policy were enforced.
     pub(crate) shadow_block: Option<usize>,
     pub(crate) enforced: Group<'a>,
@@ -74,6 +79,7 @@ impl<'a> Gathered<'a> {
     pub(crate) const fn new() -> Self {
         Self {
             settled: None,
+            shadow_excess: None,
             shadow_block: None,
             enforced: Group::new(),
             shadow: Group::new(),
@@ -87,11 +93,17 @@ impl<'a> Gathered<'a> {
         &mut self,
         rules: &'a Rules,
         facts: &'a Facts<'a>,
-        hashers: &KeyHashers,
+        (hashers, bounds): (&KeyHashers, &Bounds),
         backend: &impl Backend,
     ) {
         let mut known = Known::new(rules.matcher.slots(), facts);
         known.look_up();
+        let (slot, bytes) = known.longest();
+        if bytes > bounds.fact_bytes {
+            let most = bounds.fact_bytes;
+            return self.exceed(rules, Excess::Fact { slot, bytes, most });
+        }
+        known.read_addresses();
         let mut matching = Numbers::new();
         rules.matcher.candidates(&known, &mut matching);
         let first = rules.block + rules.exempt;
@@ -99,6 +111,13 @@ impl<'a> Gathered<'a> {
         rules.matcher.keep_matching(&known, &mut matching);
         if let Some(tier) = tier(rules, &known) {
             matching.push(tier.saturating_add(u32::try_from(first).unwrap_or(u32::MAX)));
+        }
+        if matching.as_slice().len() > bounds.checks {
+            let numbers = matching.as_slice().iter();
+            let found = numbers.filter(|number| **number as usize >= first).count();
+            if found > bounds.checks {
+                return self.exceed_checks(rules, found, bounds);
+            }
         }
         let mut met = Few::<Met, INLINE>::new();
         for number in matching.as_slice() {
@@ -131,6 +150,30 @@ impl<'a> Gathered<'a> {
         if rules.replacing {
             self.ask_those_left(rules, met.as_slice(), &known, facts);
         }
+        let found = self.enforced.checks.as_slice().len() + self.shadow.checks.as_slice().len();
+        if found > bounds.checks {
+            self.exceed_checks(rules, found, bounds);
+        }
+    }
+
+    #[cold]
+    fn exceed_checks(&mut self, rules: &Rules, found: usize, bounds: &Bounds) {
+        let most = bounds.checks;
+        self.exceed(rules, Excess::Checks { found, most });
+    }
+
+    /// Asks nothing, as the request has too much of something.
+    #[cold]
+    fn exceed(&mut self, rules: &Rules, excess: Excess) {
+        (self.enforced, self.shadow) = (Group::new(), Group::new());
+        self.settled = Some(match rules.mode {
+            Mode::Enforce => By::Excess(excess),
+            Mode::Shadow => {
+                self.shadow_excess = Some(excess);
+                By::Nothing
+            }
+            Mode::Off => By::Nothing,
+        });
     }
 
     /// Whether an entry of the lists of what is blocked and exempt decides.
@@ -168,7 +211,7 @@ impl<'a> Gathered<'a> {
     #[inline(always)]
     fn ask(&mut self, rule: &'a Applied, met: Met, known: &Known<'_, '_>, facts: &'a Facts<'a>) {
         self.unasked.get_or_insert(met);
-        let cost = rule.cost.and_then(|slot| known.text(slot)?.parse().ok());
+        let cost = rule.cost.and_then(|slot| cost_of(known.text(slot)?));
         let cost = cost.unwrap_or(rule.default_cost);
         let key = Key::new(&rule.key, facts, met.fingerprint);
         for limit in rule.limits.as_slice() {
@@ -279,4 +322,17 @@ fn is_replaced(rules: &Rules, met: &[Met], number: u32) -> bool {
         let other = &rules.applied[other.number as usize];
         other.mode <= mode && other.replaces.contains(&number)
     })
+}
+
+fn is_too_large(error: &ParseIntError) -> bool {
+    *error.kind() == IntErrorKind::PosOverflow
+}
+
+/// What a fact says that a request costs. A number beyond all others is no reason to cost less.
+fn cost_of(text: &str) -> Option<u64> {
+    match text.parse() {
+        Ok(cost) => Some(cost),
+        Err(error) if is_too_large(&error) => Some(u64::MAX),
+        Err(_) => None,
+    }
 }

@@ -3,10 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::compiled::Wildcard;
-use super::{Compiled, Domains, Leaf};
+use super::{Compiled, Domains, Leaf, Step};
+use crate::document::Format;
 use crate::facts::fact_name;
+use crate::native::{LONGEST_CONDITION, LONGEST_NAME, MOST_KEY_FACTS};
 use crate::policy::{Charging, Cost, DescriptorRule, KeyPart, Match, Mode, Pattern, Policy, Rule};
+use crate::source::Rejected;
 
+mod names;
 mod text;
 
 /// Rules of our own form, and what they don't say.
@@ -54,6 +58,10 @@ pub struct Unsaid {
     pub what: &'static str,
 }
 
+/// What is said of a limit in shadow that replaces one that isn't.
+const IN_SHADOW: &str =
+    "replaces of a limit in force: in shadow, a rule takes only the place of others in shadow";
+
 /// What is said of a limit that replaces one that replaces it.
 const CIRCLE: &str = "replaces in a circle: there all of them give way";
 
@@ -64,6 +72,9 @@ const DOMAIN: &str = "domain";
 ///
 /// The facts are named like the keys. A request's facts stand for all its descriptors: a limit applies
 /// if all its keys are known, as if the proxy sent each list of keys that the file has.
+///
+/// # Errors
+/// What our own reader says to the file that this would be: that it is too large, or has too many patterns.
 ///
 /// ```
 /// use tollgate_engine::{Policy, envoy};
@@ -77,7 +88,7 @@ const DOMAIN: &str = "domain";
 ///   - {key: ip, rate_limit: {unit: minute, requests_per_unit: 5}}
 /// ";
 /// let domains = envoy::decode(&[(0, file)]).expect("a configuration").domains;
-/// let ours = envoy::convert(&Policy { domains, ..Policy::default() });
+/// let ours = envoy::convert(&Policy { domains, ..Policy::default() }).expect("a policy");
 /// assert!(ours.ends_with(
 ///     "limits:
 /// - name: \"edge/path=/login/ip\"
@@ -88,8 +99,13 @@ const DOMAIN: &str = "domain";
 /// "
 /// ));
 /// ```
-pub fn convert(policy: &Policy) -> String {
-    text::write(&to_rules(&policy.domains))
+pub fn convert(policy: &Policy) -> Result<String, Rejected> {
+    let converted = to_rules(&policy.domains);
+    let text = text::write(&converted);
+    if !converted.rules.is_empty() {
+        Policy::from_text(&text, Format::Yaml)?;
+    }
+    Ok(text)
 }
 
 /// Their domains as rules of our own form, with the same decisions but for what is unsaid, and but for
@@ -109,7 +125,7 @@ pub fn convert(policy: &Policy) -> String {
 /// ```
 pub fn to_rules(domains: &Domains) -> Converted {
     let compiled = Compiled::new(domains);
-    let names = names(compiled.leaves());
+    let names = names::of(compiled.leaves());
     let called = called(compiled.leaves());
     let mut ways = Vec::with_capacity(names.len());
     for domain in domains.values() {
@@ -131,7 +147,11 @@ pub fn to_rules(domains: &Domains) -> Converted {
                 what,
             });
         };
-        if let Some(why) = why_not(leaf, domains.len() > 1) {
+        if domains.len() > 1 {
+            let domain = Pattern::Exact(leaf.domain.to_string());
+            matches.insert(0, (DOMAIN.to_owned(), domain));
+        }
+        if let Some(why) = why_not(leaf, domains.len() > 1).or_else(|| too_long(leaf, &matches)) {
             unsaid(None, why);
             continue;
         }
@@ -145,12 +165,14 @@ pub fn to_rules(domains: &Domains) -> Converted {
             named.map_or(&[][..], Vec::as_slice)
         });
         // In their order, and each once.
-        let replaced: BTreeSet<usize> = replaced.copied().collect();
-        let replaces = replaced.iter().map(|other| names[*other].clone()).collect();
-        if domains.len() > 1 {
-            let domain = Pattern::Exact(leaf.domain.to_string());
-            matches.insert(0, (DOMAIN.to_owned(), domain));
+        let mut replaced: BTreeSet<usize> = replaced.copied().collect();
+        let named = replaced.len();
+        let leaves = compiled.leaves();
+        replaced.retain(|other| !leaf.limit.shadow || leaves[*other].limit.shadow);
+        if replaced.len() < named {
+            unsaid(Some(name), IN_SHADOW);
         }
+        let replaces = replaced.iter().map(|other| names[*other].clone()).collect();
         converted.rules.push(rule(leaf, name, matches, replaces));
         paths.push(limit);
     }
@@ -206,20 +228,13 @@ fn rule(
     conditions: Vec<(String, Pattern)>,
     replaces: Vec<String>,
 ) -> Rule {
-    let counted = leaf.steps.iter().filter(|step| {
-        let is_exact = step
-            .value
-            .as_ref()
-            .is_some_and(|value| !value.contains('*'));
-        !is_exact && !step.shared
-    });
     Rule {
         name: name.to_owned(),
         matches: Match {
             conditions,
             span: leaf.limit.span,
         },
-        key: counted
+        key: counted(leaf)
             .map(|step| KeyPart::Fact(fact_name(&step.key).into_owned()))
             .collect(),
         limits: leaf.limit.limits.clone(),
@@ -412,6 +427,45 @@ fn why_not(leaf: &Leaf, has_domains: bool) -> Option<&'static str> {
     None
 }
 
+/// What makes a limit too long to be said.
+fn too_long(leaf: &Leaf, matches: &Conditions) -> Option<&'static str> {
+    let long = |key: &str| key.chars().count() > LONGEST_NAME;
+    if leaf.steps.iter().any(|step| long(&step.key)) {
+        return Some("a key of more than 200 characters");
+    }
+    if matches
+        .iter()
+        .any(|(_, pattern)| longest(pattern) > LONGEST_CONDITION)
+    {
+        return Some(
+            "a value of more than 4096 bytes, of its own or of one that is asked before it",
+        );
+    }
+    if counted(leaf).count() > MOST_KEY_FACTS {
+        return Some("more than 16 keys that tell one counter from another");
+    }
+    None
+}
+
+/// The bytes of the longest text in a condition.
+fn longest(pattern: &Pattern) -> usize {
+    match pattern {
+        Pattern::Exact(text) | Pattern::Glob(text) | Pattern::Prefix(text) => text.len(),
+        Pattern::Regex(text) | Pattern::Cidr(text) => text.len(),
+        Pattern::OneOf(patterns) => patterns.iter().map(longest).max().unwrap_or(0),
+        Pattern::Not(pattern) => longest(pattern),
+        Pattern::Present | Pattern::Absent => 0,
+    }
+}
+
+/// The steps whose values tell one counter from another.
+fn counted(leaf: &Leaf) -> impl Iterator<Item = &Step> {
+    leaf.steps.iter().filter(|step| {
+        let value = step.value.as_ref();
+        !step.shared && value.is_none_or(|value| value.contains('*'))
+    })
+}
+
 /// What is lost of a limit that can be said: nothing that decides.
 fn losses(leaf: &Leaf) -> [(bool, &'static str); 3] {
     let by_value = leaf.steps.iter().any(|step| step.value_to_metric);
@@ -420,32 +474,6 @@ fn losses(leaf: &Leaf) -> [(bool, &'static str); 3] {
         (by_value, "value_to_metric"),
         (leaf.metadata.is_some(), "metadata"),
     ]
-}
-
-/// A name for each limit, no two the same: its own if no other has it, else its path.
-fn names(leaves: &[Leaf]) -> Vec<String> {
-    let mut owners: BTreeMap<&str, usize> = BTreeMap::new();
-    for name in leaves.iter().filter_map(|leaf| leaf.limit.name.as_deref()) {
-        *owners.entry(name).or_default() += 1;
-    }
-    let mut used: BTreeSet<String> = owners.keys().map(|name| (*name).to_owned()).collect();
-    let mut names = Vec::with_capacity(leaves.len());
-    for leaf in leaves {
-        let own = leaf.limit.name.as_deref();
-        if let Some(own) = own.filter(|own| owners.get(own) == Some(&1)) {
-            names.push(own.to_owned());
-            continue;
-        }
-        let path = leaf.to_string();
-        let mut name = path.clone();
-        let mut number = 2;
-        while !used.insert(name.clone()) {
-            name = format!("{path}-{number}");
-            number += 1;
-        }
-        names.push(name);
-    }
-    names
 }
 
 fn index(leaf: &Leaf) -> usize {

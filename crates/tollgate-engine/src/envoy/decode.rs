@@ -110,7 +110,12 @@ struct Decoder {
     problems: Problems,
     /// Values so far, in all files.
     nodes: usize,
+    /// What the paths of all limits take, in all files.
+    paths: usize,
 }
+
+/// Most that the paths of all limits may take, in bytes: each limit is known by the whole of its own.
+const MOST_PATHS: usize = 64 << 20;
 
 impl Decoder {
     fn file(&mut self, file: u32, text: &str) {
@@ -150,6 +155,15 @@ impl Decoder {
         };
         let (name, mut domain) = reader.root(root);
         reader.check_names(&domain.descriptors);
+        let above = name.as_ref().map_or(0, |(name, _)| name.len());
+        self.paths = self.paths.saturating_add(paths(&domain.descriptors, above));
+        if self.paths > MOST_PATHS {
+            let message = format!("the paths of all limits take more than {MOST_PATHS} bytes");
+            let problem = Diagnostic::error(TOO_LARGE, message, first_of(root.span));
+            let problem = problem.help("shorten the values that many limits are below");
+            self.problems.push(moved(problem, lines_before));
+            return;
+        }
         if let Some((name, mut span)) = name {
             move_down(&mut span, lines_before);
             match self.domains.get(&name) {
@@ -206,6 +220,25 @@ fn documents(text: &str) -> Vec<(u32, &str)> {
     }
     parts.push((start_line, &text[start..]));
     parts
+}
+
+/// What the paths of limits take, below descriptors that take so much.
+fn paths(level: &[DescriptorRule], above: usize) -> usize {
+    level.iter().fold(0, |sum: usize, rule| {
+        let value = rule.value.as_ref().map_or(0, String::len);
+        let here = above.saturating_add(rule.key.len()).saturating_add(value);
+        let own = rule.limit.as_ref().map_or(0, |_| here);
+        sum.saturating_add(own)
+            .saturating_add(paths(&rule.descriptors, here))
+    })
+}
+
+/// Its first character.
+fn first_of(span: Span) -> Span {
+    Span {
+        end: span.start,
+        ..span
+    }
 }
 
 fn size(node: &Node) -> usize {

@@ -2,8 +2,8 @@
 
 use std::cell::Cell;
 
+use crate::matcher::address::Network;
 use crate::matcher::glob::Glob;
-use crate::native::cidr::Cidr;
 use crate::policy::{KeyPart, Match, Pattern};
 
 /// How much may still be compared, so that a check of a huge file ends soon: without it, nothing is
@@ -75,8 +75,8 @@ fn holds(wide: &Pattern, narrow: &Pattern, fuel: &Fuel) -> bool {
             _ => false,
         },
         (Pattern::Cidr(outer), Pattern::Cidr(inner)) => {
-            match (Cidr::parse(outer), Cidr::parse(inner)) {
-                (Ok(outer), Ok(inner)) => outer.contains(&inner),
+            match (Network::parse(outer), Network::parse(inner)) {
+                (Some(outer), Some(inner)) => outer.covers(&inner),
                 _ => false,
             }
         }

@@ -214,6 +214,8 @@ fn across(
             let skip = outer == inner
                 || rule.mode == Mode::Off
                 || rule.limits.rates.is_empty()
+                // What others count in the same counter, the other rule may not see.
+                || rule.shared.is_some()
                 || pointless.unreachable.contains(&inner)
                 || pointless.unreachable.contains(&outer)
                 || pointless.twice.contains(&pair);

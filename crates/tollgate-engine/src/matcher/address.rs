@@ -67,7 +67,7 @@ fn mask(bits: u8) -> u128 {
 
 /// The addresses that begin alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Network {
+pub(crate) struct Network {
     first: Address,
     length: u8,
 }
@@ -75,7 +75,7 @@ pub(super) struct Network {
 impl Network {
     /// Reads `10.0.0.0/8` or a lone address. Bits after the prefix don't count. A prefix of IPv4
     /// written as IPv6 (`::ffff:10.0.0.0/104`) is one of IPv4.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let (address, length) = match text.split_once('/') {
             None => (text, None),
             Some((address, length)) => (address, Some(length)),
@@ -115,6 +115,11 @@ impl Network {
             },
             length,
         })
+    }
+
+    /// Whether it has all addresses of another.
+    pub(crate) fn covers(&self, other: &Self) -> bool {
+        self.length <= other.length && self.contains(other.first)
     }
 
     pub(super) fn contains(&self, address: Address) -> bool {

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::address::Address;
 use super::pattern::Test;
+use super::regex::Regexes;
 use crate::facts::Facts;
 use crate::policy::{Match, Pattern};
 
@@ -61,7 +62,7 @@ pub fn explain<'a>(rule: &'a Match, facts: &Facts<'a>) -> Explained<'a> {
     Explained {
         failed: asked.find(|(_, pattern, text)| {
             // Compiled, as that takes no longer for a pattern that is made to take long.
-            let test = Test::new(pattern);
+            let test = Test::new(pattern, &mut Regexes::default());
             !test.is_ok_and(|test| test.holds(*text, text.and_then(Address::parse)))
         }),
         conditions: rule.conditions.len(),

@@ -1,9 +1,9 @@
 //! Globs: a literal head, and a walk over the sets of places in the rest that a text may be at.
 //!
-//! The walk never goes back, so a match takes time in proportion to the text and to the pattern,
-//! whatever they are.
+//! The walk never goes back, and takes one step a character for 64 places of the pattern, so a match takes
+//! time in proportion to the text, whatever the pattern is.
 
-/// Places in a pattern that a walk keeps without asking for memory.
+/// Words of places in a pattern that a walk keeps.
 const WORDS: usize = 4;
 /// The most parts that a glob may have after its literal head.
 pub(crate) const MOST_PARTS: usize = WORDS * 64 - 1;
@@ -11,9 +11,11 @@ pub(crate) const MOST_PARTS: usize = WORDS * 64 - 1;
 /// A compiled glob: `*` is anything but `/`, `**` anything, `?` one character but `/`.
 #[derive(Clone, Debug)]
 pub(crate) struct Glob {
-    /// What every match begins with.
+    /// What every match begins with, and what it ends with.
     head: Box<str>,
+    tail: Box<str>,
     rest: Box<[Part]>,
+    machine: Machine,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,8 +63,11 @@ impl Glob {
             };
             parts.push(part);
         }
+        let tail = rest.rfind(['*', '?']).map_or("", |at| &rest[at + 1..]);
         (parts.len() <= MOST_PARTS).then(|| Self {
             head: head.into(),
+            tail: tail.into(),
+            machine: Machine::new(&parts),
             rest: parts.into(),
         })
     }
@@ -84,53 +89,159 @@ impl Glob {
             [] => text.is_empty(),
             [Part::All] => true,
             [Part::Segment] => !text.contains('/'),
-            parts => walk(parts, text),
+            _ => text.ends_with(&*self.tail) && self.machine.matches(text),
         }
     }
 }
 
-/// A set of places in a pattern.
-#[derive(Clone, Copy, Default)]
-struct Places([u64; WORDS]);
-
-impl Places {
-    fn add(&mut self, place: usize) {
-        self.0[place / 64] |= 1 << (place % 64);
-    }
-
-    fn has(&self, place: usize) -> bool {
-        self.0[place / 64] & (1 << (place % 64)) != 0
-    }
-
-    /// Adds a place, and those after it that need no character to be reached.
-    fn reach(&mut self, parts: &[Part], mut place: usize) {
-        self.add(place);
-        while parts.get(place).is_some_and(|part| part.repeats()) {
-            place += 1;
-            self.add(place);
-        }
-    }
+/// What a walk does at a character, for all places in a pattern at once: a place is a bit, and a word of
+/// them takes a handful of steps whatever it stands for.
+#[derive(Clone, Debug)]
+struct Machine {
+    /// How many words hold all places, the one after the last part included.
+    words: usize,
+    /// The parts that may stand for any number of characters.
+    repeats: Box<[u64]>,
+    /// The parts that take a character: one after the other those of any that isn't named, of `/`, and of
+    /// each that is.
+    takes: Box<[u64]>,
+    /// Which of these an ASCII character is.
+    classes: Box<[u8; 128]>,
+    /// Others that are named, and which of these they are.
+    others: Box<[(char, u8)]>,
+    end: usize,
+    /// Whether whatever follows is part of a match once its last part is reached.
+    is_open: bool,
 }
 
-fn walk(parts: &[Part], text: &str) -> bool {
-    let mut places = Places::default();
-    places.reach(parts, 0);
-    for character in text.chars() {
-        let mut next = Places::default();
-        for (place, part) in parts.iter().enumerate() {
-            if places.has(place) && part.takes(character) {
-                let reached = if part.repeats() { place } else { place + 1 };
-                next.reach(parts, reached);
+/// Classes of characters that are always there.
+const UNNAMED: u8 = 0;
+const SLASH: u8 = 1;
+
+impl Machine {
+    fn new(parts: &[Part]) -> Self {
+        let words = parts.len() / 64 + 1;
+        let mut named: Vec<char> = parts
+            .iter()
+            .filter_map(|part| match part {
+                Part::Just(own) if *own != '/' => Some(*own),
+                _ => None,
+            })
+            .collect();
+        named.sort_unstable();
+        named.dedup();
+        let (mut classes, mut others) = ([UNNAMED; 128], Vec::new());
+        classes[usize::from(b'/')] = SLASH;
+        // There are no more of them than parts.
+        for (class, sign) in (SLASH + 1..).zip(&named) {
+            match classes.get_mut(*sign as usize) {
+                Some(own) => *own = class,
+                None => others.push((*sign, class)),
             }
         }
-        places = next;
+        // Some character that isn't named stands for all of them.
+        let unnamed = ('\u{e000}'..).find(|sign| named.binary_search(sign).is_err());
+        let mut takes = Vec::with_capacity((named.len() + 2) * words);
+        for sign in unnamed.into_iter().chain(['/']).chain(named) {
+            takes.extend(places(parts, words, |part| part.takes(sign)));
+        }
+        Self {
+            words,
+            repeats: places(parts, words, Part::repeats).into(),
+            takes: takes.into(),
+            classes: Box::new(classes),
+            others: others.into(),
+            end: parts.len(),
+            is_open: parts.last() == Some(&Part::All),
+        }
     }
-    places.has(parts.len())
+
+    #[inline]
+    fn class(&self, sign: char) -> u8 {
+        match self.classes.get(sign as usize) {
+            Some(class) => *class,
+            None => {
+                let named = self.others.binary_search_by_key(&sign, |(own, _)| *own);
+                named.map_or(UNNAMED, |place| self.others[place].1)
+            }
+        }
+    }
+
+    fn matches(&self, text: &str) -> bool {
+        match self.words {
+            1 => self.walk_a_word(text),
+            _ => self.walk(text),
+        }
+    }
+
+    /// The same as [`walk`](Self::walk) for a pattern whose places are bits of one word, as most are.
+    fn walk_a_word(&self, text: &str) -> bool {
+        let (repeats, takes) = (self.repeats[0], &*self.takes);
+        let is_done = match self.is_open {
+            true => 1 << (self.end - 1),
+            false => 0,
+        };
+        let mut at = 1 | (repeats & 1) << 1;
+        for sign in text.chars() {
+            let taken = at & takes[usize::from(self.class(sign))];
+            let reached = taken & repeats | (taken & !repeats) << 1;
+            at = reached | (reached & repeats) << 1;
+            if at & is_done != 0 {
+                return true;
+            }
+            if at == 0 {
+                return false;
+            }
+        }
+        at & 1 << self.end != 0
+    }
+
+    /// A walk over the text by sets of places.
+    fn walk(&self, text: &str) -> bool {
+        let (words, mut at) = (self.words, [0u64; WORDS]);
+        let repeats = &self.repeats[..words];
+        at[0] = 1 | (repeats[0] & 1) << 1;
+        for sign in text.chars() {
+            let from = usize::from(self.class(sign)) * words;
+            let takes = &self.takes[from..from + words];
+            // Places go to the next word by these.
+            let (mut moved, mut skipped, mut any) = (0, 0, 0);
+            for ((at, takes), repeats) in at.iter_mut().zip(takes).zip(repeats) {
+                let taken = *at & takes;
+                let (stays, goes) = (taken & repeats, taken & !repeats);
+                let reached = stays | goes << 1 | moved;
+                // What may stand for nothing is passed by. No two such parts stand side by side.
+                let passed = reached & repeats;
+                *at = reached | passed << 1 | skipped;
+                (moved, skipped) = (goes >> 63, passed >> 63);
+                any |= *at;
+            }
+            if any == 0 {
+                return false;
+            }
+        }
+        at[self.end / 64] & 1 << (self.end % 64) != 0
+    }
+}
+
+/// The places of parts that are so, as bits.
+fn places(parts: &[Part], words: usize, is_so: impl Fn(Part) -> bool) -> Vec<u64> {
+    let mut places = vec![0; words];
+    for (place, part) in parts.iter().enumerate() {
+        if is_so(*part) {
+            places[place / 64] |= 1 << (place % 64);
+        }
+    }
+    places
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
+    use super::super::pattern::pattern_holds;
     use super::*;
+    use crate::policy::Pattern;
 
     #[test]
     fn globs_mean_what_people_expect() {
@@ -158,6 +269,31 @@ mod tests {
         ] {
             let glob_matches = Glob::new(glob).unwrap().matches(text);
             assert_eq!(glob_matches, expect, "{glob:?} {text:?}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2_000) })]
+
+        #[test]
+        fn a_walk_finds_what_trying_every_way_does(
+            glob in "[ab/ö]{0,3}(\\*|\\*\\*|\\?|[ab/ö]){0,8}",
+            text in "[ab/öc]{0,12}",
+        ) {
+            let naive = pattern_holds(&Pattern::Glob(glob.clone()), Some(&text));
+            prop_assert_eq!(Glob::new(&glob).expect("a short one").matches(&text), naive);
+        }
+
+        /// So long that its places have several words.
+        #[test]
+        fn a_long_walk_finds_what_a_short_one_does(
+            glob in "(\\*|\\*\\*|\\?|[ab/]){1,6}",
+            text in "[ab/]{0,9}",
+            before in 55..200usize,
+        ) {
+            let long = Glob::new(&format!("?{}{glob}", "x".repeat(before))).expect("it fits");
+            let short = Glob::new(&glob).expect("a short one").matches(&text);
+            prop_assert_eq!(long.matches(&format!("y{}{text}", "x".repeat(before))), short);
         }
     }
 

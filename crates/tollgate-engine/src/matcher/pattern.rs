@@ -3,11 +3,10 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use regex::Regex;
-
 use super::PatternError;
 use super::address::{Address, Network};
 use super::glob::{Glob, MOST_PARTS};
+use super::regex::{Regexes, Whole};
 use super::text::Text;
 use crate::facts::Facts;
 use crate::policy::{Match, Pattern};
@@ -20,7 +19,7 @@ pub(super) enum Test {
     OneOf(Box<[Test]>),
     Glob(Box<Glob>),
     Prefix(Text),
-    Regex(Box<Regex>),
+    Regex(Arc<Whole>),
     Cidr(Box<Network>),
     Present,
     Absent,
@@ -30,7 +29,7 @@ pub(super) enum Test {
 }
 
 impl Test {
-    pub(super) fn new(pattern: &Pattern) -> Result<Self, PatternError> {
+    pub(super) fn new(pattern: &Pattern, regexes: &mut Regexes) -> Result<Self, PatternError> {
         let error = |text: &str, why: String| PatternError {
             pattern: text.to_owned(),
             why,
@@ -40,7 +39,7 @@ impl Test {
             Pattern::OneOf(patterns) => Self::OneOf(
                 patterns
                     .iter()
-                    .map(Self::new)
+                    .map(|pattern| Self::new(pattern, regexes))
                     .collect::<Result<_, PatternError>>()?,
             ),
             Pattern::Glob(glob) => {
@@ -58,8 +57,8 @@ impl Test {
             }
             Pattern::Prefix(prefix) => Self::Prefix(Text::new(prefix)),
             Pattern::Regex(regex) => {
-                let regex = whole(regex).map_err(|why| error(regex, why.to_string()))?;
-                Self::Regex(Box::new(regex))
+                let whole = regexes.add(regex);
+                Self::Regex(whole.map_err(|why| error(regex, why.to_string()))?)
             }
             Pattern::Cidr(network) => {
                 Self::Cidr(Box::new(Network::parse(network).ok_or_else(|| {
@@ -70,7 +69,7 @@ impl Test {
             }
             Pattern::Present => Self::Present,
             Pattern::Absent => Self::Absent,
-            Pattern::Not(pattern) => Self::Not(Box::new(Self::new(pattern)?)),
+            Pattern::Not(pattern) => Self::Not(Box::new(Self::new(pattern, regexes)?)),
         })
     }
 
@@ -113,14 +112,6 @@ impl Test {
     }
 }
 
-/// A regular expression for the whole of a text.
-fn whole(regex: &str) -> Result<Regex, regex::Error> {
-    Regex::new(&format!("\\A(?:{regex})\\z")).or_else(|error| {
-        // With the flag x its last line may be a comment, which must not take in what follows.
-        Regex::new(&format!("\\A(?:{regex}\n)\\z")).map_err(|_| error)
-    })
-}
-
 /// Whether all conditions hold, in the plainest way: what the compiled matcher must equal.
 ///
 /// A pattern that can't be read holds for nothing.
@@ -156,7 +147,7 @@ pub(super) fn pattern_holds(pattern: &Pattern, text: Option<&str>) -> bool {
             glob_holds(&glob, &text)
         }),
         Pattern::Regex(regex) => text.is_some_and(|text| {
-            let whole = whole(regex);
+            let whole = Regexes::default().add(regex);
             whole.is_ok_and(|whole| whole.is_match(text))
         }),
         Pattern::Cidr(network) => text.is_some_and(|text| network_holds(network, text)),

@@ -18,6 +18,8 @@ pub(crate) struct Field {
 pub(crate) enum Shape {
     /// A name, one line long.
     Name,
+    /// The name of a fact, one word.
+    Fact,
     /// One name or a list of them.
     Names,
     /// A list of rules.
@@ -83,7 +85,7 @@ pub(crate) const POLICY: &[Field] = &[
     field("tenants", Shape::Tenants, "Which tier a tenant is in."),
     field(
         "tier_fact",
-        Shape::Name,
+        Shape::Fact,
         "The fact that carries the tier of a tenant that isn't listed.",
     ),
     field(
@@ -168,7 +170,7 @@ pub(crate) const RULE: &[Field] = &[
     field("counting", Shape::Counting, COUNTING),
     field(
         "slot",
-        Shape::Name,
+        Shape::Fact,
         "The fact by which a cluster keeps limits on one node: the first of the key unless said \
          otherwise.",
     ),
@@ -212,7 +214,7 @@ pub(crate) const TIER: &[Field] = &[
 pub(crate) const COST: &[Field] = &[
     field(
         "fact",
-        Shape::Name,
+        Shape::Fact,
         "The fact that says it, as a whole number.",
     ),
     field(

@@ -1,23 +1,25 @@
 //! Conditions on facts, and the facts of a key.
 
-use regex::RegexBuilder;
-
 use super::cidr::Cidr;
 use super::codes;
 use super::fields::PATTERN;
-use super::reader::{Reader, shorten};
+use super::reader::{LONGEST_NAME, Reader, shorten};
 use crate::document::{Node, Value};
+use crate::facts::fact_name;
 use crate::matcher::glob::{Glob, MOST_PARTS};
+use crate::matcher::regex::RegexError;
 use crate::policy::{KeyPart, Match, Pattern};
 
-/// Largest program of a regular expression, in bytes.
-const MOST_REGEX_BYTES: usize = 1 << 20;
 /// Most regular expressions of a policy: to compile them takes the longest.
 const MOST_REGEXES: usize = 1_000;
+/// What is said of too many of them.
+const FASTER: &str = "globs, prefixes and lists are found much faster";
 /// Most stars of a glob, as each may have to be tried at many places.
 const MOST_STARS: usize = 16;
 /// Longest pattern, in bytes.
-const LONGEST: usize = 4_096;
+pub(crate) const LONGEST_CONDITION: usize = 4_096;
+/// Most facts of a key.
+pub(crate) const MOST_KEY_FACTS: usize = 16;
 
 /// The fact whose text is an address or a network without being told so.
 const ADDRESS: &str = "ip";
@@ -27,7 +29,7 @@ impl Reader<'_> {
     pub(super) fn matches(&mut self, node: &Node) -> Match {
         let expected = "conditions by fact, such as {path: \"/api/**\", method: [POST, PUT]}";
         let mut conditions = Vec::new();
-        for (fact, name, value) in self.pairs(node, expected) {
+        for (fact, name, value) in self.pairs(node, expected, fact_name) {
             let fact = self.fact_named(fact, name.span);
             // The condition is read even if the name is wrong, for what is wrong with it too.
             let pattern = self.pattern(value, fact.as_deref().unwrap_or(""));
@@ -135,10 +137,13 @@ impl Reader<'_> {
     }
 
     fn sized(&mut self, text: String, node: &Node) -> Option<String> {
-        if text.len() <= LONGEST {
+        if text.len() <= LONGEST_CONDITION {
             return Some(text);
         }
-        let message = format!("a condition of {} bytes; at most {LONGEST}", text.len());
+        let message = format!(
+            "a condition of {} bytes; at most {LONGEST_CONDITION}",
+            text.len()
+        );
         self.error(codes::OUT_OF_RANGE, message, node.span);
         None
     }
@@ -194,33 +199,22 @@ impl Reader<'_> {
 
     fn regex(&mut self, text: String, node: &Node) -> Option<Pattern> {
         let text = self.sized(text, node)?;
-        if self.regexes.contains(&text) {
-            return Some(Pattern::Regex(text));
-        }
-        if self.compiled >= MOST_REGEXES {
+        if self.regexes.count() >= MOST_REGEXES && !self.regexes.knows(&text) {
             let message = format!("more than {MOST_REGEXES} regular expressions");
-            let help = "globs, prefixes and lists are found much faster";
-            self.error_with(codes::BAD_REGEX, message, node.span, help);
+            self.error_with(codes::BAD_REGEX, message, node.span, FASTER);
             return None;
         }
-        self.compiled += 1;
-        let built = RegexBuilder::new(&text)
-            .size_limit(MOST_REGEX_BYTES)
-            .nest_limit(50)
-            .build();
-        let problem = match built {
-            Ok(_) => {
-                self.regexes.insert(text.clone());
-                return Some(Pattern::Regex(text));
-            }
-            Err(regex::Error::CompiledTooBig(most)) => {
-                let message = format!("a regular expression that takes more than {most} bytes");
-                let help =
-                    "write a shorter one: repetitions such as {1000} are what makes it large";
-                self.error_with(codes::BAD_REGEX, message, node.span, help);
+        let problem = match self.regexes.add(&text) {
+            Ok(_) => return Some(Pattern::Regex(text)),
+            Err(RegexError::Unreadable(problem)) => problem,
+            Err(error) => {
+                let help = match error {
+                    RegexError::TooMuch(_) => FASTER,
+                    _ => "write a shorter one: repetitions such as {1000} are what makes it large",
+                };
+                self.error_with(codes::BAD_REGEX, error.to_string(), node.span, help);
                 return None;
             }
-            Err(error) => error.to_string(),
         };
         let (why, marks) = regex_problem(&problem);
         let span = match marks {
@@ -252,8 +246,9 @@ impl Reader<'_> {
             if parts.contains(&part) {
                 let message = format!("{:?} is in this key twice", shorten(&text));
                 self.error(codes::BAD_KEY, message, item.span);
-            } else if parts.len() == 16 {
-                self.error(codes::BAD_KEY, "a key of more than 16 facts", item.span);
+            } else if parts.len() == MOST_KEY_FACTS {
+                let message = format!("a key of more than {MOST_KEY_FACTS} facts");
+                self.error(codes::BAD_KEY, message, item.span);
                 break;
             } else {
                 parts.push(part);
@@ -267,7 +262,9 @@ impl Reader<'_> {
             return self.fact(node).map(KeyPart::Fact);
         };
         let number = bits.parse::<u8>().ok();
-        let Some(number) = number.filter(|number| (1..=128).contains(number)) else {
+        let number = number.filter(|number| (1..=128).contains(number));
+        // In one way only, as the schema has it.
+        let Some(number) = number.filter(|number| number.to_string() == bits) else {
             let from = fact.chars().count() + 1;
             let span = self
                 .sources
@@ -277,6 +274,11 @@ impl Reader<'_> {
             self.error_with(codes::BAD_KEY, message, span, help);
             return None;
         };
+        if fact.chars().count() > LONGEST_NAME {
+            let message = "the name of a fact has more than 200 characters";
+            self.error(codes::BAD_NAME, message, node.span);
+            return None;
+        }
         if fact.is_empty() {
             let message = "expected a fact before \"/\", as in ip/64";
             self.error(codes::BAD_KEY, message, node.span);

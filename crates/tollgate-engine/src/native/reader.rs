@@ -1,29 +1,29 @@
 //! Reads values of an expected kind, and notes what isn't.
 
-use std::collections::HashSet;
+use std::borrow::Cow;
+use std::collections::HashMap;
 
 use super::codes;
 use super::fields::{Field, names};
 use super::problems::Problems;
 use crate::diagnostic::{Code, Diagnostic};
-use crate::document::{Node, Span, Value};
+use crate::document::{Node, Span, Value, duplicate};
 use crate::facts::fact_name;
+use crate::matcher::regex::Regexes;
 use crate::render::is_hidden;
 use crate::source::Sources;
 use crate::suggest;
 
 /// Longest name of a rule, tier, tenant or fact, in characters.
-const LONGEST_NAME: usize = 200;
+pub(crate) const LONGEST_NAME: usize = 200;
 
 /// What a decoder of any part needs.
 #[derive(Debug)]
 pub(super) struct Reader<'a> {
     pub(super) sources: &'a Sources,
     pub(super) problems: &'a mut Problems,
-    /// Regular expressions that are known to be good.
-    pub(super) regexes: HashSet<String>,
-    /// How many were compiled, good or not.
-    pub(super) compiled: usize,
+    /// Regular expressions so far.
+    pub(super) regexes: Regexes,
 }
 
 /// The fields of a map, all of which its table has.
@@ -141,20 +141,31 @@ impl Reader<'_> {
         self.problems.push(problem.help(help));
     }
 
-    /// All fields of a map by names that the file chooses.
+    /// All fields of a map by names that the file chooses. No two of them mean the same.
     pub(super) fn pairs<'n>(
         &mut self,
         node: &'n Node,
         expected: &str,
+        meaning: impl Fn(&str) -> Cow<'_, str>,
     ) -> Vec<(String, &'n Node, &'n Node)> {
         let Value::Map(pairs) = &node.value else {
             self.unexpected(node, expected);
             return Vec::new();
         };
         let mut named = Vec::with_capacity(pairs.len());
+        // By what they mean: the parser has told of those that are spelt alike.
+        let mut known = HashMap::with_capacity(pairs.len());
         for (name, value) in pairs {
-            if let Some(text) = self.name(name, "a name") {
-                named.push((text, name, value));
+            let Some(text) = self.name(name, "a name") else {
+                continue;
+            };
+            let means = meaning(&text).into_owned();
+            match known.get(&means).copied() {
+                Some(first) => self.problems.push(duplicate(&means, first, name.span)),
+                None => {
+                    known.insert(means, name.span);
+                    named.push((text, name, value));
+                }
             }
         }
         named
@@ -289,6 +300,11 @@ impl Reader<'_> {
             }
         }
     }
+}
+
+/// A name that means what it says, sign by sign.
+pub(super) fn as_written(name: &str) -> Cow<'_, str> {
+    Cow::Borrowed(name)
 }
 
 /// The start of a text that may be very long.

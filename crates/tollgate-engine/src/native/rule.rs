@@ -59,7 +59,7 @@ impl Reader<'_> {
         let counting = self.counting(&fields, algorithm, failure);
         let slot = fields.get("slot");
         let slot = slot.and_then(|node| {
-            let fact = self.name(node, "the name of a fact")?;
+            let fact = self.fact(node)?;
             let own = |part: &KeyPart| part.fact() == fact;
             if !key.as_ref().is_some_and(|key| key.iter().any(own)) {
                 let message = format!("the slot {fact:?} is no fact of the key");

@@ -34,6 +34,7 @@ pub(super) fn from_path(path: &Path) -> Loaded {
 pub(super) fn from_text(text: &str, format: Format) -> Loaded {
     let mut loader = Loader::default();
     // What is too large to be read isn't worth a copy.
+    let text = document::without_mark(text);
     let kept = if text.len() > MOST_BYTES { "" } else { text };
     let file = loader
         .loaded
@@ -55,17 +56,14 @@ pub(super) fn envoy_text(path: &Path) -> Option<String> {
     if format_of(path) != Some(Format::Yaml) {
         return None;
     }
-    let about = path.metadata().ok().filter(|about| about.is_file())?;
-    if usize::try_from(about.len()).ok()? > MOST_BYTES {
-        return None;
-    }
-    let text = std::fs::read_to_string(path).ok()?;
+    let (_, text) = read(path, MOST_BYTES).ok()?;
     is_envoy_text(&text).then_some(text)
 }
 
 /// Whether a line at the margin begins a domain, as no field of ours has that name; or, should it be
 /// written in another way, such as in JSON, whether the file has their fields.
 pub(super) fn is_envoy_text(text: &str) -> bool {
+    let text = document::without_mark(text);
     if text.lines().any(|line| line.starts_with("domain:")) {
         return true;
     }
@@ -177,42 +175,8 @@ impl Loader {
 
     /// The file's identity and text, within what is left of the bound on all files together.
     fn read(&mut self, path: &Path) -> Result<(PathBuf, String), Unread> {
-        let cant = |error: &io::Error| {
-            let why = match error.kind() {
-                io::ErrorKind::NotFound => "there is no such file".to_owned(),
-                _ => error.to_string(),
-            };
-            Unread {
-                code: codes::UNREADABLE,
-                message: format!("can't read {:?}: {why}", path.display().to_string()),
-                help: (error.kind() == io::ErrorKind::InvalidData).then_some("save it as UTF-8"),
-            }
-        };
-        let canonical = path.canonicalize().map_err(|error| cant(&error))?;
-        // Asked by name first: to open a pipe would wait for someone to write to it.
-        if !canonical.metadata().is_ok_and(|about| about.is_file()) {
-            return Err(cant(&io::Error::other("it is not a file")));
-        }
-        let file = File::open(&canonical).map_err(|error| cant(&error))?;
-        let left = MOST_BYTES.saturating_sub(self.bytes);
-        let most = u64::try_from(left).unwrap_or(u64::MAX);
-        let mut bytes = Vec::new();
-        file.take(most.saturating_add(1))
-            .read_to_end(&mut bytes)
-            .map_err(|error| cant(&error))?;
-        if bytes.len() > left {
-            let message = format!("the files of a policy have more than {MOST_BYTES} bytes");
-            return Err(Unread {
-                code: TOO_LARGE,
-                message,
-                help: Some("split it into several policies"),
-            });
-        }
-        self.bytes += bytes.len();
-        let text = String::from_utf8(bytes).map_err(|_| {
-            let kind = io::ErrorKind::InvalidData;
-            cant(&io::Error::new(kind, "it is not UTF-8 text"))
-        })?;
+        let (canonical, text) = read(path, MOST_BYTES.saturating_sub(self.bytes))?;
+        self.bytes += text.len();
         Ok((canonical, text))
     }
 
@@ -293,6 +257,71 @@ impl Loader {
         // What wasn't read may have had what others refer to.
         self.loaded.problems.some_unread();
     }
+}
+
+/// A file's identity and text, without a byte order mark, if it has no more than so many bytes.
+fn read(path: &Path, left: usize) -> Result<(PathBuf, String), Unread> {
+    let cant = |error: &io::Error| {
+        let why = match error.kind() {
+            io::ErrorKind::NotFound => "there is no such file".to_owned(),
+            _ => error.to_string(),
+        };
+        Unread {
+            code: codes::UNREADABLE,
+            message: format!("can't read {:?}: {why}", path.display().to_string()),
+            help: (error.kind() == io::ErrorKind::InvalidData).then_some("save it as UTF-8"),
+        }
+    };
+    let canonical = path.canonicalize().map_err(|error| cant(&error))?;
+    // Asked by name first: to open a pipe would wait for someone to write to it.
+    if !canonical.metadata().is_ok_and(|about| about.is_file()) {
+        return Err(cant(&io::Error::other("it is not a file")));
+    }
+    let file = File::open(&canonical).map_err(|error| cant(&error))?;
+    let most = u64::try_from(left).unwrap_or(u64::MAX);
+    let mut bytes = Vec::new();
+    file.take(most.saturating_add(1))
+        .read_to_end(&mut bytes)
+        .map_err(|error| cant(&error))?;
+    if bytes.len() > left {
+        let message = format!("the files of a policy have more than {MOST_BYTES} bytes");
+        return Err(Unread {
+            code: TOO_LARGE,
+            message,
+            help: Some("split it into several policies"),
+        });
+    }
+    let text = String::from_utf8(bytes).map_err(|_| {
+        let kind = io::ErrorKind::InvalidData;
+        cant(&io::Error::new(kind, "it is not UTF-8 text"))
+    })?;
+    let text = match document::without_mark(&text) {
+        marked if marked.len() < text.len() => marked.to_owned(),
+        _ => text,
+    };
+    Ok((canonical, text))
+}
+
+/// The texts of files in envoyproxy/ratelimit's form, each with its name.
+///
+/// # Errors
+/// Why one can't be read, with nothing of it to show.
+pub(super) fn envoy_files(paths: &[impl AsRef<Path>]) -> Result<Vec<(String, String)>, Loaded> {
+    let (mut loader, mut files) = (Loader::default(), Vec::with_capacity(paths.len()));
+    for path in paths.iter().map(AsRef::as_ref) {
+        let name = path.display().to_string();
+        match loader.read(path) {
+            Ok((_, text)) => files.push((name, text)),
+            Err(unread) => {
+                let sources = &mut loader.loaded.sources;
+                let span = whole(sources.add(name, String::new(), Format::Yaml));
+                let help = unread.help.unwrap_or("give the path of a policy file");
+                loader.error(unread.code, unread.message, span, help);
+                return Err(loader.loaded);
+            }
+        }
+    }
+    Ok(files)
 }
 
 /// A file as a whole.

@@ -67,7 +67,10 @@ fn used(policy: &Policy) {
         return;
     }
     let converted = envoy::to_rules(&policy.domains);
-    let ours = envoy::convert(policy);
+    let ours = match envoy::convert(policy) {
+        Ok(ours) => ours,
+        Err(rejected) => panic!("can't be said: {rejected}"),
+    };
     match Policy::from_text(&ours, Format::Yaml) {
         Ok(again) => assert_eq!(again.policy.rules.len(), converted.rules.len(), "{ours}"),
         Err(rejected) => assert!(converted.rules.is_empty(), "{ours}\n{rejected}"),

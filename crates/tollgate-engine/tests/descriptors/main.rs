@@ -1,5 +1,6 @@
 //! Requests of descriptors, decided on virtual time by Envoy's rules.
 
+mod bounds;
 mod properties;
 mod together;
 

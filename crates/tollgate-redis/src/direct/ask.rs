@@ -7,6 +7,9 @@ use crate::error::StoreError;
 use crate::question::{Answers, Kind, Op, Question};
 use crate::store::Patience;
 
+/// Questions of one call: as many as requests are merged into.
+const MOST_TOGETHER: usize = 128;
+
 impl Direct {
     /// Asks questions of one lane. A calendar that the store's clock isn't in is sent once more.
     pub(crate) async fn ask(
@@ -84,12 +87,15 @@ impl Direct {
         Ok(answers)
     }
 
-    /// Questions that can go together, in their order.
+    /// Questions that can go together, in their order. No call has so many that the store works on it for
+    /// long: others wait meanwhile.
     pub(super) fn groups(&self, asked: Vec<(usize, Question)>) -> Vec<Vec<(usize, Question)>> {
         let mut groups: Vec<(u16, Vec<(usize, Question)>)> = Vec::new();
         for (number, question) in asked {
             let lane = self.store.lane(&question.key);
-            match groups.iter_mut().find(|(other, _)| *other == lane) {
+            let has_room =
+                |(other, group): &&mut (u16, Vec<_>)| *other == lane && group.len() < MOST_TOGETHER;
+            match groups.iter_mut().find(has_room) {
                 Some((_, group)) => group.push((number, question)),
                 None => groups.push((lane, vec![(number, question)])),
             }

@@ -11,7 +11,7 @@ use tollgate::quota::Quota;
 use tollgate::{Rate, Timestamp};
 use tollgate_engine::backend::{Backend, Check, LimitKind};
 use tollgate_engine::document::Format;
-use tollgate_engine::{Engine, Facts, Policy};
+use tollgate_engine::{Bounds, Engine, Facts, Policy};
 use tollgate_testkit::redis::Server;
 
 use super::Compiled;
@@ -163,4 +163,39 @@ async fn what_came_for_one_who_has_gone_is_left_to_others() {
         .unwrap();
     assert!(limiter.try_check("k", 700).await.unwrap().allowed);
     assert!(!limiter.try_check("k", 700).await.unwrap().allowed);
+}
+
+#[tokio::test]
+async fn a_request_of_very_many_limits_goes_in_calls_of_a_bounded_size() {
+    let server = Server::start();
+    let builder = Redis::builder(&server.url()).expect("a URL");
+    let redis = builder.timeout(Duration::from_secs(20)).nodes(1);
+    let redis = redis.build().expect("a client");
+    let limits: String = (0..300)
+        .map(|number| {
+            format!(
+                "- {{name: r{number}, rate: {}/h}}\n",
+                if number == 299 { 2 } else { 5 }
+            )
+        })
+        .collect();
+    let policy = Policy::from_text(&format!("limits:\n{limits}"), Format::Yaml);
+    let engine = Engine::new(policy.expect("a policy").policy, redis.clone());
+    let bounds = Bounds {
+        checks: 300,
+        ..Bounds::default()
+    };
+    let engine = engine.expect("a policy").with_bounds(bounds);
+    let before = redis.stats().round_trips;
+    let facts = Facts::new();
+    let mut passed = 0;
+    for _ in 0..3 {
+        let verdict = engine.decide_by(&facts).await.expect("an answer");
+        assert_eq!(verdict.fallback(), None);
+        passed += u64::from(verdict.is_allowed());
+    }
+    assert_eq!(passed, 2);
+    // Of 128, 128 and 44 questions each, and those that give back.
+    let calls = redis.stats().round_trips - before;
+    assert!(calls >= 9, "{calls} calls");
 }

@@ -2,6 +2,7 @@
 
 mod changing;
 mod clocks;
+mod large;
 mod mixed;
 mod raise;
 
@@ -12,7 +13,8 @@ use tollgate_engine::backend::LimitKind;
 use tollgate_testkit::redis::Server;
 use tollgate_testkit::traffic::Random;
 
-use crate::question::{Answers, Form, Numbers, Op, Question};
+use crate::error::StoreError;
+use crate::question::{Answers, Form, Kind, Numbers, Op, Question};
 use crate::store::Store;
 
 const NOW: u64 = 1_700_000_000_000_000;
@@ -140,13 +142,38 @@ async fn a_slot_that_is_asked_for_once_more_is_had_once() {
 }
 
 #[tokio::test]
-async fn a_damaged_key_spoils_no_call() {
+async fn a_foreign_key_spoils_no_call() {
     let server = Server::start();
     let store = Store::patient(&server);
-    for op in [Op::Renew, Op::Release, Op::Decide] {
-        server.command(&["SET", "k", "something else"]);
-        let said = outcomes(&store, vec![held_by("a", slots(2), op)]).await;
-        assert_eq!(said, [1], "{op:?}");
+    let ours = |numbers, op| Question {
+        key: "ours".into(),
+        ..held_by("a", numbers, op)
+    };
+    let mut cases: Vec<_> = [Op::Renew, Op::Release, Op::Decide]
+        .map(|op| (slots(2), op))
+        .into();
+    for op in [Op::Decide, Op::AtMost, Op::Gift, Op::Reset, Op::Raise(7)] {
+        cases.extend(ALGORITHMS.map(|algorithm| (rate("10/s", algorithm), op)));
+    }
+    let foreign = Err(StoreError::Foreign {
+        key: "k".to_owned(),
+    });
+    for (numbers, op) in cases {
+        server.command(&["FLUSHALL"]);
+        server.command(&["RPUSH", "k", "something else"]);
+        let alone = store.ask(vec![held_by("a", numbers, op)], Some(NOW));
+        let other = store.ask(vec![ours(numbers, Op::Decide)], Some(NOW));
+        let (alone, other) = tokio::join!(alone, other);
+        assert_eq!(alone, foreign, "{op:?}");
+        assert_eq!(other.expect("an answer").each[0].outcome, 1, "{op:?}");
+        // All or none: what goes with it isn't charged.
+        let left = async || ask(&store, vec![ours(numbers, Op::Decide)]).await.each[0].remaining;
+        let before = left().await;
+        let both = [ours(numbers, Op::Decide), held_by("a", numbers, Op::Decide)];
+        assert_eq!(store.ask(both.to_vec(), Some(NOW)).await, foreign);
+        let taken = if numbers.kind == Kind::Slots { 0 } else { 1 };
+        assert_eq!(left().await, before - taken, "{op:?}");
+        assert_eq!(server.command(&["LRANGE", "k", "0", "-1"]).items().len(), 1);
     }
 }
 

@@ -12,9 +12,9 @@ local function act(op, limit, key, cost, extra, holder, a, b, c, d, e)
     if taken > 0 and wait == 0 then
       limit.charge(key, taken, nil, a, b, c, d, e)
       remaining, reset = limit.left(key, a, b, c, d, e, true)
-      say(1, remaining, taken, reset)
+      say(key, 1, remaining, taken, reset)
     else
-      tell(wait, false, remaining, reset)
+      tell(key, wait, false, remaining, reset)
     end
     return
   elseif op == RESERVE then
@@ -22,14 +22,14 @@ local function act(op, limit, key, cost, extra, holder, a, b, c, d, e)
     if wait and wait <= extra then
       if cost > 0 then limit.charge(key, cost, nil, a, b, c, d, e) end
       local remaining, reset = limit.left(key, a, b, c, d, e, cost > 0)
-      say(1, remaining, wait, reset)
+      say(key, 1, remaining, wait, reset)
       return
     end
-    tell(wait, false, limit.left(key, a, b, c, d, e))
+    tell(key, wait, false, limit.left(key, a, b, c, d, e))
     return
   elseif op == RENEW then
     local held = limit.renew(key, cost, holder, a, b)
-    say(held > 0 and 1 or 0, held, 0, 0)
+    say(key, held > 0 and 1 or 0, held, 0, 0)
     return
   elseif op == GIVE_BACK then
     limit.give_back(key, cost, extra, a, b, c, d, e)
@@ -37,13 +37,16 @@ local function act(op, limit, key, cost, extra, holder, a, b, c, d, e)
     limit.gift(key, cost, a, b, c, d, e)
   elseif op == RESET and limit ~= slots then
     -- Slots stay with those who hold them.
-    call('DEL', key)
-    states[key] = nil
+    limit.look(key, 0, a, b, c, d, e)
+    if not foreign[key] then
+      call('DEL', key)
+      states[key] = nil
+    end
   elseif op == RELEASE then
     limit.release(key, cost, holder, a, b)
   elseif op == RAISE then
     if limit.raise(key, cost, extra, a, b, c, d, e) == false then wait = false end
   end
   limit.look(key, 0, a, b, c, d, e)
-  tell(wait, false, limit.left(key, a, b, c, d, e))
+  tell(key, wait, false, limit.left(key, a, b, c, d, e))
 end

@@ -28,7 +28,7 @@ local function counts(key, length)
         and current >= 0 and current <= MOST then
         state[1], state[2], state[3] = start, previous, current
       else
-        strange = strange + 1
+        is_not_ours(key)
       end
     end
     states[key] = state
@@ -70,9 +70,9 @@ local function within(start, previous, current, at, cost, limit, burst, length)
 end
 
 function counter.look(key, cost, limit, burst, length)
+  local state = counts(key, length)
   if cost == 0 then return 0 end
   if cost > burst then return nil end
-  local state = counts(key, length)
   local start, previous, current = state[1], state[2], state[3]
   local from = now
   if from < start then from = start end

@@ -3,9 +3,9 @@
 --
 -- A record is what is asked (op), of which kind of limit, whether it is the request's last; then doubles:
 -- the cost, a number that the op reads its own way (`extra`), and five that the kind does.
--- The reply is the time, how many keys held something strange, and four numbers for each question:
--- the outcome (0 refused, 1 passed, 2 never, 3 the caller must tell of this time), what is left, how
--- long until it would pass (-1: never), and until it is as if never used (-1: never).
+-- The reply is the time, how many keys aren't ours, and four numbers for each question: the outcome
+-- (0 refused, 1 passed, 2 never, 3 the caller must tell of this time, 4 the key isn't ours), what is left,
+-- how long until it would pass (-1: never), and until it is as if never used (-1: never).
 
 local FORMAT = '<BBBddddddd'
 local DECIDE, RAISE = 0, 8
@@ -17,6 +17,7 @@ local place, number = 1, 0
 -- Several questions of one request, from this place on. What is raised is so whatever the others say.
 local function answer_all(start)
   local from, first = start, number
+  asked = {}
   local waits, busies, holders, passes, last = {}, {}, {}, true, 0
   while last == 0 do
     local op, kind, cost, extra, a, b, c, d, e
@@ -25,13 +26,13 @@ local function answer_all(start)
     local limit, key, wait, busy = kinds[kind], KEYS[number], 0, nil
     holders[number] = limit == slots and next_holder() or nil
     if op == RAISE then
-      asked[number] = 0
       if limit.raise(key, cost, extra, a, b, c, d, e) == false then wait = false end
     else
-      local all = in_all(first + 1, number, cost)
+      local all = in_all(key, cost)
       wait, busy = limit.look(key, all, a, b, c, d, e, holders[number])
       passes = passes and wait == 0 and not busy
     end
+    passes = passes and not foreign[key]
     waits[number], busies[number] = wait, busy
   end
   local charged = {}
@@ -51,7 +52,7 @@ local function answer_all(start)
     op, kind, last, cost, extra, a, b, c, d, e, from = unpack(FORMAT, questions, from)
     number = number + 1
     local key = KEYS[number]
-    tell(waits[number], busies[number], kinds[kind].left(key, a, b, c, d, e, charged[key]))
+    tell(key, waits[number], busies[number], kinds[kind].left(key, a, b, c, d, e, charged[key]))
   end
   return from
 end
@@ -68,7 +69,7 @@ while place <= size do
       local wait, busy = limit.look(key, cost, a, b, c, d, e, holder)
       local is_charged = wait == 0 and cost > 0 and not busy
       if is_charged then limit.charge(key, cost, holder, a, b, c, d, e) end
-      tell(wait, busy, limit.left(key, a, b, c, d, e, is_charged))
+      tell(key, wait, busy, limit.left(key, a, b, c, d, e, is_charged))
     else
       act(op, limit, key, cost, extra, holder, a, b, c, d, e)
     end

@@ -12,7 +12,7 @@
 -- that tokens nobody knows of count as spent. One that comes after a later one of the same node is of no
 -- consequence. The value is the level, then (holder, out, until, how often it had asked, for how long) of
 -- each.
--- The reply: the time, how many keys held something strange, how much was granted, how much of what it
+-- The reply: the time, whether the key isn't ours (1, and then nothing was done), how much was granted, how much of what it
 -- holds it may keep, what is left, how long until as much as it must hold is there (-1: never), and for how
 -- many nodes it is out.
 --
@@ -40,12 +40,10 @@ if raw then
       out = out + amount
     end
   end
-  if is_sound then
-    live = holders
-  else
-    strange, owed, as_of, was, out = strange + 1, 0, now, price, 0
-  end
+  live = holders
+  if not is_sound then is_not_ours(key) end
 end
+if foreign[key] then return {now, strange, 0, 0, 0, 0, 0} end
 
 -- What is owed, in units that this limit is whole in too. If there are none, it stays in those that it was
 -- written in, and is beyond this limit's capacity.
@@ -165,6 +163,7 @@ for i = 1, #live do
   end
 end
 if is_changed or is_written or mine[2] > 0 then
+  if all > MOST then all = MOST end
   values[1] = pack('<ddd', all, as_of, unit)
   if drain == 0 then
     -- It never drains, so it is never idle.

@@ -7,10 +7,11 @@
 -- were asked in it, and none waits for longer than its own bucket takes.
 --
 -- A state: what is owed, as of when, units a token, what the one who wrote it drains, whether it has to be
--- written, and how much of it is booked ahead, which counts for every limit.
+-- written, how much of it is booked ahead, which counts for every limit, and whether the key isn't ours.
 
 local function save_level(key, state)
   local debt, as_of, booked = state[1], state[2], state[6]
+  if booked > debt then booked = debt end
   local value = booked > 0 and pack('<dddd', debt, as_of, state[3], booked)
     or pack('<ddd', debt, as_of, state[3])
   if state[4] == 0 then
@@ -22,7 +23,7 @@ local function save_level(key, state)
 end
 
 local function mark(key, state)
-  if not state[5] then
+  if not state[5] and not foreign[key] then
     changed[#changed + 1], state[5], state.save = key, true, save_level
   end
 end
@@ -41,10 +42,10 @@ local function read_level(key, price)
       and was > 0 and was <= MOST and booked >= 0 and booked <= debt then
       state = {debt, as_of, was, 0, false, booked}
     else
-      strange = strange + 1
+      is_not_ours(key)
     end
   end
-  if not state then state = {0, now, price, 0, false, 0} end
+  if not state then state = {0, now, price, 0, false, 0, foreign[key]} end
   states[key] = state
   return state
 end

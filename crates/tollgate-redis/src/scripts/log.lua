@@ -4,8 +4,10 @@
 
 local log = {}
 
+-- The sum and the weight of a member; nothing if it isn't ours.
 local function parsed(member)
   local sum, weight = string.match(member, '^(%d+):(%d+)$')
+  if not sum or tonumber(sum) > MOST or tonumber(weight) > MOST then return nil end
   return tonumber(sum), tonumber(weight)
 end
 
@@ -24,16 +26,15 @@ local function hits(key, length)
   local newest = try('ZRANGE', key, -1, -1, 'WITHSCORES')
   if newest.err then
     if not string.find(newest.err, 'WRONGTYPE', 1, true) then call('ZRANGE', key, -1, -1) end
-    strange = strange + 1
-    call('DEL', key)
+    is_not_ours(key)
     return nil
   end
   if #newest == 0 then return nil end
   local at = tonumber(newest[2])
   local sum, weight = parsed(newest[1])
-  if not sum then
-    strange = strange + 1
-    call('DEL', key)
+  -- A time that isn't one would pass for one far ahead.
+  if not sum or not (at >= 0 and at <= MOST) then
+    is_not_ours(key)
     return nil
   end
   local reached = at > now and at or now
@@ -41,6 +42,10 @@ local function hits(key, length)
     'WITHSCORES', 'LIMIT', 0, 1)
   if #oldest == 0 then return {at = at, sum = sum, weight = weight, used = 0} end
   local first, first_weight = parsed(oldest[1])
+  if not first then
+    is_not_ours(key)
+    return nil
+  end
   local used, since = sum - first + first_weight, tonumber(oldest[2])
   if at > now + length then
     -- The clock is behind the one that this was written by: all of it counts from now on.
@@ -56,9 +61,9 @@ local function hits(key, length)
 end
 
 function log.look(key, cost, limit, length)
+  local found = hits(key, length)
   if cost > limit then return nil end
   if cost == 0 then return 0 end
-  local found = hits(key, length)
   if not found or found.used + cost <= limit then return 0 end
   -- Enough has run out once the hit whose sum is this, or the first after it, has.
   local needed = found.first - found.first_weight + found.used + cost - limit
@@ -67,7 +72,12 @@ function log.look(key, cost, limit, length)
   local high = call('ZCARD', key) - 1
   while low < high do
     local middle = floor((low + high) / 2)
-    if parsed(call('ZRANGE', key, middle, middle)[1]) >= needed then
+    local sum = parsed(call('ZRANGE', key, middle, middle)[1])
+    if not sum then
+      is_not_ours(key)
+      return 0
+    end
+    if sum >= needed then
       high = middle
     else
       low = middle + 1
@@ -79,6 +89,7 @@ end
 function log.charge(key, cost, _, limit, length)
   if cost == 0 then return end
   local found = hits(key, length)
+  if foreign[key] then return end
   if not found or found.used == 0 then
     call('DEL', key)
     add(key, now, cost, cost)
@@ -120,6 +131,7 @@ local function strike(key, weight)
     if #newest == 0 then return end
     local at = tonumber(newest[2])
     local sum, own = parsed(newest[1])
+    if not sum then return is_not_ours(key) end
     call('ZREM', key, newest[1])
     if own > weight then
       add(key, at, sum - weight, own - weight)
@@ -137,6 +149,10 @@ function log.give_back(key, cost, since, _, length)
   local own = call('ZRANGEBYSCORE', key, since, since)
   if #own == 0 then return end
   local sum, weight = parsed(own[1])
+  if not sum then return is_not_ours(key) end
+  for i = 1, #later, 2 do
+    if not parsed(later[i]) then return is_not_ours(key) end
+  end
   local back = cost < weight and cost or weight
   call('ZREM', key, own[1])
   if weight > back then add(key, since, sum - back, weight - back) end

@@ -21,14 +21,19 @@ end
 
 -- By key, what is kept: read once, written once, however many questions of this call are about it.
 local states, changed = {}, {}
--- How many keys held what no script of ours has written. They read as never seen.
-local strange = 0
+-- Keys that hold what no script of ours has written, and how many: they are somebody else's, so nothing is
+-- done to them, and who asks is told.
+local foreign, strange = {}, 0
+
+local function is_not_ours(key)
+  if not foreign[key] then foreign[key], strange = true, strange + 1 end
+end
 
 -- Numbers that are kept are from 0 to this.
 local MOST = 9007199254740992
 
--- What is kept under a key as `size` bytes, if that is what is there. A key that holds something else is
--- strange; any other error is for the caller to know, and nothing is decided.
+-- What is kept under a key as `size` bytes, if that is what is there. A key that holds something else isn't
+-- ours; any other error is for the caller to know, and nothing is decided.
 local function kept(key, size)
   local raw = try('GET', key)
   if not raw then return nil end
@@ -37,7 +42,7 @@ local function kept(key, size)
   elseif not string.find(raw.err, 'WRONGTYPE', 1, true) then
     call('GET', key)
   end
-  strange = strange + 1
+  is_not_ours(key)
   return nil
 end
 
@@ -49,13 +54,12 @@ local function life(micros)
   return format('%d', millis)
 end
 
--- What a request asks of a key: with what its questions before this one, from `first` on, ask of the same.
+-- What the request that is looked at asks of each key so far, and with this: none is looked for among the
+-- others, so that a call takes as long as it has questions.
 local asked = {}
-local function in_all(first, number, cost)
-  asked[number] = cost
+local function in_all(key, cost)
   if cost == 0 then return 0 end
-  for i = first, number - 1 do
-    if KEYS[i] == KEYS[number] then cost = cost + asked[i] end
-  end
-  return cost
+  local all = (asked[key] or 0) + cost
+  asked[key] = all
+  return all
 end

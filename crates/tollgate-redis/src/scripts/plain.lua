@@ -9,13 +9,16 @@ local reply, told = {now, 0}, 2
 -- Several questions of one request, from this place on.
 local function answer_all(from)
   local first, start, passes, last = number, from, true, 0
+  asked = {}
   local cost, price, drain, capacity
   while last == 0 do
     last, cost, price, drain, capacity, from = unpack(FORMAT, questions, from)
     number = number + 1
-    local wait = look_at_level(KEYS[number], in_all(first + 1, number, cost), price, drain, capacity)
+    local wait = look_at_level(KEYS[number], in_all(KEYS[number], cost), price, drain, capacity)
     local slot = told + 4 * (number - first)
-    if wait == 0 then
+    if foreign[KEYS[number]] then
+      reply[slot - 3], reply[slot - 2], reply[slot - 1], reply[slot], passes = 4, 0, 0, 0, false
+    elseif wait == 0 then
       reply[slot - 3], reply[slot - 2], reply[slot - 1], reply[slot] = 1, 0, 0, 0
     elseif wait then
       reply[slot - 3], reply[slot - 2], reply[slot - 1], reply[slot], passes = 0, 0, wait, 0, false
@@ -51,10 +54,10 @@ while place <= size do
     local key = KEYS[number]
     local state = states[key] or read_level(key, price)
     local debt, ahead = state[1], state[2] - now
-    if debt > capacity or state[3] ~= price or ahead > 0 or state[6] > 0 then
-      -- Another limit wrote it, or another clock, or something is booked.
+    if debt > capacity or state[3] ~= price or ahead > 0 or state[6] > 0 or state[7] then
+      -- Another limit wrote it, or another clock, or somebody else, or something is booked.
       local wait = look_at_level(key, cost, price, drain, capacity)
-      local outcome = wait == 0 and 1 or wait and 0 or 2
+      local outcome = state[7] and 4 or wait == 0 and 1 or wait and 0 or 2
       local is_charged = wait == 0 and cost > 0
       if is_charged then charge_level(key, cost, nil, price, drain, capacity) end
       local remaining, reset = left_of_level(key, price, drain, capacity, nil, nil, is_charged)

@@ -30,7 +30,7 @@ local function lots(key)
     state = raw and read_lots(raw)
     if not state then
       state = {latest = 0}
-      if raw then strange = strange + 1 end
+      if raw then is_not_ours(key) end
     end
     states[key] = state
   end

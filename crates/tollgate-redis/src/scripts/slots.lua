@@ -34,14 +34,24 @@ local function shorten(key, length)
   if is_shorter then keep(key) end
 end
 
+-- Whether a member and its score look like a holder and a time.
+local function is_holder(member, score)
+  score = tonumber(score)
+  return string.find(member, '/%d+/%d+$') and score > -math.huge and score < math.huge
+end
+
+-- How many are held. A set of others is told by its first and its last, however many are between.
 local function in_use(key, length)
-  local count = try('ZCOUNT', key, format('(%.0f', now), '+inf')
-  if type(count) == 'table' then
-    if not string.find(count.err, 'WRONGTYPE', 1, true) then call('ZCOUNT', key, '-inf', '+inf') end
-    strange = strange + 1
-    call('DEL', key)
-    return 0
+  local last = try('ZRANGE', key, -1, -1, 'WITHSCORES')
+  if last.err then
+    if not string.find(last.err, 'WRONGTYPE', 1, true) then call('ZRANGE', key, -1, -1) end
+    is_not_ours(key)
+  elseif #last > 0 then
+    local first = call('ZRANGE', key, 0, 0, 'WITHSCORES')
+    if not (is_holder(first[1], first[2]) and is_holder(last[1], last[2])) then is_not_ours(key) end
   end
+  if foreign[key] or #last == 0 then return 0 end
+  local count = call('ZCOUNT', key, format('(%.0f', now), '+inf')
   if count > 0 then shorten(key, length) end
   return count
 end
@@ -63,9 +73,9 @@ end
 -- A slot that is in use is free again when its holder says so: there is no time to tell. One who asks
 -- again, for want of an answer, may have his already.
 function slots.look(key, cost, limit, length, _, _, _, holder)
+  local others = in_use(key, length)
   if cost > limit then return nil end
   if cost == 0 then return 0 end
-  local others = in_use(key, length)
   if others + cost <= limit then return 0 end
   for number = 1, cost do
     if is_held(key, member(holder, number, length)) then others = others - 1 end
@@ -74,7 +84,7 @@ function slots.look(key, cost, limit, length, _, _, _, holder)
 end
 
 function slots.charge(key, cost, holder, _, length)
-  if cost == 0 then return end
+  if cost == 0 or foreign[key] then return end
   call('ZREMRANGEBYSCORE', key, '-inf', format('%.0f', now))
   for number = 1, cost do
     call('ZADD', key, now + length, member(holder, number, length))
@@ -94,7 +104,9 @@ function slots.renew(key, cost, holder, limit, length)
   local held = 0
   for number = 1, cost do
     local name = member(holder, number, length)
-    if is_held(key, name) or in_use(key, length) < limit then
+    local is_free = in_use(key, length) < limit
+    if foreign[key] then return 0 end
+    if is_held(key, name) or is_free then
       call('ZADD', key, now + length, name)
       held = held + 1
     end

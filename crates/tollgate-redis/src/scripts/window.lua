@@ -29,7 +29,7 @@ local function open_window(key, length, phase)
       if start >= 0 and start <= MOST and count >= 0 and count <= MOST then
         state[1], state[2] = start, count
       else
-        strange = strange + 1
+        is_not_ours(key)
       end
     end
     states[key] = state

@@ -1,5 +1,6 @@
 -- Remembers that a key has to be written.
 local function write(key, state, save)
+  if foreign[key] then return end
   if not state.save then
     changed[#changed + 1] = key
   end

@@ -1,5 +1,8 @@
-//! The task that keeps the connection and sends what waits.
+//! The task that keeps the connections and sends what waits: each question to the node that has its key.
 
+mod looks;
+
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,151 +11,281 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::OptionFuture;
 use futures_util::stream::FuturesUnordered;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::Shared;
-use super::link::{AfterFailure, Connector, Failure, Link};
-use super::queue::Batch;
+use super::batch::Batch;
+use super::connect::Connector;
+use super::link::{Failure, Link, Manner, Then};
+use super::peer::{Loss, Peer, State, Up};
+use super::reason;
+use super::slots::{self, Looked, SLOTS};
+use crate::address::Node;
 use crate::error::StoreError;
 use crate::failure::FailureKind;
 
-/// Between attempts to connect: so long at first, twice as long each time, and no longer than this. A part
-/// of it is left to chance, so that a fleet doesn't come back all at once.
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// After so many calls in a row that failed, a cluster is looked for anew.
-const LOST_CALLS: u32 = 16;
+use looks::Looks;
 
-/// How the connection is.
-enum State {
-    /// None was made yet; who asks waits as long as he may.
-    New,
-    Up(Link),
-    /// There is none, and none can be made now; who asks is told so at once.
-    Down(StoreError),
+/// How often a call follows its keys from node to node.
+const MOST_HOPS: u8 = 5;
+/// After the second of them, and between attempts at keys that are half here and half there.
+const HALF_WAY: Duration = Duration::from_millis(5);
+
+/// Who is connected to, by number.
+pub(super) type PeerId = u32;
+
+/// Who has which key.
+enum Map {
+    /// One has them all.
+    One,
+    /// Nobody has told yet, or why nobody does.
+    Unknown(Option<StoreError>),
+    /// By slot.
+    Slots(Box<[Option<PeerId>]>),
 }
 
 /// What came of a call.
-type Done = (Batch, u64, Result<Vec<i64>, Failure>);
+struct Done {
+    batch: Batch,
+    peer: PeerId,
+    /// By which of its connections.
+    link: u64,
+    result: Result<Vec<i64>, Failure>,
+}
+
+type Task<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 pub(crate) struct Driver {
     shared: Arc<Shared>,
     connector: Arc<Connector>,
-    state: State,
-    pause: Duration,
-    retry_at: Instant,
-    lost: u32,
-    /// Connections so far.
-    links: u64,
-    /// What sort of failure to connect was told last, since there was a connection.
-    told: Option<FailureKind>,
+    peers: BTreeMap<PeerId, Peer>,
+    next_peer: PeerId,
+    map: Map,
+    /// What waits until it is known who has which key.
+    parked: Vec<Batch>,
+    calls: FuturesUnordered<Task<Done>>,
+    connecting: FuturesUnordered<Task<(PeerId, Result<Link, StoreError>)>>,
+    looking: Option<Task<Looked>>,
+    looks: Looks,
+    /// Whether a connection may have to be made, or slots asked for; and from when on in any case.
+    is_changed: bool,
+    wake: Option<Instant>,
 }
 
 impl Driver {
     pub(crate) fn new(shared: Arc<Shared>, connector: Connector) -> Self {
-        Self {
+        let seeds = connector.seeds().map(<[Node]>::to_vec);
+        let mut driver = Self {
             shared,
             connector: Arc::new(connector),
-            state: State::New,
-            pause: FIRST_PAUSE,
-            retry_at: Instant::now(),
-            lost: 0,
-            links: 0,
-            told: None,
+            peers: BTreeMap::new(),
+            next_peer: 0,
+            map: Map::One,
+            parked: Vec::new(),
+            calls: FuturesUnordered::new(),
+            connecting: FuturesUnordered::new(),
+            looking: None,
+            looks: Looks::default(),
+            is_changed: true,
+            wake: None,
+        };
+        match seeds {
+            None => drop(driver.add_peer(None)),
+            Some(seeds) => {
+                driver.map = Map::Unknown(None);
+                driver.looks.begin(seeds);
+            }
         }
+        driver
     }
 
     /// Runs until the store is dropped.
     pub(crate) async fn run(mut self) {
-        let mut calls = FuturesUnordered::new();
-        type Connecting<'a> = Pin<Box<dyn Future<Output = Result<Link, StoreError>> + Send + 'a>>;
-        let connector = Arc::clone(&self.connector);
-        let mut connecting: Option<Connecting<'_>> = None;
         loop {
             if self.shared.queue.is_closed() {
                 return;
             }
-            if !matches!(self.state, State::New) {
-                while let Some(batch) = self.shared.queue.take() {
-                    match &self.state {
-                        State::Up(link) => calls.push(call(link.clone(), batch, self.links)),
-                        State::Down(error) => {
-                            let lane = batch.lane;
-                            self.shared
-                                .stats
-                                .failed_calls
-                                .fetch_add(1, Ordering::Relaxed);
-                            batch.fail(error);
-                            self.shared.queue.done(lane, Vec::new());
-                        }
-                        State::New => {}
-                    }
-                }
+            while let Some(batch) = self.shared.queue.take() {
+                self.dispatch(batch);
             }
-            let is_up = matches!(self.state, State::Up(_));
-            if !is_up && connecting.is_none() && Instant::now() >= self.retry_at {
-                connecting = Some(Box::pin(connector.connect()));
-            }
-            let waits = !is_up && connecting.is_none();
-            // In this order, so that a simulated run is repeatable. None can keep another from its turn: what
-            // may be sent is taken above, before each.
+            self.mend();
+            let wake = self.wake;
+            // In this order, so that a simulated run is repeatable. None can keep another from its turn: what comes
+            // rarely is looked at first, and what is due or may be sent is seen to above, before each.
             tokio::select! {
                 biased;
-                Some(done) = calls.next(), if !calls.is_empty() => self.finish(done, connector.is_cluster()),
-                Some(link) = OptionFuture::from(connecting.as_mut()), if connecting.is_some() => {
-                    connecting = None;
-                    self.connected(link);
+                Some((peer, link)) = self.connecting.next(), if !self.connecting.is_empty() => {
+                    self.connected(peer, link);
                 }
-                () = sleep_until(self.retry_at), if waits => {}
+                Some(looked) = OptionFuture::from(self.looking.as_mut()), if self.looking.is_some() => {
+                    self.looking = None;
+                    self.looked(looked);
+                }
+                Some(done) = self.calls.next(), if !self.calls.is_empty() => self.finish(done),
+                () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => {}
                 () = self.shared.queue.changed.notified() => {}
             }
         }
     }
 
-    fn connected(&mut self, link: Result<Link, StoreError>) {
+    fn add_peer(&mut self, node: Option<Node>) -> PeerId {
+        let id = self.next_peer;
+        self.next_peer += 1;
+        self.peers.insert(id, Peer::new(node));
+        self.is_changed = true;
+        id
+    }
+
+    /// The peer that is this node.
+    fn peer_of(&mut self, node: Node) -> PeerId {
+        let is_it = |peer: &Peer| peer.node.as_ref() == Some(&node);
+        match self.peers.iter().find(|(_, peer)| is_it(peer)) {
+            Some((id, _)) => *id,
+            None => self.add_peer(Some(node)),
+        }
+    }
+
+    /// Sends a call to who has its keys.
+    fn dispatch(&mut self, batch: Batch) {
+        let slot = batch.lane % SLOTS;
+        let peer = match &self.map {
+            Map::One => self.peers.keys().next().copied(),
+            Map::Slots(slots) => slots[usize::from(slot)],
+            Map::Unknown(None) => return self.parked.push(batch),
+            Map::Unknown(Some(error)) => {
+                let error = error.clone();
+                return self.refuse(batch, &error);
+            }
+        };
+        match peer {
+            Some(peer) => self.give(peer, batch, Manner::Plain, Duration::ZERO),
+            None => {
+                self.look_soon();
+                let why = format!("no node of the cluster says that it has slot {slot}");
+                self.refuse(batch, &reason::unreachable(FailureKind::Moved, &why));
+            }
+        }
+    }
+
+    fn give(&mut self, id: PeerId, batch: Batch, manner: Manner, after: Duration) {
+        let Some(peer) = self.peers.get_mut(&id) else {
+            return self.refuse(batch, &StoreError::Stopped);
+        };
+        match &peer.state {
+            State::Up(up) => {
+                let call = call(up, batch, manner, after);
+                self.calls.push(Box::pin(async move {
+                    let (batch, link, result) = call.await;
+                    Done {
+                        batch,
+                        peer: id,
+                        link,
+                        result,
+                    }
+                }));
+            }
+            State::New => peer.parked.push((batch, manner)),
+            State::Down(error) => {
+                let error = error.clone();
+                self.refuse(batch, &error);
+            }
+        }
+    }
+
+    /// Tells all of a call that it wasn't even sent.
+    fn refuse(&self, batch: Batch, error: &StoreError) {
+        let (lane, stats) = (batch.lane, &self.shared.stats);
+        stats.failed_calls.fetch_add(1, Ordering::Relaxed);
+        batch.fail(error);
+        self.shared.queue.done(lane, Vec::new());
+    }
+
+    /// Sends what has waited, but for what nobody waits for any more.
+    fn unpark(&mut self, mut batch: Batch, to: Option<(PeerId, Manner)>) {
+        batch.leave_out_unwaited();
+        match to {
+            _ if batch.is_empty() => self.shared.queue.done(batch.lane, Vec::new()),
+            Some((peer, manner)) => self.give(peer, batch, manner, Duration::ZERO),
+            None => self.dispatch(batch),
+        }
+    }
+
+    /// Makes the connections that are due, and asks for slots.
+    fn mend(&mut self) {
+        let now = Instant::now();
+        if !self.is_changed && self.wake.is_none_or(|wake| now < wake) {
+            return;
+        }
+        (self.is_changed, self.wake) = (false, None);
+        let is_one = matches!(self.map, Map::One);
+        let in_part = !is_one && self.peers.values().any(Peer::answers);
+        let stats = &self.shared.stats;
+        stats.answers_in_part.store(in_part, Ordering::Relaxed);
+        for (id, peer) in &mut self.peers {
+            if peer.is_up() || peer.is_connecting {
+                continue;
+            }
+            if now < peer.retry_at {
+                let at = peer.retry_at;
+                self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
+                continue;
+            }
+            peer.is_connecting = true;
+            let (id, node) = (*id, peer.node.clone());
+            let connector = Arc::clone(&self.connector);
+            self.connecting.push(Box::pin(async move {
+                (id, connector.connect(node.as_ref()).await)
+            }));
+        }
+        let looks_at = self.look_if_due(now);
+        self.wake = self.wake.into_iter().chain(looks_at).min();
+    }
+
+    fn connected(&mut self, id: PeerId, link: Result<Link, StoreError>) {
+        let Some(peer) = self.peers.get_mut(&id) else {
+            return;
+        };
+        self.is_changed = true;
+        let is_new = matches!(peer.state, State::New);
+        let parked = std::mem::take(&mut peer.parked);
         match link {
             Ok(link) => {
                 self.shared.stats.connects.fetch_add(1, Ordering::Relaxed);
-                self.state = State::Up(link);
-                self.links += 1;
-                self.pause = FIRST_PAUSE;
-                self.lost = 0;
-                self.told = None;
+                peer.connected(link);
             }
             Err(error) => {
-                self.tell(&error);
-                self.pause_for();
-                self.state = State::Down(error);
+                peer.unreachable(error, &self.shared);
+                // It may have been replaced.
+                if is_new {
+                    self.look_soon();
+                }
             }
         }
-    }
-
-    /// Says why there is no connection, whether or not anybody has asked for one: at once, and again only
-    /// once there is another reason.
-    fn tell(&mut self, error: &StoreError) {
-        let kind = error.kind();
-        if self.told.replace(kind) != Some(kind) {
-            tracing::warn!(target: "tollgate", kind = kind.name(), "no rate-limit store: {error}");
+        for (batch, manner) in parked {
+            self.unpark(batch, Some((id, manner)));
         }
     }
 
-    /// Waits before the next attempt: from half to all of the pause.
-    fn pause_for(&mut self) {
-        let half = self.pause / 2;
-        let chance = self.shared.chance(half.as_nanos());
-        self.retry_at = Instant::now() + half + chance;
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
-    }
-
-    fn finish(&mut self, (batch, number, result): Done, is_cluster: bool) {
-        let (lane, stats) = (batch.lane, &self.shared.stats);
-        stats.calls.fetch_add(1, Ordering::Relaxed);
-        let questions = u64::try_from(batch.len()).unwrap_or(u64::MAX);
-        stats.questions.fetch_add(questions, Ordering::Relaxed);
-        let mut again = Vec::new();
+    fn finish(&mut self, done: Done) {
+        let Done {
+            batch,
+            peer,
+            link,
+            result,
+        } = done;
+        let lane = batch.lane;
+        if batch.is_empty() {
+            return self.shared.queue.done(lane, Vec::new());
+        }
+        let is_lost =
+            matches!(&result, Err(failure) if matches!(failure.then, Then::Lost | Then::Wrong));
+        if !is_lost && let Some(peer) = self.peers.get_mut(&peer) {
+            self.is_changed |= peer.answered(link);
+        }
         match result {
             Ok(numbers) => {
-                self.lost = 0;
+                let stats = &self.shared.stats;
+                stats.count(&batch);
                 stats.is_failing.store(false, Ordering::Relaxed);
                 match batch.deliver(numbers) {
                     Ok(0) => {}
@@ -163,33 +296,109 @@ impl Driver {
                         stats.failed_calls.fetch_add(1, Ordering::Relaxed);
                     }
                 }
+                self.shared.queue.done(lane, Vec::new());
             }
-            Err(Failure { error, link }) => {
-                stats.is_failing.store(true, Ordering::Relaxed);
-                stats.failed_calls.fetch_add(1, Ordering::Relaxed);
-                match link {
-                    AfterFailure::Keep => batch.fail(&error),
-                    AfterFailure::Lost => again = batch.again(&error),
-                    AfterFailure::Wrong => batch.fail(&error),
-                }
-                // What a connection before this one left behind says nothing of it.
-                let is_lost = link != AfterFailure::Keep && number == self.links;
-                self.lost += u32::from(is_lost);
-                // A cluster's connection looks after its nodes by itself, unless it has lost them all.
-                let gives_up = !is_cluster || self.lost >= LOST_CALLS;
-                if is_lost && gives_up && matches!(self.state, State::Up(_)) {
-                    self.lost = 0;
-                    if link == AfterFailure::Wrong {
-                        self.pause_for();
-                        self.state = State::Down(error);
-                    } else {
-                        self.state = State::New;
-                        self.retry_at = Instant::now();
-                    }
-                }
-            }
+            Err(failure) => self.failed(batch, (peer, link), failure),
+        }
+    }
+
+    fn failed(&mut self, batch: Batch, (peer, link): (PeerId, u64), failure: Failure) {
+        let Failure { error, then } = failure;
+        let Some(batch) = self.follow(batch, peer, &then) else {
+            return;
+        };
+        let (lane, stats) = (batch.lane, &self.shared.stats);
+        stats.count(&batch);
+        stats.is_failing.store(true, Ordering::Relaxed);
+        stats.failed_calls.fetch_add(1, Ordering::Relaxed);
+        let mut again = Vec::new();
+        match then {
+            Then::Lost => again = batch.again(&error),
+            _ => batch.fail(&error),
+        }
+        let loss = match then {
+            Then::Lost => Some(Loss::Broken),
+            Then::Wrong => Some(Loss::Wrong),
+            _ => None,
+        };
+        if let Some(loss) = loss
+            && let Some(peer) = self.peers.get_mut(&peer)
+            && peer.lost(link, loss, &error, &self.shared)
+        {
+            self.is_changed = true;
+            self.look_soon();
         }
         self.shared.queue.done(lane, again);
+    }
+
+    /// Sends a call of a cluster to where its keys are by what was said; returns it if nobody knows.
+    fn follow(&mut self, mut batch: Batch, peer: PeerId, then: &Then) -> Option<Batch> {
+        let asked = self.peers.get(&peer).and_then(|peer| peer.node.clone());
+        let Some(asked) = asked.filter(|_| !matches!(self.map, Map::One)) else {
+            return Some(batch);
+        };
+        let (to, manner) = match then {
+            Then::Moved(to) => (to, Manner::Plain),
+            Then::Ask(to) => (to, Manner::Asking),
+            Then::TryAgain => {
+                self.sort_out(batch);
+                return None;
+            }
+            Then::Nobody => {
+                self.look_soon();
+                return Some(batch);
+            }
+            Then::Keep | Then::Lost | Then::Wrong => return Some(batch),
+        };
+        let Some(node) = slots::redirected(to, &asked) else {
+            self.look_soon();
+            return Some(batch);
+        };
+        let peer = self.peer_of(node);
+        if manner == Manner::Plain {
+            if let Map::Slots(slots) = &mut self.map {
+                slots[usize::from(batch.lane % SLOTS)] = Some(peer);
+            }
+            self.look_soon();
+        }
+        batch.hops += 1;
+        if batch.hops > MOST_HOPS {
+            return Some(batch);
+        }
+        batch.leave_out_unwaited();
+        if batch.is_empty() {
+            self.shared.queue.done(batch.lane, Vec::new());
+            return None;
+        }
+        let after = HALF_WAY * u32::from(batch.hops.saturating_sub(2));
+        self.give(peer, batch, manner, after);
+        None
+    }
+
+    /// Keys of a call are half here and half there: each request goes alone. One whose own are has to wait
+    /// until all of them are there.
+    fn sort_out(&mut self, mut batch: Batch) {
+        batch.leave_out_unwaited();
+        let lane = batch.lane;
+        match batch.is_one() {
+            true => {
+                let owner = match &self.map {
+                    Map::Slots(slots) => slots[usize::from(lane % SLOTS)],
+                    _ => None,
+                };
+                match owner {
+                    Some(owner) => self.give(owner, batch, Manner::Plain, HALF_WAY),
+                    None => self.dispatch(batch),
+                }
+            }
+            false => self.shared.queue.one_by_one(batch),
+        }
+    }
+
+    fn unpark_all(&mut self) {
+        for batch in std::mem::take(&mut self.parked) {
+            self.unpark(batch, None);
+        }
     }
 }
 
@@ -200,12 +409,33 @@ impl Drop for Driver {
     }
 }
 
-async fn call(mut link: Link, batch: Batch, number: u64) -> Done {
-    let result = {
-        let call = batch.call();
-        let mut args: Vec<&[u8]> = vec![&call.questions, call.at.as_bytes()];
-        args.extend(&call.holders);
-        link.run(call.script, &call.keys, &args).await
-    };
-    (batch, number, result)
+/// Runs a call by a connection, until that is given up.
+fn call(
+    up: &Up,
+    mut batch: Batch,
+    manner: Manner,
+    after: Duration,
+) -> impl Future<Output = (Batch, u64, Result<Vec<i64>, Failure>)> + Send + use<> {
+    let (mut link, number, mut ends) = (up.link.clone(), up.number, up.ends());
+    async move {
+        let run = async {
+            if !after.is_zero() {
+                sleep(after).await;
+                batch.leave_out_unwaited();
+            }
+            match batch.is_empty() {
+                true => Ok(Vec::new()),
+                false => link.run(&mut batch, manner).await,
+            }
+        };
+        let result = tokio::select! {
+            biased;
+            result = run => result,
+            _ = ends.changed() => {
+                let error = ends.borrow().clone().unwrap_or(StoreError::Stopped);
+                Err(Failure { error, then: Then::Lost })
+            }
+        };
+        (batch, number, result)
+    }
 }

@@ -43,13 +43,15 @@ impl Patience {
         let mut what = pin!(what);
         loop {
             let look = after(self.timeout / LOOKS).min(self.until);
-            if let Ok(done) = timeout_at(look, &mut what).await {
-                return Some(done);
-            }
+            let done = timeout_at(look, &mut what).await;
             let now = Instant::now();
             let late = now.saturating_duration_since(look);
+            // Also of one that was answered: the next question of the decision has as long.
             if late > ON_TIME {
                 self.until += late;
+            }
+            if let Ok(done) = done {
+                return Some(done);
             }
             if now >= self.until {
                 break;
@@ -108,6 +110,24 @@ mod tests {
         tokio::time::sleep(TIMEOUT / 2).await;
         tell.send(7).unwrap();
         assert_eq!(waiting.await.unwrap(), Some(Ok(7)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nor_is_it_counted_by_the_next_question_of_a_decision() {
+        let (tell, told) = oneshot::channel();
+        let (tell_next, next) = oneshot::channel();
+        let mut patience = patience();
+        let waiting = tokio::spawn(async move {
+            assert_eq!(patience.wait(told).await, Some(Ok(7)));
+            patience.wait(next).await
+        });
+        tokio::task::yield_now().await;
+        // The first answer is there when it runs again, and then the next question is asked.
+        tell.send(7).unwrap();
+        tokio::time::advance(10 * TIMEOUT).await;
+        tokio::time::sleep(TIMEOUT / 2).await;
+        tell_next.send(8).unwrap();
+        assert_eq!(waiting.await.unwrap(), Some(Ok(8)));
     }
 
     #[tokio::test(start_paused = true)]

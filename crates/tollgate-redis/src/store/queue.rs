@@ -9,15 +9,21 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, oneshot};
 
 use crate::error::StoreError;
-use crate::question::{Answers, Kind, Op, Question, read};
-use crate::script::{self, Needs, Script};
+use crate::question::{Answers, Op, Question, Raw};
+
+use super::batch::Batch;
 
 /// Questions of one call: so many that a script takes well below a millisecond.
 const MOST_MERGED: usize = 128;
 /// Calls under way of one lane: one that the store works on, and one on its way.
-const MOST_CALLS: u8 = 2;
-/// Requests that wait.
+const MOST_CALLS: u16 = 2;
+/// The same where each request goes alone, and so many requests do after a call that couldn't be merged.
+const MOST_LONE_CALLS: u16 = 32;
+const LONE: u16 = 256;
+/// Requests that wait in one lane. Others are no worse off for it.
 const MOST_WAITING: usize = 65_536;
+/// From so many on, those that nobody waits for are dropped.
+const SWEPT: usize = 256;
 
 /// What is to be sent, and who wants to know.
 #[derive(Debug)]
@@ -51,13 +57,6 @@ pub(crate) enum Reply {
     Numbers(Vec<i64>),
 }
 
-/// Requests that go together.
-#[derive(Debug)]
-pub(crate) struct Batch {
-    pub(crate) lane: u16,
-    requests: Vec<Request>,
-}
-
 /// What waits, lane by lane.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
@@ -71,15 +70,18 @@ struct Inner {
     lanes: HashMap<u16, Lane>,
     /// Lanes that have something to send and are free to.
     ready: Vec<u16>,
-    waiting: usize,
     is_closed: bool,
 }
 
 #[derive(Debug, Default)]
 struct Lane {
     pending: VecDeque<Request>,
-    under_way: u8,
+    under_way: u16,
     is_ready: bool,
+    /// So many of the next requests go alone.
+    lone: u16,
+    /// When so many wait, those that nobody waits for are dropped.
+    sweep_at: usize,
 }
 
 impl Queue {
@@ -89,14 +91,8 @@ impl Queue {
         if inner.is_closed {
             return Err(StoreError::Stopped);
         }
-        if inner.waiting >= MOST_WAITING {
-            return Err(StoreError::Full {
-                waiting: inner.waiting,
-            });
-        }
         let lane = request.lane;
-        inner.waiting += 1;
-        inner.lane(lane).pending.push_back(request);
+        inner.lane(lane).push(request)?;
         let woke = inner.make_ready(lane);
         drop(inner);
         if woke {
@@ -112,19 +108,17 @@ impl Queue {
             let number = inner.ready.pop()?;
             let lane = inner.lane(number);
             lane.is_ready = false;
-            let before = lane.pending.len();
             let requests = lane.next();
-            let taken = before - lane.pending.len();
             if !requests.is_empty() {
                 lane.under_way += 1;
             }
-            inner.waiting -= taken;
             // There may be more than goes into one call.
             inner.make_ready(number);
             inner.tidy(number);
             if !requests.is_empty() {
                 return Some(Batch {
                     lane: number,
+                    hops: 0,
                     requests,
                 });
             }
@@ -134,7 +128,6 @@ impl Queue {
     /// A call is over. What it couldn't deliver may go again, first of all.
     pub(crate) fn done(&self, number: u16, again: Vec<Request>) {
         let mut inner = self.lock();
-        inner.waiting += again.len();
         let lane = inner.lane(number);
         lane.under_way = lane.under_way.saturating_sub(1);
         for request in again.into_iter().rev() {
@@ -144,13 +137,19 @@ impl Queue {
         inner.tidy(number);
     }
 
+    /// A call can't be carried out as one: its requests go again, each alone, and so do those that come next.
+    pub(super) fn one_by_one(&self, batch: Batch) {
+        let lane = batch.lane;
+        self.lock().lane(lane).lone = LONE;
+        self.done(lane, batch.requests);
+    }
+
     /// Takes no more, and lets all who wait know.
     pub(crate) fn close(&self) {
         let mut inner = self.lock();
         inner.is_closed = true;
         inner.lanes.clear();
         inner.ready.clear();
-        inner.waiting = 0;
         drop(inner);
         self.changed.notify_one();
     }
@@ -174,7 +173,7 @@ impl Inner {
         let Some(lane) = self.lanes.get_mut(&number) else {
             return false;
         };
-        if lane.is_ready || lane.pending.is_empty() || lane.under_way >= MOST_CALLS {
+        if lane.is_ready || lane.pending.is_empty() || lane.under_way >= lane.most_calls() {
             return false;
         }
         lane.is_ready = true;
@@ -192,6 +191,26 @@ impl Inner {
 }
 
 impl Lane {
+    fn push(&mut self, request: Request) -> Result<(), StoreError> {
+        if self.pending.len() >= self.sweep_at.max(SWEPT) {
+            self.pending.retain(|request| !request.reply.is_closed());
+            self.sweep_at = 2 * self.pending.len();
+        }
+        let waiting = self.pending.len();
+        if waiting >= MOST_WAITING {
+            return Err(StoreError::Full { waiting });
+        }
+        self.pending.push_back(request);
+        Ok(())
+    }
+
+    const fn most_calls(&self) -> u16 {
+        match self.lone {
+            0 => MOST_CALLS,
+            _ => MOST_LONE_CALLS,
+        }
+    }
+
     /// The requests of the next call, without those that nobody waits for any more.
     fn next(&mut self) -> Vec<Request> {
         let mut requests: Vec<Request> = Vec::new();
@@ -209,6 +228,10 @@ impl Lane {
             if !request.reply.is_closed() {
                 questions += request.job.len();
                 requests.push(request);
+                if self.lone > 0 {
+                    self.lone -= 1;
+                    break;
+                }
             }
         }
         requests
@@ -216,7 +239,7 @@ impl Lane {
 }
 
 impl Job {
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         match self {
             Self::Ask { questions, .. } => questions.len(),
             Self::Lease { .. } => 1,
@@ -226,7 +249,7 @@ impl Job {
     /// Whether it may be carried out twice: that grants nothing. What is given back twice was someone
     /// else's the second time, a lease says what is held now, and a slot that was taken the first time
     /// would stay so if another limit refuses the second.
-    fn may_repeat(&self) -> bool {
+    pub(super) fn may_repeat(&self) -> bool {
         let gives =
             |question: &Question| matches!(question.op, Op::GiveBack(_) | Op::Gift | Op::Reset);
         let slot = |question: &Question| question.holder.is_some();
@@ -239,6 +262,16 @@ impl Job {
         }
     }
 
+    /// The key of it that was found to hold what no limiter wrote.
+    pub(super) fn foreign_of(&self, answers: &[Raw]) -> Option<String> {
+        let Self::Ask { questions, .. } = self else {
+            return None;
+        };
+        let mut asked = questions.iter().zip(answers);
+        let (question, _) = asked.find(|(_, raw)| raw.is_of_a_foreign_key())?;
+        Some(question.key.to_string())
+    }
+
     fn goes_with(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Ask { at, .. }, Self::Ask { at: other, .. }) => at == other,
@@ -247,193 +280,52 @@ impl Job {
     }
 }
 
-/// A call as it is sent.
-pub(crate) struct Call<'a> {
-    pub(crate) script: &'static Script,
-    pub(crate) keys: Vec<&'a str>,
-    pub(crate) questions: Vec<u8>,
-    pub(crate) at: String,
-    pub(crate) holders: Vec<&'a [u8]>,
-}
-
-impl Batch {
-    pub(crate) fn call(&self) -> Call<'_> {
-        let at = |at: &Option<u64>| at.map(|at| at.to_string()).unwrap_or_default();
-        if let [
-            Request {
-                job:
-                    Job::Lease {
-                        key,
-                        numbers,
-                        at: time,
-                    },
-                ..
-            },
-        ] = &self.requests[..]
-        {
-            return Call {
-                script: script::lease(),
-                keys: vec![key],
-                questions: numbers.clone(),
-                at: at(time),
-                holders: Vec::new(),
-            };
-        }
-        let mut needs = Needs::default();
-        let mut time = String::new();
-        let asked = || {
-            self.requests
-                .iter()
-                .filter_map(|request| match &request.job {
-                    Job::Ask { questions, at } => Some((questions, at)),
-                    Job::Lease { .. } => None,
-                })
-        };
-        for (questions, own) in asked() {
-            questions
-                .iter()
-                .for_each(|question| question.need(&mut needs));
-            time = at(own);
-        }
-        let (mut keys, mut holders, mut program) = (Vec::new(), Vec::new(), Vec::new());
-        for (questions, _) in asked() {
-            for (number, question) in questions.iter().enumerate() {
-                let is_last = number + 1 == questions.len();
-                question.write(&mut program, is_last, needs.is_plain());
-                keys.push(&*question.key);
-                if question.numbers.kind == Kind::Slots {
-                    // Whatever is asked of slots: the script takes one for each such question.
-                    let holder = question.holder.as_deref().unwrap_or_default();
-                    holders.push(holder.as_bytes());
-                }
-            }
-        }
-        Call {
-            script: needs.script(),
-            keys,
-            questions: program,
-            at: time,
-            holders,
-        }
-    }
-
-    /// How many questions it asks.
-    pub(crate) fn len(&self) -> usize {
-        self.requests.iter().map(|request| request.job.len()).sum()
-    }
-
-    /// Tells all what came. Returns how many keys held something strange.
-    pub(crate) fn deliver(self, numbers: Vec<i64>) -> Result<u64, StoreError> {
-        if let [
-            Request {
-                job: Job::Lease { .. },
-                ..
-            },
-        ] = &self.requests[..]
-        {
-            let strange = numbers.get(1).copied().unwrap_or(0);
-            for request in self.requests {
-                let _ = request.reply.send(Ok(Reply::Numbers(numbers.clone())));
-            }
-            return Ok(u64::try_from(strange).unwrap_or(0));
-        }
-        let (answers, strange) = match read(&numbers, self.len()) {
-            Ok(read) => read,
-            Err(error) => {
-                self.fail(&error);
-                return Err(error);
-            }
-        };
-        let Answers { now, each } = answers;
-        let mut each = each.into_iter();
-        for request in self.requests {
-            let own = each.by_ref().take(request.job.len()).collect();
-            let answers = Answers { now, each: own };
-            let _ = request.reply.send(Ok(Reply::Answers(answers)));
-        }
-        Ok(strange)
-    }
-
-    /// Tells all that it failed.
-    pub(crate) fn fail(self, error: &StoreError) {
-        for request in self.requests {
-            let _ = request.reply.send(Err(error.clone()));
-        }
-    }
-
-    /// Those that may be sent once more, after the others were told that it failed.
-    ///
-    /// A call that was carried out before the connection broke is charged twice then, which grants
-    /// nothing.
-    pub(crate) fn again(self, error: &StoreError) -> Vec<Request> {
-        let (mut again, mut over) = (Vec::new(), Vec::new());
-        for request in self.requests {
-            match request.is_again || !request.job.may_repeat() || request.reply.is_closed() {
-                true => over.push(request),
-                false => again.push(Request {
-                    is_again: true,
-                    ..request
-                }),
-            }
-        }
-        for request in over {
-            let _ = request.reply.send(Err(error.clone()));
-        }
-        again
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use tollgate_engine::backend::LimitKind;
-
     use super::*;
-    use crate::question::Form;
+
+    fn request(lane: u16) -> (Request, oneshot::Receiver<Result<Reply, StoreError>>) {
+        let (reply, answer) = oneshot::channel();
+        let (key, numbers, at) = ("k".into(), Vec::new(), None);
+        let request = Request {
+            job: Job::Lease { key, numbers, at },
+            lane,
+            is_again: false,
+            reply,
+        };
+        (request, answer)
+    }
 
     #[test]
-    fn what_gives_is_not_sent_again() {
-        let form = Form::new(&LimitKind::Concurrency(1), Duration::ZERO).unwrap();
-        let numbers = form.numbers_at(0).unwrap();
-        let ask = |op| Question {
-            key: "k".into(),
-            op,
-            numbers,
-            cost: 1,
-            holder: None,
-        };
-        let gives = [Op::GiveBack(7), Op::Gift, Op::Reset];
-        let takes = [
-            Op::Decide,
-            Op::AtMost,
-            Op::Reserve(7),
-            Op::Renew,
-            Op::Release,
-            Op::Raise(7),
-        ];
-        for (op, expect) in gives
-            .map(|op| (op, 0))
-            .into_iter()
-            .chain(takes.map(|op| (op, 1)))
-        {
-            let (reply, mut answer) = oneshot::channel();
-            let request = Request {
-                job: Job::Ask {
-                    questions: vec![ask(Op::Decide), ask(op)],
-                    at: None,
-                },
-                lane: 0,
-                is_again: false,
-                reply,
-            };
-            let batch = Batch {
-                lane: 0,
-                requests: vec![request],
-            };
-            let again = batch.again(&StoreError::Stopped);
-            assert_eq!(again.len(), expect, "{op:?}");
-            assert_eq!(answer.try_recv().is_ok(), expect == 0, "{op:?}");
+    fn a_lane_that_nothing_is_sent_of_takes_no_room_from_others() {
+        let queue = Queue::default();
+        // As many calls are under way as may be, and none comes back.
+        let (first, _one) = request(1);
+        let (second, _other) = request(1);
+        for request in [first, second] {
+            queue.push(request).unwrap();
+            assert!(queue.take().is_some());
         }
+        for _ in 0..3 * MOST_WAITING {
+            let (request, answer) = request(1);
+            drop(answer);
+            queue.push(request).unwrap();
+        }
+        let waiting = queue.lock().lane(1).pending.len();
+        assert!(waiting <= 2 * SWEPT, "{waiting} that nobody waits for");
+        let mut answers = Vec::new();
+        let full = loop {
+            let (request, answer) = request(1);
+            match queue.push(request) {
+                Ok(()) => answers.push(answer),
+                Err(error) => break error,
+            }
+        };
+        let waiting = MOST_WAITING;
+        assert_eq!(full, StoreError::Full { waiting });
+        assert!(answers.len() > MOST_WAITING / 2);
+        let (request, _answer) = request(2);
+        queue.push(request).unwrap();
+        assert_eq!(queue.take().unwrap().lane, 2);
     }
 }

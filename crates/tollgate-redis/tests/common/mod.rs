@@ -2,6 +2,8 @@
 //! failure policy whose every answer is judged.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod proxy;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;

@@ -11,7 +11,7 @@ use tollgate::clock::Manual;
 use tollgate::quota::Quota;
 use tollgate::{Algorithm, Align, Decision, Rate, Timestamp};
 use tollgate_engine::backend::LimitKind;
-use tollgate_redis::{Redis, RedisLimiter};
+use tollgate_redis::{Fault, Redis, RedisLimiter};
 use tollgate_testkit::redis::Server;
 
 /// 1 June 2024, noon.
@@ -133,4 +133,25 @@ async fn slots_without_a_store_are_given_back_too() {
     assert!(limiter.check("k").await.allowed);
     assert_eq!(redis.stats().questions, 3);
     assert_eq!(redis.stats().fallback, Default::default());
+}
+
+#[tokio::test]
+async fn slots_that_a_store_gave_count_while_it_is_away() {
+    let redis = Redis::in_memory(Manual::new());
+    let limiter = redis.limiter_of("jobs", LimitKind::Concurrency(3));
+    let limiter = limiter.build().expect("a limit");
+    let held = limiter.check("k").await;
+    let store = redis.rehearsal().expect("a store in memory");
+    store.fail(Fault::Down);
+    let others = [
+        limiter.check("k").await,
+        limiter.check("k").await,
+        limiter.check("k").await,
+    ];
+    assert_eq!(
+        others.each_ref().map(|other| other.allowed),
+        [true, true, false]
+    );
+    drop(held);
+    assert!(limiter.check("k").await.allowed);
 }

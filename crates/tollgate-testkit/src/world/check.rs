@@ -9,12 +9,19 @@ use tollgate_core::Outcome;
 use tollgate_engine::policy::OnStoreFailure;
 
 use super::play::{Fault, Record, Told};
-use super::story::{Counted, Failure, Rule, Setting, Sort, Story};
+use super::story::{Amount, Counted, Failure, Rule, Setting, Sort, Story};
 
+mod avoidable;
 mod bound;
+mod bucket;
 mod calm;
+mod free;
+mod own;
 mod quiet;
 mod slots;
+mod spells;
+
+use spells::Spell;
 
 /// Something that must not be.
 ///
@@ -46,7 +53,12 @@ impl fmt::Display for Violation {
 /// # Errors
 /// The first thing that must not be.
 pub fn judge(story: &Story, record: &Record) -> Result<(), Violation> {
-    let case = Case { story, record };
+    let spells = &spells::of(story)[..];
+    let case = Case {
+        story,
+        record,
+        spells,
+    };
     for (number, rule) in story.setting.rules.iter().enumerate() {
         let of_rule = |what: String| Violation {
             rule: Some(number),
@@ -58,12 +70,21 @@ pub fn judge(story: &Story, record: &Record) -> Result<(), Violation> {
             story.setting.keys
         };
         for key in 0..usize::try_from(keys).unwrap_or(1) {
-            let limit = Limit { case, rule, key };
-            limit.judge().map_err(of_rule)?;
+            for period in rule.periods() {
+                let limit = Limit {
+                    case,
+                    rule,
+                    number,
+                    period,
+                    key,
+                };
+                limit.judge().map_err(of_rule)?;
+            }
         }
     }
     let overall = |what: String| Violation { rule: None, what };
     case.failures().map_err(overall)?;
+    avoidable::judge(case).map_err(overall)?;
     calm::judge(case).map_err(overall)?;
     quiet::judge(case).map_err(overall)
 }
@@ -73,6 +94,8 @@ pub fn judge(story: &Story, record: &Record) -> Result<(), Violation> {
 struct Case<'a> {
     story: &'a Story,
     record: &'a Record,
+    /// What was wrong when.
+    spells: &'a [Spell],
 }
 
 /// One rule's limit of one key.
@@ -80,6 +103,10 @@ struct Case<'a> {
 struct Limit<'a> {
     case: Case<'a>,
     rule: &'a Rule,
+    /// Which rule.
+    number: usize,
+    /// Which of its limits: each period is counted by itself.
+    period: u64,
     key: usize,
 }
 
@@ -90,7 +117,7 @@ impl<'a> Case<'a> {
 
     /// Nothing went wrong.
     fn is_calm(&self) -> bool {
-        self.record.faults.is_empty()
+        self.record.faults.is_empty() && self.record.gifts.is_empty()
     }
 
     /// Until when a version may decide, after the node has got another: requests that were under way.
@@ -103,9 +130,23 @@ impl<'a> Case<'a> {
         latest.max().unwrap_or(0)
     }
 
-    /// A failure never looks like a denial, and "never" is told only of what never passes.
+    /// A failure never looks like a denial, and a denial never like something that may pass: it says that there
+    /// isn't as much and for how long, and "never" only of what never passes.
     fn failures(&self) -> Result<(), String> {
         for told in &self.record.answers {
+            let decision = told.decision;
+            let rule = told.rule.map(|rule| &self.setting().rules[rule]);
+            let is_timed = rule.is_some_and(|rule| rule.sort != Sort::Slots);
+            if decision.outcome == Outcome::Denied && is_timed && decision.retry_after.is_zero() {
+                return Err(format!("refused, to come back at once: {told:?}"));
+            }
+            let is_counted = rule.is_some_and(|rule| rule.counted != Counted::Leased);
+            if decision.outcome == Outcome::Denied
+                && is_counted
+                && decision.remaining >= told.ask.cost
+            {
+                return Err(format!("refused, with enough left: {told:?}"));
+            }
             let is_refusal = !told.allowed && told.fallback.is_none();
             let was_reached = self
                 .record
@@ -121,7 +162,7 @@ impl<'a> Case<'a> {
             if told.fallback == Some(OnStoreFailure::Closed) && told.allowed {
                 return Err(format!("it passed without a store, closed: {told:?}"));
             }
-            let bursts = self.setting().rules.iter().flat_map(|rule| &rule.amounts);
+            let bursts = self.setting().rules.iter().flat_map(Rule::amounts);
             let least = bursts.map(|amount| amount.burst).min().unwrap_or(0);
             if told.decision.outcome == Outcome::Never
                 && told.ask.cost <= least
@@ -137,9 +178,13 @@ impl<'a> Case<'a> {
 impl<'a> Limit<'a> {
     fn judge(&self) -> Result<(), String> {
         match self.rule.sort {
-            Sort::Slots => self.judge_slots(),
-            Sort::Level(_) | Sort::Window(_) | Sort::Quota(_) => self.judge_bound(),
+            Sort::Slots => self.judge_slots()?,
+            Sort::Level(_) | Sort::Window(_) | Sort::Quota(_) => {
+                self.judge_bound()?;
+                self.judge_own()?;
+            }
         }
+        self.judge_refusals()
     }
 
     /// Answers about it, in their order.
@@ -149,9 +194,11 @@ impl<'a> Limit<'a> {
         answers.filter(move |told| is_shared || told.ask.who == key)
     }
 
-    /// What passed, by the store or by a node itself.
+    /// What passed this limit, by the store or by a node itself.
     fn passed(&self) -> impl Iterator<Item = &'a Told> {
-        self.answers().filter(|told| told.allowed)
+        let (rule, period) = (self.rule, self.period);
+        self.answers()
+            .filter(move |told| told.allowed && rule.of_period(told.version, period).is_some())
     }
 
     /// Whether nobody counted it: this rule let it pass for want of a store.
@@ -165,27 +212,29 @@ impl<'a> Limit<'a> {
         told.fallback.is_some() && !self.is_uncounted(told)
     }
 
-    /// What it allows while some version that a node had between these times is in force.
-    fn allowed_between(&self, from: u64, to: u64) -> (u64, u64, u64) {
+    /// Versions that a node had between these times.
+    fn in_force(&self, from: u64, to: u64) -> impl Iterator<Item = usize> {
         let lingers = self.case.lingers() + self.lease_life();
         let versions = &self.case.record.versions;
         let in_force = versions
             .iter()
             .enumerate()
-            .filter(|(number, (began, node, _))| {
+            .filter(move |(number, (began, node, _))| {
                 let next = versions[number + 1..]
                     .iter()
                     .find(|(_, other, _)| other == node);
                 let ended = next.map_or(u64::MAX, |(at, _, _)| at.saturating_add(lingers));
                 *began <= to && from <= ended
             });
-        let amounts = in_force.map(|(_, (_, _, version))| self.rule.amounts[*version]);
-        amounts.fold((0, 0, 1), |(burst, count, _), amount| {
-            (
-                burst.max(amount.burst),
-                count.max(amount.count),
-                amount.period,
-            )
+        in_force.map(|(_, (_, _, version))| *version)
+    }
+
+    /// The largest burst and the highest count of those versions.
+    fn allowed_between(&self, from: u64, to: u64) -> (u64, u64) {
+        let versions = self.in_force(from, to);
+        let amounts = versions.filter_map(|version| self.rule.of_period(version, self.period));
+        amounts.fold((0, 0), |(burst, count), amount| {
+            (burst.max(amount.burst), count.max(amount.count))
         })
     }
 
@@ -198,6 +247,36 @@ impl<'a> Limit<'a> {
             }
             _ => 0,
         }
+    }
+
+    /// The most that a node holds of it by leases, whatever the version.
+    fn leased_by_one(&self) -> u64 {
+        let of = |amount: &Amount| (amount.burst / self.case.setting().lease_part).max(1);
+        let amounts = self
+            .rule
+            .amounts()
+            .filter(|amount| amount.period == self.period);
+        match self.rule.counted {
+            Counted::Leased => amounts.map(of).sum(),
+            _ => 0,
+        }
+    }
+
+    fn leased_by_all(&self) -> u64 {
+        let nodes = u64::try_from(self.case.setting().nodes).unwrap_or(1);
+        nodes * self.leased_by_one()
+    }
+
+    /// What an operator may have given back in a time; all is as much as there may be.
+    fn given_between(&self, from: u64, to: u64, all: u64) -> u64 {
+        let gifts = self.case.record.gifts.iter().filter(|given| {
+            let gift = given.gift;
+            gift.rule == self.number
+                && gift.who == self.key
+                && given.from <= to
+                && given.to.is_none_or(|at| from <= at)
+        });
+        gifts.map(|given| given.gift.units.unwrap_or(all)).sum()
     }
 
     fn faults_between(&self, from: u64, to: u64) -> impl Iterator<Item = &'a (u64, Fault)> {

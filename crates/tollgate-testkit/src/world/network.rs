@@ -43,6 +43,18 @@ struct Inner {
     recorded: Vec<Call>,
     /// Calls that a store has carried out: when, of which node.
     carried_out: Vec<(u64, usize)>,
+    exchanges: Vec<Exchange>,
+}
+
+/// A script that a node had run, or wanted to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exchange {
+    /// The node.
+    pub node: usize,
+    /// When it was sent.
+    pub at: u64,
+    /// When its result was there; none if there never was one.
+    pub back: Option<u64>,
 }
 
 struct Shard {
@@ -114,6 +126,7 @@ impl Universe {
                 apart: Vec::new(),
                 recorded: Vec::new(),
                 carried_out: Vec::new(),
+                exchanges: Vec::new(),
             }),
             deaths: Bell::default(),
             turns: Bell::default(),
@@ -177,6 +190,25 @@ impl Universe {
     /// When calls of a node were carried out.
     pub(super) fn carried_out(&self) -> Vec<(u64, usize)> {
         self.lock().carried_out.clone()
+    }
+
+    /// All scripts that nodes wanted to be run.
+    pub(super) fn exchanges(&self) -> Vec<Exchange> {
+        self.lock().exchanges.clone()
+    }
+
+    /// A node sends a script. Says which one that is.
+    fn sends(&self, node: usize) -> usize {
+        let (at, back) = (self.now(), None);
+        let exchanges = &mut self.lock().exchanges;
+        exchanges.push(Exchange { node, at, back });
+        exchanges.len() - 1
+    }
+
+    /// Its result is there.
+    fn comes_back(&self, exchange: usize) {
+        let now = self.now();
+        self.lock().exchanges[exchange].back = Some(now);
     }
 
     /// Whether a node can reach the store's machine.
@@ -340,15 +372,23 @@ impl Wire for Line {
     fn send(&self, command: Vec<u8>) -> Replying {
         let (tell, told) = oneshot::channel();
         let cable = Arc::clone(&self.0);
-        let luck = cable.luck();
+        let (luck, command) = (cable.luck(), Command::read(&command));
+        let sent = command
+            .is_script()
+            .then(|| cable.universe.sends(cable.node));
         // It goes its way, whoever waits for it and whether that one gets to run.
         tokio::spawn(async move {
-            let command = Command::read(&command);
             let reply = tokio::select! {
                 biased;
                 () = cable.ends() => Err(reset()),
                 reply = cable.travel(&command, &luck) => reply,
             };
+            let is_error = |reply: &Vec<u8>| reply.first() == Some(&b'-');
+            if let (Some(sent), Ok(reply)) = (sent, &reply)
+                && !is_error(reply)
+            {
+                cable.universe.comes_back(sent);
+            }
             let _ = tell.send(reply);
         });
         Box::pin(async move { told.await.unwrap_or_else(|_| Err(reset())) })

@@ -1,16 +1,18 @@
 //! A node of the fleet: the real engine and client, in a process that can be stopped, starved and killed.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tollgate_core::Timestamp;
+use tollgate_engine::backend::LimitKind;
 use tollgate_engine::document::Format;
+use tollgate_engine::policy::{Counting, Rule};
 use tollgate_engine::{Engine, Policy};
-use tollgate_redis::Redis;
 use tollgate_redis::simulation::{Connecting, World};
+use tollgate_redis::{Redis, RedisLimiter};
 
 use super::network::{EPOCH, Universe};
 use super::story::Setting;
@@ -122,7 +124,7 @@ pub(super) struct Node {
     pub(super) life: Arc<Life>,
     pub(super) engine: Arc<Engine<Redis>>,
     /// Of the policy in force.
-    pub(super) version: usize,
+    pub(super) version: Arc<AtomicUsize>,
 }
 
 impl Node {
@@ -144,6 +146,7 @@ impl Node {
         let redis = builder
             .near_cache(if setting.remembers { 10_000 } else { 0 })
             .timeout(Duration::from_millis(setting.timeout))
+            .lease_part(setting.lease_part)
             .lease_life(Duration::from_millis(setting.lease_life[node]))
             .slot_life(Duration::from_millis(setting.slot_life))
             .simulated(world)
@@ -154,8 +157,12 @@ impl Node {
         Self {
             engine: Arc::new(engine.with_seed(life.random())),
             life,
-            version,
+            version: Arc::new(AtomicUsize::new(version)),
         }
+    }
+
+    pub(super) fn version(&self) -> usize {
+        self.version.load(Ordering::Relaxed)
     }
 
     /// Puts another version of the policy in force.
@@ -165,7 +172,40 @@ impl Node {
     pub(super) fn reload(&mut self, setting: &Setting, version: usize) {
         let policy = policy(&setting.policy(version));
         self.engine.reload(policy).expect("a policy");
-        self.version = version;
+        self.version.store(version, Ordering::Relaxed);
+    }
+
+    /// The limits of a rule, for an operator to act on.
+    ///
+    /// # Panics
+    /// If the setting's policy isn't one.
+    pub(super) fn limiters(&self, setting: &Setting, rule: usize) -> Vec<RedisLimiter> {
+        let policy = policy(&setting.policy(self.version()));
+        let Rule {
+            limits,
+            algorithm,
+            counting,
+            ..
+        } = &policy.rules[rule];
+        let rates = limits.rates.iter().map(|rate| LimitKind::Rate {
+            rate: *rate,
+            algorithm: *algorithm,
+        });
+        let kinds = rates
+            .chain(limits.quota.clone().map(LimitKind::Quota))
+            .chain(limits.concurrency.map(LimitKind::Concurrency));
+        let limiters = kinds.map(|kind| {
+            let limiter = self
+                .engine
+                .backend()
+                .limiter_of(&format!("rule/r{rule}"), kind);
+            let limiter = match counting {
+                Counting::Leased => limiter.leased(),
+                _ => limiter,
+            };
+            limiter.build().expect("a limit that the engine has taken")
+        });
+        limiters.collect()
     }
 }
 

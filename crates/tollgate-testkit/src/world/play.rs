@@ -4,33 +4,44 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::sleep_until;
-use tollgate_core::{Decision, Outcome};
-use tollgate_engine::Facts;
+use tollgate_core::Decision;
 use tollgate_engine::policy::OnStoreFailure;
-use tollgate_engine::verdict::Cause;
 use tollgate_redis::simulation::{Paced, World};
 
-use super::network::{StoreState, Universe, Weather};
+use super::network::{Exchange, StoreState, Universe};
 use super::node::{Life, Node};
 use super::store::Condition;
-use super::story::{Ask, Event, Keeps, Setting, Story};
+use super::story::{Ask, Counted, Event, Gift, Keeps, Rule, Setting, Sort, Story};
 use super::{Call, Counts};
 use crate::traffic::Random;
+
+mod asking;
+mod due;
+
+use asking::Asking;
+use due::{Due, Relief};
 
 /// What came of a story.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Requests that got an answer, in the order in which they did.
     pub answers: Vec<Told>,
+    /// Requests that got none: given up, or with their node. The store may have counted them.
+    pub unanswered: Vec<Unanswered>,
     /// Which version of the policy a node had from when on.
     pub versions: Vec<(u64, usize, usize)>,
     /// What went wrong and when, as the checker has to know it.
     pub faults: Vec<(u64, Fault)>,
+    /// What an operator gave back: from when on, and when that was over, if it was heard of.
+    pub gifts: Vec<Given>,
     /// When calls were carried out by the store, and for which node.
     pub carried_out: Vec<(u64, usize)>,
+    /// What nodes sent and when they had an answer.
+    pub exchanges: Vec<Exchange>,
     /// When the story was over and all was quiet, and the last requests were made.
     pub quiet_at: u64,
-    /// Keys that the store keeps in the end, and whether they end by themselves.
+    /// Keys that the store kept whenever something was given back, once the story was over and in the end, and
+    /// whether they end by themselves.
     pub keys: Vec<(String, bool)>,
     /// All calls of scripts, with the time told.
     pub calls: Vec<Call>,
@@ -59,10 +70,30 @@ pub struct Told {
     pub decision: Decision,
     /// Which rule that was, if one did.
     pub rule: Option<usize>,
-    /// When it gave back what it held.
-    pub ended_at: u64,
+    /// When it gave back what it held; none if its node died before.
+    pub ended_at: Option<u64>,
     /// It came back at the time that it had been told: of the answer with this number.
     pub returned: Option<usize>,
+}
+
+/// A request without an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unanswered {
+    /// The request.
+    pub ask: Ask,
+    /// When it asked.
+    pub asked_at: u64,
+}
+
+/// Something given back by an operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Given {
+    /// What.
+    pub gift: Gift,
+    /// Since when it may have been given.
+    pub from: u64,
+    /// When it was given for sure; none if nobody knows.
+    pub to: Option<u64>,
 }
 
 /// Something that a limit may suffer from.
@@ -74,7 +105,9 @@ pub enum Fault {
     ForgotSince(u64),
     /// Its clock has stepped.
     Stepped(i64),
-    /// A node was killed or frozen, or its clock stepped; or the store or the network was in trouble.
+    /// A node was frozen, or got its turn again.
+    Frozen(usize),
+    /// A node was killed, or its clock stepped; or the store or the network was in trouble.
     Other,
     /// A node was started anew.
     Started,
@@ -128,6 +161,7 @@ impl Stage {
             record: Arc::new(Mutex::new(Record::new())),
             replicated_at: 0,
         };
+        stage.universe.set_weather(story.setting.weather());
         for node in 0..story.setting.nodes {
             // Old and new processes from the beginning.
             let version = stage.random.below(story.setting.versions as u64);
@@ -173,11 +207,13 @@ impl Stage {
 
     fn happen(&mut self, event: &Event, due: &mut Due) {
         let now = self.universe.now();
-        if !matches!(event, Event::Ask(_) | Event::Reload { .. }) {
-            self.fault(Fault::Other);
+        match event {
+            Event::Ask(_) | Event::Reload { .. } | Event::Gives(_) => {}
+            Event::Freeze { node, .. } => self.fault(Fault::Frozen(*node)),
+            _ => self.fault(Fault::Other),
         }
         match event {
-            Event::Ask(ask) => self.ask(*ask, None),
+            Event::Ask(ask) => self.ask(*ask),
             Event::Reload { node, version } => {
                 let own = &mut self.nodes[*node];
                 if !own.life.is_dead() {
@@ -234,6 +270,7 @@ impl Stage {
                     .each_store(|store, _| drop(store.evict(choice)));
                 self.fault(Fault::Forgot);
             }
+            Event::Gives(gift) => self.give(*gift),
         }
     }
 
@@ -252,12 +289,15 @@ impl Stage {
     }
 
     fn relieve(&mut self, relief: Relief) {
-        self.fault(Fault::Other);
+        self.fault(match relief {
+            Relief::Thaw(node) => Fault::Frozen(node),
+            _ => Fault::Other,
+        });
         match relief {
             Relief::Thaw(node) => self.nodes[node].life.thaw(),
             Relief::Start(node) => {
                 if self.nodes[node].life.is_dead() {
-                    let version = self.nodes[node].version;
+                    let version = self.nodes[node].version();
                     self.lives[node] += 1;
                     self.fault(Fault::Started);
                     self.nodes[node] = self.start(node, version);
@@ -273,58 +313,106 @@ impl Stage {
     }
 
     /// Someone asks a node, if it lives.
-    fn ask(&self, ask: Ask, returned: Option<usize>) {
+    fn ask(&self, ask: Ask) {
         let node = &self.nodes[ask.node];
         if node.life.is_dead() {
             return;
         }
         let world: Arc<dyn World> = Arc::<Life>::clone(&node.life);
-        let asking = Asking {
+        let asking = Asking::new(
             ask,
-            life: self.lives[ask.node],
-            version: node.version,
-            asked_at: self.universe.now(),
-            universe: Arc::clone(&self.universe),
-            record: Arc::clone(&self.record),
-            engine: Arc::clone(&node.engine),
-            returned,
-        };
+            self.lives[ask.node],
+            node,
+            &self.universe,
+            &self.record,
+        );
         tokio::spawn(Paced::new(world, asking.run()));
+    }
+
+    /// An operator gives something back by a node, if it lives.
+    fn give(&self, gift: Gift) {
+        let (node, from) = (&self.nodes[gift.node], self.universe.now());
+        let rule = &self.setting.rules[gift.rule];
+        if node.life.is_dead() || rule.is_shared || rule.counted == Counted::Local {
+            return;
+        }
+        let (gift, from, to) = (gift, from, None);
+        let number = self.note(|record| {
+            record.gifts.push(Given { gift, from, to });
+            record.gifts.len() - 1
+        });
+        let limiters = node.limiters(&self.setting, gift.rule);
+        let (record, universe) = (Arc::clone(&self.record), Arc::clone(&self.universe));
+        let giving = async move {
+            let mut is_given = true;
+            for limiter in limiters {
+                let who = gift.who.to_string();
+                is_given &= match gift.units {
+                    Some(units) => limiter.refund(&who, units).await.is_ok(),
+                    None => limiter.reset(&who).await.is_ok(),
+                };
+            }
+            // Before anyone else writes what it has left.
+            look_at_keys(&universe, &record);
+            if is_given {
+                let mut record = record.lock().unwrap_or_else(PoisonError::into_inner);
+                record.gifts[number].to = Some(universe.now());
+            }
+        };
+        let world: Arc<dyn World> = Arc::<Life>::clone(&node.life);
+        tokio::spawn(Paced::new(world, giving));
     }
 
     async fn settle(&self) {
         sleep_until(self.universe.at(self.universe.now() + SETTLES)).await;
     }
 
+    /// Lets time pass in which nobody asks.
+    async fn pass_until(&self, at: u64) {
+        self.settle().await;
+        // They would only look at their clocks.
+        self.nodes.iter().for_each(|node| node.life.freeze());
+        sleep_until(self.universe.at(at - SETTLES)).await;
+        self.nodes.iter().for_each(|node| node.life.thaw());
+        sleep_until(self.universe.at(at)).await;
+    }
+
     /// Everyone asks, one after the other, for what this makes of the bursts in force.
-    async fn ask_by_each(&self, cost: impl Fn(Vec<u64>) -> u64) {
+    async fn ask_by_each(&self, cost: impl Fn(u64) -> u64) {
         // What all share is for the first alone.
         let is_shared = self.setting.rules.iter().any(|rule| rule.is_shared);
         let keys = if is_shared { 1 } else { self.setting.keys };
         for who in 0..usize::try_from(keys).unwrap_or(1) {
             let node = who % self.nodes.len();
-            let version = self.nodes[node].version;
-            let bursts = self
-                .setting
-                .rules
-                .iter()
-                .map(|rule| rule.amounts[version].burst);
-            let ask = Ask {
-                node,
-                who,
-                cost: cost(bursts.collect()),
-                patience: None,
-                runs: 0,
-                returns: false,
+            let version = self.nodes[node].version();
+            let rules = self.setting.rules.iter();
+            let burst = rules.clone().map(|rule| rule.burst(version)).min();
+            // All slots at once, and all else in one.
+            let times = match rules.clone().all(|rule| rule.sort == Sort::Slots) {
+                true => cost(burst.unwrap_or(1)),
+                false => 1,
             };
-            self.ask(ask, None);
+            for _ in 0..times {
+                self.ask(Ask {
+                    node,
+                    who,
+                    cost: if times > 1 {
+                        1
+                    } else {
+                        cost(burst.unwrap_or(1))
+                    },
+                    patience: None,
+                    runs: 100_000,
+                    returns: false,
+                });
+            }
             tokio::time::sleep(Duration::from_millis(300)).await;
         }
     }
 
     /// All is well, and after a while all is quiet: then everyone may have all there is.
     async fn end(mut self) -> Record {
-        self.universe.set_weather(Weather::default());
+        self.universe.set_weather(self.setting.weather());
         self.universe.set_apart(Vec::new());
         self.universe.set_state(StoreState::Up);
         self.universe
@@ -335,38 +423,33 @@ impl Stage {
                 self.relieve(Relief::Start(node));
             }
         }
-        let drains = self.setting.rules.iter().map(super::story::Rule::drains);
-        let quiet_at = self.universe.now() + drains.max().unwrap_or(0) + QUIET;
+        let drains = self.setting.rules.iter().map(Rule::drains).max();
+        let drains = drains.unwrap_or(0) + QUIET;
+        let quiet_at = self.universe.now() + 2 * drains;
         self.note(|record| record.quiet_at = quiet_at);
         self.settle().await;
-        // What a clock was ahead of is seen once somebody asks, and is over in a bucket's time from then on.
+        look_at_keys(&self.universe, &self.record);
+        // What a clock was ahead of is seen once somebody asks, and is over in a bucket's time from then on. A
+        // node that remembers a refusal asks once that is over.
         self.ask_by_each(|_| 1).await;
-        self.settle().await;
-        // They would only look at their clocks.
-        self.nodes.iter().for_each(|node| node.life.freeze());
-        sleep_until(self.universe.at(quiet_at - SETTLES)).await;
-        self.nodes.iter().for_each(|node| node.life.thaw());
-        sleep_until(self.universe.at(quiet_at)).await;
-        self.ask_by_each(|amounts| amounts.into_iter().min().unwrap_or(1))
-            .await;
+        self.pass_until(quiet_at - drains).await;
+        self.ask_by_each(|_| 1).await;
+        self.pass_until(quiet_at).await;
+        self.ask_by_each(|burst| burst).await;
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let carried_out = self.universe.carried_out();
-        let mut keys = Vec::new();
+        let (carried_out, exchanges) = (self.universe.carried_out(), self.universe.exchanges());
+        look_at_keys(&self.universe, &self.record);
         let mut counts = Counts::default();
         self.universe.each_store(|store, _| {
             let own = store.counts();
             counts.calls += own.calls;
             counts.scripts += own.scripts;
             counts.commands += own.commands;
-            for key in store.keys() {
-                let ends = store.expires_at(&key).is_some();
-                keys.push((String::from_utf8_lossy(&key).into_owned(), ends));
-            }
         });
         let calls = self.universe.recorded();
         self.note(|record| Record {
             carried_out,
-            keys,
+            exchanges,
             calls,
             counts,
             ..std::mem::replace(record, Record::new())
@@ -374,133 +457,32 @@ impl Stage {
     }
 }
 
+/// Notes what the store keeps, and whether it keeps it for ever.
+fn look_at_keys(universe: &Universe, record: &Mutex<Record>) {
+    universe.each_store(|store, _| {
+        let keys = store.keys().into_iter().map(|key| {
+            let ends = store.expires_at(&key).is_some();
+            (String::from_utf8_lossy(&key).into_owned(), ends)
+        });
+        let mut record = record.lock().unwrap_or_else(PoisonError::into_inner);
+        record.keys.extend(keys);
+    });
+}
+
 impl Record {
     fn new() -> Self {
         Self {
             answers: Vec::new(),
+            unanswered: Vec::new(),
+            gifts: Vec::new(),
             versions: Vec::new(),
             faults: Vec::new(),
             carried_out: Vec::new(),
+            exchanges: Vec::new(),
             quiet_at: 0,
             keys: Vec::new(),
             calls: Vec::new(),
             counts: Counts::default(),
-        }
-    }
-}
-
-/// A request on its way.
-struct Asking {
-    ask: Ask,
-    life: usize,
-    version: usize,
-    asked_at: u64,
-    universe: Arc<Universe>,
-    record: Arc<Mutex<Record>>,
-    engine: Arc<tollgate_engine::Engine<tollgate_redis::Redis>>,
-    returned: Option<usize>,
-}
-
-impl Asking {
-    async fn run(mut self) {
-        let mut wait = self.once().await;
-        // Who was told when to come back does so, once.
-        if let Some((number, after)) = wait.take() {
-            tokio::time::sleep(after).await;
-            if self.note(|record| record.quiet_at > 0) {
-                return;
-            }
-            self.asked_at = self.universe.now();
-            self.returned = Some(number);
-            self.ask.returns = false;
-            self.once().await;
-        }
-    }
-
-    /// Asks once. Returns what it was told, if it is to come back: by which answer, and after how long.
-    async fn once(&self) -> Option<(usize, Duration)> {
-        let (who, cost) = (self.ask.who.to_string(), self.ask.cost.to_string());
-        let facts = Facts::new()
-            .with("who", &who)
-            .with("cost", &cost)
-            .with("all", "all");
-        let deciding = self.engine.decide_by(&facts);
-        let verdict = match self.ask.patience {
-            None => deciding.await,
-            Some(micros) => {
-                let patience = Duration::from_micros(micros);
-                tokio::time::timeout(patience, deciding).await.ok()?
-            }
-        };
-        let verdict = match verdict {
-            Ok(verdict) => verdict,
-            Err(never) => match never {},
-        };
-        let at = self.universe.now();
-        let rule = match verdict.cause() {
-            Cause::Rule(name) | Cause::StoreFailure(name) => name[1..].parse().ok(),
-            _ => None,
-        };
-        let told = Told {
-            ask: self.ask,
-            life: self.life,
-            asked_at: self.asked_at,
-            at,
-            version: self.version,
-            allowed: verdict.is_allowed(),
-            fallback: verdict.fallback(),
-            decision: *verdict.decision(),
-            rule,
-            ended_at: at,
-            returned: self.returned,
-        };
-        let number = self.note(|record| {
-            record.answers.push(told);
-            record.answers.len() - 1
-        });
-        if told.allowed {
-            let permits = verdict.into_permits();
-            tokio::time::sleep(Duration::from_micros(self.ask.runs)).await;
-            drop(permits);
-            let ended_at = self.universe.now();
-            self.note(|record| record.answers[number].ended_at = ended_at);
-            return None;
-        }
-        let wait = told.decision.retry_after;
-        let comes = self.ask.returns && told.decision.outcome == Outcome::Denied;
-        (comes && wait < Duration::from_secs(120)).then_some((number, wait))
-    }
-
-    fn note<R>(&self, note: impl FnOnce(&mut Record) -> R) -> R {
-        note(&mut self.record.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-/// What ends by itself.
-#[derive(Clone, Copy, Debug)]
-enum Relief {
-    Thaw(usize),
-    Start(usize),
-    Together,
-    Up,
-    Well,
-}
-
-/// What ends when, in order.
-#[derive(Debug, Default)]
-struct Due(Vec<(u64, Relief)>);
-
-impl Due {
-    fn add(&mut self, at: u64, relief: Relief) {
-        let place = self.0.partition_point(|(other, _)| *other <= at);
-        self.0.insert(place, (at, relief));
-    }
-
-    /// The next that is due until a time.
-    fn next(&mut self, until: u64) -> Option<(u64, Relief)> {
-        match self.0.first() {
-            Some((at, _)) if *at <= until => Some(self.0.remove(0)),
-            _ => None,
         }
     }
 }

@@ -67,6 +67,11 @@ impl Command {
         })
     }
 
+    /// Whether it runs a script.
+    pub(super) fn is_script(&self) -> bool {
+        self.script().is_some()
+    }
+
     /// Which of so many shards has its keys.
     pub(super) fn shard(&self, shards: usize) -> usize {
         let key = self.script().and_then(|run| run.keys.first());

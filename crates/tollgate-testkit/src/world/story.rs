@@ -6,10 +6,15 @@ use super::network::Weather;
 use super::store::Condition;
 use crate::traffic::Random;
 
+mod rule;
 mod setting;
 mod tell;
+mod traffic;
+mod trouble;
 
-pub use setting::{Amount, Counted, Failure, Rule, Setting, Sort};
+pub use rule::{Amount, Counted, Failure, Rule, Sort};
+pub use setting::Setting;
+pub use trouble::Trouble;
 
 /// A history to be played: a setting, and events in order.
 ///
@@ -104,6 +109,21 @@ pub enum Event {
     Expires,
     /// The store evicts a key.
     Evicts,
+    /// An operator gives someone back some of what was spent, or all.
+    Gives(Gift),
+}
+
+/// What an operator gives back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gift {
+    /// By which node.
+    pub node: usize,
+    /// Of which rule.
+    pub rule: usize,
+    /// To whom.
+    pub who: usize,
+    /// So much; all if it isn't said.
+    pub units: Option<u64>,
 }
 
 /// What a store has when it comes back.
@@ -134,9 +154,6 @@ pub struct Ask {
     pub returns: bool,
 }
 
-/// Requests in a story.
-const ASKS: u64 = 120;
-
 impl Story {
     /// The story of a seed.
     pub fn new(seed: u64) -> Self {
@@ -144,8 +161,13 @@ impl Story {
         let setting = Setting::new(&mut random);
         let mut events = Vec::new();
         let length = setting.length(&mut random);
-        traffic(&setting, length, &mut random, &mut events);
-        trouble(&setting, length, &mut random, &mut events);
+        let demand = traffic::Demand::new(&setting, length, &mut random);
+        demand.ask(&setting, &mut random, &mut events);
+        let mut rules = setting.rules.iter();
+        if rules.any(|rule| rule.counted == Counted::Leased) && random.below(3) == 0 {
+            demand.relay(&setting, &mut random, &mut events);
+        }
+        trouble::happen(&setting, &demand, &mut random, &mut events);
         // Of the same time in the order in which they were thought of.
         events.sort_by_key(|(at, _)| *at);
         Self {
@@ -162,175 +184,6 @@ impl Story {
             events,
             ..self.clone()
         }
-    }
-}
-
-/// Requests: bursts, steady streams and pauses.
-fn traffic(setting: &Setting, length: u64, random: &mut Random, events: &mut Vec<(u64, Event)>) {
-    let asks = ASKS / 2 + random.below(ASKS);
-    let (mut at, mut left, mut pause) = (0, 0, 0);
-    let most = setting.most_cost();
-    let heavy = random.below(3) == 0;
-    for _ in 0..asks {
-        if left == 0 {
-            left = 1 + random.below(30);
-            pause = match random.below(3) {
-                0 => 0,
-                1 => random.below(length / 20 + 1),
-                _ => random.below(length / asks * 2 + 1),
-            };
-            at += random.below(length / 8 + 1);
-        }
-        left -= 1;
-        at += random.below(2 * pause + 1);
-        let cost = match heavy && random.below(2) == 0 {
-            true => 1 + random.below(most),
-            false => 1,
-        };
-        let ask = Ask {
-            node: setting.some_node(random),
-            who: usize::try_from(random.below(setting.keys)).unwrap_or(0),
-            cost,
-            patience: (random.below(12) == 0).then(|| random.below(2 * setting.timeout * 1000)),
-            runs: random.below(length / 4 + 1),
-            returns: random.below(4) == 0,
-        };
-        events.push((at % length.max(1), Event::Ask(ask)));
-    }
-}
-
-/// What goes wrong: as much as the setting says.
-fn trouble(setting: &Setting, length: u64, random: &mut Random, events: &mut Vec<(u64, Event)>) {
-    if setting.versions > 1 {
-        for _ in 0..1 + random.below(8) {
-            let version = usize::try_from(random.below(setting.versions_u64())).unwrap_or(0);
-            let node = setting.some_node(random);
-            events.push((random.below(length), Event::Reload { node, version }));
-        }
-    }
-    let times = match setting.troubles.is_empty() {
-        true => 0,
-        false => 1 + random.below(6),
-    };
-    for _ in 0..times {
-        let sort = random.pick(&setting.troubles);
-        let at = random.below(length);
-        sort.happen(setting, at, random, events);
-    }
-}
-
-/// What can go wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
-    /// The network delays, loses and cuts.
-    Network,
-    /// The store stops, or dies and keeps what it has.
-    Away,
-    /// The store comes back with less.
-    Forgets,
-    /// The store refuses.
-    Ails,
-    /// Its clock steps.
-    Clock,
-    /// Nodes are frozen.
-    Starved,
-    /// Nodes die.
-    Deaths,
-}
-
-impl Trouble {
-    pub(super) const ALL: [Self; 7] = [
-        Self::Network,
-        Self::Away,
-        Self::Forgets,
-        Self::Ails,
-        Self::Clock,
-        Self::Starved,
-        Self::Deaths,
-    ];
-
-    fn happen(
-        self,
-        setting: &Setting,
-        at: u64,
-        random: &mut Random,
-        events: &mut Vec<(u64, Event)>,
-    ) {
-        // A moment, about a timeout, or long.
-        let timeout = setting.timeout * 1000;
-        let micros = match random.below(3) {
-            0 => random.below(timeout),
-            1 => timeout + random.below(10 * timeout),
-            _ => random.below(5_000_000),
-        };
-        let node = setting.some_node(random);
-        let event = match self {
-            Self::Network if random.below(2) == 0 => {
-                let nodes = (0..setting.nodes)
-                    .filter(|_| random.below(2) == 0)
-                    .collect();
-                Event::Apart { nodes, micros }
-            }
-            Self::Network => {
-                let part = |random: &mut Random| match random.below(2) {
-                    0 => 0,
-                    _ => random.below(300),
-                };
-                let weather = Weather {
-                    delay: random.below(2 * timeout),
-                    lost_before: part(random),
-                    lost_after: part(random),
-                    cut: part(random),
-                };
-                events.push((at + micros, Event::Weather(Weather::default())));
-                Event::Weather(weather)
-            }
-            Self::Away if random.below(2) == 0 => Event::StoreStops { micros },
-            Self::Away => Event::StoreDies {
-                micros,
-                keeps: Keeps::All,
-            },
-            Self::Forgets => match random.below(5) {
-                0 => Event::Replicates,
-                1 => Event::Evicts,
-                2 => Event::ScriptsFlushed,
-                3 => Event::StoreDies {
-                    micros,
-                    keeps: Keeps::Replicated,
-                },
-                _ => Event::StoreDies {
-                    micros,
-                    keeps: Keeps::Nothing,
-                },
-            },
-            Self::Ails => {
-                let all = [
-                    Condition::ReadOnly,
-                    Condition::OutOfMemory,
-                    Condition::Loading,
-                    Condition::Busy,
-                ];
-                let condition = random.pick(&all);
-                Event::StoreAils { condition, micros }
-            }
-            Self::Clock => {
-                let far = match random.below(3) {
-                    0 => 1_000,
-                    1 => 2_000_000,
-                    _ => 36_000_000_000,
-                };
-                let by = i64::try_from(random.below(far)).unwrap_or(0);
-                let by = if random.below(2) == 0 { by } else { -by };
-                match random.below(4) {
-                    0 => Event::WallSteps { node, by },
-                    1 => Event::Expires,
-                    _ => Event::StoreSteps { by },
-                }
-            }
-            Self::Starved => Event::Freeze { node, micros },
-            Self::Deaths => Event::Restart { node, micros },
-        };
-        events.push((at, event));
     }
 }
 

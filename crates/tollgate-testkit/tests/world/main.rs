@@ -6,6 +6,7 @@ mod faults;
 mod histories;
 mod sandbox;
 mod scripts;
+mod single;
 mod structs;
 
 use tollgate_testkit::redis::{Client, Reply, Server};

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// What a clock keeps to wake a task at a time. Dropping it calls that off.
 ///
-/// Made by [`Clock::wake_at`], by clocks whose time isn't the system's.
+/// Made by [`Clock::wake_at`](super::Clock::wake_at), by clocks whose time isn't the system's.
 ///
 /// ```
 /// use std::collections::BTreeMap;

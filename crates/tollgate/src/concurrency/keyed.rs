@@ -159,10 +159,14 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
     /// # Ok::<(), tollgate::ConcurrencyRefused>(())
     /// ```
     pub fn set_limit(&self, limit: u32) {
-        // Before the walk: a key that enters a shard behind it reads this under the shard's lock.
+        // Before the walk: a key that enters a shard behind it reads this under the shard's lock. Both
+        // under the lock of the first one, so that of two who change it at once the same comes last.
+        let first = self.shards.first().map(lock);
         self.limit
             .store(u64::from(limit.min(MAX_LIMIT)), Ordering::Relaxed);
-        self.shared.set_limit(limit);
+        let refused = self.shared.change_limit(limit);
+        drop(first);
+        self.shared.after_change(refused);
         for shard in &self.shards {
             let shard = lock(shard);
             let gates = shard.entries().filter(|entry| entry.limit == LimitOf::All);

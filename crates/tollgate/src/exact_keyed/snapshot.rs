@@ -244,12 +244,10 @@ enum Unloaded {
 
 impl Contents {
     fn read(path: &Path) -> Result<Self, SnapshotError> {
-        let file = snapshot::read(path, MAGIC, VERSION)?;
         let shortest = HEADER as u64 + 1;
-        let expected = file
-            .word(LENGTH)
-            .map_or(shortest, |words| words.max(shortest));
-        let mut words = file.checked(expected.saturating_mul(WORD as u64))?;
+        let mut words = snapshot::read(path, [MAGIC, VERSION], |header: &[u64; HEADER]| {
+            header[LENGTH].max(shortest)
+        })?;
         let rest = words.split_off(HEADER);
         let header: [u64; HEADER] = match words.try_into() {
             Ok(header) => header,

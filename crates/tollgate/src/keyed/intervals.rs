@@ -7,6 +7,7 @@
 //! as if there were no tags; others find it by the bits below, and the difference above says by which
 //! interval it counts. With n intervals in use two keys are taken for one n times as likely.
 
+use super::anchor::move_word;
 use crate::sync::{AtomicU64, Ordering};
 
 /// How many intervals are told apart, with the one that means none. A model has no time for many.
@@ -159,6 +160,11 @@ impl Intervals {
     /// The bucket that keys without a slot share at this interval.
     pub(crate) fn shared(&self, tag: Tag) -> &AtomicU64 {
         &self.shared[tag.place() % INTERVALS]
+    }
+
+    /// Counts the words of all such buckets from so many units later.
+    pub(crate) fn move_shared(&self, by: u64) {
+        self.shared.iter().for_each(|word| move_word(word, by));
     }
 
     /// All of them, each as its tag's bits and itself.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, Outcome, Pace, Tat, Timestamp};
 
+use super::anchor::Moment;
 use super::pace::InForce;
 use super::shard::{Answer, Need};
 use super::slot::Ask;
@@ -99,8 +100,9 @@ impl<'a, C: Clock> Key<'a, C> {
 
     /// Decides a request of a key that may be here.
     #[inline(always)]
-    pub(super) fn check_in(&self, place: Place<'_>, now: Timestamp, cost: u64) -> Decision {
-        let ask = self.ask(now, cost, 0);
+    pub(super) fn check_in(&self, place: Place<'_>, moment: Moment, cost: u64) -> Decision {
+        let ask = self.ask(moment, cost, 0);
+        let now = moment.now;
         let slot = place.guess(ask.fingerprint);
         match place.shard.try_pass(slot, &ask) {
             Some((true, word)) => {
@@ -109,15 +111,15 @@ impl<'a, C: Clock> Key<'a, C> {
             }
             Some((false, word)) => {
                 let judged = word.judge(ask.pace, now, cost);
-                self.decided(&judged, now, cost)
+                self.decided(&judged, cost)
             }
-            None => self.check_slowly(now, cost),
+            None => self.check_slowly(moment, cost),
         }
     }
 
     /// Charges a cost that passes now, if that takes no closer look: the key's word then.
     #[inline]
-    pub(super) fn pass(&self, now: Timestamp, cost: u64) -> Option<KeyWord> {
+    pub(super) fn pass(&self, now: Moment, cost: u64) -> Option<KeyWord> {
         let place = self.limiter.table.place(self.fingerprint);
         let ask = self.ask(now, cost, 0);
         let passed = place.shard.try_pass(place.guess(ask.fingerprint), &ask);
@@ -126,18 +128,18 @@ impl<'a, C: Clock> Key<'a, C> {
 
     #[cold]
     #[inline(never)]
-    fn check_slowly(&self, now: Timestamp, cost: u64) -> Decision {
-        self.decided(&self.charge(now, cost, 0), now, cost)
+    fn check_slowly(&self, now: Moment, cost: u64) -> Decision {
+        self.decided(&self.charge(now, cost), cost)
     }
 
     /// Counts a decision and says all about it.
     #[inline]
-    fn decided(&self, judged: &Judged, now: Timestamp, cost: u64) -> Decision {
+    fn decided(&self, judged: &Judged, cost: u64) -> Decision {
         if cost > 0 {
             let allowed = judged.outcome == Outcome::Allowed;
             self.limiter.counters.count(allowed);
         }
-        self.report(judged, now, cost)
+        self.report(judged, cost)
     }
 
     /// Takes `cost` tokens, to be used after the reservation's delay.
@@ -169,33 +171,49 @@ impl<'a, C: Clock> Key<'a, C> {
     }
 
     #[inline(always)]
-    pub(super) fn ask(&self, now: Timestamp, cost: u64, patience: u64) -> Ask {
+    pub(super) fn ask(&self, moment: Moment, cost: u64, patience: u64) -> Ask<'a> {
         Ask {
             fingerprint: self.tagged(),
             tag: self.in_force.tag,
             pace: self.in_force.pace,
-            now,
+            moment,
+            anchor: self.limiter.table.anchor(),
             cost,
             patience,
         }
     }
 
     /// Charges the key, or what stands for it at the cap.
-    pub(super) fn charge(&self, now: Timestamp, cost: u64, patience: u64) -> Judged {
+    pub(super) fn charge(&self, now: Moment, cost: u64) -> Judged {
+        let ask = self.ask(now, cost, 0);
+        let shard = self.limiter.table.shard(self.fingerprint);
+        self.or_at_the_cap(shard.charge(&ask, self.need()), &ask)
+    }
+
+    /// The same, exactly once, for somebody who may give the charge back.
+    pub(super) fn charge_once(&self, now: Moment, cost: u64, patience: u64) -> Judged {
         let ask = self.ask(now, cost, patience);
-        let need = match self.limiter.at_cap {
+        let shard = self.limiter.table.shard(self.fingerprint);
+        self.or_at_the_cap(shard.charge_once(&ask, self.need()), &ask)
+    }
+
+    fn need(&self) -> Need {
+        match self.limiter.at_cap {
             AtCap::EvictNearestIdle => Need::Evict,
             _ => Need::Idle,
-        };
-        match self.limiter.table.charge(&ask, need) {
+        }
+    }
+
+    fn or_at_the_cap(&self, answer: Answer, ask: &Ask<'_>) -> Judged {
+        match answer {
             Answer::Judged(judged) => judged,
-            Answer::Full => self.limiter.at_the_cap(&ask),
+            Answer::Full => self.limiter.at_the_cap(ask),
         }
     }
 
     /// What would come of a charge, as far as a glance tells.
     #[inline(always)]
-    pub(super) fn glance(&self, now: Timestamp, cost: u64) -> Judged {
+    pub(super) fn glance(&self, now: Moment, cost: u64) -> Judged {
         let place = self.limiter.table.place(self.fingerprint);
         let ask = self.ask(now, cost, 0);
         place.shard.look(place.guess(ask.fingerprint), &ask)
@@ -204,7 +222,7 @@ impl<'a, C: Clock> Key<'a, C> {
     /// The same for a request that comes to nothing unless this passes: a refusal at a faster rate than
     /// the key's word counts by makes it count by that, so that the wait that is told begins.
     #[inline(always)]
-    pub(super) fn ask_for(&self, now: Timestamp, cost: u64) -> Judged {
+    pub(super) fn ask_for(&self, now: Moment, cost: u64) -> Judged {
         let judged = self.glance(now, cost);
         if judged.takes_over {
             self.take_over(now, cost);
@@ -214,12 +232,13 @@ impl<'a, C: Clock> Key<'a, C> {
 
     #[cold]
     #[inline(never)]
-    fn take_over(&self, now: Timestamp, cost: u64) {
+    fn take_over(&self, now: Moment, cost: u64) {
         let shard = self.limiter.table.shard(self.fingerprint);
         shard.take_over(&self.ask(now, cost, 0));
     }
 
-    pub(super) fn report(&self, judged: &Judged, now: Timestamp, cost: u64) -> Decision {
+    pub(super) fn report(&self, judged: &Judged, cost: u64) -> Decision {
+        let now = judged.now;
         let InForce { pace, burst, .. } = self.in_force;
         let wait = Duration::from_nanos(Pace::wait_nanos(judged.wait));
         let charged = judged.outcome == Outcome::Allowed && cost > 0 && pace.interval > 0;
@@ -303,7 +322,7 @@ impl<C: Clock> Meter for Key<'_, C> {
 
     fn look(&self, terms: &Self::Terms, now: Timestamp, cost: u64) -> Decision {
         let (key, local) = (self.on(terms), self.limiter.table.since_anchor(now));
-        key.report(&key.ask_for(local, cost), local, 0)
+        key.report(&key.ask_for(local, cost), 0)
     }
 
     fn book(
@@ -316,9 +335,9 @@ impl<C: Clock> Meter for Key<'_, C> {
         let (key, local) = (self.on(terms), self.limiter.table.since_anchor(now));
         let longest = Duration::from_nanos(Pace::wait_nanos(self.limiter.longest_wait));
         let patience = u64::try_from(patience.min(longest).as_nanos()).unwrap_or(u64::MAX);
-        let judged = key.charge(local, cost, patience);
+        let judged = key.charge_once(local, cost, patience);
         if !judged.taken {
-            return Err(Refused::from_decision(key.report(&judged, local, cost)));
+            return Err(Refused::from_decision(key.report(&judged, cost)));
         }
         let wait = Pace::wait_nanos(judged.wait);
         let after = Tat::from_word(judged.after.0);
@@ -333,7 +352,7 @@ impl<C: Clock> Meter for Key<'_, C> {
         };
         let now = self.limiter.table.since_anchor(now);
         let shard = self.limiter.table.shard(self.fingerprint);
-        shard.update(self.on(terms).tagged(), |word| {
+        shard.update(&self.on(terms).ask(now, 0, 0), |word, now| {
             let tat = Tat::from_word(word.0);
             Pace::returned(tat, now, charge).map(|tat| KeyWord(tat.to_word()))
         });
@@ -341,8 +360,8 @@ impl<C: Clock> Meter for Key<'_, C> {
 
     fn is_blocked(&self, now: Timestamp) -> bool {
         let now = self.limiter.table.since_anchor(now);
-        let word = self.glance(now, 0).before;
-        word.is_blocked_at(units(now))
+        let judged = self.glance(now, 0);
+        judged.before.is_blocked_at(units(judged.now))
     }
 
     fn takes(&self, terms: &Self::Terms, tokens: u128) -> Duration {
@@ -361,7 +380,7 @@ impl<C: Clock> Home for Key<'_, C> {
 
     fn see(&self, now: Timestamp, cost: u64) -> Decision {
         let local = self.limiter.table.since_anchor(now);
-        self.report(&self.glance(local, cost), local, 0)
+        self.report(&self.glance(local, cost), 0)
     }
 
     fn visit_if_any<T>(&self, change: impl FnOnce(&mut State<Self::Waits>) -> T) -> Option<T> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tollgate_core::Timestamp;
 
+use super::anchor::Moment;
 use super::intervals::KEY_BITS;
 use super::pace::InForce;
 use super::shard::Need;
@@ -135,13 +136,15 @@ impl<C: Clock> KeyedLimiter<C> {
         let key = self.key(key);
         let time = self.clock.now();
         let now = self.table.since_anchor(time);
-        let until = units(now + duration);
-        if until <= units(now) {
+        if duration.is_zero() {
             return Ok(());
         }
-        let longer = |found: Foreign| match found.word {
-            word if word.is_blocked() && word.until() > until => word,
-            word => KeyWord::blocked(until, word.idle_at()),
+        let longer = |found: Foreign, now: Timestamp| {
+            let until = units(now + duration);
+            match found.word {
+                word if word.is_blocked() && word.until() > until => word,
+                word => KeyWord::blocked(until, word.idle_at()),
+            }
         };
         let set = self.set(&key, now, Need::Block, longer);
         // Those who wait are refused too.
@@ -154,7 +157,7 @@ impl<C: Clock> KeyedLimiter<C> {
         let now = self.table.since_anchor(self.clock.now());
         let mut count = 0;
         for shard in self.table.shards() {
-            shard.for_each_active(now, |_, _| count += 1);
+            shard.for_each_active(self.table.anchor(), now, |_, _, _| count += 1);
         }
         count
     }
@@ -183,8 +186,10 @@ impl<C: Clock> KeyedLimiter<C> {
         let now = self.table.since_anchor(self.clock.now());
         let mut active = Vec::new();
         for shard in self.table.shards() {
-            shard.for_each_active(now, |fingerprint, word| active.push((fingerprint, word)));
-            for (fingerprint, word) in active.drain(..) {
+            shard.for_each_active(self.table.anchor(), now, |fingerprint, word, now| {
+                active.push((fingerprint, word, now));
+            });
+            for (fingerprint, word, now) in active.drain(..) {
                 let idle = Timestamp::from_nanos(word.idle_at().div_ceil(64));
                 each(ActiveKey {
                     fingerprint: fingerprint & KEY_BITS,
@@ -238,9 +243,9 @@ impl<C: Clock> KeyedLimiter<C> {
     fn set(
         &self,
         key: &Key<'_, C>,
-        now: Timestamp,
+        now: Moment,
         need: Need,
-        change: impl Fn(Foreign) -> KeyWord,
+        change: impl Fn(Foreign, Timestamp) -> KeyWord,
     ) -> Result<(), NoSlot> {
         let shard = self.table.shard(key.fingerprint);
         if shard.set(&key.ask(now, 0, 0), need, change) {
@@ -256,14 +261,21 @@ impl<C: Clock> KeyedLimiter<C> {
 impl<C: Clock> Key<'_, C> {
     /// Gives the key `tokens` back, as [`KeyedLimiter::refund`] does.
     pub fn refund(&self, tokens: u64) {
+        if tokens == 0 {
+            return;
+        }
         let limiter = self.limiter;
         let time = limiter.clock.now();
         let now = limiter.table.since_anchor(time);
         let shard = limiter.table.shard(self.fingerprint);
-        let give = |found: Foreign| {
+        let give = |found: Foreign, now: Timestamp| {
             let interval = found.interval_or(self.in_force.pace.interval);
             let (word, now) = (found.word.at(units(now)), units(now));
-            let left = word.0.saturating_sub(interval.saturating_mul(tokens));
+            // One unit more, a 64th of a nanosecond: so that no later charge brings the word back to what a
+            // reservation from before the gift left, which could be given back then though others
+            // were promised its tokens.
+            let given = interval.saturating_mul(tokens).saturating_add(1);
+            let left = word.0.saturating_sub(given);
             (!word.is_blocked()).then(|| KeyWord(left.max(now.min(word.0))))
         };
         self.improve(time, || {
@@ -293,17 +305,17 @@ impl<C: Clock> Key<'_, C> {
         if pace.interval == 0 || tokens == 0 {
             return Ok(());
         }
-        let taken = |word: KeyWord, interval: u64| {
+        let taken = |word: KeyWord, interval: u64, now: Timestamp| {
             let start = word.0.max(units(now));
             let empty = units(now).saturating_add(interval.saturating_mul(burst));
             let after = start.saturating_add(interval.saturating_mul(tokens));
             KeyWord(after.min(empty.max(start)))
         };
-        limiter.set(self, now, Need::Idle, |found| {
+        limiter.set(self, now, Need::Idle, |found, now| {
             let interval = found.interval_or(pace.interval);
             match found.word.at(units(now)) {
                 word if word.is_blocked() => word,
-                word => taken(word, interval),
+                word => taken(word, interval, now),
             }
         })
     }

@@ -22,7 +22,8 @@
 //!   charger charges again: twice is the safe side. So does a charge that a move overtakes between
 //!   its compare-and-swap and that look.
 //! * What makes a word smaller (a refund, a cancelled slot, a reset) has no safe side, so it goes
-//!   through the lock, under which no slot changes hands.
+//!   through the lock, under which no slot changes hands. So does a charge that is to be given back:
+//!   its receipt stands for one charge, and a second one would stay.
 //! * A key that is asked at another interval than its word counts by changes the word and, with the
 //!   fingerprint, the tag of its interval: as if the slot changed hands, by the same steps. To a
 //!   charger at the old interval it has.
@@ -35,6 +36,7 @@ use std::sync::Arc;
 
 use tollgate_core::{Outcome, Timestamp};
 
+use super::anchor::{Anchor, Moment};
 use super::intervals::Intervals;
 use super::line::{Line, Lines, SLOTS, Slot};
 use super::shape::{Shape, Turns};
@@ -45,6 +47,7 @@ use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, PoisonError};
 
 mod other;
 mod room;
+mod scan;
 
 /// The high-water time moves at most this often: a millisecond, in word units.
 const HIGH_WATER_STEP: u64 = 1_000_000 << 6;
@@ -70,7 +73,7 @@ pub(crate) struct Shard {
 
 /// What only the lock's holder reads or writes.
 #[derive(Debug, Default)]
-struct Structure {
+pub(crate) struct Structure {
     /// Slots of lines in use that hold a fingerprint.
     used: usize,
     stashed: u64,
@@ -142,7 +145,7 @@ impl Shard {
     }
 
     /// Charges a key, whether it is there or new.
-    pub(crate) fn charge(&self, ask: &Ask, need: Need) -> Answer {
+    pub(crate) fn charge(&self, ask: &Ask<'_>, need: Need) -> Answer {
         if let Some(slot) = self.find(ask.fingerprint) {
             match attempt(slot, ask) {
                 Ok(judged) => return self.settle(ask, judged),
@@ -156,13 +159,30 @@ impl Shard {
         self.charge_slowly(ask, need)
     }
 
+    /// Charges a key exactly once, for somebody who may give the charge back: under the lock, where no
+    /// move overtakes it. What is refused needs none.
+    pub(crate) fn charge_once(&self, ask: &Ask<'_>, need: Need) -> Answer {
+        let slot = self.find(ask.fingerprint);
+        let found = slot.and_then(|slot| Some((slot, word_in(slot, ask.fingerprint)?)));
+        if let Some((slot, word)) = found {
+            let judged = word.judge(ask.pace, ask.now(), ask.cost);
+            if !passes(&judged, ask) && is_still(slot, word) && ask.is_timely() {
+                return Answer::Judged(judged);
+            }
+        }
+        if let Some(refused) = self.refused_elsewhere(ask) {
+            return Answer::Judged(refused);
+        }
+        self.charge_slowly(ask, need)
+    }
+
     /// Whether a request passes now, and the key's word then, unless that takes a closer look: then
     /// [`charge`](Self::charge) has to tell.
     #[inline(always)]
-    pub(crate) fn try_pass(&self, slot: &Slot, ask: &Ask) -> Option<(bool, KeyWord)> {
+    pub(crate) fn try_pass(&self, slot: &Slot, ask: &Ask<'_>) -> Option<(bool, KeyWord)> {
         let passed = try_pass(slot, ask);
         if let Some((true, _)) = passed {
-            self.keep_time(ask.now);
+            self.keep_time(ask);
         }
         passed
     }
@@ -189,45 +209,65 @@ impl Shard {
     ///
     /// Under the lock, because a word may become smaller here: a slot that changed hands meanwhile
     /// could hold the very word that was read, and another key would get the gift.
-    pub(crate) fn update(&self, fingerprint: u64, change: impl Fn(KeyWord) -> Option<KeyWord>) {
+    pub(crate) fn update(
+        &self,
+        ask: &Ask<'_>,
+        change: impl Fn(KeyWord, Timestamp) -> Option<KeyWord>,
+    ) {
         let _structure = self.lock();
-        if let Some(slot) = self.find(fingerprint) {
-            update_locked(slot, change);
+        let now = ask.renewed().now();
+        if let Some(slot) = self.find(ask.fingerprint) {
+            update_locked(slot, |word| change(word, now));
         }
     }
 
     /// The same by whatever interval it counts, which `change` gets too; zero if that isn't known.
-    pub(crate) fn update_any(&self, ask: &Ask, change: impl Fn(Foreign) -> Option<KeyWord>) {
+    pub(crate) fn update_any(
+        &self,
+        ask: &Ask<'_>,
+        change: impl Fn(Foreign, Timestamp) -> Option<KeyWord>,
+    ) {
         let _structure = self.lock();
-        self.update_any_locked(ask, change);
+        let now = ask.renewed().now();
+        self.update_any_locked(ask, |found| change(found, now));
     }
 
     /// Forgets what a key has spent, if it is there.
-    pub(crate) fn reset(&self, ask: &Ask) {
+    pub(crate) fn reset(&self, ask: &Ask<'_>) {
         let mut structure = self.lock();
         let found = self.update_any_locked(ask, |_| Some(KeyWord::NEW));
         structure.reset += u64::from(found);
     }
 
     /// Changes the word of a key that may be new; no if there is no slot to be had.
-    pub(crate) fn set(&self, ask: &Ask, need: Need, change: impl Fn(Foreign) -> KeyWord) -> bool {
+    pub(crate) fn set(
+        &self,
+        ask: &Ask<'_>,
+        need: Need,
+        change: impl Fn(Foreign, Timestamp) -> KeyWord,
+    ) -> bool {
         let mut structure = self.lock();
-        if self.update_any_locked(ask, |found| Some(change(found))) {
+        let asked = ask.renewed().now();
+        if self.update_any_locked(ask, |found| Some(change(found, asked))) {
             return true;
         }
-        let now = self.raise_high_water(ask.now);
+        let now = self.raise_high_water(asked);
         let Some(slot) = self.claim(&mut structure, ask.fingerprint, units(now), need) else {
             return false;
         };
         let new = self.foreign(KeyWord::NEW, ask.tag);
         self.intervals.note(ask.tag);
-        publish(slot, ask.fingerprint, change(new));
+        publish(slot, ask.fingerprint, change(new, asked));
         self.grow(&mut structure);
         true
     }
 
     /// Whether the key was there. The caller holds the lock.
-    fn update_any_locked(&self, ask: &Ask, change: impl Fn(Foreign) -> Option<KeyWord>) -> bool {
+    fn update_any_locked(
+        &self,
+        ask: &Ask<'_>,
+        change: impl Fn(Foreign) -> Option<KeyWord>,
+    ) -> bool {
         let own = || self.find(ask.fingerprint).map(|slot| (slot, ask.tag));
         let Some((slot, tag)) = own().or_else(|| self.find_at_other(ask)) else {
             return false;
@@ -239,9 +279,12 @@ impl Shard {
     /// What would come of a charge, by the key's word as it stands. Takes no lock: a key that is just
     /// being moved looks new.
     #[inline(always)]
-    pub(crate) fn look(&self, slot: &Slot, ask: &Ask) -> Judged {
+    pub(crate) fn look(&self, slot: &Slot, ask: &Ask<'_>) -> Judged {
         while let Some(word) = word_in(slot, ask.fingerprint) {
-            let judged = word.judge(ask.pace, ask.now, ask.cost);
+            let judged = word.judge(ask.pace, ask.now(), ask.cost);
+            if !ask.is_timely() {
+                return self.look_again(slot, ask);
+            }
             // Nothing but a second look tells a refusal by a word of another key or interval.
             if judged.outcome == Outcome::Allowed || is_still(slot, word) {
                 return judged;
@@ -250,33 +293,26 @@ impl Shard {
         self.look_elsewhere(ask)
     }
 
+    #[cold]
     #[inline(never)]
-    fn look_elsewhere(&self, ask: &Ask) -> Judged {
+    fn look_again(&self, slot: &Slot, ask: &Ask<'_>) -> Judged {
+        self.look(slot, &ask.renewed())
+    }
+
+    #[inline(never)]
+    fn look_elsewhere(&self, ask: &Ask<'_>) -> Judged {
         let stashed = self.stash.find(ask.fingerprint);
         let stashed = stashed.and_then(|slot| word_in(slot, ask.fingerprint));
         if let Some(word) = stashed {
-            return word.judge(ask.pace, ask.now, ask.cost);
+            let judged = word.judge(ask.pace, ask.now(), ask.cost);
+            if ask.is_timely() {
+                return judged;
+            }
+            return self.look_elsewhere(&ask.renewed());
         }
         match self.look_at_other(ask) {
-            Some((other, judged)) => other.told(judged, ask.pace, ask.now, ask.cost),
-            None => KeyWord::NEW.judge(ask.pace, ask.now, ask.cost),
-        }
-    }
-
-    /// Every key that is active at `now`, as fingerprint and word. Scans all lines in use.
-    pub(crate) fn for_each_active(&self, now: Timestamp, mut each: impl FnMut(u64, KeyWord)) {
-        // Under the lock no key is on its way from one slot to another.
-        let _structure = self.lock();
-        let own = self.lines.iter().skip(self.number);
-        let own = own.step_by(self.turns.count()).take(self.lines_in_use());
-        for line in own.chain(self.stash.lines().iter()) {
-            for slot in &line.0 {
-                let fingerprint = slot.fingerprint.load(Ordering::Acquire);
-                let word = KeyWord(slot.word.load(Ordering::Acquire));
-                if fingerprint != 0 && word.idle_at() > units(now) {
-                    each(fingerprint, word);
-                }
-            }
+            Some((other, judged)) => other.told(judged, ask.pace, ask.now(), ask.cost),
+            None => KeyWord::NEW.judge(ask.pace, ask.now(), ask.cost),
         }
     }
 
@@ -305,7 +341,7 @@ impl Shard {
     /// Charges a key that other threads charge too.
     #[cold]
     #[inline(never)]
-    fn charge_again(&self, ask: &Ask, need: Need) -> Answer {
+    fn charge_again(&self, ask: &Ask<'_>, need: Need) -> Answer {
         let mut backoff = Backoff::default();
         while let Some(slot) = self.find(ask.fingerprint) {
             match attempt(slot, ask) {
@@ -319,10 +355,11 @@ impl Shard {
 
     #[cold]
     #[inline(never)]
-    fn charge_slowly(&self, ask: &Ask, need: Need) -> Answer {
+    fn charge_slowly(&self, ask: &Ask<'_>, need: Need) -> Answer {
         let mut backoff = Backoff::default();
         loop {
             let mut structure = self.lock();
+            let ask = &ask.renewed();
             if let Some(slot) = self.find(ask.fingerprint) {
                 // Under the lock the slot can't change hands; only another charge can come first.
                 let attempted = attempt(slot, ask);
@@ -342,17 +379,17 @@ impl Shard {
                 backoff.lost();
                 continue;
             }
-            let ask = Ask {
-                now: ask.now.max(self.latest()),
-                ..*ask
+            let now = ask.now().max(self.latest());
+            let judged = KeyWord::NEW.judge(ask.pace, now, ask.cost);
+            let judged = Judged {
+                taken: passes(&judged, ask),
+                now: ask.now(),
+                ..judged
             };
-            let judged = KeyWord::NEW.judge(ask.pace, ask.now, ask.cost);
-            let taken = passes(&judged, &ask);
-            let judged = Judged { taken, ..judged };
-            if !taken || is_free(&ask) {
+            if !judged.taken || is_free(ask) {
                 return Answer::Judged(judged);
             }
-            let now = units(self.raise_high_water(ask.now));
+            let now = units(self.raise_high_water(now));
             return match self.claim(&mut structure, ask.fingerprint, now, need) {
                 None => Answer::Full,
                 Some(slot) => {
@@ -366,26 +403,29 @@ impl Shard {
 
     /// Keeps track of time after a charge that was made.
     #[inline(always)]
-    fn settle(&self, ask: &Ask, judged: Judged) -> Answer {
+    fn settle(&self, ask: &Ask<'_>, judged: Judged) -> Answer {
         if judged.taken {
-            self.keep_time(ask.now);
+            self.keep_time(ask);
         }
         Answer::Judged(judged)
     }
 
     /// Keeps the high-water time close behind those that charges are made at.
     #[inline(always)]
-    fn keep_time(&self, now: Timestamp) {
+    fn keep_time(&self, ask: &Ask<'_>) {
         // Only ever grows, and being late is accounted for.
         let high = self.high_water.load(Ordering::Relaxed);
-        if units(now) > high + LATEST_STEP {
-            self.raise_to(units(now));
+        if units(ask.now()) > high + LATEST_STEP {
+            self.raise_to(ask.anchor, ask.moment);
         }
     }
 
+    /// Under the lock, where it is known what the time counts from; once a second at most.
     #[cold]
     #[inline(never)]
-    fn raise_to(&self, now: u64) {
+    fn raise_to(&self, anchor: &Anchor, moment: Moment) {
+        let _structure = self.lock();
+        let now = units(anchor.renew(moment).now);
         self.high_water.fetch_max(now, Ordering::AcqRel);
     }
 
@@ -403,7 +443,7 @@ impl Shard {
         now.max(latest)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Structure> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Structure> {
         self.structure
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

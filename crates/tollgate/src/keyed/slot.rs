@@ -3,6 +3,7 @@
 
 use tollgate_core::{Outcome, Pace, Tat, Timestamp};
 
+use super::anchor::{Anchor, Moment};
 use super::intervals::Tag;
 use super::line::Slot;
 use super::word::{BUSY, Judged, KeyWord};
@@ -10,16 +11,37 @@ use crate::sync::Ordering;
 
 /// What to charge, by whom and when: the same for every attempt.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ask {
+pub(crate) struct Ask<'a> {
     /// With the tag.
     pub(crate) fingerprint: u64,
     /// Of the pace's interval.
     pub(crate) tag: Tag,
     pub(crate) pace: Pace,
-    pub(crate) now: Timestamp,
+    pub(crate) moment: Moment,
+    /// What words count from.
+    pub(crate) anchor: &'a Anchor,
     pub(crate) cost: u64,
     /// How long it may have to wait, in nanoseconds.
     pub(crate) patience: u64,
+}
+
+impl Ask<'_> {
+    #[inline(always)]
+    pub(crate) fn now(&self) -> Timestamp {
+        self.moment.now
+    }
+
+    /// Whether the time counts from what the words do that were read before this.
+    #[inline(always)]
+    pub(crate) fn is_timely(&self) -> bool {
+        self.anchor.is_of(self.moment)
+    }
+
+    /// The same at a time that counts from what words do now: for good under the lock of a shard.
+    pub(crate) fn renewed(&self) -> Self {
+        let moment = self.anchor.renew(self.moment);
+        Self { moment, ..*self }
+    }
 }
 
 /// Why a slot was not charged.
@@ -36,13 +58,16 @@ pub(crate) enum Lost {
 /// The same answer as [`attempt`], in the fewest steps that wait for the slot's memory: what else the
 /// processor has to hold until that comes, it can't spend on the next request.
 #[inline(always)]
-pub(crate) fn try_pass(slot: &Slot, ask: &Ask) -> Option<(bool, KeyWord)> {
+pub(crate) fn try_pass(slot: &Slot, ask: &Ask<'_>) -> Option<(bool, KeyWord)> {
     let word = slot.word.load(Ordering::Acquire);
     // A busy word looks blocked.
-    if KeyWord(word).is_blocked() || slot.fingerprint.load(Ordering::Acquire) != ask.fingerprint {
+    if KeyWord(word).is_blocked()
+        || slot.fingerprint.load(Ordering::Acquire) != ask.fingerprint
+        || !ask.is_timely()
+    {
         return None;
     }
-    let Some(after) = ask.pace.pass(Tat::from_word(word), ask.now, ask.cost) else {
+    let Some(after) = ask.pace.pass(Tat::from_word(word), ask.now(), ask.cost) else {
         // A pass is found out by its compare-and-swap, but nothing else tells a refusal by the word
         // of the key that was here before.
         let own = slot.word.load(Ordering::Acquire) == word;
@@ -59,12 +84,13 @@ pub(crate) fn try_pass(slot: &Slot, ask: &Ask) -> Option<(bool, KeyWord)> {
 
 /// Charges a slot once, or decides not to.
 #[inline(always)]
-pub(crate) fn attempt(slot: &Slot, ask: &Ask) -> Result<Judged, Lost> {
+pub(crate) fn attempt(slot: &Slot, ask: &Ask<'_>) -> Result<Judged, Lost> {
     let word = slot.word.load(Ordering::Acquire);
-    if word == BUSY || slot.fingerprint.load(Ordering::Acquire) != ask.fingerprint {
+    let here = slot.fingerprint.load(Ordering::Acquire) == ask.fingerprint;
+    if word == BUSY || !here || !ask.is_timely() {
         return Err(Lost::Slot);
     }
-    let judged = KeyWord(word).judge(ask.pace, ask.now, ask.cost);
+    let judged = KeyWord(word).judge(ask.pace, ask.now(), ask.cost);
     let taken = passes(&judged, ask);
     let judged = Judged { taken, ..judged };
     if !taken || is_free(ask) {
@@ -81,7 +107,7 @@ pub(crate) fn attempt(slot: &Slot, ask: &Ask) -> Result<Judged, Lost> {
 
 /// Whether a request that was judged so is to be charged: it passes, or may wait that long.
 #[inline]
-pub(crate) fn passes(judged: &Judged, ask: &Ask) -> bool {
+pub(crate) fn passes(judged: &Judged, ask: &Ask<'_>) -> bool {
     match judged.outcome {
         Outcome::Allowed => true,
         // A blocked key books nothing: a block charges no tokens that could be waited for.
@@ -96,7 +122,7 @@ pub(crate) fn passes(judged: &Judged, ask: &Ask) -> bool {
 
 /// A look, or a rate that charges nothing.
 #[inline]
-pub(crate) fn is_free(ask: &Ask) -> bool {
+pub(crate) fn is_free(ask: &Ask<'_>) -> bool {
     ask.cost == 0 || ask.pace.interval == 0
 }
 
@@ -136,6 +162,7 @@ pub(crate) fn clear(slot: &Slot) {
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
+    use super::super::anchor::SPAN;
     use super::super::word::units;
     use super::*;
     use crate::sync::AtomicU64;
@@ -183,8 +210,10 @@ mod tests {
             other in number(),
             foreign in any::<bool>(),
         ) {
-            let now = Timestamp::from_nanos(1 + nanos % ((1 << 57) - 1));
-            let ask = Ask { fingerprint: 7, tag: Tag::NONE, pace, now, cost, patience: 0 };
+            let anchor = Anchor::new(Timestamp::ZERO);
+            let moment = anchor.near(Timestamp::from_nanos(nanos % SPAN)).expect("within the span");
+            let ask = Ask { fingerprint: 7, tag: Tag::NONE, pace, moment, anchor: &anchor, cost, patience: 0 };
+            let now = ask.now();
             let edge = match edge {
                 0 => units(now),
                 1 => units(now).saturating_add(pace.capacity),

@@ -26,7 +26,7 @@ use super::slot::Ask;
 use super::word::{KeyWord, units};
 use super::{KeyedBuilder, KeyedLimiter};
 use crate::clock::{Clock, Monotonic};
-use crate::snapshot::{self, SnapshotError, WORD, wall_nanos};
+use crate::snapshot::{self, SnapshotError, wall_nanos};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"tollgate");
 /// The one before knew no intervals.
@@ -61,11 +61,12 @@ impl<C: Clock> KeyedLimiter<C> {
     pub fn snapshot(&self, path: &Path) -> Result<u64, SnapshotError> {
         let mut words = vec![MAGIC, VERSION, self.hasher.seed()];
         words.extend(probes(&self.hasher));
-        words.extend([wall_nanos(), 0, 0]);
+        // The limiter's clock first: time that passes in between counts as not passed, and grants nothing.
         let now = self.table.since_anchor(self.clock.now());
+        words.extend([wall_nanos(), 0, 0]);
         for shard in self.table.shards() {
-            shard.for_each_active(now, |fingerprint, word| {
-                words.extend([fingerprint, word.earlier(units(now)).0]);
+            shard.for_each_active(self.table.anchor(), now, |fingerprint, word, now| {
+                words.extend([fingerprint, word.moved(units(now)).0]);
             });
         }
         let keys = (words.len() - HEADER) as u64 / 2;
@@ -108,7 +109,8 @@ impl<C: Clock> KeyedBuilder<C> {
         let elapsed = elapsed.saturating_mul(64);
         let limiter = self.adopting(contents.seed, contents.intervals).build();
         let limiter = limiter.map_err(SnapshotError::Limit)?;
-        let now = limiter.table.since_anchor(limiter.clock.now());
+        let moment = limiter.table.since_anchor(limiter.clock.now());
+        let now = moment.now;
         let still_active = |word: &KeyWord| word.idle_at() > elapsed;
         let all_fit = contents.keys.iter().all(|&(fingerprint, word)| {
             let need = if word.is_blocked() {
@@ -116,18 +118,19 @@ impl<C: Clock> KeyedBuilder<C> {
             } else {
                 Need::Idle
             };
-            let word = word.earlier(elapsed).later(units(now));
+            let word = word.moved(elapsed).later(units(now));
             let shard = limiter.table.shard(fingerprint);
             // Whichever its interval is: nobody else is there yet.
             let ask = Ask {
                 fingerprint,
                 tag: Tag::NONE,
                 pace: Pace::UNLIMITED,
-                now,
+                moment,
+                anchor: limiter.table.anchor(),
                 cost: 0,
                 patience: 0,
             };
-            word.idle_at() <= units(now) || shard.set(&ask, need, |_| word)
+            word.idle_at() <= units(now) || shard.set(&ask, need, |_, _| word)
         });
         if all_fit {
             return Ok(limiter);
@@ -152,11 +155,10 @@ struct Contents {
 
 impl Contents {
     fn read(path: &Path) -> Result<Self, SnapshotError> {
-        let file = snapshot::read(path, MAGIC, VERSION)?;
-        let counts = [HEADER - 2, HEADER - 1].map(|place| file.word(place).unwrap_or(0));
-        let pairs = counts[0].saturating_add(counts[1]);
-        let expected = pairs.saturating_mul(2).saturating_add(HEADER as u64 + 1);
-        let words = file.checked(expected.saturating_mul(WORD as u64))?;
+        let words = snapshot::read(path, [MAGIC, VERSION], |header: &[u64; HEADER]| {
+            let pairs = header[HEADER - 2].saturating_add(header[HEADER - 1]);
+            pairs.saturating_mul(2).saturating_add(HEADER as u64 + 1)
+        })?;
         let (header, rest) = words.split_at(HEADER);
         if header[3..7] != probes(&KeyHasher::with_seed(header[2])) {
             let path = path.to_owned();
@@ -164,8 +166,8 @@ impl Contents {
         }
         let (pairs, _) = rest.as_chunks::<2>();
         // The length was right, so both fit.
-        let (known, keys) =
-            pairs.split_at(usize::try_from(counts[0]).unwrap_or(0).min(pairs.len()));
+        let known = usize::try_from(header[HEADER - 2]).unwrap_or(0);
+        let (known, keys) = pairs.split_at(known.min(pairs.len()));
         let mut intervals = Intervals::new();
         for &[tag, interval] in known {
             if !intervals.restore(Tag::from_bits(tag), interval) {
@@ -186,24 +188,9 @@ impl Contents {
 }
 
 impl KeyWord {
-    /// The same at a time that is counted from later on: nothing is left below zero.
-    fn earlier(self, by: u64) -> Self {
-        let word = self.at(by);
-        word.with_times(|time| time.saturating_sub(by))
-    }
-
     /// The same at a time that is counted from earlier on.
     fn later(self, by: u64) -> Self {
         self.with_times(|time| time.saturating_add(by))
-    }
-
-    fn with_times(self, change: impl Fn(u64) -> u64) -> Self {
-        if self.is_blocked() {
-            Self::blocked(change(self.until()), change(self.idle_at()))
-        } else {
-            // Below the flag.
-            Self(change(self.0).min(Self::LAST))
-        }
     }
 }
 
@@ -227,15 +214,15 @@ mod tests {
         let block = KeyWord::blocked(10 * SECOND, 100 * SECOND);
         let owed = block.idle_at() - block.until();
         assert!(owed >= 90 * SECOND);
-        let restored = block.earlier(4 * SECOND).later(1_000 * SECOND);
+        let restored = block.moved(4 * SECOND).later(1_000 * SECOND);
         assert_eq!(restored.until(), 1_006 * SECOND);
         assert_eq!(restored.idle_at(), 1_006 * SECOND + owed);
         // After the block only what is owed is left, and then nothing.
-        let over = block.earlier(30 * SECOND);
+        let over = block.moved(30 * SECOND);
         assert_eq!(over, KeyWord(block.idle_at() - 30 * SECOND));
-        assert_eq!(block.earlier(1_000 * SECOND), KeyWord::NEW);
+        assert_eq!(block.moved(1_000 * SECOND), KeyWord::NEW);
         let tat = KeyWord(5 * SECOND);
-        assert_eq!(tat.earlier(SECOND).later(2 * SECOND), KeyWord(6 * SECOND));
+        assert_eq!(tat.moved(SECOND).later(2 * SECOND), KeyWord(6 * SECOND));
         assert_eq!(KeyWord(KeyWord::LAST).later(SECOND), KeyWord(KeyWord::LAST));
     }
 }

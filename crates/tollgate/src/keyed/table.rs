@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use tollgate_core::Timestamp;
 
+use super::anchor::{Anchor, Moment};
 use super::intervals::Intervals;
 use super::line::{Line, Lines, SLOTS, Slot, fetch, select};
 use super::shape::{Shape, Turns};
-use super::shard::{Answer, Need, Shard};
-use super::slot::Ask;
+use super::shard::Shard;
 use crate::sync::Padded;
 
 /// Fewest keys worth a shard of their own.
@@ -21,8 +21,6 @@ const FILL_PERCENT: usize = 69;
 /// that threads seldom meet at one for the sake of different keys. A model has no time for many
 /// lines.
 const SMALL_FILL_PERCENT: usize = if cfg!(any(loom, shuttle)) { 69 } else { 12 };
-/// Times are counted up to here, four and a half years, because one bit of a word is a flag.
-const LAST_NANO: u64 = (1 << 57) - 1;
 
 /// A table for a number of keys.
 #[derive(Debug)]
@@ -34,7 +32,7 @@ pub(crate) struct Table {
     intervals: Arc<Intervals>,
     turns: Turns,
     /// Times are counted from here.
-    anchor: Timestamp,
+    anchor: Anchor,
 }
 
 /// Where a key may be.
@@ -87,8 +85,13 @@ impl Table {
             lines,
             intervals,
             turns,
-            anchor,
+            anchor: Anchor::new(anchor),
         }
+    }
+
+    #[inline(always)]
+    pub(crate) fn anchor(&self) -> &Anchor {
+        &self.anchor
     }
 
     #[inline(always)]
@@ -118,15 +121,35 @@ impl Table {
         self.shards.iter().map(|shard| &shard.0)
     }
 
-    pub(crate) fn charge(&self, ask: &Ask, need: Need) -> Answer {
-        self.shard(ask.fingerprint).charge(ask, need)
+    /// A time as the words count it.
+    #[inline(always)]
+    pub(crate) fn since_anchor(&self, now: Timestamp) -> Moment {
+        match self.anchor.near(now) {
+            Some(moment) => moment,
+            None => self.since_far_anchor(now),
+        }
     }
 
-    /// A time as the words count it: from 1 ns at the anchor.
-    #[inline(always)]
-    pub(crate) fn since_anchor(&self, now: Timestamp) -> Timestamp {
-        let nanos = now.nanos_since(self.anchor).min(LAST_NANO - 1);
-        Timestamp::from_nanos(nanos + 1)
+    #[cold]
+    #[inline(never)]
+    fn since_far_anchor(&self, now: Timestamp) -> Moment {
+        loop {
+            if let Some(moment) = self.anchor.reach(now) {
+                return moment;
+            }
+            self.move_anchor(now);
+        }
+    }
+
+    /// Lets all words count from close behind this time. Nobody else holds more than one lock, so taking
+    /// all of them in order can't end in a knot.
+    fn move_anchor(&self, now: Timestamp) {
+        let locks: Vec<_> = self.shards().map(Shard::lock).collect();
+        self.anchor.follow(now, |by| {
+            self.shards().for_each(|shard| shard.move_words(by));
+            self.intervals.move_shared(by);
+        });
+        drop(locks);
     }
 
     /// The bytes that all shards may come to use.

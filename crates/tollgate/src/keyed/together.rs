@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, Outcome, Tat, Timestamp};
 
+use super::anchor::Moment;
 use super::line::Slot;
 use super::shard::Shard;
 use super::table::Place;
@@ -15,6 +16,33 @@ use crate::home::sealed::Home;
 
 /// Keys that are fetched ahead.
 const FETCHED: usize = 8;
+
+/// What the keys' words were after they were charged, in the order of the keys: of most requests
+/// without an allocation.
+struct After {
+    first: [KeyWord; FETCHED],
+    others: Vec<KeyWord>,
+}
+
+impl After {
+    const NOTHING: Self = Self {
+        first: [KeyWord::NEW; FETCHED],
+        others: Vec::new(),
+    };
+
+    #[inline]
+    fn put(&mut self, number: usize, word: KeyWord) {
+        match self.first.get_mut(number) {
+            Some(place) => *place = word,
+            None => self.others.push(word),
+        }
+    }
+
+    fn of(&self, number: usize) -> Option<KeyWord> {
+        let others = || self.others.get(number.checked_sub(FETCHED)?);
+        self.first.get(number).or_else(others).copied()
+    }
+}
 
 /// What came of several keys that were asked together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,10 +130,10 @@ impl<C: Clock> KeyedLimiter<C> {
     /// The gravest refusal.
     #[cold]
     #[inline(never)]
-    fn refused(&self, keys: &[(Key<'_, C>, u64)], local: Timestamp) -> Together {
+    fn refused(&self, keys: &[(Key<'_, C>, u64)], local: Moment) -> Together {
         let mut worst: Option<(usize, Decision)> = None;
         for (number, (key, cost)) in keys.iter().enumerate() {
-            let decision = key.report(&key.ask_for(local, *cost), local, 0);
+            let decision = key.report(&key.ask_for(local, *cost), 0);
             let graver = |other: &(usize, Decision)| decision.retry_after > other.1.retry_after;
             if !decision.is_allowed() && worst.as_ref().is_none_or(graver) {
                 worst = Some((number, decision));
@@ -136,34 +164,32 @@ impl<C: Clock> KeyedLimiter<C> {
         now: Timestamp,
     ) -> Together {
         let local = self.table.since_anchor(now);
-        let mut tightest: Option<(u64, usize, KeyWord)> = None;
-        let mut after = [KeyWord::NEW; FETCHED];
+        let mut tightest: Option<(u64, usize, (KeyWord, Timestamp))> = None;
+        let mut after = After::NOTHING;
         for (number, (key, cost)) in keys.iter().enumerate() {
             let ask = key.ask(local, *cost, 0);
             // The slot that was looked at: if it changed hands since, that is seen.
             let found = slots.get(number).copied().flatten();
             let passed = found.and_then(|(shard, slot)| shard.try_pass(slot, &ask));
-            let word = match passed {
-                Some((true, word)) => word,
+            let (word, asked) = match passed {
+                Some((true, word)) => (word, local.now),
                 _ => {
-                    let judged = key.charge(local, *cost, 0);
+                    let judged = key.charge(local, *cost);
                     if judged.outcome != Outcome::Allowed {
                         self.counters.count(false);
-                        let decision = key.report(&judged, local, 0);
+                        let decision = key.report(&judged, 0);
                         return self.give_all_back(&keys[..number], &after, now, decision);
                     }
-                    if *cost == 0 {
-                        judged.before
-                    } else {
-                        judged.after
-                    }
+                    let word = match cost {
+                        0 => judged.before,
+                        _ => judged.after,
+                    };
+                    (word, judged.now)
                 }
             };
             self.counters.count(true);
-            if let Some(after) = after.get_mut(number) {
-                *after = word;
-            }
-            let remaining = key.remaining(word, local);
+            after.put(number, word);
+            let remaining = key.remaining(word, asked);
             // Most cost one, and a division takes longer than all that is around it.
             let requests = if *cost > 1 {
                 remaining / cost
@@ -171,11 +197,11 @@ impl<C: Clock> KeyedLimiter<C> {
                 remaining
             };
             if tightest.is_none_or(|(fewest, ..)| requests < fewest) {
-                tightest = Some((requests, number, word));
+                tightest = Some((requests, number, (word, asked)));
             }
         }
-        let decided = tightest.map(|(_, number, word)| {
-            let left = keys[number].0.left_of(word, local);
+        let decided = tightest.map(|(_, number, (word, asked))| {
+            let left = keys[number].0.left_of(word, asked);
             (number, left)
         });
         Together {
@@ -191,12 +217,12 @@ impl<C: Clock> KeyedLimiter<C> {
     fn give_all_back(
         &self,
         charged: &[(Key<'_, C>, u64)],
-        after: &[KeyWord; FETCHED],
+        after: &After,
         now: Timestamp,
         decision: Decision,
     ) -> Together {
         for (number, (key, cost)) in charged.iter().enumerate().rev() {
-            if let Some(word) = after.get(number)
+            if let Some(word) = after.of(number)
                 && *cost > 0
             {
                 let after = Tat::from_word(word.0);
@@ -273,5 +299,22 @@ mod tests {
         );
         assert!((0..20).all(|key| limiter.peek(&key).remaining == u64::from(key != 13)));
         assert_eq!(limiter.check_together(&[]).decision, Decision::UNLIMITED);
+    }
+
+    #[test]
+    fn a_lost_race_gives_all_of_them_back_however_many() {
+        let limiter = KeyedLimiter::builder(Rate::per_hour(2), 1_000).clock(Manual::new());
+        let limiter = limiter.build().unwrap();
+        for count in [3, FETCHED, FETCHED + 1, 100] {
+            // One key twice, of which each half has room: as if another request took it in between.
+            let twice = std::iter::once(count - 1);
+            let keys = (0..count).chain(twice);
+            let keys: Vec<_> = keys.map(|key| (limiter.key(&key), 2)).collect();
+            let lost = limiter.check_together(&keys);
+            assert!(lost.lost_race && !lost.decision.is_allowed());
+            assert_eq!(lost.decider, Some(count));
+            let charged = (0..count).filter(|key| limiter.peek(key).remaining < 2);
+            assert_eq!(charged.count(), 0, "of {count}");
+        }
     }
 }

@@ -24,6 +24,8 @@ pub(crate) struct Judged {
     pub(crate) after: KeyWord,
     /// How long it has to wait, in word units.
     pub(crate) wait: u64,
+    /// When it was asked, as these words count it.
+    pub(crate) now: Timestamp,
     /// Whether the charge was made, now or to act after the wait. Judging alone makes none.
     pub(crate) taken: bool,
     /// Whether it was refused at a faster rate than the word counts by, which is to count by that one
@@ -78,6 +80,25 @@ impl KeyWord {
         }
     }
 
+    /// The same counted from so many units later: nothing is left below zero. A block without end stays
+    /// one.
+    pub(crate) fn moved(self, by: u64) -> Self {
+        if self.is_blocked() && self.until() == Self::LAST {
+            return self;
+        }
+        self.at(by).with_times(|time| time.saturating_sub(by))
+    }
+
+    /// Other times.
+    pub(crate) fn with_times(self, change: impl Fn(u64) -> u64) -> Self {
+        if self.is_blocked() {
+            Self::blocked(change(self.until()), change(self.idle_at()))
+        } else {
+            // Below the flag.
+            Self(change(self.0).min(Self::LAST))
+        }
+    }
+
     /// When the key is as one never seen, in word units.
     #[inline]
     pub(crate) fn idle_at(self) -> u64 {
@@ -99,6 +120,7 @@ impl KeyWord {
             before: self,
             after,
             wait,
+            now,
             taken: false,
             takes_over: false,
         };
@@ -108,8 +130,9 @@ impl KeyWord {
             return judged(Outcome::Denied, self, self.until() - local);
         }
         match pace.plan(Tat::from_word(key.0), now, cost) {
-            // A TAT may not reach into the flag.
-            Some((after, wait)) if after.to_word() < BLOCKED => {
+            // A TAT that reaches into the flag is years ahead, further than anybody waits: it reads as a
+            // block, and is not stored.
+            Some((after, wait)) if wait > 0 || after.to_word() < BLOCKED => {
                 let outcome = if wait == 0 {
                     Outcome::Allowed
                 } else {

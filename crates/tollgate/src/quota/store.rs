@@ -1,29 +1,31 @@
 //! The file that quotas are kept in: a base with every key, and after it a batch for each flush.
 //!
-//! # Format, version 2
+//! # Format, version 3
 //! | bytes | what |
 //! |---|---|
 //! | 8 | `tollquot` |
 //! | 4 | the version |
 //! | 4 | 1 if it was closed in order, and so ends with its base; 0 if batches follow |
 //! | 8 | the bytes of the base |
-//! | 4 · 4 | CRC-32C of the base, and of the 28 bytes so far |
+//! | 4 · 4 | CRC-32C of the secret and the base, and of the 28 bytes so far |
+//! | 8 · 8 | the secret, drawn anew with each base, and the mark that its batches begin with |
 //! | as said | the base, a batch (`record.rs`) |
-//! | 4 · 4 · 4 · 4 | for each batch: a mark, its bytes, its number from 1, CRC-32C of the two and of it |
+//! | 8 · 4 · 4 · 4 · 4 | for each batch: the mark, its bytes, its number from 1, CRC-32C of the secret and these two, and of the secret and the batch |
 //! | as said | the batch |
 //!
 //! # What a crash leaves
 //! A base is written to a file beside, synced, and renamed over the old one: it is there as a whole or
 //! not at all, so damage to it is an error. A batch is appended and synced. A crash may leave a part of
 //! the last one, which nobody was told was saved: it is left out. If anything intact follows what can't
-//! be read, then it was not a crash, and that is an error too.
+//! be read, then it was not a crash, and that is an error too. Keys are anybody's bytes: without the secret
+//! none of them can look like a batch, and none begins with the mark, so what follows is found in one pass.
 //!
 //! A file beside with a lock on it keeps other processes out; it is left behind, and means nothing
 //! when nobody holds the lock.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::fs::{self, File, OpenOptions, TryLockError};
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,119 +34,84 @@ use super::crc::crc32c;
 use super::entry::Entry;
 use super::record::{self, Batch, Periods};
 
+mod error;
+mod place;
+
+pub use error::StoreError;
+
 const MAGIC: [u8; 8] = *b"tollquot";
-/// The one before knew one period a key.
-const VERSION: u32 = 2;
-const HEADER: usize = 32;
-const MARK: [u8; 4] = [0xF5, b't', b'g', 0xA7];
-const FRAME: usize = 16;
+/// The first knew one period a key, the second no secret.
+const VERSION: u32 = 3;
+const HEADER: usize = 48;
+/// Where the secret lies in the header, and with it what the base's checksum covers.
+const SECRET: usize = 32;
+const FRAME: usize = 24;
 /// Batches may grow to this, or to twice the base, before the file is written anew.
 const LEAST_TAIL: u64 = 1 << 20;
 /// A larger batch is written as a base.
 const MOST_BATCH: usize = 1 << 28;
 
-/// Why quotas can't be kept in a file.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum StoreError {
-    /// The file can't be written or read.
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// Another limiter, in this process or another one, has the file open.
-    Locked {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The file is something else.
-    Foreign {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The file is of another version of the format.
-    OtherVersion {
-        /// The file.
-        path: PathBuf,
-        /// Its version.
-        version: u32,
-    },
-    /// The file was damaged or cut short.
-    Corrupt {
-        /// The file.
-        path: PathBuf,
-        /// Where, in bytes from its start.
-        at: u64,
-        /// What is wrong there.
-        what: &'static str,
-    },
-    /// The file holds more keys than the limiter may count.
-    TooManyKeys {
-        /// The file.
-        path: PathBuf,
-        /// The keys in it that have used something.
-        keys: usize,
-        /// How many may be counted.
-        max_keys: usize,
-    },
-}
-
-impl fmt::Display for StoreError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Io { path, source } => write!(f, "quota store {}: {source}", path.display()),
-            Self::Locked { path } => write!(
-                f,
-                "quota store {} is in use by another limiter; give each process a file of its own",
-                path.display()
-            ),
-            Self::Foreign { path } => write!(f, "{} is not a quota store", path.display()),
-            Self::OtherVersion { path, version } => write!(
-                f,
-                "quota store {} has version {version}, but this build reads version {VERSION}; open it \
-                 with the build that wrote it, or move it away to start from nothing",
-                path.display()
-            ),
-            Self::Corrupt { path, at, what } => write!(
-                f,
-                "quota store {} is corrupt: {what} at byte {at}; \
-                 put a copy in its place, or move it away to start from nothing",
-                path.display()
-            ),
-            Self::TooManyKeys {
-                path,
-                keys,
-                max_keys,
-            } => write!(
-                f,
-                "quota store {} holds {keys} keys, more than the {max_keys} that may be counted",
-                path.display()
-            ),
-        }
-    }
-}
-
-impl std::error::Error for StoreError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Io { source, .. } => Some(source),
-            _ => None,
-        }
-    }
-}
-
 /// The file, open and locked.
 pub(super) struct Store {
+    /// The real one, by which it is locked too.
     path: PathBuf,
     /// None before the first base, and after a write that failed.
     file: Option<File>,
+    secret: Secret,
     batches: u32,
     base_bytes: u64,
     bytes: u64,
     /// Held for as long as the store is open.
     lock: File,
+}
+
+/// What nobody knows who only brings keys.
+#[derive(Clone, Copy)]
+struct Secret {
+    salt: [u8; 8],
+    mark: [u8; 8],
+}
+
+impl Secret {
+    fn random() -> Self {
+        // std seeds this from the operating system.
+        let draw = || RandomState::new().hash_one(0).to_le_bytes();
+        Self {
+            salt: draw(),
+            mark: draw(),
+        }
+    }
+
+    /// The start of a batch: what it is found and checked by.
+    fn frame(&self, number: u32, batch: &[u8]) -> Option<[u8; FRAME]> {
+        let length = u32::try_from(batch.len()).ok()?.to_le_bytes();
+        let number = number.to_le_bytes();
+        let sums = [&[&length[..], &number].concat()[..], batch].map(|part| self.sum(part));
+        let mut frame = [0; FRAME];
+        let parts = [&self.mark[..], &length, &number, &sums[0], &sums[1]].concat();
+        frame.copy_from_slice(&parts);
+        Some(frame)
+    }
+
+    fn sum(&self, bytes: &[u8]) -> [u8; 4] {
+        crc32c(&[&self.salt, bytes]).to_le_bytes()
+    }
+
+    /// The number and contents of an intact batch at the start of `bytes`. Its length is known to be right
+    /// before anything is read by it, so no byte is summed for two batches.
+    fn batch<'a>(&self, bytes: &'a [u8]) -> Option<(u32, &'a [u8])> {
+        let (head, rest) = bytes.split_first_chunk::<FRAME>()?;
+        if head[..8] != self.mark || head[16..20] != self.sum(&head[8..16]) {
+            return None;
+        }
+        let batch = rest.get(..usize::try_from(u32_at(head, 8)?).ok()?)?;
+        (head[20..] == self.sum(batch)).then_some((u32_at(head, 12)?, batch))
+    }
+
+    /// Whether an intact batch begins anywhere after the first byte.
+    fn follows(&self, bytes: &[u8]) -> bool {
+        (1..bytes.len()).any(|start| self.batch(&bytes[start..]).is_some())
+    }
 }
 
 /// What a file held.
@@ -171,7 +138,8 @@ impl Store {
             path: path.to_owned(),
             source,
         };
-        let lock = private().open(beside(path, "lock").map_err(io)?);
+        let real = place::real(path).map_err(io)?;
+        let lock = private().open(beside(&real, "lock").map_err(io)?);
         let lock = lock.map_err(io)?;
         match lock.try_lock() {
             Ok(()) => {}
@@ -183,20 +151,21 @@ impl Store {
             Err(TryLockError::Error(source)) => return Err(io(source)),
         }
         // From here on dropping it gives the lock back.
+        let contents = match fs::read(&real) {
+            Ok(bytes) => read(path, &bytes),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Contents::default()),
+            Err(error) => Err(io(error)),
+        };
         let store = Self {
-            path: path.to_owned(),
+            path: real,
             file: None,
+            secret: Secret::random(),
             batches: 0,
             base_bytes: 0,
             bytes: 0,
             lock,
         };
-        let contents = match fs::read(path) {
-            Ok(bytes) => read(path, &bytes)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Contents::default(),
-            Err(error) => return Err(io(error)),
-        };
-        Ok((store, contents))
+        contents.map(|contents| (store, contents))
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -218,13 +187,11 @@ impl Store {
     /// Appends a batch. After an error only a base will do: nobody knows what the file holds then.
     pub(super) fn append(&mut self, batch: Batch) -> io::Result<()> {
         let batch = batch.into_bytes();
-        let length = u32::try_from(batch.len()).ok();
-        let (Some(mut file), Some(length)) = (self.file.take(), length) else {
+        let frame = self.secret.frame(self.batches + 1, &batch);
+        let (Some(mut file), Some(frame)) = (self.file.take(), frame) else {
             return Err(io::Error::other("a batch without a base"));
         };
-        let (length, number) = (length.to_le_bytes(), (self.batches + 1).to_le_bytes());
-        let sum = crc32c(&[&length, &number, &batch]).to_le_bytes();
-        let frame = [&MARK[..], &length, &number, &sum, &batch].concat();
+        let frame = [&frame[..], &batch].concat();
         file.write_all(&frame)?;
         file.sync_data()?;
         self.bytes += frame.len() as u64;
@@ -242,14 +209,17 @@ impl Store {
     pub(super) fn write_base(&mut self, base: Batch, end: End) -> io::Result<()> {
         self.file = None;
         let base = base.into_bytes();
+        let secret = Secret::random();
+        let secret_bytes = [secret.salt, secret.mark].concat();
         let mut bytes = Vec::with_capacity(HEADER + base.len());
         bytes.extend(MAGIC);
         bytes.extend(VERSION.to_le_bytes());
         bytes.extend(u32::from(end == End::Closed).to_le_bytes());
         bytes.extend((base.len() as u64).to_le_bytes());
-        bytes.extend(crc32c(&[&base]).to_le_bytes());
+        bytes.extend(crc32c(&[&secret_bytes, &base]).to_le_bytes());
         let sum = crc32c(&[&bytes]);
         bytes.extend(sum.to_le_bytes());
+        bytes.extend(secret_bytes);
         bytes.extend(base);
         let temporary = beside(&self.path, "new")?;
         let written = write_new(&temporary, &bytes)
@@ -261,6 +231,7 @@ impl Store {
         let file = written?;
         sync_folder(&self.path)?;
         self.file = Some(file);
+        self.secret = secret;
         self.batches = 0;
         self.base_bytes = bytes.len() as u64;
         self.bytes = self.base_bytes;
@@ -285,7 +256,7 @@ fn read(path: &Path, bytes: &[u8]) -> Result<Contents, StoreError> {
         let path = path.to_owned();
         return Err(StoreError::Foreign { path });
     }
-    let Some((header, rest)) = bytes.split_first_chunk::<HEADER>() else {
+    let Some(header) = bytes.get(..SECRET) else {
         return Err(corrupt(bytes.len(), "the header is cut short"));
     };
     if u32_at(header, 28) != Some(crc32c(&[&header[..28]])) {
@@ -299,6 +270,16 @@ fn read(path: &Path, bytes: &[u8]) -> Result<Contents, StoreError> {
         }
         _ => {}
     }
+    let Some((salt, rest)) = bytes[SECRET..].split_first_chunk() else {
+        return Err(corrupt(bytes.len(), "the header is cut short"));
+    };
+    let Some((mark, rest)) = rest.split_first_chunk() else {
+        return Err(corrupt(bytes.len(), "the header is cut short"));
+    };
+    let secret = Secret {
+        salt: *salt,
+        mark: *mark,
+    };
     let length = u32_at(header, 16).zip(u32_at(header, 20));
     let length = length.map_or(u64::MAX, |(low, high)| {
         u64::from(high) << 32 | u64::from(low)
@@ -307,7 +288,7 @@ fn read(path: &Path, bytes: &[u8]) -> Result<Contents, StoreError> {
     let Some((base, mut tail)) = rest.split_at_checked(length) else {
         return Err(corrupt(bytes.len(), "the base is cut short"));
     };
-    if u32_at(header, 24) != Some(crc32c(&[base])) {
+    if u32_at(header, 24) != Some(crc32c(&[salt, mark, base])) {
         return Err(corrupt(HEADER, "the checksum of the base doesn't fit"));
     }
     let mut contents = Contents::default();
@@ -321,8 +302,8 @@ fn read(path: &Path, bytes: &[u8]) -> Result<Contents, StoreError> {
         if closed {
             return Err(corrupt(at, "something follows the end"));
         }
-        let Some((found, batch)) = frame(tail) else {
-            if (1..tail.len()).any(|start| frame(&tail[start..]).is_some()) {
+        let Some((found, batch)) = secret.batch(tail) else {
+            if secret.follows(tail) {
                 return Err(corrupt(at, "a batch before the last can't be read"));
             }
             contents.torn = tail.len() as u64;
@@ -351,18 +332,6 @@ impl Contents {
         }
         true
     }
-}
-
-/// The number and contents of an intact batch at the start of `bytes`.
-fn frame(bytes: &[u8]) -> Option<(u32, &[u8])> {
-    let (head, rest) = bytes.split_first_chunk::<FRAME>()?;
-    if head[..4] != MARK {
-        return None;
-    }
-    let length = usize::try_from(u32_at(head, 4)?).ok()?;
-    let batch = rest.get(..length)?;
-    let fits = u32_at(head, 12)? == crc32c(&[&head[4..12], batch]);
-    fits.then_some((u32_at(head, 8)?, batch))
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {

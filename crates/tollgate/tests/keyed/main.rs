@@ -11,6 +11,7 @@ mod rates;
 mod recorded;
 mod stats;
 mod threads;
+mod uptime;
 mod verbs;
 #[cfg(feature = "tokio")]
 mod waiting;

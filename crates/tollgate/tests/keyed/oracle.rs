@@ -31,12 +31,13 @@ impl Model {
 
     /// A gift, never past a full bucket.
     fn refund(&mut self, now: Timestamp, key: u64, tokens: u64) {
-        let Some(tat) = self.keys.get_mut(&key) else {
+        let Some(tat) = self.keys.get_mut(&key).filter(|_| tokens > 0) else {
             return;
         };
         let word = tat.to_word();
         let now = now.as_nanos() * 64;
-        let gift = self.limit.interval_units() * tokens;
+        // And a unit more, by which receipts from before are told.
+        let gift = self.limit.interval_units() * tokens + 1;
         *tat = Tat::from_word(word.saturating_sub(gift).max(now.min(word)));
     }
 

@@ -54,6 +54,21 @@ fn a_refund_is_a_gift_up_to_a_full_bucket_and_leaves_a_block() {
 }
 
 #[test]
+fn what_is_promised_on_a_gift_is_not_promised_again() {
+    let (limiter, _) = limiter(Rate::per_second(1).burst(5), 100);
+    assert!(limiter.key("a").allow_n(5));
+    let first = limiter.reserve("a", 5).unwrap();
+    limiter.refund("a", 5);
+    // The gift lets the second act as early as the first, whose word it leaves as it was.
+    let second = limiter.reserve("a", 5).unwrap();
+    let five = Duration::from_secs(5);
+    assert_eq!((first.delay(), second.delay()), (five, five));
+    first.cancel();
+    // All of the bucket at 5 s is the second's: ten would act at once.
+    assert_eq!(limiter.reserve("a", 5).unwrap().delay(), 2 * five);
+}
+
+#[test]
 fn a_fine_takes_tokens_at_most_until_the_key_is_empty() {
     let (limiter, clock) = limiter(Rate::per_second(10), 10);
     limiter.penalize("new", 4).unwrap();

@@ -135,6 +135,23 @@ fn a_file_in_use_is_refused() {
     assert_eq!(limiter.peek("a").remaining, 9);
 }
 
+#[cfg(unix)]
+#[test]
+fn a_file_and_a_link_to_it_are_one_store() {
+    let scratch = Scratch::new("link");
+    let (file, link) = (scratch.file(), scratch.0.join("link"));
+    std::os::unix::fs::symlink("quotas", &link).unwrap();
+    let limiter = builder(Quota::per_day(10)).open(&link).unwrap();
+    assert!(limiter.check_n("a", 7).is_allowed());
+    let second = builder(Quota::per_day(10)).open(&file);
+    assert!(matches!(second, Err(StoreError::Locked { .. })));
+    limiter.close().unwrap();
+    // The link is still one, and what it leads to was written.
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    let limiter = builder(Quota::per_day(10)).open(&file).unwrap();
+    assert_eq!(limiter.peek("a").remaining, 3);
+}
+
 #[test]
 fn too_many_keys_and_impossible_paths_are_errors() {
     let scratch = Scratch::new("many");

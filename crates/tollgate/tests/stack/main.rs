@@ -17,9 +17,12 @@ const REGRESSIONS: &str = concat!(
     "/proptest-regressions/stack.txt"
 );
 
+/// So many cases, or as many as `PROPTEST_CASES` says.
 fn cases(cases: u32) -> Config {
+    let asked = std::env::var("PROPTEST_CASES").ok();
+    let asked = asked.and_then(|count| count.parse().ok());
     Config {
         failure_persistence: Some(Box::new(FileFailurePersistence::Direct(REGRESSIONS))),
-        ..Config::with_cases(cases)
+        ..Config::with_cases(asked.unwrap_or(cases))
     }
 }

@@ -26,7 +26,7 @@ pub(crate) enum Place {
 enum Limit {
     Limiter(&'static Limiter<Manual>),
     Exact(&'static Table, &'static OneKey),
-    Keyed(&'static KeyedLimiter<Manual>, Key<'static, Manual>),
+    Keyed(&'static KeyedLimiter<Manual>),
 }
 
 pub(crate) struct Subject {
@@ -66,8 +66,7 @@ impl Subject {
             }
             Place::Keyed => {
                 let builder = KeyedLimiter::builder(rate, 4).clock(clock.clone());
-                let table = forever(builder.build().expect("a rate that fits"));
-                Limit::Keyed(table, table.key("key"))
+                Limit::Keyed(forever(builder.build().expect("a rate that fits")))
             }
         };
         Self {
@@ -85,7 +84,8 @@ impl Subject {
         match self.limit {
             Limit::Limiter(limiter) => Level::new("limit", limiter),
             Limit::Exact(_, key) => Level::new("limit", key),
-            Limit::Keyed(_, key) => Level::new("limit", key),
+            // At the rate in force: a key keeps the one that it was made at.
+            Limit::Keyed(table) => Level::new("limit", table.key("key")),
         }
     }
 
@@ -101,7 +101,7 @@ impl Subject {
         match self.limit {
             Limit::Limiter(limiter) => limiter.check_n(cost),
             Limit::Exact(table, _) => table.check_n("key", cost),
-            Limit::Keyed(table, _) => table.check_n("key", cost),
+            Limit::Keyed(table) => table.check_n("key", cost),
         }
     }
 
@@ -116,7 +116,7 @@ impl Subject {
                 let slot = table.key("key").reserve(cost);
                 slot.ok().map(Slot::Exact)
             }
-            Limit::Keyed(_, key) => key.reserve(cost).ok().map(Slot::Keyed),
+            Limit::Keyed(table) => table.key("key").reserve(cost).ok().map(Slot::Keyed),
         }
     }
 
@@ -124,7 +124,7 @@ impl Subject {
         match self.limit {
             Limit::Limiter(limiter) => limiter.set_rate(rate),
             Limit::Exact(table, _) => table.set_rate(rate),
-            Limit::Keyed(table, _) => table.set_rate(rate),
+            Limit::Keyed(table) => table.set_rate(rate),
         }
         .expect("a rate that fits");
     }
@@ -134,7 +134,7 @@ impl Subject {
         match self.limit {
             Limit::Limiter(_) => return false,
             Limit::Exact(table, _) => table.refund("key", tokens),
-            Limit::Keyed(table, _) => table.refund("key", tokens),
+            Limit::Keyed(table) => table.refund("key", tokens),
         }
         true
     }

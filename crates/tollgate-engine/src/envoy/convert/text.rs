@@ -6,6 +6,7 @@ use std::fmt::Write;
 use super::{Converted, Rule, Unsaid};
 use crate::native::fields::ALGORITHMS;
 use crate::policy::{Counting, KeyPart, Mode, OnStoreFailure, Pattern};
+use crate::render::is_hidden;
 
 const HEAD: &str = "\
 # Converted from the form of envoyproxy/ratelimit. The facts are named like its keys, and those of a
@@ -145,7 +146,7 @@ fn quoted(text: &str) -> String {
     for c in text.chars() {
         match c {
             '"' | '\\' => out.extend(['\\', c]),
-            c if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}') => {
+            c if is_hidden(c) => {
                 // Writing to a string can't fail.
                 let _ = write!(out, "\\U{:08x}", u32::from(c));
             }

@@ -15,7 +15,6 @@ use tollgate_testkit::redis::Server;
 use tollgate_testkit::traffic::Random;
 
 use super::*;
-use crate::question::Kind;
 
 /// Limits that share a key, as they share what is kept.
 fn families() -> Vec<Vec<LimitKind>> {

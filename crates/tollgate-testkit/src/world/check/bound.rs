@@ -3,10 +3,12 @@
 use std::cmp::Reverse;
 
 use super::{Fault, Limit, Told};
-use crate::world::story::{Counted, Failure, Sort};
+use crate::world::story::{Amount, Counted, Event, Failure, Sort};
 
-/// Part of a burst that a node may hold of a leased limit: one of so many.
-const LEASE_PART: u64 = 10;
+/// All nodes have heard from each other by then, unless something kept them from it.
+const LEARNED: u64 = 6_000_000;
+/// A node that left no sign of life for so long is gone, less the time between two of them.
+const FORGOTTEN: u64 = 10_000_000;
 
 impl Limit<'_> {
     pub(super) fn judge_bound(&self) -> Result<(), String> {
@@ -54,12 +56,12 @@ impl Limit<'_> {
         let mut told = told.to_vec();
         told.sort_by_key(|told| (told.at, Reverse(told.ask.cost)));
         for (place, first) in told.iter().enumerate() {
-            let (mut sum, mut late) = (0, 0);
+            let (mut sum, mut from, mut late) = (0, first.at, 0);
             for last in &told[place..] {
                 sum += last.ask.cost;
-                late = late.max(last.at - last.asked_at);
-                let from = first.asked_at;
-                let may = self.may_pass(from, last.at, late, who);
+                from = from.min(self.counted_from(last));
+                late = late.max(last.at - self.counted_from(last));
+                let may = self.may_pass((from, last.at), late, who);
                 if sum > may {
                     return Err(format!(
                         "{sum} {what} from {from} to {} µs, where {may} may be",
@@ -71,18 +73,40 @@ impl Limit<'_> {
         Ok(())
     }
 
-    /// How much may pass in a window, in which answers came so late.
-    fn may_pass(&self, from: u64, to: u64, late: u64, who: Who) -> u64 {
-        let (mut burst, mut count, period) = self.allowed_between(from, to);
-        if who == Who::Node && self.rule.counted != Counted::Local && !self.case.setting().learns {
-            // Each node has its part: one of so many, times two.
-            let nodes = u64::try_from(self.case.setting().nodes).unwrap_or(1);
-            let part = |whole: u64| (2 * whole).div_ceil(nodes).min(whole);
-            (burst, count) = (part(burst), part(count));
+    /// Since when it may have been counted. What a node decides for want of a store it does in the end, and what
+    /// it counts in any case before it asks.
+    fn counted_from(&self, told: &Told) -> u64 {
+        match self.is_local(told) && self.rule.counted != Counted::Local {
+            true => told.at,
+            false => told.asked_at,
         }
-        // When it was counted is known as well as when it was asked and answered.
-        let length = to - from + late + self.stepped(from, to, who);
+    }
+
+    /// How much may pass in a window, in which answers came so late.
+    fn may_pass(&self, (from, to): (u64, u64), late: u64, who: Who) -> u64 {
+        let (burst, count) = self.allowed_between(from, to);
+        let mut amount = Amount {
+            count,
+            period: self.period,
+            burst,
+        };
+        if who == Who::Node && self.rule.counted != Counted::Local && self.has_parts(from) {
+            amount = self.part(amount);
+        }
+        let Amount {
+            count,
+            period,
+            burst,
+        } = amount;
+        let mut length = to - from + self.stepped(from, to, who);
+        if who == Who::Both {
+            // What the store counts is noted when it is heard of.
+            length += late;
+        }
         let limit = match self.rule.sort {
+            Sort::Level(_) if who != Who::Store && self.rule.is_moved() => {
+                self.loosest((from, to), length)
+            }
             Sort::Level(_) => burst + scaled(count, length, period),
             // Windows that begin anywhere: one more than fit.
             Sort::Window("sliding-log") => count * (1 + length / period),
@@ -92,6 +116,37 @@ impl Limit<'_> {
             Sort::Slots => 0,
         };
         limit + self.beside(from, to, who)
+    }
+
+    /// What the loosest version admits. A node goes on with what it has counted, by whatever period.
+    fn loosest(&self, (from, to): (u64, u64), length: u64) -> u64 {
+        let versions = self.in_force(from, to);
+        let amounts = versions.flat_map(|version| &self.rule.versions[version]);
+        let (burst, given) = amounts.fold((0, 0), |(burst, given), amount| {
+            let gives = scaled(amount.count, length, amount.period);
+            (burst.max(amount.burst), given.max(gives))
+        });
+        burst + given
+    }
+
+    /// Whether nodes know how many they are from a time on: they were told, or have learned it, and none was
+    /// silent for so long that it was taken for gone.
+    fn has_parts(&self, from: u64) -> bool {
+        let case = self.case;
+        if !case.setting().learns {
+            return true;
+        }
+        let silent = case.spells.iter().map(|spell| spell.to - spell.from);
+        let early = case.spells.iter().any(|spell| spell.from <= LEARNED);
+        let lost = |fault: &Fault| !matches!(fault, Fault::Other | Fault::Frozen(_));
+        let is_known = !case.record.faults.iter().any(|(_, fault)| lost(fault));
+        let deaths = case.story.events.iter();
+        let mut deaths = deaths.filter(|(_, event)| matches!(event, Event::Restart { .. }));
+        from >= LEARNED
+            && !early
+            && is_known
+            && silent.sum::<u64>() < FORGOTTEN
+            && deaths.next().is_none()
     }
 
     /// For how much longer a limit has given something, by a store's clock that stepped forward: no longer than
@@ -108,14 +163,12 @@ impl Limit<'_> {
 
     /// What stated faults allow in a window.
     fn beside(&self, from: u64, to: u64, who: Who) -> u64 {
-        let (burst, _, _) = self.allowed_between(from, to);
-        let nodes = u64::try_from(self.case.setting().nodes).unwrap_or(1);
-        let leased = match self.rule.counted {
-            Counted::Leased => nodes * (burst / LEASE_PART).max(1),
-            _ => 0,
-        };
+        let (burst, _) = self.allowed_between(from, to);
+        let leased = self.leased_by_all();
         let mut whole = 0;
         if who != Who::Node {
+            let earlier = from.saturating_sub(self.lease_life());
+            whole += self.given_between(earlier, to, burst + leased);
             for (at, fault) in self.faults_between(from.saturating_sub(self.lease_life()), to) {
                 whole += match fault {
                     Fault::Forgot => burst + leased,
@@ -124,7 +177,9 @@ impl Limit<'_> {
                     }
                     // What is leased may be had twice.
                     Fault::Stepped(by) if *by > 0 => leased,
-                    Fault::Stepped(_) | Fault::Other => 0,
+                    // A window that goes on by another clock may end sooner.
+                    Fault::Stepped(_) if self.is_aligned() => burst,
+                    Fault::Stepped(_) | Fault::Other | Fault::Frozen(_) => 0,
                     Fault::Started => match who {
                         Who::Both => burst,
                         _ => 0,
@@ -133,9 +188,18 @@ impl Limit<'_> {
             }
         }
         if who == Who::Both {
-            whole += self.in_flight(from, to) + burst * u64::from(self.is_windowed());
+            // What there is no room for isn't noted, nor is a part of a token.
+            whole += 1 + self.in_flight(from, to) + burst * u64::from(self.is_windowed());
         }
         whole
+    }
+
+    /// Windows that begin by the clock, and not with what is counted in them.
+    fn is_aligned(&self) -> bool {
+        matches!(
+            self.rule.sort,
+            Sort::Window("fixed-window" | "sliding-window") | Sort::Quota("hour")
+        )
     }
 
     /// Windows are noted by another clock than the store's: one count more.
@@ -150,18 +214,16 @@ impl Limit<'_> {
         within.map(|told| told.ask.cost).sum()
     }
 
-    /// The most that was asked for at once.
+    /// What the store admitted while the node decided by itself: neither can have known of the other.
     fn in_flight(&self, from: u64, to: u64) -> u64 {
-        let asked = |at: u64| -> u64 {
-            let during = self
-                .answers()
-                .filter(|told| told.asked_at <= at && at <= told.at);
-            during.map(|told| told.ask.cost).sum()
-        };
-        let begun = self
-            .answers()
-            .filter(|told| from <= told.at && told.asked_at <= to);
-        begun.map(|told| asked(told.asked_at)).max().unwrap_or(0)
+        let within = |told: &&Told| from <= told.at && told.asked_at <= to;
+        let own = |told: &&Told| self.is_local(told);
+        let by_store = self.passed().filter(within).filter(|told| !own(told));
+        let crossed = by_store.filter(|told| {
+            let mut own = self.passed().filter(within).filter(own);
+            own.any(|other| told.asked_at <= other.at && other.at <= told.at)
+        });
+        crossed.map(|told| told.ask.cost).sum()
     }
 }
 

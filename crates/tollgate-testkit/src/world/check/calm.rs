@@ -2,74 +2,56 @@
 
 use tollgate_core::Outcome;
 
-use super::{Case, Told};
+use super::bucket::Bucket;
+use super::{Case, Fault, Told};
 use crate::world::story::{Amount, Counted, Rule, Sort};
 
 pub(super) fn judge(case: Case<'_>) -> Result<(), String> {
     told_waits(case)?;
-    if !case.is_calm() || case.setting().rules.len() > 1 || case.setting().versions > 1 {
+    // It is decided when it is asked and answered only if nothing takes any time.
+    let is_at_once = case.is_calm() && case.setting().delay == 0;
+    if !is_at_once || case.setting().rules.len() > 1 || case.setting().versions > 1 {
         return Ok(());
     }
     let rule = &case.setting().rules[0];
-    match (rule.sort, rule.counted) {
-        (Sort::Level(_), Counted::Exact) => as_the_oracle(case, rule),
-        (Sort::Level(_), Counted::Leased) => none_refused_in_vain(case, rule),
+    match (rule.sort, rule.counted, &rule.versions[0][..]) {
+        (Sort::Level(_), Counted::Exact, [amount]) => as_the_oracle(case, rule, *amount),
         _ => Ok(()),
     }
 }
 
-/// Each answer is what a bucket would say that is asked in the same order.
-fn as_the_oracle(case: Case<'_>, rule: &Rule) -> Result<(), String> {
-    let amount = rule.amounts[0];
+/// Each answer is what a bucket would say that is asked in the same order, and so is each wait. A node that
+/// remembers what it was told doesn't know what passed since.
+fn as_the_oracle(case: Case<'_>, rule: &Rule, amount: Amount) -> Result<(), String> {
     let keys = usize::try_from(case.setting().keys).unwrap_or(1);
     let mut buckets = vec![Bucket::default(); keys];
+    // Of each: until when something is remembered, and until when something from before the last that passed.
+    let mut remembered = vec![(0, 0); keys];
     for told in &case.record.answers {
-        let bucket = &mut buckets[if rule.is_shared { 0 } else { told.ask.who }];
+        let key = if rule.is_shared { 0 } else { told.ask.who };
+        let (bucket, (latest, stale)) = (&mut buckets[key], &mut remembered[key]);
         // What was refused is repeated from memory for as long as it holds: at the time of the answer.
         let passes = bucket.take(told.at, told.ask.cost, amount);
         if passes != told.allowed {
             let says = if passes { "passes" } else { "doesn't pass" };
             return Err(format!("it {says} by the oracle, and not here: {told:?}"));
         }
-    }
-    Ok(())
-}
-
-/// A bucket in units, of which a token costs as many as a period has microseconds.
-#[derive(Clone, Copy, Debug, Default)]
-struct Bucket {
-    debt: u128,
-    at: u64,
-}
-
-impl Bucket {
-    fn take(&mut self, now: u64, cost: u64, amount: Amount) -> bool {
-        let passed = u128::from(now - self.at) * u128::from(amount.count);
-        self.debt = self.debt.saturating_sub(passed);
-        self.at = now;
-        let after = self.debt + u128::from(cost) * u128::from(amount.period);
-        let fits = after <= u128::from(amount.burst) * u128::from(amount.period);
-        if fits {
-            self.debt = after;
-        }
-        fits
-    }
-}
-
-/// As long as all that was ever asked for, and all that nodes may hold, fits into the burst, nobody is refused.
-fn none_refused_in_vain(case: Case<'_>, rule: &Rule) -> Result<(), String> {
-    let burst = rule.amounts[0].burst;
-    let nodes = u64::try_from(case.setting().nodes).unwrap_or(1);
-    let keys = usize::try_from(case.setting().keys).unwrap_or(1);
-    let mut asked = vec![0; keys];
-    for told in &case.record.answers {
-        let asked = &mut asked[if rule.is_shared { 0 } else { told.ask.who }];
-        *asked += told.ask.cost;
-        let fits = *asked + nodes * (burst / 10).max(1) <= burst;
-        if fits && !told.allowed {
-            return Err(format!(
-                "refused where {asked} of {burst} were asked for: {told:?}"
-            ));
+        let said = u64::try_from(told.decision.retry_after.as_micros()).unwrap_or(u64::MAX);
+        match told.decision.outcome {
+            Outcome::Allowed => *stale = *latest,
+            Outcome::Denied => {
+                let wait = bucket.wait(told.ask.cost, amount);
+                // What is worked out from what is remembered is rounded up more than once.
+                let (is_fresh, rounded) = match case.setting().remembers {
+                    true => (*stale <= told.at, 2),
+                    false => (true, 0),
+                };
+                if is_fresh && !(wait..=wait.saturating_add(rounded)).contains(&said) {
+                    return Err(format!("it passes in {wait} µs by the oracle: {told:?}"));
+                }
+                *latest = (*latest).max(told.at.saturating_add(said));
+            }
+            _ => {}
         }
     }
     Ok(())
@@ -97,32 +79,36 @@ fn told_waits(case: Case<'_>) -> Result<(), String> {
         // Since it was asked about first: what was under way may have been counted after it.
         let from = before.asked_at.saturating_sub(case.lingers());
         let is_between = |other: &&Told| {
-            other.allowed
+            let is_another = !std::ptr::eq(*other, before) && !std::ptr::eq(*other, back);
+            // What one limit refused another may have charged, and given back.
+            is_another
+                && (other.allowed || case.setting().rules.len() > 1)
                 && from <= other.at
                 && other.asked_at <= back.at
                 && (rule.is_shared || other.ask.who == back.ask.who)
         };
-        let moved = case
-            .record
-            .faults
-            .iter()
-            .any(|(at, _)| from <= *at && *at <= back.at);
+        // What was decided without the store is told to it some time.
+        let untold = from.saturating_sub(rule.drains());
+        let is_untold = |other: &Told| other.fallback.is_some() && untold <= other.at;
+        let moved = case.record.faults.iter().any(|(at, fault)| {
+            // A clock that was set back may take as long to catch up as a bucket to fill.
+            let from = match fault {
+                Fault::Stepped(by) if *by < 0 => untold,
+                _ => from,
+            };
+            from <= *at && *at <= back.at
+        });
         let changed = case
             .record
             .versions
             .iter()
             .any(|(at, _, _)| from <= *at && *at <= back.at);
-        let dropped = case
-            .story
-            .events
-            .iter()
-            .any(|(at, _)| from <= *at && *at <= back.at && case.setting().rules.len() > 1);
         if is_exact
             && by_store
             && is_told
             && !moved
             && !changed
-            && !dropped
+            && !answers[..number].iter().any(is_untold)
             && !answers.iter().any(|other| is_between(&other))
         {
             return Err(format!(

@@ -10,7 +10,7 @@ impl Limit<'_> {
             .record
             .faults
             .iter()
-            .any(|(_, fault)| *fault != Fault::Other)
+            .any(|(_, fault)| !matches!(fault, Fault::Other | Fault::Frozen(_)))
         {
             return Ok(());
         }
@@ -22,9 +22,9 @@ impl Limit<'_> {
         for one in &held {
             let at_once = held
                 .iter()
-                .filter(|other| other.at <= one.at && one.at < other.ended_at);
+                .filter(|other| other.at <= one.at && other.ended_at.is_some_and(|at| one.at < at));
             let at_once = u64::try_from(at_once.count()).unwrap_or(u64::MAX);
-            let (limit, _, _) = self.allowed_between(one.asked_at, one.at);
+            let (limit, _) = self.allowed_between(one.asked_at, one.at);
             let trouble = self
                 .faults_between(one.at.saturating_sub(2 * slot_life), one.at)
                 .count();

@@ -50,8 +50,8 @@ impl<K, A: Kept> Shard<K, A> {
             Came::Looked => false,
         };
         if !stored {
-            let slower = old.rate().is_faster_than(new.rate());
-            let answer = if slower && !entry.ledger.is_idle(&old, now) {
+            let stays = old != new && !new.rate().is_faster_than(old.rate());
+            let answer = if stays && !entry.ledger.is_idle(&old, now) {
                 act.retold(answer, |cost, decision| {
                     told(&entry.ledger, &old, &new, (now, cost), decision)
                 })
@@ -105,7 +105,7 @@ pub(super) fn changed<K, A: Kept>(
     }
 }
 
-/// What a refusal at a slower rate tells: nothing of it is stored, so what is owed goes on to be paid
+/// What a refusal at a rate that isn't faster tells: nothing of it is stored, so what is owed goes on to be paid
 /// back at the rate that it is counted by.
 fn told<A: Kept>(
     ledger: &Ledger<A>,

@@ -11,7 +11,7 @@ use crate::sync::Ordering;
 impl Shard {
     /// The key's slot if its word counts by another interval than asks, and the tag of that. Without
     /// the lock it may be on its way from one slot or interval to another, and is not found then.
-    pub(super) fn find_at_other(&self, ask: &Ask) -> Option<(&Slot, Tag)> {
+    pub(super) fn find_at_other(&self, ask: &Ask<'_>) -> Option<(&Slot, Tag)> {
         if !self.intervals.are_others(ask.tag) {
             return None;
         }
@@ -29,29 +29,30 @@ impl Shard {
     /// Charges a key whose word counts by another interval, which from then on counts by the one that
     /// asks; or decides not to. None if another charge came first. The caller holds the lock, so the
     /// slot stays the key's.
-    pub(super) fn charge_other(&self, slot: &Slot, tag: Tag, ask: &Ask) -> Option<Judged> {
+    pub(super) fn charge_other(&self, slot: &Slot, tag: Tag, ask: &Ask<'_>) -> Option<Judged> {
         let word = KeyWord(slot.word.load(Ordering::Acquire));
         let other = self.foreign(word, tag);
-        let judged = other.judge(ask.pace, ask.now, ask.cost);
+        let judged = other.judge(ask.pace, ask.now(), ask.cost);
         let taken = passes(&judged, ask);
         let stored = if taken && !is_free(ask) {
             carry(slot, word, ask, judged.after)
         } else if !taken && judged.takes_over {
             carry(slot, word, ask, judged.before)
         } else {
-            let told = other.told(judged, ask.pace, ask.now, ask.cost);
+            let told = other.told(judged, ask.pace, ask.now(), ask.cost);
             return Some(Judged { taken, ..told });
         };
         stored.then_some(Judged { taken, ..judged })
     }
 
     /// Makes a word that counts by a slower interval than refuses count by that one.
-    pub(crate) fn take_over(&self, ask: &Ask) {
+    pub(crate) fn take_over(&self, ask: &Ask<'_>) {
         let _structure = self.lock();
+        let ask = &ask.renewed();
         if let Some((slot, tag)) = self.find_at_other(ask) {
             let word = KeyWord(slot.word.load(Ordering::Acquire));
             let other = self.foreign(word, tag);
-            let judged = other.judge(ask.pace, ask.now, ask.cost);
+            let judged = other.judge(ask.pace, ask.now(), ask.cost);
             if judged.takes_over {
                 // If a charge comes first, the next refusal does it.
                 carry(slot, word, ask, judged.before);
@@ -68,25 +69,25 @@ impl Shard {
     /// is stored, so it takes no lock.
     #[cold]
     #[inline(never)]
-    pub(super) fn refused_elsewhere(&self, ask: &Ask) -> Option<Judged> {
+    pub(super) fn refused_elsewhere(&self, ask: &Ask<'_>) -> Option<Judged> {
         let (other, judged) = self.look_at_other(ask)?;
         let told = !passes(&judged, ask) && !judged.takes_over;
-        told.then(|| other.told(judged, ask.pace, ask.now, ask.cost))
+        told.then(|| other.told(judged, ask.pace, ask.now(), ask.cost))
     }
 
     /// A key whose word counts by another interval than asks, and what it comes to for who asks.
-    pub(super) fn look_at_other(&self, ask: &Ask) -> Option<(Foreign, Judged)> {
+    pub(super) fn look_at_other(&self, ask: &Ask<'_>) -> Option<(Foreign, Judged)> {
         let (slot, tag) = self.find_at_other(ask)?;
         let word = word_in(slot, tag.on(ask.tag.on(ask.fingerprint)))?;
         let other = self.foreign(word, tag);
-        let judged = other.judge(ask.pace, ask.now, ask.cost);
-        is_still(slot, word).then_some((other, judged))
+        let judged = other.judge(ask.pace, ask.now(), ask.cost);
+        (is_still(slot, word) && ask.is_timely()).then_some((other, judged))
     }
 }
 
 /// Gives a word to the interval that asks; no if a charge came first. The caller holds the lock. As at
 /// a take-over by another key: whoever charges it by the old interval sees that it is busy, or changed.
-fn carry(slot: &Slot, word: KeyWord, ask: &Ask, to: KeyWord) -> bool {
+fn carry(slot: &Slot, word: KeyWord, ask: &Ask<'_>, to: KeyWord) -> bool {
     let busy = swap(slot, word.0, BUSY);
     if busy {
         publish(slot, ask.fingerprint, to);

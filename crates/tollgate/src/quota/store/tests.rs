@@ -223,6 +223,58 @@ fn overwritten_and_shuffled_stretches_are_errors_or_earlier_states() {
     assert_eq!(try_read(&bytes).unwrap().0, *states[2]);
 }
 
+/// The bytes of a file with one key, and then a batch of these; and where the batch begins.
+fn with_keys(name: &str, keys: &[Vec<u8>]) -> (Vec<u8>, usize) {
+    let folder = std::env::temp_dir().join(format!("tollgate-store-{name}-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("quotas");
+    let (mut store, _) = Store::open(&path).unwrap();
+    let first = entry("first", &[(10, 1)]);
+    store.write_base(batch(&[first], &[]), End::Open).unwrap();
+    let base = fs::read(&path).unwrap().len();
+    let own = |key: &Vec<u8>| {
+        Entry::new(
+            Arc::from(&**key),
+            0,
+            account(&Quota::per_day(1), &[(10, 1)]),
+        )
+    };
+    let entries: Vec<_> = keys.iter().map(own).collect();
+    store.append(batch(&entries, &[])).unwrap();
+    let bytes = fs::read(&path).unwrap();
+    fs::remove_dir_all(&folder).unwrap();
+    (bytes, base)
+}
+
+#[test]
+fn a_key_that_looks_like_a_batch_is_none() {
+    // All that somebody can know who brings keys: the batches of a file of his own.
+    let (theirs, base) = with_keys("theirs", &[b"a".to_vec()]);
+    let (bytes, _) = with_keys("looks", &[theirs[base..].to_vec()]);
+    assert_eq!(try_read(&bytes).unwrap().0.len(), 2);
+    // A crash has cut the last batch short, behind the key.
+    let (state, torn) = try_read(&bytes[..bytes.len() - 1]).unwrap();
+    assert_eq!((state.len(), torn > 0), (1, true));
+}
+
+#[test]
+fn recovery_sums_no_byte_twice_whatever_keys_hold() {
+    let long: Vec<_> = (0..400u32)
+        .map(|key| vec![b'k'; 60 + (key % 7) as usize])
+        .collect();
+    let (theirs, base) = with_keys("long", &long);
+    let start = &theirs[base..base + FRAME];
+    // Keys full of starts of a long batch, in a file that a crash has cut short.
+    let keys: Vec<_> = (0..400u32)
+        .map(|key| [&key.to_le_bytes()[..], &start.repeat(8)].concat())
+        .collect();
+    let (bytes, _) = with_keys("marks", &keys);
+    let before = crate::quota::crc::SUMMED.get();
+    assert!(try_read(&bytes[..bytes.len() - 1]).unwrap().1 > 0);
+    let summed = crate::quota::crc::SUMMED.get() - before;
+    assert!(summed < 2 * bytes.len(), "{summed} of {}", bytes.len());
+}
+
 #[test]
 fn a_file_that_was_closed_has_nothing_to_lose() {
     let folder = std::env::temp_dir().join(format!("tollgate-store-closed-{}", std::process::id()));
@@ -261,15 +313,15 @@ fn what_is_wrong_with_a_file_is_said() {
         format!("quota store quotas is corrupt: the header is cut short at byte 20; {advice}")
     );
     assert_eq!(
-        said(&sample.bytes[..40]),
-        format!("quota store quotas is corrupt: the base is cut short at byte 40; {advice}")
+        said(&sample.bytes[..60]),
+        format!("quota store quotas is corrupt: the base is cut short at byte 60; {advice}")
     );
     let mut bytes = sample.bytes.clone();
     bytes[50] ^= 1;
     assert_eq!(
         said(&bytes),
         format!(
-            "quota store quotas is corrupt: the checksum of the base doesn't fit at byte 32; {advice}"
+            "quota store quotas is corrupt: the checksum of the base doesn't fit at byte 48; {advice}"
         )
     );
     let mut bytes = sample.bytes.clone();
@@ -282,7 +334,7 @@ fn what_is_wrong_with_a_file_is_said() {
              {advice}"
         )
     );
-    for version in [1, 3] {
+    for version in [1, 2, 4] {
         let mut bytes = sample.bytes.clone();
         bytes[8] = version;
         let sum = crc32c(&[&bytes[..28]]);
@@ -290,7 +342,7 @@ fn what_is_wrong_with_a_file_is_said() {
         assert_eq!(
             said(&bytes),
             format!(
-                "quota store quotas has version {version}, but this build reads version 2; open it with \
+                "quota store quotas has version {version}, but this build reads version 3; open it with \
                  the build that wrote it, or move it away to start from nothing"
             )
         );
@@ -315,7 +367,7 @@ fn a_period_that_nobody_knows_is_no_batch() {
         .unwrap();
     let mut bytes = right;
     bytes[place..place + 6].copy_from_slice(b"Atland");
-    let sum = crc32c(&[&bytes[HEADER..]]);
+    let sum = crc32c(&[&bytes[SECRET..]]);
     bytes[24..28].copy_from_slice(&sum.to_le_bytes());
     let sum = crc32c(&[&bytes[..28]]);
     bytes[28..32].copy_from_slice(&sum.to_le_bytes());

@@ -1,7 +1,9 @@
 //! A policy that changes under traffic: what was spent stays spent, permits stay valid, and no window
 //! sees more than the bound of the looser version.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod waits;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;

@@ -1,6 +1,11 @@
 //! Limits in a cluster: what goes together, what is given back, and what a slot that moves does to them.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod half;
+mod idle;
+mod lost;
+mod parts;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

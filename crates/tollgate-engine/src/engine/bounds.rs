@@ -1,0 +1,133 @@
+//! How much one request may bring: what is beyond is refused with a reason, before any limit is asked.
+
+use std::fmt;
+
+/// How much one request may bring.
+///
+/// A request beyond it is refused, as [`Cause::TooMuch`](crate::verdict::Cause::TooMuch) or
+/// [`DescriptorVerdict::too_much`](crate::engine::DescriptorVerdict::too_much), unless the policy is in shadow. Each
+/// limit that is asked takes time, in a shared store that of all; who can send a request must not choose how
+/// much.
+///
+/// ```
+/// # use tollgate::clock::Manual;
+/// # use tollgate_engine::backend::Memory;
+/// # use tollgate_engine::document::Format;
+/// # use tollgate_engine::{Engine, Policy};
+/// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+/// use tollgate_engine::{Bounds, Facts, verdict::Cause};
+///
+/// let policy = Policy::from_text("limits: [{name: a, match: {path: '/**'}, rate: 9/s}]", Format::Yaml)?.policy;
+/// let bounds = Bounds { fact_bytes: 1_000, ..Bounds::default() };
+/// let engine = Engine::new(policy, memory)?.with_bounds(bounds);
+/// let path = format!("/{}", "x".repeat(1_000));
+/// let facts = Facts::new().with("path", &path);
+/// let verdict = engine.decide(&facts);
+/// assert!(!verdict.is_allowed());
+/// assert_eq!(verdict.cause().to_string(), "the fact \"path\" has 1001 bytes, more than the 1000 that are taken");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Descriptors of a request: 64 unless said otherwise.
+    pub descriptors: usize,
+    /// Rules that a request meets, and limits that are asked for it: 256 unless said otherwise.
+    pub checks: usize,
+    /// The length of a fact that the policy asks for, or of an entry of a descriptor: 8,192 unless said
+    /// otherwise.
+    pub fact_bytes: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            descriptors: 64,
+            checks: 256,
+            fact_bytes: 8_192,
+        }
+    }
+}
+
+/// What a request has too much of.
+///
+/// ```
+/// use tollgate_engine::verdict::TooMuch;
+///
+/// let many = TooMuch::Descriptors { found: 10_000, most: 64 };
+/// assert_eq!(many.to_string(), "10000 descriptors, more than the 64 that are taken");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TooMuch<'a> {
+    /// Descriptors.
+    Descriptors {
+        /// How many.
+        found: usize,
+        /// How many may be.
+        most: usize,
+    },
+    /// Limits to be asked, or rules that it meets.
+    Checks {
+        /// How many, or more.
+        found: usize,
+        /// How many may be.
+        most: usize,
+    },
+    /// A fact that is too long.
+    Fact {
+        /// Which.
+        name: &'a str,
+        /// Its length.
+        bytes: usize,
+        /// How long it may be.
+        most: usize,
+    },
+    /// An entry of a descriptor that is too long.
+    Entry {
+        /// Its length.
+        bytes: usize,
+        /// How long it may be.
+        most: usize,
+    },
+}
+
+impl fmt::Display for TooMuch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Descriptors { found, most } => {
+                write!(
+                    f,
+                    "{found} descriptors, more than the {most} that are taken"
+                )
+            }
+            Self::Checks { found, most } => {
+                write!(
+                    f,
+                    "{found} limits to be asked, more than the {most} that are"
+                )
+            }
+            Self::Fact { name, bytes, most } => write!(
+                f,
+                "the fact {name:?} has {bytes} bytes, more than the {most} that are taken"
+            ),
+            Self::Entry { bytes, most } => write!(
+                f,
+                "an entry of a descriptor has {bytes} bytes, more than the {most} that are taken"
+            ),
+        }
+    }
+}
+
+/// The same of a request of facts, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Excess {
+    Checks {
+        found: usize,
+        most: usize,
+    },
+    Fact {
+        slot: u32,
+        bytes: usize,
+        most: usize,
+    },
+}

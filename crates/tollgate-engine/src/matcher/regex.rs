@@ -1,0 +1,160 @@
+//! Regular expressions for the whole of a text. What they take in memory is known, and bounded for each
+//! and for all of a policy together.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use foldhash::fast::FixedState;
+use regex_automata::meta;
+use regex_automata::util::syntax;
+
+/// What one may take, in bytes.
+pub(crate) const MOST_EACH: usize = 1 << 20;
+/// What all of a policy may take together, in bytes.
+pub(crate) const MOST_TOGETHER: usize = 64 << 20;
+/// How deep groups may be nested, with the one that is put around the whole.
+const MOST_NESTED: u32 = 52;
+/// What may be remembered of the steps through a text, for each thread that matches.
+const REMEMBERED: usize = 256 << 10;
+/// What a table may take that some are put into to be faster.
+const TABLE: usize = 64 << 10;
+
+/// One that is compiled.
+#[derive(Debug)]
+pub(crate) struct Whole(meta::Regex);
+
+/// Why one can't be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum RegexError {
+    /// It takes more than so many bytes.
+    TooLarge(usize),
+    /// With those before it, it takes more than so many bytes.
+    TooMuch(usize),
+    /// It can't be read: a picture of where and why.
+    Unreadable(String),
+}
+
+impl std::fmt::Display for RegexError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::TooLarge(most) => {
+                write!(f, "a regular expression that takes more than {most} bytes")
+            }
+            Self::TooMuch(most) => write!(
+                f,
+                "the regular expressions take more than {most} bytes together"
+            ),
+            Self::Unreadable(picture) => f.write_str(picture),
+        }
+    }
+}
+
+impl Whole {
+    pub(super) fn is_match(&self, text: &str) -> bool {
+        self.0.is_match(text)
+    }
+
+    fn new(regex: &str) -> Result<Self, RegexError> {
+        let built = build(&format!("\\A(?:{regex})\\z")).or_else(|error| {
+            // With the flag x its last line may be a comment, which must not take in what follows.
+            build(&format!("\\A(?:{regex}\n)\\z")).map_err(|_| error)
+        });
+        built.map(Self).map_err(|error| {
+            if error.size_limit().is_some() {
+                return RegexError::TooLarge(MOST_EACH);
+            }
+            // By itself, so that the picture is of what was written.
+            let alone = build(regex).err();
+            let why = alone.as_ref().and_then(|error| error.syntax_error());
+            let why = why.or(error.syntax_error());
+            RegexError::Unreadable(why.map_or_else(|| error.to_string(), ToString::to_string))
+        })
+    }
+}
+
+fn build(regex: &str) -> Result<meta::Regex, Box<meta::BuildError>> {
+    let bounds = meta::Config::new()
+        .nfa_size_limit(Some(MOST_EACH))
+        .onepass_size_limit(Some(TABLE))
+        .hybrid_cache_capacity(REMEMBERED);
+    meta::Builder::new()
+        .configure(bounds)
+        .syntax(syntax::Config::new().nest_limit(MOST_NESTED))
+        .build(regex)
+        .map_err(Box::new)
+}
+
+/// All of a policy, each compiled once.
+#[derive(Debug, Default)]
+pub(crate) struct Regexes {
+    known: HashMap<String, Arc<Whole>, FixedState>,
+    /// How many were read, good or not.
+    read: usize,
+    bytes: usize,
+}
+
+impl Regexes {
+    /// One more, or the same again.
+    pub(crate) fn add(&mut self, regex: &str) -> Result<Arc<Whole>, RegexError> {
+        if let Some(known) = self.known.get(regex) {
+            return Ok(Arc::clone(known));
+        }
+        if self.bytes > MOST_TOGETHER {
+            return Err(RegexError::TooMuch(MOST_TOGETHER));
+        }
+        let built = Whole::new(regex);
+        self.read += 1;
+        self.bytes = self.bytes.saturating_add(match &built {
+            Ok(whole) => whole.0.memory_usage(),
+            // It was built as far as it may go, and that took its time.
+            Err(RegexError::TooLarge(most)) => *most,
+            Err(_) => 0,
+        });
+        let whole = Arc::new(built?);
+        if self.bytes > MOST_TOGETHER {
+            return Err(RegexError::TooMuch(MOST_TOGETHER));
+        }
+        self.known.insert(regex.to_owned(), Arc::clone(&whole));
+        Ok(whole)
+    }
+
+    /// Whether this is one of them.
+    pub(crate) fn knows(&self, regex: &str) -> bool {
+        self.known.contains_key(regex)
+    }
+
+    /// How many were read so far, good or not.
+    pub(crate) fn count(&self) -> usize {
+        self.read
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_regex_is_for_the_whole_of_a_text() {
+        let mut all = Regexes::default();
+        for (regex, text, expect) in [
+            ("a|ab", "ab", true),
+            ("a", "ab", false),
+            ("(?x) a # comment", "a", true),
+            ("a$\n?", "a\n", false),
+        ] {
+            assert_eq!(all.add(regex).unwrap().is_match(text), expect, "{regex}");
+        }
+        assert_eq!(all.count(), 4);
+        assert!(all.add("a").is_ok() && all.count() == 4);
+    }
+
+    #[test]
+    fn what_is_too_large_counts_as_if_it_were_not() {
+        let mut all = Regexes::default();
+        let large = |number: usize| format!("a{number}(?:x{{1000}}){{1000}}");
+        let found = (0..100).map(|number| all.add(&large(number)).unwrap_err());
+        let found: Vec<_> = found.collect();
+        assert_eq!(found[0], RegexError::TooLarge(MOST_EACH));
+        assert_eq!(found[99], RegexError::TooMuch(MOST_TOGETHER));
+    }
+}

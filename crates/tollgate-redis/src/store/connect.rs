@@ -1,0 +1,306 @@
+//! How connections are made: to one server, to the master that sentinels know, to a node of a cluster.
+
+#[cfg(feature = "simulation")]
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ::redis::aio::MultiplexedConnection;
+use ::redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
+use ::redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo,
+    RedisError, TlsMode,
+};
+
+use crate::address::{Address, Node, Place};
+use crate::error::StoreError;
+use crate::failure::FailureKind;
+use crate::host::Host;
+
+use super::files::{Files, Known};
+use super::link::Link;
+use super::{probe, reason};
+
+/// Without an answer for so long, a connection is given up; or for as long as decisions wait.
+const STALLED: Duration = Duration::from_secs(1);
+/// How long a connection may take to come up.
+const CONNECTING: Duration = Duration::from_secs(1);
+
+/// Makes connections.
+pub(crate) struct Connector {
+    to: To,
+    address: Address,
+    files: Files,
+    stalled: Duration,
+    /// Whether there was a connection: what is spoken at the other side is known then.
+    was_met: AtomicBool,
+}
+
+enum To {
+    Server(ConnectionAddr),
+    // The client remembers which sentinel answered. None after a connection that failed, if its certificates may be
+    // others by now.
+    Sentinel(Box<tokio::sync::Mutex<Option<SentinelClient>>>),
+    /// To each of its nodes.
+    Cluster(Vec<Node>),
+    #[cfg(feature = "simulation")]
+    World(Arc<dyn crate::simulation::World>),
+}
+
+impl Connector {
+    /// Connections that decisions wait for so long for.
+    pub(crate) fn new(
+        address: &Address,
+        timeout: Duration,
+        host: &Host,
+    ) -> Result<Self, StoreError> {
+        let stalled = STALLED.max(timeout);
+        let unusable = |error| unusable(address, &error);
+        let files = Files::read(address).map_err(unusable)?;
+        let to = To::new(address, &files.known(), host).map_err(unusable)?;
+        Ok(Self {
+            to,
+            files,
+            address: address.clone(),
+            stalled,
+            was_met: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether keys of different slots may be on different nodes.
+    pub(crate) fn is_cluster(&self) -> bool {
+        match &self.to {
+            To::Cluster(_) => true,
+            #[cfg(feature = "simulation")]
+            To::World(world) => world.is_cluster(),
+            _ => false,
+        }
+    }
+
+    /// The nodes of a cluster that its address names; none if one connection leads to all there is.
+    pub(super) fn seeds(&self) -> Option<&[Node]> {
+        match &self.to {
+            To::Cluster(nodes) => Some(nodes),
+            _ => None,
+        }
+    }
+
+    /// Connects, in bounded time: to this node of a cluster, or to all there is.
+    pub(super) async fn connect(&self, to: Option<&Node>) -> Result<Link, StoreError> {
+        // Sentinels are tried one after the other.
+        let connected = match tokio::time::timeout(3 * CONNECTING, self.reach(to)).await {
+            Ok(connected) => connected,
+            Err(_) => {
+                let why = format!("no connection within {:?}", 3 * CONNECTING);
+                Err(reason::unreachable(FailureKind::TimedOut, &why))
+            }
+        };
+        match connected {
+            Ok(_) => self.was_met.store(true, Ordering::Relaxed),
+            Err(_) if self.was_met.load(Ordering::Relaxed) => {}
+            #[cfg(feature = "simulation")]
+            Err(_) if matches!(self.to, To::World(_)) => {}
+            Err(error) => return Err(probe::explained(error, &self.address).await),
+        }
+        connected
+    }
+
+    async fn reach(&self, to: Option<&Node>) -> Result<Link, StoreError> {
+        let connected = match (&self.to, to) {
+            (To::Cluster(_), Some(node)) => return self.open(addr(node, &self.address)).await,
+            (To::Cluster(_), None) => {
+                let why = "a cluster is reached by its nodes, and none is named";
+                return Err(reason::unreachable(FailureKind::NotFound, why));
+            }
+            (To::Server(addr), _) => return self.open(addr.clone()).await,
+            (To::Sentinel(client), _) => self.by_sentinels(client).await.map(Link::Direct),
+            #[cfg(feature = "simulation")]
+            (To::World(world), _) => {
+                let connected = world.connect().await;
+                let linked = connected.map(|wire| Link::Simulated(wire, self.stalled));
+                linked.map_err(|why| RedisError::from(std::io::Error::other(why)))
+            }
+        };
+        connected.map_err(|error| reason::store_error(&error))
+    }
+
+    fn config(&self) -> AsyncConnectionConfig {
+        AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECTING))
+            .set_response_timeout(Some(self.stalled))
+    }
+
+    async fn by_sentinels(
+        &self,
+        known: &tokio::sync::Mutex<Option<SentinelClient>>,
+    ) -> Result<MultiplexedConnection, RedisError> {
+        let mut known = known.lock().await;
+        let mut client = match known.take() {
+            Some(client) => client,
+            None => sentinel(&self.address, &self.files.fresh(&self.address).await)?,
+        };
+        let connection = client
+            .get_async_connection_with_config(&self.config())
+            .await;
+        if connection.is_ok() || self.address.tls.is_none() {
+            *known = Some(client);
+        }
+        connection
+    }
+
+    async fn open(&self, addr: ConnectionAddr) -> Result<Link, StoreError> {
+        let files = self.files.fresh(&self.address).await;
+        let client = client(addr, &self.address, &files);
+        let client = client.map_err(|error| unusable(&self.address, &error))?;
+        let config = self.config();
+        let connection = client.get_multiplexed_async_connection_with_config(&config);
+        match connection.await {
+            Ok(connection) => self.greeted(connection).await,
+            Err(error) => Err(reason::store_error(&error)),
+        }
+    }
+
+    /// The connection, unless it wants a password that it wasn't given: it says so only when it is asked
+    /// something.
+    async fn greeted(&self, connection: MultiplexedConnection) -> Result<Link, StoreError> {
+        let mut link = Link::Direct(connection);
+        if self.address.password.is_some() {
+            return Ok(link);
+        }
+        let greeting = link.send(&::redis::cmd("PING")).await;
+        match greeting.map_err(|error| reason::store_error(&error)) {
+            Err(error @ StoreError::Unreachable { .. }) => Err(error),
+            Err(error) if error.kind() == FailureKind::Auth => Err(error),
+            // What else it may say is for those who ask.
+            _ => Ok(link),
+        }
+    }
+}
+
+impl To {
+    fn new(address: &Address, files: &Known, host: &Host) -> Result<Self, RedisError> {
+        #[cfg(feature = "simulation")]
+        if let Some(world) = host.world() {
+            return Ok(Self::World(Arc::clone(world)));
+        }
+        #[cfg(not(feature = "simulation"))]
+        let _ = host;
+        let server = |addr: ConnectionAddr| {
+            // What can't be used is told now.
+            client(addr.clone(), address, files)?;
+            Ok(Self::Server(addr))
+        };
+        match &address.place {
+            Place::Single(node) => server(addr(node, address)),
+            Place::Socket(path) => server(ConnectionAddr::Unix(path.clone())),
+            Place::Sentinel { .. } => {
+                let client = sentinel(address, files)?;
+                Ok(Self::Sentinel(Box::new(Some(client).into())))
+            }
+            Place::Cluster(nodes) => {
+                for node in nodes {
+                    client(addr(node, address), address, files)?;
+                }
+                Ok(Self::Cluster(nodes.clone()))
+            }
+        }
+    }
+}
+
+/// Why nothing can be reached by an address, whoever is there.
+fn unusable(address: &Address, error: &RedisError) -> StoreError {
+    match address.tls {
+        // Files that can't be read, or hold no certificate.
+        Some(_) => reason::unreachable(FailureKind::Tls, &error.to_string()),
+        None => reason::store_error(error),
+    }
+}
+
+fn sentinel(address: &Address, files: &Known) -> Result<SentinelClient, RedisError> {
+    let (sentinels, name) = match &address.place {
+        Place::Sentinel { sentinels, name } => (&sentinels[..], &**name),
+        _ => (&[][..], ""),
+    };
+    let sentinels = sentinels.iter().map(|node| addr(node, address));
+    let master = SentinelServerType::Master;
+    let mut builder = SentinelClientBuilder::new(sentinels, name, master)?
+        .set_client_to_redis_db(address.database);
+    if let Some(user) = &address.user {
+        builder = builder.set_client_to_redis_username(user);
+    }
+    if let Some(password) = &address.password {
+        builder = builder.set_client_to_redis_password(password);
+    }
+    if let Some(user) = &address.sentinel.user {
+        builder = builder.set_client_to_sentinel_username(user);
+    }
+    if let Some(password) = &address.sentinel.password {
+        builder = builder.set_client_to_sentinel_password(password);
+    }
+    if address.tls.is_some() {
+        builder = builder
+            .set_client_to_redis_tls_mode(TlsMode::Secure)
+            .set_client_to_sentinel_tls_mode(TlsMode::Secure);
+        #[cfg(feature = "tls")]
+        {
+            builder = builder
+                .set_client_to_redis_certificates(files.clone())
+                .set_client_to_sentinel_certificates(files.clone());
+        }
+        #[cfg(not(feature = "tls"))]
+        let () = *files;
+    }
+    builder.build()
+}
+
+fn client(addr: ConnectionAddr, address: &Address, files: &Known) -> Result<Client, RedisError> {
+    let info = addr
+        .into_connection_info()?
+        .set_redis_settings(login(address));
+    with_tls(address, info, files)
+}
+
+fn addr(node: &Node, address: &Address) -> ConnectionAddr {
+    let Node { host, port } = node.clone();
+    match address.tls {
+        None => ConnectionAddr::Tcp(host, port),
+        Some(_) => ConnectionAddr::TcpTls {
+            host,
+            port,
+            insecure: false,
+            tls_params: None,
+        },
+    }
+}
+
+fn login(address: &Address) -> RedisConnectionInfo {
+    let mut info = RedisConnectionInfo::default().set_db(address.database);
+    if let Some(user) = &address.user {
+        info = info.set_username(user);
+    }
+    if let Some(password) = &address.password {
+        info = info.set_password(password);
+    }
+    info
+}
+
+#[cfg(feature = "tls")]
+fn with_tls(
+    address: &Address,
+    info: ::redis::ConnectionInfo,
+    files: &Known,
+) -> Result<Client, RedisError> {
+    match address.tls {
+        None => Client::open(info),
+        Some(_) => Client::build_with_tls(info, files.clone()),
+    }
+}
+
+#[cfg(not(feature = "tls"))]
+fn with_tls(
+    _address: &Address,
+    info: ::redis::ConnectionInfo,
+    _files: &Known,
+) -> Result<Client, RedisError> {
+    Client::open(info)
+}

@@ -1,0 +1,180 @@
+//! When it is asked who has which slot of a cluster, and what the driver makes of the answer.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Driver, Map, PeerId};
+use crate::address::Node;
+use crate::error::StoreError;
+use crate::store::peer::{FIRST_PAUSE, Loss, Peer, State, pause_for};
+use crate::store::slots::{self, Looked, Range, SLOTS, Witness};
+
+/// Slots are asked for no more often, whoever is told that his have moved.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
+/// So many are asked at once: of those who are connected, or else of all who are known.
+const WITNESSES: usize = 3;
+const FAR_WITNESSES: usize = 16;
+
+/// When slots are to be asked for.
+pub(super) struct Looks {
+    due: Option<Instant>,
+    last: Option<Instant>,
+    pause: Duration,
+    /// All nodes of the cluster, to be asked when none is connected.
+    known: Vec<Node>,
+}
+
+impl Default for Looks {
+    fn default() -> Self {
+        Self {
+            due: None,
+            last: None,
+            pause: FIRST_PAUSE,
+            known: Vec::new(),
+        }
+    }
+}
+
+impl Looks {
+    /// At once, of these.
+    pub(super) fn begin(&mut self, seeds: Vec<Node>) {
+        self.due = Some(Instant::now());
+        self.known = seeds;
+    }
+}
+
+impl Driver {
+    /// Asks for slots if it is time to, or else says when it will be.
+    pub(super) fn look_if_due(&mut self, now: Instant) -> Option<Instant> {
+        let due = self.looks.due.filter(|_| self.looking.is_none())?;
+        if now < due {
+            return Some(due);
+        }
+        (self.looks.due, self.looks.last) = (None, Some(now));
+        let looking = slots::look(Arc::clone(&self.connector), self.witnesses());
+        self.looking = Some(Box::pin(looking));
+        None
+    }
+
+    pub(super) fn look_soon(&mut self) {
+        if matches!(self.map, Map::One) {
+            return;
+        }
+        let now = Instant::now();
+        let due = self.looks.last.map_or(now, |last| last + BETWEEN_LOOKS);
+        let due = due.max(now);
+        self.looks.due = Some(self.looks.due.map_or(due, |before| before.min(due)));
+        self.is_changed = true;
+    }
+
+    /// Whom to ask who has which slot: some who are connected, by chance; or else all who were ever named.
+    fn witnesses(&self) -> Vec<Witness> {
+        let linked = |(&id, peer): (&PeerId, &Peer)| match (&peer.node, &peer.state) {
+            (Some(node), State::Up(up)) => {
+                let link = up.link.clone();
+                Some(Witness::Linked(node.clone(), link, (id, up.number)))
+            }
+            _ => None,
+        };
+        let mut all: Vec<_> = self.peers.iter().filter_map(linked).collect();
+        let mut most = WITNESSES;
+        if all.is_empty() {
+            all = self.looks.known.iter().cloned().map(Witness::Far).collect();
+            most = FAR_WITNESSES;
+        }
+        while all.len() > most {
+            let number = self.shared.chance(all.len() as u128).as_nanos();
+            all.swap_remove(usize::try_from(number).unwrap_or(0));
+        }
+        all
+    }
+
+    pub(super) fn looked(&mut self, looked: Looked) {
+        self.is_changed = true;
+        for ((id, link), error) in looked.lost {
+            if let Some(peer) = self.peers.get_mut(&id) {
+                peer.lost(link, Loss::Broken, &error, &self.shared);
+            }
+        }
+        match looked.ranges {
+            Ok(ranges) => self.adopt(ranges),
+            Err(error) => {
+                if let Map::Unknown(before) = &mut self.map {
+                    let was_told = before.as_ref().map(StoreError::kind) == Some(error.kind());
+                    if !was_told {
+                        let kind = error.kind().name();
+                        tracing::warn!(target: "tollgate", kind, "no rate-limit store: {error}");
+                    }
+                    *before = Some(error);
+                }
+            }
+        }
+        let Map::Slots(slots) = &self.map else {
+            self.looks.due = Some(pause_for(&mut self.looks.pause, &self.shared));
+            return self.unpark_all();
+        };
+        // While a node is away others may take its place, and it isn't there to tell.
+        let is_away = |id: &PeerId| {
+            let peer = self.peers.get(id);
+            peer.is_none_or(|peer| matches!(peer.state, State::Down(_)))
+        };
+        let mut owners: Vec<PeerId> = slots.iter().flatten().copied().collect();
+        owners.dedup();
+        let is_settled = slots.iter().all(Option::is_some) && !owners.iter().any(is_away);
+        match is_settled {
+            true => self.looks.pause = FIRST_PAUSE,
+            false if self.looks.due.is_none() => {
+                self.looks.due = Some(pause_for(&mut self.looks.pause, &self.shared));
+            }
+            false => {}
+        }
+        self.unpark_all();
+    }
+
+    fn adopt(&mut self, ranges: Vec<Range>) {
+        let mut ids: HashMap<Node, PeerId> = HashMap::new();
+        let mut slots = vec![None; usize::from(SLOTS)].into_boxed_slice();
+        let mut known = self.connector.seeds().unwrap_or_default().to_vec();
+        for Range { first, last, nodes } in ranges {
+            let Some(master) = nodes.first() else {
+                continue;
+            };
+            let id = match ids.get(master) {
+                Some(id) => *id,
+                None => {
+                    let id = self.peer_of(master.clone());
+                    ids.insert(master.clone(), id);
+                    known.extend(nodes.iter().cloned());
+                    id
+                }
+            };
+            if let Some(own) = slots.get_mut(usize::from(first)..=usize::from(last)) {
+                own.fill(Some(id));
+            }
+        }
+        known.sort_unstable();
+        known.dedup();
+        self.looks.known = known;
+        self.map = Map::Slots(slots);
+        self.part_from_others(&ids);
+    }
+
+    /// Who has no slot isn't connected to any more once he is away; who still answers may get some.
+    fn part_from_others(&mut self, owners: &HashMap<Node, PeerId>) {
+        let owners: Vec<PeerId> = owners.values().copied().collect();
+        let is_over = |id: &PeerId, peer: &Peer| !peer.is_up() && !owners.contains(id);
+        let over: Vec<PeerId> = (self.peers.iter())
+            .filter(|(id, peer)| is_over(id, peer))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in over {
+            let parked = self.peers.remove(&id).map(|peer| peer.parked);
+            for (batch, _) in parked.unwrap_or_default() {
+                self.unpark(batch, None);
+            }
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! One who is connected to: the store, or a node of a cluster, which is up or down by itself.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::Shared;
+use super::batch::Batch;
+use super::link::{Link, Manner};
+use crate::address::Node;
+use crate::error::StoreError;
+use crate::failure::FailureKind;
+
+/// Between attempts to connect: so long at first, twice as long each time, and no longer than this. A part
+/// of it is left to chance, so that a fleet doesn't come back all at once.
+pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Twice as long, within bounds; and from half to all of the pause from now.
+pub(super) fn pause_for(pause: &mut Duration, shared: &Shared) -> Instant {
+    let half = *pause / 2;
+    let chance = shared.chance(half.as_nanos());
+    *pause = (*pause * 2).min(LONGEST_PAUSE);
+    Instant::now() + half + chance
+}
+
+/// How the connection is.
+pub(super) enum State {
+    /// There is none, and one is being made; who asks waits as long as he may.
+    New,
+    Up(Up),
+    /// There is none, and none can be made now; who asks is told so at once.
+    Down(StoreError),
+}
+
+/// A connection.
+pub(super) struct Up {
+    pub(super) link: Link,
+    /// Which one it is, of all to this peer.
+    pub(super) number: u64,
+    has_answered: bool,
+    /// Its calls end with it.
+    ended: watch::Sender<Option<StoreError>>,
+}
+
+impl Up {
+    /// Tells a call when the connection is given up.
+    pub(super) fn ends(&self) -> watch::Receiver<Option<StoreError>> {
+        self.ended.subscribe()
+    }
+}
+
+pub(super) struct Peer {
+    /// None if there is but one.
+    pub(super) node: Option<Node>,
+    pub(super) state: State,
+    /// What waits for the first connection.
+    pub(super) parked: Vec<(Batch, Manner)>,
+    pub(super) is_connecting: bool,
+    pub(super) retry_at: Instant,
+    pause: Duration,
+    /// Whether the connection before this one was lost without an answer to any call.
+    was_fruitless: bool,
+    /// Connections so far.
+    links: u64,
+    /// What sort of failure to connect was told last, since a call was answered.
+    told: Option<FailureKind>,
+}
+
+/// What made a connection useless.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Loss {
+    /// It broke.
+    Broken,
+    /// It leads to the wrong place.
+    Wrong,
+}
+
+impl Peer {
+    pub(super) fn new(node: Option<Node>) -> Self {
+        Self {
+            node,
+            state: State::New,
+            parked: Vec::new(),
+            is_connecting: false,
+            retry_at: Instant::now(),
+            pause: FIRST_PAUSE,
+            was_fruitless: false,
+            links: 0,
+            told: None,
+        }
+    }
+
+    pub(super) const fn is_up(&self) -> bool {
+        matches!(self.state, State::Up(_))
+    }
+
+    pub(super) fn connected(&mut self, link: Link) {
+        self.links += 1;
+        self.is_connecting = false;
+        let (ended, _) = watch::channel(None);
+        self.state = State::Up(Up {
+            link,
+            number: self.links,
+            has_answered: false,
+            ended,
+        });
+    }
+
+    pub(super) fn unreachable(&mut self, error: StoreError, shared: &Shared) {
+        self.is_connecting = false;
+        self.tell(&error);
+        self.goes_down(error, shared);
+    }
+
+    /// Whether calls of the connection that there is were answered.
+    pub(super) const fn answers(&self) -> bool {
+        matches!(&self.state, State::Up(up) if up.has_answered)
+    }
+
+    /// A call was answered: this one is to be had again at once when it breaks. Whether that is new.
+    pub(super) fn answered(&mut self, number: u64) -> bool {
+        if let State::Up(up) = &mut self.state
+            && up.number == number
+            && !up.has_answered
+        {
+            up.has_answered = true;
+            self.pause = FIRST_PAUSE;
+            self.was_fruitless = false;
+            self.told = None;
+            return true;
+        }
+        false
+    }
+
+    /// A connection is of no use any more, if it is still this one. Whether it was.
+    pub(super) fn lost(
+        &mut self,
+        number: u64,
+        loss: Loss,
+        error: &StoreError,
+        shared: &Shared,
+    ) -> bool {
+        let State::Up(up) = &self.state else {
+            return false;
+        };
+        if up.number != number {
+            // What a connection before this one left behind says nothing of it.
+            return false;
+        }
+        // All who wait for it know at once.
+        up.ended.send_replace(Some(error.clone()));
+        let is_fruitless = !up.has_answered;
+        let goes_down = loss == Loss::Wrong || (is_fruitless && self.was_fruitless);
+        self.was_fruitless = is_fruitless;
+        match goes_down {
+            true => {
+                self.tell(error);
+                self.goes_down(error.clone(), shared);
+            }
+            false => {
+                self.state = State::New;
+                self.retry_at = Instant::now();
+            }
+        }
+        true
+    }
+
+    fn goes_down(&mut self, error: StoreError, shared: &Shared) {
+        self.retry_at = pause_for(&mut self.pause, shared);
+        self.state = State::Down(error);
+    }
+
+    /// Says why there is no connection, whether or not anybody has asked for one: at once, and again only
+    /// once there is another reason.
+    fn tell(&mut self, error: &StoreError) {
+        let kind = error.kind();
+        if self.told.replace(kind) == Some(kind) {
+            return;
+        }
+        let kind = kind.name();
+        match &self.node {
+            None => tracing::warn!(target: "tollgate", kind, "no rate-limit store: {error}"),
+            Some(node) => {
+                tracing::warn!(target: "tollgate", kind, "no node {node} of the rate-limit store: {error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Who has which slot of a cluster: asked of some who are known, and taken from the first who knows of all.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::redis::Value;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::time::timeout;
+
+use super::connect::Connector;
+use super::driver::PeerId;
+use super::link::{Failure, Link, Then, failure};
+use super::reason;
+use crate::address::Node;
+use crate::error::StoreError;
+use crate::failure::FailureKind;
+
+/// How many slots there are.
+pub(super) const SLOTS: u16 = 16_384;
+/// How long one who may know of more slots than others is waited for.
+const KNOWS_MORE: Duration = Duration::from_millis(50);
+
+/// Slots next to each other, and who has them: their master first, then its replicas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Range {
+    pub(super) first: u16,
+    pub(super) last: u16,
+    pub(super) nodes: Vec<Node>,
+}
+
+/// One who may know.
+pub(super) enum Witness {
+    /// There is a connection: this one.
+    Linked(Node, Link, LinkId),
+    /// There is none, and one is made for this question.
+    Far(Node),
+}
+
+/// Which peer, and which of its connections.
+pub(super) type LinkId = (PeerId, u64);
+
+/// What came of asking.
+pub(super) struct Looked {
+    pub(super) ranges: Result<Vec<Range>, StoreError>,
+    /// Connections that were found to be broken. Who asks nothing else of a node learns it here.
+    pub(super) lost: Vec<(LinkId, StoreError)>,
+}
+
+/// Asks them all at once: one that is silent keeps nobody waiting, and one that doesn't know of all slots, as
+/// after a restart that has cost it its memory, is believed only if no other knows of more.
+pub(super) async fn look(connector: Arc<Connector>, witnesses: Vec<Witness>) -> Looked {
+    let connector = &connector;
+    let asked = witnesses.into_iter().map(|witness| ask(connector, witness));
+    let mut asked: FuturesUnordered<_> = asked.collect();
+    let (mut best, mut most) = (None, 0);
+    let (mut told, mut lost): (Option<StoreError>, _) = (None, Vec::new());
+    while most < u32::from(SLOTS) {
+        let answer = match most {
+            0 => asked.next().await,
+            _ => timeout(KNOWS_MORE, asked.next()).await.unwrap_or(None),
+        };
+        match answer {
+            None => break,
+            Some(Ok(ranges)) => {
+                let count = covered(&ranges);
+                if best.is_none() || count > most {
+                    (best, most) = (Some(ranges), count);
+                }
+            }
+            Some(Err((error, by))) => {
+                lost.extend(by.map(|by| (by, error.clone())));
+                // What waiting doesn't mend is told first.
+                if told.is_none() || error.kind().is_lasting() {
+                    told = Some(error);
+                }
+            }
+        }
+    }
+    let ranges = match (best, told) {
+        // Who knows of no slot says nothing of those of others.
+        (Some(_), Some(error)) if most == 0 => Err(error),
+        (Some(ranges), _) => Ok(ranges),
+        (None, Some(error)) => Err(error),
+        (None, None) => Err(reason::unreachable(
+            FailureKind::NotFound,
+            "no node of the cluster is known",
+        )),
+    };
+    Looked { ranges, lost }
+}
+
+/// What one says, or why nothing; and by which connection, if that is broken.
+async fn ask(
+    connector: &Connector,
+    witness: Witness,
+) -> Result<Vec<Range>, (StoreError, Option<LinkId>)> {
+    let (node, mut link, by) = match witness {
+        Witness::Linked(node, link, by) => (node, link, Some(by)),
+        Witness::Far(node) => {
+            let link = connector.connect(Some(&node)).await;
+            (node, link.map_err(|error| (error, None))?, None)
+        }
+    };
+    match link.send(::redis::cmd("CLUSTER").arg("SLOTS")).await {
+        Ok(reply) => ranges(&reply, &node).map_err(|error| (error, None)),
+        Err(error) => {
+            let Failure { error, then } = failure(&error);
+            Err((error, by.filter(|_| then == Then::Lost)))
+        }
+    }
+}
+
+/// How many slots somebody has.
+fn covered(ranges: &[Range]) -> u32 {
+    let owned = ranges.iter().filter(|range| !range.nodes.is_empty());
+    owned
+        .map(|range| (u32::from(range.last) + 1).saturating_sub(range.first.into()))
+        .sum()
+}
+
+/// Reads what `CLUSTER SLOTS` says. Who names no host means his own.
+fn ranges(reply: &Value, asked: &Node) -> Result<Vec<Range>, StoreError> {
+    let garbled = || StoreError::Garbled {
+        what: format!("slots and who has them expected, {reply:?} came"),
+    };
+    let Value::Array(ranges) = reply else {
+        return Err(garbled());
+    };
+    let range = |range: &Value| {
+        let Value::Array(parts) = range else {
+            return None;
+        };
+        let [Value::Int(first), Value::Int(last), nodes @ ..] = &parts[..] else {
+            return None;
+        };
+        let slot = |number: &i64| u16::try_from(*number).ok().filter(|slot| *slot < SLOTS);
+        Some(Range {
+            first: slot(first)?,
+            last: slot(last)?,
+            nodes: nodes.iter().filter_map(|own| node(own, asked)).collect(),
+        })
+    };
+    let ranges: Option<Vec<_>> = ranges.iter().map(range).collect();
+    ranges.ok_or_else(garbled)
+}
+
+fn node(value: &Value, asked: &Node) -> Option<Node> {
+    let Value::Array(parts) = value else {
+        return None;
+    };
+    let [host, Value::Int(port), ..] = &parts[..] else {
+        return None;
+    };
+    let host = match host {
+        Value::BulkString(host) => std::str::from_utf8(host).ok()?,
+        Value::SimpleString(host) => host,
+        _ => "",
+    };
+    named(host, u16::try_from(*port).ok()?, asked)
+}
+
+/// The node that a redirection names, by who was asked.
+pub(super) fn redirected(to: &str, asked: &Node) -> Option<Node> {
+    let (host, port) = to.rsplit_once(':')?;
+    named(host, port.parse().ok()?, asked)
+}
+
+fn named(host: &str, port: u16, asked: &Node) -> Option<Node> {
+    let host = match host {
+        // It doesn't know itself what it is called.
+        "?" => return None,
+        "" => &asked.host,
+        host => host,
+    };
+    Some(Node {
+        host: host.to_owned(),
+        port,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_which_slot_is_read_in_every_form() {
+        let asked: Node = Node {
+            host: "10.0.0.9".to_owned(),
+            port: 7000,
+        };
+        let at = |host: &str, port| Node {
+            host: host.to_owned(),
+            port,
+        };
+        let text = b"*3\r\n\
+            *4\r\n:0\r\n:5460\r\n*3\r\n$8\r\n10.0.0.1\r\n:7001\r\n$1\r\na\r\n*2\r\n$1\r\nh\r\n:7002\r\n\
+            *3\r\n:5461\r\n:5461\r\n*2\r\n$0\r\n\r\n:7003\r\n\
+            *3\r\n:5462\r\n:16383\r\n*3\r\n$-1\r\n:7004\r\n$1\r\nb\r\n";
+        let reply = ::redis::parse_redis_value(text).unwrap();
+        let range = |first, last, nodes| Range { first, last, nodes };
+        assert_eq!(
+            ranges(&reply, &asked).unwrap(),
+            [
+                range(0, 5460, vec![at("10.0.0.1", 7001), at("h", 7002)]),
+                range(5461, 5461, vec![at("10.0.0.9", 7003)]),
+                range(5462, 16_383, vec![at("10.0.0.9", 7004)]),
+            ]
+        );
+        for odd in ["+OK\r\n", "*1\r\n:1\r\n", "*1\r\n*2\r\n:0\r\n:16384\r\n"] {
+            let odd = ::redis::parse_redis_value(odd.as_bytes()).unwrap();
+            assert!(ranges(&odd, &asked).is_err(), "{odd:?}");
+        }
+        assert_eq!(redirected("::1:7000", &asked), Some(at("::1", 7000)));
+        assert_eq!(redirected(":7000", &asked), Some(at("10.0.0.9", 7000)));
+        assert_eq!(redirected("?:7000", &asked), None);
+    }
+}

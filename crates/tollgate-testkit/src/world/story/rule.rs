@@ -1,0 +1,293 @@
+//! The rules of a story, in all their versions.
+
+use super::Trouble;
+use crate::traffic::Random;
+
+/// A rule, in all its versions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// What is limited.
+    pub sort: Sort,
+    /// How it is counted.
+    pub counted: Counted,
+    /// What happens without a store.
+    pub failure: Failure,
+    /// By version, its limits in the order in which a file says them: no two have the same period.
+    pub versions: Vec<Vec<Amount>>,
+    /// Whose: the one who asks, or all together.
+    pub is_shared: bool,
+}
+
+/// What a rule limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sort {
+    /// A bucket that drains: GCRA, a token bucket or a leaky bucket.
+    Level(&'static str),
+    /// A count in a window.
+    Window(&'static str),
+    /// A total in a calendar hour, or in any ten minutes.
+    Quota(&'static str),
+    /// How many at once.
+    Slots,
+}
+
+/// How a rule is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counted {
+    /// By the store, one by one.
+    Exact,
+    /// By leases.
+    Leased,
+    /// By each node.
+    Local,
+}
+
+/// What happens while the store can't be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// It passes.
+    Open,
+    /// It is refused.
+    Closed,
+    /// Each node decides.
+    Local,
+    /// Likewise, and the store isn't asked for a while.
+    Breaks,
+}
+
+/// How much a rule allows: so many in a time, or so many at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Amount {
+    /// So many.
+    pub count: u64,
+    /// In so many microseconds.
+    pub period: u64,
+    /// And so many at once.
+    pub burst: u64,
+}
+
+const LEVELS: [&str; 3] = ["gcra", "token-bucket", "leaky"];
+const WINDOWS: [&str; 3] = ["fixed-window", "sliding-window", "sliding-log"];
+const PERIODS: [(u64, &str); 4] = [
+    (1_000_000, "s"),
+    (10_000_000, "10s"),
+    (60_000_000, "m"),
+    (3_600_000_000, "h"),
+];
+
+/// How versions of a rule differ, beside their numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    Nothing,
+    /// In their period.
+    Period,
+    /// In that and in nothing else.
+    PeriodAlone,
+    /// In which of two limits there are, and in which order.
+    Order,
+}
+
+impl Rule {
+    /// A rule that is to be tried by these troubles.
+    pub(super) fn new(versions: usize, troubles: &[Trouble], random: &mut Random) -> Self {
+        let sort = Sort::new(troubles, random);
+        let counted = match sort {
+            Sort::Level(_) => match random.below(8) {
+                // Of a lease more is known here than there.
+                0..=5 if troubles == [Trouble::Operator] => Counted::Leased,
+                0 => Counted::Local,
+                1..=4 => Counted::Leased,
+                _ => Counted::Exact,
+            },
+            _ => Counted::Exact,
+        };
+        let failure = match (sort, random.below(8)) {
+            (Sort::Slots, _) => Failure::Closed,
+            (_, 0) => Failure::Open,
+            (_, 1) => Failure::Closed,
+            (_, 2..=3) => Failure::Breaks,
+            _ => Failure::Local,
+        };
+        let change = match (sort, random.below(5)) {
+            (Sort::Level(_), 0) => Change::Order,
+            (Sort::Level(_), 1) => Change::Period,
+            (Sort::Level(_), 2) => Change::PeriodAlone,
+            _ => Change::Nothing,
+        };
+        let first = random.pick(&[0, 1, 2]);
+        let one = amount(sort, first, random);
+        let versions = (0..versions).map(|_| version(sort, change, (first, one), random));
+        Self {
+            sort,
+            counted,
+            failure,
+            versions: versions.collect(),
+            is_shared: random.below(4) == 0,
+        }
+    }
+
+    /// The limits of all versions.
+    pub fn amounts(&self) -> impl Iterator<Item = &Amount> {
+        self.versions.iter().flatten()
+    }
+
+    /// The periods of its limits, whatever the version: each is kept by itself.
+    pub fn periods(&self) -> Vec<u64> {
+        let mut periods: Vec<_> = self.amounts().map(|amount| amount.period).collect();
+        periods.sort_unstable();
+        periods.dedup();
+        periods
+    }
+
+    /// The limit of a version that has this period.
+    pub fn of_period(&self, version: usize, period: u64) -> Option<Amount> {
+        let mut limits = self.versions[version].iter();
+        limits.find(|amount| amount.period == period).copied()
+    }
+
+    /// Whether versions have limits of different periods.
+    pub fn is_moved(&self) -> bool {
+        let periods = self.periods().len();
+        self.versions.iter().any(|limits| limits.len() != periods)
+    }
+
+    /// The most that a version admits at once.
+    pub fn burst(&self, version: usize) -> u64 {
+        let bursts = self.versions[version].iter().map(|amount| amount.burst);
+        bursts.min().unwrap_or(1)
+    }
+
+    /// After so long, in microseconds, nothing that was spent counts, whatever the version.
+    pub fn drains(&self) -> u64 {
+        let of = |amount: &Amount| match self.sort {
+            Sort::Level(_) => amount.period * amount.burst / amount.count + 1,
+            Sort::Window(_) => 2 * amount.period,
+            Sort::Quota(_) => 2 * amount.period,
+            Sort::Slots => 1_000_000,
+        };
+        self.amounts().map(of).max().unwrap_or(0)
+    }
+
+    /// A limit as people write it.
+    pub(in crate::world) fn rate(&self, amount: Amount) -> String {
+        let Amount {
+            count,
+            period,
+            burst,
+        } = amount;
+        let unit = PERIODS.iter().find(|(micros, _)| *micros == period);
+        let unit = unit.map_or("10m", |(_, name)| name);
+        match self.sort {
+            Sort::Level(_) => format!("{count}/{unit} burst {burst}"),
+            Sort::Window(_) => format!("{count}/{unit}"),
+            Sort::Quota("hour") => format!("{count}/hour"),
+            Sort::Quota(_) => format!("{count} in any 10m"),
+            Sort::Slots => count.to_string(),
+        }
+    }
+
+    /// What a version allows, as a file says it.
+    pub(super) fn limit(&self, version: usize) -> String {
+        let failure = match self.failure {
+            Failure::Open => "open",
+            Failure::Closed => "closed",
+            Failure::Local => "local",
+            Failure::Breaks => "circuit-break",
+        };
+        let counted = match self.counted {
+            Counted::Exact => "exact",
+            Counted::Leased => "leased",
+            Counted::Local => "local",
+        };
+        let limits: Vec<_> = self.versions[version]
+            .iter()
+            .map(|amount| self.rate(*amount))
+            .collect();
+        let limits = limits.join(", ");
+        let what = match self.sort {
+            Sort::Level(name) | Sort::Window(name) => {
+                format!("rate: [{limits}], algorithm: {name}")
+            }
+            Sort::Quota(_) => format!("quota: {limits}"),
+            Sort::Slots => format!("concurrency: {limits}"),
+        };
+        match self.counted {
+            Counted::Local => format!("{what}, counting: local"),
+            _ => format!("{what}, counting: {counted}, on_store_failure: {failure}"),
+        }
+    }
+}
+
+impl Sort {
+    /// Most often a level; what the troubles may do harm to, if there are few.
+    fn new(troubles: &[Trouble], random: &mut Random) -> Self {
+        let few = |these: &[Trouble]| {
+            !troubles.is_empty() && troubles.iter().all(|trouble| these.contains(trouble))
+        };
+        let number = match random.below(2) {
+            0 if few(&[Trouble::Clock, Trouble::Deaths]) => random.pick(&[6, 7, 7, 8, 8]),
+            0 if few(&[Trouble::Operator]) => random.pick(&[0, 8, 9]),
+            _ => random.below(9),
+        };
+        match number {
+            0..=5 => Self::Level(random.pick(&LEVELS)),
+            6 => Self::Window(random.pick(&WINDOWS)),
+            7 => Self::Quota(random.pick(&["hour", "10min"])),
+            8 => Self::Slots,
+            _ => Self::Window("sliding-log"),
+        }
+    }
+}
+
+/// The limits of a version of a rule whose first limit has this period, and may be this one.
+fn version(
+    sort: Sort,
+    change: Change,
+    (first, own): (usize, Amount),
+    random: &mut Random,
+) -> Vec<Amount> {
+    let place = match change {
+        Change::Period | Change::PeriodAlone => random.pick(&[0, 1, 2]),
+        _ => first,
+    };
+    let one = amount(sort, place, random);
+    match change {
+        Change::Order => {}
+        Change::PeriodAlone => {
+            return vec![Amount {
+                period: one.period,
+                ..own
+            }];
+        }
+        _ => return vec![one],
+    }
+    let other = amount(sort, (first + 1) % 3, random);
+    match random.below(4) {
+        0 => vec![one],
+        1 => vec![other, one],
+        _ => vec![one, other],
+    }
+}
+
+fn amount(sort: Sort, place: usize, random: &mut Random) -> Amount {
+    let period = match sort {
+        Sort::Quota("hour") => PERIODS[3].0,
+        Sort::Quota(_) => 600_000_000,
+        _ => PERIODS[place].0,
+    };
+    let most = random.pick(&[5, 20, 60]);
+    let burst = 1 + random.below(most);
+    let count = match sort {
+        Sort::Level(_) => {
+            // It fills in a part of a second, in some, or in a minute.
+            let fills = 50_000 << random.below(11);
+            (burst * period / fills).max(1)
+        }
+        _ => burst,
+    };
+    Amount {
+        count,
+        period,
+        burst,
+    }
+}

@@ -1,0 +1,121 @@
+//! Who asks for how much when: bursts, steady streams and pauses.
+
+use super::{Ask, Event, Setting};
+use crate::traffic::Random;
+
+/// Requests in a story, beside those who come when something goes wrong.
+const ASKS: u64 = 70;
+
+/// Requests in a rush, at most.
+const RUSH: u64 = 30;
+
+/// What is asked for in a story.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Demand {
+    /// How long the story is, in microseconds.
+    pub(super) length: u64,
+    /// Whether many ask for more than one.
+    is_heavy: bool,
+    /// Whether some give up.
+    is_hurried: bool,
+}
+
+impl Demand {
+    pub(super) fn new(setting: &Setting, length: u64, random: &mut Random) -> Self {
+        Self {
+            length,
+            is_heavy: random.below(2) == 0 && setting.most_cost() > 1,
+            is_hurried: random.below(3) == 0,
+        }
+    }
+
+    /// Requests in clusters, each with a pace of its own.
+    pub(super) fn ask(
+        &self,
+        setting: &Setting,
+        random: &mut Random,
+        events: &mut Vec<(u64, Event)>,
+    ) {
+        let asks = ASKS / 2 + random.below(ASKS);
+        let (mut at, mut left, mut pause, mut one) = (0, 0, 0, None);
+        for _ in 0..asks {
+            if left == 0 {
+                left = 1 + random.below(30);
+                pause = match random.below(3) {
+                    0 => 0,
+                    1 => random.below(self.length / 20 + 1),
+                    _ => random.below(self.length / asks * 2 + 1),
+                };
+                at += random.below(self.length / 8 + 1);
+                one = (random.below(2) == 0).then(|| setting.some_node(random));
+            }
+            left -= 1;
+            at += random.below(2 * pause + 1);
+            let node = one.unwrap_or_else(|| setting.some_node(random));
+            let ask = self.one(setting, node, random);
+            events.push((at % self.length.max(1), Event::Ask(ask)));
+        }
+    }
+
+    /// Many requests of one to a node, for all there is and more.
+    pub(super) fn rush(
+        &self,
+        (setting, node, who): (&Setting, usize, usize),
+        (from, micros): (u64, u64),
+        random: &mut Random,
+        events: &mut Vec<(u64, Event)>,
+    ) {
+        let most = setting.most_cost().div_ceil(4);
+        for _ in 0..random.below(RUSH) {
+            let at = from + random.below(micros + 1);
+            let ask = Ask {
+                who,
+                cost: 1 + random.below(most),
+                ..self.one(setting, node, random)
+            };
+            events.push((at, Event::Ask(ask)));
+        }
+    }
+
+    /// One node takes what it then holds for a while; another asks, and later for all there is: it must not have
+    /// what the first one spends right after.
+    pub(super) fn relay(
+        &self,
+        setting: &Setting,
+        random: &mut Random,
+        events: &mut Vec<(u64, Event)>,
+    ) {
+        let (one, other) = (setting.some_node(random), setting.some_node(random));
+        let who = usize::try_from(random.below(setting.keys)).unwrap_or(0);
+        let mut at = random.below(self.length);
+        self.rush((setting, one, who), (at, 5_000), random, events);
+        at += random.below(200_000);
+        let (cost, meanwhile) = (1, self.one(setting, other, random));
+        let meanwhile = Ask {
+            who,
+            cost,
+            ..meanwhile
+        };
+        events.push((at, Event::Ask(meanwhile)));
+        at += random.below(2_000_000);
+        self.rush((setting, other, who), (at, 20_000), random, events);
+        self.rush((setting, one, who), (at + 20_000, 20_000), random, events);
+    }
+
+    fn one(&self, setting: &Setting, node: usize, random: &mut Random) -> Ask {
+        let most = setting.most_cost();
+        let cost = match self.is_heavy && random.below(2) == 0 {
+            true => 1 + random.below(most),
+            false => 1,
+        };
+        Ask {
+            node,
+            who: usize::try_from(random.below(setting.keys)).unwrap_or(0),
+            cost,
+            patience: (self.is_hurried && random.below(8) == 0)
+                .then(|| random.below(2 * setting.timeout * 1000)),
+            runs: random.below(self.length / 4 + 1),
+            returns: random.below(4) == 0,
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Histories that are told by hand: what the random ones found once, at its shortest.
+
+use tollgate_testkit::world::{
+    Amount, Ask, Counted, Event, Failure, Gift, Keeps, Record, Rule, Setting, Sort, Story, play,
+    try_story,
+};
+
+const SECOND: u64 = 1_000_000;
+const HOUR: u64 = 3_600 * SECOND;
+const TIMEOUT: u64 = 25;
+
+/// One node, and one who asks.
+fn setting(rules: Vec<Rule>) -> Setting {
+    Setting {
+        nodes: 1,
+        shards: 1,
+        keys: 1,
+        rules,
+        versions: 1,
+        timeout: TIMEOUT,
+        delay: 0,
+        lease_life: vec![500],
+        lease_part: 2,
+        slot_life: 1_000,
+        remembers: false,
+        learns: false,
+        troubles: Vec::new(),
+    }
+}
+
+fn rule(sort: Sort, counted: Counted, (count, period, burst): (u64, u64, u64)) -> Rule {
+    Rule {
+        sort,
+        counted,
+        failure: Failure::Local,
+        versions: vec![vec![Amount {
+            count,
+            period,
+            burst,
+        }]],
+        is_shared: false,
+    }
+}
+
+fn ask(cost: u64) -> Event {
+    Event::Ask(Ask {
+        node: 0,
+        who: 0,
+        cost,
+        patience: None,
+        runs: 0,
+        returns: false,
+    })
+}
+
+fn away(micros: u64) -> Event {
+    let keeps = Keeps::All;
+    Event::StoreDies { micros, keeps }
+}
+
+/// What came of it, of which nothing must not be.
+fn played(setting: Setting, events: Vec<(u64, Event)>) -> Record {
+    let story = Story {
+        seed: 0,
+        setting,
+        events,
+    };
+    assert_eq!(try_story(&story), Ok(()), "{story}");
+    play(&story)
+}
+
+/// How much passed between two times.
+fn passed(record: &Record, from: u64, to: u64) -> u64 {
+    let answers = record.answers.iter();
+    let passed = answers.filter(|told| told.allowed && from <= told.at && told.at < to);
+    passed.map(|told| told.ask.cost).sum()
+}
+
+#[test]
+fn what_was_spent_of_a_lease_that_is_forgotten_is_remembered() {
+    let own = rule(Sort::Level("gcra"), Counted::Leased, (1, HOUR, 10));
+    // Long after the lease's life, so that nobody keeps it.
+    let mut events = vec![(0, ask(5)), (5 * SECOND, away(10 * SECOND))];
+    events.extend((0..10).map(|_| (6 * SECOND, ask(1))));
+    let record = played(setting(vec![own]), events);
+    assert_eq!(passed(&record, 0, 7 * SECOND), 10, "{:#?}", record.answers);
+}
+
+#[test]
+fn what_ran_out_without_a_store_is_not_told_to_it_as_if_it_were_new() {
+    let own = rule(Sort::Window("sliding-log"), Counted::Exact, (5, SECOND, 5));
+    let events = vec![
+        (0, away(SECOND)),
+        (SECOND / 2, ask(5)),
+        (9 * SECOND, ask(5)),
+    ];
+    let record = played(setting(vec![own]), events);
+    let late = passed(&record, 8 * SECOND, 10 * SECOND);
+    assert_eq!(late, 5, "{:#?}", record.answers);
+}
+
+#[test]
+fn a_reply_that_is_there_when_time_is_up_wins() {
+    let own = rule(Sort::Level("gcra"), Counted::Exact, (1, HOUR, 10));
+    let micros = TIMEOUT * 1_000;
+    let stops = Event::StoreStops { micros };
+    let events = vec![(SECOND, ask(1)), (2 * SECOND, ask(1)), (2 * SECOND, stops)];
+    let record = played(setting(vec![own]), events);
+    let told = record.answers[1];
+    assert_eq!(told.at - told.asked_at, micros, "{told:?}");
+    assert_eq!(told.fallback, None, "{told:?}");
+}
+
+#[test]
+fn time_in_which_a_node_was_frozen_counts_for_none_of_its_questions() {
+    let all = Rule {
+        is_shared: true,
+        ..rule(Sort::Level("gcra"), Counted::Exact, (1, HOUR, 10))
+    };
+    let own = rule(Sort::Quota("10min"), Counted::Exact, (4, HOUR / 6, 4));
+    let setting = Setting {
+        shards: 3,
+        delay: 5_000,
+        timeout: 100,
+        ..setting(vec![all, own])
+    };
+    for wait in 1..30 {
+        // While the one shard is asked, or the other.
+        let freeze = Event::Freeze {
+            node: 0,
+            micros: SECOND,
+        };
+        let events = vec![(SECOND, ask(1)), (SECOND + 1_000 * wait, freeze)];
+        let record = played(setting.clone(), events);
+        assert_eq!(record.answers[0].fallback, None, "{:?}", record.answers[0]);
+    }
+}
+
+#[test]
+fn a_lease_that_is_over_when_it_comes_is_no_refusal() {
+    let own = rule(Sort::Level("gcra"), Counted::Leased, (1, HOUR, 10));
+    let setting = Setting {
+        delay: 2_000,
+        ..setting(vec![own])
+    };
+    for wait in 0..8 {
+        // While the store is asked for it.
+        let freeze = Event::Freeze {
+            node: 0,
+            micros: SECOND,
+        };
+        let events = vec![(SECOND, ask(1)), (SECOND + 500 * wait, freeze)];
+        let record = played(setting.clone(), events);
+        assert!(record.answers[0].allowed, "{:?}", record.answers[0]);
+    }
+}
+
+#[test]
+fn a_lease_lives_as_long_as_its_taker_said_whoever_else_asks() {
+    let own = rule(Sort::Level("gcra"), Counted::Leased, (10, SECOND, 20));
+    let setting = Setting {
+        nodes: 2,
+        lease_life: vec![4_000, 500],
+        ..setting(vec![own])
+    };
+    let by = |node| {
+        move |at| match ask(1) {
+            Event::Ask(ask) => (at, Event::Ask(Ask { node, ..ask })),
+            other => (at, other),
+        }
+    };
+    let from = |at: u64, count: u64| (0..count).map(move |place| at + 1_000 * place);
+    // The one takes more than it needs and holds it; the other asks, and later has all there is.
+    let events = from(SECOND, 4).map(by(0));
+    let events = events.chain(from(SECOND + 50_000, 1).map(by(1)));
+    let events = events.chain(from(2 * SECOND + 400_000, 25).map(by(1)));
+    let events = events.chain(from(2 * SECOND + 450_000, 10).map(by(0)));
+    let record = played(setting, events.collect());
+    // What was held is spent in the end, without asking.
+    let last = &record.answers[30..];
+    assert!(
+        last.iter().any(|told| told.allowed && told.ask.node == 0),
+        "{last:?}"
+    );
+}
+
+#[test]
+fn a_log_of_which_some_is_given_back_ends_by_itself() {
+    let (sort, counts) = (Sort::Window("sliding-log"), (5, 10 * SECOND, 5));
+    let gift = Event::Gives(Gift {
+        node: 0,
+        rule: 0,
+        who: 0,
+        units: Some(2),
+    });
+    let events = vec![(SECOND, ask(5)), (2 * SECOND, gift), (3 * SECOND, ask(2))];
+    let record = played(setting(vec![rule(sort, Counted::Exact, counts)]), events);
+    assert_eq!(passed(&record, 0, 4 * SECOND), 7, "{:#?}", record.answers);
+}

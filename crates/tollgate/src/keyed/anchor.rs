@@ -1,0 +1,136 @@
+//! The time that a table's words count from. It follows the clock, so that uptime has no end.
+//!
+//! # Memory ordering
+//! Words count from the anchor, in 63 bits: four and a half years, of which a full bucket may take two and a
+//! booking one. Before the first is over, somebody moves the anchor: under the locks of all shards it
+//! stores [`MOVING`], moves each word by compare-and-swap (release), and stores the new anchor (release).
+//!
+//! * Whoever charges without a lock has read the anchor before, and reads it again after the word
+//!   (acquire). If that word was moved already, the second look finds another anchor, because that was
+//!   stored first, and the charge goes through the lock.
+//! * If the word is moved after that look, the compare-and-swap of the charge fails: moving always gives
+//!   a word another value, one that means "nothing spent" for one that does.
+//! * Under the lock of any shard the anchor stays, so there a time that counts from an older one is
+//!   counted anew.
+
+use tollgate_core::Timestamp;
+
+use super::word::KeyWord;
+use crate::sync::{AtomicU64, Backoff, Ordering};
+
+/// How far after the anchor it is moved: a year.
+pub(crate) const SPAN: u64 = 31_536_000 * 1_000_000_000;
+/// How far behind the clock it is put: a day, so that times a little out of order are told apart.
+const BEHIND: u64 = 86_400 * 1_000_000_000;
+/// Words are on their way from one anchor to another. No clock shows this time, nor one a year after.
+const MOVING: u64 = 1 << 63;
+/// The last time that is told apart from later ones.
+const LAST: u64 = MOVING - 1;
+
+/// What words count from, in nanoseconds of the clock.
+#[derive(Debug)]
+pub(crate) struct Anchor(AtomicU64);
+
+/// A time as words count it, and the anchor that it counts from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment {
+    /// From 1 ns at the anchor.
+    pub(crate) now: Timestamp,
+    from: u64,
+}
+
+impl Moment {
+    /// The same by another anchor. One before that is as at it.
+    const fn counted_from(self, anchor: u64) -> Self {
+        let clock = self.from.saturating_add(self.now.as_nanos() - 1);
+        Self::at(clock.saturating_sub(anchor), anchor)
+    }
+
+    const fn at(nanos: u64, from: u64) -> Self {
+        Self {
+            now: Timestamp::from_nanos(nanos + 1),
+            from,
+        }
+    }
+}
+
+impl Anchor {
+    pub(crate) fn new(at: Timestamp) -> Self {
+        Self(AtomicU64::new(at.as_nanos().min(LAST)))
+    }
+
+    /// A time of the clock, if it is within the span of the anchor.
+    #[inline(always)]
+    pub(crate) fn near(&self, clock: Timestamp) -> Option<Moment> {
+        let from = self.0.load(Ordering::Acquire);
+        // One comparison tells a time before the anchor, which wraps, one far after it, and a move.
+        let nanos = clock.as_nanos().wrapping_sub(from);
+        (nanos < SPAN).then(|| Moment::at(nanos, from))
+    }
+
+    /// A time of the clock before the anchor too; none if it is far after it.
+    pub(crate) fn reach(&self, clock: Timestamp) -> Option<Moment> {
+        let from = self.settled();
+        // The anchor follows no further, so a time beyond is as the last.
+        let nanos = clock.as_nanos().min(LAST).saturating_sub(from);
+        (nanos < SPAN).then(|| Moment::at(nanos, from))
+    }
+
+    /// Whether a time counts from what words count from. Asked after a word was read.
+    #[inline(always)]
+    pub(crate) fn is_of(&self, moment: Moment) -> bool {
+        self.0.load(Ordering::Relaxed) == moment.from
+    }
+
+    /// The time as words count it now: for good under the lock of a shard.
+    pub(crate) fn renew(&self, moment: Moment) -> Moment {
+        if self.is_of(moment) {
+            return moment;
+        }
+        moment.counted_from(self.settled())
+    }
+
+    /// Moves the anchor close behind this time, and lets `move_words` take all words along, each by so
+    /// many units. The caller holds the locks of all shards.
+    pub(crate) fn follow(&self, clock: Timestamp, move_words: impl FnOnce(u64)) {
+        let from = self.0.load(Ordering::Relaxed);
+        let to = clock.as_nanos().min(LAST).saturating_sub(BEHIND);
+        if to.saturating_sub(from) < SPAN - BEHIND {
+            // Somebody else has moved it.
+            return;
+        }
+        self.0.store(MOVING, Ordering::Release);
+        move_words((to - from).saturating_mul(64));
+        self.0.store(to, Ordering::Release);
+    }
+
+    /// The anchor, once nobody moves it.
+    fn settled(&self) -> u64 {
+        let mut backoff = Backoff::default();
+        loop {
+            match self.0.load(Ordering::Acquire) {
+                MOVING => backoff.lost(),
+                anchor => return anchor,
+            }
+        }
+    }
+}
+
+/// Counts a word from an anchor that is so many units later.
+pub(crate) fn move_word(word: &AtomicU64, by: u64) {
+    let mut before = word.load(Ordering::Acquire);
+    loop {
+        let after = match KeyWord(before).moved(by) {
+            // Nobody charges a blocked key without the lock.
+            KeyWord(same) if same == before && KeyWord(same).is_blocked() => return,
+            // Another value that means the same, so that whoever has read the old one loses.
+            KeyWord(same) if same == before => KeyWord(1 - before.min(1)),
+            after => after,
+        };
+        let swapped = word.compare_exchange(before, after.0, Ordering::AcqRel, Ordering::Acquire);
+        match swapped {
+            Ok(_) => return,
+            Err(now) => before = now,
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Why quotas can't be kept in a file, with what to do about it.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use super::VERSION;
+
+/// Why quotas can't be kept in a file.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The file can't be written or read.
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Another limiter, in this process or another one, has the file open.
+    Locked {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file is something else.
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file is of another version of the format.
+    OtherVersion {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        version: u32,
+    },
+    /// The file was damaged or cut short.
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// Where, in bytes from its start.
+        at: u64,
+        /// What is wrong there.
+        what: &'static str,
+    },
+    /// The file holds more keys than the limiter may count.
+    TooManyKeys {
+        /// The file.
+        path: PathBuf,
+        /// The keys in it that have used something.
+        keys: usize,
+        /// How many may be counted.
+        max_keys: usize,
+    },
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io { path, source } => write!(f, "quota store {}: {source}", path.display()),
+            Self::Locked { path } => write!(
+                f,
+                "quota store {} is in use by another limiter; give each process a file of its own",
+                path.display()
+            ),
+            Self::Foreign { path } => write!(f, "{} is not a quota store", path.display()),
+            Self::OtherVersion { path, version } => write!(
+                f,
+                "quota store {} has version {version}, but this build reads version {VERSION}; open it \
+                 with the build that wrote it, or move it away to start from nothing",
+                path.display()
+            ),
+            Self::Corrupt { path, at, what } => write!(
+                f,
+                "quota store {} is corrupt: {what} at byte {at}; \
+                 put a copy in its place, or move it away to start from nothing",
+                path.display()
+            ),
+            Self::TooManyKeys {
+                path,
+                keys,
+                max_keys,
+            } => write!(
+                f,
+                "quota store {} holds {keys} keys, more than the {max_keys} that may be counted",
+                path.display()
+            ),
+        }
+    }
+}
+
+impl std::error::Error for StoreError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Where a store's file really is: one absolute path, whatever name it was opened by and whichever folder
+//! the process goes to later.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// As many links as the system follows.
+const MOST_LINKS: u32 = 40;
+
+/// The file that a path leads to, through links; it need not be there yet, but its folder must.
+pub(super) fn real(path: &Path) -> io::Result<PathBuf> {
+    let mut path = std::path::absolute(path)?;
+    for _ in 0..MOST_LINKS {
+        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+            let what = "not the name of a file";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        };
+        let found = fs::canonicalize(folder)?.join(name);
+        // Also a link that leads to nothing yet: what is made then is what it names.
+        match fs::read_link(&found) {
+            Ok(target) => path = found.with_file_name(target),
+            Err(_) => return Ok(found),
+        }
+    }
+    Err(io::Error::other("too many links"))
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn every_name_of_a_file_is_one_path() {
+        let folder = std::env::temp_dir().join(format!("tollgate-place-{}", std::process::id()));
+        fs::create_dir_all(folder.join("data")).unwrap();
+        let folder = fs::canonicalize(&folder).unwrap();
+        let file = folder.join("data").join("quotas");
+        symlink("data/quotas", folder.join("link")).unwrap();
+        symlink(folder.join("link"), folder.join("far")).unwrap();
+        symlink(folder.join("data"), folder.join("other")).unwrap();
+        // Before the file is there, and after.
+        for _ in 0..2 {
+            for name in ["data/quotas", "data/../link", "link", "far", "other/quotas"] {
+                assert_eq!(real(&folder.join(name)).unwrap(), file, "{name}");
+            }
+            fs::write(&file, "").unwrap();
+        }
+        symlink("round", folder.join("round")).unwrap();
+        let round = real(&folder.join("round")).unwrap_err();
+        assert_eq!(round.to_string(), "too many links");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_relative_path_is_made_absolute_once() {
+        let here = fs::canonicalize(".").unwrap();
+        assert_eq!(real(Path::new("quotas")).unwrap(), here.join("quotas"));
+    }
+}
