@@ -94,7 +94,7 @@ pub(crate) mod sealed {
                 // Those who are due by now pass by what was there before.
                 state.waits.advance(self, now);
                 change();
-                state.waits.advance(self, now);
+                state.waits.look_at_first(self);
             });
             if visited.is_none() {
                 change();

@@ -66,7 +66,7 @@ pub trait Post: Copy {
     /// Lets everybody pass whose turn has come by `now`.
     fn advance(&self, waits: &mut Self::Waits, now: Timestamp);
 
-    /// This one goes.
+    /// This one goes, after everybody whose turn came before.
     fn leave(&self, waits: &mut Self::Waits, now: Timestamp, id: Id);
 }
 
@@ -241,10 +241,8 @@ impl<P: Post> Drop for Standing<P> {
         let post = self.post;
         post.visit(None, |state| {
             let now = post.clock().now();
-            post.advance(&mut state.waits, now);
             post.leave(&mut state.waits, now, id);
             state.forget(id);
-            post.advance(&mut state.waits, now);
         });
     }
 }

@@ -327,6 +327,13 @@ impl<D: Discipline> Queue<D> {
 
     /// This one goes: it costs nothing, even if its turn had come without its noticing.
     pub(crate) fn leave(&mut self, now: Timestamp, id: Id) {
+        self.advance(now);
+        self.take_away(now, id);
+        // What it leaves behind may be another's turn right now.
+        self.advance(now);
+    }
+
+    fn take_away(&mut self, now: Timestamp, id: Id) {
         let Some(place) = self.places.get(id) else {
             return;
         };

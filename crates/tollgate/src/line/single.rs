@@ -101,6 +101,11 @@ impl<T: Clone + fmt::Debug> Single<T> {
         while self.step(meter, now) {
             self.look_at_first(meter);
         }
+        self.seen_at(meter, now);
+    }
+
+    /// Nobody passes before this time any more.
+    fn seen_at<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
         if self.seen < now {
             self.seen = now;
             self.look_at_first(meter);
@@ -113,7 +118,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         };
         if meter.is_blocked(now) {
             let decision = meter.look(&place.extra.terms, now, place.cost);
-            self.finish(id, Stage::Refused(Refused::TooLate(decision)));
+            self.refuse(meter, now, id, Refused::TooLate(decision));
             return true;
         }
         let over = self.deadlines.first().copied();
@@ -123,7 +128,9 @@ impl<T: Clone + fmt::Debug> Single<T> {
             let late_place = self.places.get(late).map(|place| &place.extra.terms);
             let decision = late_place.map(|terms| self.refusal(meter, terms, now, self.due));
             let decision = decision.unwrap_or(Decision::UNLIMITED);
-            self.finish(late, Stage::Refused(Refused::TooLate(decision)));
+            self.refuse(meter, now, late, Refused::TooLate(decision));
+            // Those behind it move up then, not before.
+            self.seen = self.seen.max(deadline.plus_nanos(1));
             return true;
         }
         if self.due > now {
@@ -143,7 +150,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
             }
             Err(refused @ Refused::Never(_)) => {
                 // One who never passes would stop the line.
-                self.finish(id, Stage::Refused(refused));
+                self.refuse(meter, now, id, refused);
                 true
             }
             // Somebody who had begun before came between.
@@ -155,7 +162,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
     }
 
     /// When the first in line passes.
-    fn look_at_first<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M) {
+    pub(crate) fn look_at_first<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M) {
         self.due = match self.first_place() {
             None => Timestamp::MAX,
             Some((_, place)) => match &place.extra.booked {
@@ -287,7 +294,12 @@ impl<T: Clone + fmt::Debug> Single<T> {
         now: Timestamp,
         id: Id,
     ) {
-        self.advance(meter, now);
+        // Those whose turn came before are charged, as if nobody went; those whose turn is right now
+        // aren't yet: they may go as well.
+        if let Some(before) = now.as_nanos().checked_sub(1) {
+            self.advance(meter, Timestamp::from_nanos(before));
+        }
+        self.seen_at(meter, now);
         self.take_out(id, Places::unlink);
         if let Some(place) = self.places.remove(id) {
             let ticket = match place.stage {
@@ -298,8 +310,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
                 meter.give_back(&place.extra.terms, now, &ticket);
             }
         }
-        // What it leaves behind may be another's turn right now.
-        self.advance(meter, now);
+        self.look_at_first(meter);
     }
 
     /// Charges everybody in line ahead, at the times that are theirs now, because somebody reserves behind
@@ -326,7 +337,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         Ok(())
     }
 
-    /// The limit has changed: those who can never pass any more are told, and those who can by now, pass.
+    /// The limit has changed: those who can never pass any more are told.
     pub(crate) fn changed<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
         let mut next = self.line.first();
         while let Some((id, place)) = next.and_then(|id| Some((id, self.places.get(id)?))) {
@@ -336,10 +347,27 @@ impl<T: Clone + fmt::Debug> Single<T> {
             };
             let decision = meter.look(&place.extra.terms, now, place.cost);
             if decision.outcome == Outcome::Never {
-                self.finish(id, Stage::Refused(Refused::Never(decision)));
+                self.refuse(meter, now, id, Refused::Never(decision));
             }
         }
-        self.advance(meter, now);
+        self.look_at_first(meter);
+    }
+
+    /// This one needn't wait any more; what was charged ahead for it comes back.
+    fn refuse<M: Meter<Terms = T> + ?Sized>(
+        &mut self,
+        meter: &M,
+        now: Timestamp,
+        id: Id,
+        refused: Refused,
+    ) {
+        let waiter = self.places.get_mut(id).map(|place| &mut place.extra);
+        if let Some(waiter) = waiter
+            && let Some(ticket) = waiter.booked.take()
+        {
+            meter.give_back(&waiter.terms, now, &ticket);
+        }
+        self.finish(id, Stage::Refused(refused));
     }
 
     /// Takes one out of the line, and says what became of it.
