@@ -17,10 +17,12 @@ pub(crate) mod sealed {
     use crate::Refused;
     use crate::acquire::Waiting;
     use crate::cell::Ticket;
+    use crate::line::meter::Meter;
     use crate::line::places::Id;
     use crate::line::queue::Entered;
-    use crate::line::single::{Meter, Single};
+    use crate::line::single::Single;
     use crate::line::{Post, State};
+    use crate::sync::{Ordering, fence};
 
     /// A limit with its line: what is said here is said behind those who wait.
     pub trait Home: Meter + Post<Waits = Single<<Self as Meter>::Terms>> {
@@ -94,10 +96,14 @@ pub(crate) mod sealed {
                 // Those who are due by now pass by what was there before.
                 state.waits.advance(self, now);
                 change();
-                state.waits.look_at_first(self);
+                state.waits.improved(self);
             });
             if visited.is_none() {
                 change();
+                // Whoever marks the line looks after its own fence: it sees the change, or its mark is
+                // seen here.
+                fence(Ordering::SeqCst);
+                self.visit_if_any(|state| state.waits.improved(self));
             }
         }
 

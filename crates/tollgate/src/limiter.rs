@@ -10,8 +10,9 @@ use crate::cell::{Cell, Ticket};
 use crate::clock::{Clock, Monotonic};
 use crate::home::sealed::Home;
 use crate::line::lined::Lined;
+use crate::line::meter::Meter;
 use crate::line::places::Id;
-use crate::line::single::{Meter, Single};
+use crate::line::single::Single;
 use crate::line::{Post, State};
 use crate::stack::limit::{Breadth, Limit, Mark, Seen, Taken};
 use crate::{Kind, Mode, Refused, Reservation};
@@ -279,9 +280,7 @@ impl<C: Clock> Limiter<C> {
 
     /// Changes the limit; those who are due by now pass as before, and the others by what it is then.
     fn change<T>(&self, now: Timestamp, change: impl FnOnce() -> T) -> T {
-        if !self.line.is_marked() {
-            return change();
-        }
+        // Whoever comes to wait meanwhile must not miss it, whether the mark is seen or not.
         self.visit(None, |state| {
             state.waits.advance(&self, now);
             let changed = change();

@@ -17,6 +17,7 @@ use tollgate_core::{Decision, Timestamp};
 #[cfg(not(any(loom, shuttle)))]
 mod future;
 pub(crate) mod lined;
+pub(crate) mod meter;
 pub(crate) mod of_keys;
 pub(crate) mod places;
 pub(crate) mod queue;
@@ -34,6 +35,9 @@ use places::Id;
 use queue::{Discipline, Entered, Queue};
 pub use turn::Turn;
 
+/// How many places a line keeps for those to come when nobody is left; what a crowd took is freed.
+const KEPT: usize = 64;
+
 /// Those who wait, by whatever order.
 pub trait Waits {
     /// Whose turn comes next, and when.
@@ -50,6 +54,12 @@ pub trait Waits {
 
     /// When this one came.
     fn arrived(&self, id: Id) -> Option<Timestamp>;
+}
+
+/// A line that outlives those who stand in it.
+pub(crate) trait Rest {
+    /// Frees what a crowd took, if nobody is left of it.
+    fn rest(&mut self) -> bool;
 }
 
 /// Where somebody can stand in line.
@@ -134,6 +144,16 @@ impl<W: Waits> State<W> {
         Woken {
             wake,
             _discarded: mem::take(&mut self.discarded),
+        }
+    }
+
+    /// Frees what a crowd took, once nobody is left of it.
+    fn rest(&mut self)
+    where
+        W: Rest,
+    {
+        if self.seats.len() > KEPT && self.waits.rest() {
+            self.seats = Vec::new();
         }
     }
 

@@ -16,8 +16,9 @@ use crate::cell::locked::takes;
 use crate::clock::{Clock, Monotonic};
 use crate::home::sealed::Home;
 use crate::keyed::NoSlot;
+use crate::line::meter::Meter;
 use crate::line::places::Id;
-use crate::line::single::{Meter, Single};
+use crate::line::single::Single;
 use crate::line::{Post, State};
 use crate::{Refused, Reservation};
 

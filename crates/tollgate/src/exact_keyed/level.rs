@@ -11,7 +11,7 @@ use crate::Kind;
 use crate::cell::Ticket;
 use crate::clock::Clock;
 use crate::home::sealed::Home;
-use crate::line::single::Meter;
+use crate::line::meter::Meter;
 use crate::stack::limit::{Breadth, Limit, Seen, Taken};
 
 impl<K, Q, C> Limit for ExactKey<'_, K, Q, C>

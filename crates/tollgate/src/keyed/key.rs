@@ -17,8 +17,9 @@ use crate::cell::Ticket;
 use crate::cell::word::span;
 use crate::clock::{Clock, Monotonic};
 use crate::home::sealed::Home;
+use crate::line::meter::Meter;
 use crate::line::places::Id;
-use crate::line::single::{Meter, Single};
+use crate::line::single::Single;
 use crate::line::{Post, State};
 use crate::{Refused, Reservation};
 

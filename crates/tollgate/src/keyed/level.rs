@@ -9,7 +9,7 @@ use super::{Key, KeyedLimiter};
 use crate::cell::Ticket;
 use crate::clock::Clock;
 use crate::home::sealed::Home;
-use crate::line::single::Meter;
+use crate::line::meter::Meter;
 use crate::stack::limit::{KeyedBook, Mark, Seen, Taken};
 
 impl<'a, C: Clock> Key<'a, C> {

@@ -5,17 +5,18 @@ use std::fmt;
 
 use foldhash::fast::FixedState;
 
-use super::State;
 use super::places::Id;
 use super::single::Single;
-use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering, PoisonError};
+use super::{KEPT, State};
+use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering, PoisonError, fence};
 
 /// Keys share marks: while one waits, one in so many of the others looks for a line that it hasn't.
 const MARKS: usize = 64;
 
 /// Lines by the hash of their key, and marks of which a check reads one.
 ///
-/// A mark orders nothing: a check that hasn't seen it began before whoever set it, and passes before it.
+/// # Memory ordering
+/// As for the mark of [`Lined`](super::lined::Lined). Who changes all keys goes by the locks alone.
 pub(crate) struct KeyLines<K, T> {
     marks: [AtomicU32; MARKS],
     shards: Box<[Mutex<Shard<K, T>>]>,
@@ -51,6 +52,8 @@ impl<K, T: Clone + fmt::Debug> KeyLines<K, T> {
 
     /// Everybody who waits for a key of this hash looks again.
     pub(crate) fn wake(&self, hash: u64) {
+        // After what was given back, as in `Home::improve`.
+        fence(Ordering::SeqCst);
         if self.is_marked(hash) {
             let shard = self.lock(index(hash));
             let lines = shard.get(&hash).into_iter().flatten();
@@ -75,6 +78,7 @@ impl<K, T: Clone + fmt::Debug> KeyLines<K, T> {
             None => {
                 // Before the first look at the limit: whoever comes from now on stands behind.
                 self.marks[index(hash)].fetch_add(1, Ordering::Relaxed);
+                fence(Ordering::SeqCst);
                 if lines.is_empty() {
                     lines.reserve_exact(1);
                 }
@@ -93,6 +97,9 @@ impl<K, T: Clone + fmt::Debug> KeyLines<K, T> {
             self.marks[index(hash)].fetch_sub(1, Ordering::Relaxed);
             if lines.is_empty() {
                 shard.remove(&hash);
+            }
+            if shard.is_empty() && shard.capacity() > KEPT {
+                *shard = Shard::default();
             }
         }
         drop(shard);
@@ -122,12 +129,9 @@ impl<K, T: Clone + fmt::Debug> KeyLines<K, T> {
         Some(result)
     }
 
-    /// Changes every line.
+    /// Changes every line. One that is made meanwhile sees what was changed before.
     pub(crate) fn visit_all(&self, mut change: impl FnMut(u64, &K, &mut State<Single<T>>)) {
         for number in 0..MARKS {
-            if self.marks[number].load(Ordering::Relaxed) == 0 {
-                continue;
-            }
             let mut woken = Vec::new();
             let mut shard = self.lock(number);
             for (hash, lines) in shard.iter_mut() {

@@ -10,43 +10,15 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, Outcome, Timestamp};
 
-use super::Waits;
+use super::meter::{Meter, charge};
 use super::places::{Fifo, Id, Place, Places, Stage};
 use super::queue::Entered;
+use super::{Rest, Waits};
 use crate::Refused;
 use crate::cell::Ticket;
 
 /// How long after its turn a waiter looks again if those before it took longer than was said.
 const BACKSTOP: Duration = Duration::from_millis(1);
-
-/// What those in a line wait for: a limit, past its line.
-pub trait Meter {
-    /// On what terms somebody asks: the rate that came with the call.
-    type Terms: Clone + fmt::Debug;
-
-    /// Decides without charging.
-    fn look(&self, terms: &Self::Terms, now: Timestamp, cost: u64) -> Decision;
-
-    /// Charges a cost that passes within this time.
-    fn book(
-        &self,
-        terms: &Self::Terms,
-        now: Timestamp,
-        cost: u64,
-        patience: Duration,
-    ) -> Result<Ticket, Refused>;
-
-    /// Gives back what nothing was built on.
-    fn give_back(&self, terms: &Self::Terms, now: Timestamp, ticket: &Ticket);
-
-    /// Whether everything is refused for now, waits too.
-    fn is_blocked(&self, _now: Timestamp) -> bool {
-        false
-    }
-
-    /// How much later somebody passes at the earliest who has so much before it that isn't charged.
-    fn takes(&self, terms: &Self::Terms, tokens: u128) -> Duration;
-}
 
 /// Everybody who waits for one limit.
 #[derive(Debug)]
@@ -58,6 +30,10 @@ pub struct Single<T> {
     seen: Timestamp,
     /// When the first in line passes, as of the latest look.
     due: Timestamp,
+    /// When the first in line may ask again, if it was refused at its turn.
+    refused_until: Timestamp,
+    /// The latest who came found no room for its key's state.
+    lacks_room: bool,
     /// Those who needn't wait any more and haven't been told.
     done: Vec<Id>,
 }
@@ -80,6 +56,8 @@ impl<T: Clone + fmt::Debug> Single<T> {
             deadlines: BTreeSet::new(),
             seen: Timestamp::ZERO,
             due: Timestamp::MAX,
+            refused_until: Timestamp::ZERO,
+            lacks_room: false,
             done: Vec::new(),
         }
     }
@@ -118,7 +96,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         };
         if meter.is_blocked(now) {
             let decision = meter.look(&place.extra.terms, now, place.cost);
-            self.refuse(meter, now, id, Refused::TooLate(decision));
+            self.refuse(meter, now, id, Refused::Blocked(decision));
             return true;
         }
         let over = self.deadlines.first().copied();
@@ -153,16 +131,25 @@ impl<T: Clone + fmt::Debug> Single<T> {
                 self.refuse(meter, now, id, refused);
                 true
             }
-            // Somebody who had begun before came between.
-            Err(_) => {
+            // Somebody who had begun before came between, or there is no room for a new key.
+            Err(refused) => {
                 self.seen = self.seen.max(now);
+                let wait = refused.decision().retry_after.max(BACKSTOP);
+                self.refused_until = now + wait;
+                self.look_at_first(meter);
                 false
             }
         }
     }
 
+    /// What the limit has left has changed: it may be somebody's turn sooner.
+    pub(crate) fn improved<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M) {
+        self.refused_until = Timestamp::ZERO;
+        self.look_at_first(meter);
+    }
+
     /// When the first in line passes.
-    pub(crate) fn look_at_first<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M) {
+    fn look_at_first<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M) {
         self.due = match self.first_place() {
             None => Timestamp::MAX,
             Some((_, place)) => match &place.extra.booked {
@@ -170,11 +157,12 @@ impl<T: Clone + fmt::Debug> Single<T> {
                 None => {
                     let from = self.seen.max(place.arrived);
                     let decision = meter.look(&place.extra.terms, from, place.cost);
-                    match decision.outcome {
+                    let due = match decision.outcome {
                         // One that never passes goes at once.
                         Outcome::Allowed | Outcome::Never => from,
                         Outcome::Denied => from + decision.retry_after,
-                    }
+                    };
+                    due.max(self.refused_until)
                 }
             },
         };
@@ -249,20 +237,67 @@ impl<T: Clone + fmt::Debug> Single<T> {
         if self.is_empty() {
             match meter.book(&terms, now, cost, Duration::ZERO) {
                 Ok(_) => return Ok(Entered::Passed),
-                // There may be nothing that could be waited for: a block, or no room for a new key.
-                Err(Refused::TooLate(_))
-                    if !meter.is_blocked(now) && !meter.look(&terms, now, cost).is_allowed() => {}
+                Err(Refused::TooLate(decision)) if meter.is_blocked(now) => {
+                    return Err(Refused::Blocked(decision));
+                }
+                Err(Refused::TooLate(_)) => {}
                 Err(refused) => return Err(refused),
             }
-        } else if let Some(never) = Some(meter.look(&terms, now, cost))
-            && never.outcome == Outcome::Never
-        {
-            return Err(Refused::Never(never));
+        }
+        let alone = meter.look(&terms, now, cost);
+        if alone.outcome == Outcome::Never {
+            return Err(Refused::Never(alone));
+        }
+        // What was refused though it would pass alone has no room for a state of its own.
+        self.lacks_room = alone.is_allowed() && (self.is_empty() || self.lacks_room);
+        if self.lacks_room {
+            return self.enter_booked(meter, terms, (now, cost), deadline);
         }
         let told = self.place_at_the_end(meter, &terms, now, cost);
         if deadline.is_some_and(|deadline| deadline < told) {
             return Err(Refused::TooLate(self.refusal(meter, &terms, now, told)));
         }
+        let waiter = Waiter {
+            terms,
+            told,
+            booked: None,
+        };
+        Ok(self.stand(meter, (now, cost), deadline, waiter))
+    }
+
+    /// Stands in line with a charge ahead: there is no room for a key, and what such keys share has one
+    /// order for all of them.
+    fn enter_booked<M: Meter<Terms = T> + ?Sized>(
+        &mut self,
+        meter: &M,
+        terms: T,
+        (now, cost): (Timestamp, u64),
+        deadline: Option<Timestamp>,
+    ) -> Result<Entered, Refused> {
+        let patience = deadline.map_or(Duration::MAX, |deadline| deadline - now);
+        let ticket = match meter.book(&terms, now, cost, patience) {
+            Ok(ticket) => ticket,
+            // Not for want of patience.
+            Err(Refused::TooLate(decision)) if decision.retry_after <= patience => {
+                return Err(Refused::QueueFull(decision));
+            }
+            Err(refused) => return Err(refused),
+        };
+        let waiter = Waiter {
+            terms,
+            told: ticket.at(),
+            booked: Some(ticket),
+        };
+        Ok(self.stand(meter, (now, 0), deadline, waiter))
+    }
+
+    fn stand<M: Meter<Terms = T> + ?Sized>(
+        &mut self,
+        meter: &M,
+        (now, cost): (Timestamp, u64),
+        deadline: Option<Timestamp>,
+        waiter: Waiter<T>,
+    ) -> Entered {
         let id = self.places.insert(Place {
             owner: 0,
             cost,
@@ -272,18 +307,14 @@ impl<T: Clone + fmt::Debug> Single<T> {
                 before: None,
                 after: None,
             },
-            extra: Waiter {
-                terms,
-                told,
-                booked: None,
-            },
+            extra: waiter,
         });
         self.places.push(&mut self.line, id);
         if let Some(deadline) = deadline {
             self.deadlines.insert((deadline, id));
         }
         self.look_at_first(meter);
-        Ok(Entered::Waiting(id))
+        Entered::Waiting(id)
     }
 
     /// This one goes: it costs nothing, and what it was charged without noticing comes back as far as
@@ -350,7 +381,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
                 self.refuse(meter, now, id, Refused::Never(decision));
             }
         }
-        self.look_at_first(meter);
+        self.improved(meter);
     }
 
     /// This one needn't wait any more; what was charged ahead for it comes back.
@@ -381,6 +412,9 @@ impl<T: Clone + fmt::Debug> Single<T> {
         id: Id,
         unlink: impl FnOnce(&mut Places<Ticket, Waiter<T>>, &mut Fifo, Id),
     ) {
+        if self.line.first() == Some(id) {
+            self.refused_until = Timestamp::ZERO;
+        }
         let deadline = self.places.get(id).and_then(|place| place.deadline);
         if let Some(deadline) = deadline {
             self.deadlines.remove(&(deadline, id));
@@ -389,20 +423,16 @@ impl<T: Clone + fmt::Debug> Single<T> {
     }
 }
 
-/// Charges a cost as of when its turn came, or now if somebody came between.
-fn charge<M: Meter + ?Sized>(
-    meter: &M,
-    terms: &M::Terms,
-    (due, now): (Timestamp, Timestamp),
-    cost: u64,
-) -> Result<(Ticket, Timestamp), Refused> {
-    match meter.book(terms, due, cost, Duration::ZERO) {
-        Ok(ticket) => Ok((ticket, due)),
-        Err(Refused::TooLate(_)) if due < now => {
-            let ticket = meter.book(terms, now, cost, Duration::ZERO)?;
-            Ok((ticket, now))
+impl<T: Clone + fmt::Debug> Rest for Single<T> {
+    fn rest(&mut self) -> bool {
+        let is_clean = self.is_clean();
+        if is_clean {
+            *self = Self {
+                seen: self.seen,
+                ..Self::new()
+            };
         }
-        Err(refused) => Err(refused),
+        is_clean
     }
 }
 

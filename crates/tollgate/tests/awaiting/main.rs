@@ -1,5 +1,6 @@
 //! Waits that are awaited on any executor: woken by the clock, by a thread, or by tokio's timer.
 
+mod leaving;
 mod model;
 
 use std::future::{Future, IntoFuture};

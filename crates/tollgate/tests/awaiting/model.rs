@@ -15,7 +15,7 @@ use tollgate_testkit::traffic::Random;
 
 use super::Polled;
 
-const ALGORITHMS: [Algorithm; 6] = [
+pub(super) const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::Gcra,
     Algorithm::TokenBucket,
     Algorithm::LeakyBucket,
@@ -25,7 +25,7 @@ const ALGORITHMS: [Algorithm; 6] = [
 ];
 
 /// A limit that can be waited for, whoever holds it.
-trait Holder {
+pub(super) trait Holder {
     type Home<'a>: Home
     where
         Self: 'a;
