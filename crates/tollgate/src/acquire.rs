@@ -131,6 +131,25 @@ impl<H: Home> Acquire<H> {
         }
     }
 
+    /// Blocks as [`wait_blocking`](Self::wait_blocking) does, but goes after it has looked so often: what
+    /// dropping a future does, for models.
+    #[cfg(any(loom, shuttle))]
+    #[doc(hidden)]
+    pub fn wait_for_looks(self, looks: usize) -> Option<Result<(), Refused>> {
+        match self.start(self.arrival()) {
+            Ok(Started::Passed) => Some(Ok(())),
+            // Free before it counts as free.
+            Ok(Started::Waiting {
+                standing,
+                place: _place,
+            }) => {
+                let result = standing.wait_for_looks(looks)?;
+                Some(result.map(|_| ()))
+            }
+            Err(refused) => Some(Err(refused)),
+        }
+    }
+
     fn arrival(&self) -> Timestamp {
         self.now.unwrap_or_else(|| self.home.now())
     }

@@ -213,6 +213,7 @@ impl<P: Post> Standing<P> {
         Self { post, id: Some(id) }
     }
 
+    #[cfg(not(any(loom, shuttle)))]
     pub(crate) const fn post(&self) -> &P {
         &self.post
     }
@@ -236,6 +237,26 @@ impl<P: Post> Standing<P> {
             state.remember(id, waker, until);
             Progress::Waiting(until)
         })
+    }
+
+    /// Blocks the thread, but goes after it has looked so often: what dropping a future does, for models.
+    #[cfg(any(loom, shuttle))]
+    pub(crate) fn wait_for_looks(
+        mut self,
+        looks: usize,
+    ) -> Option<Result<(Timestamp, Duration), Refused>> {
+        let waker = crate::patience::waker_of_this_thread();
+        for left in (0..looks).rev() {
+            match self.look(&waker) {
+                Progress::Done(result) => return Some(result),
+                Progress::Waiting(until) if left > 0 => {
+                    let until = until.unwrap_or(Timestamp::MAX);
+                    self.post.clock().nap_until(until);
+                }
+                Progress::Waiting(_) => {}
+            }
+        }
+        None
     }
 
     /// Blocks the thread until it needn't wait any longer.

@@ -94,11 +94,17 @@ where
     }
 
     /// What is said to one who comes now, if somebody waits for the key.
-    #[inline]
+    #[inline(always)]
     pub(super) fn told_to_wait(&self, now: Timestamp, cost: u64) -> Option<Decision> {
-        if !self.limiter.lines.is_marked(self.hash) {
-            return None;
+        match self.limiter.lines.is_marked(self.hash) {
+            true => self.told_behind(now, cost),
+            false => None,
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn told_behind(&self, now: Timestamp, cost: u64) -> Option<Decision> {
         let told = self.behind(now, cost)?;
         if cost > 0 {
             self.limiter.counters.count(told.is_allowed());

@@ -391,7 +391,8 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     /// The key's slot, with its state carried over to the limit in force.
-    #[inline]
+    // Always inlined: on the way of every check, whoever else calls it.
+    #[inline(always)]
     fn find<Q>(&mut self, ask: &Ask<'_, Q>) -> Option<u32>
     where
         K: Borrow<Q>,
@@ -457,7 +458,7 @@ impl<K, A: Kept> Shard<K, A> {
 
     /// What a blocked key is told, and its birth; nothing if it isn't blocked at `now`. A look, which
     /// may be at a later time, leaves a block that is over then.
-    #[inline]
+    #[inline(always)]
     fn blocked(
         &mut self,
         slot: u32,

@@ -5,15 +5,11 @@ use std::time::Duration;
 
 use tollgate_core::Timestamp;
 
-#[cfg(shuttle)]
-use super::Progress;
 use super::queue::Discipline;
 use super::{Line, Standing};
 use crate::Refused;
 use crate::clock::Clock;
 use crate::patience::Patience;
-#[cfg(shuttle)]
-use crate::patience::waker_of_this_thread;
 
 /// A request to wait in line: await it, or call
 /// [`wait_blocking`](Self::wait_blocking). The result is how long it took.
@@ -102,20 +98,13 @@ impl<'a, D: Discipline, C: Clock> Turn<'a, D, C> {
     #[cfg(shuttle)]
     #[doc(hidden)]
     pub fn wait_for_looks(self, looks: usize) -> Option<Result<Duration, Refused>> {
-        let clock = self.line.clock();
-        let mut standing = match self.start() {
+        let standing = match self.start() {
             Ok(Some(standing)) => standing,
             Ok(None) => return Some(Ok(Duration::ZERO)),
             Err(refused) => return Some(Err(refused)),
         };
-        let waker = waker_of_this_thread();
-        for _ in 0..looks {
-            match standing.look(&waker) {
-                Progress::Done(result) => return Some(result.map(|(_, waited)| waited)),
-                Progress::Waiting(until) => clock.nap_until(until.unwrap_or(Timestamp::MAX)),
-            }
-        }
-        None
+        let result = standing.wait_for_looks(looks)?;
+        Some(result.map(|(_, waited)| waited))
     }
 
     /// Passes, takes a place, or says at once why neither.
