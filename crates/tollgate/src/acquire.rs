@@ -69,10 +69,7 @@ pub struct Acquire<H: Home> {
 /// Where a wait stands after it was started.
 enum Started<H: Home> {
     Passed,
-    Waiting {
-        standing: Standing<H>,
-        place: Place<H>,
-    },
+    Waiting(Standing<H>),
 }
 
 impl<H: Home> Acquire<H> {
@@ -120,11 +117,10 @@ impl<H: Home> Acquire<H> {
         let arrived = self.arrival();
         match self.start(arrived)? {
             Started::Passed => Ok(Duration::ZERO),
-            Started::Waiting { standing, place } => {
+            Started::Waiting(standing) => {
                 let (at, _) = standing.wait_blocking()?;
-                drop(place);
                 if !self.jitter.is_zero() {
-                    self.home.clock().park_until(self.spread(at));
+                    self.home.clock().park_until(spread(at, self.jitter));
                 }
                 Ok(self.home.now() - arrived)
             }
@@ -138,11 +134,7 @@ impl<H: Home> Acquire<H> {
     pub fn wait_for_looks(self, looks: usize) -> Option<Result<(), Refused>> {
         match self.start(self.arrival()) {
             Ok(Started::Passed) => Some(Ok(())),
-            // Free before it counts as free.
-            Ok(Started::Waiting {
-                standing,
-                place: _place,
-            }) => {
+            Ok(Started::Waiting(standing)) => {
                 let result = standing.wait_for_looks(looks)?;
                 Some(result.map(|_| ()))
             }
@@ -175,17 +167,17 @@ impl<H: Home> Acquire<H> {
         };
         Ok(match self.home.enter(now, self.cost, deadline)? {
             None => Started::Passed,
-            Some(id) => Started::Waiting {
-                standing: Standing::new(self.home, id),
-                place,
-            },
+            Some(id) => {
+                place.keep();
+                Started::Waiting(Standing::new(self.home, id))
+            }
         })
     }
+}
 
-    /// When one whose turn came at this time goes on.
-    fn spread(&self, at: Timestamp) -> Timestamp {
-        at + jitter::up_to(self.jitter)
-    }
+/// When one whose turn came at this time goes on.
+fn spread(at: Timestamp, jitter: Duration) -> Timestamp {
+    at + jitter::up_to(jitter)
 }
 
 impl<H: Home> fmt::Debug for Acquire<H> {
@@ -247,6 +239,11 @@ impl<H: Home> Place<H> {
     /// A place in the queue, unless it is full.
     fn enter(home: H) -> Option<Self> {
         home.waiting().enter().then(|| Self(home))
+    }
+
+    /// Whoever stands in line gives it up.
+    fn keep(self) {
+        std::mem::forget(self);
     }
 
     /// A place for somebody who holds a reservation already.

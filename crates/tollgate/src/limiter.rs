@@ -313,6 +313,10 @@ impl<C: Clock> Post for &Limiter<C> {
     fn leave(&self, waits: &mut Single<()>, now: Timestamp, id: Id) {
         waits.leave(self, now, id);
     }
+
+    fn gone(&self) {
+        self.waiting().leave();
+    }
 }
 
 impl<C: Clock> Meter for &Limiter<C> {

@@ -78,6 +78,9 @@ pub trait Post: Copy {
 
     /// This one goes, after everybody whose turn came before.
     fn leave(&self, waits: &mut Self::Waits, now: Timestamp, id: Id);
+
+    /// A place was given up.
+    fn gone(&self) {}
 }
 
 /// A line, and how to wake those who stand in it.
@@ -90,11 +93,20 @@ pub struct State<W> {
     discarded: Vec<Waker>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Seat {
     waker: Option<Waker>,
-    /// When it looks again by itself, or was woken to see to that.
-    armed: Option<Timestamp>,
+    /// When it looks again by itself, or was woken to see to that; the end of time if neither.
+    armed: Timestamp,
+}
+
+impl Default for Seat {
+    fn default() -> Self {
+        Self {
+            waker: None,
+            armed: Timestamp::MAX,
+        }
+    }
 }
 
 /// Where one who waits stands.
@@ -134,12 +146,12 @@ impl<W: Waits> State<W> {
         if let Some((id, until)) = self.waits.first()
             && present != Some(id)
             && let Some(seat) = self.seat(id)
-            && seat.armed.is_none_or(|armed| armed > until)
+            && seat.armed > until
             && let Some(waker) = &seat.waker
         {
             // A new keeper of the time.
             wake.push(waker.clone());
-            seat.armed = Some(until);
+            seat.armed = until;
         }
         Woken {
             wake,
@@ -174,14 +186,11 @@ impl<W: Waits> State<W> {
     fn remember(&mut self, id: Id, waker: &Waker, armed: Option<Timestamp>) {
         if index(id) >= self.seats.len() {
             let more = index(id) + 1 - self.seats.len();
-            if self.seats.is_empty() {
-                // Most lines are short.
-                self.seats.reserve_exact(more);
-            }
+            places::make_room(&mut self.seats, more);
             self.seats.resize_with(index(id) + 1, Seat::default);
         }
         let seat = &mut self.seats[index(id)];
-        seat.armed = armed;
+        seat.armed = armed.unwrap_or(Timestamp::MAX);
         if !seat
             .waker
             .as_ref()
@@ -231,6 +240,7 @@ impl<P: Post> Standing<P> {
             if let Some(result) = state.waits.collect(id) {
                 state.forget(id);
                 self.id = None;
+                post.gone();
                 return Progress::Done(result.map(|at| (at, now - arrived)));
             }
             let until = state.waits.look_again(now, id);
@@ -285,6 +295,7 @@ impl<P: Post> Drop for Standing<P> {
             post.leave(&mut state.waits, now, id);
             state.forget(id);
         });
+        post.gone();
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use pin_project_lite::pin_project;
 use tollgate_core::Timestamp;
 
-use super::{Acquire, Place, Started};
+use super::{Acquire, Started, spread};
 use crate::Refused;
 use crate::clock::alarm::Alarm;
 use crate::home::Home;
@@ -19,7 +19,6 @@ pin_project! {
     /// The future that [`Acquire`] turns into. Dropping it frees the place in line.
     #[must_use = "futures do nothing unless awaited"]
     pub struct Acquiring<H: Home> {
-        acquire: Acquire<H>,
         #[pin]
         stage: Stage<H>,
     }
@@ -28,16 +27,18 @@ pin_project! {
 pin_project! {
     #[project = StageProjection]
     enum Stage<H: Home> {
-        Start,
+        Start {
+            acquire: Acquire<H>,
+        },
         Waiting {
-            // Free before it counts as free.
             #[pin]
             wait: Await<H>,
-            place: Place<H>,
+            jitter: Duration,
             arrived: Timestamp,
         },
         // Its turn came, and it spreads out.
         Spreading {
+            home: H,
             #[pin]
             alarm: Alarm,
             until: Timestamp,
@@ -53,8 +54,7 @@ impl<H: Home> IntoFuture for Acquire<H> {
 
     fn into_future(self) -> Acquiring<H> {
         Acquiring {
-            acquire: self,
-            stage: Stage::Start,
+            stage: Stage::Start { acquire: self },
         }
     }
 }
@@ -67,45 +67,47 @@ impl<H: Home> Future for Acquiring<H> {
         loop {
             match this.stage.as_mut().project() {
                 StageProjection::Done => panic!("`Acquiring` was polled after it had passed"),
-                StageProjection::Start => {
-                    let arrived = this.acquire.arrival();
-                    match this.acquire.start(arrived)? {
-                        Started::Passed => {
-                            this.stage.set(Stage::Done);
-                            return Poll::Ready(Ok(Duration::ZERO));
-                        }
-                        Started::Waiting { standing, place } => this.stage.set(Stage::Waiting {
+                StageProjection::Start { acquire } => {
+                    let (arrived, jitter) = (acquire.arrival(), acquire.jitter);
+                    let started = acquire.start(arrived);
+                    this.stage.set(Stage::Done);
+                    match started? {
+                        Started::Passed => return Poll::Ready(Ok(Duration::ZERO)),
+                        Started::Waiting(standing) => this.stage.set(Stage::Waiting {
                             wait: Await::new(standing),
-                            place,
+                            jitter,
                             arrived,
                         }),
                     }
                 }
                 StageProjection::Waiting {
-                    wait,
-                    place: _,
+                    mut wait,
+                    jitter,
                     arrived,
                 } => {
-                    let turn = ready!(wait.poll(context));
-                    let arrived = *arrived;
+                    let turn = ready!(wait.as_mut().poll(context));
+                    let home = *wait.as_ref().post();
+                    let (jitter, arrived) = (*jitter, *arrived);
                     this.stage.set(Stage::Done);
                     let (at, _) = turn?;
-                    if this.acquire.jitter.is_zero() {
-                        return Poll::Ready(Ok(this.acquire.home.now() - arrived));
+                    if jitter.is_zero() {
+                        return Poll::Ready(Ok(home.now() - arrived));
                     }
                     this.stage.set(Stage::Spreading {
+                        home,
                         alarm: Alarm::new(),
-                        until: this.acquire.spread(at),
+                        until: spread(at, jitter),
                         arrived,
                     });
                 }
                 StageProjection::Spreading {
+                    home,
                     alarm,
                     until,
                     arrived,
                 } => {
-                    ready!(alarm.poll(this.acquire.home.clock(), *until, context));
-                    let waited = this.acquire.home.now() - *arrived;
+                    ready!(alarm.poll(home.clock(), *until, context));
+                    let waited = home.now() - *arrived;
                     this.stage.set(Stage::Done);
                     return Poll::Ready(Ok(waited));
                 }
@@ -116,8 +118,6 @@ impl<H: Home> Future for Acquiring<H> {
 
 impl<H: Home> fmt::Debug for Acquiring<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Acquiring")
-            .field("acquire", &self.acquire)
-            .finish_non_exhaustive()
+        f.debug_struct("Acquiring").finish_non_exhaustive()
     }
 }

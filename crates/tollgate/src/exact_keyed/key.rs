@@ -209,6 +209,10 @@ where
     fn leave(&self, waits: &mut Self::Waits, now: Timestamp, id: Id) {
         waits.leave(self, now, id);
     }
+
+    fn gone(&self) {
+        self.waiting().leave();
+    }
 }
 
 impl<K, Q, C> Meter for ExactKey<'_, K, Q, C>

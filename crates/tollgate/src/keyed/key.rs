@@ -315,6 +315,10 @@ impl<C: Clock> Post for Key<'_, C> {
     fn leave(&self, waits: &mut Self::Waits, now: Timestamp, id: Id) {
         waits.leave(self, now, id);
     }
+
+    fn gone(&self) {
+        self.waiting().leave();
+    }
 }
 
 impl<C: Clock> Meter for Key<'_, C> {

@@ -31,6 +31,11 @@ impl<P: Post> Await<P> {
             alarm: Alarm::new(),
         }
     }
+
+    /// Where it stands.
+    pub(crate) fn post(self: Pin<&Self>) -> &P {
+        self.project_ref().standing.post()
+    }
 }
 
 impl<P: Post> Future for Await<P> {

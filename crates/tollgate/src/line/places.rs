@@ -16,7 +16,8 @@ pub(super) struct Place<R, X = ()> {
     pub(super) owner: u32,
     pub(super) cost: u64,
     pub(super) arrived: Timestamp,
-    pub(super) deadline: Option<Timestamp>,
+    /// Until when it waits; the end of time if that wasn't said.
+    pub(super) deadline: Timestamp,
     pub(super) stage: Stage<R>,
     /// What else is kept of it.
     pub(super) extra: X,
@@ -31,7 +32,8 @@ pub(super) enum Stage<R> {
     },
     /// It was charged as of this time; the receipt is for giving back.
     Passed(R, Timestamp),
-    Refused(Refused),
+    /// Rare, and large.
+    Refused(Box<Refused>),
 }
 
 /// All places of a line.
@@ -86,6 +88,13 @@ impl Fifo {
     }
 }
 
+impl<R, X> Place<R, X> {
+    /// Until when it waits, if that was said.
+    pub(super) fn deadline(&self) -> Option<Timestamp> {
+        Some(self.deadline).filter(|deadline| *deadline < Timestamp::MAX)
+    }
+}
+
 impl<R, X> Places<R, X> {
     pub(super) const fn new() -> Self {
         Self {
@@ -123,10 +132,7 @@ impl<R, X> Places<R, X> {
             }
             return id;
         }
-        if self.slots.is_empty() {
-            // Most lines are short.
-            self.slots.reserve_exact(1);
-        }
+        make_room(&mut self.slots, 1);
         self.slots.push(Slot::Used(place));
         Id::try_from(self.slots.len() - 1).unwrap_or(Id::MAX)
     }
@@ -197,6 +203,13 @@ impl<R, X> Places<R, X> {
         {
             change(before, after);
         }
+    }
+}
+
+/// Room for so many more, and not for twice as many as there are: most lines are short, and long ones large.
+pub(super) fn make_room<T>(list: &mut Vec<T>, more: usize) {
+    if list.capacity() - list.len() < more {
+        list.reserve_exact(more.max(list.len() / 8));
     }
 }
 

@@ -232,7 +232,7 @@ impl<D: Discipline> Queue<D> {
             owner,
             cost,
             arrived: now,
-            deadline,
+            deadline: deadline.unwrap_or(Timestamp::MAX),
             stage: Stage::Queued {
                 before: None,
                 after: None,
@@ -270,7 +270,7 @@ impl<D: Discipline> Queue<D> {
             // What is left in line says how long it would have taken, or more.
             let at = self.discipline.all_passed(&self.lines);
             let decision = self.discipline.decision(now, Outcome::Denied, at);
-            let refused = Stage::Refused(Refused::TooLate(decision));
+            let refused = Stage::Refused(Box::new(Refused::TooLate(decision)));
             self.finish(id, refused, Change::Left);
             return true;
         }
@@ -285,7 +285,7 @@ impl<D: Discipline> Queue<D> {
         if self.discipline.sheds(owner, &line, due, arrived) {
             let at = self.discipline.all_passed(&self.lines);
             let decision = self.discipline.decision(now, Outcome::Denied, at);
-            let refused = Stage::Refused(Refused::Shed(decision));
+            let refused = Stage::Refused(Box::new(Refused::Shed(decision)));
             self.finish(id, refused, Change::Left);
         } else {
             let receipt = self.discipline.pass(owner, due, cost);
@@ -310,7 +310,7 @@ impl<D: Discipline> Queue<D> {
             return;
         };
         let owner = place.owner;
-        if let Some(deadline) = place.deadline {
+        if let Some(deadline) = place.deadline() {
             self.deadlines.remove(&(deadline, id));
         }
         self.waiting -= 1;
@@ -358,7 +358,7 @@ impl<D: Discipline> Waits for Queue<D> {
     fn look_again(&mut self, _now: Timestamp, id: Id) -> Option<Timestamp> {
         let turn = self.first().filter(|(first, _)| *first == id);
         let turn = turn.map(|(_, due)| due);
-        let over = self.places.get(id).and_then(|place| place.deadline);
+        let over = self.places.get(id).and_then(Place::deadline);
         let over = over.map(|deadline| deadline.plus_nanos(1));
         turn.into_iter().chain(over).min()
     }
@@ -372,7 +372,7 @@ impl<D: Discipline> Waits for Queue<D> {
         let result = match &place.stage {
             Stage::Queued { .. } => return None,
             Stage::Passed(_, at) => Ok(*at),
-            Stage::Refused(refused) => Err(*refused),
+            Stage::Refused(refused) => Err(**refused),
         };
         self.places.remove(id);
         Some(result)

@@ -23,7 +23,7 @@ const BACKSTOP: Duration = Duration::from_millis(1);
 /// Everybody who waits for one limit.
 #[derive(Debug)]
 pub struct Single<T> {
-    places: Places<Ticket, Waiter<T>>,
+    places: Places<(), Waiter<T>>,
     line: Fifo,
     deadlines: BTreeSet<(Timestamp, Id)>,
     /// The latest visit or turn: nobody passes at an earlier time.
@@ -44,8 +44,8 @@ struct Waiter<T> {
     terms: T,
     /// When it was told to pass: it looks then whatever becomes of those before it.
     told: Timestamp,
-    /// It was charged ahead, because somebody reserved behind it.
-    booked: Option<Ticket>,
+    /// What it was charged: when it passed, or ahead, because somebody reserved behind it.
+    charged: Option<Ticket>,
 }
 
 impl<T: Clone + fmt::Debug> Single<T> {
@@ -115,7 +115,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
             return false;
         }
         let (terms, cost) = (place.extra.terms.clone(), place.cost);
-        let charged = match place.extra.booked {
+        let charged = match place.extra.charged {
             Some(ticket) => Ok((ticket, self.due)),
             // At its own time, so that a late wake-up loses no rate.
             None => charge(meter, &terms, (self.due, now), cost),
@@ -123,7 +123,10 @@ impl<T: Clone + fmt::Debug> Single<T> {
         match charged {
             Ok((ticket, at)) => {
                 self.seen = self.seen.max(at);
-                self.finish(id, Stage::Passed(ticket, at));
+                if let Some(place) = self.places.get_mut(id) {
+                    place.extra.charged = Some(ticket);
+                }
+                self.finish(id, Stage::Passed((), at));
                 true
             }
             Err(refused @ Refused::Never(_)) => {
@@ -152,7 +155,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
     fn look_at_first<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M) {
         self.due = match self.first_place() {
             None => Timestamp::MAX,
-            Some((_, place)) => match &place.extra.booked {
+            Some((_, place)) => match &place.extra.charged {
                 Some(ticket) => ticket.at(),
                 None => {
                     let from = self.seen.max(place.arrived);
@@ -168,7 +171,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         };
     }
 
-    fn first_place(&self) -> Option<(Id, &Place<Ticket, Waiter<T>>)> {
+    fn first_place(&self) -> Option<(Id, &Place<(), Waiter<T>>)> {
         let id = self.line.first()?;
         Some((id, self.places.get(id)?))
     }
@@ -260,7 +263,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         let waiter = Waiter {
             terms,
             told,
-            booked: None,
+            charged: None,
         };
         Ok(self.stand(meter, (now, cost), deadline, waiter))
     }
@@ -286,7 +289,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         let waiter = Waiter {
             terms,
             told: ticket.at(),
-            booked: Some(ticket),
+            charged: Some(ticket),
         };
         Ok(self.stand(meter, (now, 0), deadline, waiter))
     }
@@ -302,7 +305,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
             owner: 0,
             cost,
             arrived: now,
-            deadline,
+            deadline: deadline.unwrap_or(Timestamp::MAX),
             stage: Stage::Queued {
                 before: None,
                 after: None,
@@ -332,14 +335,10 @@ impl<T: Clone + fmt::Debug> Single<T> {
         }
         self.seen_at(meter, now);
         self.take_out(id, Places::unlink);
-        if let Some(place) = self.places.remove(id) {
-            let ticket = match place.stage {
-                Stage::Passed(ticket, _) => Some(ticket),
-                _ => place.extra.booked,
-            };
-            if let Some(ticket) = ticket {
-                meter.give_back(&place.extra.terms, now, &ticket);
-            }
+        if let Some(place) = self.places.remove(id)
+            && let Some(ticket) = place.extra.charged
+        {
+            meter.give_back(&place.extra.terms, now, &ticket);
         }
         self.look_at_first(meter);
     }
@@ -357,10 +356,10 @@ impl<T: Clone + fmt::Debug> Single<T> {
                 Stage::Queued { after, .. } => after,
                 _ => None,
             };
-            if place.extra.booked.is_none() {
+            if place.extra.charged.is_none() {
                 let (terms, cost) = (&place.extra.terms, place.cost);
                 let ticket = meter.book(terms, now, cost, Duration::MAX)?;
-                place.extra.booked = Some(ticket);
+                place.extra.charged = Some(ticket);
                 self.line.charged_ahead(mem::take(&mut place.cost));
             }
         }
@@ -394,28 +393,24 @@ impl<T: Clone + fmt::Debug> Single<T> {
     ) {
         let waiter = self.places.get_mut(id).map(|place| &mut place.extra);
         if let Some(waiter) = waiter
-            && let Some(ticket) = waiter.booked.take()
+            && let Some(ticket) = waiter.charged.take()
         {
             meter.give_back(&waiter.terms, now, &ticket);
         }
-        self.finish(id, Stage::Refused(refused));
+        self.finish(id, Stage::Refused(Box::new(refused)));
     }
 
     /// Takes one out of the line, and says what became of it.
-    fn finish(&mut self, id: Id, stage: Stage<Ticket>) {
+    fn finish(&mut self, id: Id, stage: Stage<()>) {
         self.take_out(id, |places, line, id| places.finish(line, id, stage));
         self.done.push(id);
     }
 
-    fn take_out(
-        &mut self,
-        id: Id,
-        unlink: impl FnOnce(&mut Places<Ticket, Waiter<T>>, &mut Fifo, Id),
-    ) {
+    fn take_out(&mut self, id: Id, unlink: impl FnOnce(&mut Places<(), Waiter<T>>, &mut Fifo, Id)) {
         if self.line.first() == Some(id) {
             self.refused_until = Timestamp::ZERO;
         }
-        let deadline = self.places.get(id).and_then(|place| place.deadline);
+        let deadline = self.places.get(id).and_then(Place::deadline);
         if let Some(deadline) = deadline {
             self.deadlines.remove(&(deadline, id));
         }
@@ -453,7 +448,7 @@ impl<T: Clone + fmt::Debug> Waits for Single<T> {
                 place.extra.told
             }
         };
-        let over = place.deadline.map(|deadline| deadline.plus_nanos(1));
+        let over = place.deadline().map(|deadline| deadline.plus_nanos(1));
         Some(over.map_or(turn, |over| turn.min(over)))
     }
 
@@ -466,7 +461,7 @@ impl<T: Clone + fmt::Debug> Waits for Single<T> {
         let result = match &place.stage {
             Stage::Queued { .. } => return None,
             Stage::Passed(_, at) => Ok(*at),
-            Stage::Refused(refused) => Err(*refused),
+            Stage::Refused(refused) => Err(**refused),
         };
         self.places.remove(id);
         Some(result)
