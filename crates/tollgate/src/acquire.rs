@@ -20,10 +20,30 @@ pub use future::Acquiring;
 
 /// A request to wait for tokens: await it, or call [`wait_blocking`](Self::wait_blocking).
 ///
-/// It takes its place in line when the wait starts, so waiters pass in the order in which they came,
-/// a late wake-up loses no rate, and a deadline that can't be met fails at once. Dropping the future
-/// frees the place, in whatever order waits are dropped: nobody behind it waits for those who left.
+/// It takes its place in line when the wait starts, so waiters pass in the order in which they came, no
+/// check passes them, a late wake-up loses no rate, and a deadline that can't be met fails at once.
+/// Whoever stands in line is charged nothing before its turn: dropping the future frees the place at
+/// once, in whatever order waits are dropped, and nobody waits for those who left. (A
+/// [`Reservation`](crate::Reservation) that is made behind waits was told a time, so it doesn't move.)
 /// The result is how long it took.
+///
+/// ```
+/// use std::future::IntoFuture;
+/// use std::pin::pin;
+/// use std::task::{Context, Waker};
+/// use std::time::Duration;
+/// use tollgate::{Limiter, Rate, clock::Manual};
+///
+/// let limiter = Limiter::with_clock(Rate::per_second(10).burst(1), Manual::new());
+/// assert!(limiter.allow());
+/// {
+///     let mut waiting = pin!(limiter.acquire().into_future());
+///     let mut context = Context::from_waker(Waker::noop());
+///     assert!(waiting.as_mut().poll(&mut context).is_pending());
+///     assert_eq!(limiter.check().retry_after, Duration::from_millis(200), "behind it");
+/// }
+/// assert_eq!(limiter.check().retry_after, Duration::from_millis(100), "it is gone");
+/// ```
 ///
 /// It can be awaited on any executor. Inside a tokio runtime (feature `tokio`) a wait ends on tokio's
 /// timer, which ticks once a millisecond: a task that paces itself

@@ -16,7 +16,7 @@
 //! # Ok::<(), tollgate::Refused>(())
 //! ```
 //!
-//! With the feature `tokio` waits are awaited: `limiter.acquire().await?`, `slot.wait().await`.
+//! Waits are awaited on any executor: `limiter.acquire().await?`, `slot.wait().await`.
 //!
 //! Which verb?
 //!
@@ -35,7 +35,7 @@
 //! # Features
 //! * `tsc` (default): read the CPU's time stamp counter where the kernel trusts it.
 //! * `quota`: totals over days, weeks and months, kept in a file: `QuotaLimiter`.
-//! * `tokio`: `acquire().await`, `Reservation::wait`, and the clock `clock::Tokio`.
+//! * `tokio`: waits inside a tokio runtime end on its timer; and the clock `clock::Tokio`.
 
 #![deny(unsafe_code)]
 

@@ -19,6 +19,10 @@ use crate::home::Home;
 /// while its time is still ahead: a slot whose time has come counts as used, so a handle that is
 /// dropped after a look at its delay is no way around the limit.
 ///
+/// It is made behind those who wait: they are charged first, at the times that are theirs then, and from
+/// then on give back as reservations do. Where slots come and go, wait with `acquire` instead: what is
+/// booked behind a reservation that is cancelled doesn't move up.
+///
 /// ```
 /// use std::time::Duration;
 /// use tollgate::{Limiter, Rate, clock::Manual};

@@ -94,7 +94,8 @@ impl<C> KeyedBuilder<C> {
         self
     }
 
-    /// How far ahead a reservation or a wait may act: a minute unless said otherwise.
+    /// How far ahead a reservation may act: a minute unless said otherwise. A wait takes as long as it
+    /// takes.
     pub fn longest_wait(mut self, longest: Duration) -> Self {
         self.longest_wait = longest;
         self

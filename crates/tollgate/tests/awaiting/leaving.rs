@@ -9,7 +9,7 @@ use tollgate::{
 };
 
 use super::Polled;
-use super::model::{ALGORITHMS, Holder};
+use super::holder::{ALGORITHMS, Holder};
 
 fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -21,17 +21,19 @@ fn limiter(rate: Rate, clock: &Manual) -> Limiter<Manual> {
 
 fn keyed(rate: Rate, clock: &Manual) -> KeyedLimiter<Manual> {
     let builder = KeyedLimiter::builder(rate, 100).clock(clock.clone());
-    builder.build().unwrap()
+    builder.build().expect("a rate that fits")
 }
 
 fn exact(rate: Rate, algorithm: Algorithm, clock: &Manual) -> ExactKeyedLimiter<String, Manual> {
     let builder = ExactKeyedLimiter::builder(rate, 100).algorithm(algorithm);
-    builder.clock(clock.clone()).build().unwrap()
+    let built = builder.clock(clock.clone()).build();
+    built.expect("a rate that fits")
 }
 
 fn with_algorithm(rate: Rate, algorithm: Algorithm, clock: &Manual) -> Limiter<Manual> {
     let builder = Limiter::builder(rate).algorithm(algorithm);
-    builder.clock(clock.clone()).build().unwrap()
+    let built = builder.clock(clock.clone()).build();
+    built.expect("a rate that fits")
 }
 
 /// Twenty wait and go, in this order of going; then one comes: how long it has to wait.
@@ -317,7 +319,7 @@ mod on_paused_time {
         let told = limiter.retry_after();
         assert!(told <= millis(31 * 20), "{told:?}");
         for task in tasks {
-            task.await.unwrap();
+            task.await.expect("no task panics");
         }
         assert!(limiter.retry_after() <= millis(20));
         passed.load(Ordering::Relaxed)

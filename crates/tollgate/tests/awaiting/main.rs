@@ -1,5 +1,6 @@
 //! Waits that are awaited on any executor: woken by the clock, by a thread, or by tokio's timer.
 
+mod holder;
 mod leaving;
 mod model;
 

@@ -8,112 +8,13 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    Acquire, Algorithm, Align, Decision, ExactKeyedLimiter, Home, KeyedLimiter, Limiter, Outcome,
-    Rate, Refused, Reservation, Timestamp,
+    Algorithm, Decision, ExactKeyedLimiter, Home, KeyedLimiter, Limiter, Outcome, Rate, Refused,
+    Reservation, Timestamp,
 };
 use tollgate_testkit::traffic::Random;
 
 use super::Polled;
-
-pub(super) const ALGORITHMS: [Algorithm; 6] = [
-    Algorithm::Gcra,
-    Algorithm::TokenBucket,
-    Algorithm::LeakyBucket,
-    Algorithm::FixedWindow(Align::FirstHit),
-    Algorithm::SlidingLog,
-    Algorithm::SlidingCounter,
-];
-
-/// A limit that can be waited for, whoever holds it.
-pub(super) trait Holder {
-    type Home<'a>: Home
-    where
-        Self: 'a;
-
-    /// Not a key whose word counts by the rate of whoever asked last: then what is booked ahead depends on
-    /// who asked since the rate changed.
-    const BOOKS_THROUGH_CHANGES: bool = true;
-
-    fn acquire(&self, cost: u64) -> Acquire<Self::Home<'_>>;
-    fn check_at(&self, now: Timestamp, cost: u64) -> Decision;
-    fn reserve_at(&self, now: Timestamp, cost: u64)
-    -> Result<Reservation<Self::Home<'_>>, Refused>;
-    fn set_rate(&self, rate: Rate);
-}
-
-impl Holder for Limiter<Manual> {
-    type Home<'a> = &'a Self;
-
-    fn acquire(&self, cost: u64) -> Acquire<&Self> {
-        self.acquire_n(cost)
-    }
-
-    fn check_at(&self, now: Timestamp, cost: u64) -> Decision {
-        self.check_at(now, cost)
-    }
-
-    fn reserve_at(
-        &self,
-        now: Timestamp,
-        cost: u64,
-    ) -> Result<Reservation<Self::Home<'_>>, Refused> {
-        self.reserve_at(now, cost)
-    }
-
-    fn set_rate(&self, rate: Rate) {
-        self.set_rate(rate).unwrap();
-    }
-}
-
-impl Holder for KeyedLimiter<Manual> {
-    type Home<'a> = tollgate::Key<'a, Manual>;
-
-    const BOOKS_THROUGH_CHANGES: bool = false;
-
-    fn acquire(&self, cost: u64) -> Acquire<Self::Home<'_>> {
-        self.key("ada").acquire_n(cost)
-    }
-
-    fn check_at(&self, now: Timestamp, cost: u64) -> Decision {
-        self.check_at(now, "ada", cost)
-    }
-
-    fn reserve_at(
-        &self,
-        now: Timestamp,
-        cost: u64,
-    ) -> Result<Reservation<Self::Home<'_>>, Refused> {
-        self.key("ada").reserve_at(now, cost)
-    }
-
-    fn set_rate(&self, rate: Rate) {
-        self.set_rate(rate).unwrap();
-    }
-}
-
-impl Holder for ExactKeyedLimiter<String, Manual> {
-    type Home<'a> = tollgate::ExactKey<'a, String, str, Manual>;
-
-    fn acquire(&self, cost: u64) -> Acquire<Self::Home<'_>> {
-        self.key("ada").acquire_n(cost)
-    }
-
-    fn check_at(&self, now: Timestamp, cost: u64) -> Decision {
-        self.check_at(now, "ada", cost)
-    }
-
-    fn reserve_at(
-        &self,
-        now: Timestamp,
-        cost: u64,
-    ) -> Result<Reservation<Self::Home<'_>>, Refused> {
-        self.key("ada").reserve_at(now, cost)
-    }
-
-    fn set_rate(&self, rate: Rate) {
-        self.set_rate(rate).unwrap();
-    }
-}
+use super::holder::{ALGORITHMS, Holder};
 
 /// One who waits, as the oracle knows it.
 struct Waiter<'a, H: Holder + 'a> {
@@ -160,7 +61,7 @@ impl<'a, H: Holder> Oracle<'a, H> {
             match decision.outcome {
                 Outcome::Allowed => return Some((at, Outcome::Allowed)),
                 Outcome::Never => return Some((at, Outcome::Never)),
-                Outcome::Denied => at = at + decision.retry_after,
+                Outcome::Denied => at += decision.retry_after,
             }
         }
     }
@@ -191,7 +92,10 @@ impl<'a, H: Holder> Oracle<'a, H> {
             }
             self.seen = self.seen.max(due);
             let slot = first.booked;
-            let slot = slot.unwrap_or_else(|| self.alone.reserve_at(due, first.cost).unwrap());
+            let slot = slot.unwrap_or_else(|| {
+                let slot = self.alone.reserve_at(due, first.cost);
+                slot.expect("its turn has come")
+            });
             assert_eq!(slot.act_at(), due);
             self.charged.push((first.number, slot));
             self.fates.insert(first.number, Fate::Passed);
@@ -376,11 +280,16 @@ impl<'a, H: Holder> Play<'a, H> {
         }
     }
 
+    fn any_of(&mut self, count: usize) -> usize {
+        let which = self.random.below(count as u64);
+        usize::try_from(which).expect("less than a length")
+    }
+
     /// One goes, the oldest as often as any: so do timeouts.
     fn leave(&mut self) {
         let place = match self.random.below(2) {
             0 => 0,
-            _ => usize::try_from(self.random.below(self.waiting.len() as u64)).unwrap(),
+            _ => self.any_of(self.waiting.len()),
         };
         let gone = self.waiting.remove(place);
         self.oracle.leave(self.now, gone.number);
@@ -408,8 +317,8 @@ impl<'a, H: Holder> Play<'a, H> {
     }
 
     fn cancel(&mut self) {
-        let which = self.random.below(self.reserved.len() as u64);
-        let pair = self.reserved.remove(usize::try_from(which).unwrap());
+        let which = self.any_of(self.reserved.len());
+        let pair = self.reserved.remove(which);
         self.oracle.advance(self.now);
         for slot in pair {
             slot.cancel_at(self.now);
@@ -424,7 +333,7 @@ impl<'a, H: Holder> Play<'a, H> {
     }
 
     fn go_on(&mut self) {
-        self.now = self.now + Duration::from_millis(self.random.below(400));
+        self.now += Duration::from_millis(self.random.below(400));
         self.clock.set(self.now);
     }
 
