@@ -74,7 +74,7 @@ pub(crate) mod sealed {
                 if told.outcome == Outcome::Never {
                     return Some(Err(Refused::Never(told)));
                 }
-                if told.retry_after > patience {
+                if told.retry_after > patience.min(self.longest_booking()) {
                     return Some(Err(Refused::TooLate(told)));
                 }
                 let booked = state.waits.book_all(self, now);

@@ -239,7 +239,7 @@ where
     ) -> Result<Ticket, Refused> {
         let act = Reserve {
             cost,
-            patience: patience.min(self.limiter.longest_wait),
+            patience: patience.min(self.longest_booking()),
         };
         let tables = &self.limiter.tables;
         let booked = tables.reserve(&self.ask(now), tier.as_ref(), &act);
@@ -247,6 +247,10 @@ where
             Unbooked::TooFarAhead(decision) => Refused::QueueFull(decision),
             Unbooked::Refused(decision) => Refused::from_decision(decision),
         })
+    }
+
+    fn longest_booking(&self) -> Duration {
+        self.limiter.longest_wait
     }
 
     fn give_back(&self, _tier: &Option<Tier>, now: Timestamp, ticket: &Ticket) {

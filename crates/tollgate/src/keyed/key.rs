@@ -338,8 +338,8 @@ impl<C: Clock> Meter for Key<'_, C> {
         patience: Duration,
     ) -> Result<Ticket, Refused> {
         let (key, local) = (self.on(terms), self.limiter.table.since_anchor(now));
-        let longest = Duration::from_nanos(Pace::wait_nanos(self.limiter.longest_wait));
-        let patience = u64::try_from(patience.min(longest).as_nanos()).unwrap_or(u64::MAX);
+        let patience = patience.min(self.longest_booking());
+        let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
         let judged = key.charge_once(local, cost, patience);
         if !judged.taken {
             return Err(Refused::from_decision(key.report(&judged, cost)));
@@ -349,6 +349,10 @@ impl<C: Clock> Meter for Key<'_, C> {
         let pace = key.in_force.pace;
         let charge = pace.receipt(after, now.plus_nanos(wait), cost);
         Ok(Ticket::Charged(charge))
+    }
+
+    fn longest_booking(&self) -> Duration {
+        Duration::from_nanos(Pace::wait_nanos(self.limiter.longest_wait))
     }
 
     fn give_back(&self, terms: &Self::Terms, now: Timestamp, ticket: &Ticket) {

@@ -25,6 +25,11 @@ pub trait Meter {
         patience: Duration,
     ) -> Result<Ticket, Refused>;
 
+    /// How far ahead something can be booked.
+    fn longest_booking(&self) -> Duration {
+        Duration::MAX
+    }
+
     /// Gives back what nothing was built on.
     fn give_back(&self, terms: &Self::Terms, now: Timestamp, ticket: &Ticket);
 

@@ -72,6 +72,11 @@ impl Fifo {
         self.first
     }
 
+    /// Who is last.
+    pub(super) const fn last(&self) -> Option<Id> {
+        self.last
+    }
+
     /// How many stand in it.
     pub(crate) const fn len(&self) -> usize {
         self.len
@@ -92,6 +97,22 @@ impl<R, X> Place<R, X> {
     /// Until when it waits, if that was said.
     pub(super) fn deadline(&self) -> Option<Timestamp> {
         Some(self.deadline).filter(|deadline| *deadline < Timestamp::MAX)
+    }
+
+    /// Who stands behind it.
+    pub(super) const fn next(&self) -> Option<Id> {
+        match self.stage {
+            Stage::Queued { after, .. } => after,
+            _ => None,
+        }
+    }
+
+    /// Who stands before it.
+    pub(super) const fn previous(&self) -> Option<Id> {
+        match self.stage {
+            Stage::Queued { before, .. } => before,
+            _ => None,
+        }
     }
 }
 

@@ -350,31 +350,42 @@ impl<T: Clone + fmt::Debug> Single<T> {
         meter: &M,
         now: Timestamp,
     ) -> Result<(), Refused> {
-        let mut next = self.line.first();
+        let mut next = self.first_uncharged();
+        let mut booked = Ok(());
         while let Some(place) = next.and_then(|id| self.places.get_mut(id)) {
-            next = match place.stage {
-                Stage::Queued { after, .. } => after,
-                _ => None,
-            };
-            if place.extra.charged.is_none() {
-                let (terms, cost) = (&place.extra.terms, place.cost);
-                let ticket = meter.book(terms, now, cost, Duration::MAX)?;
-                place.extra.charged = Some(ticket);
-                self.line.charged_ahead(mem::take(&mut place.cost));
+            match meter.book(&place.extra.terms, now, place.cost, Duration::MAX) {
+                Ok(ticket) => place.extra.charged = Some(ticket),
+                Err(refused) => {
+                    booked = Err(refused);
+                    break;
+                }
             }
+            self.line.charged_ahead(mem::take(&mut place.cost));
+            next = place.next();
         }
         self.look_at_first(meter);
-        Ok(())
+        booked
+    }
+
+    /// The first of those at the end of the line who aren't charged ahead: all behind one who isn't.
+    fn first_uncharged(&self) -> Option<Id> {
+        let mut first = None;
+        let mut id = self.line.last()?;
+        while let Some(place) = self.places.get(id).filter(|it| it.extra.charged.is_none()) {
+            first = Some(id);
+            id = match place.previous() {
+                Some(before) => before,
+                None => break,
+            };
+        }
+        first
     }
 
     /// The limit has changed: those who can never pass any more are told.
     pub(crate) fn changed<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
         let mut next = self.line.first();
         while let Some((id, place)) = next.and_then(|id| Some((id, self.places.get(id)?))) {
-            next = match place.stage {
-                Stage::Queued { after, .. } => after,
-                _ => None,
-            };
+            next = place.next();
             let decision = meter.look(&place.extra.terms, now, place.cost);
             if decision.outcome == Outcome::Never {
                 self.refuse(meter, now, id, Refused::Never(decision));

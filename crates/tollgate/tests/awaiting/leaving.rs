@@ -153,6 +153,22 @@ fn a_reservation_behind_waits_books_them_first() {
 }
 
 #[test]
+fn a_reservation_that_is_refused_books_nobody() {
+    let clock = Manual::new();
+    let limiter = keyed(Rate::per_minute(2).burst(1), &clock);
+    assert!(limiter.allow("ada"));
+    let mut waiting: Vec<_> = (0..3)
+        .map(|_| Polled::new(limiter.acquire("ada")))
+        .collect();
+    assert!(waiting.iter_mut().all(|wait| wait.poll().is_none()));
+    // No key is booked further ahead than a minute.
+    let refused = limiter.reserve("ada", 1).unwrap_err();
+    assert_eq!(refused.decision().retry_after, Duration::from_secs(120));
+    drop(waiting.remove(0));
+    assert_eq!(limiter.check("ada").retry_after, Duration::from_secs(90));
+}
+
+#[test]
 fn a_key_is_waited_for_as_long_as_it_takes() {
     let clock = Manual::new();
     let rate = Rate::per_minute(1);
