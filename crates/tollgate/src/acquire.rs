@@ -7,6 +7,8 @@ use tollgate_core::Timestamp;
 
 use crate::Refused;
 use crate::home::Home;
+use crate::home::sealed::Home as _;
+use crate::line::Post;
 use crate::line::Standing;
 use crate::patience::Patience;
 use crate::sync::{AtomicUsize, Ordering};
@@ -140,9 +142,10 @@ impl<H: Home> Acquire<H> {
             Started::Waiting(standing) => {
                 let (at, _) = standing.wait_blocking()?;
                 if !self.jitter.is_zero() {
-                    self.home.clock().park_until(spread(at, self.jitter));
+                    let limit = self.home.limit();
+                    limit.clock().park_until(spread(at, self.jitter));
                 }
-                Ok(self.home.now() - arrived)
+                Ok(self.home.limit().now() - arrived)
             }
         }
     }
@@ -163,17 +166,17 @@ impl<H: Home> Acquire<H> {
     }
 
     fn arrival(&self) -> Timestamp {
-        self.now.unwrap_or_else(|| self.home.now())
+        self.now.unwrap_or_else(|| self.home.limit().now())
     }
 
     /// Passes, takes a place, or says at once why neither.
     fn start(&self, now: Timestamp) -> Result<Started<H>, Refused> {
-        let deadline = self.patience.deadline(now);
+        let (limit, deadline) = (self.home.limit(), self.patience.deadline(now));
         if deadline.is_some_and(|deadline| deadline < now) {
-            return Err(Refused::TooLate(self.home.look_in_turn(now, 0)));
+            return Err(Refused::TooLate(limit.look_in_turn(now, 0)));
         }
         // Most callers pass at once, and those never count as waiting.
-        let refused = match self.home.book_in_turn(now, self.cost, Duration::ZERO) {
+        let refused = match limit.book_in_turn(now, self.cost, Duration::ZERO) {
             Ok(_) => return Ok(Started::Passed),
             Err(Refused::TooLate(decision))
                 if deadline.is_none_or(|deadline| now + decision.retry_after <= deadline) =>
@@ -182,14 +185,14 @@ impl<H: Home> Acquire<H> {
             }
             Err(refused) => return Err(refused),
         };
-        let Some(place) = Place::enter(self.home) else {
+        let Some(place) = Place::enter(limit.waiting()) else {
             return Err(Refused::QueueFull(refused));
         };
-        Ok(match self.home.enter(now, self.cost, deadline)? {
+        Ok(match limit.enter(now, self.cost, deadline)? {
             None => Started::Passed,
             Some(id) => {
                 place.keep();
-                Started::Waiting(Standing::new(self.home, id))
+                Started::Waiting(Standing::new(self.home.clone(), id))
             }
         })
     }
@@ -253,12 +256,13 @@ impl Waiting {
 
 /// A waiter's place; dropping it frees the place.
 #[derive(Debug)]
-pub(crate) struct Place<H: Home>(H);
+pub(crate) struct Place<'a>(&'a Waiting);
 
-impl<H: Home> Place<H> {
+impl<'a> Place<'a> {
     /// A place in the queue, unless it is full.
-    fn enter(home: H) -> Option<Self> {
-        home.waiting().enter().then(|| Self(home))
+    fn enter(waiting: &'a Waiting) -> Option<Self> {
+        // Made only if there is room, because dropping it counts.
+        waiting.enter().then(|| Self(waiting))
     }
 
     /// Whoever stands in line gives it up.
@@ -267,14 +271,14 @@ impl<H: Home> Place<H> {
     }
 
     /// A place for somebody who holds a reservation already.
-    pub(crate) fn enter_anyway(home: H) -> Self {
-        home.waiting().enter_anyway();
-        Self(home)
+    pub(crate) fn enter_anyway(waiting: &'a Waiting) -> Self {
+        waiting.enter_anyway();
+        Self(waiting)
     }
 }
 
-impl<H: Home> Drop for Place<H> {
+impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.0.waiting().leave();
+        self.0.leave();
     }
 }

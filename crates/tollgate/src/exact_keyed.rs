@@ -23,6 +23,7 @@ mod kept;
 mod key;
 mod level;
 mod operator;
+mod owned;
 mod shard;
 pub(crate) mod slab;
 mod snapshot;
@@ -33,6 +34,7 @@ mod tier;
 pub use builder::ExactKeyedBuilder;
 pub use key::ExactKey;
 pub use operator::ActiveExactKey;
+pub use owned::OwnedExactKey;
 pub use tier::Tier;
 
 use shard::Ask;

@@ -2,12 +2,13 @@
 
 use std::fmt;
 
-/// Where a [`Reservation`](crate::Reservation) was made: `&Limiter`, or a key of a `&KeyedLimiter`.
+/// Where a [`Reservation`](crate::Reservation) or a wait was made: `&Limiter`, a key of a `&KeyedLimiter`, or
+/// one of those in an `Arc`, to live in a task.
 ///
 /// The trait is sealed: it is there to be named, not to be implemented.
-pub trait Home: Copy + fmt::Debug + sealed::Home {}
+pub trait Home: Clone + fmt::Debug + sealed::Lends {}
 
-impl<H: Copy + fmt::Debug + sealed::Home> Home for H {}
+impl<H: Clone + fmt::Debug + sealed::Lends> Home for H {}
 
 pub(crate) mod sealed {
     use std::time::Duration;
@@ -21,8 +22,28 @@ pub(crate) mod sealed {
     use crate::line::places::Id;
     use crate::line::queue::Entered;
     use crate::line::single::Single;
-    use crate::line::{Post, State};
+    use crate::line::{Post, Stands, State};
     use crate::sync::{Ordering, fence};
+
+    /// Whoever has a limit, or shares one.
+    pub trait Lends {
+        type Limit<'a>: Home
+        where
+            Self: 'a;
+
+        fn limit(&self) -> Self::Limit<'_>;
+    }
+
+    impl<H: Lends> Stands for H {
+        type Post<'a>
+            = H::Limit<'a>
+        where
+            Self: 'a;
+
+        fn post(&self) -> H::Limit<'_> {
+            self.limit()
+        }
+    }
 
     /// A limit with its line: what is said here is said behind those who wait.
     pub trait Home: Meter + Post<Waits = Single<<Self as Meter>::Terms>> {

@@ -21,6 +21,7 @@ mod key;
 mod level;
 mod line;
 mod operator;
+mod owned;
 mod pace;
 mod rated;
 mod shape;
@@ -38,6 +39,7 @@ pub(crate) use level::KeyParts;
 #[doc(hidden)]
 pub use line::prefetch;
 pub use operator::{ActiveKey, KeyedStats, NoSlot};
+pub use owned::OwnedKey;
 pub use rated::RatedBy;
 pub use together::Together;
 

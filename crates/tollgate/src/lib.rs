@@ -75,13 +75,16 @@ pub use concurrency::{
     ConcurrencyStats, Ended, Ending, KeySlot, KeyedConcurrency, KeyedConcurrencyBuilder,
     KeyedPermit, Observer, Occupancy, Overflow, OwnedKeyedPermit, OwnedPermit, Permit, PermitHome,
 };
-pub use exact_keyed::{ActiveExactKey, ExactKey, ExactKeyedBuilder, ExactKeyedLimiter, Tier};
+pub use exact_keyed::{
+    ActiveExactKey, ExactKey, ExactKeyedBuilder, ExactKeyedLimiter, OwnedExactKey, Tier,
+};
 pub use fair::{FairBuilder, FairLimiter};
 pub use home::Home;
 #[doc(hidden)]
 pub use keyed::prefetch;
 pub use keyed::{
-    ActiveKey, AtCap, Key, KeyedBuilder, KeyedLimiter, KeyedStats, NoSlot, RatedBy, Together,
+    ActiveKey, AtCap, Key, KeyedBuilder, KeyedLimiter, KeyedStats, NoSlot, OwnedKey, RatedBy,
+    Together,
 };
 pub use lanes::{Lane, Lanes, LanesBuilder, LanesError};
 pub use limiter::{Algorithm, Builder, DefaultClock, Limiter};

@@ -1,6 +1,7 @@
 //! `Limiter`: one limit shared by threads, with three verbs: check, reserve, wait.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate_core::{Decision, LimitError, Rate, Timestamp, Unbooked};
@@ -8,16 +9,16 @@ use tollgate_core::{Decision, LimitError, Rate, Timestamp, Unbooked};
 use crate::acquire::{Acquire, Waiting};
 use crate::cell::{Cell, Ticket};
 use crate::clock::{Clock, Monotonic};
-use crate::home::sealed::Home;
+use crate::home::sealed::{Home, Lends};
 use crate::line::lined::Lined;
 use crate::line::meter::Meter;
 use crate::line::places::Id;
 use crate::line::single::Single;
 use crate::line::{Post, State};
-use crate::stack::limit::{Breadth, Limit, Mark, Seen, Taken};
-use crate::{Kind, Mode, Refused, Reservation};
+use crate::{Mode, Refused, Reservation};
 
 mod builder;
+mod level;
 
 pub use builder::{Algorithm, Builder, DefaultClock};
 
@@ -190,6 +191,25 @@ impl<C: Clock> Limiter<C> {
         Ok(Reservation::new(self, ticket))
     }
 
+    /// Takes `cost` tokens now, in a reservation that can live in a task of its own.
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve).
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use tollgate::{Limiter, Rate};
+    ///
+    /// let limiter = Arc::new(Limiter::new(Rate::per_second(10)));
+    /// let slot = limiter.reserve_owned(2)?;
+    /// std::thread::spawn(move || slot.wait_blocking()).join().unwrap();
+    /// # Ok::<(), tollgate::Refused>(())
+    /// ```
+    pub fn reserve_owned(self: &Arc<Self>, cost: u64) -> Result<Reservation<Arc<Self>>, Refused> {
+        let ticket = (&**self).book_in_turn(self.clock.now(), cost, Duration::MAX)?;
+        Ok(Reservation::new(Arc::clone(self), ticket))
+    }
+
     // Wait: come back when it fits.
 
     /// Waits for one token, first come first served. Await it, or call
@@ -201,6 +221,26 @@ impl<C: Clock> Limiter<C> {
     /// Waits for `cost` tokens, first come first served.
     pub fn acquire_n(&self, cost: u64) -> Acquire<&Self> {
         Acquire::new(self, cost)
+    }
+
+    /// Waits for one token, first come first served, in a future that borrows nothing.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use tollgate::{Limiter, Rate};
+    ///
+    /// let limiter = Arc::new(Limiter::new(Rate::per_second(10)));
+    /// let wait = limiter.acquire_owned();
+    /// std::thread::spawn(move || wait.wait_blocking()).join().unwrap()?;
+    /// # Ok::<(), tollgate::Refused>(())
+    /// ```
+    pub fn acquire_owned(self: &Arc<Self>) -> Acquire<Arc<Self>> {
+        self.acquire_owned_n(1)
+    }
+
+    /// Waits for `cost` tokens as [`acquire_owned`](Self::acquire_owned) does.
+    pub fn acquire_owned_n(self: &Arc<Self>, cost: u64) -> Acquire<Arc<Self>> {
+        Acquire::new(Arc::clone(self), cost)
     }
 
     /// How many are waiting now.
@@ -366,69 +406,25 @@ impl<C: Clock> Home for &Limiter<C> {
     }
 }
 
-impl<C: Clock> Limit for Limiter<C> {
-    fn kind(&self) -> Kind {
-        Kind::Rate
-    }
+impl<C: Clock> Lends for &Limiter<C> {
+    type Limit<'a>
+        = Self
+    where
+        Self: 'a;
 
-    fn breadth(&self) -> Breadth {
-        Breadth::Shared
+    fn limit(&self) -> Self {
+        self
     }
+}
 
-    fn now(&self, seen: &mut Seen) -> Timestamp {
-        seen.read(&self.clock)
-    }
+impl<C: Clock> Lends for Arc<Limiter<C>> {
+    type Limit<'a>
+        = &'a Limiter<C>
+    where
+        Self: 'a;
 
-    fn look(&self, now: Timestamp, cost: u64) -> Decision {
-        self.look_in_turn(now, cost)
-    }
-
-    fn fits(&self, seen: &mut Seen, cost: u64) -> bool {
-        let now = seen.read(&self.clock);
-        if self.line.is_marked()
-            && let Some(behind) = self.behind(now, cost)
-        {
-            return behind.is_allowed();
-        }
-        self.cell.fits(now, cost)
-    }
-
-    fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
-        let ticket = self.book_in_turn(now, cost, Duration::ZERO);
-        ticket
-            .map(Taken::Charge)
-            .map_err(|refused| *refused.decision())
-    }
-
-    fn charge(&self, seen: &mut Seen, cost: u64) -> Option<Mark> {
-        let Cell::Word(word) = &self.cell else {
-            return None;
-        };
-        if self.line.is_marked() {
-            return None;
-        }
-        let (pace, after) = word.charge(seen.read(&self.clock), cost)?;
-        Mark::new(after, pace, cost)
-    }
-
-    fn put_back(&self, now: Timestamp, taken: Taken) {
-        self.settle(now, taken, 0);
-    }
-
-    fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> Result<Taken, Decision> {
-        if let Some(behind) = self.behind(now, cost)
-            && !behind.is_allowed()
-        {
-            return Err(behind);
-        }
-        let ticket = self.cell.hold(now, cost, until);
-        ticket.map(Taken::Charge).map_err(Unbooked::decision)
-    }
-
-    fn settle(&self, now: Timestamp, taken: Taken, spent: u64) {
-        if let Taken::Charge(ticket) = taken {
-            self.improve(now, || self.cell.settle(now, &ticket, spent));
-        }
+    fn limit(&self) -> &Limiter<C> {
+        self
     }
 }
 

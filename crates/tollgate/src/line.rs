@@ -83,6 +83,15 @@ pub trait Post: Copy {
     fn gone(&self) {}
 }
 
+/// Who knows where it stands: at a post that it borrows or shares.
+pub(crate) trait Stands {
+    type Post<'a>: Post
+    where
+        Self: 'a;
+
+    fn post(&self) -> Self::Post<'_>;
+}
+
 /// A line, and how to wake those who stand in it.
 #[derive(Debug)]
 pub struct State<W> {
@@ -118,8 +127,8 @@ pub(crate) enum Progress {
 }
 
 /// A place in line; dropping it frees the place, and costs nothing.
-pub(crate) struct Standing<P: Post> {
-    post: P,
+pub(crate) struct Standing<S: Stands> {
+    at: S,
     /// None once it is free, and may be another's.
     id: Option<Id>,
 }
@@ -216,15 +225,15 @@ impl Woken {
     }
 }
 
-impl<P: Post> Standing<P> {
-    /// Whoever got this place in the line of this post.
-    pub(crate) const fn new(post: P, id: Id) -> Self {
-        Self { post, id: Some(id) }
+impl<S: Stands> Standing<S> {
+    /// Whoever got this place in the line at this post.
+    pub(crate) const fn new(at: S, id: Id) -> Self {
+        Self { at, id: Some(id) }
     }
 
     #[cfg(not(any(loom, shuttle)))]
-    pub(crate) const fn post(&self) -> &P {
-        &self.post
+    pub(crate) const fn at(&self) -> &S {
+        &self.at
     }
 
     /// Looks whether it has to wait any longer, and says how to be woken if so.
@@ -232,14 +241,14 @@ impl<P: Post> Standing<P> {
         let Some(id) = self.id else {
             panic!("a place in line was looked at after it had been left");
         };
-        let post = self.post;
+        let (post, place) = (self.at.post(), &mut self.id);
         post.visit(Some(id), |state| {
             let now = post.clock().now();
             post.advance(&mut state.waits, now);
             let arrived = state.waits.arrived(id).unwrap_or(now);
             if let Some(result) = state.waits.collect(id) {
                 state.forget(id);
-                self.id = None;
+                *place = None;
                 post.gone();
                 return Progress::Done(result.map(|at| (at, now - arrived)));
             }
@@ -261,7 +270,7 @@ impl<P: Post> Standing<P> {
                 Progress::Done(result) => return Some(result),
                 Progress::Waiting(until) if left > 0 => {
                     let until = until.unwrap_or(Timestamp::MAX);
-                    self.post.clock().nap_until(until);
+                    self.at.post().clock().nap_until(until);
                 }
                 Progress::Waiting(_) => {}
             }
@@ -277,19 +286,19 @@ impl<P: Post> Standing<P> {
                 Progress::Done(result) => return result,
                 Progress::Waiting(until) => {
                     let until = until.unwrap_or(Timestamp::MAX);
-                    self.post.clock().nap_until(until);
+                    self.at.post().clock().nap_until(until);
                 }
             }
         }
     }
 }
 
-impl<P: Post> Drop for Standing<P> {
+impl<S: Stands> Drop for Standing<S> {
     fn drop(&mut self) {
         let Some(id) = self.id else {
             return;
         };
-        let post = self.post;
+        let post = self.at.post();
         post.visit(None, |state| {
             let now = post.clock().now();
             post.leave(&mut state.waits, now, id);
@@ -358,6 +367,17 @@ impl<D: Discipline, C: Clock> Line<D, C> {
     fn lock(&self) -> MutexGuard<'_, State<Queue<D>>> {
         // Nothing in here panics between two writes that belong together.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<D: Discipline, C: Clock> Stands for &Line<D, C> {
+    type Post<'a>
+        = Self
+    where
+        Self: 'a;
+
+    fn post(&self) -> Self {
+        self
     }
 }
 

@@ -13,7 +13,8 @@ use super::{Acquire, Started, spread};
 use crate::Refused;
 use crate::clock::alarm::Alarm;
 use crate::home::Home;
-use crate::line::Await;
+use crate::home::sealed::Home as _;
+use crate::line::{Await, Post};
 
 pin_project! {
     /// The future that [`Acquire`] turns into. Dropping it frees the place in line.
@@ -86,12 +87,12 @@ impl<H: Home> Future for Acquiring<H> {
                     arrived,
                 } => {
                     let turn = ready!(wait.as_mut().poll(context));
-                    let home = *wait.as_ref().post();
+                    let home = wait.as_ref().at().clone();
                     let (jitter, arrived) = (*jitter, *arrived);
                     this.stage.set(Stage::Done);
                     let (at, _) = turn?;
                     if jitter.is_zero() {
-                        return Poll::Ready(Ok(home.now() - arrived));
+                        return Poll::Ready(Ok(home.limit().now() - arrived));
                     }
                     this.stage.set(Stage::Spreading {
                         home,
@@ -106,8 +107,9 @@ impl<H: Home> Future for Acquiring<H> {
                     until,
                     arrived,
                 } => {
-                    ready!(alarm.poll(home.clock(), *until, context));
-                    let waited = home.now() - *arrived;
+                    let limit = home.limit();
+                    ready!(alarm.poll(limit.clock(), *until, context));
+                    let waited = limit.now() - *arrived;
                     this.stage.set(Stage::Done);
                     return Poll::Ready(Ok(waited));
                 }

@@ -14,7 +14,7 @@ use crate::acquire::{Acquire, Waiting};
 use crate::cell::Ticket;
 use crate::cell::locked::takes;
 use crate::clock::{Clock, Monotonic};
-use crate::home::sealed::Home;
+use crate::home::sealed::{Home, Lends};
 use crate::keyed::NoSlot;
 use crate::line::meter::Meter;
 use crate::line::places::Id;
@@ -294,6 +294,22 @@ where
     fn visit_if_any<T>(&self, change: impl FnOnce(&mut State<Self::Waits>) -> T) -> Option<T> {
         let key = (self.hash, self.is_same());
         self.limiter.lines.visit_if_any(key, change)
+    }
+}
+
+impl<'k, K, Q, C> Lends for ExactKey<'k, K, Q, C>
+where
+    K: Borrow<Q>,
+    Q: Eq + ToOwned<Owned = K> + ?Sized,
+    C: Clock,
+{
+    type Limit<'a>
+        = Self
+    where
+        Self: 'a;
+
+    fn limit(&self) -> Self {
+        *self
     }
 }
 

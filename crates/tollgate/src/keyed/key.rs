@@ -16,7 +16,7 @@ use crate::acquire::{Acquire, Waiting};
 use crate::cell::Ticket;
 use crate::cell::word::span;
 use crate::clock::{Clock, Monotonic};
-use crate::home::sealed::Home;
+use crate::home::sealed::{Home, Lends};
 use crate::line::meter::Meter;
 use crate::line::places::Id;
 use crate::line::single::Single;
@@ -395,6 +395,17 @@ impl<C: Clock> Home for Key<'_, C> {
     fn visit_if_any<T>(&self, change: impl FnOnce(&mut State<Self::Waits>) -> T) -> Option<T> {
         let key = (self.fingerprint, |(): &()| true);
         self.limiter.lines.visit_if_any(key, change)
+    }
+}
+
+impl<'k, C: Clock> Lends for Key<'k, C> {
+    type Limit<'a>
+        = Self
+    where
+        Self: 'a;
+
+    fn limit(&self) -> Self {
+        *self
     }
 }
 

@@ -34,7 +34,7 @@ pub(crate) struct KeyParts {
 
 impl<C: Clock> KeyedLimiter<C> {
     #[inline]
-    fn key_of(&self, parts: &KeyParts) -> Key<'_, C> {
+    pub(super) fn key_of(&self, parts: &KeyParts) -> Key<'_, C> {
         Key {
             limiter: self,
             fingerprint: parts.fingerprint,

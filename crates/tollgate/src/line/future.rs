@@ -10,22 +10,22 @@ use pin_project_lite::pin_project;
 use tollgate_core::Timestamp;
 
 use super::queue::Discipline;
-use super::{Line, Post, Progress, Standing, Turn};
+use super::{Line, Post, Progress, Standing, Stands, Turn};
 use crate::Refused;
 use crate::clock::Clock;
 use crate::clock::alarm::Alarm;
 
 pin_project! {
     /// Waits for a place's turn: when it came, and how long that took.
-    pub(crate) struct Await<P: Post> {
-        standing: Standing<P>,
+    pub(crate) struct Await<S: Stands> {
+        standing: Standing<S>,
         #[pin]
         alarm: Alarm,
     }
 }
 
-impl<P: Post> Await<P> {
-    pub(crate) const fn new(standing: Standing<P>) -> Self {
+impl<S: Stands> Await<S> {
+    pub(crate) const fn new(standing: Standing<S>) -> Self {
         Self {
             standing,
             alarm: Alarm::new(),
@@ -33,12 +33,12 @@ impl<P: Post> Await<P> {
     }
 
     /// Where it stands.
-    pub(crate) fn post(self: Pin<&Self>) -> &P {
-        self.project_ref().standing.post()
+    pub(crate) fn at(self: Pin<&Self>) -> &S {
+        self.project_ref().standing.at()
     }
 }
 
-impl<P: Post> Future for Await<P> {
+impl<S: Stands> Future for Await<S> {
     type Output = Result<(Timestamp, Duration), Refused>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -56,8 +56,8 @@ impl<P: Post> Future for Await<P> {
                 return Poll::Pending;
             };
             // When its time has come it looks again.
-            let clock = this.standing.post().clock();
-            ready!(this.alarm.as_mut().poll(clock, until, context));
+            let post = this.standing.at().post();
+            ready!(this.alarm.as_mut().poll(post.clock(), until, context));
         }
     }
 }

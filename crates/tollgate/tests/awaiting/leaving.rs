@@ -266,7 +266,7 @@ fn who_blocks_and_who_awaits_stand_in_one_line() {
 
 #[cfg(feature = "tokio")]
 mod on_paused_time {
-    use std::future::Future;
+    use std::future::{Future, IntoFuture};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -376,5 +376,43 @@ mod on_paused_time {
             assert!(task.await.is_err());
         }
         assert_eq!(limiter.acquire().await, Ok(millis(100)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn owned_waits_live_in_tasks_and_free_their_places() {
+        let rate = Rate::per_second(10).burst(1);
+        let limiter = Arc::new(Limiter::with_clock(rate, Tokio::new()));
+        let keyed = KeyedLimiter::builder(rate, 100).clock(Tokio::new());
+        let keyed = Arc::new(keyed.build().unwrap());
+        let exact = ExactKeyedLimiter::<String>::builder(rate, 100).clock(Tokio::new());
+        let exact = Arc::new(exact.build().unwrap());
+        let (key, exact_key) = (keyed.key_owned("ada"), exact.key_owned("ada"));
+        assert!(limiter.allow() && key.key().allow() && exact_key.key().allow());
+        let gone = [
+            tokio::spawn(limiter.acquire_owned().into_future()),
+            tokio::spawn(key.acquire_n(1).into_future()),
+            tokio::spawn(exact_key.acquire_n(1).into_future()),
+        ];
+        tokio::task::yield_now().await;
+        assert_eq!(
+            (limiter.waiters(), keyed.waiters(), exact.waiters()),
+            (1, 1, 1)
+        );
+        for task in gone {
+            task.abort();
+            assert!(task.await.is_err());
+        }
+        assert_eq!(
+            (limiter.waiters(), keyed.waiters(), exact.waiters()),
+            (0, 0, 0)
+        );
+        let slots = [
+            tokio::spawn(limiter.reserve_owned(1).unwrap().wait()),
+            tokio::spawn(key.reserve(1).unwrap().wait()),
+            tokio::spawn(exact_key.reserve(1).unwrap().wait()),
+        ];
+        for slot in slots {
+            assert_eq!(slot.await.unwrap(), millis(100));
+        }
     }
 }
