@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    ConcurrencyLimiter, KeyedLimiter, Level, Limiter, Quota, QuotaLimiter, Rate, Stack,
+    ConcurrencyLimiter, KeyedLimiter, Level, Limiter, Quota, QuotaLimiter, Rate, Stack, Verdict,
 };
 
 /// Names of the limits, from the narrowest to the broadest.
@@ -82,15 +82,14 @@ impl Service {
         }
         levels.push(Level::new("service", &self.all));
         levels.push(Level::new("slots", &self.slots));
-        let verdict = self.stack.check(&levels);
-        if let Some(refusal) = verdict.refusal() {
-            return Err((refusal.name.to_owned(), refusal.to_string()));
+        match self.stack.check(&levels) {
+            Verdict::Passed(passed) => {
+                // The request would run here, in its slot.
+                passed.pass.success();
+                Ok(())
+            }
+            Verdict::Refused(refusal) => Err((refusal.name.to_owned(), refusal.to_string())),
         }
-        if let Some(pass) = verdict.into_pass() {
-            // The request would run here, in its slot.
-            pass.success();
-        }
-        Ok(())
     }
 
     /// Sends requests all at one moment, with every limit full again, and prints who refused how many.

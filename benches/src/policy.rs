@@ -42,7 +42,7 @@ pub(crate) fn run(report: &mut Report) {
         };
         for key in 0..KEYS / 2 {
             let request = Request::new(key, key, services);
-            black_box(engine.decide(&request.facts()).is_allowed());
+            black_box(engine.decide(&request.facts()).passed().is_some());
         }
         let (nanos, allocated, disturbed) = decisions(&engine, services, &mut random);
         let mut line = Line::new(case, "target", (nanos, DECIDE, "ns"), nanos / DECIDE);
@@ -92,7 +92,7 @@ fn decisions(engine: &Engine, services: u64, random: &mut Random) -> (f64, f64, 
         let live = alloc::live();
         let watch = Stopwatch::start();
         for request in &requests {
-            black_box(engine.decide(&request.facts()).is_allowed());
+            black_box(engine.decide(&request.facts()).passed().is_some());
         }
         let nanos = watch.nanos();
         allocated = allocated.max(alloc::take_peak() - live);
@@ -117,7 +117,7 @@ fn reloads(report: &mut Report, engine: &Engine) {
                 let (user, address) = (random.below(KEYS / 2), random.below(KEYS / 2));
                 let request = Request::new(user, address, SERVICES);
                 let (waited, watch) = (timing::waited_for_core(), Stopwatch::start());
-                black_box(engine.decide(&request.facts()).is_allowed());
+                black_box(engine.decide(&request.facts()).passed().is_some());
                 let nanos = watch.nanos();
                 if nanos > 10_000.0 {
                     let waited = timing::waited_for_core() - waited;

@@ -58,13 +58,14 @@ pub enum CliError {
 }
 
 impl Cli {
-    /// Runs the command and writes what it has to say to `out`.
+    /// Runs the command and writes what it has to say to `out`, and what is said beside it to `notes`.
     ///
     /// # Errors
     /// Arguments that make no sense together, or output that can't be written. A reader that
     /// closed its end early, as `head` does, got what it wanted and is no error.
-    pub fn run(&self, out: &mut impl Write) -> Result<Ended, CliError> {
+    pub fn run(&self, out: &mut impl Write, notes: &mut impl Write) -> Result<Ended, CliError> {
         let mut ended = Ended::Well;
+        let mut failed = None;
         let written = match &self.command {
             Command::Simulate(options) if options.file.is_some() => {
                 let report = simulate::simulate_policy(options).map_err(CliError::Policy)?;
@@ -82,18 +83,24 @@ impl Cli {
                     write!(out, "{report}")
                 }
             }
-            Command::Check(options) => policy::check(options, out).map(|valid| {
-                if !valid {
-                    ended = Ended::Invalid;
-                }
-            }),
+            Command::Check(options) => {
+                policy::check(options, out)
+                    .map_err(CliError::Policy)?
+                    .map(|valid| {
+                        if !valid {
+                            ended = Ended::Invalid;
+                        }
+                    })
+            }
             Command::Explain(options) => policy::explain(options, out).map_err(CliError::Policy)?,
             Command::Convert(options) => {
-                let text = policy::convert(options).map_err(CliError::Policy)?;
-                out.write_all(text.as_bytes())
+                let converted = policy::convert(options).map_err(CliError::Policy)?;
+                let noted = notes.write_all(converted.lost.as_bytes());
+                noted.and_then(|()| out.write_all(converted.text.as_bytes()))
             }
             Command::Load(options) => {
                 let report = load::load(options).map_err(CliError::Load)?;
+                failed = report.undecided(options).map(CliError::Load);
                 if options.json {
                     report.write_json(out)
                 } else {
@@ -103,15 +110,17 @@ impl Cli {
         };
         match written.and_then(|()| out.flush()) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(CliError::Write(error)),
-            _ => Ok(ended),
+            _ => failed.map_or(Ok(ended), Err),
         }
     }
 }
 
 impl CliError {
-    /// The exit code of the process: 2 when the arguments are at fault, otherwise 1.
+    /// The exit code of the process: 2 when the arguments are at fault, 3 when something would be lost that
+    /// nobody said may be, otherwise 1.
     pub const fn exit_code(&self) -> u8 {
         match self {
+            Self::Policy(PolicyFailure::Lossy(_)) => 3,
             Self::Pattern(_) | Self::Policy(PolicyFailure::Usage(_)) => 2,
             Self::Load(failure) if failure.is_usage() => 2,
             Self::Policy(_) | Self::Load(_) | Self::Write(_) => 1,
@@ -156,10 +165,9 @@ mod tests {
             &["tollgate", "simulate", "--json"],
         ] {
             let cli = Cli::try_parse_from(arguments).unwrap();
-            assert!(cli.run(&mut Broken(io::ErrorKind::BrokenPipe)).is_ok());
-            let error = cli
-                .run(&mut Broken(io::ErrorKind::StorageFull))
-                .unwrap_err();
+            let run = |kind| cli.run(&mut Broken(kind), &mut io::sink());
+            assert!(run(io::ErrorKind::BrokenPipe).is_ok());
+            let error = run(io::ErrorKind::StorageFull).unwrap_err();
             assert_eq!(error.exit_code(), 1);
             assert_eq!(
                 error.to_string(),

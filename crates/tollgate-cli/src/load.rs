@@ -14,7 +14,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use tollgate::{Algorithm, Align, Rate};
 use tollgate_engine::policy::OnStoreFailure;
-use tollgate_redis::{AddressError, ConnectError, StoreError, StoreLimitError};
+use tollgate_redis::{AddressError, ConnectError, FailureKind, StoreError, StoreLimitError};
 
 pub use report::{Failed, Latency, LoadReport};
 pub use target::Place;
@@ -47,6 +47,10 @@ If the store can't be asked at the start, that is an error (exit code 1), unless
 what decisions are to get then; a wrong password, TLS where none is spoken and missing rights always
 are. If it goes away later, decisions get what --on-failure says, local if it says nothing; they are
 counted as fallback, neither as admitted nor as denied.
+
+Exit code 0: there is a report; 1: the store can't be asked or, by the report, it decided nothing (such
+as read-only, out-of-memory or foreign) and --on-failure isn't given, or waiting doesn't mend it; 2: the
+arguments are wrong.
 
 With --json, one object:
   backend mode rate algorithm name keys tasks cost on_failure     what was asked for
@@ -175,6 +179,18 @@ pub enum LoadFailure {
         /// One that it passes, if there is any.
         instead: Option<Rate>,
     },
+    /// The rate lets nothing pass.
+    Nothing {
+        /// The limit.
+        rate: Rate,
+    },
+    /// The store was asked all the time, and decided nothing.
+    Undecided {
+        /// The store.
+        place: String,
+        /// How most of it failed.
+        failed: Box<Failed>,
+    },
     /// The store couldn't be asked, and nothing was said about that.
     Unreachable {
         /// The store.
@@ -243,8 +259,15 @@ impl LoadFailure {
     /// Whether the arguments are at fault.
     pub const fn is_usage(&self) -> bool {
         match self {
-            Self::Address(_) | Self::Limit(_) | Self::NotLeased(_) | Self::Cost { .. } => true,
-            Self::Connect(_) | Self::Unreachable { .. } | Self::Runtime(_) => false,
+            Self::Address(_)
+            | Self::Limit(_)
+            | Self::NotLeased(_)
+            | Self::Cost { .. }
+            | Self::Nothing { .. } => true,
+            Self::Connect(_)
+            | Self::Unreachable { .. }
+            | Self::Undecided { .. }
+            | Self::Runtime(_) => false,
         }
     }
 }
@@ -277,14 +300,27 @@ impl fmt::Display for LoadFailure {
                     (None, _) => write!(f, "lower --cost, or choose another --rate"),
                 }
             }
-            Self::Unreachable { place, error } if error.kind().is_lasting() => {
-                write!(f, "{place}: {error}")
-            }
-            Self::Unreachable { place, error } => write!(
+            Self::Nothing { rate } => write!(
                 f,
-                "{place}: {error}; start it, or say with --on-failure what decisions are to get \
-                 without it"
+                "the rate \"{rate}\" lets nothing pass; choose another --rate"
             ),
+            Self::Undecided { place, failed } => write!(
+                f,
+                "{place}: the store decided nothing: {}, {} times; first: {}",
+                failed.kind,
+                text::thousands(failed.count),
+                failed.first
+            ),
+            Self::Unreachable { place, error } => {
+                write!(f, "{place}: {error}")?;
+                let instead = "say with --on-failure what decisions are to get without it";
+                match error.kind() {
+                    kind if kind.is_lasting() => Ok(()),
+                    FailureKind::Refused => write!(f, "; start it, or {instead}"),
+                    FailureKind::NotFound => write!(f, "; correct --backend, or {instead}"),
+                    _ => write!(f, "; {instead}"),
+                }
+            }
             Self::Runtime(error) => write!(f, "can't run tasks: {error}"),
         }
     }

@@ -9,7 +9,7 @@ use tollgate_cli::{Cli, Ended};
 fn main() -> ExitCode {
     // Clap prints usage errors itself and exits with 2.
     let cli = Cli::parse();
-    match cli.run(&mut BufWriter::new(io::stdout().lock())) {
+    match cli.run(&mut BufWriter::new(io::stdout().lock()), &mut io::stderr()) {
         Ok(Ended::Well) => ExitCode::SUCCESS,
         Ok(Ended::Invalid) => ExitCode::FAILURE,
         Err(error) => {

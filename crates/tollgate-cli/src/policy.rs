@@ -5,13 +5,16 @@ mod check;
 mod convert;
 mod explain;
 mod facts;
+mod input;
+mod length;
 mod request;
 
 pub use check::{Check, check};
-pub use convert::{Convert, convert};
+pub use convert::{Conversion, Convert, convert};
 pub use explain::{Explain, explain};
 pub use facts::{Entries, Fact};
 
+pub(crate) use input::policy;
 pub(crate) use request::{Request, engine};
 
 use std::fmt;
@@ -28,6 +31,8 @@ pub enum PolicyFailure {
     Policy(PolicyError),
     /// The arguments make no sense for this file.
     Usage(String),
+    /// Something that decides would be lost, and nobody said that it may.
+    Lossy(String),
 }
 
 impl fmt::Display for PolicyFailure {
@@ -35,7 +40,7 @@ impl fmt::Display for PolicyFailure {
         match self {
             Self::Rejected(rejected) => write!(f, "the policy has errors\n{rejected}"),
             Self::Policy(error) => error.fmt(f),
-            Self::Usage(message) => f.write_str(message),
+            Self::Usage(message) | Self::Lossy(message) => f.write_str(message),
         }
     }
 }

@@ -41,6 +41,8 @@ use runner::{Form, Run};
 The traffic follows the rate's count and period: at 100/m the pattern plays in minutes. A period
 below a second is repeated until it fills one. \"zero\" and \"unlimited\" get the traffic of 100/s.
 
+Exit code 0: it was played; 1: the policy has errors; 2: the arguments are wrong.
+
 Examples:
   tollgate simulate
   tollgate simulate --pattern boundary
@@ -48,7 +50,8 @@ Examples:
   tollgate simulate ratelimit.yaml --domain edge --descriptor remote_address=10.0.0.1
   tollgate simulate --rate '50/s burst 10' --pattern poisson --seed 7 --json")]
 pub struct Options {
-    /// A policy file: plays the traffic against it instead of against each algorithm.
+    /// A policy file, or - for standard input: plays the traffic against it instead of against each
+    /// algorithm.
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// What is known of every request, as name=value, for a policy; again for each fact.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tollgate::Clock;
 use tollgate::clock::Monotonic;
-use tollgate_testkit::redis::{Cluster, Server};
+use tollgate_testkit::redis::{Cluster, Reply, Server};
 
 /// The exit codes of arguments that make no sense, and of a store that isn't there.
 const USAGE: i32 = 2;
@@ -231,8 +231,69 @@ fn a_store_that_is_not_there_is_an_error_unless_something_was_chosen() {
         error.starts_with("error: redis://127.0.0.1:1/0: the store can't be reached: "),
         "{error}"
     );
-    assert!(error.contains("or say with --on-failure"), "{error}");
+    let advice = "; start it, or say with --on-failure what decisions are to get without it\n";
+    assert!(error.ends_with(advice), "{error}");
     assert!(!error.contains("secret"), "{error}");
+}
+
+#[test]
+fn nobody_is_told_to_start_what_is_not_there_by_its_url() {
+    let error = stderr(&["--backend", "redis+unix:///no/such/socket"], FAILED);
+    let advice =
+        "; correct --backend, or say with --on-failure what decisions are to get without it\n";
+    assert!(
+        error.ends_with(advice) && !error.contains("start it"),
+        "{error}"
+    );
+}
+
+/// A server that can't write, and how that is called.
+fn unable(why: &str) -> Server {
+    let server = Server::start();
+    match why {
+        // Its master is nowhere.
+        "read-only" => drop(server.command(&["REPLICAOF", "127.0.0.1", "1"])),
+        "out-of-memory" => drop(server.command(&["CONFIG", "SET", "maxmemory", "1"])),
+        _ => {
+            json(
+                &[
+                    &["--backend", &server.url(), "--duration", "1ms"][..],
+                    &PATIENT,
+                ]
+                .concat(),
+            );
+            let Reply::Array(keys) = server.command(&["KEYS", "*"]) else {
+                panic!("keys are a list");
+            };
+            for key in keys {
+                let key = key.text().expect("a key is a text");
+                server.command(&["DEL", &key]);
+                server.command(&["LPUSH", &key, "another's"]);
+            }
+        }
+    }
+    server
+}
+
+#[test]
+fn a_store_that_decides_nothing_is_an_error_by_its_kind_after_the_report() {
+    for why in ["read-only", "out-of-memory", "foreign"] {
+        let server = unable(why);
+        let url = server.url();
+        let arguments = ["--backend", &url, "--duration", "100ms", "--json"];
+        let output = run(&[&arguments[..], &PATIENT].concat());
+        let complaint = text(output.stderr);
+        assert_eq!(output.status.code(), Some(FAILED), "{why}: {complaint}");
+        let expected = format!("error: {url}: the store decided nothing: {why}, ");
+        assert!(complaint.starts_with(&expected), "{complaint}");
+        let report = parse(&text(output.stdout));
+        check_sums(&report);
+        assert_eq!(report["failures"][0]["kind"], why);
+        // Who said what decisions are to get without it wanted to see that, if it can be over.
+        let output = run(&[&arguments[..], &PATIENT, &["--on-failure", "open"]].concat());
+        let code = if why == "foreign" { FAILED } else { 0 };
+        assert_eq!(output.status.code(), Some(code), "{why}");
+    }
 }
 
 #[test]
@@ -306,15 +367,15 @@ fn the_text_says_of_every_error_what_sort_it_is() {
     let errors = errors.expect("a line of errors");
     let number = |line: &str, place: usize| line.split_whitespace().nth(place).map(str::to_owned);
     let told = lines[errors + 1];
-    assert!(told.starts_with("  connection refused "), "{report}");
-    assert_eq!(number(told, 2), number(lines[errors], 1), "{report}");
+    assert!(told.starts_with("  refused "), "{report}");
+    assert_eq!(number(told, 1), number(lines[errors], 1), "{report}");
     assert!(
         told.contains("s to the end: the store can't be reached: "),
         "{report}"
     );
     // Both numbers end in the same column.
     let end = |line: &str, number: &str| line.find(number).map(|at| at + number.len());
-    let count = number(told, 2).expect("a count");
+    let count = number(told, 1).expect("a count");
     assert_eq!(end(told, &count), end(lines[errors], &count), "{report}");
 }
 
@@ -353,6 +414,10 @@ fn arguments_that_make_no_sense_are_told() {
              redis+unix://, redis+sentinel:// or redis+cluster://; or write memory\n",
         ),
         (
+            &["--rate", "0/s"],
+            "error: the rate \"zero\" lets nothing pass; choose another --rate\n",
+        ),
+        (
             &["--cost", "2000"],
             "error: a decision that costs 2000 never passes \"1000/s\", whose burst is 1000; lower \
              --cost, or write \"1000/s burst 2000\"\n",
@@ -386,6 +451,15 @@ fn arguments_that_make_no_sense_are_told() {
         let error = stderr(arguments, USAGE);
         assert!(error.contains(expected), "{error}");
     }
+}
+
+#[test]
+fn a_stock_that_is_had_once_can_be_driven() {
+    let stock = ["--rate", "zero burst 5", "--algorithm", "token-bucket"];
+    let report = json(&[&stock[..], &["--duration", "10ms"]].concat());
+    assert_eq!(count(&report, "admitted"), 5, "{report}");
+    let error = stderr(&stock[..2], USAGE);
+    assert!(error.contains("lets nothing pass"), "{error}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What a limit answers: whether, how much is left, when to come back.
 
+use core::fmt;
 use core::time::Duration;
 
 /// Whether a request may pass.
@@ -31,7 +32,7 @@ pub enum Outcome {
 /// assert_eq!(refused.retry_after, Duration::from_millis(100));
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Decision {
     /// Whether the request may pass.
@@ -77,5 +78,104 @@ impl Decision {
     /// Whether the request may pass.
     pub const fn is_allowed(&self) -> bool {
         matches!(self.outcome, Outcome::Allowed)
+    }
+
+    /// Whether it is of a limit that limits nothing: then no count says anything.
+    pub const fn is_unlimited(&self) -> bool {
+        self.limit == u64::MAX
+    }
+
+    /// What the header `Retry-After` says: [`retry_after`](Self::retry_after) in whole seconds, rounded up, so that
+    /// whoever waits so long isn't too early. Zero when allowed; none when it never passes.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use tollgate_core::{Decision, Outcome};
+    ///
+    /// let refused = |wait| Decision::new(Outcome::Denied, 5, 0, wait, wait);
+    /// assert_eq!(refused(Duration::from_millis(1_001)).retry_after_secs(), Some(2));
+    /// let never = Decision::new(Outcome::Never, 5, 5, Duration::MAX, Duration::ZERO);
+    /// assert_eq!(never.retry_after_secs(), None);
+    /// ```
+    pub const fn retry_after_secs(&self) -> Option<u64> {
+        match self.outcome {
+            Outcome::Never => None,
+            _ => secs(self.retry_after),
+        }
+    }
+
+    /// What headers say about when a limit is as if never used: [`reset_after`](Self::reset_after) in whole seconds,
+    /// rounded up. None if that never comes.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use tollgate_core::{Decision, Outcome};
+    ///
+    /// let allowed = Decision::new(Outcome::Allowed, 5, 4, Duration::ZERO, Duration::from_millis(100));
+    /// assert_eq!(allowed.reset_after_secs(), Some(1));
+    /// ```
+    pub const fn reset_after_secs(&self) -> Option<u64> {
+        secs(self.reset_after)
+    }
+}
+
+/// Whole seconds, rounded up; none for the time that never comes.
+const fn secs(time: Duration) -> Option<u64> {
+    match (time.as_secs(), time.subsec_nanos()) {
+        (u64::MAX, _) => None,
+        (secs, 0) => Some(secs),
+        (secs, _) => Some(secs + 1),
+    }
+}
+
+/// A count, of which the largest is none.
+struct Count(u64);
+
+impl fmt::Debug for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            u64::MAX => f.write_str("unlimited"),
+            count => count.fmt(f),
+        }
+    }
+}
+
+impl fmt::Debug for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decision")
+            .field("outcome", &self.outcome)
+            .field("limit", &Count(self.limit))
+            .field("remaining", &Count(self.remaining))
+            .field("retry_after", &self.retry_after)
+            .field("reset_after", &self.reset_after)
+            .finish()
+    }
+}
+
+/// For people: in logs and on terminals.
+///
+/// ```
+/// use tollgate_core::{Algorithm, Decision, Gcra, Rate, Timestamp};
+///
+/// let (limit, mut state) = (Gcra::new(Rate::per_minute(1))?, Default::default());
+/// let said = [(); 2].map(|()| limit.decide(&mut state, Timestamp::ZERO, 1).to_string());
+/// assert_eq!(said, ["allowed, 0 of 1 left", "denied, retry after 60s"]);
+/// assert_eq!(Decision::UNLIMITED.to_string(), "allowed, unlimited");
+/// # Ok::<(), tollgate_core::LimitError>(())
+/// ```
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            limit, remaining, ..
+        } = self;
+        match (self.outcome, self.retry_after) {
+            (Outcome::Allowed, _) if self.is_unlimited() => f.write_str("allowed, unlimited"),
+            (Outcome::Allowed, _) => write!(f, "allowed, {remaining} of {limit} left"),
+            (Outcome::Denied, Duration::MAX) => f.write_str("denied, and it never passes"),
+            (Outcome::Denied, wait) => write!(f, "denied, retry after {wait:?}"),
+            (Outcome::Never, _) => {
+                write!(f, "denied, and it never passes: it costs more than {limit}")
+            }
+        }
     }
 }

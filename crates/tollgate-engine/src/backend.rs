@@ -4,14 +4,14 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
-use tollgate::quota::Quota;
-use tollgate::{Algorithm, Decision, LimitError, Outcome, Pass, Rate, Timestamp};
+use tollgate::{Decision, LimitError, Outcome, Pass, Rate, Timestamp};
 
 use crate::policy::{Counting, OnStoreFailure};
 
 mod each;
 mod fallback;
 mod kept;
+mod kind;
 mod local;
 mod memory;
 mod sole;
@@ -20,6 +20,7 @@ pub use crate::engine::deny::{DenyCache, DenyVersion};
 pub use crate::engine::key::Key;
 pub use fallback::{AskingOrFallback, Breaker, Fallback, FallbackStats, StoreEvent};
 pub use kept::Keeper;
+pub use kind::LimitKind;
 pub use local::{Local, Owed};
 pub use memory::{Memory, MemoryBuilder};
 pub use sole::SoleLimit;
@@ -324,57 +325,6 @@ pub(crate) struct Told {
     pub(crate) kept: Kept,
     /// By this process, for when the backend can't be asked.
     pub(crate) share: Shared,
-}
-
-/// What sort of limit, and how much.
-///
-/// ```
-/// # use std::{convert::Infallible, future::{Ready, ready}, pin::pin, sync::Mutex, task::{Context, Waker}};
-/// # use tollgate::{Decision, Timestamp};
-/// # use tollgate_engine::backend::{Answer, Backend, Check, Counter, Limit, LimitKind};
-/// # use tollgate_engine::document::Format;
-/// # use tollgate_engine::policy::OnStoreFailure;
-/// # use tollgate_engine::{Engine, Facts, Policy};
-/// # struct Noting(Mutex<Vec<String>>);
-/// # impl Backend for Noting {
-/// #     type Error = Infallible;
-/// #     type Asking<'a> = Ready<Result<Answer, Infallible>>;
-/// #     fn now(&self) -> Timestamp { Timestamp::ZERO }
-/// #     fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
-/// // In a backend, of a policy with `{name: per-user, key: user, rate: 5/s, quota: 9/day}`:
-/// for check in checks {
-///     let note = match check.limit.kind() {
-///         LimitKind::Rate { rate, .. } => rate.to_string(),
-///         LimitKind::Quota(quota) => quota.to_string(),
-///         _ => "slots".to_owned(),
-///     };
-/// #     self.0.lock().expect("not poisoned").push(note);
-/// }
-/// #         ready(Ok(Answer::new(None, Decision::UNLIMITED)))
-/// #     }
-/// # }
-/// # let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 5/s, quota: 9/day}]", Format::Yaml)?.policy;
-/// # let engine = Engine::new(policy, Noting(Mutex::default()))?;
-/// # let facts = Facts::new().with("user", "42");
-/// # let _ = pin!(engine.decide_by(&facts)).poll(&mut Context::from_waker(Waker::noop()));
-/// # let noted = engine.backend().0.lock().expect("not poisoned").join(", ");
-/// assert_eq!(noted, "5/s, 9/day");
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub enum LimitKind {
-    /// So many in a time.
-    Rate {
-        /// How many.
-        rate: Rate,
-        /// How they are counted.
-        algorithm: Algorithm,
-    },
-    /// A total over a long period.
-    Quota(Quota),
-    /// So many at once.
-    Concurrency(u32),
 }
 
 /// Which state a limit is kept in, together with the key: limits of the same counter count together.

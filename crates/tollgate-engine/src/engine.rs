@@ -11,7 +11,7 @@ use crate::backend::{Answer, Backend, Memory};
 use crate::facts::Facts;
 use crate::observer::{Event, Observer};
 use crate::policy::{Mode, Policy};
-use crate::verdict::{Said, Verdict};
+use crate::verdict::{Findings, Said, Verdict};
 
 pub(crate) mod bounds;
 mod counters;
@@ -71,9 +71,9 @@ use rules::Rules;
 ///
 /// let facts = Facts::new().with("path", "/api/x").with("user", "42");
 /// assert_eq!(engine.decide(&facts).decision().remaining, 1);
-/// assert!(engine.decide(&facts).is_allowed());
-/// assert!(!engine.decide(&facts).is_allowed());
-/// assert!(engine.decide(&Facts::new().with("path", "/healthz")).is_allowed());
+/// assert!(engine.decide(&facts).passed().is_some());
+/// assert!(engine.decide(&facts).refused().is_some());
+/// assert!(engine.decide(&Facts::new().with("path", "/healthz")).passed().is_some());
 /// # Ok::<(), tollgate_engine::PolicyError>(())
 /// ```
 pub struct Engine<B: Backend = Memory> {
@@ -152,9 +152,9 @@ impl<B: Backend> Engine<B> {
     /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
     /// # let policy = Policy::from_text("limits: [{name: all, rate: 1/h}]", Format::Yaml)?.policy;
     /// let engine = Engine::new(policy, memory)?.with_deny_cache(10_000);
-    /// assert!(engine.decide(&Facts::new()).is_allowed());
-    /// assert!(!engine.decide(&Facts::new()).is_allowed()); // Asked.
-    /// assert!(!engine.decide(&Facts::new()).is_allowed()); // Remembered.
+    /// assert!(engine.decide(&Facts::new()).passed().is_some());
+    /// assert!(engine.decide(&Facts::new()).refused().is_some()); // Asked.
+    /// assert!(engine.decide(&Facts::new()).refused().is_some()); // Remembered.
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
@@ -231,7 +231,7 @@ impl<B: Backend> Engine<B> {
     /// let read = |text: &str| Policy::from_text(text, Format::Yaml).map(|checked| checked.policy);
     /// let engine = Engine::new(read("limits: [{name: all, rate: 2/h}]")?, memory)?;
     /// let facts = Facts::new();
-    /// assert!(engine.decide(&facts).is_allowed());
+    /// assert!(engine.decide(&facts).passed().is_some());
     /// engine.reload(read("limits: [{name: all, rate: 2/h}, {name: other, key: user, rate: 5/s}]")?)?;
     /// assert_eq!(engine.decide(&facts).decision().remaining, 0); // What was spent before counts.
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -272,8 +272,8 @@ impl<B: Backend> Engine<B> {
     /// let engine = Engine::new(policy, memory)?;
     /// let decide = async || {
     ///     let facts = Facts::new();
-    ///     let verdict = engine.decide_by(&facts).await?;
-    ///     Ok::<bool, std::convert::Infallible>(verdict.is_allowed())
+    ///     let passed = engine.decide_by(&facts).await?.passed();
+    ///     Ok::<bool, std::convert::Infallible>(passed.is_some())
     /// };
     /// # use std::{pin::pin, task::{Context, Poll, Waker}};
     /// # let done = pin!(decide()).poll(&mut Context::from_waker(Waker::noop()));
@@ -309,9 +309,9 @@ impl<B: Backend> Engine<B> {
             }
         }
         let rules = Guard::from_inner(rules);
-        let verdict = Verdict { said, rules, facts };
+        let verdict = Verdict::new(Findings { said, rules, facts });
         self.tell(&verdict, started);
-        Ok(verdict)
+        Ok(verdict.settled())
     }
 
     fn started(&self) -> Option<Timestamp> {
@@ -354,7 +354,7 @@ impl<B: Backend> Engine<B> {
     }
 
     #[inline]
-    fn tell(&self, verdict: &Verdict<'_>, started: Option<Timestamp>) {
+    fn tell(&self, verdict: &Findings<'_>, started: Option<Timestamp>) {
         if let (Some(observer), Some(started)) = (&self.observer, started) {
             tell(&**observer, verdict, self.backend.now() - started);
         }
@@ -368,12 +368,13 @@ impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
     pub fn decide<'f>(&self, facts: &'f Facts<'f>) -> Verdict<'f> {
         let started = self.started();
         // Made where the caller gets it: it is large, and moving it takes longer than filling it.
-        let mut verdict = Verdict {
+        let mut verdict = Verdict::new(Findings {
             said: Said::default(),
             rules: self.rules.load(),
             facts,
-        };
-        let (said, rules) = (&mut verdict.said, &**verdict.rules);
+        });
+        let findings = verdict.findings_mut();
+        let (said, rules) = (&mut findings.said, &**findings.rules);
         let mut gathered = Gathered::new();
         gathered.fill(rules, facts, (&self.hashers, &self.bounds), &self.backend);
         if !said.settle(&gathered) {
@@ -391,7 +392,7 @@ impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
             }
         }
         self.tell(&verdict, started);
-        verdict
+        verdict.settled()
     }
 
     /// What the rules in force say, or what is remembered of it.
@@ -420,9 +421,9 @@ impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
     /// # let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 1/h}]", Format::Yaml)?.policy;
     /// let engine = Engine::new(policy, memory)?;
     /// let facts = Facts::new().with("user", "42");
-    /// assert!(engine.decide(&facts).is_allowed());
+    /// assert!(engine.decide(&facts).passed().is_some());
     /// engine.forget(&facts);
-    /// assert!(engine.decide(&facts).is_allowed());
+    /// assert!(engine.decide(&facts).passed().is_some());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn forget(&self, facts: &Facts<'_>) {
@@ -459,7 +460,7 @@ fn runs<'g, 'a>(
 
 /// Tells of a verdict, and of what rules in shadow would have refused.
 #[cold]
-fn tell(observer: &dyn Observer, verdict: &Verdict<'_>, took: Duration) {
+fn tell(observer: &dyn Observer, verdict: &Findings<'_>, took: Duration) {
     observer.decided(&Event {
         cause: verdict.cause(),
         mode: verdict.mode(),

@@ -55,7 +55,7 @@ use crate::document::{Node, Value};
 use crate::policy::Domain;
 
 pub use compiled::{Compiled, Leaf, Lookup, Step};
-pub use convert::{Converted, Unsaid, convert, to_rules};
+pub use convert::{Converted, Loss, Unsaid, convert, to_rules};
 pub(crate) use decode::names;
 pub use decode::{Decoded, decode};
 pub(crate) use key::path_name;

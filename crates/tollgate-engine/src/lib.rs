@@ -28,3 +28,12 @@ pub use facts::Facts;
 pub use policy::Policy;
 pub use source::{Checked, Rejected, Sources};
 pub use verdict::Verdict;
+
+/// What the documents show is compiled.
+#[cfg(doctest)]
+#[allow(
+    rustdoc::invalid_codeblock_attributes,
+    reason = "other tests read them"
+)]
+#[doc = include_str!("../../../docs/policy.md")]
+struct Documented;

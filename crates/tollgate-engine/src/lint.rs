@@ -20,7 +20,7 @@ mod pairs;
 pub const NEVER_REACHED: Code = Code("never-reached");
 /// No tenant can be in this tier.
 pub const UNUSED_TIER: Code = Code("unused-tier");
-/// A burst of 0, with which nothing passes.
+/// A burst or a rate of 0, with which nothing passes.
 pub const BURST_BELOW_ONE: Code = Code("burst-below-one");
 /// A limit that never decides, as another always refuses first.
 pub const NEVER_DECIDES: Code = Code("never-decides");
@@ -143,6 +143,14 @@ fn rates(found: &mut Found, limits: &Limits, algorithm: Algorithm, places: &Limi
         if burst == 0 {
             let message = "a burst below 1: nothing passes, ever".to_owned();
             let help = "give a burst of 1 at least, or list the requests under block";
+            found.warn(BURST_BELOW_ONE, *span, message, help);
+            continue;
+        }
+        // Of a token bucket it is a stock, which is had once.
+        if rate.is_zero() && algorithm != Algorithm::TokenBucket {
+            let message = "a rate of zero: nothing passes, ever, whatever the burst".to_owned();
+            let help = "give a rate above zero, list the requests under block, or say algorithm: token-bucket \
+                        for a burst that is had once";
             found.warn(BURST_BELOW_ONE, *span, message, help);
             continue;
         }

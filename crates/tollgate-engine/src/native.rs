@@ -14,6 +14,7 @@ pub(crate) mod cidr;
 pub mod codes;
 mod cost;
 pub(crate) mod fields;
+pub(crate) mod idle;
 mod pattern;
 pub(crate) mod problems;
 mod reader;

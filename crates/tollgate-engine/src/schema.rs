@@ -4,13 +4,18 @@ use serde_json::{Map, Value, json};
 
 use crate::native::LONGEST_NAME;
 use crate::native::fields::{
-    ALGORITHMS, COST, COUNTINGS, FAILURES, Field, MODES, PATTERN, POLICY, RULE, Shape, TIER, names,
+    ALGORITHMS, COST, COUNTINGS, FAILURES, Field, MODES, PATTERN, POLICY, RULE, Shape, TIER, lends,
+    names,
 };
+use crate::native::idle::{CHARGED, COUNTED, RULE_KEPT, TIER_KEPT};
+use crate::policy::Counting;
 
 /// What can stand for text: a number or a truth is taken as it is written.
 const TEXT: [&str; 3] = ["string", "number", "boolean"];
-/// Signs of the name of a fact.
-const FACT: &str = "[\\p{Alphabetic}\\p{N}_.:-]+";
+/// Signs of the name of a fact: all but those of ASCII and Latin, and punctuation, that are no letters or digits.
+/// Not every validator knows which others are, but the decoder does.
+const FACT: &str = "[^\\u0000-,/;-@\\u005b-\\u005e`\\u007b-\\u00a9\\u00ab-\\u00b1\\u00b4\\u00b6-\\u00b8\\u00bb\\u00bf\
+                    \\u00d7\\u00f7\\u2000-\\u206f\\ufeff\\s]+";
 /// Signs that show nothing, or change how others are shown, as `render` knows them.
 const HIDDEN: &str =
     "\\u0000-\\u001f\\u007f-\\u009f\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u2069\\ufeff";
@@ -45,11 +50,8 @@ pub fn text() -> String {
 }
 
 fn definitions() -> Value {
-    let limiting = ["rate", "quota", "concurrency", "unlimited"];
-    let limiting: Vec<Value> = limiting
-        .iter()
-        .map(|name| json!({"required": [name]}))
-        .collect();
+    let mut limiting: Vec<Value> = COUNTED.into_iter().map(has).collect();
+    limiting.push(says("unlimited", &json!([true])));
     let with = |table, more: Value| {
         let mut schema = object(table);
         if let Value::Object(more) = more {
@@ -58,8 +60,8 @@ fn definitions() -> Value {
         Value::Object(schema)
     };
     json!({
-        "rule": with(RULE, json!({"required": ["name"], "anyOf": limiting})),
-        "tier": with(TIER, json!({"anyOf": limiting})),
+        "rule": with(RULE, json!({"required": ["name"], "anyOf": limiting, "allOf": together(RULE_KEPT)})),
+        "tier": with(TIER, json!({"anyOf": limiting, "allOf": together(TIER_KEPT)})),
         "match": {
             "type": "object",
             "propertyNames": {"$ref": "#/$defs/fact"},
@@ -112,6 +114,60 @@ fn definitions() -> Value {
             "examples": ["user", "ip/64", "header.x-plan"],
         },
     })
+}
+
+/// It has this field.
+fn has(field: &str) -> Value {
+    json!({"required": [field]})
+}
+
+/// It has this field, with one of these values.
+fn says(field: &str, values: &Value) -> Value {
+    json!({"required": [field], "properties": {field: {"enum": values}}})
+}
+
+/// It has the one only with one of the others.
+fn needs(one: &str, others: &[&str]) -> Value {
+    let mut ways = vec![json!({"not": has(one)})];
+    ways.extend(others.iter().copied().map(has));
+    json!({"anyOf": ways})
+}
+
+/// Not all of these at once.
+fn not_all(all: &[Value]) -> Value {
+    json!({"not": {"allOf": all}})
+}
+
+/// Which fields do nothing by themselves or with one another, with those that say where something is counted.
+fn together(kept: &[&str]) -> Vec<Value> {
+    let algorithms = ALGORITHMS
+        .iter()
+        .filter(|(_, algorithm)| !lends(*algorithm));
+    let not_lent: Vec<_> = algorithms.map(|(name, _)| *name).collect();
+    let failures = FAILURES.iter().filter(|(_, failure)| failure.is_some());
+    let failures: Vec<_> = failures.map(|(name, _)| *name).collect();
+    let counting = |counting: Counting| says("counting", &json!([counting.name()]));
+    let unlimited = says("unlimited", &json!([true]));
+    let mut rules = vec![
+        needs("cost", &CHARGED),
+        needs("algorithm", &["rate"]),
+        not_all(&[counting(Counting::Leased), json!({"not": has("rate")})]),
+        not_all(&[
+            counting(Counting::Leased),
+            says("algorithm", &json!(not_lent)),
+        ]),
+        not_all(&[
+            counting(Counting::Local),
+            says("on_store_failure", &json!(failures)),
+        ]),
+    ];
+    rules.extend(kept.iter().map(|kept| needs(kept, &COUNTED)));
+    rules.extend(COUNTED.map(|counted| not_all(&[unlimited.clone(), has(counted)])));
+    if kept.contains(&"slot") {
+        rules.push(needs("slot", &["key"]));
+        rules.push(not_all(&[counting(Counting::Local), has("slot")]));
+    }
+    rules
 }
 
 /// A map of these fields and no others.

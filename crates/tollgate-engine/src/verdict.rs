@@ -1,129 +1,119 @@
 //! What came of a request: whether it passes, which rule said so, and what it holds meanwhile.
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::Guard;
 use tollgate::{Decision, Ending, Outcome, Pass};
 
+use crate::backend::Limit;
 pub use crate::engine::TooMuch;
-use crate::engine::bounds::Excess;
 use crate::engine::key::Key;
 use crate::engine::rules::Rules;
 use crate::facts::Facts;
 use crate::matcher::few::Few;
 use crate::policy::{Mode, OnStoreFailure};
 
-/// What decided about a request.
+mod cause;
+
+pub use cause::Cause;
+
+pub(crate) use cause::By;
+
+/// What came of a request: it passes and holds what it takes, or it is refused.
+///
+/// Match on it, and keep what passed for as long as the request runs: slots of concurrency limits are given
+/// back when it is dropped. Either way it tells [why](Findings).
 ///
 /// ```
-/// use tollgate_engine::verdict::Cause;
+/// # use tollgate::clock::Manual;
+/// # use tollgate_engine::backend::Memory;
+/// # use tollgate_engine::document::Format;
+/// # use tollgate_engine::verdict::Cause;
+/// # use tollgate_engine::{Engine, Facts, Policy};
+/// use tollgate_engine::Verdict;
 ///
-/// assert_eq!(Cause::Rule("per-user").to_string(), "rule \"per-user\"");
-/// assert_eq!(Cause::Block(0).to_string(), "block[0]");
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Cause<'a> {
-    /// No rule is for it.
-    Nothing,
-    /// It is exempt, by this entry of the list.
-    Exempt(usize),
-    /// It is blocked, by this entry of the list.
-    Block(usize),
-    /// A rule, by name.
-    Rule(&'a str),
-    /// What a tier allows, by name.
-    Tier(&'a str),
-    /// A limit of a tree of descriptors, as `domain/key=value/key`.
-    Descriptor(&'a str),
-    /// A limit that a descriptor brought along.
-    Asked,
-    /// The store couldn't be asked about a rule or tier that nothing passes without, by name. The limit
-    /// itself has refused nothing.
-    StoreFailure(&'a str),
-    /// It has more of something than [is taken](crate::Bounds). No limit was asked.
-    TooMuch(TooMuch<'a>),
-}
-
-impl fmt::Display for Cause<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Nothing => f.write_str("no rule"),
-            Self::Exempt(entry) => write!(f, "exempt[{entry}]"),
-            Self::Block(entry) => write!(f, "block[{entry}]"),
-            Self::Rule(name) => write!(f, "rule {name:?}"),
-            Self::Tier(name) => write!(f, "tier {name:?}"),
-            Self::Descriptor(path) => write!(f, "descriptor {path:?}"),
-            Self::Asked => f.write_str("a limit that was asked for"),
-            Self::StoreFailure(name) => write!(f, "no store to ask about {name:?}"),
-            Self::TooMuch(what) => what.fmt(f),
-        }
-    }
-}
-
-/// The same by number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
-    Nothing,
-    Exempt(usize),
-    Block(usize),
-    /// A rule or a tier.
-    Applied(u32),
-    /// A rule or a tier that is closed while there is no store.
-    StoreFailure(u32),
-    Excess(Excess),
-}
-
-impl By {
-    pub(crate) fn cause(self, rules: &Rules) -> Cause<'_> {
-        match self {
-            Self::Nothing => Cause::Nothing,
-            Self::Exempt(entry) => Cause::Exempt(entry),
-            Self::Block(entry) => Cause::Block(entry),
-            Self::StoreFailure(number) => Cause::StoreFailure(&rules.applied[number as usize].name),
-            Self::Excess(Excess::Checks { found, most }) => {
-                Cause::TooMuch(TooMuch::Checks { found, most })
-            }
-            Self::Excess(Excess::Fact { slot, bytes, most }) => Cause::TooMuch(TooMuch::Fact {
-                name: rules.matcher.slots().name(slot),
-                bytes,
-                most,
-            }),
-            Self::Applied(number) => {
-                let applied = &rules.applied[number as usize];
-                if applied.is_tier {
-                    Cause::Tier(&applied.name)
-                } else {
-                    Cause::Rule(&applied.name)
-                }
-            }
-        }
-    }
-}
-
-/// What came of a request.
-///
-/// ```
-/// # use tollgate::{Rate, clock::Manual};
-/// # use tollgate_engine::{Engine, Facts, backend::Memory, policy::{Cost, KeyPart, Limits, Match, Mode, OnStoreFailure, Policy, Rule}, verdict::Cause};
-/// # let rule = Rule { name: "per-user".to_owned(), matches: Match::default(), key: vec![KeyPart::Fact("user".to_owned())],
-/// #     limits: Limits { rates: vec![Rate::per_minute(1)], ..Limits::default() }, algorithm: Default::default(), cost: Cost::default(),
-/// #     mode: Mode::Enforce, on_store_failure: OnStoreFailure::Local, counting: Default::default(), slot: None, replaces: Vec::new(), shared: None, span: Default::default() };
-/// # let policy = Policy { rules: vec![rule], ..Policy::default() };
-/// # let engine = Engine::new(policy, Memory::builder().clock(Manual::new()).wall(Manual::new()).build())?;
+/// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+/// # let text = "limits: [{name: per-user, key: [user], rate: 1/min, concurrency: 5}]";
+/// # let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
 /// let facts = Facts::new().with("user", "42");
-/// assert!(engine.decide(&facts).is_allowed());
-/// let verdict = engine.decide(&facts);
-/// assert!(!verdict.is_allowed());
-/// assert_eq!(verdict.cause(), Cause::Rule("per-user"));
-/// assert_eq!(verdict.key().expect("by user").to_string(), "user=42");
-/// assert_eq!(verdict.decision().retry_after.as_secs(), 60);
-/// # Ok::<(), tollgate_engine::PolicyError>(())
+/// match engine.decide(&facts) {
+///     Verdict::Passed(passed) => {
+///         // The request runs here, or in a task that `passed.into_permits()` is moved into.
+///         drop(passed);
+///     }
+///     Verdict::Refused(refused) => println!("429: {}", refused.cause()),
+/// }
+/// let Verdict::Refused(refused) = engine.decide(&facts) else { panic!("the second in a minute") };
+/// assert_eq!(refused.cause(), Cause::Rule("per-user"));
+/// assert_eq!(refused.key().expect("by user").to_string(), "user=42");
+/// assert_eq!(refused.decision().retry_after.as_secs(), 60);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[must_use = "a verdict that is dropped gives back the slots that it holds"]
-pub struct Verdict<'f> {
+#[derive(Debug)]
+#[must_use = "what passed gives back its slots when it is dropped: match on it, and keep it while the request runs"]
+pub enum Verdict<'f> {
+    /// The request may pass.
+    Passed(Passed<'f>),
+    /// It may not, and was charged nothing.
+    Refused(Refused<'f>),
+}
+
+/// A request that may pass, with what it holds while it runs.
+///
+/// ```
+/// # use tollgate::clock::Manual;
+/// # use tollgate_engine::backend::Memory;
+/// # use tollgate_engine::document::Format;
+/// # use tollgate_engine::{Engine, Facts, Policy, Verdict};
+/// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+/// # let text = "limits: [{name: searches, rate: 10/h}]";
+/// # let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
+/// let facts = Facts::new();
+/// let Verdict::Passed(passed) = engine.decide(&facts) else { panic!("the first") };
+/// assert_eq!(passed.decision().remaining, 9);
+/// assert!(!passed.is_near_limit());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "what passed gives back its slots when it is dropped"]
+pub struct Passed<'f>(Findings<'f>);
+
+/// A request that may not pass.
+///
+/// ```
+/// # use tollgate::clock::Manual;
+/// # use tollgate_engine::backend::Memory;
+/// # use tollgate_engine::document::Format;
+/// # use tollgate_engine::{Engine, Facts, Policy, Verdict};
+/// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+/// # let text = "block: [{ip: 203.0.113.0/24}]";
+/// # let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
+/// let facts = Facts::new().with("ip", "203.0.113.7");
+/// let Verdict::Refused(refused) = engine.decide(&facts) else { panic!("it is blocked") };
+/// assert_eq!(refused.cause().to_string(), "block[0]");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Refused<'f>(Findings<'f>);
+
+/// What is told of a request, whether it passed or was refused: what decided, by which key, and what is left.
+///
+/// ```
+/// # use tollgate::clock::Manual;
+/// # use tollgate_engine::backend::Memory;
+/// # use tollgate_engine::document::Format;
+/// # use tollgate_engine::{Engine, Facts, Policy};
+/// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+/// # let text = "limits: [{name: searches, rate: 10/h}]";
+/// # let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
+/// use tollgate_engine::verdict::{Cause, Findings};
+///
+/// let log = |told: &Findings<'_>| format!("{}, {} left", told.cause(), told.decision().remaining);
+/// assert_eq!(log(&engine.decide(&Facts::new())), "rule \"searches\", 9 left");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Findings<'f> {
     pub(crate) said: Said,
     /// The policy that it was decided by.
     pub(crate) rules: Guard<Arc<Rules>>,
@@ -136,6 +126,8 @@ pub(crate) struct Said {
     pub(crate) by: By,
     /// Of the key by which it was decided.
     pub(crate) fingerprint: [u64; 2],
+    /// Of the limit that decided; none has zero.
+    pub(crate) limit: u64,
     pub(crate) decision: Decision,
     pub(crate) permits: Permits,
     pub(crate) shadows: Few<Shadowed, 2>,
@@ -149,6 +141,7 @@ impl Default for Said {
             allowed: true,
             by: By::Nothing,
             fingerprint: [0; 2],
+            limit: 0,
             decision: Decision::UNLIMITED,
             permits: Permits::default(),
             shadows: Few::new(),
@@ -170,16 +163,15 @@ pub(crate) struct Shadowed {
 /// # use tollgate::clock::Manual;
 /// # use tollgate_engine::backend::Memory;
 /// # use tollgate_engine::document::Format;
-/// # use tollgate_engine::{Engine, Facts, Policy};
+/// # use tollgate_engine::{Engine, Facts, Policy, Verdict};
 /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
 /// # use tollgate_engine::verdict::Cause;
 /// let text = "limits: [{name: trial, rate: 1/h, mode: shadow}]";
 /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
 /// let facts = Facts::new();
 /// let _ = engine.decide(&facts);
-/// let verdict = engine.decide(&facts);
-/// assert!(verdict.is_allowed());
-/// let refusal = verdict.shadow_refusals().next().expect("the second in an hour");
+/// let Verdict::Passed(passed) = engine.decide(&facts) else { panic!("it is on trial") };
+/// let refusal = passed.shadow_refusals().next().expect("the second in an hour");
 /// assert_eq!((refusal.cause, refusal.decision.retry_after.as_secs()), (Cause::Rule("trial"), 3_600));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -192,12 +184,7 @@ pub struct ShadowRefusal<'a> {
     pub decision: Decision,
 }
 
-impl Verdict<'_> {
-    /// Whether the request may pass.
-    pub fn is_allowed(&self) -> bool {
-        self.said.allowed
-    }
-
+impl Findings<'_> {
     /// What decided: of a request that passed, the rule with the fewest such requests left.
     pub fn cause(&self) -> Cause<'_> {
         self.said.by.cause(&self.rules)
@@ -230,10 +217,36 @@ impl Verdict<'_> {
         Some(Key::new(plan, self.facts, self.said.fingerprint))
     }
 
-    /// Whether it passed, and the limit that decided is as far used as the policy calls near: 80 %
-    /// unless it says otherwise.
+    /// Whether it passed, and the limit that decided is as far used as the policy calls near: 80 % unless it
+    /// says otherwise.
     pub fn is_near_limit(&self) -> bool {
         self.said.allowed && is_near(&self.said.decision, self.rules.near_limit_percent)
+    }
+
+    /// The limit that decided, for headers that tell it; none if none did.
+    ///
+    /// ```
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Facts, Policy};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// let text = "limits: [{name: search, rate: [5/s, 100/min]}]";
+    /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
+    /// let facts = Facts::new();
+    /// let verdict = engine.decide(&facts);
+    /// let kind = verdict.limit().expect("the tightest").kind();
+    /// let (quota, window) = (kind.quota().expect("a rate"), kind.window().expect("a rate"));
+    /// let left = verdict.decision().remaining;
+    /// assert_eq!(format!("q={quota};w={};r={left}", window.as_secs()), "q=5;w=1;r=4");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn limit(&self) -> Option<&Limit> {
+        let (By::Applied(number) | By::StoreFailure(number)) = self.said.by else {
+            return None;
+        };
+        let limits = self.rules.applied[number as usize].limits.as_slice();
+        limits.iter().find(|limit| limit.id == self.said.limit)
     }
 
     /// What rules in shadow would have refused, in the order of the file. A request that is refused
@@ -256,17 +269,116 @@ impl Verdict<'_> {
     pub fn fallback(&self) -> Option<OnStoreFailure> {
         self.said.fallback
     }
+}
 
-    /// What holds the slots of the request while it runs; nothing if it was refused.
-    pub fn into_permits(self) -> Permits {
-        self.said.permits
+impl<'f> Verdict<'f> {
+    /// What passed; none if it was refused.
+    ///
+    /// ```
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Facts, Policy};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// # let text = "limits: [{name: exports, concurrency: 1}]";
+    /// # let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
+    /// let facts = Facts::new();
+    /// if let Some(passed) = engine.decide(&facts).passed() {
+    ///     // It holds the only slot until the end of the block.
+    ///     assert!(engine.decide(&facts).refused().is_some());
+    ///     # drop(passed);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn passed(self) -> Option<Passed<'f>> {
+        match self {
+            Self::Passed(passed) => Some(passed),
+            Self::Refused(_) => None,
+        }
+    }
+
+    /// What was refused; none if it passed.
+    pub fn refused(&self) -> Option<&Refused<'f>> {
+        match self {
+            Self::Passed(_) => None,
+            Self::Refused(refused) => Some(refused),
+        }
+    }
+
+    /// Of a request that nothing was said of so far: it passes.
+    #[inline]
+    pub(crate) fn new(findings: Findings<'f>) -> Self {
+        Self::Passed(Passed(findings))
+    }
+
+    /// What is told of it, to be filled in; then [settled](Self::settled).
+    #[inline]
+    pub(crate) fn findings_mut(&mut self) -> &mut Findings<'f> {
+        match self {
+            Self::Passed(Passed(findings)) | Self::Refused(Refused(findings)) => findings,
+        }
+    }
+
+    /// As what was filled in says.
+    #[inline]
+    pub(crate) fn settled(self) -> Self {
+        match self {
+            Self::Passed(Passed(findings)) if !findings.said.allowed => {
+                Self::Refused(Refused(findings))
+            }
+            settled => settled,
+        }
     }
 }
 
-impl fmt::Debug for Verdict<'_> {
+impl Passed<'_> {
+    /// What holds the slots of the request while it runs. It borrows nothing, so it may be moved into a task.
+    pub fn into_permits(self) -> Permits {
+        self.0.said.permits
+    }
+}
+
+impl<'f> Deref for Verdict<'f> {
+    type Target = Findings<'f>;
+
+    fn deref(&self) -> &Findings<'f> {
+        match self {
+            Self::Passed(Passed(findings)) | Self::Refused(Refused(findings)) => findings,
+        }
+    }
+}
+
+impl<'f> Deref for Passed<'f> {
+    type Target = Findings<'f>;
+
+    fn deref(&self) -> &Findings<'f> {
+        &self.0
+    }
+}
+
+impl<'f> Deref for Refused<'f> {
+    type Target = Findings<'f>;
+
+    fn deref(&self) -> &Findings<'f> {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Passed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Verdict")
-            .field("allowed", &self.said.allowed)
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for Refused<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for Findings<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Findings")
             .field("cause", &self.cause())
             .field("decision", &self.said.decision)
             .finish_non_exhaustive()
@@ -282,15 +394,16 @@ impl fmt::Debug for Verdict<'_> {
 /// # use tollgate::clock::Manual;
 /// # use tollgate_engine::backend::Memory;
 /// # use tollgate_engine::document::Format;
-/// # use tollgate_engine::{Engine, Facts, Policy};
+/// # use tollgate_engine::{Engine, Facts, Policy, Verdict};
 /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
 /// let text = "limits: [{name: exports, concurrency: 1}]";
 /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
 /// let facts = Facts::new();
-/// let permits = engine.decide(&facts).into_permits();
-/// assert!(!engine.decide(&facts).is_allowed());
+/// let Verdict::Passed(passed) = engine.decide(&facts) else { panic!("the first") };
+/// let permits = passed.into_permits();
+/// assert!(engine.decide(&facts).refused().is_some());
 /// permits.end(Ending::Success);
-/// assert!(engine.decide(&facts).is_allowed());
+/// assert!(engine.decide(&facts).passed().is_some());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Default)]

@@ -60,12 +60,12 @@ fn a_decision_asks_for_no_memory() {
             .with("ip", "10.0.0.1");
         // The first of a key makes its entry.
         let first = engine.decide(&facts);
-        assert!(first.is_allowed());
+        assert!(first.refused().is_none());
         drop(first);
         let mut refused = 0;
         let count = allocations(|| {
             for _ in 0..20 {
-                refused += u32::from(!engine.decide(&facts).is_allowed());
+                refused += u32::from(engine.decide(&facts).refused().is_some());
             }
         });
         assert_eq!(count, 0, "{path}");

@@ -79,10 +79,26 @@ fn every_example_does_what_it_says() {
             fs::write(path, &block.text).unwrap();
         }
     }
+    let readme = fs::read_to_string(docs().join("../README.md")).expect("README.md");
     let mut shown = String::new();
     for block in &blocks {
         let line = block.line;
         let path = match (block.language.as_str(), block.word("file")) {
+            // Doc tests compile it.
+            ("rust,no_run", _) => {
+                assert!(
+                    readme.contains(&block.text),
+                    "line {line} is not in the README"
+                );
+                continue;
+            }
+            ("toml", _) if block.words == ["Cargo.toml"] => {
+                assert!(
+                    readme.contains(&block.text),
+                    "line {line} is not in the README"
+                );
+                continue;
+            }
             ("text", _) if block.words == ["shown"] => {
                 assert!(shown.contains(&block.text), "line {line}:\n{shown}");
                 continue;

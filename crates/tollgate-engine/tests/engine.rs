@@ -47,7 +47,7 @@ fn exempt_requests_pass_and_blocked_ones_dont_whatever_the_rules_say() {
     let facts = user("worse");
     let blocked = engine.decide(&facts);
     assert_eq!(
-        (blocked.is_allowed(), blocked.cause()),
+        (blocked.refused().is_none(), blocked.cause()),
         (false, Cause::Block(1))
     );
     assert_eq!(blocked.decision().outcome, Outcome::Never);
@@ -57,7 +57,7 @@ fn exempt_requests_pass_and_blocked_ones_dont_whatever_the_rules_say() {
     engine.reload(all).unwrap();
     let facts = user("worse");
     let told = engine.decide(&facts);
-    assert!(told.is_allowed());
+    assert!(told.refused().is_none());
     let told: Vec<_> = told
         .shadow_refusals()
         .map(|one| one.cause.to_string())
@@ -71,10 +71,10 @@ fn a_rule_doesnt_apply_without_the_facts_of_its_key() {
     let facts = Facts::new();
     let verdict = engine.decide(&facts);
     assert_eq!(
-        (verdict.is_allowed(), verdict.cause()),
+        (verdict.refused().is_none(), verdict.cause()),
         (true, Cause::Nothing)
     );
-    assert!(!engine.decide(&user("")).is_allowed());
+    assert!(engine.decide(&user("")).refused().is_some());
 }
 
 #[test]
@@ -89,17 +89,17 @@ fn a_rule_takes_the_place_of_others_unless_it_is_in_shadow() {
     for _ in 0..3 {
         let verdict = engine.decide(&facts);
         assert_eq!(
-            (verdict.is_allowed(), verdict.cause()),
+            (verdict.refused().is_none(), verdict.cause()),
             (true, Cause::Rule("trusted"))
         );
     }
-    assert!(engine.decide(&user("1")).is_allowed());
-    assert!(!engine.decide(&user("1")).is_allowed());
+    assert!(engine.decide(&user("1")).passed().is_some());
+    assert!(engine.decide(&user("1")).refused().is_some());
 
     trusted.mode = Mode::Shadow;
     engine.reload(policy(vec![trusted, all])).unwrap();
-    assert!(engine.decide(&facts).is_allowed());
-    assert!(!engine.decide(&facts).is_allowed());
+    assert!(engine.decide(&facts).passed().is_some());
+    assert!(engine.decide(&facts).refused().is_some());
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn a_rule_in_shadow_counts_by_itself_and_only_what_passes() {
         .map(|_| {
             let verdict = engine.decide(&facts);
             assert_ne!(verdict.cause(), Cause::Rule("trial"));
-            (verdict.is_allowed(), refused(&verdict))
+            (verdict.refused().is_none(), refused(&verdict))
         })
         .collect();
     assert_eq!(counts, [(true, 0), (true, 0), (true, 1), (false, 0)]);
@@ -129,11 +129,11 @@ fn all_or_none_a_refusal_by_one_rule_charges_no_other() {
     narrow.matches = only("path", "/narrow");
     let engine = engine(policy(vec![wide, narrow]), &Manual::new());
     let both = user("1").with("path", "/narrow");
-    assert!(engine.decide(&both).is_allowed());
+    assert!(engine.decide(&both).passed().is_some());
     for _ in 0..5 {
         let verdict = engine.decide(&both);
         assert_eq!(
-            (verdict.is_allowed(), verdict.cause()),
+            (verdict.refused().is_none(), verdict.cause()),
             (false, Cause::Rule("narrow"))
         );
     }
@@ -245,15 +245,18 @@ fn a_tenant_is_limited_by_its_tier_and_takes_along_what_it_spent() {
     let running = engine.decide(&acme);
     assert_eq!(running.cause(), Cause::Tier("paid"));
     let second = engine.decide(&acme);
-    assert_eq!((second.is_allowed(), second.decision().limit), (false, 1));
+    assert_eq!(
+        (second.refused().is_none(), second.decision().limit),
+        (false, 1)
+    );
     drop(running);
-    assert!(engine.decide(&claims).is_allowed());
-    assert!(engine.decide(&new).is_allowed() && engine.decide(&new).is_allowed());
+    assert!(engine.decide(&claims).passed().is_some());
+    assert!(engine.decide(&new).passed().is_some() && engine.decide(&new).passed().is_some());
     assert_eq!(engine.decide(&new).cause(), Cause::Tier("free"));
-    assert!(engine.decide(&Facts::new()).is_allowed());
+    assert!(engine.decide(&Facts::new()).passed().is_some());
     // Two are spent of a hundred, and the third counts in both tiers.
     let upgraded = tenant("new").with("tier", "paid");
-    assert!(engine.decide(&upgraded).is_allowed());
+    assert!(engine.decide(&upgraded).passed().is_some());
     let refused = engine.decide(&new);
     assert_eq!(refused.cause(), Cause::Tier("free"));
     assert_eq!(refused.decision().retry_after, Duration::from_secs(72));
@@ -315,11 +318,11 @@ fn a_remembered_refusal_holds_until_time_or_a_new_policy_ends_it() {
     let facts = user("1");
     let decide = || awaited(engine.decide_by(&facts)).unwrap();
     let asked = || engine.backend().times.load(Ordering::Relaxed);
-    assert!(decide().is_allowed());
+    assert!(decide().passed().is_some());
     for _ in 0..3 {
         let verdict = decide();
         assert_eq!(
-            (verdict.is_allowed(), verdict.cause()),
+            (verdict.refused().is_none(), verdict.cause()),
             (false, Cause::Rule("one"))
         );
         clock.advance(Duration::from_secs(60));
@@ -331,7 +334,12 @@ fn a_remembered_refusal_holds_until_time_or_a_new_policy_ends_it() {
         2,
         "one passed, one was refused, the others were known"
     );
-    assert!(awaited(engine.decide_by(&user("2"))).unwrap().is_allowed());
+    assert!(
+        awaited(engine.decide_by(&user("2")))
+            .unwrap()
+            .passed()
+            .is_some()
+    );
     assert_eq!(asked(), 3);
 
     engine
@@ -421,7 +429,12 @@ descriptors:
 fn a_backend_may_be_awaited() {
     let engine = engine(policy(vec![rule("one", rates(&["1/h"]))]), &Manual::new());
     let facts = user("1");
-    let outcomes = [(); 2].map(|()| awaited(engine.decide_by(&facts)).unwrap().is_allowed());
+    let outcomes = [(); 2].map(|()| {
+        awaited(engine.decide_by(&facts))
+            .unwrap()
+            .passed()
+            .is_some()
+    });
     assert_eq!(outcomes, [true, false]);
 }
 
@@ -431,7 +444,7 @@ fn a_policy_that_is_off_does_nothing() {
     off.block = vec![only("user", "1")];
     off.mode = Mode::Off;
     let engine = engine(off, &Manual::new());
-    assert!(engine.decide(&user("1")).is_allowed());
+    assert!(engine.decide(&user("1")).passed().is_some());
 }
 
 #[test]
@@ -446,12 +459,12 @@ fn what_is_forgotten_counts_no_more_and_refusals_neither() {
     let engine = engine(policy(rules), &Manual::new()).with_deny_cache(16);
     let (facts, other) = (user("1"), user("2"));
     for facts in [&facts, &other] {
-        assert!(engine.decide(facts).is_allowed());
-        assert!(!engine.decide(facts).is_allowed());
+        assert!(engine.decide(facts).passed().is_some());
+        assert!(engine.decide(facts).refused().is_some());
     }
     engine.forget(&facts);
-    assert!(engine.decide(&facts).is_allowed());
-    assert!(!engine.decide(&other).is_allowed());
+    assert!(engine.decide(&facts).passed().is_some());
+    assert!(engine.decide(&other).refused().is_some());
 }
 
 #[test]
@@ -461,7 +474,7 @@ fn of_several_limits_that_refuse_the_one_that_takes_longest_is_told() {
     let engine = engine(policy(vec![narrow, rule("hour", rates(&["2/h"]))]), &clock);
     let facts = user("1");
     for _ in 0..2 {
-        assert!(engine.decide(&facts).is_allowed());
+        assert!(engine.decide(&facts).passed().is_some());
         clock.advance(Duration::from_secs(1));
     }
     clock.set(Timestamp::from_millis(1_500));
@@ -500,10 +513,10 @@ fn a_remembered_refusal_ends_when_it_was_to_however_long_the_answer_took() {
     let engine = Engine::new(slow, far).unwrap().with_deny_cache(16);
     let facts = user("1");
     let decide = || awaited(engine.decide_by(&facts)).unwrap();
-    assert!(decide().is_allowed());
+    assert!(decide().passed().is_some());
     assert_eq!(decide().decision().retry_after, Duration::from_secs(9));
     // It was said a second ago.
     assert_eq!(decide().decision().retry_after, Duration::from_secs(8));
     clock.advance(Duration::from_secs(8));
-    assert!(decide().is_allowed());
+    assert!(decide().passed().is_some());
 }

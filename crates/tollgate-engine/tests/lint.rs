@@ -82,6 +82,10 @@ fn a_burst_below_one() {
                 "limits: [{name: a, algorithm: token-bucket, rate: zero burst 5}]",
             ),
             (
+                "limits: [{name: a, rate: 0/s burst 5}]",
+                "limits: [{name: a, algorithm: token-bucket, rate: 0/s burst 5}]",
+            ),
+            (
                 "tiers: {free: {rate: 0/s}}\ndefault_tier: free",
                 "tiers: {free: {rate: 1/s}}\ndefault_tier: free",
             ),

@@ -13,7 +13,7 @@ use tollgate_engine::matcher::holds;
 use tollgate_engine::policy::{
     Cost, KeyPart, Limits, Match, Mode, OnStoreFailure, Pattern, Policy, Rule,
 };
-use tollgate_engine::verdict::{Cause, Permits};
+use tollgate_engine::verdict::{Cause, Passed, Permits};
 use tollgate_engine::{Engine, Facts};
 use tollgate_testkit::oracle::{Kind, Oracle};
 
@@ -475,7 +475,7 @@ proptest! {
             let facts: Facts<'_> = request.facts.iter().copied().collect();
             let (allowed, cause, said, shadows) = expected(&mut slow, &policy, &facts, now, number);
             let verdict = engine.decide(&facts);
-            prop_assert_eq!(verdict.is_allowed(), allowed, "{} {:?} {:?}", number, verdict, said);
+            prop_assert_eq!(verdict.refused().is_none(), allowed, "{} {:?} {:?}", number, verdict, said);
             let told: Vec<_> = verdict.shadow_refusals().map(|one| one.cause.to_string()).collect();
             prop_assert_eq!(told, shadows);
             // A refusal that is remembered may leave out a limit that takes longer.
@@ -491,7 +491,7 @@ proptest! {
                     prop_assert_eq!(told, said, "{} {:?}", number, verdict);
                 }
             }
-            running.push((number, number + 1 + request.runs, verdict.into_permits()));
+            running.push((number, number + 1 + request.runs, verdict.passed().map(Passed::into_permits).unwrap_or_default()));
         }
         drop(running);
         prop_assert_eq!(engine.backend().keys_in_flight(), 0);

@@ -174,20 +174,52 @@ impl Direct {
         now: u64,
     ) -> Result<(Question, Arc<Compiled>), StoreError> {
         let compiled = self.compiled(check.limit)?;
+        let question = self.question_of(check, &compiled, op, now)?;
+        Ok((question, compiled))
+    }
+
+    /// The same of a limit that is at hand.
+    fn question_of(
+        &self,
+        check: &Check<'_>,
+        compiled: &Compiled,
+        op: Op,
+        now: u64,
+    ) -> Result<Question, StoreError> {
         let numbers = compiled.form.numbers_at(now);
         let numbers = numbers.ok_or_else(|| StoreError::Garbled {
             what: "a limit that nothing is kept of".to_owned(),
         })?;
         let slots = numbers.kind == Kind::Slots;
-        let question = Question {
+        Ok(Question {
             key: compiled.key(check).into(),
             op,
             numbers,
             // However much it costs, it runs once.
             cost: if slots { check.cost.min(1) } else { check.cost },
             holder: slots.then(|| self.holders.name()),
-        };
-        Ok((question, compiled))
+        })
+    }
+
+    /// The question whether a check passes.
+    fn decide(
+        &self,
+        check: &Check<'_>,
+        compiled: &Compiled,
+        now: u64,
+    ) -> Result<Question, StoreError> {
+        let mut question = self.question_of(check, compiled, Op::Decide, now)?;
+        if question.numbers.kind == Kind::Slots {
+            // However little it costs, it runs once.
+            question.cost = 1;
+        }
+        Ok(question)
+    }
+
+    /// What is known of a check without asking.
+    fn known(&self, check: &Check<'_>, compiled: &Compiled) -> Option<Decision> {
+        let known = compiled.form.known(check.cost);
+        known.or_else(|| self.known_refusal(check, compiled))
     }
 
     /// What each check needs; a refusal that is known without asking.
@@ -196,11 +228,7 @@ impl Direct {
         let now = self.store_time();
         for (number, check) in checks.iter().enumerate() {
             let compiled = self.compiled(check.limit)?;
-            let known = match compiled.form.known(check.cost) {
-                Some(known) => Some(known),
-                None => self.known_refusal(check, &compiled),
-            };
-            steps.push(match known {
+            steps.push(match self.known(check, &compiled) {
                 Some(known) if !known.is_allowed() => {
                     let mut answer = Answer::new(Some(number), known);
                     answer.source = Source::Known;
@@ -209,14 +237,7 @@ impl Direct {
                 Some(known) => Step::Said(known),
                 None => match compiled.leased {
                     Some(leased) => Step::Lease(compiled, leased),
-                    None => {
-                        let (mut question, _) = self.question(check, Op::Decide, now)?;
-                        if question.numbers.kind == Kind::Slots {
-                            // However little it costs, it runs once.
-                            question.cost = 1;
-                        }
-                        Step::Ask(Box::new(question))
-                    }
+                    None => Step::Ask(Box::new(self.decide(check, &compiled, now)?)),
                 },
             });
         }
@@ -405,6 +426,9 @@ impl Direct {
         let (question, mut patience) = ((vec![question], self.at()), self.store.patience());
         // Before the question: whatever improves after it makes its answer old.
         let before = self.before();
+        // The answer is noted: what that needs is fetched while the store decides.
+        let (noted, key) = (checks[0].limit, &checks[0].key);
+        self.local.memory().expect(noted, key.fingerprint());
         let answers = self.ask(checks, &[0], question, &mut patience).await?;
         let decision = answers.each[0].decision(limit);
         self.local.note(&checks[0], &decision);

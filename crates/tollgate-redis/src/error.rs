@@ -58,6 +58,8 @@ pub enum StoreError {
     Limit(StoreLimitError),
     /// The runtime that this lives in has stopped.
     Stopped,
+    /// It was awaited outside of a Tokio runtime, where nothing can tell that time is up.
+    NoRuntime,
 }
 
 impl StoreError {
@@ -71,6 +73,7 @@ impl StoreError {
             Self::Full { .. } => FailureKind::Full,
             Self::Limit(_) => FailureKind::Limit,
             Self::Stopped => FailureKind::Stopped,
+            Self::NoRuntime => FailureKind::NoRuntime,
         }
     }
 }
@@ -93,6 +96,10 @@ impl fmt::Display for StoreError {
             ),
             Self::Limit(error) => error.fmt(f),
             Self::Stopped => f.write_str("the runtime that asks the store has stopped"),
+            Self::NoRuntime => f.write_str(
+                "a store is asked from within a Tokio runtime with time enabled, and this is none: await it \
+                 in one that was built with Builder::enable_all",
+            ),
         }
     }
 }

@@ -17,8 +17,7 @@ use crate::error::StoreError;
 ///
 /// let error = StoreError::TimedOut { after: Duration::from_millis(20) };
 /// assert_eq!(error.kind(), FailureKind::TimedOut);
-/// assert_eq!(error.kind().to_string(), "timed out");
-/// assert_eq!(error.kind().name(), "timed-out");
+/// assert_eq!(error.kind().to_string(), "timed-out");
 /// assert!(FailureKind::Auth.is_lasting() && !error.kind().is_lasting());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -61,13 +60,15 @@ pub enum FailureKind {
     Limit,
     /// The runtime that asks has stopped.
     Stopped,
+    /// It was asked outside of a Tokio runtime.
+    NoRuntime,
     /// Anything else that the store said.
     Other,
 }
 
 impl FailureKind {
     /// Every kind, in the order in which [`RedisStats::failures`](crate::RedisStats::failures) has them.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::TimedOut,
         Self::Refused,
         Self::Disconnected,
@@ -86,10 +87,11 @@ impl FailureKind {
         Self::Full,
         Self::Limit,
         Self::Stopped,
+        Self::NoRuntime,
         Self::Other,
     ];
 
-    /// A name for metrics and files, such as `out-of-memory`.
+    /// Its one name, for people, metrics and files, such as `out-of-memory`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::TimedOut => "timed-out",
@@ -110,6 +112,7 @@ impl FailureKind {
             Self::Full => "full",
             Self::Limit => "limit",
             Self::Stopped => "stopped",
+            Self::NoRuntime => "no-runtime",
             Self::Other => "other",
         }
     }
@@ -124,33 +127,14 @@ impl FailureKind {
                 | Self::Foreign
                 | Self::Limit
                 | Self::Stopped
+                | Self::NoRuntime
         )
     }
 }
 
 impl fmt::Display for FailureKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::TimedOut => "timed out",
-            Self::Refused => "connection refused",
-            Self::Disconnected => "connection lost",
-            Self::Unreachable => "unreachable",
-            Self::NotFound => "not found",
-            Self::Auth => "user or password",
-            Self::NoPermission => "no permission",
-            Self::Tls => "TLS",
-            Self::ReadOnly => "read-only",
-            Self::OutOfMemory => "out of memory",
-            Self::Loading => "loading",
-            Self::Busy => "busy",
-            Self::Moved => "moved",
-            Self::Garbled => "garbled answer",
-            Self::Foreign => "foreign data",
-            Self::Full => "too many wait",
-            Self::Limit => "limit",
-            Self::Stopped => "stopped",
-            Self::Other => "other",
-        })
+        f.pad(self.name())
     }
 }
 
@@ -322,6 +306,27 @@ mod tests {
         for (place, kind) in FailureKind::ALL.into_iter().enumerate() {
             assert_eq!(kind as usize, place, "{kind:?}");
         }
+    }
+
+    #[test]
+    fn the_document_says_of_every_kind_what_to_do_and_of_no_other() {
+        let document = include_str!("../../../docs/distributed.md");
+        let table = document.split_once("| kind | what to do |\n|---|---|\n");
+        let (_, table) = table.expect("a table of kinds");
+        let lines = table.lines().take_while(|line| line.starts_with('|'));
+        let kinds = lines.filter_map(|line| line.split('|').nth(1));
+        let told: Vec<_> = kinds
+            .flat_map(|kinds| kinds.split(',').map(str::trim))
+            .collect();
+        for kind in FailureKind::ALL {
+            let count = told
+                .iter()
+                .filter(|told| **told == format!("`{kind}`"))
+                .count();
+            assert_eq!(count, 1, "{kind}");
+            assert_eq!(kind.to_string(), kind.name());
+        }
+        assert_eq!(told.len(), FailureKind::ALL.len(), "{told:?}");
     }
 
     #[test]

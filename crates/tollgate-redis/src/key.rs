@@ -92,16 +92,38 @@ pub(crate) fn escape(text: &str, to: &mut String) {
         let _ = write!(to, "#{}", Sha1::from(text).digest());
         return;
     }
+    // Mostly all of it is.
+    if text.bytes().all(is_plain) {
+        return to.push_str(text);
+    }
     for byte in text.bytes() {
-        match byte {
-            b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' => to.push(char::from(byte)),
-            b'-' | b'_' | b'.' | b'/' | b'@' | b'*' => to.push(char::from(byte)),
-            _ => {
+        match is_plain(byte) {
+            true => to.push(char::from(byte)),
+            false => {
                 let _ = write!(to, "%{byte:02X}");
             }
         }
     }
 }
+
+/// Whether a byte stands for itself.
+const fn is_plain(byte: u8) -> bool {
+    PLAIN[byte as usize]
+}
+
+const PLAIN: [bool; 256] = {
+    let mut plain = [false; 256];
+    let mut byte = 0;
+    while byte < plain.len() {
+        // Below 256: nothing is cut off.
+        #[expect(clippy::cast_possible_truncation, reason = "an index of 256")]
+        let it = byte as u8;
+        let is_sign = matches!(it, b'-' | b'_' | b'.' | b'/' | b'@' | b'*');
+        plain[byte] = it.is_ascii_alphanumeric() || is_sign;
+        byte += 1;
+    }
+    plain
+};
 
 /// The slot of a key in a cluster: of its hash tag, if it has one.
 pub(crate) fn slot(key: &str) -> u16 {

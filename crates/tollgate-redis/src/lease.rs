@@ -179,8 +179,8 @@ impl Leases {
             }
         };
         match patience.wait(asking).await {
-            Some(decision) => decision,
-            None => Err(inner.store.timed_out()),
+            Ok(decision) => decision,
+            Err(why) => Err(inner.store.gave_up(why)),
         }
     }
 

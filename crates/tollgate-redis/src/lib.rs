@@ -18,7 +18,7 @@
 //! let engine = Engine::new(policy, redis)?;
 //! let facts = Facts::new().with("user", "42");
 //! let verdict = engine.decide_by(&facts).await?;
-//! assert!(verdict.is_allowed() || verdict.fallback().is_some());
+//! assert!(verdict.refused().is_none() || verdict.fallback().is_some());
 //! # Ok(())
 //! # }
 //! ```
@@ -60,3 +60,8 @@ pub use limiter::{RedisLimiter, RedisLimiterBuilder};
 pub use redis::{ConnectError, Deciding, Redis, RedisBuilder};
 pub use rehearsal::{Fault, Rehearsal};
 pub use stats::RedisStats;
+
+/// What the documents show is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/distributed.md")]
+struct Documented;

@@ -163,13 +163,18 @@ impl RedisLimiter {
         Box::pin(self.ask(key, cost)).await
     }
 
-    async fn ask(&self, key: &str, cost: u64) -> Answer {
+    pub(crate) async fn ask(&self, key: &str, cost: u64) -> Answer {
         let facts = SoleLimit::facts(key);
         let checks = [self.limit.check(&facts, cost)];
         match Backend::check(&self.redis, &checks).await {
             Ok(answer) => answer,
             Err(never) => match never {},
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) const fn limit(&self) -> &SoleLimit {
+        &self.limit
     }
 
     /// What is leased is said at once, unless the fallback has to be told that the store works again.

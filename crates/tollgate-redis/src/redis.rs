@@ -108,7 +108,9 @@ type Tell = dyn Fn(&StoreEvent<'_>) + Send + Sync;
 impl Redis {
     /// The store at a URL (see [`Address`]), with all else as usual.
     ///
-    /// It connects in the background, on the Tokio runtime that this is called on, and goes on trying.
+    /// It connects in the background, on the Tokio runtime that this is called on, and goes on trying. That
+    /// runtime, and whichever one asks, has to have I/O and time enabled (`Builder::enable_all`), or tasks and
+    /// calls panic: a runtime doesn't tell whether it has.
     ///
     /// # Errors
     /// If the URL says no place, a certificate can't be read, or there is no runtime.
@@ -143,7 +145,9 @@ impl Redis {
         }
     }
 
-    /// From now on the fleet has so many nodes, this one included, whatever was said or learned before.
+    /// From now on the fleet has so many nodes, this one included, whatever was said or learned before. This node's
+    /// part of limits that are judged without the store shrinks at once; it grows when what was noted in the smaller
+    /// one has run out.
     pub fn set_nodes(&self, nodes: u64) {
         match (&self.nodes, &self.home) {
             (Some(own), _) => own.set(nodes),
@@ -154,12 +158,15 @@ impl Redis {
 
     /// Gives back all that this node has, so that others can have it at once: tokens of leased limits, slots, also those
     /// whose passes aren't dropped, and its sign of life. It is for the end, after the last request, and takes
-    /// five seconds at most. What can't be given back runs out.
+    /// five seconds at most. What can't be given back runs out: all of it outside of a Tokio runtime.
     pub async fn close(&self) {
         let direct = match &self.home {
             Home::Store(fallback) => &fallback.store().inner,
             Home::Memory(fallback) => return fallback.store().inner.close(),
         };
+        if Host::system().is_err() {
+            return;
+        }
         let leaving = async {
             if let Some(nodes) = &self.nodes {
                 nodes.leave().await;

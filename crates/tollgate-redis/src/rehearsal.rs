@@ -52,10 +52,12 @@ const KEYS: usize = 10_000;
 ///   - {name: searches, match: {path: /search}, key: user, rate: 2/s}
 /// ";
 /// fn status(verdict: &Verdict<'_>) -> u16 {
-///     match verdict.cause() {
-///         _ if verdict.is_allowed() => 200,
-///         Cause::StoreFailure(_) => 503,
-///         _ => 429,
+///     match verdict {
+///         Verdict::Passed(_) => 200,
+///         Verdict::Refused(refused) => match refused.cause() {
+///             Cause::StoreFailure(_) => 503,
+///             _ => 429,
+///         },
 ///     }
 /// }
 ///

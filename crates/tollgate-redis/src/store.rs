@@ -29,7 +29,7 @@ use connect::Connector;
 use driver::Driver;
 use queue::{Job, Queue, Reply, Request};
 
-pub(crate) use patience::Patience;
+pub(crate) use patience::{GaveUp, Patience};
 
 /// Lanes of leases begin here, after those of a cluster's slots.
 const LEASES: u16 = slots::SLOTS;
@@ -128,7 +128,10 @@ impl Store {
     }
 
     /// Nobody waits any longer.
-    pub(crate) fn timed_out(&self) -> StoreError {
+    pub(crate) fn gave_up(&self, why: GaveUp) -> StoreError {
+        if why == GaveUp::NoRuntime {
+            return StoreError::NoRuntime;
+        }
         self.shared.stats.timeouts.fetch_add(1, Ordering::Relaxed);
         self.shared.stats.is_failing.store(true, Ordering::Relaxed);
         StoreError::TimedOut {
@@ -195,17 +198,19 @@ impl Store {
         lane: u16,
         patience: &mut Patience,
     ) -> Result<Reply, StoreError> {
-        let (reply, answer) = oneshot::channel();
-        self.shared.queue.push(Request {
-            job,
-            lane,
-            is_again: false,
-            reply,
-        })?;
-        match patience.wait(answer).await {
-            Some(Ok(answer)) => answer,
-            Some(Err(_)) => Err(StoreError::Stopped),
-            None => Err(self.timed_out()),
+        let asking = async {
+            let (reply, answer) = oneshot::channel();
+            self.shared.queue.push(Request {
+                job,
+                lane,
+                is_again: false,
+                reply,
+            })?;
+            answer.await.unwrap_or(Err(StoreError::Stopped))
+        };
+        match patience.wait(asking).await {
+            Ok(answer) => answer,
+            Err(why) => Err(self.gave_up(why)),
         }
     }
 }

@@ -15,7 +15,7 @@ use tollgate::clock::Manual;
 use tollgate::{Decision, Timestamp};
 use tollgate_engine::backend::{Backend, Memory};
 use tollgate_engine::document::Format;
-use tollgate_engine::verdict::Verdict;
+use tollgate_engine::verdict::{Passed, Verdict};
 use tollgate_engine::{Engine, Facts, Policy};
 use tollgate_redis::Redis;
 use tollgate_testkit::redis::Server;
@@ -45,7 +45,7 @@ fn seen(verdict: &Verdict<'_>) -> Seen {
     decision.retry_after = told(decision.retry_after);
     decision.reset_after = told(decision.reset_after);
     Seen {
-        allowed: verdict.is_allowed(),
+        allowed: verdict.refused().is_none(),
         cause: verdict.cause().to_string(),
         decision,
     }
@@ -96,7 +96,7 @@ async fn run<B: Backend<Error = Infallible>>(
         if running.len() <= step.runs {
             running.resize_with(step.runs + 1, Vec::new);
         }
-        running[step.runs].push(verdict.into_permits());
+        running[step.runs].push(verdict.passed().map(Passed::into_permits));
     }
     drop(running);
     settled().await;

@@ -231,13 +231,13 @@ async fn what_one_limit_refused_is_not_noted_as_spent_of_another() {
     for _ in 0..40 {
         let verdict = engine.decide_by(&ann).await.unwrap();
         assert_eq!(verdict.fallback(), None);
-        passed += u32::from(verdict.is_allowed());
+        passed += u32::from(verdict.refused().is_none());
     }
     assert_eq!(passed, 1);
     server.kill();
     let verdict = engine.decide_by(&bob).await.unwrap();
     assert_eq!(verdict.fallback(), Some(OnStoreFailure::Local));
-    assert!(verdict.is_allowed(), "{:?}", verdict.decision());
+    assert!(verdict.refused().is_none(), "{:?}", verdict.decision());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -33,9 +33,9 @@ async fn what_a_local_limit_refuses_sends_nothing() {
             before = server.commands_processed();
         }
         let here = local.decide(&facts);
-        assert_eq!(here.is_allowed(), number < 3);
-        if here.is_allowed() {
-            assert!(shared.decide_by(&facts).await.unwrap().is_allowed());
+        assert_eq!(here.refused().is_none(), number < 3);
+        if here.refused().is_none() {
+            assert!(shared.decide_by(&facts).await.unwrap().passed().is_some());
         }
     }
     assert!(before > 0);
@@ -60,7 +60,8 @@ async fn what_the_policy_alone_decides_sends_nothing() {
             .decide_by(&facts("ada", "/api"))
             .await
             .unwrap()
-            .is_allowed()
+            .refused()
+            .is_none()
     );
     let before = server.commands_processed();
     for (user, path, allowed) in [
@@ -73,7 +74,7 @@ async fn what_the_policy_alone_decides_sends_nothing() {
         for _ in 0..10 {
             let facts = facts(user, path);
             let verdict = engine.decide_by(&facts).await.unwrap();
-            assert_eq!(verdict.is_allowed(), allowed, "{user} {path}");
+            assert_eq!(verdict.refused().is_none(), allowed, "{user} {path}");
         }
     }
     assert_eq!(server.commands_processed(), before);
@@ -92,7 +93,7 @@ async fn a_refusal_that_is_known_sends_nothing_for_any_limit_of_a_request() {
     let facts = Facts::new().with("tenant", "acme").with("user", "ada");
     for number in 0..3 {
         assert_eq!(
-            engine.decide_by(&facts).await.unwrap().is_allowed(),
+            engine.decide_by(&facts).await.unwrap().passed().is_some(),
             number < 2
         );
     }
@@ -100,7 +101,7 @@ async fn a_refusal_that_is_known_sends_nothing_for_any_limit_of_a_request() {
     for _ in 0..50 {
         let verdict = engine.decide_by(&facts).await.unwrap();
         assert_eq!(
-            (verdict.is_allowed(), verdict.cause()),
+            (verdict.refused().is_none(), verdict.cause()),
             (false, Cause::Rule("narrow"))
         );
         assert!(!verdict.decision().retry_after.is_zero());
@@ -109,7 +110,7 @@ async fn a_refusal_that_is_known_sends_nothing_for_any_limit_of_a_request() {
     assert_eq!(engine.backend().stats().near_hits, 50);
     // Another user of the same tenant is asked about, and the tenant was charged for what passed alone.
     let other = Facts::new().with("tenant", "acme").with("user", "grace");
-    assert!(engine.decide_by(&other).await.unwrap().is_allowed());
+    assert!(engine.decide_by(&other).await.unwrap().passed().is_some());
     let wide = Facts::new().with("tenant", "acme");
     assert_eq!(
         engine.decide_by(&wide).await.unwrap().decision().remaining,
@@ -177,7 +178,7 @@ async fn a_verdict_says_that_there_was_no_store() {
         let verdict = engine.decide_by(&login).await.unwrap();
         verdict.fallback().is_none()
             && verdict.cause() == Cause::Rule("login")
-            && !verdict.is_allowed()
+            && verdict.refused().is_some()
     })
     .await;
     server.kill();
@@ -187,7 +188,7 @@ async fn a_verdict_says_that_there_was_no_store() {
     .await;
     for facts in [&at("/login").with("user", "grace"), &paid] {
         let verdict = engine.decide_by(facts).await.unwrap();
-        assert!(!verdict.is_allowed());
+        assert!(verdict.refused().is_some());
         assert_eq!(verdict.fallback(), Some(OnStoreFailure::Closed));
         assert!(
             matches!(verdict.cause(), Cause::StoreFailure(_)),
@@ -201,7 +202,7 @@ async fn a_verdict_says_that_there_was_no_store() {
         let verdict = engine.decide_by(&write).await.unwrap();
         assert_eq!(verdict.fallback(), Some(OnStoreFailure::Local));
         assert_eq!(verdict.cause(), Cause::Rule("write"));
-        allowed += u64::from(verdict.is_allowed());
+        allowed += u64::from(verdict.refused().is_none());
     }
     assert_eq!(allowed, LIMIT / 2);
     server.restart_empty();
@@ -332,7 +333,7 @@ async fn what_a_rule_that_is_counted_here_refuses_sends_nothing() {
     };
     let (ann, bob) = (who("192.0.2.1", "ann"), who("192.0.2.1", "bob"));
     for facts in [&ann, &bob] {
-        assert!(engine.decide_by(facts).await.unwrap().is_allowed());
+        assert!(engine.decide_by(facts).await.unwrap().passed().is_some());
     }
     let before = server.commands_processed();
     for facts in [
@@ -342,13 +343,16 @@ async fn what_a_rule_that_is_counted_here_refuses_sends_nothing() {
         &who("192.0.2.1", "eve"),
     ] {
         let verdict = engine.decide_by(facts).await.unwrap();
-        assert_eq!((verdict.is_allowed(), verdict.fallback()), (false, None));
+        assert_eq!(
+            (verdict.refused().is_none(), verdict.fallback()),
+            (false, None)
+        );
     }
     assert_eq!(server.commands_processed(), before);
     // Nor were those charged that the store keeps, nor is a slot held there.
     let other = who("192.0.2.3", "eve");
     let verdict = engine.decide_by(&other).await.unwrap();
-    assert!(verdict.is_allowed());
+    assert!(verdict.refused().is_none());
     assert_eq!(engine.backend().stats().slots, 1);
     drop(verdict);
     let tenant = Facts::new().with("tenant", "acme");

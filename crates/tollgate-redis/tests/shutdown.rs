@@ -1,8 +1,10 @@
-//! A store whose runtime is gone says so.
+//! A store whose runtime is gone says so, and so does one that is asked outside of any.
 
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tollgate::Rate;
+use tollgate_engine::policy::OnStoreFailure;
 use tollgate_redis::{Redis, StoreError};
 use tollgate_testkit::redis::Server;
 
@@ -29,4 +31,39 @@ fn a_store_without_its_runtime_says_so_at_once() {
     let other = tokio::runtime::Runtime::new().unwrap();
     let answer = other.block_on(logins.try_check("ada", 1));
     assert_eq!(answer.unwrap_err(), StoreError::Stopped);
+}
+
+#[test]
+fn who_asks_outside_of_a_runtime_is_told_so() {
+    let server = Server::start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (redis, logins, leased) = {
+        let _entered = runtime.enter();
+        let redis = Redis::connect(&server.url()).unwrap();
+        let limiter = |name| redis.limiter(name, Rate::per_hour(5));
+        let logins = limiter("logins").build().unwrap();
+        let leased = limiter("searches").leased().build().unwrap();
+        (redis.clone(), logins, leased)
+    };
+    for limiter in [&logins, &leased] {
+        let asked = limiter.try_check("ada", 1).now_or_never();
+        assert_eq!(asked.unwrap().unwrap_err(), StoreError::NoRuntime);
+    }
+    let ready = redis.ready(Duration::from_secs(60)).now_or_never();
+    assert_eq!(ready, Some(Err(StoreError::NoRuntime)));
+    // It is a failure like others, for which the limit has said what is to be done.
+    let answer = logins.check("ada").now_or_never().unwrap();
+    assert_eq!(answer.fallback, Some(OnStoreFailure::Local));
+    assert_eq!(redis.close().now_or_never(), Some(()));
+    assert_eq!(
+        StoreError::NoRuntime.to_string(),
+        "a store is asked from within a Tokio runtime with time enabled, and this is none: await it in one \
+         that was built with Builder::enable_all"
+    );
+    // Nothing was charged in the store.
+    let left = runtime.block_on(logins.try_check("ada", 0)).unwrap();
+    assert_eq!(
+        left.decision.remaining, 4,
+        "one was decided without the store, and told to it"
+    );
 }

@@ -15,7 +15,7 @@ pub use hold::Hold;
 pub use level::{AnyLimit, Level};
 pub use pass::Pass;
 pub(crate) use pass::{AnyPermit, Slot};
-pub use verdict::{Kind, Refusal, Verdict};
+pub use verdict::{Kind, Passed, Refusal, Verdict};
 
 use level::Breadth;
 use limit::{Seen, Taken};
@@ -38,7 +38,7 @@ use verdict::Worst;
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tollgate::{ConcurrencyLimiter, Kind, KeyedLimiter, Level, Limiter, Rate, Stack};
+/// use tollgate::{ConcurrencyLimiter, Kind, KeyedLimiter, Level, Limiter, Rate, Stack, Verdict};
 ///
 /// let users = KeyedLimiter::new(Rate::per_minute(2), 10_000);
 /// let service = Limiter::new(Rate::per_second(1_000));
@@ -52,14 +52,12 @@ use verdict::Worst;
 ///         Level::new("slots", &slots),
 ///     ])
 /// };
-/// let verdict = request("ada");
-/// assert!(verdict.is_allowed());
-/// assert_eq!(verdict.decision().remaining, 1); // the tightest: one more for this user
-/// verdict.into_pass().expect("allowed").success();
+/// let Verdict::Passed(passed) = request("ada") else { panic!("the first") };
+/// assert_eq!(passed.decision.remaining, 1); // the tightest: one more for this user
+/// passed.pass.success(); // at the end of the request
 ///
-/// assert!(request("ada").is_allowed());
-/// let third = request("ada");
-/// let refusal = third.refusal().expect("refused");
+/// assert!(request("ada").passed().is_some());
+/// let Verdict::Refused(refusal) = request("ada") else { panic!("the third in a minute") };
 /// assert_eq!((refusal.name, refusal.kind), ("user", Kind::Rate));
 /// assert_eq!(service.peek().remaining, 998); // nothing was charged for the third
 /// ```
@@ -110,11 +108,11 @@ impl Stack {
             .iter()
             .all(|level| level.limit.fits(&mut seen, level.cost));
         if !all_fit && let Some(refusal) = Self::worst(levels, &mut seen) {
-            return Verdict::refused(refusal);
+            return Verdict::Refused(refusal);
         }
         match self.charge(levels, &mut seen) {
-            Ok(pass) => Verdict::allowed(Self::left(levels, &mut seen), pass),
-            Err(refusal) => Verdict::refused(refusal),
+            Ok(pass) => Verdict::new(Self::left(levels, &mut seen), pass),
+            Err(refusal) => Verdict::Refused(refusal),
         }
     }
 
@@ -125,7 +123,7 @@ impl Stack {
     ///
     /// let limiter = Limiter::new(Rate::per_hour(9));
     /// let stack = Stack::new();
-    /// assert!(!stack.peek(&[Level::new("all", &limiter).cost(10)]).is_allowed());
+    /// assert!(stack.peek(&[Level::new("all", &limiter).cost(10)]).refusal().is_some());
     /// assert_eq!(limiter.peek().remaining, 9);
     /// ```
     pub fn peek<'a>(&self, levels: &[Level<'a>]) -> Verdict<'a> {
@@ -136,8 +134,8 @@ impl Stack {
             worst.meet(index, level, level.limit.look(now, level.cost));
         }
         match worst.refusal() {
-            Some(refusal) => Verdict::refused(refusal),
-            None => Verdict::allowed(worst.tightest(), Pass::default()),
+            Some(refusal) => Verdict::Refused(refusal),
+            None => Verdict::new(worst.tightest(), Pass::default()),
         }
     }
 

@@ -12,7 +12,7 @@ use tollgate_redis::{FailureKind, FailureStats};
 use super::drive::Driven;
 use super::target::Counts;
 use super::text::{short, thousands};
-use super::{Load, Mode, OnFailure, Place};
+use super::{Load, LoadFailure, Mode, OnFailure, Place};
 use crate::simulate::spelled_out;
 
 /// What a limit and its store made of the load. The fields of its JSON come in this order.
@@ -133,7 +133,7 @@ impl Failed {
 impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = thousands(self.count);
-        write!(f, "  {:<20}{count:>6}", self.kind.to_string())?;
+        write!(f, "  {:<20}{count:>6}", self.kind)?;
         match self.is_going_on {
             true => write!(f, "  from {:.3}s to the end: ", self.began_s)?,
             false => {
@@ -191,6 +191,19 @@ impl LoadReport {
             elapsed: *elapsed,
             timeout: options.timeout,
         }
+    }
+
+    /// Whether the store was asked and decided nothing at all, which nobody wanted to see: what was measured is
+    /// something else then. Somebody did who said what decisions are to get without it, unless waiting doesn't
+    /// mend it.
+    pub fn undecided(&self, options: &Load) -> Option<LoadFailure> {
+        let failed = self.failures.iter().max_by_key(|failed| failed.count)?;
+        let is_meant = options.on_failure.is_some() && !failed.kind.is_lasting();
+        let is_decided = self.admitted > 0 || self.denied > 0;
+        (!is_decided && !is_meant).then(|| LoadFailure::Undecided {
+            place: self.backend.clone(),
+            failed: Box::new(failed.clone()),
+        })
     }
 
     /// Writes the report as one JSON object on one line.

@@ -85,7 +85,12 @@ pub(super) struct StoreCounts {
 impl Target {
     pub(super) fn new(options: &Load) -> Result<Self, LoadFailure> {
         let (rate, algorithm) = (options.rate, options.algorithm.algorithm());
-        // "unlimited" and "zero" have no period, and no burst of their own.
+        // Of a token bucket the burst is had once.
+        let is_stock = algorithm == Algorithm::TokenBucket && rate.burst_size() > 0;
+        if rate.is_zero() && !is_stock {
+            return Err(LoadFailure::Nothing { rate });
+        }
+        // "unlimited" has no period, and no burst of its own.
         if rate.period().is_some() && options.cost > rate.burst_size() {
             let cost = options.cost;
             return Err(LoadFailure::Cost {

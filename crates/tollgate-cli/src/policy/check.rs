@@ -9,6 +9,9 @@ use serde::{Serialize, Serializer};
 use tollgate_engine::policy::{Counting, Mode, OnStoreFailure, Policy};
 use tollgate_engine::{Checked, Rejected, envoy, render};
 
+use super::PolicyFailure;
+use super::input::{is_stdin, of_text, stdin};
+
 /// The files to check.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 #[command(after_help = "\
@@ -19,9 +22,11 @@ A domain of envoyproxy/ratelimit's form may be in one of the files only.
 Examples:
   tollgate check policy.yaml
   tollgate check --json policies/*.yaml
-  tollgate check ratelimit/config")]
+  tollgate check ratelimit/config
+  generate-policy | tollgate check -")]
 pub struct Check {
-    /// Policy files: YAML or TOML, ours or envoyproxy/ratelimit's; or folders of them.
+    /// Policy files: YAML or TOML, ours or envoyproxy/ratelimit's; or folders of them; or - for
+    /// standard input.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Print one JSON object instead of text.
@@ -56,15 +61,28 @@ fn by_name<S: Serializer>(counting: &Counting, to: S) -> Result<S::Ok, S::Error>
 /// Checks all files and writes what is wrong with them; whether all are valid.
 ///
 /// # Errors
-/// The output can't be written.
-pub fn check(options: &Check, out: &mut impl Write) -> io::Result<bool> {
-    let paths: Vec<_> = options
-        .files
-        .iter()
-        .flat_map(|path| files_of(path))
-        .collect();
+/// Standard input that can't be read, or output that can't be written.
+pub fn check(options: &Check, out: &mut impl Write) -> Result<io::Result<bool>, PolicyFailure> {
+    let files = read(&options.files)?;
+    Ok(write(options, &files, out))
+}
+
+type Read = (String, Result<Checked, Rejected>);
+
+/// Every file by its name; standard input comes first.
+fn read(files: &[PathBuf]) -> Result<Vec<Read>, PolicyFailure> {
+    let mut read = Vec::new();
+    if files.iter().any(|file| is_stdin(file)) {
+        read.push(("-".to_owned(), of_text(&stdin()?)));
+    }
+    let files = files.iter().filter(|file| !is_stdin(file));
+    let paths: Vec<_> = files.flat_map(|path| files_of(path)).collect();
     let names = paths.iter().map(|path| path.display().to_string());
-    let files: Vec<_> = names.zip(Policy::from_paths(&paths)).collect();
+    read.extend(names.zip(Policy::from_paths(&paths)));
+    Ok(read)
+}
+
+fn write(options: &Check, files: &[Read], out: &mut impl Write) -> io::Result<bool> {
     if options.json {
         let reports: Vec<_> = files
             .iter()
@@ -73,7 +91,7 @@ pub fn check(options: &Check, out: &mut impl Write) -> io::Result<bool> {
         serde_json::to_writer(&mut *out, &serde_json::json!({ "files": reports }))?;
         writeln!(out)?;
     } else {
-        for (name, read) in &files {
+        for (name, read) in files {
             write_text(name, read, out)?;
         }
     }

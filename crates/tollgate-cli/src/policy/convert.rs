@@ -1,56 +1,142 @@
 //! `tollgate convert`: envoyproxy/ratelimit's YAML as ours.
 
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use tollgate_engine::envoy::{self, Loss, Unsaid};
 use tollgate_engine::native::codes;
-use tollgate_engine::{Policy, envoy};
+use tollgate_engine::{Policy, render};
 
 use super::PolicyFailure;
+use super::input::{is_stdin, of_text, stdin};
 
 /// The files to convert.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 #[command(after_help = "\
-What can't be said in our form is left as a comment.
+What can't be said in our form is told on standard error, and left as a comment in the output. If some
+of it decides about requests (a limit that has no rule any more, or a request that would be decided
+otherwise), nothing is converted unless --lossy is given; nor ever if no limit would be left.
 
-Example:
-  tollgate convert ratelimit.yaml > policy.yaml")]
+Exit code 0: converted; 1: a file has errors; 2: the arguments are wrong; 3: something would be lost
+that decides.
+
+Examples:
+  tollgate convert ratelimit.yaml > policy.yaml
+  tollgate convert --lossy ratelimit.yaml > policy.yaml
+  generate-config | tollgate convert -")]
 pub struct Convert {
-    /// Files in envoyproxy/ratelimit's form.
+    /// Files in envoyproxy/ratelimit's form, or - for standard input.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
+    /// Convert the rest, though something is lost that decides about requests.
+    #[arg(long)]
+    pub lossy: bool,
+}
+
+/// Their files in our form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Conversion {
+    /// Our YAML.
+    pub text: String,
+    /// What it doesn't say, for people: nothing if it says all.
+    pub lost: String,
 }
 
 /// Our YAML for their files.
 ///
 /// # Errors
-/// A file that can't be read or has errors.
-pub fn convert(options: &Convert) -> Result<String, PolicyFailure> {
-    for path in &options.files {
-        if is_ours(path) {
-            return Err(PolicyFailure::Usage(format!(
-                "{:?} is in our own form already: there is nothing to convert",
-                path.display().to_string()
-            )));
-        }
+/// A file that can't be read or has errors, and one of which something is lost that decides, unless it may be.
+pub fn convert(options: &Convert) -> Result<Conversion, PolicyFailure> {
+    let policy = theirs(&options.files)?;
+    let converted = envoy::to_rules(&policy.domains);
+    let lost = told(&converted.unsaid);
+    let why = |message: &str| PolicyFailure::Lossy(format!("{message}\n{}", lost.trim_end()));
+    let is_empty = converted.rules.is_empty();
+    if is_empty && count(&converted.unsaid, |loss| loss == Loss::Limit) == 0 {
+        let message = "the files have no limit: there is nothing to convert";
+        return Err(PolicyFailure::Usage(message.to_owned()));
     }
-    let checked = Policy::from_envoy_paths(&options.files).map_err(|rejected| {
-        match rejected.errors.as_slice() {
-            [error] if error.code == codes::UNREADABLE => {
-                PolicyFailure::Usage(error.message.clone())
-            }
-            _ => rejected.into(),
-        }
-    })?;
-    envoy::convert(&checked.policy).map_err(|rejected| {
+    if is_empty {
+        return Err(why(
+            "our form can say none of the limits, so there would be no policy",
+        ));
+    }
+    if count(&converted.unsaid, Loss::decides) > 0 && !options.lossy {
+        return Err(why(
+            "our form can't say all that decides about requests; say --lossy to convert the rest",
+        ));
+    }
+    let text = envoy::convert(&policy).map_err(|rejected| {
         let why: Vec<_> = rejected.errors.iter().take(3).collect();
         let why: Vec<_> = why.iter().map(|error| error.message.as_str()).collect();
         let why = why.join("; ");
         PolicyFailure::Usage(format!("our form can't say it: {why}; split the files"))
-    })
+    })?;
+    Ok(Conversion { text, lost })
+}
+
+/// All files together.
+fn theirs(files: &[PathBuf]) -> Result<Policy, PolicyFailure> {
+    let usage = |message: String| Err(PolicyFailure::Usage(message));
+    let ours = "in our own form already: there is nothing to convert";
+    let checked = match files {
+        [only] if is_stdin(only) => {
+            let text = stdin()?;
+            if of_text(&text).is_ok_and(|checked| checked.policy.domains.is_empty()) {
+                return usage(format!("standard input is {ours}"));
+            }
+            Policy::from_envoy_files(&[("<stdin>".to_owned(), text)])
+        }
+        files if files.iter().any(|file| is_stdin(file)) => {
+            return usage("- is standard input, and stands alone".to_owned());
+        }
+        files => {
+            if let Some(own) = files.iter().find(|file| is_ours(file)) {
+                return usage(format!("{:?} is {ours}", own.display().to_string()));
+            }
+            Policy::from_envoy_paths(files)
+        }
+    };
+    match checked {
+        Ok(checked) => Ok(checked.policy),
+        Err(rejected) => match rejected.errors.as_slice() {
+            [error] if error.code == codes::UNREADABLE => usage(error.message.clone()),
+            _ => Err(rejected.into()),
+        },
+    }
 }
 
 /// Whether a file is a policy in our own form.
 fn is_ours(path: &Path) -> bool {
     Policy::from_path(path).is_ok_and(|checked| checked.policy.domains.is_empty())
+}
+
+fn count(unsaid: &[Unsaid], is: impl Fn(Loss) -> bool) -> usize {
+    unsaid.iter().filter(|unsaid| is(unsaid.loss)).count()
+}
+
+/// What is lost, line by line, and how much of each sort.
+fn told(unsaid: &[Unsaid]) -> String {
+    let mut text = String::new();
+    for one in unsaid {
+        let loss = match one.loss {
+            Loss::Limit => "not converted",
+            Loss::Otherwise => "decided otherwise",
+            Loss::Told => "told less of",
+        };
+        let line = format!("{loss}: {}: {}", one.limit, one.what);
+        // Writing to a string can't fail.
+        let _ = writeln!(text, "{}", render::escaped(&line));
+    }
+    if !unsaid.is_empty() {
+        let [limits, otherwise, told] = [Loss::Limit, Loss::Otherwise, Loss::Told]
+            .map(|loss| count(unsaid, |other| other == loss));
+        let _ = writeln!(
+            text,
+            "{limits} not converted, {otherwise} decided otherwise, {told} told less of"
+        );
+    }
+    text
 }

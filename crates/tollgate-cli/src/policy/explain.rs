@@ -14,17 +14,30 @@ use tollgate_engine::{Facts, Policy, explain, render};
 use super::PolicyFailure;
 use super::check::counted;
 use super::facts::{Entries, Fact};
-use super::request::{Request, Step, cause_name, engine};
+use super::length::readable;
+use super::request::{Charged, Request, Step, cause_name, engine, entries_text};
 
 /// The policy, and the request to explain.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 #[command(after_help = "\
+Time begins at 0 and passes by --every. Each request has its outcome, what is left, when it may come
+again and which rule decided; where a domain charges each descriptor, also what each was charged.
+
+With --json, one object a request:
+  at_ms outcome rule remaining retry_after_ms     what was decided; null after never, and of no limit
+  too_much                                        what it has more of than is taken: no rule was asked
+  shadow                                          rules in shadow that would refuse
+  descriptors                                     where each is charged: {descriptor, limit, charged,
+                                                  remaining}
+
+Exit code 0: it was explained; 1: the policy has errors; 2: the arguments are wrong.
+
 Examples:
   tollgate explain policy.yaml --fact user=42 --fact path=/api/x
   tollgate explain policy.yaml --fact user=42 --n 30 --every 10ms --json
   tollgate explain ratelimit.yaml --domain edge --descriptor path=/login,remote_address=10.0.0.1")]
 pub struct Explain {
-    /// The policy file.
+    /// The policy file, or - for standard input.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// What is known of the request, as name=value; again for each fact.
@@ -80,7 +93,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 /// # Errors
 /// The file is no policy, or the output can't be written.
 pub fn explain(options: &Explain, out: &mut impl Write) -> Result<io::Result<()>, PolicyFailure> {
-    let policy = Policy::from_path(&options.file)?.policy;
+    let policy = super::policy(&options.file)?;
     let request = Request::new(
         &policy,
         &options.facts,
@@ -100,9 +113,9 @@ pub fn explain(options: &Explain, out: &mut impl Write) -> Result<io::Result<()>
     }
     let rules = match &request {
         Request::Facts(facts) => write_rules(&policy, facts, out),
-        Request::Descriptors { domain, entries } => {
-            write_descriptors(&policy, domain, entries, out)
-        }
+        Request::Descriptors {
+            domain, entries, ..
+        } => write_descriptors(&policy, domain, entries, out),
     };
     Ok(rules.and_then(|()| write_steps(&steps, out)))
 }
@@ -121,12 +134,7 @@ fn write_descriptors(
         .collect();
     envoy::drop_replaced(&mut found);
     for (entries, lookup) in entries.iter().zip(found) {
-        let entries: Vec<_> = entries
-            .iter()
-            .map(|(key, value)| format!("{key}={value}"))
-            .collect();
-        let entries = entries.join(",");
-        write!(out, "  {}: ", render::escaped(&entries))?;
+        write!(out, "  {}: ", render::escaped(&entries_text(entries)))?;
         match lookup {
             Lookup::Limited(leaf) => {
                 let shadow = leaf.limit.shadow.then_some("in shadow");
@@ -201,22 +209,42 @@ fn write_steps(steps: &[Step], out: &mut impl Write) -> io::Result<()> {
         let remaining = step
             .remaining
             .map_or("-".to_owned(), |left| left.to_string());
-        let retry = match step.retry_after_ms {
-            Some(0.0) => "-".to_owned(),
-            Some(wait) => format!("{wait}ms"),
+        let retry = match step.retry_after {
+            Some(Duration::ZERO) => "-".to_owned(),
+            Some(wait) => readable(wait),
             None => "never".to_owned(),
         };
         let rule = render::escaped(step.rule.as_deref().unwrap_or("-"));
+        let (at, outcome) = (readable(step.at), step.outcome);
         write!(
             out,
-            "  {:>10}ms  {:7}  {remaining:>9}  {retry:>14}  {rule}",
-            step.at_ms, step.outcome
+            "  {at:>12}  {outcome:7}  {remaining:>9}  {retry:>14}  {rule}"
         )?;
+        if let Some(what) = &step.too_much {
+            write!(out, " (no rule was asked: {})", render::escaped(what))?;
+        }
         for shadow in &step.shadow {
             let shadow = render::escaped(shadow);
             write!(out, " (in shadow {shadow} would refuse)")?;
         }
         writeln!(out)?;
+        for each in &step.descriptors {
+            write_charged(each, out)?;
+        }
     }
     Ok(())
+}
+
+/// What was charged for one descriptor, below its request.
+fn write_charged(each: &Charged, out: &mut impl Write) -> io::Result<()> {
+    let descriptor = render::escaped(&each.descriptor);
+    write!(out, "  {:>12}  {descriptor}: ", "")?;
+    match (&each.limit, each.remaining) {
+        (None, _) => writeln!(out, "no limit"),
+        (_, None) => writeln!(out, "unlimited"),
+        (_, Some(left)) if each.charged > 0 => {
+            writeln!(out, "charged {}, {left} left", each.charged)
+        }
+        (_, Some(left)) => writeln!(out, "not charged, {left} left"),
+    }
 }

@@ -42,15 +42,18 @@ impl FromStr for Entries {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let entry = |part: &str| {
-            let (key, value) = part.split_once('=').unwrap_or((part, ""));
-            let (key, value) = (key.trim(), value.trim());
-            match key {
-                "" => Err(format!(
-                    "{text:?} is no descriptor; write it as key=value,key2=value2"
-                )),
-                _ => Ok((key.to_owned(), value.to_owned())),
-            }
+        let entry = |part: &str| match part
+            .split_once('=')
+            .map(|(key, value)| (key.trim(), value.trim()))
+        {
+            Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+            None if !part.trim().is_empty() => Err(format!(
+                "{:?} has no value; write it as key=value, or as key= for an empty one",
+                part.trim()
+            )),
+            _ => Err(format!(
+                "{text:?} is no descriptor; write it as key=value,key2=value2"
+            )),
         };
         text.split(',')
             .map(entry)

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use tollgate::Outcome;
 use tollgate::clock::Manual;
 use tollgate_engine::backend::Memory;
-use tollgate_engine::engine::DescriptorVerdict;
+use tollgate_engine::engine::{DescriptorStatus, DescriptorVerdict};
 use tollgate_engine::facts::Descriptor;
+use tollgate_engine::policy::Charging;
 use tollgate_engine::verdict::Cause;
 use tollgate_engine::{Engine, Facts, Policy, Verdict};
 
@@ -26,6 +27,7 @@ pub(crate) enum Request<'a> {
     Descriptors {
         domain: &'a str,
         entries: Vec<Vec<(&'a str, &'a str)>>,
+        charging: Charging,
     },
 }
 
@@ -46,6 +48,10 @@ impl<'a> Request<'a> {
             (false, Some(domain)) => Ok(Self::Descriptors {
                 domain,
                 entries: descriptors.iter().map(Entries::pairs).collect(),
+                charging: policy
+                    .domains
+                    .get(domain)
+                    .map_or(Charging::default(), |domain| domain.charging),
             }),
             (true, Some(_)) => {
                 usage("the file has no domains: say what is known of the request with --fact")
@@ -60,9 +66,22 @@ impl<'a> Request<'a> {
     pub(crate) fn decide(&self, engine: &Virtual, at: Duration) -> Step {
         match self {
             Self::Facts(facts) => Step::new(at, &engine.decide(facts)),
-            Self::Descriptors { domain, entries } => {
+            Self::Descriptors {
+                domain,
+                entries,
+                charging,
+            } => {
                 let descriptors: Vec<_> = entries.iter().map(|it| Descriptor::new(it)).collect();
-                Step::of(at, &engine.decide_descriptors(domain, &descriptors, 1))
+                let verdict = engine.decide_descriptors(domain, &descriptors, 1);
+                let mut step = Step::of(at, &verdict);
+                // All or none is told by the outcome.
+                if *charging == Charging::Each {
+                    let each = entries.iter().zip(&verdict.statuses);
+                    step.descriptors = each
+                        .map(|(entries, said)| Charged::of(entries, said))
+                        .collect();
+                }
+                step
             }
         }
     }
@@ -74,15 +93,65 @@ const DENIED: &str = "denied";
 /// One request, decided.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Step {
-    pub(crate) at_ms: f64,
+    #[serde(rename = "at_ms", serialize_with = "in_millis")]
+    pub(crate) at: Duration,
     pub(crate) outcome: &'static str,
     /// What decided.
     pub(crate) rule: Option<String>,
     pub(crate) remaining: Option<u64>,
     /// None if it never passes.
-    pub(crate) retry_after_ms: Option<f64>,
+    #[serde(rename = "retry_after_ms", serialize_with = "in_millis_or_never")]
+    pub(crate) retry_after: Option<Duration>,
+    /// What it has more of than is taken, in which case no rule was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) too_much: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) shadow: Vec<String>,
+    /// What came of each descriptor, where they are charged one by one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) descriptors: Vec<Charged>,
+}
+
+/// What came of one descriptor.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Charged {
+    pub(crate) descriptor: String,
+    /// The limit that it meets.
+    pub(crate) limit: Option<String>,
+    pub(crate) charged: u64,
+    pub(crate) remaining: Option<u64>,
+}
+
+impl Charged {
+    fn of(entries: &[(&str, &str)], said: &DescriptorStatus) -> Self {
+        Self {
+            descriptor: entries_text(entries),
+            limit: said.limit.clone(),
+            charged: said.charged,
+            remaining: said.decision.map(|decision| decision.remaining),
+        }
+    }
+}
+
+/// A descriptor as it is given.
+pub(super) fn entries_text(entries: &[(&str, &str)]) -> String {
+    let entries = entries.iter();
+    let entries: Vec<_> = entries
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
+    entries.join(",")
+}
+
+// Serde hands over references.
+fn in_millis<S: Serializer>(length: &Duration, out: S) -> Result<S::Ok, S::Error> {
+    out.serialize_f64(length.as_secs_f64() * 1e3)
+}
+
+fn in_millis_or_never<S: Serializer>(wait: &Option<Duration>, out: S) -> Result<S::Ok, S::Error> {
+    match wait {
+        Some(wait) => in_millis(wait, out),
+        None => out.serialize_none(),
+    }
 }
 
 impl Step {
@@ -93,25 +162,31 @@ impl Step {
 
     fn new(at: Duration, verdict: &Verdict<'_>) -> Self {
         let decision = verdict.decision();
-        let retry_after = match (verdict.is_allowed(), decision.outcome) {
+        let retry_after = match (verdict.refused().is_none(), decision.outcome) {
             (true, _) => Some(Duration::ZERO),
             (false, Outcome::Never) => None,
-            (false, _) => Some(decision.retry_after),
+            (false, _) => or_never(decision.retry_after),
+        };
+        let too_much = match verdict.cause() {
+            Cause::TooMuch(what) => Some(what.to_string()),
+            _ => None,
         };
         Self {
-            at_ms: millis(at),
-            outcome: if verdict.is_allowed() {
+            at,
+            outcome: if verdict.refused().is_none() {
                 ALLOWED
             } else {
                 DENIED
             },
-            rule: cause_name(verdict.cause()),
+            rule: cause_name(verdict.cause()).filter(|_| too_much.is_none()),
             remaining: (decision.limit < u64::MAX).then_some(decision.remaining),
-            retry_after_ms: retry_after.map(millis),
+            retry_after,
+            too_much,
             shadow: verdict
                 .shadow_refusals()
                 .filter_map(|refusal| cause_name(refusal.cause))
                 .collect(),
+            descriptors: Vec::new(),
         }
     }
 
@@ -120,23 +195,19 @@ impl Step {
         let told = verdict.decider.map(|decider| &verdict.statuses[decider]);
         let shadow = verdict.statuses.iter().filter(|status| status.would_refuse);
         Self {
-            at_ms: millis(at),
+            at,
             outcome: match verdict.is_allowed() {
                 true => ALLOWED,
                 false => DENIED,
             },
-            rule: match verdict.too_much {
-                Some(what) => Some(what.to_string()),
-                None => told.and_then(|status| status.limit.clone()),
-            },
+            rule: told.and_then(|status| status.limit.clone()),
             remaining: told
                 .and_then(|status| status.decision)
                 .map(|it| it.remaining),
-            retry_after_ms: match verdict.retry_after {
-                Duration::MAX => None,
-                wait => Some(millis(wait)),
-            },
+            retry_after: or_never(verdict.retry_after),
+            too_much: verdict.too_much.map(|what| what.to_string()),
             shadow: shadow.filter_map(|status| status.limit.clone()).collect(),
+            descriptors: Vec::new(),
         }
     }
 }
@@ -150,8 +221,9 @@ pub(crate) fn cause_name(cause: Cause<'_>) -> Option<String> {
     }
 }
 
-fn millis(length: Duration) -> f64 {
-    length.as_secs_f64() * 1e3
+/// None of the longest time there is, which stands for never.
+fn or_never(wait: Duration) -> Option<Duration> {
+    (wait < Duration::MAX).then_some(wait)
 }
 
 /// An engine on virtual time that begins at the origin.

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 use tollgate::Timestamp;
-use tollgate_engine::{Policy, render};
+use tollgate_engine::render;
 
 use super::Options;
 use crate::policy::{PolicyFailure, Request, engine};
@@ -22,6 +22,8 @@ pub struct PolicyReport {
     pub admitted: usize,
     /// How many each rule refused.
     pub refused: BTreeMap<String, usize>,
+    /// How many had too much of something, so that no rule was asked.
+    pub too_much: BTreeMap<String, usize>,
     /// How many each rule in shadow would have refused.
     pub shadow: BTreeMap<String, usize>,
     /// The most that passed in any second.
@@ -40,7 +42,7 @@ pub fn simulate_policy(options: &Options) -> Result<PolicyReport, PolicyFailure>
         .pattern
         .traffic(options.rate, options.seed)
         .map_err(|error| PolicyFailure::Usage(error.to_string()))?;
-    let policy = Policy::from_path(file)?.policy;
+    let policy = crate::policy::policy(file)?;
     let request = Request::new(
         &policy,
         &options.facts,
@@ -49,12 +51,15 @@ pub fn simulate_policy(options: &Options) -> Result<PolicyReport, PolicyFailure>
     )?;
     let (engine, clock) = engine(policy.clone())?;
     let (mut refused, mut shadow) = (BTreeMap::new(), BTreeMap::new());
+    let mut too_much = BTreeMap::new();
     let mut passed = Vec::new();
     for &at in &traffic.arrivals {
         clock.set(at);
         let step = request.decide(&engine, at - Timestamp::ZERO);
         if step.is_allowed() {
             passed.push(at);
+        } else if let Some(bound) = step.too_much {
+            *too_much.entry(bound).or_insert(0) += 1;
         } else {
             *refused.entry(step.rule.unwrap_or_default()).or_insert(0) += 1;
         }
@@ -67,6 +72,7 @@ pub fn simulate_policy(options: &Options) -> Result<PolicyReport, PolicyFailure>
         offered: traffic.arrivals.len(),
         admitted: passed.len(),
         refused,
+        too_much,
         shadow,
         peak_1s: super::tally::peak(&passed, std::time::Duration::from_secs(1)),
     })
@@ -91,6 +97,9 @@ impl fmt::Display for PolicyReport {
         writeln!(f, "peak      {} in any second", self.peak_1s)?;
         for (rule, count) in &self.refused {
             writeln!(f, "refused   {count} by {}", render::escaped(rule))?;
+        }
+        for (bound, count) in &self.too_much {
+            writeln!(f, "refused   {count}: {}", render::escaped(bound))?;
         }
         for (rule, count) in &self.shadow {
             writeln!(

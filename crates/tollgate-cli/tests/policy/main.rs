@@ -1,10 +1,13 @@
 //! `tollgate check`, `explain`, `convert` and `simulate FILE` as their users meet them.
 
+mod lossy;
 mod theirs;
+mod told;
 
 use std::fs;
+use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
@@ -28,7 +31,25 @@ fn tollgate(folder: &PathBuf, arguments: &[&str]) -> Output {
 
 /// Exit code, standard output, standard error.
 fn run(folder: &PathBuf, arguments: &[&str]) -> (Option<i32>, String, String) {
-    let output = tollgate(folder, arguments);
+    ended(tollgate(folder, arguments))
+}
+
+/// The same of a run that reads this.
+fn run_with(input: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary was built with the tests");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    stdin.write_all(input.as_bytes()).expect("it reads");
+    drop(stdin);
+    ended(child.wait_with_output().expect("it ends"))
+}
+
+fn ended(output: Output) -> (Option<i32>, String, String) {
     let text = |bytes| String::from_utf8(bytes).expect("all output is UTF-8");
     (
         output.status.code(),
@@ -152,7 +173,7 @@ theirs.yaml: valid, 1 domain, 0 warnings
         "--domain",
         "edge",
         "--descriptor",
-        "b",
+        "b=",
     ];
     let (_, out, _) = run(&folder, &request);
     assert!(
@@ -241,6 +262,12 @@ fn no_file_at_all_ends_with_2() {
     let fact = run(&folder, &["explain", "policy.yaml", "--fact", "user"]);
     assert_eq!(fact.0, Some(2));
     assert!(fact.2.contains("write it as name=value"));
+    let descriptor = ["--domain", "edge", "--descriptor", "a=b,user"];
+    let arguments = [&["explain", "policy.yaml"][..], &descriptor].concat();
+    let (code, _, err) = run(&folder, &arguments);
+    assert_eq!(code, Some(2));
+    let expect = "\"user\" has no value; write it as key=value, or as key= for an empty one";
+    assert!(err.contains(expect), "{err}");
     let every = run(&folder, &["explain", "policy.yaml", "--every", "soon"]);
     assert_eq!(every.0, Some(2));
     assert_eq!(run(&folder, &["convert", "missing.yaml"]).0, Some(2));

@@ -230,8 +230,8 @@ descriptors:
             .collect::<Vec<_>>()
             .join(" ")
     };
-    assert_eq!(last(&["a", "b"]), "denied 0 60000ms x/b");
-    assert_eq!(last(&["a", "q"]), "denied 0 86400000ms x/q");
+    assert_eq!(last(&["a=1", "b=1"]), "denied 0 1m x/b");
+    assert_eq!(last(&["a=1", "q=1"]), "denied 0 1d x/q");
 }
 
 #[test]

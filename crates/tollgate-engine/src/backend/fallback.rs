@@ -2,28 +2,27 @@
 
 use std::convert::Infallible;
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use pin_project_lite::pin_project;
 use tollgate::clock::{Monotonic, Wall};
 use tollgate::{Clock, Decision, Outcome, Timestamp};
 
 use super::{Answer, Backend, Check, Limit, Local, Memory, Source};
 use crate::policy::{Counting, OnStoreFailure};
 
+mod asking;
 mod breaker;
 mod event;
 mod first;
 
+pub use asking::AskingOrFallback;
 pub use breaker::Breaker;
 pub use event::{FallbackStats, StoreEvent};
 
-use breaker::{Circuit, Gate, Turn};
+use asking::Way;
+use breaker::{Circuit, Gate};
 use event::{Counts, Tell, Telling};
 
 /// What a request is told that is refused for want of a store.
@@ -72,7 +71,7 @@ const COME_BACK_AFTER: Duration = Duration::from_secs(1);
 /// # for _ in 0..20 {
 /// #     let mut asking = pin!(engine.decide_by(&facts));
 /// #     let Poll::Ready(Ok(verdict)) = asking.as_mut().poll(&mut Context::from_waker(Waker::noop())) else { panic!() };
-/// #     passed += u32::from(verdict.is_allowed());
+/// #     passed += u32::from(verdict.passed().is_some());
 /// # }
 /// # let store = engine.backend();
 /// // 20 requests under `{name: a, rate: 8/s}`: this node's part is 8 / 4 · 2.
@@ -331,24 +330,21 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Backend for Fallback<B, C, W> {
     fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
         if checks.iter().any(is_counted_here) {
             return match checks.iter().all(is_counted_here) {
-                true => self.said(checks, self.local.memory().answer(checks)),
+                true => {
+                    let answer = Some(self.local.memory().answer(checks));
+                    AskingOrFallback::new(self, checks, Gate::Open, Way::Said { answer })
+                }
                 false => self.check_here_first(checks),
             };
         }
         let gate = self.gate(checks);
-        let asking = match gate {
-            Gate::Open | Gate::Probe => Some(self.backend.check(checks)),
-            Gate::Shut => None,
+        let way = match gate {
+            Gate::Open | Gate::Probe => Way::Store {
+                asking: self.backend.check(checks),
+            },
+            Gate::Shut => Way::Without,
         };
-        AskingOrFallback {
-            fallback: self,
-            checks,
-            asking,
-            gate,
-            turn: self.circuit.turn(gate),
-            here: None,
-            said: None,
-        }
+        AskingOrFallback::new(self, checks, gate, way)
     }
 
     async fn check_each<'a>(
@@ -387,67 +383,6 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Backend for Fallback<B, C, W> {
     fn improvements(&self) -> u64 {
         let here = self.local.memory().improvements();
         self.backend.improvements().wrapping_add(here)
-    }
-}
-
-pin_project! {
-    /// The answer of a backend, or the one without it.
-    ///
-    /// ```
-    /// use tollgate_engine::backend::{AskingOrFallback, Backend, Fallback, Memory};
-    ///
-    /// let store = Fallback::new(Memory::builder().keys(10).build());
-    /// let asking: AskingOrFallback<'_, _, _, _> = store.check(&[]);
-    /// assert!(!store.is_active());
-    /// # drop(asking);
-    /// ```
-    pub struct AskingOrFallback<'a, B: Backend, C: Clock, W: Clock> {
-        fallback: &'a Fallback<B, C, W>,
-        checks: &'a [Check<'a>],
-        #[pin]
-        asking: Option<B::Asking<'a>>,
-        gate: Gate,
-        turn: Turn<'a>,
-        // Instead of all that, if some are counted here.
-        here: Option<Pin<Box<dyn Future<Output = Answer> + Send + 'a>>>,
-        said: Option<Answer>,
-    }
-}
-
-impl<B: Backend, C: Clock + 'static, W: Clock> Future for AskingOrFallback<'_, B, C, W> {
-    type Output = Result<Answer, Infallible>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let own = self.project();
-        if let Some(answer) = own.said.take() {
-            return Poll::Ready(Ok(answer));
-        }
-        if let Some(here) = own.here {
-            return here.as_mut().poll(context).map(Ok);
-        }
-        let Some(asking) = own.asking.as_pin_mut() else {
-            return Poll::Ready(Ok(own.fallback.answer_without(own.checks)));
-        };
-        Poll::Ready(Ok(match ready!(asking.poll(context)) {
-            Ok(answer) => {
-                if answer.source != Source::Known {
-                    own.turn.is_over();
-                    own.fallback.works(own.checks, answer.source);
-                }
-                answer
-            }
-            Err(error) => {
-                own.turn.is_over();
-                own.fallback.fails(own.checks, *own.gate, &error);
-                own.fallback.answer_without(own.checks)
-            }
-        }))
-    }
-}
-
-impl<B: Backend, C: Clock, W: Clock> fmt::Debug for AskingOrFallback<'_, B, C, W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AskingOrFallback").finish_non_exhaustive()
     }
 }
 

@@ -11,15 +11,17 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use tollgate::clock::{Monotonic, Wall};
-use tollgate::{Algorithm, Clock, Decision, Rate};
+use tollgate::{Algorithm, Clock, Decision, Rate, Timestamp};
 
 use super::{Answer, Check, Limit, LimitKind, Memory};
 use crate::policy::OnStoreFailure;
 
+mod nodes;
 mod untold;
 
 pub use untold::Owed;
 
+use nodes::{Divisor, Nodes};
 use untold::{Ended, Untold};
 
 /// Keys whose counts are set at once.
@@ -53,7 +55,7 @@ pub struct Local<C: Clock = Monotonic, W: Clock = Wall> {
     memory: Memory<C, W>,
     /// Tells it from all others of this process.
     number: u64,
-    nodes: AtomicU64,
+    nodes: Nodes,
     untold: Untold,
     /// Notes of keys that the memory has no room for.
     beyond: AtomicU64,
@@ -66,7 +68,7 @@ pub struct Local<C: Clock = Monotonic, W: Clock = Wall> {
 pub(crate) struct Share {
     /// Whose.
     owner: u64,
-    nodes: u64,
+    of: Divisor,
     part: Limit,
 }
 
@@ -117,7 +119,7 @@ impl<C: Clock + 'static, W: Clock> Local<C, W> {
         Self {
             memory,
             number: NEXT.fetch_add(1, Ordering::Relaxed),
-            nodes: AtomicU64::new(1),
+            nodes: Nodes::one(),
             untold: Untold::default(),
             beyond: AtomicU64::new(0),
             stripes: std::array::from_fn(|_| Mutex::default()),
@@ -130,14 +132,15 @@ impl<C: Clock + 'static, W: Clock> Local<C, W> {
     }
 
     /// How many nodes the fleet has, this one included. It may change at any time: a part is the limit
-    /// divided by it, times two, and never more than the limit.
+    /// divided by it, times two, and never more than the limit. It shrinks at once; it grows when all that was
+    /// noted in the smaller part has run out, so that nothing is had twice.
     pub fn set_nodes(&self, nodes: u64) {
-        self.nodes.store(nodes.max(1), Ordering::Relaxed);
+        self.nodes.set(nodes.max(1), self.memory.clock().now());
     }
 
-    /// How many nodes a limit is divided by.
+    /// How many nodes the fleet has.
     pub fn nodes(&self) -> u64 {
-        self.nodes.load(Ordering::Relaxed)
+        self.nodes.now()
     }
 
     /// Decides by this node's part of each limit, all or none, and remembers to tell the store of it.
@@ -287,21 +290,39 @@ impl<C: Clock + 'static, W: Clock> Local<C, W> {
 
     /// This node's part of a limit.
     fn share(&self, limit: &Limit) -> Arc<Share> {
-        let (cell, nodes) = (&limit.told.share.0, self.nodes());
+        let (cell, now) = (&limit.told.share.0, || self.memory.clock().now());
         if let Some(share) = &*cell.load()
             && share.owner == self.number
-            && share.nodes == nodes
+            && self.nodes.still(&share.of, now)
         {
             return Arc::clone(share);
         }
+        let of = self.nodes.divisor(outlives(limit.kind()), now());
         let share = Arc::new(Share {
             owner: self.number,
-            nodes,
+            of,
             // What can't be cut is judged whole.
-            part: limit.cut((2, nodes)).unwrap_or_else(|_| limit.clone()),
+            part: limit.cut((2, of.nodes)).unwrap_or_else(|_| limit.clone()),
         });
         cell.store(Some(Arc::clone(&share)));
         share
+    }
+}
+
+/// After so long nothing counts any more that was noted in a part of a limit.
+fn outlives(kind: &LimitKind) -> Duration {
+    match kind {
+        LimitKind::Rate { .. } => lasts(kind),
+        LimitKind::Quota(quota) => {
+            let calendar = quota
+                .period_at(Timestamp::ZERO)
+                .map(|(start, end)| end - start);
+            let period = calendar.or(quota.rolling_period()).unwrap_or_default();
+            // No month or day is twice as long as another, and a rolling one forgets in parts.
+            2 * period
+        }
+        // They count for as long as they are held.
+        LimitKind::Concurrency(_) => Duration::ZERO,
     }
 }
 

@@ -17,7 +17,7 @@ use tollgate::quota::{Quota, QuotaKey};
 use tollgate::{
     Algorithm, Align, Clock, ConcurrencyKey, Decision, ExactKey, ExactKeyedLimiter,
     KeyedConcurrency, KeyedLimiter, KeyedStats, Level, LimitError, Pass, QuotaLimiter, Stack, Tier,
-    Timestamp, Together,
+    Timestamp, Together, Verdict,
 };
 
 use super::{Answer, Backend, Check, Limit, LimitKind};
@@ -304,12 +304,16 @@ impl<C: Clock + 'static, W: Clock> Memory<C, W> {
     }
 
     fn judge(&self, levels: &[Level<'_>]) -> Answer {
-        let verdict = self.stack.check(levels);
-        let answer = Answer::new(verdict.decider(), *verdict.decision());
-        Answer {
-            allowed: verdict.is_allowed(),
-            pass: verdict.into_pass().unwrap_or_default(),
-            ..answer
+        match self.stack.check(levels) {
+            Verdict::Passed(passed) => Answer {
+                allowed: true,
+                pass: passed.pass,
+                ..Answer::new(passed.decider, passed.decision)
+            },
+            Verdict::Refused(refusal) => Answer {
+                allowed: false,
+                ..Answer::new(Some(refusal.index), refusal.decision)
+            },
         }
     }
 
@@ -372,7 +376,7 @@ impl<C: Clock + 'static, W: Clock> Memory<C, W> {
         match check.limit.compiled {
             Compiled::Concurrency(_) => {
                 let slot = self.slots.key_owned(&key).at_limit(u32::MAX);
-                self.stack.check(&[Level::new(UNNAMED, &slot)]).into_pass()
+                self.stack.allow(&[Level::new(UNNAMED, &slot)])
             }
             _ => None,
         }

@@ -23,7 +23,7 @@ use std::fmt;
 /// let path = format!("/{}", "x".repeat(1_000));
 /// let facts = Facts::new().with("path", &path);
 /// let verdict = engine.decide(&facts);
-/// assert!(!verdict.is_allowed());
+/// assert!(verdict.refused().is_some());
 /// assert_eq!(verdict.cause().to_string(), "the fact \"path\" has 1001 bytes, more than the 1000 that are taken");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -88,6 +88,7 @@ impl DescriptorVerdict {
 /// let statuses = engine.decide_descriptors("edge", &descriptors, 1).statuses;
 /// assert_eq!(statuses[0].limit.as_deref(), Some("edge/user"));
 /// assert_eq!((statuses[1].code, &statuses[1].limit), (StatusCode::Ok, &None));
+/// assert_eq!((statuses[0].charged, statuses[1].charged), (1, 0));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -101,6 +102,9 @@ pub struct DescriptorStatus {
     pub decision: Option<Decision>,
     /// A limit in shadow mode would have refused it.
     pub would_refuse: bool,
+    /// What it was charged: 0 of a request that is refused, unless the domain [charges
+    /// each](crate::policy::Charging).
+    pub charged: u64,
 }
 
 impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
@@ -203,12 +207,14 @@ impl<B: Backend> Engine<B> {
         let statuses: Vec<_> = (found.iter().zip(&decided.each))
             .map(|(lookup, decision)| envoy::status(*lookup, decision.as_slice()))
             .collect();
-        let told: Vec<_> = (found.iter().zip(&statuses).zip(decided.each))
-            .map(|((lookup, status), decision)| DescriptorStatus {
+        let told: Vec<_> = (found.iter().zip(&statuses))
+            .zip(decided.each.into_iter().zip(decided.charged))
+            .map(|((lookup, status), (decision, charged))| DescriptorStatus {
                 code: status.code,
                 limit: lookup.leaf().map(ToString::to_string),
                 decision,
                 would_refuse: status.would_refuse,
+                charged,
             })
             .collect();
         if let (Some(observer), Some(started)) = (&self.observer, started) {

@@ -272,11 +272,13 @@ impl<'a> Key<'a> {
     /// assert_eq!(text, "key:ada;");
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
-    pub fn each(&self, show: &mut dyn FnMut(&str, &dyn fmt::Display)) {
+    pub fn each(&self, show: &mut dyn FnMut(&str, &str)) {
         for part in self.plan.parts.iter() {
             match self.value(part) {
-                Value::Text(text) => show(&part.fact, &text),
-                Value::Address(address) => show(&part.fact, &Network(address, part.bits)),
+                Value::Text(text) => show(&part.fact, text),
+                Value::Address(address) => {
+                    show(&part.fact, &Network(address, part.bits).to_string());
+                }
             }
         }
     }

@@ -43,10 +43,11 @@ impl Said {
         let group = &gathered.enforced;
         let decider = answer.decider.and_then(|decider| {
             let number = *group.askers.as_slice().get(decider)?;
-            let fingerprint = group.checks.as_slice().get(decider)?.key.fingerprint();
+            let check = group.checks.as_slice().get(decider)?;
+            self.limit = check.limit.id;
             Some(Met {
                 number,
-                fingerprint,
+                fingerprint: check.key.fingerprint(),
             })
         });
         if let Some(met) = decider.or(gathered.unasked) {

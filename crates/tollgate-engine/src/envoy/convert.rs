@@ -12,51 +12,9 @@ use crate::source::Rejected;
 
 mod names;
 mod text;
+mod unsaid;
 
-/// Rules of our own form, and what they don't say.
-///
-/// ```
-/// use tollgate_engine::envoy;
-///
-/// let file = "
-/// domain: edge
-/// descriptors:
-/// - {key: a, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 5}}
-/// ";
-/// let converted = envoy::to_rules(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
-/// assert_eq!((converted.rules.len(), converted.unsaid.len()), (1, 1));
-/// ```
-#[derive(Clone, Debug, PartialEq)]
-pub struct Converted {
-    /// In the order of domains and then of the file.
-    pub rules: Vec<Rule>,
-    /// What is lost, in the same order.
-    pub unsaid: Vec<Unsaid>,
-}
-
-/// Something that our own form can't say.
-///
-/// ```
-/// use tollgate_engine::envoy;
-///
-/// let file = "
-/// domain: edge
-/// descriptors:
-/// - {key: a, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 5}}
-/// ";
-/// let converted = envoy::to_rules(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
-/// let unsaid = &converted.unsaid[0];
-/// assert_eq!((unsaid.rule.as_deref(), unsaid.what), (Some("edge/a"), "detailed_metric"));
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unsaid {
-    /// The rule that says the rest, if any does.
-    pub rule: Option<String>,
-    /// The limit it is about, `domain/key=value/key`, or the domain.
-    pub limit: String,
-    /// What is lost.
-    pub what: &'static str,
-}
+pub use unsaid::{Converted, Loss, Unsaid};
 
 /// What is said of a limit in shadow that replaces one that isn't.
 const IN_SHADOW: &str =
@@ -140,11 +98,12 @@ pub fn to_rules(domains: &Domains) -> Converted {
     };
     for (leaf, mut matches) in compiled.leaves().iter().zip(ways) {
         let (name, limit) = (&names[index(leaf)], leaf.to_string());
-        let mut unsaid = |rule: Option<&String>, what| {
+        let mut unsaid = |rule: Option<&String>, what, loss| {
             converted.unsaid.push(Unsaid {
                 rule: rule.cloned(),
                 limit: limit.clone(),
                 what,
+                loss,
             });
         };
         if domains.len() > 1 {
@@ -152,12 +111,12 @@ pub fn to_rules(domains: &Domains) -> Converted {
             matches.insert(0, (DOMAIN.to_owned(), domain));
         }
         if let Some(why) = why_not(leaf, domains.len() > 1).or_else(|| too_long(leaf, &matches)) {
-            unsaid(None, why);
+            unsaid(None, why, Loss::Limit);
             continue;
         }
         for (is_lost, what) in losses(leaf) {
             if is_lost {
-                unsaid(Some(name), what);
+                unsaid(Some(name), what, Loss::Told);
             }
         }
         let replaced = leaf.limit.replaces.iter().flat_map(|name| {
@@ -170,7 +129,7 @@ pub fn to_rules(domains: &Domains) -> Converted {
         let leaves = compiled.leaves();
         replaced.retain(|other| !leaf.limit.shadow || leaves[*other].limit.shadow);
         if replaced.len() < named {
-            unsaid(Some(name), IN_SHADOW);
+            unsaid(Some(name), IN_SHADOW, Loss::Otherwise);
         }
         let replaces = replaced.iter().map(|other| names[*other].clone()).collect();
         converted.rules.push(rule(leaf, name, matches, replaces));
@@ -205,6 +164,7 @@ fn keep_named(converted: &mut Converted, paths: &[String]) {
                 rule: Some(rule.name.clone()),
                 limit: paths[at].clone(),
                 what: CIRCLE,
+                loss: Loss::Otherwise,
             });
         }
     }
@@ -260,6 +220,7 @@ fn charged_each(domain: &str) -> Unsaid {
         rule: None,
         limit: domain.to_owned(),
         what: "charging: each: rules charge a request that one of them refuses to none",
+        loss: Loss::Otherwise,
     }
 }
 

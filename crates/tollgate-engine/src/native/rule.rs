@@ -7,6 +7,7 @@ use super::codes;
 use super::fields::{
     ALGORITHMS, ASKS_NO_STORE, COUNTINGS, FAILURES, MODES, NOT_LEASED, RULE, TIER, lends,
 };
+use super::idle::{RULE_KEPT, TIER_KEPT};
 use super::reader::{Fields, Reader, shorten};
 use super::{LimitPlaces, RulePlaces, TierPlaces};
 use crate::document::{Node, Span, Value};
@@ -35,6 +36,7 @@ pub(super) struct TierDraft {
 impl Reader<'_> {
     pub(super) fn rule(&mut self, node: &Node) -> Option<Draft> {
         let fields = self.fields(node, "a rule", RULE)?;
+        self.idle(&fields, RULE_KEPT);
         let name = fields.get("name");
         let text = match name {
             Some(node) => self.name(node, "the name of a rule"),
@@ -105,6 +107,7 @@ impl Reader<'_> {
 
     pub(super) fn tier(&mut self, node: &Node) -> Option<TierDraft> {
         let fields = self.fields(node, "a tier", TIER)?;
+        self.idle(&fields, TIER_KEPT);
         let algorithm = self.algorithm(&fields);
         let (limits, places) = self.limits(&fields, algorithm, "tier");
         let cost = self.own_cost(&fields, &limits, &places);

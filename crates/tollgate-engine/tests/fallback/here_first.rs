@@ -32,21 +32,21 @@ fn what_is_counted_here_is_asked_first_and_what_it_refuses_is_not_sent() {
         (verdict.cause(), verdict.decision().remaining),
         (Cause::Rule("address"), 0)
     );
-    assert!(verdict.is_allowed());
+    assert!(verdict.refused().is_none());
     drop(verdict);
     // Whether the store is there or not, and what it decides besides.
     fleet.clock.advance(Duration::from_secs(1));
     fleet.switch(true);
     let verdict = fleet.decide(&a);
     assert_eq!(
-        (verdict.is_allowed(), verdict.fallback()),
+        (verdict.refused().is_none(), verdict.fallback()),
         (true, Some(OnStoreFailure::Local))
     );
     drop(verdict);
     let slots = Facts::new().with("tenant", "idle");
     fleet.switch(false);
     let held: Vec<_> = (0..3)
-        .map(|_| fleet.decide(&slots).into_permits())
+        .filter_map(|_| fleet.decide(&slots).passed())
         .collect();
     assert_eq!(fleet.engine.backend().local().memory().keys_in_flight(), 1);
     drop(held);
@@ -111,7 +111,7 @@ fn what_is_given_up_while_the_store_is_asked_costs_nothing_here() {
     let mut passed = 0;
     for _ in 0..10 {
         let Ok(verdict) = at_once(engine.decide_by(&facts));
-        passed += u32::from(verdict.is_allowed());
+        passed += u32::from(verdict.refused().is_none());
     }
     assert_eq!(passed, 2, "of the address");
 }

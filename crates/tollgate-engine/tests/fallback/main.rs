@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 mod here_first;
+mod parts;
 
 use std::future::{Future, Ready, ready};
 use std::pin::pin;
@@ -119,7 +120,7 @@ impl Fleet {
     }
 
     fn passed(&self, facts: &Facts<'_>, requests: usize) -> usize {
-        let allowed = |_: &usize| self.decide(facts).is_allowed();
+        let allowed = |_: &usize| self.decide(facts).passed().is_some();
         (0..requests).filter(allowed).count()
     }
 }
@@ -167,7 +168,7 @@ fn a_failure_never_looks_like_a_denial() {
     fleet.switch(true);
     let facts = Facts::new().with("path", "/closed");
     let verdict = fleet.decide(&facts);
-    assert!(!verdict.is_allowed());
+    assert!(verdict.refused().is_some());
     assert_eq!(verdict.cause(), Cause::StoreFailure("closed"));
     assert_eq!(verdict.fallback(), Some(OnStoreFailure::Closed));
     // A local limit that refuses is a limit: the cause is the rule.
@@ -186,11 +187,11 @@ fn slots_that_are_held_locally_are_given_back() {
     fleet.switch(true);
     let facts = Facts::new().with("path", "/slots");
     let held: Vec<_> = (0..4)
-        .map(|_| fleet.decide(&facts).into_permits())
+        .filter_map(|_| fleet.decide(&facts).passed())
         .collect();
-    assert!(!fleet.decide(&facts).is_allowed());
+    assert!(fleet.decide(&facts).refused().is_some());
     drop(held);
-    assert!(fleet.decide(&facts).is_allowed());
+    assert!(fleet.decide(&facts).passed().is_some());
 }
 
 #[test]
@@ -297,7 +298,7 @@ fn a_slot_that_is_counted_here_is_told_as_it_was_decided() {
     let verdict = fleet.decide(&facts);
     let decision = verdict.decision();
     assert!(
-        verdict.is_allowed() && decision.is_allowed(),
+        verdict.refused().is_none() && decision.is_allowed(),
         "{decision:?}"
     );
     assert_eq!(
@@ -305,7 +306,7 @@ fn a_slot_that_is_counted_here_is_told_as_it_was_decided() {
         (Cause::Rule("here"), 0)
     );
     let second = fleet.decide(&facts);
-    assert!(!second.is_allowed() && !second.decision().is_allowed());
+    assert!(second.refused().is_some() && !second.decision().is_allowed());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Questions on their way: what was decided without the store goes before them, and calendars may go twice.
 
-use tollgate_engine::backend::Check;
+use tollgate_engine::backend::{Check, Owed};
 
 use super::Direct;
 use crate::error::StoreError;
@@ -10,8 +10,18 @@ use crate::store::Patience;
 /// Questions of one call: as many as requests are merged into.
 const MOST_TOGETHER: usize = 128;
 
+/// What a check's key owes, and the question that tells the store so.
+type Told = (usize, Owed, Question);
+
+fn is_calendar(question: &Question) -> bool {
+    question.numbers.kind == Kind::Calendar
+}
+
 impl Direct {
-    /// Asks questions of one lane. A calendar that the store's clock isn't in is sent once more.
+    /// Asks questions of one lane.
+    ///
+    /// This lives in every decision's future, which is small enough to be had at once from the allocator. What
+    /// takes more is on its own.
     pub(crate) async fn ask(
         &self,
         checks: &[Check<'_>],
@@ -19,10 +29,28 @@ impl Direct {
         (questions, at): (Vec<Question>, Option<u64>),
         patience: &mut Patience,
     ) -> Result<Answers, StoreError> {
-        let is_calendar = |question: &Question| question.numbers.kind == Kind::Calendar;
+        let is_plain = !questions.iter().any(is_calendar);
+        let told = self.untold(checks, numbers, &questions);
+        if is_plain && told.is_empty() {
+            return self.store.ask_with(patience, questions, at).await;
+        }
+        let asked = (questions, at);
+        Box::pin(self.ask_at_length(checks, numbers, told, asked, patience)).await
+    }
+
+    /// Asks, after telling the store in the same breath what was decided here without it. A calendar that the
+    /// store's clock isn't in is sent once more.
+    async fn ask_at_length(
+        &self,
+        checks: &[Check<'_>],
+        numbers: &[usize],
+        told: Vec<Told>,
+        (questions, at): (Vec<Question>, Option<u64>),
+        patience: &mut Patience,
+    ) -> Result<Answers, StoreError> {
         let again = questions.iter().any(is_calendar).then(|| questions.clone());
         let answers = self
-            .tell_and_ask(checks, numbers, (questions, at), patience)
+            .tell_and_ask(checks, told, (questions, at), patience)
             .await?;
         let Some(mut again) = again else {
             return Ok(answers);
@@ -38,8 +66,9 @@ impl Direct {
                 .numbers_at(answers.now)
                 .unwrap_or(question.numbers);
         }
+        let told = self.untold(checks, numbers, &again);
         let answers = self
-            .tell_and_ask(checks, numbers, (again, at), patience)
+            .tell_and_ask(checks, told, (again, at), patience)
             .await?;
         // The clock has stepped meanwhile, or nobody's calendar reaches as far: that is no refusal.
         match answers.each.iter().any(|raw| raw.is_of_another_time()) {
@@ -50,14 +79,8 @@ impl Direct {
         }
     }
 
-    /// Asks, after telling the store in the same breath what was decided here without it.
-    async fn tell_and_ask(
-        &self,
-        checks: &[Check<'_>],
-        numbers: &[usize],
-        (mut questions, at): (Vec<Question>, Option<u64>),
-        patience: &mut Patience,
-    ) -> Result<Answers, StoreError> {
+    /// What the keys of these questions owe that the store wasn't told of.
+    fn untold(&self, checks: &[Check<'_>], numbers: &[usize], questions: &[Question]) -> Vec<Told> {
         let decides = questions.iter().all(|question| question.op == Op::Decide);
         let mut told = Vec::new();
         for (question, number) in questions.iter().zip(numbers).filter(|_| decides) {
@@ -72,9 +95,16 @@ impl Direct {
             };
             told.push((*number, owed, raise));
         }
-        if told.is_empty() {
-            return self.store.ask_with(patience, questions, at).await;
-        }
+        told
+    }
+
+    async fn tell_and_ask(
+        &self,
+        checks: &[Check<'_>],
+        told: Vec<Told>,
+        (mut questions, at): (Vec<Question>, Option<u64>),
+        patience: &mut Patience,
+    ) -> Result<Answers, StoreError> {
         questions.splice(0..0, told.iter().map(|(_, _, raise)| raise.clone()));
         let mut answers = self.store.ask_with(patience, questions, at).await?;
         answers.each.drain(..told.len());

@@ -29,6 +29,17 @@ pub(crate) struct Compiled {
     pub(super) version: u64,
 }
 
+/// What a key's values take, mostly.
+const ROOM: usize = 48;
+
+/// Which values of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Values {
+    /// Those that say on which node of a cluster it is.
+    OfTag,
+    Others,
+}
+
 impl Compiled {
     pub(super) fn new(limit: &Limit, direct: &Direct) -> Result<Self, StoreLimitError> {
         let kind = limit.kind();
@@ -69,32 +80,42 @@ impl Compiled {
         })
     }
 
-    /// The name of a check's key.
+    /// The name of a check's key: its first value is the hash tag, unless the limit says which.
     pub(crate) fn key(&self, check: &Check<'_>) -> String {
-        let mut key = String::with_capacity(self.head.len() + self.counter.len() + 48);
+        let mut key = String::with_capacity(self.head.len() + self.counter.len() + ROOM);
         key.push_str(&self.head);
-        let (mut tag, mut others) = (String::new(), String::new());
+        key.push('{');
+        if self.write_values(check, &mut key, Values::OfTag) == 0 {
+            key.push_str(&self.counter);
+        }
+        key.push_str("}:");
+        key.push_str(&self.counter);
+        self.write_values(check, &mut key, Values::Others);
+        key
+    }
+
+    /// Appends these of a key's values, and tells how many there were.
+    fn write_values(&self, check: &Check<'_>, key: &mut String, which: Values) -> usize {
+        let (mut number, mut written) = (0, 0);
         check.key.each(&mut |fact, value| {
             let is_tag = match &self.slot {
                 Some(slot) => **slot == *fact,
-                None => tag.is_empty(),
+                None => number == 0,
             };
-            let to = if is_tag { &mut tag } else { &mut others };
-            if !to.is_empty() {
-                to.push(',');
+            number += 1;
+            if is_tag != (which == Values::OfTag) {
+                return;
             }
-            key::escape(fact, to);
-            to.push('=');
-            key::escape(&value.to_string(), to);
+            match (written, which) {
+                (0, Values::OfTag) => {}
+                (0, Values::Others) => key.push(':'),
+                _ => key.push(','),
+            }
+            written += 1;
+            key::escape(fact, key);
+            key.push('=');
+            key::escape(value, key);
         });
-        if tag.is_empty() {
-            tag.push_str(&self.counter);
-        }
-        // A String takes whatever is written.
-        let _ = write!(key, "{{{tag}}}:{}", self.counter);
-        if !others.is_empty() {
-            let _ = write!(key, ":{others}");
-        }
-        key
+        written
     }
 }

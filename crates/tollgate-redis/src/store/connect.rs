@@ -106,22 +106,23 @@ impl Connector {
     }
 
     async fn reach(&self, to: Option<&Node>) -> Result<Link, StoreError> {
-        let connected = match (&self.to, to) {
-            (To::Cluster(_), Some(node)) => return self.open(addr(node, &self.address)).await,
+        match (&self.to, to) {
+            (To::Cluster(_), Some(node)) => self.open(addr(node, &self.address)).await,
             (To::Cluster(_), None) => {
                 let why = "a cluster is reached by its nodes, and none is named";
-                return Err(reason::unreachable(FailureKind::NotFound, why));
+                Err(reason::unreachable(FailureKind::NotFound, why))
             }
-            (To::Server(addr), _) => return self.open(addr.clone()).await,
+            (To::Server(addr), _) => self.open(addr.clone()).await,
             (To::Sentinel(client), _) => self.by_sentinels(client).await.map(Link::Direct),
             #[cfg(feature = "simulation")]
             (To::World(world), _) => {
                 let connected = world.connect().await;
                 let linked = connected.map(|wire| Link::Simulated(wire, self.stalled));
-                linked.map_err(|why| RedisError::from(std::io::Error::other(why)))
+                linked.map_err(|why| {
+                    reason::store_error(&RedisError::from(std::io::Error::other(why)))
+                })
             }
-        };
-        connected.map_err(|error| reason::store_error(&error))
+        }
     }
 
     fn config(&self) -> AsyncConnectionConfig {
@@ -133,15 +134,20 @@ impl Connector {
     async fn by_sentinels(
         &self,
         known: &tokio::sync::Mutex<Option<SentinelClient>>,
-    ) -> Result<MultiplexedConnection, RedisError> {
+    ) -> Result<MultiplexedConnection, StoreError> {
         let mut known = known.lock().await;
         let mut client = match known.take() {
             Some(client) => client,
-            None => sentinel(&self.address, &self.files.fresh(&self.address).await)?,
+            None => sentinel(&self.address, &self.files.fresh(&self.address).await)
+                .map_err(|error| unusable(&self.address, &error))?,
         };
         let connection = client
             .get_async_connection_with_config(&self.config())
             .await;
+        let connection = match connection {
+            Ok(connection) => Ok(connection),
+            Err(error) => Err(by_whom(&mut client, &error).await),
+        };
         if connection.is_ok() || self.address.tls.is_none() {
             *known = Some(client);
         }
@@ -205,6 +211,28 @@ impl To {
             }
         }
     }
+}
+
+/// Why there is no connection to a master: whether the sentinels refused, who have a login of their own, or it.
+async fn by_whom(client: &mut SentinelClient, error: &RedisError) -> StoreError {
+    let told = reason::store_error(error);
+    let is_refused = |kind| matches!(kind, FailureKind::Auth | FailureKind::NoPermission);
+    if !is_refused(told.kind()) {
+        return told;
+    }
+    let asked = sentinels_say(client).await;
+    match asked.map_err(|error| reason::sentinel_error(&error)) {
+        Err(theirs) if is_refused(theirs.kind()) => theirs,
+        _ => told,
+    }
+}
+
+/// What sentinels say to one who asks for masters, if none is content.
+async fn sentinels_say(client: &mut SentinelClient) -> Result<(), RedisError> {
+    let sentinel = client.async_get_sentinel_client().await?;
+    let mut connection = sentinel.get_multiplexed_async_connection().await?;
+    let masters = ::redis::cmd("SENTINEL").arg("MASTERS").take();
+    masters.query_async(&mut connection).await
 }
 
 /// Why nothing can be reached by an address, whoever is there.

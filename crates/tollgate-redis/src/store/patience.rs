@@ -7,6 +7,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::host::Host;
@@ -26,7 +27,19 @@ const LONGEST: Duration = Duration::from_secs(30 * 365 * 86_400);
 pub(crate) struct Patience {
     host: Host,
     timeout: Duration,
-    until: Instant,
+    /// When time is up; none before the first wait.
+    until: Option<Instant>,
+    /// When the wait that was answered last should have been looked at.
+    looked: Option<Instant>,
+}
+
+/// Why nobody waits any longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GaveUp {
+    /// Time is up.
+    Late,
+    /// There is no runtime here whose timer could tell.
+    NoRuntime,
 }
 
 impl Patience {
@@ -34,29 +47,36 @@ impl Patience {
         Self {
             host: host.clone(),
             timeout,
-            until: after(timeout),
+            until: None,
+            looked: None,
         }
     }
 
-    /// Waits for something; nothing if time is up before.
-    pub(crate) async fn wait<T>(&mut self, what: impl Future<Output = T>) -> Option<T> {
+    /// Waits for something, which isn't begun where there is no runtime. One without timers can't be told from
+    /// one with, but by a panic.
+    pub(crate) async fn wait<T>(&mut self, what: impl Future<Output = T>) -> Result<T, GaveUp> {
         let mut what = pin!(what);
+        let mut now = Instant::now();
+        let mut until = self.until.unwrap_or_else(|| after(now, self.timeout));
+        // One that was answered late: the next question of the decision has as long.
+        if let Some(look) = self.looked.take() {
+            until += lateness(now, look);
+        }
         loop {
-            let look = after(self.timeout / LOOKS).min(self.until);
+            has_timer()?;
+            let look = after(now, self.timeout / LOOKS).min(until);
             let done = timeout_at(look, &mut what).await;
-            let now = Instant::now();
-            let late = now.saturating_duration_since(look);
-            // Also of one that was answered: the next question of the decision has as long.
-            if late > ON_TIME {
-                self.until += late;
-            }
             if let Ok(done) = done {
-                return Some(done);
+                (self.until, self.looked) = (Some(until), Some(look));
+                return Ok(done);
             }
-            if now >= self.until {
+            now = Instant::now();
+            until += lateness(now, look);
+            if now >= until {
                 break;
             }
         }
+        self.until = Some(until);
         // What is there already wins, though nobody has come to look at it. The runtime that looks may be
         // another than this one, and be starved alone.
         let turns = self.host.spawn(async {
@@ -64,14 +84,31 @@ impl Patience {
                 tokio::task::yield_now().await;
             }
         });
+        has_timer()?;
         let _ = timeout(self.timeout, turns).await;
-        timeout(Duration::ZERO, what).await.ok()
+        has_timer()?;
+        let what = timeout(Duration::ZERO, what).await;
+        what.map_err(|_| GaveUp::Late)
     }
 }
 
-/// So long from now, or as far off as a timer goes: who waits for as long as it takes says so by the longest time.
-fn after(wait: Duration) -> Instant {
-    Instant::now() + wait.min(LONGEST)
+/// A timer can be made only within a runtime; who polls may be another one each time.
+fn has_timer() -> Result<(), GaveUp> {
+    match Handle::try_current() {
+        Ok(_) => Ok(()),
+        Err(_) => Err(GaveUp::NoRuntime),
+    }
+}
+
+/// So long from then, or as far off as a timer goes: who waits for as long as it takes says so by the longest time.
+fn after(now: Instant, wait: Duration) -> Instant {
+    now + wait.min(LONGEST)
+}
+
+/// By how much a look came too late.
+fn lateness(now: Instant, look: Instant) -> Duration {
+    let late = now.saturating_duration_since(look);
+    if late > ON_TIME { late } else { Duration::ZERO }
 }
 
 #[cfg(test)]
@@ -90,7 +127,7 @@ mod tests {
     async fn who_gets_no_answer_is_told_so_when_time_is_up() {
         let began = Instant::now();
         let came = patience().wait(std::future::pending::<()>()).await;
-        assert_eq!(came, None);
+        assert_eq!(came, Err(GaveUp::Late));
         assert!(
             began.elapsed() < TIMEOUT + 2 * ON_TIME,
             "{:?}",
@@ -109,7 +146,7 @@ mod tests {
         // Then it takes half of its time.
         tokio::time::sleep(TIMEOUT / 2).await;
         tell.send(7).unwrap();
-        assert_eq!(waiting.await.unwrap(), Some(Ok(7)));
+        assert_eq!(waiting.await.unwrap(), Ok(Ok(7)));
     }
 
     #[tokio::test(start_paused = true)]
@@ -118,7 +155,7 @@ mod tests {
         let (tell_next, next) = oneshot::channel();
         let mut patience = patience();
         let waiting = tokio::spawn(async move {
-            assert_eq!(patience.wait(told).await, Some(Ok(7)));
+            assert_eq!(patience.wait(told).await, Ok(Ok(7)));
             patience.wait(next).await
         });
         tokio::task::yield_now().await;
@@ -127,7 +164,7 @@ mod tests {
         tokio::time::advance(10 * TIMEOUT).await;
         tokio::time::sleep(TIMEOUT / 2).await;
         tell_next.send(8).unwrap();
-        assert_eq!(waiting.await.unwrap(), Some(Ok(8)));
+        assert_eq!(waiting.await.unwrap(), Ok(Ok(8)));
     }
 
     #[tokio::test(start_paused = true)]
@@ -143,6 +180,6 @@ mod tests {
             }
             let _ = tell.send(7);
         });
-        assert_eq!(patience.wait(told).await, Some(Ok(7)));
+        assert_eq!(patience.wait(told).await, Ok(Ok(7)));
     }
 }

@@ -19,6 +19,18 @@ const WRONG_LOGIN: &str = "wrong user or password; correct them in its URL, as u
                            host, with %40 for @ and the like";
 const NO_LOGIN: &str =
     "it wants a password; write it into its URL, as :password@ or user:password@ before the host";
+/// The same of sentinels, which have logins of their own.
+const WRONG_SENTINEL_LOGIN: &str = "the sentinels know no such user or password; correct them in the URL, as \
+                                    ?sentinel_password=… with &sentinel_user=… if need be, and %26 for & and \
+                                    the like";
+const NO_SENTINEL_LOGIN: &str = "the sentinels want a password of their own; write it into the URL, as \
+                                 ?sentinel_password=… with &sentinel_user=… if need be";
+/// What a user has to be allowed.
+const RIGHTS: &str = "; what a user of limits needs: ~tollgate:* +evalsha +eval +time +get +set +del \
+                      +pexpire +zadd +zcard +zcount +zrange +zrangebyscore +zrank +zrem +zremrangebyscore \
+                      +zscore (of another prefix than tollgate its own keys), +select for another database \
+                      than 0, +role behind sentinels, +cluster|slots +asking in a cluster";
+const SENTINEL_RIGHTS: &str = "; what the user of the sentinels needs: +role +sentinel|masters";
 
 /// The error as it is told.
 pub(super) fn store_error(error: &RedisError) -> StoreError {
@@ -28,6 +40,18 @@ pub(super) fn store_error(error: &RedisError) -> StoreError {
         _ if kind == FailureKind::Auth => StoreError::Answered { kind, error: text },
         _ => StoreError::Unreachable { kind, why: text },
     }
+}
+
+/// The error of sentinels that refused before any store was asked.
+pub(super) fn sentinel_error(error: &RedisError) -> StoreError {
+    let (kind, _) = reason(error);
+    let error = match kind {
+        FailureKind::Auth if is_wrong_login(&text(error)) => WRONG_SENTINEL_LOGIN.to_owned(),
+        FailureKind::Auth => NO_SENTINEL_LOGIN.to_owned(),
+        FailureKind::NoPermission => text(error) + SENTINEL_RIGHTS,
+        _ => return store_error(error),
+    };
+    StoreError::Answered { kind, error }
 }
 
 /// A store that answers in plain where TLS was spoken to.
@@ -115,10 +139,16 @@ fn text(error: &RedisError) -> String {
 /// With what to do about it.
 fn told(kind: FailureKind, text: String) -> String {
     match kind {
-        FailureKind::Auth if text.contains("AuthenticationFailed") => WRONG_LOGIN.to_owned(),
+        FailureKind::Auth if is_wrong_login(&text) => WRONG_LOGIN.to_owned(),
         FailureKind::Auth => NO_LOGIN.to_owned(),
+        FailureKind::NoPermission => text + RIGHTS,
         _ => text,
     }
+}
+
+/// Whether a login was given, and not taken.
+fn is_wrong_login(text: &str) -> bool {
+    text.contains("AuthenticationFailed")
 }
 
 /// By the word that an error of the server begins with.

@@ -97,11 +97,11 @@ async fn one_tenant_is_asked_about_in_one_call(cluster: &Cluster) {
         let facts = Facts::new().with("tenant", tenant);
         let facts = facts.with("user", "ada").with("path", "/");
         // The scripts are told to each master once.
-        assert!(engine.decide_by(&facts).await.unwrap().is_allowed());
+        assert!(engine.decide_by(&facts).await.unwrap().passed().is_some());
         let (before, stats) = (scripts(cluster), engine.backend().stats());
         for number in 1..8 {
             let verdict = engine.decide_by(&facts).await.unwrap();
-            assert_eq!(verdict.is_allowed(), number < 5);
+            assert_eq!(verdict.refused().is_none(), number < 5);
         }
         let now = engine.backend().stats();
         assert_eq!(now.round_trips - stats.round_trips, 7);
@@ -128,13 +128,13 @@ async fn what_was_charged_is_given_back(cluster: &Cluster) {
     let slots = ["{first=1}", "{second=1}", "{third=1}"].map(slot_of);
     assert!(slots[0] != slots[1] && slots[1] != slots[2] && slots[0] != slots[2]);
     for _ in 0..2 {
-        assert!(engine.decide_by(&all).await.unwrap().is_allowed());
+        assert!(engine.decide_by(&all).await.unwrap().passed().is_some());
     }
     // In order: the third is asked last, and refuses.
     let stats = engine.backend().stats();
     let verdict = engine.decide_by(&all).await.unwrap();
     assert_eq!(
-        (verdict.is_allowed(), verdict.cause()),
+        (verdict.refused().is_none(), verdict.cause()),
         (false, Cause::Rule("third"))
     );
     drop(verdict);
@@ -155,7 +155,7 @@ async fn what_was_charged_is_given_back(cluster: &Cluster) {
 
     // The first one refuses: no other is asked.
     let facts = Facts::new().with("first", "1").with("cost", "8");
-    assert!(engine.decide_by(&facts).await.unwrap().is_allowed());
+    assert!(engine.decide_by(&facts).await.unwrap().passed().is_some());
     let (before, stats) = (scripts(cluster), engine.backend().stats());
     for _ in 0..5 {
         let verdict = engine.decide_by(&all).await.unwrap();
@@ -186,7 +186,7 @@ async fn one_deadline_for_all_slots(cluster: &Cluster) {
         .find(|tenant| home(tenant).port() != user.port());
     let tenant = tenant.expect("a tenant who lives elsewhere");
     let facts = Facts::new().with("user", "1").with("tenant", tenant);
-    assert!(engine.decide_by(&facts).await.unwrap().is_allowed());
+    assert!(engine.decide_by(&facts).await.unwrap().passed().is_some());
 
     // The first takes its time and the second takes more than there is: together not two timeouts.
     let pause = |server: &Server, millis: &str| {

@@ -1,8 +1,8 @@
 //! Histories that are told by hand: what the random ones found once, at its shortest.
 
 use tollgate_testkit::world::{
-    Amount, Ask, Counted, Event, Failure, Gift, Keeps, Record, Rule, Setting, Sort, Story, play,
-    try_story,
+    Amount, Ask, Counted, Event, Failure, Gift, Keeps, Record, Rule, Setting, Sort, Story, Told,
+    play, try_story,
 };
 
 const SECOND: u64 = 1_000_000;
@@ -84,6 +84,32 @@ fn what_was_spent_of_a_lease_that_is_forgotten_is_remembered() {
     events.extend((0..10).map(|_| (6 * SECOND, ask(1))));
     let record = played(setting(vec![own]), events);
     assert_eq!(passed(&record, 0, 7 * SECOND), 10, "{:#?}", record.answers);
+}
+
+#[test]
+fn what_was_spent_of_a_lease_counts_where_an_open_circuit_keeps_it_from_being_asked_for() {
+    let own = Rule {
+        failure: Failure::Breaks,
+        ..rule(Sort::Level("gcra"), Counted::Leased, (1, HOUR, 10))
+    };
+    let setting = Setting {
+        keys: 2,
+        lease_life: vec![60_000],
+        ..setting(vec![own])
+    };
+    let asked_by = |who, cost| match ask(cost) {
+        Event::Ask(ask) => Event::Ask(Ask { who, ..ask }),
+        other => other,
+    };
+    let mut events = vec![(0, asked_by(0, 4)), (SECOND, away(30 * SECOND))];
+    // Another one's questions open the circuit.
+    events.extend((0..60).map(|turn| (SECOND + turn * SECOND / 10, asked_by(1, 1))));
+    events.extend((0..10).map(|_| (8 * SECOND, asked_by(0, 1))));
+    let record = played(setting, events);
+    let is_own = |told: &&Told| told.ask.who == 0 && told.at < 9 * SECOND;
+    let own = record.answers.iter().filter(is_own);
+    let passed = own.filter(|told| told.allowed).map(|told| told.ask.cost);
+    assert_eq!(passed.sum::<u64>(), 10, "{:#?}", record.answers);
 }
 
 #[test]

@@ -101,42 +101,72 @@ impl fmt::Display for Refusal<'_> {
 
 impl std::error::Error for Refusal<'_> {}
 
-/// The answer over all levels of a request.
+/// The answer over all levels of a request: it passes all and holds what it takes, or one refused it.
+///
+/// Match on it, and keep what passed for as long as the request runs: slots of concurrency limits are given
+/// back when it is dropped.
+///
+/// ```
+/// use std::sync::Arc;
+/// use tollgate::{ConcurrencyLimiter, Level, Stack, Verdict};
+///
+/// let (slots, stack) = (Arc::new(ConcurrencyLimiter::new(1)), Stack::new());
+/// let levels = [Level::new("uploads", &slots)];
+/// match stack.check(&levels) {
+///     Verdict::Passed(passed) => {
+///         // The request runs here, or in a task that `passed.pass` is moved into.
+///         assert!(stack.check(&levels).refusal().is_some());
+///         passed.pass.success();
+///     }
+///     Verdict::Refused(refusal) => println!("{refusal}"),
+/// }
+/// ```
 #[derive(Debug)]
-#[must_use = "a verdict that is dropped gives back the slots that it holds"]
-pub struct Verdict<'a> {
-    decision: Decision,
-    decider: Option<usize>,
-    refusal: Option<Refusal<'a>>,
-    pass: Option<Pass>,
+#[must_use = "what passed gives back its slots when it is dropped: match on it, and keep it while the request runs"]
+pub enum Verdict<'a> {
+    /// All levels had room, and were charged.
+    Passed(Passed),
+    /// One had none. Nothing was charged anywhere.
+    Refused(Refusal<'a>),
+}
+
+/// A request that passed all levels.
+///
+/// ```
+/// use tollgate::{Level, Limiter, Rate, Stack};
+///
+/// let (wide, narrow) = (Limiter::new(Rate::per_hour(9)), Limiter::new(Rate::per_hour(2)));
+/// let levels = [Level::new("wide", &wide), Level::new("narrow", &narrow)];
+/// let passed = Stack::new().check(&levels).passed().expect("the first");
+/// assert_eq!((passed.decider, passed.decision.remaining), (Some(1), 1));
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+#[must_use = "what passed gives back its slots when it is dropped"]
+pub struct Passed {
+    /// What holds its slots while it runs.
+    pub pass: Pass,
+    /// What the limit with the fewest such requests left says.
+    pub decision: Decision,
+    /// Which level that is, of those that were given; none if there were none.
+    pub decider: Option<usize>,
 }
 
 impl<'a> Verdict<'a> {
-    pub(super) fn allowed((decider, decision): (Option<usize>, Decision), pass: Pass) -> Self {
-        Self {
+    pub(super) fn new((decider, decision): (Option<usize>, Decision), pass: Pass) -> Self {
+        Self::Passed(Passed {
+            pass,
             decision,
             decider,
-            refusal: None,
-            pass: Some(pass),
-        }
-    }
-
-    pub(super) fn refused(refusal: Refusal<'a>) -> Self {
-        Self {
-            decision: refusal.decision,
-            decider: Some(refusal.index),
-            refusal: Some(refusal),
-            pass: None,
-        }
+        })
     }
 
     /// The same with each limit by the name of its kind.
     #[cfg(feature = "quota")]
     pub(crate) fn named_by_kind(self) -> Verdict<'static> {
-        Verdict {
-            decision: self.decision,
-            decider: self.decider,
-            refusal: self.refusal.map(|refusal| Refusal {
+        match self {
+            Self::Passed(passed) => Verdict::Passed(passed),
+            Self::Refused(refusal) => Verdict::Refused(Refusal {
                 index: refusal.index,
                 name: match refusal.kind {
                     Kind::Rate => "rate",
@@ -146,42 +176,40 @@ impl<'a> Verdict<'a> {
                 kind: refusal.kind,
                 decision: refusal.decision,
             }),
-            pass: self.pass,
         }
-    }
-
-    /// Whether the request may pass.
-    pub fn is_allowed(&self) -> bool {
-        self.refusal.is_none()
     }
 
     /// One decision for all: of a request that passed, the limit with the fewest such requests left;
     /// of one that was refused, the limit that refused, with the largest `retry_after`.
-    pub fn decision(&self) -> &Decision {
-        &self.decision
+    pub const fn decision(&self) -> &Decision {
+        match self {
+            Self::Passed(passed) => &passed.decision,
+            Self::Refused(refusal) => &refusal.decision,
+        }
     }
 
     /// Which level the decision is of, of those that were given; none if there were none.
-    ///
-    /// ```
-    /// use tollgate::{Level, Limiter, Rate, Stack};
-    ///
-    /// let (wide, narrow) = (Limiter::new(Rate::per_hour(9)), Limiter::new(Rate::per_hour(1)));
-    /// let verdict = Stack::new().check(&[Level::new("wide", &wide), Level::new("narrow", &narrow)]);
-    /// assert_eq!(verdict.decider(), Some(1));
-    /// ```
-    pub fn decider(&self) -> Option<usize> {
-        self.decider
+    pub const fn decider(&self) -> Option<usize> {
+        match self {
+            Self::Passed(passed) => passed.decider,
+            Self::Refused(refusal) => Some(refusal.index),
+        }
+    }
+
+    /// What passed; none if it was refused.
+    pub fn passed(self) -> Option<Passed> {
+        match self {
+            Self::Passed(passed) => Some(passed),
+            Self::Refused(_) => None,
+        }
     }
 
     /// Which limit refused, if one did.
-    pub fn refusal(&self) -> Option<&Refusal<'a>> {
-        self.refusal.as_ref()
-    }
-
-    /// What holds the slots of the request while it runs; none if it was refused.
-    pub fn into_pass(self) -> Option<Pass> {
-        self.pass
+    pub const fn refusal(&self) -> Option<&Refusal<'a>> {
+        match self {
+            Self::Passed(_) => None,
+            Self::Refused(refusal) => Some(refusal),
+        }
     }
 }
 

@@ -167,7 +167,7 @@ fn run(count: u64, steps: &[Step]) -> Result<(), TestCaseError> {
             }
             Verb::Peek => {
                 let verdict = stack.peek(&levels);
-                prop_assert_eq!(verdict.is_allowed(), expect.is_none());
+                prop_assert_eq!(verdict.refusal().is_none(), expect.is_none());
             }
             Verb::Allow => {
                 let pass = stack.allow(&levels);
@@ -180,7 +180,7 @@ fn run(count: u64, steps: &[Step]) -> Result<(), TestCaseError> {
             }
             Verb::Check => {
                 let verdict = stack.check(&levels);
-                prop_assert_eq!(verdict.is_allowed(), expect.is_none(), "{:?}", picks);
+                prop_assert_eq!(verdict.refusal().is_none(), expect.is_none(), "{:?}", picks);
                 if let Some((index, said)) = expect {
                     let refusal = *verdict.refusal().expect("refused");
                     prop_assert_eq!(refusal.name, names[index], "{:?}", picks);
@@ -189,7 +189,7 @@ fn run(count: u64, steps: &[Step]) -> Result<(), TestCaseError> {
                     if let Some(said) = said {
                         prop_assert_eq!(refusal.decision, said, "{:?}", picks[index]);
                     }
-                    prop_assert!(verdict.into_pass().is_none());
+                    prop_assert!(verdict.passed().is_none());
                     same_everywhere(&it, &twin)?;
                     after_waiting(&it, &twin, &stack, (picks, &levels), &refusal.decision)?;
                 } else {
@@ -198,7 +198,7 @@ fn run(count: u64, steps: &[Step]) -> Result<(), TestCaseError> {
                     if let Some(said) = said {
                         prop_assert_eq!(*verdict.decision(), said, "{:?}", picks);
                     }
-                    running.push((verdict.into_pass().expect("allowed"), slots));
+                    running.push((verdict.passed().expect("allowed").pass, slots));
                 }
             }
         }
@@ -231,7 +231,12 @@ fn after_waiting(
         .map(|(_, level)| *level)
         .collect();
     let verdict = stack.peek(&timed);
-    prop_assert!(verdict.is_allowed(), "{:?} {:?}", picks, verdict.refusal());
+    prop_assert!(
+        verdict.refusal().is_none(),
+        "{:?} {:?}",
+        picks,
+        verdict.refusal()
+    );
     Ok(())
 }
 
@@ -250,7 +255,7 @@ fn a_request_that_meets_no_limit_passes() {
     assert!(stack.allow(&[]).is_some());
     let verdict = stack.check(&[]);
     assert_eq!(*verdict.decision(), Decision::UNLIMITED);
-    assert!(stack.peek(&[]).is_allowed());
+    assert!(stack.peek(&[]).refusal().is_none());
 }
 
 #[test]
@@ -264,8 +269,8 @@ fn a_cost_of_nothing_takes_no_slot_and_needs_none() {
     let key = keyed.key_owned(&1);
     for level in [Level::new("slots", &slots), Level::new("key", &key)] {
         let levels = [level.cost(0)];
-        assert!(stack.peek(&levels).is_allowed());
-        assert!(stack.check(&levels).is_allowed());
+        assert!(stack.peek(&levels).refusal().is_none());
+        assert!(stack.check(&levels).refusal().is_none());
         assert!(stack.allow(&levels).is_some());
         assert!(stack.hold(&levels, Duration::from_secs(1)).is_ok());
     }

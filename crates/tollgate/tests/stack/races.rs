@@ -144,7 +144,7 @@ fn lose(loses: Loses, place: usize, used: u64, holds: bool) {
     }
     levels.insert(place.min(levels.len()), loser);
 
-    assert!(stack.peek(&levels).is_allowed(), "{loses:?}");
+    assert!(stack.peek(&levels).refusal().is_none(), "{loses:?}");
     if holds {
         let refusal = stack
             .hold(&levels, Duration::from_secs(9))

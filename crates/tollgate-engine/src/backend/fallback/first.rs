@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tollgate::{Clock, Decision, Level};
 
-use super::{AskingOrFallback, Fallback, Gate, is_counted_here};
+use super::{AskingOrFallback, Fallback, Gate, Way, is_counted_here};
 use crate::backend::memory::{Held, Owned, level};
 use crate::backend::{Answer, Backend, Check, Source};
 
@@ -21,32 +21,7 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Fallback<B, C, W> {
         checks: &'a [Check<'a>],
     ) -> AskingOrFallback<'a, B, C, W> {
         let here = Box::pin(async { self.here_first(checks, Wanted::Answer).await.0 });
-        AskingOrFallback {
-            fallback: self,
-            checks,
-            asking: None,
-            gate: Gate::Open,
-            turn: self.circuit.turn(Gate::Open),
-            here: Some(here),
-            said: None,
-        }
-    }
-
-    /// An answer that is there.
-    pub(super) fn said<'a>(
-        &'a self,
-        checks: &'a [Check<'a>],
-        answer: Answer,
-    ) -> AskingOrFallback<'a, B, C, W> {
-        AskingOrFallback {
-            fallback: self,
-            checks,
-            asking: None,
-            gate: Gate::Open,
-            turn: self.circuit.turn(Gate::Open),
-            here: None,
-            said: Some(answer),
-        }
+        AskingOrFallback::new(self, checks, Gate::Open, Way::Here { here })
     }
 
     /// The same, and what each said by itself. Of those in the store nothing is known after a refusal here.

@@ -20,6 +20,8 @@ pub(super) struct Decided {
     pub(super) allowed: bool,
     /// What the limits of each descriptor say; none of one that meets none.
     pub(super) each: Vec<Option<Decision>>,
+    /// What the limits of each were charged.
+    pub(super) charged: Vec<u64>,
     /// The descriptor that decided.
     pub(super) decider: Option<usize>,
     pub(super) retry_after: Duration,
@@ -31,6 +33,7 @@ pub(super) struct Decided {
 struct Deciding<'m, 'a> {
     met: &'m [Option<Met<'a>>],
     each: Vec<Option<Decision>>,
+    charged: Vec<u64>,
     /// What decided about each instead of a store.
     fallbacks: Vec<Option<OnStoreFailure>>,
     permits: Permits,
@@ -45,6 +48,7 @@ pub(super) async fn decide<B: Backend>(
     let mut deciding = Deciding {
         met,
         each: vec![None; met.len()],
+        charged: vec![0; met.len()],
         fallbacks: vec![None; met.len()],
         permits: Permits::default(),
     };
@@ -160,6 +164,8 @@ impl<'m, 'a> Deciding<'m, 'a> {
         for (number, decision) in numbers.iter().zip(each) {
             self.each[*number] = Some(decision);
             self.fallbacks[*number] = answer.fallback;
+            let cost = self.met[*number].as_ref().map_or(0, Met::cost);
+            self.charged[*number] = if answer.allowed { cost } else { 0 };
         }
         answer
     }
@@ -189,6 +195,7 @@ impl<'m, 'a> Deciding<'m, 'a> {
         Decided {
             allowed,
             each: self.each,
+            charged: self.charged,
             decider,
             retry_after,
             // Of no other: a failure must not look like a denial.

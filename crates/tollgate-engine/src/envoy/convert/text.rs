@@ -75,12 +75,14 @@ fn limit(out: &mut String, rule: &Rule) {
     if let Some((name, _)) = algorithm.filter(|_| !limits.rates.is_empty()) {
         line(out, &format!("  algorithm: {name}"));
     }
-    if rule.counting != Counting::default() {
+    // Nothing is counted of what is unlimited.
+    if rule.counting != Counting::default() && !limits.unlimited {
         line(out, &format!("  counting: {}", rule.counting.name()));
     }
     let failure = rule.on_store_failure;
     // One that asks no store has nothing to say of it.
-    if failure != OnStoreFailure::default_for(limits) && rule.counting != Counting::Local {
+    let asks = rule.counting != Counting::Local && !limits.unlimited;
+    if failure != OnStoreFailure::default_for(limits) && asks {
         line(out, &format!("  on_store_failure: {}", failure.name()));
     }
     if rule.mode == Mode::Shadow {

@@ -98,7 +98,7 @@ impl Asking {
             asked_at: self.asked_at,
             at,
             version,
-            allowed: verdict.is_allowed(),
+            allowed: verdict.refused().is_none(),
             fallback: verdict.fallback(),
             decision: *verdict.decision(),
             rule,
@@ -113,8 +113,8 @@ impl Asking {
             record.answers.push(told);
             record.answers.len() - 1
         });
-        if told.allowed {
-            let permits = verdict.into_permits();
+        if let Some(passed) = verdict.passed() {
+            let permits = passed.into_permits();
             tokio::time::sleep(Duration::from_micros(self.ask.runs)).await;
             drop(permits);
             let ended_at = self.universe.now();

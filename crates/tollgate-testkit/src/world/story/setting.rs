@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fmt::Write as _;
 
-use super::{Rule, Trouble};
+use super::{Rule, Sort, Trouble};
 use crate::traffic::Random;
 use crate::world::Weather;
 
@@ -133,11 +133,13 @@ impl Setting {
         let mut text = String::from("limits:\n");
         for (number, rule) in self.rules.iter().enumerate() {
             let key = if rule.is_shared { "all" } else { "key" };
+            // A request takes one slot, whatever it costs.
+            let cost = match rule.sort {
+                Sort::Slots => "",
+                _ => "cost: {fact: cost}, ",
+            };
             // A String takes whatever is written.
-            let _ = write!(
-                text,
-                "- {{name: r{number}, key: {key}, cost: {{fact: cost}}, "
-            );
+            let _ = write!(text, "- {{name: r{number}, key: {key}, {cost}");
             let _ = writeln!(text, "{}}}", rule.limit(version));
         }
         text

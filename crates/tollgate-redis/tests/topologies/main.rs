@@ -1,12 +1,15 @@
 //! Every way to a store that a URL can say.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod logins;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{DEADLINE, MARGIN, PATIENT, connect, eventually};
+use logins::WRONG_LOGIN;
 use tollgate::quota::Quota;
 use tollgate::{Algorithm, Align, Rate};
 use tollgate_engine::backend::LimitKind;
@@ -68,52 +71,6 @@ async fn a_database_by_number() {
     assert_eq!(error.kind(), FailureKind::Other);
     let text = error.to_string();
     assert!(text.contains("DB index is out of range"), "{text}");
-}
-
-#[tokio::test]
-async fn a_password() {
-    let server = Server::builder()
-        .password("op%n sesame".replace(' ', "").as_str())
-        .start();
-    let url = format!("redis://:op%25nsesame@127.0.0.1:{}", server.port());
-    holds_at(&url).await;
-    let error = refused_at(&url.replace("sesame", "barley")).await;
-    assert_eq!((error.kind(), &*error.to_string()), WRONG_LOGIN);
-    for database in ["", "/1"] {
-        let url = format!("redis://127.0.0.1:{}{database}", server.port());
-        let error = refused_at(&url).await;
-        assert_eq!((error.kind(), &*error.to_string()), NO_LOGIN);
-    }
-    // One that nobody asked for is wrong too.
-    let open = Server::start();
-    let error = refused_at(&open.url().replace("redis://", "redis://:barley@")).await;
-    assert_eq!((error.kind(), &*error.to_string()), WRONG_LOGIN);
-}
-
-const WRONG_LOGIN: (FailureKind, &str) = (
-    FailureKind::Auth,
-    "the store answered with an error: wrong user or password; correct them in its URL, as \
-     user:password@ before the host, with %40 for @ and the like",
-);
-const NO_LOGIN: (FailureKind, &str) = (
-    FailureKind::Auth,
-    "the store answered with an error: it wants a password; write it into its URL, as :password@ or \
-     user:password@ before the host",
-);
-
-#[tokio::test]
-async fn a_password_of_a_cluster_and_behind_sentinels() {
-    let cluster = Cluster::start_with(Server::builder().password("sesame"));
-    holds_at(&cluster.url()).await;
-    let sentinels = Sentinels::start_with(Server::builder().password("sesame"));
-    holds_at(&sentinels.url()).await;
-    for url in [cluster.url(), sentinels.url()] {
-        let ready = |url: String| async move { connect(&url).ready(DEADLINE).await.unwrap_err() };
-        let error = ready(url.replace("sesame", "barley")).await;
-        assert_eq!((error.kind(), &*error.to_string()), WRONG_LOGIN);
-        let error = ready(url.replace(":sesame@", "")).await;
-        assert_eq!((error.kind(), &*error.to_string()), NO_LOGIN);
-    }
 }
 
 #[tokio::test]
@@ -228,30 +185,6 @@ async fn certificates_that_are_renewed_are_read_again() {
         limiter.try_check("ada", 1).await.is_ok()
     })
     .await;
-}
-
-#[tokio::test]
-async fn sentinels_with_a_password_of_their_own() {
-    let sentinels = Sentinels::start_with(Server::builder().password("own"));
-    let url = sentinels.url();
-    for sentinel in sentinels.sentinels() {
-        let user = ["watcher", "on", ">se&ame", "~*", "&*", "+@all"];
-        sentinel.command(&[&["ACL", "SETUSER"], &user[..]].concat());
-        sentinel.command(&["ACL", "SETUSER", "default", "on", "resetpass", ">sesame"]);
-    }
-    let ready = |url: String| async move { connect(&url).ready(DEADLINE).await };
-    assert_eq!(
-        ready(format!("{url}?sentinel_password=sesame")).await,
-        Ok(())
-    );
-    holds_at(&format!(
-        "{url}?sentinel_user=watcher&sentinel_password=se%26ame"
-    ))
-    .await;
-    for login in ["", "?sentinel_password=barley", "?sentinel_user=watcher"] {
-        let error = ready(format!("{url}{login}")).await.unwrap_err();
-        assert_eq!(error.kind(), FailureKind::Auth, "{login}: {error}");
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -384,13 +317,24 @@ async fn a_user_that_may_do_what_limits_need_and_nothing_else() {
     let error = refused_at(&url.replace("secret", "guess")).await;
     assert_eq!((error.kind(), &*error.to_string()), WRONG_LOGIN);
 
-    // Each of them is needed: without it, something isn't permitted.
+    // Each of them is needed: without it, something isn't permitted, and all are told, as in the documents.
+    let of_all: String = (RIGHTS.iter().filter(|right| **right != "select"))
+        .map(|right| format!(" +{right}"))
+        .collect();
+    let needs = format!(
+        "; what a user of limits needs: ~tollgate:*{of_all} (of another prefix than tollgate its own keys), \
+         +select for another database than 0, +role behind sentinels, +cluster|slots +asking in a cluster"
+    );
+    let documented = include_str!("../../../../docs/distributed.md");
+    let line = format!("ACL SETUSER tollgate on >password ~tollgate:*{of_all}\n");
+    assert!(documented.contains(&line), "{line}");
     for right in RIGHTS.into_iter().filter(|right| *right != RENEWING) {
         server.command(&["SCRIPT", "FLUSH"]);
         server.command(&["ACL", "SETUSER", "limits", &format!("-{right}")]);
         let error = exercise(&connect(&url)).await;
         let error = error.expect_err(right);
         assert_eq!(error.kind(), FailureKind::NoPermission, "{right}: {error}");
+        assert!(error.to_string().contains(&needs), "{error}");
         server.command(&["ACL", "SETUSER", "limits", &format!("+{right}")]);
     }
     exercise(&connect(&url)).await.unwrap();

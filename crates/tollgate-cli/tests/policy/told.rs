@@ -1,0 +1,158 @@
+//! What the commands tell, and where they read: standard input, what each descriptor was charged, what was too much.
+
+use serde_json::{Value, json};
+
+use super::{POLICY, THEIRS, folder, run, run_with};
+
+#[test]
+fn a_policy_is_read_from_standard_input() {
+    let toml = "[[limits]]\nname = \"all\"\nrate = \"1/h\"\n";
+    let ours = "limits: [{name: all, rate: 1/h}]\n";
+    for text in [toml, ours] {
+        let (code, out, err) = run_with(text, &["check", "-"]);
+        assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
+        assert!(out.starts_with("-: valid, 1 limit, 0 warnings\n"), "{out}");
+        let (code, out, _) = run_with(text, &["explain", "-", "--n", "2"]);
+        assert_eq!(code, Some(0));
+        assert!(
+            out.contains("denied           0              1h  all\n"),
+            "{out}"
+        );
+        let (code, out, _) = run_with(text, &["simulate", "-"]);
+        assert_eq!(code, Some(0));
+        assert!(out.contains("refused   399 by all\n"), "{out}");
+    }
+    let (code, out, _) = run_with("limits: [{name: all, rat: 1/h}]\n", &["check", "-"]);
+    assert_eq!(code, Some(1));
+    assert!(out.contains("did you mean \"rate\"?"), "{out}");
+    let (code, ours, err) = run_with(THEIRS, &["convert", "-"]);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    assert!(ours.contains("rate: 5/m"), "{ours}");
+    let (code, _, err) = run_with(POLICY, &["convert", "-"]);
+    assert_eq!(code, Some(2));
+    assert!(
+        err.contains("standard input is in our own form already"),
+        "{err}"
+    );
+    let (code, _, err) = run_with(THEIRS, &["convert", "-", "more.yaml"]);
+    assert_eq!(code, Some(2));
+    assert!(
+        err.contains("- is standard input, and stands alone"),
+        "{err}"
+    );
+    // Beside files.
+    let folder = folder("stdin", &[("policy.yaml", ours.as_str())]);
+    let path = folder.join("policy.yaml").display().to_string();
+    let (code, out, _) = run_with(toml, &["check", &path, "-"]);
+    assert_eq!(code, Some(0));
+    assert_eq!(out.matches(": valid, ").count(), 2, "{out}");
+}
+
+#[test]
+fn what_each_descriptor_is_charged_is_shown_where_it_is_not_all_or_none() {
+    let file = |charging: &str| {
+        format!(
+            "domain: x\n{charging}descriptors:\n\
+             - {{key: a, rate_limit: {{unit: day, requests_per_unit: 2}}}}\n\
+             - {{key: b, rate_limit: {{unit: minute, requests_per_unit: 1}}}}\n\
+             - {{key: c, rate_limit: {{unlimited: true}}}}\n"
+        )
+    };
+    let files = [
+        ("each.yaml", file("charging: each\n")),
+        ("all.yaml", file("")),
+    ];
+    let files = [
+        ("each.yaml", files[0].1.as_str()),
+        ("all.yaml", files[1].1.as_str()),
+    ];
+    let folder = folder("charged", &files);
+    let explain = |name: &'static str, more: &[&'static str]| {
+        let request = ["explain", name, "--domain", "x", "--n", "3"];
+        let keys = ["a=1", "b=1", "c=1", "d=1"].map(|key| ["--descriptor", key]);
+        let arguments = [&request[..], keys.as_flattened(), more].concat();
+        run(&folder, &arguments).1
+    };
+    let out = explain("each.yaml", &[]);
+    let (_, steps) = out.split_once("\nrequests\n").expect("requests");
+    assert_eq!(
+        steps,
+        "            at  outcome  remaining     retry after  rule
+            0s  allowed          0               -  x/b
+                a=1: charged 1, 1 left
+                b=1: charged 1, 0 left
+                c=1: unlimited
+                d=1: no limit
+            0s  denied           0              1m  x/b
+                a=1: charged 1, 0 left
+                b=1: not charged, 0 left
+                c=1: unlimited
+                d=1: no limit
+            0s  denied           0              1d  x/a
+                a=1: not charged, 0 left
+                b=1: not charged, 0 left
+                c=1: unlimited
+                d=1: no limit
+"
+    );
+    let out = explain("each.yaml", &["--json"]);
+    let second: Value = serde_json::from_str(out.lines().nth(1).expect("a line")).expect("JSON");
+    assert_eq!(
+        second["descriptors"][0],
+        json!({"descriptor": "a=1", "limit": "x/a", "charged": 1, "remaining": 0})
+    );
+    assert_eq!(second["descriptors"][1]["charged"], json!(0));
+    // All or none is told by the outcome.
+    assert!(!explain("all.yaml", &[]).contains("charged"));
+    assert!(!explain("all.yaml", &["--json"]).contains("charged"));
+}
+
+#[test]
+fn what_a_request_has_too_much_of_is_no_rule() {
+    let folder = folder(
+        "too-much",
+        &[
+            ("ours.yaml", "limits: [{name: a, key: user, rate: 1/h}]\n"),
+            ("theirs.yaml", THEIRS),
+        ],
+    );
+    let long = format!("user={}", "x".repeat(9_000));
+    let (_, out, _) = run(&folder, &["explain", "ours.yaml", "--fact", &long]);
+    let told = "never  - (no rule was asked: the fact \"user\" has 9000 bytes, more than the 8192 that are taken)\n";
+    assert!(out.ends_with(told), "{out}");
+    let (_, out, _) = run(
+        &folder,
+        &["explain", "ours.yaml", "--fact", &long, "--json"],
+    );
+    let step: Value = serde_json::from_str(&out).expect("JSON");
+    let bound = "the fact \"user\" has 9000 bytes, more than the 8192 that are taken";
+    assert_eq!(
+        (&step["rule"], &step["too_much"]),
+        (&Value::Null, &json!(bound))
+    );
+    let (_, out, _) = run(&folder, &["simulate", "ours.yaml", "--fact", &long]);
+    assert!(out.contains(&format!("refused   400: {bound}\n")), "{out}");
+    let descriptor = ["--domain", "edge", "--descriptor", &long];
+    let arguments = [&["explain", "theirs.yaml", "--json"][..], &descriptor].concat();
+    let (_, out, _) = run(&folder, &arguments);
+    let step: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(step["rule"], Value::Null, "{out}");
+    assert!(
+        step["too_much"]
+            .as_str()
+            .is_some_and(|what| what.contains("9000 bytes")),
+        "{out}"
+    );
+}
+
+#[test]
+fn help_says_how_each_command_ends_and_what_it_reads() {
+    let folder = folder("help", &[]);
+    for command in ["check", "explain", "convert", "simulate", "load"] {
+        let (code, out, _) = run(&folder, &[command, "--help"]);
+        assert_eq!(code, Some(0));
+        assert!(out.contains("Exit code 0: "), "{command}\n{out}");
+        let reads = out.contains("standard") && out.contains("input");
+        assert!(reads || command == "load", "{command}\n{out}");
+    }
+}

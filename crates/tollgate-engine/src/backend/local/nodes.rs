@@ -1,0 +1,157 @@
+//! By how many nodes a limit is divided: as many as there are, and for a while as many as there were.
+//!
+//! What a store admits is noted as far as this node's part has room. A part that grew at once would have room
+//! that it knows nothing of, so it grows when all that was noted before is over.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tollgate::Timestamp;
+
+/// So many earlier numbers are told apart.
+const MOST: usize = 16;
+
+/// How many nodes there are, and were.
+#[derive(Debug)]
+pub(super) struct Nodes {
+    /// How often the number has changed. Read (acquire) by every question, before what it stands for.
+    changes: AtomicU64,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    now: u64,
+    /// Larger numbers, and when each was over: ever smaller, and ever later.
+    earlier: Vec<(u64, Timestamp)>,
+}
+
+/// What a limit is divided by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Divisor {
+    pub(super) nodes: u64,
+    /// The change since which that is so.
+    change: u64,
+    /// It is another from then on, though nothing changes.
+    until: Option<Timestamp>,
+}
+
+impl Nodes {
+    pub(super) fn one() -> Self {
+        Self {
+            changes: AtomicU64::new(0),
+            known: Mutex::new(Known {
+                now: 1,
+                earlier: Vec::new(),
+            }),
+        }
+    }
+
+    /// From now on there are so many.
+    pub(super) fn set(&self, nodes: u64, now: Timestamp) {
+        let mut known = self.known();
+        let before = std::mem::replace(&mut known.now, nodes);
+        if before == nodes {
+            return;
+        }
+        let at_least = before.max(nodes);
+        known.earlier.retain(|(earlier, _)| *earlier > at_least);
+        if before > nodes {
+            known.earlier.push((before, now));
+        }
+        if known.earlier.len() > MOST {
+            // The largest for longer.
+            let (largest, _) = known.earlier.remove(0);
+            known.earlier[0].0 = largest;
+        }
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// How many there are.
+    pub(super) fn now(&self) -> u64 {
+        self.known().now
+    }
+
+    /// What a limit is divided by of which nothing is left after so long.
+    pub(super) fn divisor(&self, lasts: Duration, now: Timestamp) -> Divisor {
+        let change = self.changes.load(Ordering::Acquire);
+        let known = self.known();
+        let counts = |(nodes, over): &(u64, Timestamp)| {
+            let until = *over + lasts;
+            (now < until).then_some((*nodes, until))
+        };
+        let earlier = known.earlier.iter().find_map(counts);
+        Divisor {
+            nodes: earlier.map_or(known.now, |(nodes, _)| nodes),
+            change,
+            until: earlier.map(|(_, until)| until),
+        }
+    }
+
+    /// Whether that is still so. The time is only asked for while it counts.
+    #[inline]
+    pub(super) fn still(&self, divisor: &Divisor, now: impl FnOnce() -> Timestamp) -> bool {
+        divisor.change == self.changes.load(Ordering::Acquire)
+            && divisor.until.is_none_or(|until| now() < until)
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_secs(seconds)
+    }
+
+    #[test]
+    fn the_most_of_the_last_while_count() {
+        let (nodes, lasts) = (Nodes::one(), Duration::from_secs(10));
+        let counted = |now| nodes.divisor(lasts, at(now)).nodes;
+        // More count at once, fewer after a while.
+        for (now, count) in [(0, 8), (1, 4), (2, 6), (3, 2)] {
+            nodes.set(count, at(now));
+        }
+        assert_eq!([3, 10, 11, 12, 13].map(counted), [8, 8, 6, 6, 2]);
+        assert_eq!(nodes.now(), 2);
+        // Another limit forgets sooner.
+        assert_eq!(nodes.divisor(Duration::ZERO, at(3)).nodes, 2);
+        nodes.set(9, at(4));
+        assert_eq!([4, 40].map(counted), [9, 9]);
+    }
+
+    #[test]
+    fn what_was_found_holds_until_the_number_or_the_time_says_otherwise() {
+        let (nodes, lasts) = (Nodes::one(), Duration::from_secs(10));
+        nodes.set(8, at(0));
+        let eight = nodes.divisor(lasts, at(0));
+        assert!(nodes.still(&eight, || unreachable!("it doesn't depend on the time")));
+        nodes.set(8, at(1));
+        assert!(nodes.still(&eight, || at(1)), "the same again is no change");
+        nodes.set(4, at(2));
+        assert!(!nodes.still(&eight, || at(2)));
+        let for_now = nodes.divisor(lasts, at(2));
+        assert!(nodes.still(&for_now, || at(11)) && !nodes.still(&for_now, || at(12)));
+    }
+
+    #[test]
+    fn ever_fewer_are_remembered_in_bounded_space_and_never_as_too_few() {
+        let (nodes, lasts) = (Nodes::one(), Duration::from_secs(1_000));
+        for now in 0..100 {
+            nodes.set(200 - now, at(now));
+        }
+        assert_eq!(nodes.known().earlier.len(), MOST);
+        for now in [99_u64, 999, 1_050, 1_098] {
+            // The number that was in force a thousand seconds before.
+            let least = 200 - now.saturating_sub(999).min(99);
+            let counted = nodes.divisor(lasts, at(now)).nodes;
+            assert!(counted >= least, "{now}: {counted} of {least}");
+        }
+        assert_eq!(nodes.divisor(lasts, at(1_100)).nodes, 101);
+    }
+}

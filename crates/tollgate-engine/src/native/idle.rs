@@ -1,0 +1,53 @@
+//! Fields of a rule or tier that would do nothing: an error, as people mean something by them.
+
+use super::codes;
+use super::reader::{Fields, Reader};
+use crate::document::Value;
+
+/// What a request can be charged to.
+pub(crate) const CHARGED: [&str; 2] = ["rate", "quota"];
+/// What is counted anywhere.
+pub(crate) const COUNTED: [&str; 3] = ["rate", "quota", "concurrency"];
+/// What says where and how that is, of a rule and of a tier.
+pub(crate) const RULE_KEPT: &[&str] = &["counting", "on_store_failure", "slot"];
+pub(crate) const TIER_KEPT: &[&str] = &["counting", "on_store_failure"];
+
+const LEAVE_OUT: &str = "leave it out";
+
+impl Reader<'_> {
+    /// Notes each field that nothing hears, also of those that say where something is counted.
+    pub(super) fn idle(&mut self, fields: &Fields<'_>, kept: &[&str]) {
+        let has = |name: &str| fields.get(name).is_some();
+        let any = |names: &[&str]| names.iter().any(|name| has(name));
+        let says = |name: &str, word: &str| {
+            let value = fields.get(name).map(|node| &node.value);
+            value.is_some_and(|value| matches!(value, Value::Text(text) if text == word))
+        };
+        if has("cost") && !any(&CHARGED) && (has("concurrency") || has("unlimited")) {
+            let (message, help) = match has("concurrency") {
+                true => (
+                    "a cost is charged to rates and quotas, but there is none: a request takes one slot, \
+                     whatever it costs",
+                    "add a rate or a quota, or leave it out",
+                ),
+                false => (
+                    "a cost is charged to rates and quotas, but there is none",
+                    LEAVE_OUT,
+                ),
+            };
+            self.error_with(codes::CONFLICT, message, fields.place("cost"), help);
+        }
+        // Of a lease it is told elsewhere that there is no rate.
+        let is_told = |name: &str| name == "counting" && says("counting", "leased");
+        for &name in kept.iter().filter(|name| has(name) && !is_told(name)) {
+            let message = if has("unlimited") && !any(&COUNTED) {
+                format!("{name} does nothing where all is unlimited: nothing is counted")
+            } else if name == "slot" && says("counting", "local") {
+                "slot does nothing where counting is local: no store is asked".to_owned()
+            } else {
+                continue;
+            };
+            self.error_with(codes::CONFLICT, message, fields.place(name), LEAVE_OUT);
+        }
+    }
+}
