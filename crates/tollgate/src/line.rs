@@ -52,11 +52,6 @@ pub trait Waits {
     /// What became of this one, if it needn't wait any more: when its turn came. Its place is free then.
     fn collect(&mut self, id: Id) -> Option<Result<Timestamp, Refused>>;
 
-    /// Whether others passed before this one just now, who have yet to be woken.
-    fn is_ahead_of_others(&self, _id: Id) -> bool {
-        false
-    }
-
     /// When this one came.
     fn arrived(&self, id: Id) -> Option<Timestamp>;
 }
@@ -129,8 +124,6 @@ pub(crate) enum Progress {
     Done(Result<(Timestamp, Duration), Refused>),
     /// Until it is woken, or until this time if it keeps the time or has a deadline.
     Waiting(Option<Timestamp>),
-    /// Its turn has come, but those before it are only just being woken: it looks again after them.
-    AfterOthers,
 }
 
 /// A place in line; dropping it frees the place, and costs nothing.
@@ -252,9 +245,6 @@ impl<S: Stands> Standing<S> {
         post.visit(Some(id), |state| {
             let now = post.clock().now();
             post.advance(&mut state.waits, now);
-            if state.waits.is_ahead_of_others(id) {
-                return Progress::AfterOthers;
-            }
             let arrived = state.waits.arrived(id).unwrap_or(now);
             if let Some(result) = state.waits.collect(id) {
                 state.forget(id);
@@ -282,7 +272,7 @@ impl<S: Stands> Standing<S> {
                     let until = until.unwrap_or(Timestamp::MAX);
                     self.at.post().clock().nap_until(until);
                 }
-                Progress::Waiting(_) | Progress::AfterOthers => {}
+                Progress::Waiting(_) => {}
             }
         }
         None
@@ -294,7 +284,6 @@ impl<S: Stands> Standing<S> {
         loop {
             match self.look(&waker) {
                 Progress::Done(result) => return result,
-                Progress::AfterOthers => {}
                 Progress::Waiting(until) => {
                     let until = until.unwrap_or(Timestamp::MAX);
                     self.at.post().clock().nap_until(until);

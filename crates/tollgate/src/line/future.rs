@@ -50,10 +50,6 @@ impl<S: Stands> Future for Await<S> {
                     return Poll::Ready(result);
                 }
                 Progress::Waiting(until) => until,
-                Progress::AfterOthers => {
-                    context.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
             };
             let Some(until) = until else {
                 this.alarm.as_mut().disarm();

@@ -478,11 +478,6 @@ impl<T: Clone + fmt::Debug> Waits for Single<T> {
         Some(result)
     }
 
-    fn is_ahead_of_others(&self, id: Id) -> bool {
-        let first = self.done.first();
-        first.is_some_and(|first| *first != id) && self.done.contains(&id)
-    }
-
     fn arrived(&self, id: Id) -> Option<Timestamp> {
         self.places.get(id).map(|place| place.arrived)
     }

@@ -129,29 +129,6 @@ fn a_check_passes_nobody_who_waits() {
 }
 
 #[test]
-fn who_looks_before_others_have_noticed_lets_them_go_first() {
-    let clock = Manual::new();
-    let limiter = limiter(Rate::per_second(10).burst(1), &clock);
-    assert!(limiter.allow());
-    let mut waiting: Vec<_> = (0..3).map(|_| Polled::new(limiter.acquire())).collect();
-    assert!(waiting.iter_mut().all(|wait| wait.poll().is_none()));
-    clock.advance(millis(500));
-    // All are due; the last one happens to be polled first.
-    let before: Vec<_> = waiting.iter().map(Polled::woken).collect();
-    assert_eq!(waiting[2].poll(), None);
-    let woken = waiting.iter().zip(before);
-    assert!(
-        woken
-            .into_iter()
-            .all(|(wait, before)| wait.woken() > before)
-    );
-    // Then it doesn't wait for them, whether they are polled or not.
-    assert_eq!(waiting[2].poll(), Some(Ok(millis(500))));
-    assert_eq!(waiting[0].poll(), Some(Ok(millis(500))));
-    assert_eq!(waiting[1].poll(), Some(Ok(millis(500))));
-}
-
-#[test]
 fn a_reservation_behind_waits_books_them_first() {
     let clock = Manual::new();
     let limiter = limiter(Rate::per_second(10).burst(1), &clock);
