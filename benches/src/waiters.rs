@@ -1,9 +1,10 @@
-//! Many tasks that wait on one limiter: how long all of them take, in which order they pass, and
-//! what one costs in processor time and memory.
+//! Many tasks that wait on one limiter: how long all of them take, in which order they pass, what one costs
+//! in processor time and memory, and what passes if most of them give up.
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tokio::runtime::Builder;
 use tokio::sync::Notify;
@@ -12,9 +13,18 @@ use crate::runner::as_f64;
 use crate::timing::Stopwatch;
 use crate::{alloc, timing};
 
-/// A limiter that a task can wait on for one token.
+/// A limiter that tasks can wait on.
 pub(crate) trait Queue: Send + Sync + 'static {
-    fn pass(&self) -> impl Future<Output = ()> + Send + '_;
+    /// Waits as the task of this number.
+    fn pass(&self, who: u32) -> impl Future<Output = ()> + Send + '_;
+}
+
+/// Tasks that wait again and again, and give up when it takes too long.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Storm {
+    pub(crate) tasks: u32,
+    pub(crate) patience: Duration,
+    pub(crate) lasts: Duration,
 }
 
 /// What became of a crowd of waiters.
@@ -71,7 +81,7 @@ pub(crate) fn run<Q: Queue>(count: u32, queue: impl FnOnce() -> Q) -> Outcome {
 }
 
 async fn wait<Q: Queue>(crowd: Arc<Crowd<Q>>, who: u32) {
-    crowd.queue.pass().await;
+    crowd.queue.pass(who).await;
     let place = crowd.passed.fetch_add(1, Ordering::Relaxed);
     crowd.order[place].store(who, Ordering::Relaxed);
     if place + 1 == crowd.order.len() {
@@ -100,13 +110,39 @@ pub(crate) fn pace<Q: Queue>(queue: impl FnOnce() -> Q, seconds: f64) -> f64 {
         let watch = Stopwatch::start();
         let mut passed = 0;
         loop {
-            queue.pass().await;
+            queue.pass(0).await;
             passed += 1;
             let elapsed = watch.elapsed().as_secs_f64();
             if elapsed >= seconds {
                 return as_f64(passed) / elapsed;
             }
         }
+    })
+}
+
+/// Counts how many waits end in time while a storm lasts.
+pub(crate) fn storm<Q: Queue>(queue: impl FnOnce() -> Q, storm: Storm) -> f64 {
+    let runtime = Builder::new_current_thread().enable_time().build();
+    let runtime = runtime.expect("a runtime of one thread can be built");
+    runtime.block_on(async {
+        let shared = Arc::new((queue(), AtomicU64::new(0)));
+        let watch = Stopwatch::start();
+        let task = |who| {
+            let shared = Arc::clone(&shared);
+            tokio::spawn(async move {
+                let (queue, passed) = &*shared;
+                while watch.elapsed() < storm.lasts {
+                    let turn = tokio::time::timeout(storm.patience, queue.pass(who));
+                    if turn.await.is_ok() && watch.elapsed() < storm.lasts {
+                        passed.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            })
+        };
+        for task in (0..storm.tasks).map(task).collect::<Vec<_>>() {
+            task.await.expect("no task panics");
+        }
+        as_f64(shared.1.load(Ordering::Relaxed))
     })
 }
 

@@ -1,47 +1,67 @@
-//! The group `waiting`: a crowd that waits on one limiter, and one task that paces itself.
+//! The group `waiting`: a crowd that waits on one limiter or on as many keys, tasks that give up, and one task
+//! that paces itself.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use tollgate::{Limiter, Rate};
+use tollgate::{KeyedLimiter, Limiter, Rate};
 
 use crate::peers::Governor;
 use crate::report::{Line, Report};
 use crate::runner::median;
-use crate::waiters::{self, Outcome, Queue};
+use crate::waiters::{self, Outcome, Queue, Storm};
 
 /// Each round takes seconds, as long as every limiter needs.
 const ROUNDS: usize = 15;
 const WAITERS: u32 = 100_000;
 const CROWD_RATE: u32 = 50_000;
+/// Cases without so much between the peers.
+const FEW_ROUNDS: usize = 5;
+const STORM_RATE: u32 = 50;
+const STORM_BURST: u32 = 5;
+const STORM: Storm = Storm {
+    tasks: 30,
+    patience: Duration::from_millis(100),
+    lasts: Duration::from_secs(5),
+};
 const PACE: u32 = 20_000;
 const PACE_BURST: u32 = 100;
 const PACE_SECONDS: f64 = 0.7;
 
 impl Queue for Limiter {
-    async fn pass(&self) {
+    async fn pass(&self, _who: u32) {
         let passed = self.acquire().await;
         passed.expect("one token is within any burst, and the queue is unbounded");
     }
 }
 
 impl Queue for Governor {
-    async fn pass(&self) {
+    async fn pass(&self, _who: u32) {
         self.until_ready().await;
     }
 }
 
 impl Queue for leaky_bucket::RateLimiter {
-    async fn pass(&self) {
+    async fn pass(&self, _who: u32) {
         self.acquire_one().await;
+    }
+}
+
+/// Each task waits for a key of its own, for one token more than the task before it.
+impl Queue for KeyedLimiter {
+    async fn pass(&self, who: u32) {
+        let passed = self.key(&who).acquire_n(u64::from(who) + 1).await;
+        passed.expect("it is within the burst, and so many may wait");
     }
 }
 
 pub(crate) fn run(report: &mut Report) {
     crowd(report);
+    crowd_on_keys(report);
+    cancel_storm(report);
     pace(report);
     report.note(format!(
-        "medians of {ROUNDS} rounds that took turns, on tokio's runtime of one thread"
+        "medians of {ROUNDS} rounds that took turns ({FEW_ROUNDS} of storms and keys), on tokio's runtime of one thread"
     ));
 }
 
@@ -73,7 +93,7 @@ fn leaky_bucket(rate: u32, burst: u32) -> leaky_bucket::RateLimiter {
 }
 
 fn crowd(report: &mut Report) {
-    let rounds = in_turns(|who| match who {
+    let rounds = in_turns(ROUNDS, |who| match who {
         0 => waiters::run(WAITERS, || ours(CROWD_RATE, 1)),
         1 => waiters::run(WAITERS, || governor(CROWD_RATE, 1)),
         _ => waiters::run(WAITERS, || leaky_bucket(CROWD_RATE, 1)),
@@ -104,9 +124,61 @@ fn crowd(report: &mut Report) {
     );
 }
 
+/// As many keys as waiters, all of them empty, whose turns come one after the other at the crowd's rate.
+fn crowd_on_keys(report: &mut Report) {
+    let empty_keys = || {
+        let rate = Rate::per_second(u64::from(CROWD_RATE)).burst(u64::from(WAITERS));
+        let capacity = usize::try_from(WAITERS).expect("32 bits fit");
+        let limiter = KeyedLimiter::builder(rate, capacity).max_waiters(capacity);
+        let limiter = limiter.build().expect("a rate that GCRA can represent");
+        for key in 0..WAITERS {
+            assert!(limiter.key(&key).allow_n(u64::from(WAITERS)));
+        }
+        limiter
+    };
+    let rounds: Vec<[Outcome; 1]> = in_turns(FEW_ROUNDS, |_| waiters::run(WAITERS, empty_keys));
+    let column = |pick: fn(&Outcome) -> f64| median(rounds.iter().map(|[o]| pick(o)).collect());
+    let (seconds, bytes) = (column(|o| o.seconds), column(|o| o.bytes));
+    let ideal = f64::from(WAITERS) / f64::from(CROWD_RATE);
+    let line = Line::new(
+        "waiters-100k-keys",
+        "ideal",
+        (seconds, ideal, "s"),
+        seconds / ideal,
+    );
+    report.add(line.target(Some(1.05)));
+    let numbers = (bytes, 1024.0, "B");
+    let line = Line::new("waiters-100k-keys-bytes", "target", numbers, bytes / 1024.0);
+    report.add(line.target(Some(1.0)));
+}
+
+/// Tasks that give up after less than the line takes: what may pass / what passed, for peers passed by them /
+/// passed by ours.
+fn cancel_storm(report: &mut Report) {
+    let full = || {
+        let rate = Rate::per_second(u64::from(STORM_RATE)).burst(u64::from(STORM_BURST));
+        Limiter::new(rate)
+    };
+    let some = |count| NonZeroU32::new(count).expect("at least 1");
+    let quota = governor::Quota::per_second(some(STORM_RATE)).allow_burst(some(STORM_BURST));
+    let rounds: Vec<[f64; 2]> = in_turns(FEW_ROUNDS, |who| match who {
+        0 => waiters::storm(full, STORM),
+        _ => waiters::storm(|| Governor::direct(quota), STORM),
+    });
+    let passed = |who: usize| median(rounds.iter().map(|round| round[who]).collect());
+    let seconds = STORM.lasts.as_secs_f64();
+    let ideal = f64::from(STORM_BURST) + f64::from(STORM_RATE) * seconds;
+    let numbers = (passed(0), ideal, "passes");
+    let line = Line::new("cancel-storm", "ideal", numbers, ideal / passed(0));
+    report.add(line.target(Some(1.02)));
+    let ratio = median(rounds.iter().map(|round| round[1] / round[0]).collect());
+    let numbers = (passed(0), passed(1), "passes");
+    report.add(Line::new("cancel-storm", "governor", numbers, ratio));
+}
+
 /// Runs every participant once a round, each round beginning with another one.
-fn in_turns<T, const N: usize>(mut run: impl FnMut(usize) -> T) -> Vec<[T; N]> {
-    (0..ROUNDS)
+fn in_turns<T, const N: usize>(rounds: usize, mut run: impl FnMut(usize) -> T) -> Vec<[T; N]> {
+    (0..rounds)
         .map(|round| {
             let mut results: [Option<T>; N] = [const { None }; N];
             for turn in 0..N {
@@ -147,7 +219,7 @@ fn quotient(ours: f64, theirs: f64) -> f64 {
 /// One task that waits before each step. The ratio is asked / delivered, for peers delivered by
 /// them / delivered by ours.
 fn pace(report: &mut Report) {
-    let rounds: Vec<[f64; 4]> = in_turns(|who| match who {
+    let rounds: Vec<[f64; 4]> = in_turns(ROUNDS, |who| match who {
         0 => waiters::pace(|| ours(PACE, PACE_BURST), PACE_SECONDS),
         1 => waiters::pace(|| governor(PACE, PACE_BURST), PACE_SECONDS),
         2 => waiters::pace(|| leaky_bucket(PACE, PACE_BURST), PACE_SECONDS),

@@ -1,14 +1,17 @@
-//! Waiting: a reservation and one timer, so first come is first served and nobody is woken twice.
+//! Waiting: a place in the limit's line, so first come is first served, and whoever leaves frees its place.
 
 use std::fmt;
 use std::time::Duration;
 
 use tollgate_core::Timestamp;
 
+use crate::Refused;
 use crate::home::Home;
+use crate::home::sealed::Home as _;
+use crate::line::Post;
+use crate::line::Standing;
 use crate::patience::Patience;
 use crate::sync::{AtomicUsize, Ordering};
-use crate::{Refused, Reservation};
 
 #[cfg(not(any(loom, shuttle)))]
 mod future;
@@ -19,10 +22,30 @@ pub use future::Acquiring;
 
 /// A request to wait for tokens: await it, or call [`wait_blocking`](Self::wait_blocking).
 ///
-/// The tokens are reserved when the wait starts, so waiters pass in the order in which they came,
-/// a late wake-up loses no rate, and a deadline that can't be met fails at once. Dropping the
-/// future gives the slot back as far as nothing was booked behind it: who waits behind one that is dropped
-/// doesn't move up. The result is how long it took.
+/// It takes its place in line when the wait starts, so waiters pass in the order in which they came, no
+/// check passes them, a late wake-up loses no rate, and a deadline that can't be met fails at once.
+/// Whoever stands in line is charged nothing before its turn: dropping the future frees the place at
+/// once, in whatever order waits are dropped, and nobody waits for those who left. (A
+/// [`Reservation`](crate::Reservation) that is made behind waits was told a time, so it doesn't move.)
+/// The result is how long it took.
+///
+/// ```
+/// use std::future::IntoFuture;
+/// use std::pin::pin;
+/// use std::task::{Context, Waker};
+/// use std::time::Duration;
+/// use tollgate::{Limiter, Rate, clock::Manual};
+///
+/// let limiter = Limiter::with_clock(Rate::per_second(10).burst(1), Manual::new());
+/// assert!(limiter.allow());
+/// {
+///     let mut waiting = pin!(limiter.acquire().into_future());
+///     let mut context = Context::from_waker(Waker::noop());
+///     assert!(waiting.as_mut().poll(&mut context).is_pending());
+///     assert_eq!(limiter.check().retry_after, Duration::from_millis(200), "behind it");
+/// }
+/// assert_eq!(limiter.check().retry_after, Duration::from_millis(100), "it is gone");
+/// ```
 ///
 /// It can be awaited on any executor. Inside a tokio runtime (feature `tokio`) a wait ends on tokio's
 /// timer, which ticks once a millisecond: a task that paces itself
@@ -69,11 +92,7 @@ pub struct Acquire<H: Home> {
 /// Where a wait stands after it was started.
 enum Started<H: Home> {
     Passed,
-    Waiting {
-        slot: Reservation<H>,
-        place: Place<H>,
-        until: Timestamp,
-    },
+    Waiting(Standing<H>),
 }
 
 impl<H: Home> Acquire<H> {
@@ -100,7 +119,7 @@ impl<H: Home> Acquire<H> {
         self
     }
 
-    /// Adds a random delay of up to `most` after the reserved time, so that waiters who would
+    /// Adds a random delay of up to `most` after its turn, so that waiters who would
     /// pass together spread out. It may overrun a deadline by as much.
     pub fn jitter(mut self, most: Duration) -> Self {
         self.jitter = most;
@@ -121,46 +140,68 @@ impl<H: Home> Acquire<H> {
         let arrived = self.arrival();
         match self.start(arrived)? {
             Started::Passed => Ok(Duration::ZERO),
-            Started::Waiting {
-                mut slot,
-                place,
-                until,
-            } => {
-                self.home.clock().park_until(until);
-                slot.mark_used();
-                drop(place);
-                Ok(self.home.now() - arrived)
+            Started::Waiting(standing) => {
+                let (at, _) = standing.wait_blocking()?;
+                if !self.jitter.is_zero() {
+                    let limit = self.home.limit();
+                    limit.clock().park_until(spread(at, self.jitter));
+                }
+                Ok(self.home.limit().now() - arrived)
             }
         }
     }
 
-    fn arrival(&self) -> Timestamp {
-        self.now.unwrap_or_else(|| self.home.now())
+    /// Blocks as [`wait_blocking`](Self::wait_blocking) does, but goes after it has looked so often: what
+    /// dropping a future does, for models.
+    #[cfg(any(loom, shuttle))]
+    #[doc(hidden)]
+    pub fn wait_for_looks(self, looks: usize) -> Option<Result<(), Refused>> {
+        match self.start(self.arrival()) {
+            Ok(Started::Passed) => Some(Ok(())),
+            Ok(Started::Waiting(standing)) => {
+                let result = standing.wait_for_looks(looks)?;
+                Some(result.map(|_| ()))
+            }
+            Err(refused) => Some(Err(refused)),
+        }
     }
 
-    /// Reserves, or says at once why not.
+    fn arrival(&self) -> Timestamp {
+        self.now.unwrap_or_else(|| self.home.limit().now())
+    }
+
+    /// Passes, takes a place, or says at once why neither.
     fn start(&self, now: Timestamp) -> Result<Started<H>, Refused> {
-        let patience = match self.patience {
-            Patience::Unsaid => Duration::MAX,
-            Patience::Timeout(timeout) => timeout,
-            Patience::Deadline(deadline) if deadline < now => {
-                return Err(Refused::TooLate(self.home.look(now, 0)));
-            }
-            Patience::Deadline(deadline) => deadline - now,
-        };
+        let (limit, deadline) = (self.home.limit(), self.patience.deadline(now));
+        if deadline.is_some_and(|deadline| deadline < now) {
+            return Err(Refused::TooLate(limit.look_in_turn(now, 0)));
+        }
         // Most callers pass at once, and those never count as waiting.
-        let refused = match self.home.book(now, self.cost, Duration::ZERO) {
+        let refused = match limit.book_in_turn(now, self.cost, Duration::ZERO) {
             Ok(_) => return Ok(Started::Passed),
-            Err(Refused::TooLate(decision)) if decision.retry_after <= patience => decision,
+            Err(Refused::TooLate(decision))
+                if deadline.is_none_or(|deadline| now + decision.retry_after <= deadline) =>
+            {
+                decision
+            }
             Err(refused) => return Err(refused),
         };
-        let Some(place) = Place::enter(self.home) else {
+        let Some(place) = Place::enter(limit.waiting()) else {
             return Err(Refused::QueueFull(refused));
         };
-        let slot = Reservation::new(self.home, self.home.book(now, self.cost, patience)?);
-        let until = slot.act_at() + jitter::up_to(self.jitter);
-        Ok(Started::Waiting { slot, place, until })
+        Ok(match limit.enter(now, self.cost, deadline)? {
+            None => Started::Passed,
+            Some(id) => {
+                place.keep();
+                Started::Waiting(Standing::new(self.home.clone(), id))
+            }
+        })
     }
+}
+
+/// When one whose turn came at this time goes on.
+fn spread(at: Timestamp, jitter: Duration) -> Timestamp {
+    at + jitter::up_to(jitter)
 }
 
 impl<H: Home> fmt::Debug for Acquire<H> {
@@ -216,23 +257,29 @@ impl Waiting {
 
 /// A waiter's place; dropping it frees the place.
 #[derive(Debug)]
-pub(crate) struct Place<H: Home>(H);
+pub(crate) struct Place<'a>(&'a Waiting);
 
-impl<H: Home> Place<H> {
+impl<'a> Place<'a> {
     /// A place in the queue, unless it is full.
-    fn enter(home: H) -> Option<Self> {
-        home.waiting().enter().then(|| Self(home))
+    fn enter(waiting: &'a Waiting) -> Option<Self> {
+        // Made only if there is room, because dropping it counts.
+        waiting.enter().then(|| Self(waiting))
+    }
+
+    /// Whoever stands in line gives it up.
+    fn keep(self) {
+        std::mem::forget(self);
     }
 
     /// A place for somebody who holds a reservation already.
-    pub(crate) fn enter_anyway(home: H) -> Self {
-        home.waiting().enter_anyway();
-        Self(home)
+    pub(crate) fn enter_anyway(waiting: &'a Waiting) -> Self {
+        waiting.enter_anyway();
+        Self(waiting)
     }
 }
 
-impl<H: Home> Drop for Place<H> {
+impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.0.waiting().leave();
+        self.0.leave();
     }
 }

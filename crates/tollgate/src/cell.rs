@@ -141,6 +141,16 @@ impl Cell {
         each!(self, cell => cell.give_back(now, ticket));
     }
 
+    /// How long it takes at least until one passes who has so much before it, from when the first of those
+    /// passes.
+    pub(crate) fn takes(&self, tokens: u128) -> Duration {
+        match self {
+            Self::Word(word) => word.takes(tokens),
+            Self::Striped(striped) => striped.takes(tokens),
+            Self::Locked(locked) => locked.takes(tokens),
+        }
+    }
+
     pub(crate) fn tokens(&self, now: Timestamp) -> f64 {
         each!(self, cell => cell.tokens(now))
     }

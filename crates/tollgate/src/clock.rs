@@ -7,6 +7,47 @@
 //! | [`Manual`] | about 1 ns | in tests |
 //! | [`Wall`] | 25–40 ns | for quotas, which follow the calendar |
 //! | `Tokio` (feature `tokio`) | as std | when `tokio::time::pause` drives the test |
+//!
+//! # Code that is tested on another clock
+//! Take the clock as a parameter that has a default. Each clock compiles to code of its own, so this costs
+//! nothing, and who uses the type in production doesn't name it.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tollgate::clock::{Clock, Manual, Monotonic};
+//! use tollgate::{Limiter, Rate, Refused};
+//!
+//! struct Mailer<C: Clock = Monotonic> {
+//!     pace: Limiter<C>,
+//! }
+//!
+//! impl Mailer {
+//!     fn new() -> Self {
+//!         Self::with_clock(Monotonic::new())
+//!     }
+//! }
+//!
+//! impl<C: Clock> Mailer<C> {
+//!     fn with_clock(clock: C) -> Self {
+//!         let pace = Limiter::with_clock(Rate::per_minute(60).burst(1), clock);
+//!         Self { pace }
+//!     }
+//!
+//!     async fn send(&self) -> Result<(), Refused> {
+//!         self.pace.acquire().await?;
+//!         Ok(())
+//!     }
+//! }
+//!
+//! let production: Mailer = Mailer::new();
+//! // A test moves the time by hand; `advance` wakes whoever awaits it.
+//! let clock = Manual::new();
+//! let tested = Mailer::with_clock(clock.clone());
+//! assert!(tested.pace.allow() && !tested.pace.allow());
+//! clock.advance(Duration::from_secs(1));
+//! assert!(tested.pace.allow());
+//! # let _ = (production.send(), tested.send());
+//! ```
 
 use std::sync::Arc;
 use std::task::Waker;

@@ -11,6 +11,7 @@ use crate::acquire::{Acquire, Waiting};
 use crate::clock::{Clock, Monotonic};
 use crate::keyed::counters::Counters;
 use crate::keyed::hasher::KeyHasher;
+use crate::line::of_keys::KeyLines;
 use crate::{Refused, Reservation};
 
 mod act;
@@ -22,6 +23,7 @@ mod kept;
 mod key;
 mod level;
 mod operator;
+mod owned;
 mod shard;
 pub(crate) mod slab;
 mod snapshot;
@@ -32,6 +34,7 @@ mod tier;
 pub use builder::ExactKeyedBuilder;
 pub use key::ExactKey;
 pub use operator::ActiveExactKey;
+pub use owned::OwnedExactKey;
 pub use tier::Tier;
 
 use shard::Ask;
@@ -78,6 +81,7 @@ pub struct ExactKeyedLimiter<K, C: Clock = Monotonic> {
     capacity: usize,
     /// How far ahead a charge may act.
     longest_wait: Duration,
+    lines: KeyLines<K, Option<Tier>>,
     waiting: Waiting,
     clock: C,
 }
@@ -224,6 +228,12 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
         decisions.clear();
         decisions.reserve(requests.len());
         let now = self.clock.now();
+        if self.lines.is_any_marked() {
+            // Each behind those who wait for its key.
+            let each = |&(key, cost): &(&Q, u64)| self.key(key).check_at(now, cost);
+            decisions.extend(requests.iter().map(each));
+            return;
+        }
         let asks = requests.iter().map(|&(key, cost)| {
             let hash = self.hasher.fingerprint(key);
             (Ask { key, hash, now }, cost)
@@ -329,7 +339,10 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
     /// assert_eq!(limiter.peek("user").remaining, 96);
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
-    pub fn set_rate(&self, rate: Rate) -> Result<(), LimitError> {
+    pub fn set_rate(&self, rate: Rate) -> Result<(), LimitError>
+    where
+        K: Eq + Clone,
+    {
         self.set_rate_at(self.clock.now(), rate)
     }
 
@@ -337,8 +350,28 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
     ///
     /// # Errors
     /// As [`set_rate`](Self::set_rate).
-    pub fn set_rate_at(&self, now: Timestamp, rate: Rate) -> Result<(), LimitError> {
-        self.tables.set_rate(now, rate)
+    pub fn set_rate_at(&self, now: Timestamp, rate: Rate) -> Result<(), LimitError>
+    where
+        K: Eq + Clone,
+    {
+        fn at<'a, K, C: Clock>(
+            limiter: &'a ExactKeyedLimiter<K, C>,
+            (key, hash): (&'a K, u64),
+        ) -> ExactKey<'a, K, K, C> {
+            ExactKey {
+                limiter,
+                key,
+                hash,
+                tier: None,
+            }
+        }
+        // Those who are due by now pass as before, and the others by what it is then.
+        self.lines
+            .visit_all(|hash, own: &K, state| state.waits.advance(&at(self, (own, hash)), now));
+        self.tables.set_rate(now, rate)?;
+        self.lines
+            .visit_all(|hash, own: &K, state| state.waits.changed(&at(self, (own, hash)), now));
+        Ok(())
     }
 
     /// How many are waiting now, on all keys.

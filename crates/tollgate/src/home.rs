@@ -1,33 +1,148 @@
 //! What reservations and waits need of whoever made them: a limiter, or one key of a keyed one.
 
 use std::fmt;
-use std::time::Duration;
 
-use tollgate_core::{Decision, Timestamp};
-
-use crate::Refused;
-use crate::acquire::Waiting;
-use crate::cell::Ticket;
-use crate::clock::Clock;
-
-/// Where a [`Reservation`](crate::Reservation) was made: `&Limiter`, or a key of a `&KeyedLimiter`.
+/// Where a [`Reservation`](crate::Reservation) or a wait was made: `&Limiter`, a key of a `&KeyedLimiter`, or
+/// one of those in an `Arc`, to live in a task.
 ///
 /// The trait is sealed: it is there to be named, not to be implemented.
-pub trait Home: Copy + fmt::Debug + sealed::Home {}
+pub trait Home: Clone + fmt::Debug + sealed::Lends {}
 
-impl<H: Copy + fmt::Debug + sealed::Home> Home for H {}
+impl<H: Clone + fmt::Debug + sealed::Lends> Home for H {}
 
 pub(crate) mod sealed {
-    use super::{Clock, Decision, Duration, Refused, Ticket, Timestamp, Waiting};
+    use std::time::Duration;
 
-    pub trait Home {
-        fn clock(&self) -> &dyn Clock;
-        fn now(&self) -> Timestamp;
+    use tollgate_core::{Decision, Outcome, Timestamp};
+
+    use crate::Refused;
+    use crate::acquire::Waiting;
+    use crate::cell::Ticket;
+    use crate::line::meter::Meter;
+    use crate::line::places::Id;
+    use crate::line::queue::Entered;
+    use crate::line::single::Single;
+    use crate::line::{Post, Stands, State};
+    use crate::sync::{Ordering, fence};
+
+    /// Whoever has a limit, or shares one.
+    pub trait Lends {
+        type Limit<'a>: Home
+        where
+            Self: 'a;
+
+        fn limit(&self) -> Self::Limit<'_>;
+    }
+
+    impl<H: Lends> Stands for H {
+        type Post<'a>
+            = H::Limit<'a>
+        where
+            Self: 'a;
+
+        fn post(&self) -> H::Limit<'_> {
+            self.limit()
+        }
+    }
+
+    /// A limit with its line: what is said here is said behind those who wait.
+    pub trait Home: Meter + Post<Waits = Single<<Self as Meter>::Terms>> {
+        /// On what terms this one asks.
+        fn terms(&self) -> Self::Terms;
+
         fn waiting(&self) -> &Waiting;
-        /// Reserves if the wait is within `patience`.
-        fn book(&self, now: Timestamp, cost: u64, patience: Duration) -> Result<Ticket, Refused>;
-        fn give_back(&self, now: Timestamp, ticket: &Ticket);
+
+        /// Visits the line if anybody may stand in it.
+        fn visit_if_any<T>(
+            &self,
+            change: impl FnOnce(&mut State<Single<Self::Terms>>) -> T,
+        ) -> Option<T>;
+
+        fn now(&self) -> Timestamp {
+            self.clock().now()
+        }
+
+        /// What is said to one who comes now, if somebody waits.
+        #[cold]
+        #[inline(never)]
+        fn behind(&self, now: Timestamp, cost: u64) -> Option<Decision> {
+            self.visit_if_any(|state| {
+                state.waits.advance(self, now);
+                state.waits.behind(self, &self.terms(), now, cost)
+            })?
+        }
+
+        /// Decides without charging, and without any effect, past the line.
+        fn see(&self, now: Timestamp, cost: u64) -> Decision;
+
         /// Decides without charging.
-        fn look(&self, now: Timestamp, cost: u64) -> Decision;
+        fn look_in_turn(&self, now: Timestamp, cost: u64) -> Decision {
+            let behind = self.behind(now, cost);
+            behind.unwrap_or_else(|| self.see(now, cost))
+        }
+
+        /// Reserves if the wait is within `patience`. Those who wait are charged first.
+        fn book_in_turn(
+            &self,
+            now: Timestamp,
+            cost: u64,
+            patience: Duration,
+        ) -> Result<Ticket, Refused> {
+            let terms = self.terms();
+            let behind = self.visit_if_any(|state| {
+                state.waits.advance(self, now);
+                let told = state.waits.behind(self, &terms, now, cost)?;
+                if told.outcome == Outcome::Never {
+                    return Some(Err(Refused::Never(told)));
+                }
+                if told.retry_after > patience.min(self.longest_booking()) {
+                    return Some(Err(Refused::TooLate(told)));
+                }
+                let booked = state.waits.book_all(self, now);
+                Some(booked.and_then(|()| self.book(&terms, now, cost, patience)))
+            });
+            behind
+                .flatten()
+                .unwrap_or_else(|| self.book(&terms, now, cost, patience))
+        }
+
+        /// Gives back what nothing was built on; it may be the turn of one who waits.
+        fn give_back_in_turn(&self, now: Timestamp, ticket: &Ticket) {
+            self.improve(now, || self.give_back(&self.terms(), now, ticket));
+        }
+
+        /// Does what may let somebody pass sooner.
+        fn improve(&self, now: Timestamp, change: impl Fn()) {
+            let visited = self.visit_if_any(|state| {
+                // Those who are due by now pass by what was there before.
+                state.waits.advance(self, now);
+                change();
+                state.waits.improved(self);
+            });
+            if visited.is_none() {
+                change();
+                // Whoever marks the line looks after its own fence: it sees the change, or its mark is
+                // seen here.
+                fence(Ordering::SeqCst);
+                self.visit_if_any(|state| state.waits.improved(self));
+            }
+        }
+
+        /// Passes, or takes a place in line.
+        fn enter(
+            &self,
+            now: Timestamp,
+            cost: u64,
+            deadline: Option<Timestamp>,
+        ) -> Result<Option<Id>, Refused> {
+            let entered = self.visit(None, |state| {
+                let terms = self.terms();
+                state.waits.enter(self, terms, (now, cost), deadline)
+            })?;
+            Ok(match entered {
+                Entered::Passed => None,
+                Entered::Waiting(id) => Some(id),
+            })
+        }
     }
 }

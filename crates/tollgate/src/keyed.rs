@@ -7,6 +7,8 @@ use tollgate_core::{Decision, Gcra, LimitError, Outcome, Pace, Rate, Timestamp};
 
 use crate::acquire::{Acquire, Waiting};
 use crate::clock::{Clock, Monotonic};
+use crate::home::sealed::Home;
+use crate::line::of_keys::KeyLines;
 use crate::sync::{AtomicU64, Backoff, Ordering};
 use crate::{Refused, Reservation};
 
@@ -20,6 +22,7 @@ mod key;
 mod level;
 mod line;
 mod operator;
+mod owned;
 mod pace;
 mod rated;
 mod shape;
@@ -37,6 +40,7 @@ pub(crate) use level::KeyParts;
 #[doc(hidden)]
 pub use line::prefetch;
 pub use operator::{ActiveKey, KeyedStats, NoSlot};
+pub use owned::OwnedKey;
 pub use rated::RatedBy;
 pub use together::Together;
 
@@ -92,6 +96,7 @@ pub struct KeyedLimiter<C: Clock = Monotonic> {
     capacity: usize,
     /// How far ahead a charge may act, in word units.
     longest_wait: u64,
+    lines: KeyLines<(), Option<InForce>>,
     waiting: Waiting,
     clock: C,
 }
@@ -188,7 +193,8 @@ impl<C: Clock> KeyedLimiter<C> {
     pub fn check_many<K: Hash>(&self, requests: &[(K, u64)], decisions: &mut Vec<Decision>) {
         decisions.clear();
         decisions.reserve(requests.len());
-        let now = self.table.since_anchor(self.clock.now());
+        let time = self.clock.now();
+        let now = self.table.since_anchor(time);
         let in_force = self.pace.read();
         for batch in requests.chunks(BATCH) {
             let mut found = [(0, self.table.place(0)); BATCH];
@@ -204,8 +210,12 @@ impl<C: Clock> KeyedLimiter<C> {
                     limiter: self,
                     fingerprint,
                     in_force,
+                    is_own: true,
                 };
-                key.check_in(place, now, cost)
+                match key.told_to_wait(time, cost) {
+                    Some(told) => told,
+                    None => key.check_in(place, now, cost),
+                }
             }));
         }
     }
@@ -229,7 +239,10 @@ impl<C: Clock> KeyedLimiter<C> {
     /// One key at the limiter's own rate.
     #[inline]
     pub fn key<K: Hash + ?Sized>(&self, key: &K) -> Key<'_, C> {
-        self.key_in_force(key, self.pace.read())
+        Key {
+            is_own: true,
+            ..self.key_in_force(key, self.pace.read())
+        }
     }
 
     /// One key at a rate of its own: a tier, or an override.
@@ -268,6 +281,7 @@ impl<C: Clock> KeyedLimiter<C> {
             limiter: self,
             fingerprint: self.hasher.fingerprint(key),
             in_force,
+            is_own: false,
         }
     }
 
@@ -282,7 +296,20 @@ impl<C: Clock> KeyedLimiter<C> {
     /// # Errors
     /// If GCRA can't represent the rate; then nothing changes.
     pub fn set_rate(&self, rate: Rate) -> Result<(), LimitError> {
-        self.pace.set(rate, self.table.intervals())
+        let now = self.clock.now();
+        let key = |fingerprint| Key {
+            limiter: self,
+            fingerprint,
+            in_force: self.pace.read(),
+            is_own: true,
+        };
+        // Those who are due by now pass as before, and the others by what it is then.
+        self.lines
+            .visit_all(|fingerprint, (), state| state.waits.advance(&key(fingerprint), now));
+        self.pace.set(rate, self.table.intervals())?;
+        self.lines
+            .visit_all(|fingerprint, (), state| state.waits.changed(&key(fingerprint), now));
+        Ok(())
     }
 
     /// How many are waiting now, on all keys.
@@ -308,6 +335,11 @@ impl<C: Clock> KeyedLimiter<C> {
         // their way.
         let place = self.table.place(key);
         let (pace, tag) = rate();
+        if self.lines.is_marked(key)
+            && let Some(passes) = self.passes_in_turn(key, pace, cost)
+        {
+            return passes;
+        }
         let fingerprint = tag.on(key);
         let slot = place.guess(fingerprint);
         let now = self.table.since_anchor(self.clock.now());
@@ -330,17 +362,32 @@ impl<C: Clock> KeyedLimiter<C> {
     #[cold]
     #[inline(never)]
     fn admit_slowly(&self, fingerprint: u64, pace: Pace, now: Moment, cost: u64) -> bool {
+        let key = self.key_at_pace(fingerprint, pace);
+        key.charge(now, cost).outcome == Outcome::Allowed
+    }
+
+    /// Whether it passes, if somebody waits for the key.
+    #[cold]
+    #[inline(never)]
+    fn passes_in_turn(&self, fingerprint: u64, pace: Pace, cost: u64) -> Option<bool> {
+        let told = self.key_at_pace(fingerprint, pace);
+        let told = told.behind(self.clock.now(), cost)?;
+        Some(told.is_allowed())
+    }
+
+    /// A key to decide about, not to tell of.
+    fn key_at_pace(&self, fingerprint: u64, pace: Pace) -> Key<'_, C> {
         let in_force = InForce {
             pace,
             burst: 0,
             tag: self.table.intervals().tag(pace.interval),
         };
-        let key = Key {
+        Key {
             limiter: self,
             fingerprint,
             in_force,
-        };
-        key.charge(now, cost).outcome == Outcome::Allowed
+            is_own: false,
+        }
     }
 
     /// What the policy says about a new key for which there is no slot.

@@ -16,7 +16,7 @@
 //! # Ok::<(), tollgate::Refused>(())
 //! ```
 //!
-//! With the feature `tokio` waits are awaited: `limiter.acquire().await?`, `slot.wait().await`.
+//! Waits are awaited on any executor: `limiter.acquire().await?`, `slot.wait().await`.
 //!
 //! Which verb?
 //!
@@ -35,7 +35,7 @@
 //! # Features
 //! * `tsc` (default): read the CPU's time stamp counter where the kernel trusts it.
 //! * `quota`: totals over days, weeks and months, kept in a file: `QuotaLimiter`.
-//! * `tokio`: `acquire().await`, `Reservation::wait`, and the clock `clock::Tokio`.
+//! * `tokio`: waits inside a tokio runtime end on its timer; and the clock `clock::Tokio`.
 
 #![deny(unsafe_code)]
 
@@ -76,13 +76,16 @@ pub use concurrency::{
     ConcurrencyStats, Ended, Ending, KeySlot, KeyedConcurrency, KeyedConcurrencyBuilder,
     KeyedPermit, Observer, Occupancy, Overflow, OwnedKeyedPermit, OwnedPermit, Permit, PermitHome,
 };
-pub use exact_keyed::{ActiveExactKey, ExactKey, ExactKeyedBuilder, ExactKeyedLimiter, Tier};
+pub use exact_keyed::{
+    ActiveExactKey, ExactKey, ExactKeyedBuilder, ExactKeyedLimiter, OwnedExactKey, Tier,
+};
 pub use fair::{FairBuilder, FairLimiter};
 pub use home::Home;
 #[doc(hidden)]
 pub use keyed::prefetch;
 pub use keyed::{
-    ActiveKey, AtCap, Key, KeyedBuilder, KeyedLimiter, KeyedStats, NoSlot, RatedBy, Together,
+    ActiveKey, AtCap, Key, KeyedBuilder, KeyedLimiter, KeyedStats, NoSlot, OwnedKey, RatedBy,
+    Together,
 };
 pub use lanes::{Lane, Lanes, LanesBuilder, LanesError};
 pub use limiter::{Algorithm, Builder, DefaultClock, Limiter};

@@ -1,6 +1,7 @@
 //! `Limiter`: one limit shared by threads, with three verbs: check, reserve, wait.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate_core::{Decision, LimitError, Rate, Timestamp, Unbooked};
@@ -8,11 +9,16 @@ use tollgate_core::{Decision, LimitError, Rate, Timestamp, Unbooked};
 use crate::acquire::{Acquire, Waiting};
 use crate::cell::{Cell, Ticket};
 use crate::clock::{Clock, Monotonic};
-use crate::home::sealed::Home;
-use crate::stack::limit::{Breadth, Limit, Mark, Seen, Taken};
-use crate::{Kind, Mode, Refused, Reservation};
+use crate::home::sealed::{Home, Lends};
+use crate::line::lined::Lined;
+use crate::line::meter::Meter;
+use crate::line::places::Id;
+use crate::line::single::Single;
+use crate::line::{Post, State};
+use crate::{Mode, Refused, Reservation};
 
 mod builder;
+mod level;
 
 pub use builder::{Algorithm, Builder, DefaultClock};
 
@@ -36,6 +42,7 @@ pub use builder::{Algorithm, Builder, DefaultClock};
 pub struct Limiter<C: Clock = Monotonic> {
     cell: Cell,
     clock: C,
+    line: Lined<()>,
     waiting: Waiting,
 }
 
@@ -100,6 +107,7 @@ impl<C: Clock> Limiter<C> {
         Self {
             cell,
             clock,
+            line: Lined::new(),
             waiting,
         }
     }
@@ -109,13 +117,19 @@ impl<C: Clock> Limiter<C> {
     /// Whether one request passes now; it is charged if so.
     #[inline]
     pub fn allow(&self) -> bool {
-        self.cell.allow(self.clock.now(), 1)
+        self.allow_n(1)
     }
 
     /// Whether a request of this cost passes now; it is charged if so.
     #[inline]
     pub fn allow_n(&self, cost: u64) -> bool {
-        self.cell.allow(self.clock.now(), cost)
+        let now = self.clock.now();
+        if self.line.is_marked()
+            && let Some(behind) = self.behind(now, cost)
+        {
+            return behind.is_allowed();
+        }
+        self.cell.allow(now, cost)
     }
 
     /// Decides one request, and says how much is left and when to come back.
@@ -133,6 +147,11 @@ impl<C: Clock> Limiter<C> {
     /// Decides a request of this cost at a time on the limiter's clock.
     #[inline]
     pub fn check_at(&self, now: Timestamp, cost: u64) -> Decision {
+        if self.line.is_marked()
+            && let Some(behind) = self.behind(now, cost)
+        {
+            return behind;
+        }
         self.cell.check(now, cost)
     }
 
@@ -168,8 +187,27 @@ impl<C: Clock> Limiter<C> {
     /// # Errors
     /// As [`reserve`](Self::reserve).
     pub fn reserve_at(&self, now: Timestamp, cost: u64) -> Result<Reservation<&Self>, Refused> {
-        let ticket = Home::book(&self, now, cost, Duration::MAX)?;
+        let ticket = self.book_in_turn(now, cost, Duration::MAX)?;
         Ok(Reservation::new(self, ticket))
+    }
+
+    /// Takes `cost` tokens now, in a reservation that can live in a task of its own.
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve).
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use tollgate::{Limiter, Rate};
+    ///
+    /// let limiter = Arc::new(Limiter::new(Rate::per_second(10)));
+    /// let slot = limiter.reserve_owned(2)?;
+    /// std::thread::spawn(move || slot.wait_blocking()).join().unwrap();
+    /// # Ok::<(), tollgate::Refused>(())
+    /// ```
+    pub fn reserve_owned(self: &Arc<Self>, cost: u64) -> Result<Reservation<Arc<Self>>, Refused> {
+        let ticket = (&**self).book_in_turn(self.clock.now(), cost, Duration::MAX)?;
+        Ok(Reservation::new(Arc::clone(self), ticket))
     }
 
     // Wait: come back when it fits.
@@ -183,6 +221,26 @@ impl<C: Clock> Limiter<C> {
     /// Waits for `cost` tokens, first come first served.
     pub fn acquire_n(&self, cost: u64) -> Acquire<&Self> {
         Acquire::new(self, cost)
+    }
+
+    /// Waits for one token, first come first served, in a future that borrows nothing.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use tollgate::{Limiter, Rate};
+    ///
+    /// let limiter = Arc::new(Limiter::new(Rate::per_second(10)));
+    /// let wait = limiter.acquire_owned();
+    /// std::thread::spawn(move || wait.wait_blocking()).join().unwrap()?;
+    /// # Ok::<(), tollgate::Refused>(())
+    /// ```
+    pub fn acquire_owned(self: &Arc<Self>) -> Acquire<Arc<Self>> {
+        self.acquire_owned_n(1)
+    }
+
+    /// Waits for `cost` tokens as [`acquire_owned`](Self::acquire_owned) does.
+    pub fn acquire_owned_n(self: &Arc<Self>, cost: u64) -> Acquire<Arc<Self>> {
+        Acquire::new(Arc::clone(self), cost)
     }
 
     /// How many are waiting now.
@@ -220,7 +278,7 @@ impl<C: Clock> Limiter<C> {
     /// # Errors
     /// As [`set_rate`](Self::set_rate).
     pub fn set_rate_at(&self, now: Timestamp, rate: Rate) -> Result<(), LimitError> {
-        self.cell.change_rate(now, |_| rate)
+        self.change(now, || self.cell.change_rate(now, |_| rate))
     }
 
     /// Changes the burst alone.
@@ -236,7 +294,8 @@ impl<C: Clock> Limiter<C> {
     /// # Errors
     /// As [`set_rate`](Self::set_rate).
     pub fn set_burst_at(&self, now: Timestamp, burst: u64) -> Result<(), LimitError> {
-        self.cell.change_rate(now, |rate| rate.burst(burst))
+        let with = |rate: Rate| rate.burst(burst);
+        self.change(now, || self.cell.change_rate(now, with))
     }
 
     /// Whether it limits.
@@ -255,7 +314,19 @@ impl<C: Clock> Limiter<C> {
     /// assert!(limiter.allow());
     /// ```
     pub fn set_mode(&self, mode: Mode) {
-        self.cell.set_mode(self.clock.now(), mode);
+        let now = self.clock.now();
+        self.change(now, || self.cell.set_mode(now, mode));
+    }
+
+    /// Changes the limit; those who are due by now pass as before, and the others by what it is then.
+    fn change<T>(&self, now: Timestamp, change: impl FnOnce() -> T) -> T {
+        // Whoever comes to wait meanwhile must not miss it, whether the mark is seen or not.
+        self.visit(None, |state| {
+            state.waits.advance(&self, now);
+            let changed = change();
+            state.waits.changed(&self, now);
+            changed
+        })
     }
 
     /// The clock it reads.
@@ -264,20 +335,44 @@ impl<C: Clock> Limiter<C> {
     }
 }
 
-impl<C: Clock> Home for &Limiter<C> {
+impl<C: Clock> Post for &Limiter<C> {
+    type Waits = Single<()>;
+
     fn clock(&self) -> &dyn Clock {
         &self.clock
     }
 
-    fn now(&self) -> Timestamp {
-        self.clock.now()
+    fn visit<T>(&self, present: Option<Id>, change: impl FnOnce(&mut State<Single<()>>) -> T) -> T {
+        self.line.visit(present, change)
     }
 
-    fn waiting(&self) -> &Waiting {
-        &self.waiting
+    fn advance(&self, waits: &mut Single<()>, now: Timestamp) {
+        waits.advance(self, now);
     }
 
-    fn book(&self, now: Timestamp, cost: u64, patience: Duration) -> Result<Ticket, Refused> {
+    fn leave(&self, waits: &mut Single<()>, now: Timestamp, id: Id) {
+        waits.leave(self, now, id);
+    }
+
+    fn gone(&self) {
+        self.waiting().leave();
+    }
+}
+
+impl<C: Clock> Meter for &Limiter<C> {
+    type Terms = ();
+
+    fn look(&self, (): &(), now: Timestamp, cost: u64) -> Decision {
+        self.cell.look(now, cost)
+    }
+
+    fn book(
+        &self,
+        (): &(),
+        now: Timestamp,
+        cost: u64,
+        patience: Duration,
+    ) -> Result<Ticket, Refused> {
         self.cell
             .reserve(now, cost, patience)
             .map_err(|unbooked| match unbooked {
@@ -286,62 +381,50 @@ impl<C: Clock> Home for &Limiter<C> {
             })
     }
 
-    fn give_back(&self, now: Timestamp, ticket: &Ticket) {
+    fn give_back(&self, (): &(), now: Timestamp, ticket: &Ticket) {
         self.cell.give_back(now, ticket);
     }
 
-    fn look(&self, now: Timestamp, cost: u64) -> Decision {
-        self.cell.look(now, cost)
+    fn takes(&self, (): &(), tokens: u128) -> Duration {
+        self.cell.takes(tokens)
     }
 }
 
-impl<C: Clock> Limit for Limiter<C> {
-    fn kind(&self) -> Kind {
-        Kind::Rate
+impl<C: Clock> Home for &Limiter<C> {
+    fn terms(&self) {}
+
+    fn waiting(&self) -> &Waiting {
+        &self.waiting
     }
 
-    fn breadth(&self) -> Breadth {
-        Breadth::Shared
-    }
-
-    fn now(&self, seen: &mut Seen) -> Timestamp {
-        seen.read(&self.clock)
-    }
-
-    fn look(&self, now: Timestamp, cost: u64) -> Decision {
+    fn see(&self, now: Timestamp, cost: u64) -> Decision {
         self.cell.look(now, cost)
     }
 
-    fn fits(&self, seen: &mut Seen, cost: u64) -> bool {
-        self.cell.fits(seen.read(&self.clock), cost)
+    fn visit_if_any<T>(&self, change: impl FnOnce(&mut State<Single<()>>) -> T) -> Option<T> {
+        self.line.is_marked().then(|| self.visit(None, change))
     }
+}
 
-    fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
-        let ticket = self.cell.reserve(now, cost, Duration::ZERO);
-        ticket.map(Taken::Charge).map_err(Unbooked::decision)
+impl<C: Clock> Lends for &Limiter<C> {
+    type Limit<'a>
+        = Self
+    where
+        Self: 'a;
+
+    fn limit(&self) -> Self {
+        self
     }
+}
 
-    fn charge(&self, seen: &mut Seen, cost: u64) -> Option<Mark> {
-        let Cell::Word(word) = &self.cell else {
-            return None;
-        };
-        let (pace, after) = word.charge(seen.read(&self.clock), cost)?;
-        Mark::new(after, pace, cost)
-    }
+impl<C: Clock> Lends for Arc<Limiter<C>> {
+    type Limit<'a>
+        = &'a Limiter<C>
+    where
+        Self: 'a;
 
-    fn put_back(&self, now: Timestamp, taken: Taken) {
-        self.settle(now, taken, 0);
-    }
-
-    fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> Result<Taken, Decision> {
-        let ticket = self.cell.hold(now, cost, until);
-        ticket.map(Taken::Charge).map_err(Unbooked::decision)
-    }
-
-    fn settle(&self, now: Timestamp, taken: Taken, spent: u64) {
-        if let Taken::Charge(ticket) = taken {
-            self.cell.settle(now, &ticket, spent);
-        }
+    fn limit(&self) -> &Limiter<C> {
+        self
     }
 }
 

@@ -1,11 +1,11 @@
-//! Waiting in line for a limit that somebody has to share out: the shell around `line/queue.rs`.
+//! Waiting in line: the shell around those who know whose turn it is, `line/single.rs` for one limit and
+//! `line/queue.rs` for one that somebody has to share out.
 //!
 //! There is no background thread. Whoever is next in line keeps the time for all: it arms a timer for
 //! its turn, and when that comes it moves the line on and wakes exactly those who passed or were
-//! dropped. When it leaves, for whatever reason, the one who is next then is woken to take over. Beside
-//! it only those with a deadline have a timer, each for its own. Everyone who touches the line moves it
-//! on as well, so a timer that fires late delays, but loses no token: each turn counts from the time at
-//! which it came.
+//! dropped. When it leaves, for whatever reason, the one who is next then is woken to take over, unless
+//! its own timer is early enough. Everyone who touches the line moves it on as well, so a timer that
+//! fires late delays, but loses no token: each turn counts from the time at which it came.
 
 use std::fmt;
 use std::mem;
@@ -16,64 +16,308 @@ use tollgate_core::{Decision, Timestamp};
 
 #[cfg(not(any(loom, shuttle)))]
 mod future;
+pub(crate) mod lined;
+pub(crate) mod meter;
+pub(crate) mod of_keys;
 pub(crate) mod places;
 pub(crate) mod queue;
+pub(crate) mod single;
 mod turn;
 
 use crate::Refused;
 use crate::clock::Clock;
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 #[cfg(not(any(loom, shuttle)))]
+pub(crate) use future::Await;
+#[cfg(not(any(loom, shuttle)))]
 pub use future::Turning;
 use places::Id;
 use queue::{Discipline, Entered, Queue};
 pub use turn::Turn;
 
-/// A line shared by threads and tasks, with its clock.
-pub(crate) struct Line<D: Discipline, C> {
-    state: Mutex<State<D>>,
-    clock: C,
+/// How many places a line keeps for those to come when nobody is left; what a crowd took is freed.
+const KEPT: usize = 64;
+
+/// Those who wait, by whatever order.
+pub trait Waits {
+    /// Whose turn comes next, and when.
+    fn first(&self) -> Option<(Id, Timestamp)>;
+
+    /// When this one has to look again if nobody wakes it.
+    fn look_again(&mut self, now: Timestamp, id: Id) -> Option<Timestamp>;
+
+    /// Those who needn't wait any more, once each.
+    fn take_done(&mut self) -> Vec<Id>;
+
+    /// What became of this one, if it needn't wait any more: when its turn came. Its place is free then.
+    fn collect(&mut self, id: Id) -> Option<Result<Timestamp, Refused>>;
+
+    /// When this one came.
+    fn arrived(&self, id: Id) -> Option<Timestamp>;
 }
 
-struct State<D: Discipline> {
-    queue: Queue<D>,
-    /// By place: how to wake who stands there.
-    wakers: Vec<Option<Waker>>,
-    keeper: Option<Keeper>,
+/// A line that outlives those who stand in it.
+pub(crate) trait Rest {
+    /// Frees what a crowd took, if nobody is left of it.
+    fn rest(&mut self) -> bool;
+}
+
+/// Where somebody can stand in line.
+pub trait Post: Copy {
+    type Waits: Waits;
+
+    fn clock(&self) -> &dyn Clock;
+
+    /// Changes the line, then sees to it that somebody keeps the time; wakes whom that concerns,
+    /// but for `present`, who is looking at it already.
+    fn visit<T>(&self, present: Option<Id>, change: impl FnOnce(&mut State<Self::Waits>) -> T)
+    -> T;
+
+    /// Lets everybody pass whose turn has come by `now`.
+    fn advance(&self, waits: &mut Self::Waits, now: Timestamp);
+
+    /// This one goes, after everybody whose turn came before.
+    fn leave(&self, waits: &mut Self::Waits, now: Timestamp, id: Id);
+
+    /// A place was given up.
+    fn gone(&self) {}
+}
+
+/// Who knows where it stands: at a post that it borrows or shares.
+pub(crate) trait Stands {
+    type Post<'a>: Post
+    where
+        Self: 'a;
+
+    fn post(&self) -> Self::Post<'_>;
+}
+
+/// A line, and how to wake those who stand in it.
+#[derive(Debug)]
+pub struct State<W> {
+    pub(crate) waits: W,
+    /// By place.
+    seats: Vec<Seat>,
     /// Dropping a waker may drop a task, and with it a place in this very line: not under the lock.
     discarded: Vec<Waker>,
 }
 
-/// Who keeps the time, and until when it was told to wait.
-#[derive(Clone, Copy)]
-struct Keeper {
-    id: Id,
-    until: Timestamp,
+#[derive(Debug)]
+struct Seat {
+    waker: Option<Waker>,
+    /// When it looks again by itself, or was woken to see to that; the end of time if neither.
+    armed: Timestamp,
+}
+
+impl Default for Seat {
+    fn default() -> Self {
+        Self {
+            waker: None,
+            armed: Timestamp::MAX,
+        }
+    }
 }
 
 /// Where one who waits stands.
-enum Progress {
-    Done(Result<Duration, Refused>),
+pub(crate) enum Progress {
+    /// When its turn came, and how long it has waited.
+    Done(Result<(Timestamp, Duration), Refused>),
     /// Until it is woken, or until this time if it keeps the time or has a deadline.
     Waiting(Option<Timestamp>),
 }
 
 /// A place in line; dropping it frees the place, and costs nothing.
-struct Standing<'a, D: Discipline, C: Clock> {
-    line: &'a Line<D, C>,
+pub(crate) struct Standing<S: Stands> {
+    at: S,
     /// None once it is free, and may be another's.
     id: Option<Id>,
+}
+
+impl<W: Waits> State<W> {
+    pub(crate) const fn new(waits: W) -> Self {
+        Self {
+            waits,
+            seats: Vec::new(),
+            discarded: Vec::new(),
+        }
+    }
+
+    /// Who has to be woken after a change, and what to drop, when the lock is given up.
+    pub(crate) fn settle(&mut self, present: Option<Id>) -> Woken {
+        let mut wake = Vec::new();
+        for id in self.waits.take_done() {
+            let waker = self.seat(id).and_then(|seat| seat.waker.take());
+            match present == Some(id) {
+                true => self.discarded.extend(waker),
+                false => wake.extend(waker),
+            }
+        }
+        if let Some((id, until)) = self.waits.first()
+            && present != Some(id)
+            && let Some(seat) = self.seat(id)
+            && seat.armed > until
+            && let Some(waker) = &seat.waker
+        {
+            // A new keeper of the time.
+            wake.push(waker.clone());
+            seat.armed = until;
+        }
+        Woken {
+            wake,
+            _discarded: mem::take(&mut self.discarded),
+        }
+    }
+
+    /// Frees what a crowd took, once nobody is left of it.
+    fn rest(&mut self)
+    where
+        W: Rest,
+    {
+        if self.seats.len() > KEPT && self.waits.rest() {
+            self.seats = Vec::new();
+        }
+    }
+
+    /// How to wake everybody.
+    pub(crate) fn wakers(&self) -> impl Iterator<Item = Waker> {
+        self.seats.iter().filter_map(|seat| seat.waker.clone())
+    }
+
+    fn seat(&mut self, id: Id) -> Option<&mut Seat> {
+        self.seats.get_mut(index(id))
+    }
+
+    fn forget(&mut self, id: Id) {
+        let seat = self.seat(id).map(mem::take);
+        self.discarded.extend(seat.and_then(|seat| seat.waker));
+    }
+
+    fn remember(&mut self, id: Id, waker: &Waker, armed: Option<Timestamp>) {
+        if index(id) >= self.seats.len() {
+            let more = index(id) + 1 - self.seats.len();
+            places::make_room(&mut self.seats, more);
+            self.seats.resize_with(index(id) + 1, Seat::default);
+        }
+        let seat = &mut self.seats[index(id)];
+        seat.armed = armed.unwrap_or(Timestamp::MAX);
+        if !seat
+            .waker
+            .as_ref()
+            .is_some_and(|known| known.will_wake(waker))
+        {
+            let old = seat.waker.replace(waker.clone());
+            self.discarded.extend(old);
+        }
+    }
+}
+
+/// Wakers that are called, and some that are dropped, once no lock is held.
+#[must_use = "those who wait are woken by this"]
+pub(crate) struct Woken {
+    wake: Vec<Waker>,
+    _discarded: Vec<Waker>,
+}
+
+impl Woken {
+    /// Under no lock.
+    pub(crate) fn wake(self) {
+        self.wake.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl<S: Stands> Standing<S> {
+    /// Whoever got this place in the line at this post.
+    pub(crate) const fn new(at: S, id: Id) -> Self {
+        Self { at, id: Some(id) }
+    }
+
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) const fn at(&self) -> &S {
+        &self.at
+    }
+
+    /// Looks whether it has to wait any longer, and says how to be woken if so.
+    pub(crate) fn look(&mut self, waker: &Waker) -> Progress {
+        let Some(id) = self.id else {
+            panic!("a place in line was looked at after it had been left");
+        };
+        let (post, place) = (self.at.post(), &mut self.id);
+        post.visit(Some(id), |state| {
+            let now = post.clock().now();
+            post.advance(&mut state.waits, now);
+            let arrived = state.waits.arrived(id).unwrap_or(now);
+            if let Some(result) = state.waits.collect(id) {
+                state.forget(id);
+                *place = None;
+                post.gone();
+                return Progress::Done(result.map(|at| (at, now - arrived)));
+            }
+            let until = state.waits.look_again(now, id);
+            state.remember(id, waker, until);
+            Progress::Waiting(until)
+        })
+    }
+
+    /// Blocks the thread, but goes after it has looked so often: what dropping a future does, for models.
+    #[cfg(any(loom, shuttle))]
+    pub(crate) fn wait_for_looks(
+        mut self,
+        looks: usize,
+    ) -> Option<Result<(Timestamp, Duration), Refused>> {
+        let waker = crate::patience::waker_of_this_thread();
+        for left in (0..looks).rev() {
+            match self.look(&waker) {
+                Progress::Done(result) => return Some(result),
+                Progress::Waiting(until) if left > 0 => {
+                    let until = until.unwrap_or(Timestamp::MAX);
+                    self.at.post().clock().nap_until(until);
+                }
+                Progress::Waiting(_) => {}
+            }
+        }
+        None
+    }
+
+    /// Blocks the thread until it needn't wait any longer.
+    pub(crate) fn wait_blocking(mut self) -> Result<(Timestamp, Duration), Refused> {
+        let waker = crate::patience::waker_of_this_thread();
+        loop {
+            match self.look(&waker) {
+                Progress::Done(result) => return result,
+                Progress::Waiting(until) => {
+                    let until = until.unwrap_or(Timestamp::MAX);
+                    self.at.post().clock().nap_until(until);
+                }
+            }
+        }
+    }
+}
+
+impl<S: Stands> Drop for Standing<S> {
+    fn drop(&mut self) {
+        let Some(id) = self.id else {
+            return;
+        };
+        let post = self.at.post();
+        post.visit(None, |state| {
+            let now = post.clock().now();
+            post.leave(&mut state.waits, now, id);
+            state.forget(id);
+        });
+        post.gone();
+    }
+}
+
+/// A line shared by threads and tasks, with its clock.
+pub(crate) struct Line<D: Discipline, C> {
+    state: Mutex<State<Queue<D>>>,
+    clock: C,
 }
 
 impl<D: Discipline, C: Clock> Line<D, C> {
     pub(crate) fn new(discipline: D, most: usize, clock: C) -> Self {
         Self {
-            state: Mutex::new(State {
-                queue: Queue::new(discipline, most),
-                wakers: Vec::new(),
-                keeper: None,
-                discarded: Vec::new(),
-            }),
+            state: Mutex::new(State::new(Queue::new(discipline, most))),
             clock,
         }
     }
@@ -84,20 +328,20 @@ impl<D: Discipline, C: Clock> Line<D, C> {
 
     /// Reads the line as it stood when it was last touched.
     pub(crate) fn read<T>(&self, read: impl FnOnce(&Queue<D>) -> T) -> T {
-        read(&self.lock().queue)
+        read(&self.lock().waits)
     }
 
     pub(crate) fn allow(&self, ask: &D::Ask, cost: u64) -> bool {
         self.visit(None, |state| {
             let now = self.clock.now();
-            state.queue.allow(now, ask, cost)
+            state.waits.allow(now, ask, cost)
         })
     }
 
     pub(crate) fn check(&self, ask: &D::Ask, cost: u64) -> Decision {
         self.visit(None, |state| {
             let now = self.clock.now();
-            state.queue.check(now, ask, cost)
+            state.waits.check(now, ask, cost)
         })
     }
 
@@ -107,127 +351,58 @@ impl<D: Discipline, C: Clock> Line<D, C> {
         ask: D::Ask,
         cost: u64,
         patience: impl FnOnce(Timestamp) -> Option<Timestamp>,
-    ) -> Result<Option<Standing<'_, D, C>>, Refused> {
+    ) -> Result<Option<Standing<&Self>>, Refused> {
         let entered = self.visit(None, |state| {
             let now = self.clock.now();
             // One who takes a place looks again as soon as it is able to wait: till then it needs no
             // waking.
-            state.queue.enter(now, ask, cost, patience(now))
+            state.waits.enter(now, ask, cost, patience(now))
         })?;
         Ok(match entered {
             Entered::Passed => None,
-            Entered::Waiting(id) => Some(Standing {
-                line: self,
-                id: Some(id),
-            }),
+            Entered::Waiting(id) => Some(Standing::new(self, id)),
         })
     }
 
-    /// Changes the line, then sees to it that somebody keeps the time; wakes whom that concerns,
-    /// but for `present`, who is looking at it already.
-    fn visit<T>(&self, present: Option<Id>, change: impl FnOnce(&mut State<D>) -> T) -> T {
-        let mut state = self.lock();
-        let result = change(&mut state);
-        let woken = state.settle(present);
-        let discarded = mem::take(&mut state.discarded);
-        drop(state);
-        for waker in woken {
-            waker.wake();
-        }
-        drop(discarded);
-        result
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State<D>> {
+    fn lock(&self) -> MutexGuard<'_, State<Queue<D>>> {
         // Nothing in here panics between two writes that belong together.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<D: Discipline> State<D> {
-    fn forget(&mut self, id: Id) {
-        let waker = self.take_waker(id);
-        self.discarded.extend(waker);
-    }
+impl<D: Discipline, C: Clock> Stands for &Line<D, C> {
+    type Post<'a>
+        = Self
+    where
+        Self: 'a;
 
-    fn take_waker(&mut self, id: Id) -> Option<Waker> {
-        self.wakers.get_mut(index(id))?.take()
-    }
-
-    fn remember(&mut self, id: Id, waker: &Waker) {
-        if index(id) >= self.wakers.len() {
-            self.wakers.resize(index(id) + 1, None);
-        }
-        let known = &mut self.wakers[index(id)];
-        if !known.as_ref().is_some_and(|known| known.will_wake(waker)) {
-            let old = known.replace(waker.clone());
-            self.discarded.extend(old);
-        }
-    }
-
-    /// Who has to be woken: those who needn't wait any more, and a new keeper of the time.
-    fn settle(&mut self, present: Option<Id>) -> Vec<Waker> {
-        let mut woken = Vec::new();
-        for id in self.queue.take_done() {
-            if present == Some(id) {
-                self.forget(id);
-            } else {
-                woken.extend(self.take_waker(id));
-            }
-        }
-        let next = self.queue.first();
-        self.keeper = next.map(|(id, until)| {
-            let keeps = |keeper: Keeper| keeper.id == id && keeper.until <= until;
-            if let Some(keeper) = self.keeper.filter(|keeper| keeps(*keeper)) {
-                return keeper;
-            }
-            if present != Some(id) {
-                let waker = self.wakers.get(index(id));
-                woken.extend(waker.and_then(Clone::clone));
-            }
-            Keeper { id, until }
-        });
-        woken
+    fn post(&self) -> Self {
+        self
     }
 }
 
-impl<D: Discipline, C: Clock> Standing<'_, D, C> {
-    /// Looks whether it has to wait any longer, and says how to be woken if so.
-    fn look(&mut self, waker: &Waker) -> Progress {
-        let Some(id) = self.id else {
-            panic!("a place in line was looked at after it had been left");
-        };
-        let line = self.line;
-        line.visit(Some(id), |state| {
-            let now = line.clock.now();
-            state.queue.advance(now);
-            let waited = state.queue.waited(now, id);
-            if let Some(result) = state.queue.collect(id) {
-                state.forget(id);
-                self.id = None;
-                return Progress::Done(result.map(|()| waited));
-            }
-            state.remember(id, waker);
-            // Whatever it was told before, it is here now and can be told anew.
-            state.keeper = state.keeper.filter(|keeper| keeper.id != id);
-            Progress::Waiting(state.queue.look_again(id))
-        })
-    }
-}
+impl<D: Discipline, C: Clock> Post for &Line<D, C> {
+    type Waits = Queue<D>;
 
-impl<D: Discipline, C: Clock> Drop for Standing<'_, D, C> {
-    fn drop(&mut self) {
-        let Some(id) = self.id else {
-            return;
-        };
-        self.line.visit(None, |state| {
-            let now = self.line.clock.now();
-            state.queue.advance(now);
-            state.queue.leave(now, id);
-            state.forget(id);
-            // What it leaves behind may be another's turn right now.
-            state.queue.advance(now);
-        });
+    fn clock(&self) -> &dyn Clock {
+        &self.clock
+    }
+
+    fn visit<T>(&self, present: Option<Id>, change: impl FnOnce(&mut State<Queue<D>>) -> T) -> T {
+        let mut state = self.lock();
+        let result = change(&mut state);
+        let woken = state.settle(present);
+        drop(state);
+        woken.wake();
+        result
+    }
+
+    fn advance(&self, waits: &mut Queue<D>, now: Timestamp) {
+        waits.advance(now);
+    }
+
+    fn leave(&self, waits: &mut Queue<D>, now: Timestamp, id: Id) {
+        waits.leave(now, id);
     }
 }
 

@@ -30,6 +30,8 @@ pub enum Refused {
     Never(Decision),
     /// It would take longer than the deadline, or the deadline has passed already.
     TooLate(Decision),
+    /// The key is blocked, and whoever waits for it is sent away.
+    Blocked(Decision),
     /// As many are waiting as may.
     QueueFull(Decision),
     /// It was dropped from a line that had not got short for too long.
@@ -50,6 +52,7 @@ impl Refused {
         match self {
             Self::Never(decision)
             | Self::TooLate(decision)
+            | Self::Blocked(decision)
             | Self::QueueFull(decision)
             | Self::Shed(decision) => decision,
         }
@@ -70,6 +73,11 @@ impl fmt::Display for Refused {
             Self::TooLate(decision) => write!(
                 f,
                 "rate limit: the wait of {:?} is longer than the deadline allows",
+                decision.retry_after
+            ),
+            Self::Blocked(decision) => write!(
+                f,
+                "rate limit: the key is blocked; retry after {:?}",
                 decision.retry_after
             ),
             Self::QueueFull(decision) => write!(

@@ -12,12 +12,18 @@ use crate::cell::Ticket;
 #[cfg(not(any(loom, shuttle)))]
 use crate::clock::alarm::Alarm;
 use crate::home::Home;
+use crate::home::sealed::Home as _;
+use crate::line::Post;
 
 /// Tokens taken now, to be used once [`delay`](Self::delay) has passed.
 ///
 /// Cancelling gives back what nothing was built on, once. Dropping the handle cancels it only
 /// while its time is still ahead: a slot whose time has come counts as used, so a handle that is
 /// dropped after a look at its delay is no way around the limit.
+///
+/// It is made behind those who wait: they are charged first, at the times that are theirs then, and from
+/// then on give back as reservations do. Where slots come and go, wait with `acquire` instead: what is
+/// booked behind a reservation that is cancelled doesn't move up.
 ///
 /// ```
 /// use std::time::Duration;
@@ -57,7 +63,7 @@ impl<H: Home> Reservation<H> {
 
     /// How long until the slot may be used: zero once its time has come.
     pub fn delay(&self) -> Duration {
-        self.delay_from(self.home.now())
+        self.delay_from(self.home.limit().now())
     }
 
     /// How long from `now` until the slot may be used.
@@ -70,30 +76,32 @@ impl<H: Home> Reservation<H> {
     /// Dropping the future before then gives the slot back, as far as nothing was booked behind it.
     #[cfg(not(any(loom, shuttle)))]
     pub async fn wait(mut self) -> Duration {
-        let (home, at, started) = (self.home, self.at, self.home.now());
+        let (at, started) = (self.at, self.home.limit().now());
         if started < at {
-            let _waiting = Place::enter_anyway(home);
+            let limit = self.home.limit();
+            let _waiting = Place::enter_anyway(limit.waiting());
             let mut alarm = pin!(Alarm::new());
-            poll_fn(|context| alarm.as_mut().poll(home.clock(), at, context)).await;
+            poll_fn(|context| alarm.as_mut().poll(limit.clock(), at, context)).await;
         }
         self.mark_used();
-        self.home.now() - started
+        self.home.limit().now() - started
     }
 
     /// Blocks the thread until the slot may be used; returns how long that took.
     pub fn wait_blocking(mut self) -> Duration {
-        let started = self.home.now();
+        let started = self.home.limit().now();
         if started < self.at {
-            let _waiting = Place::enter_anyway(self.home);
-            self.home.clock().park_until(self.at);
+            let limit = self.home.limit();
+            let _waiting = Place::enter_anyway(limit.waiting());
+            limit.clock().park_until(self.at);
         }
         self.mark_used();
-        self.home.now() - started
+        self.home.limit().now() - started
     }
 
     /// Gives back what nothing was built on.
     pub fn cancel(self) {
-        let now = self.home.now();
+        let now = self.home.limit().now();
         self.cancel_at(now);
     }
 
@@ -109,7 +117,7 @@ impl<H: Home> Reservation<H> {
 
     fn give_back(&mut self, now: Timestamp) {
         if let Some(ticket) = self.ticket.take() {
-            self.home.give_back(now, &ticket);
+            self.home.limit().give_back_in_turn(now, &ticket);
         }
     }
 }
@@ -117,7 +125,7 @@ impl<H: Home> Reservation<H> {
 impl<H: Home> Drop for Reservation<H> {
     fn drop(&mut self) {
         if self.ticket.is_some() {
-            let now = self.home.now();
+            let now = self.home.limit().now();
             if now < self.at {
                 self.give_back(now);
             }

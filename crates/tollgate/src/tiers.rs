@@ -148,7 +148,7 @@ impl From<LimitError> for TierError {
 /// assert_eq!(passes.len(), 5); // five at once, and they are all still running
 /// let verdict = tiers.check("hobbyist");
 /// assert_eq!(verdict.refusal().expect("refused").kind, Kind::Concurrency);
-/// assert!(tiers.check("acme").is_allowed());
+/// assert!(tiers.check("acme").refusal().is_none());
 /// # Ok::<(), tollgate::TierError>(())
 /// ```
 #[derive(Debug)]
@@ -325,8 +325,8 @@ impl<C: Clock + 'static, W: Clock> Tiers<C, W> {
     ///
     /// let tiers = Tiers::builder("free", Allowance::new(Rate::per_second(1))).build()?;
     /// tiers.set_override("acme", Allowance::new(Rate::per_second(1_000)))?;
-    /// assert!(tiers.check_n("acme", 1_000).is_allowed());
-    /// assert!(!tiers.check_n("other", 1_000).is_allowed());
+    /// assert!(tiers.check_n("acme", 1_000).refusal().is_none());
+    /// assert!(tiers.check_n("other", 1_000).refusal().is_some());
     /// # Ok::<(), tollgate::TierError>(())
     /// ```
     pub fn set_override(&self, tenant: &str, allowance: Allowance) -> Result<(), TierError> {

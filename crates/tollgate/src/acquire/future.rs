@@ -1,4 +1,4 @@
-//! The future of `acquire().await`: at most one alarm, set only if it has to wait.
+//! The future of `acquire().await`: a place in line and one alarm, only if it has to wait.
 
 use std::fmt;
 use std::future::{Future, IntoFuture};
@@ -9,16 +9,17 @@ use std::time::Duration;
 use pin_project_lite::pin_project;
 use tollgate_core::Timestamp;
 
-use super::{Acquire, Place, Started};
+use super::{Acquire, Started, spread};
+use crate::Refused;
 use crate::clock::alarm::Alarm;
 use crate::home::Home;
-use crate::{Refused, Reservation};
+use crate::home::sealed::Home as _;
+use crate::line::{Await, Post};
 
 pin_project! {
-    /// The future that [`Acquire`] turns into. Dropping it gives the slot back.
+    /// The future that [`Acquire`] turns into. Dropping it frees the place in line.
     #[must_use = "futures do nothing unless awaited"]
     pub struct Acquiring<H: Home> {
-        acquire: Acquire<H>,
         #[pin]
         stage: Stage<H>,
     }
@@ -27,16 +28,24 @@ pin_project! {
 pin_project! {
     #[project = StageProjection]
     enum Stage<H: Home> {
-        Start,
-        Done,
+        Start {
+            acquire: Acquire<H>,
+        },
         Waiting {
-            slot: Reservation<H>,
-            place: Place<H>,
+            #[pin]
+            wait: Await<H>,
+            jitter: Duration,
             arrived: Timestamp,
-            until: Timestamp,
+        },
+        // Its turn came, and it spreads out.
+        Spreading {
+            home: H,
             #[pin]
             alarm: Alarm,
+            until: Timestamp,
+            arrived: Timestamp,
         },
+        Done,
     }
 }
 
@@ -46,8 +55,7 @@ impl<H: Home> IntoFuture for Acquire<H> {
 
     fn into_future(self) -> Acquiring<H> {
         Acquiring {
-            acquire: self,
-            stage: Stage::Start,
+            stage: Stage::Start { acquire: self },
         }
     }
 }
@@ -60,34 +68,48 @@ impl<H: Home> Future for Acquiring<H> {
         loop {
             match this.stage.as_mut().project() {
                 StageProjection::Done => panic!("`Acquiring` was polled after it had passed"),
-                StageProjection::Start => {
-                    let arrived = this.acquire.arrival();
-                    match this.acquire.start(arrived)? {
-                        Started::Passed => {
-                            this.stage.set(Stage::Done);
-                            return Poll::Ready(Ok(Duration::ZERO));
-                        }
-                        Started::Waiting { slot, place, until } => {
-                            this.stage.set(Stage::Waiting {
-                                slot,
-                                place,
-                                arrived,
-                                until,
-                                alarm: Alarm::new(),
-                            });
-                        }
+                StageProjection::Start { acquire } => {
+                    let (arrived, jitter) = (acquire.arrival(), acquire.jitter);
+                    let started = acquire.start(arrived);
+                    this.stage.set(Stage::Done);
+                    match started? {
+                        Started::Passed => return Poll::Ready(Ok(Duration::ZERO)),
+                        Started::Waiting(standing) => this.stage.set(Stage::Waiting {
+                            wait: Await::new(standing),
+                            jitter,
+                            arrived,
+                        }),
                     }
                 }
                 StageProjection::Waiting {
-                    slot,
-                    place: _,
+                    mut wait,
+                    jitter,
                     arrived,
-                    until,
-                    alarm,
                 } => {
-                    ready!(alarm.poll(this.acquire.home.clock(), *until, context));
-                    slot.mark_used();
-                    let waited = this.acquire.home.now() - *arrived;
+                    let turn = ready!(wait.as_mut().poll(context));
+                    let home = wait.as_ref().at().clone();
+                    let (jitter, arrived) = (*jitter, *arrived);
+                    this.stage.set(Stage::Done);
+                    let (at, _) = turn?;
+                    if jitter.is_zero() {
+                        return Poll::Ready(Ok(home.limit().now() - arrived));
+                    }
+                    this.stage.set(Stage::Spreading {
+                        home,
+                        alarm: Alarm::new(),
+                        until: spread(at, jitter),
+                        arrived,
+                    });
+                }
+                StageProjection::Spreading {
+                    home,
+                    alarm,
+                    until,
+                    arrived,
+                } => {
+                    let limit = home.limit();
+                    ready!(alarm.poll(limit.clock(), *until, context));
+                    let waited = limit.now() - *arrived;
                     this.stage.set(Stage::Done);
                     return Poll::Ready(Ok(waited));
                 }
@@ -98,8 +120,6 @@ impl<H: Home> Future for Acquiring<H> {
 
 impl<H: Home> fmt::Debug for Acquiring<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Acquiring")
-            .field("acquire", &self.acquire)
-            .finish_non_exhaustive()
+        f.debug_struct("Acquiring").finish_non_exhaustive()
     }
 }

@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use tollgate_core::{
-    Algorithm, Book, Decision, FixedWindow, LeakyBucket, LimitError, Rate, SlidingCounter,
-    SlidingLog, Timestamp, TokenBucket, Unbooked,
+    Algorithm as _, Align, Book, Decision, FixedWindow, LeakyBucket, LimitError, Rate,
+    SlidingCounter, SlidingLog, Timestamp, TokenBucket, Unbooked,
 };
 
 use super::Ticket;
-use crate::Mode;
 use crate::holds::{HoldId, Holds};
 use crate::steps::Latest;
 use crate::sync::{Mutex, MutexGuard, PoisonError};
+use crate::{Algorithm, Mode};
 
 /// One limit of any kind that needs more than a word.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(crate) enum Locked {
 
 /// A limit that is in force, or bypassed.
 #[derive(Debug)]
-pub(crate) struct Slot<A: Algorithm> {
+pub(crate) struct Slot<A: tollgate_core::Algorithm> {
     book: Book<A>,
     holds: Holds,
     latest: Latest,
@@ -108,6 +108,20 @@ impl Locked {
         }
     }
 
+    pub(crate) fn takes(&self, tokens: u128) -> Duration {
+        if self.mode() == Mode::Bypass {
+            return Duration::ZERO;
+        }
+        let algorithm = match self {
+            Self::TokenBucket(_) => Algorithm::TokenBucket,
+            Self::LeakyBucket(_) => Algorithm::LeakyBucket,
+            Self::FixedWindow(_) => Algorithm::FixedWindow(Align::FirstHit),
+            Self::SlidingLog(_) => Algorithm::SlidingLog,
+            Self::SlidingCounter(_) => Algorithm::SlidingCounter,
+        };
+        takes(algorithm, self.rate(), tokens)
+    }
+
     #[expect(
         clippy::cast_precision_loss,
         reason = "for people to read, never for a decision"
@@ -162,7 +176,7 @@ impl Locked {
     }
 }
 
-impl<A: Algorithm> Slot<A> {
+impl<A: tollgate_core::Algorithm> Slot<A> {
     pub(crate) fn new(limit: A, state: A::State) -> Mutex<Self> {
         Mutex::new(Self {
             book: Book::with_state(limit, state),
@@ -264,6 +278,30 @@ impl<A: Algorithm> Slot<A> {
         self.replace(now, limit);
         Ok(())
     }
+}
+
+/// How long so many tokens take at least, from when the first of them passes.
+pub(crate) fn takes(algorithm: Algorithm, rate: Rate, tokens: u128) -> Duration {
+    let period = rate.period().map_or(0, |period| period.as_nanos());
+    let limit = u128::from(rate.burst_size().max(1));
+    let nanos = match algorithm {
+        Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+            let count = u128::from(rate.count().max(1));
+            tokens.saturating_mul(period).div_ceil(count)
+        }
+        Algorithm::SlidingLog => (tokens / limit).saturating_mul(period),
+        // The first may be at the end of its window.
+        Algorithm::FixedWindow(_) => {
+            let windows = (tokens / limit).saturating_sub(1);
+            windows.saturating_mul(period)
+        }
+        // Which sees up to two limits in one window.
+        Algorithm::SlidingCounter => {
+            let windows = (tokens / (2 * limit)).saturating_sub(1);
+            windows.saturating_mul(period)
+        }
+    };
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

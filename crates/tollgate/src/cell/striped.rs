@@ -109,6 +109,10 @@ impl Striped {
         self.shared.give_back(now, ticket);
     }
 
+    pub(crate) fn takes(&self, tokens: u128) -> Duration {
+        self.shared.takes(tokens)
+    }
+
     pub(crate) fn tokens(&self, now: Timestamp) -> f64 {
         self.shared_at(now).tokens(now)
     }

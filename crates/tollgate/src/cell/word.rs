@@ -227,6 +227,17 @@ impl Word {
         }
     }
 
+    /// How long so many tokens take.
+    pub(crate) fn takes(&self, tokens: u128) -> Duration {
+        // Both words change under this lock.
+        let _unchanged = self.settings();
+        let pace = Pace {
+            interval: self.interval.load(Ordering::Relaxed),
+            capacity: self.capacity.load(Ordering::Relaxed),
+        };
+        span(pace, tokens)
+    }
+
     pub(crate) fn tokens(&self, now: Timestamp) -> f64 {
         let view = self.view(now);
         view.pace.tokens(view.tat, view.now)
@@ -487,6 +498,12 @@ fn duration(nanos: u64) -> Duration {
         Ok(nanos) if nanos < 1_000_000_000 => Duration::new(0, nanos),
         _ => Duration::from_nanos(nanos),
     }
+}
+
+/// How long so many tokens take at this pace.
+pub(crate) fn span(pace: Pace, tokens: u128) -> Duration {
+    let units = tokens.saturating_mul(u128::from(pace.interval));
+    Duration::from_nanos(u64::try_from(units.div_ceil(64)).unwrap_or(u64::MAX))
 }
 
 /// A time in the units of the TAT.

@@ -76,8 +76,8 @@ impl<K, C> ExactKeyedBuilder<K, C> {
         self
     }
 
-    /// How far ahead a reservation or a wait may act: a minute unless said otherwise. A key is
-    /// active, and keeps its slot, until what it has booked is over.
+    /// How far ahead a reservation may act: a minute unless said otherwise. A wait takes as long as it takes.
+    /// A key is active, and keeps its slot, until what it has booked is over.
     pub fn longest_wait(mut self, longest: Duration) -> Self {
         self.longest_wait = longest;
         self
@@ -170,6 +170,7 @@ impl<K, C: Clock> ExactKeyedBuilder<K, C> {
             counters: Counters::new(),
             capacity: self.capacity,
             longest_wait: self.longest_wait,
+            lines: crate::line::of_keys::KeyLines::new(),
             waiting: Waiting::new(self.max_waiters),
             clock: self.clock,
         })

@@ -12,9 +12,14 @@ use super::shard::Ask;
 use super::tier::Tier;
 use crate::acquire::{Acquire, Waiting};
 use crate::cell::Ticket;
+use crate::cell::locked::takes;
 use crate::clock::{Clock, Monotonic};
-use crate::home::sealed::Home;
+use crate::home::sealed::{Home, Lends};
 use crate::keyed::NoSlot;
+use crate::line::meter::Meter;
+use crate::line::places::Id;
+use crate::line::single::Single;
+use crate::line::{Post, State};
 use crate::{Refused, Reservation};
 
 /// One key of an [`ExactKeyedLimiter`], borrowed and hashed once, with the verbs of a
@@ -57,7 +62,11 @@ where
     /// Whether a request of this cost passes now; it is charged if so.
     #[inline]
     pub fn allow_n(&self, cost: u64) -> bool {
-        let ask = self.ask(self.limiter.clock.now());
+        let now = self.limiter.clock.now();
+        if let Some(told) = self.told_to_wait(now, cost) {
+            return told.is_allowed();
+        }
+        let ask = self.ask(now);
         let allowed = self.limiter.tables.allow(&ask, self.tier, cost);
         if cost > 0 {
             self.limiter.counters.count(allowed);
@@ -74,11 +83,33 @@ where
     /// Decides a request at a time on the limiter's clock.
     #[inline]
     pub fn check_at(&self, now: Timestamp, cost: u64) -> Decision {
+        if let Some(told) = self.told_to_wait(now, cost) {
+            return told;
+        }
         let decision = self.limiter.tables.check(&self.ask(now), self.tier, cost);
         if cost > 0 {
             self.limiter.counters.count(decision.is_allowed());
         }
         decision
+    }
+
+    /// What is said to one who comes now, if somebody waits for the key.
+    #[inline(always)]
+    pub(super) fn told_to_wait(&self, now: Timestamp, cost: u64) -> Option<Decision> {
+        match self.limiter.lines.is_marked(self.hash) {
+            true => self.told_behind(now, cost),
+            false => None,
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn told_behind(&self, now: Timestamp, cost: u64) -> Option<Decision> {
+        let told = self.behind(now, cost)?;
+        if cost > 0 {
+            self.limiter.counters.count(told.is_allowed());
+        }
+        Some(told)
     }
 
     /// Takes `cost` tokens, to be used after the reservation's delay.
@@ -94,7 +125,7 @@ where
     /// # Errors
     /// As [`ExactKeyedLimiter::reserve`].
     pub fn reserve_at(&self, now: Timestamp, cost: u64) -> Result<Reservation<Self>, Refused> {
-        let ticket = self.book(now, cost, Duration::MAX)?;
+        let ticket = self.book_in_turn(now, cost, Duration::MAX)?;
         Ok(Reservation::new(*self, ticket))
     }
 
@@ -150,42 +181,146 @@ impl<K, Q: ?Sized, C: Clock> fmt::Debug for ExactKey<'_, K, Q, C> {
     }
 }
 
-impl<K, Q, C> Home for ExactKey<'_, K, Q, C>
+impl<K, Q, C> Post for ExactKey<'_, K, Q, C>
 where
     K: Borrow<Q>,
     Q: Eq + ToOwned<Owned = K> + ?Sized,
     C: Clock,
 {
+    type Waits = Single<Option<Tier>>;
+
     fn clock(&self) -> &dyn Clock {
         &self.limiter.clock
     }
 
-    fn now(&self) -> Timestamp {
-        self.limiter.clock.now()
+    fn visit<T>(
+        &self,
+        present: Option<Id>,
+        change: impl FnOnce(&mut State<Self::Waits>) -> T,
+    ) -> T {
+        let (key, own) = ((self.hash, self.is_same()), || self.key.to_owned());
+        self.limiter.lines.visit(key, own, present, change)
     }
 
-    fn waiting(&self) -> &Waiting {
-        &self.limiter.waiting
+    fn advance(&self, waits: &mut Self::Waits, now: Timestamp) {
+        waits.advance(self, now);
     }
 
-    fn book(&self, now: Timestamp, cost: u64, patience: Duration) -> Result<Ticket, Refused> {
+    fn leave(&self, waits: &mut Self::Waits, now: Timestamp, id: Id) {
+        waits.leave(self, now, id);
+    }
+
+    fn gone(&self) {
+        self.waiting().leave();
+    }
+}
+
+impl<K, Q, C> Meter for ExactKey<'_, K, Q, C>
+where
+    K: Borrow<Q>,
+    Q: Eq + ToOwned<Owned = K> + ?Sized,
+    C: Clock,
+{
+    /// None stands for the limiter's own rate, or what its function says of the key.
+    type Terms = Option<Tier>;
+
+    fn look(&self, tier: &Option<Tier>, now: Timestamp, cost: u64) -> Decision {
+        let look = Look(cost, Purpose::Ask);
+        let tables = &self.limiter.tables;
+        tables.look(&self.ask(now), tier.as_ref(), look)
+    }
+
+    fn book(
+        &self,
+        tier: &Option<Tier>,
+        now: Timestamp,
+        cost: u64,
+        patience: Duration,
+    ) -> Result<Ticket, Refused> {
         let act = Reserve {
             cost,
-            patience: patience.min(self.limiter.longest_wait),
+            patience: patience.min(self.longest_booking()),
         };
-        let booked = self.limiter.tables.reserve(&self.ask(now), self.tier, &act);
+        let tables = &self.limiter.tables;
+        let booked = tables.reserve(&self.ask(now), tier.as_ref(), &act);
         booked.map_err(|unbooked| match unbooked {
             Unbooked::TooFarAhead(decision) => Refused::QueueFull(decision),
             Unbooked::Refused(decision) => Refused::from_decision(decision),
         })
     }
 
-    fn give_back(&self, now: Timestamp, ticket: &Ticket) {
+    fn longest_booking(&self) -> Duration {
+        self.limiter.longest_wait
+    }
+
+    fn give_back(&self, _tier: &Option<Tier>, now: Timestamp, ticket: &Ticket) {
         self.limiter.tables.give_back(&self.ask(now), ticket);
     }
 
-    fn look(&self, now: Timestamp, cost: u64) -> Decision {
+    fn is_blocked(&self, now: Timestamp) -> bool {
+        self.limiter.tables.is_blocked(&self.ask(now))
+    }
+
+    fn takes(&self, tier: &Option<Tier>, tokens: u128) -> Duration {
+        let tables = &self.limiter.tables;
+        match tier {
+            Some(tier) => takes(tables.algorithm(), tier.rate(), tokens),
+            None => tables.own_rate().map_or(Duration::ZERO, |rate| {
+                takes(tables.algorithm(), rate, tokens)
+            }),
+        }
+    }
+}
+
+impl<K, Q, C> Home for ExactKey<'_, K, Q, C>
+where
+    K: Borrow<Q>,
+    Q: Eq + ToOwned<Owned = K> + ?Sized,
+    C: Clock,
+{
+    fn terms(&self) -> Option<Tier> {
+        self.tier.cloned()
+    }
+
+    fn waiting(&self) -> &Waiting {
+        &self.limiter.waiting
+    }
+
+    fn see(&self, now: Timestamp, cost: u64) -> Decision {
         let look = Look(cost, Purpose::See);
         self.limiter.tables.look(&self.ask(now), self.tier, look)
+    }
+
+    fn visit_if_any<T>(&self, change: impl FnOnce(&mut State<Self::Waits>) -> T) -> Option<T> {
+        let key = (self.hash, self.is_same());
+        self.limiter.lines.visit_if_any(key, change)
+    }
+}
+
+impl<'k, K, Q, C> Lends for ExactKey<'k, K, Q, C>
+where
+    K: Borrow<Q>,
+    Q: Eq + ToOwned<Owned = K> + ?Sized,
+    C: Clock,
+{
+    type Limit<'a>
+        = Self
+    where
+        Self: 'a;
+
+    fn limit(&self) -> Self {
+        *self
+    }
+}
+
+impl<'a, K, Q, C> ExactKey<'a, K, Q, C>
+where
+    K: Borrow<Q>,
+    Q: Eq + ?Sized,
+    C: Clock,
+{
+    fn is_same(&self) -> impl Fn(&K) -> bool + use<'a, K, Q, C> {
+        let key = self.key;
+        move |known: &K| known.borrow() == key
     }
 }

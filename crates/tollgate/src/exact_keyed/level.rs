@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, Timestamp, Unbooked};
 
-use super::act::{Look, Purpose, Reserve};
+use super::act::Reserve;
 use super::key::ExactKey;
 use crate::Kind;
 use crate::cell::Ticket;
 use crate::clock::Clock;
 use crate::home::sealed::Home;
+use crate::line::meter::Meter;
 use crate::stack::limit::{Breadth, Limit, Seen, Taken};
 
 impl<K, Q, C> Limit for ExactKey<'_, K, Q, C>
@@ -32,16 +33,16 @@ where
     }
 
     fn look(&self, now: Timestamp, cost: u64) -> Decision {
-        Home::look(self, now, cost)
+        self.look_in_turn(now, cost)
     }
 
     fn ask(&self, now: Timestamp, cost: u64) -> Decision {
-        let look = Look(cost, Purpose::Ask);
-        self.limiter.tables.look(&self.ask(now), self.tier, look)
+        let behind = self.behind(now, cost);
+        behind.unwrap_or_else(|| Meter::look(self, &self.terms(), now, cost))
     }
 
     fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
-        let booked = self.book(now, cost, Duration::ZERO);
+        let booked = self.book_in_turn(now, cost, Duration::ZERO);
         self.limiter.counters.count(booked.is_ok());
         match booked {
             Ok(ticket) => Ok(Taken::Charge(ticket)),
@@ -54,6 +55,11 @@ where
     }
 
     fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> Result<Taken, Decision> {
+        if let Some(told) = self.told_to_wait(now, cost)
+            && !told.is_allowed()
+        {
+            return Err(told);
+        }
         let act = Reserve {
             cost,
             patience: Duration::ZERO,
@@ -67,10 +73,11 @@ where
     fn settle(&self, now: Timestamp, taken: Taken, spent: u64) {
         match taken {
             Taken::Charge(Ticket::HeldEntry(id)) => {
-                self.limiter.tables.settle(&self.ask(now), id, spent);
+                let ask = self.ask(now);
+                self.improve(now, || self.limiter.tables.settle(&ask, id, spent));
             }
             // Not kept track of: at the cap, or of a request that came to nothing.
-            Taken::Charge(ticket) if spent == 0 => self.give_back(now, &ticket),
+            Taken::Charge(ticket) if spent == 0 => self.give_back_in_turn(now, &ticket),
             _ => {}
         }
     }

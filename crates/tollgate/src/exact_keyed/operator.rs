@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::ExactKeyedLimiter;
 use crate::clock::Clock;
+use crate::home::sealed::Home;
 use crate::keyed::{KeyedStats, NoSlot};
 
 /// A key that has something spent or is blocked; seen by [`ExactKeyedLimiter::for_each_active`].
@@ -29,6 +30,7 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
     {
         let key = self.key(key);
         self.tables.reset(&key.ask(self.clock.now()));
+        self.lines.wake(key.hash);
     }
 
     /// Gives the key `tokens` back: a gift, whatever it was charged for, and at most what it has
@@ -56,6 +58,7 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
     {
         let key = self.key(key);
         self.tables.gift(&key.ask(self.clock.now()), tokens);
+        self.lines.wake(key.hash);
     }
 
     /// Takes `tokens` from the key though no request asked for them, at most until it is empty. A
@@ -92,8 +95,10 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        let key = self.key(key);
-        let done = self.tables.block(&key.ask(self.clock.now()), duration);
+        let (key, now) = (self.key(key), self.clock.now());
+        let done = self.tables.block(&key.ask(now), duration);
+        // Those who wait are refused too.
+        key.improve(now, || ());
         self.unless_full(done)
     }
 

@@ -220,6 +220,16 @@ impl<K, A: Kept> Shard<K, A> {
         }
     }
 
+    /// Whether a key is blocked.
+    pub(super) fn is_blocked<Q>(&mut self, ask: &Ask<'_, Q>) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let entry = self.find(ask).and_then(|slot| self.entries.get(slot));
+        entry.is_some_and(|entry| entry.place.is_guarded() && ask.now < self.until(entry))
+    }
+
     /// What keys without a tier are judged by.
     fn in_force(&self) -> &A {
         self.uncounted.as_ref().unwrap_or(&self.limit)
@@ -390,7 +400,8 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     /// The key's slot, with its state carried over to the limit in force.
-    #[inline]
+    // Always inlined: on the way of every check, whoever else calls it.
+    #[inline(always)]
     fn find<Q>(&mut self, ask: &Ask<'_, Q>) -> Option<u32>
     where
         K: Borrow<Q>,
@@ -460,7 +471,7 @@ impl<K, A: Kept> Shard<K, A> {
 
     /// What a blocked key is told, and its birth; nothing if it isn't blocked at `now`. A look, which
     /// may be at a later time, leaves a block that is over then.
-    #[inline]
+    #[inline(always)]
     fn blocked(
         &mut self,
         slot: u32,

@@ -133,6 +133,20 @@ impl<K, A: Kept> Table<K, A> {
         }
     }
 
+    /// Whether a key is blocked.
+    pub(super) fn is_blocked<Q>(&self, ask: &Ask<'_, Q>) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        self.shard(ask.hash).is_blocked(&self.local(ask))
+    }
+
+    /// Whether no function says the rates of keys.
+    pub(super) fn has_one_rate(&self) -> bool {
+        self.rate_of.0.is_none()
+    }
+
     /// The most bytes that it uses, but for what keys own, with all states under the rate in force.
     pub(super) fn memory_bound(&self) -> usize {
         let states = self.limit().heap_bytes();

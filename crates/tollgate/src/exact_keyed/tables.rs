@@ -119,6 +119,20 @@ impl<K> Tables<K> {
         each!(self, table => of(table, tier));
     }
 
+    /// Whether a key is blocked.
+    pub(super) fn is_blocked<Q>(&self, ask: &Ask<'_, Q>) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        each!(self, table => table.is_blocked(ask))
+    }
+
+    /// The rate of all keys that are asked without one, if there is one.
+    pub(super) fn own_rate(&self) -> Option<Rate> {
+        each!(self, table => table.has_one_rate()).then(|| self.rate())
+    }
+
     pub(super) fn rate(&self) -> Rate {
         each!(self, table => table.limit().rate())
     }

@@ -11,6 +11,7 @@ use tollgate_testkit::traffic::Random;
 
 use super::codel::Codel;
 use crate::Refused;
+use crate::line::Waits as _;
 use crate::line::queue::Entered;
 use sim::{Arrival, Fate, Sim, at_millis};
 
@@ -376,7 +377,7 @@ fn one_who_goes_without_noticing_wastes_no_token() {
                     sim.queue.leave(now, id);
                 } else {
                     noticed += cost;
-                    assert_eq!(sim.queue.collect(id), Some(Ok(())));
+                    assert_eq!(sim.queue.fate(id), Some(Ok(())));
                 }
             }
             sim.queue.advance(now);

@@ -94,7 +94,8 @@ impl<C> KeyedBuilder<C> {
         self
     }
 
-    /// How far ahead a reservation or a wait may act: a minute unless said otherwise.
+    /// How far ahead a reservation may act: a minute unless said otherwise. A wait takes as long as it
+    /// takes.
     pub fn longest_wait(mut self, longest: Duration) -> Self {
         self.longest_wait = longest;
         self
@@ -146,6 +147,7 @@ impl<C: Clock> KeyedBuilder<C> {
             overflowed: AtomicU64::new(0),
             capacity: self.capacity,
             longest_wait: units(tollgate_core::Timestamp::ZERO + longest_wait),
+            lines: crate::line::of_keys::KeyLines::new(),
             waiting: Waiting::new(self.max_waiters),
             clock: self.clock,
         })

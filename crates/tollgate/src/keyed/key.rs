@@ -15,8 +15,13 @@ use super::word::{Judged, KeyWord, units};
 use super::{AtCap, KeyedLimiter};
 use crate::acquire::{Acquire, Waiting};
 use crate::cell::Ticket;
+use crate::cell::word::span;
 use crate::clock::{Clock, Monotonic};
-use crate::home::sealed::Home;
+use crate::home::sealed::{Home, Lends};
+use crate::line::meter::Meter;
+use crate::line::places::Id;
+use crate::line::single::Single;
+use crate::line::{Post, State};
 use crate::{Refused, Reservation};
 
 /// One key of a [`KeyedLimiter`], at the rate that applies to it: what reservations and waits hold.
@@ -43,6 +48,8 @@ pub struct Key<'a, C: Clock = Monotonic> {
     /// Without the tag of the rate's interval.
     pub(super) fingerprint: u64,
     pub(super) in_force: InForce,
+    /// Whether that is the limiter's own rate, which may change while somebody waits.
+    pub(super) is_own: bool,
 }
 
 impl<'a, C: Clock> Key<'a, C> {
@@ -72,9 +79,25 @@ impl<'a, C: Clock> Key<'a, C> {
     /// Decides a request at a time on the limiter's clock.
     #[inline]
     pub fn check_at(&self, now: Timestamp, cost: u64) -> Decision {
+        if let Some(told) = self.told_to_wait(now, cost) {
+            return told;
+        }
         let place = self.limiter.table.place(self.fingerprint);
         let now = self.limiter.table.since_anchor(now);
         self.check_in(place, now, cost)
+    }
+
+    /// What is said to one who comes now, if somebody waits for the key.
+    #[inline(always)]
+    pub(super) fn told_to_wait(&self, now: Timestamp, cost: u64) -> Option<Decision> {
+        if !self.limiter.lines.is_marked(self.fingerprint) {
+            return None;
+        }
+        let told = self.behind(now, cost)?;
+        if cost > 0 {
+            self.limiter.counters.count(told.is_allowed());
+        }
+        Some(told)
     }
 
     /// Decides a request of a key that may be here.
@@ -134,7 +157,7 @@ impl<'a, C: Clock> Key<'a, C> {
     /// # Errors
     /// As [`KeyedLimiter::reserve`].
     pub fn reserve_at(&self, now: Timestamp, cost: u64) -> Result<Reservation<Self>, Refused> {
-        let ticket = self.book(now, cost, Duration::MAX)?;
+        let ticket = self.book_in_turn(now, cost, Duration::MAX)?;
         Ok(Reservation::new(*self, ticket))
     }
 
@@ -284,50 +307,129 @@ impl<C: Clock> fmt::Debug for Key<'_, C> {
     }
 }
 
-impl<C: Clock> Home for Key<'_, C> {
+impl<C: Clock> Post for Key<'_, C> {
+    type Waits = Single<Option<InForce>>;
+
     fn clock(&self) -> &dyn Clock {
         &self.limiter.clock
     }
 
-    fn now(&self) -> Timestamp {
-        self.limiter.clock.now()
+    fn visit<T>(
+        &self,
+        present: Option<Id>,
+        change: impl FnOnce(&mut State<Self::Waits>) -> T,
+    ) -> T {
+        let key = (self.fingerprint, |(): &()| true);
+        self.limiter.lines.visit(key, || (), present, change)
+    }
+
+    fn advance(&self, waits: &mut Self::Waits, now: Timestamp) {
+        waits.advance(self, now);
+    }
+
+    fn leave(&self, waits: &mut Self::Waits, now: Timestamp, id: Id) {
+        waits.leave(self, now, id);
+    }
+
+    fn gone(&self) {
+        self.waiting().leave();
+    }
+}
+
+impl<C: Clock> Meter for Key<'_, C> {
+    /// None stands for the limiter's own rate.
+    type Terms = Option<InForce>;
+
+    fn look(&self, terms: &Self::Terms, now: Timestamp, cost: u64) -> Decision {
+        let (key, local) = (self.on(terms), self.limiter.table.since_anchor(now));
+        key.report(&key.ask_for(local, cost), 0)
+    }
+
+    fn book(
+        &self,
+        terms: &Self::Terms,
+        now: Timestamp,
+        cost: u64,
+        patience: Duration,
+    ) -> Result<Ticket, Refused> {
+        let (key, local) = (self.on(terms), self.limiter.table.since_anchor(now));
+        let patience = patience.min(self.longest_booking());
+        let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+        let judged = key.charge_once(local, cost, patience);
+        if !judged.taken {
+            return Err(Refused::from_decision(key.report(&judged, cost)));
+        }
+        let wait = Pace::wait_nanos(judged.wait);
+        let after = Tat::from_word(judged.after.0);
+        let pace = key.in_force.pace;
+        let charge = pace.receipt(after, now.plus_nanos(wait), cost);
+        Ok(Ticket::Charged(charge))
+    }
+
+    fn longest_booking(&self) -> Duration {
+        Duration::from_nanos(Pace::wait_nanos(self.limiter.longest_wait))
+    }
+
+    fn give_back(&self, terms: &Self::Terms, now: Timestamp, ticket: &Ticket) {
+        let Ticket::Charged(charge) = ticket else {
+            return;
+        };
+        let now = self.limiter.table.since_anchor(now);
+        let shard = self.limiter.table.shard(self.fingerprint);
+        shard.update(&self.on(terms).ask(now, 0, 0), |word, now| {
+            let tat = Tat::from_word(word.0);
+            Pace::returned(tat, now, charge).map(|tat| KeyWord(tat.to_word()))
+        });
+    }
+
+    fn is_blocked(&self, now: Timestamp) -> bool {
+        let now = self.limiter.table.since_anchor(now);
+        let judged = self.glance(now, 0);
+        judged.before.is_blocked_at(units(judged.now))
+    }
+
+    fn takes(&self, terms: &Self::Terms, tokens: u128) -> Duration {
+        span(self.on(terms).in_force.pace, tokens)
+    }
+}
+
+impl<C: Clock> Home for Key<'_, C> {
+    fn terms(&self) -> Self::Terms {
+        (!self.is_own).then_some(self.in_force)
     }
 
     fn waiting(&self) -> &Waiting {
         &self.limiter.waiting
     }
 
-    fn book(&self, now: Timestamp, cost: u64, patience: Duration) -> Result<Ticket, Refused> {
-        let local = self.limiter.table.since_anchor(now);
-        let longest = Duration::from_nanos(Pace::wait_nanos(self.limiter.longest_wait));
-        let patience = u64::try_from(patience.min(longest).as_nanos()).unwrap_or(u64::MAX);
-        let judged = self.charge_once(local, cost, patience);
-        if !judged.taken {
-            return Err(Refused::from_decision(self.report(&judged, cost)));
-        }
-        let wait = Pace::wait_nanos(judged.wait);
-        let after = Tat::from_word(judged.after.0);
-        let charge = self
-            .in_force
-            .pace
-            .receipt(after, now.plus_nanos(wait), cost);
-        Ok(Ticket::Charged(charge))
-    }
-
-    fn give_back(&self, now: Timestamp, ticket: &Ticket) {
-        let Ticket::Charged(charge) = ticket else {
-            return;
-        };
-        let now = self.limiter.table.since_anchor(now);
-        let shard = self.limiter.table.shard(self.fingerprint);
-        shard.update(&self.ask(now, 0, 0), |word, now| {
-            let tat = Tat::from_word(word.0);
-            Pace::returned(tat, now, charge).map(|tat| KeyWord(tat.to_word()))
-        });
-    }
-
-    fn look(&self, now: Timestamp, cost: u64) -> Decision {
+    fn see(&self, now: Timestamp, cost: u64) -> Decision {
         let local = self.limiter.table.since_anchor(now);
         self.report(&self.glance(local, cost), 0)
+    }
+
+    fn visit_if_any<T>(&self, change: impl FnOnce(&mut State<Self::Waits>) -> T) -> Option<T> {
+        let key = (self.fingerprint, |(): &()| true);
+        self.limiter.lines.visit_if_any(key, change)
+    }
+}
+
+impl<'k, C: Clock> Lends for Key<'k, C> {
+    type Limit<'a>
+        = Self
+    where
+        Self: 'a;
+
+    fn limit(&self) -> Self {
+        *self
+    }
+}
+
+impl<C: Clock> Key<'_, C> {
+    /// The same key on these terms.
+    fn on(&self, terms: &Option<InForce>) -> Self {
+        Self {
+            in_force: terms.unwrap_or_else(|| self.limiter.pace.read()),
+            ..*self
+        }
     }
 }

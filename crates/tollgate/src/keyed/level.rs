@@ -9,6 +9,7 @@ use super::{Key, KeyedLimiter};
 use crate::cell::Ticket;
 use crate::clock::Clock;
 use crate::home::sealed::Home;
+use crate::line::meter::Meter;
 use crate::stack::limit::{KeyedBook, Mark, Seen, Taken};
 
 impl<'a, C: Clock> Key<'a, C> {
@@ -17,6 +18,7 @@ impl<'a, C: Clock> Key<'a, C> {
         let parts = KeyParts {
             fingerprint: self.fingerprint,
             in_force: self.in_force,
+            is_own: self.is_own,
         };
         (self.limiter, parts)
     }
@@ -27,15 +29,17 @@ impl<'a, C: Clock> Key<'a, C> {
 pub(crate) struct KeyParts {
     fingerprint: u64,
     in_force: InForce,
+    is_own: bool,
 }
 
 impl<C: Clock> KeyedLimiter<C> {
     #[inline]
-    fn key_of(&self, parts: &KeyParts) -> Key<'_, C> {
+    pub(super) fn key_of(&self, parts: &KeyParts) -> Key<'_, C> {
         Key {
             limiter: self,
             fingerprint: parts.fingerprint,
             in_force: parts.in_force,
+            is_own: parts.is_own,
         }
     }
 }
@@ -51,21 +55,28 @@ impl<C: Clock> KeyedBook for KeyedLimiter<C> {
     }
 
     fn fits(&self, key: &KeyParts, seen: &mut Seen, cost: u64) -> bool {
-        let local = self.table.since_anchor(seen.read(&self.clock));
+        let now = seen.read(&self.clock);
+        if self.lines.is_marked(key.fingerprint)
+            && let Some(behind) = self.key_of(key).behind(now, cost)
+        {
+            return behind.is_allowed();
+        }
+        let local = self.table.since_anchor(now);
         self.key_of(key).ask_for(local, cost).outcome == Outcome::Allowed
     }
 
     fn look(&self, key: &KeyParts, now: Timestamp, cost: u64) -> Decision {
-        self.key_of(key).look(now, cost)
+        self.key_of(key).look_in_turn(now, cost)
     }
 
     fn ask(&self, key: &KeyParts, now: Timestamp, cost: u64) -> Decision {
-        let (key, local) = (self.key_of(key), self.table.since_anchor(now));
-        key.report(&key.ask_for(local, cost), 0)
+        let key = self.key_of(key);
+        let behind = key.behind(now, cost);
+        behind.unwrap_or_else(|| key.look(&key.terms(), now, cost))
     }
 
     fn take(&self, key: &KeyParts, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
-        let booked = self.key_of(key).book(now, cost, Duration::ZERO);
+        let booked = self.key_of(key).book_in_turn(now, cost, Duration::ZERO);
         self.counters.count(booked.is_ok());
         match booked {
             Ok(ticket) => Ok(Taken::Charge(ticket)),
@@ -74,6 +85,9 @@ impl<C: Clock> KeyedBook for KeyedLimiter<C> {
     }
 
     fn charge(&self, key: &KeyParts, seen: &mut Seen, cost: u64) -> Option<Mark> {
+        if self.lines.is_marked(key.fingerprint) {
+            return None;
+        }
         let now = self.table.since_anchor(seen.read(&self.clock));
         let after = self.key_of(key).pass(now, cost)?;
         self.counters.count(true);
@@ -82,7 +96,7 @@ impl<C: Clock> KeyedBook for KeyedLimiter<C> {
 
     fn put_back(&self, key: &KeyParts, now: Timestamp, taken: Taken) {
         if let Taken::Charge(ticket) = taken {
-            self.key_of(key).give_back(now, &ticket);
+            self.key_of(key).give_back_in_turn(now, &ticket);
         }
     }
 
@@ -92,11 +106,11 @@ impl<C: Clock> KeyedBook for KeyedLimiter<C> {
         };
         let (key, held) = (self.key_of(key), charge.cost());
         if spent < held {
-            key.give_back(now, &Ticket::Charged(charge.part(held - spent)));
+            key.give_back_in_turn(now, &Ticket::Charged(charge.part(held - spent)));
         } else if spent > held {
             // Debt of a full bucket at most; a key that owes more already stays as it is.
             let beyond = (spent - held).min(key.in_force.burst);
-            let _ = key.book(now, beyond, Duration::MAX);
+            let _ = key.book(&key.terms(), now, beyond, Duration::MAX);
         }
     }
 }

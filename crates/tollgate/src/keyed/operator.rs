@@ -13,6 +13,7 @@ use super::shard::Need;
 use super::word::{Foreign, KeyWord, units};
 use super::{Key, KeyedLimiter};
 use crate::clock::Clock;
+use crate::home::sealed::Home;
 use crate::sync::Ordering;
 
 /// The key is new and the table has no slot for it, so nothing could be remembered.
@@ -83,9 +84,12 @@ impl<C: Clock> KeyedLimiter<C> {
     /// Forgets what the key has spent, and any block.
     pub fn reset<K: Hash + ?Sized>(&self, key: &K) {
         let key = self.key(key);
-        let now = self.table.since_anchor(self.clock.now());
-        let shard = self.table.shard(key.fingerprint);
-        shard.reset(&key.ask(now, 0, 0));
+        let time = self.clock.now();
+        let (now, shard) = (
+            self.table.since_anchor(time),
+            self.table.shard(key.fingerprint),
+        );
+        key.improve(time, || shard.reset(&key.ask(now, 0, 0)));
     }
 
     /// Gives the key `tokens` back: a gift, whatever it was charged for. A block stays.
@@ -130,7 +134,8 @@ impl<C: Clock> KeyedLimiter<C> {
     /// ```
     pub fn block_for<K: Hash + ?Sized>(&self, key: &K, duration: Duration) -> Result<(), NoSlot> {
         let key = self.key(key);
-        let now = self.table.since_anchor(self.clock.now());
+        let time = self.clock.now();
+        let now = self.table.since_anchor(time);
         if duration.is_zero() {
             return Ok(());
         }
@@ -141,7 +146,10 @@ impl<C: Clock> KeyedLimiter<C> {
                 word => KeyWord::blocked(until, word.idle_at()),
             }
         };
-        self.set(&key, now, Need::Block, longer)
+        let set = self.set(&key, now, Need::Block, longer);
+        // Those who wait are refused too.
+        key.improve(time, || ());
+        set
     }
 
     /// How many keys are active now. Scans the whole table: for operators, not for requests.
@@ -257,9 +265,10 @@ impl<C: Clock> Key<'_, C> {
             return;
         }
         let limiter = self.limiter;
-        let now = limiter.table.since_anchor(limiter.clock.now());
+        let time = limiter.clock.now();
+        let now = limiter.table.since_anchor(time);
         let shard = limiter.table.shard(self.fingerprint);
-        shard.update_any(&self.ask(now, 0, 0), |found, now| {
+        let give = |found: Foreign, now: Timestamp| {
             let interval = found.interval_or(self.in_force.pace.interval);
             let (word, now) = (found.word.at(units(now)), units(now));
             // One unit more, a 64th of a nanosecond: so that no later charge brings the word back to what a
@@ -268,6 +277,9 @@ impl<C: Clock> Key<'_, C> {
             let given = interval.saturating_mul(tokens).saturating_add(1);
             let left = word.0.saturating_sub(given);
             (!word.is_blocked()).then(|| KeyWord(left.max(now.min(word.0))))
+        };
+        self.improve(time, || {
+            shard.update_any(&self.ask(now, 0, 0), give);
         });
     }
 

@@ -21,7 +21,7 @@ pub(crate) struct PaceCell {
 
 /// A rate as a check needs it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct InForce {
+pub struct InForce {
     pub(crate) pace: Pace,
     pub(crate) burst: u64,
     pub(crate) tag: Tag,

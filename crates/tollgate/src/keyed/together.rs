@@ -86,6 +86,13 @@ impl<C: Clock> KeyedLimiter<C> {
             *fetched = Some(place);
         }
         let now = self.clock.now();
+        if keys
+            .iter()
+            .any(|(key, _)| self.lines.is_marked(key.fingerprint))
+            && let Some(refused) = self.refused_in_turn(keys, now)
+        {
+            return refused;
+        }
         let local = self.table.since_anchor(now);
         let mut slots: [Option<(&Shard, &Slot)>; FETCHED] = [None; FETCHED];
         for (number, (key, cost)) in keys.iter().enumerate() {
@@ -101,6 +108,23 @@ impl<C: Clock> KeyedLimiter<C> {
             }
         }
         self.charge_all(keys, &slots, now)
+    }
+
+    /// The gravest refusal of those that somebody waits for.
+    #[cold]
+    #[inline(never)]
+    fn refused_in_turn(&self, keys: &[(Key<'_, C>, u64)], now: Timestamp) -> Option<Together> {
+        let behind = keys.iter().enumerate().filter_map(|(number, (key, cost))| {
+            let told = key.behind(now, *cost)?;
+            (!told.is_allowed()).then_some((number, told))
+        });
+        let (number, decision) = behind.max_by_key(|(_, told)| told.retry_after)?;
+        self.counters.count(false);
+        Some(Together {
+            decider: Some(number),
+            decision,
+            lost_race: false,
+        })
     }
 
     /// The gravest refusal.
@@ -203,7 +227,7 @@ impl<C: Clock> KeyedLimiter<C> {
             {
                 let after = Tat::from_word(word.0);
                 let charge = key.in_force.pace.receipt(after, now, *cost);
-                key.give_back(now, &Ticket::Charged(charge));
+                key.give_back_in_turn(now, &Ticket::Charged(charge));
             }
         }
         Together {

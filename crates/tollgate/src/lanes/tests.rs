@@ -6,6 +6,7 @@ use tollgate_testkit::traffic::Random;
 
 use super::shares::Shares;
 use crate::Refused;
+use crate::line::Waits as _;
 use crate::line::queue::{Entered, Queue};
 
 const SECOND: u64 = 1_000_000_000;
@@ -45,7 +46,7 @@ fn queued(mut queue: Queue<Shares>, asks: &[u64]) -> Vec<u64> {
         let now = Timestamp::from_micros(tenth * 100);
         queue.advance(now);
         for id in queue.take_done() {
-            assert_eq!(queue.collect(id), Some(Ok(())));
+            assert_eq!(queue.fate(id), Some(Ok(())));
             let lane: u32 = lane_of.remove(&id).unwrap();
             passed[lane as usize] += 1;
         }
@@ -255,7 +256,7 @@ proptest! {
         let passes = |queue: &mut Queue<Shares>, id| loop {
             let now = queue.next_at().unwrap();
             queue.advance(now);
-            if let Some(result) = queue.collect(id) {
+            if let Some(result) = queue.fate(id) {
                 return (result, now);
             }
         };

@@ -1,4 +1,4 @@
-//! The future of a turn: one alarm, armed only while it keeps the time for all or has a deadline.
+//! Futures of those who stand in line: one alarm, armed for when they have to look again by themselves.
 
 use std::fmt;
 use std::future::{Future, IntoFuture};
@@ -7,62 +7,46 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
+use tollgate_core::Timestamp;
 
 use super::queue::Discipline;
-use super::{Progress, Standing, Turn};
+use super::{Line, Post, Progress, Standing, Stands, Turn};
 use crate::Refused;
 use crate::clock::Clock;
 use crate::clock::alarm::Alarm;
 
 pin_project! {
-    /// The future that [`Turn`] turns into. Dropping it frees the place in line.
-    #[must_use = "futures do nothing unless awaited"]
-    pub struct Turning<'a, D: Discipline, C: Clock> {
-        stage: Stage<'a, D, C>,
+    /// Waits for a place's turn: when it came, and how long that took.
+    pub(crate) struct Await<S: Stands> {
+        standing: Standing<S>,
         #[pin]
         alarm: Alarm,
     }
 }
 
-enum Stage<'a, D: Discipline, C: Clock> {
-    Start(Turn<'a, D, C>),
-    Waiting(Standing<'a, D, C>),
-    Done,
-}
-
-impl<'a, D: Discipline, C: Clock> IntoFuture for Turn<'a, D, C> {
-    type Output = Result<Duration, Refused>;
-    type IntoFuture = Turning<'a, D, C>;
-
-    fn into_future(self) -> Turning<'a, D, C> {
-        Turning {
-            stage: Stage::Start(self),
+impl<S: Stands> Await<S> {
+    pub(crate) const fn new(standing: Standing<S>) -> Self {
+        Self {
+            standing,
             alarm: Alarm::new(),
         }
     }
+
+    /// Where it stands.
+    pub(crate) fn at(self: Pin<&Self>) -> &S {
+        self.project_ref().standing.at()
+    }
 }
 
-impl<D: Discipline, C: Clock> Future for Turning<'_, D, C> {
-    type Output = Result<Duration, Refused>;
+impl<S: Stands> Future for Await<S> {
+    type Output = Result<(Timestamp, Duration), Refused>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        if let Stage::Start(_) = this.stage
-            && let Stage::Start(turn) = std::mem::replace(this.stage, Stage::Done)
-        {
-            match turn.start()? {
-                None => return Poll::Ready(Ok(Duration::ZERO)),
-                Some(standing) => *this.stage = Stage::Waiting(standing),
-            }
-        }
         loop {
-            let Stage::Waiting(standing) = this.stage else {
-                panic!("`Turning` was polled after it had passed");
-            };
-            let until = match standing.look(context.waker()) {
+            let until = match this.standing.look(context.waker()) {
                 Progress::Done(result) => {
                     this.alarm.disarm();
-                    *this.stage = Stage::Done;
                     return Poll::Ready(result);
                 }
                 Progress::Waiting(until) => until,
@@ -72,11 +56,65 @@ impl<D: Discipline, C: Clock> Future for Turning<'_, D, C> {
                 return Poll::Pending;
             };
             // When its time has come it looks again.
-            ready!(
-                this.alarm
-                    .as_mut()
-                    .poll(standing.line.clock(), until, context)
-            );
+            let post = this.standing.at().post();
+            ready!(this.alarm.as_mut().poll(post.clock(), until, context));
+        }
+    }
+}
+
+pin_project! {
+    /// The future that [`Turn`] turns into. Dropping it frees the place in line.
+    #[must_use = "futures do nothing unless awaited"]
+    pub struct Turning<'a, D: Discipline, C: Clock> {
+        #[pin]
+        stage: Stage<'a, D, C>,
+    }
+}
+
+pin_project! {
+    #[project = StageProjection]
+    enum Stage<'a, D: Discipline, C: Clock> {
+        Start { turn: Option<Turn<'a, D, C>> },
+        Waiting { #[pin] wait: Await<&'a Line<D, C>> },
+        Done,
+    }
+}
+
+impl<'a, D: Discipline, C: Clock> IntoFuture for Turn<'a, D, C> {
+    type Output = Result<Duration, Refused>;
+    type IntoFuture = Turning<'a, D, C>;
+
+    fn into_future(self) -> Turning<'a, D, C> {
+        Turning {
+            stage: Stage::Start { turn: Some(self) },
+        }
+    }
+}
+
+impl<D: Discipline, C: Clock> Future for Turning<'_, D, C> {
+    type Output = Result<Duration, Refused>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        loop {
+            match this.stage.as_mut().project() {
+                StageProjection::Done => panic!("`Turning` was polled after it had passed"),
+                StageProjection::Start { turn } => {
+                    let started = turn.take().map_or(Ok(None), Turn::start);
+                    this.stage.set(Stage::Done);
+                    match started? {
+                        None => return Poll::Ready(Ok(Duration::ZERO)),
+                        Some(standing) => this.stage.set(Stage::Waiting {
+                            wait: Await::new(standing),
+                        }),
+                    }
+                }
+                StageProjection::Waiting { wait } => {
+                    let result = ready!(wait.poll(context));
+                    this.stage.set(Stage::Done);
+                    return Poll::Ready(result.map(|(_, waited)| waited));
+                }
+            }
         }
     }
 }

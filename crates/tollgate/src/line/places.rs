@@ -11,13 +11,16 @@ pub(crate) type Id = u32;
 
 /// One who waits, or who no longer has to and hasn't noticed yet.
 #[derive(Debug)]
-pub(super) struct Place<R> {
+pub(super) struct Place<R, X = ()> {
     /// Whose line it stands in: a client, or a lane.
     pub(super) owner: u32,
     pub(super) cost: u64,
     pub(super) arrived: Timestamp,
-    pub(super) deadline: Option<Timestamp>,
+    /// Until when it waits; the end of time if that wasn't said.
+    pub(super) deadline: Timestamp,
     pub(super) stage: Stage<R>,
+    /// What else is kept of it.
+    pub(super) extra: X,
 }
 
 /// How far one who waits has come.
@@ -27,23 +30,24 @@ pub(super) enum Stage<R> {
         before: Option<Id>,
         after: Option<Id>,
     },
-    /// It was charged; the receipt is for giving back.
-    Passed(R),
-    Refused(Refused),
+    /// It was charged as of this time; the receipt is for giving back.
+    Passed(R, Timestamp),
+    /// Rare, and large.
+    Refused(Box<Refused>),
 }
 
 /// All places of a line.
 #[derive(Debug)]
-pub(super) struct Places<R> {
-    slots: Vec<Slot<R>>,
+pub(super) struct Places<R, X = ()> {
+    slots: Vec<Slot<R, X>>,
     free: Option<Id>,
     used: usize,
 }
 
 #[derive(Debug)]
-enum Slot<R> {
+enum Slot<R, X> {
     Free(Option<Id>),
-    Used(Place<R>),
+    Used(Place<R, X>),
 }
 
 /// First to last of one owner's places.
@@ -56,9 +60,21 @@ pub struct Fifo {
 }
 
 impl Fifo {
+    pub(super) const EMPTY: Self = Self {
+        first: None,
+        last: None,
+        len: 0,
+        cost: 0,
+    };
+
     /// Who is first.
     pub(crate) const fn first(&self) -> Option<Id> {
         self.first
+    }
+
+    /// Who is last.
+    pub(super) const fn last(&self) -> Option<Id> {
+        self.last
     }
 
     /// How many stand in it.
@@ -70,9 +86,37 @@ impl Fifo {
     pub(crate) const fn cost(&self) -> u128 {
         self.cost
     }
+
+    /// So much of it was charged ahead.
+    pub(super) fn charged_ahead(&mut self, cost: u64) {
+        self.cost -= u128::from(cost);
+    }
 }
 
-impl<R> Places<R> {
+impl<R, X> Place<R, X> {
+    /// Until when it waits, if that was said.
+    pub(super) fn deadline(&self) -> Option<Timestamp> {
+        Some(self.deadline).filter(|deadline| *deadline < Timestamp::MAX)
+    }
+
+    /// Who stands behind it.
+    pub(super) const fn next(&self) -> Option<Id> {
+        match self.stage {
+            Stage::Queued { after, .. } => after,
+            _ => None,
+        }
+    }
+
+    /// Who stands before it.
+    pub(super) const fn previous(&self) -> Option<Id> {
+        match self.stage {
+            Stage::Queued { before, .. } => before,
+            _ => None,
+        }
+    }
+}
+
+impl<R, X> Places<R, X> {
     pub(super) const fn new() -> Self {
         Self {
             slots: Vec::new(),
@@ -86,21 +130,21 @@ impl<R> Places<R> {
         self.used
     }
 
-    pub(super) fn get(&self, id: Id) -> Option<&Place<R>> {
+    pub(super) fn get(&self, id: Id) -> Option<&Place<R, X>> {
         match self.slots.get(index(id))? {
             Slot::Used(place) => Some(place),
             Slot::Free(_) => None,
         }
     }
 
-    fn get_mut(&mut self, id: Id) -> Option<&mut Place<R>> {
+    pub(super) fn get_mut(&mut self, id: Id) -> Option<&mut Place<R, X>> {
         match self.slots.get_mut(index(id))? {
             Slot::Used(place) => Some(place),
             Slot::Free(_) => None,
         }
     }
 
-    pub(super) fn insert(&mut self, place: Place<R>) -> Id {
+    pub(super) fn insert(&mut self, place: Place<R, X>) -> Id {
         self.used += 1;
         if let Some(id) = self.free {
             let old = mem::replace(&mut self.slots[index(id)], Slot::Used(place));
@@ -109,11 +153,12 @@ impl<R> Places<R> {
             }
             return id;
         }
+        make_room(&mut self.slots, 1);
         self.slots.push(Slot::Used(place));
         Id::try_from(self.slots.len() - 1).unwrap_or(Id::MAX)
     }
 
-    pub(super) fn remove(&mut self, id: Id) -> Option<Place<R>> {
+    pub(super) fn remove(&mut self, id: Id) -> Option<Place<R, X>> {
         self.get(id)?;
         let freed = mem::replace(&mut self.slots[index(id)], Slot::Free(self.free));
         self.free = Some(id);
@@ -179,6 +224,13 @@ impl<R> Places<R> {
         {
             change(before, after);
         }
+    }
+}
+
+/// Room for so many more, and not for twice as many as there are: most lines are short, and long ones large.
+pub(super) fn make_room<T>(list: &mut Vec<T>, more: usize) {
+    if list.capacity() - list.len() < more {
+        list.reserve_exact(more.max(list.len() / 8));
     }
 }
 

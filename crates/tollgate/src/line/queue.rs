@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::mem;
-use std::time::Duration;
 
 use tollgate_core::{Decision, Outcome, Timestamp};
 
+use super::Waits;
 use super::places::{Fifo, Id, Place, Places, Stage};
 use crate::Refused;
 
@@ -232,11 +232,12 @@ impl<D: Discipline> Queue<D> {
             owner,
             cost,
             arrived: now,
-            deadline,
+            deadline: deadline.unwrap_or(Timestamp::MAX),
             stage: Stage::Queued {
                 before: None,
                 after: None,
             },
+            extra: (),
         });
         self.lines.change(owner, |line| self.places.push(line, id));
         self.waiting += 1;
@@ -269,7 +270,7 @@ impl<D: Discipline> Queue<D> {
             // What is left in line says how long it would have taken, or more.
             let at = self.discipline.all_passed(&self.lines);
             let decision = self.discipline.decision(now, Outcome::Denied, at);
-            let refused = Stage::Refused(Refused::TooLate(decision));
+            let refused = Stage::Refused(Box::new(Refused::TooLate(decision)));
             self.finish(id, refused, Change::Left);
             return true;
         }
@@ -284,11 +285,11 @@ impl<D: Discipline> Queue<D> {
         if self.discipline.sheds(owner, &line, due, arrived) {
             let at = self.discipline.all_passed(&self.lines);
             let decision = self.discipline.decision(now, Outcome::Denied, at);
-            let refused = Stage::Refused(Refused::Shed(decision));
+            let refused = Stage::Refused(Box::new(Refused::Shed(decision)));
             self.finish(id, refused, Change::Left);
         } else {
             let receipt = self.discipline.pass(owner, due, cost);
-            self.finish(id, Stage::Passed(receipt), Change::Passed);
+            self.finish(id, Stage::Passed(receipt, due), Change::Passed);
         }
         true
     }
@@ -309,7 +310,7 @@ impl<D: Discipline> Queue<D> {
             return;
         };
         let owner = place.owner;
-        if let Some(deadline) = place.deadline {
+        if let Some(deadline) = place.deadline() {
             self.deadlines.remove(&(deadline, id));
         }
         self.waiting -= 1;
@@ -324,41 +325,15 @@ impl<D: Discipline> Queue<D> {
         }
     }
 
-    /// Whose turn comes next, and when.
-    pub(crate) fn first(&self) -> Option<(Id, Timestamp)> {
-        let (owner, due) = self.discipline.next()?;
-        Some((self.lines.of(owner).first()?, due))
-    }
-
-    /// When this one has to look again if nobody wakes it: when its turn comes if it is next, and
-    /// when its deadline has passed.
-    pub(crate) fn look_again(&self, id: Id) -> Option<Timestamp> {
-        let turn = self.first().filter(|(first, _)| *first == id);
-        let turn = turn.map(|(_, due)| due);
-        let over = self.places.get(id).and_then(|place| place.deadline);
-        let over = over.map(|deadline| deadline.plus_nanos(1));
-        turn.into_iter().chain(over).min()
-    }
-
-    /// Those who needn't wait any more, once each.
-    pub(crate) fn take_done(&mut self) -> Vec<Id> {
-        mem::take(&mut self.done)
-    }
-
-    /// What became of this one, if it needn't wait any more: its place is free then.
-    pub(crate) fn collect(&mut self, id: Id) -> Option<Result<(), Refused>> {
-        let place = self.places.get(id)?;
-        let result = match &place.stage {
-            Stage::Queued { .. } => return None,
-            Stage::Passed(_) => Ok(()),
-            Stage::Refused(refused) => Err(*refused),
-        };
-        self.places.remove(id);
-        Some(result)
-    }
-
     /// This one goes: it costs nothing, even if its turn had come without its noticing.
     pub(crate) fn leave(&mut self, now: Timestamp, id: Id) {
+        self.advance(now);
+        self.take_away(now, id);
+        // What it leaves behind may be another's turn right now.
+        self.advance(now);
+    }
+
+    fn take_away(&mut self, now: Timestamp, id: Id) {
         let Some(place) = self.places.get(id) else {
             return;
         };
@@ -366,22 +341,55 @@ impl<D: Discipline> Queue<D> {
             self.take_out(id, Change::Left, |places, line| places.unlink(line, id));
         }
         if let Some(place) = self.places.remove(id)
-            && let Stage::Passed(receipt) = place.stage
+            && let Stage::Passed(receipt, _) = place.stage
         {
             self.discipline.give_back(now, place.owner, receipt);
         }
     }
+}
 
-    /// How long this one has been here.
-    pub(crate) fn waited(&self, now: Timestamp, id: Id) -> Duration {
-        self.places
-            .get(id)
-            .map_or(Duration::ZERO, |p| now - p.arrived)
+impl<D: Discipline> Waits for Queue<D> {
+    fn first(&self) -> Option<(Id, Timestamp)> {
+        let (owner, due) = self.discipline.next()?;
+        Some((self.lines.of(owner).first()?, due))
+    }
+
+    /// When its turn comes if it is next, and when its deadline has passed.
+    fn look_again(&mut self, _now: Timestamp, id: Id) -> Option<Timestamp> {
+        let turn = self.first().filter(|(first, _)| *first == id);
+        let turn = turn.map(|(_, due)| due);
+        let over = self.places.get(id).and_then(Place::deadline);
+        let over = over.map(|deadline| deadline.plus_nanos(1));
+        turn.into_iter().chain(over).min()
+    }
+
+    fn take_done(&mut self) -> Vec<Id> {
+        mem::take(&mut self.done)
+    }
+
+    fn collect(&mut self, id: Id) -> Option<Result<Timestamp, Refused>> {
+        let place = self.places.get(id)?;
+        let result = match &place.stage {
+            Stage::Queued { .. } => return None,
+            Stage::Passed(_, at) => Ok(*at),
+            Stage::Refused(refused) => Err(**refused),
+        };
+        self.places.remove(id);
+        Some(result)
+    }
+
+    fn arrived(&self, id: Id) -> Option<Timestamp> {
+        self.places.get(id).map(|place| place.arrived)
     }
 }
 
 #[cfg(test)]
 impl<D: Discipline> Queue<D> {
+    /// What became of this one, if it needn't wait any more.
+    pub(crate) fn fate(&mut self, id: Id) -> Option<Result<(), Refused>> {
+        self.collect(id).map(|result| result.map(drop))
+    }
+
     /// When something happens next if nobody comes or goes.
     pub(crate) fn next_at(&self) -> Option<Timestamp> {
         let turn = self.first().map(|(_, due)| due);

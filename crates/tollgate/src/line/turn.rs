@@ -6,10 +6,10 @@ use std::time::Duration;
 use tollgate_core::Timestamp;
 
 use super::queue::Discipline;
-use super::{Line, Progress, Standing};
+use super::{Line, Standing};
 use crate::Refused;
 use crate::clock::Clock;
-use crate::patience::{Patience, waker_of_this_thread};
+use crate::patience::Patience;
 
 /// A request to wait in line: await it, or call
 /// [`wait_blocking`](Self::wait_blocking). The result is how long it took.
@@ -87,17 +87,10 @@ impl<'a, D: Discipline, C: Clock> Turn<'a, D, C> {
     /// [`Refused`]: at once if it can never pass, not in time, or too many are waiting; later if it
     /// was shed or its deadline passed.
     pub fn wait_blocking(self) -> Result<Duration, Refused> {
-        let clock = self.line.clock();
-        let Some(mut standing) = self.start()? else {
+        let Some(standing) = self.start()? else {
             return Ok(Duration::ZERO);
         };
-        let waker = waker_of_this_thread();
-        loop {
-            match standing.look(&waker) {
-                Progress::Done(result) => return result,
-                Progress::Waiting(until) => clock.nap_until(until.unwrap_or(Timestamp::MAX)),
-            }
-        }
+        standing.wait_blocking().map(|(_, waited)| waited)
     }
 
     /// Blocks as [`wait_blocking`](Self::wait_blocking) does, but goes after it has looked so often:
@@ -105,24 +98,17 @@ impl<'a, D: Discipline, C: Clock> Turn<'a, D, C> {
     #[cfg(shuttle)]
     #[doc(hidden)]
     pub fn wait_for_looks(self, looks: usize) -> Option<Result<Duration, Refused>> {
-        let clock = self.line.clock();
-        let mut standing = match self.start() {
+        let standing = match self.start() {
             Ok(Some(standing)) => standing,
             Ok(None) => return Some(Ok(Duration::ZERO)),
             Err(refused) => return Some(Err(refused)),
         };
-        let waker = waker_of_this_thread();
-        for _ in 0..looks {
-            match standing.look(&waker) {
-                Progress::Done(result) => return Some(result),
-                Progress::Waiting(until) => clock.nap_until(until.unwrap_or(Timestamp::MAX)),
-            }
-        }
-        None
+        let result = standing.wait_for_looks(looks)?;
+        Some(result.map(|(_, waited)| waited))
     }
 
     /// Passes, takes a place, or says at once why neither.
-    pub(super) fn start(self) -> Result<Option<Standing<'a, D, C>>, Refused> {
+    pub(super) fn start(self) -> Result<Option<Standing<&'a Line<D, C>>>, Refused> {
         let patience = self.patience;
         self.line
             .enter(self.ask, self.cost, |now| patience.deadline(now))

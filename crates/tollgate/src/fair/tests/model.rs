@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use tollgate_core::{Algorithm, Gcra, Rate, Tat, Timestamp};
 
 use super::sim::{Arrival, Sim};
+use crate::line::Waits as _;
 use crate::line::places::Id;
 use crate::line::queue::Entered;
 
@@ -219,7 +220,7 @@ fn take(
     let mut got = Vec::new();
     for (number, id) in sim.queue.take_done().into_iter().enumerate() {
         let arrival = sim.waiting.remove(&id).unwrap();
-        assert_eq!(sim.queue.collect(id), Some(Ok(())));
+        assert_eq!(sim.queue.fate(id), Some(Ok(())));
         got.push(names.remove(&id).unwrap());
         passed.push((expected[number].1, arrival.cost));
     }

@@ -8,6 +8,7 @@ use crate::Refused;
 use crate::fair::codel::Codel;
 use crate::fair::meter::Meter;
 use crate::fair::wfq::{Claim, Fair};
+use crate::line::Waits as _;
 use crate::line::places::Id;
 use crate::line::queue::{Entered, Queue};
 
@@ -90,7 +91,7 @@ impl Sim {
         let fate = |id| Fate {
             arrival: self.waiting.remove(&id).unwrap(),
             at: now,
-            result: self.queue.collect(id).unwrap(),
+            result: self.queue.fate(id).unwrap(),
         };
         done.into_iter().map(fate).collect()
     }

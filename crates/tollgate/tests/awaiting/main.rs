@@ -1,5 +1,9 @@
 //! Waits that are awaited on any executor: woken by the clock, by a thread, or by tokio's timer.
 
+mod holder;
+mod leaving;
+mod model;
+
 use std::future::{Future, IntoFuture};
 use std::pin::{Pin, pin};
 use std::sync::Arc;

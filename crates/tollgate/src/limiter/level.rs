@@ -1,0 +1,78 @@
+//! A limiter as a level of a stack.
+
+use std::time::Duration;
+
+use tollgate_core::{Decision, Timestamp, Unbooked};
+
+use super::Limiter;
+use crate::Kind;
+use crate::cell::Cell;
+use crate::clock::Clock;
+use crate::home::sealed::Home;
+use crate::stack::limit::{Breadth, Limit, Mark, Seen, Taken};
+
+impl<C: Clock> Limit for Limiter<C> {
+    fn kind(&self) -> Kind {
+        Kind::Rate
+    }
+
+    fn breadth(&self) -> Breadth {
+        Breadth::Shared
+    }
+
+    fn now(&self, seen: &mut Seen) -> Timestamp {
+        seen.read(&self.clock)
+    }
+
+    fn look(&self, now: Timestamp, cost: u64) -> Decision {
+        self.look_in_turn(now, cost)
+    }
+
+    fn fits(&self, seen: &mut Seen, cost: u64) -> bool {
+        let now = seen.read(&self.clock);
+        if self.line.is_marked()
+            && let Some(behind) = self.behind(now, cost)
+        {
+            return behind.is_allowed();
+        }
+        self.cell.fits(now, cost)
+    }
+
+    fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
+        let ticket = self.book_in_turn(now, cost, Duration::ZERO);
+        ticket
+            .map(Taken::Charge)
+            .map_err(|refused| *refused.decision())
+    }
+
+    fn charge(&self, seen: &mut Seen, cost: u64) -> Option<Mark> {
+        let Cell::Word(word) = &self.cell else {
+            return None;
+        };
+        if self.line.is_marked() {
+            return None;
+        }
+        let (pace, after) = word.charge(seen.read(&self.clock), cost)?;
+        Mark::new(after, pace, cost)
+    }
+
+    fn put_back(&self, now: Timestamp, taken: Taken) {
+        self.settle(now, taken, 0);
+    }
+
+    fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> Result<Taken, Decision> {
+        if let Some(behind) = self.behind(now, cost)
+            && !behind.is_allowed()
+        {
+            return Err(behind);
+        }
+        let ticket = self.cell.hold(now, cost, until);
+        ticket.map(Taken::Charge).map_err(Unbooked::decision)
+    }
+
+    fn settle(&self, now: Timestamp, taken: Taken, spent: u64) {
+        if let Taken::Charge(ticket) = taken {
+            self.improve(now, || self.cell.settle(now, &ticket, spent));
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! What a line needs of the limit that it is for.
+
+use std::fmt;
+use std::time::Duration;
+
+use tollgate_core::{Decision, Timestamp};
+
+use crate::Refused;
+use crate::cell::Ticket;
+
+/// What those in a line wait for: a limit, past its line.
+pub trait Meter {
+    /// On what terms somebody asks: the rate that came with the call.
+    type Terms: Clone + fmt::Debug;
+
+    /// Decides without charging.
+    fn look(&self, terms: &Self::Terms, now: Timestamp, cost: u64) -> Decision;
+
+    /// Charges a cost that passes within this time.
+    fn book(
+        &self,
+        terms: &Self::Terms,
+        now: Timestamp,
+        cost: u64,
+        patience: Duration,
+    ) -> Result<Ticket, Refused>;
+
+    /// How far ahead something can be booked.
+    fn longest_booking(&self) -> Duration {
+        Duration::MAX
+    }
+
+    /// Gives back what nothing was built on.
+    fn give_back(&self, terms: &Self::Terms, now: Timestamp, ticket: &Ticket);
+
+    /// Whether everything is refused for now, waits too.
+    fn is_blocked(&self, _now: Timestamp) -> bool {
+        false
+    }
+
+    /// How much later somebody passes at the earliest who has so much before it that isn't charged.
+    fn takes(&self, terms: &Self::Terms, tokens: u128) -> Duration;
+}
+
+/// Charges a cost as of when its turn came, or now if somebody came between.
+pub(super) fn charge<M: Meter + ?Sized>(
+    meter: &M,
+    terms: &M::Terms,
+    (due, now): (Timestamp, Timestamp),
+    cost: u64,
+) -> Result<(Ticket, Timestamp), Refused> {
+    match meter.book(terms, due, cost, Duration::ZERO) {
+        Ok(ticket) => Ok((ticket, due)),
+        Err(Refused::TooLate(_)) if due < now => {
+            let ticket = meter.book(terms, now, cost, Duration::ZERO)?;
+            Ok((ticket, now))
+        }
+        Err(refused) => Err(refused),
+    }
+}

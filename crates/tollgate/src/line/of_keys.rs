@@ -1,0 +1,165 @@
+//! Lines of the keys of a table: a key has one only while somebody waits for it.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use foldhash::fast::FixedState;
+
+use super::places::Id;
+use super::single::Single;
+use super::{KEPT, State};
+use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering, PoisonError, fence};
+
+/// Keys share marks: while one waits, one in so many of the others looks for a line that it hasn't.
+const MARKS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 64 };
+
+/// Lines by the hash of their key, and marks of which a check reads one.
+///
+/// # Memory ordering
+/// As for the mark of [`Lined`](super::lined::Lined). Who changes all keys goes by the locks alone.
+pub(crate) struct KeyLines<K, T> {
+    marks: [AtomicU32; MARKS],
+    shards: Box<[Mutex<Shard<K, T>>]>,
+}
+
+/// Keys of one hash are few.
+type Shard<K, T> = HashMap<u64, Vec<KeyLine<K, T>>, FixedState>;
+
+struct KeyLine<K, T> {
+    key: K,
+    state: State<Single<T>>,
+}
+
+impl<K, T: Clone + fmt::Debug> KeyLines<K, T> {
+    pub(crate) fn new() -> Self {
+        Self {
+            marks: std::array::from_fn(|_| AtomicU32::new(0)),
+            shards: (0..MARKS).map(|_| Mutex::default()).collect(),
+        }
+    }
+
+    /// Whether somebody may wait for a key of this hash.
+    #[inline(always)]
+    pub(crate) fn is_marked(&self, hash: u64) -> bool {
+        self.marks[index(hash)].load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether somebody may wait for any key.
+    pub(crate) fn is_any_marked(&self) -> bool {
+        let mut marks = self.marks.iter();
+        marks.any(|mark| mark.load(Ordering::Relaxed) > 0)
+    }
+
+    /// Everybody who waits for a key of this hash looks again.
+    pub(crate) fn wake(&self, hash: u64) {
+        // After what was given back, as in `Home::improve`.
+        fence(Ordering::SeqCst);
+        if self.is_marked(hash) {
+            let shard = self.lock(index(hash));
+            let lines = shard.get(&hash).into_iter().flatten();
+            let wakers: Vec<_> = lines.flat_map(|line| line.state.wakers()).collect();
+            drop(shard);
+            wakers.into_iter().for_each(std::task::Waker::wake);
+        }
+    }
+
+    /// Changes the line of a key, which is made if there is none, and wakes whom that concerns.
+    pub(crate) fn visit<R>(
+        &self,
+        (hash, is_same): (u64, impl Fn(&K) -> bool),
+        key: impl FnOnce() -> K,
+        present: Option<Id>,
+        change: impl FnOnce(&mut State<Single<T>>) -> R,
+    ) -> R {
+        let mut shard = self.lock(index(hash));
+        let lines = shard.entry(hash).or_default();
+        let place = match lines.iter().position(|line| is_same(&line.key)) {
+            Some(place) => place,
+            None => {
+                // Before the first look at the limit: whoever comes from now on stands behind.
+                self.marks[index(hash)].fetch_add(1, Ordering::Relaxed);
+                fence(Ordering::SeqCst);
+                if lines.is_empty() {
+                    lines.reserve_exact(1);
+                }
+                lines.push(KeyLine {
+                    key: key(),
+                    state: State::new(Single::new()),
+                });
+                lines.len() - 1
+            }
+        };
+        let state = &mut lines[place].state;
+        let result = change(state);
+        let woken = state.settle(present);
+        let gone = state.waits.is_clean().then(|| lines.swap_remove(place));
+        if gone.is_some() {
+            self.marks[index(hash)].fetch_sub(1, Ordering::Relaxed);
+            if lines.is_empty() {
+                shard.remove(&hash);
+            }
+            if shard.is_empty() && shard.capacity() > KEPT {
+                *shard = Shard::default();
+            }
+        }
+        drop(shard);
+        // A stranger's key is dropped under no lock.
+        drop(gone);
+        woken.wake();
+        result
+    }
+
+    /// Changes the line of a key, if it has one.
+    pub(crate) fn visit_if_any<R>(
+        &self,
+        (hash, is_same): (u64, impl Fn(&K) -> bool),
+        change: impl FnOnce(&mut State<Single<T>>) -> R,
+    ) -> Option<R> {
+        if !self.is_marked(hash) {
+            return None;
+        }
+        let mut shard = self.lock(index(hash));
+        let lines = shard.get_mut(&hash)?;
+        let line = lines.iter_mut().find(|line| is_same(&line.key))?;
+        let result = change(&mut line.state);
+        let woken = line.state.settle(None);
+        // It has a place yet: whoever stands there, or has passed without having noticed, comes.
+        drop(shard);
+        woken.wake();
+        Some(result)
+    }
+
+    /// Changes every line. One that is made meanwhile sees what was changed before.
+    pub(crate) fn visit_all(&self, mut change: impl FnMut(u64, &K, &mut State<Single<T>>)) {
+        for number in 0..MARKS {
+            let mut woken = Vec::new();
+            let mut shard = self.lock(number);
+            for (hash, lines) in shard.iter_mut() {
+                for line in lines {
+                    change(*hash, &line.key, &mut line.state);
+                    woken.push(line.state.settle(None));
+                }
+            }
+            drop(shard);
+            woken.into_iter().for_each(super::Woken::wake);
+        }
+    }
+
+    fn lock(&self, number: usize) -> MutexGuard<'_, Shard<K, T>> {
+        // Nothing in here panics between two writes that belong together.
+        self.shards[number]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K, T> fmt::Debug for KeyLines<K, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyLines").finish_non_exhaustive()
+    }
+}
+
+#[inline(always)]
+fn index(hash: u64) -> usize {
+    usize::try_from(hash % MARKS as u64).unwrap_or(0)
+}

@@ -1,0 +1,484 @@
+//! One line for one limit, first come first served. Those who stand in it are charged nothing, so whoever
+//! leaves frees its place, wherever that is, and costs nobody anything.
+//!
+//! It reads no clock, wakes nobody, and doesn't keep the limit's state: each call is handed the meter.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::mem;
+use std::time::Duration;
+
+use tollgate_core::{Decision, Outcome, Timestamp};
+
+use super::meter::{Meter, charge};
+use super::places::{Fifo, Id, Place, Places, Stage};
+use super::queue::Entered;
+use super::{Rest, Waits};
+use crate::Refused;
+use crate::cell::Ticket;
+
+/// How long after its turn a waiter looks again if those before it took longer than was said.
+const BACKSTOP: Duration = Duration::from_millis(1);
+
+/// Everybody who waits for one limit.
+#[derive(Debug)]
+pub struct Single<T> {
+    places: Places<(), Waiter<T>>,
+    line: Fifo,
+    deadlines: BTreeSet<(Timestamp, Id)>,
+    /// The latest visit or turn: nobody passes at an earlier time.
+    seen: Timestamp,
+    /// When the first in line passes, as of the latest look.
+    due: Timestamp,
+    /// When the first in line may ask again, if it was refused at its turn.
+    refused_until: Timestamp,
+    /// The latest who came found no room for its key's state.
+    lacks_room: bool,
+    /// Those who needn't wait any more and haven't been told.
+    done: Vec<Id>,
+}
+
+/// What is kept of one who waits.
+#[derive(Debug)]
+struct Waiter<T> {
+    terms: T,
+    /// When it was told to pass: it looks then whatever becomes of those before it.
+    told: Timestamp,
+    /// What it was charged: when it passed, or ahead, because somebody reserved behind it.
+    charged: Option<Ticket>,
+}
+
+impl<T: Clone + fmt::Debug> Single<T> {
+    pub(crate) const fn new() -> Self {
+        Self {
+            places: Places::new(),
+            line: Fifo::EMPTY,
+            deadlines: BTreeSet::new(),
+            seen: Timestamp::ZERO,
+            due: Timestamp::MAX,
+            refused_until: Timestamp::ZERO,
+            lacks_room: false,
+            done: Vec::new(),
+        }
+    }
+
+    /// Nobody waits.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.line.len() == 0
+    }
+
+    /// Nobody waits, and nobody has passed without having noticed.
+    pub(crate) const fn is_clean(&self) -> bool {
+        self.places.used() == 0
+    }
+
+    /// Lets everybody pass whose turn has come by `now`, in order, each at its own time, and drops those
+    /// whose deadline came first.
+    pub(crate) fn advance<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
+        self.look_at_first(meter);
+        while self.step(meter, now) {
+            self.look_at_first(meter);
+        }
+        self.seen_at(meter, now);
+    }
+
+    /// Nobody passes before this time any more.
+    fn seen_at<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
+        if self.seen < now {
+            self.seen = now;
+            self.look_at_first(meter);
+        }
+    }
+
+    fn step<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) -> bool {
+        let Some((id, place)) = self.first_place() else {
+            return false;
+        };
+        if meter.is_blocked(now) {
+            let decision = meter.look(&place.extra.terms, now, place.cost);
+            self.refuse(meter, now, id, Refused::Blocked(decision));
+            return true;
+        }
+        let over = self.deadlines.first().copied();
+        if let Some((deadline, late)) = over.filter(|(deadline, _)| *deadline < now)
+            && deadline < self.due
+        {
+            let late_place = self.places.get(late).map(|place| &place.extra.terms);
+            let decision = late_place.map(|terms| self.refusal(meter, terms, now, self.due));
+            let decision = decision.unwrap_or(Decision::UNLIMITED);
+            self.refuse(meter, now, late, Refused::TooLate(decision));
+            // Those behind it move up then, not before.
+            self.seen = self.seen.max(deadline.plus_nanos(1));
+            return true;
+        }
+        if self.due > now {
+            return false;
+        }
+        let (terms, cost) = (place.extra.terms.clone(), place.cost);
+        let charged = match place.extra.charged {
+            Some(ticket) => Ok((ticket, self.due)),
+            // At its own time, so that a late wake-up loses no rate.
+            None => charge(meter, &terms, (self.due, now), cost),
+        };
+        match charged {
+            Ok((ticket, at)) => {
+                self.seen = self.seen.max(at);
+                if let Some(place) = self.places.get_mut(id) {
+                    place.extra.charged = Some(ticket);
+                }
+                self.finish(id, Stage::Passed((), at));
+                true
+            }
+            Err(refused @ Refused::Never(_)) => {
+                // One who never passes would stop the line.
+                self.refuse(meter, now, id, refused);
+                true
+            }
+            // Somebody who had begun before came between, or there is no room for a new key.
+            Err(refused) => {
+                self.seen = self.seen.max(now);
+                let wait = refused.decision().retry_after.max(BACKSTOP);
+                self.refused_until = now + wait;
+                self.look_at_first(meter);
+                false
+            }
+        }
+    }
+
+    /// What the limit has left has changed: it may be somebody's turn sooner.
+    pub(crate) fn improved<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M) {
+        self.refused_until = Timestamp::ZERO;
+        self.look_at_first(meter);
+    }
+
+    /// When the first in line passes.
+    fn look_at_first<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M) {
+        self.due = match self.first_place() {
+            None => Timestamp::MAX,
+            Some((_, place)) => match &place.extra.charged {
+                Some(ticket) => ticket.at(),
+                None => {
+                    let from = self.seen.max(place.arrived);
+                    let decision = meter.look(&place.extra.terms, from, place.cost);
+                    let due = match decision.outcome {
+                        // One that never passes goes at once.
+                        Outcome::Allowed | Outcome::Never => from,
+                        Outcome::Denied => from + decision.retry_after,
+                    };
+                    due.max(self.refused_until)
+                }
+            },
+        };
+    }
+
+    fn first_place(&self) -> Option<(Id, &Place<(), Waiter<T>>)> {
+        let id = self.line.first()?;
+        Some((id, self.places.get(id)?))
+    }
+
+    /// What one is told who can't pass now: behind everybody who waits, after an
+    /// [`advance`](Self::advance) to this time. None if nobody does.
+    pub(crate) fn behind<M: Meter<Terms = T> + ?Sized>(
+        &self,
+        meter: &M,
+        terms: &T,
+        now: Timestamp,
+        cost: u64,
+    ) -> Option<Decision> {
+        if self.is_empty() {
+            return None;
+        }
+        let raw = meter.look(terms, now, cost);
+        if raw.outcome == Outcome::Never {
+            return Some(raw);
+        }
+        let at = self.place_at_the_end(meter, terms, now, cost);
+        Some(self.refusal(meter, terms, now, at))
+    }
+
+    /// When a place at the end passes, or as near as is known. After an advance to this time.
+    fn place_at_the_end<M: Meter<Terms = T> + ?Sized>(
+        &self,
+        meter: &M,
+        terms: &T,
+        now: Timestamp,
+        cost: u64,
+    ) -> Timestamp {
+        let own = now + meter.look(terms, now, cost).retry_after;
+        let Some((_, first)) = self.first_place() else {
+            return own;
+        };
+        let after_first = self.line.cost() - u128::from(first.cost);
+        let ahead = after_first + u128::from(cost);
+        own.max(self.due + meter.takes(terms, ahead))
+    }
+
+    /// A refusal to one who may come again at this time.
+    fn refusal<M: Meter<Terms = T> + ?Sized>(
+        &self,
+        meter: &M,
+        terms: &T,
+        now: Timestamp,
+        at: Timestamp,
+    ) -> Decision {
+        let left = meter.look(terms, now, 0);
+        let wait = at - now;
+        let remaining = if self.is_empty() { left.remaining } else { 0 };
+        let reset_after = left.reset_after.max(wait);
+        Decision::new(Outcome::Denied, left.limit, remaining, wait, reset_after)
+    }
+
+    /// Passes at once, stands in line, or says why neither.
+    pub(crate) fn enter<M: Meter<Terms = T> + ?Sized>(
+        &mut self,
+        meter: &M,
+        terms: T,
+        (now, cost): (Timestamp, u64),
+        deadline: Option<Timestamp>,
+    ) -> Result<Entered, Refused> {
+        self.advance(meter, now);
+        if self.is_empty() {
+            match meter.book(&terms, now, cost, Duration::ZERO) {
+                Ok(_) => return Ok(Entered::Passed),
+                Err(Refused::TooLate(decision)) if meter.is_blocked(now) => {
+                    return Err(Refused::Blocked(decision));
+                }
+                Err(Refused::TooLate(_)) => {}
+                Err(refused) => return Err(refused),
+            }
+        }
+        let alone = meter.look(&terms, now, cost);
+        if alone.outcome == Outcome::Never {
+            return Err(Refused::Never(alone));
+        }
+        // What was refused though it would pass alone has no room for a state of its own.
+        self.lacks_room = alone.is_allowed() && (self.is_empty() || self.lacks_room);
+        if self.lacks_room {
+            return self.enter_booked(meter, terms, (now, cost), deadline);
+        }
+        let told = self.place_at_the_end(meter, &terms, now, cost);
+        if deadline.is_some_and(|deadline| deadline < told) {
+            return Err(Refused::TooLate(self.refusal(meter, &terms, now, told)));
+        }
+        let waiter = Waiter {
+            terms,
+            told,
+            charged: None,
+        };
+        Ok(self.stand(meter, (now, cost), deadline, waiter))
+    }
+
+    /// Stands in line with a charge ahead: there is no room for a key, and what such keys share has one
+    /// order for all of them.
+    fn enter_booked<M: Meter<Terms = T> + ?Sized>(
+        &mut self,
+        meter: &M,
+        terms: T,
+        (now, cost): (Timestamp, u64),
+        deadline: Option<Timestamp>,
+    ) -> Result<Entered, Refused> {
+        let patience = deadline.map_or(Duration::MAX, |deadline| deadline - now);
+        let ticket = match meter.book(&terms, now, cost, patience) {
+            Ok(ticket) => ticket,
+            // Not for want of patience.
+            Err(Refused::TooLate(decision)) if decision.retry_after <= patience => {
+                return Err(Refused::QueueFull(decision));
+            }
+            Err(refused) => return Err(refused),
+        };
+        let waiter = Waiter {
+            terms,
+            told: ticket.at(),
+            charged: Some(ticket),
+        };
+        Ok(self.stand(meter, (now, 0), deadline, waiter))
+    }
+
+    fn stand<M: Meter<Terms = T> + ?Sized>(
+        &mut self,
+        meter: &M,
+        (now, cost): (Timestamp, u64),
+        deadline: Option<Timestamp>,
+        waiter: Waiter<T>,
+    ) -> Entered {
+        let id = self.places.insert(Place {
+            owner: 0,
+            cost,
+            arrived: now,
+            deadline: deadline.unwrap_or(Timestamp::MAX),
+            stage: Stage::Queued {
+                before: None,
+                after: None,
+            },
+            extra: waiter,
+        });
+        self.places.push(&mut self.line, id);
+        if let Some(deadline) = deadline {
+            self.deadlines.insert((deadline, id));
+        }
+        self.look_at_first(meter);
+        Entered::Waiting(id)
+    }
+
+    /// This one goes: it costs nothing, and what it was charged without noticing comes back as far as
+    /// nothing was built on it.
+    pub(crate) fn leave<M: Meter<Terms = T> + ?Sized>(
+        &mut self,
+        meter: &M,
+        now: Timestamp,
+        id: Id,
+    ) {
+        // Those whose turn came before are charged, as if nobody went; those whose turn is right now
+        // aren't yet: they may go as well.
+        if let Some(before) = now.as_nanos().checked_sub(1) {
+            self.advance(meter, Timestamp::from_nanos(before));
+        }
+        self.seen_at(meter, now);
+        self.take_out(id, Places::unlink);
+        if let Some(place) = self.places.remove(id)
+            && let Some(ticket) = place.extra.charged
+        {
+            meter.give_back(&place.extra.terms, now, &ticket);
+        }
+        self.look_at_first(meter);
+    }
+
+    /// Charges everybody in line ahead, at the times that are theirs now, because somebody reserves behind
+    /// them.
+    pub(crate) fn book_all<M: Meter<Terms = T> + ?Sized>(
+        &mut self,
+        meter: &M,
+        now: Timestamp,
+    ) -> Result<(), Refused> {
+        let mut next = self.first_uncharged();
+        let mut booked = Ok(());
+        while let Some(place) = next.and_then(|id| self.places.get_mut(id)) {
+            match meter.book(&place.extra.terms, now, place.cost, Duration::MAX) {
+                Ok(ticket) => place.extra.charged = Some(ticket),
+                Err(refused) => {
+                    booked = Err(refused);
+                    break;
+                }
+            }
+            self.line.charged_ahead(mem::take(&mut place.cost));
+            next = place.next();
+        }
+        self.look_at_first(meter);
+        booked
+    }
+
+    /// The first of those at the end of the line who aren't charged ahead: all behind one who isn't.
+    fn first_uncharged(&self) -> Option<Id> {
+        let mut first = None;
+        let mut id = self.line.last()?;
+        while let Some(place) = self.places.get(id).filter(|it| it.extra.charged.is_none()) {
+            first = Some(id);
+            id = match place.previous() {
+                Some(before) => before,
+                None => break,
+            };
+        }
+        first
+    }
+
+    /// The limit has changed: those who can never pass any more are told.
+    pub(crate) fn changed<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
+        let mut next = self.line.first();
+        while let Some((id, place)) = next.and_then(|id| Some((id, self.places.get(id)?))) {
+            next = place.next();
+            let decision = meter.look(&place.extra.terms, now, place.cost);
+            if decision.outcome == Outcome::Never {
+                self.refuse(meter, now, id, Refused::Never(decision));
+            }
+        }
+        self.improved(meter);
+    }
+
+    /// This one needn't wait any more; what was charged ahead for it comes back.
+    fn refuse<M: Meter<Terms = T> + ?Sized>(
+        &mut self,
+        meter: &M,
+        now: Timestamp,
+        id: Id,
+        refused: Refused,
+    ) {
+        let waiter = self.places.get_mut(id).map(|place| &mut place.extra);
+        if let Some(waiter) = waiter
+            && let Some(ticket) = waiter.charged.take()
+        {
+            meter.give_back(&waiter.terms, now, &ticket);
+        }
+        self.finish(id, Stage::Refused(Box::new(refused)));
+    }
+
+    /// Takes one out of the line, and says what became of it.
+    fn finish(&mut self, id: Id, stage: Stage<()>) {
+        self.take_out(id, |places, line, id| places.finish(line, id, stage));
+        self.done.push(id);
+    }
+
+    fn take_out(&mut self, id: Id, unlink: impl FnOnce(&mut Places<(), Waiter<T>>, &mut Fifo, Id)) {
+        if self.line.first() == Some(id) {
+            self.refused_until = Timestamp::ZERO;
+        }
+        let deadline = self.places.get(id).and_then(Place::deadline);
+        if let Some(deadline) = deadline {
+            self.deadlines.remove(&(deadline, id));
+        }
+        unlink(&mut self.places, &mut self.line, id);
+    }
+}
+
+impl<T: Clone + fmt::Debug> Rest for Single<T> {
+    fn rest(&mut self) -> bool {
+        let is_clean = self.is_clean();
+        if is_clean {
+            *self = Self {
+                seen: self.seen,
+                ..Self::new()
+            };
+        }
+        is_clean
+    }
+}
+
+impl<T: Clone + fmt::Debug> Waits for Single<T> {
+    fn first(&self) -> Option<(Id, Timestamp)> {
+        Some((self.line.first()?, self.due))
+    }
+
+    fn look_again(&mut self, now: Timestamp, id: Id) -> Option<Timestamp> {
+        let (first, due) = (self.line.first(), self.due);
+        let place = self.places.get_mut(id)?;
+        let turn = match first == Some(id) {
+            true => due,
+            false => {
+                if place.extra.told <= now {
+                    place.extra.told = due.max(now) + BACKSTOP;
+                }
+                place.extra.told
+            }
+        };
+        let over = place.deadline().map(|deadline| deadline.plus_nanos(1));
+        Some(over.map_or(turn, |over| turn.min(over)))
+    }
+
+    fn take_done(&mut self) -> Vec<Id> {
+        mem::take(&mut self.done)
+    }
+
+    fn collect(&mut self, id: Id) -> Option<Result<Timestamp, Refused>> {
+        let place = self.places.get(id)?;
+        let result = match &place.stage {
+            Stage::Queued { .. } => return None,
+            Stage::Passed(_, at) => Ok(*at),
+            Stage::Refused(refused) => Err(**refused),
+        };
+        self.places.remove(id);
+        Some(result)
+    }
+
+    fn arrived(&self, id: Id) -> Option<Timestamp> {
+        self.places.get(id).map(|place| place.arrived)
+    }
+}

@@ -1,0 +1,107 @@
+//! Whatever can be waited for, as one: a limiter, or a key called "ada".
+
+use tollgate::clock::Manual;
+use tollgate::{
+    Acquire, Algorithm, Align, Decision, ExactKeyedLimiter, Home, KeyedLimiter, Limiter, Rate,
+    Refused, Reservation, Timestamp,
+};
+
+pub(super) const ALGORITHMS: [Algorithm; 6] = [
+    Algorithm::Gcra,
+    Algorithm::TokenBucket,
+    Algorithm::LeakyBucket,
+    Algorithm::FixedWindow(Align::FirstHit),
+    Algorithm::SlidingLog,
+    Algorithm::SlidingCounter,
+];
+
+/// A limit that can be waited for, whoever holds it.
+pub(super) trait Holder {
+    type Home<'a>: Home
+    where
+        Self: 'a;
+
+    /// Not a key whose word counts by the rate of whoever asked last: then what is booked ahead depends on
+    /// who asked since the rate changed.
+    const BOOKS_THROUGH_CHANGES: bool = true;
+
+    fn acquire(&self, cost: u64) -> Acquire<Self::Home<'_>>;
+    fn check_at(&self, now: Timestamp, cost: u64) -> Decision;
+    fn reserve_at(&self, now: Timestamp, cost: u64)
+    -> Result<Reservation<Self::Home<'_>>, Refused>;
+    fn set_rate(&self, rate: Rate);
+}
+
+impl Holder for Limiter<Manual> {
+    type Home<'a> = &'a Self;
+
+    fn acquire(&self, cost: u64) -> Acquire<&Self> {
+        self.acquire_n(cost)
+    }
+
+    fn check_at(&self, now: Timestamp, cost: u64) -> Decision {
+        self.check_at(now, cost)
+    }
+
+    fn reserve_at(
+        &self,
+        now: Timestamp,
+        cost: u64,
+    ) -> Result<Reservation<Self::Home<'_>>, Refused> {
+        self.reserve_at(now, cost)
+    }
+
+    fn set_rate(&self, rate: Rate) {
+        self.set_rate(rate).expect("a rate that fits");
+    }
+}
+
+impl Holder for KeyedLimiter<Manual> {
+    type Home<'a> = tollgate::Key<'a, Manual>;
+
+    const BOOKS_THROUGH_CHANGES: bool = false;
+
+    fn acquire(&self, cost: u64) -> Acquire<Self::Home<'_>> {
+        self.key("ada").acquire_n(cost)
+    }
+
+    fn check_at(&self, now: Timestamp, cost: u64) -> Decision {
+        self.check_at(now, "ada", cost)
+    }
+
+    fn reserve_at(
+        &self,
+        now: Timestamp,
+        cost: u64,
+    ) -> Result<Reservation<Self::Home<'_>>, Refused> {
+        self.key("ada").reserve_at(now, cost)
+    }
+
+    fn set_rate(&self, rate: Rate) {
+        self.set_rate(rate).expect("a rate that fits");
+    }
+}
+
+impl Holder for ExactKeyedLimiter<String, Manual> {
+    type Home<'a> = tollgate::ExactKey<'a, String, str, Manual>;
+
+    fn acquire(&self, cost: u64) -> Acquire<Self::Home<'_>> {
+        self.key("ada").acquire_n(cost)
+    }
+
+    fn check_at(&self, now: Timestamp, cost: u64) -> Decision {
+        self.check_at(now, "ada", cost)
+    }
+
+    fn reserve_at(
+        &self,
+        now: Timestamp,
+        cost: u64,
+    ) -> Result<Reservation<Self::Home<'_>>, Refused> {
+        self.key("ada").reserve_at(now, cost)
+    }
+
+    fn set_rate(&self, rate: Rate) {
+        self.set_rate(rate).expect("a rate that fits");
+    }
+}

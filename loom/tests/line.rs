@@ -1,0 +1,185 @@
+//! A line against the limit that it is for, over all interleavings: whoever leaves, is woken, gives back or
+//! changes the limit while another comes to wait.
+//!
+//! Time goes no further than a model says, and a nap beyond that ends only when somebody unparks the thread:
+//! a wake-up that is missing shows as a deadlock.
+#![cfg(loom)]
+
+use std::sync::Arc;
+
+use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::thread;
+use tollgate::{Clock, KeyedLimiter, Limiter, Rate, Timestamp};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// A clock that naps move on, up to a time.
+struct Until {
+    nanos: AtomicU64,
+    last: u64,
+}
+
+impl Until {
+    fn seconds(last: u64) -> Arc<Self> {
+        Arc::new(Self {
+            nanos: AtomicU64::new(0),
+            last: last * SECOND,
+        })
+    }
+
+    fn go_to(&self, at: u64) {
+        self.nanos.fetch_max(at, Ordering::AcqRel);
+    }
+}
+
+impl Clock for Until {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_nanos(self.nanos.load(Ordering::Acquire))
+    }
+
+    fn nap_until(&self, at: Timestamp) {
+        if at.as_nanos() > self.last {
+            thread::park();
+        } else {
+            self.go_to(at.as_nanos());
+        }
+    }
+}
+
+type Line = Limiter<Arc<Until>>;
+type Keys = KeyedLimiter<Arc<Until>>;
+
+/// One in a second, and the first is taken.
+fn line(last: u64) -> Arc<Line> {
+    let line = Limiter::with_clock(Rate::per_second(1), Until::seconds(last));
+    assert!(line.allow());
+    Arc::new(line)
+}
+
+fn keys(last: u64) -> Arc<Keys> {
+    let builder = KeyedLimiter::builder(Rate::per_second(1), 8).clock(Until::seconds(last));
+    let keys = builder.build().unwrap();
+    assert!(keys.allow(&1));
+    Arc::new(keys)
+}
+
+/// Runs `model` over all interleavings with at most so many preemptions, which is where races show.
+fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 100_000;
+    builder.check(model);
+}
+
+/// Runs `other` while this thread runs `own`.
+fn both<T: Send + Sync + 'static>(shared: &Arc<T>, other: fn(&T), own: fn(&T)) {
+    let theirs = Arc::clone(shared);
+    let thread = thread::spawn(move || other(&theirs));
+    own(shared);
+    thread.join().unwrap();
+}
+
+/// Whether one that looks once, and goes then, has passed.
+fn passes_at_once(line: &Line) -> bool {
+    line.acquire().wait_for_looks(1) == Some(Ok(()))
+}
+
+fn has_passed(line: &Line) {
+    assert!(line.acquire().wait_blocking().is_ok());
+}
+
+#[test]
+fn whoever_is_behind_one_that_leaves_moves_up() {
+    check(3, || {
+        // There is no second turn.
+        let line = line(1);
+        both(&line, |line| assert!(!passes_at_once(line)), has_passed);
+        assert_eq!(line.waiters(), 0);
+        assert_eq!(line.check().retry_after.as_secs(), 1);
+    });
+}
+
+#[test]
+fn one_whose_turn_comes_while_it_leaves_passes_it_on() {
+    check(2, || {
+        let line = line(1);
+        let threads = [
+            // A check lets the first pass, who may not notice any more.
+            |line: &Line| {
+                line.clock().go_to(SECOND);
+                line.allow()
+            },
+            |line: &Line| line.acquire().wait_for_looks(1) == Some(Ok(())),
+        ]
+        .map(|body| {
+            let line = Arc::clone(&line);
+            thread::spawn(move || body(&line))
+        });
+        let passed = threads.map(|thread| thread.join().unwrap());
+        // One turn came: for one of them, or it is there yet.
+        let passed = passed.into_iter().filter(|passed| *passed).count();
+        assert_eq!(line.clock().now(), Timestamp::from_secs(1));
+        assert_eq!(passed + usize::from(line.allow()), 1);
+        assert_eq!(line.waiters(), 0);
+    });
+}
+
+#[test]
+fn a_change_is_not_missed_by_one_who_comes() {
+    check(3, || {
+        // No turn ever comes by itself.
+        let change = |line: &Line| line.set_rate(Rate::per_second(1).burst(2)).unwrap();
+        both(&line(0), change, has_passed);
+    });
+}
+
+#[test]
+fn a_cancelled_reservation_is_not_missed_by_one_who_comes() {
+    check(3, || {
+        let line = Limiter::with_clock(Rate::per_second(1), Until::seconds(0));
+        let line = Arc::new(line);
+        let theirs = Arc::clone(&line);
+        let slot = line.reserve(1).unwrap();
+        let thread = thread::spawn(move || has_passed(&theirs));
+        slot.cancel();
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn a_key_that_one_leaves_is_anothers_turn() {
+    check(2, || {
+        let keys = keys(1);
+        both(
+            &keys,
+            |keys| assert!(keys.acquire(&1).wait_for_looks(1).is_none()),
+            |keys| assert!(keys.acquire(&1).wait_blocking().is_ok()),
+        );
+        assert_eq!(keys.waiters(), 0);
+        assert_eq!(keys.check(&1).retry_after.as_secs(), 1);
+    });
+}
+
+#[test]
+fn a_key_that_is_given_back_is_not_missed_by_one_who_comes() {
+    check(2, || {
+        let keys = keys(0);
+        both(
+            &keys,
+            |keys| keys.refund(&1, 1),
+            |keys| assert!(keys.acquire(&1).wait_blocking().is_ok()),
+        );
+    });
+}
+
+#[test]
+fn a_change_of_rate_is_not_missed_by_one_who_comes_to_a_key() {
+    check(2, || {
+        let keys = keys(0);
+        both(
+            &keys,
+            |keys| keys.set_rate(Rate::per_second(1).burst(2)).unwrap(),
+            |keys| assert!(keys.acquire(&1).wait_blocking().is_ok()),
+        );
+    });
+}
