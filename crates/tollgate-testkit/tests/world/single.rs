@@ -223,3 +223,23 @@ fn a_log_of_which_some_is_given_back_ends_by_itself() {
     let record = played(setting(vec![rule(sort, Counted::Exact, counts)]), events);
     assert_eq!(passed(&record, 0, 4 * SECOND), 7, "{:#?}", record.answers);
 }
+
+#[test]
+fn a_slot_that_a_step_of_the_stores_clock_ended_is_taken_again_by_its_holder() {
+    let slots = rule(Sort::Slots, Counted::Exact, (1, 0, 1));
+    let holds = match ask(1) {
+        Event::Ask(ask) => Event::Ask(Ask {
+            runs: 20 * SECOND,
+            ..ask
+        }),
+        other => other,
+    };
+    let step = Event::StoreSteps {
+        by: i64::try_from(10 * SECOND).expect("seconds"),
+    };
+    let events = vec![(0, holds), (2 * SECOND, step), (5 * SECOND, ask(1))];
+    let record = played(setting(vec![slots]), events);
+    let told = record.answers.iter().find(|told| told.asked_at > SECOND);
+    let told = told.expect("the second one's answer");
+    assert!(!told.allowed, "two hold one slot: {told:?}");
+}

@@ -16,6 +16,10 @@ use crate::holds::HoldId;
 use crate::steps::Latest;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, PoisonError};
 
+mod timeline;
+
+pub(super) use timeline::Timeline;
+
 /// Fewest keys worth a shard of their own.
 const SHARD_KEYS: usize = 1_024;
 /// As many shards as that are enough for threads to rarely meet at one lock.
@@ -48,26 +52,6 @@ pub(super) struct Table<K, A: Kept> {
     overflowed: AtomicU64,
 }
 
-/// How states count time, where that isn't as the clock does.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Timeline {
-    /// When the clock shows this …
-    pub(super) anchor: Timestamp,
-    /// … states are at this time.
-    pub(super) start: Timestamp,
-    /// They count no further than that: half-way there, and before the first time, all are moved to another
-    /// anchor.
-    pub(super) last: Timestamp,
-}
-
-impl Timeline {
-    /// Whether states are so late, or so early, that they should count from another anchor.
-    fn is_far(&self, local: Timestamp) -> bool {
-        let is_late = local.as_nanos() > self.last.as_nanos() / 2;
-        self.last != Timestamp::MAX && (is_late || local == Timestamp::ZERO)
-    }
-}
-
 /// What a table is made of besides its limit.
 #[derive(Debug)]
 pub(super) struct Plan<K> {
@@ -93,13 +77,6 @@ impl<A: Kept> Shared<A> {
             self.ledger.set_back(&self.counted_by, from, now);
         }
         self.latest.pass(now);
-    }
-
-    /// Counts from another anchor.
-    fn move_to(&mut self, from: Timestamp, to: Timestamp) {
-        self.keep_pace(from);
-        self.ledger.shift(&self.counted_by, from, to);
-        self.latest.shift(from, to);
     }
 }
 
@@ -399,43 +376,6 @@ impl<K, A: Kept> Table<K, A> {
             sum.slots += work.slots;
         }
         (sum, self.overflowed.load(Ordering::Relaxed))
-    }
-
-    /// A time as the states count it.
-    pub(super) fn local_time(&self, now: Timestamp) -> Timestamp {
-        match self.timeline {
-            None => now,
-            Some(Timeline { start, last, .. }) => {
-                let anchor = Timestamp::from_nanos(self.anchor.load(Ordering::Relaxed));
-                now.shifted(anchor, start).min(last)
-            }
-        }
-    }
-
-    /// Lets states count from this time of the clock, once they are half-way to the last that they can tell,
-    /// or before the first: each keeps what it has left, or what a clock that was set back leaves it.
-    #[cold]
-    fn move_anchor(&self, now: Timestamp) {
-        let mut shared = lock(&self.shared.0);
-        let mut shards: Vec<_> = self.shards.iter().map(|shard| lock(&shard.0)).collect();
-        let (from, Some(timeline)) = (self.local_time(now), self.timeline) else {
-            return;
-        };
-        // Another one may have been faster.
-        if !timeline.is_far(from) {
-            return;
-        }
-        shared.move_to(from, timeline.start);
-        for shard in &mut shards {
-            shard.move_to(from, timeline.start);
-        }
-        self.anchor.store(now.as_nanos(), Ordering::Relaxed);
-    }
-
-    /// Whether states should count from another anchor.
-    #[inline]
-    fn is_far(&self, local: Timestamp) -> bool {
-        self.timeline.is_some_and(|timeline| timeline.is_far(local))
     }
 
     #[inline]
