@@ -94,9 +94,9 @@ impl Model {
             pass.success();
             spent += 1;
         }
-        if let Some(pass) = stack.check(&plain).into_pass() {
+        if let Some(passed) = stack.check(&plain).passed() {
             self.visit();
-            drop(pass);
+            drop(passed);
             spent += 1;
         }
         spent
