@@ -5,7 +5,7 @@ use tollgate::{LimitError, Limiter, Mode, Rate};
 
 fn main() -> Result<(), LimitError> {
     let limiter = Limiter::with_clock(Rate::per_second(10), Manual::new());
-    limiter.allow_n(8);
+    let _ = limiter.allow_n(8);
     println!("{}: {} left", limiter.rate(), limiter.peek().remaining);
 
     limiter.set_rate("100/s burst 50".parse().expect("a rate"))?;

@@ -136,6 +136,7 @@ impl<A: Algorithm> Book<A> {
     }
 
     /// Whether a request passes; it is charged if so.
+    #[must_use = "a request that isn't allowed mustn't pass"]
     pub fn allow(&mut self, now: Timestamp, cost: u64) -> bool {
         self.ledger.allow(&self.limit, now, cost)
     }
@@ -242,6 +243,7 @@ impl<A: Algorithm> Ledger<A> {
     }
 
     /// Whether a request passes; it is charged if so.
+    #[must_use = "a request that isn't allowed mustn't pass"]
     #[inline]
     pub fn allow(&mut self, limit: &A, now: Timestamp, cost: u64) -> bool {
         self.try_charge(limit, now, cost)

@@ -34,6 +34,7 @@ pub enum Outcome {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[must_use = "a request that is denied mustn't pass"]
 pub struct Decision {
     /// Whether the request may pass.
     pub outcome: Outcome,

@@ -415,7 +415,7 @@ mod tests {
         let limit = FixedWindow::new(Rate::per_minute(10)).unwrap();
         let zero = FixedWindow::new(Rate::zero()).unwrap();
         let mut window = Window::default();
-        limit.decide(&mut window, Timestamp::ZERO, 10);
+        let _ = limit.decide(&mut window, Timestamp::ZERO, 10);
         zero.adopt(&mut window, &limit, Timestamp::from_secs(1));
         limit.adopt(&mut window, &zero, Timestamp::from_secs(4));
         assert_eq!(limit.remaining(&window, Timestamp::from_secs(4)), 0);

@@ -382,7 +382,7 @@ mod tests {
     fn rolling_after_any_rest_forgets_in_one_step() {
         let limit = SlidingCounter::new(Rate::per_second(10)).unwrap();
         let mut counts = Counts::default();
-        limit.decide(&mut counts, Timestamp::ZERO, 10);
+        let _ = limit.decide(&mut counts, Timestamp::ZERO, 10);
         let much_later = Timestamp::from_secs(9_000_000_000);
         assert_eq!(limit.remaining(&counts, much_later), 10);
     }

@@ -256,7 +256,7 @@ mod tests {
         let limit = SlidingLog::new(Rate::per_second(5)).unwrap();
         let mut log = Log::default();
         for micros in 0..5_000_000 / 7 {
-            limit.decide(&mut log, Timestamp::from_micros(micros * 7), 1 + micros % 3);
+            let _ = limit.decide(&mut log, Timestamp::from_micros(micros * 7), 1 + micros % 3);
             assert!(log.len() <= 5);
         }
     }

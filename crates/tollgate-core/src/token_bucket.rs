@@ -332,8 +332,8 @@ mod tests {
                 let mut own = fast.empty(Timestamp::ZERO);
                 let mut beside = slow.empty(Timestamp::ZERO);
                 let now = Timestamp::from_nanos(since);
-                fast.decide(&mut own, now, spent + since / 20);
-                slow.decide(&mut beside, now, spent);
+                let _ = fast.decide(&mut own, now, spent + since / 20);
+                let _ = slow.decide(&mut beside, now, spent);
                 let passes = |at: &Timestamp| {
                     let kept = slow.remaining(&beside, *at) + 1;
                     fast.has(&own, *at, cost + kept)

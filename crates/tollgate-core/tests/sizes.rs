@@ -29,7 +29,7 @@ fn a_log_keeps_one_entry_for_each_instant() {
     let limit = SlidingLog::new(Rate::per_second(100)).unwrap();
     let mut log = Log::default();
     for millis in 0..50 {
-        limit.decide(&mut log, Timestamp::from_millis(millis), 2);
+        let _ = limit.decide(&mut log, Timestamp::from_millis(millis), 2);
     }
     assert_eq!(log.len(), 50);
 }

@@ -181,7 +181,7 @@ fn a_refusal_that_is_remembered_tells_a_higher_cost_its_own_wait() {
         let limit = SoleLimit::new("a", LimitKind::Rate { rate, algorithm }).expect("a limit");
         let facts = SoleLimit::facts("k");
         let ask = |cost| memory.answer(&[limit.check(&facts, cost)]).decision;
-        ask(rate.burst_size());
+        let _ = ask(rate.burst_size());
         clock.advance(Duration::from_millis(10));
         let (cache, version) = (DenyCache::new(10), DenyVersion(0, 0));
         let refused = ask(1);

@@ -241,7 +241,7 @@ async fn a_refusal_is_repeated_without_asking() {
     }
     let after = server.command_calls("evalsha") + server.command_calls("eval");
     assert_eq!((after - before, redis.stats().near_hits), (0, 100));
-    limiter.refund("k", 1).await.unwrap();
+    let _ = limiter.refund("k", 1).await.unwrap();
     assert!(
         limiter.check("k").await.allowed,
         "what was given back here is seen"
@@ -290,7 +290,7 @@ async fn a_slow_answer_is_waited_for_as_long_as_was_said() {
     let server = Server::start();
     let redis = connect(&server);
     let limiter = redis.limiter("slow", Rate::per_hour(1)).build().unwrap();
-    limiter.peek("k").await.unwrap();
+    let _ = limiter.peek("k").await.unwrap();
     server.command(&["CLIENT", "PAUSE", "1500", "ALL"]);
     let answer = limiter.try_check("k", 1).await.unwrap();
     assert!(answer.allowed);

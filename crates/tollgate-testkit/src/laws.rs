@@ -163,7 +163,7 @@ pub fn all_of_lending<S: Lender>(
 fn after<S: Subject>(make: &impl Fn(Rate) -> S, rate: Rate, asks: &[Ask]) -> S {
     let mut subject = make(rate);
     for ask in asks {
-        subject.decide_at(ask.at, ask.cost);
+        let _ = subject.decide_at(ask.at, ask.cost);
     }
     subject
 }

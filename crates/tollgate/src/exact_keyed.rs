@@ -115,6 +115,7 @@ impl<K> ExactKeyedLimiter<K> {
 
 impl<K, C: Clock> ExactKeyedLimiter<K, C> {
     /// Whether one request of this key passes now; it is charged if so.
+    #[must_use = "a request that isn't allowed mustn't pass"]
     #[inline]
     pub fn allow<Q>(&self, key: &Q) -> bool
     where

@@ -99,11 +99,13 @@ impl<C: Clock> FairLimiter<C> {
     /// assert!(limiter.allow("ada") && limiter.allow("bob") && !limiter.allow("ada"));
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
+    #[must_use = "a request that isn't allowed mustn't pass"]
     pub fn allow<K: Hash + ?Sized>(&self, client: &K) -> bool {
         self.allow_n(client, 1)
     }
 
     /// Whether a request of this cost passes now; it is charged if so.
+    #[must_use = "a request that isn't allowed mustn't pass"]
     pub fn allow_n<K: Hash + ?Sized>(&self, client: &K, cost: u64) -> bool {
         self.line.allow(&self.claim(client), cost)
     }

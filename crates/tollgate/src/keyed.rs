@@ -122,6 +122,7 @@ impl KeyedLimiter {
 impl<C: Clock> KeyedLimiter<C> {
     /// Whether one request of this key passes now; it is charged if so.
     // Always inlined: a call and the registers it saves are a tenth of the whole.
+    #[must_use = "a request that isn't allowed mustn't pass"]
     #[inline(always)]
     pub fn allow<K: Hash + ?Sized>(&self, key: &K) -> bool {
         let allowed = self.allow_uncounted(key);
@@ -130,6 +131,7 @@ impl<C: Clock> KeyedLimiter<C> {
     }
 
     /// As [`allow`](Self::allow), but not counted: shows what counting costs.
+    #[must_use = "a request that isn't allowed mustn't pass"]
     #[doc(hidden)]
     #[inline(always)]
     pub fn allow_uncounted<K: Hash + ?Sized>(&self, key: &K) -> bool {

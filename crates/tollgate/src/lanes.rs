@@ -137,11 +137,13 @@ impl<'a, C: Clock> Lane<'a, C> {
     }
 
     /// Whether one request passes now; it is charged if so.
+    #[must_use = "a request that isn't allowed mustn't pass"]
     pub fn allow(&self) -> bool {
         self.allow_n(1)
     }
 
     /// Whether a request of this cost passes now; it is charged if so.
+    #[must_use = "a request that isn't allowed mustn't pass"]
     pub fn allow_n(&self, cost: u64) -> bool {
         self.lanes.line.allow(&self.number, cost)
     }

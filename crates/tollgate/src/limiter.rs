@@ -115,12 +115,14 @@ impl<C: Clock> Limiter<C> {
     // Check: decide now.
 
     /// Whether one request passes now; it is charged if so.
+    #[must_use = "a request that isn't allowed mustn't pass"]
     #[inline]
     pub fn allow(&self) -> bool {
         self.allow_n(1)
     }
 
     /// Whether a request of this cost passes now; it is charged if so.
+    #[must_use = "a request that isn't allowed mustn't pass"]
     #[inline]
     pub fn allow_n(&self, cost: u64) -> bool {
         let now = self.clock.now();

@@ -85,6 +85,7 @@ impl Stack {
     /// assert!(stack.allow(&levels).is_none());
     /// assert_eq!(broad.peek().remaining, 6);
     /// ```
+    #[must_use = "a request that isn't allowed mustn't pass"]
     #[inline]
     pub fn allow<'a>(&self, levels: &[Level<'a>]) -> Option<Pass> {
         let mut seen = Seen::default();

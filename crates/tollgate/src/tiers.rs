@@ -233,6 +233,7 @@ impl Tiers {
 
 impl<C: Clock + 'static, W: Clock> Tiers<C, W> {
     /// Whether one request of this tenant passes now; what comes back holds its slot.
+    #[must_use = "a request that isn't allowed mustn't pass"]
     pub fn allow(&self, tenant: &str) -> Option<Pass> {
         self.with_levels(tenant, 1, |levels| self.stack.allow(levels))
     }

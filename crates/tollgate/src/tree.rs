@@ -249,16 +249,19 @@ impl<C: Clock> Tree<C> {
     // Decide.
 
     /// Whether one request passes now; it is charged if so.
+    #[must_use = "a request that isn't allowed mustn't pass"]
     pub fn allow(&self, leaf: Leaf) -> bool {
         self.allow_at(self.clock.now(), leaf, 1)
     }
 
     /// Whether a request of this cost passes now; it is charged if so.
+    #[must_use = "a request that isn't allowed mustn't pass"]
     pub fn allow_n(&self, leaf: Leaf, cost: u64) -> bool {
         self.allow_at(self.clock.now(), leaf, cost)
     }
 
     /// Whether a request passes at a time on the tree's clock; it is charged if so.
+    #[must_use = "a request that isn't allowed mustn't pass"]
     pub fn allow_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> bool {
         let nodes = &mut *self.lock();
         decide(nodes, now, leaf, cost, None).is_some_and(|(_, look)| look.passes())

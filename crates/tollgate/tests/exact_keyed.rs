@@ -103,7 +103,7 @@ fn blocked_keys_stay_blocked_under_a_flood() {
             }
             for second in 0..10 {
                 for made_up in 0..300 {
-                    limiter.allow(&(1_000 + second * 300 + made_up));
+                    let _ = limiter.allow(&(1_000 + second * 300 + made_up));
                     assert!(!limiter.allow(&(made_up % 20)), "{algorithm:?} {at_cap:?}");
                 }
                 assert!(limiter.reserve(&(second % 20), 1).is_err());
@@ -143,7 +143,7 @@ fn a_flood_finds_bounded_work_and_a_bounded_table() {
         let limiter = table(Algorithm::SlidingLog, Rate::per_second(2), 500, at_cap);
         let mut before = limiter.stats().expired;
         for key in 0..30_000u64 {
-            limiter.allow(&key);
+            let _ = limiter.allow(&key);
             if key % 100 == 0 {
                 limiter.clock().advance(Duration::from_millis(key % 700));
                 assert!(limiter.len() <= 500);
@@ -183,9 +183,9 @@ fn only_a_new_key_that_was_charged_is_cloned() {
     let limiter = table(Algorithm::Gcra, Rate::per_hour(2), 100, AtCap::DenyNew);
     for _ in 0..10 {
         for key in (0..100).map(Costly) {
-            limiter.peek(&key);
+            let _ = limiter.peek(&key);
             // A cost above the burst never passes, so half of the keys are never stored.
-            limiter.check_n(&key, if key.0 < 50 { 1 } else { 3 });
+            let _ = limiter.check_n(&key, if key.0 < 50 { 1 } else { 3 });
         }
     }
     assert_eq!(CLONES.load(Ordering::Relaxed), 50);
@@ -311,7 +311,7 @@ fn gifts_and_fines_stay_between_full_and_empty() {
         assert_eq!(left(), 4, "{algorithm:?}");
         limiter.refund("key", u64::MAX);
         assert_eq!(left(), 10, "{algorithm:?}");
-        limiter.check_n("key", 6);
+        let _ = limiter.check_n("key", 6);
         limiter.reset("key");
         assert_eq!(left(), 10);
     }

@@ -32,7 +32,7 @@ fn filled(algorithm: Algorithm, rate: Rate, capacity: usize) -> (usize, usize) {
     let keys = capacity as u64 * 3 / 2;
     for round in 0..rate.count() {
         for key in 0..keys {
-            limiter.allow(&key);
+            let _ = limiter.allow(&key);
         }
         limiter.clock().advance(Duration::from_nanos(1 + round));
         most = most.max(since(before));
@@ -81,13 +81,13 @@ fn a_check_of_a_key_that_is_there_allocates_nothing() {
     let tier = limiter.tier(Rate::per_hour(5)).expect("a rate that fits");
     let mut decisions = Vec::with_capacity(4);
     limiter.penalize("user:42", 100_000).expect("a slot");
-    limiter.key_at_rate("user:43", &tier).check_n(3);
+    let _ = limiter.key_at_rate("user:43", &tier).check_n(3);
     let before = live();
     for _ in 0..1_000 {
-        limiter.allow("user:42");
-        limiter.check_n("user:42", 2);
+        let _ = limiter.allow("user:42");
+        let _ = limiter.check_n("user:42", 2);
         limiter.check_many(&[("user:42", 1), ("new", 0)], &mut decisions);
-        limiter.key_at_rate("user:43", &tier).check_n(1);
+        let _ = limiter.key_at_rate("user:43", &tier).check_n(1);
         limiter.refund("user:42", 1);
     }
     assert_eq!(since(before), 0);

@@ -44,7 +44,7 @@ fn some(algorithm: Algorithm, keys: u64) -> Table {
         .expect("a rate that fits");
     let spend = |half: fn(u64) -> u64| {
         for key in 0..keys {
-            limiter.check_n(&*key.to_string(), half(key % 11));
+            let _ = limiter.check_n(&*key.to_string(), half(key % 11));
         }
     };
     spend(|cost| cost / 2);
@@ -180,8 +180,8 @@ fn tiers_bookings_and_another_rate_carry_over() {
         let scratch = Scratch::new("exact-tiers");
         let limiter = some(algorithm, 0);
         let gold = limiter.tier(Rate::per_hour(100)).unwrap();
-        limiter.key_at_rate("gold", &gold).check_n(40);
-        limiter.check_n("plain", 4);
+        let _ = limiter.key_at_rate("gold", &gold).check_n(40);
+        let _ = limiter.check_n("plain", 4);
         assert!(limiter.check_n("booked", 10).is_allowed());
         let act_at = limiter.key("booked").reserve(1).map(|slot| {
             let delay = slot.delay();
@@ -215,7 +215,7 @@ fn the_default_clock_restores_too_and_keys_may_be_anything() {
     let scratch = Scratch::new("exact-default");
     let limiter = ExactKeyedLimiter::<(u32, String)>::new(Rate::per_hour(10), 100);
     let key = (7, String::from("/a route longer than a word"));
-    limiter.check_n(&key, 10);
+    let _ = limiter.check_n(&key, 10);
     let encode = |(tenant, route): &(u32, String), bytes: &mut Vec<u8>| {
         bytes.extend(tenant.to_le_bytes());
         bytes.extend(route.as_bytes());

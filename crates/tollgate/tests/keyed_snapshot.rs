@@ -28,7 +28,7 @@ fn builder(capacity: usize, starting_at: u64) -> KeyedBuilder<Manual> {
 fn some(keys: u64) -> KeyedLimiter<Manual> {
     let limiter = builder(10_000, 500).build().expect("a rate that fits");
     for key in 0..keys {
-        limiter.check_n(&key, key % 11);
+        let _ = limiter.check_n(&key, key % 11);
     }
     let day = Duration::from_secs(86_400);
     limiter.block_for("blocked", day).expect("a slot");
@@ -149,7 +149,7 @@ fn time_between_the_two_clocks_of_a_snapshot_grants_nothing() {
     let limiter = KeyedLimiter::builder(Rate::per_hour(10), 100).clock(&clock);
     let limiter = limiter.build().unwrap();
     let file = scratch.path("limits.snapshot");
-    limiter.check_n("user", 8);
+    let _ = limiter.check_n("user", 8);
     limiter.snapshot(&file).unwrap();
     // What the keys' states are as of comes before the time that elapsed time is counted from.
     let bytes = fs::read(&file).unwrap();

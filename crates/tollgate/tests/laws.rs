@@ -88,8 +88,8 @@ mod striped {
                 for (index, ask) in asks.iter().enumerate().filter(|(_, ask)| ask.cost > 1) {
                     let (mut whole, mut parts) = (make(rate), make(rate));
                     for earlier in &asks[..index] {
-                        whole.decide_at(earlier.at, earlier.cost);
-                        parts.decide_at(earlier.at, earlier.cost);
+                        let _ = whole.decide_at(earlier.at, earlier.cost);
+                        let _ = parts.decide_at(earlier.at, earlier.cost);
                     }
                     if whole.decide_at(ask.at, ask.cost).is_allowed() {
                         let first = 1 + seed % (ask.cost - 1);

@@ -16,9 +16,9 @@ static ALLOCATOR: Counting = Counting;
 fn check_allocates_nothing<C: Clock>(name: &str, limiter: &Limiter<C>) {
     let before = calls();
     for cost in [1, 0, 3, 1_000, 1] {
-        limiter.allow();
-        limiter.check_n(cost);
-        limiter.peek();
+        let _ = limiter.allow();
+        let _ = limiter.check_n(cost);
+        let _ = limiter.peek();
         if let Ok(slot) = limiter.reserve(cost) {
             slot.cancel();
         }
@@ -60,7 +60,7 @@ fn a_full_log_allocates_nothing_more() {
     let run = |calls: u32| {
         for _ in 0..calls {
             clock.advance(Duration::from_millis(7));
-            limiter.check();
+            let _ = limiter.check();
         }
     };
     run(500);
@@ -79,9 +79,9 @@ fn no_check_of_a_key_allocates() {
     let before = calls();
     // New keys, known ones, more than there are slots for, and what operators do.
     for number in 0..1_000u64 {
-        limiter.allow(&("user", number));
-        limiter.check(&number);
-        limiter.check("the same");
+        let _ = limiter.allow(&("user", number));
+        let _ = limiter.check(&number);
+        let _ = limiter.check("the same");
         limiter.check_many(&[(number, 1), (number + 1, 2)], &mut decisions);
         limiter.refund(&number, 1);
         let _ = limiter.block_for(&number, Duration::from_secs(1));
@@ -117,7 +117,7 @@ fn no_permit_allocates_unless_it_has_to_wait() {
 fn no_verb_of_a_tree_allocates(tree: &Tree<Manual>, leaf: Leaf) {
     let before = calls();
     for cost in [1, 0, 5, 40, 1_000, 1] {
-        tree.allow_n(leaf, cost);
+        let _ = tree.allow_n(leaf, cost);
         tree.check_n(leaf, cost);
         tree.peek(leaf, cost);
         tree.ask(leaf, cost);
@@ -126,7 +126,7 @@ fn no_verb_of_a_tree_allocates(tree: &Tree<Manual>, leaf: Leaf) {
             tree.give_back(receipt);
         }
         let kept = tree.take(leaf, 1);
-        tree.allow(leaf);
+        let _ = tree.allow(leaf);
         if let Ok(receipt) = kept {
             tree.give_back(receipt);
         }
@@ -149,7 +149,7 @@ fn no_decision_of_a_tree_allocates_however_deep_it_is() {
         let users = tree.add_leaves("user", branch, class, 2).unwrap();
         // A leaf that the key has already; a new one is made.
         let user = tree.leaf(users, "alice");
-        tree.allow(user);
+        let _ = tree.allow(user);
         no_verb_of_a_tree_allocates(&tree, user);
         branch = tree.add_branch(&level.to_string(), branch, class).unwrap();
     }
@@ -187,7 +187,7 @@ fn no_stack_allocates_to_allow_refuse_or_give_back() {
             .unwrap();
         let key = exact.key(&1);
         // Its entry is made.
-        exact.check(&1);
+        let _ = exact.check(&1);
         let levels = [
             Level::new("user", keyed.key("ada")),
             Level::new("tenant", &key),

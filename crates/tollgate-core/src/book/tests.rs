@@ -7,7 +7,7 @@ use crate::{Align, FixedWindow, Gcra, LeakyBucket, Rate, SlidingCounter, Sliding
 fn used<A: Algorithm>(limit: &A) -> Ledger<A> {
     let mut ledger = Ledger::default();
     for (millis, cost) in [(98_300, 2), (99_100, 1), (99_600, 3), (99_900, 2)] {
-        ledger.decide(limit, Timestamp::from_millis(millis), cost);
+        let _ = ledger.decide(limit, Timestamp::from_millis(millis), cost);
     }
     ledger
 }
@@ -78,7 +78,7 @@ fn what_was_spent_stays_spent_through_any_other_limit() {
         let others = [Rate::per_second(1), Rate::per_second(100).burst(1)];
         let now = Timestamp::from_secs(9);
         let mut ledger = Ledger::default();
-        ledger.decide(&slow, now, 7);
+        let _ = ledger.decide(&slow, now, 7);
         for other in others.map(limit) {
             ledger.keep_spent(&slow, &other, now);
             ledger.forget_bookings(&other, now);
@@ -97,7 +97,7 @@ fn a_booking_further_ahead_than_a_faster_limit_is_empty_is_forgotten() {
     let (slow, fast) = (limit(Rate::per_hour(1)), limit(Rate::per_second(5)));
     let now = Timestamp::from_secs(9);
     let mut ledger = Ledger::default();
-    ledger.decide(&slow, now, 1);
+    let _ = ledger.decide(&slow, now, 1);
     ledger.reserve(&slow, now, 1, Duration::MAX).unwrap();
     ledger.keep_spent(&slow, &fast, now);
     let wait = |ledger: &Ledger<_>| ledger.clone().decide(&fast, now, 1).retry_after;

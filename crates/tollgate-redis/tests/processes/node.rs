@@ -137,7 +137,7 @@ fn child() {
         .unwrap();
     runtime.block_on(async {
         let (redis, limiter) = role.limiter();
-        limiter.peek(KEY).await.expect("a store that answers");
+        let _ = limiter.peek(KEY).await.expect("a store that answers");
         if let Does::Holds(least) = role.does {
             return hold(&redis, &limiter, least).await;
         }

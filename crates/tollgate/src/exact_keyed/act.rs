@@ -222,7 +222,7 @@ impl<A: Algorithm> Act<A> for Penalize {
 
     fn on(&self, ledger: &mut Ledger<A>, limit: &A, now: Timestamp) {
         let left = ledger.decide(limit, now, 0).remaining;
-        ledger.decide(limit, now, self.0.min(left));
+        let _ = ledger.decide(limit, now, self.0.min(left));
     }
 
     fn looks(&self) -> bool {

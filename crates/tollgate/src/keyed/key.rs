@@ -54,12 +54,14 @@ pub struct Key<'a, C: Clock = Monotonic> {
 
 impl<'a, C: Clock> Key<'a, C> {
     /// Whether one request passes now; it is charged if so.
+    #[must_use = "a request that isn't allowed mustn't pass"]
     #[inline]
     pub fn allow(&self) -> bool {
         self.allow_n(1)
     }
 
     /// Whether a request of this cost passes now; it is charged if so.
+    #[must_use = "a request that isn't allowed mustn't pass"]
     #[inline]
     pub fn allow_n(&self, cost: u64) -> bool {
         let InForce { pace, tag, .. } = self.in_force;

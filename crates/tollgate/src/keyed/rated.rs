@@ -68,6 +68,7 @@ where
     }
 
     /// Whether one request of this key passes now; it is charged if so.
+    #[must_use = "a request that isn't allowed mustn't pass"]
     #[inline]
     pub fn allow(&self, key: &K) -> bool {
         self.key(key).allow()

@@ -130,7 +130,7 @@ impl Promised {
     /// Takes what a child claimed, as far as it is there.
     pub(super) fn claimed(&mut self, now: Timestamp, cost: u64) {
         if let Some(book) = &mut self.bucket {
-            book.allow(now, cost);
+            let _ = book.allow(now, cost);
         }
     }
 

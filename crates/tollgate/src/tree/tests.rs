@@ -108,7 +108,7 @@ fn a_want_is_forgotten_after_a_second() {
     let now = Timestamp::from_secs(10);
     while tree.allow_at(now, leaves[0], 1) {}
     for leaf in &leaves {
-        tree.allow_at(now, *leaf, 30);
+        let _ = tree.allow_at(now, *leaf, 30);
     }
     let left = |tree: &Tree<Manual>, now| {
         let left = leaves

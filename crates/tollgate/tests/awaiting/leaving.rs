@@ -229,7 +229,7 @@ fn keys_without_room_wait_for_what_they_share_in_one_order() {
     let limiter = builder.clock(clock.clone()).build().unwrap();
     // Enough of them to fill every line; the first that found no room has the shared token.
     for key in 0..10_000 {
-        limiter.allow(&key);
+        let _ = limiter.allow(&key);
     }
     let mut waiting: Vec<_> = (0..3)
         .map(|key| Polled::new(limiter.acquire(&("late", key))))

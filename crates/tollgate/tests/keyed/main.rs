@@ -63,7 +63,7 @@ fn fill(limiter: &KeyedLimiter<Manual>, from: u64) -> u64 {
     let (start, before) = (from, overflowed());
     let charged = (start..)
         .find(|key| {
-            limiter.allow(key);
+            let _ = limiter.allow(key);
             overflowed() > before
         })
         .map_or(0, |last| last - start);

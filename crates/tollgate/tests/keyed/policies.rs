@@ -108,7 +108,7 @@ fn a_blocked_key_is_never_evicted() {
     let end = clock.now() + HOUR;
     for key in 0..20_000 {
         clock.advance(Duration::from_millis(100));
-        limiter.allow(&("made up", key));
+        let _ = limiter.allow(&("made up", key));
         let decision = limiter.check(&("blocked", key % 100));
         assert_eq!(decision.retry_after, end - clock.now(), "{key}");
     }

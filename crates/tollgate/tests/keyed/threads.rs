@@ -70,7 +70,7 @@ fn churn(capacity: usize, at_cap: AtCap) {
             if limiter.allow(&key) {
                 hot[index(key)].fetch_add(1, Ordering::Relaxed);
             }
-            limiter.key(&(number, turn)).allow_n(1 + random.below(20));
+            let _ = limiter.key(&(number, turn)).allow_n(1 + random.below(20));
         }
     });
     let elapsed = clock.now() - start;

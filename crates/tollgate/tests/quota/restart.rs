@@ -31,7 +31,7 @@ fn what_is_reopened_is_what_was_there() {
         let limiter = builder(quota.clone()).open(&scratch.file()).unwrap();
         for turn in 0..40u64 {
             for key in 0..50u64 {
-                limiter.check_n(&format!("tenant-{key}"), key * turn);
+                let _ = limiter.check_n(&format!("tenant-{key}"), key * turn);
             }
             limiter.clock().advance(DAY / 2);
         }
@@ -64,7 +64,7 @@ fn what_is_reopened_is_what_was_there() {
 fn a_period_that_ended_meanwhile_is_over() {
     let scratch = Scratch::new("over");
     let limiter = builder(Quota::per_day(10)).open(&scratch.file()).unwrap();
-    limiter.check_n("a", 10);
+    let _ = limiter.check_n("a", 10);
     drop(limiter);
     let later = |seconds| {
         let clock = Manual::starting_at(Timestamp::from_secs(seconds));
@@ -86,7 +86,7 @@ fn a_period_that_ended_meanwhile_is_over() {
 fn another_period_or_count_after_a_restart_counts_what_was_used() {
     let scratch = Scratch::new("changed");
     let limiter = builder(Quota::per_day(10)).open(&scratch.file()).unwrap();
-    limiter.check_n("a", 7);
+    let _ = limiter.check_n("a", 7);
     drop(limiter);
     let limiter = builder(Quota::per_day(100)).open(&scratch.file()).unwrap();
     assert_eq!(limiter.peek("a").remaining, 93);
@@ -114,7 +114,7 @@ fn thresholds_are_not_told_again_after_a_restart() {
     limiter.give_back("a", receipt);
     drop(limiter);
     let limiter = open();
-    limiter.check_n("a", 9);
+    let _ = limiter.check_n("a", 9);
     assert_eq!(*told.lock().unwrap(), [8]);
 }
 
@@ -122,7 +122,7 @@ fn thresholds_are_not_told_again_after_a_restart() {
 fn a_file_in_use_is_refused() {
     let scratch = Scratch::new("locked");
     let limiter = builder(Quota::per_day(10)).open(&scratch.file()).unwrap();
-    limiter.check("a");
+    let _ = limiter.check("a");
     let second = builder(Quota::per_day(10)).open(&scratch.file());
     let error = second.unwrap_err();
     assert!(matches!(error, StoreError::Locked { .. }));
@@ -182,7 +182,7 @@ fn too_many_keys_and_impossible_paths_are_errors() {
     let scratch = Scratch::new("many");
     let limiter = builder(Quota::per_day(10)).open(&scratch.file()).unwrap();
     for key in 0..20u32 {
-        limiter.check(&key.to_le_bytes());
+        let _ = limiter.check(&key.to_le_bytes());
     }
     drop(limiter);
     let error = builder(Quota::per_day(10))
@@ -213,7 +213,7 @@ fn a_failing_store_is_told_retried_and_refuses_at_the_bound() {
     let file = folder.join("quotas");
     let limiter = builder(Quota::per_day(1_000)).max_unsaved(10).open(&file);
     let limiter = limiter.unwrap();
-    limiter.check_n("a", 3);
+    let _ = limiter.check_n("a", 3);
     limiter.flush().unwrap();
     assert_eq!(
         (limiter.stats().unsaved, limiter.stats().last_error),
@@ -221,7 +221,7 @@ fn a_failing_store_is_told_retried_and_refuses_at_the_bound() {
     );
     // The disk goes away.
     fs::remove_dir_all(&folder).unwrap();
-    limiter.check_n("a", 4);
+    let _ = limiter.check_n("a", 4);
     assert!(limiter.flush().is_err());
     let stats = limiter.stats();
     assert_eq!((stats.unsaved, stats.failed_flushes), (4, 1));
@@ -293,7 +293,7 @@ fn the_thread_flushes_early_and_in_time() {
         .max_unsaved(100)
         .open(&scratch.file())
         .unwrap();
-    limiter.check_n("a", 51);
+    let _ = limiter.check_n("a", 51);
     while limiter.stats().unsaved > 0 {
         thread::yield_now();
     }
@@ -303,7 +303,7 @@ fn the_thread_flushes_early_and_in_time() {
         .flush_every(Duration::from_millis(1))
         .open(&scratch.file())
         .unwrap();
-    limiter.check_n("a", 1);
+    let _ = limiter.check_n("a", 1);
     while limiter.stats().unsaved > 0 {
         thread::yield_now();
     }
@@ -320,7 +320,7 @@ fn the_file_stays_small_however_often_it_is_flushed() {
     let mut largest = 0;
     for _ in 0..12 {
         for key in &keys {
-            limiter.check(key);
+            let _ = limiter.check(key);
         }
         limiter.flush().unwrap();
         let bytes = fs::metadata(scratch.file()).unwrap().len();
@@ -341,9 +341,9 @@ fn a_damaged_file_is_an_error_and_stays_as_it_is() {
     let scratch = Scratch::new("damaged");
     let open = || builder(Quota::per_day(100)).open(&scratch.file());
     let limiter = open().unwrap();
-    limiter.check_n("a", 30);
+    let _ = limiter.check_n("a", 30);
     limiter.flush().unwrap();
-    limiter.check_n("a", 40);
+    let _ = limiter.check_n("a", 40);
     limiter.flush().unwrap();
     let killed = fs::read(scratch.file()).unwrap();
     drop(limiter);
@@ -441,7 +441,7 @@ fn what_is_saved_ahead_covers_all_that_is_granted() {
     }
     assert_eq!(granted, 1_000);
     assert!(!limiter.check("a").is_allowed());
-    limiter.check_n("b", 5);
+    let _ = limiter.check_n("b", 5);
     let receipt = limiter.charge("b", 10).unwrap();
     limiter.give_back("b", receipt);
     // Closed in order, nothing is lost.

@@ -61,7 +61,7 @@ proptest! {
         let both: Vec<_> = [vec![a + b], vec![a, b]].into_iter().map(|costs| {
             let limiter = QuotaLimiter::builder(quota.clone()).clock(Manual::new()).build();
             let at = Timestamp::from_nanos(now);
-            limiter.check_at(at, "key", first);
+            let _ = limiter.check_at(at, "key", first);
             let passed = costs.iter().all(|cost| limiter.check_at(at, "key", *cost).is_allowed());
             (passed, limiter.look_at(at, "key", None, 0))
         }).collect();

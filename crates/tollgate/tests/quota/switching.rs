@@ -113,7 +113,7 @@ fn more_periods_than_are_kept_apart_are_counted_on_the_safe_side() {
     assert!(limiter.check_with("a", &quotas[0], 100).is_allowed());
     for turn in 0..60 {
         let quota = &quotas[1 + turn % 5];
-        limiter.check_with("a", quota, 1);
+        let _ = limiter.check_with("a", quota, 1);
         clock.advance(HOUR);
         assert!(
             !limiter.check_with("a", &quotas[0], 1).is_allowed(),

@@ -57,7 +57,7 @@ fn a_look_and_a_refusal_write_nothing() {
     assert!(limiter.peek("a").is_allowed());
     assert_eq!(limiter.check_n("a", 11).outcome, Outcome::Never);
     assert_eq!(limiter.stats().keys, 0);
-    limiter.check_n("a", 7);
+    let _ = limiter.check_n("a", 7);
     let before = limiter.peek("a");
     assert!(!limiter.check_n("a", 4).is_allowed());
     assert_eq!(limiter.peek("a"), before);
@@ -74,21 +74,21 @@ fn a_receipt_gives_back_only_to_its_own_period() {
     assert_eq!(limiter.give_back("a", first), 4);
     assert_eq!(limiter.peek("a").remaining, 5);
     clock.advance(DAY);
-    limiter.check_n("a", 9);
+    let _ = limiter.check_n("a", 9);
     assert_eq!(limiter.give_back("a", second), 0, "its day is over");
     assert_eq!(limiter.peek("a").remaining, 1);
     // After a reset the charge isn't there any more, though the day is the same.
     let lost = limiter.charge("a", 1).unwrap();
     limiter.reset("a");
-    limiter.check_n("a", 6);
+    let _ = limiter.check_n("a", 6);
     assert_eq!(limiter.give_back("a", lost), 0);
     // It is after the period became another.
     let kept = limiter.charge("a", 1).unwrap();
-    limiter.check_with("a", &Quota::per_month(10), 1);
+    let _ = limiter.check_with("a", &Quota::per_month(10), 1);
     assert_eq!(limiter.give_back("a", kept), 1);
     // A receipt is for the key that was charged.
     let other = limiter.charge("b", 3).unwrap();
-    limiter.check_n("c", 3);
+    let _ = limiter.check_n("c", 3);
     assert_eq!(limiter.give_back("c", other), 0);
 }
 
@@ -112,7 +112,7 @@ fn a_rolling_receipt_gives_back_to_its_part() {
 #[test]
 fn a_refund_gives_no_more_than_was_used() {
     let (limiter, _) = limiter(Quota::per_day(10));
-    limiter.check_n("a", 6);
+    let _ = limiter.check_n("a", 6);
     assert_eq!(limiter.refund("a", 2), 2);
     assert_eq!(limiter.refund("a", 100), 4);
     assert_eq!(limiter.refund("nobody", 1), 0);
@@ -122,7 +122,7 @@ fn a_refund_gives_no_more_than_was_used() {
 #[test]
 fn tiers_overrides_and_live_changes_keep_what_was_used() {
     let (limiter, clock) = limiter(Quota::per_day(1_000));
-    limiter.check_n("a", 900);
+    let _ = limiter.check_n("a", 900);
     limiter.set_quota(&Quota::per_day(500));
     let lowered = limiter.check("a");
     assert_eq!((lowered.limit, lowered.remaining), (500, 0));
@@ -152,7 +152,7 @@ fn tiers_overrides_and_live_changes_keep_what_was_used() {
         limiter.look_at(clock.now(), "a", Some(&day), 0).remaining,
         1_500
     );
-    limiter.check_with("a", &month, 1);
+    let _ = limiter.check_with("a", &month, 1);
     assert_eq!(limiter.check_with("a", &day, 400).reset_after, DAY);
     // A wait that was told comes true, though nobody is charged meanwhile.
     let weekly = Quota::rolling(1_500, 7 * DAY);
@@ -168,9 +168,9 @@ fn tiers_overrides_and_live_changes_keep_what_was_used() {
 #[test]
 fn a_clock_that_steps_back_grants_nothing() {
     let (limiter, clock) = limiter(Quota::per_day(10));
-    limiter.check_n("a", 10);
+    let _ = limiter.check_n("a", 10);
     clock.advance(DAY);
-    limiter.check_n("a", 4);
+    let _ = limiter.check_n("a", 4);
     clock.set(Timestamp::from_secs(1_717_200_000));
     // It stays in the day it has entered.
     let decision = limiter.check_n("a", 7);
@@ -187,9 +187,9 @@ fn a_clock_that_steps_back_grants_nothing() {
 fn a_key_that_was_dropped_when_idle_does_not_start_in_the_past() {
     let (builder, clock) = builder(Quota::per_day(10));
     let limiter = builder.max_keys(1).build();
-    limiter.check_n("a", 10);
+    let _ = limiter.check_n("a", 10);
     clock.advance(DAY);
-    limiter.check_n("b", 1); // takes the place of "a", which is idle
+    let _ = limiter.check_n("b", 1); // takes the place of "a", which is idle
     limiter.reset("b");
     clock.set(Timestamp::from_secs(1_717_200_000));
     // "a" gets the new day's quota, and the old one's no second time.
@@ -216,27 +216,27 @@ fn thresholds_are_told_once_a_period() {
         })
         .build();
     let take = || std::mem::take(&mut *told.lock().unwrap());
-    limiter.check_n("a", 4);
+    let _ = limiter.check_n("a", 4);
     assert_eq!(take(), []);
     let receipt = limiter.charge("a", 4).unwrap();
     let said = |percent, used| ("a".to_owned(), percent, used, 10);
     assert_eq!(take(), [said(50, 8), said(80, 8)]);
     // Given back and charged again: it was told already.
     limiter.give_back("a", receipt);
-    limiter.check_n("a", 5);
-    limiter.check_n("b", 1);
+    let _ = limiter.check_n("a", 5);
+    let _ = limiter.check_n("b", 1);
     assert_eq!(take(), []);
     // A refused charge reaches nothing.
-    limiter.check_n("a", 2);
+    let _ = limiter.check_n("a", 2);
     assert_eq!(take(), []);
-    limiter.check_n("a", 1);
+    let _ = limiter.check_n("a", 1);
     assert_eq!(take(), [said(100, 10)]);
     clock.advance(DAY);
-    limiter.check_n("a", 10);
+    let _ = limiter.check_n("a", 10);
     assert_eq!(take(), [said(50, 10), said(80, 10), said(100, 10)]);
     // A raised quota has thresholds of its own.
     limiter.set_quota(&Quota::per_day(100));
-    limiter.check_n("a", 45);
+    let _ = limiter.check_n("a", 45);
     assert_eq!(take(), [("a".to_owned(), 50, 55, 100)]);
 }
 
@@ -248,14 +248,14 @@ fn a_rolling_threshold_is_told_again_after_it_fell_below() {
     let limiter = builder
         .on_threshold(&[80], move |_| *log.lock().unwrap() += 1)
         .build();
-    limiter.check_n("a", 5);
+    let _ = limiter.check_n("a", 5);
     clock.advance(30 * DAY);
-    limiter.check_n("a", 4);
+    let _ = limiter.check_n("a", 4);
     assert_eq!(*told.lock().unwrap(), 1);
     clock.advance(31 * DAY); // the first five are gone
-    limiter.check_n("a", 3);
+    let _ = limiter.check_n("a", 3);
     assert_eq!(*told.lock().unwrap(), 1);
-    limiter.check_n("a", 1);
+    let _ = limiter.check_n("a", 1);
     assert_eq!(*told.lock().unwrap(), 2);
 }
 
@@ -282,7 +282,7 @@ fn at_the_cap_new_keys_wait_until_others_are_idle() {
 
     let (few, _) = builder(Quota::per_day(10));
     let limiter = few.max_keys(1).at_cap(AtQuotaCap::AdmitNew).build();
-    limiter.check("first");
+    let _ = limiter.check("first");
     for _ in 0..50 {
         assert!(limiter.check("new").is_allowed());
     }
