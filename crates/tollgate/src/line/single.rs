@@ -16,6 +16,7 @@ use super::queue::Entered;
 use super::{Rest, Waits};
 use crate::Refused;
 use crate::cell::Ticket;
+use crate::steps::SLACK;
 
 /// How long after its turn a waiter looks again if those before it took longer than was said.
 const BACKSTOP: Duration = Duration::from_millis(1);
@@ -26,7 +27,7 @@ pub struct Single<T> {
     places: Places<(), Waiter<T>>,
     line: Fifo,
     deadlines: BTreeSet<(Timestamp, Id)>,
-    /// The latest visit or turn: nobody passes at an earlier time.
+    /// The latest visit or turn: nobody passes at an earlier time, unless the clock was set back.
     seen: Timestamp,
     /// When the first in line passes, as of the latest look.
     due: Timestamp,
@@ -75,11 +76,34 @@ impl<T: Clone + fmt::Debug> Single<T> {
     /// Lets everybody pass whose turn has come by `now`, in order, each at its own time, and drops those
     /// whose deadline came first.
     pub(crate) fn advance<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
+        if self.seen - now > SLACK {
+            self.set_back(meter, now);
+        }
         self.look_at_first(meter);
         while self.step(meter, now) {
             self.look_at_first(meter);
         }
         self.seen_at(meter, now);
+    }
+
+    /// The clock was set back to this time: nobody waits for it to be again where it was.
+    #[cold]
+    fn set_back<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
+        let from = mem::replace(&mut self.seen, now);
+        self.refused_until = Timestamp::ZERO;
+        let mut next = self.line.first();
+        while let Some(place) = next.and_then(|id| self.places.get_mut(id)) {
+            next = place.next();
+            place.arrived = place.arrived.min(now);
+            let waiter = &mut place.extra;
+            waiter.told = waiter.told.shifted(from, now);
+            // What was charged ahead acts at a time of the clock as it was, so it asks again.
+            if let Some(ticket) = waiter.charged.take() {
+                meter.give_back(&waiter.terms, now, &ticket);
+                place.cost = ticket.cost();
+                self.line.asks_again(place.cost);
+            }
+        }
     }
 
     /// Nobody passes before this time any more.
