@@ -163,6 +163,15 @@ impl<'a, K, Q: ?Sized, C: Clock> ExactKey<'a, K, Q, C> {
             key: self.key,
             hash: self.hash,
             now,
+            clock: now,
+        }
+    }
+
+    /// The same as of a turn in line, which may have come long before the clock's time.
+    fn ask_in_turn(&self, now: Timestamp) -> Ask<'a, Q> {
+        Ask {
+            clock: now.max(self.limiter.clock.now()),
+            ..self.ask(now)
         }
     }
 }
@@ -227,7 +236,7 @@ where
     fn look(&self, tier: &Option<Tier>, now: Timestamp, cost: u64) -> Decision {
         let look = Look(cost, Purpose::Ask);
         let tables = &self.limiter.tables;
-        tables.look(&self.ask(now), tier.as_ref(), look)
+        tables.look(&self.ask_in_turn(now), tier.as_ref(), look)
     }
 
     fn book(
@@ -242,7 +251,7 @@ where
             patience: patience.min(self.longest_booking()),
         };
         let tables = &self.limiter.tables;
-        let booked = tables.reserve(&self.ask(now), tier.as_ref(), &act);
+        let booked = tables.reserve(&self.ask_in_turn(now), tier.as_ref(), &act);
         booked.map_err(|unbooked| match unbooked {
             Unbooked::TooFarAhead(decision) => Refused::QueueFull(decision),
             Unbooked::Refused(decision) => Refused::from_decision(decision),

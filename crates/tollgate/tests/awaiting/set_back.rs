@@ -109,3 +109,37 @@ fn a_clock_that_was_ahead_stops_no_line() {
         waits_meanwhile(&keyed(rate, &clock), &clock, "a word", reserves);
     }
 }
+
+/// One who waits is looked at long after its turn, when its neighbour has spent all it has: how much more that
+/// neighbour gets.
+fn late_neighbour<H: Holder>(
+    (holder, clock, late): (&H, &Manual, Duration),
+    neighbour: impl Fn() -> bool,
+) -> usize {
+    spend(holder, clock);
+    let mut wait = Polled::new(holder.acquire(1));
+    assert!(wait.poll().is_none());
+    clock.advance(late);
+    let burst = std::iter::repeat_with(&neighbour).take_while(|passed| *passed);
+    assert_eq!(burst.count(), 10);
+    assert_eq!(wait.poll(), Some(Ok(late)));
+    let more = std::iter::repeat_with(&neighbour).take_while(|passed| *passed);
+    more.count()
+}
+
+#[test]
+fn a_turn_that_is_noticed_late_is_no_clock_that_was_set_back() {
+    let rate = Rate::per_second(10);
+    for late in [5, 70, 2 * 86_400, 400 * 86_400].map(Duration::from_secs) {
+        let clock = today();
+        let keys = keyed(rate, &clock);
+        let more = late_neighbour((&keys, &clock, late), || keys.allow("bob"));
+        assert_eq!(more, 0, "{late:?}");
+        for algorithm in ALGORITHMS {
+            let clock = today();
+            let keys = exact(rate, algorithm, &clock);
+            let more = late_neighbour((&keys, &clock, late), || keys.allow("bob"));
+            assert_eq!(more, 0, "{algorithm:?} {late:?}");
+        }
+    }
+}
