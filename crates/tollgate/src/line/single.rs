@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, Outcome, Timestamp};
 
+mod set_back;
+
 use super::meter::{Meter, charge};
 use super::places::{Fifo, Id, Place, Places, Stage};
 use super::queue::Entered;
@@ -84,26 +86,6 @@ impl<T: Clone + fmt::Debug> Single<T> {
             self.look_at_first(meter);
         }
         self.seen_at(meter, now);
-    }
-
-    /// The clock was set back to this time: nobody waits for it to be again where it was.
-    #[cold]
-    fn set_back<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
-        let from = mem::replace(&mut self.seen, now);
-        self.refused_until = Timestamp::ZERO;
-        let mut next = self.line.first();
-        while let Some(place) = next.and_then(|id| self.places.get_mut(id)) {
-            next = place.next();
-            place.arrived = place.arrived.min(now);
-            let waiter = &mut place.extra;
-            waiter.told = waiter.told.shifted(from, now);
-            // What was charged ahead acts at a time of the clock as it was, so it asks again.
-            if let Some(ticket) = waiter.charged.take() {
-                meter.give_back(&waiter.terms, now, &ticket);
-                place.cost = ticket.cost();
-                self.line.asks_again(place.cost);
-            }
-        }
     }
 
     /// Nobody passes before this time any more.

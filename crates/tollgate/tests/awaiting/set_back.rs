@@ -143,3 +143,25 @@ fn a_turn_that_is_noticed_late_is_no_clock_that_was_set_back() {
         }
     }
 }
+
+fn peeks_ahead<H: Holder>(holder: &H, clock: &Manual) {
+    spend(holder, clock);
+    let mut waiting: Vec<_> = (0..30).map(|_| Polled::new(holder.acquire(1))).collect();
+    for wait in &mut waiting {
+        assert!(wait.poll().is_none());
+    }
+    let _ = holder.check_at(clock.now() + 60 * SECOND, 0);
+    let passed = waiting.iter_mut().filter_map(|wait| wait.poll());
+    assert_eq!(passed.count(), 0);
+}
+
+#[test]
+fn a_look_ahead_lets_nobody_pass() {
+    let rate = Rate::per_second(10);
+    let clock = today();
+    peeks_ahead(&keyed(rate, &clock), &clock);
+    for algorithm in ALGORITHMS {
+        peeks_ahead(&limiter(rate, algorithm, &clock), &clock);
+        peeks_ahead(&exact(rate, algorithm, &clock), &clock);
+    }
+}
