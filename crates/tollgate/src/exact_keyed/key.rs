@@ -266,6 +266,10 @@ where
         self.limiter.tables.give_back(&self.ask(now), ticket);
     }
 
+    fn shows(&self) -> Timestamp {
+        self.limiter.clock.now()
+    }
+
     fn is_blocked(&self, now: Timestamp) -> bool {
         self.limiter.tables.is_blocked(&self.ask(now))
     }

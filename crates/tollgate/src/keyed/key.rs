@@ -382,6 +382,10 @@ impl<C: Clock> Meter for Key<'_, C> {
         });
     }
 
+    fn shows(&self) -> Timestamp {
+        self.limiter.clock.now()
+    }
+
     fn is_blocked(&self, now: Timestamp) -> bool {
         let now = self.limiter.table.since_anchor(now);
         let judged = self.glance(now, 0);

@@ -79,7 +79,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
     /// whose deadline came first.
     pub(crate) fn advance<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
         if self.seen - now > SLACK {
-            self.set_back(meter, now);
+            self.keep_pace(meter, now);
         }
         self.look_at_first(meter);
         while self.step(meter, now) {

@@ -165,3 +165,21 @@ fn a_look_ahead_lets_nobody_pass() {
         peeks_ahead(&exact(rate, algorithm, &clock), &clock);
     }
 }
+
+#[test]
+fn one_who_was_stopped_on_its_way_sets_no_line_back() {
+    for algorithm in ALGORITHMS {
+        let clock = today();
+        let limiter = limiter(Rate::per_second(10), algorithm, &clock);
+        let before = clock.now();
+        clock.advance(90 * SECOND);
+        spend(&limiter, &clock);
+        let mut waiting: Vec<_> = (0..200).map(|_| Polled::new(limiter.acquire())).collect();
+        for wait in &mut waiting {
+            assert!(wait.poll().is_none());
+        }
+        assert!(!limiter.check_at(before, 1).is_allowed());
+        let passed = waiting.iter_mut().filter_map(|wait| wait.poll()).count();
+        assert!(passed <= 10, "{algorithm:?}: {passed}");
+    }
+}

@@ -7,11 +7,20 @@ use tollgate_core::Timestamp;
 
 use super::super::meter::Meter;
 use super::Single;
+use crate::steps::SLACK;
 
 impl<T: Clone + fmt::Debug> Single<T> {
-    /// The clock was set back to this time: nobody waits for it to be again where it was.
+    /// Somebody came at a time far behind: the clock was set back, unless that one was stopped on its way.
     #[cold]
-    pub(super) fn set_back<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
+    pub(super) fn keep_pace<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
+        let now = meter.shows().max(now);
+        if self.seen - now > SLACK {
+            self.set_back(meter, now);
+        }
+    }
+
+    /// The clock was set back to this time: nobody waits for it to be again where it was.
+    fn set_back<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
         let from = mem::replace(&mut self.seen, now);
         self.refused_until = Timestamp::ZERO;
         let mut next = self.line.first();
