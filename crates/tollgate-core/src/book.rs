@@ -79,6 +79,11 @@ impl Booked {
     pub const fn at(&self) -> Timestamp {
         self.charge.at()
     }
+
+    /// What was taken.
+    pub const fn cost(&self) -> u64 {
+        self.charge.cost()
+    }
 }
 
 /// Why nothing was booked; nothing was charged.

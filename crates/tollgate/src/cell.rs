@@ -49,6 +49,15 @@ impl Ticket {
             Self::Held(_) | Self::HeldEntry(_) => Timestamp::ZERO,
         }
     }
+
+    /// What was taken; nothing for holds, which know their own.
+    pub(crate) fn cost(&self) -> u64 {
+        match self {
+            Self::Charged(charge) => charge.cost(),
+            Self::Booked(booked) | Self::Entry { booked, .. } => booked.cost(),
+            Self::Free(_) | Self::Held(_) | Self::HeldEntry(_) => 0,
+        }
+    }
 }
 
 /// The state of one limit, behind whatever its algorithm needs.

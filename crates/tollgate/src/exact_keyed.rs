@@ -237,7 +237,15 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
         }
         let asks = requests.iter().map(|&(key, cost)| {
             let hash = self.hasher.fingerprint(key);
-            (Ask { key, hash, now }, cost)
+            (
+                Ask {
+                    key,
+                    hash,
+                    now,
+                    clock: now,
+                },
+                cost,
+            )
         });
         self.tables.check_many(asks, |decision, cost| {
             if cost > 0 {

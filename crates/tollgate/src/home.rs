@@ -66,8 +66,13 @@ pub(crate) mod sealed {
         #[cold]
         #[inline(never)]
         fn behind(&self, now: Timestamp, cost: u64) -> Option<Decision> {
+            // Who only looks ahead lets nobody pass before the clock is there.
+            let by = match cost {
+                0 => now.min(self.now()),
+                _ => now,
+            };
             self.visit_if_any(|state| {
-                state.waits.advance(self, now);
+                state.waits.advance(self, by);
                 state.waits.behind(self, &self.terms(), now, cost)
             })?
         }

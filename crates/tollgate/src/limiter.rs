@@ -387,6 +387,10 @@ impl<C: Clock> Meter for &Limiter<C> {
         self.cell.give_back(now, ticket);
     }
 
+    fn shows(&self) -> Timestamp {
+        self.clock.now()
+    }
+
     fn takes(&self, (): &(), tokens: u128) -> Duration {
         self.cell.takes(tokens)
     }

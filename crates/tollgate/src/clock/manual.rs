@@ -91,10 +91,13 @@ impl Manual {
 
     fn go_to(&self, time: impl FnOnce(Timestamp) -> Timestamp) {
         let mut parked = self.lock();
-        let now = time(self.now());
+        let before = self.now();
+        let now = time(before);
         self.shared.nanos.store(now.as_nanos(), Ordering::Release);
         let napping = parked.napping.clone();
-        let later = parked.tasks.split_off(&(now, u64::MAX));
+        // When time goes back, everybody sees whether what it waits for is still what it was.
+        let up_to = if now < before { Timestamp::MAX } else { now };
+        let later = parked.tasks.split_off(&(up_to, u64::MAX));
         let due = std::mem::replace(&mut parked.tasks, later);
         drop(parked);
         due.into_values().for_each(Waker::wake);

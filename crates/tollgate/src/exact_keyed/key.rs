@@ -165,6 +165,15 @@ impl<'a, K, Q: ?Sized, C: Clock> ExactKey<'a, K, Q, C> {
             key: self.key,
             hash: self.hash,
             now,
+            clock: now,
+        }
+    }
+
+    /// The same as of a turn in line, which may have come long before the clock's time.
+    fn ask_in_turn(&self, now: Timestamp) -> Ask<'a, Q> {
+        Ask {
+            clock: now.max(self.limiter.clock.now()),
+            ..self.ask(now)
         }
     }
 }
@@ -229,7 +238,7 @@ where
     fn look(&self, tier: &Option<Tier>, now: Timestamp, cost: u64) -> Decision {
         let look = Look(cost, Purpose::Ask);
         let tables = &self.limiter.tables;
-        tables.look(&self.ask(now), tier.as_ref(), look)
+        tables.look(&self.ask_in_turn(now), tier.as_ref(), look)
     }
 
     fn book(
@@ -244,7 +253,7 @@ where
             patience: patience.min(self.longest_booking()),
         };
         let tables = &self.limiter.tables;
-        let booked = tables.reserve(&self.ask(now), tier.as_ref(), &act);
+        let booked = tables.reserve(&self.ask_in_turn(now), tier.as_ref(), &act);
         booked.map_err(|unbooked| match unbooked {
             Unbooked::TooFarAhead(decision) => Refused::QueueFull(decision),
             Unbooked::Refused(decision) => Refused::from_decision(decision),
@@ -257,6 +266,10 @@ where
 
     fn give_back(&self, _tier: &Option<Tier>, now: Timestamp, ticket: &Ticket) {
         self.limiter.tables.give_back(&self.ask(now), ticket);
+    }
+
+    fn shows(&self) -> Timestamp {
+        self.limiter.clock.now()
     }
 
     fn is_blocked(&self, now: Timestamp) -> bool {

@@ -81,6 +81,8 @@ pub(super) struct Ask<'a, Q: ?Sized> {
     pub(super) key: &'a Q,
     pub(super) hash: u64,
     pub(super) now: Timestamp,
+    /// What the clock shows: later than that for one who waited, and is charged at its turn.
+    pub(super) clock: Timestamp,
 }
 
 /// Which limit a key is asked under.
@@ -311,6 +313,7 @@ impl<K, A: Kept> Shard<K, A> {
             key: &new.key,
             hash: new.hash,
             now,
+            clock: now,
         };
         if self.find(&ask).is_some() {
             return Err(NotRestored::Twice);
@@ -407,7 +410,7 @@ impl<K, A: Kept> Shard<K, A> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        self.keep_pace(ask.now);
+        self.keep_pace(ask.clock);
         let entries = &self.entries;
         let is = |slot| {
             entries

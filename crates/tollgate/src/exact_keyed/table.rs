@@ -170,7 +170,7 @@ impl<K, A: Kept> Table<K, A> {
                 Answer::Given(decision, _) => decision,
                 Answer::Full(fresh, now) => {
                     drop(held.take());
-                    self.at_the_cap(&Check(cost), (fresh, now), ask.now).0
+                    self.at_the_cap(&Check(cost), (fresh, now), &ask).0
                 }
             };
             if self.is_far(local.now) {
@@ -228,7 +228,7 @@ impl<K, A: Kept> Table<K, A> {
             }
             Answer::Full(fresh, now) => {
                 drop(shard);
-                let (booked, birth, _) = self.at_the_cap(act, (fresh, now), ask.now);
+                let (booked, birth, _) = self.at_the_cap(act, (fresh, now), ask);
                 (booked?, birth)
             }
         };
@@ -395,14 +395,14 @@ impl<K, A: Kept> Table<K, A> {
         let (answer, local) = {
             let mut shard = self.shard(ask.hash);
             let local = self.local(ask);
-            (shard.act(&local, &under, act, self.need()), local.now)
+            (shard.act(&local, &under, act, self.need()), local)
         };
-        if self.is_far(local) {
-            self.move_anchor(ask.now);
+        if self.is_far(local.clock) {
+            self.move_anchor(ask.clock);
         }
         match answer {
-            Answer::Given(answer, birth) => (answer, birth, local),
-            Answer::Full(fresh, now) => self.at_the_cap(act, (fresh, now), ask.now),
+            Answer::Given(answer, birth) => (answer, birth, local.now),
+            Answer::Full(fresh, now) => self.at_the_cap(act, (fresh, now), ask),
         }
     }
 
@@ -423,19 +423,19 @@ impl<K, A: Kept> Table<K, A> {
 
     /// What the policy says about a new key for which there is no slot.
     #[cold]
-    fn at_the_cap<T: Act<A>>(
+    fn at_the_cap<Q: ?Sized, T: Act<A>>(
         &self,
         act: &T,
         (fresh, at): (T::Answer, Timestamp),
-        now: Timestamp,
+        ask: &Ask<'_, Q>,
     ) -> (T::Answer, u64, Timestamp) {
         self.overflowed.fetch_add(1, Ordering::Relaxed);
         match self.at_cap {
             AtCap::AdmitNew => (fresh, NOBODY, at),
             AtCap::ShareOne => {
                 let shared = &mut *lock(&self.shared.0);
-                let now = self.local_time(now);
-                shared.keep_pace(now);
+                let Ask { now, clock, .. } = self.local(ask);
+                shared.keep_pace(clock);
                 (act.on(&mut shared.ledger, &shared.limit, now), SHARED, now)
             }
             // Even an evicting table is full if all of its keys are blocked.
@@ -473,6 +473,7 @@ impl<K, A: Kept> Table<K, A> {
             key: ask.key,
             hash: ask.hash,
             now: self.local_time(ask.now),
+            clock: self.local_time(ask.clock),
         }
     }
 }

@@ -50,6 +50,15 @@ impl Moment {
         Self::at(clock.saturating_sub(anchor), anchor)
     }
 
+    /// The same, or so many word units after the anchor if that is later.
+    pub(super) fn no_sooner_than(self, units: u64) -> Self {
+        let floor = Timestamp::from_nanos(units.div_ceil(64));
+        Self {
+            now: self.now.max(floor),
+            ..self
+        }
+    }
+
     /// The time of the clock.
     pub(super) const fn clock(self) -> Timestamp {
         Timestamp::from_nanos(self.from.saturating_add(self.now.as_nanos() - 1))

@@ -343,7 +343,7 @@ impl<C: Clock> Meter for Key<'_, C> {
     type Terms = Option<InForce>;
 
     fn look(&self, terms: &Self::Terms, now: Timestamp, cost: u64) -> Decision {
-        let (key, local) = (self.on(terms), self.limiter.table.since_anchor(now));
+        let (key, local) = (self.on(terms), self.in_turn(now));
         key.report(&key.ask_for(local, cost), 0)
     }
 
@@ -354,7 +354,7 @@ impl<C: Clock> Meter for Key<'_, C> {
         cost: u64,
         patience: Duration,
     ) -> Result<Ticket, Refused> {
-        let (key, local) = (self.on(terms), self.limiter.table.since_anchor(now));
+        let (key, local) = (self.on(terms), self.in_turn(now));
         let patience = patience.min(self.longest_booking());
         let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
         let judged = key.charge_once(local, cost, patience);
@@ -382,6 +382,10 @@ impl<C: Clock> Meter for Key<'_, C> {
             let tat = Tat::from_word(word.0);
             Pace::returned(tat, now, charge).map(|tat| KeyWord(tat.to_word()))
         });
+    }
+
+    fn shows(&self) -> Timestamp {
+        self.limiter.clock.now()
     }
 
     fn is_blocked(&self, now: Timestamp) -> bool {
@@ -427,6 +431,13 @@ impl<'k, C: Clock> Lends for Key<'k, C> {
 }
 
 impl<C: Clock> Key<'_, C> {
+    /// A time at which somebody's turn came, as words count it.
+    fn in_turn(&self, turn: Timestamp) -> Moment {
+        let times = (turn, self.limiter.clock.now());
+        let table = &self.limiter.table;
+        table.since_anchor_in_turn(self.fingerprint, times)
+    }
+
     /// The same key on these terms.
     fn on(&self, terms: &Option<InForce>) -> Self {
         Self {

@@ -131,6 +131,23 @@ impl Table {
         }
     }
 
+    /// The same for one whose turn in line came at this time, which the clock may have left far behind: that
+    /// is no clock that was set back, so it is counted as far back as would be none.
+    pub(crate) fn since_anchor_in_turn(
+        &self,
+        fingerprint: u64,
+        (turn, clock): (Timestamp, Timestamp),
+    ) -> Moment {
+        if turn >= clock {
+            return self.since_anchor(turn);
+        }
+        let shard = self.shard(fingerprint);
+        let latest = self.kept_pace(shard, self.since_anchor(clock));
+        let turn = self.anchor.reach(turn).unwrap_or(latest);
+        let floor = shard.high_water().saturating_sub(self.intervals.reach());
+        turn.no_sooner_than(floor)
+    }
+
     #[cold]
     #[inline(never)]
     fn since_far_anchor(&self, now: Timestamp) -> Moment {

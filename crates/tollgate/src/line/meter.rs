@@ -33,6 +33,9 @@ pub trait Meter {
     /// Gives back what nothing was built on.
     fn give_back(&self, terms: &Self::Terms, now: Timestamp, ticket: &Ticket);
 
+    /// What the clock shows.
+    fn shows(&self) -> Timestamp;
+
     /// Whether everything is refused for now, waits too.
     fn is_blocked(&self, _now: Timestamp) -> bool {
         false

@@ -91,6 +91,11 @@ impl Fifo {
     pub(super) fn charged_ahead(&mut self, cost: u64) {
         self.cost -= u128::from(cost);
     }
+
+    /// So much of it isn't charged ahead any more.
+    pub(super) fn asks_again(&mut self, cost: u64) {
+        self.cost += u128::from(cost);
+    }
 }
 
 impl<R, X> Place<R, X> {

@@ -10,12 +10,15 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, Outcome, Timestamp};
 
+mod set_back;
+
 use super::meter::{Meter, charge};
 use super::places::{Fifo, Id, Place, Places, Stage};
 use super::queue::Entered;
 use super::{Rest, Waits};
 use crate::Refused;
 use crate::cell::Ticket;
+use crate::steps::SLACK;
 
 /// How long after its turn a waiter looks again if those before it took longer than was said.
 const BACKSTOP: Duration = Duration::from_millis(1);
@@ -26,7 +29,7 @@ pub struct Single<T> {
     places: Places<(), Waiter<T>>,
     line: Fifo,
     deadlines: BTreeSet<(Timestamp, Id)>,
-    /// The latest visit or turn: nobody passes at an earlier time.
+    /// The latest visit or turn: nobody passes at an earlier time, unless the clock was set back.
     seen: Timestamp,
     /// When the first in line passes, as of the latest look.
     due: Timestamp,
@@ -75,6 +78,9 @@ impl<T: Clone + fmt::Debug> Single<T> {
     /// Lets everybody pass whose turn has come by `now`, in order, each at its own time, and drops those
     /// whose deadline came first.
     pub(crate) fn advance<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
+        if self.seen - now > SLACK {
+            self.keep_pace(meter, now);
+        }
         self.look_at_first(meter);
         while self.step(meter, now) {
             self.look_at_first(meter);

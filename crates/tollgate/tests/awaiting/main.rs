@@ -3,6 +3,7 @@
 mod holder;
 mod leaving;
 mod model;
+mod set_back;
 
 use std::future::{Future, IntoFuture};
 use std::pin::{Pin, pin};

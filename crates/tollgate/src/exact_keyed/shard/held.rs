@@ -105,7 +105,12 @@ mod tests {
         let hash = key
             .bytes()
             .fold(7, |hash, byte| hash * 31 + u64::from(byte));
-        Ask { key, hash, now }
+        Ask {
+            key,
+            hash,
+            now,
+            clock: now,
+        }
     }
 
     fn hold(shard: &mut Shard<String, TokenBucket>, key: &str, now: Timestamp) -> HoldId {

@@ -1,0 +1,40 @@
+//! A line whose clock was set back: it counts from where the clock is, and keeps its order.
+
+use std::fmt;
+use std::mem;
+
+use tollgate_core::Timestamp;
+
+use super::super::meter::Meter;
+use super::Single;
+use crate::steps::SLACK;
+
+impl<T: Clone + fmt::Debug> Single<T> {
+    /// Somebody came at a time far behind: the clock was set back, unless that one was stopped on its way.
+    #[cold]
+    pub(super) fn keep_pace<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
+        let now = meter.shows().max(now);
+        if self.seen - now > SLACK {
+            self.set_back(meter, now);
+        }
+    }
+
+    /// The clock was set back to this time: nobody waits for it to be again where it was.
+    fn set_back<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
+        let from = mem::replace(&mut self.seen, now);
+        self.refused_until = Timestamp::ZERO;
+        let mut next = self.line.first();
+        while let Some(place) = next.and_then(|id| self.places.get_mut(id)) {
+            next = place.next();
+            place.arrived = place.arrived.min(now);
+            let waiter = &mut place.extra;
+            waiter.told = waiter.told.shifted(from, now);
+            // What was charged ahead acts at a time of the clock as it was, so it asks again.
+            if let Some(ticket) = waiter.charged.take() {
+                meter.give_back(&waiter.terms, now, &ticket);
+                place.cost = ticket.cost();
+                self.line.asks_again(place.cost);
+            }
+        }
+    }
+}

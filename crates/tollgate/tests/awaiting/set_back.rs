@@ -1,0 +1,185 @@
+//! A line whose clock is set back by far, or that nobody looked at for long.
+
+use std::time::Duration;
+
+use tollgate::clock::Manual;
+use tollgate::{Algorithm, Clock, ExactKeyedLimiter, KeyedLimiter, Limiter, Rate, Timestamp};
+
+use super::Polled;
+use super::holder::{ALGORITHMS, Holder};
+
+const SECOND: Duration = Duration::from_secs(1);
+const YEAR: Duration = Duration::from_secs(365 * 86_400);
+
+/// A clock that shows today.
+fn today() -> Manual {
+    Manual::starting_at(Timestamp::from_secs(50 * 365 * 86_400))
+}
+
+fn limiter(rate: Rate, algorithm: Algorithm, clock: &Manual) -> Limiter<Manual> {
+    let builder = Limiter::builder(rate).algorithm(algorithm);
+    builder
+        .clock(clock.clone())
+        .build()
+        .expect("a rate that fits")
+}
+
+fn keyed(rate: Rate, clock: &Manual) -> KeyedLimiter<Manual> {
+    let builder = KeyedLimiter::builder(rate, 100).clock(clock.clone());
+    builder.build().expect("a rate that fits")
+}
+
+fn exact(rate: Rate, algorithm: Algorithm, clock: &Manual) -> ExactKeyedLimiter<String, Manual> {
+    let builder = ExactKeyedLimiter::builder(rate, 100).algorithm(algorithm);
+    builder
+        .clock(clock.clone())
+        .build()
+        .expect("a rate that fits")
+}
+
+fn spend<H: Holder>(holder: &H, clock: &Manual) {
+    while holder.check_at(clock.now(), 1).is_allowed() {}
+}
+
+/// Somebody waited while the clock was ahead, and is gone: whoever comes after the correction waits as usual.
+fn waits_after<H: Holder>(holder: &H, clock: &Manual, name: &str) {
+    let today = clock.now();
+    clock.advance(YEAR);
+    spend(holder, clock);
+    let mut wait = Polled::new(holder.acquire(1));
+    assert!(wait.poll().is_none());
+    drop(wait);
+    clock.set(today);
+    spend(holder, clock);
+    let mut wait = Polled::new(holder.acquire(1));
+    assert!(wait.poll().is_none());
+    let told = holder.check_at(clock.now(), 1).retry_after;
+    assert!(told <= 2 * SECOND, "{name}: {told:?}");
+    clock.advance(2 * SECOND);
+    assert_eq!(
+        (wait.woken(), wait.poll()),
+        (1, Some(Ok(2 * SECOND))),
+        "{name}"
+    );
+}
+
+/// Three wait while the clock is set back, charged ahead or not: they are woken, and pass as usual.
+fn waits_meanwhile<H: Holder>(holder: &H, clock: &Manual, name: &str, reserves: bool) {
+    let today = clock.now();
+    clock.advance(YEAR);
+    spend(holder, clock);
+    let mut waiting: Vec<_> = (0..3).map(|_| Polled::new(holder.acquire(1))).collect();
+    for wait in &mut waiting {
+        assert!(wait.poll().is_none());
+    }
+    let slot = reserves.then(|| holder.reserve_at(clock.now(), 1));
+    clock.set(today);
+    for wait in &mut waiting {
+        assert_eq!((wait.woken(), wait.poll()), (1, None), "{name} {reserves}");
+    }
+    clock.advance(5 * SECOND);
+    for wait in &mut waiting {
+        assert!(matches!(wait.poll(), Some(Ok(_))), "{name} {reserves}");
+    }
+    let told = holder.check_at(clock.now(), 1).retry_after;
+    assert!(told <= 2 * SECOND, "{name} {reserves}: {told:?}");
+    drop(slot);
+}
+
+#[test]
+fn a_clock_that_was_ahead_stops_no_line() {
+    let rate = Rate::per_second(10);
+    for algorithm in ALGORITHMS {
+        let name = format!("{algorithm:?}");
+        let clock = today();
+        waits_after(&limiter(rate, algorithm, &clock), &clock, &name);
+        let clock = today();
+        waits_after(&exact(rate, algorithm, &clock), &clock, &name);
+        for reserves in [false, true] {
+            let clock = today();
+            waits_meanwhile(&limiter(rate, algorithm, &clock), &clock, &name, reserves);
+            let clock = today();
+            waits_meanwhile(&exact(rate, algorithm, &clock), &clock, &name, reserves);
+        }
+    }
+    let clock = today();
+    waits_after(&keyed(rate, &clock), &clock, "a word");
+    for reserves in [false, true] {
+        let clock = today();
+        waits_meanwhile(&keyed(rate, &clock), &clock, "a word", reserves);
+    }
+}
+
+/// One who waits is looked at long after its turn, when its neighbour has spent all it has: how much more that
+/// neighbour gets.
+fn late_neighbour<H: Holder>(
+    (holder, clock, late): (&H, &Manual, Duration),
+    neighbour: impl Fn() -> bool,
+) -> usize {
+    spend(holder, clock);
+    let mut wait = Polled::new(holder.acquire(1));
+    assert!(wait.poll().is_none());
+    clock.advance(late);
+    let burst = std::iter::repeat_with(&neighbour).take_while(|passed| *passed);
+    assert_eq!(burst.count(), 10);
+    assert_eq!(wait.poll(), Some(Ok(late)));
+    let more = std::iter::repeat_with(&neighbour).take_while(|passed| *passed);
+    more.count()
+}
+
+#[test]
+fn a_turn_that_is_noticed_late_is_no_clock_that_was_set_back() {
+    let rate = Rate::per_second(10);
+    for late in [5, 70, 2 * 86_400, 400 * 86_400].map(Duration::from_secs) {
+        let clock = today();
+        let keys = keyed(rate, &clock);
+        let more = late_neighbour((&keys, &clock, late), || keys.allow("bob"));
+        assert_eq!(more, 0, "{late:?}");
+        for algorithm in ALGORITHMS {
+            let clock = today();
+            let keys = exact(rate, algorithm, &clock);
+            let more = late_neighbour((&keys, &clock, late), || keys.allow("bob"));
+            assert_eq!(more, 0, "{algorithm:?} {late:?}");
+        }
+    }
+}
+
+fn peeks_ahead<H: Holder>(holder: &H, clock: &Manual) {
+    spend(holder, clock);
+    let mut waiting: Vec<_> = (0..30).map(|_| Polled::new(holder.acquire(1))).collect();
+    for wait in &mut waiting {
+        assert!(wait.poll().is_none());
+    }
+    let _ = holder.check_at(clock.now() + 60 * SECOND, 0);
+    let passed = waiting.iter_mut().filter_map(|wait| wait.poll());
+    assert_eq!(passed.count(), 0);
+}
+
+#[test]
+fn a_look_ahead_lets_nobody_pass() {
+    let rate = Rate::per_second(10);
+    let clock = today();
+    peeks_ahead(&keyed(rate, &clock), &clock);
+    for algorithm in ALGORITHMS {
+        peeks_ahead(&limiter(rate, algorithm, &clock), &clock);
+        peeks_ahead(&exact(rate, algorithm, &clock), &clock);
+    }
+}
+
+#[test]
+fn one_who_was_stopped_on_its_way_sets_no_line_back() {
+    for algorithm in ALGORITHMS {
+        let clock = today();
+        let limiter = limiter(Rate::per_second(10), algorithm, &clock);
+        let before = clock.now();
+        clock.advance(90 * SECOND);
+        spend(&limiter, &clock);
+        let mut waiting: Vec<_> = (0..200).map(|_| Polled::new(limiter.acquire())).collect();
+        for wait in &mut waiting {
+            assert!(wait.poll().is_none());
+        }
+        assert!(!limiter.check_at(before, 1).is_allowed());
+        let passed = waiting.iter_mut().filter_map(|wait| wait.poll()).count();
+        assert!(passed <= 10, "{algorithm:?}: {passed}");
+    }
+}
