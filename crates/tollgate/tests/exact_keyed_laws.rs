@@ -278,3 +278,17 @@ fn gcra_answers_for_forty_years_as_a_token_bucket_does() {
         }
     }
 }
+
+#[test]
+fn whoever_comes_back_after_years_of_silence_passes_at_once() {
+    const DAY: Duration = Duration::from_secs(86_400);
+    let keys = table::<String>(Algorithm::Gcra, Rate::per_minute(1).burst(3), 100);
+    let mut now = Timestamp::from_secs(1);
+    for days in [1, 4_000, 30_000, 100] {
+        for _ in 0..3 {
+            assert!(keys.check_at(now, "k", 1).is_allowed(), "{now:?}");
+        }
+        assert!(!keys.check_at(now, "k", 1).is_allowed(), "{now:?}");
+        now += days * DAY;
+    }
+}

@@ -162,10 +162,15 @@ impl<K, A: Kept> Table<K, A> {
                 drop(held.take());
                 held = Some((number, lock(&self.shards[number].0)));
             }
+            let mut local = self.local(&ask);
+            if self.is_far(local.clock) {
+                drop(held.take());
+                let (shard, nearer) = self.enter(&ask);
+                (held, local) = (Some((number, shard)), nearer);
+            }
             let Some((_, shard)) = &mut held else {
                 continue;
             };
-            let local = self.local(&ask);
             let decision = match shard.act(&local, &under, &Check(cost), need) {
                 Answer::Given(decision, _) => decision,
                 Answer::Full(fresh, now) => {
@@ -173,10 +178,6 @@ impl<K, A: Kept> Table<K, A> {
                     self.at_the_cap(&Check(cost), (fresh, now), &ask).0
                 }
             };
-            if self.is_far(local.now) {
-                drop(held.take());
-                self.move_anchor(ask.now);
-            }
             each(decision, cost);
         }
     }
@@ -212,8 +213,7 @@ impl<K, A: Kept> Table<K, A> {
         Q: Eq + ToOwned<Owned = K> + ?Sized,
     {
         let under = self.under(tier);
-        let mut shard = self.shard(ask.hash);
-        let local = self.local(ask);
+        let (mut shard, local) = self.enter(ask);
         let (booked, birth) = match shard.act(&local, &under, act, self.need()) {
             Answer::Given(booked, birth) => {
                 let booked = booked?;
@@ -303,8 +303,8 @@ impl<K, A: Kept> Table<K, A> {
             None => Under::Present(&self.rate_of),
             Some(tier) => Under::Given(A::expect(tier)),
         };
-        let mut shard = self.shard(ask.hash);
-        let answer = shard.act(&self.local(ask), &under, &Penalize(tokens), need);
+        let (mut shard, local) = self.enter(ask);
+        let answer = shard.act(&local, &under, &Penalize(tokens), need);
         matches!(answer, Answer::Given(..))
     }
 
@@ -318,8 +318,7 @@ impl<K, A: Kept> Table<K, A> {
             block: true,
             ..self.need()
         };
-        let mut shard = self.shard(ask.hash);
-        let local = self.local(ask);
+        let (mut shard, local) = self.enter(ask);
         shard.block(&local, local.now + duration, need)
     }
 
@@ -393,13 +392,9 @@ impl<K, A: Kept> Table<K, A> {
         let under = self.under(tier);
         // The shard's lock is given up before the shared bucket's is taken.
         let (answer, local) = {
-            let mut shard = self.shard(ask.hash);
-            let local = self.local(ask);
+            let (mut shard, local) = self.enter(ask);
             (shard.act(&local, &under, act, self.need()), local)
         };
-        if self.is_far(local.clock) {
-            self.move_anchor(ask.clock);
-        }
         match answer {
             Answer::Given(answer, birth) => (answer, birth, local.now),
             Answer::Full(fresh, now) => self.at_the_cap(act, (fresh, now), ask),
@@ -465,6 +460,18 @@ impl<K, A: Kept> Table<K, A> {
             hash >> self.shift
         };
         usize::try_from(number).unwrap_or(0)
+    }
+
+    /// The shard of a key, and what is asked in the time of states: they are moved first if it is far.
+    #[inline]
+    fn enter<'a, Q: ?Sized>(&self, ask: &Ask<'a, Q>) -> (MutexGuard<'_, Shard<K, A>>, Ask<'a, Q>) {
+        let (shard, local) = (self.shard(ask.hash), self.local(ask));
+        if !self.is_far(local.clock) {
+            return (shard, local);
+        }
+        drop(shard);
+        self.move_anchor(ask.clock);
+        (self.shard(ask.hash), self.local(ask))
     }
 
     #[inline]
