@@ -174,6 +174,17 @@ impl<R, X> Places<R, X> {
         }
     }
 
+    /// What became of one who has noticed it, and leaves; none while it waits.
+    pub(super) fn collect(&mut self, id: Id) -> Option<Result<Timestamp, Refused>> {
+        let result = match &self.get(id)?.stage {
+            Stage::Queued { .. } => return None,
+            Stage::Passed(_, at) => Ok(*at),
+            Stage::Refused(refused) => Err(**refused),
+        };
+        self.remove(id);
+        Some(result)
+    }
+
     /// Says what became of one who stood in `fifo`.
     pub(super) fn finish(&mut self, fifo: &mut Fifo, id: Id, stage: Stage<R>) {
         self.unlink(fifo, id);

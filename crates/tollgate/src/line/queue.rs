@@ -368,14 +368,7 @@ impl<D: Discipline> Waits for Queue<D> {
     }
 
     fn collect(&mut self, id: Id) -> Option<Result<Timestamp, Refused>> {
-        let place = self.places.get(id)?;
-        let result = match &place.stage {
-            Stage::Queued { .. } => return None,
-            Stage::Passed(_, at) => Ok(*at),
-            Stage::Refused(refused) => Err(**refused),
-        };
-        self.places.remove(id);
-        Some(result)
+        self.places.collect(id)
     }
 
     fn arrived(&self, id: Id) -> Option<Timestamp> {
