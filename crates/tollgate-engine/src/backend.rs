@@ -4,9 +4,12 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
-use tollgate::{Decision, LimitError, Outcome, Pass, Rate, Timestamp};
+use std::task::Waker;
 
-use crate::policy::{Counting, OnStoreFailure};
+use tollgate::clock::Wakeup;
+use tollgate::{Algorithm, Decision, LimitError, Outcome, Pass, Rate, Timestamp};
+
+use crate::policy::{Counting, OnStoreFailure, Settle};
 
 mod each;
 mod fallback;
@@ -94,6 +97,16 @@ pub trait Backend: Send + Sync {
         std::future::ready(Ok(()))
     }
 
+    /// What each check would say by itself, charging nothing: whether its cost would pass, if not after how long,
+    /// and what is left. Unless said otherwise each is asked at no cost what is left, and what isn't enough is told
+    /// to wait until all is.
+    fn peek<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+    ) -> impl Future<Output = Result<Vec<Decision>, Self::Error>> + Send + 'a {
+        each::peek(self, checks)
+    }
+
     /// How much of a check's limit was spent, of what a store had given ahead, that nobody was told of; and what
     /// could still be, which from now on can't. Asked before something is decided without the store.
     fn spent_ahead(&self, check: &Check<'_>) -> u64 {
@@ -103,6 +116,13 @@ pub trait Backend: Send + Sync {
 
     /// The time by which it judges, to tell how long something takes and how long a refusal holds.
     fn now(&self) -> Timestamp;
+
+    /// Wakes a task once [`now`](Self::now) shows `at`, as [`Clock::wake_at`](tollgate::Clock::wake_at) does: for
+    /// those who wait for their turn. None, unless said otherwise: its time goes on with the system's.
+    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
+        let _ = (at, waker);
+        None
+    }
 
     /// A check of this limit, and of a key with this [fingerprint](Key::fingerprint), is likely to
     /// come: a backend in memory starts to fetch what it needs for that, and doesn't wait for it.
@@ -310,6 +330,8 @@ pub struct Limit {
     pub(crate) id: u64,
     /// Whether a refusal holds as long as it says, whatever others do.
     pub(crate) lasting: bool,
+    /// Whether what it is asked for is an estimate, to be settled.
+    pub(crate) is_estimated: bool,
     pub(crate) on_store_failure: OnStoreFailure,
     pub(crate) counting: Counting,
     pub(crate) told: Box<Told>,
@@ -321,10 +343,23 @@ pub(crate) struct Told {
     pub(crate) kind: LimitKind,
     pub(crate) counter: Counter,
     pub(crate) slot: Option<Box<str>>,
+    pub(crate) estimates: Estimates,
     /// By a backend.
     pub(crate) kept: Kept,
     /// By this process, for when the backend can't be asked.
     pub(crate) share: Shared,
+}
+
+/// Whether a limit's counter keeps track of estimates that are held of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Estimates {
+    /// Costs are what they are.
+    #[default]
+    None,
+    /// Of others that count in it.
+    OfOthers,
+    /// Its own are.
+    Own(Settle),
 }
 
 /// Which state a limit is kept in, together with the key: limits of the same counter count together.
@@ -378,6 +413,7 @@ impl Limit {
             compiled: Compiled::new(&kind)?,
             id,
             lasting: false,
+            is_estimated: false,
             on_store_failure: OnStoreFailure::Local,
             counting: Counting::Exact,
             told: Box::new(Told {
@@ -388,10 +424,39 @@ impl Limit {
                     id,
                 },
                 slot: None,
+                estimates: Estimates::None,
                 kept: Kept::default(),
                 share: Shared::default(),
             }),
         })
+    }
+
+    /// This limit, whose counter keeps track of estimates.
+    pub(crate) fn with_estimates(mut self, estimates: Estimates) -> Result<Self, LimitError> {
+        // What slots hold, they hold in any case.
+        if matches!(self.kind(), LimitKind::Concurrency(_)) {
+            return Ok(self);
+        }
+        self.told.estimates = estimates;
+        self.is_estimated = matches!(estimates, Estimates::Own(_));
+        // What comes back may let others pass sooner than they were told.
+        self.lasting &= estimates == Estimates::None;
+        self.compiled = Compiled::new(&self.kept_as(self.kind()))?;
+        Ok(self)
+    }
+
+    /// What is kept of a kind: one word has no room for what is held, and a bucket says the same.
+    fn kept_as(&self, kind: &LimitKind) -> LimitKind {
+        match kind {
+            LimitKind::Rate {
+                rate,
+                algorithm: Algorithm::Gcra,
+            } if self.keeps_estimates() => LimitKind::Rate {
+                rate: *rate,
+                algorithm: Algorithm::TokenBucket,
+            },
+            kind => kind.clone(),
+        }
     }
 
     /// This limit, kept in the state of another and where that is.
@@ -425,6 +490,34 @@ impl Limit {
         self.counting
     }
 
+    /// How a cost of it is settled, if that is an estimate: what is asked for is then held until
+    /// [`Answer::pass`] is told what the request did cost.
+    ///
+    /// ```
+    /// use tollgate_engine::backend::{LimitKind, SoleLimit};
+    ///
+    /// let limit = SoleLimit::new("jobs", LimitKind::Concurrency(8))?;
+    /// assert!(limit.limit().settle().is_none());
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    pub fn settle(&self) -> Option<Settle> {
+        match self.told.estimates {
+            Estimates::Own(settle) => Some(settle),
+            _ => None,
+        }
+    }
+
+    /// Whether a cost of it is an estimate.
+    #[inline]
+    pub fn is_estimated(&self) -> bool {
+        self.is_estimated
+    }
+
+    /// Whether its counter keeps track of estimates: its own, or those of others that count in it.
+    pub fn keeps_estimates(&self) -> bool {
+        self.told.estimates != Estimates::None
+    }
+
     /// The fact by which a cluster keeps it with others on one node, if the rule names one.
     pub fn slot(&self) -> Option<&str> {
         self.told.slot.as_deref()
@@ -456,7 +549,7 @@ impl Limit {
             }
         };
         let mut limit = self.clone();
-        limit.compiled = Compiled::new(&kind)?;
+        limit.compiled = Compiled::new(&self.kept_as(&kind))?;
         limit.told.kind = kind;
         Ok(limit)
     }

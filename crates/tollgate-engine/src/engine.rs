@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::ArcSwap;
 use tollgate::{Clock, Timestamp};
 
 use crate::backend::{Answer, Backend, Memory};
@@ -15,13 +15,16 @@ use crate::verdict::{Findings, Said, Verdict};
 
 pub(crate) mod bounds;
 mod counters;
+mod deciding;
 pub(crate) mod deny;
 mod descriptors;
 mod gather;
 pub(crate) mod key;
+mod peek;
 mod retired;
 pub(crate) mod rules;
 mod said;
+mod turns;
 
 pub use bounds::{Bounds, TooMuch};
 pub use descriptors::{DescriptorStatus, DescriptorVerdict};
@@ -33,6 +36,7 @@ use gather::{Gathered, Group};
 use key::KeyHashers;
 use retired::Retired;
 use rules::Rules;
+use turns::Turns;
 
 /// Decides requests by a policy.
 ///
@@ -52,18 +56,15 @@ use rules::Rules;
 /// use tollgate_engine::backend::Memory;
 /// use tollgate_engine::policy::{KeyPart, Limits, Match, Pattern, Policy, Rule};
 /// use tollgate_engine::{Engine, Facts};
-/// # use tollgate_engine::policy::{Cost, Mode, OnStoreFailure};
 ///
+/// let limits = Limits { rates: vec![Rate::per_second(2)], ..Limits::default() };
 /// let rule = Rule {
-///     name: "per-user".to_owned(),
 ///     matches: Match {
 ///         conditions: vec![("path".to_owned(), Pattern::Glob("/api/**".to_owned()))],
 ///         ..Match::default()
 ///     },
 ///     key: vec![KeyPart::Fact("user".to_owned())],
-///     limits: Limits { rates: vec![Rate::per_second(2)], ..Limits::default() },
-/// #   algorithm: Default::default(), cost: Cost::default(), mode: Mode::Enforce,
-/// #   on_store_failure: OnStoreFailure::Local, counting: Default::default(), slot: None, replaces: Vec::new(), shared: None, span: Default::default(),
+///     ..Rule::new("per-user", limits)
 /// };
 /// let policy = Policy { rules: vec![rule], ..Policy::default() };
 /// let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
@@ -81,6 +82,7 @@ pub struct Engine<B: Backend = Memory> {
     backend: B,
     hashers: KeyHashers,
     bounds: Bounds,
+    turns: Arc<Turns>,
     deny: Option<DenyCache>,
     observer: Option<Box<dyn Observer>>,
     /// Held while a policy is compiled, so that each follows the one before.
@@ -100,6 +102,7 @@ impl<B: Backend> Engine<B> {
             backend,
             hashers: KeyHashers::random(),
             bounds: Bounds::default(),
+            turns: Arc::new(Turns::new()),
             deny: None,
             observer: None,
             reloading: Mutex::new(Retired::new()),
@@ -244,6 +247,7 @@ impl<B: Backend> Engine<B> {
         rules.suit(&self.backend)?;
         self.rules.store(Arc::new(rules));
         retired.retire(before);
+        self.turns.poke_all();
         Ok(())
     }
 
@@ -257,61 +261,9 @@ impl<B: Backend> Engine<B> {
         &self.backend
     }
 
-    /// Decides a request by a backend that may take its time.
-    ///
-    /// # Errors
-    /// If the backend couldn't be asked about the rules in force. Those in shadow are left out then.
-    ///
-    /// ```
-    /// # use tollgate::clock::Manual;
-    /// # use tollgate_engine::backend::Memory;
-    /// # use tollgate_engine::document::Format;
-    /// # use tollgate_engine::{Engine, Facts, Policy};
-    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
-    /// # let policy = Policy::from_text("limits: [{name: all, rate: 1/s}]", Format::Yaml)?.policy;
-    /// let engine = Engine::new(policy, memory)?;
-    /// let decide = async || {
-    ///     let facts = Facts::new();
-    ///     let passed = engine.decide_by(&facts).await?.passed();
-    ///     Ok::<bool, std::convert::Infallible>(passed.is_some())
-    /// };
-    /// # use std::{pin::pin, task::{Context, Poll, Waker}};
-    /// # let done = pin!(decide()).poll(&mut Context::from_waker(Waker::noop()));
-    /// # assert_eq!(done, Poll::Ready(Ok(true)));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub async fn decide_by<'f>(&self, facts: &'f Facts<'f>) -> Result<Verdict<'f>, B::Error> {
-        let started = self.started();
-        let rules = self.rules.load_full();
-        let mut said = Said::default();
-        {
-            let mut gathered = Gathered::new();
-            gathered.fill(&rules, facts, (&self.hashers, &self.bounds), &self.backend);
-            if !said.settle(&gathered) {
-                let asked = self.before_asking(&rules, &gathered.enforced);
-                let answer = match asked.known {
-                    Some(answer) => answer,
-                    None => {
-                        let checks = gathered.enforced.checks.as_slice();
-                        let answer = self.backend.check(checks).await?;
-                        self.after_asking(&gathered.enforced, &answer, (asked.at, asked.version));
-                        answer
-                    }
-                };
-                said.hear(&gathered, answer);
-                if said.allowed {
-                    for (number, checks) in runs(&gathered.shadow) {
-                        if let Ok(answer) = self.backend.check(checks).await {
-                            said.overhear(&rules, number, answer);
-                        }
-                    }
-                }
-            }
-        }
-        let rules = Guard::from_inner(rules);
-        let verdict = Verdict::new(Findings { said, rules, facts });
-        self.tell(&verdict, started);
-        Ok(verdict.settled())
+    /// How many requests wait for their turn, because a rule says `over: wait`.
+    pub fn waiting(&self) -> usize {
+        self.turns.waiting()
     }
 
     fn started(&self) -> Option<Timestamp> {
@@ -362,7 +314,8 @@ impl<B: Backend> Engine<B> {
 }
 
 impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
-    /// Decides a request. It never waits, and asks for no memory unless it takes a slot, is for very
+    /// Decides a request. It never waits: where a rule says `over: wait`, who is over it is refused here, and so is
+    /// who would pass those who wait in [`decide_by`](Self::decide_by). It asks for no memory unless it takes a slot, is for very
     /// many rules, or is by very long keys.
     #[inline]
     pub fn decide<'f>(&self, facts: &'f Facts<'f>) -> Verdict<'f> {
@@ -378,7 +331,9 @@ impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
         let mut gathered = Gathered::new();
         gathered.fill(rules, facts, (&self.hashers, &self.bounds), &self.backend);
         if !said.settle(&gathered) {
+            let in_line = rules.waits && self.turns.is_any();
             match &self.deny {
+                _ if in_line && self.stands_behind(said, &gathered) => {}
                 None => {
                     let checks = gathered.enforced.checks.as_slice();
                     said.hear(&gathered, self.backend.answer(checks));

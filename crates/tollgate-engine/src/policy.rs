@@ -9,8 +9,10 @@ use tollgate::{Algorithm, Rate};
 
 use crate::document::Span;
 
+mod cost;
 mod descriptor;
 
+pub use cost::{Cost, Over, Settle, Unsettled};
 pub use descriptor::{Charging, DescriptorLimit, DescriptorRule, Domain};
 
 /// All that one set of files says.
@@ -92,6 +94,8 @@ pub struct Rule {
     pub cost: Cost,
     /// Whether it bites.
     pub mode: Mode,
+    /// What becomes of a request that is over its limit.
+    pub over: Over,
     /// What happens while the store can't be asked.
     pub on_store_failure: OnStoreFailure,
     /// How a fleet counts it together.
@@ -104,6 +108,37 @@ pub struct Rule {
     pub shared: Option<String>,
     /// Where it stands.
     pub span: Span,
+}
+
+impl Rule {
+    /// A rule for all requests with these limits, and all else as if nothing were said of it.
+    ///
+    /// ```
+    /// use tollgate::Rate;
+    /// use tollgate_engine::policy::{KeyPart, Limits, Rule};
+    ///
+    /// let limits = Limits { rates: vec![Rate::per_second(2)], ..Limits::default() };
+    /// let per_user = Rule { key: vec![KeyPart::Fact("user".to_owned())], ..Rule::new("per-user", limits) };
+    /// assert_eq!((per_user.cost.default, per_user.key.len()), (1, 1));
+    /// ```
+    pub fn new(name: &str, limits: Limits) -> Self {
+        Self {
+            name: name.to_owned(),
+            matches: Match::default(),
+            key: Vec::new(),
+            on_store_failure: OnStoreFailure::default_for(&limits),
+            limits,
+            algorithm: Algorithm::default(),
+            cost: Cost::default(),
+            mode: Mode::default(),
+            over: Over::default(),
+            counting: Counting::default(),
+            slot: None,
+            replaces: Vec::new(),
+            shared: None,
+            span: Span::default(),
+        }
+    }
 }
 
 /// What a limit allows: all of it must.
@@ -149,6 +184,8 @@ pub struct Tier {
     pub cost: Cost,
     /// How a fleet counts it together.
     pub counting: Counting,
+    /// What becomes of a request that is over its limit.
+    pub over: Over,
     /// What happens while the store can't be asked.
     pub on_store_failure: OnStoreFailure,
     /// Where it stands.
@@ -171,6 +208,7 @@ impl Tier {
             limits,
             algorithm: Algorithm::default(),
             cost: Cost::default(),
+            over: Over::default(),
             counting: Counting::default(),
             span: Span::default(),
         }
@@ -269,34 +307,6 @@ impl KeyPart {
     pub fn fact(&self) -> &str {
         match self {
             Self::Fact(fact) | Self::Network { fact, .. } => fact,
-        }
-    }
-}
-
-/// What a request costs a rule.
-///
-/// ```
-/// use tollgate_engine::Policy;
-/// use tollgate_engine::document::Format;
-/// use tollgate_engine::policy::Cost;
-///
-/// let policy = Policy::from_text("limits: [{name: a, rate: 9/s, cost: {fact: tokens, default: 2}}]", Format::Yaml)?.policy;
-/// assert_eq!(policy.rules[0].cost, Cost { fact: Some("tokens".to_owned()), default: 2 });
-/// # Ok::<(), tollgate_engine::Rejected>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cost {
-    /// The fact that says so, as a whole number.
-    pub fact: Option<String>,
-    /// What it costs if that is unknown, or no number.
-    pub default: u64,
-}
-
-impl Default for Cost {
-    fn default() -> Self {
-        Self {
-            fact: None,
-            default: 1,
         }
     }
 }

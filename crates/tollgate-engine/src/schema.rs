@@ -4,12 +4,14 @@ use serde_json::{Map, Value, json};
 
 use crate::native::LONGEST_NAME;
 use crate::native::fields::{
-    ALGORITHMS, COST, COUNTINGS, FAILURES, Field, MODES, PATTERN, POLICY, RULE, Shape, TIER, lends,
-    names,
+    ALGORITHMS, COST, COUNTINGS, FAILURES, Field, MODES, PATTERN, POLICY, RULE, Shape, TIER,
+    UNSETTLED, lends, names,
 };
 use crate::native::idle::{CHARGED, COUNTED, RULE_KEPT, TIER_KEPT};
 use crate::policy::Counting;
 
+/// A length of time: a number and a unit.
+const DURATION: &str = "[0-9][0-9_]*[A-Za-zµμ]+";
 /// What can stand for text: a number or a truth is taken as it is written.
 const TEXT: [&str; 3] = ["string", "number", "boolean"];
 /// Signs of the name of a fact: all but those of ASCII and Latin, and punctuation, that are no letters or digits.
@@ -78,7 +80,13 @@ fn definitions() -> Value {
         "cost": {
             "anyOf": [
                 {"type": "integer", "minimum": 1},
-                with(COST, json!({"required": ["fact"]})),
+                with(
+                    COST,
+                    json!({
+                        "anyOf": [has("fact"), {"required": ["default", "settle_within"]}],
+                        "allOf": [needs("unsettled", &["settle_within"])],
+                    }),
+                ),
             ],
             "examples": [{"fact": "tokens", "default": 1}],
         },
@@ -96,6 +104,11 @@ fn definitions() -> Value {
             "examples": ["user", "header.x-plan"],
         },
         "text": {"type": TEXT},
+        "duration": {
+            "type": "string",
+            "pattern": format!("^\\s*{DURATION}\\s*$"),
+            "examples": ["200ms", "30s"],
+        },
         "rate": {
             "type": "string",
             "pattern": "^\\s*([0-9][0-9_]*\\s*(/|[Pp][Ee][Rr])|[Zz][Ee][Rr][Oo])",
@@ -227,5 +240,12 @@ fn shape(shape: Shape) -> Value {
         Shape::Mode => json!({"enum": names(MODES)}),
         Shape::OnStoreFailure => json!({"enum": names(FAILURES)}),
         Shape::Counting => json!({"enum": names(COUNTINGS)}),
+        Shape::Unsettled => json!({"enum": names(UNSETTLED)}),
+        Shape::Duration => one("duration"),
+        Shape::Over => json!({
+            "type": "string",
+            "pattern": format!("^\\s*(refuse|wait\\s+{DURATION})\\s*$"),
+            "examples": ["refuse", "wait 200ms"],
+        }),
     }
 }

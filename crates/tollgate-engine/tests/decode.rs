@@ -97,7 +97,8 @@ fn what_is_left_out_has_a_default() {
         rule.cost,
         Cost {
             fact: None,
-            default: 1
+            default: 1,
+            settle: None,
         }
     );
     assert!(rule.key.is_empty() && rule.matches.conditions.is_empty());

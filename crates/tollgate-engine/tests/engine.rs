@@ -201,6 +201,7 @@ fn a_cost_comes_from_its_fact_if_that_is_a_number() {
     tokens.cost = Cost {
         fact: Some("tokens".to_owned()),
         default: 2,
+        settle: None,
     };
     let engine = engine(policy(vec![tokens]), &Manual::new());
     let left = |tokens| {

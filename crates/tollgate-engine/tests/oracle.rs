@@ -129,7 +129,6 @@ fn rule() -> impl Strategy<Value = Rule> {
     )
         .prop_map(
             |((conditions, key, limits, algorithm), priced, mode, replaces)| Rule {
-                name: String::new(),
                 matches: Match {
                     conditions,
                     ..Match::default()
@@ -144,22 +143,18 @@ fn rule() -> impl Strategy<Value = Rule> {
                         fact => KeyPart::Fact(fact.to_owned()),
                     })
                     .collect(),
-                limits,
                 algorithm,
                 cost: Cost {
                     fact: priced.then(|| "tokens".to_owned()),
-                    default: 1,
+                    ..Cost::default()
                 },
                 mode,
                 on_store_failure: OnStoreFailure::Local,
-                counting: Default::default(),
-                slot: None,
                 replaces: replaces
                     .map(|number| number.to_string())
                     .into_iter()
                     .collect(),
-                shared: None,
-                span: Default::default(),
+                ..Rule::new("", limits)
             },
         )
 }

@@ -3,6 +3,8 @@
 mod ask;
 mod asking;
 mod compiled;
+mod estimate;
+mod peek;
 #[cfg(test)]
 mod tests;
 mod undo;
@@ -10,9 +12,11 @@ mod undo;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::task::Waker;
 
 use foldhash::SharedSeed;
 use foldhash::quality::SeedableRandomState;
+use tollgate::clock::Wakeup;
 use tollgate::{Clock, Decision, Outcome, Timestamp};
 use tollgate_engine::backend::{
     Answer, Backend, Check, DenyCache, DenyVersion, Keeper, Limit, LimitKind, Local, Source,
@@ -30,6 +34,7 @@ use crate::store::Store;
 pub use asking::Asking;
 pub(crate) use compiled::Compiled;
 
+use estimate::{hold_estimate, is_held};
 use undo::Undo;
 
 /// A clock of the caller's.
@@ -289,6 +294,16 @@ impl Direct {
         for (number, step) in steps.into_iter().enumerate() {
             match step {
                 Step::Said(decision) => decisions[number] = decision,
+                Step::Lease(compiled, leased) if is_held(&checks[number]) => {
+                    is_known = false;
+                    let held = self.hold_lease(&checks[number], &compiled, &leased, &mut patience);
+                    let (decision, estimate) = held.await?;
+                    let Some(estimate) = estimate else {
+                        return Ok((Answer::new(Some(number), decision), None));
+                    };
+                    decisions[number] = decision;
+                    undo.estimates.push((number, estimate));
+                }
                 Step::Lease(compiled, leased) => {
                     let check = &checks[number];
                     let place = LeaseKey::of(&leased, check);
@@ -353,9 +368,10 @@ impl Direct {
                 let asked_all = numbers.len() == checks.len();
                 return Ok((answer, asked_all.then_some(decisions)));
             }
-            let charged = questions.into_iter().filter(|question| question.cost > 0);
+            let charged = numbers.into_iter().zip(questions);
+            let charged = charged.filter(|(_, question)| question.cost > 0);
             undo.charges
-                .extend(charged.map(|question| (question, answers.now)));
+                .extend(charged.map(|(number, question)| (number, question, answers.now)));
         }
         let mut answer = Answer::over(checks, &decisions);
         if is_known {
@@ -369,10 +385,16 @@ impl Direct {
                 answer.pass = std::mem::take(&mut answer.pass).and(slot);
             }
         }
-        for (question, _) in undo.keep() {
+        let (charges, estimates) = undo.keep();
+        for (number, question, since) in charges {
             if let Some(end) = self.holders.hold(&question) {
                 answer.pass.hold(move |_| end());
+            } else if is_held(&checks[number]) {
+                self.hold_charge(&checks[number], (question, since), &mut answer.pass);
             }
+        }
+        for (number, estimate) in estimates {
+            hold_estimate(&checks[number], estimate, &mut answer.pass);
         }
         Ok((answer, Some(decisions)))
     }
@@ -470,6 +492,7 @@ impl Backend for Direct {
         // What is leased is said at once.
         if let [check] = checks
             && check.limit.counting() == Counting::Leased
+            && !is_held(check)
             && let Some(compiled) = check.limit.kept::<Arc<Compiled>>(&self.keeper)
             && let Some(answer) = self.spend_leased(check, compiled)
         {
@@ -477,7 +500,7 @@ impl Backend for Direct {
         }
         match self.plan(checks) {
             Ok(Ok(steps)) => Asking::asked(match <[Step; 1]>::try_from(steps) {
-                Ok([Step::Ask(question)]) if question.holder.is_none() => {
+                Ok([Step::Ask(question)]) if question.holder.is_none() && !is_held(&checks[0]) => {
                     Box::pin(self.ask_one(checks, *question))
                 }
                 Ok([step]) => Box::pin(self.answer(checks, vec![step])),
@@ -501,6 +524,10 @@ impl Backend for Direct {
             None => self.look_at_each(checks, &answer).await?,
         };
         Ok((answer, each))
+    }
+
+    async fn peek<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Vec<Decision>, StoreError> {
+        self.look_at_all(checks).await
     }
 
     async fn give_back<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<(), StoreError> {
@@ -538,6 +565,14 @@ impl Backend for Direct {
         match &self.time {
             Some(time) => time(),
             None => self.clock.now(),
+        }
+    }
+
+    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
+        match &self.time {
+            // A clock of the caller's, which is looked at.
+            Some(_) => None,
+            None => self.clock.wake_at(at, waker),
         }
     }
 

@@ -5,6 +5,7 @@
 //! clocks are compared, and it stops spending before the store takes the tokens for lost.
 
 mod book;
+mod estimate;
 mod said;
 #[cfg(test)]
 mod tests;
@@ -19,8 +20,9 @@ use arc_swap::ArcSwap;
 use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
 use futures_util::stream::{self, StreamExt};
-use tollgate::{Clock, Decision, Outcome};
+use tollgate::{Clock, Decision, Outcome, Timestamp};
 use tollgate_engine::backend::{Check, Limit, Local};
+use tollgate_engine::policy::Counting;
 
 use crate::error::StoreError;
 use crate::host::{Host, HostClock, HostWall, Identity};
@@ -28,6 +30,8 @@ use crate::question::Numbers;
 use crate::store::{Patience, Store};
 
 use book::{Book, Care, Granted, Plan, Spent};
+pub(crate) use estimate::Estimate;
+use estimate::Spoken;
 use said::{Lent, Lessee};
 
 const SHARDS: usize = 64;
@@ -144,26 +148,96 @@ impl Leases {
         key: impl FnOnce() -> Box<str>,
         patience: &mut Patience,
     ) -> Result<Decision, StoreError> {
-        let (inner, cost) = (&self.inner, check.cost);
-        let (lease, is_kept) = inner.find_or_make((place, check.limit), limit, key);
+        let (lease, is_kept) = self.inner.find_or_make((place, check.limit), limit, key);
         let wants = match is_kept {
-            true => Wants::More(cost),
-            false => Wants::Just(cost),
+            true => Wants::More(check.cost),
+            false => Wants::Just(check.cost),
         };
+        let had = self
+            .have(lease, check.cost, (wants, None), patience)
+            .await?;
+        Ok(had.0)
+    }
+
+    /// Holds a cost until it is settled, and until then at most: the decision, and what holds it if it passed.
+    pub(crate) async fn hold(
+        &self,
+        (place, check): (LeaseKey, &Check<'_>),
+        limit: &Leased,
+        key: impl FnOnce() -> Box<str>,
+        (within, patience): (Duration, &mut Patience),
+    ) -> Result<(Decision, Option<Estimate>), StoreError> {
+        let (lease, _) = self.inner.find_or_make((place, check.limit), limit, key);
+        let until = self.inner.clock.now() + within;
+        let wants = (Wants::More(check.cost), Some(until));
+        self.have(lease, check.cost, wants, patience).await
+    }
+
+    /// What a cost would be told, of what is here and in the store: nothing is taken.
+    pub(crate) async fn look(
+        &self,
+        check: &Check<'_>,
+        limit: &Leased,
+        key: impl FnOnce() -> Box<str>,
+        patience: &mut Patience,
+    ) -> Result<Decision, StoreError> {
+        let (inner, numbers) = (&self.inner, limit.numbers);
+        let place = LeaseKey::of(limit, check);
+        let here = match inner.shard(place).load().get(&place) {
+            Some(lease) => lease.book.held(inner.clock.now()),
+            None => 0,
+        };
+        let least = check.cost.saturating_sub(here).min(numbers.limit);
+        // Of nobody's, so that whatever is held stays held.
+        let question = Lessee {
+            holder: inner.holder(&inner.passing),
+            number: 0,
+            holds: 0,
+            returns: 0,
+            more: 0,
+            most: 0,
+            life: inner.terms.life,
+            least,
+            spent: 0,
+        };
+        let asking = inner.store.lease(key(), question.record(&numbers), None);
+        let reply = match patience.wait(asking).await {
+            Ok(reply) => Lent::read(&reply?)?,
+            Err(why) => return Err(inner.store.gave_up(why)),
+        };
+        let limit = numbers.limit;
+        let left = here.saturating_add(reply.remaining).min(limit);
+        let (outcome, wait) = match check.cost {
+            cost if cost > limit => (Outcome::Never, Duration::MAX),
+            cost if cost > left => (Outcome::Denied, reply.retry_after),
+            _ => (Outcome::Allowed, Duration::ZERO),
+        };
+        Ok(Decision::new(outcome, limit, left, wait, Duration::ZERO))
+    }
+
+    /// Has a cost, of what is here or by asking the store.
+    async fn have(
+        &self,
+        lease: Arc<Lease>,
+        cost: u64,
+        (wants, hold): (Wants, Option<Timestamp>),
+        patience: &mut Patience,
+    ) -> Result<(Decision, Option<Estimate>), StoreError> {
+        let inner = &self.inner;
         let asking = async {
             loop {
-                if let Some(decision) = inner.try_spend(&lease, cost) {
-                    return Ok(decision);
+                if let Some(had) = inner.try_have(&lease, cost, hold) {
+                    return Ok(had);
                 }
                 let alone = Arc::clone(&lease.asking).lock_owned().await;
                 // Another one may have asked meanwhile.
-                if let Some(decision) = inner.try_spend(&lease, cost) {
-                    return Ok(decision);
+                if let Some(had) = inner.try_have(&lease, cost, hold) {
+                    return Ok(had);
                 }
                 // A task of its own: what the store gives isn't lost with a caller who gives up.
                 let (asker, own) = (Arc::clone(inner), Arc::clone(&lease));
                 let asked = inner.host.spawn(async move {
-                    let asked = asker.ask(&own, wants).await;
+                    let asked = asker.ask(&own, (wants, hold)).await;
                     drop(alone);
                     asked
                 });
@@ -171,7 +245,7 @@ impl Leases {
                     Came::Enough(spent) => return Ok(spent.heard()),
                     Came::TooLittle(retry_after) => {
                         let left = lease.book.held(inner.clock.now());
-                        return Ok(lease.decision(Outcome::Denied, left, retry_after));
+                        return Ok((lease.decision(Outcome::Denied, left, retry_after), None));
                     }
                     // Others have spent what was held, or it was over when the answer came.
                     Came::TooLate => {}
@@ -179,7 +253,7 @@ impl Leases {
             }
         };
         match patience.wait(asking).await {
-            Ok(decision) => decision,
+            Ok(had) => had,
             Err(why) => Err(inner.store.gave_up(why)),
         }
     }
@@ -221,7 +295,7 @@ impl Leases {
     pub(crate) async fn close(&self) {
         let returning = stream::iter(self.inner.all()).map(|lease| async move {
             let _asking = lease.asking.lock().await;
-            self.inner.ask(&lease, Wants::Nothing).await
+            self.inner.ask(&lease, (Wants::Nothing, None)).await
         });
         let mut returned = returning.buffer_unordered(AT_ONCE);
         // What can't be returned runs out by itself.
@@ -287,12 +361,46 @@ impl Inner {
     }
 
     fn try_spend(self: &Arc<Self>, lease: &Arc<Lease>, cost: u64) -> Option<Decision> {
-        let (now, zero) = (self.clock.now(), Duration::ZERO);
-        if cost > lease.numbers.limit {
-            let left = lease.book.held(now);
-            return Some(lease.decision(Outcome::Never, left, Duration::MAX));
+        let now = self.clock.now();
+        self.never(lease, cost)
+            .or_else(|| self.said(lease, now, lease.book.spend(now, cost)))
+    }
+
+    /// What is here of a cost, spent or held until then.
+    fn try_have(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        cost: u64,
+        hold: Option<Timestamp>,
+    ) -> Option<(Decision, Option<Estimate>)> {
+        let Some(until) = hold else {
+            return Some((self.try_spend(lease, cost)?, None));
+        };
+        if let Some(never) = self.never(lease, cost) {
+            return Some((never, None));
         }
-        match lease.book.spend(now, cost) {
+        let now = self.clock.now();
+        let (spent, number) = lease.book.hold(now, cost, until);
+        let estimate = number.map(|number| Estimate::new(self, lease, number));
+        Some((self.said(lease, now, spent)?, estimate))
+    }
+
+    /// The refusal of a cost that no bucket has room for.
+    fn never(&self, lease: &Lease, cost: u64) -> Option<Decision> {
+        let left = || lease.book.held(self.clock.now());
+        let is_beyond = cost > lease.numbers.limit;
+        is_beyond.then(|| lease.decision(Outcome::Never, left(), Duration::MAX))
+    }
+
+    /// What came of a cost, as it is told; nothing if the store has to be asked.
+    fn said(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        now: Timestamp,
+        spent: Spent,
+    ) -> Option<Decision> {
+        let zero = Duration::ZERO;
+        match spent {
             Spent::Passed { left, runs_low } => {
                 if runs_low {
                     self.renew_ahead(lease);
@@ -325,15 +433,31 @@ impl Inner {
             let _alone = lease.asking.lock().await;
             // Someone may have asked meanwhile. What fails is tried again by whoever needs it.
             if lease.book.runs_low(asker.clock.now()) {
-                let _ = asker.ask(&lease, Wants::More(0)).await;
+                let _ = asker.ask(&lease, (Wants::More(0), None)).await;
             }
             lease.book.end_renewal();
         });
     }
 
+    /// Returns what came back, and pays what is owed. Who comes while others do so finds nothing left to say.
+    fn tell(self: &Arc<Self>, lease: &Arc<Lease>) {
+        let (asker, lease) = (Arc::clone(self), Arc::clone(lease));
+        self.host.spawn(async move {
+            let _alone = lease.asking.lock().await;
+            if lease.book.is_unsaid(asker.clock.now()) {
+                // What can't be said is by whoever looks after it.
+                let _ = asker.ask(&lease, (Wants::Nothing, None)).await;
+            }
+        });
+    }
+
     /// One call: says what is held, and takes or returns. What is wanted at least is spent before anyone else
     /// sees what came.
-    async fn ask(self: &Arc<Self>, lease: &Arc<Lease>, wants: Wants) -> Result<Came, StoreError> {
+    async fn ask(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        (wants, hold): (Wants, Option<Timestamp>),
+    ) -> Result<Came, StoreError> {
         let numbers = lease.numbers;
         let resets = self.resets.load(Ordering::Acquire);
         let before = self.clock.now();
@@ -343,15 +467,20 @@ impl Inner {
             .note_spent(&lease.limit, key, lease.book.note_spent());
         let check = Check::by_fingerprint(&lease.limit, key, 0);
         let owed = self.local.owed(&check);
-        let part = (numbers.limit / self.terms.part).max(1);
+        // Where each request is asked about, nothing is taken ahead.
+        let part = match lease.limit.counting() {
+            Counting::Leased => (numbers.limit / self.terms.part).max(1),
+            _ => 0,
+        };
         let (plan, least) = match wants {
             Wants::Nothing => (lease.book.hand_in(before), 0),
             Wants::More(cost) => (lease.book.plan(before, cost, part), cost),
             Wants::Enough => (lease.book.trim(before, part), 0),
             Wants::Just(cost) => {
-                let (holds, returns, more) = (0, 0, cost);
+                let (holds, out, returns, more) = (0, 0, 0, cost);
                 let plan = Plan {
                     holds,
+                    out,
                     returns,
                     more,
                 };
@@ -359,10 +488,12 @@ impl Inner {
             }
         };
         let Plan {
-            holds,
+            holds: here,
+            out,
             returns,
             more,
         } = plan;
+        let holds = here + out;
         let (holder, number) = match wants {
             // Several may be under way, in any order.
             Wants::Just(_) => (self.holder(&self.passing), 0),
@@ -374,9 +505,9 @@ impl Inner {
             holds,
             returns,
             more,
-            most: part.max(more.min(numbers.limit)).max(holds),
+            most: part.max(more.min(numbers.limit)).max(here) + out,
             life: self.terms.life,
-            least,
+            least: if least > 0 { least + out } else { 0 },
             spent: owed.as_ref().map_or(0, |owed| numbers.owed(owed)),
         };
         let record = question.record(&numbers);
@@ -395,16 +526,17 @@ impl Inner {
             remaining: reply.remaining,
         };
         lease.resets.store(resets, Ordering::Relaxed);
-        let spent = lease.book.take(self.clock.now(), &granted, least);
+        let spent = lease.book.take(self.clock.now(), &granted, (least, hold));
         Ok(match spent {
-            Some(left) => Came::Enough(Spoken {
+            Some((left, estimate)) => Came::Enough(Spoken {
                 leases: Arc::clone(self),
                 lease: Arc::clone(lease),
                 cost: least,
                 plans: number,
                 left,
+                estimate,
             }),
-            None if reply.kept.min(holds) + reply.granted < least => {
+            None if reply.kept.min(holds) + reply.granted < question.least => {
                 Came::TooLittle(granted.retry_after)
             }
             None => Came::TooLate,
@@ -427,31 +559,6 @@ enum Came {
     TooLittle(Duration),
     /// It may be had, by asking again.
     TooLate,
-}
-
-/// What was spent for one who asked, until he hears of it: if he has gone, it is put back.
-struct Spoken {
-    leases: Arc<Inner>,
-    lease: Arc<Lease>,
-    cost: u64,
-    plans: u64,
-    left: u64,
-}
-
-impl Spoken {
-    fn heard(mut self) -> Decision {
-        self.cost = 0;
-        let zero = Duration::ZERO;
-        self.lease.decision(Outcome::Allowed, self.left, zero)
-    }
-}
-
-impl Drop for Spoken {
-    fn drop(&mut self) {
-        if self.cost > 0 {
-            self.leases.put_back(&self.lease, self.cost, self.plans);
-        }
-    }
 }
 
 /// How much is asked for.
@@ -492,8 +599,8 @@ async fn keep(leases: Weak<Inner>, every: Duration) {
             };
             let asked = match lease.book.look_after(now, inner.terms.life) {
                 Care::None => Ok(()),
-                Care::Return => inner.ask(&lease, Wants::Nothing).await.map(drop),
-                Care::Renew => inner.ask(&lease, Wants::Enough).await.map(drop),
+                Care::Return => inner.ask(&lease, (Wants::Nothing, None)).await.map(drop),
+                Care::Renew => inner.ask(&lease, (Wants::Enough, None)).await.map(drop),
                 Care::Forget => {
                     // With it goes what is known of its tokens.
                     let spent = lease.book.note_spent();

@@ -400,7 +400,9 @@ pub(crate) fn possible(op: Op, numbers: &Numbers, limit: &Limit) -> Result<(), S
         Op::AtMost => "taking as much as there is",
         Op::Reserve(_) => "a reservation",
         Op::Gift => "a refund",
-        Op::Reset | Op::GiveBack(_) | Op::Renew | Op::Release | Op::Raise(_) => return Ok(()),
+        Op::Reset | Op::GiveBack(_) | Op::Renew | Op::Release | Op::Raise(_) | Op::Look => {
+            return Ok(());
+        }
     };
     if limit.counting() == Counting::Leased {
         return Err(StoreLimitError::Leased { what });

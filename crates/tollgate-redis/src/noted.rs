@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use pin_project_lite::pin_project;
+use tollgate::clock::Wakeup;
 use tollgate::{Decision, Timestamp};
 use tollgate_engine::backend::{Answer, Backend, Check, Limit, Source};
 
@@ -45,6 +46,13 @@ impl<B: Backend<Error = StoreError>> Backend for Noted<B> {
         told
     }
 
+    async fn peek<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Vec<Decision>, StoreError> {
+        let told = self.inner.peek(checks).await;
+        // Whether all of it was known here isn't told.
+        self.failures.hear(told.as_ref().map(|_| true));
+        told
+    }
+
     async fn give_back<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<(), StoreError> {
         let given = self.inner.give_back(checks).await;
         // Where nothing is to be given, nobody was asked.
@@ -58,6 +66,10 @@ impl<B: Backend<Error = StoreError>> Backend for Noted<B> {
 
     fn now(&self) -> Timestamp {
         self.inner.now()
+    }
+
+    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
+        self.inner.wake_at(at, waker)
     }
 
     #[inline]

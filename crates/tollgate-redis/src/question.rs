@@ -63,6 +63,8 @@ pub(crate) enum Op {
     /// What is used is at least this: units of a level as of now, and of others the cost. It is written
     /// whatever the rest of its request gets, and may be said again.
     Raise(u64),
+    /// Whether it would pass, charging nothing.
+    Look,
 }
 
 impl Op {
@@ -77,6 +79,7 @@ impl Op {
             Self::Renew => (6, 0),
             Self::Release => (7, 0),
             Self::Raise(units) => (8, units),
+            Self::Look => (9, 0),
         }
     }
 }

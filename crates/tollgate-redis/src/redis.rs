@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use futures_util::future::{Either, join3};
-use tollgate::clock::{Clock, Manual};
+use tollgate::clock::{Clock, Manual, Wakeup};
 use tollgate::{Decision, Rate, Timestamp};
 use tollgate_engine::backend::{
     Answer, AskingOrFallback, Backend, Breaker, Check, Fallback, Limit, LimitKind, Local, Memory,
@@ -435,6 +435,13 @@ impl Backend for Redis {
         }
     }
 
+    async fn peek<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Vec<Decision>, Infallible> {
+        match &self.home {
+            Home::Store(fallback) => fallback.peek(checks).await,
+            Home::Memory(fallback) => fallback.peek(checks).await,
+        }
+    }
+
     async fn give_back<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<(), Infallible> {
         match &self.home {
             Home::Store(fallback) => Backend::give_back(&**fallback, checks).await,
@@ -446,6 +453,13 @@ impl Backend for Redis {
         match &self.home {
             Home::Store(fallback) => Backend::now(&**fallback),
             Home::Memory(fallback) => Backend::now(&**fallback),
+        }
+    }
+
+    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
+        match &self.home {
+            Home::Store(fallback) => fallback.wake_at(at, waker),
+            Home::Memory(fallback) => fallback.wake_at(at, waker),
         }
     }
 

@@ -9,11 +9,12 @@ use std::fmt;
 use std::future::{Ready, ready};
 use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::time::Duration;
 
 use foldhash::fast::FixedState;
-use tollgate::clock::{Clock, Manual};
-use tollgate::{ExactKeyedLimiter, Outcome, Timestamp};
+use tollgate::clock::{Clock, Manual, Wakeup};
+use tollgate::{Decision, ExactKeyedLimiter, Outcome, Timestamp};
 use tollgate_engine::backend::{
     Answer, Backend, Check, DenyCache, DenyVersion, Limit, Local, Memory, Source,
 };
@@ -303,7 +304,8 @@ impl Rehearsal {
                 .saturating_sub(left.limit.saturating_sub(left.remaining));
             let cost = missing.min(left.remaining);
             if cost > 0 {
-                drop(state.memory.answer(&[Check { cost, ..*check }]));
+                let mut charged = state.memory.answer(&[Check { cost, ..*check }]);
+                charged.pass.settle(cost);
             }
             self.local.told(check, &owed);
         }
@@ -398,6 +400,15 @@ impl Backend for Rehearsal {
 
     fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
         ready(self.decide(checks))
+    }
+
+    async fn peek<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Vec<Decision>, StoreError> {
+        let look = |state: &mut State| state.memory.look_ahead(checks);
+        self.asked(&mut self.lock(), checks.len(), look)
+    }
+
+    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
+        self.clock.wake_at(at, waker)
     }
 
     async fn give_back<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<(), StoreError> {

@@ -64,6 +64,8 @@ mod cached;
 pub(crate) mod fork;
 mod manual;
 mod monotonic;
+#[cfg(not(any(loom, shuttle)))]
+mod sleep;
 #[cfg(feature = "tokio")]
 mod tokio;
 #[cfg(not(shuttle))]
@@ -77,6 +79,8 @@ pub use self::tokio::Tokio;
 pub use cached::Cached;
 pub use manual::Manual;
 pub use monotonic::Monotonic;
+#[cfg(not(any(loom, shuttle)))]
+pub use sleep::{Sleep, sleep_until};
 pub use wakeup::Wakeup;
 pub use wall::Wall;
 

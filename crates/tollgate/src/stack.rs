@@ -13,8 +13,8 @@ mod verdict;
 
 pub use hold::Hold;
 pub use level::{AnyLimit, Level};
-pub use pass::Pass;
 pub(crate) use pass::{AnyPermit, Slot};
+pub use pass::{Pass, Settled};
 pub use verdict::{Kind, Passed, Refusal, Verdict};
 
 use level::Breadth;

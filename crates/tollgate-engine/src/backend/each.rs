@@ -38,3 +38,28 @@ pub(super) async fn again<B: Backend + ?Sized>(
     }
     Ok((answer, each))
 }
+
+/// Looks at each by itself.
+pub(super) async fn peek<B: Backend + ?Sized>(
+    backend: &B,
+    checks: &[Check<'_>],
+) -> Result<Vec<Decision>, B::Error> {
+    let mut each = Vec::with_capacity(checks.len());
+    for check in checks {
+        let left = [Check { cost: 0, ..*check }];
+        let (_, left) = backend.check_each(&left).await?;
+        let mut decision = left.first().copied().unwrap_or(Decision::UNLIMITED);
+        let cost = match check.limit.kind() {
+            LimitKind::Concurrency(_) => 1,
+            _ => check.cost,
+        };
+        if cost > decision.limit {
+            (decision.outcome, decision.retry_after) = (Outcome::Never, Duration::MAX);
+        } else if decision.remaining < cost {
+            // Nobody says when there is enough: when there is all.
+            (decision.outcome, decision.retry_after) = (Outcome::Denied, decision.reset_after);
+        }
+        each.push(decision);
+    }
+    Ok(each)
+}

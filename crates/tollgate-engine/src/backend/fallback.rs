@@ -4,9 +4,10 @@ use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Waker;
 use std::time::Duration;
 
-use tollgate::clock::{Monotonic, Wall};
+use tollgate::clock::{Monotonic, Wakeup, Wall};
 use tollgate::{Clock, Decision, Outcome, Timestamp};
 
 use super::{Answer, Backend, Check, Limit, Local, Memory, Source};
@@ -16,6 +17,7 @@ mod asking;
 mod breaker;
 mod event;
 mod first;
+mod peek;
 
 pub use asking::AskingOrFallback;
 pub use breaker::Breaker;
@@ -245,11 +247,9 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Fallback<B, C, W> {
         let one_more = |count: &AtomicU64| count.fetch_add(1, Ordering::Relaxed);
         if let Some(closed) = checks.iter().position(is_closed) {
             one_more(&self.counts.closed);
-            let (denied, zero) = (Outcome::Denied, Duration::ZERO);
-            let decision = Decision::new(denied, 0, 0, COME_BACK_AFTER, zero);
             return Answer {
                 fallback: Some(OnStoreFailure::Closed),
-                ..Answer::new(Some(closed), decision)
+                ..Answer::new(Some(closed), refusal_of(COME_BACK_AFTER))
             };
         }
         let is_local = |check: &Check<'_>| choice(check) != OnStoreFailure::Open;
@@ -309,6 +309,11 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Fallback<B, C, W> {
     }
 }
 
+/// What is told for want of a store.
+fn refusal_of(wait: Duration) -> Decision {
+    Decision::new(Outcome::Denied, 0, 0, wait, Duration::ZERO)
+}
+
 #[inline]
 fn breaks(check: &Check<'_>) -> bool {
     check.limit.on_store_failure() == OnStoreFailure::CircuitBreak
@@ -357,6 +362,10 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Backend for Fallback<B, C, W> {
         })
     }
 
+    async fn peek<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Vec<Decision>, Infallible> {
+        Ok(self.look_at_each(checks).await)
+    }
+
     async fn give_back<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<(), Infallible> {
         let (here, there): (Vec<_>, Vec<_>) = checks
             .iter()
@@ -371,6 +380,10 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Backend for Fallback<B, C, W> {
 
     fn now(&self) -> Timestamp {
         self.backend.now()
+    }
+
+    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
+        self.backend.wake_at(at, waker)
     }
 
     fn takes(&self, limit: &Limit) -> Result<(), String> {

@@ -170,6 +170,17 @@ impl<C: Clock + 'static, W: Clock> Local<C, W> {
         answer
     }
 
+    /// What a check would be told by this node's part of its limit.
+    pub(crate) fn look(&self, check: &Check<'_>) -> Decision {
+        let share = self.share(check.limit);
+        let own = Check {
+            limit: &share.part,
+            ..*check
+        };
+        let said = self.memory.look_ahead(&[own]);
+        said.first().copied().unwrap_or(Decision::UNLIMITED)
+    }
+
     /// The store said this to a check.
     pub fn note(&self, check: &Check<'_>, said: &Decision) {
         let noted = Noted::of(check.limit);
@@ -281,10 +292,11 @@ impl<C: Clock + 'static, W: Clock> Local<C, W> {
         let missing = used.saturating_sub(is_used);
         if missing > 0 {
             // A decision that comes between charges it himself.
-            self.memory.answer(&[Check {
+            let mut charged = self.memory.answer(&[Check {
                 cost: missing,
                 ..*own
             }]);
+            charged.pass.settle(missing);
         }
     }
 

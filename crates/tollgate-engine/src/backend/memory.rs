@@ -10,8 +10,9 @@ use std::future::{Ready, ready};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Waker;
 
-use tollgate::clock::{Monotonic, Wall};
+use tollgate::clock::{Monotonic, Wakeup, Wall};
 use tollgate::core::{Algorithm as _, Gcra};
 use tollgate::quota::{Quota, QuotaKey};
 use tollgate::{
@@ -503,9 +504,20 @@ impl<C: Clock + 'static, W: Clock> Backend for Memory<C, W> {
         ready(Ok(()))
     }
 
+    fn peek<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+    ) -> impl Future<Output = Result<Vec<Decision>, Infallible>> + Send + 'a {
+        ready(Ok(self.look_ahead(checks)))
+    }
+
     #[inline]
     fn now(&self) -> Timestamp {
         self.clock.now()
+    }
+
+    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
+        self.clock.wake_at(at, waker)
     }
 
     #[inline]

@@ -36,6 +36,9 @@ pub struct Bounds {
     /// The length of a fact that the policy asks for, or of an entry of a descriptor: 8,192 unless said
     /// otherwise.
     pub fact_bytes: usize,
+    /// Requests that wait for their turn at the same time, of all rules that let them: 10,000 unless said
+    /// otherwise. Others are refused at once.
+    pub waiting: usize,
 }
 
 impl Default for Bounds {
@@ -44,6 +47,7 @@ impl Default for Bounds {
             descriptors: 64,
             checks: 256,
             fact_bytes: 8_192,
+            waiting: 10_000,
         }
     }
 }

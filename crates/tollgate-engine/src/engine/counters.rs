@@ -10,7 +10,7 @@ use std::time::Duration;
 use foldhash::fast::FixedState;
 use tollgate::{Algorithm, LimitError, Rate};
 
-use crate::backend::{Compiled, Counter, Kept, Limit, LimitKind, Shared, Told};
+use crate::backend::{Compiled, Counter, Estimates, Kept, Limit, LimitKind, Shared, Told};
 use crate::policy::{Counting, OnStoreFailure};
 
 /// Whether other rules may count in the same state.
@@ -106,6 +106,7 @@ impl Counters {
                             id: state.id,
                         },
                         slot: None,
+                        estimates: Estimates::None,
                         kept: Kept::default(),
                         share: Shared::default(),
                     }),
@@ -115,6 +116,7 @@ impl Counters {
                         _ => OnStoreFailure::Local,
                     },
                     lasting,
+                    is_estimated: false,
                 });
             }
             rest = others;

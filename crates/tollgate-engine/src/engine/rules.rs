@@ -1,8 +1,9 @@
 //! A policy, compiled: what a request is matched against, and which limits that leads to.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::slice;
+use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use tollgate::{Algorithm, LimitError};
@@ -10,9 +11,11 @@ use tollgate::{Algorithm, LimitError};
 use super::counters::{Counters, Sharing};
 use super::descriptors::Trees;
 use super::key::KeyPlan;
-use crate::backend::{Backend, Limit, LimitKind};
+use crate::backend::{Backend, Estimates, Limit, LimitKind};
 use crate::matcher::{Matcher, PatternError, Slots};
-use crate::policy::{Cost, Counting, KeyPart, Limits, Match, Mode, OnStoreFailure, Policy, Rule};
+use crate::policy::{
+    Cost, Counting, KeyPart, Limits, Match, Mode, OnStoreFailure, Over, Policy, Rule,
+};
 
 /// Whose limits tiers are.
 pub(crate) const TENANT: &str = "tenant";
@@ -116,6 +119,8 @@ pub(crate) struct Rules {
     pub(crate) near_limit_percent: u8,
     /// Whether any rule takes the place of others.
     pub(crate) replacing: bool,
+    /// Whether any rule lets requests wait.
+    pub(crate) waits: bool,
     /// Which limits are kept in which state.
     pub(crate) counters: Counters,
     /// Tells this policy from those before it.
@@ -133,10 +138,12 @@ pub(crate) struct Applied {
     pub(crate) cost: Option<u32>,
     pub(crate) default_cost: u64,
     pub(crate) mode: Mode,
+    /// For how long a request that is over it may wait.
+    pub(crate) waits: Option<Duration>,
     /// Numbers of the rules that it takes the place of.
     pub(crate) replaces: Box<[u32]>,
-    /// Whether it has slots to hold while the request runs.
-    pub(crate) holds_slots: bool,
+    /// Whether it has slots or an estimate to hold while the request runs.
+    pub(crate) holds: bool,
     pub(crate) is_tier: bool,
     /// Whether other rules may count in the same state.
     pub(crate) shares: bool,
@@ -218,10 +225,11 @@ struct Way<'a> {
     failure: OnStoreFailure,
     counting: Counting,
     slot: Option<&'a str>,
+    estimates: Estimates,
 }
 
 impl Way<'_> {
-    fn mark(&self, mut limits: Vec<Limit>) -> Vec<Limit> {
+    fn mark(&self, mut limits: Vec<Limit>) -> Result<Vec<Limit>, LimitError> {
         for limit in &mut limits {
             limit.on_store_failure = self.failure;
             limit.counting = match (self.counting, &limit.told.kind) {
@@ -233,12 +241,19 @@ impl Way<'_> {
             };
             limit.told.slot = self.slot.map(Into::into);
         }
-        limits
+        if self.estimates == Estimates::None {
+            return Ok(limits);
+        }
+        let limits = limits.into_iter();
+        let limits = limits.map(|limit| limit.with_estimates(self.estimates));
+        limits.collect()
     }
 }
 
 /// What rules of a policy are compiled with.
 struct Draft {
+    /// Names of shared counters that some rule estimates costs of.
+    settled: HashSet<String>,
     slots: Slots,
     keys: HashMap<String, KeyPlan, FixedState>,
     counters: Counters,
@@ -247,7 +262,12 @@ struct Draft {
 impl Rules {
     /// Compiles a policy, to follow another.
     pub(crate) fn new(policy: Policy, before: Option<&Self>) -> Result<Self, PolicyError> {
+        let settled = policy
+            .rules
+            .iter()
+            .filter(|rule| rule.cost.settle.is_some());
         let mut draft = Draft {
+            settled: settled.filter_map(|rule| rule.shared.clone()).collect(),
             slots: Slots::default(),
             keys: HashMap::default(),
             counters: Counters::following(before.map(|rules| &rules.counters)),
@@ -286,6 +306,7 @@ impl Rules {
             exempt: exempt.len(),
             block: block.len(),
             replacing: applied.iter().any(|rule| !rule.replaces.is_empty()),
+            waits: applied.iter().any(|rule| rule.waits.is_some()),
             applied: applied.into(),
             tiers,
             trees,
@@ -295,6 +316,30 @@ impl Rules {
             version: before.map_or(0, |rules| rules.version + 1),
             policy,
         })
+    }
+}
+
+/// What a rule's counters keep of estimates: all that count in one keep the same.
+fn estimates(cost: &Cost, others: bool) -> Estimates {
+    match cost.settle {
+        Some(settle) => Estimates::Own(settle),
+        None if others => Estimates::OfOthers,
+        None => Estimates::None,
+    }
+}
+
+fn patience(over: Over) -> Option<Duration> {
+    match over {
+        Over::Refuse => None,
+        Over::Wait(longest) => Some(longest),
+    }
+}
+
+/// An error of the rates of a rule.
+fn of(rule: &str) -> impl Fn(LimitError) -> PolicyError {
+    move |error| PolicyError::Rate {
+        rule: rule.to_owned(),
+        error,
     }
 }
 
@@ -332,21 +377,27 @@ impl Draft {
             (&counter, sharing),
             &rule.name,
         )?;
+        let settled_elsewhere = rule
+            .shared
+            .as_ref()
+            .is_some_and(|name| self.settled.contains(name));
         let kept = Way {
             failure: rule.on_store_failure,
             counting: rule.counting,
             slot: rule.slot.as_deref(),
+            estimates: estimates(&rule.cost, settled_elsewhere),
         };
-        let Cost { fact, default } = &rule.cost;
+        let Cost { fact, default, .. } = &rule.cost;
         Ok(Applied {
             name: rule.name.as_str().into(),
             key: KeyPlan::new(&rule.key, &mut self.slots).shared(&mut self.keys),
             cost: fact.as_ref().map(|fact| self.slots.number(fact)),
             default_cost: *default,
-            limits: OwnLimits::new(kept.mark(limits)),
+            limits: OwnLimits::new(kept.mark(limits).map_err(of(&rule.name))?),
             mode: rule.mode.max(mode),
+            waits: patience(rule.over),
             replaces: replaces.into(),
-            holds_slots: rule.limits.concurrency.is_some(),
+            holds: rule.limits.concurrency.is_some() || rule.cost.settle.is_some(),
             is_tier: false,
             shares: rule.shared.is_some(),
         })
@@ -366,6 +417,7 @@ impl Draft {
                 _ => Ok(Tiers::default()),
             };
         }
+        let settled_elsewhere = policy.tiers.values().any(|tier| tier.cost.settle.is_some());
         let mut by_name: HashMap<Box<str>, u32, FixedState> = HashMap::default();
         for (name, tier) in &policy.tiers {
             by_name.insert(
@@ -379,17 +431,19 @@ impl Draft {
                 failure: tier.on_store_failure,
                 counting: tier.counting,
                 slot: None,
+                estimates: estimates(&tier.cost, settled_elsewhere),
             };
-            let Cost { fact, default } = &tier.cost;
+            let Cost { fact, default, .. } = &tier.cost;
             applied.push(Applied {
                 name: name.as_str().into(),
                 key: KeyPlan::new(&[KeyPart::Fact(TENANT.to_owned())], &mut self.slots),
-                limits: OwnLimits::new(kept.mark(limits)),
+                limits: OwnLimits::new(kept.mark(limits).map_err(of(name))?),
+                waits: patience(tier.over),
                 cost: fact.as_ref().map(|fact| self.slots.number(fact)),
                 default_cost: *default,
                 mode: policy.mode,
                 replaces: Box::default(),
-                holds_slots: tier.limits.concurrency.is_some(),
+                holds: tier.limits.concurrency.is_some() || tier.cost.settle.is_some(),
                 is_tier: true,
                 shares: false,
             });
@@ -425,8 +479,9 @@ impl Draft {
                 failure: limit.on_store_failure,
                 counting: limit.counting,
                 slot: None,
+                estimates: Estimates::None,
             };
-            Ok(kept.mark(limits))
+            kept.mark(limits).map_err(of(&leaf.to_string()))
         })
     }
 
@@ -441,10 +496,6 @@ impl Draft {
         if limits.unlimited {
             return Ok(Vec::new());
         }
-        let failed = |error| PolicyError::Rate {
-            rule: rule.to_owned(),
-            error,
-        };
         let rates = limits.rates.iter().filter(|rate| !rate.is_unlimited());
         let rates = rates.map(|rate| LimitKind::Rate {
             rate: *rate,
@@ -456,6 +507,6 @@ impl Draft {
             .chain(limits.concurrency.map(LimitKind::Concurrency))
             .collect();
         let placed = self.counters.place(counter, sharing, &kinds);
-        placed.map_err(failed)
+        placed.map_err(of(rule))
     }
 }

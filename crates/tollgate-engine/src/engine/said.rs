@@ -66,7 +66,7 @@ impl Said {
                 by: By::Applied(number),
                 decision: answer.decision,
             });
-        } else if rules.applied[number as usize].holds_slots {
+        } else if rules.applied[number as usize].holds {
             self.permits.shadows.push(answer.pass);
         }
     }

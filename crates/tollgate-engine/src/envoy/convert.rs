@@ -7,7 +7,7 @@ use super::{Compiled, Domains, Leaf, Step};
 use crate::document::Format;
 use crate::facts::fact_name;
 use crate::native::{LONGEST_CONDITION, LONGEST_NAME, MOST_KEY_FACTS};
-use crate::policy::{Charging, Cost, DescriptorRule, KeyPart, Match, Mode, Pattern, Policy, Rule};
+use crate::policy::{Charging, DescriptorRule, KeyPart, Match, Mode, Pattern, Policy, Rule};
 use crate::source::Rejected;
 
 mod names;
@@ -189,7 +189,6 @@ fn rule(
     replaces: Vec<String>,
 ) -> Rule {
     Rule {
-        name: name.to_owned(),
         matches: Match {
             conditions,
             span: leaf.limit.span,
@@ -197,9 +196,7 @@ fn rule(
         key: counted(leaf)
             .map(|step| KeyPart::Fact(fact_name(&step.key).into_owned()))
             .collect(),
-        limits: leaf.limit.limits.clone(),
         algorithm: leaf.limit.algorithm,
-        cost: Cost::default(),
         mode: if leaf.limit.shadow {
             Mode::Shadow
         } else {
@@ -207,10 +204,9 @@ fn rule(
         },
         on_store_failure: leaf.limit.on_store_failure,
         counting: leaf.limit.counting,
-        slot: None,
         replaces,
-        shared: None,
         span: leaf.limit.span,
+        ..Rule::new(name, leaf.limit.limits.clone())
     }
 }
 

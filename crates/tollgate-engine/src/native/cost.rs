@@ -1,11 +1,19 @@
 //! What a request costs a rule or a tier: a number, or the fact that says it.
 
+use std::time::Duration;
+
+use tollgate::Rate;
+
 use super::LimitPlaces;
 use super::codes;
-use super::fields::COST;
+use super::fields::{COST, UNSETTLED};
 use super::reader::{Fields, Reader, shorten};
-use crate::document::{Node, Value};
-use crate::policy::{Cost, Limits};
+use crate::document::{Node, Span, Value};
+use crate::policy::{Cost, Limits, Over, Settle};
+use crate::suggest;
+
+/// Nothing waits for longer: as good as for ever, and far from what a clock can't show.
+const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 impl Reader<'_> {
     /// What a request costs, by a limit that this may be too much for.
@@ -29,7 +37,9 @@ impl Reader<'_> {
                 let Some(fields) = self.fields(node, "a cost", COST) else {
                     return Cost::default();
                 };
-                if fields.get("fact").is_none() {
+                let is_settled = fields.get("settle_within").is_some();
+                let says = fields.get("default").filter(|_| is_settled);
+                if fields.get("fact").or(says).is_none() {
                     let message = "expected the fact that says the cost";
                     let help = "write {fact: tokens, default: 1}, or just a number";
                     self.error_with(codes::MISSING_FIELD, message, node.span, help);
@@ -40,6 +50,7 @@ impl Reader<'_> {
                 Cost {
                     fact,
                     default: default.unwrap_or(1),
+                    settle: self.settle(&fields),
                 }
             }
             Value::Integer(0) => {
@@ -49,8 +60,8 @@ impl Reader<'_> {
                 Cost::default()
             }
             Value::Integer(_) => Cost {
-                fact: None,
                 default: self.number(node, "a whole number from 1").unwrap_or(1),
+                ..Cost::default()
             },
             Value::Text(text) => {
                 let message = "expected a number or {fact: …, default: …}, found text";
@@ -63,6 +74,97 @@ impl Reader<'_> {
                 Cost::default()
             }
         }
+    }
+
+    /// Whether the cost is an estimate, and for how long.
+    fn settle(&mut self, fields: &Fields<'_>) -> Option<Settle> {
+        let unsettled = fields.get("unsettled");
+        let unsettled = unsettled
+            .map(|node| self.word(node, "way to charge what isn't settled", UNSETTLED))
+            .map(Option::unwrap_or_default);
+        let Some(node) = fields.get("settle_within") else {
+            if unsettled.is_some() {
+                let message = "unsettled does nothing where the cost is no estimate";
+                let help = "say for how long it is one, as in settle_within: 60s, or leave it out";
+                self.error_with(codes::CONFLICT, message, fields.place("unsettled"), help);
+            }
+            return None;
+        };
+        let within = self.duration(node, "how long a cost may take to be known, such as 60s")?;
+        Some(Settle {
+            within,
+            unsettled: unsettled.unwrap_or_default(),
+        })
+    }
+
+    /// What becomes of a request that is over the limit.
+    pub(super) fn over(&mut self, fields: &Fields<'_>) -> Over {
+        const EXPECTED: &str = "refuse, or wait and for how long: wait 200ms";
+        let Some(node) = fields.get("over") else {
+            return Over::Refuse;
+        };
+        let Value::Text(text) = &node.value else {
+            self.unexpected(node, EXPECTED);
+            return Over::Refuse;
+        };
+        let mut words = text.split_whitespace();
+        let word = words.next().unwrap_or("");
+        let rest = text.trim_start().get(word.len()..).unwrap_or("").trim();
+        match (word, rest) {
+            ("refuse", "") => Over::Refuse,
+            ("wait", "") => {
+                let message = "expected how long a request may wait";
+                self.error_with(codes::WRONG_TYPE, message, node.span, "write wait 200ms");
+                Over::Refuse
+            }
+            ("wait", length) => match self.length(length, node.span) {
+                Some(length) => Over::Wait(length),
+                None => Over::Refuse,
+            },
+            _ => {
+                let message = format!("unknown answer {:?} to what is over", shorten(text));
+                let help = suggest::closest(word, ["refuse", "wait"]).map_or_else(
+                    || EXPECTED.to_owned(),
+                    |near| match near {
+                        "wait" => "write wait and for how long: wait 200ms".to_owned(),
+                        _ => format!("did you mean {near:?}?"),
+                    },
+                );
+                self.error_with(codes::UNKNOWN_VALUE, message, node.span, help);
+                Over::Refuse
+            }
+        }
+    }
+
+    /// A length of time.
+    fn duration(&mut self, node: &Node, what: &str) -> Option<Duration> {
+        let Value::Text(text) = &node.value else {
+            self.unexpected(node, what);
+            return None;
+        };
+        self.length(text, node.span)
+    }
+
+    fn length(&mut self, text: &str, span: Span) -> Option<Duration> {
+        let is_one_word = text
+            .chars()
+            .all(|sign| sign.is_alphanumeric() || sign == '_');
+        let is_counted = text.starts_with(|sign: char| sign.is_ascii_digit());
+        // The same units, read by the same code, as of a rate's period.
+        let rate: Option<Rate> = format!("1 per {text}").parse().ok();
+        let length = rate.filter(|_| is_one_word && is_counted);
+        let help = "write a whole number and a unit: 200ms, 30s, 5m or 2h";
+        let Some(length) = length.and_then(|rate| rate.period()) else {
+            let message = format!("{:?} is no length of time", shorten(text));
+            self.error_with(codes::WRONG_TYPE, message, span, help);
+            return None;
+        };
+        if length > LONGEST {
+            let message = "nothing waits for longer than a year";
+            self.error_with(codes::OUT_OF_RANGE, message, span, help);
+            return None;
+        }
+        Some(length)
     }
 
     /// Notes a cost that no limit of the rule can ever admit.

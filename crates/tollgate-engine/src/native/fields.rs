@@ -2,7 +2,7 @@
 
 use tollgate::{Algorithm, Align, Timestamp};
 
-use crate::policy::{Counting, Mode, OnStoreFailure};
+use crate::policy::{Counting, Mode, OnStoreFailure, Unsettled};
 
 /// A field that a map may have.
 #[derive(Debug)]
@@ -50,6 +50,12 @@ pub(crate) enum Shape {
     Flag,
     /// A number, or a fact that says it.
     Cost,
+    /// `200ms`.
+    Duration,
+    /// `refuse` or `wait 200ms`.
+    Over,
+    /// One of [`UNSETTLED`].
+    Unsettled,
     /// `80%` or `0.8`.
     Part,
     /// One of [`ALGORITHMS`].
@@ -119,6 +125,8 @@ pub(crate) const POLICY: &[Field] = &[
 // What rules and tiers both may say.
 const ALGORITHM: &str = "How its rates are counted: gcra unless said otherwise.";
 const COST_OF_A_REQUEST: &str = "What a request costs: 1 unless said otherwise.";
+const OVER: &str = "What becomes of a request that is over the limit: refuse, or wait and for how long at most, \
+                    as in wait 200ms. Refuse unless said otherwise.";
 const ON_STORE_FAILURE: &str = "What happens while the store can't be asked: closed with a quota and local \
                                 without one, unless said otherwise here or for the whole file.";
 const COUNTING: &str = "How a fleet counts it: exact asks the store about each request, leased spends tokens \
@@ -161,6 +169,7 @@ pub(crate) const RULE: &[Field] = &[
     ),
     field("algorithm", Shape::Algorithm, ALGORITHM),
     field("cost", Shape::Cost, COST_OF_A_REQUEST),
+    field("over", Shape::Over, OVER),
     field(
         "mode",
         Shape::Mode,
@@ -206,6 +215,7 @@ pub(crate) const TIER: &[Field] = &[
     field("unlimited", Shape::Flag, "No limit at all."),
     field("algorithm", Shape::Algorithm, ALGORITHM),
     field("cost", Shape::Cost, COST_OF_A_REQUEST),
+    field("over", Shape::Over, OVER),
     field("on_store_failure", Shape::OnStoreFailure, ON_STORE_FAILURE),
     field("counting", Shape::Counting, COUNTING),
 ];
@@ -221,6 +231,17 @@ pub(crate) const COST: &[Field] = &[
         "default",
         Shape::Number,
         "What it is if the fact is unknown or no number: 1 unless said otherwise.",
+    ),
+    field(
+        "settle_within",
+        Shape::Duration,
+        "The cost is an estimate, held for so long at most until the request says what it did cost.",
+    ),
+    field(
+        "unsettled",
+        Shape::Unsettled,
+        "What a request is charged that never says what it did cost: the estimate (charge) unless said \
+         otherwise, or nothing (refund).",
     ),
 ];
 
@@ -285,6 +306,12 @@ pub(crate) const COUNTINGS: &[(&str, Counting)] = &[
     (Counting::Exact.name(), Counting::Exact),
     (Counting::Leased.name(), Counting::Leased),
     (Counting::Local.name(), Counting::Local),
+];
+
+/// What a request can be charged that says nothing, by name.
+pub(crate) const UNSETTLED: &[(&str, Unsettled)] = &[
+    (Unsettled::Charge.name(), Unsettled::Charge),
+    (Unsettled::Refund.name(), Unsettled::Refund),
 ];
 
 /// What keeps a limit from being leased.

@@ -9,8 +9,8 @@ pub(crate) const CHARGED: [&str; 2] = ["rate", "quota"];
 /// What is counted anywhere.
 pub(crate) const COUNTED: [&str; 3] = ["rate", "quota", "concurrency"];
 /// What says where and how that is, of a rule and of a tier.
-pub(crate) const RULE_KEPT: &[&str] = &["counting", "on_store_failure", "slot"];
-pub(crate) const TIER_KEPT: &[&str] = &["counting", "on_store_failure"];
+pub(crate) const RULE_KEPT: &[&str] = &["counting", "on_store_failure", "over", "slot"];
+pub(crate) const TIER_KEPT: &[&str] = &["counting", "on_store_failure", "over"];
 
 const LEAVE_OUT: &str = "leave it out";
 

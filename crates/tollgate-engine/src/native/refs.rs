@@ -176,6 +176,8 @@ fn difference(a: &Rule, b: &Rule) -> Option<&'static str> {
         Some("key")
     } else if a.counting != b.counting {
         Some("counting")
+    } else if a.cost.settle != b.cost.settle {
+        Some("settle_within")
     } else {
         None
     }

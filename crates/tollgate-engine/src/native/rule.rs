@@ -57,6 +57,7 @@ impl Reader<'_> {
         let cost = self.own_cost(&fields, &limits, &places);
         let mode = fields.get("mode");
         let mode = mode.and_then(|node| self.word(node, "mode", MODES));
+        let over = self.over(&fields);
         let failure = self.failure(&fields);
         let counting = self.counting(&fields, algorithm, failure);
         let slot = fields.get("slot");
@@ -93,6 +94,7 @@ impl Reader<'_> {
             limits,
             algorithm,
             cost,
+            over,
             mode: mode.unwrap_or(Mode::Enforce),
             replaces,
             shared,
@@ -111,10 +113,12 @@ impl Reader<'_> {
         let algorithm = self.algorithm(&fields);
         let (limits, places) = self.limits(&fields, algorithm, "tier");
         let cost = self.own_cost(&fields, &limits, &places);
+        let over = self.over(&fields);
         let failure = self.failure(&fields);
         let tier = Tier {
             algorithm,
             cost,
+            over,
             counting: self.counting(&fields, algorithm, failure),
             span: node.span,
             ..Tier::new(limits)

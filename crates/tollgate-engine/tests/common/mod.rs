@@ -5,28 +5,16 @@ use tollgate::Rate;
 use tollgate::clock::Manual;
 use tollgate_engine::Engine;
 use tollgate_engine::backend::Memory;
-use tollgate_engine::policy::{
-    Cost, KeyPart, Limits, Match, Mode, OnStoreFailure, Pattern, Policy, Rule,
-};
+use tollgate_engine::policy::{KeyPart, Limits, Match, OnStoreFailure, Pattern, Policy, Rule};
 
 pub(crate) type TestEngine = Engine<Memory<Manual, Manual>>;
 
 /// A rule for all requests, by user.
 pub(crate) fn rule(name: &str, limits: Limits) -> Rule {
     Rule {
-        name: name.to_owned(),
-        matches: Match::default(),
         key: vec![KeyPart::Fact("user".to_owned())],
-        limits,
-        algorithm: Default::default(),
-        cost: Cost::default(),
-        mode: Mode::Enforce,
         on_store_failure: OnStoreFailure::Local,
-        counting: Default::default(),
-        slot: None,
-        replaces: Vec::new(),
-        shared: None,
-        span: Default::default(),
+        ..Rule::new(name, limits)
     }
 }
 

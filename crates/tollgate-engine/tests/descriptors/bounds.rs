@@ -15,6 +15,7 @@ const BOUNDLESS: Bounds = Bounds {
     descriptors: usize::MAX,
     checks: usize::MAX,
     fact_bytes: usize::MAX,
+    waiting: usize::MAX,
 };
 
 fn engine(text: &str) -> TestEngine {

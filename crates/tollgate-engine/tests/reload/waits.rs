@@ -51,6 +51,7 @@ fn costly(algorithm: Algorithm, rate: &str) -> Policy {
     policy.rules[0].cost = Cost {
         fact: Some("cost".to_owned()),
         default: 1,
+        settle: None,
     };
     policy
 }

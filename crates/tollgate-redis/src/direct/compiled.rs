@@ -44,7 +44,10 @@ impl Compiled {
     pub(super) fn new(limit: &Limit, direct: &Direct) -> Result<Self, StoreLimitError> {
         let kind = limit.kind();
         let form = Form::new(kind, direct.life)?;
-        let is_leased = limit.counting() == Counting::Leased;
+        // What is out of a level is kept track of as leases are, whoever has it.
+        let is_level = matches!(&form, Form::Asked(numbers) if numbers.kind == Kind::Level);
+        let keeps_track = limit.keeps_estimates() && is_level;
+        let is_leased = limit.counting() == Counting::Leased || keeps_track;
         let sharing = match is_leased {
             true => Sharing::Leased,
             false => Sharing::Exact,

@@ -3,15 +3,17 @@
 use std::sync::Arc;
 
 use super::Direct;
-use crate::lease::LeaseKey;
+use crate::lease::{Estimate, LeaseKey};
 use crate::question::{Op, Question};
 
 /// What was charged so far, given back unless it is kept.
 pub(super) struct Undo<'a> {
     direct: &'a Direct,
     pub(super) leases: Vec<(LeaseKey, u64, u64)>,
-    /// And when.
-    pub(super) charges: Vec<(Question, u64)>,
+    /// Of which check, and when.
+    pub(super) charges: Vec<(usize, Question, u64)>,
+    /// Held of leases, of which check: dropped, they come back.
+    pub(super) estimates: Vec<(usize, Estimate)>,
     /// Slots that may have been taken.
     pub(super) unsure: Vec<Question>,
 }
@@ -22,14 +24,16 @@ impl<'a> Undo<'a> {
             direct,
             leases: Vec::new(),
             charges: Vec::new(),
+            estimates: Vec::new(),
             unsure: Vec::new(),
         }
     }
 
-    /// All passed. Returns what was charged in the store.
-    pub(super) fn keep(&mut self) -> Vec<(Question, u64)> {
+    /// All passed. Returns what was charged in the store, and what is held of leases.
+    pub(super) fn keep(&mut self) -> (Vec<(usize, Question, u64)>, Vec<(usize, Estimate)>) {
         self.leases.clear();
-        std::mem::take(&mut self.charges)
+        let estimates = std::mem::take(&mut self.estimates);
+        (std::mem::take(&mut self.charges), estimates)
     }
 }
 
@@ -41,7 +45,7 @@ impl Drop for Undo<'_> {
         for question in self.unsure.drain(..) {
             self.direct.holders.forget(&question);
         }
-        for (mut question, since) in self.charges.drain(..).rev() {
+        for (_, mut question, since) in self.charges.drain(..).rev() {
             if question.holder.is_some() {
                 self.direct.holders.forget(&question);
                 continue;

@@ -3,6 +3,7 @@
 //! One at a time plans, asks and takes; anyone spends meanwhile. What a plan says is held may be spent
 //! while the store is asked, and counts as held there until the next plan: that grants nothing extra.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -45,17 +46,57 @@ pub(super) struct Book {
     accounts: Mutex<Accounts>,
 }
 
-/// What is known of tokens that were spent, which leaves no other trace.
+/// What is known of tokens that were spent, which leaves no other trace, and of those that are held for requests.
 #[derive(Debug, Default)]
 struct Accounts {
     /// All that came, less what was returned, dropped or worth nothing in the end: what isn't here any more of
-    /// it was spent.
+    /// it was spent, or is out.
     had: u64,
     /// So much of it was noted as spent.
     noted: u64,
+    /// What requests hold until it is known what they cost: the store is told of it as of what is here.
+    out: u64,
+    estimates: BTreeMap<u64, Estimate>,
+    /// The number of the next.
+    next: u64,
+    /// What was spent beyond estimates, and the store doesn't know of.
+    owed: u64,
+}
+
+/// What one request holds.
+#[derive(Clone, Copy, Debug)]
+struct Estimate {
+    tokens: u64,
+    /// Then it is spent.
+    until: Timestamp,
 }
 
 impl Accounts {
+    fn open(&mut self, tokens: u64, until: Timestamp) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.out += tokens;
+        self.estimates.insert(number, Estimate { tokens, until });
+        number
+    }
+
+    /// Estimates whose time is over are spent.
+    fn expire(&mut self, now: Timestamp) {
+        let mut out = self.out;
+        self.estimates.retain(|_, estimate| {
+            let stays = now < estimate.until;
+            out -= if stays { 0 } else { estimate.tokens };
+            stays
+        });
+        self.out = out;
+    }
+
+    /// The store takes all that was out for spent.
+    fn lapse(&mut self) {
+        self.estimates.clear();
+        self.out = 0;
+    }
+
     /// Tokens went that nobody spent. What was noted of them isn't, of those to come.
     fn lose(&mut self, tokens: u64) {
         self.had = self.had.saturating_sub(tokens);
@@ -84,7 +125,10 @@ pub(super) enum Spent {
 /// What is told to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
+    /// Here.
     pub(super) holds: u64,
+    /// For requests.
+    pub(super) out: u64,
     pub(super) returns: u64,
     pub(super) more: u64,
 }
@@ -159,7 +203,7 @@ impl Book {
     /// returned: if each node kept some, there might never be enough for any of them.
     pub(super) fn plan(&self, now: Timestamp, cost: u64, part: u64) -> Plan {
         self.plans.fetch_add(1, Ordering::Relaxed);
-        let holds = self.settle(now);
+        let (holds, out, owed) = self.settle(now);
         let covers = self.measure(now, holds).min(part);
         if cost > 0 {
             self.used_at.store(now.as_nanos(), Ordering::Relaxed);
@@ -175,8 +219,9 @@ impl Book {
         };
         Plan {
             holds,
+            out,
             returns,
-            more: covers.max(cost).saturating_sub(holds),
+            more: covers.max(cost).saturating_sub(holds).saturating_add(owed),
         }
     }
 
@@ -223,29 +268,91 @@ impl Book {
     /// Plans to return everything.
     pub(super) fn hand_in(&self, now: Timestamp) -> Plan {
         self.plans.fetch_add(1, Ordering::Relaxed);
-        self.settle(now);
+        let (_, out, more) = self.settle(now);
         let returns = self.withdraw(u64::MAX);
         self.low.store(0, Ordering::Relaxed);
         Plan {
             holds: 0,
+            out,
             returns,
-            more: 0,
+            more,
         }
     }
 
-    /// What is still worth something.
-    fn settle(&self, now: Timestamp) -> u64 {
-        if now.as_nanos() < self.until.load(Ordering::Acquire) {
-            return self.tokens.load(Ordering::Relaxed);
+    /// What is still worth something, here and out; and what is owed.
+    fn settle(&self, now: Timestamp) -> (u64, u64, u64) {
+        let mut accounts = self.accounts();
+        accounts.expire(now);
+        let is_live = now.as_nanos() < self.until.load(Ordering::Acquire);
+        if !is_live {
+            self.withdraw_from(&mut accounts, u64::MAX);
+            accounts.lapse();
         }
-        self.withdraw(u64::MAX);
-        0
+        // Under the lock: what is held for a request moves from the one to the other.
+        let tokens = self.tokens.load(Ordering::Relaxed);
+        (
+            if is_live { tokens } else { 0 },
+            accounts.out,
+            accounts.owed,
+        )
+    }
+
+    /// Holds a cost for a request, if it is here.
+    pub(super) fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> (Spent, Option<u64>) {
+        let mut accounts = self.accounts();
+        let spent = self.spend(now, cost);
+        let number = match spent {
+            Spent::Passed { .. } => Some(accounts.open(cost, until)),
+            _ => None,
+        };
+        (spent, number)
+    }
+
+    /// A request cost so much of what it held: the rest is here again, and what it cost beyond that is spent from
+    /// what is here, or owed, up to this. Whether the store has something to hear of it soon.
+    pub(super) fn settle_estimate(
+        &self,
+        now: Timestamp,
+        (number, spent): (u64, u64),
+        most_owed: u64,
+    ) -> bool {
+        let mut accounts = self.accounts();
+        accounts.expire(now);
+        let is_live = now.as_nanos() < self.until.load(Ordering::Acquire);
+        let Some(Estimate { tokens, .. }) = accounts.estimates.remove(&number) else {
+            // It was spent when its time, or the lease's, was over.
+            return false;
+        };
+        accounts.out -= tokens;
+        let rest = tokens.saturating_sub(spent);
+        if rest > 0 && is_live {
+            // What was noted of it wasn't spent.
+            accounts.noted -= accounts.noted.min(rest);
+            self.tokens.fetch_add(rest, Ordering::Relaxed);
+        }
+        let mut beyond = spent.saturating_sub(tokens);
+        if beyond > 0 && is_live {
+            let here = self
+                .tokens
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |here| {
+                    Some(here - here.min(beyond))
+                });
+            beyond -= here.unwrap_or(0).min(beyond);
+        }
+        accounts.owed = accounts.owed.saturating_add(beyond).min(most_owed);
+        (rest > 0 && is_live) || accounts.owed > 0
+    }
+
+    /// Whether something is here, or owed.
+    pub(super) fn is_unsaid(&self, now: Timestamp) -> bool {
+        self.accounts().owed > 0 || self.held(now) > 0
     }
 
     /// What was spent since this was last asked.
     pub(super) fn note_spent(&self) -> u64 {
         let mut accounts = self.accounts();
         let left = self.tokens.load(Ordering::Relaxed);
+        // What is out may come back, or not: it counts until it does.
         let spent = accounts.had.saturating_sub(left);
         accounts.note(spent)
     }
@@ -264,7 +371,10 @@ impl Book {
 
     /// Takes up to so many tokens out; returns how many.
     fn withdraw(&self, most: u64) -> u64 {
-        let mut accounts = self.accounts();
+        self.withdraw_from(&mut self.accounts(), most)
+    }
+
+    fn withdraw_from(&self, accounts: &mut Accounts, most: u64) -> u64 {
         let taken = self
             .tokens
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tokens| {
@@ -275,23 +385,38 @@ impl Book {
         taken
     }
 
-    /// Takes what the store gave, and spends this much of it first, if there is as much and it isn't over yet:
-    /// says what is left then. Nobody else has seen what was given before.
-    pub(super) fn take(&self, now: Timestamp, granted: &Granted, cost: u64) -> Option<u64> {
-        self.withdraw(granted.dropped);
+    /// Takes what the store gave, pays what is owed, and spends this much of the rest first, if there is as much and
+    /// it isn't over yet: says what is left then, and what it is held by if it is held until then. Nobody else
+    /// has seen what was given before.
+    pub(super) fn take(
+        &self,
+        now: Timestamp,
+        granted: &Granted,
+        (cost, hold): (u64, Option<Timestamp>),
+    ) -> Option<(u64, Option<u64>)> {
         let is_live = now < granted.until;
-        let more = granted.more;
+        let mut accounts = self.accounts();
+        if self.withdraw_from(&mut accounts, granted.dropped) < granted.dropped {
+            accounts.lapse();
+        }
+        accounts.had += granted.more;
+        let paid = accounts.owed.min(granted.more);
+        accounts.owed -= paid;
+        let more = granted.more - paid;
         let spent = |all: u64| all.checked_sub(cost).filter(|_| is_live);
         let relaxed = Ordering::Relaxed;
-        let mut accounts = self.accounts();
-        accounts.had += more;
         let before = self.tokens.fetch_update(relaxed, relaxed, |tokens| {
             let all = tokens + more;
             Some(spent(all).unwrap_or(all))
         });
-        drop(accounts);
         let all = before.unwrap_or(0) + more;
-        let (refused_until, asked_from) = match more < granted.asked {
+        let left = spent(all);
+        let number = match (left, hold) {
+            (Some(_), Some(until)) => Some(accounts.open(cost, until)),
+            _ => None,
+        };
+        drop(accounts);
+        let (refused_until, asked_from) = match granted.more < granted.asked {
             true => {
                 let until = now + granted.retry_after;
                 (until.as_nanos(), until.min(granted.until).as_nanos())
@@ -305,7 +430,7 @@ impl Book {
         // Release: those who see it see the tokens.
         self.until
             .store(granted.until.as_nanos(), Ordering::Release);
-        spent(all)
+        left.map(|left| (left, number))
     }
 
     /// Puts back what was spent while this many plans had been made. The caller keeps plans away.
@@ -350,6 +475,15 @@ impl Book {
         }
         let life = u64::try_from(life.as_nanos()).unwrap_or(u64::MAX);
         let idle = nanos.saturating_sub(self.used_at.load(Ordering::Relaxed));
+        let (out, owed) = {
+            let mut accounts = self.accounts();
+            accounts.expire(now);
+            (accounts.out, accounts.owed)
+        };
+        let is_held = out > 0 && nanos < until;
+        if owed > 0 || (is_held && until - nanos <= life / 2) {
+            return Care::Renew;
+        }
         if nanos >= until || tokens == 0 {
             let is_forgotten = idle > life && nanos >= until;
             return if is_forgotten {

@@ -106,6 +106,11 @@ fn carry_out(state: &mut State, check: &Check<'_>, op: Op) -> (Decision, Duratio
             let decision = ask(check.cost);
             (decision, decision.retry_after)
         }
+        Op::Look => {
+            let said = memory.look_ahead(&[*check]);
+            let decision = said.first().copied().unwrap_or(Decision::UNLIMITED);
+            (decision, decision.retry_after)
+        }
         Op::AtMost => {
             let most = ask(0).remaining.min(check.cost);
             let decision = ask(most.max(1));

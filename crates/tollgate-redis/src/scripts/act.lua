@@ -1,6 +1,6 @@
 -- What isn't a plain decision: one question, about one key.
 
-local AT_MOST, RESERVE, GIVE_BACK, GIFT, RESET, RENEW, RELEASE, RAISE = 1, 2, 3, 4, 5, 6, 7, 8
+local AT_MOST, RESERVE, GIVE_BACK, GIFT, RESET, RENEW, RELEASE, RAISE, LOOK = 1, 2, 3, 4, 5, 6, 7, 8, 9
 
 local function act(op, limit, key, cost, extra, holder, a, b, c, d, e)
   local wait = 0
@@ -26,6 +26,11 @@ local function act(op, limit, key, cost, extra, holder, a, b, c, d, e)
       return
     end
     tell(key, wait, false, limit.left(key, a, b, c, d, e))
+    return
+  elseif op == LOOK then
+    local busy
+    wait, busy = limit.look(key, cost, a, b, c, d, e, holder)
+    tell(key, wait, busy, limit.left(key, a, b, c, d, e))
     return
   elseif op == RENEW then
     local held = limit.renew(key, cost, holder, a, b)

@@ -60,6 +60,56 @@ impl Pass {
         self.keep(Taken::Slot(held));
     }
 
+    /// Also holds an estimate that is kept elsewhere, and calls this once when it is known what came of it.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicU64, Ordering};
+    /// use tollgate::{Pass, Settled};
+    ///
+    /// let (used, mut pass) = (Arc::new(AtomicU64::new(0)), Pass::default());
+    /// let book = Arc::clone(&used);
+    /// pass.hold_estimate(move |settled| match settled {
+    ///     Settled::Spent(tokens) => book.store(tokens, Ordering::Relaxed),
+    ///     Settled::Unsaid | Settled::Cancelled => {}
+    /// });
+    /// pass.settle(1_500);
+    /// assert_eq!(used.load(Ordering::Relaxed), 1_500);
+    /// ```
+    pub fn hold_estimate(&mut self, end: impl FnOnce(Settled) + Send + Sync + 'static) {
+        let estimate = AnyPermit::Keyed(Box::new(Estimate(Some(end))));
+        self.keep(Taken::Slot(estimate));
+    }
+
+    /// The request cost so much. Its slots are held on; estimates are settled, once: what is said later is too
+    /// late.
+    pub fn settle(&mut self, spent: u64) {
+        for permit in self.first.iter_mut().chain(&mut self.more) {
+            if let AnyPermit::Keyed(permit) = permit {
+                permit.settle(spent);
+            }
+        }
+    }
+
+    /// The request came to nothing: estimates come back, whatever dropping this means, and slots end ignored.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicBool, Ordering};
+    /// use tollgate::{Pass, Settled};
+    ///
+    /// let (is_back, mut pass) = (Arc::new(AtomicBool::new(false)), Pass::default());
+    /// let book = Arc::clone(&is_back);
+    /// pass.hold_estimate(move |settled| book.store(settled == Settled::Cancelled, Ordering::Relaxed));
+    /// pass.cancel();
+    /// assert!(is_back.load(Ordering::Relaxed));
+    /// ```
+    pub fn cancel(self) {
+        for permit in self.first.into_iter().chain(self.more) {
+            permit.cancel();
+        }
+    }
+
     /// What this holds and what the other one does, as one.
     ///
     /// ```
@@ -103,6 +153,25 @@ impl Pass {
     }
 }
 
+/// What came of an estimate.
+///
+/// ```
+/// use tollgate::{Pass, Settled};
+///
+/// let mut pass = Pass::default();
+/// pass.hold_estimate(|settled| assert_eq!(settled, Settled::Unsaid));
+/// drop(pass); // The client has hung up, say.
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// The request cost so much.
+    Spent(u64),
+    /// It ended without a word about its cost.
+    Unsaid,
+    /// It never ran.
+    Cancelled,
+}
+
 /// A permit of any limiter.
 pub(crate) enum AnyPermit {
     Shared(Permit<SharedHome>),
@@ -136,10 +205,46 @@ impl<F: FnOnce(Ending)> Drop for Held<F> {
     }
 }
 
+/// An estimate that is held elsewhere, and who is told what came of it.
+struct Estimate<F: FnOnce(Settled)>(Option<F>);
+
+impl<F: FnOnce(Settled)> Estimate<F> {
+    fn call(&mut self, settled: Settled) {
+        if let Some(end) = self.0.take() {
+            end(settled);
+        }
+    }
+}
+
+impl<F: FnOnce(Settled) + Send + Sync> Slot for Estimate<F> {
+    fn end(mut self: Box<Self>, _: Ending) {
+        self.call(Settled::Unsaid);
+    }
+
+    fn cancel(mut self: Box<Self>) {
+        self.call(Settled::Cancelled);
+    }
+
+    fn settle(&mut self, spent: u64) {
+        self.call(Settled::Spent(spent));
+    }
+}
+
+impl<F: FnOnce(Settled)> Drop for Estimate<F> {
+    fn drop(&mut self) {
+        self.call(Settled::Unsaid);
+    }
+}
+
 /// A permit of a key, whatever its limiter.
 pub(crate) trait Slot: Send + Sync {
     fn end(self: Box<Self>, ending: Ending);
     fn cancel(self: Box<Self>);
+
+    /// The request cost so much, which concerns estimates alone.
+    fn settle(&mut self, spent: u64) {
+        let _ = spent;
+    }
 }
 
 impl AnyPermit {

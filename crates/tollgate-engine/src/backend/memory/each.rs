@@ -23,6 +23,19 @@ impl<C: Clock + 'static, W: Clock> Memory<C, W> {
         })
     }
 
+    /// What each check would say by itself, charging nothing.
+    pub fn look_ahead(&self, checks: &[Check<'_>]) -> Vec<Decision> {
+        let said = |check: &Check<'_>| {
+            let owned = Owned::of(Some(check));
+            let held = self.hold(Some(check), &owned);
+            let level = level(&held, check);
+            level.map_or(Decision::UNLIMITED, |level| {
+                *self.stack.peek(&[level]).decision()
+            })
+        };
+        checks.iter().map(said).collect()
+    }
+
     /// What is left of a limit that passed, or would have; of another, why not.
     fn look(&self, check: &Check<'_>, answer: &Answer) -> Decision {
         let owned = Owned::of(Some(check));

@@ -1,0 +1,42 @@
+//! Looking without charging, at the store or without it.
+
+use tollgate::{Clock, Decision};
+
+use super::{COME_BACK_AFTER, Fallback, breaks, is_counted_here, refusal_of};
+use crate::backend::{Backend, Check};
+use crate::policy::OnStoreFailure;
+
+impl<B: Backend, C: Clock + 'static, W: Clock> Fallback<B, C, W> {
+    /// What each check would say by itself. A look is no question that a circuit is kept open or closed by.
+    pub(super) async fn look_at_each(&self, checks: &[Check<'_>]) -> Vec<Decision> {
+        let (here, there): (Vec<_>, Vec<_>) = checks
+            .iter()
+            .copied()
+            .partition(|check| is_counted_here(check));
+        let mut here = self.local.memory().look_ahead(&here).into_iter();
+        let is_asked = self.circuit.is_closed() || !there.iter().all(breaks);
+        let asked = match is_asked && !there.is_empty() {
+            true => self.backend.peek(&there).await.ok(),
+            false => None,
+        };
+        let there = asked.unwrap_or_else(|| self.look_without(&there));
+        let mut there = there.into_iter();
+        let said = |check: &Check<'_>| match is_counted_here(check) {
+            true => here.next(),
+            false => there.next(),
+        };
+        let each = checks.iter().map(said);
+        each.map(|said| said.unwrap_or(Decision::UNLIMITED))
+            .collect()
+    }
+
+    /// The same without a store, as each limit has chosen.
+    fn look_without(&self, checks: &[Check<'_>]) -> Vec<Decision> {
+        let said = |check: &Check<'_>| match check.limit.on_store_failure() {
+            OnStoreFailure::Open => Decision::UNLIMITED,
+            OnStoreFailure::Closed => refusal_of(COME_BACK_AFTER),
+            OnStoreFailure::Local | OnStoreFailure::CircuitBreak => self.local.look(check),
+        };
+        checks.iter().map(said).collect()
+    }
+}

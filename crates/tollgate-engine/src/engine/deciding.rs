@@ -1,0 +1,297 @@
+//! Deciding by a backend that may take its time, and waiting for a turn where a rule says so.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use arc_swap::Guard;
+use tollgate::clock::{Clock, Wakeup, sleep_until};
+use tollgate::{Decision, Outcome, Timestamp};
+
+use super::gather::Gathered;
+use super::rules::Rules;
+use super::turns::{Demand, Stand, Standing};
+use super::{Engine, runs};
+use crate::backend::{Answer, Backend, LimitKind};
+use crate::facts::Facts;
+use crate::policy::OnStoreFailure;
+use crate::verdict::{Findings, Said, Verdict};
+
+/// Where nobody knows when there is room, as of slots, it is looked for so often.
+const POLL: Duration = Duration::from_millis(10);
+
+/// The time of a backend, as a clock.
+struct TimeOf<'a, B>(&'a B);
+
+impl<B: Backend> Clock for TimeOf<'_, B> {
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+
+    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
+        self.0.wake_at(at, waker)
+    }
+}
+
+/// What came of asking once.
+struct Attempt {
+    rules: Arc<Rules>,
+    said: Said,
+    /// The limit that refused, if its rule lets requests wait, and for how long.
+    over: Option<(Demand, Duration)>,
+}
+
+/// What the request that asks has waited so far.
+struct Waited<'a> {
+    since: Timestamp,
+    /// Where it stands.
+    standing: Option<Standing<'a>>,
+}
+
+impl<B: Backend> Engine<B> {
+    /// Decides a request by a backend that may take its time.
+    ///
+    /// Where a rule says `over: wait 200ms`, a request that is over it waits for its turn: first come, first
+    /// served among those of this process, with nothing held meanwhile. At its turn the whole request is asked
+    /// again. One that can't have its turn in time is refused at once, and dropping this future frees the place.
+    /// The nodes of a fleet don't stand in one line: each has its own, and who comes first in the store when there
+    /// is room again passes first. Of several rules that refuse, the one that takes longest says whether to wait.
+    ///
+    /// # Errors
+    /// If the backend couldn't be asked about the rules in force. Those in shadow are left out then.
+    ///
+    /// ```
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Facts, Policy};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// # let policy = Policy::from_text("limits: [{name: all, rate: 1/s}]", Format::Yaml)?.policy;
+    /// let engine = Engine::new(policy, memory)?;
+    /// let decide = async || {
+    ///     let facts = Facts::new();
+    ///     let passed = engine.decide_by(&facts).await?.passed();
+    ///     Ok::<bool, std::convert::Infallible>(passed.is_some())
+    /// };
+    /// # use std::{pin::pin, task::{Context, Poll, Waker}};
+    /// # let done = pin!(decide()).poll(&mut Context::from_waker(Waker::noop()));
+    /// # assert_eq!(done, Poll::Ready(Ok(true)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn decide_by<'f>(&self, facts: &'f Facts<'f>) -> Result<Verdict<'f>, B::Error> {
+        let started = self.started();
+        let mut attempt = self.attempt(facts, None).await?;
+        if attempt.over.is_some() {
+            attempt = Box::pin(self.wait_and_ask(facts, attempt)).await?;
+        }
+        let Attempt { rules, said, .. } = attempt;
+        let rules = Guard::from_inner(rules);
+        let verdict = Verdict::new(Findings { said, rules, facts });
+        self.tell(&verdict, started);
+        Ok(verdict.settled())
+    }
+
+    /// Asks once, by the policy that is in force now.
+    async fn attempt(
+        &self,
+        facts: &Facts<'_>,
+        standing: Option<&Standing<'_>>,
+    ) -> Result<Attempt, B::Error> {
+        let rules = self.rules.load_full();
+        let mut said = Said::default();
+        let mut over = None;
+        {
+            let mut gathered = Gathered::new();
+            gathered.fill(&rules, facts, (&self.hashers, &self.bounds), &self.backend);
+            if !said.settle(&gathered) {
+                // Who had its turn in one line passes others: two would wait for each other.
+                let is_new = rules.waits && standing.is_none();
+                let behind = match is_new && self.turns.is_any() {
+                    true => self.line_before(&gathered),
+                    false => None,
+                };
+                let mut answer = match behind {
+                    Some(answer) => answer,
+                    None => self.ask(&rules, &gathered).await?,
+                };
+                if rules.waits {
+                    over = self.over(&rules, &gathered, &mut answer);
+                }
+                said.hear(&gathered, answer);
+                if said.allowed {
+                    for (number, checks) in runs(&gathered.shadow) {
+                        if let Ok(answer) = self.backend.check(checks).await {
+                            said.overhear(&rules, number, answer);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(Attempt { rules, said, over })
+    }
+
+    /// What the rules in force say, or what is remembered of it.
+    async fn ask(&self, rules: &Rules, gathered: &Gathered<'_>) -> Result<Answer, B::Error> {
+        let asked = self.before_asking(rules, &gathered.enforced);
+        if let Some(answer) = asked.known {
+            return Ok(answer);
+        }
+        let answer = self
+            .backend
+            .check(gathered.enforced.checks.as_slice())
+            .await?;
+        self.after_asking(&gathered.enforced, &answer, (asked.at, asked.version));
+        Ok(answer)
+    }
+
+    /// The refusal by a line of others that the request would pass.
+    fn line_before(&self, gathered: &Gathered<'_>) -> Option<Answer> {
+        let now = self.backend.now();
+        let checks = gathered.enforced.checks.as_slice().iter();
+        let lines = checks.enumerate().filter_map(|(number, check)| {
+            let behind = self.turns.behind(&Demand::of(check), now)?;
+            Some((number, behind))
+        });
+        let longest = lines.max_by_key(|(_, behind)| behind.retry_after);
+        longest.map(|(number, behind)| Answer::new(Some(number), behind))
+    }
+
+    /// The limit that refused, if its rule lets requests wait for it. Who waits for what this request holds is told
+    /// when it comes back.
+    fn over(
+        &self,
+        rules: &Rules,
+        gathered: &Gathered<'_>,
+        answer: &mut Answer,
+    ) -> Option<(Demand, Duration)> {
+        let group = &gathered.enforced;
+        let asked = || group.checks.as_slice().iter().zip(group.askers.as_slice());
+        if answer.allowed {
+            for (check, asker) in asked() {
+                if rules.applied[*asker as usize].waits.is_none() {
+                    continue;
+                }
+                let (turns, spot) = (Arc::clone(&self.turns), Demand::of(check).spot);
+                if let LimitKind::Concurrency(_) = check.limit.kind() {
+                    answer.pass.hold(move |_| turns.poke(spot));
+                } else if check.limit.is_estimated {
+                    answer.pass.hold_estimate(move |_| turns.poke(spot));
+                }
+            }
+            return None;
+        }
+        let is_limit = answer.fallback != Some(OnStoreFailure::Closed);
+        let can_wait = is_limit && answer.decision.outcome == Outcome::Denied;
+        let (check, asker) = asked().nth(answer.decider.filter(|_| can_wait)?)?;
+        let longest = rules.applied[*asker as usize].waits?;
+        Some((Demand::of(check), longest))
+    }
+
+    /// Waits and asks, until the request passes, or can't in time.
+    async fn wait_and_ask(
+        &self,
+        facts: &Facts<'_>,
+        mut attempt: Attempt,
+    ) -> Result<Attempt, B::Error> {
+        let mut told_at = self.backend.now();
+        let mut waited = Waited {
+            since: told_at,
+            standing: None,
+        };
+        while let Some((demand, longest)) = attempt.over {
+            let deadline = waited.since + longest;
+            if !self.stand(&mut waited, demand, attempt.said.decision, deadline) {
+                break;
+            }
+            let Some(standing) = &waited.standing else {
+                break;
+            };
+            if !self.is_its_turn(standing, deadline).await {
+                break;
+            }
+            attempt = self.attempt(facts, Some(standing)).await?;
+            told_at = self.backend.now();
+        }
+        let (standing, now) = (waited.standing, self.backend.now());
+        match standing {
+            Some(standing) if attempt.said.allowed => {
+                standing.passed(attempt.said.decision.remaining, now);
+            }
+            // It is told how long it had to wait if it came again.
+            _ => {
+                drop(standing);
+                let line = attempt
+                    .over
+                    .and_then(|(demand, _)| self.turns.behind(&demand, now));
+                let decision = &mut attempt.said.decision;
+                let rest = decision.retry_after.saturating_sub(now - told_at);
+                *decision = line.unwrap_or(*decision);
+                decision.retry_after = line.map_or(rest, |line| line.retry_after);
+            }
+        }
+        Ok(attempt)
+    }
+
+    /// Stands in the line for what refused, or stays there: no if that can't end in time.
+    fn stand<'a>(
+        &'a self,
+        waited: &mut Waited<'a>,
+        demand: Demand,
+        said: Decision,
+        deadline: Timestamp,
+    ) -> bool {
+        let now = self.backend.now();
+        let asks_at = match said.retry_after {
+            Duration::ZERO => (now + POLL).min(deadline),
+            wait => now + wait,
+        };
+        let is_own = |standing: &&mut Standing<'_>| standing.spot() == demand.spot;
+        match waited.standing.as_mut().filter(is_own) {
+            Some(standing) => standing.asks_again(demand, said, asks_at),
+            // What it stood in line for has room, and something else hasn't.
+            None => {
+                let most = self.bounds.waiting;
+                waited.standing = None;
+                let behind = self.turns.behind(&demand, now);
+                let turn = behind.map_or(asks_at, |behind| now + behind.retry_after);
+                if turn > deadline {
+                    return false;
+                }
+                waited.standing = self.turns.join(demand, (said, asks_at), most);
+                return waited.standing.is_some();
+            }
+        }
+        asks_at <= deadline
+    }
+
+    /// Whether it is the first in line and there may be room, before its time is over.
+    async fn is_its_turn(&self, standing: &Standing<'_>, deadline: Timestamp) -> bool {
+        let mut sleep = pin!(sleep_until(TimeOf(&self.backend), deadline));
+        poll_fn(|context: &mut Context<'_>| {
+            let (at, is_turn) = match standing.look(context.waker()) {
+                Stand::First(asks_at) if asks_at <= deadline => (asks_at, true),
+                _ => (deadline, false),
+            };
+            sleep.as_mut().reset(at);
+            match sleep.as_mut().poll(context) {
+                Poll::Ready(()) => Poll::Ready(is_turn),
+                Poll::Pending => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// Whether a request that can't wait would pass others who do: it is refused then, and told how long it had
+    /// to.
+    #[cold]
+    pub(super) fn stands_behind(&self, said: &mut Said, gathered: &Gathered<'_>) -> bool {
+        let answer = self.line_before(gathered);
+        let is_behind = answer.is_some();
+        if let Some(answer) = answer {
+            said.hear(gathered, answer);
+        }
+        is_behind
+    }
+}

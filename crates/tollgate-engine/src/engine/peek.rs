@@ -1,0 +1,97 @@
+//! Looking without charging: what a request would be told.
+
+use arc_swap::Guard;
+use tollgate::{Clock, Decision};
+
+use super::gather::{Gathered, Group};
+use super::{Engine, runs};
+use crate::backend::{Answer, Backend, Memory};
+use crate::facts::Facts;
+use crate::verdict::{Findings, Said};
+
+impl<B: Backend> Engine<B> {
+    /// What [`decide_by`](Self::decide_by) would say to this request now. Nothing is charged, held or told to the
+    /// observer, and nobody waits.
+    ///
+    /// # Errors
+    /// If the backend couldn't be asked about the rules in force. Those in shadow are left out then.
+    ///
+    /// ```
+    /// # use std::{pin::pin, task::{Context, Poll, Waker}};
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Facts, Policy};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// # let policy = Policy::from_text("limits: [{name: all, rate: 5/h}]", Format::Yaml)?.policy;
+    /// let engine = Engine::new(policy, memory)?;
+    /// let left = async || {
+    ///     let facts = Facts::new();
+    ///     let findings = engine.peek_by(&facts).await?;
+    ///     Ok::<u64, std::convert::Infallible>(findings.decision().remaining)
+    /// };
+    /// # let done = pin!(left()).poll(&mut Context::from_waker(Waker::noop()));
+    /// # assert_eq!(done, Poll::Ready(Ok(5)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn peek_by<'f>(&self, facts: &'f Facts<'f>) -> Result<Findings<'f>, B::Error> {
+        let rules = self.rules.load_full();
+        let mut said = Said::default();
+        {
+            let mut gathered = Gathered::new();
+            gathered.fill(&rules, facts, (&self.hashers, &self.bounds), &self.backend);
+            if !said.settle(&gathered) {
+                let checks = gathered.enforced.checks.as_slice();
+                let each = self.backend.peek(checks).await?;
+                said.hear(&gathered, told(&gathered.enforced, &each));
+                if said.allowed {
+                    for (number, checks) in runs(&gathered.shadow) {
+                        if let Ok(each) = self.backend.peek(checks).await {
+                            said.overhear(&rules, number, Answer::over(checks, &each));
+                        }
+                    }
+                }
+            }
+        }
+        let rules = Guard::from_inner(rules);
+        Ok(Findings { said, rules, facts })
+    }
+}
+
+/// One answer for all: what is left as if nothing had been asked.
+fn told(group: &Group<'_>, each: &[Decision]) -> Answer {
+    Answer::over(group.checks.as_slice(), each)
+}
+
+impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
+    /// What [`decide`](Self::decide) would say to this request now. Nothing is charged, held or told to the
+    /// observer.
+    ///
+    /// ```
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Facts, Policy};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// # let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 1/h}]", Format::Yaml)?.policy;
+    /// let engine = Engine::new(policy, memory)?;
+    /// let facts = Facts::new().with("user", "42");
+    /// assert_eq!(engine.peek(&facts).decision().remaining, 1);
+    /// assert!(engine.decide(&facts).passed().is_some());
+    /// let findings = engine.peek(&facts);
+    /// assert!(!findings.decision().is_allowed());
+    /// assert_eq!(findings.decision().retry_after_secs(), Some(3_600));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn peek<'f>(&self, facts: &'f Facts<'f>) -> Findings<'f> {
+        use std::pin::pin;
+        use std::task::{Context, Poll, Waker};
+
+        let peeking = pin!(self.peek_by(facts));
+        match peeking.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(findings)) => findings,
+            Poll::Ready(Err(never)) => match never {},
+            Poll::Pending => unreachable!("memory answers at once"),
+        }
+    }
+}

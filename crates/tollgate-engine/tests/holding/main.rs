@@ -1,0 +1,24 @@
+//! Requests that take time: they wait for their turn, hold estimates until they are settled, and are looked at
+//! without being charged.
+
+mod peek;
+mod tasks;
+mod waits;
+
+use tollgate::clock::Manual;
+use tollgate_engine::backend::Memory;
+use tollgate_engine::document::Format;
+use tollgate_engine::{Engine, Policy};
+
+pub(crate) type TestEngine = Engine<Memory<Manual, Manual>>;
+
+pub(crate) fn policy(text: &str) -> Policy {
+    let checked = Policy::from_text(text, Format::Yaml);
+    checked.unwrap_or_else(|error| panic!("{error}")).policy
+}
+
+pub(crate) fn engine(text: &str, clock: &Manual) -> TestEngine {
+    let memory = Memory::builder().keys(10_000);
+    let memory = memory.clock(clock.clone()).wall(clock.clone()).build();
+    Engine::new(policy(text), memory).expect("a policy")
+}

@@ -1,0 +1,97 @@
+//! A look says what a decision would, and changes nothing.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tollgate::clock::Manual;
+use tollgate_engine::Facts;
+use tollgate_engine::verdict::Passed;
+
+use super::engine;
+
+const POLICY: &str = "
+limits:
+- {name: gcra, match: {path: /a}, key: user, rate: 4/s burst 5, cost: {fact: cost}}
+- {name: bucket, match: {path: /b}, key: user, rate: 3/s burst 5, algorithm: token-bucket, cost: {fact: cost}}
+- {name: window, match: {path: /c}, key: user, rate: 5/s, algorithm: fixed-window, cost: {fact: cost}}
+- {name: log, match: {path: /d}, key: user, rate: 5/s, algorithm: sliding-log, cost: {fact: cost}}
+- {name: quota, match: {path: /e}, key: user, quota: 9/day, cost: {fact: cost}}
+- {name: slots, match: {path: /f}, key: user, concurrency: 2}
+- {name: all, rate: 20/s, cost: {fact: cost}}
+- {name: trial, rate: 1/s, mode: shadow}
+block: [{user: eve}]
+";
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn a_look_says_what_a_decision_would_and_changes_nothing(
+        steps in prop::collection::vec((0..7usize, 0..3usize, 0..7u64, 0..900u64), 1..60),
+    ) {
+        let (clock, other) = (Manual::new(), Manual::new());
+        let (looked_at, alone) = (engine(POLICY, &clock), engine(POLICY, &other));
+        let mut held = Vec::new();
+        for (path, user, cost, wait) in steps {
+            for clock in [&clock, &other] {
+                clock.advance(Duration::from_millis(wait));
+            }
+            let (path, cost) = (["/a", "/b", "/c", "/d", "/e", "/f", "/g"][path], cost.to_string());
+            let user = ["ada", "bob", "eve"][user];
+            let facts = Facts::new().with("path", path).with("user", user).with("cost", &cost);
+            let peeked = looked_at.peek(&facts);
+            let (decided, same) = (looked_at.decide(&facts), alone.decide(&facts));
+            prop_assert_eq!(decided.decision(), same.decision());
+            prop_assert_eq!(decided.refused().is_some(), same.refused().is_some());
+            prop_assert_eq!(decided.refused().is_some(), !peeked.decision().is_allowed());
+            let would = peeked.shadow_refusals().map(|refusal| refusal.decision);
+            let did = decided.shadow_refusals().map(|refusal| refusal.decision);
+            prop_assert_eq!(would.collect::<Vec<_>>(), did.collect::<Vec<_>>());
+            if decided.refused().is_some() {
+                prop_assert_eq!(decided.cause(), peeked.cause());
+                prop_assert_eq!(decided.decision(), peeked.decision());
+            }
+            // Slots are held on, until there are many.
+            held.push((decided.passed().map(Passed::into_permits), same.passed().map(Passed::into_permits)));
+            if held.len() > 5 {
+                held.remove(0);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_look_tells_whether_the_cost_would_pass_and_when() {
+    let clock = Manual::new();
+    let engine = engine(POLICY, &clock);
+    let facts = Facts::new()
+        .with("path", "/a")
+        .with("user", "ada")
+        .with("cost", "4");
+    let before = engine.peek(&facts);
+    assert!(before.decision().is_allowed());
+    assert_eq!(before.decision().remaining, 5);
+    drop(engine.decide(&facts).passed().expect("a full bucket"));
+    let after = engine.peek(&facts);
+    assert_eq!(
+        (after.decision().is_allowed(), after.decision().remaining),
+        (false, 1)
+    );
+    assert_eq!(after.decision().retry_after, Duration::from_millis(750));
+    assert_eq!(after.key().expect("by user").to_string(), "user=ada");
+    clock.advance(Duration::from_secs(1));
+    assert!(engine.peek(&facts).decision().is_allowed());
+    assert!(engine.decide(&facts).passed().is_some());
+}
+
+#[test]
+fn a_look_at_slots_takes_none_and_an_observer_hears_nothing_of_it() {
+    let engine = engine("limits: [{name: jobs, concurrency: 1}]", &Manual::new());
+    let facts = Facts::new();
+    for _ in 0..3 {
+        assert_eq!(engine.peek(&facts).decision().remaining, 1);
+    }
+    let passed = engine.decide(&facts).passed();
+    assert!(!engine.peek(&facts).decision().is_allowed());
+    drop(passed);
+    assert!(engine.peek(&facts).decision().is_allowed());
+}

@@ -1,0 +1,45 @@
+//! Looking without charging.
+
+use tollgate::Decision;
+use tollgate_engine::backend::Check;
+
+use super::{Direct, Step};
+use crate::error::StoreError;
+use crate::question::Op;
+
+impl Direct {
+    /// What each check would say by itself.
+    pub(super) async fn look_at_all(
+        &self,
+        checks: &[Check<'_>],
+    ) -> Result<Vec<Decision>, StoreError> {
+        let now = self.store_time();
+        // However many are asked, one after the other.
+        let mut patience = self.store.patience();
+        let mut each = Vec::with_capacity(checks.len());
+        for (number, check) in checks.iter().enumerate() {
+            let compiled = self.compiled(check.limit)?;
+            let step = match (self.known(check, &compiled), compiled.leased) {
+                (Some(known), _) => Step::Said(known),
+                (None, Some(leased)) => Step::Lease(compiled, leased),
+                (None, None) => Step::Ask(Box::new(self.decide(check, &compiled, now)?)),
+            };
+            each.push(match step {
+                Step::Said(decision) => decision,
+                Step::Lease(compiled, leased) => {
+                    let key = || compiled.key(check).into();
+                    self.leases.look(check, &leased, key, &mut patience).await?
+                }
+                Step::Ask(mut question) => {
+                    let limit = question.numbers.limit;
+                    question.op = Op::Look;
+                    let asked = (vec![*question], self.at());
+                    let answers = self.ask(checks, &[number], asked, &mut patience).await?;
+                    let raw = answers.each.first();
+                    raw.map_or(Decision::UNLIMITED, |raw| raw.decision(limit))
+                }
+            });
+        }
+        Ok(each)
+    }
+}
