@@ -11,7 +11,7 @@ use crate::native::idle::{CHARGED, COUNTED, RULE_KEPT, TIER_KEPT};
 use crate::policy::Counting;
 
 /// A length of time: a number and a unit.
-const DURATION: &str = "[0-9][0-9_]*[A-Za-zµμ]+";
+const DURATION: &str = "[0-9][0-9_]*[A-Za-z]+";
 /// What can stand for text: a number or a truth is taken as it is written.
 const TEXT: [&str; 3] = ["string", "number", "boolean"];
 /// Signs of the name of a fact: all but those of ASCII and Latin, and punctuation, that are no letters or digits.

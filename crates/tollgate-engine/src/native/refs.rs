@@ -159,8 +159,7 @@ fn shared(reader: &mut Reader<'_>, decoded: &Decoded) {
                     shorten(&rule(first).name),
                     shorten(&rule(*other).name)
                 );
-                let help =
-                    "rules that share a counter have the same limits, algorithm, key and counting";
+                let help = "rules that share a counter have the same limits, algorithm, key, counting and settling";
                 reader.error_with(codes::BAD_SHARED, message, place(*other), help);
             }
         }
