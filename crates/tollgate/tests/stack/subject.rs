@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::clock::Manual;
 use tollgate::{
     Algorithm, Decision, ExactKey, ExactKeyedLimiter, Hold, Key, KeyedLimiter, Level, Limiter,
-    Rate, Reservation, Stack, Terms,
+    Rate, Reservation, Stack, Terms, Timestamp,
 };
 
 use super::world::START;
@@ -110,6 +110,16 @@ impl Subject {
             Limit::Limiter(limiter) => limiter.check_n(cost),
             Limit::Exact(table, _) => table.check_n("key", cost),
             Limit::Keyed(table) => table.check_n("key", cost),
+        }
+    }
+
+    /// What is left at a time of the clock, in nanoseconds.
+    pub(crate) fn look_at(&self, nanos: u128) -> u64 {
+        let at = Timestamp::from_nanos(u64::try_from(nanos).expect("within the clock"));
+        match self.limit {
+            Limit::Limiter(limiter) => limiter.peek_at(at).remaining,
+            Limit::Exact(table, _) => table.key("key").check_at(at, 0).remaining,
+            Limit::Keyed(table) => table.key("key").check_at(at, 0).remaining,
         }
     }
 
