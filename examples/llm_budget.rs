@@ -16,8 +16,10 @@ const ESTIMATE: u64 = 4_000;
 const LONGEST: u64 = 60;
 /// Seconds for which two requests come each second.
 const BUSY: u64 = 600;
-/// The request whose client goes away before it spends anything.
+/// The request whose client goes away: nobody says what it has spent.
 const DROPPED: u64 = 5;
+/// The request that is called off before it spends anything.
+const CANCELLED: u64 = 7;
 /// The request that hangs for longer than it may.
 const HUNG: u64 = 9;
 
@@ -29,7 +31,7 @@ const fn cost(number: u64) -> u64 {
 /// How long it will run, in seconds.
 const fn runs(number: u64) -> u64 {
     match number {
-        DROPPED => 2,
+        DROPPED | CANCELLED => 2,
         HUNG => LONGEST + 40,
         _ => 5 + number * 31 % 16,
     }
@@ -103,8 +105,8 @@ impl Budget {
     fn settling(&self) -> Minutes {
         let (minute, day) = (self.minute.key("acme"), self.day.key("acme"));
         let levels = [
-            Level::new("tokens a minute", &minute).estimate(ESTIMATE),
-            Level::new("tokens a day", &day).estimate(ESTIMATE),
+            Level::estimated("tokens a minute", &minute, ESTIMATE),
+            Level::estimated("tokens a day", &day, ESTIMATE),
         ];
         let mut running: Vec<(u64, u64, Hold<'_>)> = Vec::new();
         let (mut served, mut refused, mut spent) = (0, 0, Vec::new());
@@ -113,7 +115,12 @@ impl Budget {
                 |&mut (number, came, _): &mut (u64, u64, Hold<'_>)| second >= came + runs(number);
             for (number, came, hold) in running.extract_if(.., done) {
                 match number {
-                    DROPPED => drop(hold),
+                    DROPPED => {
+                        // Charged as it stands.
+                        drop(hold);
+                        spent.push((came, second, ESTIMATE));
+                    }
+                    CANCELLED => hold.cancel(),
                     HUNG => {
                         // Too late: all of it has counted as spent since the hold was over.
                         hold.settle(cost(number));
@@ -177,7 +184,7 @@ impl Budget {
 fn step_by_step() -> Result<(), Box<dyn Error>> {
     let budget = Budget::new()?;
     let acme = budget.minute.key("acme");
-    let levels = [Level::new("tokens a minute", &acme).estimate(ESTIMATE)];
+    let levels = [Level::estimated("tokens a minute", &acme, ESTIMATE)];
     let left = |what: &str, expected: u64| {
         let left = budget.minute.peek("acme").remaining;
         println!("{what:<46} {left:>6} left");
@@ -192,8 +199,8 @@ fn step_by_step() -> Result<(), Box<dyn Error>> {
     first.settle(1_200);
     left("it is settled at 1,200", 58_800);
     let second = hold().map_err(|refusal| refusal.to_string())?;
-    drop(second);
-    left("another is dropped, and has spent nothing", 58_800);
+    second.cancel();
+    left("another is cancelled, and has spent nothing", 58_800);
     let third = hold().map_err(|refusal| refusal.to_string())?;
     budget.clock.advance(longest);
     left("a third is over after a minute, all spent", 56_000);

@@ -170,7 +170,7 @@ fn hold_and_settle(report: &mut Report) {
     let (names, stack) = (Names::new(), Stack::new());
     let mut hold = looped(true, |step| {
         let user = black_box(&held).key(names.user(step));
-        let levels = [Level::new("tokens", &user).estimate(20)];
+        let levels = [Level::estimated("tokens", &user, 20)];
         match stack.hold(&levels, Duration::from_secs(60)) {
             Ok(hold) => {
                 hold.settle(10);

@@ -65,8 +65,8 @@ impl Model {
         let stack = &self.stacks[number % 2];
         let key = self.exact.key(&1);
         let mut levels = [
-            Level::new("exact", &key).estimate(3),
-            Level::new("shared", &self.shared).estimate(3),
+            Level::estimated("exact", &key, 3),
+            Level::estimated("shared", &self.shared, 3),
             Level::new("slots", &self.slots),
         ];
         let mut plain = [

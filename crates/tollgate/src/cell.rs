@@ -112,28 +112,57 @@ impl Cell {
         cost: u64,
         until: Timestamp,
     ) -> Result<Ticket, Unbooked> {
-        match self {
-            Self::Locked(locked) => locked.hold(now, cost, until),
-            _ => self.reserve(now, cost, Duration::ZERO),
+        each!(self, cell => cell.hold(now, cost, until))
+    }
+
+    /// Settles what was taken, of which so much was spent. Only an estimate can be spent in part.
+    pub(crate) fn settle(&self, now: Timestamp, ticket: &Ticket, spent: u64) {
+        match ticket {
+            Ticket::Held(id) => each!(self, cell => cell.settle(now, *id, spent)),
+            _ if spent == 0 => self.give_back(now, ticket),
+            _ => {}
         }
     }
 
-    /// Settles an estimate, of which so much was spent.
-    pub(crate) fn settle(&self, now: Timestamp, ticket: &Ticket, spent: u64) {
-        match (self, ticket) {
-            (Self::Locked(locked), Ticket::Held(id)) => locked.settle(now, *id, spent),
-            (_, Ticket::Charged(charge)) if spent < charge.cost() => {
-                let unspent = charge.part(charge.cost() - spent);
-                self.give_back(now, &Ticket::Charged(unspent));
-            }
-            (_, Ticket::Charged(charge)) if spent > charge.cost() => {
-                // Debt of a full bucket at most; a word that owes more already stays as it is.
-                let burst = self.look(now, 0).limit;
-                let beyond = (spent - charge.cost()).min(burst);
-                let _ = self.reserve(now, beyond, Duration::MAX);
-            }
-            (Self::Locked(_), Ticket::Booked(_)) if spent == 0 => self.give_back(now, ticket),
-            _ => {}
+    /// Lets time pass for what is out, and says whether everybody who comes has to see to that first: who is
+    /// behind a lock does so anyway.
+    pub(crate) fn pass_time(&self, now: Timestamp) -> bool {
+        match self {
+            Self::Word(word) => word.pass_time(now),
+            Self::Striped(striped) => striped.pass_time(now),
+            Self::Locked(_) => false,
+        }
+    }
+
+    /// As [`look`](Self::look), while something is out.
+    pub(crate) fn look_beside(&self, now: Timestamp, cost: u64) -> Decision {
+        match self {
+            Self::Word(word) => word.look_beside(now, cost),
+            Self::Striped(striped) => striped.look_beside(now, cost),
+            Self::Locked(locked) => locked.look(now, cost),
+        }
+    }
+
+    /// As [`reserve`](Self::reserve), while something is out.
+    pub(crate) fn reserve_beside(
+        &self,
+        now: Timestamp,
+        cost: u64,
+        patience: Duration,
+    ) -> Result<Ticket, Unbooked> {
+        match self {
+            Self::Word(word) => word.reserve_beside(now, cost, patience),
+            Self::Striped(striped) => striped.reserve_beside(now, cost, patience),
+            Self::Locked(locked) => locked.reserve(now, cost, patience),
+        }
+    }
+
+    /// As [`tokens`](Self::tokens), while something is out.
+    pub(crate) fn tokens_beside(&self, now: Timestamp) -> f64 {
+        match self {
+            Self::Word(word) => word.tokens_beside(now),
+            Self::Striped(striped) => striped.tokens_beside(now),
+            Self::Locked(locked) => locked.tokens(now),
         }
     }
 

@@ -5,6 +5,8 @@
 //! that are out are never more than the burst together; what comes back was never lent meanwhile.
 
 use std::collections::BTreeMap;
+use std::iter;
+use std::mem;
 use std::time::Duration;
 
 // Not loom's: a number to tell holds apart is no part of any model.
@@ -19,13 +21,13 @@ pub struct HoldId {
     number: u64,
 }
 
-/// The holds on one state.
-#[derive(Debug, Default)]
-pub(crate) struct Holds {
+/// The holds on one state, each with what it is given back by: nothing where the state says it by itself.
+#[derive(Debug)]
+pub(crate) struct Holds<B = Booked> {
     /// Tokens of all that are open: where charges count as hits at a time, or nothing is limited,
     /// more than 64 bits of them may be.
     out: u128,
-    open: BTreeMap<HoldId, Part>,
+    open: BTreeMap<HoldId, Part<B>>,
     /// How far the clock was set back so far: an id tells when its hold is over on a clock that wasn't.
     set_back: Duration,
     /// And how far ahead.
@@ -34,12 +36,23 @@ pub(crate) struct Holds {
 
 /// What one hold took.
 #[derive(Debug)]
-struct Part {
+struct Part<B> {
     cost: u64,
-    booked: Booked,
+    booked: B,
 }
 
-impl Holds {
+impl<B> Default for Holds<B> {
+    fn default() -> Self {
+        Self {
+            out: 0,
+            open: BTreeMap::new(),
+            set_back: Duration::ZERO,
+            set_ahead: Duration::ZERO,
+        }
+    }
+}
+
+impl<B> Holds<B> {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.open.is_empty()
@@ -47,7 +60,7 @@ impl Holds {
 
     /// Tokens that were taken and may still be spent.
     pub(crate) fn out(&self) -> u64 {
-        u64::try_from(self.out).unwrap_or(u64::MAX)
+        narrow(self.out)
     }
 
     /// When the last of them is over.
@@ -62,6 +75,63 @@ impl Holds {
         Timestamp::ZERO + late
     }
 
+    /// How many tokens the state owes at least, and when, as far as time has passed: what is out doesn't
+    /// drain, and is less by what is over.
+    pub(crate) fn kept_out(&self, now: Timestamp) -> impl Iterator<Item = (Timestamp, u64)> {
+        let mut out = self.out;
+        let mut open = self.open.iter();
+        let mut at_end = false;
+        iter::from_fn(move || {
+            let next = open.next().map(|(id, part)| (self.over_at(id), part.cost));
+            if let Some((until, cost)) = next.filter(|(until, _)| !at_end && *until <= now) {
+                let owed = narrow(out);
+                out -= u128::from(cost);
+                return Some((until, owed));
+            }
+            let is_owed = !mem::replace(&mut at_end, true) && out > 0;
+            is_owed.then(|| (now, narrow(out)))
+        })
+    }
+
+    /// Forgets the holds that are over, once the state owes what they were.
+    pub(crate) fn forget_over(&mut self, now: Timestamp) {
+        while let Some(first) = self.open.first_key_value() {
+            if self.over_at(first.0) > now {
+                break;
+            }
+            if let Some((_, part)) = self.open.pop_first() {
+                self.out -= u128::from(part.cost);
+            }
+        }
+    }
+
+    /// Counts from where a clock is that showed `from` and shows `to` now, once time has passed until then.
+    pub(crate) fn count_from(&mut self, (from, to): (Timestamp, Timestamp)) {
+        self.set_back += from - to;
+        self.set_ahead += to - from;
+    }
+
+    /// Keeps track of a booking until it is settled, or over.
+    pub(crate) fn open(&mut self, booked: B, cost: u64, until: Timestamp) -> HoldId {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let id = HoldId {
+            until: Timestamp::ZERO + ((until + self.set_back) - (Timestamp::ZERO + self.set_ahead)),
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
+        };
+        self.out += u128::from(cost);
+        self.open.insert(id, Part { cost, booked });
+        id
+    }
+
+    /// Ends a hold: what it took. Nothing if it was over already.
+    pub(crate) fn close(&mut self, id: HoldId) -> Option<(u64, B)> {
+        let Part { cost, booked } = self.open.remove(&id)?;
+        self.out -= u128::from(cost);
+        Some((cost, booked))
+    }
+}
+
+impl Holds {
     /// Follows a clock that showed `from` and shows `to` now: what was out stays out for as long as it had
     /// left. What was taken before a clock that is set back went ahead is over.
     pub(crate) fn shift<A: Algorithm>(
@@ -71,8 +141,7 @@ impl Holds {
         (from, to): (Timestamp, Timestamp),
     ) {
         self.pass_time(ledger, limit, from);
-        self.set_back += from - to;
-        self.set_ahead += to - from;
+        self.count_from((from, to));
     }
 
     /// Lets time pass for the state: what is out doesn't drain, and holds that are over count as
@@ -83,31 +152,10 @@ impl Holds {
         limit: &A,
         now: Timestamp,
     ) {
-        while let Some(first) = self.open.first_key_value() {
-            let until = self.over_at(first.0);
-            if until > now {
-                break;
-            }
-            ledger.keep_out(limit, until, self.out());
-            if let Some((_, part)) = self.open.pop_first() {
-                self.out -= u128::from(part.cost);
-            }
+        for (at, out) in self.kept_out(now) {
+            ledger.keep_out(limit, at, out);
         }
-        if self.out > 0 {
-            ledger.keep_out(limit, now, self.out());
-        }
-    }
-
-    /// Keeps track of a booking until it is settled, or over.
-    pub(crate) fn open(&mut self, booked: Booked, cost: u64, until: Timestamp) -> HoldId {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let id = HoldId {
-            until: Timestamp::ZERO + ((until + self.set_back) - (Timestamp::ZERO + self.set_ahead)),
-            number: NEXT.fetch_add(1, Ordering::Relaxed),
-        };
-        self.out += u128::from(cost);
-        self.open.insert(id, Part { cost, booked });
-        id
+        self.forget_over(now);
     }
 
     /// Ends a hold of which so much was spent: the rest is handed in, and what was spent beyond it is
@@ -119,14 +167,17 @@ impl Holds {
         (now, id, spent): (Timestamp, HoldId, u64),
     ) {
         self.pass_time(ledger, limit, now);
-        let Some(part) = self.open.remove(&id) else {
+        let Some((cost, booked)) = self.close(id) else {
             return;
         };
-        self.out -= u128::from(part.cost);
-        if spent < part.cost {
-            ledger.hand_in(limit, now, &part.booked, part.cost - spent);
-        } else if spent > part.cost {
-            ledger.overdraw(limit, now, spent - part.cost);
+        if spent < cost {
+            ledger.hand_in(limit, now, &booked, cost - spent);
+        } else if spent > cost {
+            ledger.overdraw(limit, now, spent - cost);
         }
     }
+}
+
+fn narrow(tokens: u128) -> u64 {
+    u64::try_from(tokens).unwrap_or(u64::MAX)
 }

@@ -62,6 +62,11 @@ pub(crate) mod sealed {
             self.clock().now()
         }
 
+        /// Lets what is out not drain until now, where the limit doesn't see to that by itself.
+        fn keep_out(&self, waits: &mut Single<Self::Terms>, now: Timestamp) {
+            let _ = (waits, now);
+        }
+
         /// What is said to one who comes now, if somebody waits.
         #[cold]
         #[inline(never)]
@@ -73,6 +78,7 @@ pub(crate) mod sealed {
             };
             self.visit_if_any(|state| {
                 state.waits.advance(self, by);
+                self.keep_out(&mut state.waits, by);
                 state.waits.behind(self, &self.terms(), now, cost)
             })?
         }
@@ -96,6 +102,7 @@ pub(crate) mod sealed {
             let terms = self.terms();
             let behind = self.visit_if_any(|state| {
                 state.waits.advance(self, now);
+                self.keep_out(&mut state.waits, now);
                 let told = state.waits.behind(self, &terms, now, cost)?;
                 if told.outcome == Outcome::Never {
                     return Some(Err(Refused::Never(told)));
@@ -122,6 +129,7 @@ pub(crate) mod sealed {
                 // Those who are due by now pass by what was there before.
                 state.waits.advance(self, now);
                 change();
+                self.keep_out(&mut state.waits, now);
                 state.waits.improved(self);
             });
             if visited.is_none() {

@@ -98,7 +98,9 @@ pub use quota::{Quota, QuotaLimiter};
 pub use refused::Refused;
 pub use reservation::Reservation;
 pub use snapshot::SnapshotError;
-pub use stack::{AnyLimit, Hold, Kind, Level, Pass, Passed, Refusal, Settled, Stack, Verdict};
+pub use stack::{
+    AnyLimit, Hold, Kind, Level, Pass, Passed, Refusal, Settled, Settles, Stack, Terms, Verdict,
+};
 #[cfg(feature = "quota")]
 pub use tiers::{Allowance, AllowanceParseError, TierError, Tiers, TiersBuilder};
 pub use tollgate_core as core;

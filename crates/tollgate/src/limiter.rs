@@ -150,11 +150,20 @@ impl<C: Clock> Limiter<C> {
     #[inline]
     pub fn check_at(&self, now: Timestamp, cost: u64) -> Decision {
         if self.line.is_marked()
-            && let Some(behind) = self.behind(now, cost)
+            && let Some(told) = self.told(now, cost)
         {
-            return behind;
+            return told;
         }
         self.cell.check(now, cost)
+    }
+
+    /// What is said to one who has seen the mark, unless it has to be charged.
+    #[cold]
+    #[inline(never)]
+    fn told(&self, now: Timestamp, cost: u64) -> Option<Decision> {
+        let told = self.behind(now, cost);
+        // Who looks ahead sees what will be out by then.
+        told.or_else(|| (cost == 0).then(|| self.see(now, 0)))
     }
 
     /// What is left, without charging anything.
@@ -170,7 +179,11 @@ impl<C: Clock> Limiter<C> {
     /// Tokens there now, for people to read: with fractions and negative in debt, except in windows
     /// and logs, which have whole ones and no debt; infinite when nothing is limited.
     pub fn tokens(&self) -> f64 {
-        self.cell.tokens(self.clock.now())
+        let now = self.clock.now();
+        if self.line.is_held() {
+            return self.cell.tokens_beside(now);
+        }
+        self.cell.tokens(now)
     }
 
     // Reserve: take now, act later.
@@ -365,7 +378,7 @@ impl<C: Clock> Meter for &Limiter<C> {
     type Terms = ();
 
     fn look(&self, (): &(), now: Timestamp, cost: u64) -> Decision {
-        self.cell.look(now, cost)
+        self.see(now, cost)
     }
 
     fn book(
@@ -375,12 +388,14 @@ impl<C: Clock> Meter for &Limiter<C> {
         cost: u64,
         patience: Duration,
     ) -> Result<Ticket, Refused> {
-        self.cell
-            .reserve(now, cost, patience)
-            .map_err(|unbooked| match unbooked {
-                Unbooked::TooFarAhead(decision) => Refused::QueueFull(decision),
-                Unbooked::Refused(decision) => Refused::from_decision(decision),
-            })
+        let booked = match self.line.is_held() {
+            true => self.cell.reserve_beside(now, cost, patience),
+            false => self.cell.reserve(now, cost, patience),
+        };
+        booked.map_err(|unbooked| match unbooked {
+            Unbooked::TooFarAhead(decision) => Refused::QueueFull(decision),
+            Unbooked::Refused(decision) => Refused::from_decision(decision),
+        })
     }
 
     fn give_back(&self, (): &(), now: Timestamp, ticket: &Ticket) {
@@ -404,7 +419,16 @@ impl<C: Clock> Home for &Limiter<C> {
     }
 
     fn see(&self, now: Timestamp, cost: u64) -> Decision {
-        self.cell.look(now, cost)
+        match self.line.is_held() {
+            true => self.cell.look_beside(now, cost),
+            false => self.cell.look(now, cost),
+        }
+    }
+
+    fn keep_out(&self, waits: &mut Single<()>, now: Timestamp) {
+        if waits.is_held {
+            waits.is_held = self.cell.pass_time(now);
+        }
     }
 
     fn visit_if_any<T>(&self, change: impl FnOnce(&mut State<Single<()>>) -> T) -> Option<T> {

@@ -56,7 +56,7 @@ use crate::sync::Ordering;
 
 pub use builder::{AtQuotaCap, Durability, OnStoreFailure, QuotaBuilder};
 pub use error::QuotaError;
-pub use level::QuotaKey;
+pub use level::{OwnedQuotaKey, QuotaKey};
 pub use period::{Quota, Weekday};
 pub use refused::{QuotaReceipt, QuotaRefused};
 pub use store::StoreError;

@@ -9,12 +9,14 @@ mod hold;
 mod level;
 pub(crate) mod limit;
 mod pass;
+mod terms;
 mod verdict;
 
 pub use hold::Hold;
-pub use level::{AnyLimit, Level};
+pub use level::{AnyLimit, Level, Settles};
 pub(crate) use pass::{AnyPermit, Slot};
 pub use pass::{Pass, Settled};
+pub use terms::Terms;
 pub use verdict::{Kind, Passed, Refusal, Verdict};
 
 use level::Breadth;

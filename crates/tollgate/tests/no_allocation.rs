@@ -196,7 +196,8 @@ fn no_stack_allocates_to_allow_refuse_or_give_back() {
             Level::new("slots", &slots),
         ];
         // The same slots again: the second is refused when it is charged.
-        let loses = [levels[1], levels[2], levels[4].cost(2), levels[4]];
+        let [_, exact, quota, _, slots] = levels.clone();
+        let loses = [exact, quota, slots.clone().cost(2), slots];
         let before = calls();
         let mut allowed = 0;
         for _ in 0..40 {

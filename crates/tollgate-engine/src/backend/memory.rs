@@ -290,7 +290,7 @@ impl<C: Clock + 'static, W: Clock> Memory<C, W> {
                 let check = checks.get(number);
                 check
                     .and_then(|check| level(&held[number], check))
-                    .unwrap_or(first)
+                    .unwrap_or_else(|| first.clone())
             });
             return self.judge(&levels[..checks.len()]);
         }

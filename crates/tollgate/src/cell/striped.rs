@@ -25,6 +25,7 @@ use tollgate_core::{Algorithm, Decision, Gcra, LimitError, Outcome, Rate, Timest
 use super::Ticket;
 use super::word::{Mover, Word, word_of};
 use crate::Mode;
+use crate::holds::HoldId;
 use crate::sync::{AtomicBool, AtomicU64, Backoff, Ordering, Padded, thread_number};
 
 /// How much of the TAT line a stripe takes at once: about a microsecond, in 1/64 ns. More would
@@ -186,6 +187,52 @@ impl Striped {
         &self.shared
     }
 
+    /// While something is out nobody takes a lease: as that comes back, a lease would lie beyond it.
+    pub(crate) fn hold(
+        &self,
+        now: Timestamp,
+        cost: u64,
+        until: Timestamp,
+    ) -> Result<Ticket, Unbooked> {
+        self.shared_at(now);
+        if !self.shared.is_held() {
+            self.with_stripes_emptied(|| self.lease.store(0, Ordering::Relaxed));
+        }
+        let held = self.shared.hold(now, cost, until);
+        self.size_leases(&self.shared.limit());
+        held
+    }
+
+    pub(crate) fn settle(&self, now: Timestamp, id: HoldId, spent: u64) {
+        self.shared_at(now).settle(now, id, spent);
+        self.size_leases(&self.shared.limit());
+    }
+
+    pub(crate) fn pass_time(&self, now: Timestamp) -> bool {
+        let held = self.shared_at(now).pass_time(now);
+        self.size_leases(&self.shared.limit());
+        held
+    }
+
+    pub(crate) fn look_beside(&self, now: Timestamp, cost: u64) -> Decision {
+        self.shared_at(now).look_beside(now, cost)
+    }
+
+    pub(crate) fn tokens_beside(&self, now: Timestamp) -> f64 {
+        self.shared_at(now).tokens_beside(now)
+    }
+
+    pub(crate) fn reserve_beside(
+        &self,
+        now: Timestamp,
+        cost: u64,
+        patience: Duration,
+    ) -> Result<Ticket, Unbooked> {
+        let ticket = self.shared_at(now).reserve_beside(now, cost, patience)?;
+        self.age(now);
+        Ok(ticket)
+    }
+
     #[inline]
     fn own_stripe(&self) -> &Stripe {
         &self.stripes[thread_number() & (self.stripes.len() - 1)].0
@@ -243,7 +290,12 @@ impl Striped {
         if self.shared.describe(now, Outcome::Allowed).remaining < lease || !stripe.claim() {
             return false;
         }
-        let end = self.shared.lease(now, lease);
+        // Whoever holds something has stopped all leases before this stripe could be claimed.
+        let stopped = self.lease.load(Ordering::Relaxed) == 0;
+        let end = match stopped {
+            true => None,
+            false => self.shared.lease(now, lease),
+        };
         if let Some(end) = end {
             let price = self.shared.interval().saturating_mul(lease);
             let start = end.to_word().saturating_sub(price);
@@ -273,13 +325,13 @@ impl Striped {
         result
     }
 
-    /// About a microsecond of tokens, at most an eighth of a stripe's share of the burst.
+    /// None while something is out, else about a microsecond of tokens, at most an eighth of a stripe's share of the burst.
     fn size_leases(&self, limit: &Gcra) {
         let by_time = LEASE_UNITS / limit.interval_units().max(1);
         let stripes = u64::try_from(self.stripes.len()).unwrap_or(u64::MAX);
         let by_burst = limit.limit() / stripes.saturating_mul(8);
-        let unlimited = limit.rate().is_unlimited();
-        let lease = if unlimited { 0 } else { by_time.min(by_burst) };
+        let none = limit.rate().is_unlimited() || self.shared.is_held();
+        let lease = if none { 0 } else { by_time.min(by_burst) };
         self.lease.store(lease, Ordering::Relaxed);
     }
 }

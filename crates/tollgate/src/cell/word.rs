@@ -19,6 +19,7 @@
 //! * `burst` is read apart, for the report alone: a decision made during a change may name the
 //!   other limit.
 //! * The anchor, from which the TAT counts, is one of the words: it moves as in a change (`word/anchor.rs`).
+//! * What is held until it is settled is kept beside the words (`word/held.rs`).
 
 use std::time::Duration;
 
@@ -28,9 +29,12 @@ use tollgate_core::{
 
 use super::Ticket;
 use crate::Mode;
+use crate::holds::Holds;
+use crate::steps::Latest;
 use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, PoisonError, fence};
 
 mod anchor;
+mod held;
 
 pub(crate) use anchor::Mover;
 use anchor::{NEAR, SLACK};
@@ -50,6 +54,8 @@ pub(crate) struct Word {
     /// The TAT after what was booked furthest ahead, and when the latest was booked by the clock.
     booked: AtomicU64,
     booked_at: AtomicU64,
+    /// Charges that left a TAT up to here aren't given back: something held came back since.
+    sealed: AtomicU64,
     /// Who moves the anchor.
     mover: Mover,
     /// Apart, so that the words and what else there is fit two lines.
@@ -60,9 +66,13 @@ pub(crate) struct Word {
 #[derive(Debug)]
 struct Settings {
     limit: Gcra,
-    /// The pace that the TAT counts by: that of the limit, or of the last one that counted tokens.
-    counted_by: Pace,
+    /// What the TAT counts by: the limit, or the last one that counted tokens.
+    counted_by: Gcra,
     mode: Mode,
+    /// What was taken as an estimate and is not settled yet.
+    holds: Holds<()>,
+    /// The latest time since something is out.
+    latest: Latest,
 }
 
 /// A consistent reading of the words.
@@ -98,11 +108,14 @@ impl Word {
             anchor: AtomicU64::new(anchor.as_nanos()),
             booked: AtomicU64::new(0),
             booked_at: AtomicU64::new(0),
+            sealed: AtomicU64::new(0),
             mover,
             settings: Mutex::new(Box::new(Settings {
                 limit,
-                counted_by: pace,
+                counted_by: limit,
                 mode: Mode::Enforce,
+                holds: Holds::default(),
+                latest: Latest::new(&limit),
             })),
         }
     }
@@ -221,6 +234,9 @@ impl Word {
             return;
         };
         let View { tat, now, .. } = self.view(now);
+        if tat.to_word() <= self.sealed.load(Ordering::Relaxed) {
+            return;
+        }
         if let Some(returned) = Pace::returned(tat, now, charge) {
             // A lost race means that somebody built on it: nothing more to do.
             self.take_back(tat.to_word(), returned.to_word());
@@ -243,8 +259,12 @@ impl Word {
         view.pace.tokens(view.tat, view.now)
     }
 
+    pub(crate) fn limit(&self) -> Gcra {
+        self.settings().limit
+    }
+
     pub(crate) fn rate(&self) -> Rate {
-        self.settings().limit.rate()
+        self.limit().rate()
     }
 
     pub(crate) fn mode(&self) -> Mode {
@@ -253,17 +273,19 @@ impl Word {
 
     pub(crate) fn change_rate(
         &self,
-        now: Timestamp,
+        at: Timestamp,
         change: impl Fn(Rate) -> Rate,
     ) -> Result<Gcra, LimitError> {
-        let asked = self.keep_near(now);
+        let asked = self.keep_near(at);
         let mut settings = self.settings();
         let limit = Gcra::new(change(settings.limit.rate()))?;
+        self.let_pass(&mut settings, at);
         settings.limit = limit;
         let now = self.local(asked);
-        let (old, new) = (settings.counted_by, limit.pace());
+        let (old, new) = (settings.counted_by.pace(), limit.pace());
         if new.counts() {
-            settings.counted_by = new;
+            settings.counted_by = limit;
+            settings.latest.keep(&limit);
             self.change(&settings, now, |tat| new.carried_over(tat, &old, now));
             let tat = Tat::from_word(self.tat.load(Ordering::Relaxed));
             self.note_booking(tat, asked);

@@ -61,14 +61,10 @@ fn taken(
         })
 }
 
-/// Ends a slot whose request came to something, or not.
-fn end(taken: Taken, spent: u64) {
+/// Ends a slot whose request came to nothing.
+fn cancel(taken: Taken) {
     if let Taken::Slot(permit) = taken {
-        if spent > 0 {
-            permit.end(Ending::Success);
-        } else {
-            permit.cancel();
-        }
+        permit.cancel();
     }
 }
 
@@ -101,11 +97,7 @@ impl<C: Clock + 'static> Limit for Arc<ConcurrencyLimiter<C>> {
     }
 
     fn put_back(&self, _now: Timestamp, taken: Taken) {
-        end(taken, 0);
-    }
-
-    fn settle(&self, _now: Timestamp, taken: Taken, spent: u64) {
-        end(taken, spent);
+        cancel(taken);
     }
 }
 
@@ -139,11 +131,7 @@ where
     }
 
     fn put_back(&self, _now: Timestamp, taken: Taken) {
-        end(taken, 0);
-    }
-
-    fn settle(&self, _now: Timestamp, taken: Taken, spent: u64) {
-        end(taken, spent);
+        cancel(taken);
     }
 }
 

@@ -1,4 +1,4 @@
-//! A key that shares its limiter, for reservations and waits that live in a task.
+//! A key that shares its limiter, for reservations, waits and holds that live in a task.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -10,6 +10,7 @@ use super::{ExactKey, ExactKeyedLimiter, Tier};
 use crate::acquire::Acquire;
 use crate::clock::{Clock, Monotonic};
 use crate::home::sealed::{Home, Lends};
+use crate::stack::limit::Shares;
 use crate::{Refused, Reservation};
 
 /// One key of an [`ExactKeyedLimiter`] that is shared in an `Arc`: what it reserves and waits for borrows
@@ -97,6 +98,17 @@ impl<K: Eq + Clone, C: Clock> Lends for OwnedExactKey<K, C> {
         Self: 'a;
 
     fn limit(&self) -> ExactKey<'_, K, K, C> {
+        self.key()
+    }
+}
+
+impl<K: Eq + Clone + Send + Sync, C: Clock> Shares for OwnedExactKey<K, C> {
+    type Key<'a>
+        = ExactKey<'a, K, K, C>
+    where
+        Self: 'a;
+
+    fn borrowed(&self) -> ExactKey<'_, K, K, C> {
         self.key()
     }
 }

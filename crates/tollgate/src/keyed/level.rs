@@ -6,7 +6,6 @@ use tollgate_core::{Decision, Outcome, Tat, Timestamp};
 
 use super::pace::InForce;
 use super::{Key, KeyedLimiter};
-use crate::cell::Ticket;
 use crate::clock::Clock;
 use crate::home::sealed::Home;
 use crate::line::meter::Meter;
@@ -100,17 +99,10 @@ impl<C: Clock> KeyedBook for KeyedLimiter<C> {
         }
     }
 
+    /// A word has no room for what is out: all of it was spent, or none.
     fn settle(&self, key: &KeyParts, now: Timestamp, taken: Taken, spent: u64) {
-        let Taken::Charge(Ticket::Charged(charge)) = taken else {
-            return;
-        };
-        let (key, held) = (self.key_of(key), charge.cost());
-        if spent < held {
-            key.give_back_in_turn(now, &Ticket::Charged(charge.part(held - spent)));
-        } else if spent > held {
-            // Debt of a full bucket at most; a key that owes more already stays as it is.
-            let beyond = (spent - held).min(key.in_force.burst);
-            let _ = key.book(&key.terms(), now, beyond, Duration::MAX);
+        if spent == 0 {
+            self.put_back(key, now, taken);
         }
     }
 }

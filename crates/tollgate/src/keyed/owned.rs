@@ -53,6 +53,10 @@ impl<C: Clock> OwnedKey<C> {
         self.limiter.key_of(&self.parts)
     }
 
+    pub(crate) fn into_parts(self) -> (Arc<KeyedLimiter<C>>, KeyParts) {
+        (self.limiter, self.parts)
+    }
+
     /// The same key at a rate of its own, as [`KeyedLimiter::key_at_rate`].
     #[must_use]
     pub fn at_rate(&self, rate: &Gcra) -> Self {

@@ -9,6 +9,7 @@ use crate::Kind;
 use crate::cell::Cell;
 use crate::clock::Clock;
 use crate::home::sealed::Home;
+use crate::line::Post;
 use crate::stack::limit::{Breadth, Limit, Mark, Seen, Taken};
 
 impl<C: Clock> Limit for Limiter<C> {
@@ -61,13 +62,21 @@ impl<C: Clock> Limit for Limiter<C> {
     }
 
     fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> Result<Taken, Decision> {
-        if let Some(behind) = self.behind(now, cost)
-            && !behind.is_allowed()
-        {
-            return Err(behind);
-        }
-        let ticket = self.cell.hold(now, cost, until);
-        ticket.map(Taken::Charge).map_err(Unbooked::decision)
+        let limiter = &self;
+        let held = limiter.visit(None, |state| {
+            // Those who haven't seen the mark have read the clock before: none of them is later than this.
+            let now = now.max(self.clock.now());
+            state.waits.advance(limiter, now);
+            if let Some(behind) = state.waits.behind(limiter, &(), now, cost)
+                && !behind.is_allowed()
+            {
+                return Err(behind);
+            }
+            let held = self.cell.hold(now, cost, until);
+            state.waits.is_held = self.cell.pass_time(now);
+            held.map_err(Unbooked::decision)
+        });
+        held.map(Taken::Charge)
     }
 
     fn settle(&self, now: Timestamp, taken: Taken, spent: u64) {

@@ -37,6 +37,8 @@ pub struct Single<T> {
     refused_until: Timestamp,
     /// The latest who came found no room for its key's state.
     lacks_room: bool,
+    /// Something is out that doesn't drain, as of the latest visit, and the limit's own lock doesn't see to that.
+    pub(crate) is_held: bool,
     /// Those who needn't wait any more and haven't been told.
     done: Vec<Id>,
 }
@@ -61,6 +63,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
             due: Timestamp::MAX,
             refused_until: Timestamp::ZERO,
             lacks_room: false,
+            is_held: false,
             done: Vec::new(),
         }
     }
@@ -441,6 +444,7 @@ impl<T: Clone + fmt::Debug> Rest for Single<T> {
         if is_clean {
             *self = Self {
                 seen: self.seen,
+                is_held: self.is_held,
                 ..Self::new()
             };
         }

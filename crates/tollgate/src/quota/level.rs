@@ -1,13 +1,14 @@
 //! One key of a quota: its verbs by name, and a level of a stack.
 
 use std::fmt;
+use std::sync::Arc;
 
 use tollgate_core::{Decision, Timestamp};
 
 use super::{Quota, QuotaLimiter, QuotaReceipt};
 use crate::Kind;
 use crate::clock::{Clock, Wall};
-use crate::stack::limit::{Breadth, Limit, Seen, Taken};
+use crate::stack::limit::{Breadth, Limit, Seen, Shares, Taken};
 
 /// One key of a [`QuotaLimiter`], maybe under a quota of its own: what a
 /// [`Stack`](crate::Stack) meets. Made by [`QuotaLimiter::key`].
@@ -35,6 +36,73 @@ impl<C: Clock> QuotaLimiter<C> {
             key: key.as_ref(),
             quota: None,
         }
+    }
+}
+
+/// One key of a [`QuotaLimiter`] that is shared in an `Arc`, maybe under a quota of its own: what is held of it
+/// borrows nothing. Made by [`QuotaLimiter::key_owned`].
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use tollgate::{Hold, Level, Quota, QuotaLimiter, Stack, clock::Manual};
+///
+/// let limiter = QuotaLimiter::builder(Quota::per_day(100)).clock(Manual::new()).build();
+/// let limiter = Arc::new(limiter);
+/// let levels = [Level::estimated("daily", limiter.key_owned("acme"), 60)];
+/// let hold: Hold<'static> = Stack::new().hold(&levels, Duration::from_secs(60)).expect("room");
+/// std::thread::spawn(move || hold.settle(20)).join().unwrap();
+/// assert_eq!(limiter.peek("acme").remaining, 80);
+/// ```
+pub struct OwnedQuotaKey<C: Clock = Wall> {
+    limiter: Arc<QuotaLimiter<C>>,
+    key: Box<[u8]>,
+    quota: Option<Quota>,
+}
+
+impl<C: Clock> QuotaLimiter<C> {
+    /// One key, at the limiter's own quota or its override, for a task of its own.
+    pub fn key_owned<K: AsRef<[u8]> + ?Sized>(self: &Arc<Self>, key: &K) -> OwnedQuotaKey<C> {
+        OwnedQuotaKey {
+            limiter: Arc::clone(self),
+            key: key.as_ref().into(),
+            quota: None,
+        }
+    }
+}
+
+impl<C: Clock> OwnedQuotaKey<C> {
+    /// The key, borrowed, with all of its verbs.
+    pub fn key(&self) -> QuotaKey<'_, C> {
+        QuotaKey {
+            limiter: &self.limiter,
+            key: &self.key,
+            quota: self.quota.as_ref(),
+        }
+    }
+
+    /// The same key by another quota: that of its tier.
+    #[must_use]
+    pub fn under(mut self, quota: &Quota) -> Self {
+        self.quota = Some(quota.clone());
+        self
+    }
+}
+
+impl<C: Clock> Shares for OwnedQuotaKey<C> {
+    type Key<'a>
+        = QuotaKey<'a, C>
+    where
+        Self: 'a;
+
+    fn borrowed(&self) -> QuotaKey<'_, C> {
+        self.key()
+    }
+}
+
+impl<C: Clock> fmt::Debug for OwnedQuotaKey<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.key().fmt(f)
     }
 }
 

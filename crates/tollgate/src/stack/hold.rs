@@ -1,31 +1,29 @@
 //! Reserve, then settle: a request whose cost is known only afterwards.
 
-use std::time::Duration;
-
 use tollgate_core::Timestamp;
 
 use super::limit::{Seen, Taken};
+use super::terms::{Dropped, Terms};
 use super::{Level, Pass, Refusal, Stack, Step, Worst, take_all};
+use crate::concurrency::Ending;
 
 /// What a request holds of all its limits until its real cost is known.
 ///
-/// [`settle`](Self::settle) says what was spent: levels that were given an
-/// [`estimate`](Level::estimate) get the rest back, or owe what was underestimated, up to a full
-/// bucket; levels with a plain cost keep it. A hold that is dropped has spent nothing, and one that
-/// is settled after its time, all of it.
+/// [`settle`](Self::settle) says what was spent: levels that were [estimated](Level::estimated) get the rest
+/// back, or owe what was underestimated, up to a full bucket; levels with a plain cost keep it. What a hold means
+/// that is dropped was chosen when it was made, by its [`Terms`]: by default it is charged as it stands. One that
+/// is settled after its time has spent all of it.
 ///
 /// What is held doesn't drain: however long a hold lives, what it gives back was never lent to
-/// anyone, and the limit's bound holds in every span of time. A `Limiter` with a token bucket or
-/// leaky bucket and an `ExactKeyedLimiter` keep to that exactly. GCRA in one word, a `Limiter` by
-/// default or a key of a `KeyedLimiter`, has no room to keep track: an estimate is charged when it
-/// is held, and comes back only while nothing was charged after it. Windows and logs give back only
-/// to the window or entry that was charged, and quotas to the period.
+/// anyone, and the limit's bound holds in every span of time. What is charged in the end is what was spent,
+/// and limits that can't keep to that take no estimate. Windows and logs give back to the window or entry
+/// that was charged, and quotas to the period, as long as that counts; they know no debt, so of what was
+/// underestimated they take what is left.
 ///
 /// Nobody knows when a hold is settled. So a `retry_after` counts on what is out to come back in
-/// time, and a booking that had to act on it is refused at once. A key that finds no room in its
-/// table is held from the bucket that such keys share, as one word does; one that has room keeps it
-/// while something of it is out, and where [`AtCap::EvictNearestIdle`](crate::AtCap) says so is
-/// evicted after all others, with what it holds.
+/// time, and a booking that had to act on it is refused at once. A key keeps its room in the table while
+/// something of it is out, and where [`AtCap::EvictNearestIdle`](crate::AtCap) says so is evicted after all
+/// others, with what it holds.
 ///
 /// ```
 /// use std::time::Duration;
@@ -39,7 +37,7 @@ use super::{Level, Pass, Refusal, Stack, Step, Worst, take_all};
 /// let stack = Stack::new();
 /// let acme = tokens.key("acme");
 /// let hold = stack
-///     .hold(&[Level::new("tokens", &acme).estimate(4_000)], Duration::from_secs(60))
+///     .hold(&[Level::estimated("tokens", &acme, 4_000)], Duration::from_secs(60))
 ///     .expect("a full bucket");
 /// assert_eq!(tokens.peek("acme").remaining, 6_000);
 /// clock.advance(Duration::from_secs(30));
@@ -48,10 +46,43 @@ use super::{Level, Pass, Refusal, Stack, Step, Worst, take_all};
 /// assert_eq!(tokens.peek("acme").remaining, 8_500);
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
+///
+/// Of levels that share their limits (an `Arc`, or a key that has one), the hold borrows nothing. So a streamed
+/// answer is settled where it ends, in a task or thread of its own; if that is dropped half-way, the estimate
+/// is charged.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use tollgate::{ConcurrencyLimiter, ExactKeyedLimiter, Hold, Level, Rate, Stack};
+///
+/// let tokens = ExactKeyedLimiter::<String>::builder(Rate::per_minute(10_000), 1_000).build()?;
+/// let (tokens, slots) = (Arc::new(tokens), Arc::new(ConcurrencyLimiter::new(50)));
+/// let levels = [
+///     Level::estimated("tokens", tokens.key_owned("acme"), 4_000),
+///     Level::new("streams", Arc::clone(&slots)),
+/// ];
+/// let hold: Hold<'static> = Stack::new()
+///     .hold(&levels, Duration::from_secs(60))
+///     .expect("a full bucket");
+///
+/// let stream = std::thread::spawn(move || {
+///     let mut used = 0;
+///     for chunk in ["Once", "upon", "a", "time"] {
+///         used += chunk.len() as u64; // sent on to the client
+///     }
+///     hold.settle(used);
+/// });
+/// # stream.join().unwrap();
+/// assert!(tokens.peek("acme").remaining >= 9_985);
+/// assert_eq!(slots.available(), 50);
+/// # Ok::<(), tollgate::LimitError>(())
+/// ```
 #[derive(Debug)]
-#[must_use = "a hold that is dropped gives everything back"]
+#[must_use = "a hold that is dropped is charged as it stands, unless its terms say otherwise: settle it"]
 pub struct Hold<'a> {
     parts: Vec<Part<'a>>,
+    dropped: Dropped,
 }
 
 /// What one level holds.
@@ -62,10 +93,21 @@ struct Part<'a> {
     taken: Option<Taken>,
 }
 
-impl<'a> Hold<'a> {
+/// How a hold ends.
+#[derive(Clone, Copy)]
+enum End {
+    /// Having spent so much, where that is asked.
+    Settled(u64),
+    /// Having spent what it holds.
+    Charged(Ending),
+    /// As if it had never been.
+    Cancelled,
+}
+
+impl Hold<'_> {
     /// The request is done and cost so much, at the levels that were given an estimate.
     pub fn settle(mut self, spent: u64) {
-        self.finish(|level| if level.estimated { spent } else { level.cost });
+        self.finish(End::Settled(spent));
     }
 
     /// The request passes at the costs that are held: nothing is settled later. The slots among them are
@@ -94,47 +136,79 @@ impl<'a> Hold<'a> {
                     .for_each(|slot| pass.keep(slot));
             }
         }
-        self.finish(|level| level.cost);
+        self.finish(End::Charged(Ending::Success));
         pass
     }
 
-    /// The request never happened: everything comes back, as when this is dropped.
-    pub fn cancel(self) {}
+    /// The request never happened: everything comes back, whatever the terms say.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Level, Limiter, Rate, Stack};
+    ///
+    /// let limiter = Limiter::new(Rate::per_hour(9));
+    /// let levels = [Level::estimated("tokens", &limiter, 5)];
+    /// let hold = Stack::new().hold(&levels, Duration::from_secs(60)).expect("room");
+    /// hold.cancel();
+    /// assert_eq!(limiter.peek().remaining, 9);
+    /// ```
+    pub fn cancel(mut self) {
+        self.finish(End::Cancelled);
+    }
 
     /// In the reverse of the order of charging, so that what was charged last comes back first.
-    fn finish(&mut self, spent: impl Fn(&Level<'a>) -> u64) {
+    fn finish(&mut self, end: End) {
         let mut seen = Seen::default();
-        for part in &mut self.parts {
-            let Some(taken) = part.taken.take() else {
-                continue;
-            };
-            let level = &part.level;
-            let now = level.limit.now(&mut seen);
-            // A slot is held for as long as the request runs: it has no estimate that could be over.
-            let over = now >= part.until && !matches!(taken, Taken::Slot(_));
-            let spent = if over { level.cost } else { spent(level) };
-            level.limit.settle(now, taken, spent);
+        for Part {
+            level,
+            until,
+            taken,
+        } in &mut self.parts
+        {
+            match taken.take() {
+                None => {}
+                // It is held for as long as the request runs, and has no estimate that could be over.
+                Some(Taken::Slot(permit)) => match end {
+                    End::Settled(_) => permit.end(Ending::Success),
+                    End::Charged(ending) => permit.end(ending),
+                    End::Cancelled => permit.cancel(),
+                },
+                Some(taken) => {
+                    let now = level.limit.now(&mut seen);
+                    let spent = match end {
+                        _ if now >= *until => level.cost,
+                        End::Settled(spent) if level.estimated => spent,
+                        End::Settled(_) | End::Charged(_) => level.cost,
+                        End::Cancelled => 0,
+                    };
+                    level.limit.settle(now, taken, spent);
+                }
+            }
         }
     }
 }
 
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
-        self.finish(|_| 0);
+        self.finish(match self.dropped {
+            Dropped::Charged => End::Charged(Ending::Ignored),
+            Dropped::Refunded => End::Cancelled,
+        });
     }
 }
 
 impl Stack {
-    /// Holds the costs of all levels, or of none, until the hold is settled, and at most for
-    /// `longest`: after that all of it counts as spent.
+    /// Holds the costs of all levels, or of none, until the hold is settled, and at most for as long as the
+    /// terms say: after that all of it counts as spent. A `Duration` is [`Terms::within`] it.
     ///
     /// # Errors
     /// The limit that refused; nothing was charged.
     pub fn hold<'a>(
         &self,
         levels: &[Level<'a>],
-        longest: Duration,
+        terms: impl Into<Terms>,
     ) -> Result<Hold<'a>, Refusal<'a>> {
+        let Terms { longest, dropped } = terms.into();
         let mut seen = Seen::default();
         let mut worst = Worst::default();
         for (index, level) in levels.iter().enumerate() {
@@ -149,13 +223,13 @@ impl Stack {
             |level: &Level<'a>, now: Timestamp| level.limit.hold(now, level.cost, now + longest);
         let keep = &mut |level: &Level<'a>, now: Timestamp, taken| {
             parts.push(Part {
-                level: *level,
+                level: level.clone(),
                 until: now + longest,
                 taken: Some(taken),
             });
         };
         match take_all(levels, Step::first(levels), &mut seen, &take, keep) {
-            Ok(()) => Ok(Hold { parts }),
+            Ok(()) => Ok(Hold { parts, dropped }),
             Err(refusal) => {
                 self.lose();
                 Err(refusal)

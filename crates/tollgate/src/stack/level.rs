@@ -1,8 +1,6 @@
 //! A level of a stack: a limit by name, and what a request costs it.
 
-use std::borrow::Borrow;
 use std::fmt;
-use std::hash::Hash;
 use std::sync::Arc;
 
 use tollgate_core::{Decision, Timestamp};
@@ -10,9 +8,9 @@ use tollgate_core::{Decision, Timestamp};
 use super::Kind;
 pub(super) use super::limit::Breadth;
 use super::limit::{KeyedBook, Limit, Mark, Seen, Taken};
-use crate::clock::Clock;
-use crate::keyed::{Key, KeyParts};
-use crate::{ConcurrencyKey, ConcurrencyLimiter, ExactKey, KeyedConcurrency, Limiter, TreeLevel};
+use crate::keyed::KeyParts;
+
+mod from;
 
 /// One limit that a request meets, by name, and what the request costs it.
 ///
@@ -27,7 +25,7 @@ use crate::{ConcurrencyKey, ConcurrencyLimiter, ExactKey, KeyedConcurrency, Limi
 /// ];
 /// assert_eq!(levels[0].name(), "tenant");
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Level<'a> {
     pub(super) name: &'a str,
     pub(super) cost: u64,
@@ -41,6 +39,9 @@ impl<'a> Level<'a> {
     /// another keyed limiter or of a quota, a `&Arc<ConcurrencyLimiter>`, or a reference to an owned
     /// key of a `KeyedConcurrency`. Slots are shared (`Arc`), because who holds one may outlive the
     /// call.
+    ///
+    /// An `Arc<Limiter>`, an `Arc<ConcurrencyLimiter>` and owned keys may also be given by value. If all levels
+    /// of a [`Hold`](super::Hold) are, it borrows nothing and can live in a task.
     #[inline]
     pub fn new(name: &'a str, limit: impl Into<AnyLimit<'a>>) -> Self {
         Self {
@@ -51,20 +52,63 @@ impl<'a> Level<'a> {
         }
     }
 
-    /// What the request costs at this level.
+    /// A limit at what the request is thought to cost; [`Hold::settle`](super::Hold::settle) tells what it did
+    /// cost. Only of limits that settle that exactly: a `&Limiter` of any algorithm, a reference to a key of
+    /// an `ExactKeyedLimiter` or of a quota, or one of those that shares its limiter, by value.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Level, Limiter, Rate, Stack};
+    ///
+    /// let limiter = Limiter::new(Rate::per_hour(30_000));
+    /// let levels = [Level::estimated("tokens", &limiter, 4_000)];
+    /// let hold = Stack::new().hold(&levels, Duration::from_secs(60)).expect("room");
+    /// assert!(limiter.allow_n(2)); // others go on meanwhile
+    /// hold.settle(1_500);
+    /// assert_eq!(limiter.peek().remaining, 28_498);
+    /// ```
+    ///
+    /// A key of a [`KeyedLimiter`](crate::KeyedLimiter) has 16 bytes, and no room for what is out; an
+    /// [`ExactKeyedLimiter`](crate::ExactKeyedLimiter) has. So this doesn't compile, and says so:
+    ///
+    /// ```compile_fail,E0277
+    /// use tollgate::{KeyedLimiter, Level, Rate};
+    ///
+    /// let tenants = KeyedLimiter::new(Rate::per_minute(30_000), 1_000);
+    /// let level = Level::estimated("tokens", tenants.key("acme"), 4_000);
+    /// ```
+    ///
+    /// Nor do a class of a tree, which keeps no track of parts, and slots, which are held as long as it takes:
+    ///
+    /// ```compile_fail,E0277
+    /// use tollgate::{Class, Level, Rate, Tree};
+    ///
+    /// let tree = Tree::new(Rate::per_second(10));
+    /// let leaf = tree.add_leaf("search", tree.root(), Class::new(Rate::per_second(2))).unwrap();
+    /// let level = Level::estimated("tree", &tree.level(leaf), 2);
+    /// ```
+    ///
+    /// ```compile_fail,E0277
+    /// use std::sync::Arc;
+    /// use tollgate::{ConcurrencyLimiter, Level};
+    ///
+    /// let level = Level::estimated("slots", &Arc::new(ConcurrencyLimiter::new(5)), 2);
+    /// ```
+    #[inline]
+    pub fn estimated(name: &'a str, limit: impl Settles<'a>, cost: u64) -> Self {
+        Self {
+            name,
+            cost,
+            estimated: true,
+            limit: limit.into(),
+        }
+    }
+
+    /// What the request costs at this level; if it was estimated, what it is thought to cost.
     #[must_use]
     #[inline]
     pub const fn cost(mut self, cost: u64) -> Self {
         self.cost = cost;
-        self
-    }
-
-    /// What the request is thought to cost at this level; [`Hold::settle`](super::Hold::settle)
-    /// tells what it did cost.
-    #[must_use]
-    pub const fn estimate(mut self, cost: u64) -> Self {
-        self.cost = cost;
-        self.estimated = true;
         self
     }
 
@@ -74,11 +118,30 @@ impl<'a> Level<'a> {
     }
 }
 
+/// A limit that settles an estimate: what is charged in the end is what was spent. [`Level::estimated`] lists
+/// them.
+///
+/// The trait is sealed: it is there to be named, not to be implemented.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` can't settle an estimate",
+    label = "keeps what it was charged, whatever was spent",
+    note = "estimate on a `&Limiter`, on a reference to a key of an `ExactKeyedLimiter` or of a quota, or on one \
+            that shares its limiter; or charge a plain cost: `Level::new(name, limit).cost(n)`"
+)]
+pub trait Settles<'a>: Into<AnyLimit<'a>> + sealed::Exactly {}
+
+impl<'a, L: Into<AnyLimit<'a>> + sealed::Exactly> Settles<'a> for L {}
+
+mod sealed {
+    /// Whoever settles an estimate.
+    pub trait Exactly {}
+}
+
 /// A limit of any kind, as a [`Level`] takes it. Made by `into()` from what [`Level::new`] lists.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct AnyLimit<'a>(Inner<'a>);
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 enum Inner<'a> {
     Key(&'a (dyn Limit + 'a)),
     Shared(&'a (dyn Limit + 'a)),
@@ -88,6 +151,13 @@ enum Inner<'a> {
         limiter: &'a (dyn KeyedBook + 'a),
         key: KeyParts,
     },
+    /// The same, shared.
+    OwnedKeyParts {
+        limiter: Arc<dyn KeyedBook + 'a>,
+        key: KeyParts,
+    },
+    /// Any other, shared.
+    Owned(Arc<dyn Limit + Send + 'a>),
 }
 
 /// Calls the same method on whichever limit it is.
@@ -98,6 +168,8 @@ macro_rules! each {
                 limit.$method($($argument),*)
             }
             Inner::KeyParts { limiter, key } => limiter.$method(key, $($argument),*),
+            Inner::OwnedKeyParts { limiter, key } => limiter.$method(key, $($argument),*),
+            Inner::Owned(limit) => limit.$method($($argument),*),
         }
     };
 }
@@ -112,33 +184,41 @@ impl<'a> AnyLimit<'a> {
         })
     }
 
+    fn owned(limit: impl Limit + Send + 'a) -> Self {
+        Self(Inner::Owned(Arc::new(limit)))
+    }
+
     pub(super) fn kind(&self) -> Kind {
-        match self.0 {
+        match &self.0 {
             Inner::Key(limit) | Inner::Shared(limit) | Inner::Slots(limit) => limit.kind(),
-            Inner::KeyParts { .. } => Kind::Rate,
+            Inner::KeyParts { .. } | Inner::OwnedKeyParts { .. } => Kind::Rate,
+            Inner::Owned(limit) => limit.kind(),
         }
     }
 
     #[inline]
     pub(super) fn breadth(&self) -> Breadth {
-        match self.0 {
-            Inner::Key(_) | Inner::KeyParts { .. } => Breadth::Key,
+        match &self.0 {
+            Inner::Key(_) | Inner::KeyParts { .. } | Inner::OwnedKeyParts { .. } => Breadth::Key,
             Inner::Shared(_) => Breadth::Shared,
             Inner::Slots(_) => Breadth::Slots,
+            Inner::Owned(limit) => limit.breadth(),
         }
     }
 
     pub(super) fn now(&self, seen: &mut Seen) -> Timestamp {
-        match self.0 {
+        match &self.0 {
             Inner::Key(limit) | Inner::Shared(limit) | Inner::Slots(limit) => limit.now(seen),
             Inner::KeyParts { limiter, .. } => limiter.now(seen),
+            Inner::OwnedKeyParts { limiter, .. } => limiter.now(seen),
+            Inner::Owned(limit) => limit.now(seen),
         }
     }
 
     #[inline]
     pub(super) fn prefetch(&self) {
-        if let Inner::KeyParts { limiter, key } = self.0 {
-            limiter.prefetch(&key);
+        if let Inner::KeyParts { limiter, key } = &self.0 {
+            limiter.prefetch(key);
         }
     }
 
@@ -174,11 +254,13 @@ impl<'a> AnyLimit<'a> {
         cost: u64,
         until: Timestamp,
     ) -> Result<Taken, Decision> {
-        match self.0 {
+        match &self.0 {
             Inner::Key(limit) | Inner::Shared(limit) | Inner::Slots(limit) => {
                 limit.hold(now, cost, until)
             }
-            Inner::KeyParts { limiter, key } => limiter.take(&key, now, cost),
+            Inner::KeyParts { limiter, key } => limiter.take(key, now, cost),
+            Inner::OwnedKeyParts { limiter, key } => limiter.take(key, now, cost),
+            Inner::Owned(limit) => limit.hold(now, cost, until),
         }
     }
 
@@ -189,65 +271,10 @@ impl<'a> AnyLimit<'a> {
 
 impl fmt::Debug for AnyLimit<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
+        match &self.0 {
             Inner::Key(limit) | Inner::Shared(limit) | Inner::Slots(limit) => limit.fmt(f),
-            Inner::KeyParts { .. } => f.write_str("Key"),
+            Inner::KeyParts { .. } | Inner::OwnedKeyParts { .. } => f.write_str("Key"),
+            Inner::Owned(limit) => limit.fmt(f),
         }
-    }
-}
-
-impl<'a, C: Clock> From<&'a Limiter<C>> for AnyLimit<'a> {
-    #[inline]
-    fn from(limiter: &'a Limiter<C>) -> Self {
-        Self::new(limiter)
-    }
-}
-
-impl<'a, C: Clock + 'static> From<&'a Arc<ConcurrencyLimiter<C>>> for AnyLimit<'a> {
-    fn from(limiter: &'a Arc<ConcurrencyLimiter<C>>) -> Self {
-        Self::new(limiter)
-    }
-}
-
-impl<'a, C: Clock> From<Key<'a, C>> for AnyLimit<'a> {
-    #[inline]
-    fn from(key: Key<'a, C>) -> Self {
-        let (limiter, key) = key.parts();
-        Self(Inner::KeyParts { limiter, key })
-    }
-}
-
-impl<'a, K, Q, C> From<&'a ExactKey<'a, K, Q, C>> for AnyLimit<'a>
-where
-    K: Borrow<Q> + Send,
-    Q: Eq + ToOwned<Owned = K> + Sync + ?Sized,
-    C: Clock,
-{
-    fn from(key: &'a ExactKey<'a, K, Q, C>) -> Self {
-        Self::new(key)
-    }
-}
-
-impl<'a, K, Q, C> From<&'a ConcurrencyKey<'a, Arc<KeyedConcurrency<K, C>>, Q>> for AnyLimit<'a>
-where
-    K: Borrow<Q> + Send + Sync + 'static,
-    Q: Hash + Eq + ToOwned<Owned = K> + fmt::Debug + Sync + ?Sized,
-    C: Clock + 'static,
-{
-    fn from(key: &'a ConcurrencyKey<'a, Arc<KeyedConcurrency<K, C>>, Q>) -> Self {
-        Self::new(key)
-    }
-}
-
-#[cfg(feature = "quota")]
-impl<'a, C: Clock> From<&'a crate::quota::QuotaKey<'a, C>> for AnyLimit<'a> {
-    fn from(key: &'a crate::quota::QuotaKey<'a, C>) -> Self {
-        Self::new(key)
-    }
-}
-
-impl<'a, C: Clock> From<&'a TreeLevel<'a, C>> for AnyLimit<'a> {
-    fn from(leaf: &'a TreeLevel<'a, C>) -> Self {
-        Self::new(leaf)
     }
 }

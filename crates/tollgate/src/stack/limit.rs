@@ -75,12 +75,63 @@ pub(crate) trait Limit: fmt::Debug + Sync {
         self.take(now, cost)
     }
 
-    /// Settles an estimate, of which `spent` was spent.
-    fn settle(&self, now: Timestamp, taken: Taken, spent: u64);
+    /// Settles what was taken, of which `spent` was spent: all or nothing of it, unless it takes estimates.
+    fn settle(&self, now: Timestamp, taken: Taken, spent: u64) {
+        if spent == 0 {
+            self.put_back(now, taken);
+        }
+    }
+}
+
+/// A key that shares its limiter: all that it is asked, it asks the key that borrows.
+pub(crate) trait Shares: fmt::Debug + Sync {
+    type Key<'a>: Limit
+    where
+        Self: 'a;
+
+    fn borrowed(&self) -> Self::Key<'_>;
+}
+
+impl<S: Shares> Limit for S {
+    fn kind(&self) -> Kind {
+        self.borrowed().kind()
+    }
+
+    fn breadth(&self) -> Breadth {
+        self.borrowed().breadth()
+    }
+
+    fn now(&self, seen: &mut Seen) -> Timestamp {
+        self.borrowed().now(seen)
+    }
+
+    fn look(&self, now: Timestamp, cost: u64) -> Decision {
+        self.borrowed().look(now, cost)
+    }
+
+    fn ask(&self, now: Timestamp, cost: u64) -> Decision {
+        self.borrowed().ask(now, cost)
+    }
+
+    fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
+        self.borrowed().take(now, cost)
+    }
+
+    fn put_back(&self, now: Timestamp, taken: Taken) {
+        self.borrowed().put_back(now, taken);
+    }
+
+    fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> Result<Taken, Decision> {
+        self.borrowed().hold(now, cost, until)
+    }
+
+    fn settle(&self, now: Timestamp, taken: Taken, spent: u64) {
+        self.borrowed().settle(now, taken, spent);
+    }
 }
 
 /// A keyed limiter, whatever its clock, with the key given in each call.
-pub(crate) trait KeyedBook: Sync {
+pub(crate) trait KeyedBook: Send + Sync {
     fn now(&self, seen: &mut Seen) -> Timestamp;
     /// Starts to bring the key's state into the cache.
     fn prefetch(&self, key: &KeyParts);

@@ -69,14 +69,7 @@ impl<C: Clock> Limit for TreeLevel<'_, C> {
     }
 
     fn put_back(&self, now: Timestamp, taken: Taken) {
-        self.settle(now, taken, 0);
-    }
-
-    /// Gives back all of it or none: a tree keeps no track of parts.
-    fn settle(&self, now: Timestamp, taken: Taken, spent: u64) {
-        if let Taken::Tree(receipt) = taken
-            && spent == 0
-        {
+        if let Taken::Tree(receipt) = taken {
             self.tree.give_back_at(now, *receipt);
         }
     }

@@ -11,7 +11,9 @@ use tollgate::{Algorithm, Align, Hold, Rate, Timestamp};
 use super::subject::{Place, Slot, Subject};
 
 /// Where nothing that is out drains.
-const TRACKED: [Place; 5] = [
+const TRACKED: [Place; 7] = [
+    Place::Limiter(Algorithm::Gcra),
+    Place::Striped,
     Place::Limiter(Algorithm::TokenBucket),
     Place::Limiter(Algorithm::LeakyBucket),
     Place::Exact(Algorithm::Gcra),
@@ -28,7 +30,7 @@ const WINDOWS: [Place; 6] = [
     Place::Exact(Algorithm::SlidingCounter),
 ];
 /// Where an estimate is charged when it is held.
-const ONE_WORD: [Place; 2] = [Place::Limiter(Algorithm::Gcra), Place::Keyed];
+const ONE_WORD: [Place; 1] = [Place::Keyed];
 
 #[derive(Clone, Copy, Debug)]
 enum Act {

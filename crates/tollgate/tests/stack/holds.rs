@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::{Algorithm, AtCap, ExactKeyedLimiter, Level, Rate, Stack};
+use tollgate::{Algorithm, AtCap, ExactKeyedLimiter, Hold, Level, Rate, Stack};
 
 use super::subject::{Place, Subject, Table};
 
@@ -30,7 +30,7 @@ fn a_key_of_which_something_is_out_is_not_dropped_as_idle() {
             let (clock, stack) = (Manual::new(), Stack::new());
             let table = table(algorithm, at_cap, &clock);
             let key = table.key("held");
-            let levels = [Level::new("key", &key).estimate(4)];
+            let levels = [Level::estimated("key", &key, 4)];
             let hold = stack.hold(&levels, HOUR).unwrap();
             // Others come and go, and are idle 5 ms after they came: below the cap, and at it.
             for number in 0..2_000 {
@@ -62,7 +62,7 @@ fn who_would_evict_finds_held_keys_last() {
         let keys: Vec<_> = names.iter().map(|name| table.key(name.as_str())).collect();
         let hold = |index: usize| {
             let longest = HOUR - Duration::from_secs(u64::try_from(index).unwrap());
-            stack.hold(&[Level::new("key", &keys[index]).estimate(1)], longest)
+            stack.hold(&[Level::estimated("key", &keys[index], 1)], longest)
         };
         let few: Vec<_> = (0..5).map(|index| hold(index).unwrap()).collect();
         for number in 0..500 {
@@ -83,8 +83,7 @@ fn who_would_evict_finds_held_keys_last() {
         }
         let left = |name: &String| table.peek(name.as_str()).remaining;
         let before: Vec<_> = names.iter().map(left).collect();
-        drop(many);
-        drop(few);
+        many.into_iter().chain(few).for_each(Hold::cancel);
         let after: Vec<_> = names.iter().map(left).collect();
         let more: u64 = after.iter().zip(&before).map(|(is, was)| is - was).sum();
         let kept = u64::try_from(table.capacity() * 2).unwrap();
@@ -99,7 +98,7 @@ fn what_is_held_of_a_key_that_was_reset_is_gone() {
         let (clock, stack) = (Manual::new(), Stack::new());
         let table = table(algorithm, AtCap::DenyNew, &clock);
         let key = table.key("key");
-        let levels = [Level::new("key", &key).estimate(4)];
+        let levels = [Level::estimated("key", &key, 4)];
         let hold = stack.hold(&levels, HOUR).unwrap();
         table.reset("key");
         assert_eq!(table.peek("key").remaining, 5);
@@ -117,7 +116,7 @@ fn a_blocked_key_keeps_what_is_out() {
         let (clock, stack) = (Manual::new(), Stack::new());
         let table = table(algorithm, AtCap::DenyNew, &clock);
         let key = table.key("key");
-        let hold = stack.hold(&[Level::new("key", &key).estimate(4)], HOUR);
+        let hold = stack.hold(&[Level::estimated("key", &key, 4)], HOUR);
         table.block_for("key", Duration::from_secs(1)).unwrap();
         clock.advance(Duration::from_secs(2));
         for number in 0..100 {
@@ -125,7 +124,7 @@ fn a_blocked_key_keeps_what_is_out() {
             clock.advance(Duration::from_millis(2));
         }
         assert_eq!(table.peek("key").remaining, 1, "{algorithm:?}");
-        drop(hold);
+        hold.unwrap().cancel();
         assert_eq!(table.peek("key").remaining, 5, "{algorithm:?}");
     }
 }
@@ -141,7 +140,7 @@ fn a_snapshot_owes_what_is_out() {
             .build()
             .expect("a rate that fits");
         let key = table.key("key");
-        let hold = stack.hold(&[Level::new("key", &key).estimate(10)], 9 * HOUR);
+        let hold = stack.hold(&[Level::estimated("key", &key, 10)], 9 * HOUR);
         clock.advance(2 * HOUR);
         assert_eq!(table.len(), 1, "{algorithm:?}");
         let name = format!("tollgate-stack-{algorithm:?}-{}", std::process::id());

@@ -228,7 +228,7 @@ fn after_waiting(
         .iter()
         .zip(levels)
         .filter(|((pick, _), _)| pick.kind() != Kind::Concurrency)
-        .map(|(_, level)| *level)
+        .map(|(_, level)| level.clone())
         .collect();
     let verdict = stack.peek(&timed);
     prop_assert!(

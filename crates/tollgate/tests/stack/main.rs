@@ -7,6 +7,7 @@ mod races;
 mod settled;
 mod subject;
 mod threads;
+mod word;
 mod world;
 
 use proptest::test_runner::{Config, FileFailurePersistence};

@@ -138,7 +138,7 @@ fn lose(loses: Loses, place: usize, used: u64, holds: bool) {
     };
     let twice = [Loses::SharedTwice, Loses::SlotTwice, Loses::KeySlotTwice];
     if twice.contains(&loses) {
-        levels.insert(0, loser);
+        levels.insert(0, loser.clone());
     } else {
         levels.push(Level::new("slot", &slot));
     }

@@ -9,7 +9,7 @@ use proptest::test_runner::TestCaseError;
 use tollgate::clock::Manual;
 use tollgate::{
     Algorithm, Align, ConcurrencyLimiter, Ended, Ending, Level, Limiter, Observer, Rate, Stack,
-    Timestamp,
+    Terms, Timestamp,
 };
 
 use super::subject::{Place, Subject};
@@ -24,22 +24,21 @@ const BUCKETS: [Algorithm; 3] = [
 /// Where nothing that is out drains.
 fn tracked() -> Vec<Place> {
     let exact = BUCKETS.map(Place::Exact);
-    let single = [Algorithm::TokenBucket, Algorithm::LeakyBucket].map(Place::Limiter);
-    exact.into_iter().chain(single).collect()
+    let single = BUCKETS.map(Place::Limiter);
+    let striped = [Place::Striped];
+    exact.into_iter().chain(single).chain(striped).collect()
 }
 
 fn ten(place: Place) -> Subject {
     Subject::new(place, Rate::per_second(10))
 }
 
-/// Every place but those in one word.
+/// Every place that settles.
 fn all_places() -> Vec<Place> {
     let exact = ALGORITHMS.map(Place::Exact);
-    let single = ALGORITHMS.into_iter().filter(|one| *one != Algorithm::Gcra);
-    exact
-        .into_iter()
-        .chain(single.map(Place::Limiter))
-        .collect()
+    let single = ALGORITHMS.map(Place::Limiter);
+    let striped = [Place::Striped];
+    exact.into_iter().chain(single).chain(striped).collect()
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -254,33 +253,42 @@ fn more_than_the_estimate_is_owed() {
     }
 }
 
+/// It takes no estimate, but may stand beside one.
 #[test]
-fn one_word_gives_back_while_nothing_was_built_on_it() {
-    for place in [Place::Limiter(Algorithm::Gcra), Place::Keyed] {
+fn a_key_of_one_word_gives_back_all_or_nothing() {
+    let subject = ten(Place::Keyed);
+    let hold = || subject.hold(4, 60_000).expect("four left");
+    hold().cancel();
+    assert_eq!(subject.left(), 10);
+    hold().settle(1);
+    assert_eq!(subject.left(), 6);
+    // Not what others have built on.
+    let early = hold();
+    assert!(subject.check(1).is_allowed());
+    early.cancel();
+    assert_eq!(subject.left(), 1);
+    // Over: all of it was spent.
+    subject.advance(2_000);
+    let late = subject.hold(10, 10).expect("ten left");
+    subject.advance(10);
+    late.cancel();
+    assert_eq!(subject.left(), 0);
+}
+
+#[test]
+fn a_hold_that_is_dropped_is_charged_unless_its_terms_say_otherwise() {
+    let minute = Terms::within(Duration::from_secs(60));
+    for place in all_places() {
         let subject = ten(place);
-        drop(subject.hold(4, 60_000));
+        let hold = |terms| subject.hold_on(4, terms).expect("four left");
+        drop(hold(minute.refund_on_drop()));
         assert_eq!(subject.left(), 10, "{place:?}");
-        subject.hold(4, 60_000).expect("ten left").settle(1);
-        assert_eq!(subject.left(), 9, "{place:?}");
-        let hold = subject.hold(4, 60_000).expect("nine left");
-        assert!(subject.check(1).is_allowed());
-        drop(hold);
-        assert_eq!(subject.left(), 4, "{place:?}");
-        // More than the estimate, and a burst of debt at most.
-        subject.hold(1, 60_000).expect("four left").settle(5);
-        assert_eq!(subject.left(), 0, "{place:?}");
-        let wait = subject.check(1).retry_after;
-        assert_eq!(wait, Duration::from_millis(200), "{place:?}");
-        subject.advance(2_000);
-        subject.hold(1, 60_000).expect("ten left").settle(u64::MAX);
-        let wait = subject.check(1).retry_after;
-        assert_eq!(wait, Duration::from_millis(200), "{place:?}");
-        // Over: all of it was spent.
-        subject.advance(2_000);
-        let hold = subject.hold(10, 10).expect("ten left");
-        subject.advance(10);
-        drop(hold);
-        assert_eq!(subject.left(), 0, "{place:?}");
+        drop(hold(minute));
+        assert_eq!(subject.left(), 6, "{place:?}");
+        hold(minute).cancel();
+        assert_eq!(subject.left(), 6, "{place:?}");
+        drop(hold(Duration::from_secs(60).into()));
+        assert_eq!(subject.left(), 2, "{place:?}");
     }
 }
 
@@ -386,7 +394,7 @@ fn tokens_show_what_is_out() {
             .build()
             .expect("a rate that fits");
         let stack = Stack::new();
-        let levels = [Level::new("all", &limiter).estimate(4)];
+        let levels = [Level::estimated("all", &limiter, 4)];
         let hold = stack.hold(&levels, Duration::from_secs(60));
         clock.advance(Duration::from_secs(5));
         let left = limiter.peek().remaining;
@@ -418,7 +426,7 @@ fn slots_are_held_until_the_hold_ends() {
     let slots = Arc::new(slots);
     let limiter = Limiter::with_clock(Rate::per_second(10), clock.clone());
     let levels = [
-        Level::new("all", &limiter).estimate(2),
+        Level::estimated("all", &limiter, 2),
         Level::new("slots", &slots),
     ];
     let hold = || stack.hold(&levels, Duration::from_secs(1)).unwrap();
@@ -433,19 +441,23 @@ fn slots_are_held_until_the_hold_ends() {
     assert_eq!(slots.peek().in_use, 0);
     // It came to nothing, so it tells nothing of the capacity.
     assert_eq!(*told.0.lock().expect("no panic"), [Ending::Success]);
+    // Nor does one whose terms say that it did when it is dropped.
+    let terms = Terms::within(Duration::from_secs(1)).refund_on_drop();
+    drop(stack.hold(&levels, terms));
+    assert_eq!(slots.peek().in_use, 0);
+    assert_eq!(*told.0.lock().expect("no panic"), [Ending::Success]);
     // Over, but the request may still run: its slot isn't free before it ends.
     let late = hold();
     clock.advance(Duration::from_secs(5));
     assert_eq!(slots.peek().in_use, 1);
     drop(late);
     assert_eq!(slots.peek().in_use, 0);
-    assert_eq!(*told.0.lock().expect("no panic"), [Ending::Success]);
     let late = hold();
     clock.advance(Duration::from_secs(5));
     late.settle(0);
     assert_eq!(
         *told.0.lock().expect("no panic"),
-        [Ending::Success, Ending::Success]
+        [Ending::Success, Ending::Ignored, Ending::Success]
     );
 }
 
@@ -463,7 +475,7 @@ fn a_plain_cost_beside_an_estimate_is_kept() {
         let (requests, tokens) = (limiter(algorithm), limiter(Algorithm::TokenBucket));
         let levels = [
             Level::new("requests", &requests).cost(2),
-            Level::new("tokens", &tokens).estimate(5),
+            Level::estimated("tokens", &tokens, 5),
         ];
         let hold = || stack.hold(&levels, Duration::from_secs(9)).unwrap();
         hold().settle(1);
@@ -489,7 +501,7 @@ fn a_quota_gives_back_to_its_period() {
     let key = quota.key("acme");
     let day = Duration::from_secs(86_400);
     let hold = |cost| {
-        let levels = [Level::new("daily", &key).estimate(cost)];
+        let levels = [Level::estimated("daily", &key, cost)];
         stack.hold(&levels, 2 * day).unwrap()
     };
     let left = || quota.peek("acme").remaining;

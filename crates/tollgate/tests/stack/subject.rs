@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::clock::Manual;
 use tollgate::{
     Algorithm, Decision, ExactKey, ExactKeyedLimiter, Hold, Key, KeyedLimiter, Level, Limiter,
-    Rate, Reservation, Stack,
+    Rate, Reservation, Stack, Terms, Timestamp,
 };
 
 use super::world::START;
@@ -17,6 +17,8 @@ type OneKey = ExactKey<'static, String, str, Manual>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Limiter(Algorithm),
+    /// A limiter of one word with stripes.
+    Striped,
     Exact(Algorithm),
     Keyed,
 }
@@ -49,8 +51,12 @@ impl Subject {
     pub(crate) fn new(place: Place, rate: Rate) -> Self {
         let clock = Manual::starting_at(START);
         let limit = match place {
-            Place::Limiter(algorithm) => {
-                let builder = Limiter::builder(rate).algorithm(algorithm);
+            Place::Limiter(_) | Place::Striped => {
+                let builder = Limiter::builder(rate);
+                let builder = match place {
+                    Place::Limiter(algorithm) => builder.algorithm(algorithm),
+                    _ => builder.stripes(2),
+                };
                 Limit::Limiter(forever(
                     builder
                         .clock(clock.clone())
@@ -80,21 +86,23 @@ impl Subject {
         self.clock.advance(Duration::from_millis(millis));
     }
 
-    fn level(&self) -> Level<'static> {
+    fn level(&self, cost: u64) -> Level<'static> {
         match self.limit {
-            Limit::Limiter(limiter) => Level::new("limit", limiter),
-            Limit::Exact(_, key) => Level::new("limit", key),
-            // At the rate in force: a key keeps the one that it was made at.
-            Limit::Keyed(table) => Level::new("limit", table.key("key")),
+            Limit::Limiter(limiter) => Level::estimated("limit", limiter, cost),
+            Limit::Exact(_, key) => Level::estimated("limit", key, cost),
+            // It takes no estimate. At the rate in force: a key keeps the one that it was made at.
+            Limit::Keyed(table) => Level::new("limit", table.key("key")).cost(cost),
         }
     }
 
-    /// Holds an estimate for so long at most.
+    /// Holds an estimate for so long at most; nothing of it is spent if it is dropped.
     pub(crate) fn hold(&self, cost: u64, millis: u64) -> Option<Hold<'static>> {
-        let longest = Duration::from_millis(millis);
-        self.stack
-            .hold(&[self.level().estimate(cost)], longest)
-            .ok()
+        let terms = Terms::within(Duration::from_millis(millis)).refund_on_drop();
+        self.hold_on(cost, terms)
+    }
+
+    pub(crate) fn hold_on(&self, cost: u64, terms: Terms) -> Option<Hold<'static>> {
+        self.stack.hold(&[self.level(cost)], terms).ok()
     }
 
     pub(crate) fn check(&self, cost: u64) -> Decision {
@@ -102,6 +110,16 @@ impl Subject {
             Limit::Limiter(limiter) => limiter.check_n(cost),
             Limit::Exact(table, _) => table.check_n("key", cost),
             Limit::Keyed(table) => table.check_n("key", cost),
+        }
+    }
+
+    /// What is left at a time of the clock, in nanoseconds.
+    pub(crate) fn look_at(&self, nanos: u128) -> u64 {
+        let at = Timestamp::from_nanos(u64::try_from(nanos).expect("within the clock"));
+        match self.limit {
+            Limit::Limiter(limiter) => limiter.peek_at(at).remaining,
+            Limit::Exact(table, _) => table.key("key").check_at(at, 0).remaining,
+            Limit::Keyed(table) => table.key("key").check_at(at, 0).remaining,
         }
     }
 

@@ -173,7 +173,7 @@ fn what_is_held_by_threads_comes_back_exactly() {
         let exact = ExactKeyedLimiter::<u64>::builder(Rate::per_hour(100), 64);
         let exact = exact.algorithm(algorithm).clock(clock.clone());
         let exact = exact.build().expect("a rate that fits");
-        let shared = Limiter::builder(Rate::per_hour(150)).algorithm(Algorithm::LeakyBucket);
+        let shared = Limiter::builder(Rate::per_hour(150)).algorithm(algorithm);
         let shared = shared
             .clock(clock.clone())
             .build()
@@ -184,8 +184,8 @@ fn what_is_held_by_threads_comes_back_exactly() {
             let tenant = (number % 2) as u64;
             let key = exact.key(&tenant);
             let mut levels = [
-                Level::new("exact", &key).estimate(7),
-                Level::new("shared", &shared).estimate(7),
+                Level::estimated("exact", &key, 7),
+                Level::estimated("shared", &shared, 7),
                 Level::new("slots", &slots),
             ];
             levels.rotate_left(number % 3);
@@ -204,7 +204,7 @@ fn what_is_held_by_threads_comes_back_exactly() {
                         hold.settle(2);
                     }
                     1 => hold.settle(0),
-                    _ => drop(hold),
+                    _ => hold.cancel(),
                 }
             }
             own
@@ -226,5 +226,6 @@ fn what_a_request_holds_may_move_to_another_thread() {
     moves::<tollgate::Pass>();
     moves::<tollgate::Verdict<'_>>();
     moves::<tollgate::Hold<'_>>();
+    moves::<tollgate::Hold<'static>>();
     moves::<tollgate::Refusal<'_>>();
 }

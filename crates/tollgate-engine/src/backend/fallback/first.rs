@@ -5,14 +5,14 @@
 
 use std::time::Duration;
 
-use tollgate::{Clock, Decision, Level};
+use tollgate::{Clock, Decision, Level, Terms};
 
 use super::{AskingOrFallback, Fallback, Gate, Way, is_counted_here};
 use crate::backend::memory::{Held, Owned, level};
 use crate::backend::{Answer, Backend, Check, Source};
 
-/// For so long what passed here may wait for the store; then it is spent.
-const LONGEST: Duration = Duration::from_secs(60);
+/// For so long what passed here may wait for the store; then it is spent. Nobody is served before.
+const TERMS: Terms = Terms::within(Duration::from_secs(60)).refund_on_drop();
 
 impl<B: Backend, C: Clock + 'static, W: Clock> Fallback<B, C, W> {
     /// An answer to checks of which some are counted here.
@@ -44,7 +44,7 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Fallback<B, C, W> {
             .filter_map(|(held, check)| level(held, check))
             .collect();
         let mut each = vec![Decision::UNLIMITED; checks.len()];
-        let hold = match memory.stack().hold(&levels, LONGEST) {
+        let hold = match memory.stack().hold(&levels, TERMS) {
             Ok(hold) => hold,
             Err(refusal) => {
                 here.tell(&mut each, &memory.look_at(&here.checks));
@@ -85,7 +85,7 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Fallback<B, C, W> {
                 (answer.decider, answer.decision) = (number, own.decision);
             }
         } else {
-            drop(hold);
+            hold.cancel();
             here.tell(&mut each, &memory.look_at(&here.checks));
         }
         (answer, each)

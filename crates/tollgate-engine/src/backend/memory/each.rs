@@ -46,7 +46,7 @@ impl<C: Clock + 'static, W: Clock> Memory<C, W> {
         let said = |level| *self.stack.peek(&[level]).decision();
         match answer.allowed {
             true => said(level.cost(0)),
-            false => Some(said(level))
+            false => Some(said(level.clone()))
                 .filter(|decision| !decision.is_allowed())
                 .unwrap_or_else(|| said(level.cost(0))),
         }

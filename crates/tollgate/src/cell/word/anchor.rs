@@ -85,12 +85,13 @@ impl Word {
                 let by = (to - anchor.as_nanos()).saturating_mul(64);
                 let earlier = |units: u64| units.saturating_sub(by);
                 self.count_from(to, now, |tat| earlier(tat.to_word()));
-                let booked = self.booked.load(Ordering::Relaxed);
-                self.booked.store(earlier(booked), Ordering::Relaxed);
+                for noted in [&self.booked, &self.sealed] {
+                    noted.store(earlier(noted.load(Ordering::Relaxed)), Ordering::Relaxed);
+                }
             }
             return;
         }
-        let capacity = settings.counted_by.capacity;
+        let capacity = settings.counted_by.pace().capacity;
         if anchor.nanos_since(now) > BEHIND.saturating_add(capacity >> 6) {
             self.go_back(now, capacity);
         }
@@ -105,7 +106,7 @@ impl Word {
             return false;
         }
         let settings = self.settings();
-        let capacity = settings.counted_by.capacity;
+        let capacity = settings.counted_by.pace().capacity;
         let ahead = self.is_ahead(now, capacity);
         if ahead {
             self.go_back(now, capacity);
@@ -141,10 +142,13 @@ impl Word {
         let shift = 64 * (i128::from(self.anchor().as_nanos()) - i128::from(to));
         let local = word_of(Timestamp::from_nanos(now.as_nanos() - to + 1));
         let empty = local.saturating_add(capacity);
-        self.count_from(to, now, |tat| {
-            let moved = i128::from(tat.to_word()) + shift;
-            u64::try_from(moved.max(0)).map_or(empty, |tat| tat.min(empty))
-        });
+        let moved = |units: u64| {
+            let moved = i128::from(units) + shift;
+            u64::try_from(moved.max(0)).map_or(empty, |units| units.min(empty))
+        };
+        self.count_from(to, now, |tat| moved(tat.to_word()));
+        let sealed = self.sealed.load(Ordering::Relaxed);
+        self.sealed.store(moved(sealed), Ordering::Relaxed);
         self.booked_at.store(0, Ordering::Relaxed);
         self.booked.store(0, Ordering::Relaxed);
     }

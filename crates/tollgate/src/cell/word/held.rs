@@ -1,0 +1,193 @@
+//! What is held of a word until it is settled: what is out doesn't drain.
+//!
+//! Before every step the TAT is lifted to what is out at least, so tokens that are there and tokens that are out
+//! are never more than the burst together, and what comes back was never lent. A check that knows nothing of
+//! this is right as well, as long as the word was lifted for its time before: whoever takes adds as much to the
+//! TAT as to what is out, and whoever settles takes no more from it. So the limiter's mark, which a check reads
+//! anyway, sends those who come while something is out to lift the word first, and nobody else pays for it.
+//!
+//! # Memory ordering
+//! The TAT changes by compare-and-swap only, beside checks that haven't seen the mark. `sealed` is stored
+//! before the TAT falls (release), and read after the TAT was (acquire, by the fence of a reading): who sees a
+//! TAT that was built on a fallen one sees what was sealed.
+
+use std::time::Duration;
+
+use tollgate_core::{Algorithm, Decision, Outcome, Pace, Tat, Timestamp, Unbooked};
+
+use super::super::Ticket;
+use super::{Settings, View, Word, judged};
+use crate::Mode;
+use crate::holds::HoldId;
+use crate::sync::Ordering;
+
+/// The most that is kept out, in word units: two years, so that the word can express it.
+const MOST_OUT: u64 = 1 << 62;
+
+impl Word {
+    /// Takes an estimate, to be settled by `until`. The caller sees to it that nobody else holds, settles or
+    /// changes the rate meanwhile.
+    pub(crate) fn hold(
+        &self,
+        now: Timestamp,
+        cost: u64,
+        until: Timestamp,
+    ) -> Result<Ticket, Unbooked> {
+        self.reserve_beside(now, cost, Duration::ZERO)?;
+        let mut settings = self.settings();
+        // What isn't counted isn't out.
+        let counts = settings.mode == Mode::Enforce && settings.limit.counts();
+        if cost == 0 || !counts {
+            return Ok(Ticket::Free(now));
+        }
+        Ok(Ticket::Held(settings.holds.open((), cost, until)))
+    }
+
+    /// Ends a hold of which so much was spent: the rest comes back, and what was spent beyond it is owed, up to
+    /// a full bucket. Nothing if it was over already: then all of it was spent.
+    pub(crate) fn settle(&self, now: Timestamp, id: HoldId, spent: u64) {
+        self.keep_near(now);
+        let settings = &mut *self.settings();
+        self.let_pass(settings, now);
+        let Some((cost, ())) = settings.holds.close(id) else {
+            return;
+        };
+        let (limit, local) = (settings.counted_by, self.local(now));
+        if spent < cost {
+            self.alter(|tat| {
+                // What was charged before mustn't be given back by a TAT that others bring there again.
+                self.sealed.fetch_max(tat.to_word(), Ordering::Relaxed);
+                limit.gift(tat, local, cost - spent);
+            });
+        } else if spent > cost {
+            let tat = self.alter(|tat| limit.overdraw(tat, local, spent - cost));
+            self.note_booking(tat, now);
+        }
+    }
+
+    /// Lets time pass for what is out, and says whether anything is.
+    pub(crate) fn pass_time(&self, now: Timestamp) -> bool {
+        self.keep_near(now);
+        let settings = &mut *self.settings();
+        self.let_pass(settings, now);
+        !settings.holds.is_empty()
+    }
+
+    /// Whether something is out, as of the latest look.
+    pub(crate) fn is_held(&self) -> bool {
+        !self.settings().holds.is_empty()
+    }
+
+    /// As [`look`](Self::look), with what is out by then.
+    pub(crate) fn look_beside(&self, now: Timestamp, cost: u64) -> Decision {
+        // Follows a clock that was set, if it was.
+        self.judge(self.keep_near(now), cost);
+        let view = self.view_beside(now);
+        self.told_early(self.report(judged(view, cost)), now)
+    }
+
+    /// As [`tokens`](Self::tokens), with what is out by then.
+    pub(crate) fn tokens_beside(&self, now: Timestamp) -> f64 {
+        let view = self.view_beside(now);
+        view.pace.tokens(view.tat, view.now)
+    }
+
+    /// As [`reserve`](Self::reserve), while something is out: that comes back when it is settled, and nobody
+    /// knows when, so nothing is promised on it.
+    pub(crate) fn reserve_beside(
+        &self,
+        now: Timestamp,
+        cost: u64,
+        patience: Duration,
+    ) -> Result<Ticket, Unbooked> {
+        self.pass_time(now);
+        let can_wait = {
+            let settings = self.settings();
+            let out = settings.holds.out();
+            out == 0 || settings.limit.can_wait(cost, out)
+        };
+        if can_wait {
+            return self.reserve(now, cost, patience);
+        }
+        let reserved = self.reserve(now, cost, Duration::ZERO);
+        reserved.map_err(|unbooked| {
+            let decision = unbooked.decision();
+            let in_time = decision.retry_after <= patience && !patience.is_zero();
+            match decision.outcome {
+                Outcome::Denied if in_time => Unbooked::TooFarAhead(decision),
+                _ => unbooked,
+            }
+        })
+    }
+
+    /// The words as they would stand at this time.
+    fn view_beside(&self, now: Timestamp) -> View {
+        // All of them change under this lock, but for the TAT.
+        let settings = self.settings();
+        let mut tat = Tat::from_word(self.tat.load(Ordering::Relaxed));
+        self.each_kept_out(&settings, now, |at, out| {
+            settings.counted_by.keep_out(&mut tat, at, out);
+        });
+        View {
+            pace: Pace {
+                interval: self.interval.load(Ordering::Relaxed),
+                capacity: self.capacity.load(Ordering::Relaxed),
+            },
+            tat,
+            now: self.local(now),
+        }
+    }
+
+    /// Lifts the TAT to what is out, and forgets what is over. The caller holds the lock.
+    pub(super) fn let_pass(&self, settings: &mut Settings, now: Timestamp) {
+        if settings.holds.is_empty() {
+            return;
+        }
+        if let Some(from) = settings.latest.set_back(now) {
+            settings.holds.forget_over(from);
+            settings.holds.count_from((from, now));
+        }
+        settings.latest.pass(now);
+        let limit = settings.counted_by;
+        self.each_kept_out(settings, now, |at, out| {
+            let tat = self.alter(|tat| limit.keep_out(tat, at, out));
+            if out > limit.limit() {
+                // Beyond an empty bucket, after it became a smaller one: not by a clock that was ahead.
+                self.note_booking(tat, now);
+            }
+        });
+        settings.holds.forget_over(now);
+    }
+
+    fn each_kept_out(
+        &self,
+        settings: &Settings,
+        now: Timestamp,
+        mut keep_out: impl FnMut(Timestamp, u64),
+    ) {
+        let most = MOST_OUT / settings.counted_by.interval_units().max(1);
+        for (at, out) in settings.holds.kept_out(now) {
+            keep_out(self.local(at), out.min(most));
+        }
+    }
+
+    /// Changes the TAT beside those who charge: what it is then.
+    fn alter(&self, change: impl Fn(&mut Tat)) -> Tat {
+        let mut seen = self.tat.load(Ordering::Relaxed);
+        loop {
+            let mut tat = Tat::from_word(seen);
+            change(&mut tat);
+            let to = tat.to_word();
+            if to == seen {
+                return tat;
+            }
+            match self
+                .tat
+                .compare_exchange_weak(seen, to, Ordering::Release, Ordering::Relaxed)
+            {
+                Ok(_) => return tat,
+                Err(other) => seen = other,
+            }
+        }
+    }
+}

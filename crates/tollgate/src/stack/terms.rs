@@ -1,0 +1,60 @@
+//! On what terms something is held: for how long, and what it means if nobody settles it.
+
+use std::time::Duration;
+
+/// For how long a [`Hold`](super::Hold) may be settled, and what it means if it is dropped before.
+///
+/// A hold that is dropped is charged as it stands, the estimate of it all. So a client that goes away when it
+/// has seen enough, and takes the task with it that would have settled, has paid for what it may have used.
+/// Where nothing can have been used before the hold is settled, [`refund_on_drop`](Self::refund_on_drop) gives
+/// everything back instead. Slots of concurrency limits are free in any case once it is dropped.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Level, Limiter, Rate, Stack, Terms, clock::Manual};
+///
+/// let limiter = Limiter::with_clock(Rate::per_minute(1_000), Manual::new());
+/// let (stack, minute) = (Stack::new(), Duration::from_secs(60));
+/// let levels = [Level::estimated("tokens", &limiter, 400)];
+///
+/// drop(stack.hold(&levels, minute)); // as `Terms::within(minute)`
+/// assert_eq!(limiter.peek().remaining, 600);
+///
+/// drop(stack.hold(&levels, Terms::within(minute).refund_on_drop()));
+/// assert_eq!(limiter.peek().remaining, 600);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "terms do nothing until something is held by them"]
+pub struct Terms {
+    pub(super) longest: Duration,
+    pub(super) dropped: Dropped,
+}
+
+/// What it means that nobody settled a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dropped {
+    Charged,
+    Refunded,
+}
+
+impl Terms {
+    /// It may be settled for so long; after that all of it counts as spent. If it is dropped before, too.
+    pub const fn within(longest: Duration) -> Self {
+        Self {
+            longest,
+            dropped: Dropped::Charged,
+        }
+    }
+
+    /// If it is dropped before its time is over, nothing was spent.
+    pub const fn refund_on_drop(mut self) -> Self {
+        self.dropped = Dropped::Refunded;
+        self
+    }
+}
+
+impl From<Duration> for Terms {
+    fn from(longest: Duration) -> Self {
+        Self::within(longest)
+    }
+}
