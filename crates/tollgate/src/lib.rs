@@ -100,7 +100,9 @@ pub use reservation::Reservation;
 pub use snapshot::SnapshotError;
 pub use stack::{AnyLimit, Hold, Kind, Level, Pass, Passed, Refusal, Stack, Verdict};
 #[cfg(feature = "quota")]
-pub use tiers::{Allowance, AllowanceParseError, TierError, Tiers, TiersBuilder};
+pub use tiers::{
+    Allowance, AllowanceParseError, TenantUsage, TierError, Tiers, TiersBuilder, TiersStats, Usage,
+};
 pub use tollgate_core as core;
 pub use tollgate_core::{Align, Decision, LimitError, Outcome, Rate, RateParseError, Timestamp};
 pub use tree::{
