@@ -24,7 +24,7 @@ pub(crate) mod rules;
 mod said;
 
 pub use bounds::{Bounds, TooMuch};
-pub use descriptors::{DescriptorStatus, DescriptorVerdict};
+pub use descriptors::{DescriptorFindings, DescriptorStatus, DescriptorVerdict, DescriptorsPassed};
 pub use key::Key;
 pub use rules::PolicyError;
 

@@ -281,7 +281,7 @@ impl<C: Clock + 'static, W: Clock> Local<C, W> {
         let missing = used.saturating_sub(is_used);
         if missing > 0 {
             // A decision that comes between charges it himself.
-            self.memory.answer(&[Check {
+            let _ = self.memory.answer(&[Check {
                 cost: missing,
                 ..*own
             }]);
