@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use tokio::runtime::{self, Runtime};
 use tokio::task::JoinHandle;
-use tollgate_engine::backend::Answer;
-use tollgate_redis::{Redis, RedisBuilder};
+use tollgate_redis::{LimitVerdict, Redis, RedisBuilder};
 use tollgate_testkit::redis::Server;
 
 use super::{Failure, KEYS, Limiter, TASKS};
@@ -75,7 +74,7 @@ impl Bench {
                     let (mut decisions, mut admitted) = (0, 0);
                     while !stop.load(Ordering::Relaxed) {
                         let key = &all[random.index(keys)];
-                        admitted += u64::from(limiter.check(key).await.allowed);
+                        admitted += u64::from(limiter.check(key).await.passed().is_some());
                         decisions += 1;
                         // What needs no store lets others have their turn all the same.
                         tokio::task::coop::consume_budget().await;
@@ -105,7 +104,7 @@ impl Bench {
     }
 
     /// Asks about each of the first keys once. What they hold is held as long as the answers.
-    pub(super) fn touch(&self, limiter: &Limiter, keys: usize) -> Vec<Answer> {
+    pub(super) fn touch(&self, limiter: &Limiter, keys: usize) -> Vec<LimitVerdict> {
         let tasks: Vec<_> = (0..TASKS)
             .map(|first| {
                 let (limiter, all) = (Arc::clone(limiter), Arc::clone(&self.keys));
@@ -119,7 +118,7 @@ impl Bench {
             })
             .collect();
         let answers =
-            |task: JoinHandle<Vec<Answer>>| self.runtime.block_on(task).unwrap_or_default();
+            |task: JoinHandle<Vec<LimitVerdict>>| self.runtime.block_on(task).unwrap_or_default();
         tasks.into_iter().flat_map(answers).collect()
     }
 
@@ -133,7 +132,7 @@ impl Bench {
                     let mut times = Vec::with_capacity(each);
                     for _ in 0..each {
                         let start = clock.raw();
-                        limiter.check(&all[0]).await;
+                        let _ = limiter.check(&all[0]).await;
                         times.push(clock.delta_as_nanos(start, clock.raw()));
                         tokio::task::coop::consume_budget().await;
                     }

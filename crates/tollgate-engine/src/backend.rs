@@ -204,7 +204,8 @@ impl<'a> Check<'a> {
     }
 }
 
-/// The answer to all checks of a request.
+/// The answer to all checks of a request, as a backend gives it: who decides for requests asks an
+/// [engine](crate::Engine), whose [verdict](crate::Verdict) can't lose its slots unseen.
 ///
 /// ```
 /// use tollgate::Decision;
@@ -215,6 +216,7 @@ impl<'a> Check<'a> {
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]
+#[must_use = "it holds the slots of the request, and gives them back when it is dropped"]
 pub struct Answer {
     /// Whether all passed, and were charged. If not, nothing was.
     pub allowed: bool,

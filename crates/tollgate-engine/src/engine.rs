@@ -27,7 +27,7 @@ mod said;
 mod turns;
 
 pub use bounds::{Bounds, TooMuch};
-pub use descriptors::{DescriptorStatus, DescriptorVerdict};
+pub use descriptors::{DescriptorFindings, DescriptorStatus, DescriptorVerdict, DescriptorsPassed};
 pub use key::Key;
 pub use rules::PolicyError;
 

@@ -156,7 +156,8 @@ impl Rule {
 pub struct Limits {
     /// Rates, all in force.
     pub rates: Vec<Rate>,
-    /// A total over a long period.
+    /// A total over a long period. [In memory](crate::backend::Memory) a restart forgets what was used, unless
+    /// it is given a file.
     pub quota: Option<Quota>,
     /// How many at once.
     pub concurrency: Option<u32>,

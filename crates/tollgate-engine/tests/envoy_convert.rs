@@ -302,6 +302,11 @@ descriptors:
         .policy;
     let engine = Engine::new(policy, memory).expect("a policy");
     let all = [&[("a", "1")][..], &[("b", "1")], &[("c", "1")]].map(Descriptor::new);
-    let passed = (0..5).filter(|_| engine.decide_descriptors("edge", &all, 1).is_allowed());
+    let passed = (0..5).filter(|_| {
+        engine
+            .decide_descriptors("edge", &all, 1)
+            .refused()
+            .is_none()
+    });
     assert_eq!(passed.count(), 3);
 }

@@ -49,6 +49,7 @@ mod script;
 pub mod simulation;
 mod stats;
 mod store;
+mod verdict;
 #[cfg(test)]
 mod windows;
 
@@ -60,6 +61,7 @@ pub use limiter::{RedisLimiter, RedisLimiterBuilder};
 pub use redis::{ConnectError, Deciding, Redis, RedisBuilder};
 pub use rehearsal::{Fault, Rehearsal};
 pub use stats::RedisStats;
+pub use verdict::{LimitFindings, LimitPassed, LimitVerdict};
 
 /// What the documents show is compiled.
 #[cfg(doctest)]

@@ -12,13 +12,14 @@ use crate::error::{StoreError, StoreLimitError};
 use crate::noted::Noted;
 use crate::question::{Kind, Numbers, Op, Raw, micros, wait};
 use crate::redis::{Home, Redis};
+use crate::verdict::LimitVerdict;
 
 /// One limit, by key, that a whole fleet shares.
 ///
 /// ```no_run
 /// use tollgate::Rate;
 /// use tollgate_engine::policy::OnStoreFailure;
-/// use tollgate_redis::Redis;
+/// use tollgate_redis::{LimitVerdict, Redis};
 ///
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 /// let redis = Redis::connect("redis://127.0.0.1:6379")?;
@@ -26,11 +27,13 @@ use crate::redis::{Home, Redis};
 ///     .limiter("logins", Rate::per_minute(5))
 ///     .on_store_failure(OnStoreFailure::Closed)
 ///     .build()?;
-/// let answer = logins.check("ada").await;
-/// match (answer.allowed, answer.fallback) {
-///     (true, _) => println!("come in; {} left", answer.decision.remaining),
-///     (false, Some(OnStoreFailure::Closed)) => println!("503: no store to ask"),
-///     (false, _) => println!("429: come back in {:?}", answer.decision.retry_after),
+/// match logins.check("ada").await {
+///     // It holds what the request takes, so keep it while the request runs.
+///     LimitVerdict::Passed(passed) => println!("come in; {} left", passed.decision.remaining),
+///     LimitVerdict::Refused(refused) => match refused.fallback {
+///         Some(OnStoreFailure::Closed) => println!("503: no store to ask"),
+///         _ => println!("429: come back in {:?}", refused.decision.retry_after),
+///     },
 /// }
 /// # Ok(())
 /// # }
@@ -135,14 +138,14 @@ impl RedisLimiterBuilder {
 
 impl RedisLimiter {
     /// Decides one unit of a key.
-    pub fn check(&self, key: &str) -> impl Future<Output = Answer> + Send {
+    pub fn check(&self, key: &str) -> impl Future<Output = LimitVerdict> + Send {
         self.check_n(key, 1)
     }
 
     /// Decides a cost of a key. A cost of 0 peeks.
     ///
-    /// Of slots one is taken, whatever the cost; [`Answer::pass`] holds it, and it is renewed until that is
-    /// dropped.
+    /// Of slots one is taken, whatever the cost; [what passed](LimitVerdict::Passed) holds it, and it is renewed
+    /// until that is dropped.
     ///
     /// ```
     /// # use tollgate::{Rate, clock::Manual};
@@ -151,16 +154,16 @@ impl RedisLimiter {
     /// # let redis = tollgate_redis::Redis::in_memory(Manual::new());
     /// let uploads = redis.limiter("uploads", Rate::per_hour(100)).build()?;
     /// let answer = uploads.check_n("ada", 40).await;
-    /// assert_eq!((answer.allowed, answer.decision.remaining), (true, 60));
+    /// assert_eq!(answer.passed().expect("there is room").decision.remaining, 60);
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn check_n(&self, key: &str, cost: u64) -> Answer {
+    pub async fn check_n(&self, key: &str, cost: u64) -> LimitVerdict {
         if let Some(answer) = self.spend_leased(key, cost) {
-            return answer;
+            return answer.into();
         }
         // On the heap, so that what is leased doesn't carry it about.
-        Box::pin(self.ask(key, cost)).await
+        Box::pin(self.ask(key, cost)).await.into()
     }
 
     pub(crate) async fn ask(&self, key: &str, cost: u64) -> Answer {
@@ -196,13 +199,14 @@ impl RedisLimiter {
     ///
     /// # Errors
     /// If the store couldn't be asked.
-    pub async fn try_check(&self, key: &str, cost: u64) -> Result<Answer, StoreError> {
+    pub async fn try_check(&self, key: &str, cost: u64) -> Result<LimitVerdict, StoreError> {
         let facts = SoleLimit::facts(key);
         let checks = [self.limit.check(&facts, cost)];
-        match &self.redis.home {
+        let answer = match &self.redis.home {
             Home::Store(fallback) => fallback.store().check(&checks).await,
             Home::Memory(fallback) => fallback.store().check(&checks).await,
-        }
+        };
+        answer.map(LimitVerdict::from)
     }
 
     /// Decides a cost as of a time since 1970 instead of the store's: for tests and replays of limits that are
@@ -267,7 +271,7 @@ impl RedisLimiter {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let redis = tollgate_redis::Redis::in_memory(Manual::new());
     /// let exports = redis.limiter("exports", Rate::per_day(3)).build()?;
-    /// exports.check_n("ada", 3).await;
+    /// let _ = exports.check_n("ada", 3).await;
     /// assert_eq!(exports.refund("ada", 1).await?.remaining, 1);
     /// # Ok(())
     /// # }
@@ -291,7 +295,7 @@ impl RedisLimiter {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let redis = tollgate_redis::Redis::in_memory(Manual::new());
     /// let logins = redis.limiter("logins", Rate::per_day(3)).build()?;
-    /// logins.check_n("ada", 3).await;
+    /// let _ = logins.check_n("ada", 3).await;
     /// logins.reset("ada").await?;
     /// assert_eq!(logins.peek("ada").await?.remaining, 3);
     /// # Ok(())

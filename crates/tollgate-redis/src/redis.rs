@@ -49,7 +49,7 @@ const CLOSING: Duration = Duration::from_secs(5);
 /// let redis = Redis::connect("redis://127.0.0.1:6379")?;
 /// let logins = redis.limiter("logins", Rate::per_minute(5)).build()?;
 /// let answer = logins.check("ada").await;
-/// assert!(answer.allowed);
+/// assert!(answer.passed().is_some());
 /// # Ok(())
 /// # }
 /// ```

@@ -170,9 +170,9 @@ impl Rehearsal {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let redis = tollgate_redis::Redis::in_memory(Manual::new());
     /// let logins = redis.limiter("logins", Rate::per_minute(1)).build()?;
-    /// assert!(logins.check("ada").await.allowed);
+    /// assert!(logins.check("ada").await.passed().is_some());
     /// redis.rehearsal().expect("it is in memory").forget();
-    /// assert!(logins.check("ada").await.allowed);
+    /// assert!(logins.check("ada").await.passed().is_some());
     /// # Ok(())
     /// # }
     /// ```

@@ -80,8 +80,8 @@ async fn a_store_that_restarts_empty_counts_from_zero() {
     let mut subject = Subject::new(&server.url()).await;
     let limiter = subject.fresh(OnStoreFailure::Closed);
     for _ in 0..3 {
-        assert!(subject.decide(&limiter, LIMIT).await.allowed);
-        assert!(!subject.decide(&limiter, LIMIT).await.allowed);
+        assert!(subject.decide(&limiter, LIMIT).await.passed().is_some());
+        assert!(!subject.decide(&limiter, LIMIT).await.passed().is_some());
         server.restart_empty();
         subject.carries_on().await;
         subject.recovers().await;
@@ -113,7 +113,7 @@ async fn what_is_leased_is_spent_and_then_each_policy_decides() {
         for (_, limiter) in &leased {
             eventually("the store", async || {
                 let answer = subject.decide(limiter, 1).await;
-                answer.fallback.is_none() && answer.allowed
+                answer.fallback.is_none() && answer.refused().is_none()
             })
             .await;
         }
@@ -122,7 +122,7 @@ async fn what_is_leased_is_spent_and_then_each_policy_decides() {
             // What this node holds lasts for a lease's life at most.
             eventually("the policy", async || {
                 let answer = subject.decide(limiter, 1).await;
-                *admitted += u64::from(answer.allowed && answer.fallback.is_none());
+                *admitted += u64::from(answer.refused().is_none() && answer.fallback.is_none());
                 assert!(answer.fallback.is_none_or(|chosen| chosen == *policy));
                 answer.fallback.is_some()
             })
@@ -130,7 +130,10 @@ async fn what_is_leased_is_spent_and_then_each_policy_decides() {
             for _ in 0..3 {
                 let answer = subject.decide(limiter, 1).await;
                 assert_eq!(answer.fallback, Some(*policy));
-                assert_eq!(answer.allowed, *policy != OnStoreFailure::Closed);
+                assert_eq!(
+                    answer.refused().is_none(),
+                    *policy != OnStoreFailure::Closed
+                );
             }
         }
         assert!(
@@ -143,7 +146,7 @@ async fn what_is_leased_is_spent_and_then_each_policy_decides() {
             eventually("the store again", async || {
                 let answer = subject.decide(limiter, 1).await;
                 assert!(answer.fallback.is_none_or(|chosen| chosen == *policy));
-                answer.fallback.is_none() && answer.allowed
+                answer.fallback.is_none() && answer.refused().is_none()
             })
             .await;
         }
@@ -168,7 +171,7 @@ async fn a_crowd_is_answered_in_time_too() {
                 // Bounded, or it panics.
                 let answer = subject.decide(&limiter, 1).await;
                 assert_eq!(answer.fallback, Some(OnStoreFailure::Closed));
-                assert!(!answer.allowed);
+                assert!(answer.refused().is_some());
             }
         });
         join_all(crowd).await;
@@ -189,7 +192,7 @@ async fn a_slot_that_the_store_forgot_is_taken_again_or_told_to_be_lost() {
     let limiter = redis.limiter_of("jobs", LimitKind::Concurrency(1));
     let limiter = limiter.build().unwrap();
     let held = limiter.check("k").await;
-    assert!(held.allowed && held.fallback.is_none());
+    assert!(held.refused().is_none() && held.fallback.is_none());
     server.restart_empty();
     eventually(
         "a renewal that finds nothing",
@@ -199,7 +202,7 @@ async fn a_slot_that_the_store_forgot_is_taken_again_or_told_to_be_lost() {
     assert_eq!((redis.stats().slots, redis.stats().lost_slots), (1, 0));
     // It is gone again, and this time another one is faster.
     let mut other = limiter.check("k").await;
-    while !other.allowed {
+    while other.refused().is_some() {
         server.command(&["FLUSHALL"]);
         other = limiter.check("k").await;
     }
@@ -210,7 +213,7 @@ async fn a_slot_that_the_store_forgot_is_taken_again_or_told_to_be_lost() {
     // What is given back is one's own.
     drop(held);
     eventually("that to be told", async || redis.stats().slots == 1).await;
-    assert!(!limiter.check("k").await.allowed);
+    assert!(limiter.check("k").await.refused().is_some());
     drop(other);
     eventually("a free slot", async || {
         limiter.peek("k").await.unwrap().remaining == 1
@@ -249,7 +252,7 @@ async fn one_who_waits_for_as_long_as_it_takes_is_answered() {
         let limiter = redis.limiter("logins", Rate::per_hour(5));
         let limiter = if leased { limiter.leased() } else { limiter };
         let answer = limiter.build().unwrap().check("k").await;
-        assert!(answer.allowed && answer.fallback.is_none());
+        assert!(answer.refused().is_none() && answer.fallback.is_none());
     }
 }
 
@@ -258,7 +261,7 @@ async fn passed(limiter: &RedisLimiter) -> u64 {
     let mut passed = 0;
     for _ in 0..2 * LIMIT {
         let answer = limiter.try_check("k", 1).await;
-        passed += u64::from(answer.expect("an answer").allowed);
+        passed += u64::from(answer.expect("an answer").passed().is_some());
     }
     passed
 }

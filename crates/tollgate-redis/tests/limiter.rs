@@ -28,8 +28,8 @@ async fn a_limit_holds_across_connections() {
     let (one, other) = (limit(&one), limit(&other));
     let mut allowed = 0;
     for _ in 0..5 {
-        allowed += u32::from(one.check("ada").await.allowed);
-        allowed += u32::from(other.check("ada").await.allowed);
+        allowed += u32::from(one.check("ada").await.passed().is_some());
+        allowed += u32::from(other.check("ada").await.passed().is_some());
     }
     assert_eq!(allowed, 5);
     let refused = one.check("ada").await;
@@ -37,7 +37,7 @@ async fn a_limit_holds_across_connections() {
     assert_eq!(refused.fallback, None);
     let wait = refused.decision.retry_after;
     assert!(wait > Duration::from_secs(700) && wait <= Duration::from_secs(720));
-    assert!(one.check("grace").await.allowed);
+    assert!(one.check("grace").await.passed().is_some());
 }
 
 #[tokio::test]
@@ -57,7 +57,7 @@ async fn every_algorithm_admits_its_count() {
         let limiter = limiter.build().unwrap();
         let mut allowed = 0;
         for _ in 0..10 {
-            allowed += u32::from(limiter.check("k").await.allowed);
+            allowed += u32::from(limiter.check("k").await.passed().is_some());
         }
         assert_eq!(allowed, 7, "{algorithm:?}");
         assert_eq!(limiter.peek("k").await.unwrap().remaining, 0);
@@ -107,7 +107,7 @@ async fn quotas_count_by_the_calendar_and_by_parts() {
     let limiter = limiter.build().unwrap();
     let mut allowed = 0;
     for _ in 0..5 {
-        allowed += u32::from(limiter.check("t").await.allowed);
+        allowed += u32::from(limiter.check("t").await.passed().is_some());
     }
     assert_eq!(allowed, 3);
     assert_eq!(limiter.refund("t", 2).await.unwrap().remaining, 2);
@@ -123,18 +123,21 @@ async fn slots_are_held_until_they_are_dropped() {
     };
     let (here, there) = (slots(&one), slots(&other));
     let (first, second) = (here.check("k").await, there.check("k").await);
-    assert!(first.allowed && second.allowed);
+    assert!(first.refused().is_none() && second.refused().is_none());
     let full = here.check("k").await;
-    assert_eq!((full.allowed, full.decision.remaining), (false, 0));
+    assert_eq!(
+        (full.refused().is_none(), full.decision.remaining),
+        (false, 0)
+    );
     // Looking takes none, and what costs nothing runs nevertheless.
     assert_eq!(here.peek("k").await.unwrap().remaining, 0);
-    assert!(!here.check_n("k", 0).await.allowed);
+    assert!(here.check_n("k", 0).await.refused().is_some());
     assert_eq!(one.stats().slots, 1);
     drop(first);
     until(PATIENT, "the slot is free again", || {
         server.command(&["EVAL", ZCARDS, "0"]).integer() == Some(1)
     });
-    assert!(there.check("k").await.allowed);
+    assert!(there.check("k").await.passed().is_some());
     drop(second);
 }
 
@@ -158,7 +161,7 @@ async fn a_dead_holders_slot_runs_out() {
         .build()
         .unwrap();
     let kept = alive.check("k").await;
-    assert!(kept.allowed);
+    assert!(kept.refused().is_none());
     // A runtime that ends takes its renewals with it, as a process that is killed does.
     let url = server.url();
     std::thread::spawn(move || {
@@ -175,17 +178,17 @@ async fn a_dead_holders_slot_runs_out() {
                 .unwrap();
             limiter.check("k").await
         });
-        assert!(answer.allowed);
+        assert!(answer.refused().is_none());
         std::mem::forget(answer);
         runtime.shutdown_background();
     })
     .join()
     .unwrap();
-    assert!(!alive.check("k").await.allowed);
+    assert!(alive.check("k").await.refused().is_some());
     let again = tokio::time::timeout(PATIENT, async {
         loop {
             let again = alive.check("k").await;
-            if again.allowed {
+            if again.refused().is_none() {
                 return again;
             }
             tokio::task::yield_now().await;
@@ -193,7 +196,7 @@ async fn a_dead_holders_slot_runs_out() {
     });
     let _again = again.await.expect("the dead one's slot ran out");
     // The one that is alive still has its own.
-    assert!(!alive.check("k").await.allowed);
+    assert!(alive.check("k").await.refused().is_some());
     drop(kept);
 }
 
@@ -233,17 +236,17 @@ async fn a_refusal_is_repeated_without_asking() {
     let server = Server::start();
     let redis = connect(&server);
     let limiter = redis.limiter("near", Rate::per_hour(1)).build().unwrap();
-    assert!(limiter.check("k").await.allowed);
-    assert!(!limiter.check("k").await.allowed);
+    assert!(limiter.check("k").await.passed().is_some());
+    assert!(limiter.check("k").await.refused().is_some());
     let before = server.command_calls("evalsha") + server.command_calls("eval");
     for _ in 0..100 {
-        assert!(!limiter.check("k").await.allowed);
+        assert!(limiter.check("k").await.refused().is_some());
     }
     let after = server.command_calls("evalsha") + server.command_calls("eval");
     assert_eq!((after - before, redis.stats().near_hits), (0, 100));
     let _ = limiter.refund("k", 1).await.unwrap();
     assert!(
-        limiter.check("k").await.allowed,
+        limiter.check("k").await.passed().is_some(),
         "what was given back here is seen"
     );
 }
@@ -256,7 +259,7 @@ async fn leased_tokens_are_spent_here() {
     let limiter = redis.limiter("leased", rate).leased().build().unwrap();
     let mut allowed = 0;
     for _ in 0..20_000 {
-        allowed += u64::from(limiter.check("k").await.allowed);
+        allowed += u64::from(limiter.check("k").await.passed().is_some());
     }
     let stats = redis.stats();
     // Ten a second come back meanwhile.
@@ -276,8 +279,8 @@ async fn leases_that_are_not_enough_do_not_block_each_other() {
     let mut passed = [0, 0];
     let asking = async {
         while passed.iter().sum::<u32>() < 20 {
-            passed[0] += u32::from(one.check_n("k", 95).await.allowed);
-            passed[1] += u32::from(other.check_n("k", 95).await.allowed);
+            passed[0] += u32::from(one.check_n("k", 95).await.passed().is_some());
+            passed[1] += u32::from(other.check_n("k", 95).await.passed().is_some());
             tokio::task::yield_now().await;
         }
     };
@@ -293,6 +296,6 @@ async fn a_slow_answer_is_waited_for_as_long_as_was_said() {
     let _ = limiter.peek("k").await.unwrap();
     server.command(&["CLIENT", "PAUSE", "1500", "ALL"]);
     let answer = limiter.try_check("k", 1).await.unwrap();
-    assert!(answer.allowed);
+    assert!(answer.refused().is_none());
     assert_eq!(redis.stats().connects, 1, "the connection was kept");
 }

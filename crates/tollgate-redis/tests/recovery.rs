@@ -334,7 +334,7 @@ async fn what_no_limiter_wrote_is_told_and_left_as_it_is() {
         let limiter = redis.limiter_of("odd", kind.clone()).build().unwrap();
         let other = redis.limiter_of("other", kind.clone()).build().unwrap();
         let first = limiter.check("k").await;
-        assert!(first.allowed);
+        assert!(first.refused().is_none());
         let keys = server.command(&["KEYS", "*"]);
         let [Reply::Bulk(key)] = keys.items() else {
             panic!("{keys:?}");
@@ -398,7 +398,7 @@ async fn a_lease_that_no_node_wrote_is_told_and_left_as_it_is() {
     let rate = Rate::per_day(LIMIT * 100).burst(LIMIT);
     let limiter = redis.limiter("odd", rate).leased().build().unwrap();
     let mut client = server.client().unwrap();
-    assert!(limiter.check("k").await.allowed);
+    assert!(limiter.check("k").await.passed().is_some());
     let keys = server.command(&["KEYS", "*"]);
     let [Reply::Bulk(key)] = keys.items() else {
         panic!("{keys:?}");
@@ -431,7 +431,7 @@ async fn no_client_tells_a_store_the_time() {
         limiter.reset("k").await.unwrap();
     }
     let leased = redis.limiter("leased", Rate::per_hour(1000)).leased();
-    assert!(leased.build().unwrap().check("k").await.allowed);
+    assert!(leased.build().unwrap().check("k").await.passed().is_some());
     let log = server.command(&["SLOWLOG", "GET", "10000"]);
     let mut scripts = 0;
     for entry in log.items() {

@@ -102,7 +102,9 @@ pub use stack::{
     AnyLimit, Hold, Kind, Level, Pass, Passed, Refusal, Settled, Settles, Stack, Terms, Verdict,
 };
 #[cfg(feature = "quota")]
-pub use tiers::{Allowance, AllowanceParseError, TierError, Tiers, TiersBuilder};
+pub use tiers::{
+    Allowance, AllowanceParseError, TenantUsage, TierError, Tiers, TiersBuilder, TiersStats, Usage,
+};
 pub use tollgate_core as core;
 pub use tollgate_core::{Align, Decision, LimitError, Outcome, Rate, RateParseError, Timestamp};
 pub use tree::{

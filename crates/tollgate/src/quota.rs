@@ -220,12 +220,13 @@ impl<C: Clock> QuotaLimiter<C> {
         if key.len() > QuotaRefused::MOST_KEY_BYTES {
             return *QuotaRefused::key_too_long(key.len()).decision();
         }
-        self.table.look(&Ask {
+        let ask = Ask {
             key,
             quota,
             now,
             cost,
-        })
+        };
+        self.table.look(&ask).decision
     }
 
     /// Charges a cost to this key, to be given back if the request doesn't happen.

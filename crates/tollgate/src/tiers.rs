@@ -11,10 +11,14 @@ use crate::quota::{Quota, QuotaLimiter};
 use crate::{KeyedConcurrency, KeyedLimiter, Level, Pass, Stack, Verdict};
 
 mod builder;
+mod operator;
 mod parse;
+mod usage;
 
 pub use builder::TiersBuilder;
+pub use operator::TiersStats;
 pub use parse::AllowanceParseError;
+pub use usage::{TenantUsage, Usage};
 
 /// What a tier allows each of its tenants.
 ///
@@ -250,7 +254,8 @@ impl<C: Clock + 'static, W: Clock> Tiers<C, W> {
         })
     }
 
-    /// What this tenant has left, without charging anything.
+    /// Whether one request of this tenant would pass, without charging anything;
+    /// [`usage`](Self::usage) tells of each limit by itself.
     pub fn peek(&self, tenant: &str) -> Verdict<'static> {
         self.with_levels(tenant, 1, |levels| self.stack.peek(levels).named_by_kind())
     }
@@ -276,7 +281,7 @@ impl<C: Clock + 'static, W: Clock> Tiers<C, W> {
         cost: u64,
         meet: impl FnOnce(&[Level<'_>]) -> T,
     ) -> T {
-        let plan = Arc::clone(self.read().plan(tenant));
+        let plan = self.plan(tenant);
         let allowance = &plan.allowance;
         let rate = Level::new("rate", self.rates.key_at_rate(tenant, &plan.rate)).cost(cost);
         let key = self.quotas.key(tenant);
@@ -355,19 +360,8 @@ impl<C: Clock + 'static, W: Clock> Tiers<C, W> {
         Ok(())
     }
 
-    /// The quotas by tenant: their counts, thresholds and store.
-    pub fn quotas(&self) -> &QuotaLimiter<W> {
-        &self.quotas
-    }
-
-    /// The rates by tenant: refunds, penalties, blocks and counts.
-    pub fn rates(&self) -> &KeyedLimiter<C> {
-        &self.rates
-    }
-
-    /// What is in flight by tenant.
-    pub fn slots(&self) -> &KeyedConcurrency<String, C> {
-        &self.slots
+    fn plan(&self, tenant: &str) -> Arc<Plan> {
+        Arc::clone(self.read().plan(tenant))
     }
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, Directory> {

@@ -1,11 +1,13 @@
 //! Tenants in tiers: rate, quota and concurrency together, changed while they are used.
 #![cfg(feature = "quota")]
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tollgate::clock::Manual;
 use tollgate::quota::QuotaLimiter;
-use tollgate::{Allowance, Kind, Level, Limiter, Quota, Rate, Stack, TierError, Tiers, Timestamp};
+use tollgate::{
+    Allowance, Kind, Level, Limiter, Quota, Rate, Stack, TierError, Tiers, Timestamp, Usage,
+};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -46,6 +48,37 @@ fn refused(tiers: &Tiers<Manual, Manual>, tenant: &str) -> (Kind, &'static str, 
     (refusal.kind, refusal.name, refusal.to_string())
 }
 
+fn used_of_rate(tiers: &Tiers<Manual, Manual>, tenant: &str) -> (u64, Option<u64>, Duration) {
+    let Usage {
+        used,
+        limit,
+        reset_after,
+        resets_at,
+        ..
+    } = tiers.usage(tenant).rate;
+    assert_eq!(resets_at, None, "a rate follows no calendar");
+    (used, limit, reset_after.expect("a rate refills"))
+}
+
+fn used_of_quota(tiers: &Tiers<Manual, Manual>, tenant: &str) -> (u64, Option<u64>) {
+    let usage = tiers.usage(tenant).quota.expect("a quota");
+    (usage.used, usage.limit)
+}
+
+fn used_at_once(tiers: &Tiers<Manual, Manual>, tenant: &str) -> (u64, Option<u64>) {
+    let usage = tiers.usage(tenant).concurrency.expect("so many at once");
+    assert_eq!((usage.reset_after, usage.resets_at), (None, None));
+    (usage.used, usage.limit)
+}
+
+/// When a tenant's quota resets: from now, and in seconds since the epoch.
+fn quota_resets(tiers: &Tiers<Manual, Manual>, tenant: &str) -> (Duration, Option<u64>) {
+    let usage = tiers.usage(tenant).quota.expect("a quota");
+    let since_epoch = |at: SystemTime| at.duration_since(UNIX_EPOCH).expect("not before").as_secs();
+    let after = usage.reset_after.expect("quotas tell");
+    (after, usage.resets_at.map(since_epoch))
+}
+
 #[test]
 fn each_tier_allows_what_it_says() {
     let (tiers, clock) = tiers();
@@ -80,14 +113,13 @@ fn each_tier_allows_what_it_says() {
         drop(held);
 
         let used = burst + second + expected;
-        let left = daily - used as u64;
-        assert_eq!(tiers.quotas().peek(tenant).limit, u64::MAX);
-        assert!(
-            tiers
-                .quotas()
-                .check_with(tenant, &Quota::per_day(daily), left)
-                .is_allowed()
-        );
+        assert_eq!(used_of_quota(&tiers, tenant), (used as u64, Some(daily)));
+        // What is left of the day is spent at any rate.
+        let fast = Allowance::new(Rate::unlimited()).quota(Quota::per_day(daily));
+        tiers.set_override(tenant, fast).unwrap();
+        let rest = tiers.check_n(tenant, daily - used as u64);
+        assert!(rest.refusal().is_none());
+        tiers.assign(tenant, tier).unwrap();
         clock.advance(Duration::from_secs(10));
         let (kind, name, text) = refused(&tiers, tenant);
         assert_eq!((kind, name), (Kind::Quota, "quota"));
@@ -102,7 +134,7 @@ fn a_refusal_by_one_charges_none_of_the_others() {
     for _ in 0..100 {
         assert!(tiers.allow("a").is_none());
     }
-    assert_eq!(tiers.rates().peek("a").limit, 20);
+    assert_eq!(tiers.usage("a").rate.used, 5);
     assert_eq!(tiers.peek("a").refusal().unwrap().kind, Kind::Concurrency);
     drop(held);
     // Fifteen tokens are left of the burst, and the day has lost only five.
@@ -124,8 +156,7 @@ fn what_a_tenant_has_spent_stays_spent_when_its_tier_changes() {
     clock.advance(Duration::from_secs(10));
     assert_eq!(passed(&tiers, "a", 50), 20);
     // All of them count against the day, in whichever tier.
-    let used = tiers.quotas().check_with("a", &Quota::per_day(1_000), 0);
-    assert_eq!(used.remaining, 580);
+    assert_eq!(used_of_quota(&tiers, "a"), (420, Some(1_000)));
 }
 
 #[test]
@@ -146,7 +177,7 @@ fn a_tier_that_changes_changes_for_all_its_tenants() {
     // The two in flight stay valid and count.
     let more: Vec<_> = (0..9).filter_map(|_| tiers.allow("a")).collect();
     assert_eq!(more.len(), 2);
-    assert_eq!(tiers.slots().peek("a").in_use, 4);
+    assert_eq!(used_at_once(&tiers, "a"), (4, Some(4)));
 }
 
 #[test]
@@ -222,4 +253,131 @@ fn an_allowance_is_text_and_back() {
     );
     assert!(error("10/s, 5/fortnight").starts_with("\"5/fortnight\" is no quota ("));
     assert!(error("").contains("rate"));
+}
+
+#[test]
+fn usage_tells_each_kind_by_the_tenants_own_tier_and_charges_nothing() {
+    let (tiers, clock) = tiers();
+    tiers.assign("a", "standard").unwrap();
+    clock.advance(DAY / 4);
+    let held: Vec<_> = (0..3).map(|_| tiers.allow("a").unwrap()).collect();
+    let midnight = 20_001 * DAY.as_secs();
+    for _ in 0..3 {
+        assert_eq!(tiers.usage("a").tier, "standard");
+        let pace = Duration::from_millis(30);
+        assert_eq!(used_of_rate(&tiers, "a"), (3, Some(200), pace));
+        assert_eq!(used_of_quota(&tiers, "a"), (3, Some(100_000)));
+        assert_eq!(quota_resets(&tiers, "a"), (DAY * 3 / 4, Some(midnight)));
+        assert_eq!(used_at_once(&tiers, "a"), (3, Some(50)));
+    }
+    drop(held);
+    clock.advance(Duration::from_secs(1));
+    // What is in flight ends with its request and the rate refills; the day stays spent until midnight.
+    let idle = Duration::ZERO;
+    assert_eq!(used_of_rate(&tiers, "a"), (0, Some(200), idle));
+    assert_eq!(used_at_once(&tiers, "a"), (0, Some(50)));
+    assert_eq!(used_of_quota(&tiers, "a"), (3, Some(100_000)));
+    clock.advance(DAY * 3 / 4);
+    assert_eq!(used_of_quota(&tiers, "a"), (0, Some(100_000)));
+    assert_eq!(tiers.usage("a").quota.unwrap().remaining(), Some(100_000));
+}
+
+#[test]
+fn usage_of_a_tenant_never_seen_is_the_default_tiers_and_leaves_it_unseen() {
+    let (tiers, clock) = tiers();
+    clock.advance(DAY / 2);
+    let usage = tiers.usage("new");
+    assert_eq!(usage.tier, "free");
+    let nothing = (0, Some(20), Duration::ZERO);
+    assert_eq!(used_of_rate(&tiers, "new"), nothing);
+    assert_eq!(used_of_quota(&tiers, "new"), (0, Some(1_000)));
+    // The day ends for those too who have used nothing of it.
+    let midnight = 20_001 * DAY.as_secs();
+    assert_eq!(quota_resets(&tiers, "new"), (DAY / 2, Some(midnight)));
+    assert_eq!(used_at_once(&tiers, "new"), (0, Some(5)));
+    assert_eq!(tiers.stats().quotas.keys, 0);
+    assert_eq!(tiers.stats().rates.allowed, 0);
+    assert_eq!(tiers.stats().slots.acquired, 0);
+    tiers
+        .set_override("roll", allowance("1/s, 5 in any 30d"))
+        .unwrap();
+    assert_eq!(quota_resets(&tiers, "roll"), (Duration::ZERO, None));
+}
+
+#[test]
+fn usage_follows_a_tenant_into_another_tier_in_the_middle_of_a_period() {
+    let (tiers, clock) = tiers();
+    tiers.assign("a", "standard").unwrap();
+    assert_eq!(passed(&tiers, "a", 150), 150);
+    tiers.assign("a", "enterprise").unwrap();
+    assert_eq!(tiers.usage("a").tier, "enterprise");
+    assert_eq!(used_of_quota(&tiers, "a"), (150, Some(10_000_000)));
+    let (used, limit, _) = used_of_rate(&tiers, "a");
+    assert_eq!((used, limit), (150, Some(2_000)));
+    // A quota of another period counts what the day has counted, and tells its own period.
+    let monthly = allowance("1000/s, 200/month");
+    tiers.set_override("a", monthly).unwrap();
+    assert_eq!(used_of_quota(&tiers, "a"), (150, Some(200)));
+    assert_eq!(tiers.usage("a").concurrency, None);
+    clock.advance(Duration::from_secs(60));
+    assert_eq!(passed(&tiers, "a", 100), 50);
+    // It began on the fourth of October.
+    let november = 20_028 * DAY.as_secs();
+    assert_eq!(used_of_quota(&tiers, "a"), (200, Some(200)));
+    assert_eq!(quota_resets(&tiers, "a").1, Some(november));
+}
+
+#[test]
+fn usage_of_a_tenant_whose_tier_got_smaller_is_above_its_limit() {
+    let (tiers, clock) = tiers();
+    tiers.assign("a", "enterprise").unwrap();
+    let held: Vec<_> = (0..400).map(|_| tiers.allow("a").unwrap()).collect();
+    assert!(tiers.check_n("a", 1_600).refusal().is_none());
+    tiers.unassign("a");
+    assert_eq!(used_of_quota(&tiers, "a"), (2_000, Some(1_000)));
+    assert_eq!(tiers.usage("a").quota.unwrap().remaining(), Some(0));
+    assert_eq!(quota_resets(&tiers, "a").0, DAY);
+    assert_eq!(used_at_once(&tiers, "a"), (400, Some(5)));
+    let (used, limit, reset_after) = used_of_rate(&tiers, "a");
+    assert_eq!((used, limit), (20, Some(20)));
+    drop(held);
+    // What is told comes true.
+    clock.advance(reset_after);
+    assert_eq!(used_of_rate(&tiers, "a").0, 0);
+    clock.advance(DAY - reset_after);
+    assert_eq!(passed(&tiers, "a", 50), 20);
+}
+
+#[test]
+fn usage_of_what_is_unlimited_has_no_limit() {
+    let (tiers, _clock) = tiers();
+    let plain = Allowance::new(Rate::unlimited()).quota(Quota::unlimited());
+    tiers.set_override("a", plain).unwrap();
+    assert!(tiers.check_n("a", 1_000_000).refusal().is_none());
+    assert_eq!(used_of_rate(&tiers, "a"), (0, None, Duration::ZERO));
+    assert_eq!(used_of_quota(&tiers, "a"), (0, None));
+    assert_eq!(quota_resets(&tiers, "a"), (Duration::ZERO, None));
+    let usage = tiers.usage("a");
+    assert_eq!((usage.rate.remaining(), usage.concurrency), (None, None));
+    assert!(!format!("{usage:?}").contains("18446744073709551615"));
+}
+
+#[test]
+fn what_an_operator_does_goes_by_the_tenants_own_tier() {
+    let (tiers, clock) = tiers();
+    tiers.assign("a", "enterprise").unwrap();
+    assert!(tiers.check_n("a", 1_500).refusal().is_none());
+    tiers.refund("a", 10);
+    assert_eq!(used_of_rate(&tiers, "a").0, 1_490);
+    assert_eq!(used_of_quota(&tiers, "a").0, 1_490);
+    // By the burst of the default tier it would be empty long since, and nothing be taken.
+    tiers.penalize("a", 9_999).unwrap();
+    assert_eq!(used_of_rate(&tiers, "a").0, 2_000);
+    tiers.block_for("a", Duration::from_secs(60)).unwrap();
+    clock.advance(Duration::from_secs(59));
+    let last = Duration::from_secs(1);
+    assert_eq!(used_of_rate(&tiers, "a"), (2_000, Some(2_000), last));
+    tiers.reset("a");
+    assert_eq!(passed(&tiers, "a", 9), 9);
+    assert_eq!(used_of_quota(&tiers, "a").0, 9);
 }

@@ -9,7 +9,7 @@ use hdrhistogram::Histogram;
 use tokio::task::JoinSet;
 use tollgate::clock::{Clock, Monotonic};
 use tollgate::{Outcome, Timestamp};
-use tollgate_engine::backend::Answer;
+use tollgate_redis::LimitVerdict;
 
 use super::Load;
 use super::progress::Progress;
@@ -129,7 +129,7 @@ impl Tally {
     }
 
     #[inline]
-    fn note(&mut self, answer: &Answer, took: Duration) {
+    fn note(&mut self, answer: &LimitVerdict, took: Duration) {
         let is_allowed = answer.decision.outcome == Outcome::Allowed;
         let count = match (answer.fallback.is_some(), is_allowed) {
             (false, true) => &mut self.admitted,

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tollgate::{Algorithm, Rate};
-use tollgate_engine::backend::{Answer, LimitKind, Memory, SoleLimit};
+use tollgate_engine::backend::{LimitKind, Memory, SoleLimit};
 use tollgate_redis::{
-    Address, FailureKind, FailureStats, Redis, RedisLimiter, RedisStats, StoreLimitError,
+    Address, FailureKind, FailureStats, LimitVerdict, Redis, RedisLimiter, RedisStats,
+    StoreLimitError,
 };
 
 use super::{Counted, Load, LoadFailure, Mode};
@@ -155,11 +156,13 @@ impl Target {
     }
 
     #[inline]
-    pub(super) async fn check(&self, key: &str, cost: u64) -> Answer {
+    pub(super) async fn check(&self, key: &str, cost: u64) -> LimitVerdict {
         match self {
             Self::Memory(own) => {
                 let (memory, limit) = &**own;
-                memory.answer(&[limit.check(&SoleLimit::facts(key), cost)])
+                memory
+                    .answer(&[limit.check(&SoleLimit::facts(key), cost)])
+                    .into()
             }
             Self::Redis(_, limiter) => limiter.check_n(key, cost).await,
         }

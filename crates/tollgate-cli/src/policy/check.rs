@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::{Serialize, Serializer};
-use tollgate_engine::policy::{Counting, Mode, OnStoreFailure, Policy};
+use tollgate_engine::policy::{Counting, Limits, Mode, OnStoreFailure, Policy};
 use tollgate_engine::{Checked, Rejected, envoy, render};
 
 use super::PolicyFailure;
@@ -40,6 +40,14 @@ struct FileReport<'a> {
     valid: bool,
     diagnostics: Vec<render::Report<'a>>,
     limits: Vec<LimitReport>,
+    /// What an operator should know, though nothing is wrong.
+    notes: Vec<Note>,
+}
+
+#[derive(Serialize)]
+struct Note {
+    code: &'static str,
+    message: String,
 }
 
 #[derive(Serialize)]
@@ -52,6 +60,8 @@ struct LimitReport {
     #[serde(serialize_with = "by_name")]
     counting: Counting,
     on_store_failure: &'static str,
+    #[serde(skip)]
+    has_quota: bool,
 }
 
 fn by_name<S: Serializer>(counting: &Counting, to: S) -> Result<S::Ok, S::Error> {
@@ -128,26 +138,42 @@ fn report<'a>(name: &str, read: &'a Result<Checked, Rejected>) -> FileReport<'a>
         file: name.to_owned(),
         valid: read.is_ok(),
         diagnostics,
+        notes: note_on_quotas(&limits).into_iter().collect(),
         limits,
     }
 }
 
+/// The file doesn't say where its limits are kept, so whoever runs it has to.
+fn note_on_quotas(limits: &[LimitReport]) -> Option<Note> {
+    let quotas = limits.iter().filter(|limit| limit.has_quota).count();
+    let whose = count(quotas, "limit");
+    (quotas > 0).then(|| Note {
+        code: "quotas-in-memory",
+        message: format!(
+            "the quotas of {whose} are kept in memory, and a restart forgets what was used, unless the program \
+             keeps its limits in Redis or Valkey, or gives its memory a file for quotas (`quota_file`)"
+        ),
+    })
+}
+
 /// All that limits, each as it is in force.
 fn limits(policy: &Policy) -> Vec<LimitReport> {
-    type Kept = (Counting, OnStoreFailure);
-    let report = |kind, name: &str, mode: Mode, (counting, failure): Kept| LimitReport {
-        kind,
-        name: name.to_owned(),
-        mode: mode_name(mode.max(policy.mode)),
-        counting,
-        on_store_failure: failure.name(),
-    };
+    type Kept<'a> = (Counting, OnStoreFailure, &'a Limits);
+    let report =
+        |kind, name: &str, mode: Mode, (counting, failure, limits): Kept<'_>| LimitReport {
+            kind,
+            name: name.to_owned(),
+            mode: mode_name(mode.max(policy.mode)),
+            counting,
+            on_store_failure: failure.name(),
+            has_quota: limits.quota.is_some(),
+        };
     let rules = policy.rules.iter().map(|rule| {
-        let kept = (rule.counting, rule.on_store_failure);
+        let kept = (rule.counting, rule.on_store_failure, &rule.limits);
         report("rule", &rule.name, rule.mode, kept)
     });
     let tiers = policy.tiers.iter().map(|(name, tier)| {
-        let kept = (tier.counting, tier.on_store_failure);
+        let kept = (tier.counting, tier.on_store_failure, &tier.limits);
         report("tier", name, Mode::Enforce, kept)
     });
     let compiled = envoy::Compiled::new(&policy.domains);
@@ -156,7 +182,11 @@ fn limits(policy: &Policy) -> Vec<LimitReport> {
             true => Mode::Shadow,
             false => Mode::Enforce,
         };
-        let kept = (leaf.limit.counting, leaf.limit.on_store_failure);
+        let kept = (
+            leaf.limit.counting,
+            leaf.limit.on_store_failure,
+            &leaf.limit.limits,
+        );
         report("descriptor", &leaf.to_string(), mode, kept)
     });
     rules.chain(tiers).chain(leaves).collect()
@@ -198,7 +228,9 @@ fn write_text(
         write!(out, "{}", count(policy.domains.len(), "domain"))?;
     }
     writeln!(out, ", {}", count(checked.warnings.len(), "warning"))?;
-    for limit in limits(policy) {
+    let limits = limits(policy);
+    let note = note_on_quotas(&limits);
+    for limit in limits {
         let tier = if limit.kind == "tier" { "tier " } else { "" };
         let LimitReport { name, mode, .. } = limit;
         let (failure, name) = (limit.on_store_failure, render::escaped(&name));
@@ -208,6 +240,9 @@ fn write_text(
             Some(counted) => writeln!(out, ", {counted}, {failure} if the store fails")?,
             None => writeln!(out, ", {failure} if the store fails")?,
         }
+    }
+    if let Some(Note { message, .. }) = note {
+        writeln!(out, "  note: {message}")?;
     }
     Ok(())
 }

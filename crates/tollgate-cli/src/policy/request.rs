@@ -196,9 +196,9 @@ impl Step {
         let shadow = verdict.statuses.iter().filter(|status| status.would_refuse);
         Self {
             at,
-            outcome: match verdict.is_allowed() {
-                true => ALLOWED,
-                false => DENIED,
+            outcome: match verdict {
+                DescriptorVerdict::Passed(_) => ALLOWED,
+                DescriptorVerdict::Refused(_) => DENIED,
             },
             rule: told.and_then(|status| status.limit.clone()),
             remaining: told

@@ -82,6 +82,34 @@ descriptors:
     rate_limit: {unit: minute, requests_per_unit: 5}
 ";
 
+/// What is said of one quota, wherever it stands.
+const QUOTA_IN_MEMORY: &str = "the quotas of 1 limit are kept in memory, and a restart forgets what was used, unless the \
+     program keeps its limits in Redis or Valkey, or gives its memory a file for quotas (`quota_file`)";
+
+#[test]
+fn a_check_notes_that_quotas_live_in_memory_and_fails_nothing_for_it() {
+    let theirs = "\
+domain: edge
+descriptors:
+- {key: tenant, rate_limit: {quota: 10000/month}}
+- {key: user, rate_limit: {quota: 100/day}}
+- {key: plan, rate_limit: {rate: 5/s}}
+";
+    let files = [("theirs.yaml", theirs), ("rates.yaml", POLICY)];
+    let folder = folder("quotas", &files);
+    let (code, out, err) = run(&folder, &["check", "theirs.yaml"]);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let two = QUOTA_IN_MEMORY.replace("1 limit", "2 limits");
+    assert!(out.contains("1 domain, 0 warnings\n"), "{out}");
+    assert!(out.ends_with(&format!("  note: {two}\n")), "{out}");
+    // Nothing is said where there are none.
+    let (_, out, _) = run(&folder, &["check", "rates.yaml"]);
+    assert!(!out.contains("note: the quotas"), "{out}");
+    let (_, out, _) = run(&folder, &["check", "--json", "rates.yaml"]);
+    let report: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(report["files"][0]["notes"], json!([]));
+}
+
 #[test]
 fn a_valid_file_ends_with_0_and_says_what_happens_if_the_store_fails() {
     let folder = folder("valid", &[("policy.yaml", POLICY), ("theirs.yaml", THEIRS)]);
@@ -108,12 +136,15 @@ tier_fact: plan
     assert_eq!(code, Some(0));
     assert_eq!(
         out,
-        "policy.yaml: valid, 2 limits, 0 warnings
+        format!(
+            "policy.yaml: valid, 2 limits, 0 warnings
   all: shadow, local if the store fails
   other: off, local if the store fails
   tier free: shadow, closed if the store fails
   tier pro: shadow, local if the store fails
+  note: {QUOTA_IN_MEMORY}
 "
+        )
     );
     let (_, out, _) = run(&folder, &["check", "--json", "policy.yaml"]);
     let report: Value = serde_json::from_str(&out).expect("JSON");
@@ -121,6 +152,10 @@ tier_fact: plan
         report["files"][0]["limits"][2],
         json!({"kind": "tier", "name": "free", "mode": "shadow", "counting": "exact",
                "on_store_failure": "closed"})
+    );
+    assert_eq!(
+        report["files"][0]["notes"],
+        json!([{"code": "quotas-in-memory", "message": QUOTA_IN_MEMORY}])
     );
 }
 
@@ -146,15 +181,18 @@ descriptors:
     assert_eq!(code, Some(0));
     assert_eq!(
         out,
-        "ours.yaml: valid, 2 limits, 0 warnings
+        format!(
+            "ours.yaml: valid, 2 limits, 0 warnings
   address: enforce, counted in this process
   hot: enforce, leased, closed if the store fails
   tier free: enforce, local if the store fails
   tier pro: enforce, counted in this process
+  note: {QUOTA_IN_MEMORY}
 theirs.yaml: valid, 1 domain, 0 warnings
   edge/a: enforce, leased, open if the store fails
   edge/b: enforce, counted in this process
 "
+        )
     );
     let facts = [
         "--fact", "client=x", "--fact", "tenant=y", "--fact", "plan=pro",

@@ -25,6 +25,7 @@ use super::{Answer, Backend, Check, Limit, LimitKind};
 
 mod builder;
 mod each;
+mod kept;
 
 pub use builder::MemoryBuilder;
 
@@ -106,6 +107,9 @@ impl CounterKey {
 /// means: 3 in 100 million that any two of a million keys share a limit), other algorithms and
 /// concurrency by one of 128 bits, quotas by the key itself. All tables are bounded; what is beyond
 /// shares one bucket, and quotas refuse.
+///
+/// All of it is gone when the process ends, what was used of quotas too, unless they are given a file:
+/// [`MemoryBuilder::quota_file`].
 ///
 /// ```
 /// use tollgate::clock::Manual;

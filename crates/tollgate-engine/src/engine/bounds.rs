@@ -5,7 +5,7 @@ use std::fmt;
 /// How much one request may bring.
 ///
 /// A request beyond it is refused, as [`Cause::TooMuch`](crate::verdict::Cause::TooMuch) or
-/// [`DescriptorVerdict::too_much`](crate::engine::DescriptorVerdict::too_much), unless the policy is in shadow. Each
+/// [`DescriptorFindings::too_much`](crate::engine::DescriptorFindings::too_much), unless the policy is in shadow. Each
 /// limit that is asked takes time, in a shared store that of all; who can send a request must not choose how
 /// much.
 ///

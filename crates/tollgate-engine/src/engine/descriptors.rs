@@ -1,5 +1,6 @@
 //! Requests that come as lists of descriptors, Envoy's form, decided by a tree of them.
 
+use std::ops::Deref;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -24,7 +25,10 @@ pub(crate) use trees::Trees;
 
 use trees::{Met, OwnLimit};
 
-/// The answer to a request of several descriptors.
+/// The answer to a request of several descriptors: it passes and holds what it takes, or it is refused.
+///
+/// Match on it, and keep what passed for as long as the request runs: slots of concurrency limits are given
+/// back when it is dropped. Either way it tells [what was found](DescriptorFindings).
 ///
 /// ```
 /// # use tollgate::clock::Manual;
@@ -33,19 +37,61 @@ use trees::{Met, OwnLimit};
 /// # use tollgate_engine::{Engine, Facts, Policy};
 /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
 /// # use tollgate_engine::facts::Descriptor;
+/// use tollgate_engine::engine::DescriptorVerdict;
+///
 /// let file = "domain: edge\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 1}}]";
 /// let engine = Engine::new(Policy::from_text(file, Format::Yaml)?.policy, memory)?;
 /// let ada = [Descriptor::new(&[("user", "ada")])];
-/// assert!(engine.decide_descriptors("edge", &ada, 1).is_allowed());
-/// let refused = engine.decide_descriptors("edge", &ada, 1);
+/// match engine.decide_descriptors("edge", &ada, 1) {
+///     DescriptorVerdict::Passed(passed) => {
+///         // The request runs here, or in a task that `passed.into_permits()` is moved into.
+///         assert_eq!(passed.statuses[0].charged, 1);
+///     }
+///     DescriptorVerdict::Refused(_) => panic!("the first in an hour"),
+/// }
+/// let second = engine.decide_descriptors("edge", &ada, 1);
+/// let refused = second.refused().expect("the second");
 /// assert_eq!((refused.retry_after.as_secs(), refused.decider), (3_600, Some(0)));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-#[must_use = "a verdict that is dropped gives back the slots that it holds"]
-pub struct DescriptorVerdict {
-    /// Whether the request passes.
-    pub code: StatusCode,
+#[must_use = "what passed gives back its slots when it is dropped: match on it, and keep it while the request runs"]
+pub enum DescriptorVerdict {
+    /// The request may pass: `StatusCode::Ok`.
+    Passed(DescriptorsPassed),
+    /// It may not: `StatusCode::OverLimit`.
+    Refused(DescriptorFindings),
+}
+
+/// A request of descriptors that may pass, with what it holds while it runs.
+///
+/// ```
+/// # use tollgate::clock::Manual;
+/// # use tollgate_engine::backend::Memory;
+/// # use tollgate_engine::document::Format;
+/// # use tollgate_engine::facts::Descriptor;
+/// # use tollgate_engine::{Engine, Policy};
+/// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+/// let file = "domain: edge\ndescriptors: [{key: user, rate_limit: {concurrency: 1}}]";
+/// let engine = Engine::new(Policy::from_text(file, Format::Yaml)?.policy, memory)?;
+/// let ada = [Descriptor::new(&[("user", "ada")])];
+/// let permits = engine.decide_descriptors("edge", &ada, 1).passed().expect("the first").into_permits();
+/// assert!(engine.decide_descriptors("edge", &ada, 1).refused().is_some());
+/// drop(permits);
+/// assert!(engine.decide_descriptors("edge", &ada, 1).refused().is_none());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "what passed gives back its slots when it is dropped"]
+pub struct DescriptorsPassed {
+    findings: DescriptorFindings,
+    permits: Permits,
+}
+
+/// What is told of a request of descriptors, whether it passed or was refused.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct DescriptorFindings {
     /// The answer for each descriptor, in their order.
     pub statuses: Vec<DescriptorStatus>,
     /// Which of them decided: of a request that is refused the one that has to be waited for, or else the one
@@ -58,18 +104,56 @@ pub struct DescriptorVerdict {
     /// What the request has more of than [is taken](crate::Bounds), in which case no limit was asked, and no
     /// descriptor has a status.
     pub too_much: Option<TooMuch<'static>>,
-    permits: Permits,
 }
 
 impl DescriptorVerdict {
-    /// Whether the request may pass.
-    pub fn is_allowed(&self) -> bool {
-        self.code == StatusCode::Ok
+    /// What passed; none if it was refused.
+    pub fn passed(self) -> Option<DescriptorsPassed> {
+        match self {
+            Self::Passed(passed) => Some(passed),
+            Self::Refused(_) => None,
+        }
     }
 
-    /// What holds the slots of the request while it runs.
+    /// What was refused; none if it passed.
+    pub fn refused(&self) -> Option<&DescriptorFindings> {
+        match self {
+            Self::Passed(_) => None,
+            Self::Refused(findings) => Some(findings),
+        }
+    }
+
+    fn new(code: StatusCode, findings: DescriptorFindings, permits: Permits) -> Self {
+        match code {
+            StatusCode::Ok => Self::Passed(DescriptorsPassed { findings, permits }),
+            StatusCode::OverLimit => Self::Refused(findings),
+        }
+    }
+}
+
+impl DescriptorsPassed {
+    /// What holds the slots of the request while it runs. It borrows nothing, so it may be moved into a task.
     pub fn into_permits(self) -> Permits {
         self.permits
+    }
+}
+
+impl Deref for DescriptorVerdict {
+    type Target = DescriptorFindings;
+
+    fn deref(&self) -> &DescriptorFindings {
+        match self {
+            Self::Passed(passed) => passed,
+            Self::Refused(findings) => findings,
+        }
+    }
+}
+
+impl Deref for DescriptorsPassed {
+    type Target = DescriptorFindings;
+
+    fn deref(&self) -> &DescriptorFindings {
+        &self.findings
     }
 }
 
@@ -85,7 +169,8 @@ impl DescriptorVerdict {
 /// let file = "domain: edge\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 1}}]";
 /// let engine = Engine::new(Policy::from_text(file, Format::Yaml)?.policy, memory)?;
 /// let descriptors = [Descriptor::new(&[("user", "ada")]), Descriptor::new(&[("path", "/")])];
-/// let statuses = engine.decide_descriptors("edge", &descriptors, 1).statuses;
+/// let verdict = engine.decide_descriptors("edge", &descriptors, 1);
+/// let statuses = &verdict.statuses;
 /// assert_eq!(statuses[0].limit.as_deref(), Some("edge/user"));
 /// assert_eq!((statuses[1].code, &statuses[1].limit), (StatusCode::Ok, &None));
 /// assert_eq!((statuses[0].charged, statuses[1].charged), (1, 0));
@@ -131,9 +216,9 @@ impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
     /// let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
     /// let engine = Engine::new(policy, memory).expect("a policy");
     /// let ada = [Descriptor::new(&[("user", "ada")])];
-    /// let passed = (0..5).filter(|_| engine.decide_descriptors("edge", &ada, 1).is_allowed());
+    /// let passed = (0..5).filter_map(|_| engine.decide_descriptors("edge", &ada, 1).passed());
     /// assert_eq!(passed.count(), 2);
-    /// assert!(engine.decide_descriptors("mesh", &ada, 1).is_allowed());
+    /// assert!(engine.decide_descriptors("mesh", &ada, 1).passed().is_some());
     /// ```
     pub fn decide_descriptors(
         &self,
@@ -226,8 +311,7 @@ impl<B: Backend> Engine<B> {
             _ => StatusCode::Ok,
         };
         debug_assert_eq!(code, envoy::overall(&statuses, rules.mode), "{statuses:?}");
-        Ok(DescriptorVerdict {
-            code,
+        let findings = DescriptorFindings {
             statuses: told,
             decider: decided.decider,
             retry_after: match code {
@@ -236,8 +320,8 @@ impl<B: Backend> Engine<B> {
             },
             fallback: decided.fallback,
             too_much: None,
-            permits: decided.permits,
-        })
+        };
+        Ok(DescriptorVerdict::new(code, findings, decided.permits))
     }
 
     fn too_much(&self, descriptors: &[Descriptor<'_>]) -> Option<TooMuch<'static>> {
@@ -278,15 +362,14 @@ impl<B: Backend> Engine<B> {
             Mode::Enforce => (StatusCode::OverLimit, Duration::MAX),
             _ => (StatusCode::Ok, Duration::ZERO),
         };
-        DescriptorVerdict {
-            code,
+        let findings = DescriptorFindings {
             statuses: Vec::new(),
             decider: None,
             retry_after,
             fallback: None,
             too_much: Some(what),
-            permits: Permits::default(),
-        }
+        };
+        DescriptorVerdict::new(code, findings, Permits::default())
     }
 }
 

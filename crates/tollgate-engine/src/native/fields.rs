@@ -159,7 +159,8 @@ pub(crate) const RULE: &[Field] = &[
     field(
         "quota",
         Shape::Quota,
-        "A total over a long period: 10000/month.",
+        "A total over a long period: 10000/month. In memory a restart forgets what was used, unless the \
+         program gives it a file.",
     ),
     field("concurrency", Shape::Count, "How many at once."),
     field(
@@ -205,7 +206,8 @@ pub(crate) const TIER: &[Field] = &[
     field(
         "quota",
         Shape::Quota,
-        "A total over a long period, for each tenant.",
+        "A total over a long period, for each tenant. In memory a restart forgets what was used, unless \
+         the program gives it a file.",
     ),
     field(
         "concurrency",

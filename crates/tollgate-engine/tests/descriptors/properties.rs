@@ -180,7 +180,7 @@ impl Model {
 }
 
 fn agrees(parts: &[Part], said: &Said, verdict: &DescriptorVerdict) -> Result<(), TestCaseError> {
-    prop_assert_eq!(verdict.is_allowed(), said.allowed, "{:?}", verdict);
+    prop_assert_eq!(verdict.refused().is_none(), said.allowed, "{:?}", verdict);
     for ((part, said), status) in parts.iter().zip(&said.each).zip(&verdict.statuses) {
         let Some((over, left)) = said else {
             prop_assert!(status.decision.is_none());

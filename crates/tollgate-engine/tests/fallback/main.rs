@@ -490,7 +490,7 @@ descriptors:
         let descriptors: Vec<_> = descriptors.collect();
         let deciding = fleet.engine.decide_descriptors_by("edge", &descriptors, 1);
         let Ok(verdict) = at_once(deciding);
-        let refused = verdict.decider.filter(|_| !verdict.is_allowed());
+        let refused = verdict.decider.filter(|_| verdict.refused().is_some());
         (
             verdict.fallback,
             refused.map(|number| keys[number].to_owned()),

@@ -3,6 +3,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod restart;
 mod waits;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

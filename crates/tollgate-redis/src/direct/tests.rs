@@ -56,7 +56,7 @@ async fn a_clock_that_is_wrong_by_months_changes_no_quota() {
                 let answer = limiter.check("k").await;
                 let what = format!("{quota} by {days} days, {number}");
                 assert_eq!(
-                    (answer.fallback, answer.allowed),
+                    (answer.fallback, answer.refused().is_none()),
                     (None, number < 3),
                     "{what}"
                 );
@@ -136,7 +136,7 @@ async fn nobody_is_refused_because_others_were_faster() {
         let all = join_all((0..32).map(|_| limiter.try_check(&key, 1))).await;
         let passed = all
             .iter()
-            .filter(|answer| matches!(answer, Ok(answer) if answer.allowed));
+            .filter(|answer| matches!(answer, Ok(answer) if answer.refused().is_none()));
         assert_eq!(passed.count(), 32, "round {round}");
     }
 }
@@ -162,8 +162,22 @@ async fn what_came_for_one_who_has_gone_is_left_to_others() {
     tokio::time::timeout(Duration::from_secs(20), left)
         .await
         .unwrap();
-    assert!(limiter.try_check("k", 700).await.unwrap().allowed);
-    assert!(!limiter.try_check("k", 700).await.unwrap().allowed);
+    assert!(
+        limiter
+            .try_check("k", 700)
+            .await
+            .unwrap()
+            .passed()
+            .is_some()
+    );
+    assert!(
+        limiter
+            .try_check("k", 700)
+            .await
+            .unwrap()
+            .refused()
+            .is_some()
+    );
 }
 
 #[tokio::test]

@@ -25,10 +25,10 @@ impl Redis {
     /// let redis = Redis::in_memory(clock.clone());
     /// let logins = redis.limiter("logins", Rate::per_minute(1)).build()?;
     /// # now(async {
-    /// assert!(logins.check("ada").await.allowed);
-    /// assert!(!logins.check("ada").await.allowed);
+    /// assert!(logins.check("ada").await.passed().is_some());
+    /// assert!(logins.check("ada").await.refused().is_some());
     /// clock.advance(std::time::Duration::from_secs(60));
-    /// assert!(logins.check("ada").await.allowed);
+    /// assert!(logins.check("ada").await.passed().is_some());
     /// # });
     /// # Ok::<(), tollgate_redis::StoreLimitError>(())
     /// ```

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tollgate::{Outcome, Rate};
-use tollgate_engine::backend::{Answer, Breaker, StoreEvent};
+use tollgate_engine::backend::{Breaker, StoreEvent};
 use tollgate_engine::policy::OnStoreFailure;
-use tollgate_redis::{FailureKind, Redis, RedisLimiter, RedisStats};
+use tollgate_redis::{FailureKind, LimitVerdict, Redis, RedisLimiter, RedisStats};
 
 /// How long a decision may wait for the store.
 pub(crate) const TIMEOUT: Duration = Duration::from_millis(60);
@@ -136,7 +136,7 @@ impl Subject {
     }
 
     /// Decides in bounded time, by the store or by the chosen policy.
-    pub(crate) async fn decide(&self, limiter: &RedisLimiter, cost: u64) -> Answer {
+    pub(crate) async fn decide(&self, limiter: &RedisLimiter, cost: u64) -> LimitVerdict {
         let (began, late) = (Instant::now(), lateness());
         let answer = limiter.check_n(KEY, cost).await;
         let took = began.elapsed();
@@ -153,14 +153,19 @@ impl Subject {
     }
 
     /// One more of a limiter with this policy, which must be the one that decides if the store doesn't.
-    async fn judged(&self, limiter: &RedisLimiter, policy: OnStoreFailure, cost: u64) -> Answer {
+    async fn judged(
+        &self,
+        limiter: &RedisLimiter,
+        policy: OnStoreFailure,
+        cost: u64,
+    ) -> LimitVerdict {
         let answer = self.decide(limiter, cost).await;
         match answer.fallback {
             None => {}
-            Some(OnStoreFailure::Open) => assert!(answer.allowed),
+            Some(OnStoreFailure::Open) => assert!(answer.refused().is_none()),
             // Nothing of it can be taken for the limit's own.
             Some(OnStoreFailure::Closed) => {
-                assert!(!answer.allowed);
+                assert!(answer.refused().is_some());
                 assert_eq!((answer.decision.limit, answer.decision.remaining), (0, 0));
             }
             Some(_) => assert_eq!(answer.decision.limit, PART),
@@ -175,12 +180,12 @@ impl Subject {
     /// Decides once by each policy, whoever decides.
     pub(crate) async fn carries_on(&mut self) {
         for policy in POLICIES {
-            self.asked(policy).await;
+            let _ = self.asked(policy).await;
         }
     }
 
     /// Asks a limiter that nobody has used.
-    async fn asked(&mut self, policy: OnStoreFailure) -> Answer {
+    async fn asked(&mut self, policy: OnStoreFailure) -> LimitVerdict {
         let limiter = self.fresh(policy);
         self.judged(&limiter, policy, 1).await
     }
@@ -226,10 +231,10 @@ impl Subject {
             for number in 0..PART + 2 {
                 let answer = self.judged(&limiter, policy, 1).await;
                 assert_eq!(answer.fallback, Some(policy));
-                assert_eq!(answer.allowed, number < PART, "{policy:?}");
+                assert_eq!(answer.refused().is_none(), number < PART, "{policy:?}");
                 let outcome = answer.decision.outcome;
-                assert_eq!(outcome == Outcome::Denied, !answer.allowed);
-                allowed += u64::from(answer.allowed);
+                assert_eq!(outcome == Outcome::Denied, answer.refused().is_some());
+                allowed += u64::from(answer.refused().is_none());
             }
             assert_eq!(allowed, PART, "{policy:?}");
         }
@@ -247,7 +252,7 @@ impl Subject {
         let began = Instant::now();
         while self.last_of(&["opened", "closed"]) != Some("opened") {
             assert!(began.elapsed() < DEADLINE, "the circuit doesn't break");
-            self.judged(&limiter, OnStoreFailure::CircuitBreak, 1).await;
+            let _ = self.judged(&limiter, OnStoreFailure::CircuitBreak, 1).await;
         }
         // It may have been broken for a while: the first probe may be due.
         let (before, since) = (self.redis.stats(), Instant::now());
@@ -281,7 +286,7 @@ impl Subject {
             for _ in 0..LIMIT + 1 {
                 let answer = self.judged(&limiter, policy, 1).await;
                 assert_eq!(answer.fallback, None, "{policy:?} after it recovered");
-                allowed += u64::from(answer.allowed);
+                allowed += u64::from(answer.refused().is_none());
             }
             assert_eq!(allowed, LIMIT, "{policy:?}");
         }

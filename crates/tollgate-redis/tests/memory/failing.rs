@@ -34,7 +34,7 @@ async fn without(
                 Duration::ZERO,
                 Duration::ZERO,
             );
-            answers.push((answer.allowed, answer.fallback, decision));
+            answers.push((answer.refused().is_none(), answer.fallback, decision));
         }
         told.push((policy, answers));
     }
@@ -97,7 +97,7 @@ async fn each_fault_has_its_kind_and_ends_when_it_is_told_to() {
         for _ in 0..3 {
             let answer = limiter.check("k").await;
             assert_eq!(
-                (answer.allowed, answer.fallback),
+                (answer.refused().is_none(), answer.fallback),
                 (true, Some(OnStoreFailure::Open))
             );
             clock.advance(Duration::from_secs(1));
@@ -188,7 +188,7 @@ async fn a_circuit_breaks_and_closes_by_the_clock_of_the_test() {
     store.fail(Fault::Slow);
     let mut checks = 0;
     while redis.stats().fallback.trips == 0 {
-        limiter.check("k").await;
+        let _ = limiter.check("k").await;
         clock.advance(Duration::from_millis(20));
         checks += 1;
         assert!(checks < 10_000, "it doesn't break");
@@ -212,17 +212,17 @@ async fn a_store_that_lost_its_memory_starts_full() {
     let slots = redis.limiter_of("slots", LimitKind::Concurrency(1));
     let slots = slots.build().unwrap();
     for _ in 0..2 {
-        assert!(limiter.check_n("k", LIMIT).await.allowed);
+        assert!(limiter.check_n("k", LIMIT).await.passed().is_some());
         let held = slots.check("k").await;
-        assert!(held.allowed && !slots.check("k").await.allowed);
+        assert!(held.refused().is_none() && slots.check("k").await.refused().is_some());
         // Known by now, and repeated without asking.
-        assert!(!limiter.check("k").await.allowed);
+        assert!(limiter.check("k").await.refused().is_some());
         let questions = redis.stats().questions;
-        assert!(!limiter.check("k").await.allowed);
+        assert!(limiter.check("k").await.refused().is_some());
         assert_eq!(redis.stats().questions, questions);
         redis.rehearsal().unwrap().forget();
         // The one that holds it doesn't know.
-        assert!(slots.check("k").await.allowed);
+        assert!(slots.check("k").await.passed().is_some());
     }
 }
 
@@ -235,10 +235,12 @@ async fn a_refusal_that_is_known_is_told_while_the_store_is_down() {
         .on_store_failure(OnStoreFailure::Closed)
         .build()
         .unwrap();
-    assert!(limiter.check("k").await.allowed && !limiter.check("k").await.allowed);
+    assert!(
+        limiter.check("k").await.passed().is_some() && limiter.check("k").await.refused().is_some()
+    );
     redis.rehearsal().unwrap().fail(Fault::Down);
     let answer = limiter.check("k").await;
-    assert_eq!((answer.allowed, answer.fallback), (false, None));
+    assert_eq!((answer.refused().is_none(), answer.fallback), (false, None));
     clock.advance(Duration::from_secs(60));
     assert_eq!(
         limiter.check("k").await.fallback,

@@ -210,7 +210,7 @@ async fn ask(
             !is_local || failure != Failure::Never,
             "the store was there all the time"
         );
-        match answer.allowed {
+        match answer.refused().is_none() {
             true => admissions.push(Admission {
                 asked: asked.as_nanos(),
                 told: told.as_nanos(),
@@ -225,7 +225,7 @@ async fn ask(
 async fn hold(redis: &Redis, limiter: &RedisLimiter, least: u64) {
     let mut before = Wall.now();
     while redis.stats().leased < least {
-        if !limiter.check(KEY).await.allowed {
+        if limiter.check(KEY).await.refused().is_some() {
             // It spent what it was to hold: once more when that is back.
             tokio::time::sleep(LIFE).await;
             before = Wall.now();

@@ -30,7 +30,7 @@ async fn holds_at(url: &str) {
         for limiter in [&one, &other] {
             let answer = limiter.check("ada").await;
             assert_eq!(answer.fallback, None, "{url}");
-            allowed += u32::from(answer.allowed);
+            allowed += u32::from(answer.refused().is_none());
         }
     }
     assert_eq!(allowed, 3, "{url}");
@@ -387,10 +387,10 @@ async fn exercise(redis: &Redis) -> Result<(), StoreError> {
     ] {
         let limiter = redis.limiter_of("all", kind).build().expect("a limit");
         limiter.reset("k").await?;
-        assert!(limiter.try_check("k", 1).await?.allowed);
-        assert!(limiter.try_check("k", 2).await?.allowed);
+        assert!(limiter.try_check("k", 1).await?.passed().is_some());
+        assert!(limiter.try_check("k", 2).await?.passed().is_some());
         assert_eq!(limiter.allow_at_most("k", 9).await?, 4);
-        assert!(!limiter.try_check("k", 3).await?.allowed);
+        assert!(limiter.try_check("k", 3).await?.refused().is_some());
         assert_eq!(limiter.refund("k", 2).await?.remaining, 2);
     }
     let limiter = redis
@@ -405,7 +405,8 @@ async fn exercise(redis: &Redis) -> Result<(), StoreError> {
             .expect("a limit")
             .try_check("k", 1)
             .await?
-            .allowed
+            .passed()
+            .is_some()
     );
     let slots = redis
         .limiter_of("slots", LimitKind::Concurrency(1))
@@ -413,12 +414,12 @@ async fn exercise(redis: &Redis) -> Result<(), StoreError> {
         .expect("a limit");
     slots.reset("k").await?;
     let held = slots.try_check("k", 1).await?;
-    assert!(held.allowed && !slots.try_check("k", 1).await?.allowed);
+    assert!(held.refused().is_none() && slots.try_check("k", 1).await?.refused().is_some());
     drop(held);
     let mut failed = None;
     eventually("the slot to be free", async || {
         match slots.try_check("k", 1).await {
-            Ok(answer) => answer.allowed,
+            Ok(answer) => answer.refused().is_none(),
             Err(error) => {
                 failed = Some(error);
                 true

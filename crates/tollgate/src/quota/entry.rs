@@ -39,8 +39,22 @@ pub(super) struct Judged {
     pub(super) decision: Decision,
     /// The time it was judged at: a key's time never goes back.
     pub(super) at: u64,
+    /// What was used before it, which is more than the count after a quota got smaller.
+    pub(super) used: u64,
     /// Where a charge that passes is counted by its quota.
     part: Option<Part>,
+}
+
+impl Judged {
+    /// Of a quota that limits nothing, and so counts nothing.
+    pub(super) fn unlimited(at: u64) -> Self {
+        Self {
+            decision: Decision::UNLIMITED,
+            at,
+            used: 0,
+            part: None,
+        }
+    }
 }
 
 impl Entry {
@@ -250,5 +264,10 @@ pub(super) fn judge(
         let (retry, reset) = (wait(seen.fits_at), wait(seen.reset_at));
         Decision::new(Outcome::Denied, count, left, retry, reset)
     };
-    Judged { decision, at, part }
+    Judged {
+        decision,
+        at,
+        used: seen.used,
+        part,
+    }
 }

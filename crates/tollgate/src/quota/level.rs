@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tollgate_core::{Decision, Timestamp};
 
+use super::table::Ask;
 use super::{Quota, QuotaLimiter, QuotaReceipt};
 use crate::Kind;
 use crate::clock::{Clock, Wall};
@@ -120,6 +121,22 @@ impl<'a, C: Clock> QuotaKey<'a, C> {
             Some(quota) => self.limiter.check_with(self.key, quota, cost),
             None => self.limiter.check_n(self.key, cost),
         }
+    }
+
+    /// What the key has used of a quota, more than its count included, and when that counts no more: for one
+    /// that has used nothing, when the calendar's period ends.
+    pub(crate) fn used_of(&self, now: Timestamp, quota: &Quota) -> (u64, Option<Timestamp>) {
+        let judged = self.limiter.table.look(&Ask {
+            key: self.key,
+            quota: Some(quota),
+            now,
+            cost: 0,
+        });
+        let ends_at = match judged.used {
+            0 => quota.period_at(Timestamp::from_nanos(judged.at)),
+            _ => Some((now, now + judged.decision.reset_after)),
+        };
+        (judged.used, ends_at.map(|(_, end)| end))
     }
 
     fn charge(&self, now: Timestamp, cost: u64) -> Result<QuotaReceipt, Decision> {

@@ -146,18 +146,18 @@ impl Table {
     }
 
     /// Judges without writing.
-    pub(super) fn look(&self, ask: &Ask<'_>) -> Decision {
+    pub(super) fn look(&self, ask: &Ask<'_>) -> Judged {
         let mut guard = self.shard(ask.key);
         let (keys, quota, cached) = guard.split(ask);
-        if quota.is_unlimited() {
-            return Decision::UNLIMITED;
-        }
         let now = ask.now.as_nanos();
+        if quota.is_unlimited() {
+            return Judged::unlimited(now);
+        }
         let entry = keys.entries.get(ask.key);
         let as_of = entry.filter(|entry| entry.is_ahead_of(now));
         let as_of = as_of.map(|entry| entry.as_of(now));
         let entry = as_of.as_ref().or(entry);
-        judge(ask, quota, entry, keys.floor_at(now), cached).decision
+        judge(ask, quota, entry, keys.floor_at(now), cached)
     }
 
     /// Judges, and charges what fits.

@@ -1,11 +1,12 @@
 //! How many keys a memory has room for, and by which clocks it counts.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use tollgate::clock::{Monotonic, Wall};
-use tollgate::quota::Quota;
+use tollgate::quota::{Quota, QuotaBuilder, StoreError};
 use tollgate::{
     Clock, ExactKeyedLimiter, KeyedConcurrency, KeyedLimiter, LimitError, QuotaLimiter, Rate, Stack,
 };
@@ -59,11 +60,60 @@ impl<C, W> MemoryBuilder<C, W> {
 }
 
 impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
-    /// Builds it. Memory is reserved as keys come.
+    /// Builds it. Memory is reserved as keys come. What was used of quotas is forgotten when it is dropped:
+    /// [`quota_file`](Self::quota_file) builds one that keeps them.
     ///
     /// # Panics
     /// Never: the tables are made for a rate that every algorithm takes.
     pub fn build(self) -> Memory<C, W> {
+        let quotas = self.quotas().build();
+        self.with(quotas)
+    }
+
+    /// Builds it, and keeps what is used of quotas in this file: a restart goes on from there. A file that isn't
+    /// there is made; rates and slots stay in memory alone. [`tollgate::quota`] says what a crash can cost: by
+    /// default, at most what was granted in the last second.
+    ///
+    /// Quotas are known there by the names of their rules and tiers. A policy that is changed or reloaded goes on
+    /// with the counts of those that keep their names.
+    ///
+    /// # Errors
+    /// If the file can't be read or written, is damaged or something else, holds more keys than there may be,
+    /// or another process or another `Memory` of this one has it open.
+    ///
+    /// ```
+    /// use tollgate_engine::backend::Memory;
+    /// use tollgate_engine::document::Format;
+    /// use tollgate_engine::{Engine, Facts, Policy};
+    /// # use tollgate_testkit::scratch::Scratch;
+    /// # let folder = Scratch::new("memory-quota-file");
+    /// # let path = folder.path("quotas");
+    ///
+    /// let file = "limits: [{name: exports, quota: 2/month}]";
+    /// let policy = Policy::from_text(file, Format::Yaml)?.policy;
+    /// let facts = Facts::new();
+    /// let engine = Engine::new(policy.clone(), Memory::builder().quota_file(&path)?)?;
+    /// assert!(engine.decide(&facts).passed().is_some());
+    /// drop(engine);
+    ///
+    /// let restarted = Engine::new(policy, Memory::builder().quota_file(&path)?)?;
+    /// assert!(restarted.decide(&facts).passed().is_some());
+    /// assert!(restarted.decide(&facts).refused().is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn quota_file(self, path: impl AsRef<Path>) -> Result<Memory<C, W>, StoreError> {
+        let quotas = self.quotas().open(path.as_ref())?;
+        Ok(self.with(quotas))
+    }
+
+    fn quotas(&self) -> QuotaBuilder<W> {
+        // Every check brings its own.
+        QuotaLimiter::builder(Quota::per_day(1))
+            .max_keys(self.keys)
+            .clock(self.wall.clone())
+    }
+
+    fn with(self, quotas: QuotaLimiter<W>) -> Memory<C, W> {
         // Every check brings its own.
         let rate = Rate::per_second(1);
         let rates = KeyedLimiter::builder(rate, self.keys)
@@ -81,18 +131,15 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
         let windows = ExactKeyedLimiter::builder(rate, self.keys)
             .algorithm(WINDOWS)
             .longest_wait(Duration::ZERO)
-            .clock(self.wall.clone())
+            .clock(self.wall)
             .build();
         let slots = KeyedConcurrency::builder(1, self.keys).clock(self.clock.clone());
-        let quotas = QuotaLimiter::builder(Quota::per_day(1))
-            .max_keys(self.keys)
-            .clock(self.wall);
         Memory {
             rates: rates.expect("one a second is a rate for GCRA"),
             exact: exact.expect("one a second is a rate for every algorithm"),
             windows: windows.expect("one a second is a rate for windows"),
             slots: Arc::new(slots.build()),
-            quotas: quotas.build(),
+            quotas,
             stack: Stack::new(),
             lost_races: AtomicU64::new(0),
             forgotten: AtomicU64::new(0),

@@ -1,0 +1,35 @@
+//! What a memory keeps of quotas, and how the file of those fares.
+
+use tollgate::Clock;
+use tollgate::quota::{QuotaStats, StoreError};
+
+use super::Memory;
+
+impl<C: Clock + 'static, W: Clock> Memory<C, W> {
+    /// What quotas have counted, and how their file fares, if they have one.
+    ///
+    /// ```
+    /// use tollgate_engine::backend::Memory;
+    ///
+    /// assert_eq!(Memory::new().quota_stats().failed_flushes, 0);
+    /// ```
+    pub fn quota_stats(&self) -> QuotaStats {
+        self.quotas.stats()
+    }
+
+    /// Saves what quotas have counted, now and on this thread. Without a file it does nothing. It is done every
+    /// second, and when the memory is dropped.
+    ///
+    /// # Errors
+    /// If the file can't be written; the next time tries again.
+    ///
+    /// ```
+    /// use tollgate_engine::backend::Memory;
+    ///
+    /// Memory::new().flush_quotas()?;
+    /// # Ok::<(), tollgate::quota::StoreError>(())
+    /// ```
+    pub fn flush_quotas(&self) -> Result<(), StoreError> {
+        self.quotas.flush()
+    }
+}

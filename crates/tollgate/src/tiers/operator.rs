@@ -1,0 +1,114 @@
+//! What an operator does to single tenants, by the limits of their own tiers, and sees of all.
+
+use std::time::Duration;
+
+use super::Tiers;
+use crate::clock::Clock;
+use crate::quota::{QuotaStats, StoreError};
+use crate::{ConcurrencyStats, KeyedStats, NoSlot};
+
+/// What tiers have counted, over all tenants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TiersStats {
+    /// By their rates.
+    pub rates: KeyedStats,
+    /// By their quotas, and how the file of those fares.
+    pub quotas: QuotaStats,
+    /// By how many may be at once.
+    pub slots: ConcurrencyStats,
+}
+
+impl<C: Clock + 'static, W: Clock> Tiers<C, W> {
+    /// Gives a tenant so much back, of its rate and of its quota, whatever it was charged for. A block stays.
+    ///
+    /// ```
+    /// use tollgate::{Allowance, Quota, Rate, Tiers};
+    ///
+    /// let free = Allowance::new(Rate::per_hour(10)).quota(Quota::per_day(100));
+    /// let tiers = Tiers::builder("free", free).build()?;
+    /// let _ = tiers.check_n("acme", 8);
+    /// tiers.refund("acme", 5);
+    /// assert_eq!(tiers.usage("acme").rate.used, 3);
+    /// assert_eq!(tiers.usage("acme").quota.expect("it has one").used, 3);
+    /// # Ok::<(), tollgate::TierError>(())
+    /// ```
+    pub fn refund(&self, tenant: &str, cost: u64) {
+        let plan = self.plan(tenant);
+        self.rates.key_at_rate(tenant, &plan.rate).refund(cost);
+        self.quotas.refund(tenant, cost);
+    }
+
+    /// Takes tokens of a tenant's rate though no request asked for them, at most until none are left.
+    ///
+    /// # Errors
+    /// [`NoSlot`] if the tenant is new and as many are active as may be.
+    ///
+    /// ```
+    /// use tollgate::{Allowance, Rate, Tiers};
+    ///
+    /// let tiers = Tiers::builder("free", Allowance::new(Rate::per_hour(10))).build()?;
+    /// tiers.penalize("acme", 8)?;
+    /// assert_eq!(tiers.usage("acme").rate.used, 8);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn penalize(&self, tenant: &str, tokens: u64) -> Result<(), NoSlot> {
+        let plan = self.plan(tenant);
+        self.rates.key_at_rate(tenant, &plan.rate).penalize(tokens)
+    }
+
+    /// Refuses a tenant everything for this long, as [`KeyedLimiter::block_for`] does.
+    ///
+    /// # Errors
+    /// [`NoSlot`] if the tenant is new and as many are active as may be.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Allowance, Rate, Tiers};
+    ///
+    /// let tiers = Tiers::builder("free", Allowance::new(Rate::per_hour(10))).build()?;
+    /// tiers.block_for("acme", Duration::from_secs(60))?;
+    /// assert!(tiers.allow("acme").is_none());
+    /// tiers.reset("acme");
+    /// assert!(tiers.allow("acme").is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// [`KeyedLimiter::block_for`]: crate::KeyedLimiter::block_for
+    pub fn block_for(&self, tenant: &str, duration: Duration) -> Result<(), NoSlot> {
+        self.rates.block_for(tenant, duration)
+    }
+
+    /// Forgets what a tenant has spent of its rate and of its quota, and any block. What it has in flight stays
+    /// valid, and counts.
+    pub fn reset(&self, tenant: &str) {
+        self.rates.reset(tenant);
+        self.quotas.reset(tenant);
+    }
+
+    /// Saves what quotas have counted, as [`QuotaLimiter::flush`](crate::QuotaLimiter::flush) does.
+    ///
+    /// # Errors
+    /// If the file can't be written; the next flush tries again.
+    pub fn flush(&self) -> Result<(), StoreError> {
+        self.quotas.flush()
+    }
+
+    /// What was counted so far.
+    ///
+    /// ```
+    /// use tollgate::{Allowance, Rate, Tiers};
+    ///
+    /// let tiers = Tiers::builder("free", Allowance::new(Rate::per_hour(1))).build()?;
+    /// assert!(tiers.allow("acme").is_some() && tiers.allow("acme").is_none());
+    /// assert_eq!(tiers.stats().rates.allowed, 1);
+    /// # Ok::<(), tollgate::TierError>(())
+    /// ```
+    pub fn stats(&self) -> TiersStats {
+        TiersStats {
+            rates: self.rates.stats(),
+            quotas: self.quotas.stats(),
+            slots: self.slots.stats(),
+        }
+    }
+}
