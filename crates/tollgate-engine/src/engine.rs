@@ -313,7 +313,7 @@ impl<B: Backend> Engine<B> {
     }
 }
 
-impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
+impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     /// Decides a request. It never waits: where a rule says `over: wait`, who is over it is refused here, and so is
     /// who would pass those who wait in [`decide_by`](Self::decide_by). It asks for no memory unless it takes a slot, is for very
     /// many rules, or is by very long keys.
@@ -363,7 +363,7 @@ impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
     }
 }
 
-impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
+impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     /// Forgets what a request like this has spent, of every rule that applies to it: an operator's
     /// gift. Slots that are held stay held.
     ///

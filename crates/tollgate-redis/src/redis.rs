@@ -338,7 +338,7 @@ impl Guard {
     where
         B: Backend<Error = StoreError>,
         C: Clock + 'static,
-        W: Clock,
+        W: Clock + 'static,
     {
         let tell = self.tell;
         Fallback::with_local(store, local)

@@ -235,7 +235,7 @@ impl Tiers {
     }
 }
 
-impl<C: Clock + 'static, W: Clock> Tiers<C, W> {
+impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// Whether one request of this tenant passes now; what comes back holds its slot.
     #[must_use = "a request that isn't allowed mustn't pass"]
     pub fn allow(&self, tenant: &str) -> Option<Pass> {

@@ -100,7 +100,7 @@ impl<B: Backend> Fallback<B> {
     }
 }
 
-impl<B: Backend, C: Clock + 'static, W: Clock> Fallback<B, C, W> {
+impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {
     /// Puts this backend behind it, and decides by that part of the limits, by its clocks. The backend may
     /// note in it what the store says.
     pub fn with_local(backend: B, local: Arc<Local<C, W>>) -> Self {
@@ -325,7 +325,7 @@ fn is_counted_here(check: &Check<'_>) -> bool {
     check.limit.counting() == Counting::Local
 }
 
-impl<B: Backend, C: Clock + 'static, W: Clock> Backend for Fallback<B, C, W> {
+impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Backend for Fallback<B, C, W> {
     type Error = Infallible;
     type Asking<'a>
         = AskingOrFallback<'a, B, C, W>

@@ -112,7 +112,7 @@ impl Noted {
     }
 }
 
-impl<C: Clock + 'static, W: Clock> Local<C, W> {
+impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
     /// Keeps it in this memory, for a fleet of one.
     pub fn new(memory: Memory<C, W>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);

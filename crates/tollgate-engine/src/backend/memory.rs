@@ -25,9 +25,11 @@ use super::{Answer, Backend, Check, Limit, LimitKind};
 
 mod builder;
 mod each;
+mod estimates;
 mod kept;
 
 pub use builder::MemoryBuilder;
+pub(super) use estimates::is_held;
 
 /// Checks that are asked without asking for memory.
 const INLINE: usize = 8;
@@ -121,11 +123,12 @@ impl CounterKey {
 /// ```
 pub struct Memory<C: Clock = Monotonic, W: Clock = Wall> {
     rates: KeyedLimiter<C>,
-    exact: Box<[ExactKeyedLimiter<CounterKey, C>]>,
+    // What may be held by a request is shared with it.
+    exact: Box<[Arc<ExactKeyedLimiter<CounterKey, C>>]>,
     /// Fixed windows, which begin at times of day.
-    windows: ExactKeyedLimiter<CounterKey, W>,
+    windows: Arc<ExactKeyedLimiter<CounterKey, W>>,
     slots: Arc<KeyedConcurrency<CounterKey, C>>,
-    quotas: QuotaLimiter<W>,
+    quotas: Arc<QuotaLimiter<W>>,
     stack: Stack,
     /// Of those that the stack wasn't asked about. No decision reads it.
     lost_races: AtomicU64,
@@ -157,7 +160,7 @@ impl Default for Memory {
 }
 
 /// A key of one table, while a request is judged.
-pub(super) enum Held<'a, C: Clock + 'static, W: Clock> {
+pub(super) enum Held<'a, C: Clock + 'static, W: Clock + 'static> {
     Nothing,
     Rate(tollgate::Key<'a, C>),
     Exact(ExactKey<'a, CounterKey, CounterKey, C>),
@@ -221,7 +224,7 @@ impl QuotaBytes {
     }
 }
 
-impl<C: Clock + 'static, W: Clock> Memory<C, W> {
+impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     /// Charges all checks, or none, at once.
     #[inline]
     pub fn answer(&self, checks: &[Check<'_>]) -> Answer {
@@ -283,6 +286,9 @@ impl<C: Clock + 'static, W: Clock> Memory<C, W> {
 
     #[inline(never)]
     fn answer_any(&self, checks: &[Check<'_>]) -> Answer {
+        if checks.iter().any(is_held) {
+            return self.answer_estimated(checks);
+        }
         if checks.len() <= INLINE {
             let owned: [Owned; INLINE] = array::from_fn(|number| Owned::of(checks.get(number)));
             let held: [Held<'_, C, W>; INLINE] =
@@ -467,7 +473,7 @@ impl Owned {
 }
 
 #[inline]
-pub(super) fn level<'a, C: Clock + 'static, W: Clock>(
+pub(super) fn level<'a, C: Clock + 'static, W: Clock + 'static>(
     held: &'a Held<'a, C, W>,
     check: &Check<'a>,
 ) -> Option<Level<'a>> {
@@ -482,7 +488,7 @@ pub(super) fn level<'a, C: Clock + 'static, W: Clock>(
     })
 }
 
-impl<C: Clock + 'static, W: Clock> Backend for Memory<C, W> {
+impl<C: Clock + 'static, W: Clock + 'static> Backend for Memory<C, W> {
     type Error = Infallible;
     type Asking<'a>
         = Ready<Result<Answer, Infallible>>

@@ -192,7 +192,7 @@ pub struct DescriptorStatus {
     pub charged: u64,
 }
 
-impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
+impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     /// Decides a request that a proxy describes by lists of entries, in one of the policy's domains.
     ///
     /// Hits on one counter add up: descriptors that meet the same are judged by the sum of their costs. A

@@ -63,7 +63,7 @@ fn told(group: &Group<'_>, each: &[Decision]) -> Answer {
     Answer::over(group.checks.as_slice(), each)
 }
 
-impl<C: Clock + 'static, W: Clock> Engine<Memory<C, W>> {
+impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     /// What [`decide`](Self::decide) would say to this request now. Nothing is charged, held or told to the
     /// observer.
     ///

@@ -1,6 +1,7 @@
 //! Requests that take time: they wait for their turn, hold estimates until they are settled, and are looked at
 //! without being charged.
 
+mod estimates;
 mod peek;
 mod tasks;
 mod waits;

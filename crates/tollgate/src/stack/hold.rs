@@ -4,7 +4,7 @@ use tollgate_core::Timestamp;
 
 use super::limit::{Seen, Taken};
 use super::terms::{Dropped, Terms};
-use super::{Level, Pass, Refusal, Stack, Step, Worst, take_all};
+use super::{Level, Pass, Refusal, Settled, Stack, Step, Worst, take_all};
 use crate::concurrency::Ending;
 
 /// What a request holds of all its limits until its real cost is known.
@@ -82,7 +82,6 @@ use crate::concurrency::Ending;
 #[must_use = "a hold that is dropped is charged as it stands, unless its terms say otherwise: settle it"]
 pub struct Hold<'a> {
     parts: Vec<Part<'a>>,
-    dropped: Dropped,
 }
 
 /// What one level holds.
@@ -90,6 +89,7 @@ pub struct Hold<'a> {
 struct Part<'a> {
     level: Level<'a>,
     until: Timestamp,
+    dropped: Dropped,
     taken: Option<Taken>,
 }
 
@@ -102,6 +102,8 @@ enum End {
     Charged(Ending),
     /// As if it had never been.
     Cancelled,
+    /// As its terms say.
+    Dropped,
 }
 
 impl Hold<'_> {
@@ -127,6 +129,13 @@ impl Hold<'_> {
     /// assert_eq!((rate.peek().remaining, slots.available()), (8, 1));
     /// ```
     pub fn keep(mut self) -> Pass {
+        let pass = self.slots();
+        self.finish(End::Charged(Ending::Success));
+        pass
+    }
+
+    /// Takes the slots out.
+    fn slots(&mut self) -> Pass {
         let mut pass = Pass::default();
         for part in &mut self.parts {
             if let Some(Taken::Slot(_)) = part.taken {
@@ -136,7 +145,6 @@ impl Hold<'_> {
                     .for_each(|slot| pass.keep(slot));
             }
         }
-        self.finish(End::Charged(Ending::Success));
         pass
     }
 
@@ -162,16 +170,22 @@ impl Hold<'_> {
         for Part {
             level,
             until,
+            dropped,
             taken,
         } in &mut self.parts
         {
+            let end = match (end, &dropped) {
+                (End::Dropped, Dropped::Charged) => End::Charged(Ending::Ignored),
+                (End::Dropped, Dropped::Refunded) => End::Cancelled,
+                (end, _) => end,
+            };
             match taken.take() {
                 None => {}
                 // It is held for as long as the request runs, and has no estimate that could be over.
                 Some(Taken::Slot(permit)) => match end {
                     End::Settled(_) => permit.end(Ending::Success),
                     End::Charged(ending) => permit.end(ending),
-                    End::Cancelled => permit.cancel(),
+                    End::Cancelled | End::Dropped => permit.cancel(),
                 },
                 Some(taken) => {
                     let now = level.limit.now(&mut seen);
@@ -179,7 +193,7 @@ impl Hold<'_> {
                         _ if now >= *until => level.cost,
                         End::Settled(spent) if level.estimated => spent,
                         End::Settled(_) | End::Charged(_) => level.cost,
-                        End::Cancelled => 0,
+                        End::Cancelled | End::Dropped => 0,
                     };
                     level.limit.settle(now, taken, spent);
                 }
@@ -188,12 +202,42 @@ impl Hold<'_> {
     }
 }
 
+impl Hold<'static> {
+    /// The request runs, and what it holds is in one pass: its slots, and its estimates until
+    /// [`Pass::settle`] tells what it did cost.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::time::Duration;
+    /// use tollgate::{ConcurrencyLimiter, Level, Limiter, Rate, Stack};
+    ///
+    /// let tokens = Arc::new(Limiter::new(Rate::per_hour(10_000)));
+    /// let slots = Arc::new(ConcurrencyLimiter::new(1));
+    /// let levels = [
+    ///     Level::estimated("tokens", Arc::clone(&tokens), 4_000),
+    ///     Level::new("streams", Arc::clone(&slots)),
+    /// ];
+    /// let hold = Stack::new().hold(&levels, Duration::from_secs(60)).expect("room");
+    /// let mut pass = hold.into_pass();
+    /// pass.settle(1_500);
+    /// assert_eq!((tokens.peek().remaining, slots.available()), (8_500, 0));
+    /// drop(pass);
+    /// assert_eq!(slots.available(), 1);
+    /// ```
+    pub fn into_pass(mut self) -> Pass {
+        let mut pass = self.slots();
+        pass.hold_estimate(move |settled| match settled {
+            Settled::Spent(spent) => self.settle(spent),
+            Settled::Cancelled => self.cancel(),
+            Settled::Unsaid => drop(self),
+        });
+        pass
+    }
+}
+
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
-        self.finish(match self.dropped {
-            Dropped::Charged => End::Charged(Ending::Ignored),
-            Dropped::Refunded => End::Cancelled,
-        });
+        self.finish(End::Dropped);
     }
 }
 
@@ -208,7 +252,8 @@ impl Stack {
         levels: &[Level<'a>],
         terms: impl Into<Terms>,
     ) -> Result<Hold<'a>, Refusal<'a>> {
-        let Terms { longest, dropped } = terms.into();
+        let terms = terms.into();
+        let own = |level: &Level<'a>| level.terms.unwrap_or(terms);
         let mut seen = Seen::default();
         let mut worst = Worst::default();
         for (index, level) in levels.iter().enumerate() {
@@ -219,17 +264,21 @@ impl Stack {
             return Err(refusal);
         }
         let mut parts = Vec::with_capacity(levels.len());
-        let take =
-            |level: &Level<'a>, now: Timestamp| level.limit.hold(now, level.cost, now + longest);
+        let take = |level: &Level<'a>, now: Timestamp| {
+            let until = now + own(level).longest;
+            level.limit.hold(now, level.cost, until)
+        };
         let keep = &mut |level: &Level<'a>, now: Timestamp, taken| {
+            let Terms { longest, dropped } = own(level);
             parts.push(Part {
                 level: level.clone(),
                 until: now + longest,
+                dropped,
                 taken: Some(taken),
             });
         };
         match take_all(levels, Step::first(levels), &mut seen, &take, keep) {
-            Ok(()) => Ok(Hold { parts, dropped }),
+            Ok(()) => Ok(Hold { parts }),
             Err(refusal) => {
                 self.lose();
                 Err(refusal)

@@ -8,6 +8,7 @@ use tollgate_core::{Decision, Timestamp};
 use super::Kind;
 pub(super) use super::limit::Breadth;
 use super::limit::{KeyedBook, Limit, Mark, Seen, Taken};
+use super::terms::Terms;
 use crate::keyed::KeyParts;
 
 mod from;
@@ -31,6 +32,8 @@ pub struct Level<'a> {
     pub(super) cost: u64,
     /// Whether the cost is an estimate, which a hold settles.
     pub(super) estimated: bool,
+    /// Its own, in place of its hold's.
+    pub(super) terms: Option<Terms>,
     pub(super) limit: AnyLimit<'a>,
 }
 
@@ -48,6 +51,7 @@ impl<'a> Level<'a> {
             name,
             cost: 1,
             estimated: false,
+            terms: None,
             limit: limit.into(),
         }
     }
@@ -100,6 +104,7 @@ impl<'a> Level<'a> {
             name,
             cost,
             estimated: true,
+            terms: None,
             limit: limit.into(),
         }
     }
@@ -109,6 +114,24 @@ impl<'a> Level<'a> {
     #[inline]
     pub const fn cost(mut self, cost: u64) -> Self {
         self.cost = cost;
+        self
+    }
+
+    /// Holds its estimate on terms of its own, in place of those of the [hold](super::Stack::hold).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Level, Limiter, Rate, Stack, Terms, clock::Manual};
+    ///
+    /// let limiter = Limiter::with_clock(Rate::per_minute(1_000), Manual::new());
+    /// let minute = Duration::from_secs(60);
+    /// let level = Level::estimated("tokens", &limiter, 400).on(Terms::within(minute).refund_on_drop());
+    /// drop(Stack::new().hold(&[level], minute));
+    /// assert_eq!(limiter.peek().remaining, 1_000);
+    /// ```
+    #[must_use]
+    pub fn on(mut self, terms: impl Into<Terms>) -> Self {
+        self.terms = Some(terms.into());
         self
     }
 

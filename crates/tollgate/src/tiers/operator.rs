@@ -19,7 +19,7 @@ pub struct TiersStats {
     pub slots: ConcurrencyStats,
 }
 
-impl<C: Clock + 'static, W: Clock> Tiers<C, W> {
+impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// Gives a tenant so much back, of its rate and of its quota, whatever it was charged for. A block stays.
     ///
     /// ```

@@ -57,7 +57,7 @@ impl Usage {
     }
 }
 
-impl<C: Clock + 'static, W: Clock> Tiers<C, W> {
+impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// What this tenant has used of each of its limits, of how much, and when that is over. Nothing is charged,
     /// and a tenant that was never seen stays so: it is told what the default tier allows.
     ///

@@ -72,7 +72,7 @@ impl<'a, B: Backend, C: Clock, W: Clock> AskingOrFallback<'a, B, C, W> {
     }
 }
 
-impl<B: Backend, C: Clock + 'static, W: Clock> Future for AskingOrFallback<'_, B, C, W> {
+impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Future for AskingOrFallback<'_, B, C, W> {
     type Output = Result<Answer, Infallible>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {

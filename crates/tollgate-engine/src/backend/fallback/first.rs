@@ -8,13 +8,13 @@ use std::time::Duration;
 use tollgate::{Clock, Decision, Level, Terms};
 
 use super::{AskingOrFallback, Fallback, Gate, Way, is_counted_here};
-use crate::backend::memory::{Held, Owned, level};
+use crate::backend::memory::{Held, Owned, is_held, level};
 use crate::backend::{Answer, Backend, Check, Source};
 
 /// For so long what passed here may wait for the store; then it is spent. Nobody is served before.
 const TERMS: Terms = Terms::within(Duration::from_secs(60)).refund_on_drop();
 
-impl<B: Backend, C: Clock + 'static, W: Clock> Fallback<B, C, W> {
+impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {
     /// An answer to checks of which some are counted here.
     pub(super) fn check_here_first<'a>(
         &'a self,
@@ -32,27 +32,33 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Fallback<B, C, W> {
     async fn here_first(&self, checks: &[Check<'_>], wanted: Wanted) -> (Answer, Vec<Decision>) {
         let (here, there) = Part::two(checks);
         let memory = self.local.memory();
-        let owned: Vec<_> = here
+        let plain = here.without_estimates();
+        let owned: Vec<_> = plain
             .checks
             .iter()
             .map(|check| Owned::of(Some(check)))
             .collect();
-        let held: Vec<Held<'_, C, W>> = (here.checks.iter().zip(&owned))
+        let held: Vec<Held<'_, C, W>> = (plain.checks.iter().zip(&owned))
             .map(|(check, owned)| memory.hold(Some(check), owned))
             .collect();
-        let levels: Vec<Level<'_>> = (held.iter().zip(&here.checks))
+        let levels: Vec<Level<'_>> = (held.iter().zip(&plain.checks))
             .filter_map(|(held, check)| level(held, check))
             .collect();
         let mut each = vec![Decision::UNLIMITED; checks.len()];
-        let hold = match memory.stack().hold(&levels, TERMS) {
-            Ok(hold) => hold,
-            Err(refusal) => {
+        let estimates = memory
+            .hold_estimates(&here.checks)
+            .map_err(|(number, said)| (here.numbers[number], said));
+        let hold = estimates.and_then(|estimates| {
+            let hold = memory.stack().hold(&levels, TERMS);
+            let said = hold.map_err(|said| (plain.numbers[said.index], said.decision));
+            Ok((said?, estimates))
+        });
+        let (hold, estimates) = match hold {
+            Ok(both) => both,
+            Err((decider, decision)) => {
                 here.tell(&mut each, &memory.look_at(&here.checks));
-                let decider = here.numbers.get(refusal.index).copied();
-                if let Some(decider) = decider {
-                    each[decider] = refusal.decision;
-                }
-                let mut answer = Answer::new(decider, refusal.decision);
+                each[decider] = decision;
+                let mut answer = Answer::new(Some(decider), decision);
                 answer.source = Source::Known;
                 return (answer, each);
             }
@@ -71,6 +77,9 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Fallback<B, C, W> {
             .and_then(|decider| there.numbers.get(decider).copied());
         if answer.allowed {
             answer.pass = hold.keep().and(answer.pass);
+            if let Some(estimates) = estimates.keep() {
+                answer.pass = answer.pass.and(estimates.into_pass());
+            }
             let left = memory.look_at(&here.checks);
             here.tell(&mut each, &left);
             let own = Answer::over(&here.checks, &left);
@@ -86,6 +95,7 @@ impl<B: Backend, C: Clock + 'static, W: Clock> Fallback<B, C, W> {
             }
         } else {
             hold.cancel();
+            drop(estimates);
             here.tell(&mut each, &memory.look_at(&here.checks));
         }
         (answer, each)
@@ -126,6 +136,17 @@ impl<'a> Part<'a> {
             Self { numbers, checks }
         };
         (of(Place::Here), of(Place::There))
+    }
+
+    /// Those whose costs are known.
+    fn without_estimates(&self) -> Self {
+        let all = self
+            .numbers
+            .iter()
+            .copied()
+            .zip(self.checks.iter().copied());
+        let (numbers, checks) = all.filter(|(_, check)| !is_held(check)).unzip();
+        Self { numbers, checks }
     }
 
     /// Tells what these said, among all.

@@ -6,7 +6,7 @@ use super::{COME_BACK_AFTER, Fallback, breaks, is_counted_here, refusal_of};
 use crate::backend::{Backend, Check};
 use crate::policy::OnStoreFailure;
 
-impl<B: Backend, C: Clock + 'static, W: Clock> Fallback<B, C, W> {
+impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {
     /// What each check would say by itself. A look is no question that a circuit is kept open or closed by.
     pub(super) async fn look_at_each(&self, checks: &[Check<'_>]) -> Vec<Decision> {
         let (here, there): (Vec<_>, Vec<_>) = checks

@@ -126,6 +126,7 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
                 .longest_wait(Duration::ZERO)
                 .clock(self.clock.clone())
                 .build()
+                .map(Arc::new)
         });
         let exact: Result<_, LimitError> = exact.into_iter().collect();
         let windows = ExactKeyedLimiter::builder(rate, self.keys)
@@ -137,9 +138,9 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
         Memory {
             rates: rates.expect("one a second is a rate for GCRA"),
             exact: exact.expect("one a second is a rate for every algorithm"),
-            windows: windows.expect("one a second is a rate for windows"),
+            windows: Arc::new(windows.expect("one a second is a rate for windows")),
             slots: Arc::new(slots.build()),
-            quotas,
+            quotas: Arc::new(quotas),
             stack: Stack::new(),
             lost_races: AtomicU64::new(0),
             forgotten: AtomicU64::new(0),

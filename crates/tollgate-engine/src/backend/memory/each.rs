@@ -5,7 +5,7 @@ use tollgate::{Clock, Decision};
 use super::{Memory, Owned, level};
 use crate::backend::{Answer, Check};
 
-impl<C: Clock + 'static, W: Clock> Memory<C, W> {
+impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     /// Charges all checks, or none, and looks at each then.
     pub(super) fn answer_each(&self, checks: &[Check<'_>]) -> (Answer, Vec<Decision>) {
         let answer = self.answer(checks);

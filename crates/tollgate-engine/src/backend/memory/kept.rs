@@ -5,7 +5,7 @@ use tollgate::quota::{QuotaStats, StoreError};
 
 use super::Memory;
 
-impl<C: Clock + 'static, W: Clock> Memory<C, W> {
+impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     /// What quotas have counted, and how their file fares, if they have one.
     ///
     /// ```
