@@ -522,7 +522,8 @@ impl Inner {
             // From before it was asked: the store counts from later on.
             until: before + self.terms.life,
             retry_after: reply.retry_after.max(pause(&numbers)),
-            asked: more,
+            // Where each request is asked about, a refusal is only of the one that heard it.
+            asked: if part > 0 { more } else { reply.granted },
             remaining: reply.remaining,
         };
         lease.resets.store(resets, Ordering::Relaxed);

@@ -1,6 +1,9 @@
 //! What is kept in the store: names, lives and sizes of keys, and what becomes of it when a limit changes.
 
 mod changing;
+#[path = "../common/mod.rs"]
+mod common;
+mod estimates;
 mod names;
 
 use std::time::Duration;
