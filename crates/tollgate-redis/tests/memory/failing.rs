@@ -6,7 +6,10 @@ use std::time::Duration;
 use tollgate::clock::Manual;
 use tollgate::{Decision, Rate};
 use tollgate_engine::backend::LimitKind;
+use tollgate_engine::document::Format;
 use tollgate_engine::policy::OnStoreFailure;
+use tollgate_engine::verdict::Passed;
+use tollgate_engine::{Engine, Facts, Policy};
 use tollgate_redis::{FailureKind, Fault, Redis, RedisStats};
 use tollgate_testkit::redis::Server;
 
@@ -247,4 +250,46 @@ async fn a_refusal_that_is_known_is_told_while_the_store_is_down() {
         Some(OnStoreFailure::Closed)
     );
     assert_eq!(redis.stats().near_hits, 1);
+}
+
+#[tokio::test]
+async fn estimates_are_held_and_settled_without_the_store_too() {
+    const POLICY: &str = "
+limits:
+- {name: local, match: {path: /local}, rate: 1000/h, cost: {fact: max, settle_within: 60s}}
+- {name: open, match: {path: /open}, rate: 1000/h, cost: {fact: max, settle_within: 60s}, on_store_failure: open}
+- {name: closed, match: {path: /closed}, quota: 1000/day, cost: {fact: max, settle_within: 60s}}
+";
+    let redis = Redis::in_memory(Manual::new());
+    let policy = Policy::from_text(POLICY, Format::Yaml).unwrap().policy;
+    let engine = Engine::new(policy, redis.clone()).unwrap();
+    let ask = async |path: &str, max: &str| {
+        let facts = Facts::new().with("path", path).with("max", max);
+        let Ok(verdict) = engine.decide_by(&facts).await;
+        verdict.passed().map(Passed::into_permits)
+    };
+    let left = async |path: &str| {
+        let facts = Facts::new().with("path", path).with("max", "0");
+        let Ok(findings) = engine.peek_by(&facts).await;
+        *findings.decision()
+    };
+    ask("/local", "400").await.expect("room").settle(100);
+    assert_eq!(left("/local").await.remaining, 900);
+    redis.rehearsal().unwrap().fail(Fault::Down);
+    // This node is all of the fleet; what the store had admitted is noted as it was held.
+    let mut held = ask("/local", "500").await.expect("room");
+    assert!(left("/local").await.remaining <= 400);
+    assert!(ask("/local", "500").await.is_none());
+    held.settle(0);
+    assert!(ask("/local", "500").await.is_some(), "it came back");
+    assert!(left("/open").await.is_unlimited());
+    assert!(!left("/closed").await.is_allowed());
+    ask("/open", "900").await.expect("it is open").settle(100);
+    assert!(ask("/closed", "1").await.is_none());
+    redis.rehearsal().unwrap().recover();
+    // What was spent without the store is told to it.
+    assert!(ask("/local", "0").await.is_some());
+    assert!(left("/local").await.remaining <= 500);
+    ask("/closed", "900").await.expect("it is back").settle(100);
+    assert_eq!(left("/closed").await.remaining, 900);
 }
