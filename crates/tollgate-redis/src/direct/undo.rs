@@ -6,12 +6,15 @@ use super::Direct;
 use crate::lease::{Estimate, LeaseKey};
 use crate::question::{Op, Question};
 
+/// Of which check, what was asked, and when.
+type Charge = (usize, Question, u64);
+
 /// What was charged so far, given back unless it is kept.
 pub(super) struct Undo<'a> {
     direct: &'a Direct,
     pub(super) leases: Vec<(LeaseKey, u64, u64)>,
     /// Of which check, and when.
-    pub(super) charges: Vec<(usize, Question, u64)>,
+    pub(super) charges: Vec<Charge>,
     /// Held of leases, of which check: dropped, they come back.
     pub(super) estimates: Vec<(usize, Estimate)>,
     /// Slots that may have been taken.
@@ -30,7 +33,7 @@ impl<'a> Undo<'a> {
     }
 
     /// All passed. Returns what was charged in the store, and what is held of leases.
-    pub(super) fn keep(&mut self) -> (Vec<(usize, Question, u64)>, Vec<(usize, Estimate)>) {
+    pub(super) fn keep(&mut self) -> (Vec<Charge>, Vec<(usize, Estimate)>) {
         self.leases.clear();
         let estimates = std::mem::take(&mut self.estimates);
         (std::mem::take(&mut self.charges), estimates)
