@@ -81,6 +81,17 @@ impl Booked {
     }
 
     /// What was taken.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use tollgate_core::{Algorithm, Ledger, Rate, Timestamp, TokenBucket};
+    ///
+    /// let limit = TokenBucket::new(Rate::per_second(10))?;
+    /// let mut ledger = Ledger::default();
+    /// let booked = ledger.reserve(&limit, Timestamp::ZERO, 4, Duration::ZERO).expect("a full bucket");
+    /// assert_eq!(booked.cost(), 4);
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
     pub const fn cost(&self) -> u64 {
         self.charge.cost()
     }

@@ -4,6 +4,7 @@
 //! reduced by their gcd, so nothing is ever rounded while time passes and nothing can drift.
 //! Token bucket and leaky bucket are two views of this one debt.
 
+use core::fmt;
 use core::time::Duration;
 
 use crate::wide::{div, div_ceil, mul, mul_div_ceil};
@@ -42,7 +43,7 @@ impl Level {
 }
 
 /// A rate compiled to whole units.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Units {
     pub(crate) rate: Rate,
     /// Units that one nanosecond drains: 0 for a rate of zero.
@@ -51,6 +52,13 @@ pub(crate) struct Units {
     pub(crate) price: u128,
     /// Units that may be owed when a request passes: burst × price.
     pub(crate) capacity: u128,
+}
+
+/// All of it follows from the rate.
+impl fmt::Debug for Units {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.rate.fmt(f)
+    }
 }
 
 /// A token is at least this many units, so that a live rate change, the one place that rounds,

@@ -1,5 +1,6 @@
 //! Fixed window: a count that starts again at each boundary, or one window after the first hit.
 
+use core::fmt;
 use core::time::Duration;
 
 use crate::algorithm::{Charge, Mark, Since, sealed};
@@ -275,11 +276,18 @@ impl Algorithm for FixedWindow {
 }
 
 /// A count and a window length, shared by the three window algorithms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) rate: Rate,
     pub(crate) limit: u64,
     pub(crate) nanos: u64,
+}
+
+/// All of it follows from the rate.
+impl fmt::Debug for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.rate.fmt(f)
+    }
 }
 
 /// The longest window: so that two of them still fit a timestamp.

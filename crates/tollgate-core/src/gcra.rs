@@ -3,6 +3,7 @@
 //! The interval is rounded **up** to a whole unit, so the limit is never exceeded and loses less
 //! than 0.016 % up to 10 million a second. A TAT in the past equals a state never seen.
 
+use core::fmt;
 use core::time::Duration;
 
 use crate::algorithm::{Charge, Mark, Since, sealed};
@@ -34,7 +35,7 @@ const LONGEST_CAPACITY: u64 = (2 * 365 * 86_400 * 1_000_000_000) << SHIFT;
 /// assert_eq!([passed(0), passed(0), passed(500)], [5, 0, 5]);
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Gcra {
     rate: Rate,
     pace: Pace,
@@ -52,7 +53,7 @@ pub struct Gcra {
 /// assert_eq!(pace.plan(after, Timestamp::ZERO, 3), None);
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
     /// Word units between two tokens: 0 when unlimited, the maximum when nothing refills.
     pub interval: u64,
@@ -86,6 +87,29 @@ impl Tat {
 fn word(time: Timestamp) -> u64 {
     let nanos = time.as_nanos();
     (if nanos < LAST_NANO { nanos } else { LAST_NANO }) << SHIFT
+}
+
+/// All of it follows from the rate.
+impl fmt::Debug for Gcra {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gcra")
+            .field("rate", &self.rate)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Pace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.interval {
+            0 => f.write_str("Pace(unlimited)"),
+            u64::MAX => f.write_str("Pace(zero)"),
+            interval => f
+                .debug_struct("Pace")
+                .field("interval", &interval)
+                .field("capacity", &self.capacity)
+                .finish(),
+        }
+    }
 }
 
 impl Gcra {

@@ -25,14 +25,14 @@ pub use parse::RateParseError;
 /// assert_eq!("10 per 250ms".parse(), Ok(Rate::new(10, Duration::from_millis(250))));
 /// assert_eq!("5/minute".parse(), Ok(Rate::per_minute(5)));
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rate {
     pace: Pace,
     burst: u64,
 }
 
 /// How fast: apart from the burst, which `set_burst` changes alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Pace {
     Unlimited,
     Zero,
@@ -224,6 +224,13 @@ impl fmt::Display for Rate {
     }
 }
 
+/// As text, so that nobody sees the number that stands for no limit.
+impl fmt::Debug for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Rate({self})")
+    }
+}
+
 /// Units from long to short, as they are printed and parsed.
 const UNITS: [(&str, u128); 7] = [
     ("d", 86_400_000_000_000),
@@ -273,6 +280,37 @@ mod tests {
             let rate: Rate = text.parse().unwrap();
             assert_eq!(rate.to_string(), text);
         }
+    }
+
+    #[test]
+    fn no_limit_is_a_word_wherever_it_is_shown() {
+        use crate::{
+            Algorithm, Align, FixedWindow, Gcra, LeakyBucket, SlidingCounter, SlidingLog,
+            TokenBucket,
+        };
+        use alloc::format;
+        let rate = Rate::unlimited();
+        let gcra = Gcra::new(rate).unwrap();
+        let shown = [
+            format!("{rate:?}"),
+            format!("{gcra:?} {:?}", gcra.pace()),
+            format!("{:?}", TokenBucket::new(rate).unwrap()),
+            format!("{:?}", LeakyBucket::new(rate).unwrap()),
+            format!(
+                "{:?}",
+                FixedWindow::new(rate).unwrap().align(Align::FirstHit)
+            ),
+            format!("{:?}", SlidingLog::new(rate).unwrap()),
+            format!("{:?}", SlidingCounter::new(rate).unwrap()),
+        ];
+        for text in shown {
+            assert!(text.contains("unlimited"), "{text}");
+            assert!(!text.contains("18446744073709551615"), "{text}");
+        }
+        assert_eq!(
+            format!("{:?}", Rate::per_second(5).burst(9)),
+            "Rate(5/s burst 9)"
+        );
     }
 
     #[test]

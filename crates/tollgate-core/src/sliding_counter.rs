@@ -1,5 +1,6 @@
 //! Sliding counter: two counts stand for a sliding window, the older one weighted by its overlap.
 
+use core::fmt;
 use core::time::Duration;
 
 use crate::algorithm::{Charge, Mark, Since, sealed};
@@ -28,10 +29,19 @@ use crate::{Algorithm, LimitError, Rate, Timestamp};
 /// assert!(!limit.decide(&mut counts, at(1500), 1).is_allowed());
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SlidingCounter {
     span: Span,
     burst: u64,
+}
+
+/// All of it follows from the rate.
+impl fmt::Debug for SlidingCounter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SlidingCounter")
+            .field("span", &self.span)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The state of a [`SlidingCounter`]: the count of the window that began at `start`, and of the

@@ -29,7 +29,7 @@ use crate::verdict::LimitVerdict;
 ///     .build()?;
 /// match logins.check("ada").await {
 ///     // It holds what the request takes, so keep it while the request runs.
-///     LimitVerdict::Passed(passed) => println!("come in; {} left", passed.decision.remaining),
+///     LimitVerdict::Passed(passed) => println!("come in: {}", passed.decision),
 ///     LimitVerdict::Refused(refused) => match refused.fallback {
 ///         Some(OnStoreFailure::Closed) => println!("503: no store to ask"),
 ///         _ => println!("429: come back in {:?}", refused.decision.retry_after),

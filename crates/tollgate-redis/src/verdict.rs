@@ -42,6 +42,20 @@ pub enum LimitVerdict {
 }
 
 /// A request that may pass, with what it holds while it runs.
+///
+/// ```
+/// # use tollgate::{Rate, clock::Manual};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let redis = tollgate_redis::Redis::in_memory(Manual::new());
+/// let mails = redis.limiter("mails", Rate::per_hour(10)).build()?;
+/// let passed = mails.check("ada").await.passed().expect("the first");
+/// assert_eq!(passed.decision.remaining, 9);
+/// let pass = passed.into_pass(); // to be moved into a task
+/// # drop(pass);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "what passed gives back its slot when it is dropped"]
 pub struct LimitPassed {
@@ -50,6 +64,21 @@ pub struct LimitPassed {
 }
 
 /// What is told of a request, whether it passed or was refused.
+///
+/// ```
+/// # use tollgate::{Rate, clock::Manual};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let redis = tollgate_redis::Redis::in_memory(Manual::new());
+/// use tollgate_redis::LimitFindings;
+///
+/// let log = |told: &LimitFindings| told.decision.to_string();
+/// let logins = redis.limiter("logins", Rate::per_hour(1)).build()?;
+/// assert_eq!(log(&*logins.check("ada").await), "allowed, 0 of 1 left");
+/// assert_eq!(log(&*logins.check("ada").await), "denied, retry after 3600s");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct LimitFindings {

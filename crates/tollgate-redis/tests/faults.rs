@@ -81,7 +81,7 @@ async fn a_store_that_restarts_empty_counts_from_zero() {
     let limiter = subject.fresh(OnStoreFailure::Closed);
     for _ in 0..3 {
         assert!(subject.decide(&limiter, LIMIT).await.passed().is_some());
-        assert!(!subject.decide(&limiter, LIMIT).await.passed().is_some());
+        assert!(subject.decide(&limiter, LIMIT).await.refused().is_some());
         server.restart_empty();
         subject.carries_on().await;
         subject.recovers().await;

@@ -113,7 +113,8 @@ impl<H: Home> Acquire<H> {
     }
 
     /// Fails at once if it can't pass by this time on the limiter's clock, and also if that time
-    /// is over, even when tokens are there.
+    /// is over, even when tokens are there. If the clock is set back by more than a minute while it waits, this
+    /// moves with it: nobody waits for longer than was asked.
     pub fn deadline(mut self, deadline: Timestamp) -> Self {
         self.patience = Patience::Deadline(deadline);
         self

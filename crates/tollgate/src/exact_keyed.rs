@@ -166,10 +166,9 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
     /// Takes `cost` of this key's tokens, to be used after the reservation's delay.
     ///
     /// # Errors
-    /// [`Refused::Never`] if the cost is above the burst; [`Refused::TooLate`] if it would act
-    /// further ahead than the limiter's longest wait, or the key is blocked;
-    /// [`Refused::QueueFull`] if the algorithm can't book that far ahead (a sliding log books one
-    /// window).
+    /// [`Refused::Never`] if the cost is above the burst; [`Refused::TooFarAhead`] if it would act
+    /// further ahead than the limiter's longest wait, or than the algorithm books (a sliding log one
+    /// window); [`Refused::Blocked`] if the key is blocked; [`Refused::QueueFull`] if it is new and has no room.
     ///
     /// ```
     /// use std::time::Duration;

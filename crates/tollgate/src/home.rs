@@ -118,6 +118,21 @@ pub(crate) mod sealed {
                 .unwrap_or_else(|| self.book(&terms, now, cost, patience))
         }
 
+        /// Reserves, however long it takes, as far ahead as may be.
+        fn reserve_in_turn(&self, now: Timestamp, cost: u64) -> Result<Ticket, Refused> {
+            let booked = self.book_in_turn(now, cost, Duration::MAX);
+            // Nobody has said until when, so it can't be too late.
+            booked.map_err(|refused| match refused {
+                Refused::TooLate(decision) if self.is_blocked(now) => Refused::Blocked(decision),
+                // It isn't for how far ahead it would be: there is no room for the state of a new key.
+                Refused::TooLate(decision) if decision.retry_after <= self.longest_booking() => {
+                    Refused::QueueFull(decision)
+                }
+                Refused::TooLate(decision) => Refused::TooFarAhead(decision),
+                refused => refused,
+            })
+        }
+
         /// Gives back what nothing was built on; it may be the turn of one who waits.
         fn give_back_in_turn(&self, now: Timestamp, ticket: &Ticket) {
             self.improve(now, || self.give_back(&self.terms(), now, ticket));

@@ -163,8 +163,9 @@ impl<C: Clock> KeyedLimiter<C> {
     /// Takes `cost` of this key's tokens, to be used after the reservation's delay.
     ///
     /// # Errors
-    /// [`Refused::Never`] if the cost is above the burst, [`Refused::TooLate`] if it would act
-    /// further ahead than the limiter's longest wait.
+    /// [`Refused::Never`] if the cost is above the burst, [`Refused::TooFarAhead`] if it would act
+    /// further ahead than the limiter's longest wait, [`Refused::Blocked`] if the key is blocked,
+    /// [`Refused::QueueFull`] if it is new and has no room.
     pub fn reserve<K: Hash + ?Sized>(
         &self,
         key: &K,

@@ -191,7 +191,7 @@ impl<C: Clock> Limiter<C> {
     /// Takes `cost` tokens now, however long it takes until they may be used.
     ///
     /// # Errors
-    /// [`Refused::Never`] if the cost is above the burst; [`Refused::QueueFull`] if the algorithm
+    /// [`Refused::Never`] if the cost is above the burst; [`Refused::TooFarAhead`] if the algorithm
     /// can't book that far ahead (a sliding log books one window).
     pub fn reserve(&self, cost: u64) -> Result<Reservation<&Self>, Refused> {
         self.reserve_at(self.clock.now(), cost)
@@ -202,7 +202,7 @@ impl<C: Clock> Limiter<C> {
     /// # Errors
     /// As [`reserve`](Self::reserve).
     pub fn reserve_at(&self, now: Timestamp, cost: u64) -> Result<Reservation<&Self>, Refused> {
-        let ticket = self.book_in_turn(now, cost, Duration::MAX)?;
+        let ticket = self.reserve_in_turn(now, cost)?;
         Ok(Reservation::new(self, ticket))
     }
 
@@ -221,7 +221,7 @@ impl<C: Clock> Limiter<C> {
     /// # Ok::<(), tollgate::Refused>(())
     /// ```
     pub fn reserve_owned(self: &Arc<Self>, cost: u64) -> Result<Reservation<Arc<Self>>, Refused> {
-        let ticket = (&**self).book_in_turn(self.clock.now(), cost, Duration::MAX)?;
+        let ticket = (&**self).reserve_in_turn(self.clock.now(), cost)?;
         Ok(Reservation::new(Arc::clone(self), ticket))
     }
 
@@ -393,7 +393,7 @@ impl<C: Clock> Meter for &Limiter<C> {
             false => self.cell.reserve(now, cost, patience),
         };
         booked.map_err(|unbooked| match unbooked {
-            Unbooked::TooFarAhead(decision) => Refused::QueueFull(decision),
+            Unbooked::TooFarAhead(decision) => Refused::TooFarAhead(decision),
             Unbooked::Refused(decision) => Refused::from_decision(decision),
         })
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tollgate_core::Timestamp;
 
+use crate::steps::SLACK;
 use crate::sync::{Thread, current_thread};
 
 /// How long a wait may take.
@@ -25,6 +26,29 @@ impl Patience {
             Self::Timeout(timeout) => Some(now + timeout),
             Self::Deadline(deadline) => Some(deadline),
         }
+    }
+}
+
+/// Until when somebody waits, by a clock that may be set back meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Until {
+    at: Timestamp,
+    seen: Timestamp,
+}
+
+impl Until {
+    pub(crate) const fn new(at: Timestamp, now: Timestamp) -> Self {
+        Self { at, seen: now }
+    }
+
+    /// The time, now that the clock shows this: if it was set back, nobody waits for it to be again where it was.
+    pub(crate) fn at(&mut self, now: Timestamp) -> Timestamp {
+        if self.seen - now > SLACK {
+            self.at = self.at.shifted(self.seen, now);
+            self.seen = now;
+        }
+        self.seen = self.seen.max(now);
+        self.at
     }
 }
 

@@ -30,6 +30,9 @@ pub enum Refused {
     Never(Decision),
     /// It would take longer than the deadline, or the deadline has passed already.
     TooLate(Decision),
+    /// It would act further ahead than reservations may: than the limiter's `longest_wait`, or than its algorithm
+    /// can book.
+    TooFarAhead(Decision),
     /// The key is blocked, and whoever waits for it is sent away.
     Blocked(Decision),
     /// As many are waiting as may.
@@ -52,6 +55,7 @@ impl Refused {
         match self {
             Self::Never(decision)
             | Self::TooLate(decision)
+            | Self::TooFarAhead(decision)
             | Self::Blocked(decision)
             | Self::QueueFull(decision)
             | Self::Shed(decision) => decision,
@@ -73,6 +77,12 @@ impl fmt::Display for Refused {
             Self::TooLate(decision) => write!(
                 f,
                 "rate limit: the wait of {:?} is longer than the deadline allows",
+                decision.retry_after
+            ),
+            Self::TooFarAhead(decision) => write!(
+                f,
+                "rate limit: the wait of {:?} is longer than reservations reach ahead; `acquire` waits as long as \
+                 it takes",
                 decision.retry_after
             ),
             Self::Blocked(decision) => write!(

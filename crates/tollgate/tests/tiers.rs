@@ -6,7 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tollgate::clock::Manual;
 use tollgate::quota::QuotaLimiter;
 use tollgate::{
-    Allowance, Kind, Level, Limiter, Quota, Rate, Stack, TierError, Tiers, Timestamp, Usage,
+    Algorithm, Align, Allowance, ExactKeyedLimiter, FairLimiter, KeyedLimiter, Kind, Level,
+    Limiter, Quota, Rate, Stack, TierError, Tiers, Timestamp, Usage,
 };
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -380,4 +381,52 @@ fn what_an_operator_does_goes_by_the_tenants_own_tier() {
     tiers.reset("a");
     assert_eq!(passed(&tiers, "a", 9), 9);
     assert_eq!(used_of_quota(&tiers, "a").0, 9);
+}
+
+#[test]
+fn no_limit_is_shown_as_a_word() {
+    let (rate, clock) = (Rate::unlimited(), Manual::new());
+    let mut shown = Vec::new();
+    for algorithm in [
+        Algorithm::Gcra,
+        Algorithm::TokenBucket,
+        Algorithm::LeakyBucket,
+        Algorithm::FixedWindow(Align::FirstHit),
+        Algorithm::SlidingLog,
+        Algorithm::SlidingCounter,
+    ] {
+        let builder = Limiter::builder(rate)
+            .algorithm(algorithm)
+            .clock(clock.clone());
+        shown.push(format!("{builder:?}"));
+        let limiter = builder.build().unwrap();
+        let slot = limiter.reserve(5).unwrap();
+        shown.push(format!("{limiter:?} {slot:?} {:?}", limiter.check()));
+        shown.push(limiter.check().to_string());
+        let builder = ExactKeyedLimiter::<String>::builder(rate, 10).algorithm(algorithm);
+        shown.push(format!("{builder:?} {:?}", builder.tier(rate).unwrap()));
+        let exact = builder.clock(clock.clone()).build().unwrap();
+        shown.push(format!("{exact:?} {:?}", exact.check("a")));
+    }
+    let keyed = KeyedLimiter::builder(rate, 10);
+    shown.push(format!("{keyed:?}"));
+    let keyed = keyed.clock(clock.clone()).build().unwrap();
+    shown.push(format!("{keyed:?} {:?}", keyed.check("a")));
+    let fair = FairLimiter::builder(rate).clock(clock.clone());
+    shown.push(format!("{fair:?}"));
+    let fair = fair.build().unwrap();
+    shown.push(format!("{fair:?} {:?}", fair.check("a")));
+    let quotas = QuotaLimiter::new(Quota::unlimited());
+    shown.push(format!("{quotas:?} {:?}", quotas.charge("a", 7)));
+    let plain = Allowance::new(rate).quota(Quota::unlimited());
+    shown.push(format!("{plain:?} {plain}"));
+    let tiers = Tiers::builder("free", plain).clock(clock).build().unwrap();
+    shown.push(format!(
+        "{tiers:?} {:?} {:?}",
+        tiers.check("a"),
+        tiers.usage("a")
+    ));
+    for text in shown {
+        assert!(!text.contains("18446744073709551615"), "{text}");
+    }
 }

@@ -203,7 +203,11 @@ fn a_log_books_at_most_one_window_ahead() {
         }
     };
     assert_eq!(slots.len(), 4);
-    assert!(matches!(refused, Refused::QueueFull(_)));
+    assert!(matches!(refused, Refused::TooFarAhead(_)));
+    assert_eq!(
+        refused.to_string(),
+        "rate limit: the wait of 2s is longer than reservations reach ahead; `acquire` waits as long as it takes"
+    );
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
-use tollgate::Outcome;
 use tollgate::clock::Manual;
+use tollgate::{Decision, Outcome};
 use tollgate_engine::backend::Memory;
 use tollgate_engine::engine::{DescriptorStatus, DescriptorVerdict};
 use tollgate_engine::facts::Descriptor;
@@ -128,7 +128,7 @@ impl Charged {
             descriptor: entries_text(entries),
             limit: said.limit.clone(),
             charged: said.charged,
-            remaining: said.decision.map(|decision| decision.remaining),
+            remaining: said.decision.as_ref().and_then(left),
         }
     }
 }
@@ -179,7 +179,7 @@ impl Step {
                 DENIED
             },
             rule: cause_name(verdict.cause()).filter(|_| too_much.is_none()),
-            remaining: (decision.limit < u64::MAX).then_some(decision.remaining),
+            remaining: left(decision),
             retry_after,
             too_much,
             shadow: verdict
@@ -201,15 +201,18 @@ impl Step {
                 DescriptorVerdict::Refused(_) => DENIED,
             },
             rule: told.and_then(|status| status.limit.clone()),
-            remaining: told
-                .and_then(|status| status.decision)
-                .map(|it| it.remaining),
+            remaining: told.and_then(|status| left(status.decision.as_ref()?)),
             retry_after: or_never(verdict.retry_after),
             too_much: verdict.too_much.map(|what| what.to_string()),
             shadow: shadow.filter_map(|status| status.limit.clone()).collect(),
             descriptors: Vec::new(),
         }
     }
+}
+
+/// What is left; nothing if there is no limit to it.
+fn left(decision: &Decision) -> Option<u64> {
+    (!decision.is_unlimited()).then_some(decision.remaining)
 }
 
 /// What to call what decided; nothing if no rule did.

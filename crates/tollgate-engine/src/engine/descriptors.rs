@@ -89,6 +89,24 @@ pub struct DescriptorsPassed {
 }
 
 /// What is told of a request of descriptors, whether it passed or was refused.
+///
+/// ```
+/// # use tollgate::clock::Manual;
+/// # use tollgate_engine::backend::Memory;
+/// # use tollgate_engine::document::Format;
+/// # use tollgate_engine::facts::Descriptor;
+/// # use tollgate_engine::{Engine, Policy};
+/// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+/// # let file = "domain: edge\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 1}}]";
+/// # let engine = Engine::new(Policy::from_text(file, Format::Yaml)?.policy, memory)?;
+/// use tollgate_engine::engine::DescriptorFindings;
+///
+/// let log = |told: &DescriptorFindings| format!("{:?} decided, {:?}", told.decider, told.retry_after);
+/// let ada = [Descriptor::new(&[("user", "ada")])];
+/// assert_eq!(log(&engine.decide_descriptors("edge", &ada, 1)), "Some(0) decided, 0ns");
+/// assert_eq!(log(&engine.decide_descriptors("edge", &ada, 1)), "Some(0) decided, 3600s");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct DescriptorFindings {

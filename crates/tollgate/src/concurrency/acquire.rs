@@ -11,7 +11,7 @@ use super::home::PermitHome;
 use super::stats::Count;
 use super::{ConcurrencyRefused, Permit};
 use crate::clock::Clock;
-use crate::patience::{Patience, waker_of_this_thread};
+use crate::patience::{Patience, Until, waker_of_this_thread};
 
 #[cfg(not(any(loom, shuttle)))]
 mod future;
@@ -64,7 +64,7 @@ enum Started<H: PermitHome> {
     Passed(Permit<H>),
     Waiting {
         place: Place<H>,
-        until: Option<Timestamp>,
+        until: Option<Until>,
     },
 }
 
@@ -84,7 +84,7 @@ impl<H: PermitHome> AcquirePermit<H> {
     }
 
     /// Fails if it takes until this time on the limiter's clock, and at once if that is over, even
-    /// when there is room.
+    /// when there is room. If the clock is set back by more than a minute meanwhile, this moves with it.
     pub fn deadline(mut self, deadline: Timestamp) -> Self {
         self.patience = Patience::Deadline(deadline);
         self
@@ -116,7 +116,7 @@ impl<H: PermitHome> AcquirePermit<H> {
         let mut unparker = None;
         let waker = waker_of_this_thread;
         let started = self.start(|| unparker.insert(waker()).clone())?;
-        let (mut place, until) = match started {
+        let (mut place, mut until) = match started {
             Started::Passed(permit) => return Ok(permit),
             Started::Waiting { place, until } => (place, until),
         };
@@ -125,10 +125,14 @@ impl<H: PermitHome> AcquirePermit<H> {
             if let Some(result) = place.ask(&waker) {
                 return result;
             }
-            let at = until.unwrap_or(Timestamp::MAX);
-            let Some(clock) = place.clock().filter(|clock| clock.now() < at) else {
+            let Some(clock) = place.clock() else {
                 return place.expire();
             };
+            let now = clock.now();
+            let at = until.as_mut().map_or(Timestamp::MAX, |until| until.at(now));
+            if now >= at {
+                return place.expire();
+            }
             clock.nap_until(at);
         }
     }
@@ -177,6 +181,7 @@ impl<H: PermitHome> AcquirePermit<H> {
                 };
             }
         };
+        let until = until.map(|at| Until::new(at, home.now()));
         let home = Some(home);
         Ok(Started::Waiting {
             place: Place {

@@ -127,7 +127,7 @@ where
     /// # Errors
     /// As [`ExactKeyedLimiter::reserve`].
     pub fn reserve_at(&self, now: Timestamp, cost: u64) -> Result<Reservation<Self>, Refused> {
-        let ticket = self.book_in_turn(now, cost, Duration::MAX)?;
+        let ticket = self.reserve_in_turn(now, cost)?;
         Ok(Reservation::new(*self, ticket))
     }
 
@@ -255,7 +255,7 @@ where
         let tables = &self.limiter.tables;
         let booked = tables.reserve(&self.ask_in_turn(now), tier.as_ref(), &act);
         booked.map_err(|unbooked| match unbooked {
-            Unbooked::TooFarAhead(decision) => Refused::QueueFull(decision),
+            Unbooked::TooFarAhead(decision) => Refused::TooFarAhead(decision),
             Unbooked::Refused(decision) => Refused::from_decision(decision),
         })
     }

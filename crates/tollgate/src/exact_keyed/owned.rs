@@ -4,7 +4,6 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::{ExactKey, ExactKeyedLimiter, Tier};
 use crate::acquire::Acquire;
@@ -81,7 +80,7 @@ impl<K: Eq + Clone, C: Clock> OwnedExactKey<K, C> {
     /// As [`ExactKeyedLimiter::reserve`].
     pub fn reserve(&self, cost: u64) -> Result<Reservation<Self>, Refused> {
         let key = self.key();
-        let ticket = key.book_in_turn(key.now(), cost, Duration::MAX)?;
+        let ticket = key.reserve_in_turn(key.now(), cost)?;
         Ok(Reservation::new(self.clone(), ticket))
     }
 

@@ -39,14 +39,16 @@ impl Meter {
         &self.limit
     }
 
-    /// Follows the clock: forth once a year, and back when it was set.
-    pub(super) fn follow(&mut self, now: Timestamp) {
-        if let Some(from) = self.latest.set_back(now) {
+    /// Follows the clock: forth once a year, and back when it was set; then says what it showed before.
+    pub(super) fn follow(&mut self, now: Timestamp) -> Option<Timestamp> {
+        let before = self.latest.set_back(now);
+        if let Some(from) = before {
             self.count_from(now, self.local(from));
         } else if now.as_nanos().saturating_sub(self.anchor) > SPAN {
             self.count_from(now, self.local(now));
         }
         self.latest.pass(now);
+        before
     }
 
     /// Puts the anchor close behind `now`, which the word so far counts as `from`. A charge from before isn't

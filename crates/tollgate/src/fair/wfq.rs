@@ -184,9 +184,9 @@ impl Discipline for Fair {
     type Ask = Claim;
     type Receipt = Receipt;
 
-    fn visited(&mut self, now: Timestamp) {
-        self.meter.follow(now);
+    fn visited(&mut self, now: Timestamp) -> Option<Timestamp> {
         self.seen = now;
+        self.meter.follow(now)
     }
 
     fn pass_at_once(&mut self, now: Timestamp, ask: &Claim, cost: u64) -> Outcome {

@@ -159,7 +159,7 @@ impl<'a, C: Clock> Key<'a, C> {
     /// # Errors
     /// As [`KeyedLimiter::reserve`].
     pub fn reserve_at(&self, now: Timestamp, cost: u64) -> Result<Reservation<Self>, Refused> {
-        let ticket = self.book_in_turn(now, cost, Duration::MAX)?;
+        let ticket = self.reserve_in_turn(now, cost)?;
         Ok(Reservation::new(*self, ticket))
     }
 

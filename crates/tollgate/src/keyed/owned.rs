@@ -3,7 +3,6 @@
 use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tollgate_core::Gcra;
 
@@ -79,7 +78,7 @@ impl<C: Clock> OwnedKey<C> {
     /// As [`KeyedLimiter::reserve`].
     pub fn reserve(&self, cost: u64) -> Result<Reservation<Self>, Refused> {
         let key = self.key();
-        let ticket = key.book_in_turn(key.now(), cost, Duration::MAX)?;
+        let ticket = key.reserve_in_turn(key.now(), cost)?;
         Ok(Reservation::new(self.clone(), ticket))
     }
 

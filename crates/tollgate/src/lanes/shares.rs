@@ -204,12 +204,14 @@ impl Discipline for Shares {
     type Ask = u32;
     type Receipt = Receipt;
 
-    fn visited(&mut self, now: Timestamp) {
-        if let Some(from) = self.latest.set_back(now) {
+    fn visited(&mut self, now: Timestamp) -> Option<Timestamp> {
+        let before = self.latest.set_back(now);
+        if let Some(from) = before {
             self.set_back(from, now);
         }
         self.latest.pass(now);
         self.seen = now;
+        before
     }
 
     fn pass_at_once(&mut self, now: Timestamp, lane: &u32, cost: u64) -> Outcome {

@@ -1,5 +1,6 @@
 //! Places in a line: numbered, used again once they are free, and linked first to last.
 
+use std::collections::BTreeSet;
 use std::mem;
 
 use tollgate_core::Timestamp;
@@ -122,6 +123,24 @@ impl<R, X> Place<R, X> {
 }
 
 impl<R, X> Places<R, X> {
+    /// Deadlines follow a clock that was set back: nobody waits for longer than was asked, for a time that it
+    /// showed by mistake.
+    pub(super) fn shift_deadlines(
+        &mut self,
+        deadlines: &mut BTreeSet<(Timestamp, Id)>,
+        from: Timestamp,
+        to: Timestamp,
+    ) {
+        let shifted = mem::take(deadlines).into_iter().map(|(deadline, id)| {
+            let deadline = deadline.shifted(from, to);
+            if let Some(place) = self.get_mut(id) {
+                place.deadline = deadline;
+            }
+            (deadline, id)
+        });
+        deadlines.extend(shifted);
+    }
+
     pub(super) const fn new() -> Self {
         Self {
             slots: Vec::new(),

@@ -21,8 +21,9 @@ pub trait Discipline: fmt::Debug {
     /// What a charge is given back by.
     type Receipt: fmt::Debug;
 
-    /// Time has come this far, and nobody else's turn came before.
-    fn visited(&mut self, now: Timestamp);
+    /// Time has come this far, and nobody else's turn came before. If the clock was set back: what it showed
+    /// before.
+    fn visited(&mut self, now: Timestamp) -> Option<Timestamp>;
 
     /// Whether this one passes right now, past everybody who waits; it is charged if so.
     fn pass_at_once(&mut self, now: Timestamp, ask: &Self::Ask, cost: u64) -> Outcome;
@@ -257,7 +258,9 @@ impl<D: Discipline> Queue<D> {
         if self.waiting > 0 {
             while self.step(now) {}
         }
-        self.discipline.visited(now);
+        if let Some(from) = self.discipline.visited(now) {
+            self.places.shift_deadlines(&mut self.deadlines, from, now);
+        }
     }
 
     /// One who passes or is dropped by `now`, if there is one.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, Outcome, Timestamp};
 
+mod behind;
 mod set_back;
 
 use super::meter::{Meter, charge};
@@ -185,58 +186,6 @@ impl<T: Clone + fmt::Debug> Single<T> {
         Some((id, self.places.get(id)?))
     }
 
-    /// What one is told who can't pass now: behind everybody who waits, after an
-    /// [`advance`](Self::advance) to this time. None if nobody does.
-    pub(crate) fn behind<M: Meter<Terms = T> + ?Sized>(
-        &self,
-        meter: &M,
-        terms: &T,
-        now: Timestamp,
-        cost: u64,
-    ) -> Option<Decision> {
-        if self.is_empty() {
-            return None;
-        }
-        let raw = meter.look(terms, now, cost);
-        if raw.outcome == Outcome::Never {
-            return Some(raw);
-        }
-        let at = self.place_at_the_end(meter, terms, now, cost);
-        Some(self.refusal(meter, terms, now, at))
-    }
-
-    /// When a place at the end passes, or as near as is known. After an advance to this time.
-    fn place_at_the_end<M: Meter<Terms = T> + ?Sized>(
-        &self,
-        meter: &M,
-        terms: &T,
-        now: Timestamp,
-        cost: u64,
-    ) -> Timestamp {
-        let own = now + meter.look(terms, now, cost).retry_after;
-        let Some((_, first)) = self.first_place() else {
-            return own;
-        };
-        let after_first = self.line.cost() - u128::from(first.cost);
-        let ahead = after_first + u128::from(cost);
-        own.max(self.due + meter.takes(terms, ahead))
-    }
-
-    /// A refusal to one who may come again at this time.
-    fn refusal<M: Meter<Terms = T> + ?Sized>(
-        &self,
-        meter: &M,
-        terms: &T,
-        now: Timestamp,
-        at: Timestamp,
-    ) -> Decision {
-        let left = meter.look(terms, now, 0);
-        let wait = at - now;
-        let remaining = if self.is_empty() { left.remaining } else { 0 };
-        let reset_after = left.reset_after.max(wait);
-        Decision::new(Outcome::Denied, left.limit, remaining, wait, reset_after)
-    }
-
     /// Passes at once, stands in line, or says why neither.
     pub(crate) fn enter<M: Meter<Terms = T> + ?Sized>(
         &mut self,
@@ -293,6 +242,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
             Err(Refused::TooLate(decision)) if decision.retry_after <= patience => {
                 return Err(Refused::QueueFull(decision));
             }
+            Err(Refused::TooFarAhead(decision)) => return Err(Refused::QueueFull(decision)),
             Err(refused) => return Err(refused),
         };
         let waiter = Waiter {

@@ -1,9 +1,13 @@
 //! A line whose clock is set back by far, or that nobody looked at for long.
 
+use std::future::IntoFuture;
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::{Algorithm, Clock, ExactKeyedLimiter, KeyedLimiter, Limiter, Rate, Timestamp};
+use tollgate::{
+    Acquire, Algorithm, Clock, ConcurrencyLimiter, ConcurrencyRefused, ExactKeyedLimiter,
+    FairLimiter, KeyedLimiter, Limiter, Rate, Refused, Timestamp,
+};
 
 use super::Polled;
 use super::holder::{ALGORITHMS, Holder};
@@ -164,6 +168,133 @@ fn a_look_ahead_lets_nobody_pass() {
         peeks_ahead(&limiter(rate, algorithm, &clock), &clock);
         peeks_ahead(&exact(rate, algorithm, &clock), &clock);
     }
+}
+
+/// Three who wait at ten a second, and who come after the last token was spent.
+fn three_wait<'a, H: Holder>(
+    holder: &'a H,
+    clock: &Manual,
+) -> Vec<Polled<<Acquire<H::Home<'a>> as IntoFuture>::IntoFuture>> {
+    spend(holder, clock);
+    let mut waiting: Vec<_> = (0..3).map(|_| Polled::new(holder.acquire(1))).collect();
+    for wait in &mut waiting {
+        assert!(wait.poll().is_none());
+    }
+    waiting
+}
+
+/// What a look at each time ahead says is what the same look says once the clock is there.
+fn looks_that_come_true<H: Holder>(make: impl Fn(&Manual) -> H, name: &str, is_exact: bool) {
+    let said = |after: Duration| {
+        let clock = today();
+        let holder = make(&clock);
+        let _waiting = three_wait(&holder, &clock);
+        holder.check_at(clock.now() + after, 0)
+    };
+    let found = |after: Duration| {
+        let clock = today();
+        let holder = make(&clock);
+        let mut waiting = three_wait(&holder, &clock);
+        clock.advance(after);
+        for wait in &mut waiting {
+            let _ = wait.poll();
+        }
+        holder.check_at(clock.now(), 0)
+    };
+    // Not when a token comes back, which a word says up to a nanosecond late.
+    for after in (0..40).map(|step| (2 * step + 1) * SECOND / 40) {
+        let (told, then) = (said(after), found(after));
+        let why = format!("{name} after {after:?}: {told:?}, then {then:?}");
+        assert_eq!(told.is_allowed(), told.retry_after.is_zero(), "{why}");
+        if is_exact {
+            assert_eq!(told.is_allowed(), then.is_allowed(), "{why}");
+            assert_eq!(told.remaining, then.remaining, "{why}");
+            assert!(found(after + told.retry_after).is_allowed(), "{why}");
+        }
+    }
+}
+
+#[test]
+fn a_look_ahead_tells_a_wait_that_comes_true() {
+    let rate = Rate::per_second(10).burst(4);
+    looks_that_come_true(|clock| keyed(rate, clock), "a word", true);
+    for algorithm in ALGORITHMS {
+        // The place of one behind others isn't a sum in windows and logs.
+        let is_exact = matches!(
+            algorithm,
+            Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket
+        );
+        let rate = if is_exact { rate } else { Rate::per_second(10) };
+        let name = format!("{algorithm:?}");
+        looks_that_come_true(|clock| limiter(rate, algorithm, clock), &name, is_exact);
+        looks_that_come_true(|clock| exact(rate, algorithm, clock), &name, is_exact);
+    }
+}
+
+/// One who waits for five seconds at most while the clock is set back, and whose turn is put off.
+fn gives_up_in_time<H: Holder>(holder: &H, clock: &Manual, name: &str) {
+    let today = clock.now();
+    clock.advance(YEAR);
+    spend(holder, clock);
+    let mut wait = Polled::new(holder.acquire(1).timeout(5 * SECOND));
+    assert!(wait.poll().is_none(), "{name}");
+    clock.set(today);
+    assert!(wait.poll().is_none(), "{name}");
+    holder.set_rate(Rate::per_hour(10));
+    clock.advance(6 * SECOND);
+    let refused = wait.poll();
+    assert!(
+        matches!(refused, Some(Err(Refused::TooLate(_)))),
+        "{name}: {refused:?}"
+    );
+}
+
+#[test]
+fn a_deadline_moves_with_a_clock_that_is_set_back() {
+    // Not a key's word, which goes on by the rate that it was spent at.
+    let rate = Rate::per_second(10);
+    for algorithm in ALGORITHMS {
+        let name = format!("{algorithm:?}");
+        let clock = today();
+        gives_up_in_time(&limiter(rate, algorithm, &clock), &clock, &name);
+        let clock = today();
+        gives_up_in_time(&exact(rate, algorithm, &clock), &clock, &name);
+    }
+}
+
+#[test]
+fn nor_do_those_who_share_a_limit_or_wait_for_a_slot_wait_for_longer_than_was_asked() {
+    let clock = today();
+    let now = clock.now();
+    clock.advance(YEAR);
+    let builder = FairLimiter::builder(Rate::per_second(1).burst(5)).clock(clock.clone());
+    let fair = builder.build().expect("a rate that fits");
+    assert!(fair.allow_n("eve", 5));
+    let mut wait = Polled::new(fair.acquire_n("ada", 5).timeout(6 * SECOND));
+    assert!(wait.poll().is_none());
+    let slots = ConcurrencyLimiter::builder(1).clock(clock.clone()).build();
+    let permit = slots.try_acquire().expect("the only slot");
+    let mut slot = Polled::new(slots.acquire().timeout(6 * SECOND));
+    assert!(slot.poll().is_none());
+    clock.set(now);
+    // Twenty who ask for less are served before.
+    let mut others: Vec<_> = (0..20)
+        .map(|number: u32| Polled::new(fair.acquire_n(&number, 1)))
+        .collect();
+    for other in &mut others {
+        assert!(other.poll().is_none());
+    }
+    assert!(wait.poll().is_none() && slot.poll().is_none());
+    clock.advance(7 * SECOND);
+    let refused = wait.poll();
+    assert!(
+        matches!(refused, Some(Err(Refused::TooLate(_)))),
+        "{refused:?}"
+    );
+    let refused = slot.poll();
+    let late = matches!(refused, Some(Err(ConcurrencyRefused::TooLate(_))));
+    assert!(late, "{refused:?}");
+    drop(permit);
 }
 
 #[test]

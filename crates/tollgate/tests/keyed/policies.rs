@@ -52,7 +52,10 @@ fn new_keys_can_be_denied() {
         assert_eq!(decision.retry_after, Duration::from_millis(500));
         assert!(!limiter.allow(&key));
         // There is nothing that a wait could be charged to.
-        assert!(matches!(limiter.reserve(&key, 1), Err(Refused::TooLate(_))));
+        assert!(matches!(
+            limiter.reserve(&key, 1),
+            Err(Refused::QueueFull(_))
+        ));
         assert!(limiter.acquire(&key).wait_blocking().is_err());
         // A look shows a full bucket: the key has spent nothing.
         assert_eq!(limiter.peek(&key).remaining, 2);

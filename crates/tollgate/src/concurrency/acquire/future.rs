@@ -6,19 +6,19 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use pin_project_lite::pin_project;
-use tollgate_core::Timestamp;
 
 use super::{AcquirePermit, Place, Started};
 use crate::clock::alarm::Alarm;
 use crate::concurrency::home::PermitHome;
 use crate::concurrency::{ConcurrencyRefused, Permit};
+use crate::patience::Until;
 
 pin_project! {
     /// The future that [`AcquirePermit`] turns into. Dropping it leaves the queue.
     #[must_use = "futures do nothing unless awaited"]
     pub struct AcquiringPermit<H: PermitHome> {
         stage: Stage<H>,
-        until: Option<Timestamp>,
+        until: Option<Until>,
         #[pin]
         alarm: Alarm,
     }
@@ -62,8 +62,9 @@ impl<H: PermitHome> Future for AcquiringPermit<H> {
         if let Some(result) = place.ask(context.waker()) {
             return Poll::Ready(result);
         }
-        if let (Some(until), Some(clock)) = (*this.until, place.clock())
-            && this.alarm.as_mut().poll(clock, until, context).is_ready()
+        if let (Some(until), Some(clock)) = (this.until.as_mut(), place.clock())
+            && let at = until.at(clock.now())
+            && this.alarm.as_mut().poll(clock, at, context).is_ready()
         {
             return Poll::Ready(place.expire());
         }

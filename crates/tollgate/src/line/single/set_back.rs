@@ -23,6 +23,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
     fn set_back<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
         let from = mem::replace(&mut self.seen, now);
         self.refused_until = Timestamp::ZERO;
+        self.places.shift_deadlines(&mut self.deadlines, from, now);
         let mut next = self.line.first();
         while let Some(place) = next.and_then(|id| self.places.get_mut(id)) {
             next = place.next();

@@ -1,0 +1,103 @@
+//! What is said to one who comes while others wait: a place at the end of the line, and what is left there.
+
+use std::fmt;
+use std::time::Duration;
+
+use tollgate_core::{Decision, Outcome, Timestamp};
+
+use super::super::meter::Meter;
+use super::Single;
+
+impl<T: Clone + fmt::Debug> Single<T> {
+    /// What one is told who can't pass now: behind everybody who waits, after an
+    /// [`advance`](Self::advance) to this time. None if nobody does.
+    pub(crate) fn behind<M: Meter<Terms = T> + ?Sized>(
+        &self,
+        meter: &M,
+        terms: &T,
+        now: Timestamp,
+        cost: u64,
+    ) -> Option<Decision> {
+        if self.is_empty() {
+            return None;
+        }
+        let raw = meter.look(terms, now, cost);
+        if raw.outcome == Outcome::Never {
+            return Some(raw);
+        }
+        let at = self.place_at_the_end(meter, terms, now, cost);
+        // Who looks ahead of the clock has let nobody pass, though they will have by then.
+        if at <= now {
+            return Some(self.left_behind(meter, terms, now));
+        }
+        Some(self.refusal(meter, terms, now, at))
+    }
+
+    /// What will be left at a time when everybody has passed: no less than this.
+    fn left_behind<M: Meter<Terms = T> + ?Sized>(
+        &self,
+        meter: &M,
+        terms: &T,
+        now: Timestamp,
+    ) -> Decision {
+        let left = meter.look(terms, now, 0);
+        let (cost, last) = (self.line.cost(), self.after_the_last(meter, terms, 0));
+        // What was there before they came, without what they take …
+        let kept = u128::from(left.remaining).saturating_sub(cost);
+        // … or what comes back after the last has taken all there was, where it does so bit by bit.
+        let come_back = match meter.takes(terms, 1) {
+            Duration::ZERO => 0,
+            interval => last.map_or(0, |last| (now - last).as_nanos() / interval.as_nanos()),
+        };
+        let remaining = u64::try_from(kept.max(come_back)).unwrap_or(u64::MAX);
+        let reset_after = left.reset_after.max(meter.takes(terms, cost));
+        Decision::new(
+            Outcome::Allowed,
+            left.limit,
+            remaining.min(left.remaining),
+            Duration::ZERO,
+            reset_after,
+        )
+    }
+
+    /// When a place at the end passes, or as near as is known. After an advance to this time.
+    pub(super) fn place_at_the_end<M: Meter<Terms = T> + ?Sized>(
+        &self,
+        meter: &M,
+        terms: &T,
+        now: Timestamp,
+        cost: u64,
+    ) -> Timestamp {
+        let own = now + meter.look(terms, now, cost).retry_after;
+        let behind = self.after_the_last(meter, terms, cost);
+        behind.map_or(own, |behind| own.max(behind))
+    }
+
+    /// When so much more passes than everybody in line asks for, or as near as is known.
+    fn after_the_last<M: Meter<Terms = T> + ?Sized>(
+        &self,
+        meter: &M,
+        terms: &T,
+        cost: u64,
+    ) -> Option<Timestamp> {
+        let (_, first) = self.first_place()?;
+        let after_first = self.line.cost() - u128::from(first.cost);
+        let ahead = after_first + u128::from(cost);
+        Some(self.due + meter.takes(terms, ahead))
+    }
+
+    /// A refusal to one who may come again at this time.
+    pub(super) fn refusal<M: Meter<Terms = T> + ?Sized>(
+        &self,
+        meter: &M,
+        terms: &T,
+        now: Timestamp,
+        at: Timestamp,
+    ) -> Decision {
+        let left = meter.look(terms, now, 0);
+        let wait = at - now;
+        let remaining = if self.is_empty() { left.remaining } else { 0 };
+        let reset_after = left.reset_after.max(wait);
+        Decision::new(Outcome::Denied, left.limit, remaining, wait, reset_after)
+    }
+}
