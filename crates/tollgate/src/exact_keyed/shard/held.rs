@@ -163,7 +163,7 @@ mod tests {
         // Over, and its key asked for.
         hold(&mut shard, "a", at(1));
         let own = Under::Own(&RateOf(None));
-        shard.act(&ask("a", at(3)), &own, &Check(0), NEED);
+        shard.act(&ask("a", at(3)), &own, &Check(1), NEED);
         assert!(shard.held.is_empty());
         // Over, and nobody asked for the key again: it goes with its entry.
         for key in ["b", "c", "d", "e"] {
