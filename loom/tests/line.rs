@@ -6,10 +6,11 @@
 #![cfg(loom)]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
-use tollgate::{Clock, KeyedLimiter, Limiter, Rate, Timestamp};
+use tollgate::{Clock, KeyedLimiter, Level, Limiter, Rate, Stack, Timestamp};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -181,5 +182,53 @@ fn a_change_of_rate_is_not_missed_by_one_who_comes_to_a_key() {
             |keys| keys.set_rate(Rate::per_second(1).burst(2)).unwrap(),
             |keys| assert!(keys.acquire(&1).wait_blocking().is_ok()),
         );
+    });
+}
+
+/// Two of two are held for a second, of which one is spent: whether they were.
+fn hold_two(line: &Line) -> bool {
+    let levels = [Level::estimated("two", line, 2)];
+    let held = Stack::new().hold(&levels, Duration::from_secs(9));
+    line.clock().go_to(SECOND);
+    let is_held = held.is_ok();
+    if let Ok(hold) = held {
+        hold.settle(1);
+    }
+    is_held
+}
+
+#[test]
+fn a_check_never_passes_on_what_is_out() {
+    check(3, || {
+        let rate = Rate::per_second(1).burst(2);
+        let line = Arc::new(Limiter::with_clock(rate, Until::seconds(0)));
+        let theirs = Arc::clone(&line);
+        let thread = thread::spawn(move || hold_two(&theirs));
+        // At no time, before the hold or during it or after, does a second pass: what is out doesn't drain.
+        let passed = u64::from(line.allow()) + u64::from(line.allow());
+        if thread.join().unwrap() {
+            assert!(passed <= 1, "{passed} passed beside two that were held");
+            assert_eq!(line.peek().remaining, 1 - passed);
+        } else {
+            assert!(passed > 0);
+        }
+    });
+}
+
+#[test]
+fn two_who_settle_give_back_what_they_did_not_spend() {
+    check(2, || {
+        let rate = Rate::per_second(1).burst(4);
+        let line = Arc::new(Limiter::with_clock(rate, Until::seconds(0)));
+        let both = [0, 1].map(|_| {
+            let line = Arc::clone(&line);
+            thread::spawn(move || hold_two(&line))
+        });
+        let held = both.map(|thread| thread.join().unwrap());
+        let held = held.into_iter().filter(|held| *held).count();
+        // Who read the clock before what is out was kept there for a second comes too early, and may be
+        // refused. Nothing drains beside what is out, and each spent one.
+        let left = line.peek().remaining;
+        assert!(matches!((held, left), (1 | 2, 3) | (2, 2)), "{held} {left}");
     });
 }

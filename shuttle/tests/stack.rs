@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
-use shuttle::sync::atomic::{AtomicU32, Ordering as Order};
+use shuttle::sync::atomic::{AtomicU32, AtomicU64 as Nanos, Ordering as Order};
 use shuttle::{Config, Runner, thread};
 use tollgate::clock::Manual;
 use tollgate::{
-    Algorithm, ConcurrencyLimiter, ExactKeyedLimiter, KeyedLimiter, Level, Limiter, Rate, Stack,
+    Algorithm, Clock, ConcurrencyLimiter, ExactKeyedLimiter, KeyedLimiter, Level, Limiter, Rate,
+    Stack, Timestamp,
 };
 
 const SLOTS: u32 = 2;
@@ -34,7 +35,8 @@ impl Model {
         let (clock, rate) = (Manual::new(), Rate::per_hour(BURST));
         let algorithm = Algorithm::TokenBucket;
         let exact = ExactKeyedLimiter::builder(rate, 4).algorithm(algorithm);
-        let shared = Limiter::builder(rate).algorithm(algorithm);
+        // One word, which keeps what is out behind its line.
+        let shared = Limiter::builder(rate);
         Self {
             stacks: [Stack::new(), Stack::new()],
             keyed: KeyedLimiter::builder(rate, 4)
@@ -132,4 +134,52 @@ fn opposite_orders_neither_block_nor_lend_twice() {
     Runner::new(PctScheduler::new_from_seed(7, 4, RUNS), Config::new()).run(model);
     Runner::new(RandomScheduler::new_from_seed(8, RUNS), Config::new()).run(model);
     assert!(LOST.load(Ordering::Relaxed) > 0);
+}
+
+/// A clock whose every reading is a step of the schedule.
+#[derive(Clone, Default)]
+struct Ticking(Arc<Nanos>);
+
+impl Clock for Ticking {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_nanos(self.0.load(Order::SeqCst))
+    }
+
+    /// So that a request reads it once, long before it takes what it holds.
+    fn identity(&self) -> Option<usize> {
+        Some(1)
+    }
+}
+
+/// Two of two are held while the clock goes on by a second, and then all spent.
+fn beside_a_clock() {
+    let (clock, second) = (Ticking::default(), Duration::from_secs(1));
+    let (start, rate) = (clock.now(), Rate::per_second(1).burst(2));
+    let limiter = Arc::new(Limiter::with_clock(rate, clock.clone()));
+    let ticks = clock.clone();
+    let ticking = thread::spawn(move || ticks.0.store(1_000_000_000, Order::SeqCst));
+    let held = Arc::clone(&limiter);
+    let holding = thread::spawn(move || {
+        let hold = Stack::new().hold(&[Level::estimated("two", &*held, 2)], second * 9);
+        ticking.join().expect("no panic");
+        hold.is_ok_and(|hold| {
+            hold.settle(2);
+            true
+        })
+    });
+    let mut late = 0;
+    for _ in 0..2 {
+        let is_late = clock.now() > start;
+        late += u32::from(limiter.allow() && is_late);
+    }
+    let held = holding.join().expect("no panic");
+    // Whoever passes in the second moment leaves too little for two, and after them it is too late.
+    assert!(!held || late == 0, "{late} passed beside two that were out");
+}
+
+#[test]
+fn no_time_passes_between_the_clock_and_the_mark() {
+    const RUNS: usize = 60_000;
+    Runner::new(PctScheduler::new_from_seed(9, 4, RUNS), Config::new()).run(beside_a_clock);
+    Runner::new(RandomScheduler::new_from_seed(10, RUNS), Config::new()).run(beside_a_clock);
 }

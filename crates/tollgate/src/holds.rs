@@ -22,7 +22,7 @@ pub struct HoldId {
 }
 
 /// The holds on one state, each with what it is given back by: nothing where the state says it by itself.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Holds<B = Booked> {
     /// Tokens of all that are open: where charges count as hits at a time, or nothing is limited,
     /// more than 64 bits of them may be.
@@ -35,7 +35,7 @@ pub(crate) struct Holds<B = Booked> {
 }
 
 /// What one hold took.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Part<B> {
     cost: u64,
     booked: B,
@@ -156,6 +156,20 @@ impl Holds {
             ledger.keep_out(limit, at, out);
         }
         self.forget_over(now);
+    }
+
+    /// The state as it will be at a time, for one who only looks.
+    pub(crate) fn seen_at<A: Algorithm>(
+        &self,
+        ledger: &Ledger<A>,
+        limit: &A,
+        now: Timestamp,
+    ) -> Ledger<A> {
+        let mut ledger = ledger.clone();
+        for (at, out) in self.kept_out(now) {
+            ledger.keep_out(limit, at, out);
+        }
+        ledger
     }
 
     /// Ends a hold of which so much was spent: the rest is handed in, and what was spent beyond it is

@@ -196,14 +196,19 @@ impl<A: tollgate_core::Algorithm> Slot<A> {
     /// The book, with what is out kept out of what drained until now.
     #[inline]
     fn at(&mut self, now: Timestamp) -> &mut Book<A> {
-        if let Some(from) = self.latest.set_back(now) {
-            self.set_back(from, now);
-        }
+        self.follow_back(now);
         if !self.holds.is_empty() {
             let (limit, ledger) = self.book.parts_mut();
             self.holds.pass_time(ledger, limit, now);
         }
         &mut self.book
+    }
+
+    #[inline]
+    fn follow_back(&mut self, now: Timestamp) {
+        if let Some(from) = self.latest.set_back(now) {
+            self.set_back(from, now);
+        }
     }
 
     #[cold]
@@ -220,7 +225,15 @@ impl<A: tollgate_core::Algorithm> Slot<A> {
     fn look(&mut self, now: Timestamp, cost: u64) -> Decision {
         match self.mode {
             Mode::Bypass => Decision::UNLIMITED,
-            Mode::Enforce => self.at(now).look(now, cost),
+            Mode::Enforce if self.holds.is_empty() => self.at(now).look(now, cost),
+            // Who looks ahead changes nothing of what is out until then.
+            Mode::Enforce => {
+                self.follow_back(now);
+                let (limit, ledger) = self.book.parts_mut();
+                self.holds
+                    .seen_at(ledger, limit, now)
+                    .look(limit, now, cost)
+            }
         }
     }
 
@@ -241,7 +254,7 @@ impl<A: tollgate_core::Algorithm> Slot<A> {
     fn check(&mut self, now: Timestamp, cost: u64) -> Decision {
         match self.mode {
             Mode::Bypass => Decision::UNLIMITED,
-            Mode::Enforce if cost == 0 => self.at(now).decide(now, cost),
+            Mode::Enforce if cost == 0 => self.look(now, 0),
             Mode::Enforce => self.asked_at(now).decide(now, cost),
         }
     }

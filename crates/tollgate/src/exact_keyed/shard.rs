@@ -198,9 +198,32 @@ impl<K, A: Kept> Shard<K, A> {
         if !act.looks() {
             self.latest.pass(ask.now);
         }
-        let Some(slot) = self.find(ask) else {
+        let Some(slot) = self.find_as_it_is(ask) else {
             return self.act_on_new(ask, under, act, need);
         };
+        if act.looks() && self.held.contains_key(&slot) {
+            return self.look_ahead(slot, |shard| {
+                shard.keep_out(slot, ask.now);
+                shard.act_on(slot, ask, under, act, need)
+            });
+        }
+        self.keep_out(slot, ask.now);
+        self.act_on(slot, ask, under, act, need)
+    }
+
+    #[inline]
+    fn act_on<Q, T>(
+        &mut self,
+        slot: u32,
+        ask: &Ask<'_, Q>,
+        under: &Under<'_, K, A>,
+        act: &T,
+        need: Need,
+    ) -> Answer<T::Answer>
+    where
+        Q: ToOwned<Owned = K> + ?Sized,
+        T: Act<A>,
+    {
         if let Some((blocked, birth)) = self.blocked(slot, ask.now, under, act.looks()) {
             return Answer::Given(act.refused(blocked), birth);
         }
@@ -410,6 +433,18 @@ impl<K, A: Kept> Shard<K, A> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
+        let slot = self.find_as_it_is(ask)?;
+        self.keep_out(slot, ask.now);
+        Some(slot)
+    }
+
+    /// The same, with what is out as it was kept so far.
+    #[inline]
+    fn find_as_it_is<Q>(&mut self, ask: &Ask<'_, Q>) -> Option<u32>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
         self.keep_pace(ask.clock);
         let entries = &self.entries;
         let is = |slot| {
@@ -419,7 +454,6 @@ impl<K, A: Kept> Shard<K, A> {
         };
         let slot = self.index.find(tag(ask.hash), is)?;
         self.follow(slot);
-        self.keep_out(slot, ask.now);
         Some(slot)
     }
 

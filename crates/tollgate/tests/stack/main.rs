@@ -7,6 +7,7 @@ mod races;
 mod settled;
 mod subject;
 mod threads;
+mod used;
 mod word;
 mod world;
 

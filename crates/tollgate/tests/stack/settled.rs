@@ -193,6 +193,19 @@ fn what_is_out_does_not_drain() {
 }
 
 #[test]
+fn a_look_ahead_leaves_what_is_out_as_it_was() {
+    for place in tracked() {
+        let subject = ten(place);
+        let hold = subject.hold(4, 2_000).expect("a full bucket");
+        let ahead = |secs: u128| subject.look_at(1_000_000_000 * (1_000 + secs));
+        assert_eq!([ahead(1), ahead(2), ahead(3)], [6, 6, 10], "{place:?}");
+        assert_eq!(subject.left(), 6, "{place:?}");
+        hold.settle(1);
+        assert_eq!(subject.left(), 9, "{place:?}");
+    }
+}
+
+#[test]
 fn what_is_over_was_spent() {
     for place in tracked() {
         for touched in [false, true] {

@@ -191,3 +191,53 @@ impl Word {
         }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use tollgate_core::{Gcra, Rate};
+
+    use super::super::Mover;
+    use super::*;
+
+    /// Without the seal, nine are left where three of ten were just taken: twelve at once.
+    #[test]
+    fn what_was_charged_beside_a_hold_is_not_given_back_by_what_others_took_since() {
+        let at = Timestamp::from_secs;
+        let limit = Gcra::new(Rate::per_second(1).burst(10)).expect("a rate that fits");
+        let word = Word::new(limit, at(0), Mover::Word);
+        let Ok(Ticket::Held(id)) = word.hold(at(0), 3, at(60)) else {
+            panic!("a full bucket");
+        };
+        let charged = word.reserve(at(0), 5, Duration::ZERO).expect("seven left");
+        word.settle(at(2), id, 0);
+        assert_eq!(word.look(at(2), 0).remaining, 7);
+        // As many as came back, so that the TAT is where the charge had left it.
+        let later = word.reserve(at(2), 3, Duration::ZERO).expect("seven left");
+        word.give_back(at(2), &charged);
+        assert_eq!(word.look(at(2), 0).remaining, 4);
+        // Nor is the later one, as nobody can tell them apart; but beyond what was sealed all is as before.
+        word.give_back(at(2), &later);
+        assert_eq!(word.look(at(2), 0).remaining, 4);
+        let beyond = word.reserve(at(2), 1, Duration::ZERO).expect("four left");
+        word.give_back(at(2), &beyond);
+        assert_eq!(word.look(at(2), 0).remaining, 4);
+    }
+
+    #[test]
+    fn a_hold_that_is_settled_gives_back_though_the_word_counts_from_elsewhere_by_then() {
+        let at = Timestamp::from_secs;
+        let year = 365 * 86_400;
+        let limit = Gcra::new(Rate::per_second(1).burst(10)).expect("a rate that fits");
+        for now in [at(5 * year + 7), at(50 * year)] {
+            let word = Word::new(limit, at(7), Mover::Word);
+            let Ok(Ticket::Held(id)) = word.hold(at(7), 6, at(90 * year)) else {
+                panic!("a full bucket");
+            };
+            assert!(word.pass_time(now));
+            assert_eq!(word.look_beside(now, 0).remaining, 4);
+            word.settle(now, id, 2);
+            assert_eq!(word.look(now, 0).remaining, 8);
+            assert!(!word.pass_time(now));
+        }
+    }
+}

@@ -93,6 +93,10 @@ impl<K, A: Kept> Shard<K, A> {
         let known = self.changes.len().saturating_sub(behind.saturating_add(1));
         let from = self.changes.iter().skip(known);
         for ((_, old), (at, new)) in from.clone().zip(from.skip(1)) {
+            // What was over by then was spent at the old rate.
+            if let Some(holds) = self.held.get_mut(&slot) {
+                holds.pass_time(&mut entry.ledger, old, *at);
+            }
             carry_over(&mut entry.ledger, old, new, *at);
         }
         // What was booked before was promised at another pace, and others may have been told to act

@@ -32,6 +32,21 @@ impl<K, A: Kept> Shard<K, A> {
         held.map_or(idle, |last| last.max(idle))
     }
 
+    /// Looks at a key of which something is out, and leaves that as it was: it may be a look ahead.
+    #[cold]
+    pub(super) fn look_ahead<T>(&mut self, slot: u32, look: impl FnOnce(&mut Self) -> T) -> T {
+        let held = self.held.get(&slot).cloned();
+        let ledger = self.entries.get(slot).map(|entry| entry.ledger.clone());
+        let seen = look(self);
+        if let (Some(held), Some(ledger)) = (held, ledger)
+            && let Some(entry) = self.entries.get_mut(slot)
+        {
+            entry.ledger = ledger;
+            self.held.insert(slot, held);
+        }
+        seen
+    }
+
     #[cold]
     fn pass_time(&mut self, slot: u32, now: Timestamp) {
         if let Some(holds) = self.held.get_mut(&slot)
@@ -148,7 +163,7 @@ mod tests {
         // Over, and its key asked for.
         hold(&mut shard, "a", at(1));
         let own = Under::Own(&RateOf(None));
-        shard.act(&ask("a", at(3)), &own, &Check(0), NEED);
+        shard.act(&ask("a", at(3)), &own, &Check(1), NEED);
         assert!(shard.held.is_empty());
         // Over, and nobody asked for the key again: it goes with its entry.
         for key in ["b", "c", "d", "e"] {
