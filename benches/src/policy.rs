@@ -6,9 +6,7 @@ use std::thread;
 
 use tollgate::Rate;
 use tollgate_engine::backend::Memory;
-use tollgate_engine::policy::{
-    Cost, KeyPart, Limits, Match, Mode, OnStoreFailure, Pattern, Policy, Rule,
-};
+use tollgate_engine::policy::{KeyPart, Limits, Match, Pattern, Policy, Rule};
 use tollgate_engine::{Engine, Facts};
 
 use crate::alloc;
@@ -156,8 +154,11 @@ fn reloads(report: &mut Report, engine: &Engine) {
 
 /// One rule for each service, by user, and two for all, by address and by tenant.
 fn policy(rate: Rate) -> Policy {
+    let limits = Limits {
+        rates: vec![rate],
+        ..Limits::default()
+    };
     let rule = |name: String, conditions: Vec<(&str, Pattern)>, key: &str| Rule {
-        name,
         matches: Match {
             conditions: conditions
                 .into_iter()
@@ -166,19 +167,7 @@ fn policy(rate: Rate) -> Policy {
             ..Match::default()
         },
         key: vec![KeyPart::Fact(key.to_owned())],
-        limits: Limits {
-            rates: vec![rate],
-            ..Limits::default()
-        },
-        algorithm: Default::default(),
-        cost: Cost::default(),
-        mode: Mode::Enforce,
-        on_store_failure: OnStoreFailure::Local,
-        counting: Default::default(),
-        slot: None,
-        replaces: Vec::new(),
-        shared: None,
-        span: Default::default(),
+        ..Rule::new(&name, limits.clone())
     };
     let service = |number| {
         let methods = ["GET", "POST"].map(|method| Pattern::Exact(method.to_owned()));
