@@ -38,7 +38,7 @@ pub struct Level<'a> {
 }
 
 impl<'a> Level<'a> {
-    /// A limit at a cost of 1: a `&Limiter`, a [`Key`] of a `KeyedLimiter`, a reference to a key of
+    /// A limit at a cost of 1: a `&Limiter`, a [`Key`](crate::Key) of a `KeyedLimiter`, a reference to a key of
     /// another keyed limiter or of a quota, a `&Arc<ConcurrencyLimiter>`, or a reference to an owned
     /// key of a `KeyedConcurrency`. Slots are shared (`Arc`), because who holds one may outlive the
     /// call.
