@@ -29,6 +29,8 @@ pub enum Ticket {
     Held(HoldId),
     /// An estimate that one entry of a table keeps track of.
     HeldEntry(HoldId),
+    /// An estimate of the bucket that a table's keys without a slot share.
+    HeldShared(HoldId),
     /// A booking of one entry of a table: when it acts on the limiter's clock, and which entry it
     /// was, because the key may have been dropped and come back meanwhile.
     Entry {
@@ -46,7 +48,7 @@ impl Ticket {
             Self::Booked(booked) => booked.at(),
             Self::Entry { at, .. } => *at,
             // Held now, to be used now.
-            Self::Held(_) | Self::HeldEntry(_) => Timestamp::ZERO,
+            Self::Held(_) | Self::HeldEntry(_) | Self::HeldShared(_) => Timestamp::ZERO,
         }
     }
 
@@ -55,7 +57,7 @@ impl Ticket {
         match self {
             Self::Charged(charge) => charge.cost(),
             Self::Booked(booked) | Self::Entry { booked, .. } => booked.cost(),
-            Self::Free(_) | Self::Held(_) | Self::HeldEntry(_) => 0,
+            Self::Free(_) | Self::Held(_) | Self::HeldEntry(_) | Self::HeldShared(_) => 0,
         }
     }
 }

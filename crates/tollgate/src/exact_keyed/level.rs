@@ -76,7 +76,11 @@ where
                 let ask = self.ask(now);
                 self.improve(now, || self.limiter.tables.settle(&ask, id, spent));
             }
-            // Not kept track of: at the cap, or of a request that came to nothing.
+            Taken::Charge(Ticket::HeldShared(id)) => {
+                let ask = self.ask(now);
+                self.improve(now, || self.limiter.tables.settle_shared(&ask, id, spent));
+            }
+            // Not kept track of: it isn't limited, or of a request that came to nothing.
             Taken::Charge(ticket) if spent == 0 => self.give_back_in_turn(now, &ticket),
             _ => {}
         }

@@ -12,7 +12,7 @@ use super::shard::{Answer, Ask, NOBODY, Need, New, NotRestored, Shard, Under, Wo
 use super::tier::{RateOf, Tier};
 use crate::AtCap;
 use crate::cell::Ticket;
-use crate::holds::HoldId;
+use crate::holds::{HoldId, Holds};
 use crate::steps::Latest;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, PoisonError};
 
@@ -67,6 +67,7 @@ struct Shared<A: Kept> {
     /// What the state is counted by: the limit, or the last one that counts.
     counted_by: A,
     ledger: Ledger<A>,
+    holds: Holds,
     latest: Latest,
 }
 
@@ -74,9 +75,20 @@ impl<A: Kept> Shared<A> {
     /// Lets a clock that was set back to this time, if it was, hold nobody back.
     fn keep_pace(&mut self, now: Timestamp) {
         if let Some(from) = self.latest.set_back(now) {
+            self.holds
+                .shift(&mut self.ledger, &self.counted_by, (from, now));
             self.ledger.set_back(&self.counted_by, from, now);
         }
         self.latest.pass(now);
+    }
+
+    /// Puts a question to it, beside what is out.
+    fn act<T: Act<A>>(&mut self, act: &T, (now, clock): (Timestamp, Timestamp)) -> T::Answer {
+        self.keep_pace(clock);
+        self.holds
+            .pass_time(&mut self.ledger, &self.counted_by, now);
+        let at = (now, self.holds.out());
+        act.on_held(&mut self.ledger, &self.limit, at)
     }
 }
 
@@ -104,6 +116,7 @@ impl<K, A: Kept> Table<K, A> {
                 limit,
                 counted_by: limit,
                 ledger: Ledger::default(),
+                holds: Holds::default(),
                 latest: Latest::new(&limit),
             })),
             overflowed: AtomicU64::new(0),
@@ -226,6 +239,10 @@ impl<K, A: Kept> Table<K, A> {
                 }
                 (booked, birth)
             }
+            Answer::Full(..) if self.at_cap == AtCap::ShareOne => {
+                drop(shard);
+                return self.hold_shared(ask, act, until);
+            }
             Answer::Full(fresh, now) => {
                 drop(shard);
                 let (booked, birth, _) = self.at_the_cap(act, (fresh, now), ask);
@@ -237,6 +254,38 @@ impl<K, A: Kept> Table<K, A> {
             booked,
             birth,
         })
+    }
+
+    /// Takes an estimate from the bucket that keys without a slot share.
+    #[cold]
+    fn hold_shared<Q: ?Sized>(
+        &self,
+        ask: &Ask<'_, Q>,
+        act: &Reserve,
+        until: Timestamp,
+    ) -> Result<Ticket, Unbooked> {
+        self.overflowed.fetch_add(1, Ordering::Relaxed);
+        let shared = &mut *lock(&self.shared.0);
+        let Ask { now, clock, .. } = self.local(ask);
+        let booked = shared.act(act, (now, clock))?;
+        let until = self.local_time(until);
+        Ok(Ticket::HeldShared(
+            shared.holds.open(booked, act.cost, until),
+        ))
+    }
+
+    /// Ends a hold of the bucket that keys without a slot share.
+    pub(super) fn settle_shared<Q: ?Sized>(&self, ask: &Ask<'_, Q>, id: HoldId, spent: u64) {
+        let shared = &mut *lock(&self.shared.0);
+        let Ask { now, clock, .. } = self.local(ask);
+        shared.keep_pace(clock);
+        let Shared {
+            counted_by,
+            ledger,
+            holds,
+            ..
+        } = shared;
+        holds.settle(ledger, counted_by, (now, id, spent));
     }
 
     /// Ends a hold of which so much was spent.
@@ -334,6 +383,13 @@ impl<K, A: Kept> Table<K, A> {
         if limit.counts() {
             shared.keep_pace(at);
             shared.latest.keep(&limit);
+            let Shared {
+                counted_by,
+                ledger,
+                holds,
+                ..
+            } = &mut *shared;
+            holds.pass_time(ledger, counted_by, at);
             let old = std::mem::replace(&mut shared.counted_by, limit);
             shared.ledger.keep_spent(&old, &limit, at);
         }
@@ -430,8 +486,7 @@ impl<K, A: Kept> Table<K, A> {
             AtCap::ShareOne => {
                 let shared = &mut *lock(&self.shared.0);
                 let Ask { now, clock, .. } = self.local(ask);
-                shared.keep_pace(clock);
-                (act.on(&mut shared.ledger, &shared.limit, now), SHARED, now)
+                (shared.act(act, (now, clock)), SHARED, now)
             }
             // Even an evicting table is full if all of its keys are blocked.
             AtCap::DenyNew | AtCap::EvictNearestIdle => (act.refused(self.denied()), NOBODY, at),

@@ -230,6 +230,10 @@ impl<K> Tables<K> {
         each!(self, table => table.settle(ask, id, spent));
     }
 
+    pub(super) fn settle_shared<Q: ?Sized>(&self, ask: &Ask<'_, Q>, id: HoldId, spent: u64) {
+        each!(self, table => table.settle_shared(ask, id, spent));
+    }
+
     pub(super) fn give_back<Q>(&self, ask: &Ask<'_, Q>, ticket: &Ticket)
     where
         K: Borrow<Q>,

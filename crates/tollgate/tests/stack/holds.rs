@@ -176,3 +176,26 @@ fn a_key_that_moves_to_another_tier_still_owes_what_is_out() {
         assert_eq!(table.key_at_rate("key", &high).check_n(0).remaining, 100);
     }
 }
+
+#[test]
+fn keys_without_a_slot_settle_what_they_hold_of_the_bucket_that_they_share() {
+    for algorithm in BUCKETS {
+        let (clock, stack) = (Manual::new(), Stack::new());
+        let table = table(algorithm, AtCap::ShareOne, &clock);
+        // Until there is no room: the latest has spent all that such keys share, and four come back.
+        let mut number = 0;
+        while table.stats().overflowed == 0 {
+            let _ = table.check_n(format!("{number}").as_str(), 5);
+            number += 1;
+        }
+        clock.advance(Duration::from_millis(4));
+        let key = table.key("shares");
+        let hold = |cost| stack.hold(&[Level::estimated("key", &key, cost)], HOUR);
+        let passed = || (0..5).filter(|_| table.allow("another")).count();
+        hold(4).expect("four of five").cancel();
+        let held = hold(3).expect("four of five");
+        assert_eq!(passed(), 1, "{algorithm:?}");
+        held.settle(1);
+        assert_eq!(passed(), 2, "{algorithm:?}");
+    }
+}

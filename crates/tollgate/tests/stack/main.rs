@@ -3,6 +3,7 @@
 mod bound;
 mod holds;
 mod laws;
+mod mixed;
 mod races;
 mod settled;
 mod subject;
