@@ -108,6 +108,23 @@ impl<'a> Facts<'a> {
     }
 }
 
+/// Names of facts that requests commonly have; headers are `header.<name>` beside these.
+pub const KNOWN_FACTS: [&str; 9] = [
+    "method", "path", "route", "host", "ip", "user", "tenant", "api_key", "tier",
+];
+
+/// Whether a fact is one that requests commonly have.
+///
+/// ```
+/// use tollgate_engine::facts::is_known_fact;
+///
+/// assert!(is_known_fact("path") && is_known_fact("header.x-plan"));
+/// assert!(!is_known_fact("paht"));
+/// ```
+pub fn is_known_fact(name: &str) -> bool {
+    KNOWN_FACTS.contains(&name) || name.starts_with("header.") || name.starts_with("header:")
+}
+
 /// Up to eight bytes of a name, in one number: with its length, all of a short one.
 #[inline]
 pub(crate) const fn head(name: &str) -> u64 {

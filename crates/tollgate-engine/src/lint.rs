@@ -12,6 +12,7 @@ use crate::policy::{Counting, Limits, Mode, OnStoreFailure, Policy, Rule};
 
 mod bound;
 mod cover;
+mod facts;
 mod index;
 mod keys;
 mod pairs;
@@ -37,8 +38,17 @@ pub const OPEN_ON_FAILURE: Code = Code("open-on-failure");
 /// Two limits for the same requests by the same key.
 pub const SAME_KEY_AND_MATCH: Code = Code("same-key-and-match");
 
+/// A fact that is a slip away from one that every request may have.
+pub const MISSPELT_FACT: Code = Code("misspelt-fact");
+/// A condition on a fact that is called like a field of a rule.
+pub const FIELD_IN_MATCH: Code = Code("field-in-match");
+/// A method in small letters, which no request has.
+pub const LOWER_CASE_METHOD: Code = Code("lower-case-method");
+/// An exemption of what is blocked.
+pub const EXEMPT_IS_BLOCKED: Code = Code("exempt-is-blocked");
+
 /// All of them, for lists and for tests of the documentation.
-pub const ALL: [Code; 10] = [
+pub const ALL: [Code; 14] = [
     NEVER_REACHED,
     UNUSED_TIER,
     BURST_BELOW_ONE,
@@ -49,6 +59,10 @@ pub const ALL: [Code; 10] = [
     BURST_RATIO,
     OPEN_ON_FAILURE,
     SAME_KEY_AND_MATCH,
+    MISSPELT_FACT,
+    FIELD_IN_MATCH,
+    LOWER_CASE_METHOD,
+    EXEMPT_IS_BLOCKED,
 ];
 
 /// Most warnings that are kept.
@@ -111,6 +125,7 @@ pub(crate) fn lint_at(policy: &Policy, places: &Places) -> Vec<Diagnostic> {
     }
     tiers(&mut found, policy, places);
     pairs::lint(&mut found, policy, places);
+    facts::lint(&mut found, policy, places);
     let mut warnings = found.0;
     warnings.sort_by_key(|warning| warning.span);
     warnings

@@ -6,9 +6,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::diagnostic::Code;
 use crate::document::{Node, Span, Value};
+use crate::facts::{KNOWN_FACTS, is_known_fact};
 use crate::matcher::regex::Regexes;
 use crate::policy::{Mode, OnStoreFailure, Policy};
 use crate::source::Sources;
+use crate::suggest;
 
 pub(crate) mod cidr;
 pub mod codes;
@@ -41,6 +43,17 @@ pub(crate) struct Places {
     tenants: BTreeMap<String, Span>,
     default_tier: Span,
     tier_fact: Span,
+    /// Each fact that is asked for.
+    pub(crate) facts: Vec<Mention>,
+}
+
+/// Where a fact is asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Mention {
+    pub(crate) fact: String,
+    pub(crate) span: Span,
+    /// As a condition.
+    pub(crate) in_match: bool,
 }
 
 /// Where the parts of a rule stand.
@@ -108,6 +121,7 @@ pub(crate) fn decode(trees: &[Node], sources: &Sources, problems: &mut Problems)
         sources,
         problems,
         regexes: Regexes::default(),
+        mentions: Vec::new(),
     };
     let mut decoder = Decoder {
         reader,
@@ -117,6 +131,7 @@ pub(crate) fn decode(trees: &[Node], sources: &Sources, problems: &mut Problems)
         failure: None,
         once: HashMap::new(),
         names: HashMap::new(),
+        declared: false,
     };
     decoder.decoded.policy.near_limit_percent = 80;
     for tree in trees {
@@ -138,6 +153,8 @@ struct Decoder<'a> {
     once: HashMap<&'static str, Span>,
     /// Where each rule is named.
     names: HashMap<String, Span>,
+    /// Whether the policy says which facts there are.
+    declared: bool,
 }
 
 impl Decoder<'_> {
@@ -183,6 +200,15 @@ impl Decoder<'_> {
         if let Some(node) = self.once(fields, "tier_fact") {
             self.decoded.policy.tier_fact = self.reader.fact(node);
             self.decoded.places.tier_fact = node.span;
+        }
+        if let Some(node) = fields.get("facts") {
+            let expected = "the names of facts that requests have, such as [plan, region]";
+            for item in self.reader.one_or_more(node, expected) {
+                if let Some(fact) = self.reader.own_fact(item) {
+                    self.decoded.policy.facts.push(fact);
+                }
+            }
+            self.declared = true;
         }
         if let Some(node) = self.once(fields, "default_tier") {
             self.decoded.policy.default_tier = self.reader.name(node, "the name of a tier");
@@ -315,7 +341,25 @@ impl Decoder<'_> {
         format!("{file} line {}", span.start.line)
     }
 
+    /// Notes facts that a policy which says what there is doesn't say.
+    fn undeclared(&mut self) {
+        for mention in std::mem::take(&mut self.reader.mentions) {
+            let own = &self.decoded.policy.facts;
+            if self.declared && !is_known_fact(&mention.fact) && !own.contains(&mention.fact) {
+                let fact = reader::shorten(&mention.fact);
+                let message = format!("requests have no fact {fact:?}: facts doesn't list it");
+                let known = own.iter().map(String::as_str).chain(KNOWN_FACTS);
+                let help = suggest::did_you_mean(&mention.fact, known)
+                    .unwrap_or_else(|| format!("add it: facts: [{fact}], or leave facts out"));
+                self.reader
+                    .error_with(codes::UNKNOWN_FACT, message, mention.span, help);
+            }
+            self.decoded.places.facts.push(mention);
+        }
+    }
+
     fn finish(mut self, trees: &[Node]) -> Decoded {
+        self.undeclared();
         let rules = self.decoded.policy.rules.iter_mut();
         for (rule, own) in rules.zip(&self.failures) {
             let said = own.or(self.failure);

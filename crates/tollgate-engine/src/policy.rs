@@ -29,6 +29,8 @@ pub use descriptor::{Charging, DescriptorLimit, DescriptorRule, Domain};
 pub struct Policy {
     /// Limits by facts, in the order of the file.
     pub rules: Vec<Rule>,
+    /// Facts of one's own that requests have, beside those that all may have. None: nothing is said of them.
+    pub facts: Vec<String>,
     /// What each tier allows a tenant.
     pub tiers: BTreeMap<String, Tier>,
     /// Which tier a tenant is in.
@@ -58,6 +60,7 @@ impl Default for Policy {
             tenants: BTreeMap::new(),
             tier_fact: None,
             default_tier: None,
+            facts: Vec::new(),
             exempt: Vec::new(),
             block: Vec::new(),
             mode: Mode::default(),

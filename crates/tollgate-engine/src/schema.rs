@@ -208,6 +208,7 @@ fn shape(shape: Shape) -> Value {
     match shape {
         Shape::Name => one("name"),
         Shape::Fact => one("fact"),
+        Shape::Facts => one_or_some("fact"),
         Shape::Names => one_or_some("name"),
         Shape::Rules => some("rule"),
         Shape::Tiers => by_name("tier"),

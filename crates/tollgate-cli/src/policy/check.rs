@@ -15,7 +15,8 @@ use super::input::{is_stdin, of_text, stdin};
 /// The files to check.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 #[command(after_help = "\
-Exit code 0: all files are valid, perhaps with warnings; 1: one has errors; 2: the arguments are wrong.
+Exit code 0: all files are valid, perhaps with warnings; 1: one has errors, or warnings with --strict;
+2: the arguments are wrong.
 
 A domain of envoyproxy/ratelimit's form may be in one of the files only.
 
@@ -29,6 +30,9 @@ pub struct Check {
     /// standard input.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
+    /// Take warnings for errors.
+    #[arg(long)]
+    pub strict: bool,
     /// Print one JSON object instead of text.
     #[arg(long)]
     pub json: bool,
@@ -105,7 +109,11 @@ fn write(options: &Check, files: &[Read], out: &mut impl Write) -> io::Result<bo
             write_text(name, read, out)?;
         }
     }
-    Ok(files.iter().all(|(_, read)| read.is_ok()))
+    let is_well = |read: &Result<Checked, Rejected>| match read {
+        Ok(checked) => checked.warnings.is_empty() || !options.strict,
+        Err(_) => false,
+    };
+    Ok(files.iter().all(|(_, read)| is_well(read)))
 }
 
 /// A file, or those in a folder that are policies by their names; the folder itself if none is.

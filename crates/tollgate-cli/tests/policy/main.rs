@@ -294,6 +294,21 @@ fn an_invalid_file_ends_with_1_and_shows_every_error() {
 }
 
 #[test]
+fn warnings_fail_where_they_are_to() {
+    let slip = "limits: [{name: a, match: {paht: /x}, rate: 10/s}]";
+    let fine = slip.replace("paht", "path");
+    let folder = folder("strict", &[("slip.yaml", slip), ("fine.yaml", &fine)]);
+    assert_eq!(run(&folder, &["check", "slip.yaml"]).0, Some(0));
+    let (code, out, _) = run(&folder, &["check", "--strict", "slip.yaml", "fine.yaml"]);
+    assert_eq!(code, Some(1));
+    assert!(
+        out.contains("warning[misspelt-fact]") && out.contains("did you mean \"path\"?"),
+        "{out}"
+    );
+    assert_eq!(run(&folder, &["check", "--strict", "fine.yaml"]).0, Some(0));
+}
+
+#[test]
 fn no_file_at_all_ends_with_2() {
     let folder = folder("usage", &[]);
     assert_eq!(run(&folder, &["check"]).0, Some(2));

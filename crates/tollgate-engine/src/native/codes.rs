@@ -54,11 +54,13 @@ pub const MATCHES_ALL: Code = Code("matches-all");
 pub const UNREADABLE: Code = Code("unreadable");
 /// A file that can't be included here.
 pub const INCLUDE: Code = Code("bad-include");
+/// A fact that the policy doesn't list, though it lists some.
+pub const UNKNOWN_FACT: Code = Code("unknown-fact");
 /// More errors than are shown.
 pub const TOO_MANY_ERRORS: Code = Code("too-many-errors");
 
 /// All of them, for lists and for tests of the documentation.
-pub const ALL: [Code; 27] = [
+pub const ALL: [Code; 28] = [
     UNKNOWN_FIELD,
     UNKNOWN_VALUE,
     WRONG_TYPE,
@@ -85,5 +87,6 @@ pub const ALL: [Code; 27] = [
     MATCHES_ALL,
     UNREADABLE,
     INCLUDE,
+    UNKNOWN_FACT,
     TOO_MANY_ERRORS,
 ];

@@ -20,6 +20,8 @@ pub(crate) enum Shape {
     Name,
     /// The name of a fact, one word.
     Fact,
+    /// One name of a fact or a list of them.
+    Facts,
     /// One name or a list of them.
     Names,
     /// A list of rules.
@@ -87,6 +89,11 @@ pub(crate) const POLICY: &[Field] = &[
         "tiers",
         Shape::Tiers,
         "What each tier allows each of its tenants.",
+    ),
+    field(
+        "facts",
+        Shape::Facts,
+        "Facts of yours that requests have, beside those that all may have: any other is an error then.",
     ),
     field("tenants", Shape::Tenants, "Which tier a tenant is in."),
     field(

@@ -3,7 +3,7 @@
 use super::cidr::Cidr;
 use super::codes;
 use super::fields::PATTERN;
-use super::reader::{LONGEST_NAME, Reader, shorten};
+use super::reader::{LONGEST_NAME, Part, Reader, shorten};
 use crate::document::{Node, Value};
 use crate::facts::fact_name;
 use crate::matcher::glob::{Glob, MOST_PARTS};
@@ -31,6 +31,9 @@ impl Reader<'_> {
         let mut conditions = Vec::new();
         for (fact, name, value) in self.pairs(node, expected, fact_name) {
             let fact = self.fact_named(fact, name.span);
+            if let Some(fact) = &fact {
+                self.mention(fact, name.span, Part::Match);
+            }
             // The condition is read even if the name is wrong, for what is wrong with it too.
             let pattern = self.pattern(value, fact.as_deref().unwrap_or(""));
             if let (Some(fact), Some(pattern)) = (fact, pattern) {
@@ -285,6 +288,7 @@ impl Reader<'_> {
             return None;
         }
         let fact = self.fact_named(fact.to_owned(), node.span)?;
+        self.mention(&fact, node.span, Part::Other);
         Some(KeyPart::Network { fact, bits: number })
     }
 }

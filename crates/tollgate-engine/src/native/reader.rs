@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
+use super::Mention;
 use super::codes;
 use super::fields::{Field, names};
 use super::problems::Problems;
@@ -24,6 +25,15 @@ pub(super) struct Reader<'a> {
     pub(super) problems: &'a mut Problems,
     /// Regular expressions so far.
     pub(super) regexes: Regexes,
+    /// Facts that are asked for so far.
+    pub(super) mentions: Vec<Mention>,
+}
+
+/// Which part of a policy asks for a fact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Match,
+    Other,
 }
 
 /// The fields of a map, all of which its table has.
@@ -240,8 +250,24 @@ impl Reader<'_> {
 
     /// The name of a fact: one word.
     pub(super) fn fact(&mut self, node: &Node) -> Option<String> {
+        let fact = self.own_fact(node)?;
+        self.mention(&fact, node.span, Part::Other);
+        Some(fact)
+    }
+
+    /// The name of a fact that isn't asked for here.
+    pub(super) fn own_fact(&mut self, node: &Node) -> Option<String> {
         let name = self.name(node, "the name of a fact")?;
         self.fact_named(name, node.span)
+    }
+
+    /// Remembers where a fact is asked for.
+    pub(super) fn mention(&mut self, fact: &str, span: Span, part: Part) {
+        self.mentions.push(Mention {
+            fact: fact.to_owned(),
+            span,
+            in_match: part == Part::Match,
+        });
     }
 
     pub(super) fn fact_named(&mut self, name: String, span: Span) -> Option<String> {
