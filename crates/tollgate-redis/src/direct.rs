@@ -399,39 +399,6 @@ impl Direct {
         Ok((answer, Some(decisions)))
     }
 
-    /// What each check would say by itself, after a refusal that didn't ask them all.
-    async fn look_at_each(
-        &self,
-        checks: &[Check<'_>],
-        answer: &Answer,
-    ) -> Result<Vec<Decision>, StoreError> {
-        let peeks: Vec<_> = checks
-            .iter()
-            .map(|check| Check { cost: 0, ..*check })
-            .collect();
-        let mut each = Vec::with_capacity(checks.len());
-        if let Ok(mut steps) = self.plan(&peeks)? {
-            for step in &mut steps {
-                if let Step::Ask(question) = step {
-                    // Slots too.
-                    question.cost = 0;
-                }
-            }
-            let (_, left) = self.carry_out(&peeks, steps).await?;
-            each = left.unwrap_or_default();
-        }
-        each.resize(checks.len(), Decision::UNLIMITED);
-        for (number, (check, decision)) in checks.iter().zip(&mut each).enumerate() {
-            if answer.decider == Some(number) {
-                *decision = answer.decision;
-            } else if decision.remaining < check.cost {
-                decision.outcome = Outcome::Denied;
-                decision.retry_after = answer.decision.retry_after;
-            }
-        }
-        Ok(each)
-    }
-
     /// Does what was planned, for those who want to know no more.
     async fn answer(&self, checks: &[Check<'_>], steps: Vec<Step>) -> Result<Answer, StoreError> {
         let (answer, _) = self.carry_out(checks, steps).await?;

@@ -6,6 +6,8 @@
 
 mod book;
 mod estimate;
+mod keep;
+mod look;
 mod said;
 #[cfg(test)]
 mod tests;
@@ -13,7 +15,7 @@ mod tests;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -29,9 +31,10 @@ use crate::host::{Host, HostClock, HostWall, Identity};
 use crate::question::Numbers;
 use crate::store::{Patience, Store};
 
-use book::{Book, Care, Granted, Plan, Spent};
+use book::{Book, Granted, Plan, Spent};
 pub(crate) use estimate::Estimate;
 use estimate::Spoken;
+use keep::keep;
 use said::{Lent, Lessee};
 
 const SHARDS: usize = 64;
@@ -171,48 +174,6 @@ impl Leases {
         let until = self.inner.clock.now() + within;
         let wants = (Wants::More(check.cost), Some(until));
         self.have(lease, check.cost, wants, patience).await
-    }
-
-    /// What a cost would be told, of what is here and in the store: nothing is taken.
-    pub(crate) async fn look(
-        &self,
-        check: &Check<'_>,
-        limit: &Leased,
-        key: impl FnOnce() -> Box<str>,
-        patience: &mut Patience,
-    ) -> Result<Decision, StoreError> {
-        let (inner, numbers) = (&self.inner, limit.numbers);
-        let place = LeaseKey::of(limit, check);
-        let here = match inner.shard(place).load().get(&place) {
-            Some(lease) => lease.book.held(inner.clock.now()),
-            None => 0,
-        };
-        let least = check.cost.saturating_sub(here).min(numbers.limit);
-        // Of nobody's, so that whatever is held stays held.
-        let question = Lessee {
-            holder: inner.holder(&inner.passing),
-            number: 0,
-            holds: 0,
-            returns: 0,
-            more: 0,
-            most: 0,
-            life: inner.terms.life,
-            least,
-            spent: 0,
-        };
-        let asking = inner.store.lease(key(), question.record(&numbers), None);
-        let reply = match patience.wait(asking).await {
-            Ok(reply) => Lent::read(&reply?)?,
-            Err(why) => return Err(inner.store.gave_up(why)),
-        };
-        let limit = numbers.limit;
-        let left = here.saturating_add(reply.remaining).min(limit);
-        let (outcome, wait) = match check.cost {
-            cost if cost > limit => (Outcome::Never, Duration::MAX),
-            cost if cost > left => (Outcome::Denied, reply.retry_after),
-            _ => (Outcome::Allowed, Duration::ZERO),
-        };
-        Ok(Decision::new(outcome, limit, left, wait, Duration::ZERO))
     }
 
     /// Has a cost, of what is here or by asking the store.
@@ -581,46 +542,6 @@ fn pause(numbers: &Numbers) -> Duration {
     let [_, drain, capacity, ..] = numbers.five;
     let fills = Duration::from_micros(capacity / drain.max(1));
     (fills / 4).min(Duration::from_millis(10))
-}
-
-/// Returns what isn't needed, holds on to what is, and forgets keys that nobody asks about.
-async fn keep(leases: Weak<Inner>, every: Duration) {
-    let mut ticks = tokio::time::interval(every.max(Duration::from_millis(1)));
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        let Some(inner) = leases.upgrade() else {
-            return;
-        };
-        let now = inner.clock.now();
-        for lease in inner.all() {
-            // Who asks for it now looks after it.
-            let Ok(_asking) = lease.asking.try_lock() else {
-                continue;
-            };
-            let asked = match lease.book.look_after(now, inner.terms.life) {
-                Care::None => Ok(()),
-                Care::Return => inner.ask(&lease, (Wants::Nothing, None)).await.map(drop),
-                Care::Renew => inner.ask(&lease, (Wants::Enough, None)).await.map(drop),
-                Care::Forget => {
-                    // With it goes what is known of its tokens.
-                    let spent = lease.book.note_spent();
-                    inner.local.note_spent(&lease.limit, lease.place.1, spent);
-                    // Whoever has it in hand now still spends what he gets, and asks anew next time.
-                    inner.shard(lease.place).rcu(|shard| {
-                        let mut fewer = HashMap::clone(shard);
-                        fewer.remove(&lease.place);
-                        fewer
-                    });
-                    Ok(())
-                }
-            };
-            if asked.is_err() {
-                // The others wouldn't fare better, and it comes back soon.
-                break;
-            }
-        }
-    }
 }
 
 impl fmt::Debug for Leases {

@@ -1,13 +1,46 @@
 //! Looking without charging.
 
-use tollgate::Decision;
-use tollgate_engine::backend::Check;
+use tollgate::{Decision, Outcome};
+use tollgate_engine::backend::{Answer, Check};
 
 use super::{Direct, Step};
 use crate::error::StoreError;
 use crate::question::Op;
 
 impl Direct {
+    /// What each check would say by itself, after a refusal that didn't ask them all.
+    pub(super) async fn look_at_each(
+        &self,
+        checks: &[Check<'_>],
+        answer: &Answer,
+    ) -> Result<Vec<Decision>, StoreError> {
+        let peeks: Vec<_> = checks
+            .iter()
+            .map(|check| Check { cost: 0, ..*check })
+            .collect();
+        let mut each = Vec::with_capacity(checks.len());
+        if let Ok(mut steps) = self.plan(&peeks)? {
+            for step in &mut steps {
+                if let Step::Ask(question) = step {
+                    // Slots too.
+                    question.cost = 0;
+                }
+            }
+            let (_, left) = self.carry_out(&peeks, steps).await?;
+            each = left.unwrap_or_default();
+        }
+        each.resize(checks.len(), Decision::UNLIMITED);
+        for (number, (check, decision)) in checks.iter().zip(&mut each).enumerate() {
+            if answer.decider == Some(number) {
+                *decision = answer.decision;
+            } else if decision.remaining < check.cost {
+                decision.outcome = Outcome::Denied;
+                decision.retry_after = answer.decision.retry_after;
+            }
+        }
+        Ok(each)
+    }
+
     /// What each check would say by itself.
     pub(super) async fn look_at_all(
         &self,
