@@ -14,8 +14,9 @@ pub use convert::{Conversion, Convert, convert};
 pub use explain::{Explain, explain};
 pub use facts::{Entries, Fact};
 
+pub(crate) use explain::duration;
 pub(crate) use input::policy;
-pub(crate) use request::{Request, engine};
+pub(crate) use request::{Request, Running, engine};
 
 use std::fmt;
 

@@ -3,6 +3,7 @@
 //! The flow is [`pattern`] → [`runner`] → [`Report`]; nothing here reads a clock.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use tollgate_core::{LimitError, Rate};
@@ -22,7 +23,7 @@ pub use report::{Line, Report};
 
 pub(crate) use report::spelled_out;
 
-use crate::policy::{Entries, Fact};
+use crate::policy::{Entries, Fact, duration};
 use runner::{Form, Run};
 
 /// The limit and the traffic, in the words of `tollgate simulate`.
@@ -73,6 +74,9 @@ pub struct Options {
     /// Where the random numbers of the poisson pattern start; the same seed, the same traffic.
     #[arg(long, value_name = "NUMBER", default_value_t = DEFAULT_SEED)]
     pub seed: u64,
+    /// How long each request that passes runs, for a policy with slots: 0ms lets it end at once.
+    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = duration, requires = "file")]
+    pub hold: Duration,
     /// Print one JSON object instead of the table and the plot.
     #[arg(long)]
     pub json: bool,
@@ -88,6 +92,7 @@ impl Default for Options {
             rate: Rate::per_second(100),
             pattern: Pattern::default(),
             seed: DEFAULT_SEED,
+            hold: Duration::ZERO,
             json: false,
         }
     }

@@ -234,7 +234,7 @@ fn a_bad_rate_is_shown_where_it_is_wrong() {
         stderr(&["simulate", "--rate", "100/fortnight"], USAGE),
         "error: invalid value '100/fortnight' for '--rate <RATE>': invalid rate \
          \"100/fortnight\": unknown unit \"fortnight\" at column 5; \
-         use ns, us, ms, s, m (minute), h or d\n  100/fortnight\n      ^^^^^^^^^\n\n\
+         use ns, us, ms, s, m (minute), h, d or w\n  100/fortnight\n      ^^^^^^^^^\n\n\
          For more information, try '--help'.\n"
     );
 }

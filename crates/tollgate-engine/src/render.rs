@@ -27,7 +27,7 @@ const WIDEST: usize = 100;
 ///      |\n\
 ///      3 |   rate: 10/fortnight\n  \
 ///      |            ^^^^^^^^^\n  \
-///      = help: use ns, us, ms, s, m (minute), h or d\n"
+///      = help: use ns, us, ms, s, m (minute), h, d or w\n"
 /// );
 /// ```
 pub fn human(diagnostics: &[Diagnostic], sources: &Sources) -> String {

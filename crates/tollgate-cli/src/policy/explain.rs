@@ -15,7 +15,7 @@ use super::PolicyFailure;
 use super::check::counted;
 use super::facts::{Entries, Fact};
 use super::length::readable;
-use super::request::{Charged, Request, Step, cause_name, engine, entries_text};
+use super::request::{Charged, Request, Running, Step, cause_name, engine, entries_text};
 
 /// The policy, and the request to explain.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
@@ -35,6 +35,7 @@ Exit code 0: it was explained; 1: the policy has errors; 2: the arguments are wr
 Examples:
   tollgate explain policy.yaml --fact user=42 --fact path=/api/x
   tollgate explain policy.yaml --fact user=42 --n 30 --every 10ms --json
+  tollgate explain policy.yaml --fact user=42 --n 9 --every 1s --hold 5s
   tollgate explain ratelimit.yaml --domain edge --descriptor path=/login,remote_address=10.0.0.1")]
 pub struct Explain {
     /// The policy file, or - for standard input.
@@ -55,13 +56,16 @@ pub struct Explain {
     /// The time between two of them, such as 10ms or 1s.
     #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = duration)]
     pub every: Duration,
+    /// How long each request that passes runs, and so holds its slots: 0ms lets it end at once.
+    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = duration)]
+    pub hold: Duration,
     /// Print one JSON object a request instead of text.
     #[arg(long)]
     pub json: bool,
 }
 
 /// A length of time: a whole number and its unit.
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.len()
         - text
             .trim_start_matches(|sign: char| sign.is_ascii_digit())
@@ -74,6 +78,7 @@ fn duration(text: &str) -> Result<Duration, String> {
         "s" => 1_000_000_000,
         "m" => 60_000_000_000,
         "h" => 3_600_000_000_000,
+        "d" => 86_400_000_000_000,
         _ => 0,
     };
     let length = number
@@ -101,11 +106,12 @@ pub fn explain(options: &Explain, out: &mut impl Write) -> Result<io::Result<()>
         &options.descriptors,
     )?;
     let (engine, clock) = engine(policy.clone())?;
+    let mut running = Running::new(options.hold);
     let steps: Vec<_> = (0..options.n)
         .map(|number| {
             let at = options.every * number;
             clock.set(Timestamp::ZERO + at);
-            request.decide(&engine, at)
+            request.decide(&engine, at, &mut running)
         })
         .collect();
     if options.json {

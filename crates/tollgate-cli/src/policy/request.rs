@@ -1,15 +1,16 @@
 //! One request, in the form that its policy takes, decided on virtual time.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 use tollgate::clock::Manual;
 use tollgate::{Decision, Outcome};
 use tollgate_engine::backend::Memory;
-use tollgate_engine::engine::{DescriptorStatus, DescriptorVerdict};
+use tollgate_engine::engine::{DescriptorStatus, DescriptorVerdict, DescriptorsPassed};
 use tollgate_engine::facts::Descriptor;
 use tollgate_engine::policy::Charging;
-use tollgate_engine::verdict::Cause;
+use tollgate_engine::verdict::{Cause, Passed, Permits};
 use tollgate_engine::{Engine, Facts, Policy, Verdict};
 
 use super::PolicyFailure;
@@ -62,10 +63,16 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Decides it, at what the engine's clock shows.
-    pub(crate) fn decide(&self, engine: &Virtual, at: Duration) -> Step {
+    /// Decides it, at what the engine's clock shows. Who passes is among those who run from then on.
+    pub(crate) fn decide(&self, engine: &Virtual, at: Duration, running: &mut Running) -> Step {
+        running.end_until(at);
         match self {
-            Self::Facts(facts) => Step::new(at, &engine.decide(facts)),
+            Self::Facts(facts) => {
+                let verdict = engine.decide(facts);
+                let step = Step::new(at, &verdict);
+                running.begin(at, verdict.passed().map(Passed::into_permits));
+                step
+            }
             Self::Descriptors {
                 domain,
                 entries,
@@ -81,8 +88,38 @@ impl<'a> Request<'a> {
                         .map(|(entries, said)| Charged::of(entries, said))
                         .collect();
                 }
+                running.begin(at, verdict.passed().map(DescriptorsPassed::into_permits));
                 step
             }
+        }
+    }
+}
+
+/// Requests that passed and still run, each for as long: they hold their slots.
+#[derive(Debug)]
+pub(crate) struct Running {
+    hold: Duration,
+    /// When each ends, in that order.
+    ends: VecDeque<(Duration, Permits)>,
+}
+
+impl Running {
+    pub(crate) fn new(hold: Duration) -> Self {
+        Self {
+            hold,
+            ends: VecDeque::new(),
+        }
+    }
+
+    fn end_until(&mut self, at: Duration) {
+        while self.ends.front().is_some_and(|(end, _)| *end <= at) {
+            self.ends.pop_front();
+        }
+    }
+
+    fn begin(&mut self, at: Duration, permits: Option<Permits>) {
+        if let Some(permits) = permits.filter(|_| !self.hold.is_zero()) {
+            self.ends.push_back((at + self.hold, permits));
         }
     }
 }
@@ -144,7 +181,13 @@ pub(super) fn entries_text(entries: &[(&str, &str)]) -> String {
 
 // Serde hands over references.
 fn in_millis<S: Serializer>(length: &Duration, out: S) -> Result<S::Ok, S::Error> {
-    out.serialize_f64(length.as_secs_f64() * 1e3)
+    // From whole nanoseconds, so that 2780 isn't 2780.0000000000005.
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "waits are shorter than 104 days, or rounded"
+    )]
+    let nanos = length.as_nanos() as f64;
+    out.serialize_f64(nanos / 1e6)
 }
 
 fn in_millis_or_never<S: Serializer>(wait: &Option<Duration>, out: S) -> Result<S::Ok, S::Error> {

@@ -9,7 +9,7 @@ use tollgate::Timestamp;
 use tollgate_engine::render;
 
 use super::Options;
-use crate::policy::{PolicyFailure, Request, engine};
+use crate::policy::{PolicyFailure, Request, Running, engine};
 
 /// What a policy did to the requests of a pattern.
 #[derive(Clone, Debug, Serialize)]
@@ -50,12 +50,13 @@ pub fn simulate_policy(options: &Options) -> Result<PolicyReport, PolicyFailure>
         &options.descriptors,
     )?;
     let (engine, clock) = engine(policy.clone())?;
+    let mut running = Running::new(options.hold);
     let (mut refused, mut shadow) = (BTreeMap::new(), BTreeMap::new());
     let mut too_much = BTreeMap::new();
     let mut passed = Vec::new();
     for &at in &traffic.arrivals {
         clock.set(at);
-        let step = request.decide(&engine, at - Timestamp::ZERO);
+        let step = request.decide(&engine, at - Timestamp::ZERO, &mut running);
         if step.is_allowed() {
             passed.push(at);
         } else if let Some(bound) = step.too_much {

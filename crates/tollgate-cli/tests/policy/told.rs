@@ -156,3 +156,38 @@ fn help_says_how_each_command_ends_and_what_it_reads() {
         assert!(reads || command == "load", "{command}\n{out}");
     }
 }
+
+#[test]
+fn requests_that_run_for_a_while_hold_their_slots() {
+    let slots = "limits: [{name: jobs, key: user, concurrency: 2}]";
+    let folder = folder("hold", &[("slots.yaml", slots)]);
+    let outcomes = |more: &[&str]| {
+        let mut arguments = vec!["explain", "slots.yaml", "--fact", "user=1", "--n", "6"];
+        arguments.extend(["--every", "1s", "--json"]);
+        arguments.extend(more);
+        let (code, out, err) = run(&folder, &arguments);
+        assert_eq!((code, err.as_str()), (Some(0), ""));
+        let outcome = |line: &str| {
+            let step: Value = serde_json::from_str(line).expect("JSON");
+            step["outcome"] == "allowed"
+        };
+        out.lines().map(outcome).collect::<Vec<_>>()
+    };
+    assert_eq!(outcomes(&[]), [true; 6]);
+    let held = outcomes(&["--hold", "3s"]);
+    assert_eq!(held, [true, true, false, true, true, false]);
+    let (code, out, _) = run(
+        &folder,
+        &[
+            "simulate",
+            "slots.yaml",
+            "--fact",
+            "user=1",
+            "--hold",
+            "100d",
+            "--json",
+        ],
+    );
+    let report: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!((code, &report["admitted"]), (Some(0), &Value::from(2)));
+}

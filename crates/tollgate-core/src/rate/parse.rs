@@ -17,7 +17,7 @@ use super::{Rate, UNITS};
 /// assert_eq!(
 ///     error.to_string(),
 ///     "invalid rate \"100/fortnight\": unknown unit \"fortnight\" at column 5; \
-///      use ns, us, ms, s, m (minute), h or d\n  100/fortnight\n      ^^^^^^^^^"
+///      use ns, us, ms, s, m (minute), h, d or w\n  100/fortnight\n      ^^^^^^^^^"
 /// );
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,11 +33,15 @@ enum Problem {
     CountMissing,
     CountTooLarge,
     Fraction,
+    /// `1k` or `1e3`.
+    Shortened,
     PeriodMissing,
     PeriodZero,
     PeriodTooLong,
     UnitMissing,
     UnitUnknown,
+    /// A month or a year.
+    Calendar,
     BurstMissing,
     Trailing,
 }
@@ -68,6 +72,21 @@ impl fmt::Display for RateParseError {
                 "numbers are whole, but column {column} has a fraction; \
                  take another unit or period: 1.5s is 1500ms, 0.5/s is 1 per 2s"
             )?,
+            Problem::Shortened => {
+                write!(
+                    f,
+                    "numbers are written in full, but column {column} has {bad}; write "
+                )?;
+                match in_full(bad) {
+                    Some(number) => write!(f, "{number}")?,
+                    None => f.write_str("all of its digits")?,
+                }
+            }
+            Problem::Calendar => write!(
+                f,
+                "{bad:?} at column {column} isn't always equally long; use a quota for months and years, as in \
+                 quota: 1000/month, or write days: 30d"
+            )?,
             Problem::PeriodMissing => write!(
                 f,
                 "expected \"/\" or \"per\" and a period at column {column}, as in 100/s or 10 per 250ms"
@@ -81,11 +100,11 @@ impl fmt::Display for RateParseError {
             }
             Problem::UnitMissing => write!(
                 f,
-                "expected a unit at column {column}: ns, us, ms, s, m (minute), h or d"
+                "expected a unit at column {column}: ns, us, ms, s, m (minute), h, d or w"
             )?,
             Problem::UnitUnknown => write!(
                 f,
-                "unknown unit {bad:?} at column {column}; use ns, us, ms, s, m (minute), h or d"
+                "unknown unit {bad:?} at column {column}; use ns, us, ms, s, m (minute), h, d or w"
             )?,
             Problem::BurstMissing => write!(
                 f,
@@ -196,8 +215,20 @@ impl<'a> Scanner<'a> {
         matches
     }
 
-    /// A whole number; underscores may group its digits.
+    /// A whole number by itself, which no unit follows at once.
     fn number(&mut self, missing: Problem) -> Result<u64, RateParseError> {
+        let start = self.at;
+        let (_, digits) = self.take_while(|c| c.is_ascii_digit() || c == '_');
+        let (more, place) = self.take_while(|c| c.is_ascii_alphanumeric());
+        self.at = start;
+        if digits.end > start && is_shortened(more) {
+            return Err(self.error(start..place.end, Problem::Shortened));
+        }
+        self.digits(missing)
+    }
+
+    /// A whole number; underscores may group its digits.
+    fn digits(&mut self, missing: Problem) -> Result<u64, RateParseError> {
         let (digits, place) = self.take_while(|c| c.is_ascii_digit() || c == '_');
         let mut value = Some(0u64);
         let mut any = false;
@@ -223,7 +254,7 @@ impl<'a> Scanner<'a> {
         self.skip_space();
         let start = self.at;
         let many = if self.rest().starts_with(|c: char| c.is_ascii_digit()) {
-            self.number(Problem::UnitMissing)?
+            self.digits(Problem::UnitMissing)?
         } else {
             1
         };
@@ -233,7 +264,11 @@ impl<'a> Scanner<'a> {
             return Err(self.error_here(Problem::UnitMissing));
         }
         let Some(length) = unit_nanos(unit) else {
-            return Err(self.error(place, Problem::UnitUnknown));
+            let problem = match is_of_a_calendar(unit) {
+                true => Problem::Calendar,
+                false => Problem::UnitUnknown,
+            };
+            return Err(self.error(place, problem));
         };
         if many == 0 {
             return Err(self.error(start..place.end, Problem::PeriodZero));
@@ -264,7 +299,38 @@ impl<'a> Scanner<'a> {
     }
 }
 
+/// Whether what follows a number makes it larger: `k`, `M`, `e3`.
+fn is_shortened(more: &str) -> bool {
+    let mut signs = more.chars();
+    match signs.next() {
+        Some('k' | 'K' | 'm' | 'M' | 'g' | 'G') => signs.next().is_none(),
+        Some('e' | 'E') => signs.next().is_some_and(|sign| sign.is_ascii_digit()),
+        _ => false,
+    }
+}
+
+/// The number that `1k` or `1e3` is short for, if it is one.
+fn in_full(short: &str) -> Option<u64> {
+    let end = short.find(|c: char| c.is_ascii_alphabetic())?;
+    let digits: String = short[..end].chars().filter(|c| *c != '_').collect();
+    let number: u64 = digits.parse().ok()?;
+    let power = match short[end..].chars().next()?.to_ascii_lowercase() {
+        'k' => 3,
+        'm' => 6,
+        'g' => 9,
+        _ => short[end + 1..].parse().ok()?,
+    };
+    number.checked_mul(10_u64.checked_pow(power)?)
+}
+
+/// Whether a unit is a part of a calendar, of which not all are equally long.
+fn is_of_a_calendar(unit: &str) -> bool {
+    let units = ["month", "months", "mo", "year", "years", "y", "quarter"];
+    units.iter().any(|known| unit.eq_ignore_ascii_case(known))
+}
+
 fn unit_nanos(name: &str) -> Option<u128> {
+    const DAYS_OF_A_WEEK: u128 = 7;
     const LONG: [(&str, &str); 17] = [
         ("day", "d"),
         ("days", "d"),
@@ -286,6 +352,9 @@ fn unit_nanos(name: &str) -> Option<u128> {
     ];
     let lookup = |short: &str| UNITS.iter().find(|(unit, _)| *unit == short).map(|u| u.1);
     let lower = name.to_lowercase();
+    if matches!(lower.as_str(), "w" | "week" | "weeks") {
+        return lookup("d").map(|day| day * DAYS_OF_A_WEEK);
+    }
     lookup(&lower).or_else(|| {
         let (_, short) = LONG.iter().find(|(long, _)| *long == lower)?;
         lookup(short)
@@ -305,6 +374,8 @@ mod tests {
             ("5/minute", Rate::per_minute(5)),
             ("1_000 per hour", Rate::per_hour(1000)),
             ("3/DAY", Rate::per_day(3)),
+            ("1/week", Rate::new(1, Duration::from_secs(604_800))),
+            ("5 per 2w", Rate::new(5, Duration::from_secs(1_209_600))),
             ("10 per 250ms", Rate::new(10, Duration::from_millis(250))),
             ("10/2 hours", Rate::new(10, Duration::from_secs(7200))),
             ("7/µs", Rate::new(7, Duration::from_micros(1))),
@@ -343,13 +414,39 @@ mod tests {
                 "^^^",
             ),
             (
+                "1k/s",
+                "numbers are written in full, but column 1 has 1k; write 1000",
+                "^^",
+            ),
+            (
+                "2e3/s burst 1",
+                "numbers are written in full, but column 1 has 2e3; write 2000",
+                "^^^",
+            ),
+            (
+                "1/s burst 5M",
+                "numbers are written in full, but column 11 has 5M; write 5000000",
+                "          ^^",
+            ),
+            (
+                "1e99/s",
+                "numbers are written in full, but column 1 has 1e99; write all of its digits",
+                "^^^^",
+            ),
+            (
+                "1000/month",
+                "\"month\" at column 6 isn't always equally long; use a quota for months and years, as in \
+                 quota: 1000/month, or write days: 30d",
+                "     ^^^^^",
+            ),
+            (
                 "100",
                 "expected \"/\" or \"per\" and a period at column 4, as in 100/s or 10 per 250ms",
                 "   ^",
             ),
             (
                 "100/",
-                "expected a unit at column 5: ns, us, ms, s, m (minute), h or d",
+                "expected a unit at column 5: ns, us, ms, s, m (minute), h, d or w",
                 "    ^",
             ),
             (

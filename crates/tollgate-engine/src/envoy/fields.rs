@@ -187,12 +187,14 @@ pub(super) fn not_a_map(item: &Node) -> Diagnostic {
 
 /// A field with a value of another kind.
 pub(super) fn wrong_type(name: &str, expected: &str, value: &Node) -> Diagnostic {
-    let found = value.value.kind();
-    let problem = Diagnostic::error(
-        WRONG_TYPE,
-        format!("{name} is {found}, but expected {expected}"),
-        value.span,
-    );
+    let message = match value.value {
+        Value::Integer(number) if number < 0 => {
+            format!("{name} must not be negative, but is {number}")
+        }
+        Value::Integer(number) => format!("{name} is {number}, but expected {expected}"),
+        _ => format!("{name} is {}, but expected {expected}", value.value.kind()),
+    };
+    let problem = Diagnostic::error(WRONG_TYPE, message, value.span);
     match value.value {
         Value::Float(_) => problem.help("quote it if text is meant"),
         _ => problem,

@@ -143,6 +143,10 @@ impl Reader<'_> {
                 "rules are charged all or none; a domain of envoyproxy/ratelimit's form may say it"
                     .to_owned()
             }
+            "burst" => "write it behind the rate: rate: 10/s burst 20".to_owned(),
+            "window" | "period" | "per" | "interval" => {
+                "write it with the rate: rate: 10 per 30s".to_owned()
+            }
             "rules" => "did you mean \"limits\"?".to_owned(),
             "rates" | "limit" | "rate_limit" => "did you mean \"rate\"?".to_owned(),
             _ => suggest::help(text, &names)

@@ -420,7 +420,7 @@ mod tests {
         let line = |text: &str| one_line(&text.parse::<Rate>().unwrap_err().to_string());
         let (message, help) = line("100/fortnight");
         assert_eq!(message, "unknown unit \"fortnight\"");
-        assert_eq!(help, "use ns, us, ms, s, m (minute), h or d");
+        assert_eq!(help, "use ns, us, ms, s, m (minute), h, d or w");
         assert_eq!(line("0.5/s").0, "numbers are whole, but it has a fraction");
         assert_eq!(
             line("10").0,
