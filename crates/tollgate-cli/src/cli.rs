@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use clap::{Parser, Subcommand};
 
 use crate::load::{self, Load, LoadFailure};
+use crate::pages::{self, Completions, Man};
 use crate::policy::{self, Check, Convert, Explain, PolicyFailure};
 use crate::simulate::{self, Options, PatternError};
 
@@ -32,6 +33,10 @@ pub enum Command {
     Convert(Convert),
     /// Ask one limit for as many decisions as a few tasks can, and say how long they took.
     Load(Load),
+    /// Write the completions of this command line for a shell.
+    Completions(Completions),
+    /// Write the manual: one page of all commands, or the page of one.
+    Man(Man),
 }
 
 /// How a command that ran ended.
@@ -98,6 +103,8 @@ impl Cli {
                 let noted = notes.write_all(converted.lost.as_bytes());
                 noted.and_then(|()| out.write_all(converted.text.as_bytes()))
             }
+            Command::Completions(options) => pages::completions(options, out),
+            Command::Man(options) => pages::man(options, out),
             Command::Load(options) => {
                 let report = load::load(options).map_err(CliError::Load)?;
                 failed = report.undecided(options).map(CliError::Load);

@@ -3,6 +3,7 @@
 //!
 //! [`policy`] checks, explains and converts policy files.
 //! [`load`] drives one limit, in memory or in a store, as hard as it can.
+//! [`pages`] writes completions and manual pages.
 //! [`simulate`] runs a traffic pattern through every algorithm on virtual time. Its runner,
 //! [`simulate::runner`], takes any list of arrivals, so a caller can bring its own traffic.
 //!
@@ -19,6 +20,7 @@
 
 mod cli;
 pub mod load;
+pub mod pages;
 pub mod policy;
 pub mod simulate;
 

@@ -29,6 +29,7 @@ mod turns;
 pub use bounds::{Bounds, TooMuch};
 pub use descriptors::{DescriptorFindings, DescriptorStatus, DescriptorVerdict, DescriptorsPassed};
 pub use key::Key;
+pub use peek::Left;
 pub use rules::PolicyError;
 
 use deny::{DenyCache, DenyVersion};

@@ -15,7 +15,7 @@ use super::PolicyFailure;
 use super::check::counted;
 use super::facts::{Entries, Fact};
 use super::length::readable;
-use super::request::{Charged, Request, Running, Step, cause_name, engine, entries_text};
+use super::request::{Charged, LeftOf, Request, Running, Step, cause_name, engine, entries_text};
 
 /// The policy, and the request to explain.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
@@ -25,6 +25,8 @@ again and which rule decided; where a domain charges each descriptor, also what 
 
 With --json, one object a request:
   at_ms outcome rule remaining retry_after_ms     what was decided; null after never, and of no limit
+  limit                                           which limit of the rule decided
+  left                                            of several limits: [{rule, limit, remaining}]
   too_much                                        what it has more of than is taken: no rule was asked
   shadow                                          rules in shadow that would refuse
   descriptors                                     where each is charged: {descriptor, limit, charged,
@@ -226,6 +228,9 @@ fn write_steps(steps: &[Step], out: &mut impl Write) -> io::Result<()> {
             out,
             "  {at:>12}  {outcome:7}  {remaining:>9}  {retry:>14}  {rule}"
         )?;
+        if let Some(limit) = &step.limit {
+            write!(out, ": {limit}")?;
+        }
         if let Some(what) = &step.too_much {
             write!(out, " (no rule was asked: {})", render::escaped(what))?;
         }
@@ -234,6 +239,16 @@ fn write_steps(steps: &[Step], out: &mut impl Write) -> io::Result<()> {
             write!(out, " (in shadow {shadow} would refuse)")?;
         }
         writeln!(out)?;
+        for LeftOf {
+            rule,
+            limit,
+            remaining,
+        } in &step.left
+        {
+            let left = remaining.map_or("all".to_owned(), |left| left.to_string());
+            let rule = render::escaped(rule);
+            writeln!(out, "  {:>12}  {left} left of {rule}: {limit}", "")?;
+        }
         for each in &step.descriptors {
             write_charged(each, out)?;
         }

@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 use tollgate::clock::Manual;
 use tollgate::{Decision, Outcome};
 use tollgate_engine::backend::Memory;
-use tollgate_engine::engine::{DescriptorStatus, DescriptorVerdict, DescriptorsPassed};
+use tollgate_engine::engine::{DescriptorStatus, DescriptorVerdict, DescriptorsPassed, Left};
 use tollgate_engine::facts::Descriptor;
 use tollgate_engine::policy::Charging;
 use tollgate_engine::verdict::{Cause, Passed, Permits};
@@ -69,7 +69,11 @@ impl<'a> Request<'a> {
         match self {
             Self::Facts(facts) => {
                 let verdict = engine.decide(facts);
-                let step = Step::new(at, &verdict);
+                let mut step = Step::new(at, &verdict);
+                let left = engine.left(facts);
+                if left.len() > 1 {
+                    step.left = left.into_iter().map(LeftOf::new).collect();
+                }
                 running.begin(at, verdict.passed().map(Passed::into_permits));
                 step
             }
@@ -139,6 +143,12 @@ pub(crate) struct Step {
     /// None if it never passes.
     #[serde(rename = "retry_after_ms", serialize_with = "in_millis_or_never")]
     pub(crate) retry_after: Option<Duration>,
+    /// The limit of that rule that decided.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) limit: Option<String>,
+    /// What is left of each limit that the request meets, if there are several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) left: Vec<LeftOf>,
     /// What it has more of than is taken, in which case no rule was asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) too_much: Option<String>,
@@ -149,6 +159,14 @@ pub(crate) struct Step {
     pub(crate) descriptors: Vec<Charged>,
 }
 
+/// What is left of one limit.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct LeftOf {
+    pub(crate) rule: String,
+    pub(crate) limit: String,
+    pub(crate) remaining: Option<u64>,
+}
+
 /// What came of one descriptor.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Charged {
@@ -157,6 +175,16 @@ pub(crate) struct Charged {
     pub(crate) limit: Option<String>,
     pub(crate) charged: u64,
     pub(crate) remaining: Option<u64>,
+}
+
+impl LeftOf {
+    fn new(left: Left) -> Self {
+        Self {
+            limit: left.kind.to_string(),
+            remaining: self::left(&left.decision),
+            rule: left.rule,
+        }
+    }
 }
 
 impl Charged {
@@ -224,6 +252,8 @@ impl Step {
             rule: cause_name(verdict.cause()).filter(|_| too_much.is_none()),
             remaining: left(decision),
             retry_after,
+            limit: verdict.limit().map(|limit| limit.kind().to_string()),
+            left: Vec::new(),
             too_much,
             shadow: verdict
                 .shadow_refusals()
@@ -246,6 +276,8 @@ impl Step {
             rule: told.and_then(|status| status.limit.clone()),
             remaining: told.and_then(|status| left(status.decision.as_ref()?)),
             retry_after: or_never(verdict.retry_after),
+            limit: None,
+            left: Vec::new(),
             too_much: verdict.too_much.map(|what| what.to_string()),
             shadow: shadow.filter_map(|status| status.limit.clone()).collect(),
             descriptors: Vec::new(),

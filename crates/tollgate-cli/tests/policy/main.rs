@@ -355,7 +355,10 @@ fn a_request_is_explained_step_by_step() {
     assert_eq!(
         steps[0],
         json!({"at_ms": 0.0, "outcome": "allowed", "rule": "per-user", "remaining": 19,
-               "retry_after_ms": 0.0})
+        "retry_after_ms": 0.0, "limit": "10/s burst 20", "left": [
+            {"rule": "per-user", "limit": "10/s burst 20", "remaining": 19},
+            {"rule": "trial", "limit": "1/s", "remaining": 0},
+        ]})
     );
     // The rule in shadow would refuse the second, and bites nobody.
     assert_eq!(steps[1]["shadow"], json!(["trial"]));

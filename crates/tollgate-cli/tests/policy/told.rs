@@ -15,7 +15,7 @@ fn a_policy_is_read_from_standard_input() {
         let (code, out, _) = run_with(text, &["explain", "-", "--n", "2"]);
         assert_eq!(code, Some(0));
         assert!(
-            out.contains("denied           0              1h  all\n"),
+            out.contains("denied           0              1h  all: 1/h\n"),
             "{out}"
         );
         let (code, out, _) = run_with(text, &["simulate", "-"]);
@@ -190,4 +190,41 @@ fn requests_that_run_for_a_while_hold_their_slots() {
     );
     let report: Value = serde_json::from_str(&out).expect("JSON");
     assert_eq!((code, &report["admitted"]), (Some(0), &Value::from(2)));
+}
+
+#[test]
+fn shells_and_manuals_know_every_command() {
+    let folder = folder("pages", &[]);
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let (code, out, err) = run(&folder, &["completions", shell]);
+        assert_eq!((code, err.as_str()), (Some(0), ""));
+        for word in [
+            "simulate", "check", "explain", "convert", "load", "--strict",
+        ] {
+            let word = word.trim_start_matches('-');
+            assert!(out.contains(word), "{shell} doesn't know {word}");
+        }
+    }
+    let (code, out, _) = run(&folder, &["man"]);
+    assert_eq!(code, Some(0));
+    assert!(out.contains(".TH") && out.contains("explain"), "{out}");
+    let (code, out, _) = run(&folder, &["man", "check"]);
+    assert_eq!(code, Some(0));
+    assert!(
+        out.contains("tollgate\\-check") && out.contains("strict"),
+        "{out}"
+    );
+    assert_eq!(run(&folder, &["completions", "tcsh"]).0, Some(2));
+}
+
+#[test]
+fn it_is_told_which_of_several_limits_refused_and_what_is_left_of_the_others() {
+    let text = "limits: [{name: search, rate: [2/s, 100/min], quota: 1000/month}, {name: all, rate: 50/s}]";
+    let folder = folder("several", &[("policy.yaml", text)]);
+    let (code, out, _) = run(&folder, &["explain", "policy.yaml", "--n", "3"]);
+    assert_eq!(code, Some(0));
+    let last = "            0s  denied           0           500ms  search: 2/s\n               \
+                \u{20}0 left of search: 2/s\n                98 left of search: 100/m\n               \
+                \u{20}998 left of search: 1000/month\n                48 left of all: 50/s\n";
+    assert!(out.ends_with(last), "{out}");
 }

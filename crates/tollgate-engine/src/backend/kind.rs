@@ -1,5 +1,6 @@
 //! What sort of limit a check is of, and what headers say about it.
 
+use std::fmt;
 use std::time::Duration;
 
 use tollgate::quota::Quota;
@@ -84,6 +85,17 @@ impl LimitKind {
             Self::Rate { rate, .. } => rate.period(),
             Self::Quota(quota) => quota.rolling_period(),
             Self::Concurrency(_) => None,
+        }
+    }
+}
+
+/// As a policy says it.
+impl fmt::Display for LimitKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rate { rate, .. } => rate.fmt(f),
+            Self::Quota(quota) => quota.fmt(f),
+            Self::Concurrency(slots) => write!(f, "{slots} at once"),
         }
     }
 }

@@ -5,8 +5,9 @@ use tollgate::{Clock, Decision};
 
 use super::gather::{Gathered, Group};
 use super::{Engine, runs};
-use crate::backend::{Answer, Backend, Memory};
+use crate::backend::{Answer, Backend, LimitKind, Memory};
 use crate::facts::Facts;
+use crate::policy::Mode;
 use crate::verdict::{Findings, Said};
 
 impl<B: Backend> Engine<B> {
@@ -63,7 +64,59 @@ fn told(group: &Group<'_>, each: &[Decision]) -> Answer {
     Answer::over(group.checks.as_slice(), each)
 }
 
+/// What is left of one limit that a request meets.
+///
+/// ```
+/// # use tollgate::clock::Manual;
+/// # use tollgate_engine::backend::Memory;
+/// # use tollgate_engine::document::Format;
+/// # use tollgate_engine::{Engine, Facts, Policy};
+/// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+/// let text = "limits: [{name: search, rate: [5/s, 100/min]}]";
+/// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
+/// let facts = Facts::new();
+/// assert!(engine.decide(&facts).passed().is_some());
+/// let left = engine.left(&facts);
+/// assert_eq!((left[0].rule.as_str(), left[0].decision.remaining), ("search", 4));
+/// assert_eq!((left[1].kind.to_string().as_str(), left[1].decision.remaining), ("100/m", 99));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Left {
+    /// The rule or tier.
+    pub rule: String,
+    /// Whether it only counts.
+    pub mode: Mode,
+    /// Which of its limits.
+    pub kind: LimitKind,
+    /// What the request would be told by it alone.
+    pub decision: Decision,
+}
+
 impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
+    /// What is left of each limit that a request meets, for a page that shows it. Nothing is charged.
+    pub fn left(&self, facts: &Facts<'_>) -> Vec<Left> {
+        let rules = self.rules.load();
+        let mut gathered = Gathered::new();
+        gathered.fill(&rules, facts, (&self.hashers, &self.bounds), &self.backend);
+        let mut left = Vec::new();
+        for group in [&gathered.enforced, &gathered.shadow] {
+            let checks = group.checks.as_slice();
+            let each = self.backend.look_ahead(checks);
+            for ((check, asker), decision) in checks.iter().zip(group.askers.as_slice()).zip(each) {
+                let rule = &rules.applied[*asker as usize];
+                left.push(Left {
+                    rule: rule.name.to_string(),
+                    mode: rule.mode,
+                    kind: check.limit.kind().clone(),
+                    decision,
+                });
+            }
+        }
+        left
+    }
+
     /// What [`decide`](Self::decide) would say to this request now. Nothing is charged, held or told to the
     /// observer.
     ///

@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tollgate::clock::Manual;
 use tollgate_engine::Facts;
-use tollgate_engine::verdict::Passed;
+use tollgate_engine::verdict::{Findings, Passed};
 
 use super::engine;
 
@@ -43,6 +43,14 @@ proptest! {
             prop_assert_eq!(decided.decision(), same.decision());
             prop_assert_eq!(decided.refused().is_some(), same.refused().is_some());
             prop_assert_eq!(decided.refused().is_some(), !peeked.decision().is_allowed());
+            if decided.refused().is_none() && path != "/f" {
+                // What is left is as it was before, of the same limit.
+                let cost: u64 = cost.parse().unwrap();
+                let limit = |found: &Findings<'_>| found.limit().map(|limit| limit.counter().id);
+                if limit(&peeked) == limit(&decided) {
+                    prop_assert_eq!(peeked.decision().remaining, decided.decision().remaining + cost);
+                }
+            }
             let would = peeked.shadow_refusals().map(|refusal| refusal.decision);
             let did = decided.shadow_refusals().map(|refusal| refusal.decision);
             prop_assert_eq!(would.collect::<Vec<_>>(), did.collect::<Vec<_>>());

@@ -1,6 +1,6 @@
 //! What each check of a request says by itself, beside the one answer to all.
 
-use tollgate::{Clock, Decision};
+use tollgate::{Clock, Decision, Level};
 
 use super::{Memory, Owned, level};
 use crate::backend::{Answer, Check};
@@ -23,17 +23,23 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         })
     }
 
-    /// What each check would say by itself, charging nothing.
+    /// What each check would say by itself, charging nothing: what is left is as it is now.
     pub fn look_ahead(&self, checks: &[Check<'_>]) -> Vec<Decision> {
         let said = |check: &Check<'_>| {
             let owned = Owned::of(Some(check));
             let held = self.hold(Some(check), &owned);
             let level = level(&held, check);
-            level.map_or(Decision::UNLIMITED, |level| {
-                *self.stack.peek(&[level]).decision()
-            })
+            level.map_or(Decision::UNLIMITED, |level| self.would(&level))
         };
         checks.iter().map(said).collect()
+    }
+
+    /// Why a limit would refuse, or what is left of it.
+    fn would(&self, level: &Level<'_>) -> Decision {
+        let said = |level| *self.stack.peek(&[level]).decision();
+        Some(said(level.clone()))
+            .filter(|decision| !decision.is_allowed())
+            .unwrap_or_else(|| said(level.clone().cost(0)))
     }
 
     /// What is left of a limit that passed, or would have; of another, why not.
@@ -43,12 +49,9 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         let Some(level) = level(&held, check) else {
             return Decision::UNLIMITED;
         };
-        let said = |level| *self.stack.peek(&[level]).decision();
         match answer.allowed {
-            true => said(level.cost(0)),
-            false => Some(said(level.clone()))
-                .filter(|decision| !decision.is_allowed())
-                .unwrap_or_else(|| said(level.cost(0))),
+            true => *self.stack.peek(&[level.cost(0)]).decision(),
+            false => self.would(&level),
         }
     }
 }
