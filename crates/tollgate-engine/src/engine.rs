@@ -37,7 +37,7 @@ use gather::{Gathered, Group};
 use key::KeyHashers;
 use retired::Retired;
 use rules::Rules;
-use turns::Turns;
+use turns::{Spot, Turns};
 
 /// Decides requests by a policy.
 ///
@@ -335,11 +335,11 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
             let in_line = rules.waits && self.turns.is_any();
             match &self.deny {
                 _ if in_line && self.stands_behind(said, &gathered) => {}
-                None => {
+                None if !rules.waits => {
                     let checks = gathered.enforced.checks.as_slice();
                     said.hear(&gathered, self.backend.answer(checks));
                 }
-                Some(_) => self.hear_cached(said, rules, &gathered),
+                _ => self.hear_aside(said, rules, &gathered),
             }
             if said.allowed {
                 for (number, checks) in runs(&gathered.shadow) {
@@ -351,15 +351,18 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
         verdict.settled()
     }
 
-    /// What the rules in force say, or what is remembered of it.
+    /// What the rules in force say, or what is remembered of it, where others may wait for what is held.
     #[inline(never)]
-    fn hear_cached(&self, said: &mut Said, rules: &Rules, gathered: &Gathered<'_>) {
+    fn hear_aside(&self, said: &mut Said, rules: &Rules, gathered: &Gathered<'_>) {
         let asked = self.before_asking(rules, &gathered.enforced);
-        let answer = asked.known.unwrap_or_else(|| {
+        let mut answer = asked.known.unwrap_or_else(|| {
             let answer = self.backend.answer(gathered.enforced.checks.as_slice());
             self.after_asking(&gathered.enforced, &answer, (asked.at, asked.version));
             answer
         });
+        if rules.waits {
+            self.tell_of_what_comes_back(rules, &gathered.enforced, &mut answer);
+        }
         said.hear(gathered, answer);
     }
 }
@@ -388,6 +391,9 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
         gathered.fill(&rules, facts, (&self.hashers, &self.bounds), &self.backend);
         for group in [&gathered.enforced, &gathered.shadow] {
             self.backend.forget(group.checks.as_slice());
+        }
+        for check in gathered.enforced.checks.as_slice() {
+            self.turns.poke(Spot::of(check));
         }
     }
 }

@@ -10,9 +10,9 @@ use arc_swap::Guard;
 use tollgate::clock::{Clock, Wakeup, sleep_until};
 use tollgate::{Decision, Outcome, Timestamp};
 
-use super::gather::Gathered;
+use super::gather::{Gathered, Group};
 use super::rules::Rules;
-use super::turns::{Demand, Stand, Standing};
+use super::turns::{Coming, Demand, Spot, Stand, Standing};
 use super::{Engine, runs};
 use crate::backend::{Answer, Backend, LimitKind};
 use crate::facts::Facts;
@@ -41,6 +41,8 @@ struct Attempt {
     said: Said,
     /// The limit that refused, if its rule lets requests wait, and for how long.
     over: Option<(Demand, Duration)>,
+    /// How often something had come back before it was asked.
+    pokes: u64,
 }
 
 /// What the request that asks has waited so far.
@@ -99,6 +101,8 @@ impl<B: Backend> Engine<B> {
         facts: &Facts<'_>,
         standing: Option<&Standing<'_>>,
     ) -> Result<Attempt, B::Error> {
+        // Before the policy is read, and any limit asked.
+        let pokes = self.turns.pokes();
         let rules = self.rules.load_full();
         let mut said = Said::default();
         let mut over = None;
@@ -117,7 +121,8 @@ impl<B: Backend> Engine<B> {
                     None => self.ask(&rules, &gathered).await?,
                 };
                 if rules.waits {
-                    over = self.over(&rules, &gathered, &mut answer);
+                    self.tell_of_what_comes_back(&rules, &gathered.enforced, &mut answer);
+                    over = Self::over(&rules, &gathered, &answer);
                 }
                 said.hear(&gathered, answer);
                 if said.allowed {
@@ -129,7 +134,12 @@ impl<B: Backend> Engine<B> {
                 }
             }
         }
-        Ok(Attempt { rules, said, over })
+        Ok(Attempt {
+            rules,
+            said,
+            over,
+            pokes,
+        })
     }
 
     /// What the rules in force say, or what is remembered of it.
@@ -158,30 +168,37 @@ impl<B: Backend> Engine<B> {
         longest.map(|(number, behind)| Answer::new(Some(number), behind))
     }
 
-    /// The limit that refused, if its rule lets requests wait for it. Who waits for what this request holds is told
-    /// when it comes back.
-    fn over(
+    /// Who waits for what a request holds is told when it comes back.
+    #[inline(never)]
+    pub(super) fn tell_of_what_comes_back(
         &self,
         rules: &Rules,
-        gathered: &Gathered<'_>,
+        group: &Group<'_>,
         answer: &mut Answer,
-    ) -> Option<(Demand, Duration)> {
-        let group = &gathered.enforced;
-        let asked = || group.checks.as_slice().iter().zip(group.askers.as_slice());
-        if answer.allowed {
-            for (check, asker) in asked() {
-                if rules.applied[*asker as usize].waits.is_none() {
-                    continue;
-                }
-                let (turns, spot) = (Arc::clone(&self.turns), Demand::of(check).spot);
-                if let LimitKind::Concurrency(_) = check.limit.kind() {
-                    answer.pass.hold(move |_| turns.poke(spot));
-                } else if check.limit.is_estimated {
-                    answer.pass.hold_estimate(move |_| turns.poke(spot));
-                }
+    ) {
+        let asked = group.checks.as_slice().iter().zip(group.askers.as_slice());
+        for (check, asker) in asked.filter(|_| answer.allowed) {
+            let rule = &rules.applied[*asker as usize];
+            // Others that count in the same state may let requests wait for it.
+            if !(rule.waits.is_some() || rule.shares || rule.is_tier) {
+                continue;
             }
+            let (turns, spot) = (Arc::clone(&self.turns), Spot::of(check));
+            if let LimitKind::Concurrency(_) = check.limit.kind() {
+                answer.pass.hold(move |_| turns.poke(spot));
+            } else if check.limit.is_estimated {
+                answer.pass.hold_estimate(move |_| turns.poke(spot));
+            }
+        }
+    }
+
+    /// The limit that refused, if its rule lets requests wait for it.
+    fn over(rules: &Rules, gathered: &Gathered<'_>, answer: &Answer) -> Option<(Demand, Duration)> {
+        if answer.allowed {
             return None;
         }
+        let group = &gathered.enforced;
+        let asked = || group.checks.as_slice().iter().zip(group.askers.as_slice());
         let is_limit = answer.fallback != Some(OnStoreFailure::Closed);
         let can_wait = is_limit && answer.decision.outcome == Outcome::Denied;
         let (check, asker) = asked().nth(answer.decider.filter(|_| can_wait)?)?;
@@ -202,7 +219,8 @@ impl<B: Backend> Engine<B> {
         };
         while let Some((demand, longest)) = attempt.over {
             let deadline = waited.since + longest;
-            if !self.stand(&mut waited, demand, attempt.said.decision, deadline) {
+            let told = (attempt.said.decision, attempt.pokes);
+            if !self.stand(&mut waited, demand, told, deadline) {
                 break;
             }
             let Some(standing) = &waited.standing else {
@@ -217,7 +235,13 @@ impl<B: Backend> Engine<B> {
         let (standing, now) = (waited.standing, self.backend.now());
         match standing {
             Some(standing) if attempt.said.allowed => {
-                standing.passed(attempt.said.decision.remaining, now);
+                // What another limit has left says nothing of this one.
+                let said = &attempt.said;
+                let left = match Spot::new(said.limit, said.fingerprint) == standing.spot() {
+                    true => said.decision.remaining,
+                    false => u64::MAX,
+                };
+                standing.passed(left, now);
             }
             // It is told how long it had to wait if it came again.
             _ => {
@@ -239,7 +263,7 @@ impl<B: Backend> Engine<B> {
         &'a self,
         waited: &mut Waited<'a>,
         demand: Demand,
-        said: Decision,
+        (said, pokes): (Decision, u64),
         deadline: Timestamp,
     ) -> bool {
         let now = self.backend.now();
@@ -259,7 +283,13 @@ impl<B: Backend> Engine<B> {
                 if turn > deadline {
                     return false;
                 }
-                waited.standing = self.turns.join(demand, (said, asks_at), most);
+                let coming = Coming {
+                    said,
+                    asks_at,
+                    deadline,
+                    pokes,
+                };
+                waited.standing = self.turns.join(demand, coming, most);
                 return waited.standing.is_some();
             }
         }
@@ -270,14 +300,20 @@ impl<B: Backend> Engine<B> {
     async fn is_its_turn(&self, standing: &Standing<'_>, deadline: Timestamp) -> bool {
         let mut sleep = pin!(sleep_until(TimeOf(&self.backend), deadline));
         poll_fn(|context: &mut Context<'_>| {
-            let (at, is_turn) = match standing.look(context.waker()) {
-                Stand::First(asks_at) if asks_at <= deadline => (asks_at, true),
-                _ => (deadline, false),
-            };
-            sleep.as_mut().reset(at);
-            match sleep.as_mut().poll(context) {
-                Poll::Ready(()) => Poll::Ready(is_turn),
-                Poll::Pending => Poll::Pending,
+            loop {
+                let (at, is_turn) = match standing.look(context.waker(), self.backend.now()) {
+                    Stand::First(asks_at) if asks_at <= deadline => (asks_at, Some(true)),
+                    Stand::Behind(until) if until < deadline => (until.plus_nanos(1), None),
+                    Stand::First(_) | Stand::Behind(_) => (deadline, Some(false)),
+                    Stand::Lost => return Poll::Ready(false),
+                };
+                sleep.as_mut().reset(at);
+                match (sleep.as_mut().poll(context), is_turn) {
+                    (Poll::Pending, _) => return Poll::Pending,
+                    (Poll::Ready(()), Some(is_turn)) => return Poll::Ready(is_turn),
+                    // Who was before it is lost: it looks where it stands now.
+                    (Poll::Ready(()), None) => {}
+                }
             }
         })
         .await

@@ -213,11 +213,12 @@ impl<'a> Gathered<'a> {
         self.unasked.get_or_insert(met);
         let cost = rule.cost.and_then(|slot| cost_of(known.text(slot)?));
         let cost = cost.unwrap_or(rule.default_cost);
+        let cost = cost.max(u64::from(rule.is_estimated));
         let key = Key::new(&rule.key, facts, met.fingerprint);
         for limit in rule.limits.as_slice() {
             // A limit is likely in no cache: it isn't waited for here.
             let check = Check { limit, key, cost };
-            if rule.shares && self.is_asked(&check, rule.mode) {
+            if rule.shares && self.is_asked((met.number, check), rule.mode) {
                 continue;
             }
             let group = match rule.mode {
@@ -231,13 +232,14 @@ impl<'a> Gathered<'a> {
     }
 }
 
-impl Gathered<'_> {
+impl<'a> Gathered<'a> {
     /// Whether another rule that shares the counter asks the same already. A request is charged to it once, at
-    /// the highest of their costs, and by a rule in force rather than one in shadow.
+    /// the highest of their costs, and by a rule in force rather than one in shadow. If one of them has estimated
+    /// it, it is settled.
     #[cold]
-    fn is_asked(&mut self, check: &Check<'_>, mode: Mode) -> bool {
-        let in_force = self.enforced.find(check);
-        let (group, place) = match (mode, in_force, self.shadow.find(check)) {
+    fn is_asked(&mut self, (number, check): (u32, Check<'a>), mode: Mode) -> bool {
+        let in_force = self.enforced.find(&check);
+        let (group, place) = match (mode, in_force, self.shadow.find(&check)) {
             (Mode::Shadow, Some(_), _) => return true,
             (Mode::Shadow, None, in_shadow) => (&mut self.shadow, in_shadow),
             (_, _, in_shadow) => {
@@ -250,6 +252,10 @@ impl Gathered<'_> {
         let Some(place) = place else { return false };
         let other = &mut group.checks.as_mut_slice()[place];
         other.cost = other.cost.max(check.cost);
+        if check.limit.is_estimated && !other.limit.is_estimated {
+            other.limit = check.limit;
+            group.askers.as_mut_slice()[place] = number;
+        }
         true
     }
 }

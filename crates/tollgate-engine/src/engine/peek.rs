@@ -11,8 +11,8 @@ use crate::policy::Mode;
 use crate::verdict::{Findings, Said};
 
 impl<B: Backend> Engine<B> {
-    /// What [`decide_by`](Self::decide_by) would say to this request now. Nothing is charged, held or told to the
-    /// observer, and nobody waits.
+    /// What [`decide_by`](Self::decide_by) would say to this request now, if it didn't wait. Nothing is charged, held
+    /// or told to the observer. Where others wait for a limit, it tells how long one more would.
     ///
     /// # Errors
     /// If the backend couldn't be asked about the rules in force. Those in shadow are left out then.
@@ -42,9 +42,12 @@ impl<B: Backend> Engine<B> {
             let mut gathered = Gathered::new();
             gathered.fill(&rules, facts, (&self.hashers, &self.bounds), &self.backend);
             if !said.settle(&gathered) {
-                let checks = gathered.enforced.checks.as_slice();
-                let each = self.backend.peek(checks).await?;
-                said.hear(&gathered, told(&gathered.enforced, &each));
+                let in_line = rules.waits && self.turns.is_any();
+                if !in_line || !self.stands_behind(&mut said, &gathered) {
+                    let checks = gathered.enforced.checks.as_slice();
+                    let each = self.backend.peek(checks).await?;
+                    said.hear(&gathered, told(&gathered.enforced, &each));
+                }
                 if said.allowed {
                     for (number, checks) in runs(&gathered.shadow) {
                         if let Ok(each) = self.backend.peek(checks).await {

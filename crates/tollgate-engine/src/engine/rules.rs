@@ -144,6 +144,8 @@ pub(crate) struct Applied {
     pub(crate) replaces: Box<[u32]>,
     /// Whether it has slots or an estimate to hold while the request runs.
     pub(crate) holds: bool,
+    /// Whether its cost is an estimate: at least one, or there would be nothing to settle.
+    pub(crate) is_estimated: bool,
     pub(crate) is_tier: bool,
     /// Whether other rules may count in the same state.
     pub(crate) shares: bool,
@@ -398,6 +400,7 @@ impl Draft {
             waits: patience(rule.over),
             replaces: replaces.into(),
             holds: rule.limits.concurrency.is_some() || rule.cost.settle.is_some(),
+            is_estimated: rule.cost.settle.is_some(),
             is_tier: false,
             shares: rule.shared.is_some(),
         })
@@ -444,6 +447,7 @@ impl Draft {
                 mode: policy.mode,
                 replaces: Box::default(),
                 holds: tier.limits.concurrency.is_some() || tier.cost.settle.is_some(),
+                is_estimated: tier.cost.settle.is_some(),
                 is_tier: true,
                 shares: false,
             });

@@ -17,6 +17,8 @@ use crate::backend::{Check, LimitKind};
 
 /// Lines whose lock is shared.
 const SHARDS: usize = 16;
+/// Who hasn't looked so long after its time was over never will, and isn't waited for any more.
+const GRACE: Duration = Duration::from_millis(100);
 
 /// Whose line: a limit, and the key that it is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,12 +27,22 @@ pub(crate) struct Spot {
     fingerprint: [u64; 2],
 }
 
+impl Spot {
+    pub(crate) const fn new(limit: u64, fingerprint: [u64; 2]) -> Self {
+        Self { limit, fingerprint }
+    }
+
+    pub(crate) fn of(check: &Check<'_>) -> Self {
+        Self::new(check.limit.id, check.key.fingerprint())
+    }
+}
+
 /// What a request asks of the limit that it waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Demand {
     pub(crate) spot: Spot,
     cost: u64,
-    /// How long one unit takes to come; zero if that isn't known.
+    /// How long one unit takes to come; zero if that isn't known, or if there are only some at once.
     pace: Duration,
 }
 
@@ -46,12 +58,14 @@ impl Demand {
             }),
             _ => Duration::ZERO,
         };
+        let cost = match check.limit.kind() {
+            // However much it costs, it runs once.
+            LimitKind::Concurrency(_) => 1,
+            _ => check.cost,
+        };
         Self {
-            spot: Spot {
-                limit: check.limit.id,
-                fingerprint: check.key.fingerprint(),
-            },
-            cost: check.cost,
+            spot: Spot::of(check),
+            cost,
             pace,
         }
     }
@@ -70,7 +84,10 @@ pub(crate) struct Turns {
     waiting: AtomicUsize,
     /// Tells who stands anywhere from all others.
     next: AtomicU64,
-    shards: [Mutex<HashMap<Spot, Line, FixedState>>; SHARDS],
+    /// How often something came back. It is counted before a line is looked for, and compared after one was begun
+    /// (both in one order with `waiting`, hence sequentially consistent), so that one of the two sees the other.
+    pokes: AtomicU64,
+    shards: [Mutex<Shard>; SHARDS],
 }
 
 /// Those who wait for one key, in the order in which they came.
@@ -80,13 +97,23 @@ struct Line {
     cost: u64,
     /// When the first asks again.
     asks_at: Timestamp,
+    /// Something came back since it began to ask.
+    is_poked: bool,
     /// What it was told last.
     said: Decision,
 }
 
 struct Waiter {
     cost: u64,
+    deadline: Timestamp,
     waker: Option<Waker>,
+}
+
+impl Waiter {
+    /// After this it is lost: its task is gone without a word, or starved.
+    fn is_waited_for_until(&self) -> Timestamp {
+        self.deadline + GRACE
+    }
 }
 
 impl Line {
@@ -99,6 +126,54 @@ impl Line {
         let mut first = self.places.first_entry()?;
         first.get_mut().waker.take()
     }
+
+    /// The first asks at once.
+    fn poke(&mut self) -> Option<Waker> {
+        (self.asks_at, self.is_poked) = (Timestamp::ZERO, true);
+        self.wake()
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Waiter> {
+        let gone = self.places.remove(&number)?;
+        self.cost = self.cost.saturating_sub(gone.cost);
+        Some(gone)
+    }
+
+    /// Takes those out who are lost and stand right before this one.
+    fn remove_lost_before(&mut self, number: u64, now: Timestamp) -> Vec<Waiter> {
+        let mut lost = Vec::new();
+        while let Some((before, waiter)) = self.places.range(..number).next_back()
+            && waiter.is_waited_for_until() < now
+        {
+            let before = *before;
+            lost.extend(self.remove(before));
+        }
+        // What the first of them had waited for was there long ago.
+        if !lost.is_empty() && self.first() == Some(number) {
+            self.asks_at = Timestamp::ZERO;
+        }
+        lost
+    }
+
+    /// Takes those out who are lost and stand at the head.
+    fn remove_lost(&mut self, now: Timestamp) -> Vec<Waiter> {
+        let here = self.places.values().map(Waiter::is_waited_for_until);
+        let lost = here.take_while(|until| *until < now).count();
+        match self.places.keys().nth(lost).copied() {
+            Some(first) => self.remove_lost_before(first, now),
+            None => std::mem::take(&mut self.places).into_values().collect(),
+        }
+    }
+
+    /// What one is told who would stand at the end.
+    fn told_behind(&self, demand: &Demand, now: Timestamp) -> Decision {
+        let first = self.places.values().next().map_or(0, |first| first.cost);
+        let ahead = self.cost.saturating_sub(first).saturating_add(demand.cost);
+        let wait = (self.asks_at - now).saturating_add(demand.takes(ahead));
+        let mut said = self.said;
+        (said.outcome, said.retry_after) = (Outcome::Denied, wait);
+        said
+    }
 }
 
 /// A place in a line, left when this is dropped.
@@ -108,19 +183,37 @@ pub(crate) struct Standing<'a> {
     number: u64,
 }
 
+/// What one who comes to stand in line was told, and until when it can wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Coming {
+    pub(crate) said: Decision,
+    /// When it asks again, if it is the first.
+    pub(crate) asks_at: Timestamp,
+    pub(crate) deadline: Timestamp,
+    /// The [pokes](Turns::pokes) before it asked.
+    pub(crate) pokes: u64,
+}
+
 /// What one who stands in line is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stand {
     /// It is the first, and asks at this time.
     First(Timestamp),
-    Behind,
+    /// Another is before it, and isn't waited for after this.
+    Behind(Timestamp),
+    /// It came too late, and isn't waited for.
+    Lost,
 }
+
+/// The lines whose lock is the same.
+type Shard = HashMap<Spot, Line, FixedState>;
 
 impl Turns {
     pub(crate) fn new() -> Self {
         Self {
             waiting: AtomicUsize::new(0),
             next: AtomicU64::new(0),
+            pokes: AtomicU64::new(0),
             shards: std::array::from_fn(|_| Mutex::default()),
         }
     }
@@ -136,36 +229,39 @@ impl Turns {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    fn shard(&self, spot: Spot) -> MutexGuard<'_, HashMap<Spot, Line, FixedState>> {
+    /// How often something came back so far, for who asks now and may come to stand in line.
+    pub(crate) fn pokes(&self) -> u64 {
+        self.pokes.load(Ordering::SeqCst)
+    }
+
+    fn shard(&self, spot: Spot) -> MutexGuard<'_, Shard> {
         let number = usize::try_from(spot.fingerprint[0] % SHARDS as u64).unwrap_or(0);
         self.shards[number]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What one is told who would stand at the end of a line; none if there is no line.
+    /// What one is told who would stand at the end of a line; none if there is no line, or if it could never pass.
     pub(crate) fn behind(&self, demand: &Demand, now: Timestamp) -> Option<Decision> {
-        let shard = self.shard(demand.spot);
-        let line = shard.get(&demand.spot)?;
-        let first = line.places.values().next().map_or(0, |first| first.cost);
-        let ahead = line.cost.saturating_sub(first).saturating_add(demand.cost);
-        let wait = (line.asks_at - now).saturating_add(demand.takes(ahead));
-        let mut said = line.said;
-        (said.outcome, said.retry_after) = (Outcome::Denied, wait);
-        Some(said)
+        let mut shard = self.shard(demand.spot);
+        let line = shard.get_mut(&demand.spot)?;
+        let lost = line.remove_lost(now);
+        let woken = (!lost.is_empty()).then(|| line.wake()).flatten();
+        let said = line.first().map(|_| line.told_behind(demand, now));
+        if said.is_none() {
+            shard.remove(&demand.spot);
+        }
+        drop(shard);
+        self.gone(lost);
+        woken.into_iter().for_each(Waker::wake);
+        said.filter(|said| demand.cost <= said.limit)
     }
 
-    /// Stands at the end of a line, unless too many wait. The first of a line was told this, and asks again at
-    /// that time.
-    pub(crate) fn join(
-        &self,
-        demand: Demand,
-        (said, asks_at): (Decision, Timestamp),
-        most: usize,
-    ) -> Option<Standing<'_>> {
+    /// Stands at the end of a line, unless too many wait.
+    pub(crate) fn join(&self, demand: Demand, coming: Coming, most: usize) -> Option<Standing<'_>> {
         let waiting = self
             .waiting
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| {
+            .fetch_update(Ordering::SeqCst, Ordering::Relaxed, |waiting| {
                 (waiting < most).then_some(waiting + 1)
             });
         waiting.ok()?;
@@ -173,14 +269,23 @@ impl Turns {
         let line = shard.entry(demand.spot).or_insert_with(|| Line {
             places: BTreeMap::new(),
             cost: 0,
-            asks_at,
-            said,
+            // What came back since it asked may be what it lacks.
+            asks_at: match self.pokes() == coming.pokes {
+                true => coming.asks_at,
+                false => Timestamp::ZERO,
+            },
+            is_poked: false,
+            said: coming.said,
         });
         // Under the lock, so that they stand in this order.
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         line.cost = line.cost.saturating_add(demand.cost);
-        let cost = demand.cost;
-        line.places.insert(number, Waiter { cost, waker: None });
+        let waiter = Waiter {
+            cost: demand.cost,
+            deadline: coming.deadline,
+            waker: None,
+        };
+        line.places.insert(number, waiter);
         Some(Standing {
             turns: self,
             demand,
@@ -190,29 +295,22 @@ impl Turns {
 
     /// Something that was held may be free: the first of a line asks at once.
     pub(crate) fn poke(&self, spot: Spot) {
-        if !self.is_any() {
+        self.pokes.fetch_add(1, Ordering::SeqCst);
+        if self.waiting.load(Ordering::SeqCst) == 0 {
             return;
         }
         let mut shard = self.shard(spot);
-        let woken = shard.get_mut(&spot).and_then(|line| {
-            line.asks_at = Timestamp::ZERO;
-            line.wake()
-        });
+        let woken = shard.get_mut(&spot).and_then(Line::poke);
         drop(shard);
         woken.into_iter().for_each(Waker::wake);
     }
 
     /// All may be different: the first of each line asks at once.
     pub(crate) fn poke_all(&self) {
+        self.pokes.fetch_add(1, Ordering::SeqCst);
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            let lines = shard.values_mut();
-            let woken: Vec<_> = lines
-                .filter_map(|line| {
-                    line.asks_at = Timestamp::ZERO;
-                    line.wake()
-                })
-                .collect();
+            let woken: Vec<_> = shard.values_mut().filter_map(Line::poke).collect();
             drop(shard);
             woken.into_iter().for_each(Waker::wake);
         }
@@ -230,18 +328,17 @@ impl Turns {
             return;
         };
         let was_first = line.first() == Some(number);
-        let Some(gone) = line.places.remove(&number) else {
+        let Some(gone) = line.remove(number) else {
             return;
         };
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-        line.cost = line.cost.saturating_sub(gone.cost);
         let mut woken = None;
         match line.places.values().next() {
             None => {
                 shard.remove(&spot);
             }
             Some(next) if was_first => {
-                if let Some(at) = asks_at(&gone, next) {
+                // What came back while it asked isn't in what it was told.
+                if let Some(at) = asks_at(&gone, next).filter(|_| !line.is_poked) {
                     line.asks_at = at;
                 }
                 woken = line.wake();
@@ -249,7 +346,17 @@ impl Turns {
             Some(_) => {}
         }
         drop(shard);
+        self.gone([gone]);
         woken.into_iter().for_each(Waker::wake);
+    }
+
+    /// These don't stand anywhere any more. The caller holds no lock: a waker may be all that keeps a task, which
+    /// may stand in line itself.
+    fn gone(&self, waiters: impl IntoIterator<Item = Waiter>) {
+        for waiter in waiters {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            drop(waiter);
+        }
     }
 }
 
@@ -258,33 +365,44 @@ impl Standing<'_> {
         self.demand.spot
     }
 
-    /// What it is to do; the task is woken when that changes.
-    pub(crate) fn look(&self, waker: &Waker) -> Stand {
+    /// What it is to do; the task is woken when that changes. The first that looks is about to ask.
+    pub(crate) fn look(&self, waker: &Waker, now: Timestamp) -> Stand {
         let mut shard = self.turns.shard(self.demand.spot);
         let Some(line) = shard.get_mut(&self.demand.spot) else {
-            return Stand::First(Timestamp::ZERO);
+            return Stand::Lost;
         };
-        if let Some(own) = line.places.get_mut(&self.number)
-            && !own.waker.as_ref().is_some_and(|own| own.will_wake(waker))
-        {
-            own.waker = Some(waker.clone());
+        let Some(own) = line.places.get_mut(&self.number) else {
+            return Stand::Lost;
+        };
+        let mut replaced = None;
+        if !own.waker.as_ref().is_some_and(|own| own.will_wake(waker)) {
+            replaced = own.waker.replace(waker.clone());
         }
-        match line.first() == Some(self.number) {
-            true => Stand::First(line.asks_at),
-            false => Stand::Behind,
-        }
+        let lost = line.remove_lost_before(self.number, now);
+        let stand = match line.places.range(..self.number).next_back() {
+            Some((_, before)) => Stand::Behind(before.is_waited_for_until()),
+            None => {
+                line.is_poked = false;
+                Stand::First(line.asks_at)
+            }
+        };
+        drop(shard);
+        drop(replaced);
+        self.turns.gone(lost);
+        stand
     }
 
     /// It asked, as the first, for what the policy makes of its request now, was told this, and asks again at that
-    /// time.
+    /// time, or at once if something came back meanwhile.
     pub(crate) fn asks_again(&mut self, demand: Demand, said: Decision, asks_at: Timestamp) {
         self.demand = demand;
-        if let Some(line) = self
-            .turns
-            .shard(self.demand.spot)
-            .get_mut(&self.demand.spot)
-        {
-            (line.said, line.asks_at) = (said, asks_at);
+        let mut shard = self.turns.shard(self.demand.spot);
+        let line = shard.get_mut(&self.demand.spot);
+        if let Some(line) = line.filter(|line| line.first() == Some(self.number)) {
+            line.said = said;
+            if !line.is_poked {
+                line.asks_at = asks_at;
+            }
         }
     }
 
@@ -299,9 +417,9 @@ impl Standing<'_> {
 
 impl Drop for Standing<'_> {
     fn drop(&mut self) {
-        // Who asks for as much waits for as long; another asks when that is.
         self.turns
             .leave(self.demand.spot, self.number, |gone, next| {
+                // Who asks for as much waits for as long; another asks when that is.
                 (gone.cost != next.cost).then_some(Timestamp::ZERO)
             });
     }

@@ -57,6 +57,41 @@ fn what_was_not_spent_comes_back_and_what_was_underestimated_is_owed() {
     }
 }
 
+/// Who says that it will use nothing, and uses much, has used it.
+#[test]
+fn an_estimate_of_nothing_is_settled_too() {
+    for text in every_way() {
+        let engine = engine(&text, &Manual::starting_at(Timestamp::from_secs(7_200)));
+        let mut permits = ask(&engine, 0).expect("room");
+        permits.settle(3_000);
+        assert_eq!(left(&engine), 7_000, "{text}");
+        let mut permits = ask(&engine, 0).expect("room");
+        permits.settle(0);
+        assert_eq!(left(&engine), 7_000, "{text}");
+    }
+}
+
+/// Whichever of two rules is asked first that count in one: a file can't say that, but a program can.
+#[test]
+fn a_rule_that_counts_with_others_settles_what_it_has_estimated() {
+    let rule = |name| {
+        format!(
+            "{{name: {name}, shared: s, key: tenant, rate: 10000/h, cost: {{fact: max, settle_within: 60s}}}}"
+        )
+    };
+    let text = format!("limits: [{}, {}]", rule("a"), rule("b"));
+    for plain in 0..2 {
+        let engine = engine(&text, &Manual::new());
+        let mut mixed = policy(&text);
+        mixed.rules[plain].cost.settle = None;
+        engine.reload(mixed).expect("a policy");
+        let mut permits = ask(&engine, 4_000).expect("room");
+        assert_eq!(left(&engine), 6_000, "{plain}");
+        permits.settle(1_500);
+        assert_eq!(left(&engine), 8_500, "{plain}");
+    }
+}
+
 #[test]
 fn who_says_nothing_is_charged_or_not_as_the_rule_has_chosen() {
     for text in every_way() {

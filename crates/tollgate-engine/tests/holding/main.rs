@@ -2,6 +2,7 @@
 //! without being charged.
 
 mod estimates;
+mod lines;
 mod peek;
 mod tasks;
 mod waits;

@@ -103,3 +103,23 @@ fn a_look_at_slots_takes_none_and_an_observer_hears_nothing_of_it() {
     drop(passed);
     assert!(engine.peek(&facts).decision().is_allowed());
 }
+
+#[test]
+fn a_look_tells_what_is_left_and_not_what_would_be() {
+    for limit in [
+        "rate: 9/d",
+        "rate: 9/d, algorithm: token-bucket",
+        "rate: 9/d, algorithm: fixed-window",
+        "rate: 9/d, algorithm: sliding-log",
+        "rate: 9/d, algorithm: sliding-window",
+        "quota: 9/day",
+        "quota: 9 in any 30d",
+    ] {
+        let text = format!("limits: [{{name: a, {limit}, cost: 4}}]");
+        let engine = engine(&text, &Manual::new());
+        let facts = Facts::new();
+        assert_eq!(engine.peek(&facts).decision().remaining, 9, "{limit}");
+        assert!(engine.decide(&facts).passed().is_some());
+        assert_eq!(engine.peek(&facts).decision().remaining, 5, "{limit}");
+    }
+}

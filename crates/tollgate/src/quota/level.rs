@@ -159,7 +159,12 @@ impl<C: Clock> Limit for QuotaKey<'_, C> {
     }
 
     fn look(&self, now: Timestamp, cost: u64) -> Decision {
-        self.limiter.look_at(now, self.key, self.quota, cost)
+        let look = |cost| self.limiter.look_at(now, self.key, self.quota, cost);
+        match look(cost) {
+            // What is left is told as it is, not as it would be.
+            passes if passes.is_allowed() && cost > 0 => look(0),
+            told => told,
+        }
     }
 
     fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {

@@ -190,9 +190,9 @@ impl Hold<'_> {
                 Some(taken) => {
                     let now = level.limit.now(&mut seen);
                     let spent = match end {
-                        _ if now >= *until => level.cost,
+                        _ if now >= *until => level.held(),
                         End::Settled(spent) if level.estimated => spent,
-                        End::Settled(_) | End::Charged(_) => level.cost,
+                        End::Settled(_) | End::Charged(_) => level.held(),
                         End::Cancelled | End::Dropped => 0,
                     };
                     level.limit.settle(now, taken, spent);
@@ -258,7 +258,7 @@ impl Stack {
         let mut worst = Worst::default();
         for (index, level) in levels.iter().enumerate() {
             let now = level.limit.now(&mut seen);
-            worst.meet(index, level, level.limit.ask(now, level.cost));
+            worst.meet(index, level, level.limit.ask(now, level.held()));
         }
         if let Some(refusal) = worst.refusal() {
             return Err(refusal);
@@ -266,7 +266,7 @@ impl Stack {
         let mut parts = Vec::with_capacity(levels.len());
         let take = |level: &Level<'a>, now: Timestamp| {
             let until = now + own(level).longest;
-            level.limit.hold(now, level.cost, until)
+            level.limit.hold(now, level.held(), until)
         };
         let keep = &mut |level: &Level<'a>, now: Timestamp, taken| {
             let Terms { longest, dropped } = own(level);

@@ -57,7 +57,7 @@ impl<'a> Level<'a> {
     }
 
     /// A limit at what the request is thought to cost; [`Hold::settle`](super::Hold::settle) tells what it did
-    /// cost. Only of limits that settle that exactly: a `&Limiter` of any algorithm, a reference to a key of
+    /// cost. One at least is held. Only of limits that settle that exactly: a `&Limiter` of any algorithm, a reference to a key of
     /// an `ExactKeyedLimiter` or of a quota, or one of those that shares its limiter, by value.
     ///
     /// ```
@@ -133,6 +133,15 @@ impl<'a> Level<'a> {
     pub fn on(mut self, terms: impl Into<Terms>) -> Self {
         self.terms = Some(terms.into());
         self
+    }
+
+    /// What is held of it. An estimate is of one at least: who thinks that it costs nothing, and is wrong, has
+    /// something to settle.
+    pub(super) fn held(&self) -> u64 {
+        match self.estimated {
+            true => self.cost.max(1),
+            false => self.cost,
+        }
     }
 
     /// What people call it.

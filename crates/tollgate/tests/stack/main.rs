@@ -6,6 +6,7 @@ mod laws;
 mod mixed;
 mod races;
 mod settled;
+mod striped;
 mod subject;
 mod threads;
 mod used;

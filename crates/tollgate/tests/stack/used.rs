@@ -196,3 +196,18 @@ fn limits_outlive_what_is_held_of_them() {
     hold.settle(1);
     assert!(limiter.upgrade().is_none());
 }
+
+/// Who thinks that it costs nothing, and is wrong, owes what it cost.
+#[test]
+fn an_estimate_of_nothing_is_settled_too() {
+    let exact = ALGORITHMS.map(Place::Exact);
+    let single = ALGORITHMS.map(Place::Limiter);
+    for place in exact.into_iter().chain(single).chain([Place::Striped]) {
+        let subject = Subject::new(place, Rate::per_second(10));
+        subject.hold(0, 1_000).expect("room").settle(4);
+        assert_eq!(subject.left(), 6, "{place:?}");
+        subject.hold(0, 1_000).expect("room").settle(0);
+        drop(subject.hold(0, 1_000));
+        assert_eq!(subject.left(), 6, "{place:?}");
+    }
+}
