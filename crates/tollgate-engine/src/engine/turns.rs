@@ -18,6 +18,10 @@ use crate::backend::{Check, LimitKind};
 /// Lines whose lock is shared.
 const SHARDS: usize = 16;
 
+/// Who stands behind one that asks just now, of a limit that has nothing at present, comes back after so long at
+/// least.
+pub(super) const SOON: Duration = Duration::from_millis(10);
+
 /// Whose line: a limit, and the key that it is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Spot {
@@ -151,6 +155,10 @@ impl Turns {
         let ahead = line.cost.saturating_sub(first).saturating_add(demand.cost);
         let wait = (line.asks_at - now).saturating_add(demand.takes(ahead));
         let mut said = line.said;
+        let wait = match said.retry_after {
+            Duration::ZERO => wait,
+            _ => wait.max(SOON),
+        };
         (said.outcome, said.retry_after) = (Outcome::Denied, wait);
         Some(said)
     }
@@ -286,6 +294,18 @@ impl Standing<'_> {
         {
             (line.said, line.asks_at) = (said, asks_at);
         }
+    }
+
+    /// How long it would have to stand on, as far as that is known. It leaves.
+    pub(crate) fn turn_in(self, now: Timestamp) -> Duration {
+        let shard = self.turns.shard(self.demand.spot);
+        let line = shard.get(&self.demand.spot);
+        line.map_or(Duration::ZERO, |line| {
+            let ahead = line.places.range(..=self.number).skip(1);
+            let ahead = ahead.map(|(_, waiter)| waiter.cost);
+            let ahead = ahead.fold(0, u64::saturating_add);
+            (line.asks_at - now).saturating_add(self.demand.takes(ahead))
+        })
     }
 
     /// It passed, with so much left then: who is next asks when there may be enough for it.
