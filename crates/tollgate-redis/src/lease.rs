@@ -4,6 +4,7 @@
 //! what they hold. A node counts a lease's life on its own clock from *before* it asked, so no two
 //! clocks are compared, and it stops spending before the store takes the tokens for lost.
 
+mod asks;
 mod book;
 mod estimate;
 mod keep;
@@ -31,11 +32,12 @@ use crate::host::{Host, HostClock, HostWall, Identity};
 use crate::question::Numbers;
 use crate::store::{Patience, Store};
 
-use book::{Book, Granted, Plan, Spent};
+use asks::{Asker, Asks, Wants};
+use book::{Book, Spent};
 pub(crate) use estimate::Estimate;
 use estimate::Spoken;
 use keep::keep;
-use said::{Lent, Lessee};
+use said::Lent;
 
 const SHARDS: usize = 64;
 /// Leases that are returned at once when all are.
@@ -433,60 +435,25 @@ impl Inner {
             Counting::Leased => (numbers.limit / self.terms.part).max(1),
             _ => 0,
         };
-        let (plan, least) = match wants {
-            Wants::Nothing => (lease.book.hand_in(before), 0),
-            Wants::More(cost) => (lease.book.plan(before, cost, part), cost),
-            Wants::Enough => (lease.book.trim(before, part), 0),
-            Wants::Just(cost) => {
-                let (holds, out, returns, more) = (0, 0, 0, cost);
-                let plan = Plan {
-                    holds,
-                    out,
-                    returns,
-                    more,
-                };
-                (plan, cost)
-            }
-        };
-        let Plan {
-            holds: here,
-            out,
-            returns,
-            more,
-        } = plan;
-        let holds = here + out;
+        let asks = Asks::new((&lease.book, wants), before, (part, numbers));
         let (holder, number) = match wants {
             // Several may be under way, in any order.
             Wants::Just(_) => (self.holder(&self.passing), 0),
             _ => (self.holder(&lease.holder), lease.book.plans()),
         };
-        let question = Lessee {
+        let question = asks.question(Asker {
             holder,
             number,
-            holds,
-            returns,
-            more,
-            most: part.max(more.min(numbers.limit)).max(here) + out,
             life: self.terms.life,
-            least: if least > 0 { least + out } else { 0 },
             spent: owed.as_ref().map_or(0, |owed| numbers.owed(owed)),
-        };
+        });
         let record = question.record(&numbers);
         let reply = self.store.lease(lease.key.clone(), record, None).await?;
         let reply = Lent::read(&reply)?;
         if let Some(owed) = &owed {
             self.local.told(&check, owed);
         }
-        let granted = Granted {
-            more: reply.granted,
-            dropped: holds - reply.kept.min(holds),
-            // From before it was asked: the store counts from later on.
-            until: before + self.terms.life,
-            retry_after: reply.retry_after.max(pause(&numbers)),
-            // Where each request is asked about, a refusal is only of the one that heard it.
-            asked: if part > 0 { more } else { reply.granted },
-            remaining: reply.remaining,
-        };
+        let (least, granted) = (asks.least, asks.granted(&reply, before + self.terms.life));
         lease.resets.store(resets, Ordering::Relaxed);
         let spent = lease.book.take(self.clock.now(), &granted, (least, hold));
         Ok(match spent {
@@ -498,9 +465,7 @@ impl Inner {
                 left,
                 estimate,
             }),
-            None if reply.kept.min(holds) + reply.granted < question.least => {
-                Came::TooLittle(granted.retry_after)
-            }
+            None if asks.is_too_little(&reply) => Came::TooLittle(granted.retry_after),
             None => Came::TooLate,
         })
     }
@@ -521,27 +486,6 @@ enum Came {
     TooLittle(Duration),
     /// It may be had, by asking again.
     TooLate,
-}
-
-/// How much is asked for.
-#[derive(Clone, Copy, Debug)]
-enum Wants {
-    /// As much as demand calls for, and this at least.
-    More(u64),
-    /// As much as demand calls for: what is far more is returned.
-    Enough,
-    /// This and no more: it isn't kept.
-    Just(u64),
-    /// Nothing: all that is held is returned.
-    Nothing,
-}
-
-/// For so long at least nothing more is asked for after the store had nothing: a hundredth of a second,
-/// or a quarter of the time in which the bucket fills, so that it doesn't run over meanwhile.
-fn pause(numbers: &Numbers) -> Duration {
-    let [_, drain, capacity, ..] = numbers.five;
-    let fills = Duration::from_micros(capacity / drain.max(1));
-    (fills / 4).min(Duration::from_millis(10))
 }
 
 impl fmt::Debug for Leases {

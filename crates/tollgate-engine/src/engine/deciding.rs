@@ -12,7 +12,7 @@ use tollgate::{Decision, Outcome, Timestamp};
 
 use super::gather::{Gathered, Group};
 use super::rules::Rules;
-use super::turns::{Coming, Demand, Spot, Stand, Standing};
+use super::turns::{Coming, Demand, SOON, Spot, Stand, Standing};
 use super::{Engine, runs};
 use crate::backend::{Answer, Backend, LimitKind};
 use crate::facts::Facts;
@@ -245,14 +245,19 @@ impl<B: Backend> Engine<B> {
             }
             // It is told how long it had to wait if it came again.
             _ => {
-                drop(standing);
+                let turn = standing.map_or(Duration::ZERO, |standing| standing.turn_in(now));
                 let line = attempt
                     .over
                     .and_then(|(demand, _)| self.turns.behind(&demand, now));
                 let decision = &mut attempt.said.decision;
                 let rest = decision.retry_after.saturating_sub(now - told_at);
+                let least = match decision.retry_after {
+                    Duration::ZERO => Duration::ZERO,
+                    _ => SOON,
+                };
                 *decision = line.unwrap_or(*decision);
-                decision.retry_after = line.map_or(rest, |line| line.retry_after);
+                let behind = line.map_or(Duration::ZERO, |line| line.retry_after);
+                decision.retry_after = rest.max(turn).max(behind).max(least);
             }
         }
         Ok(attempt)
@@ -267,6 +272,9 @@ impl<B: Backend> Engine<B> {
         deadline: Timestamp,
     ) -> bool {
         let now = self.backend.now();
+        if now >= deadline {
+            return false;
+        }
         let asks_at = match said.retry_after {
             Duration::ZERO => (now + POLL).min(deadline),
             wait => now + wait,

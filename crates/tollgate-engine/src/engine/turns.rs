@@ -20,6 +20,10 @@ const SHARDS: usize = 16;
 /// Who hasn't looked so long after its time was over never will, and isn't waited for any more.
 const GRACE: Duration = Duration::from_millis(100);
 
+/// Who stands behind one that asks just now, of a limit that has nothing at present, comes back after so long at
+/// least.
+pub(super) const SOON: Duration = Duration::from_millis(10);
+
 /// Whose line: a limit, and the key that it is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Spot {
@@ -171,6 +175,10 @@ impl Line {
         let ahead = self.cost.saturating_sub(first).saturating_add(demand.cost);
         let wait = (self.asks_at - now).saturating_add(demand.takes(ahead));
         let mut said = self.said;
+        let wait = match said.retry_after {
+            Duration::ZERO => wait,
+            _ => wait.max(SOON),
+        };
         (said.outcome, said.retry_after) = (Outcome::Denied, wait);
         said
     }
@@ -404,6 +412,18 @@ impl Standing<'_> {
                 line.asks_at = asks_at;
             }
         }
+    }
+
+    /// How long it would have to stand on, as far as that is known. It leaves.
+    pub(crate) fn turn_in(self, now: Timestamp) -> Duration {
+        let shard = self.turns.shard(self.demand.spot);
+        let line = shard.get(&self.demand.spot);
+        line.map_or(Duration::ZERO, |line| {
+            let ahead = line.places.range(..=self.number).skip(1);
+            let ahead = ahead.map(|(_, waiter)| waiter.cost);
+            let ahead = ahead.fold(0, u64::saturating_add);
+            (line.asks_at - now).saturating_add(self.demand.takes(ahead))
+        })
     }
 
     /// It passed, with so much left then: who is next asks when there may be enough for it.

@@ -196,6 +196,55 @@ fn a_slot_that_is_given_back_is_had_at_once_by_who_waits_longest() {
 }
 
 #[test]
+fn who_waits_for_a_slot_is_refused_when_its_time_is_over() {
+    let clock = Manual::new();
+    let engine = engine(
+        "limits: [{name: jobs, concurrency: 1, over: wait 25ms}]",
+        &clock,
+    );
+    let mut tasks = Tasks::new();
+    start(&mut tasks, 0, &engine);
+    let held = tasks.take_done();
+    start(&mut tasks, 1, &engine);
+    for _ in 0..2 {
+        clock.advance(10 * MS);
+        tasks.run();
+        assert!(tasks.take_done().is_empty());
+    }
+    clock.advance(5 * MS);
+    tasks.run();
+    let done = tasks.take_done();
+    assert_eq!(names(&done), [1]);
+    assert!(done[0].1.is_err());
+    assert_eq!(engine.waiting(), 0);
+    drop(held);
+}
+
+#[test]
+fn who_waited_in_vain_is_told_when_it_would_have_had_its_turn() {
+    let clock = Manual::new();
+    let engine = engine(
+        "limits: [{name: a, rate: 1/s, algorithm: fixed-window, over: wait 1200ms}]",
+        &clock,
+    );
+    let mut tasks = Tasks::new();
+    for name in 0..4 {
+        start(&mut tasks, name, &engine);
+    }
+    assert_eq!(names(&tasks.take_done()), [0]);
+    clock.advance(1_000 * MS);
+    tasks.run();
+    let done = tasks.take_done();
+    assert_eq!(names(&done), [1, 2]);
+    assert_eq!(done[1].1.as_ref().err(), Some(&(1_000 * MS)));
+    clock.advance(200 * MS);
+    tasks.run();
+    let done = tasks.take_done();
+    assert_eq!(names(&done), [3]);
+    assert_eq!(done[0].1.as_ref().err(), Some(&(800 * MS)));
+}
+
+#[test]
 fn a_rule_that_refuses_refuses_and_what_is_blocked_or_too_large_does_not_wait() {
     let clock = Manual::new();
     let engine = engine(

@@ -365,6 +365,18 @@ impl Book {
         accounts.note(all)
     }
 
+    /// What is owed to the store.
+    #[cfg(test)]
+    pub(super) fn owed(&self) -> u64 {
+        self.accounts().owed
+    }
+
+    /// Whether an estimate is still held.
+    #[cfg(test)]
+    pub(super) fn is_out(&self, number: u64) -> bool {
+        self.accounts().estimates.contains_key(&number)
+    }
+
     fn accounts(&self) -> MutexGuard<'_, Accounts> {
         self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
     }

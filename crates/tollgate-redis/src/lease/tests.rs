@@ -6,6 +6,7 @@
 )]
 
 mod changing;
+mod estimates;
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -1,0 +1,141 @@
+//! What is asked of the store about one key, made of what its book says, and what came of it.
+
+use std::time::Duration;
+
+use tollgate::Timestamp;
+
+use super::book::{Book, Granted, Plan};
+use super::said::{Lent, Lessee};
+use crate::question::Numbers;
+
+/// How much is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wants {
+    /// As much as demand calls for, and this at least.
+    More(u64),
+    /// As much as demand calls for: what is far more is returned.
+    Enough,
+    /// This and no more: it isn't kept.
+    Just(u64),
+    /// Nothing: all that is held is returned.
+    Nothing,
+}
+
+/// What is asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asks {
+    plan: Plan,
+    /// What is to be spent before anyone else sees what came.
+    pub(super) least: u64,
+    /// What may be taken ahead; nothing where each request is asked about.
+    part: u64,
+    numbers: Numbers,
+}
+
+/// Who asks, how often it has, for how long it takes what it gets, and how many units it knows to be owed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asker {
+    pub(super) holder: u64,
+    pub(super) number: u64,
+    pub(super) life: Duration,
+    pub(super) spent: u64,
+}
+
+impl Asks {
+    pub(super) fn new(
+        (book, wants): (&Book, Wants),
+        now: Timestamp,
+        (part, numbers): (u64, Numbers),
+    ) -> Self {
+        let (plan, least) = match wants {
+            Wants::Nothing => (book.hand_in(now), 0),
+            Wants::More(cost) => (book.plan(now, cost, part), cost),
+            Wants::Enough => (book.trim(now, part), 0),
+            Wants::Just(cost) => {
+                let (holds, out, returns, more) = (0, 0, 0, cost);
+                let plan = Plan {
+                    holds,
+                    out,
+                    returns,
+                    more,
+                };
+                (plan, cost)
+            }
+        };
+        Self {
+            plan,
+            least,
+            part,
+            numbers,
+        }
+    }
+
+    /// As the store reads it.
+    pub(super) fn question(&self, asker: Asker) -> Lessee {
+        let Plan {
+            holds,
+            out,
+            returns,
+            more,
+        } = self.plan;
+        let Asker {
+            holder,
+            number,
+            life,
+            spent,
+        } = asker;
+        let most = self.part.max(more.min(self.numbers.limit)).max(holds);
+        Lessee {
+            holder,
+            number,
+            holds: holds + out,
+            returns,
+            more,
+            most: most + out,
+            life,
+            least: self.at_least(),
+            spent,
+        }
+    }
+
+    /// What the store gave, from before it was asked: the store counts from later on.
+    pub(super) fn granted(&self, reply: &Lent, until: Timestamp) -> Granted {
+        let Plan {
+            holds, out, more, ..
+        } = self.plan;
+        Granted {
+            more: reply.granted,
+            dropped: holds + out - self.kept(reply),
+            until,
+            retry_after: reply.retry_after.max(pause(&self.numbers)),
+            // Where each request is asked about, a refusal is only of the one that heard it.
+            asked: if self.part > 0 { more } else { reply.granted },
+            remaining: reply.remaining,
+        }
+    }
+
+    /// Whether it isn't as much as is to be spent.
+    pub(super) fn is_too_little(&self, reply: &Lent) -> bool {
+        self.kept(reply) + reply.granted < self.at_least()
+    }
+
+    fn kept(&self, reply: &Lent) -> u64 {
+        reply.kept.min(self.plan.holds + self.plan.out)
+    }
+
+    /// What must be held in the end, else nothing is taken.
+    fn at_least(&self) -> u64 {
+        match self.least {
+            0 => 0,
+            least => least + self.plan.out,
+        }
+    }
+}
+
+/// For so long at least nothing more is asked for after the store had nothing: a hundredth of a second,
+/// or a quarter of the time in which the bucket fills, so that it doesn't run over meanwhile.
+fn pause(numbers: &Numbers) -> Duration {
+    let [_, drain, capacity, ..] = numbers.five;
+    let fills = Duration::from_micros(capacity / drain.max(1));
+    (fills / 4).min(Duration::from_millis(10))
+}

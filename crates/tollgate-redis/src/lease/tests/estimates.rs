@@ -1,0 +1,435 @@
+//! Books that hold estimates, and the script that lends to them: what is settled counts what was spent, when it was
+//! settled; what lapsed counts whole, when the lease was over; and what is owed is paid.
+
+use super::*;
+use crate::lease::asks::{Asker, Asks, Wants};
+use crate::lease::book::Care;
+
+const START: u64 = 1_700_000_000_000_000;
+
+/// A request that holds an estimate.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    number: u64,
+    tokens: u64,
+    until: u64,
+    /// When it was spent although it wasn't settled.
+    over_at: Option<u64>,
+}
+
+/// A call under way.
+#[derive(Clone, Debug)]
+struct Pending {
+    asks: Asks,
+    record: Vec<u8>,
+    before: u64,
+    /// Until when what it is for is held; spent if it isn't.
+    hold: Option<u64>,
+    reply: Option<Lent>,
+}
+
+/// A process with the real book.
+#[derive(Debug, Default)]
+struct Process {
+    book: Book,
+    name: u64,
+    until: u64,
+    asleep_until: u64,
+    open: Vec<Open>,
+    pending: Option<Pending>,
+    /// Whether it has something to say to the store.
+    has_news: bool,
+}
+
+/// How rough the world is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum World {
+    /// Every call arrives, and nobody sleeps.
+    Fair,
+    /// Calls are lost, late and doubled, and processes sleep and die.
+    Rough,
+}
+
+struct Fleet<'a> {
+    store: &'a Store,
+    numbers: Numbers,
+    world: World,
+    /// What is taken ahead; nothing where each request is asked about.
+    part: u64,
+    random: Random,
+    now: u64,
+    names: u64,
+    processes: Vec<Process>,
+    late: Vec<Said>,
+    /// What counts, and when.
+    spent: Vec<(u64, u64)>,
+    settled: u64,
+}
+
+fn at(micros: u64) -> Timestamp {
+    Timestamp::from_nanos(micros * 1_000)
+}
+
+impl<'a> Fleet<'a> {
+    fn new(store: &'a Store, (numbers, part): (Numbers, u64), world: World, seed: u64) -> Self {
+        let mut fleet = Self {
+            store,
+            numbers,
+            world,
+            part,
+            random: Random::new(seed),
+            now: START,
+            names: 0,
+            processes: Vec::new(),
+            late: Vec::new(),
+            spent: Vec::new(),
+            settled: 0,
+        };
+        for _ in 0..3 {
+            let process = fleet.born();
+            fleet.processes.push(process);
+        }
+        fleet
+    }
+
+    fn born(&mut self) -> Process {
+        self.names += 1;
+        let name = self.names;
+        Process {
+            name,
+            ..Process::default()
+        }
+    }
+
+    fn below(&mut self, most: u64) -> u64 {
+        self.random.below(most)
+    }
+
+    fn cost(&mut self) -> u64 {
+        let most = (self.numbers.limit / 3).clamp(1, 30);
+        1 + self.below(most)
+    }
+
+    /// What a book has given up counts when the lease was over, or its own time.
+    fn give_up(&mut self, who: usize, until: u64) {
+        let process = &mut self.processes[who];
+        let Process { book, open, .. } = process;
+        for open in open.iter_mut().filter(|open| open.over_at.is_none()) {
+            if !book.is_out(open.number) {
+                let over_at = open.until.min(until);
+                open.over_at = Some(over_at);
+                self.spent.push((over_at, open.tokens));
+            }
+        }
+    }
+
+    fn say(&mut self, who: usize, wants: Wants, hold: Option<u64>) {
+        let (now, numbers, part) = (self.now, self.numbers, self.part);
+        let process = &mut self.processes[who];
+        let asks = Asks::new((&process.book, wants), at(now), (part, numbers));
+        let question = asks.question(Asker {
+            holder: process.name,
+            number: process.book.plans(),
+            life: Duration::from_micros(LIFE),
+            spent: 0,
+        });
+        process.pending = Some(Pending {
+            asks,
+            record: question.record(&numbers),
+            before: now,
+            hold,
+            reply: None,
+        });
+        let until = process.until;
+        self.give_up(who, until);
+    }
+
+    /// The call of a process goes on by one step.
+    async fn proceed(&mut self, who: usize) {
+        let fate = match self.world {
+            World::Fair => 9,
+            World::Rough => self.below(12),
+        };
+        let (store, now) = (self.store, self.now);
+        let process = &mut self.processes[who];
+        let Some(mut pending) = process.pending.take() else {
+            return;
+        };
+        let said = Said {
+            record: pending.record.clone(),
+            holds: 0,
+            before: pending.before,
+        };
+        match (fate, pending.reply) {
+            // It never arrives, or nobody hears of it.
+            (0, _) => {}
+            (1, None) => self.late.push(said),
+            (fate, None) => {
+                if fate == 2 {
+                    carried_out(store, &said, now).await;
+                }
+                pending.reply = Some(carried_out(store, &said, now).await);
+                process.pending = Some(pending);
+            }
+            (_, Some(reply)) => self.hear(who, &pending, &reply),
+        }
+    }
+
+    fn hear(&mut self, who: usize, pending: &Pending, reply: &Lent) {
+        let now = self.now;
+        let process = &mut self.processes[who];
+        let granted = pending.asks.granted(reply, at(pending.before + LIFE));
+        let (owed, cost) = (process.book.owed(), pending.asks.least);
+        let hold = pending.hold.map(at);
+        let took = process.book.take(at(now), &granted, (cost, hold));
+        self.spent.push((now, owed - process.book.owed()));
+        match (took, pending.hold) {
+            (Some((_, Some(number))), Some(until)) => process.open.push(Open {
+                number,
+                tokens: cost,
+                until,
+                over_at: None,
+            }),
+            (Some((_, None)), None) => {
+                self.spent.push((now, cost));
+                self.settled += cost;
+            }
+            (None, _) => {}
+            other => panic!("{other:?}"),
+        }
+        let until = std::mem::replace(&mut process.until, pending.before + LIFE);
+        self.give_up(who, until);
+    }
+
+    /// Someone asks for a cost, to be spent or held.
+    fn ask(&mut self, who: usize) {
+        let (cost, is_held, now) = (self.cost(), self.below(3) > 0, self.now);
+        let lasts = match self.world {
+            World::Fair => 1_000 * LIFE,
+            World::Rough => self.below(3 * LIFE),
+        };
+        let hold = is_held.then_some(now + lasts);
+        let process = &mut self.processes[who];
+        let spent = match hold {
+            Some(until) => {
+                let (spent, number) = process.book.hold(at(now), cost, at(until));
+                process.open.extend(number.map(|number| Open {
+                    number,
+                    tokens: cost,
+                    until,
+                    over_at: None,
+                }));
+                spent
+            }
+            None => process.book.spend(at(now), cost),
+        };
+        match spent {
+            Spent::Passed { .. } if hold.is_none() => {
+                self.spent.push((now, cost));
+                self.settled += cost;
+            }
+            Spent::Unknown if process.pending.is_none() => self.say(who, Wants::More(cost), hold),
+            _ => {}
+        }
+    }
+
+    /// A request is over, and cost less, as much, or more than it held.
+    fn settle(&mut self, who: usize) {
+        let count = self.processes[who].open.len() as u64;
+        if count == 0 {
+            return;
+        }
+        let place = self.below(count) as usize;
+        let open = self.processes[who].open.swap_remove(place);
+        let spent = match self.below(5) {
+            // Dropped, to be refunded or charged.
+            0 => 0,
+            1 => open.tokens,
+            2 => open.tokens + self.below(open.tokens + 1),
+            _ => self.below(open.tokens + 1),
+        };
+        let (now, limit) = (self.now, self.numbers.limit);
+        let process = &mut self.processes[who];
+        let owed = process.book.owed();
+        let is_live = now < process.until.min(open.until);
+        let news = process
+            .book
+            .settle_estimate(at(now), (open.number, spent), limit);
+        process.has_news |= news;
+        let more_owed = process.book.owed() - owed;
+        if open.over_at.is_none() {
+            self.spent.push(match is_live {
+                true => (now, spent - more_owed),
+                false => (process.until.min(open.until), open.tokens),
+            });
+            self.settled += spent;
+        }
+        let until = process.until;
+        self.give_up(who, until);
+    }
+
+    /// What a process does of itself.
+    fn look_after(&mut self, who: usize) {
+        let now = at(self.now);
+        let process = &mut self.processes[who];
+        if process.pending.is_some() {
+            return;
+        }
+        // Where each request is asked about, what came back is returned at once.
+        if std::mem::take(&mut process.has_news) && self.part == 0 && process.book.is_unsaid(now) {
+            return self.say(who, Wants::Nothing, None);
+        }
+        let care = process.book.look_after(now, Duration::from_micros(LIFE));
+        let until = process.until;
+        self.give_up(who, until);
+        match care {
+            Care::Return => self.say(who, Wants::Nothing, None),
+            Care::Renew => self.say(who, Wants::Enough, None),
+            Care::None | Care::Forget => {}
+        }
+    }
+
+    /// A process dies with what it holds for requests: that counts at the end of its lease.
+    fn die(&mut self, who: usize) {
+        let heir = self.born();
+        let dead = std::mem::replace(&mut self.processes[who], heir);
+        for open in dead.open.iter().filter(|open| open.over_at.is_none()) {
+            self.spent.push((dead.until.min(open.until), open.tokens));
+        }
+    }
+
+    async fn step(&mut self) {
+        let reach = match self.world {
+            World::Fair => LIFE / 40,
+            World::Rough => [10, 10_000, LIFE / 4, LIFE / 4][self.below(4) as usize],
+        };
+        self.now += self.below(reach);
+        let (who, now) = (self.below(3) as usize, self.now);
+        if now < self.processes[who].asleep_until {
+            return;
+        }
+        match self.below(16) {
+            0..6 => self.ask(who),
+            6..9 => self.settle(who),
+            15 if self.world == World::Rough && self.below(8) == 0 => self.die(who),
+            15 if self.world == World::Rough && self.below(4) == 0 => {
+                self.processes[who].asleep_until = now + self.below(3 * LIFE);
+            }
+            _ => {}
+        }
+        for who in 0..3 {
+            if now >= self.processes[who].asleep_until {
+                self.look_after(who);
+                self.proceed(who).await;
+            }
+        }
+        if !self.late.is_empty() && self.below(3) == 0 {
+            let late = self.late.swap_remove(0);
+            carried_out(self.store, &late, now).await;
+        }
+    }
+
+    /// Everything is settled and returned, and what is owed is paid.
+    async fn close(&mut self) {
+        self.world = World::Fair;
+        for who in 0..3 {
+            while let Some(pending) = self.processes[who].pending.clone() {
+                drop(pending);
+                self.proceed(who).await;
+            }
+            while !self.processes[who].open.is_empty() {
+                self.settle(who);
+            }
+        }
+        for _ in 0..400 {
+            for who in 0..3 {
+                self.say(who, Wants::Nothing, None);
+                self.proceed(who).await;
+                self.proceed(who).await;
+            }
+            if self
+                .processes
+                .iter()
+                .all(|process| process.book.owed() == 0)
+            {
+                break;
+            }
+            self.now += LIFE / 10;
+        }
+        // What was paid is spent once the store has heard of it.
+        for who in 0..3 {
+            self.say(who, Wants::Nothing, None);
+            self.proceed(who).await;
+            self.proceed(who).await;
+        }
+        for process in &self.processes {
+            let (owed, held) = (process.book.owed(), process.book.held(at(self.now)));
+            assert_eq!((owed, held), (0, 0), "{process:?}");
+        }
+    }
+
+    /// How much the store has for one who holds nothing.
+    async fn left(&self) -> u64 {
+        let asks = (self.names + 1, self.now);
+        told(self.store, &self.numbers, asks, (0, 0))
+            .await
+            .remaining
+    }
+}
+
+#[tokio::test]
+async fn estimates_never_let_more_pass_than_the_limit() {
+    let server = Server::start();
+    let mut all = 0;
+    for seed in 1..=60_u64 {
+        let store = Store::patient(&server);
+        server.command(&["FLUSHALL"]);
+        let text = ["10/s burst 100", "1000/s burst 50", "30/s burst 30"][seed as usize % 3];
+        let (rate, numbers) = (text.parse().unwrap(), numbers(text));
+        let part = [0, numbers.limit / 4][seed as usize % 2];
+        let mut fleet = Fleet::new(&store, (numbers, part), World::Rough, seed);
+        for _ in 0..400 {
+            fleet.step().await;
+        }
+        fleet.close().await;
+        let mut spent = fleet.spent.clone();
+        spent.sort_unstable();
+        all += spent.iter().map(|(_, much)| much).sum::<u64>();
+        check_windows(&spent, rate);
+        // Nothing is lost for ever.
+        fleet.now += 100 * LIFE;
+        assert_eq!(fleet.left().await, numbers.limit, "seed {seed}: {text}");
+    }
+    assert!(all > 10_000, "{all}");
+}
+
+#[tokio::test]
+async fn what_is_settled_and_returned_leaves_what_was_spent() {
+    let server = Server::start();
+    for seed in 1..=40_u64 {
+        let store = Store::patient(&server);
+        server.command(&["FLUSHALL"]);
+        let kind = LimitKind::Rate {
+            rate: Rate::zero().burst(1_000_000),
+            algorithm: tollgate::Algorithm::TokenBucket,
+        };
+        let form = Form::new(&kind, Duration::ZERO).unwrap();
+        let numbers = form.numbers_at(0).unwrap();
+        let part = [0, 60][seed as usize % 2];
+        let mut fleet = Fleet::new(&store, (numbers, part), World::Fair, seed);
+        for _ in 0..400 {
+            fleet.step().await;
+        }
+        fleet.close().await;
+        let counted: u64 = fleet.spent.iter().map(|(_, much)| much).sum();
+        assert_eq!(
+            counted, fleet.settled,
+            "seed {seed}: all that is owed was paid"
+        );
+        let level = numbers.limit - fleet.left().await;
+        assert_eq!(level, fleet.settled, "seed {seed}: what was spent");
+        let bytes = server.command(&["STRLEN", "lease"]).integer();
+        assert_eq!(bytes, Some(24), "seed {seed}: nobody holds any");
+        assert!(level > 500, "{level}");
+    }
+}
