@@ -38,12 +38,14 @@ pub enum Outcome {
 pub struct Decision {
     /// Whether the request may pass.
     pub outcome: Outcome,
-    /// The most that can pass at once: the burst, or the window's count.
+    /// The most that can pass at once: the burst, or the window's count; [`u64::MAX`] of no limit, so ask
+    /// [`is_unlimited`](Self::is_unlimited) before it is shown to people.
     pub limit: u64,
     /// The largest cost that would pass now, after this decision.
     pub remaining: u64,
     /// How long until the same cost would pass, if nobody else takes it:
-    /// zero when allowed, [`Duration::MAX`] when never.
+    /// zero when allowed, [`Duration::MAX`] when never. Also zero of a slot that others hold: nobody knows how
+    /// long they do.
     pub retry_after: Duration,
     /// How long until the limit is as if never used, if nobody uses it.
     pub reset_after: Duration,
@@ -164,6 +166,17 @@ impl fmt::Debug for Decision {
 /// assert_eq!(Decision::UNLIMITED.to_string(), "allowed, unlimited");
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
+/// A wait as people read it: up to the next millisecond, if it is that long.
+fn rounded(wait: Duration) -> Duration {
+    const MILLI: u32 = 1_000_000;
+    if wait < Duration::from_millis(1) {
+        return wait;
+    }
+    let over = wait.subsec_nanos() % MILLI;
+    let more = if over == 0 { 0 } else { MILLI - over };
+    wait.saturating_add(Duration::from_nanos(u64::from(more)))
+}
+
 impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -173,7 +186,10 @@ impl fmt::Display for Decision {
             (Outcome::Allowed, _) if self.is_unlimited() => f.write_str("allowed, unlimited"),
             (Outcome::Allowed, _) => write!(f, "allowed, {remaining} of {limit} left"),
             (Outcome::Denied, Duration::MAX) => f.write_str("denied, and it never passes"),
-            (Outcome::Denied, wait) => write!(f, "denied, retry after {wait:?}"),
+            (Outcome::Denied, Duration::ZERO) => {
+                f.write_str("denied, until another gives back what it holds")
+            }
+            (Outcome::Denied, wait) => write!(f, "denied, retry after {:?}", rounded(wait)),
             (Outcome::Never, _) => {
                 write!(f, "denied, and it never passes: it costs more than {limit}")
             }

@@ -8,7 +8,7 @@ use crate::diagnostic::{Code, Diagnostic};
 use crate::document::Span;
 use crate::envoy::{self, Domains};
 use crate::native::{LimitPlaces, Places, RulePlaces};
-use crate::policy::{Counting, Limits, Mode, OnStoreFailure, Policy, Rule};
+use crate::policy::{Counting, Limits, Mode, OnStoreFailure, Over, Policy, Rule};
 
 mod bound;
 mod cover;
@@ -107,7 +107,12 @@ pub(crate) fn lint_domains(domains: &Domains) -> Vec<Diagnostic> {
         // None at all is how they say that something is blocked.
         rule.limits.rates.retain(|rate| rate.burst_size() > 0);
         let places = RulePlaces::all_at(rule.span, rule.limits.rates.len());
-        rates(&mut found, &rule.limits, rule.algorithm, &places.limits);
+        rates(
+            &mut found,
+            &rule.limits,
+            (rule.algorithm, rule.over),
+            &places.limits,
+        );
         pairs::within(&mut found, &rule.limits, rule.algorithm, &places.limits);
         keys::lint(&mut found, &rule, &places);
         open(&mut found, &rule, &places);
@@ -119,7 +124,12 @@ pub(crate) fn lint_domains(domains: &Domains) -> Vec<Diagnostic> {
 pub(crate) fn lint_at(policy: &Policy, places: &Places) -> Vec<Diagnostic> {
     let mut found = Found(Vec::new());
     for (rule, place) in in_use(policy, places) {
-        rates(&mut found, &rule.limits, rule.algorithm, &place.limits);
+        rates(
+            &mut found,
+            &rule.limits,
+            (rule.algorithm, rule.over),
+            &place.limits,
+        );
         keys::lint(&mut found, rule, place);
         open(&mut found, rule, place);
     }
@@ -152,7 +162,12 @@ impl Found {
     }
 }
 
-fn rates(found: &mut Found, limits: &Limits, algorithm: Algorithm, places: &LimitPlaces) {
+fn rates(
+    found: &mut Found,
+    limits: &Limits,
+    (algorithm, over): (Algorithm, Over),
+    places: &LimitPlaces,
+) {
     for (rate, span) in limits.rates.iter().zip(&places.rates) {
         let burst = u128::from(rate.burst_size());
         if burst == 0 {
@@ -185,7 +200,8 @@ fn rates(found: &mut Found, limits: &Limits, algorithm: Algorithm, places: &Limi
             _ => count,
         };
         let (least, most) = (count, count.saturating_mul(5));
-        if burst < least {
+        // Where requests wait, a small burst is how they are spread.
+        if burst < least && over == Over::Refuse {
             let message = format!(
                 "a burst of {burst} is below the {count} of the rate: clients that send in bunches are \
                  refused long before they have used it"
@@ -209,7 +225,12 @@ fn tiers(found: &mut Found, policy: &Policy, places: &Places) {
         let Some(place) = places.tiers.get(name) else {
             continue;
         };
-        rates(found, &tier.limits, tier.algorithm, &place.limits);
+        rates(
+            found,
+            &tier.limits,
+            (tier.algorithm, tier.over),
+            &place.limits,
+        );
         open_quota(
             found,
             (&tier.limits, tier.counting),

@@ -349,8 +349,11 @@ impl Decoder<'_> {
                 let fact = reader::shorten(&mention.fact);
                 let message = format!("requests have no fact {fact:?}: facts doesn't list it");
                 let known = own.iter().map(String::as_str).chain(KNOWN_FACTS);
-                let help = suggest::did_you_mean(&mention.fact, known)
-                    .unwrap_or_else(|| format!("add it: facts: [{fact}], or leave facts out"));
+                let help = suggest::did_you_mean(&mention.fact, known).unwrap_or_else(|| {
+                    let all = own.iter().map(String::as_str).take(5);
+                    let all: Vec<_> = all.chain([fact.as_str()]).collect();
+                    format!("add it: facts: [{}], or leave facts out", all.join(", "))
+                });
                 self.reader
                     .error_with(codes::UNKNOWN_FACT, message, mention.span, help);
             }

@@ -50,12 +50,19 @@ pub struct Checked {
 /// assert!(text.contains("unknown field \"limitz\""));
 /// assert!(text.contains("did you mean \"limits\"?"));
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Rejected {
     /// What is wrong, in the order of the files.
     pub errors: Vec<Diagnostic>,
     /// The files, as far as they were read.
     pub sources: Sources,
+}
+
+/// As it is shown, because that is what a `main` prints which ends with it.
+impl fmt::Debug for Rejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the policy has errors\n{self}")
+    }
 }
 
 impl fmt::Display for Rejected {

@@ -206,6 +206,11 @@ fn a_burst_that_fits_the_rate_badly() {
                 "limits: [{name: a, rate: 10/s burst 10}]",
             ),
             (
+                "limits: [{name: a, rate: 10/s burst 1}]",
+                // They wait, and are spread by it.
+                "limits: [{name: a, rate: 10/s burst 1, over: wait 1s}]",
+            ),
+            (
                 "limits: [{name: a, rate: 10/s burst 51}]",
                 "limits: [{name: a, rate: 10/s burst 50}]",
             ),

@@ -474,7 +474,12 @@ impl Inner {
 impl Lease {
     fn decision(&self, outcome: Outcome, left: u64, retry_after: Duration) -> Decision {
         let limit = self.numbers.limit;
-        let (left, zero) = (left.min(limit), Duration::ZERO);
+        // Where each request is asked about, what is left is what the store has.
+        let there = match self.limit.counting() {
+            Counting::Leased => 0,
+            _ => self.book.spared(),
+        };
+        let (left, zero) = (left.saturating_add(there).min(limit), Duration::ZERO);
         Decision::new(outcome, limit, left, retry_after, zero)
     }
 }

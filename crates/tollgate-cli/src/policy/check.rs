@@ -108,6 +108,11 @@ fn write(options: &Check, files: &[Read], out: &mut impl Write) -> io::Result<bo
         for (name, read) in files {
             write_text(name, read, out)?;
         }
+        let warned = files.iter().filter_map(|(_, read)| read.as_ref().ok());
+        let warnings = warned.map(|checked| checked.warnings.len()).sum();
+        if options.strict && warnings > 0 {
+            writeln!(out, "refused by --strict: {}", count(warnings, "warning"))?;
+        }
     }
     let is_well = |read: &Result<Checked, Rejected>| match read {
         Ok(checked) => checked.warnings.is_empty() || !options.strict,

@@ -305,6 +305,7 @@ fn warnings_fail_where_they_are_to() {
         out.contains("warning[misspelt-fact]") && out.contains("did you mean \"path\"?"),
         "{out}"
     );
+    assert!(out.ends_with("refused by --strict: 1 warning\n"), "{out}");
     assert_eq!(run(&folder, &["check", "--strict", "fine.yaml"]).0, Some(0));
 }
 

@@ -155,7 +155,12 @@ impl Reader<'_> {
         let length = rate.filter(|_| is_one_word && is_counted);
         let help = "write a whole number and a unit: 200ms, 30s, 5m or 2h";
         let Some(length) = length.and_then(|rate| rate.period()) else {
-            let message = format!("{:?} is no length of time", shorten(text));
+            let digits = text.trim_end_matches(char::is_alphabetic);
+            let is_zero = is_counted && is_one_word && digits.chars().all(|sign| sign == '0');
+            let message = match is_zero {
+                true => "a length of time must be above zero".to_owned(),
+                false => format!("{:?} is no length of time", shorten(text)),
+            };
             self.error_with(codes::WRONG_TYPE, message, span, help);
             return None;
         };

@@ -343,6 +343,11 @@ impl Book {
         (rest > 0 && is_live) || accounts.owed > 0
     }
 
+    /// What the store had left when it was last asked.
+    pub(super) fn spared(&self) -> u64 {
+        self.spared.load(Ordering::Relaxed)
+    }
+
     /// Whether something is here, or owed.
     pub(super) fn is_unsaid(&self, now: Timestamp) -> bool {
         self.accounts().owed > 0 || self.held(now) > 0

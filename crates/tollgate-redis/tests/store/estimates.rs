@@ -96,6 +96,22 @@ async fn nodes_see_what_others_hold_and_that_it_came_back() {
 }
 
 #[tokio::test]
+async fn a_decision_tells_what_is_left_in_the_store() {
+    let server = Server::start();
+    let engine = engine(LLM, connect(&server));
+    let facts = Facts::new().with("tenant", "acme").with("max", "100");
+    let Ok(passed) = engine.decide_by(&facts).await;
+    assert_eq!(passed.decision().remaining, 9_900);
+    assert!(!passed.is_near_limit());
+    let facts = Facts::new().with("tenant", "acme").with("max", "9950");
+    let Ok(refused) = engine.decide_by(&facts).await;
+    assert_eq!(
+        (refused.refused().is_some(), refused.decision().remaining),
+        (true, 9_900)
+    );
+}
+
+#[tokio::test]
 async fn what_a_node_holds_of_a_key_is_one_record_however_many_requests_hold_some() {
     let server = Server::start();
     let engine = engine(LLM, connect(&server));

@@ -151,6 +151,10 @@ where
         let done = self.limiter.tables.penalize(&ask, self.tier, tokens);
         self.limiter.unless_full(done)
     }
+    /// Waits for one token, first come first served: [`acquire_n`](Self::acquire_n) of 1.
+    pub fn acquire(self) -> Acquire<Self> {
+        self.acquire_n(1)
+    }
 
     /// Waits for `cost` tokens, first come first served.
     pub fn acquire_n(self, cost: u64) -> Acquire<Self> {

@@ -162,6 +162,10 @@ impl<'a, C: Clock> Key<'a, C> {
         let ticket = self.reserve_in_turn(now, cost)?;
         Ok(Reservation::new(*self, ticket))
     }
+    /// Waits for one token, first come first served: [`acquire_n`](Self::acquire_n) of 1.
+    pub fn acquire(self) -> Acquire<Self> {
+        self.acquire_n(1)
+    }
 
     /// Waits for `cost` tokens, first come first served.
     pub fn acquire_n(self, cost: u64) -> Acquire<Self> {

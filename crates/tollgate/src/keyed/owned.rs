@@ -81,6 +81,10 @@ impl<C: Clock> OwnedKey<C> {
         let ticket = key.reserve_in_turn(key.now(), cost)?;
         Ok(Reservation::new(self.clone(), ticket))
     }
+    /// Waits for one token, first come first served: [`acquire_n`](Self::acquire_n) of 1.
+    pub fn acquire(&self) -> Acquire<Self> {
+        self.acquire_n(1)
+    }
 
     /// Waits for `cost` tokens, first come first served.
     pub fn acquire_n(&self, cost: u64) -> Acquire<Self> {

@@ -157,8 +157,9 @@ impl<'a> Level<'a> {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't settle an estimate",
     label = "keeps what it was charged, whatever was spent",
-    note = "estimate on a `&Limiter`, on a reference to a key of an `ExactKeyedLimiter` or of a quota, or on one \
-            that shares its limiter; or charge a plain cost: `Level::new(name, limit).cost(n)`"
+    note = "a key of a `KeyedLimiter` has no room for it: use `&exact.key(k)` of an `ExactKeyedLimiter`, a quota's \
+            `&key`, or `&limiter`; in tasks an `Arc<Limiter>` or a `key_owned(k)`; or charge a plain cost: \
+            `Level::new(name, limit).cost(n)`"
 )]
 pub trait Settles<'a>: Into<AnyLimit<'a>> + sealed::Exactly {}
 
