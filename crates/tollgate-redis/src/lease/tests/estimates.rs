@@ -126,6 +126,13 @@ impl<'a> Fleet<'a> {
     fn say(&mut self, who: usize, wants: Wants, hold: Option<u64>) {
         let (now, numbers, part) = (self.now, self.numbers, self.part);
         let process = &mut self.processes[who];
+        // Whatever the book says: the store has taken it for spent.
+        let is_lapsed = |open: &&mut Open| open.over_at.is_none() && now >= process.until;
+        for open in process.open.iter_mut().filter(is_lapsed) {
+            let over_at = open.until.min(process.until);
+            open.over_at = Some(over_at);
+            self.spent.push((over_at, open.tokens));
+        }
         let asks = Asks::new((&process.book, wants), at(now), (part, numbers));
         let question = asks.question(Asker {
             holder: process.name,
