@@ -378,7 +378,8 @@ impl Direct {
             answer.source = self.source_ahead();
         }
         for (check, decision) in checks.iter().zip(&decisions) {
-            if check.limit.counting() == Counting::Exact {
+            // What is spent of a lease is noted when the store is next asked.
+            if check.limit.counting() == Counting::Exact && !self.is_lent(check.limit) {
                 self.local.note(check, decision);
             }
             if let Some(slot) = self.local.hold_slot(check) {
@@ -425,6 +426,12 @@ impl Direct {
             true => Answer::new(Some(0), decision),
             false => self.refused(checks, &[decision], &[0], before),
         })
+    }
+
+    /// Whether a limit is spent by leases, whatever is taken ahead.
+    fn is_lent(&self, limit: &Limit) -> bool {
+        let compiled = self.compiled(limit);
+        compiled.is_ok_and(|compiled| compiled.leased.is_some())
     }
 
     /// The answer to a request that some of these refused.

@@ -4,10 +4,11 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::{Mutex, PoisonError};
+use std::task::Waker;
 
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
-use tollgate::clock::{Monotonic, Wall};
+use tollgate::clock::{Monotonic, Wakeup, Wall};
 use tollgate::{Clock, Timestamp};
 
 #[cfg(feature = "simulation")]
@@ -151,6 +152,14 @@ impl Clock for HostClock {
             Self::System(clock) => clock.identity(),
             #[cfg(feature = "simulation")]
             Self::Simulated(_) => None,
+        }
+    }
+
+    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
+        match self {
+            Self::System(clock) => clock.wake_at(at, waker),
+            #[cfg(feature = "simulation")]
+            Self::Simulated(world) => Some(Wakeup::new(world.wake_at(at, waker))),
         }
     }
 }

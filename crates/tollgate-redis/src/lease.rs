@@ -208,6 +208,10 @@ impl Leases {
                     Came::Enough(spent) => return Ok(spent.heard()),
                     Came::TooLittle(retry_after) => {
                         let left = lease.book.held(inner.clock.now());
+                        if left >= cost {
+                            // Some of what requests held came back meanwhile.
+                            continue;
+                        }
                         return Ok((lease.decision(Outcome::Denied, left, retry_after), None));
                     }
                     // Others have spent what was held, or it was over when the answer came.

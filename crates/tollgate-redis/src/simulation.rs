@@ -8,7 +8,7 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use pin_project_lite::pin_project;
 use tollgate::Timestamp;
@@ -16,9 +16,9 @@ use tollgate::Timestamp;
 /// What a node has of its world.
 ///
 /// ```
-/// use std::task::{Context, Poll};
+/// use std::task::{Context, Poll, Waker};
 /// use tollgate::Timestamp;
-/// use tollgate_redis::simulation::{Connecting, World};
+/// use tollgate_redis::simulation::{CallOff, Connecting, World};
 ///
 /// /// A world in which nothing ever happens.
 /// struct Void;
@@ -26,6 +26,7 @@ use tollgate::Timestamp;
 /// impl World for Void {
 ///     fn now(&self) -> Timestamp { Timestamp::ZERO }
 ///     fn wall(&self) -> Timestamp { Timestamp::ZERO }
+///     fn wake_at(&self, _: Timestamp, _: &Waker) -> CallOff { Box::new(|| {}) }
 ///     fn random(&self) -> u64 { 4 }
 ///     fn poll_running(&self, _: &mut Context<'_>) -> Poll<()> { Poll::Ready(()) }
 ///     fn is_cluster(&self) -> bool { false }
@@ -40,6 +41,9 @@ pub trait World: Send + Sync + 'static {
     /// A clock that shows the date.
     fn wall(&self) -> Timestamp;
 
+    /// Wakes a task once the clock that never steps shows this, unless that is called off.
+    fn wake_at(&self, at: Timestamp, waker: &Waker) -> CallOff;
+
     /// The next number by chance.
     fn random(&self) -> u64;
 
@@ -52,6 +56,14 @@ pub trait World: Send + Sync + 'static {
     /// Connects to the store.
     fn connect(&self) -> Connecting;
 }
+
+/// Called when a task isn't to be woken any more.
+///
+/// ```
+/// let nobody_waits: tollgate_redis::simulation::CallOff = Box::new(|| {});
+/// nobody_waits();
+/// ```
+pub type CallOff = Box<dyn FnOnce() + Send + Sync>;
 
 /// A connection on its way, or why there is none.
 pub type Connecting = Pin<Box<dyn Future<Output = Result<Arc<dyn Wire>, String>> + Send>>;
@@ -120,12 +132,13 @@ pin_project! {
     /// ```
     /// # use std::{sync::Arc, task::{Context, Poll, Waker}};
     /// # use tollgate::Timestamp;
-    /// # use tollgate_redis::simulation::{Connecting, World};
+    /// # use tollgate_redis::simulation::{CallOff, Connecting, World};
     /// use tollgate_redis::simulation::Paced;
     /// # struct Stopped;
     /// # impl World for Stopped {
     /// #     fn now(&self) -> Timestamp { Timestamp::ZERO }
     /// #     fn wall(&self) -> Timestamp { Timestamp::ZERO }
+    /// #     fn wake_at(&self, _: Timestamp, _: &Waker) -> CallOff { Box::new(|| {}) }
     /// #     fn random(&self) -> u64 { 4 }
     /// #     fn poll_running(&self, _: &mut Context<'_>) -> Poll<()> { Poll::Pending }
     /// #     fn is_cluster(&self) -> bool { false }

@@ -61,6 +61,8 @@ struct Accounts {
     next: u64,
     /// What was spent beyond estimates, and the store doesn't know of.
     owed: u64,
+    /// Whether less is out than the store was told: what was spent of it drains once the store knows.
+    is_less: bool,
 }
 
 /// What one request holds.
@@ -204,6 +206,7 @@ impl Book {
     pub(super) fn plan(&self, now: Timestamp, cost: u64, part: u64) -> Plan {
         self.plans.fetch_add(1, Ordering::Relaxed);
         let (holds, out, owed) = self.settle(now);
+        self.accounts().is_less = false;
         let covers = self.measure(now, holds).min(part);
         if cost > 0 {
             self.used_at.store(now.as_nanos(), Ordering::Relaxed);
@@ -269,6 +272,7 @@ impl Book {
     pub(super) fn hand_in(&self, now: Timestamp) -> Plan {
         self.plans.fetch_add(1, Ordering::Relaxed);
         let (_, out, more) = self.settle(now);
+        self.accounts().is_less = false;
         let returns = self.withdraw(u64::MAX);
         self.low.store(0, Ordering::Relaxed);
         Plan {
@@ -324,7 +328,12 @@ impl Book {
             return false;
         };
         accounts.out -= tokens;
-        let rest = tokens.saturating_sub(spent);
+        accounts.is_less = true;
+        let mut rest = tokens.saturating_sub(spent);
+        if is_live {
+            let paid = rest.min(accounts.owed);
+            (accounts.owed, rest) = (accounts.owed - paid, rest - paid);
+        }
         if rest > 0 && is_live {
             // What was noted of it wasn't spent.
             accounts.noted -= accounts.noted.min(rest);
@@ -340,7 +349,7 @@ impl Book {
             beyond -= here.unwrap_or(0).min(beyond);
         }
         accounts.owed = accounts.owed.saturating_add(beyond).min(most_owed);
-        (rest > 0 && is_live) || accounts.owed > 0
+        is_live || accounts.owed > 0
     }
 
     /// What the store had left when it was last asked.
@@ -348,9 +357,10 @@ impl Book {
         self.spared.load(Ordering::Relaxed)
     }
 
-    /// Whether something is here, or owed.
+    /// Whether something is here, or owed, or less is out than was said.
     pub(super) fn is_unsaid(&self, now: Timestamp) -> bool {
-        self.accounts().owed > 0 || self.held(now) > 0
+        let accounts = self.accounts();
+        accounts.owed > 0 || accounts.is_less || self.held(now) > 0
     }
 
     /// What was spent since this was last asked.

@@ -15,11 +15,13 @@ mod avoidable;
 mod bound;
 mod bucket;
 mod calm;
+mod cost;
 mod free;
 mod own;
 mod quiet;
 mod slots;
 mod spells;
+mod turns;
 
 use spells::Spell;
 
@@ -86,8 +88,14 @@ pub fn judge(story: &Story, record: &Record) -> Result<(), Violation> {
     case.failures().map_err(overall)?;
     avoidable::judge(case).map_err(overall)?;
     calm::judge(case).map_err(overall)?;
+    turns::judge(case).map_err(overall)?;
     quiet::judge(case).map_err(overall)
 }
+
+/// A request is asked about for so many timeouts at most: of the store, and by the node itself.
+const TIMEOUTS: u64 = 1;
+/// Time passes by whole milliseconds, and a few of them are rounded up.
+const TICK: u64 = 4_000;
 
 /// A story and what came of it.
 #[derive(Clone, Copy)]
@@ -126,8 +134,31 @@ impl<'a> Case<'a> {
             .record
             .answers
             .iter()
-            .map(|told| told.at - told.asked_at);
+            .map(|told| told.at - self.tried_at(told));
         latest.max().unwrap_or(0)
+    }
+
+    /// When a request was asked about last, at the earliest: one that waits is again and again.
+    fn tried_at(&self, told: &Told) -> u64 {
+        let is_frozen = self.frozen_between(told.ask.node, told.asked_at, told.at) > 0;
+        let longest = TIMEOUTS * self.setting().timeout * 1_000 + TICK;
+        match self.setting().longest_wait() > 0 && !is_frozen {
+            true => told.asked_at.max(told.at.saturating_sub(longest)),
+            false => told.asked_at,
+        }
+    }
+
+    /// Whether it isn't known which version a request was judged by.
+    fn is_of_two_versions(&self, told: &Told) -> bool {
+        self.setting().longest_wait() > 0 && told.version != told.last_version
+    }
+
+    /// For how long a node got no turn of this time.
+    fn frozen_between(&self, node: usize, from: u64, to: u64) -> u64 {
+        let frozen = self.spells.iter().filter(|spell| spell.freezes(node));
+        frozen
+            .map(|spell| spell.to.min(to).saturating_sub(spell.from.max(from)))
+            .sum()
     }
 
     /// A failure never looks like a denial, and a denial never like something that may pass: it says that there
@@ -141,8 +172,11 @@ impl<'a> Case<'a> {
                 return Err(format!("refused, to come back at once: {told:?}"));
             }
             let is_counted = rule.is_some_and(|rule| rule.counted != Counted::Leased);
+            // Who stands behind others is refused whatever is left.
+            let is_alone = self.setting().longest_wait() == 0;
             if decision.outcome == Outcome::Denied
                 && is_counted
+                && is_alone
                 && decision.remaining >= told.ask.cost
             {
                 return Err(format!("refused, with enough left: {told:?}"));
@@ -154,7 +188,9 @@ impl<'a> Case<'a> {
                 .iter()
                 .any(|(at, node)| *at <= told.at && *node == told.ask.node);
             let is_local = |rule: &Rule| rule.counted == Counted::Local;
-            if is_refusal && !was_reached && !self.setting().rules.iter().any(is_local) {
+            // Who stands behind others hears it from them.
+            if is_refusal && is_alone && !was_reached && !self.setting().rules.iter().any(is_local)
+            {
                 return Err(format!(
                     "a denial by a store that was never reached: {told:?}"
                 ));
@@ -240,12 +276,12 @@ impl<'a> Limit<'a> {
 
     /// What was leased under a version may be spent for so long after another is in force.
     fn lease_life(&self) -> u64 {
-        match self.rule.counted {
-            Counted::Leased => {
+        match self.rule.has_leases() {
+            true => {
                 let longest = self.case.setting().lease_life.iter().max().copied();
                 longest.unwrap_or(0) * 1000
             }
-            _ => 0,
+            false => 0,
         }
     }
 
@@ -256,8 +292,10 @@ impl<'a> Limit<'a> {
             .rule
             .amounts()
             .filter(|amount| amount.period == self.period);
+        // Of what comes back a node keeps twice what it is likely to need.
+        let twice = 1 + u64::from(self.rule.estimated.is_some());
         match self.rule.counted {
-            Counted::Leased => amounts.map(of).sum(),
+            Counted::Leased => twice * amounts.map(of).sum::<u64>(),
             _ => 0,
         }
     }

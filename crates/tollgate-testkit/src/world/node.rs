@@ -9,14 +9,17 @@ use std::time::Duration;
 use tollgate_core::Timestamp;
 use tollgate_engine::backend::LimitKind;
 use tollgate_engine::document::Format;
-use tollgate_engine::policy::{Counting, Rule};
+use tollgate_engine::policy::Rule;
 use tollgate_engine::{Engine, Policy};
-use tollgate_redis::simulation::{Connecting, World};
+use tollgate_redis::simulation::{CallOff, Connecting, World};
 use tollgate_redis::{Redis, RedisLimiter};
 
 use super::network::{EPOCH, Universe};
 use super::story::Setting;
 use crate::traffic::Random;
+
+/// Where its clock begins: nobody takes it for another clock's time.
+const ORIGIN: Timestamp = Timestamp::from_secs(1_000_000);
 
 /// A process, from its start to its death.
 pub(super) struct Life {
@@ -73,8 +76,19 @@ impl Life {
 
 impl World for Life {
     fn now(&self) -> Timestamp {
-        // Its own origin, so that nobody takes it for another clock's time.
-        Timestamp::from_secs(1_000_000) + Duration::from_micros(self.universe.now())
+        ORIGIN + Duration::from_micros(self.universe.now())
+    }
+
+    fn wake_at(&self, at: Timestamp, waker: &Waker) -> CallOff {
+        let micros = (at - ORIGIN).as_nanos().div_ceil(1_000);
+        let at = self.universe.at(u64::try_from(micros).unwrap_or(u64::MAX));
+        let waker = waker.clone();
+        // A timer runs on while the process is stopped.
+        let waking = tokio::spawn(async move {
+            tokio::time::sleep_until(at).await;
+            waker.wake();
+        });
+        Box::new(move || waking.abort())
     }
 
     fn wall(&self) -> Timestamp {
@@ -182,10 +196,7 @@ impl Node {
     pub(super) fn limiters(&self, setting: &Setting, rule: usize) -> Vec<RedisLimiter> {
         let policy = policy(&setting.policy(self.version()));
         let Rule {
-            limits,
-            algorithm,
-            counting,
-            ..
+            limits, algorithm, ..
         } = &policy.rules[rule];
         let rates = limits.rates.iter().map(|rate| LimitKind::Rate {
             rate: *rate,
@@ -199,9 +210,10 @@ impl Node {
                 .engine
                 .backend()
                 .limiter_of(&format!("rule/r{rule}"), kind);
-            let limiter = match counting {
-                Counting::Leased => limiter.leased(),
-                _ => limiter,
+            // What is out of an estimated limit is kept track of as leases are.
+            let limiter = match setting.rules[rule].has_leases() {
+                true => limiter.leased(),
+                false => limiter,
             };
             limiter.build().expect("a limit that the engine has taken")
         });

@@ -11,7 +11,7 @@ use tollgate_redis::simulation::{Paced, World};
 use super::network::{Exchange, StoreState, Universe};
 use super::node::{Life, Node};
 use super::store::Condition;
-use super::story::{Ask, Counted, Event, Gift, Keeps, Rule, Setting, Sort, Story};
+use super::story::{Ask, Counted, Ends, Event, Gift, Keeps, Rule, Setting, Sort, Story};
 use super::{Call, Counts};
 use crate::traffic::Random;
 
@@ -47,6 +47,8 @@ pub struct Record {
     pub calls: Vec<Call>,
     /// What the store did.
     pub counts: Counts,
+    /// Who still waited for a turn in the end.
+    pub waiting: usize,
 }
 
 /// An answer.
@@ -60,8 +62,10 @@ pub struct Told {
     pub asked_at: u64,
     /// When it was told.
     pub at: u64,
-    /// The version that it was judged by.
+    /// The version that it was judged by, if it didn't wait.
     pub version: usize,
+    /// The version when it was told: who waits is judged by what is in force at its turn.
+    pub last_version: usize,
     /// Whether it passed.
     pub allowed: bool,
     /// Who decided, if no store did.
@@ -403,6 +407,7 @@ impl Stage {
                     },
                     patience: None,
                     runs: 100_000,
+                    ends: Ends::Unsaid,
                     returns: false,
                 });
             }
@@ -436,7 +441,9 @@ impl Stage {
         self.ask_by_each(|_| 1).await;
         self.pass_until(quiet_at).await;
         self.ask_by_each(|burst| burst).await;
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        let longest = Duration::from_micros(self.setting.longest_wait());
+        tokio::time::sleep(Duration::from_secs(1) + longest).await;
+        let waiting = self.nodes.iter().map(|node| node.engine.waiting()).sum();
         let (carried_out, exchanges) = (self.universe.carried_out(), self.universe.exchanges());
         look_at_keys(&self.universe, &self.record);
         let mut counts = Counts::default();
@@ -452,6 +459,7 @@ impl Stage {
             exchanges,
             calls,
             counts,
+            waiting,
             ..std::mem::replace(record, Record::new())
         })
     }
@@ -483,6 +491,7 @@ impl Record {
             keys: Vec::new(),
             calls: Vec::new(),
             counts: Counts::default(),
+            waiting: 0,
         }
     }
 }

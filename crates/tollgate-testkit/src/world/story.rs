@@ -12,7 +12,7 @@ mod tell;
 mod traffic;
 mod trouble;
 
-pub use rule::{Amount, Counted, Failure, Rule, Sort};
+pub use rule::{Amount, Counted, Estimated, Failure, Rule, Sort};
 pub use setting::Setting;
 pub use trouble::Trouble;
 
@@ -150,8 +150,21 @@ pub struct Ask {
     pub patience: Option<u64>,
     /// What it holds is given back after so many.
     pub runs: u64,
+    /// What it says then.
+    pub ends: Ends,
     /// If it is refused it comes back just when it was told.
     pub returns: bool,
+}
+
+/// What a request says when it is over, to rules whose costs are estimates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// It cost so much.
+    Cost(u64),
+    /// Nothing.
+    Unsaid,
+    /// It never ran.
+    Cancelled,
 }
 
 impl Story {

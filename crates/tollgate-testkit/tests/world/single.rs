@@ -1,8 +1,8 @@
 //! Histories that are told by hand: what the random ones found once, at its shortest.
 
 use tollgate_testkit::world::{
-    Amount, Ask, Counted, Event, Failure, Gift, Keeps, Record, Rule, Setting, Sort, Story, Told,
-    play, try_story,
+    Amount, Ask, Counted, Ends, Event, Failure, Gift, Keeps, Record, Rule, Setting, Sort, Story,
+    Told, play, try_story,
 };
 
 const SECOND: u64 = 1_000_000;
@@ -39,6 +39,8 @@ fn rule(sort: Sort, counted: Counted, (count, period, burst): (u64, u64, u64)) -
             burst,
         }]],
         is_shared: false,
+        estimated: None,
+        waits: None,
     }
 }
 
@@ -49,6 +51,7 @@ fn ask(cost: u64) -> Event {
         cost,
         patience: None,
         runs: 0,
+        ends: Ends::Unsaid,
         returns: false,
     })
 }

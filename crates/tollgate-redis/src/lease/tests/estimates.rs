@@ -126,6 +126,13 @@ impl<'a> Fleet<'a> {
     fn say(&mut self, who: usize, wants: Wants, hold: Option<u64>) {
         let (now, numbers, part) = (self.now, self.numbers, self.part);
         let process = &mut self.processes[who];
+        // Whatever the book says: the store has taken it for spent.
+        let is_lapsed = |open: &&mut Open| open.over_at.is_none() && now >= process.until;
+        for open in process.open.iter_mut().filter(is_lapsed) {
+            let over_at = open.until.min(process.until);
+            open.over_at = Some(over_at);
+            self.spent.push((over_at, open.tokens));
+        }
         let asks = Asks::new((&process.book, wants), at(now), (part, numbers));
         let question = asks.question(Asker {
             holder: process.name,
@@ -256,7 +263,9 @@ impl<'a> Fleet<'a> {
             .book
             .settle_estimate(at(now), (open.number, spent), limit);
         process.has_news |= news;
-        let more_owed = process.book.owed() - owed;
+        let now_owed = process.book.owed();
+        let (more_owed, paid) = (now_owed.saturating_sub(owed), owed.saturating_sub(now_owed));
+        self.spent.push((now, paid));
         if open.over_at.is_none() {
             self.spent.push(match is_live {
                 true => (now, spent - more_owed),
@@ -341,9 +350,11 @@ impl<'a> Fleet<'a> {
                 self.settle(who);
             }
         }
+        // Nobody asks any more: each pays by itself.
         for _ in 0..400 {
+            self.now += LIFE / 8;
             for who in 0..3 {
-                self.say(who, Wants::Nothing, None);
+                self.look_after(who);
                 self.proceed(who).await;
                 self.proceed(who).await;
             }
@@ -354,7 +365,6 @@ impl<'a> Fleet<'a> {
             {
                 break;
             }
-            self.now += LIFE / 10;
         }
         // What was paid is spent once the store has heard of it.
         for who in 0..3 {
@@ -432,4 +442,40 @@ async fn what_is_settled_and_returned_leaves_what_was_spent() {
         assert_eq!(bytes, Some(24), "seed {seed}: nobody holds any");
         assert!(level > 500, "{level}");
     }
+}
+
+/// A book that has ten, of which two requests hold five each.
+fn two_of_five() -> (Book, Timestamp, [u64; 2]) {
+    let (book, second) = (Book::default(), Timestamp::from_secs(1));
+    let granted = Granted {
+        more: 10,
+        dropped: 0,
+        until: second + Duration::from_secs(1),
+        retry_after: Duration::ZERO,
+        asked: 10,
+        remaining: 0,
+    };
+    book.take(second, &granted, (0, None));
+    let until = second + Duration::from_secs(60);
+    let held = [(); 2].map(|()| book.hold(second, 5, until).1.expect("there are ten"));
+    (book, second, held)
+}
+
+#[test]
+fn what_was_spent_just_as_estimated_is_told_so_that_it_drains() {
+    let (book, second, [one, _]) = two_of_five();
+    assert!(!book.is_unsaid(second));
+    assert!(book.settle_estimate(second, (one, 5), 100));
+    assert!(book.is_unsaid(second));
+    book.hand_in(second);
+    assert!(!book.is_unsaid(second));
+}
+
+#[test]
+fn what_comes_back_pays_what_is_owed_before_anyone_has_it() {
+    let (book, second, [one, other]) = two_of_five();
+    book.settle_estimate(second, (one, 8), 100);
+    assert_eq!((book.owed(), book.held(second)), (3, 0));
+    book.settle_estimate(second, (other, 1), 100);
+    assert_eq!((book.owed(), book.held(second)), (0, 1));
 }

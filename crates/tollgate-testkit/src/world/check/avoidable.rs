@@ -39,6 +39,8 @@ fn has_answer(case: Case<'_>, told: &Told) -> bool {
     };
     let is_one = case.setting().shards == 1
         && rule.counted == Counted::Exact
+        && !rule.has_leases()
+        && rule.waits.is_none()
         && rule.failure != Failure::Breaks
         && rule.sort != Sort::Quota("hour");
     let recent = told.asked_at.saturating_sub(GIVES_UP);
@@ -57,7 +59,7 @@ fn has_answer(case: Case<'_>, told: &Told) -> bool {
 /// Whether the store couldn't be asked, or its circuit may have been open.
 fn is_excused(case: Case<'_>, told: &Told) -> bool {
     let stepped = case.record.faults.iter().any(|(at, fault)| {
-        matches!(fault, Fault::Stepped(_)) && told.asked_at <= *at && *at <= told.at
+        matches!(fault, Fault::Stepped(_)) && case.tried_at(told) <= *at && *at <= told.at
     });
     if stepped || is_crowded(case, told) {
         // A calendar that is asked about twice may be of another time twice.
@@ -76,7 +78,7 @@ fn is_excused(case: Case<'_>, told: &Told) -> bool {
     }
     outage.is_some_and(|(from, to)| {
         let stays_open = stays_open(case, told, from, to);
-        told.asked_at <= to + stays_open || (stays_open > 0 && is_probed)
+        case.tried_at(told) <= to + stays_open || (stays_open > 0 && is_probed)
     })
 }
 
@@ -98,7 +100,7 @@ fn is_crowded(case: Case<'_>, told: &Told) -> bool {
     });
     let at_once = u64::try_from(at_once.count()).unwrap_or(u64::MAX);
     let leased = case.setting().rules.iter();
-    let mut leased = leased.filter(|rule| rule.counted == Counted::Leased);
+    let mut leased = leased.filter(|rule| rule.has_leases());
     leased.next().is_some() && at_once * 2 * case.setting().delay >= case.setting().timeout * 400
 }
 

@@ -1,6 +1,7 @@
 //! Every window: never more than the largest burst and the fastest rate in it, plus what a stated fault allows.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use super::{Fault, Limit, Told};
 use crate::world::story::{Amount, Counted, Event, Failure, Sort};
@@ -14,7 +15,7 @@ impl Limit<'_> {
     pub(super) fn judge_bound(&self) -> Result<(), String> {
         let all: Vec<&Told> = self
             .passed()
-            .filter(|told| !self.is_uncounted(told))
+            .filter(|told| !self.is_uncounted(told) && !self.case.is_of_two_versions(told))
             .collect();
         match self.rule.counted {
             Counted::Local => {
@@ -51,16 +52,80 @@ impl Limit<'_> {
         Ok(())
     }
 
-    /// Looks at every window that begins and ends with something that passed.
+    /// Looks at every window that begins and ends with something that passed. What is held counts nowhere else
+    /// than where it is looked at: when it was admitted, and when it was settled.
     fn windows(&self, told: &[&Told], what: &str, who: Who) -> Result<(), String> {
-        let mut told = told.to_vec();
-        told.sort_by_key(|told| (told.at, Reverse(told.ask.cost)));
-        for (place, first) in told.iter().enumerate() {
+        self.windows_of(&self.charges_by(told, When::Admitted), what, who)?;
+        // Windows are charged when it is admitted; and which limits were in force is known of then.
+        let is_level = matches!(self.rule.sort, Sort::Level(_));
+        let is_held = self.rule.estimated.is_some() && is_level;
+        match is_held && self.case.setting().versions == 1 {
+            true => self.windows_of(&self.charges_by(told, When::Settled), what, who),
+            false => Ok(()),
+        }
+    }
+
+    fn charges_by(&self, told: &[&Told], when: When) -> Vec<Charge> {
+        let of = |told: &&Told| {
+            let cost = self.cost(told);
+            match cost.settled.filter(|_| when == When::Settled) {
+                Some((_, at)) => Charge {
+                    from: at,
+                    at,
+                    cost: cost.least,
+                },
+                None => Charge {
+                    from: self.counted_from(told),
+                    at: told.at,
+                    cost: cost.least,
+                },
+            }
+        };
+        let mut charges: Vec<_> = told.iter().map(of).collect();
+        if when == When::Settled {
+            charges.extend(self.beyond_estimates(told));
+        }
+        charges.sort_by_key(|charge| (charge.at, Reverse(charge.cost)));
+        charges
+    }
+
+    /// What requests cost beyond their estimates is paid before their node lets anything else pass: up to a full
+    /// bucket of it.
+    fn beyond_estimates(&self, told: &[&Told]) -> Vec<Charge> {
+        let [amount] = self.rule.versions[0][..] else {
+            return Vec::new();
+        };
+        if self.rule.counted == Counted::Local {
+            return Vec::new();
+        }
+        let mut paid: BTreeMap<(u64, usize), Charge> = BTreeMap::new();
+        for one in told {
+            let Some((spent, from)) = self.cost(one).settled else {
+                continue;
+            };
+            let is_next =
+                |next: &&&Told| next.ask.node == one.ask.node && self.case.tried_at(next) > from;
+            let next = told.iter().filter(is_next).min_by_key(|next| next.at);
+            let next = next.filter(|next| self.cost(next).settled.is_some());
+            let beyond = spent.saturating_sub(one.ask.cost);
+            if let Some(next) = next.filter(|_| beyond > 0) {
+                let (at, cost) = (next.at, 0);
+                let paid = paid.entry((at, next.ask.node));
+                let paid = paid.or_insert(Charge { from, at, cost });
+                paid.from = paid.from.min(from);
+                paid.cost = (paid.cost + beyond).min(amount.burst);
+            }
+        }
+        paid.into_values().collect()
+    }
+
+    fn windows_of(&self, charges: &[Charge], what: &str, who: Who) -> Result<(), String> {
+        for (place, first) in charges.iter().enumerate() {
             let (mut sum, mut from, mut late) = (0, first.at, 0);
-            for last in &told[place..] {
-                sum += last.ask.cost;
-                from = from.min(self.counted_from(last));
-                late = late.max(last.at - self.counted_from(last));
+            for last in &charges[place..] {
+                sum += last.cost;
+                from = from.min(last.from);
+                late = late.max(last.at - last.from);
                 let may = self.may_pass((from, last.at), late, who);
                 if sum > may {
                     return Err(format!(
@@ -78,7 +143,7 @@ impl Limit<'_> {
     fn counted_from(&self, told: &Told) -> u64 {
         match self.is_local(told) && self.rule.counted != Counted::Local {
             true => told.at,
-            false => told.asked_at,
+            false => self.case.tried_at(told),
         }
     }
 
@@ -164,19 +229,19 @@ impl Limit<'_> {
     /// What stated faults allow in a window.
     fn beside(&self, from: u64, to: u64, who: Who) -> u64 {
         let (burst, _) = self.allowed_between(from, to);
-        let leased = self.leased_by_all();
+        let leased = |at: u64| self.leased_by_all() + self.held_at(at);
         let mut whole = 0;
         if who != Who::Node {
             let earlier = from.saturating_sub(self.lease_life());
-            whole += self.given_between(earlier, to, burst + leased);
+            whole += self.given_between(earlier, to, burst + leased(to));
             for (at, fault) in self.faults_between(from.saturating_sub(self.lease_life()), to) {
                 whole += match fault {
-                    Fault::Forgot => burst + leased,
+                    Fault::Forgot => burst + leased(*at),
                     Fault::ForgotSince(since) => {
-                        self.admitted_between(*since, *at).min(burst) + leased
+                        self.admitted_between(*since, *at).min(burst) + leased(*at)
                     }
                     // What is leased may be had twice.
-                    Fault::Stepped(by) if *by > 0 => leased,
+                    Fault::Stepped(by) if *by > 0 => leased(*at),
                     // A window that goes on by another clock may end sooner.
                     Fault::Stepped(_) if self.is_aligned() => burst,
                     Fault::Stepped(_) | Fault::Other | Fault::Frozen(_) => 0,
@@ -210,21 +275,36 @@ impl Limit<'_> {
     fn admitted_between(&self, from: u64, to: u64) -> u64 {
         let within = self
             .passed()
-            .filter(|told| from <= told.at && told.asked_at <= to);
+            .filter(|told| from <= told.at && self.case.tried_at(told) <= to);
         within.map(|told| told.ask.cost).sum()
     }
 
     /// What the store admitted while the node decided by itself: neither can have known of the other.
     fn in_flight(&self, from: u64, to: u64) -> u64 {
-        let within = |told: &&Told| from <= told.at && told.asked_at <= to;
+        let within = |told: &&Told| from <= told.at && self.case.tried_at(told) <= to;
         let own = |told: &&Told| self.is_local(told);
         let by_store = self.passed().filter(within).filter(|told| !own(told));
         let crossed = by_store.filter(|told| {
             let mut own = self.passed().filter(within).filter(own);
-            own.any(|other| told.asked_at <= other.at && other.at <= told.at)
+            own.any(|other| self.case.tried_at(told) <= other.at && other.at <= told.at)
         });
         crossed.map(|told| told.ask.cost).sum()
     }
+}
+
+/// What counts in a window, and since when it may have.
+#[derive(Clone, Copy, Debug)]
+struct Charge {
+    from: u64,
+    at: u64,
+    cost: u64,
+}
+
+/// When what was held counts: any time until the store hears what became of it is as good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    Admitted,
+    Settled,
 }
 
 /// Who admitted.

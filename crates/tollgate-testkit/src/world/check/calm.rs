@@ -14,6 +14,9 @@ pub(super) fn judge(case: Case<'_>) -> Result<(), String> {
         return Ok(());
     }
     let rule = &case.setting().rules[0];
+    if rule.estimated.is_some() || rule.waits.is_some() {
+        return Ok(());
+    }
     match (rule.sort, rule.counted, &rule.versions[0][..]) {
         (Sort::Level(_), Counted::Exact, [amount]) => as_the_oracle(case, rule, *amount),
         _ => Ok(()),
@@ -73,7 +76,9 @@ fn told_waits(case: Case<'_>) -> Result<(), String> {
             continue;
         };
         let rule = &case.setting().rules[rule];
-        let is_exact = rule.counted == Counted::Exact && rule.sort != Sort::Slots;
+        // What is held comes back when nobody knows, and who waits stands behind others.
+        let is_known = rule.estimated.is_none() && case.setting().longest_wait() == 0;
+        let is_exact = rule.counted == Counted::Exact && rule.sort != Sort::Slots && is_known;
         let by_store = before.fallback.is_none() && back.fallback.is_none();
         let is_told = back.decision.outcome == Outcome::Denied && before.version == back.version;
         // Since it was asked about first: what was under way may have been counted after it.

@@ -22,6 +22,8 @@ impl Limit<'_> {
                 && told.decision.outcome == tollgate_core::Outcome::Denied
                 // Of several limits it isn't known which one it was.
                 && self.rule.versions[told.version].len() == 1
+                && !self.stands_behind(told)
+                && !self.case.is_of_two_versions(told)
         });
         for told in refused {
             let Some(amount) = self.rule.of_period(told.version, self.period) else {
@@ -47,7 +49,7 @@ impl Limit<'_> {
         let answered = self.answers().filter(|other| {
             other.asked_at <= told.at && !std::ptr::eq(*other, told) && (other.allowed || !alone)
         });
-        let answered = answered.map(|other| (other.at, other.ask.cost));
+        let answered = answered.flat_map(|other| self.charged_by(other, told));
         let is_of = |who: usize| self.rule.is_shared || who == self.key;
         let unanswered = self
             .case
@@ -72,6 +74,44 @@ impl Limit<'_> {
         charges
     }
 
+    /// Whether others may have stood in line before it.
+    fn stands_behind(&self, told: &Told) -> bool {
+        let asked = self
+            .case
+            .record
+            .answers
+            .iter()
+            .map(|other| (other.ask, other.asked_at, other.at));
+        let unanswered = self.case.record.unanswered.iter();
+        let unanswered = unanswered.map(|other| {
+            let patience = other.ask.patience.unwrap_or(u64::MAX / 2);
+            (other.ask, other.asked_at, other.asked_at + patience)
+        });
+        let mut others = asked.chain(unanswered).filter(|(ask, from, to)| {
+            ask.node == told.ask.node && *from <= told.at && told.asked_at <= *to
+        });
+        // One is itself.
+        self.case.setting().longest_wait() > 0 && others.nth(1).is_some()
+    }
+
+    /// What another was charged before this one was refused. What is held doesn't drain, and what isn't known to
+    /// be settled may be held.
+    fn charged_by(&self, other: &Told, told: &Told) -> Vec<(u64, u64)> {
+        let cost = self.cost(other);
+        if self.rule.estimated.is_none() || !other.allowed {
+            return vec![(other.at, cost.most)];
+        }
+        let heard_at = other.ended_at.map(|at| self.heard_at(at));
+        match (cost.settled, heard_at.filter(|at| *at <= told.asked_at)) {
+            // What it cost beyond that is paid when there is room.
+            (Some((spent, _)), Some(heard_at)) => {
+                let beyond = spent.saturating_sub(other.ask.cost);
+                vec![(heard_at, spent - beyond), (u64::MAX, beyond)]
+            }
+            _ => vec![(u64::MAX, cost.most)],
+        }
+    }
+
     /// What a lease was worth that ran out while its node was frozen: what that held, and what it asked for.
     fn lost_by_freezes(&self, told: &Told) -> Vec<(u64, u64)> {
         let mut lost = Vec::new();
@@ -81,7 +121,7 @@ impl Limit<'_> {
                 other.ask.node == *node && other.asked_at <= *at && *at <= other.at
             });
             let asked: u64 = asked.map(|other| other.ask.cost).sum();
-            if self.rule.counted == Counted::Leased && *at <= told.at {
+            if self.rule.has_leases() && *at <= told.at {
                 lost.push((*at, self.leased_by_one() + asked));
             }
         }
@@ -144,7 +184,10 @@ impl Limit<'_> {
     }
 
     fn level_has_room(&self, told: &Told, amount: Amount) -> bool {
-        let late = self.lease_life();
+        let late = match self.rule.counted {
+            Counted::Leased => self.lease_life(),
+            _ => 0,
+        };
         // What was leased is charged once it is known, and a node may know of a refusal for as long again.
         let Some(now) = told.asked_at.checked_sub(late) else {
             return false;

@@ -11,7 +11,9 @@ impl Limit<'_> {
         let setting = self.case.setting();
         let is_judged = matches!(self.rule.failure, Failure::Local | Failure::Breaks)
             && self.rule.counted != Counted::Local
-            && matches!(self.rule.sort, Sort::Level(_));
+            && matches!(self.rule.sort, Sort::Level(_))
+            // What is noted of those may come back, or not.
+            && self.rule.estimated.is_none();
         // Once a part changes, so does what was noted of it.
         let changes = setting.versions > 1 || setting.learns;
         let Some(whole) = self.rule.of_period(0, self.period) else {

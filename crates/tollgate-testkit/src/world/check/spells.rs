@@ -44,6 +44,11 @@ impl Spell {
         }
     }
 
+    /// Whether it kept a node from running.
+    pub(super) fn freezes(&self, node: usize) -> bool {
+        self.ill == Ill::Frozen && self.hits(node)
+    }
+
     /// Until when a node may notice it.
     pub(super) fn felt_until(&self, case: Case<'_>) -> u64 {
         let after = match self.ill {

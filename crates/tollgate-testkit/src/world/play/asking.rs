@@ -12,7 +12,7 @@ use tollgate_redis::Redis;
 use super::{Record, Told, Unanswered};
 use crate::world::network::Universe;
 use crate::world::node::Node;
-use crate::world::story::Ask;
+use crate::world::story::{Ask, Ends};
 
 /// A request on its way.
 pub(super) struct Asking {
@@ -98,6 +98,7 @@ impl Asking {
             asked_at: self.asked_at,
             at,
             version,
+            last_version: self.version.load(Ordering::Relaxed),
             allowed: verdict.refused().is_none(),
             fallback: verdict.fallback(),
             decision: *verdict.decision(),
@@ -114,9 +115,13 @@ impl Asking {
             record.answers.len() - 1
         });
         if let Some(passed) = verdict.passed() {
-            let permits = passed.into_permits();
+            let mut permits = passed.into_permits();
             tokio::time::sleep(Duration::from_micros(self.ask.runs)).await;
-            drop(permits);
+            match self.ask.ends {
+                Ends::Cost(cost) => permits.settle(cost),
+                Ends::Unsaid => drop(permits),
+                Ends::Cancelled => permits.cancel(),
+            }
             let ended_at = self.universe.now();
             self.note(|record| record.answers[number].ended_at = Some(ended_at));
             return None;

@@ -16,6 +16,19 @@ pub struct Rule {
     pub versions: Vec<Vec<Amount>>,
     /// Whose: the one who asks, or all together.
     pub is_shared: bool,
+    /// Whether costs are estimates, and on which terms.
+    pub estimated: Option<Estimated>,
+    /// For how long who is over it waits, in milliseconds.
+    pub waits: Option<u64>,
+}
+
+/// The terms of costs that are estimates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Estimated {
+    /// What isn't settled within so many milliseconds is spent.
+    pub within: u64,
+    /// Whether what is never settled costs nothing.
+    pub refunds: bool,
 }
 
 /// What a rule limits.
@@ -117,12 +130,39 @@ impl Rule {
         let first = random.pick(&[0, 1, 2]);
         let one = amount(sort, first, random);
         let versions = (0..versions).map(|_| version(sort, change, (first, one), random));
+        let versions = versions.collect();
+        let is_shared = random.below(4) == 0;
+        let is_estimated = sort != Sort::Slots && random.below(4) == 0;
         Self {
             sort,
             counted,
             failure,
-            versions: versions.collect(),
-            is_shared: random.below(4) == 0,
+            versions,
+            is_shared,
+            estimated: is_estimated.then(|| Estimated {
+                within: random.pick(&[200, 2_000, 60_000, 60_000]),
+                refunds: random.below(2) == 0,
+            }),
+            waits: (random.below(5) == 0).then(|| random.pick(&[20, 200, 1_000, 3_000])),
+        }
+    }
+
+    /// Whether the store keeps track of what is out by leases.
+    pub fn has_leases(&self) -> bool {
+        let is_level = matches!(self.sort, Sort::Level(_));
+        self.counted == Counted::Leased
+            || (self.counted == Counted::Exact && self.estimated.is_some() && is_level)
+    }
+
+    /// What a request costs, as a file says it. One takes one slot, whatever it costs.
+    pub(super) fn cost(&self) -> String {
+        match (self.sort, self.estimated) {
+            (Sort::Slots, _) => String::new(),
+            (_, None) => "cost: {fact: cost}, ".to_owned(),
+            (_, Some(Estimated { within, refunds })) => {
+                let unsettled = if refunds { "refund" } else { "charge" };
+                format!("cost: {{fact: cost, settle_within: {within}ms, unsettled: {unsettled}}}, ")
+            }
         }
     }
 
@@ -210,6 +250,10 @@ impl Rule {
             }
             Sort::Quota(_) => format!("quota: {limits}"),
             Sort::Slots => format!("concurrency: {limits}"),
+        };
+        let what = match self.waits {
+            Some(longest) => format!("{what}, over: wait {longest}ms"),
+            None => what,
         };
         match self.counted {
             Counted::Local => format!("{what}, counting: local"),

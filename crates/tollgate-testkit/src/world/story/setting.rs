@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fmt::Write as _;
 
-use super::{Rule, Sort, Trouble};
+use super::{Rule, Trouble};
 use crate::traffic::Random;
 use crate::world::Weather;
 
@@ -122,6 +122,12 @@ impl Setting {
         longest / 2 + random.below(3 * longest) + 1_000
     }
 
+    /// For how long a request waits at most, in microseconds.
+    pub fn longest_wait(&self) -> u64 {
+        let waits = self.rules.iter().filter_map(|rule| rule.waits);
+        1_000 * waits.max().unwrap_or(0)
+    }
+
     /// A cost that every version of every rule admits.
     pub fn most_cost(&self) -> u64 {
         let amounts = self.rules.iter().flat_map(Rule::amounts);
@@ -133,11 +139,7 @@ impl Setting {
         let mut text = String::from("limits:\n");
         for (number, rule) in self.rules.iter().enumerate() {
             let key = if rule.is_shared { "all" } else { "key" };
-            // A request takes one slot, whatever it costs.
-            let cost = match rule.sort {
-                Sort::Slots => "",
-                _ => "cost: {fact: cost}, ",
-            };
+            let cost = rule.cost();
             // A String takes whatever is written.
             let _ = write!(text, "- {{name: r{number}, key: {key}, {cost}");
             let _ = writeln!(text, "{}}}", rule.limit(version));

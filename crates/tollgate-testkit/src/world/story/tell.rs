@@ -28,11 +28,12 @@ impl fmt::Display for Ask {
             cost,
             patience,
             runs,
+            ends,
             returns,
         } = self;
         write!(
             f,
-            "node {node}: {cost} for {who}, runs {:.6} s",
+            "node {node}: {cost} for {who}, runs {:.6} s, {ends:?}",
             seconds(*runs)
         )?;
         if let Some(patience) = patience {

@@ -1,6 +1,6 @@
 //! Who asks for how much when: bursts, steady streams and pauses.
 
-use super::{Ask, Event, Setting};
+use super::{Ask, Ends, Event, Setting};
 use crate::traffic::Random;
 
 /// Requests in a story, beside those who come when something goes wrong.
@@ -68,9 +68,11 @@ impl Demand {
         let most = setting.most_cost().div_ceil(4);
         for _ in 0..random.below(RUSH) {
             let at = from + random.below(micros + 1);
+            let cost = 1 + random.below(most);
             let ask = Ask {
                 who,
-                cost: 1 + random.below(most),
+                cost,
+                ends: ends(cost, random),
                 ..self.one(setting, node, random)
             };
             events.push((at, Event::Ask(ask)));
@@ -108,14 +110,27 @@ impl Demand {
             true => 1 + random.below(most),
             false => 1,
         };
+        // Who gives up does so while it asks, or while it waits.
+        let patience = 2 * setting.timeout * 1000 + setting.longest_wait();
         Ask {
             node,
             who: usize::try_from(random.below(setting.keys)).unwrap_or(0),
             cost,
-            patience: (self.is_hurried && random.below(8) == 0)
-                .then(|| random.below(2 * setting.timeout * 1000)),
+            patience: (self.is_hurried && random.below(8) == 0).then(|| random.below(patience)),
             runs: random.below(self.length / 4 + 1),
+            ends: ends(cost, random),
             returns: random.below(4) == 0,
         }
+    }
+}
+
+/// Less than it was to cost, as much, or more.
+fn ends(cost: u64, random: &mut Random) -> Ends {
+    match random.below(8) {
+        0 => Ends::Unsaid,
+        1 => Ends::Cancelled,
+        2..=3 => Ends::Cost(cost),
+        4 => Ends::Cost(cost + 1 + random.below(cost)),
+        _ => Ends::Cost(random.below(cost + 1)),
     }
 }

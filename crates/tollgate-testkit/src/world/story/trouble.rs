@@ -1,7 +1,7 @@
 //! What goes wrong in a story, mostly just when somebody asks.
 
 use super::traffic::Demand;
-use super::{Ask, Counted, Event, Gift, Keeps, Rule, Setting, Sort};
+use super::{Ask, Event, Gift, Keeps, Rule, Setting, Sort};
 use crate::traffic::Random;
 use crate::world::{Condition, Weather};
 
@@ -216,8 +216,9 @@ fn bad_weather(setting: &Setting, random: &mut Random) -> Weather {
 fn gift(setting: &Setting, (node, who): (usize, usize), random: &mut Random) -> Gift {
     let index = |random: &mut Random, end: u64| usize::try_from(random.below(end)).unwrap_or(0);
     let rule = index(random, setting.rules.len() as u64);
-    let Rule { sort, counted, .. } = &setting.rules[rule];
-    let is_whole = *sort == Sort::Slots || *counted == Counted::Leased || random.below(2) == 0;
+    let Rule { sort, .. } = &setting.rules[rule];
+    let has_leases = setting.rules[rule].has_leases();
+    let is_whole = *sort == Sort::Slots || has_leases || random.below(2) == 0;
     let units = 1 + random.below(setting.most_cost());
     Gift {
         node,
