@@ -406,6 +406,13 @@ impl Inner {
         });
     }
 
+    /// Whether a lease is kept for others to find: one beyond the most keys, or that was forgotten, isn't.
+    fn keeps(&self, lease: &Arc<Lease>) -> bool {
+        let shard = self.shard(lease.place).load();
+        let kept = shard.get(&lease.place);
+        kept.is_some_and(|kept| Arc::ptr_eq(kept, lease))
+    }
+
     /// Returns what came back, and pays what is owed. Who comes while others do so finds nothing left to say.
     fn tell(self: &Arc<Self>, lease: &Arc<Lease>) {
         let (asker, lease) = (Arc::clone(self), Arc::clone(lease));

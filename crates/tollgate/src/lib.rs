@@ -117,3 +117,8 @@ pub use tree::{
 pub mod models {
     pub use crate::clock::upkeep::Upkeep;
 }
+
+/// The examples of `docs/testing.md`.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/testing.md")]
+struct Testing;

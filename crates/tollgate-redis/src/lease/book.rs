@@ -57,6 +57,8 @@ struct Accounts {
     /// What requests hold until it is known what they cost: the store is told of it as of what is here.
     out: u64,
     estimates: BTreeMap<u64, Estimate>,
+    /// None of them is over before.
+    over_from: Timestamp,
     /// The number of the next.
     next: u64,
     /// What was spent beyond estimates, and the store doesn't know of.
@@ -78,12 +80,17 @@ impl Accounts {
         let number = self.next;
         self.next += 1;
         self.out += tokens;
+        let is_first = self.estimates.is_empty() || until < self.over_from;
+        self.over_from = if is_first { until } else { self.over_from };
         self.estimates.insert(number, Estimate { tokens, until });
         number
     }
 
     /// Estimates whose time is over are spent.
     fn expire(&mut self, now: Timestamp) {
+        if now < self.over_from {
+            return;
+        }
         let mut out = self.out;
         self.estimates.retain(|_, estimate| {
             let stays = now < estimate.until;
@@ -91,6 +98,8 @@ impl Accounts {
             stays
         });
         self.out = out;
+        let first = self.estimates.values().map(|estimate| estimate.until).min();
+        self.over_from = first.unwrap_or(Timestamp::MAX);
     }
 
     /// The store takes all that was out for spent.

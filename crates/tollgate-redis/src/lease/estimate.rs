@@ -39,8 +39,9 @@ impl Estimate {
         let most = lease.numbers.limit;
         let now = leases.clock.now();
         let is_news = lease.book.settle_estimate(now, (number, spent), most);
-        // What is leased is spent here by the next; what isn't is others' as well.
-        if is_news && lease.limit.counting() != Counting::Leased {
+        // What is leased is spent here by the next; what isn't, or what nobody looks after, is others' as well.
+        let is_here = lease.limit.counting() == Counting::Leased && leases.keeps(lease);
+        if is_news && !is_here {
             leases.tell(lease);
         }
     }

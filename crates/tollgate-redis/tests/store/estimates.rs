@@ -156,6 +156,22 @@ async fn what_is_held_for_longer_than_a_lease_lives_still_comes_back() {
 }
 
 #[tokio::test]
+async fn what_comes_back_of_a_key_beyond_the_most_that_are_kept_is_others_again() {
+    let server = Server::start();
+    for text in [LLM, &LLM.replace("/h", "/h, counting: leased")] {
+        server.command(&["FLUSHALL"]);
+        let redis = Redis::builder(&server.url()).unwrap().leased_keys(0);
+        let redis = redis.timeout(Duration::from_secs(5)).nodes(1).build();
+        let one = engine(text, redis.unwrap());
+        let other = engine(text, connect(&server));
+        ask(&one, 4_000).await.expect("room").settle(1_500);
+        until_left(&other, 8_500).await;
+        ask(&one, 100).await.expect("room").settle(600);
+        until_left(&other, 7_900).await;
+    }
+}
+
+#[tokio::test]
 async fn all_or_none_and_nothing_stays_held_of_what_was_refused() {
     let server = Server::start();
     let text = "limits:\n\
