@@ -1,9 +1,12 @@
 //! Looking without charging: what a request would be told.
 
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
 use arc_swap::Guard;
 use tollgate::{Clock, Decision};
 
-use super::gather::{Gathered, Group};
+use super::gather::Gathered;
 use super::{Engine, runs};
 use crate::backend::{Answer, Backend, LimitKind, Memory};
 use crate::facts::Facts;
@@ -46,7 +49,7 @@ impl<B: Backend> Engine<B> {
                 if !in_line || !self.stands_behind(&mut said, &gathered) {
                     let checks = gathered.enforced.checks.as_slice();
                     let each = self.backend.peek(checks).await?;
-                    said.hear(&gathered, told(&gathered.enforced, &each));
+                    said.hear(&gathered, Answer::over(checks, &each));
                 }
                 if said.allowed {
                     for (number, checks) in runs(&gathered.shadow) {
@@ -60,11 +63,6 @@ impl<B: Backend> Engine<B> {
         let rules = Guard::from_inner(rules);
         Ok(Findings { said, rules, facts })
     }
-}
-
-/// One answer for all: what is left as if nothing had been asked.
-fn told(group: &Group<'_>, each: &[Decision]) -> Answer {
-    Answer::over(group.checks.as_slice(), each)
 }
 
 /// What is left of one limit that a request meets.
@@ -140,9 +138,6 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn peek<'f>(&self, facts: &'f Facts<'f>) -> Findings<'f> {
-        use std::pin::pin;
-        use std::task::{Context, Poll, Waker};
-
         let peeking = pin!(self.peek_by(facts));
         match peeking.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok(findings)) => findings,

@@ -52,24 +52,19 @@ impl Direct {
         let mut each = Vec::with_capacity(checks.len());
         for (number, check) in checks.iter().enumerate() {
             let compiled = self.compiled(check.limit)?;
-            let step = match (self.known(check, &compiled), compiled.leased) {
-                (Some(known), _) => Step::Said(known),
-                (None, Some(leased)) => Step::Lease(compiled, leased),
-                (None, None) => Step::Ask(Box::new(self.decide(check, &compiled, now)?)),
-            };
-            each.push(match step {
-                Step::Said(decision) => decision,
-                Step::Lease(compiled, leased) => {
+            each.push(match (self.known(check, &compiled), &compiled.leased) {
+                (Some(known), _) => known,
+                (None, Some(leased)) => {
                     let key = || compiled.key(check).into();
-                    self.leases.look(check, &leased, key, &mut patience).await?
+                    self.leases.look(check, leased, key, &mut patience).await?
                 }
-                Step::Ask(mut question) => {
-                    let limit = question.numbers.limit;
+                (None, None) => {
+                    let mut question = self.decide(check, &compiled, now)?;
                     question.op = Op::Look;
-                    let asked = (vec![*question], self.at());
+                    let limit = question.numbers.limit;
+                    let asked = (vec![question], self.at());
                     let answers = self.ask(checks, &[number], asked, &mut patience).await?;
-                    let raw = answers.each.first();
-                    raw.map_or(Decision::UNLIMITED, |raw| raw.decision(limit))
+                    answers.each[0].decision(limit)
                 }
             });
         }
