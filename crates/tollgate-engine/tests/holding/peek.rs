@@ -1,10 +1,13 @@
 //! A look says what a decision would, and changes nothing.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate::clock::Manual;
 use tollgate_engine::Facts;
+use tollgate_engine::observer::{Event, Observer};
 use tollgate_engine::verdict::{Findings, Passed};
 
 use super::engine;
@@ -91,14 +94,28 @@ fn a_look_tells_whether_the_cost_would_pass_and_when() {
     assert!(engine.decide(&facts).passed().is_some());
 }
 
+/// How many events were told.
+#[derive(Clone, Default)]
+struct Told(Arc<AtomicU64>);
+
+impl Observer for Told {
+    fn decided(&self, _: &Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn a_look_at_slots_takes_none_and_an_observer_hears_nothing_of_it() {
+    let told = Told::default();
     let engine = engine("limits: [{name: jobs, concurrency: 1}]", &Manual::new());
+    let engine = engine.with_observer(told.clone());
     let facts = Facts::new();
     for _ in 0..3 {
         assert_eq!(engine.peek(&facts).decision().remaining, 1);
     }
+    assert_eq!(told.0.load(Ordering::Relaxed), 0);
     let passed = engine.decide(&facts).passed();
+    assert_eq!(told.0.load(Ordering::Relaxed), 1);
     assert!(!engine.peek(&facts).decision().is_allowed());
     drop(passed);
     assert!(engine.peek(&facts).decision().is_allowed());
