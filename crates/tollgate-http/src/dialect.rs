@@ -1,0 +1,119 @@
+//! The forms in which servers tell clients about their limits, and their names.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A form of header fields that tells clients how much is left.
+///
+/// Each has a name, by which it is chosen on command lines and in files:
+///
+/// ```
+/// use tollgate_http::Dialect;
+///
+/// for dialect in Dialect::ALL {
+///     assert_eq!(dialect.name().parse(), Ok(dialect));
+/// }
+/// let error = "draft-9".parse::<Dialect>().unwrap_err();
+/// assert_eq!(
+///     error.to_string(),
+///     "no dialect \"draft-9\": it is one of draft-8, draft-7, draft-6, draft-3, github",
+/// );
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Dialect {
+    /// `RateLimit-Policy: "name";q=100;w=60` and `RateLimit: "name";r=50;t=30`: the IETF's draft since its
+    /// eighth version.
+    #[default]
+    Draft8,
+    /// `RateLimit: limit=100, remaining=50, reset=30` and `RateLimit-Policy: 100;w=60`.
+    Draft7,
+    /// `RateLimit-Limit`, `RateLimit-Remaining`, `RateLimit-Reset`, and `RateLimit-Policy` as in draft 7.
+    Draft6,
+    /// `X-RateLimit-Limit: 100, 100;w=60`, `X-RateLimit-Remaining`, `X-RateLimit-Reset` in seconds from now:
+    /// as Envoy sends it.
+    Draft3,
+    /// `X-RateLimit-Limit`, `-Remaining`, `-Used`, and `-Reset` in seconds since 1970: as GitHub sends it.
+    Github,
+}
+
+/// No dialect has this name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownDialect(String);
+
+impl Dialect {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Draft8,
+        Self::Draft7,
+        Self::Draft6,
+        Self::Draft3,
+        Self::Github,
+    ];
+
+    /// Its name on a command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Draft8 => "draft-8",
+            Self::Draft7 => "draft-7",
+            Self::Draft6 => "draft-6",
+            Self::Draft3 => "draft-3",
+            Self::Github => "github",
+        }
+    }
+
+    /// The fields that it writes, in lower case: what a browser's script may read if
+    /// `Access-Control-Expose-Headers` names them.
+    ///
+    /// ```
+    /// use tollgate_http::Dialect;
+    ///
+    /// assert_eq!(Dialect::Draft8.field_names(), ["ratelimit-policy", "ratelimit"]);
+    /// ```
+    pub const fn field_names(self) -> &'static [&'static str] {
+        match self {
+            Self::Draft8 => &["ratelimit-policy", "ratelimit"],
+            Self::Draft7 => &["ratelimit", "ratelimit-policy"],
+            Self::Draft6 => &[
+                "ratelimit-limit",
+                "ratelimit-remaining",
+                "ratelimit-reset",
+                "ratelimit-policy",
+            ],
+            Self::Draft3 => &[
+                "x-ratelimit-limit",
+                "x-ratelimit-remaining",
+                "x-ratelimit-reset",
+            ],
+            Self::Github => &[
+                "x-ratelimit-limit",
+                "x-ratelimit-remaining",
+                "x-ratelimit-used",
+                "x-ratelimit-reset",
+            ],
+        }
+    }
+}
+
+impl fmt::Display for Dialect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Dialect {
+    type Err = UnknownDialect;
+
+    fn from_str(name: &str) -> Result<Self, UnknownDialect> {
+        let found = Self::ALL.into_iter().find(|one| one.name() == name);
+        found.ok_or_else(|| UnknownDialect(name.to_owned()))
+    }
+}
+
+impl fmt::Display for UnknownDialect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = Dialect::ALL.map(Dialect::name).join(", ");
+        write!(f, "no dialect {:?}: it is one of {names}", self.0)
+    }
+}
+
+impl std::error::Error for UnknownDialect {}

@@ -1,0 +1,116 @@
+//! JSON as it is written here: into bytes, without a tree in between.
+
+/// Writes a string with its quotes.
+///
+/// ```
+/// let mut out = Vec::new();
+/// tollgate_http::json::string(&mut out, "say \"hi\"\n");
+/// assert_eq!(out, br#""say \"hi\"\n""#);
+/// ```
+pub fn string(out: &mut Vec<u8>, text: &str) {
+    out.push(b'"');
+    let mut rest = text.as_bytes();
+    while let Some(at) = rest.iter().position(|byte| needs_escape(*byte)) {
+        out.extend_from_slice(&rest[..at]);
+        escape(out, rest[at]);
+        rest = &rest[at + 1..];
+    }
+    out.extend_from_slice(rest);
+    out.push(b'"');
+}
+
+const fn needs_escape(byte: u8) -> bool {
+    byte < 0x20 || byte == b'"' || byte == b'\\'
+}
+
+fn escape(out: &mut Vec<u8>, byte: u8) {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    match byte {
+        b'"' | b'\\' => out.extend([b'\\', byte]),
+        b'\n' => out.extend(b"\\n"),
+        b'\r' => out.extend(b"\\r"),
+        b'\t' => out.extend(b"\\t"),
+        _ => {
+            out.extend(b"\\u00");
+            out.extend([HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+        }
+    }
+}
+
+/// Writes a whole number.
+///
+/// ```
+/// let mut out = Vec::new();
+/// tollgate_http::json::number(&mut out, 1_250);
+/// assert_eq!(out, b"1250");
+/// ```
+pub fn number(out: &mut Vec<u8>, mut value: u64) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        // Below ten.
+        digits[at] = b'0' + (value % 10) as u8;
+        value /= 10;
+        if value == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
+/// Writes a time as seconds, with as many decimals as it takes.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// let mut out = Vec::new();
+/// tollgate_http::json::seconds(&mut out, Duration::from_millis(1_250));
+/// assert_eq!(out, b"1.25");
+/// ```
+pub fn seconds(out: &mut Vec<u8>, time: std::time::Duration) {
+    number(out, time.as_secs());
+    let mut rest = time.subsec_nanos();
+    if rest == 0 {
+        return;
+    }
+    out.push(b'.');
+    let mut unit = 100_000_000;
+    while rest > 0 {
+        out.push(b"0123456789"[(rest / unit) as usize]);
+        rest %= unit;
+        unit /= 10;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn control_characters_are_escaped_and_other_text_is_as_it_was() {
+        let mut out = Vec::new();
+        string(&mut out, "\u{0}\u{1f}\u{7f}é\u{2028}/\t\r");
+        assert_eq!(out, "\"\\u0000\\u001f\u{7f}é\u{2028}/\\t\\r\"".as_bytes());
+    }
+
+    #[test]
+    fn times_are_exact() {
+        for (time, text) in [
+            (Duration::ZERO, "0"),
+            (Duration::from_nanos(1), "0.000000001"),
+            (Duration::from_millis(100), "0.1"),
+            (Duration::from_micros(2_780_000), "2.78"),
+            (
+                Duration::new(u64::MAX, 999_999_999),
+                "18446744073709551615.999999999",
+            ),
+        ] {
+            let mut out = Vec::new();
+            seconds(&mut out, time);
+            assert_eq!(out, text.as_bytes());
+        }
+    }
+}

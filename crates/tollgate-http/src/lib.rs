@@ -1,0 +1,30 @@
+//! What HTTP says of a limit, whatever the framework: text and bytes in, text and bytes out.
+//!
+//! Three things leave here:
+//! * [header fields](fields) in the dialect that clients know ([`Dialect`]),
+//! * `Retry-After` ([`retry_after`]),
+//! * the [body](refusal::Refusal) of a refusal.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tollgate_core::{Decision, Outcome};
+//! use tollgate_http::{Dialect, Shown, fields};
+//!
+//! let decision = Decision::new(Outcome::Allowed, 100, 50, Duration::ZERO, Duration::from_secs(30));
+//! let shown = Shown::of("per-user", &decision).window(Duration::from_secs(60));
+//! let mut lines = Vec::new();
+//! fields::write(&[Dialect::Draft8], &[shown], 0, |name, value| lines.push(format!("{name}: {value}")));
+//! assert_eq!(lines, [
+//!     "ratelimit-policy: \"per-user\";q=100;w=60",
+//!     "ratelimit: \"per-user\";r=50;t=30",
+//! ]);
+//! ```
+
+pub mod dialect;
+pub mod fields;
+pub mod json;
+pub mod refusal;
+
+pub use dialect::{Dialect, UnknownDialect};
+pub use fields::{Shown, retry_after};
+pub use refusal::{Kind, Refusal};
