@@ -1,0 +1,172 @@
+//! One connection, whatever is spoken on it: bytes in, answers out, neither too slow nor for ever.
+//!
+//! All that is whole in what was read is answered before anything is written, so the answers to a pipeline leave in one
+//! write. A connection on which nothing happens keeps next to no memory: bytes are read into the stack, and copied from
+//! there.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::mem::MaybeUninit;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// The most that is read at once.
+const READ: usize = 16 * 1024;
+/// What a buffer keeps while nothing happens.
+const KEPT: usize = 1_024;
+
+/// How a protocol answers.
+pub(crate) trait Speaks: Send {
+    /// Answers what is whole in `input`, from its first byte on.
+    fn answer(&mut self, input: &[u8], out: &mut Vec<u8>) -> impl Future<Output = Heard> + Send;
+
+    /// What is said to a client that took too long with a request.
+    fn too_slow(&mut self, out: &mut Vec<u8>);
+}
+
+/// What came of some input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Heard {
+    /// Bytes of it that are done with.
+    pub(crate) used: usize,
+    pub(crate) then: Then,
+}
+
+/// What is next on a connection, once the answers are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Then {
+    /// More has to be read.
+    Read,
+    /// There is more to answer in what was read.
+    Answer,
+    /// Nothing.
+    Close,
+}
+
+/// How long a client may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// Between two requests.
+    pub(crate) idle: Duration,
+    /// From the first byte of a request to its last, and to read an answer.
+    pub(crate) request: Duration,
+}
+
+/// Serves a connection until one of both sides ends it.
+pub(crate) async fn serve<S, P>(mut stream: S, mut protocol: P, patience: Patience) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    P: Speaks,
+{
+    let mut timer = pin!(Timer::new(patience.idle));
+    let (mut input, mut out) = (Vec::new(), Vec::new());
+    // How much of the input is done with.
+    let mut done = 0;
+    loop {
+        let heard = protocol.answer(&input[done..], &mut out).await;
+        done += heard.used;
+        if !out.is_empty() {
+            timer.as_mut().set(patience.request);
+            in_time(timer.as_mut(), pin!(stream.write_all(&out))).await?;
+            out.clear();
+        }
+        match heard.then {
+            Then::Read => {}
+            Then::Answer => continue,
+            Then::Close => return stream.shutdown().await,
+        }
+        input.drain(..done);
+        done = 0;
+        if input.is_empty() {
+            input.shrink_to(KEPT);
+            out.shrink_to(KEPT);
+            timer.as_mut().set(patience.idle);
+        } else if heard.used > 0 {
+            timer.as_mut().set(patience.request);
+        }
+        let was_idle = input.is_empty();
+        match in_time(timer.as_mut(), pin!(read(&mut stream, &mut input))).await {
+            Ok(0) => return Ok(()),
+            Ok(_) if was_idle => timer.as_mut().set(patience.request),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::TimedOut && !was_idle => {
+                protocol.too_slow(&mut out);
+                return stream.write_all(&out).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Reads what is there, once something is.
+async fn read(stream: &mut (impl AsyncRead + Unpin), input: &mut Vec<u8>) -> io::Result<usize> {
+    poll_fn(|cx| {
+        let mut bytes = [MaybeUninit::uninit(); READ];
+        let mut bytes = ReadBuf::uninit(&mut bytes);
+        let Poll::Ready(read) = Pin::new(&mut *stream).poll_read(cx, &mut bytes) else {
+            return Poll::Pending;
+        };
+        input.extend_from_slice(bytes.filled());
+        Poll::Ready(read.map(|()| bytes.filled().len()))
+    })
+    .await
+}
+
+/// Does something before the time that is set is over.
+async fn in_time<T>(
+    mut timer: Pin<&mut Timer>,
+    mut doing: Pin<&mut impl Future<Output = io::Result<T>>>,
+) -> io::Result<T> {
+    poll_fn(|cx| match doing.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(done),
+        Poll::Pending => timer
+            .as_mut()
+            .poll_over(cx)
+            .map(|()| Err(io::ErrorKind::TimedOut.into())),
+    })
+    .await
+}
+
+pin_project_lite::pin_project! {
+    /// An alarm that is set for each request, and moves its timer only when that goes off too early: most are set
+    /// anew long before.
+    struct Timer {
+        #[pin]
+        sleep: Sleep,
+        until: Instant,
+    }
+}
+
+impl Timer {
+    fn new(time: Duration) -> Self {
+        let until = Instant::now() + time;
+        Self {
+            sleep: sleep_until(until),
+            until,
+        }
+    }
+
+    fn set(self: Pin<&mut Self>, time: Duration) {
+        let this = self.project();
+        *this.until = Instant::now() + time;
+        // It would go off too late.
+        if this.sleep.deadline() > *this.until {
+            this.sleep.reset(*this.until);
+        }
+    }
+
+    fn poll_over(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut this = self.project();
+        while this.sleep.as_mut().poll(cx).is_ready() {
+            if Instant::now() >= *this.until {
+                return Poll::Ready(());
+            }
+            this.sleep.as_mut().reset(*this.until);
+        }
+        Poll::Pending
+    }
+}

@@ -1,0 +1,363 @@
+//! Requests of HTTP/1, found in the bytes that were read. A request is looked at once all of it is there.
+//!
+//! Whatever two readers could understand in two ways is refused: two lengths, a length beside chunks, a coding that
+//! isn't known.
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// The most header fields of a request.
+const FIELDS: usize = 64;
+
+/// How much one request may bring.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Most {
+    /// Of its first lines.
+    pub(crate) head: usize,
+    /// Of what follows.
+    pub(crate) body: usize,
+}
+
+/// A request of which all is there.
+#[derive(Debug, Default)]
+pub(crate) struct Request<'i> {
+    pub(crate) method: &'i str,
+    pub(crate) path: &'i str,
+    /// Behind the question mark.
+    pub(crate) query: &'i str,
+    pub(crate) host: Option<&'i [u8]>,
+    pub(crate) origin: Option<&'i [u8]>,
+    pub(crate) content_type: Option<&'i [u8]>,
+    pub(crate) authorization: Option<&'i [u8]>,
+    pub(crate) body: Cow<'i, [u8]>,
+    /// The client may send another on this connection.
+    pub(crate) keep_alive: bool,
+}
+
+/// What is there of a request.
+#[derive(Debug)]
+pub(crate) enum Found<'i> {
+    /// All of it, in so many bytes.
+    Whole(Request<'i>, usize),
+    /// Not all yet. A client that asked whether to go on waits for an answer.
+    Part { asks_to_go_on: bool },
+}
+
+/// What can't be answered as it was asked. The connection is closed after it was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bad {
+    /// It isn't HTTP/1.
+    Syntax,
+    /// A version other than 1.0 and 1.1.
+    Version,
+    /// More in its first lines than is taken.
+    Head { most: usize },
+    /// More of a body than is taken.
+    Body { most: usize },
+    /// A length that is no number, two lengths, or a length beside chunks.
+    Length,
+    /// A coding other than chunks.
+    Coding,
+    /// No `Host`, or two.
+    Host,
+    /// Chunks that aren't.
+    Chunks,
+}
+
+/// How the length of a body is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Length {
+    Known(usize),
+    Chunks,
+}
+
+/// The first lines of a request.
+struct Head<'i> {
+    request: Request<'i>,
+    bytes: usize,
+    length: Length,
+    asks_to_go_on: bool,
+}
+
+/// Looks for a request where `input` begins.
+pub(crate) fn find<'i>(input: &'i [u8], most: &Most) -> Result<Found<'i>, Bad> {
+    let within = &input[..input.len().min(most.head)];
+    let Some(head) = head(within)? else {
+        if input.len() > most.head {
+            return Err(Bad::Head { most: most.head });
+        }
+        return Ok(Found::Part {
+            asks_to_go_on: false,
+        });
+    };
+    let rest = &input[head.bytes..];
+    let body = match head.length {
+        Length::Known(length) if length > most.body => return Err(Bad::Body { most: most.body }),
+        Length::Known(length) => rest.get(..length).map(|body| (Cow::Borrowed(body), length)),
+        Length::Chunks => join(rest, most.body)?.map(|(body, length)| (Cow::Owned(body), length)),
+    };
+    let Some((body, length)) = body else {
+        let asks_to_go_on = head.asks_to_go_on && rest.is_empty();
+        return Ok(Found::Part { asks_to_go_on });
+    };
+    let request = Request { body, ..head.request };
+    Ok(Found::Whole(request, head.bytes + length))
+}
+
+fn head(input: &[u8]) -> Result<Option<Head<'_>>, Bad> {
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS];
+    let mut parsed = httparse::Request::new(&mut fields);
+    let bytes = match parsed.parse(input) {
+        Ok(httparse::Status::Complete(bytes)) => bytes,
+        Ok(httparse::Status::Partial) => return Ok(None),
+        Err(httparse::Error::TooManyHeaders) => return Err(Bad::Head { most: FIELDS }),
+        Err(httparse::Error::Version) => return Err(Bad::Version),
+        Err(_) => return Err(Bad::Syntax),
+    };
+    let is_new = parsed.version == Some(1);
+    let target = parsed.path.unwrap_or_default();
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let request = Request {
+        method: parsed.method.unwrap_or_default(),
+        path,
+        query,
+        keep_alive: is_new,
+        ..Request::default()
+    };
+    let mut head = Head { request, bytes, length: Length::Known(0), asks_to_go_on: false };
+    let (mut length, mut chunks) = (None, false);
+    for field in parsed.headers.iter() {
+        let (name, value) = (field.name, field.value.trim_ascii());
+        if name.eq_ignore_ascii_case("content-length") {
+            let told = number(value).ok_or(Bad::Length)?;
+            if length.replace(told).is_some() {
+                return Err(Bad::Length);
+            }
+        } else if name.eq_ignore_ascii_case("transfer-encoding") {
+            if chunks || !value.eq_ignore_ascii_case(b"chunked") || !is_new {
+                return Err(Bad::Coding);
+            }
+            chunks = true;
+        } else if name.eq_ignore_ascii_case("connection") {
+            head.request.keep_alive = keeps_alive(value, head.request.keep_alive);
+        } else if name.eq_ignore_ascii_case("host") {
+            if head.request.host.replace(value).is_some() {
+                return Err(Bad::Host);
+            }
+        } else if name.eq_ignore_ascii_case("expect") {
+            head.asks_to_go_on = is_new && value.eq_ignore_ascii_case(b"100-continue");
+        } else if name.eq_ignore_ascii_case("content-type") {
+            head.request.content_type = Some(value);
+        } else if name.eq_ignore_ascii_case("origin") {
+            head.request.origin = Some(value);
+        } else if name.eq_ignore_ascii_case("authorization") {
+            head.request.authorization = Some(value);
+        }
+    }
+    if is_new && head.request.host.is_none() {
+        return Err(Bad::Host);
+    }
+    head.length = match (length, chunks) {
+        (Some(_), true) => return Err(Bad::Length),
+        (_, true) => Length::Chunks,
+        (length, false) => Length::Known(length.unwrap_or(0)),
+    };
+    Ok(Some(head))
+}
+
+/// Whether the options of a connection keep it, as it was assumed until one says otherwise.
+fn keeps_alive(options: &[u8], assumed: bool) -> bool {
+    options.split(|byte| *byte == b',').fold(assumed, |keep, option| {
+        let option = option.trim_ascii();
+        if option.eq_ignore_ascii_case(b"close") {
+            false
+        } else {
+            keep || option.eq_ignore_ascii_case(b"keep-alive")
+        }
+    })
+}
+
+fn number(digits: &[u8]) -> Option<usize> {
+    if digits.is_empty() || digits.len() > 15 || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// Joins the chunks of a body. None until the last is there.
+fn join(input: &[u8], most: usize) -> Result<Option<(Vec<u8>, usize)>, Bad> {
+    let (mut body, mut at) = (Vec::new(), 0);
+    loop {
+        let (start, size) = match httparse::parse_chunk_size(&input[at..]) {
+            Ok(httparse::Status::Complete((start, size))) => (at + start, size),
+            // A chunk's line has a size and what nobody reads; a page of that is no chunk.
+            Ok(httparse::Status::Partial) if input.len() - at > 256 => return Err(Bad::Chunks),
+            Ok(httparse::Status::Partial) => return Ok(None),
+            Err(_) => return Err(Bad::Chunks),
+        };
+        if size == 0 {
+            return Ok(trailer(&input[start..])?.map(|length| (body, start + length)));
+        }
+        let size = usize::try_from(size).map_err(|_| Bad::Body { most })?;
+        if size > most - body.len() {
+            return Err(Bad::Body { most });
+        }
+        let end = start + size;
+        let Some(behind) = input.get(end..end + 2) else {
+            return Ok(None);
+        };
+        if behind != b"\r\n" {
+            return Err(Bad::Chunks);
+        }
+        body.extend_from_slice(&input[start..end]);
+        at = end + 2;
+    }
+}
+
+/// The length of what follows the last chunk: fields that nobody reads, and an empty line.
+fn trailer(input: &[u8]) -> Result<Option<usize>, Bad> {
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS];
+    match httparse::parse_headers(input, &mut fields) {
+        Ok(httparse::Status::Complete((length, _))) => Ok(Some(length)),
+        Ok(httparse::Status::Partial) if input.len() > 1_024 => Err(Bad::Chunks),
+        Ok(httparse::Status::Partial) => Ok(None),
+        Err(_) => Err(Bad::Chunks),
+    }
+}
+
+impl Bad {
+    /// The status that it is answered with.
+    pub(crate) const fn status(self) -> u16 {
+        match self {
+            Self::Head { .. } => 431,
+            Self::Body { .. } => 413,
+            Self::Coding => 501,
+            Self::Version => 505,
+            _ => 400,
+        }
+    }
+}
+
+impl fmt::Display for Bad {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Syntax => f.write_str("this isn't a request of HTTP/1"),
+            Self::Version => f.write_str("only HTTP/1.0 and HTTP/1.1 are spoken here"),
+            Self::Head { most } => write!(f, "the first lines are more than the {most} that are taken"),
+            Self::Body { most } => write!(f, "the body is longer than the {most} bytes that are taken"),
+            Self::Length => f.write_str("Content-Length is no number, is told twice, or stands beside Transfer-Encoding"),
+            Self::Coding => f.write_str("no Transfer-Encoding but chunked is understood"),
+            Self::Host => f.write_str("a request of HTTP/1.1 has one field Host"),
+            Self::Chunks => f.write_str("the chunks of the body can't be read"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOST: Most = Most { head: 600, body: 100 };
+
+    fn whole(text: &str) -> (Request<'_>, usize) {
+        match find(text.as_bytes(), &MOST) {
+            Ok(Found::Whole(request, length)) => (request, length),
+            other => panic!("{text:?}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_request_is_found_with_its_body() {
+        let text = "POST /v1/check?a=b HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n\
+                    Content-Length: 2\r\nOrigin: http://a\r\nAuthorization: Bearer t\r\n\r\n{}GET / HTTP/1.1\r\n";
+        let (request, length) = whole(text);
+        assert_eq!((request.method, request.path, request.query), ("POST", "/v1/check", "a=b"));
+        assert_eq!((&*request.body, request.keep_alive), (&b"{}"[..], true));
+        assert_eq!(request.content_type, Some(&b"application/json"[..]));
+        assert_eq!(request.origin, Some(&b"http://a"[..]));
+        assert_eq!(request.authorization, Some(&b"Bearer t"[..]));
+        assert_eq!(&text[length..], "GET / HTTP/1.1\r\n");
+    }
+
+    #[test]
+    fn chunks_are_joined() {
+        let text = "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n\
+                    3;why=not\r\nabc\r\n2\r\nde\r\n0\r\nx: y\r\n\r\nrest";
+        let (request, length) = whole(text);
+        assert_eq!((&*request.body, &text[length..]), (&b"abcde"[..], "rest"));
+    }
+
+    #[test]
+    fn what_is_cut_anywhere_is_a_part() {
+        for text in [
+            "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nabcde",
+            "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        ] {
+            for end in 0..text.len() {
+                let found = find(&text.as_bytes()[..end], &MOST);
+                assert!(matches!(found, Ok(Found::Part { asks_to_go_on: false })), "{end}: {found:?}");
+            }
+            assert_eq!(whole(text).1, text.len());
+        }
+    }
+
+    #[test]
+    fn a_client_that_asks_to_go_on_is_heard_until_it_does() {
+        let text = "POST / HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n{}";
+        let asks = |length: usize| match find(&text.as_bytes()[..length], &MOST) {
+            Ok(Found::Part { asks_to_go_on }) => Some(asks_to_go_on),
+            _ => None,
+        };
+        assert_eq!([asks(20), asks(text.len() - 2), asks(text.len() - 1), asks(text.len())], [
+            Some(false),
+            Some(true),
+            Some(false),
+            None
+        ]);
+    }
+
+    #[test]
+    fn connections_are_kept_as_their_version_and_options_say() {
+        for (version, option, kept) in [
+            ("1.1", "", true),
+            ("1.1", "connection: close\r\n", false),
+            ("1.1", "Connection: Upgrade, Close\r\n", false),
+            ("1.0", "", false),
+            ("1.0", "connection: keep-alive\r\n", true),
+        ] {
+            let text = format!("GET / HTTP/{version}\r\nhost: x\r\n{option}\r\n");
+            assert_eq!(whole(&text).0.keep_alive, kept, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_could_be_read_in_two_ways_is_refused() {
+        let long = format!("x: {}\r\n", "y".repeat(600));
+        let huge = format!("transfer-encoding: chunked\r\n\r\n{:x}\r\n", 101);
+        let endless = format!("transfer-encoding: chunked\r\n\r\n1;{}", "x".repeat(300));
+        for (fields, bad) in [
+            ("content-length: 2\r\ncontent-length: 2\r\n\r\n", Bad::Length),
+            ("content-length: +2\r\n\r\n", Bad::Length),
+            ("content-length: 2, 2\r\n\r\n", Bad::Length),
+            ("content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n", Bad::Length),
+            ("transfer-encoding: gzip, chunked\r\n\r\n", Bad::Coding),
+            ("transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n", Bad::Coding),
+            ("host: y\r\n\r\n", Bad::Host),
+            ("content-length: 101\r\n\r\n", Bad::Body { most: 100 }),
+            ("content-length: 99999999999999999999\r\n\r\n", Bad::Length),
+            ("transfer-encoding: chunked\r\n\r\nxyz\r\n", Bad::Chunks),
+            ("transfer-encoding: chunked\r\n\r\n1\r\nab\r\n", Bad::Chunks),
+            ("a b: c\r\n\r\n", Bad::Syntax),
+            (&long, Bad::Head { most: 600 }),
+            (&huge, Bad::Body { most: 100 }),
+            (&endless, Bad::Chunks),
+        ] {
+            let text = format!("POST / HTTP/1.1\r\nhost: x\r\n{fields}");
+            let found = find(text.as_bytes(), &MOST);
+            assert_eq!(found.map(|_| ()), Err(bad), "{fields:?}");
+        }
+        assert_eq!(find(b"GET / HTTP/1.1\r\n\r\n", &MOST).map(|_| ()), Err(Bad::Host));
+        assert_eq!(find(b"GET / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n", &MOST).map(|_| ()), Err(Bad::Coding));
+        assert_eq!(find(b"PRI * HTTP/2.0\r\n\r\n", &MOST).map(|_| ()), Err(Bad::Version));
+    }
+}

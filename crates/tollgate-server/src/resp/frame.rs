@@ -1,0 +1,299 @@
+//! Commands as Redis clients send them, found in the bytes that were read: nothing is copied.
+//!
+//! A client sends arrays of bulk strings (`*1\r\n$4\r\nPING\r\n`), a person at a terminal a line of words. A command
+//! that has come in part is read on from where it stopped, so bytes that trickle in cost no more than others.
+
+use std::fmt;
+use std::ops::Range;
+
+/// The longest line before the bytes of a command: `*1024\r\n`, `$65536\r\n`.
+const LONGEST_LINE: usize = 32;
+
+/// How much one command may bring.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Most {
+    /// Of bytes, with all that is around its words.
+    pub(crate) bytes: usize,
+    /// Of words.
+    pub(crate) words: usize,
+}
+
+/// A command that is being read: where its words are, from its first byte on.
+#[derive(Debug, Default)]
+pub(crate) struct Frame {
+    words: Vec<Range<usize>>,
+    /// What was read of it.
+    at: usize,
+    /// Words still to come, once that is known.
+    missing: Option<usize>,
+}
+
+/// What no Redis client sends. The connection is closed after it was told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Broken {
+    /// A number of words or bytes that is none.
+    Number { of: &'static str },
+    /// A word that doesn't begin with `$`.
+    NoWord(u8),
+    /// A word that doesn't end where it said.
+    Unterminated,
+    /// More words than are taken.
+    Words { found: usize, most: usize },
+    /// More bytes than are taken.
+    Bytes { most: usize },
+    /// A quote without an end, or something right behind its end.
+    Quotes,
+    /// A web browser, or a program that speaks HTTP: whoever sends its lines wants something else.
+    Http,
+}
+
+impl Frame {
+    /// Reads on in a command that begins where `input` does. Its length once all of it is there.
+    pub(crate) fn read(&mut self, input: &[u8], most: &Most) -> Result<Option<usize>, Broken> {
+        let Some(first) = input.first() else {
+            return Ok(None);
+        };
+        if self.missing.is_none() {
+            if *first != b'*' {
+                return self.read_line(input, most);
+            }
+            let Some(count) = self.number(input, "words")? else {
+                return Ok(None);
+            };
+            if count > most.words {
+                let most = most.words;
+                return Err(Broken::Words { found: count, most });
+            }
+            self.missing = Some(count);
+        }
+        while self.missing > Some(0) {
+            match input.get(self.at) {
+                None => return Ok(None),
+                Some(b'$') => {}
+                Some(other) => return Err(Broken::NoWord(*other)),
+            }
+            let before = self.at;
+            let Some(length) = self.number(input, "bytes")? else {
+                return Ok(None);
+            };
+            let end = self.at.saturating_add(length);
+            if end > most.bytes {
+                return Err(Broken::Bytes { most: most.bytes });
+            }
+            if input.len() < end + 2 {
+                self.at = before;
+                return Ok(None);
+            }
+            if input[end..end + 2] != *b"\r\n" {
+                return Err(Broken::Unterminated);
+            }
+            self.words.push(self.at..end);
+            self.at = end + 2;
+            self.missing = self.missing.map(|missing| missing - 1);
+        }
+        Ok(Some(self.at))
+    }
+
+    /// The words of a command that is whole.
+    pub(crate) fn words<'i>(&self, input: &'i [u8]) -> impl ExactSizeIterator<Item = &'i [u8]> + Clone {
+        self.words.iter().map(move |word| &input[word.clone()])
+    }
+
+    /// Ready for the next command.
+    pub(crate) fn clear(&mut self) {
+        self.words.clear();
+        (self.at, self.missing) = (0, None);
+    }
+
+    /// Reads `*12\r\n` or `$12\r\n` at the place that was reached, and goes behind it. An array or a word of a
+    /// negative number has none.
+    fn number(&mut self, input: &[u8], of: &'static str) -> Result<Option<usize>, Broken> {
+        let rest = &input[self.at..];
+        let within = &rest[..rest.len().min(LONGEST_LINE)];
+        let Some(end) = memchr::memchr(b'\n', within) else {
+            return match within.len() {
+                LONGEST_LINE => Err(Broken::Number { of }),
+                _ => Ok(None),
+            };
+        };
+        let Some(digits) = within[1..end].strip_suffix(b"\r") else {
+            return Err(Broken::Number { of });
+        };
+        let number = whole(digits).ok_or(Broken::Number { of })?;
+        self.at += end + 1;
+        Ok(Some(number))
+    }
+
+    /// Reads a line of words.
+    fn read_line(&mut self, input: &[u8], most: &Most) -> Result<Option<usize>, Broken> {
+        let Some(found) = memchr::memchr(b'\n', &input[self.at..]) else {
+            self.at = input.len();
+            if self.at > most.bytes {
+                return Err(Broken::Bytes { most: most.bytes });
+            }
+            return Ok(None);
+        };
+        let end = self.at + found;
+        if end > most.bytes {
+            return Err(Broken::Bytes { most: most.bytes });
+        }
+        let mut at = 0;
+        while let Some((word, behind)) = next_word(&input[..end], at)? {
+            self.words.push(word);
+            at = behind;
+        }
+        if self.words.len() > most.words {
+            let (found, most) = (self.words.len(), most.words);
+            return Err(Broken::Words { found, most });
+        }
+        let first = self.words.first().map(|word| &input[word.clone()]);
+        if first.is_some_and(|word| word.eq_ignore_ascii_case(b"POST") || word.eq_ignore_ascii_case(b"Host:")) {
+            return Err(Broken::Http);
+        }
+        Ok(Some(end + 1))
+    }
+}
+
+/// The next word of a line, with or without quotes, and where to read on.
+fn next_word(line: &[u8], mut at: usize) -> Result<Option<(Range<usize>, usize)>, Broken> {
+    while line.get(at).is_some_and(u8::is_ascii_whitespace) {
+        at += 1;
+    }
+    let Some(first) = line.get(at) else {
+        return Ok(None);
+    };
+    if let b'"' | b'\'' = first {
+        let start = at + 1;
+        let length = memchr::memchr(*first, &line[start..]).ok_or(Broken::Quotes)?;
+        let end = start + length;
+        return match line.get(end + 1) {
+            Some(behind) if !behind.is_ascii_whitespace() => Err(Broken::Quotes),
+            _ => Ok(Some((start..end, end + 1))),
+        };
+    }
+    let length = line[at..].iter().position(u8::is_ascii_whitespace);
+    let end = length.map_or(line.len(), |length| at + length);
+    Ok(Some((at..end, end)))
+}
+
+/// A whole number of a few digits; zero if it is negative.
+fn whole(digits: &[u8]) -> Option<usize> {
+    if digits == b"-1" {
+        return Some(0);
+    }
+    if digits.is_empty() || digits.len() > 9 {
+        return None;
+    }
+    digits.iter().try_fold(0, |sum, digit| match digit {
+        b'0'..=b'9' => Some(sum * 10 + usize::from(digit - b'0')),
+        _ => None,
+    })
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Protocol error: ")?;
+        match self {
+            Self::Number { of: "words" } => f.write_str("invalid multibulk length"),
+            Self::Number { .. } => f.write_str("invalid bulk length"),
+            Self::NoWord(byte) => write!(f, "expected '$', got '{}'", byte.escape_ascii()),
+            Self::Unterminated => f.write_str("a bulk string doesn't end with CR LF where its length says"),
+            Self::Words { found, most } => write!(f, "{found} arguments, more than the {most} that are taken"),
+            Self::Bytes { most } => write!(f, "a command of more than the {most} bytes that are taken"),
+            Self::Quotes => f.write_str("unbalanced quotes in request"),
+            Self::Http => f.write_str("this isn't HTTP"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOST: Most = Most { bytes: 1_000, words: 8 };
+
+    fn whole_of(input: &[u8]) -> Result<Option<(Vec<String>, usize)>, Broken> {
+        let mut frame = Frame::default();
+        let read = frame.read(input, &MOST)?;
+        Ok(read.map(|length| (texts(&frame, input), length)))
+    }
+
+    fn texts(frame: &Frame, input: &[u8]) -> Vec<String> {
+        frame.words(input).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+    }
+
+    #[test]
+    fn commands_are_found_in_what_was_read() {
+        let input = b"*2\r\n$4\r\nECHO\r\n$2\r\nhi\r\n*1\r\n$4\r\nPING\r\n";
+        let (words, length) = whole_of(input).expect("a command").expect("whole");
+        assert_eq!((words, length), (vec!["ECHO".to_owned(), "hi".to_owned()], 22));
+        let (words, length) = whole_of(&input[22..]).expect("a command").expect("whole");
+        assert_eq!((words, length), (vec!["PING".to_owned()], 14));
+    }
+
+    #[test]
+    fn lines_of_words_are_commands_too() {
+        for (line, words) in [
+            ("PING\r\n", &["PING"][..]),
+            ("  TG.CHECK  user=42 \n", &["TG.CHECK", "user=42"]),
+            ("ECHO 'a b' \"c d\"\r\n", &["ECHO", "a b", "c d"]),
+            ("\r\n", &[]),
+        ] {
+            let (found, length) = whole_of(line.as_bytes()).expect("a line").expect("whole");
+            assert_eq!((found, length), (words.iter().map(|word| (*word).to_owned()).collect(), line.len()));
+        }
+    }
+
+    #[test]
+    fn empty_arrays_have_no_words() {
+        for input in ["*0\r\n", "*-1\r\n"] {
+            assert_eq!(whole_of(input.as_bytes()), Ok(Some((Vec::new(), input.len()))));
+        }
+    }
+
+    #[test]
+    fn what_comes_byte_by_byte_is_read_as_if_at_once() {
+        for input in [&b"*3\r\n$1\r\na\r\n$0\r\n\r\n$3\r\n\r\n$\r\n"[..], b"GET 'a b' c\r\n"] {
+            let mut frame = Frame::default();
+            for end in 0..input.len() {
+                assert_eq!(frame.read(&input[..end], &MOST), Ok(None), "{end}");
+            }
+            assert_eq!(frame.read(input, &MOST), Ok(Some(input.len())));
+            let found = texts(&frame, input);
+            assert_eq!(Some((found, input.len())), whole_of(input).expect("a command"));
+            frame.clear();
+            assert_eq!(frame.read(input, &MOST), Ok(Some(input.len())));
+        }
+    }
+
+    #[test]
+    fn what_no_client_sends_is_told_by_name() {
+        let long = format!("*1\r\n$1001\r\n{}", "x".repeat(1_003));
+        let endless = "x".repeat(1_001);
+        for (input, said) in [
+            ("*x\r\n", "invalid multibulk length"),
+            ("*1\n", "invalid multibulk length"),
+            ("*99999999999\r\n", "invalid multibulk length"),
+            ("*00000000000000000000000000000000000", "invalid multibulk length"),
+            ("*9\r\n", "9 arguments, more than the 8 that are taken"),
+            ("*1\r\n:1\r\n", "expected '$', got ':'"),
+            ("*1\r\n$x\r\n", "invalid bulk length"),
+            ("*1\r\n$1\r\nabc\r\n", "a bulk string doesn't end with CR LF where its length says"),
+            (&long, "a command of more than the 1000 bytes that are taken"),
+            (&endless, "a command of more than the 1000 bytes that are taken"),
+            ("ECHO 'a\r\n", "unbalanced quotes in request"),
+            ("ECHO 'a'b\r\n", "unbalanced quotes in request"),
+            ("a b c d e f g h i\r\n", "9 arguments, more than the 8 that are taken"),
+            ("POST / HTTP/1.1\r\n", "this isn't HTTP"),
+            ("host: example\r\n", "this isn't HTTP"),
+        ] {
+            let error = whole_of(input.as_bytes()).expect_err(input);
+            assert_eq!(error.to_string(), format!("Protocol error: {said}"), "{input:?}");
+        }
+    }
+
+    #[test]
+    fn a_length_that_is_too_much_is_refused_before_its_bytes_come() {
+        assert_eq!(whole_of(b"*1\r\n$999999999\r\n"), Err(Broken::Bytes { most: 1_000 }));
+    }
+}

@@ -1,0 +1,143 @@
+//! Answers as Redis clients read them, in the second version of their protocol or the third.
+
+use std::time::Duration;
+
+use tollgate_http::json;
+
+/// Which version a client has asked for; the second until it says `HELLO 3`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Version {
+    #[default]
+    Two,
+    Three,
+}
+
+/// Answers, in the order of their commands, until they are sent.
+#[derive(Debug, Default)]
+pub(crate) struct Replies {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) version: Version,
+}
+
+impl Replies {
+    /// A short word: `+OK`.
+    pub(crate) fn simple(&mut self, word: &str) {
+        self.line(b'+', word.as_bytes());
+    }
+
+    /// An error, of which the first word is its kind: `-ERR no such command`.
+    pub(crate) fn error(&mut self, what: &str) {
+        self.bytes.push(b'-');
+        let shown = what.bytes().map(|byte| if byte.is_ascii_control() { b' ' } else { byte });
+        self.bytes.extend(shown);
+        self.bytes.extend(b"\r\n");
+    }
+
+    /// A whole number.
+    pub(crate) fn integer(&mut self, value: i64) {
+        self.bytes.push(b':');
+        if value < 0 {
+            self.bytes.push(b'-');
+        }
+        json::number(&mut self.bytes, value.unsigned_abs());
+        self.bytes.extend(b"\r\n");
+    }
+
+    /// A count, of which the largest that a client can read stands for all that are larger.
+    pub(crate) fn count(&mut self, value: u64) {
+        self.integer(i64::try_from(value).unwrap_or(i64::MAX));
+    }
+
+    /// Text of any length.
+    pub(crate) fn text(&mut self, text: &str) {
+        self.bulk(text.as_bytes());
+    }
+
+    /// Bytes of any length.
+    pub(crate) fn bulk(&mut self, bytes: &[u8]) {
+        self.head(b'$', bytes.len());
+        self.bytes.extend_from_slice(bytes);
+        self.bytes.extend(b"\r\n");
+    }
+
+    /// Nothing.
+    pub(crate) fn null(&mut self) {
+        self.bytes.extend(match self.version {
+            Version::Two => &b"$-1\r\n"[..],
+            Version::Three => b"_\r\n",
+        });
+    }
+
+    /// True or false; one or zero in the second version.
+    pub(crate) fn boolean(&mut self, value: bool) {
+        match self.version {
+            Version::Two => self.integer(i64::from(value)),
+            Version::Three => self.line(b'#', if value { b"t" } else { b"f" }),
+        }
+    }
+
+    /// A time in seconds: a number with decimals, or the text of one in the second version.
+    pub(crate) fn seconds(&mut self, time: Duration) {
+        let mut digits = Vec::with_capacity(20);
+        json::seconds(&mut digits, time);
+        match self.version {
+            Version::Two => self.bulk(&digits),
+            Version::Three => self.line(b',', &digits),
+        }
+    }
+
+    /// So many answers that belong together follow.
+    pub(crate) fn array(&mut self, answers: usize) {
+        self.head(b'*', answers);
+    }
+
+    /// So many pairs of a name and a value follow; a flat array in the second version.
+    pub(crate) fn map(&mut self, pairs: usize) {
+        match self.version {
+            Version::Two => self.head(b'*', pairs * 2),
+            Version::Three => self.head(b'%', pairs),
+        }
+    }
+
+    fn head(&mut self, kind: u8, length: usize) {
+        self.bytes.push(kind);
+        json::number(&mut self.bytes, length as u64);
+        self.bytes.extend(b"\r\n");
+    }
+
+    fn line(&mut self, kind: u8, text: &[u8]) {
+        self.bytes.push(kind);
+        self.bytes.extend_from_slice(text);
+        self.bytes.extend(b"\r\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(version: Version, say: impl Fn(&mut Replies)) -> String {
+        let mut replies = Replies { version, ..Replies::default() };
+        say(&mut replies);
+        String::from_utf8(replies.bytes).expect("text")
+    }
+
+    #[test]
+    fn each_answer_has_its_form_in_both_versions() {
+        let forms: [(&dyn Fn(&mut Replies), &str, &str); 9] = [
+            (&|out| out.simple("OK"), "+OK\r\n", "+OK\r\n"),
+            (&|out| out.error("ERR a\r\nb"), "-ERR a  b\r\n", "-ERR a  b\r\n"),
+            (&|out| out.integer(i64::MIN), ":-9223372036854775808\r\n", ":-9223372036854775808\r\n"),
+            (&|out| out.count(u64::MAX), ":9223372036854775807\r\n", ":9223372036854775807\r\n"),
+            (&|out| out.text("é"), "$2\r\né\r\n", "$2\r\né\r\n"),
+            (&|out| out.null(), "$-1\r\n", "_\r\n"),
+            (&|out| out.boolean(true), ":1\r\n", "#t\r\n"),
+            (&|out| out.seconds(Duration::from_millis(1_500)), "$3\r\n1.5\r\n", ",1.5\r\n"),
+            (&|out| out.map(3), "*6\r\n", "%3\r\n"),
+        ];
+        for (say, two, three) in forms {
+            assert_eq!(said(Version::Two, say), two);
+            assert_eq!(said(Version::Three, say), three);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What Envoy asks: `envoy.service.ratelimit.v3.RateLimitRequest`, borrowed from the message.
+
+use smallvec::SmallVec;
+use tollgate_engine::facts::{Descriptor, Unit};
+
+use super::wire::{Fields, Malformed, Value};
+
+/// Entries of all descriptors that need no allocation.
+const ENTRIES: usize = 16;
+/// Descriptors that need no allocation.
+const DESCRIPTORS: usize = 4;
+
+/// A request, as it was sent.
+#[derive(Debug, Default)]
+pub(crate) struct Request<'m> {
+    pub(crate) domain: &'m str,
+    /// What the whole request costs; Envoy sends zero and means one.
+    pub(crate) hits_addend: u32,
+    entries: SmallVec<[(&'m str, &'m str); ENTRIES]>,
+    descriptors: SmallVec<[Asked; DESCRIPTORS]>,
+}
+
+/// A descriptor, but for its entries, which lie with those of the others.
+#[derive(Clone, Copy, Debug, Default)]
+struct Asked {
+    /// Where its entries end.
+    end: usize,
+    limit: Option<(u32, Unit)>,
+    cost: Option<u64>,
+    refund: bool,
+}
+
+impl<'m> Request<'m> {
+    /// Reads a message. Fields that are unknown are passed over, as the encoding wants it.
+    pub(crate) fn read(message: &'m [u8]) -> Result<Self, Malformed> {
+        let mut request = Self::default();
+        for field in Fields::of(message) {
+            match field? {
+                (1, value) => request.domain = value.text(1)?,
+                (2, value) => {
+                    let asked = request.read_descriptor(value.message(2)?)?;
+                    request.descriptors.push(asked);
+                }
+                (3, value) => request.hits_addend = value.small(3)?,
+                _ => {}
+            }
+        }
+        Ok(request)
+    }
+
+    fn read_descriptor(&mut self, message: &'m [u8]) -> Result<Asked, Malformed> {
+        let mut asked = Asked::default();
+        for field in Fields::of(message) {
+            match field? {
+                (1, value) => self.entries.push(entry(value.message(1)?)?),
+                (2, value) => asked.limit = limit(value.message(2)?)?,
+                (3, value) => asked.cost = Some(wrapped(value.message(3)?)?),
+                (4, value) => asked.refund = value.number(4)? != 0,
+                _ => {}
+            }
+        }
+        asked.end = self.entries.len();
+        Ok(asked)
+    }
+
+    /// What was asked, in the engine's words.
+    pub(crate) fn descriptors(&self) -> SmallVec<[Descriptor<'_>; DESCRIPTORS]> {
+        let mut start = 0;
+        let each = self.descriptors.iter().map(|asked| {
+            let entries = &self.entries[start..asked.end];
+            start = asked.end;
+            Descriptor {
+                limit: asked.limit,
+                cost: asked.cost,
+                refund: asked.refund,
+                ..Descriptor::new(entries)
+            }
+        });
+        each.collect()
+    }
+
+    /// The entries of all descriptors, in their order.
+    pub(crate) fn entries(&self) -> &[(&'m str, &'m str)] {
+        &self.entries
+    }
+}
+
+fn entry(message: &[u8]) -> Result<(&str, &str), Malformed> {
+    let mut entry = ("", "");
+    for field in Fields::of(message) {
+        match field? {
+            (1, value) => entry.0 = value.text(1)?,
+            (2, value) => entry.1 = value.text(2)?,
+            _ => {}
+        }
+    }
+    Ok(entry)
+}
+
+/// A limit in place of the configured one; none if its unit is none.
+fn limit(message: &[u8]) -> Result<Option<(u32, Unit)>, Malformed> {
+    let (mut requests, mut unit) = (0, None);
+    for field in Fields::of(message) {
+        match field? {
+            (1, value) => requests = value.small(1)?,
+            (2, value) => unit = unit_of(value.number(2)?),
+            _ => {}
+        }
+    }
+    Ok(unit.map(|unit| (requests, unit)))
+}
+
+/// The numbers of `envoy.type.v3.RateLimitUnit`.
+const fn unit_of(number: u64) -> Option<Unit> {
+    Some(match number {
+        1 => Unit::Second,
+        2 => Unit::Minute,
+        3 => Unit::Hour,
+        4 => Unit::Day,
+        5 => Unit::Month,
+        6 => Unit::Year,
+        _ => return None,
+    })
+}
+
+/// The value of a number that is a message of its own, so that zero and nothing are two.
+fn wrapped(message: &[u8]) -> Result<u64, Malformed> {
+    let mut number = 0;
+    for field in Fields::of(message) {
+        if let (1, value @ Value::Number(_)) = field? {
+            number = value.number(1)?;
+        }
+    }
+    Ok(number)
+}

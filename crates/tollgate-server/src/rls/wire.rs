@@ -1,0 +1,232 @@
+//! Protocol buffers, as far as the rate-limit service needs them: fields that borrow from a message, and messages
+//! that are written into bytes.
+
+use std::fmt;
+
+/// What a message says that is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Malformed {
+    /// It ends inside a field.
+    CutShort,
+    /// A number of more than 64 bits.
+    Number,
+    /// A field of number zero, or of a kind that there isn't.
+    Field,
+    /// Text that isn't UTF-8.
+    Text,
+    /// A field that holds another kind of value than its number says.
+    Kind { field: u64 },
+}
+
+/// The value of a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Value<'m> {
+    Number(u64),
+    Bytes(&'m [u8]),
+    /// Four or eight bytes, which no field that is known here has.
+    Fixed,
+}
+
+/// The fields of a message, in their order.
+#[derive(Clone, Debug)]
+pub(crate) struct Fields<'m>(&'m [u8]);
+
+impl<'m> Fields<'m> {
+    pub(crate) const fn of(message: &'m [u8]) -> Self {
+        Self(message)
+    }
+
+    fn take(&mut self, bytes: u64) -> Result<&'m [u8], Malformed> {
+        let length = usize::try_from(bytes).map_err(|_| Malformed::CutShort)?;
+        let (taken, rest) = self.0.split_at_checked(length).ok_or(Malformed::CutShort)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn number(&mut self) -> Result<u64, Malformed> {
+        let mut value = 0;
+        for (place, byte) in self.0.iter().enumerate().take(10) {
+            let bits = u64::from(byte & 0x7f);
+            // The tenth byte has room for one bit.
+            if place == 9 && bits > 1 {
+                return Err(Malformed::Number);
+            }
+            value |= bits << (7 * place);
+            if byte & 0x80 == 0 {
+                self.0 = &self.0[place + 1..];
+                return Ok(value);
+            }
+        }
+        Err(if self.0.len() < 10 { Malformed::CutShort } else { Malformed::Number })
+    }
+
+    fn field(&mut self) -> Result<(u64, Value<'m>), Malformed> {
+        let tag = self.number()?;
+        let field = tag >> 3;
+        if field == 0 || field > 0x1fff_ffff {
+            return Err(Malformed::Field);
+        }
+        let value = match tag & 7 {
+            0 => Value::Number(self.number()?),
+            1 => self.take(8).map(|_| Value::Fixed)?,
+            2 => {
+                let length = self.number()?;
+                Value::Bytes(self.take(length)?)
+            }
+            5 => self.take(4).map(|_| Value::Fixed)?,
+            _ => return Err(Malformed::Field),
+        };
+        Ok((field, value))
+    }
+}
+
+impl<'m> Iterator for Fields<'m> {
+    type Item = Result<(u64, Value<'m>), Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let field = self.field();
+        if field.is_err() {
+            self.0 = &[];
+        }
+        Some(field)
+    }
+}
+
+impl<'m> Value<'m> {
+    pub(crate) const fn number(self, field: u64) -> Result<u64, Malformed> {
+        match self {
+            Self::Number(value) => Ok(value),
+            _ => Err(Malformed::Kind { field }),
+        }
+    }
+
+    /// As a field of 32 bits reads it: the rest is cut off.
+    pub(crate) const fn small(self, field: u64) -> Result<u32, Malformed> {
+        match self {
+            #[expect(clippy::cast_possible_truncation, reason = "what the encoding says")]
+            Self::Number(value) => Ok(value as u32),
+            _ => Err(Malformed::Kind { field }),
+        }
+    }
+
+    pub(crate) const fn message(self, field: u64) -> Result<&'m [u8], Malformed> {
+        match self {
+            Self::Bytes(bytes) => Ok(bytes),
+            _ => Err(Malformed::Kind { field }),
+        }
+    }
+
+    pub(crate) fn text(self, field: u64) -> Result<&'m str, Malformed> {
+        std::str::from_utf8(self.message(field)?).map_err(|_| Malformed::Text)
+    }
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::CutShort => f.write_str("the message ends inside a field"),
+            Self::Number => f.write_str("a number of more than 64 bits"),
+            Self::Field => f.write_str("a field of a number or a kind that there isn't"),
+            Self::Text => f.write_str("text that isn't UTF-8"),
+            Self::Kind { field } => write!(f, "field {field} has a value of another kind than it should"),
+        }
+    }
+}
+
+/// Writes a number, seven bits a byte.
+pub(crate) fn varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(low_bits(value) | 0x80);
+        value >>= 7;
+    }
+    out.push(low_bits(value));
+}
+
+/// The last seven bits.
+const fn low_bits(value: u64) -> u8 {
+    (value & 0x7f) as u8
+}
+
+/// Writes a field of a number, unless it is zero: what isn't there reads as zero.
+pub(crate) fn number(out: &mut Vec<u8>, field: u32, value: u64) {
+    if value != 0 {
+        varint(out, u64::from(field) << 3);
+        varint(out, value);
+    }
+}
+
+/// Writes a field of text or bytes, unless it is empty.
+pub(crate) fn bytes(out: &mut Vec<u8>, field: u32, value: &[u8]) {
+    if !value.is_empty() {
+        varint(out, u64::from(field) << 3 | 2);
+        varint(out, value.len() as u64);
+        out.extend_from_slice(value);
+    }
+}
+
+/// Writes a field that is a message, which may be empty. Its length is put in front once it is known.
+pub(crate) fn message(out: &mut Vec<u8>, field: u32, write: impl FnOnce(&mut Vec<u8>)) {
+    varint(out, u64::from(field) << 3 | 2);
+    let at = out.len();
+    out.push(0);
+    write(out);
+    let length = out.len() - at - 1;
+    match u8::try_from(length) {
+        Ok(short @ 0..=0x7f) => out[at] = short,
+        _ => {
+            let mut encoded = Vec::with_capacity(10);
+            varint(&mut encoded, length as u64);
+            out.splice(at..=at, encoded);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(message: &[u8]) -> Result<Vec<(u64, Value<'_>)>, Malformed> {
+        Fields::of(message).collect()
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        for value in [0, 1, 127, 128, 300, u64::from(u32::MAX), u64::MAX] {
+            let mut out = Vec::new();
+            varint(&mut out, value);
+            assert_eq!(Fields::of(&out).number(), Ok(value));
+        }
+        let mut out = Vec::new();
+        number(&mut out, 3, 7);
+        number(&mut out, 4, 0);
+        bytes(&mut out, 1, b"abc");
+        message(&mut out, 2, |out| bytes(out, 1, &[b'x'; 200]));
+        let fields = all(&out).expect("a message");
+        assert_eq!(fields[0], (3, Value::Number(7)));
+        assert_eq!(fields[1], (1, Value::Bytes(b"abc")));
+        let inner = fields[2].1.message(2).expect("a message");
+        assert_eq!(all(inner), Ok(vec![(1, Value::Bytes(&[b'x'; 200]))]));
+    }
+
+    #[test]
+    fn what_is_unknown_is_passed_over_and_what_is_broken_is_told() {
+        assert_eq!(all(&[0x79, 1, 2, 3, 4, 5, 6, 7, 8]), Ok(vec![(15, Value::Fixed)]));
+        assert_eq!(all(&[0x7d, 1, 2, 3, 4]), Ok(vec![(15, Value::Fixed)]));
+        for (message, error) in [
+            (&[0x08][..], Malformed::CutShort),
+            (&[0x0a, 5, b'a'], Malformed::CutShort),
+            (&[0x09, 0], Malformed::CutShort),
+            (&[0x08, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02], Malformed::Number),
+            (&[0x08, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x00], Malformed::Number),
+            (&[0x00, 0], Malformed::Field),
+            (&[0x0b], Malformed::Field),
+        ] {
+            assert_eq!(all(message), Err(error), "{message:?}");
+        }
+        assert_eq!(Value::Bytes(&[0xff]).text(1), Err(Malformed::Text));
+        assert_eq!(Value::Fixed.number(3), Err(Malformed::Kind { field: 3 }));
+    }
+}
