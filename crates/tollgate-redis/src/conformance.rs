@@ -17,7 +17,7 @@ use tollgate::core::{
     Algorithm as _, Bucket, Counts, FixedWindow, LeakyBucket, Level, Log, SlidingCounter,
     SlidingLog, TokenBucket, Window,
 };
-use tollgate::{Algorithm, Align, Decision, Rate, Timestamp};
+use tollgate::{Algorithm, Decision, Rate, Timestamp, core::Align};
 use tollgate_engine::backend::LimitKind;
 use tollgate_testkit::redis::Server;
 use tollgate_testkit::traffic::Random;

@@ -24,8 +24,8 @@ use tollgate_core::{Algorithm, Decision, Gcra, LimitError, Outcome, Rate, Timest
 
 use super::Ticket;
 use super::word::{Mover, Word, word_of};
-use crate::Mode;
 use crate::holds::HoldId;
+use crate::limiter::Switch;
 use crate::sync::{AtomicBool, AtomicU64, Backoff, Ordering, Padded, thread_number};
 
 /// How much of the TAT line a stripe takes at once: about a microsecond, in 1/64 ns. More would
@@ -122,7 +122,7 @@ impl Striped {
         self.shared.rate()
     }
 
-    pub(crate) fn mode(&self) -> Mode {
+    pub(crate) fn mode(&self) -> Switch {
         self.shared.mode()
     }
 
@@ -139,7 +139,7 @@ impl Striped {
         })
     }
 
-    pub(crate) fn set_mode(&self, now: Timestamp, mode: Mode) {
+    pub(crate) fn set_mode(&self, now: Timestamp, mode: Switch) {
         self.with_stripes_emptied(|| self.shared.set_mode(now, mode));
     }
 
