@@ -127,7 +127,7 @@ pub trait Backend: Send + Sync {
     /// A check of this limit, and of a key with this [fingerprint](Key::fingerprint), is likely to
     /// come: a backend in memory starts to fetch what it needs for that, and doesn't wait for it.
     #[inline]
-    fn expect(&self, limit: &Limit, fingerprint: [u64; 2]) {
+    fn prefetch(&self, limit: &Limit, fingerprint: [u64; 2]) {
         let _ = (limit, fingerprint);
     }
 
@@ -135,14 +135,14 @@ pub trait Backend: Send + Sync {
     ///
     /// # Errors
     /// Why not, and what to do instead.
-    fn takes(&self, limit: &Limit) -> Result<(), String> {
+    fn supports(&self, limit: &Limit) -> Result<(), String> {
         let _ = limit;
         Ok(())
     }
 
-    /// A number that changes whenever something that was refused may pass sooner than was said: a
-    /// charge was given back, a key reset. What was remembered of refusals before is forgotten then.
-    fn improvements(&self) -> u64 {
+    /// A number that changes whenever something that was refused may pass sooner than it was told: a charge was
+    /// given back, or a key was reset. A refusal that was remembered in an earlier epoch is not repeated.
+    fn epoch(&self) -> u64 {
         0
     }
 
@@ -180,7 +180,7 @@ pub trait Backend: Send + Sync {
 /// # let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 5/s, quota: 9/day}]", Format::Yaml)?.policy;
 /// # let engine = Engine::new(policy, Noting(Mutex::default()))?;
 /// # let facts = Facts::new().with("user", "42");
-/// # let _ = pin!(engine.decide_by(&facts)).poll(&mut Context::from_waker(Waker::noop()));
+/// # let _ = pin!(engine.decide_async(&facts)).poll(&mut Context::from_waker(Waker::noop()));
 /// # let noted = engine.backend().0.lock().expect("not poisoned").join(", ");
 /// assert_eq!(noted, "1 of user=42, 1 of user=42");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -319,7 +319,7 @@ impl Answer {
 /// # let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 5/s, quota: 9/day}]", Format::Yaml)?.policy;
 /// # let engine = Engine::new(policy, Noting(Mutex::default()))?;
 /// # let facts = Facts::new().with("user", "42");
-/// # let _ = pin!(engine.decide_by(&facts)).poll(&mut Context::from_waker(Waker::noop()));
+/// # let _ = pin!(engine.decide_async(&facts)).poll(&mut Context::from_waker(Waker::noop()));
 /// # let noted = engine.backend().0.lock().expect("not poisoned").join(", ");
 /// assert_eq!(noted, "Closed, Closed"); // A rule with a quota is, as a whole.
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -390,7 +390,7 @@ pub(crate) enum Estimates {
 /// # let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 5/s, quota: 9/day}]", Format::Yaml)?.policy;
 /// # let engine = Engine::new(policy, Noting(Mutex::default()))?;
 /// # let facts = Facts::new().with("user", "42");
-/// # let _ = pin!(engine.decide_by(&facts)).poll(&mut Context::from_waker(Waker::noop()));
+/// # let _ = pin!(engine.decide_async(&facts)).poll(&mut Context::from_waker(Waker::noop()));
 /// # let noted = engine.backend().0.lock().expect("not poisoned").join(", ");
 /// assert_eq!(noted, "rule/per-user 0, rule/per-user 0");
 /// # Ok::<(), Box<dyn std::error::Error>>(())

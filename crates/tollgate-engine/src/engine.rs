@@ -278,7 +278,7 @@ impl<B: Backend> Engine<B> {
             return Asked::default();
         };
         // Before the question: whatever improves after it makes its answer old.
-        let version = DenyVersion(rules.version, self.backend.improvements());
+        let version = DenyVersion(rules.version, self.backend.epoch());
         let at = self.backend.now();
         let known = deny.find(group.checks.as_slice(), at, version);
         Asked {
@@ -316,7 +316,7 @@ impl<B: Backend> Engine<B> {
 
 impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     /// Decides a request. It never waits: where a rule says `over: wait`, who is over it is refused here, and so is
-    /// who would pass those who wait in [`decide_by`](Self::decide_by). It asks for no memory unless it takes a slot, is for very
+    /// who would pass those who wait in [`decide_async`](Self::decide_async). It asks for no memory unless it takes a slot, is for very
     /// many rules, or is by very long keys.
     #[inline]
     pub fn decide<'f>(&self, facts: &'f Facts<'f>) -> Verdict<'f> {

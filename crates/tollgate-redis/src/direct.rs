@@ -75,7 +75,7 @@ pub struct Direct {
     /// Tells limits apart.
     hasher: SeedableRandomState,
     /// How often something was given back here.
-    improvements: AtomicU64,
+    epoch: AtomicU64,
     /// How far the store's clock is ahead of this node's, in microseconds.
     ahead: AtomicI64,
     clock: HostClock,
@@ -123,7 +123,7 @@ impl Direct {
             keeper: Keeper::new(),
             near: (builder.near > 0).then(|| DenyCache::new(builder.near)),
             hasher: SeedableRandomState::with_seed(host.random(), SharedSeed::global_fixed()),
-            improvements: AtomicU64::new(0),
+            epoch: AtomicU64::new(0),
             ahead: AtomicI64::new(0),
             clock: host.clock(),
             wall: host.wall(),
@@ -162,13 +162,13 @@ impl Direct {
 
     /// Something may pass sooner than was said.
     pub(crate) fn improved(&self) {
-        self.improvements.fetch_add(1, Ordering::Release);
+        self.epoch.fetch_add(1, Ordering::Release);
     }
 
     /// The time, and how often something was given back until then.
     fn before(&self) -> (Timestamp, u64) {
-        let improvements = self.improvements.load(Ordering::Acquire);
-        (Backend::now(self), improvements)
+        let epoch = self.epoch.load(Ordering::Acquire);
+        (Backend::now(self), epoch)
     }
 
     /// A question about the key of a check.
@@ -271,8 +271,8 @@ impl Direct {
     /// A refusal that still holds.
     fn known_refusal(&self, check: &Check<'_>, compiled: &Compiled) -> Option<Decision> {
         let near = self.near.as_ref().filter(|_| compiled.leased.is_none())?;
-        let (now, improvements) = self.before();
-        let version = DenyVersion(compiled.version, improvements);
+        let (now, epoch) = self.before();
+        let version = DenyVersion(compiled.version, epoch);
         let (_, decision) = near.find(&[*check], now, version)?;
         self.near_hits.fetch_add(1, Ordering::Relaxed);
         Some(decision)
@@ -418,7 +418,7 @@ impl Direct {
         let before = self.before();
         // The answer is noted: what that needs is fetched while the store decides.
         let (noted, key) = (checks[0].limit, &checks[0].key);
-        self.local.memory().expect(noted, key.fingerprint());
+        self.local.memory().prefetch(noted, key.fingerprint());
         let answers = self.ask(checks, &[0], question, &mut patience).await?;
         let decision = answers.each[0].decision(limit);
         self.local.note(&checks[0], &decision);
@@ -440,7 +440,7 @@ impl Direct {
         checks: &[Check<'_>],
         decisions: &[Decision],
         numbers: &[usize],
-        (at, improvements): (Timestamp, u64),
+        (at, epoch): (Timestamp, u64),
     ) -> Answer {
         let mut refusals = vec![Decision::UNLIMITED; checks.len()];
         for number in numbers {
@@ -451,7 +451,7 @@ impl Direct {
             && answer.decision.outcome == Outcome::Denied
             && let Ok(compiled) = self.compiled(checks[number].limit)
         {
-            let version = DenyVersion(compiled.version, improvements);
+            let version = DenyVersion(compiled.version, epoch);
             near.note(&checks[number], &answer.decision, at, version);
         }
         answer
@@ -550,15 +550,15 @@ impl Backend for Direct {
         }
     }
 
-    fn improvements(&self) -> u64 {
-        self.improvements.load(Ordering::Acquire)
+    fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
     }
 
     fn is_in_part(&self, error: &StoreError) -> bool {
         matches!(error, StoreError::Foreign { .. }) || self.store.answers_in_part()
     }
 
-    fn takes(&self, limit: &Limit) -> Result<(), String> {
+    fn supports(&self, limit: &Limit) -> Result<(), String> {
         let compiled = self.compiled(limit);
         compiled.map(drop).map_err(|error| error.to_string())
     }

@@ -36,7 +36,7 @@ use tollgate::{Algorithm, Rate};
 /// # let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 5/s, quota: 9/day}]", Format::Yaml)?.policy;
 /// # let engine = Engine::new(policy, Noting(Mutex::default()))?;
 /// # let facts = Facts::new().with("user", "42");
-/// # let _ = pin!(engine.decide_by(&facts)).poll(&mut Context::from_waker(Waker::noop()));
+/// # let _ = pin!(engine.decide_async(&facts)).poll(&mut Context::from_waker(Waker::noop()));
 /// # let noted = engine.backend().0.lock().expect("not poisoned").join(", ");
 /// assert_eq!(noted, "5/s, 9/day");
 /// # Ok::<(), Box<dyn std::error::Error>>(())

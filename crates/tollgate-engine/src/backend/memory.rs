@@ -534,13 +534,13 @@ impl<C: Clock + 'static, W: Clock + 'static> Backend for Memory<C, W> {
     }
 
     #[inline]
-    fn expect(&self, limit: &Limit, fingerprint: [u64; 2]) {
+    fn prefetch(&self, limit: &Limit, fingerprint: [u64; 2]) {
         if let Compiled::Gcra(_) = limit.compiled {
             self.rates.prefetch(&CounterKey(limit.id, fingerprint));
         }
     }
 
-    fn improvements(&self) -> u64 {
+    fn epoch(&self) -> u64 {
         self.lost_races() + self.forgotten.load(Ordering::Acquire)
     }
 }

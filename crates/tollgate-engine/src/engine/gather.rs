@@ -289,7 +289,7 @@ impl Early {
                 continue;
             };
             if let Some(limit) = rule.limits.as_slice().first() {
-                backend.expect(limit, fingerprint);
+                backend.prefetch(limit, fingerprint);
             }
             early.0.push(Met {
                 number: u32::try_from(number).unwrap_or(u32::MAX),

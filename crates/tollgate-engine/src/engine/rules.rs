@@ -162,7 +162,7 @@ impl Rules {
             .map(|(leaf, limits)| (leaf.to_string(), limits));
         for (rule, limits) in rules.chain(leaves) {
             for limit in limits {
-                if let Err(why) = backend.takes(limit) {
+                if let Err(why) = backend.supports(limit) {
                     return Err(PolicyError::Backend { rule, why });
                 }
             }

@@ -109,7 +109,7 @@ async fn a_limit_is_made_ready_for_the_store_once() {
     let engine = Engine::new(policy, Noting(redis, Mutex::default())).unwrap();
     for tier in ["free", "paid"].repeat(5) {
         let facts = Facts::new().with("tenant", "acme").with("tier", tier);
-        drop(engine.decide_by(&facts).await.unwrap());
+        drop(engine.decide_async(&facts).await.unwrap());
     }
     let made = engine.backend().1.lock().unwrap();
     let [free, paid, others @ ..] = &made[..] else {
@@ -205,7 +205,7 @@ async fn a_request_of_very_many_limits_goes_in_calls_of_a_bounded_size() {
     let facts = Facts::new();
     let mut passed = 0;
     for _ in 0..3 {
-        let verdict = engine.decide_by(&facts).await.expect("an answer");
+        let verdict = engine.decide_async(&facts).await.expect("an answer");
         assert_eq!(verdict.fallback(), None);
         passed += u64::from(verdict.refused().is_none());
     }

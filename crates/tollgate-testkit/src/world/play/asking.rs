@@ -75,7 +75,7 @@ impl Asking {
         self.note(|record| record.unanswered.push(unanswered));
         // Of the policy that the engine takes up now.
         let version = self.version.load(Ordering::Relaxed);
-        let deciding = self.engine.decide_by(&facts);
+        let deciding = self.engine.decide_async(&facts);
         let verdict = match self.ask.patience {
             None => deciding.await,
             Some(micros) => {
