@@ -13,13 +13,13 @@ pub(crate) enum Version {
 }
 
 /// Answers, in the order of their commands, until they are sent.
-#[derive(Debug, Default)]
-pub(crate) struct Replies {
-    pub(crate) bytes: Vec<u8>,
+#[derive(Debug)]
+pub(crate) struct Replies<'o> {
+    pub(crate) bytes: &'o mut Vec<u8>,
     pub(crate) version: Version,
 }
 
-impl Replies {
+impl Replies<'_> {
     /// A short word: `+OK`.
     pub(crate) fn simple(&mut self, word: &str) {
         self.line(b'+', word.as_bytes());
@@ -39,7 +39,7 @@ impl Replies {
         if value < 0 {
             self.bytes.push(b'-');
         }
-        json::number(&mut self.bytes, value.unsigned_abs());
+        json::number(self.bytes, value.unsigned_abs());
         self.bytes.extend(b"\r\n");
     }
 
@@ -101,7 +101,7 @@ impl Replies {
 
     fn head(&mut self, kind: u8, length: usize) {
         self.bytes.push(kind);
-        json::number(&mut self.bytes, length as u64);
+        json::number(self.bytes, length as u64);
         self.bytes.extend(b"\r\n");
     }
 
@@ -116,15 +116,15 @@ impl Replies {
 mod tests {
     use super::*;
 
-    fn said(version: Version, say: impl Fn(&mut Replies)) -> String {
-        let mut replies = Replies { version, ..Replies::default() };
-        say(&mut replies);
-        String::from_utf8(replies.bytes).expect("text")
+    fn said(version: Version, say: impl Fn(&mut Replies<'_>)) -> String {
+        let mut bytes = Vec::new();
+        say(&mut Replies { version, bytes: &mut bytes });
+        String::from_utf8(bytes).expect("text")
     }
 
     #[test]
     fn each_answer_has_its_form_in_both_versions() {
-        let forms: [(&dyn Fn(&mut Replies), &str, &str); 9] = [
+        let forms: [(&dyn Fn(&mut Replies<'_>), &str, &str); 9] = [
             (&|out| out.simple("OK"), "+OK\r\n", "+OK\r\n"),
             (&|out| out.error("ERR a\r\nb"), "-ERR a  b\r\n", "-ERR a  b\r\n"),
             (&|out| out.integer(i64::MIN), ":-9223372036854775808\r\n", ":-9223372036854775808\r\n"),

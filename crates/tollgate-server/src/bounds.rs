@@ -1,0 +1,58 @@
+//! How much clients may bring and take: each bound has a default and a flag.
+
+use std::time::Duration;
+
+/// How much clients may bring and take.
+///
+/// ```
+/// use tollgate_server::Bounds;
+///
+/// let bounds = Bounds { connections: 100, ..Bounds::default() };
+/// assert_eq!(bounds.key_bytes, 8_192);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Connections of each protocol at the same time.
+    pub connections: usize,
+    /// Bytes of a request: a command, a body, a message.
+    pub request_bytes: usize,
+    /// Bytes of the first lines of a request of HTTP.
+    pub head_bytes: usize,
+    /// Bytes of a key, or of one fact.
+    pub key_bytes: usize,
+    /// Arguments of a command.
+    pub arguments: usize,
+    /// Descriptors of a request of Envoy.
+    pub descriptors: usize,
+    /// Requests of one batch of HTTP.
+    pub batch: usize,
+    /// Commands or requests that are answered in one write.
+    pub pipeline: usize,
+    /// Requests of one connection of HTTP/2 at the same time.
+    pub streams: u32,
+    /// The time that a client may take to send a request, and to read its answer.
+    pub request_time: Duration,
+    /// The time between two requests of a connection.
+    pub idle_time: Duration,
+    /// What callers may hold at the same time: permits and reservations.
+    pub holds: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            connections: 10_000,
+            request_bytes: 65_536,
+            head_bytes: 8_192,
+            key_bytes: 8_192,
+            arguments: 1_024,
+            descriptors: 64,
+            batch: 1_000,
+            pipeline: 1_000,
+            streams: 256,
+            request_time: Duration::from_secs(10),
+            idle_time: Duration::from_secs(600),
+            holds: 100_000,
+        }
+    }
+}
