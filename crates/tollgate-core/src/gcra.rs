@@ -6,9 +6,9 @@
 use core::fmt;
 use core::time::Duration;
 
-use crate::algorithm::{Charge, Mark, Since, sealed};
+use crate::arithmetic::{Charge, Mark, Since, sealed};
 use crate::exact::check_range;
-use crate::{Algorithm, LimitError, Rate, Timestamp};
+use crate::{Arithmetic, LimitError, Rate, Timestamp};
 
 /// One nanosecond in word units, as a shift.
 const SHIFT: u32 = 6;
@@ -23,7 +23,7 @@ const LONGEST_CAPACITY: u64 = (2 * 365 * 86_400 * 1_000_000_000) << SHIFT;
 /// origin of [`Timestamp`] and saturate nine years after it: measure from a nearby anchor.
 ///
 /// ```
-/// use tollgate_core::{Algorithm, Gcra, Rate, Tat, Timestamp};
+/// use tollgate_core::{Arithmetic, Gcra, Rate, Tat, Timestamp};
 ///
 /// // 10/s burst 5: five pass, then none, then five more after half a second.
 /// let limit = Gcra::new(Rate::per_second(10).burst(5))?;
@@ -44,7 +44,7 @@ pub struct Gcra {
 /// A [`Gcra`] without its rate: the two words that decide, for holders that keep them in atomics.
 ///
 /// ```
-/// use tollgate_core::{Algorithm, Gcra, Rate, Tat, Timestamp};
+/// use tollgate_core::{Arithmetic, Gcra, Rate, Tat, Timestamp};
 ///
 /// let pace = Gcra::new(Rate::per_second(10).burst(2))?.pace();
 /// let (after, wait) = pace.plan(Tat::default(), Timestamp::ZERO, 2).expect("within the burst");
@@ -156,7 +156,7 @@ impl Pace {
     /// The TAT after a request that passes at `now`, if it does: [`plan`](Self::plan) without a wait.
     ///
     /// ```
-    /// use tollgate_core::{Algorithm, Gcra, Rate, Tat, Timestamp};
+    /// use tollgate_core::{Arithmetic, Gcra, Rate, Tat, Timestamp};
     ///
     /// let pace = Gcra::new(Rate::per_second(10).burst(2))?.pace();
     /// let after = pace.pass(Tat::default(), Timestamp::ZERO, 2).expect("a full bucket");
@@ -252,7 +252,7 @@ impl Pace {
     /// the pace `old`, by which it was counted, and carried over only when the cost passes.
     ///
     /// ```
-    /// use tollgate_core::{Algorithm, Gcra, Rate, Tat, Timestamp};
+    /// use tollgate_core::{Arithmetic, Gcra, Rate, Tat, Timestamp};
     ///
     /// // A thousand of 1000/s are paid back in a second, whoever asks then.
     /// let fast = Gcra::new(Rate::per_second(1_000))?.pace();
@@ -300,7 +300,7 @@ impl Pace {
 
 impl sealed::Sealed for Gcra {}
 
-impl Algorithm for Gcra {
+impl Arithmetic for Gcra {
     type State = Tat;
     type Floor = ();
 

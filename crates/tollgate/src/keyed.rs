@@ -264,7 +264,7 @@ impl<C: Clock> KeyedLimiter<C> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::core::{Algorithm, Gcra};
+    /// use tollgate::core::{Arithmetic, Gcra};
     /// use tollgate::{KeyedLimiter, Rate, clock::Manual};
     ///
     /// let limiter = KeyedLimiter::builder(Rate::per_hour(10), 100).clock(Manual::new()).build()?;

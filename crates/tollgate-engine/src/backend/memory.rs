@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
 use tollgate::clock::{Monotonic, Wakeup, Wall};
-use tollgate::core::{Algorithm as _, Gcra};
+use tollgate::core::{Arithmetic as _, Gcra};
 use tollgate::quota::{self, Quota};
 use tollgate::{
     Algorithm, Clock, Decision, ExactKeyedLimiter, KeyedConcurrency, KeyedLimiter, Level,

@@ -20,7 +20,7 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Algorithm, Decision, Gcra, LimitError, Outcome, Rate, Timestamp, Unbooked};
+use tollgate_core::{Arithmetic, Decision, Gcra, LimitError, Outcome, Rate, Timestamp, Unbooked};
 
 use super::Ticket;
 use super::word::{Mover, Word, word_of};

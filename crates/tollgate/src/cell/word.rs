@@ -24,7 +24,7 @@
 use std::time::Duration;
 
 use tollgate_core::{
-    Algorithm, Decision, Gcra, LimitError, Outcome, Pace, Rate, Tat, Timestamp, Unbooked,
+    Arithmetic, Decision, Gcra, LimitError, Outcome, Pace, Rate, Tat, Timestamp, Unbooked,
 };
 
 use super::Ticket;

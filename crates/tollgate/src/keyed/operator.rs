@@ -289,7 +289,7 @@ impl<C: Clock> Key<'_, C> {
     /// [`NoSlot`] if the key is new and the table is full.
     ///
     /// ```
-    /// use tollgate::core::{Algorithm, Gcra};
+    /// use tollgate::core::{Arithmetic, Gcra};
     /// use tollgate::{KeyedLimiter, Rate, clock::Manual};
     ///
     /// let limiter = KeyedLimiter::builder(Rate::per_second(10), 1_000).clock(Manual::new()).build()?;
