@@ -6,10 +6,10 @@
 use core::fmt;
 use core::time::Duration;
 
-use crate::algorithm::{Charge, Mark, Since, sealed};
+use crate::arithmetic::{Charge, Mark, Since, sealed};
 use crate::exact::check_range;
 use crate::units::{self, of as word};
-use crate::{Algorithm, LimitError, Rate, Timestamp};
+use crate::{Arithmetic, LimitError, Rate, Timestamp};
 
 /// Burst × interval may be this long: two years, which leaves seven for "now".
 const LONGEST_CAPACITY: u64 = units::from_nanos(2 * 365 * 86_400 * 1_000_000_000);
@@ -20,7 +20,7 @@ const LONGEST_CAPACITY: u64 = units::from_nanos(2 * 365 * 86_400 * 1_000_000_000
 /// origin of [`Timestamp`] and saturate nine years after it: measure from a nearby anchor.
 ///
 /// ```
-/// use tollgate_core::{Algorithm, Gcra, Rate, Tat, Timestamp};
+/// use tollgate_core::{Arithmetic, Gcra, Rate, Tat, Timestamp};
 ///
 /// // 10/s burst 5: five pass, then none, then five more after half a second.
 /// let limit = Gcra::new(Rate::per_second(10).burst(5))?;
@@ -41,7 +41,7 @@ pub struct Gcra {
 /// A [`Gcra`] without its rate: the two words that decide, for holders that keep them in atomics.
 ///
 /// ```
-/// use tollgate_core::{Algorithm, Gcra, Rate, Tat, Timestamp};
+/// use tollgate_core::{Arithmetic, Gcra, Rate, Tat, Timestamp};
 ///
 /// let pace = Gcra::new(Rate::per_second(10).burst(2))?.pace();
 /// let (after, wait) = pace.plan(Tat::default(), Timestamp::ZERO, 2).expect("within the burst");
@@ -146,7 +146,7 @@ impl Pace {
     /// The TAT after a request that passes at `now`, if it does: [`plan`](Self::plan) without a wait.
     ///
     /// ```
-    /// use tollgate_core::{Algorithm, Gcra, Rate, Tat, Timestamp};
+    /// use tollgate_core::{Arithmetic, Gcra, Rate, Tat, Timestamp};
     ///
     /// let pace = Gcra::new(Rate::per_second(10).burst(2))?.pace();
     /// let after = pace.pass(Tat::default(), Timestamp::ZERO, 2).expect("a full bucket");
@@ -208,7 +208,7 @@ impl Pace {
     /// The TAT after a gift of so many tokens, at most until the bucket is full.
     ///
     /// ```
-    /// use tollgate_core::{Algorithm, Gcra, Rate, Timestamp};
+    /// use tollgate_core::{Arithmetic, Gcra, Rate, Timestamp};
     ///
     /// let pace = Gcra::new(Rate::per_second(1).burst(5))?.pace();
     /// let now = Timestamp::from_secs(100);
@@ -241,7 +241,7 @@ impl Pace {
     /// empty. What is owed beyond that already stays owed.
     ///
     /// ```
-    /// use tollgate_core::{Algorithm, Gcra, Rate, Tat, Timestamp};
+    /// use tollgate_core::{Arithmetic, Gcra, Rate, Tat, Timestamp};
     ///
     /// let pace = Gcra::new(Rate::per_second(1).burst(5))?.pace();
     /// let (now, full) = (Timestamp::from_secs(100), Tat::default());
@@ -259,7 +259,7 @@ impl Pace {
     ///
     /// ```
     /// use core::time::Duration;
-    /// use tollgate_core::{Algorithm, Gcra, Rate};
+    /// use tollgate_core::{Arithmetic, Gcra, Rate};
     ///
     /// let pace = Gcra::new(Rate::per_second(10))?.pace();
     /// assert_eq!(pace.time_for(25), Duration::from_millis(2_500));
@@ -308,7 +308,7 @@ impl Pace {
     /// the pace `old`, by which it was counted, and carried over only when the cost passes.
     ///
     /// ```
-    /// use tollgate_core::{Algorithm, Gcra, Rate, Timestamp, units};
+    /// use tollgate_core::{Arithmetic, Gcra, Rate, Timestamp, units};
     ///
     /// // A thousand of 1000/s are paid back in a second, whoever asks then.
     /// let fast = Gcra::new(Rate::per_second(1_000))?.pace();
@@ -356,7 +356,7 @@ impl Pace {
 
 impl sealed::Sealed for Gcra {}
 
-impl Algorithm for Gcra {
+impl Arithmetic for Gcra {
     type State = Tat;
     type Floor = ();
 

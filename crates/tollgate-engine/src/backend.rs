@@ -7,7 +7,7 @@ use std::time::Duration;
 use std::task::Waker;
 
 use tollgate::clock::Wakeup;
-use tollgate::{Algorithm, Decision, LimitError, Outcome, Pass, Rate, Timestamp};
+use tollgate::{Algorithm, Decision, LimitError, Outcome, Rate, Timestamp, stack::Pass};
 
 use crate::policy::{Counting, OnStoreFailure, Settle};
 

@@ -13,7 +13,7 @@
 //! - [`vectors`] replay what other limiters were seen to answer.
 //!
 //! ```
-//! use tollgate_core::{Algorithm, Book, Rate, SlidingLog};
+//! use tollgate_core::{Arithmetic, Book, Rate, SlidingLog};
 //! use tollgate_testkit::laws;
 //! use tollgate_testkit::oracle::Kind;
 //!

@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use tollgate_core::{Algorithm, Outcome, Rate, Timestamp, TokenBucket};
+//! use tollgate_core::{Arithmetic, Outcome, Rate, Timestamp, TokenBucket};
 //! use tollgate_testkit::oracle::Kind;
 //!
 //! let rate = Rate::per_second(10).burst(5);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{FileFailurePersistence, TestCaseError};
 use tollgate_core::{
-    Algorithm, Align, Book, FixedWindow, Gcra, LeakyBucket, Rate, SlidingCounter, SlidingLog, Tat,
+    Align, Arithmetic, Book, FixedWindow, Gcra, LeakyBucket, Rate, SlidingCounter, SlidingLog, Tat,
     Timestamp, TokenBucket, units,
 };
 use tollgate_testkit::laws::{self, Broken};
@@ -99,7 +99,7 @@ macro_rules! every_law {
                 $rates.prop_filter("the algorithm takes the rate", |rate| $limit(*rate).is_ok())
             }
 
-            fn make(rate: Rate) -> Book<impl Algorithm> {
+            fn make(rate: Rate) -> Book<impl Arithmetic> {
                 Book::new($limit(rate).unwrap())
             }
 

@@ -34,15 +34,17 @@ mod table;
 mod together;
 mod word;
 
-pub use builder::{AtCap, KeyedBuilder};
+pub use builder::{AtCap, Builder};
 pub use key::Key;
 pub(crate) use level::KeyParts;
 #[doc(hidden)]
 pub use line::prefetch;
-pub use operator::{ActiveKey, KeyedStats, NoSlot};
+pub use operator::{ActiveKey, NoSlot, Stats};
 pub use owned::OwnedKey;
 pub use rated::RatedBy;
 pub use together::Together;
+
+pub use crate::snapshot::SnapshotError;
 
 use anchor::Moment;
 use counters::Counters;
@@ -114,8 +116,8 @@ impl KeyedLimiter {
     }
 
     /// Chooses the policy at the cap, the clock, and the bounds on waiting.
-    pub fn builder(rate: Rate, capacity: usize) -> KeyedBuilder {
-        KeyedBuilder::new(rate, capacity)
+    pub fn builder(rate: Rate, capacity: usize) -> Builder {
+        Builder::new(rate, capacity)
     }
 }
 
@@ -262,7 +264,7 @@ impl<C: Clock> KeyedLimiter<C> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::core::{Algorithm, Gcra};
+    /// use tollgate::core::{Arithmetic, Gcra};
     /// use tollgate::{KeyedLimiter, Rate, clock::Manual};
     ///
     /// let limiter = KeyedLimiter::builder(Rate::per_hour(10), 100).clock(Manual::new()).build()?;

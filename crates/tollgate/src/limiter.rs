@@ -15,12 +15,14 @@ use crate::line::meter::Meter;
 use crate::line::places::Id;
 use crate::line::single::Single;
 use crate::line::{Post, State};
-use crate::{Mode, Refused, Reservation};
+use crate::{Refused, Reservation};
 
 mod builder;
 mod level;
+mod switch;
 
 pub use builder::{Algorithm, Builder, DefaultClock};
+pub use switch::Switch;
 
 /// One limit, shared by any number of threads and tasks.
 ///
@@ -314,23 +316,23 @@ impl<C: Clock> Limiter<C> {
     }
 
     /// Whether it limits.
-    pub fn mode(&self) -> Mode {
+    pub fn switch(&self) -> Switch {
         self.cell.mode()
     }
 
     /// Switches the limit off in an emergency, or on again.
     ///
     /// ```
-    /// use tollgate::{Limiter, Mode, Rate};
+    /// use tollgate::{Limiter, Rate, limiter::Switch};
     ///
     /// let limiter = Limiter::new(Rate::zero());
     /// assert!(!limiter.allow());
-    /// limiter.set_mode(Mode::Bypass);
+    /// limiter.set_switch(Switch::Bypass);
     /// assert!(limiter.allow());
     /// ```
-    pub fn set_mode(&self, mode: Mode) {
+    pub fn set_switch(&self, switch: Switch) {
         let now = self.clock.now();
-        self.change(now, || self.cell.set_mode(now, mode));
+        self.change(now, || self.cell.set_mode(now, switch));
     }
 
     /// Changes the limit; those who are due by now pass as before, and the others by what it is then.
@@ -462,7 +464,7 @@ impl<C: Clock> fmt::Debug for Limiter<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Limiter")
             .field("rate", &self.rate())
-            .field("mode", &self.mode())
+            .field("switch", &self.switch())
             .field("waiters", &self.waiters())
             .finish_non_exhaustive()
     }

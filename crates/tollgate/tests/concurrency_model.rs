@@ -10,8 +10,8 @@ use std::task::{Context, Poll, Waker};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use tollgate::{
-    AcquiringPermit, ConcurrencyLimiter, ConcurrencyRefused, KeySlot, KeyedConcurrency, Permit,
-    PermitHome,
+    ConcurrencyLimiter, KeyedConcurrency,
+    concurrency::{self, KeySlot, NoPermit, Permit, PermitHome},
 };
 
 const MAX_WAITERS: usize = 4;
@@ -118,11 +118,11 @@ impl Model {
     }
 }
 
-type Wait<H> = (usize, u32, Pin<Box<AcquiringPermit<H>>>);
+type Wait<H> = (usize, u32, Pin<Box<concurrency::Acquiring<H>>>);
 
 fn poll<H: PermitHome>(
-    future: &mut Pin<Box<AcquiringPermit<H>>>,
-) -> Option<Result<Permit<H>, ConcurrencyRefused>> {
+    future: &mut Pin<Box<concurrency::Acquiring<H>>>,
+) -> Option<Result<Permit<H>, NoPermit>> {
     match future
         .as_mut()
         .poll(&mut Context::from_waker(Waker::noop()))
@@ -133,7 +133,7 @@ fn poll<H: PermitHome>(
 }
 
 fn answer<H: PermitHome>(
-    result: Result<Permit<H>, ConcurrencyRefused>,
+    result: Result<Permit<H>, NoPermit>,
     permits: &mut Vec<Permit<H>>,
 ) -> Answer {
     match result {
@@ -141,9 +141,9 @@ fn answer<H: PermitHome>(
             permits.push(permit);
             Answer::Passed
         }
-        Err(ConcurrencyRefused::Full(_)) => Answer::Full,
-        Err(ConcurrencyRefused::Never(_)) => Answer::Never,
-        Err(ConcurrencyRefused::QueueFull(_)) => Answer::QueueFull,
+        Err(NoPermit::Full(_)) => Answer::Full,
+        Err(NoPermit::Never(_)) => Answer::Never,
+        Err(NoPermit::QueueFull(_)) => Answer::QueueFull,
         Err(other) => panic!("{other:?}"),
     }
 }
@@ -151,8 +151,8 @@ fn answer<H: PermitHome>(
 /// What is judged: a limiter, or one key.
 trait Subject {
     type Home: PermitHome;
-    fn attempt(&self, weight: u32) -> Result<Permit<Self::Home>, ConcurrencyRefused>;
-    fn wait(&self, weight: u32) -> Pin<Box<AcquiringPermit<Self::Home>>>;
+    fn attempt(&self, weight: u32) -> Result<Permit<Self::Home>, NoPermit>;
+    fn wait(&self, weight: u32) -> Pin<Box<concurrency::Acquiring<Self::Home>>>;
     fn resize(&self, limit: u32);
     /// Limit, in use, queued.
     fn look(&self) -> (u32, u32, usize);
@@ -163,11 +163,11 @@ struct Single(Arc<ConcurrencyLimiter>);
 impl Subject for Single {
     type Home = Arc<ConcurrencyLimiter>;
 
-    fn attempt(&self, weight: u32) -> Result<Permit<Self::Home>, ConcurrencyRefused> {
+    fn attempt(&self, weight: u32) -> Result<Permit<Self::Home>, NoPermit> {
         self.0.try_acquire_owned_n(weight)
     }
 
-    fn wait(&self, weight: u32) -> Pin<Box<AcquiringPermit<Self::Home>>> {
+    fn wait(&self, weight: u32) -> Pin<Box<concurrency::Acquiring<Self::Home>>> {
         Box::pin(self.0.acquire_owned_n(weight).into_future())
     }
 
@@ -186,11 +186,11 @@ struct OneKey(Arc<KeyedConcurrency<String>>);
 impl Subject for OneKey {
     type Home = KeySlot<Arc<KeyedConcurrency<String>>>;
 
-    fn attempt(&self, weight: u32) -> Result<Permit<Self::Home>, ConcurrencyRefused> {
+    fn attempt(&self, weight: u32) -> Result<Permit<Self::Home>, NoPermit> {
         self.0.key_owned("acme").try_acquire_n(weight)
     }
 
-    fn wait(&self, weight: u32) -> Pin<Box<AcquiringPermit<Self::Home>>> {
+    fn wait(&self, weight: u32) -> Pin<Box<concurrency::Acquiring<Self::Home>>> {
         Box::pin(self.0.key_owned("acme").acquire_n(weight).into_future())
     }
 

@@ -6,7 +6,9 @@ use std::thread;
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::{Algorithm, Align, AtCap, ExactKeyedLimiter, Outcome, Rate, Refused, Timestamp};
+use tollgate::{
+    Algorithm, AtCap, ExactKeyedLimiter, Outcome, Rate, Refused, Timestamp, core::Align,
+};
 
 type Table<K> = ExactKeyedLimiter<K, Manual>;
 

@@ -13,12 +13,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
 use tollgate::clock::{Monotonic, Wakeup, Wall};
-use tollgate::core::{Algorithm as _, Gcra};
-use tollgate::quota::{Quota, QuotaKey};
+use tollgate::core::{Arithmetic as _, Gcra};
+use tollgate::quota::{self, Quota};
 use tollgate::{
-    Algorithm, Align, Clock, ConcurrencyKey, Decision, ExactKey, ExactKeyedLimiter,
-    KeyedConcurrency, KeyedLimiter, KeyedStats, Level, LimitError, Pass, QuotaLimiter, Stack, Tier,
-    Timestamp, Together, Verdict,
+    Algorithm, Clock, Decision, ExactKeyedLimiter, KeyedConcurrency, KeyedLimiter, Level,
+    LimitError, QuotaLimiter, Stack, Tier, Timestamp, concurrency,
+    core::Align,
+    exact_keyed,
+    keyed::{self, Together},
+    stack::{Pass, StackVerdict},
 };
 
 use super::{Answer, Backend, Check, Limit, LimitKind};
@@ -162,11 +165,11 @@ impl Default for Memory {
 /// A key of one table, while a request is judged.
 pub(super) enum Held<'a, C: Clock + 'static, W: Clock + 'static> {
     Nothing,
-    Rate(tollgate::Key<'a, C>),
-    Exact(ExactKey<'a, CounterKey, CounterKey, C>),
-    Window(ExactKey<'a, CounterKey, CounterKey, W>),
-    Slot(ConcurrencyKey<'a, Arc<KeyedConcurrency<CounterKey, C>>, CounterKey>),
-    Quota(QuotaKey<'a, W>),
+    Rate(keyed::Key<'a, C>),
+    Exact(exact_keyed::Key<'a, CounterKey, CounterKey, C>),
+    Window(exact_keyed::Key<'a, CounterKey, CounterKey, W>),
+    Slot(concurrency::Key<'a, Arc<KeyedConcurrency<CounterKey, C>>, CounterKey>),
+    Quota(quota::Key<'a, W>),
 }
 
 /// What some keys are borrowed from.
@@ -276,7 +279,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
 
     /// The key and cost of a check of GCRA.
     #[inline]
-    fn plain<'a>(&'a self, check: &Check<'a>) -> Option<(tollgate::Key<'a, C>, u64)> {
+    fn plain<'a>(&'a self, check: &Check<'a>) -> Option<(keyed::Key<'a, C>, u64)> {
         let Compiled::Gcra(gcra) = &check.limit.compiled else {
             return None;
         };
@@ -316,12 +319,12 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
 
     fn judge(&self, levels: &[Level<'_>]) -> Answer {
         match self.stack.check(levels) {
-            Verdict::Passed(passed) => Answer {
+            StackVerdict::Passed(passed) => Answer {
                 allowed: true,
                 pass: passed.pass,
                 ..Answer::new(passed.decider, passed.decision)
             },
-            Verdict::Refused(refusal) => Answer {
+            StackVerdict::Refused(refusal) => Answer {
                 allowed: false,
                 ..Answer::new(Some(refusal.index), refusal.decision)
             },
@@ -449,7 +452,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     }
 
     /// What the table of GCRA has counted.
-    pub fn rate_stats(&self) -> KeyedStats {
+    pub fn rate_stats(&self) -> keyed::Stats {
         self.rates.stats()
     }
 

@@ -21,13 +21,13 @@
 use std::time::Duration;
 
 use tollgate_core::{
-    Algorithm, Decision, Gcra, LimitError, Outcome, Rate, Timestamp, Unbooked, units,
+    Arithmetic, Decision, Gcra, LimitError, Outcome, Rate, Timestamp, Unbooked, units,
 };
 
 use super::Ticket;
 use super::word::{Mover, Word};
-use crate::Mode;
 use crate::holds::HoldId;
+use crate::limiter::Switch;
 use crate::sync::{AtomicBool, AtomicU64, Backoff, Ordering, Padded, thread_number};
 
 /// How much of the TAT line a stripe takes at once: about a microsecond. More would
@@ -124,7 +124,7 @@ impl Striped {
         self.shared.rate()
     }
 
-    pub(crate) fn mode(&self) -> Mode {
+    pub(crate) fn mode(&self) -> Switch {
         self.shared.mode()
     }
 
@@ -141,7 +141,7 @@ impl Striped {
         })
     }
 
-    pub(crate) fn set_mode(&self, now: Timestamp, mode: Mode) {
+    pub(crate) fn set_mode(&self, now: Timestamp, mode: Switch) {
         self.with_stripes_emptied(|| self.shared.set_mode(now, mode));
     }
 

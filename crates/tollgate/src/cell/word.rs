@@ -24,12 +24,12 @@
 use std::time::Duration;
 
 use tollgate_core::{
-    Algorithm, Decision, Gcra, LimitError, Outcome, Pace, Rate, Tat, Timestamp, Unbooked, units,
+    Arithmetic, Decision, Gcra, LimitError, Outcome, Pace, Rate, Tat, Timestamp, Unbooked, units,
 };
 
 use super::Ticket;
-use crate::Mode;
 use crate::holds::Holds;
+use crate::limiter::Switch;
 use crate::steps::Latest;
 use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, PoisonError, fence};
 
@@ -68,7 +68,7 @@ struct Settings {
     limit: Gcra,
     /// What the TAT counts by: the limit, or the last one that counted tokens.
     counted_by: Gcra,
-    mode: Mode,
+    mode: Switch,
     /// What was taken as an estimate and is not settled yet.
     holds: Holds<()>,
     /// The latest time since something is out.
@@ -113,7 +113,7 @@ impl Word {
             settings: Mutex::new(Box::new(Settings {
                 limit,
                 counted_by: limit,
-                mode: Mode::Enforce,
+                mode: Switch::Enforce,
                 holds: Holds::default(),
                 latest: Latest::new(&limit),
             })),
@@ -267,7 +267,7 @@ impl Word {
         self.limit().rate()
     }
 
-    pub(crate) fn mode(&self) -> Mode {
+    pub(crate) fn mode(&self) -> Switch {
         self.settings().mode
     }
 
@@ -296,7 +296,7 @@ impl Word {
         Ok(limit)
     }
 
-    pub(crate) fn set_mode(&self, now: Timestamp, mode: Mode) {
+    pub(crate) fn set_mode(&self, now: Timestamp, mode: Switch) {
         self.keep_near(now);
         let mut settings = self.settings();
         settings.mode = mode;
@@ -444,8 +444,8 @@ impl Word {
     /// Publishes changed settings and moves the TAT to its new scale. The caller holds the lock.
     fn change(&self, settings: &Settings, now: Timestamp, rescale: impl Fn(Tat) -> Tat) {
         let (pace, burst) = match settings.mode {
-            Mode::Enforce => (settings.limit.pace(), settings.limit.limit()),
-            Mode::Bypass => (Pace::UNLIMITED, u64::MAX),
+            Switch::Enforce => (settings.limit.pace(), settings.limit.limit()),
+            Switch::Bypass => (Pace::UNLIMITED, u64::MAX),
         };
         let before = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(before + 1, Ordering::Relaxed);

@@ -39,7 +39,7 @@ use crate::{Refused, Reservation};
 /// assert_eq!(user.reserve(2)?.delay(), Duration::from_secs(12));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct ExactKey<'a, K, Q: ?Sized, C: Clock = Monotonic> {
+pub struct Key<'a, K, Q: ?Sized, C: Clock = Monotonic> {
     pub(super) limiter: &'a ExactKeyedLimiter<K, C>,
     pub(super) key: &'a Q,
     pub(super) hash: u64,
@@ -47,7 +47,7 @@ pub struct ExactKey<'a, K, Q: ?Sized, C: Clock = Monotonic> {
     pub(super) tier: Option<&'a Tier>,
 }
 
-impl<'a, K, Q, C> ExactKey<'a, K, Q, C>
+impl<'a, K, Q, C> Key<'a, K, Q, C>
 where
     K: Borrow<Q>,
     Q: Eq + ToOwned<Owned = K> + ?Sized,
@@ -162,7 +162,7 @@ where
     }
 }
 
-impl<'a, K, Q: ?Sized, C: Clock> ExactKey<'a, K, Q, C> {
+impl<'a, K, Q: ?Sized, C: Clock> Key<'a, K, Q, C> {
     /// The key as the table is asked for it.
     pub(super) fn ask(&self, now: Timestamp) -> Ask<'a, Q> {
         Ask {
@@ -182,21 +182,21 @@ impl<'a, K, Q: ?Sized, C: Clock> ExactKey<'a, K, Q, C> {
     }
 }
 
-impl<K, Q: ?Sized, C: Clock> Clone for ExactKey<'_, K, Q, C> {
+impl<K, Q: ?Sized, C: Clock> Clone for Key<'_, K, Q, C> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<K, Q: ?Sized, C: Clock> Copy for ExactKey<'_, K, Q, C> {}
+impl<K, Q: ?Sized, C: Clock> Copy for Key<'_, K, Q, C> {}
 
-impl<K, Q: ?Sized, C: Clock> fmt::Debug for ExactKey<'_, K, Q, C> {
+impl<K, Q: ?Sized, C: Clock> fmt::Debug for Key<'_, K, Q, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ExactKey").finish_non_exhaustive()
+        f.debug_struct("Key").finish_non_exhaustive()
     }
 }
 
-impl<K, Q, C> Post for ExactKey<'_, K, Q, C>
+impl<K, Q, C> Post for Key<'_, K, Q, C>
 where
     K: Borrow<Q>,
     Q: Eq + ToOwned<Owned = K> + ?Sized,
@@ -230,7 +230,7 @@ where
     }
 }
 
-impl<K, Q, C> Meter for ExactKey<'_, K, Q, C>
+impl<K, Q, C> Meter for Key<'_, K, Q, C>
 where
     K: Borrow<Q>,
     Q: Eq + ToOwned<Owned = K> + ?Sized,
@@ -291,7 +291,7 @@ where
     }
 }
 
-impl<K, Q, C> Home for ExactKey<'_, K, Q, C>
+impl<K, Q, C> Home for Key<'_, K, Q, C>
 where
     K: Borrow<Q>,
     Q: Eq + ToOwned<Owned = K> + ?Sized,
@@ -316,7 +316,7 @@ where
     }
 }
 
-impl<'k, K, Q, C> Lends for ExactKey<'k, K, Q, C>
+impl<'k, K, Q, C> Lends for Key<'k, K, Q, C>
 where
     K: Borrow<Q>,
     Q: Eq + ToOwned<Owned = K> + ?Sized,
@@ -332,7 +332,7 @@ where
     }
 }
 
-impl<'a, K, Q, C> ExactKey<'a, K, Q, C>
+impl<'a, K, Q, C> Key<'a, K, Q, C>
 where
     K: Borrow<Q>,
     Q: Eq + ?Sized,

@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::time::Duration;
 
 use tollgate_core::{
-    Algorithm as _, Decision, FixedWindow, Gcra, LeakyBucket, LimitError, Rate, SlidingCounter,
+    Arithmetic as _, Decision, FixedWindow, Gcra, LeakyBucket, LimitError, Rate, SlidingCounter,
     SlidingLog, Timestamp, TokenBucket, Unbooked, units,
 };
 

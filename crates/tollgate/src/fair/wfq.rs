@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 
 use foldhash::fast::FixedState;
-use tollgate_core::{Algorithm, Charge, Decision, Gcra, Outcome, Timestamp};
+use tollgate_core::{Arithmetic, Charge, Decision, Gcra, Outcome, Timestamp};
 
 use super::codel::{Codel, Standing};
 use super::meter::Meter;

@@ -29,7 +29,7 @@ use crate::{Refused, Reservation};
 /// [`Limiter`](crate::Limiter).
 ///
 /// ```
-/// use tollgate::core::{Algorithm, Gcra};
+/// use tollgate::core::{Arithmetic, Gcra};
 /// use tollgate::{KeyedLimiter, Rate, clock::Manual};
 ///
 /// let limiter = KeyedLimiter::builder(Rate::per_second(10), 1_000)

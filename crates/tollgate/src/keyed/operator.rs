@@ -56,7 +56,7 @@ pub struct ActiveKey {
 /// What a keyed limiter has counted: ever growing, but for `slots`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct KeyedStats {
+pub struct Stats {
     /// Checks of a cost above 0 that passed.
     pub allowed: u64,
     /// Checks of a cost above 0 that were refused.
@@ -130,7 +130,7 @@ impl<C: Clock> KeyedLimiter<C> {
     /// let limiter = KeyedLimiter::new(Rate::per_second(1_000), 100);
     /// limiter.block_for("203.0.113.7", Duration::from_secs(3600))?;
     /// assert!(!limiter.allow("203.0.113.7"));
-    /// # Ok::<(), tollgate::NoSlot>(())
+    /// # Ok::<(), tollgate::keyed::NoSlot>(())
     /// ```
     pub fn block_for<K: Hash + ?Sized>(&self, key: &K, duration: Duration) -> Result<(), NoSlot> {
         let key = self.key(key);
@@ -219,13 +219,13 @@ impl<C: Clock> KeyedLimiter<C> {
     }
 
     /// What was counted so far.
-    pub fn stats(&self) -> KeyedStats {
+    pub fn stats(&self) -> Stats {
         let (allowed, denied) = self.counters.sums();
-        let mut stats = KeyedStats {
+        let mut stats = Stats {
             allowed,
             denied,
             overflowed: self.overflowed.load(Ordering::Relaxed),
-            ..KeyedStats::default()
+            ..Stats::default()
         };
         for shard in self.table.shards() {
             let work = shard.work();
@@ -285,7 +285,7 @@ impl<C: Clock> Key<'_, C> {
     /// [`NoSlot`] if the key is new and the table is full.
     ///
     /// ```
-    /// use tollgate::core::{Algorithm, Gcra};
+    /// use tollgate::core::{Arithmetic, Gcra};
     /// use tollgate::{KeyedLimiter, Rate, clock::Manual};
     ///
     /// let limiter = KeyedLimiter::builder(Rate::per_second(10), 1_000).clock(Manual::new()).build()?;

@@ -173,7 +173,7 @@ mod tests {
     use crate::sync::AtomicU64;
     use proptest::prelude::*;
     use tollgate_core::units;
-    use tollgate_core::{Algorithm, Gcra, Rate};
+    use tollgate_core::{Arithmetic, Gcra, Rate};
 
     fn slot(fingerprint: u64, word: u64) -> Slot {
         Slot {

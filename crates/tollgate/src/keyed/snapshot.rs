@@ -24,7 +24,7 @@ use super::intervals::{Intervals, Tag};
 use super::shard::Need;
 use super::slot::Ask;
 use super::word::KeyWord;
-use super::{KeyedBuilder, KeyedLimiter};
+use super::{Builder, KeyedLimiter};
 use crate::clock::{Clock, Monotonic};
 use crate::snapshot::{self, SnapshotError, wall_nanos};
 
@@ -56,7 +56,7 @@ impl<C: Clock> KeyedLimiter<C> {
     /// let restored = KeyedLimiter::builder(Rate::per_hour(10), 1_000).restore(&path)?;
     /// assert_eq!(restored.peek("user:42").remaining, 2);
     /// # std::fs::remove_file(&path).unwrap();
-    /// # Ok::<(), tollgate::SnapshotError>(())
+    /// # Ok::<(), tollgate::keyed::SnapshotError>(())
     /// ```
     pub fn snapshot(&self, path: &Path) -> Result<u64, SnapshotError> {
         let mut words = vec![MAGIC, VERSION, self.hasher.seed()];
@@ -82,7 +82,7 @@ impl<C: Clock> KeyedLimiter<C> {
     }
 }
 
-impl KeyedBuilder {
+impl Builder {
     /// Builds it on the default clock with the keys of a file that [`KeyedLimiter::snapshot`] wrote,
     /// as they are after the time that has passed since by the wall clock. A wall clock that went
     /// back counts as no time passed.
@@ -95,7 +95,7 @@ impl KeyedBuilder {
     }
 }
 
-impl<C: Clock> KeyedBuilder<C> {
+impl<C: Clock> Builder<C> {
     /// Builds it with the keys of a file that [`KeyedLimiter::snapshot`] wrote, as they are after
     /// the time that has passed since by the wall clock. A wall clock that went back counts as no
     /// time passed.

@@ -26,7 +26,7 @@ use crate::patience::Patience;
 /// nor dropped, when it is next, holds up the others until anybody comes to the line or has a deadline
 /// that passes: don't keep one aside.
 ///
-/// It can be awaited on any executor, as [`Acquire`](crate::Acquire) can, and panics as that does.
+/// It can be awaited on any executor, as [`Acquire`](crate::wait::Acquire) can, and panics as that does.
 #[cfg_attr(
     feature = "tokio",
     doc = r#"

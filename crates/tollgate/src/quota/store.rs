@@ -38,7 +38,7 @@ use super::record::{self, Batch, Periods};
 mod error;
 mod place;
 
-pub use error::StoreError;
+pub use error::FileError;
 
 const MAGIC: [u8; 8] = *b"tollquot";
 /// The first knew one period a key, the second no secret.
@@ -135,8 +135,8 @@ pub(super) enum End {
 
 impl Store {
     /// Locks and reads. A file that isn't there holds nothing; it is made by the first base.
-    pub(super) fn open(path: &Path) -> Result<(Self, Contents), StoreError> {
-        let io = |source| StoreError::Io {
+    pub(super) fn open(path: &Path) -> Result<(Self, Contents), FileError> {
+        let io = |source| FileError::Io {
             path: path.to_owned(),
             source,
         };
@@ -146,7 +146,7 @@ impl Store {
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                return Err(StoreError::Locked {
+                return Err(FileError::Locked {
                     path: path.to_owned(),
                 });
             }
@@ -155,7 +155,7 @@ impl Store {
         // From here on dropping it gives the lock back.
         let contents = match fs::read(&real) {
             // Under each name it would have a lock of its own, and saving leaves the other name with the past.
-            Ok(_) if place::names(&real) > 1 => Err(StoreError::ManyNames {
+            Ok(_) if place::names(&real) > 1 => Err(FileError::ManyNames {
                 path: path.to_owned(),
                 names: place::names(&real),
             }),
@@ -257,15 +257,15 @@ impl Drop for Store {
     }
 }
 
-fn read(path: &Path, bytes: &[u8]) -> Result<Contents, StoreError> {
-    let corrupt = |at: usize, what| StoreError::Corrupt {
+fn read(path: &Path, bytes: &[u8]) -> Result<Contents, FileError> {
+    let corrupt = |at: usize, what| FileError::Corrupt {
         path: path.to_owned(),
         at: at as u64,
         what,
     };
     if !bytes.starts_with(&MAGIC) {
         let path = path.to_owned();
-        return Err(StoreError::Foreign { path });
+        return Err(FileError::Foreign { path });
     }
     let Some(header) = bytes.get(..SECRET) else {
         return Err(corrupt(bytes.len(), "the header is cut short"));
@@ -277,7 +277,7 @@ fn read(path: &Path, bytes: &[u8]) -> Result<Contents, StoreError> {
     match u32_at(header, 8) {
         Some(version) if version != VERSION => {
             let path = path.to_owned();
-            return Err(StoreError::OtherVersion { path, version });
+            return Err(FileError::OtherVersion { path, version });
         }
         _ => {}
     }

@@ -54,7 +54,7 @@ use crate::concurrency::Ending;
 /// ```
 /// use std::sync::Arc;
 /// use std::time::Duration;
-/// use tollgate::{ConcurrencyLimiter, ExactKeyedLimiter, Hold, Level, Rate, Stack};
+/// use tollgate::{ConcurrencyLimiter, ExactKeyedLimiter, Level, Rate, Stack, stack::Hold};
 ///
 /// let tokens = ExactKeyedLimiter::<String>::builder(Rate::per_minute(10_000), 1_000).build()?;
 /// let (tokens, slots) = (Arc::new(tokens), Arc::new(ConcurrencyLimiter::new(50)));

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    Algorithm, Decision, ExactKeyedLimiter, Home, KeyedLimiter, Limiter, Outcome, Rate, Refused,
-    Reservation, Timestamp,
+    Algorithm, Decision, ExactKeyedLimiter, KeyedLimiter, Limiter, Outcome, Rate, Refused,
+    Reservation, Timestamp, wait::Home,
 };
 use tollgate_testkit::traffic::Random;
 
@@ -180,7 +180,7 @@ fn look<H: Holder>(alone: &H, at: Timestamp, cost: u64) -> Decision {
 
 struct Waiting<'a, H: Holder + 'a> {
     number: u64,
-    polled: Polled<tollgate::Acquiring<H::Home<'a>>>,
+    polled: Polled<tollgate::wait::Acquiring<H::Home<'a>>>,
     seen: usize,
 }
 

@@ -7,10 +7,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{FileFailurePersistence, TestCaseError};
 use tollgate::clock::Manual;
-use tollgate::core::{Algorithm as _, Gcra};
+use tollgate::core::{Arithmetic as _, Gcra};
 use tollgate::{
-    Algorithm, Align, Clock, Decision, ExactKeyedLimiter, KeyedLimiter, Limiter, Outcome, Rate,
-    Tier, Timestamp,
+    Algorithm, Clock, Decision, ExactKeyedLimiter, KeyedLimiter, Limiter, Outcome, Rate, Tier,
+    Timestamp, core::Align,
 };
 
 use crate::BASE;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::core::{Algorithm, Gcra, Tat, units};
+use tollgate::core::{Arithmetic, Gcra, Tat, units};
 use tollgate::{Clock, Decision, KeyedLimiter, Rate, Timestamp};
 use tollgate_testkit::traffic::Random;
 

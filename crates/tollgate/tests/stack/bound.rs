@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
-use tollgate::{Algorithm, Align, Hold, Rate, Timestamp};
+use tollgate::{Algorithm, Rate, Timestamp, core::Align, stack::Hold};
 
 use super::subject::{Place, Slot, Subject};
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::{Algorithm, AtCap, ExactKeyedLimiter, Hold, Level, Rate, Stack};
+use tollgate::{Algorithm, AtCap, ExactKeyedLimiter, Level, Rate, Stack, stack::Hold};
 
 use super::subject::{Place, Subject, Table};
 

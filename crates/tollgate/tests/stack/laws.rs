@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
-use tollgate::{Decision, Kind, Level, Outcome, Pass, Stack};
+use tollgate::{
+    Decision, Level, Outcome, Stack,
+    stack::{Kind, Pass},
+};
 
 use super::world::{ALGORITHMS, Pick, STRIPED, Slot, World};
 

@@ -8,8 +8,10 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use tollgate::clock::Manual;
 use tollgate::{
-    Algorithm, Align, ConcurrencyLimiter, Ended, Ending, Level, Limiter, Observer, Rate, Stack,
-    Terms, Timestamp,
+    Algorithm, ConcurrencyLimiter, Level, Limiter, Rate, Stack, Timestamp,
+    concurrency::{Ended, Ending, PermitObserver},
+    core::Align,
+    stack::Terms,
 };
 
 use super::subject::{Place, Subject};
@@ -422,7 +424,7 @@ fn tokens_show_what_is_out() {
 #[derive(Default)]
 struct Endings(Mutex<Vec<Ending>>);
 
-impl Observer for Endings {
+impl PermitObserver for Endings {
     fn ended(&self, ended: &Ended) -> Option<u32> {
         self.0.lock().expect("no panic").push(ended.ending);
         None

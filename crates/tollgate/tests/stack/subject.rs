@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    Algorithm, Decision, ExactKey, ExactKeyedLimiter, Hold, Key, KeyedLimiter, Level, Limiter,
-    Rate, Reservation, Stack, Terms, Timestamp,
+    Algorithm, Decision, ExactKeyedLimiter, KeyedLimiter, Level, Limiter, Rate, Reservation, Stack,
+    Timestamp, exact_keyed, keyed,
+    stack::{Hold, Terms},
 };
 
 use super::world::START;
 
 pub(crate) type Table = ExactKeyedLimiter<String, Manual>;
-type OneKey = ExactKey<'static, String, str, Manual>;
+type OneKey = exact_keyed::Key<'static, String, str, Manual>;
 
 /// Where the state is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +41,7 @@ pub(crate) struct Subject {
 pub(crate) enum Slot {
     Limiter(Reservation<&'static Limiter<Manual>>),
     Exact(Reservation<OneKey>),
-    Keyed(Reservation<Key<'static, Manual>>),
+    Keyed(Reservation<keyed::Key<'static, Manual>>),
 }
 
 fn forever<T>(value: T) -> &'static T {

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    ConcurrencyLimiter, ExactKeyedLimiter, Hold, KeyedLimiter, Level, Limiter, Rate, Stack, Terms,
+    ConcurrencyLimiter, ExactKeyedLimiter, KeyedLimiter, Level, Limiter, Rate, Stack,
+    stack::{Hold, Terms},
 };
 
 use super::subject::{Place, Subject};

@@ -5,7 +5,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use tollgate::core::units;
-use tollgate::{Algorithm, Hold, Rate, Terms};
+use tollgate::{
+    Algorithm, Rate,
+    stack::{Hold, Terms},
+};
 
 use super::subject::{Place, Subject};
 use super::world::START;

@@ -3,7 +3,7 @@
 use std::slice;
 use std::time::Duration;
 
-use tollgate::{Algorithm, Align, Rate};
+use tollgate::{Algorithm, Rate, core::Align};
 
 use crate::backend::{Check, Limit, LimitKind};
 use crate::engine::key::{Key, KeyHashers, KeyPlan};

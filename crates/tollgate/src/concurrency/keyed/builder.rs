@@ -25,7 +25,7 @@ const WAITERS_PER_KEY: usize = 1_024;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::{KeyedConcurrency, Overflow};
+/// use tollgate::{KeyedConcurrency, concurrency::Overflow};
 ///
 /// // A bulkhead for each tenant.
 /// let limiter = KeyedConcurrency::<String>::builder(5, 10_000)
@@ -37,7 +37,7 @@ const WAITERS_PER_KEY: usize = 1_024;
 /// ```
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it is built"]
-pub struct KeyedConcurrencyBuilder<K, C = DefaultClock> {
+pub struct KeyedBuilder<K, C = DefaultClock> {
     limit: u32,
     capacity: usize,
     overflow: Overflow,
@@ -48,7 +48,7 @@ pub struct KeyedConcurrencyBuilder<K, C = DefaultClock> {
     keys: PhantomData<fn() -> K>,
 }
 
-impl<K> KeyedConcurrencyBuilder<K> {
+impl<K> KeyedBuilder<K> {
     pub(super) fn new(limit: u32, capacity: usize) -> Self {
         Self {
             limit,
@@ -68,7 +68,7 @@ impl<K> KeyedConcurrencyBuilder<K> {
     }
 }
 
-impl<K, C> KeyedConcurrencyBuilder<K, C> {
+impl<K, C> KeyedBuilder<K, C> {
     /// What happens to new keys at the capacity: [`Overflow::ShareOne`] unless said otherwise.
     pub fn overflow(mut self, overflow: Overflow) -> Self {
         self.overflow = overflow;
@@ -95,8 +95,8 @@ impl<K, C> KeyedConcurrencyBuilder<K, C> {
     }
 
     /// Reads this clock instead of the default one.
-    pub fn clock<D: Clock>(self, clock: D) -> KeyedConcurrencyBuilder<K, D> {
-        KeyedConcurrencyBuilder {
+    pub fn clock<D: Clock>(self, clock: D) -> KeyedBuilder<K, D> {
+        KeyedBuilder {
             limit: self.limit,
             capacity: self.capacity,
             overflow: self.overflow,
@@ -109,7 +109,7 @@ impl<K, C> KeyedConcurrencyBuilder<K, C> {
     }
 }
 
-impl<K, C: Clock> KeyedConcurrencyBuilder<K, C> {
+impl<K, C: Clock> KeyedBuilder<K, C> {
     /// Builds it on the clock that was given.
     pub fn build(self) -> KeyedConcurrency<K, C> {
         let count = (self.capacity / SHARD_KEYS)
