@@ -356,6 +356,24 @@ impl<A: Arithmetic> Ledger<A> {
         self.begin_era();
     }
 
+    /// Takes `tokens` though no request asked for them, at most until none is left.
+    ///
+    /// ```
+    /// use tollgate_core::{Arithmetic, FixedWindow, Ledger, Rate, Timestamp};
+    ///
+    /// let limit = FixedWindow::new(Rate::per_hour(10))?;
+    /// let (mut ledger, now) = (Ledger::default(), Timestamp::ZERO);
+    /// ledger.penalize(&limit, now, 4);
+    /// assert_eq!(ledger.look(&limit, now, 0).remaining, 6);
+    /// ledger.penalize(&limit, now, 100);
+    /// assert_eq!(ledger.look(&limit, now, 0).remaining, 0);
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    pub fn penalize(&mut self, limit: &A, now: Timestamp, tokens: u64) {
+        let left = self.look(limit, now, 0).remaining;
+        self.try_charge(limit, now, tokens.min(left));
+    }
+
     /// Lets no more drain than is not out: `out` tokens that were taken and may still be spent.
     ///
     /// ```

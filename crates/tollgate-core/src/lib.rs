@@ -44,6 +44,7 @@ mod error;
 mod exact;
 mod rate;
 mod time;
+pub mod units;
 mod wide;
 
 mod fixed_window;

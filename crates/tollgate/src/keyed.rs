@@ -53,7 +53,7 @@ use intervals::Tag;
 use pace::{InForce, PaceCell};
 use slot::Ask;
 use table::Table;
-use word::{Judged, KeyWord, units};
+use word::{Judged, KeyWord};
 
 /// A limit for each key: users, addresses, API keys, any `Hash` value by reference.
 ///

@@ -221,8 +221,7 @@ impl<A: Arithmetic> Act<A> for Penalize {
     type Answer = ();
 
     fn on(&self, ledger: &mut Ledger<A>, limit: &A, now: Timestamp) {
-        let left = ledger.decide(limit, now, 0).remaining;
-        let _ = ledger.decide(limit, now, self.0.min(left));
+        ledger.penalize(limit, now, self.0);
     }
 
     fn looks(&self) -> bool {

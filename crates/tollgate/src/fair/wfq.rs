@@ -170,8 +170,7 @@ impl Fair {
             return Timestamp::MAX;
         };
         let later = cost - u128::from(at_once);
-        let units = later.saturating_mul(u128::from(self.meter.limit().interval_units()));
-        at.plus_nanos(u64::try_from(units.div_ceil(64)).unwrap_or(u64::MAX))
+        at + self.meter.limit().pace().time_for(later)
     }
 }
 
