@@ -1,4 +1,8 @@
-//! What no compiler checks: every source file says what lives in it, and fits in a head.
+//! What no compiler checks: every source file says what lives in it, and fits in a head; links lead somewhere,
+//! and crates can be published.
+
+mod links;
+mod manifests;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,16 +10,29 @@ use std::path::{Path, PathBuf};
 /// Files above this length want to be two.
 const MOST_LINES: usize = 600;
 
-fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+/// Where the repository begins.
+fn root() -> &'static Path {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
+    root.expect("a folder above xtask")
+}
+
+/// Files with this ending, without those that only point at another one.
+fn files(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder that can be listed") {
         let path = entry.expect("an entry that can be read").path();
         let name = path.file_name().unwrap_or_default();
         let name = name.to_string_lossy().into_owned();
+        if path.is_symlink() {
+            continue;
+        }
         if path.is_dir() {
             if name != "target" && !name.starts_with('.') {
-                sources(&path, found);
+                files(&path, ending, found);
             }
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+        } else if path
+            .extension()
+            .is_some_and(|extension| extension == ending)
+        {
             found.push(path);
         }
     }
@@ -23,12 +40,12 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 
 #[test]
 fn every_source_file_is_tidy() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let mut files = Vec::new();
-    sources(root, &mut files);
-    assert!(files.len() > 30, "only {} sources found", files.len());
+    let root = root();
+    let mut sources = Vec::new();
+    files(root, "rs", &mut sources);
+    assert!(sources.len() > 30, "only {} sources found", sources.len());
     let mut problems = Vec::new();
-    for file in files {
+    for file in sources {
         let text = fs::read_to_string(&file).unwrap();
         let shown = file.strip_prefix(root).unwrap().display();
         if !text.starts_with("//!") {
