@@ -35,5 +35,10 @@ pub use verdict::Verdict;
     rustdoc::invalid_codeblock_attributes,
     reason = "other tests read them"
 )]
-#[doc = include_str!("../../../docs/policy.md")]
+#[doc = include_str!("../docs/policy.md")]
 struct Documented;
+
+/// The example of the crate's front page.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
