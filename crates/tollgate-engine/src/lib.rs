@@ -11,6 +11,7 @@ pub mod engine;
 pub mod envoy;
 pub mod explain;
 pub mod facts;
+mod limits;
 pub mod lint;
 pub mod matcher;
 pub mod native;
