@@ -2,17 +2,17 @@
 
 use core::time::Duration;
 
-use crate::algorithm::{Charge, Floor, Since};
-use crate::{Algorithm, Decision, Outcome, Timestamp};
+use crate::arithmetic::{Charge, Floor, Since};
+use crate::{Arithmetic, Decision, Outcome, Timestamp};
 
 /// One limit and its state, with what booking ahead in order needs beside them.
 ///
-/// [`Algorithm`] alone decides requests one after the other. A `Book` also takes reservations:
+/// [`Arithmetic`] alone decides requests one after the other. A `Book` also takes reservations:
 /// nobody passes before what is booked already, and a booking can be given back.
 ///
 /// ```
 /// use core::time::Duration;
-/// use tollgate_core::{Algorithm, Book, FixedWindow, Rate, Timestamp};
+/// use tollgate_core::{Arithmetic, Book, FixedWindow, Rate, Timestamp};
 ///
 /// let mut book = Book::new(FixedWindow::new(Rate::per_second(2))?);
 /// let now = Timestamp::ZERO;
@@ -24,7 +24,7 @@ use crate::{Algorithm, Decision, Outcome, Timestamp};
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Book<A: Algorithm> {
+pub struct Book<A: Arithmetic> {
     limit: A,
     /// What the state is kept under: the limit, or the last one that counted.
     counted_by: A,
@@ -35,7 +35,7 @@ pub struct Book<A: Algorithm> {
 /// limit that the state is kept under.
 ///
 /// ```
-/// use tollgate_core::{Algorithm, Ledger, Rate, SlidingLog, Timestamp};
+/// use tollgate_core::{Arithmetic, Ledger, Rate, SlidingLog, Timestamp};
 ///
 /// let limit = SlidingLog::new(Rate::per_second(2))?;
 /// let mut ledgers = [Ledger::default(), Ledger::default()];
@@ -45,7 +45,7 @@ pub struct Book<A: Algorithm> {
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Ledger<A: Algorithm> {
+pub struct Ledger<A: Arithmetic> {
     state: A::State,
     /// Nobody passes before this time: the act time of the latest booking, for algorithms that
     /// keep bookings as hits instead of debt. They have no other way to tell a time before a
@@ -60,7 +60,7 @@ pub struct Ledger<A: Algorithm> {
 /// Where the era begins in a version.
 const ERA: u32 = 32;
 
-impl<A: Algorithm> Default for Ledger<A> {
+impl<A: Arithmetic> Default for Ledger<A> {
     fn default() -> Self {
         Self::from_parts(A::State::default(), Timestamp::ZERO)
     }
@@ -84,7 +84,7 @@ impl Booked {
     ///
     /// ```
     /// use core::time::Duration;
-    /// use tollgate_core::{Algorithm, Ledger, Rate, Timestamp, TokenBucket};
+    /// use tollgate_core::{Arithmetic, Ledger, Rate, Timestamp, TokenBucket};
     ///
     /// let limit = TokenBucket::new(Rate::per_second(10))?;
     /// let mut ledger = Ledger::default();
@@ -102,8 +102,8 @@ impl Booked {
 pub enum Unbooked {
     /// Never, or not within the caller's patience: the decision says which.
     Refused(Decision),
-    /// Further ahead than the algorithm books, see [`Algorithm::horizon`], or it had to act on what is
-    /// out, see [`Algorithm::can_wait`].
+    /// Further ahead than the algorithm books, see [`Arithmetic::horizon`], or it had to act on what is
+    /// out, see [`Arithmetic::can_wait`].
     TooFarAhead(Decision),
 }
 
@@ -116,7 +116,7 @@ impl Unbooked {
     }
 }
 
-impl<A: Algorithm> Book<A> {
+impl<A: Arithmetic> Book<A> {
     /// A limit never used.
     pub fn new(limit: A) -> Self {
         Self::with_state(limit, A::State::default())
@@ -173,7 +173,7 @@ impl<A: Algorithm> Book<A> {
     /// Takes the cost at `now` without asking, for one who has just seen that it passes.
     ///
     /// ```
-    /// use tollgate_core::{Algorithm, Book, Rate, Timestamp, TokenBucket};
+    /// use tollgate_core::{Arithmetic, Book, Rate, Timestamp, TokenBucket};
     ///
     /// let mut book = Book::new(TokenBucket::new(Rate::per_second(10))?);
     /// let now = Timestamp::ZERO;
@@ -197,7 +197,7 @@ impl<A: Algorithm> Book<A> {
     /// Gives `tokens` that no booking stands for, at most what was spent.
     ///
     /// ```
-    /// use tollgate_core::{Algorithm, Book, Rate, SlidingLog, Timestamp};
+    /// use tollgate_core::{Arithmetic, Book, Rate, SlidingLog, Timestamp};
     ///
     /// let mut book = Book::new(SlidingLog::new(Rate::per_hour(10))?);
     /// book.decide(Timestamp::ZERO, 8);
@@ -225,7 +225,7 @@ impl<A: Algorithm> Book<A> {
     }
 }
 
-impl<A: Algorithm> Ledger<A> {
+impl<A: Arithmetic> Ledger<A> {
     /// The ledger in this state, with the latest booking acting at `floor`: the origin if there is
     /// none, or the state says it by itself.
     pub fn from_parts(state: A::State, floor: Timestamp) -> Self {
@@ -292,7 +292,7 @@ impl<A: Algorithm> Ledger<A> {
     ///
     /// ```
     /// use core::time::Duration;
-    /// use tollgate_core::{Algorithm, Ledger, Rate, Timestamp, TokenBucket, Unbooked};
+    /// use tollgate_core::{Arithmetic, Ledger, Rate, Timestamp, TokenBucket, Unbooked};
     ///
     /// let limit = TokenBucket::new(Rate::per_second(10))?;
     /// let (mut ledger, now) = (Ledger::default(), Timestamp::ZERO);
@@ -356,11 +356,29 @@ impl<A: Algorithm> Ledger<A> {
         self.begin_era();
     }
 
+    /// Takes `tokens` though no request asked for them, at most until none is left.
+    ///
+    /// ```
+    /// use tollgate_core::{Arithmetic, FixedWindow, Ledger, Rate, Timestamp};
+    ///
+    /// let limit = FixedWindow::new(Rate::per_hour(10))?;
+    /// let (mut ledger, now) = (Ledger::default(), Timestamp::ZERO);
+    /// ledger.penalize(&limit, now, 4);
+    /// assert_eq!(ledger.look(&limit, now, 0).remaining, 6);
+    /// ledger.penalize(&limit, now, 100);
+    /// assert_eq!(ledger.look(&limit, now, 0).remaining, 0);
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    pub fn penalize(&mut self, limit: &A, now: Timestamp, tokens: u64) {
+        let left = self.look(limit, now, 0).remaining;
+        self.try_charge(limit, now, tokens.min(left));
+    }
+
     /// Lets no more drain than is not out: `out` tokens that were taken and may still be spent.
     ///
     /// ```
     /// use core::time::Duration;
-    /// use tollgate_core::{Algorithm, Ledger, Rate, Timestamp, TokenBucket};
+    /// use tollgate_core::{Arithmetic, Ledger, Rate, Timestamp, TokenBucket};
     ///
     /// let limit = TokenBucket::new(Rate::per_second(10))?;
     /// let (mut ledger, at) = (Ledger::default(), Timestamp::from_secs);
@@ -460,14 +478,14 @@ impl<A: Algorithm> Ledger<A> {
     }
 
     /// Follows a clock that showed `from` and was set back to `to`, by more than a state
-    /// [lasts](Algorithm::lasts).
+    /// [lasts](Arithmetic::lasts).
     ///
     /// What was charged before the clock went ahead, and may still count by `to`, stays as it is. What was
     /// charged since counts for as long as it had left, and what was over at `from` is forgotten: otherwise
     /// the key would be refused until the clock is there again.
     ///
     /// ```
-    /// use tollgate_core::{Algorithm, FixedWindow, Ledger, Rate, Timestamp};
+    /// use tollgate_core::{Arithmetic, FixedWindow, Ledger, Rate, Timestamp};
     ///
     /// let limit = FixedWindow::new(Rate::per_minute(5))?;
     /// let (mut ledger, at) = (Ledger::default(), Timestamp::from_secs);

@@ -7,8 +7,9 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tollgate::{Clock, Timestamp};
 
-use crate::backend::{Answer, Backend, Memory};
+use crate::backend::{Backend, Memory};
 use crate::facts::Facts;
+use crate::limits::{Answer, Check, DenyCache, DenyVersion, KeyHashers};
 use crate::observer::{Event, Observer};
 use crate::policy::{Mode, Policy};
 use crate::verdict::{Findings, Said, Verdict};
@@ -16,10 +17,8 @@ use crate::verdict::{Findings, Said, Verdict};
 pub(crate) mod bounds;
 mod counters;
 mod deciding;
-pub(crate) mod deny;
 mod descriptors;
 mod gather;
-pub(crate) mod key;
 mod peek;
 mod retired;
 pub(crate) mod rules;
@@ -28,13 +27,10 @@ mod turns;
 
 pub use bounds::{Bounds, TooMuch};
 pub use descriptors::{DescriptorFindings, DescriptorStatus, DescriptorVerdict, DescriptorsPassed};
-pub use key::Key;
 pub use peek::Left;
 pub use rules::PolicyError;
 
-use deny::{DenyCache, DenyVersion};
 use gather::{Gathered, Group};
-use key::KeyHashers;
 use retired::Retired;
 use rules::Rules;
 use turns::{Spot, Turns};
@@ -408,9 +404,7 @@ struct Asked {
 }
 
 /// The checks of each rule by itself.
-fn runs<'g, 'a>(
-    group: &'g Group<'a>,
-) -> impl Iterator<Item = (u32, &'g [crate::backend::Check<'a>])> {
+fn runs<'g, 'a>(group: &'g Group<'a>) -> impl Iterator<Item = (u32, &'g [Check<'a>])> {
     let (checks, askers) = (group.checks.as_slice(), group.askers.as_slice());
     let mut start = 0;
     askers.chunk_by(|one, other| one == other).map(move |run| {

@@ -19,7 +19,7 @@ use foldhash::quality::SeedableRandomState;
 use tollgate::clock::Wakeup;
 use tollgate::{Clock, Decision, Outcome, Timestamp};
 use tollgate_engine::backend::{
-    Answer, Backend, Check, DenyCache, DenyVersion, Keeper, Limit, LimitKind, Local, Source,
+    Answer, Backend, Check, DenyCache, DenyVersion, Limit, LimitKind, Local, Prepared, Source,
 };
 use tollgate_engine::policy::Counting;
 
@@ -69,8 +69,8 @@ pub struct Direct {
     local: Arc<Local<HostClock, HostWall>>,
     pub(crate) prefix: Box<str>,
     life: std::time::Duration,
-    /// Limits keep what is made of them here.
-    keeper: Keeper,
+    /// Limits as the store reads them.
+    compiled: Prepared<Compiled>,
     near: Option<DenyCache>,
     /// Tells limits apart.
     hasher: SeedableRandomState,
@@ -87,11 +87,11 @@ pub struct Direct {
 }
 
 /// What is to be done about one check.
-enum Step {
+enum Step<'a> {
     /// Nothing: it was said here.
     Said(Decision),
     /// Spent from what is leased.
-    Lease(Arc<Compiled>, Leased),
+    Lease(&'a Compiled, Leased),
     Ask(Box<Question>),
 }
 
@@ -120,7 +120,7 @@ impl Direct {
             local,
             prefix: builder.prefix.into(),
             life: builder.slot_life,
-            keeper: Keeper::new(),
+            compiled: Prepared::new(),
             near: (builder.near > 0).then(|| DenyCache::new(builder.near)),
             hasher: SeedableRandomState::with_seed(host.random(), SharedSeed::global_fixed()),
             epoch: AtomicU64::new(0),
@@ -134,8 +134,8 @@ impl Direct {
     }
 
     /// The limit as the store reads it.
-    pub(crate) fn compiled(&self, limit: &Limit) -> Result<Arc<Compiled>, StoreLimitError> {
-        limit.kept_or_make(&self.keeper, || Compiled::new(limit, self).map(Arc::new))
+    pub(crate) fn compiled<'a>(&self, limit: &'a Limit) -> Result<&'a Compiled, StoreLimitError> {
+        (self.compiled).get_or_make(limit, || Compiled::new(limit, self))
     }
 
     /// The time to say, if it isn't the store's.
@@ -177,10 +177,9 @@ impl Direct {
         check: &Check<'_>,
         op: Op,
         now: u64,
-    ) -> Result<(Question, Arc<Compiled>), StoreError> {
+    ) -> Result<Question, StoreError> {
         let compiled = self.compiled(check.limit)?;
-        let question = self.question_of(check, &compiled, op, now)?;
-        Ok((question, compiled))
+        self.question_of(check, compiled, op, now)
     }
 
     /// The same of a limit that is at hand.
@@ -228,12 +227,12 @@ impl Direct {
     }
 
     /// What each check needs; a refusal that is known without asking.
-    fn plan(&self, checks: &[Check<'_>]) -> Result<Result<Vec<Step>, Answer>, StoreError> {
+    fn plan<'a>(&self, checks: &[Check<'a>]) -> Result<Result<Vec<Step<'a>>, Answer>, StoreError> {
         let mut steps = Vec::with_capacity(checks.len());
         let now = self.store_time();
         for (number, check) in checks.iter().enumerate() {
             let compiled = self.compiled(check.limit)?;
-            steps.push(match self.known(check, &compiled) {
+            steps.push(match self.known(check, compiled) {
                 Some(known) if !known.is_allowed() => {
                     let mut answer = Answer::new(Some(number), known);
                     answer.source = Source::Known;
@@ -242,7 +241,7 @@ impl Direct {
                 Some(known) => Step::Said(known),
                 None => match compiled.leased {
                     Some(leased) => Step::Lease(compiled, leased),
-                    None => Step::Ask(Box::new(self.decide(check, &compiled, now)?)),
+                    None => Step::Ask(Box::new(self.decide(check, compiled, now)?)),
                 },
             });
         }
@@ -251,8 +250,8 @@ impl Direct {
 
     /// What is said at once of a limit that is leased, if what is held here says it all.
     #[inline]
-    pub(crate) fn spend_leased(&self, check: &Check<'_>, compiled: &Compiled) -> Option<Answer> {
-        let leased = compiled.leased.as_ref()?;
+    pub(crate) fn spend_leased(&self, check: &Check<'_>) -> Option<Answer> {
+        let leased = self.compiled.get(check.limit)?.leased.as_ref()?;
         let place = LeaseKey::of(leased, check);
         let decision = self.leases.try_spend(place, check.cost)?;
         let mut answer = Answer::new(Some(0), decision);
@@ -283,7 +282,7 @@ impl Direct {
     async fn carry_out(
         &self,
         checks: &[Check<'_>],
-        steps: Vec<Step>,
+        steps: Vec<Step<'_>>,
     ) -> Result<(Answer, Option<Vec<Decision>>), StoreError> {
         let mut decisions = vec![Decision::UNLIMITED; checks.len()];
         let mut undo = Undo::new(self);
@@ -296,7 +295,7 @@ impl Direct {
                 Step::Said(decision) => decisions[number] = decision,
                 Step::Lease(compiled, leased) if is_held(&checks[number]) => {
                     is_known = false;
-                    let held = self.hold_lease(&checks[number], &compiled, &leased, &mut patience);
+                    let held = self.hold_lease(&checks[number], compiled, &leased, &mut patience);
                     let (decision, estimate) = held.await?;
                     let Some(estimate) = estimate else {
                         return Ok((Answer::new(Some(number), decision), None));
@@ -401,7 +400,11 @@ impl Direct {
     }
 
     /// Does what was planned, for those who want to know no more.
-    async fn answer(&self, checks: &[Check<'_>], steps: Vec<Step>) -> Result<Answer, StoreError> {
+    async fn answer(
+        &self,
+        checks: &[Check<'_>],
+        steps: Vec<Step<'_>>,
+    ) -> Result<Answer, StoreError> {
         let (answer, _) = self.carry_out(checks, steps).await?;
         Ok(answer)
     }
@@ -467,13 +470,12 @@ impl Backend for Direct {
         if let [check] = checks
             && check.limit.counting() == Counting::Leased
             && !is_held(check)
-            && let Some(compiled) = check.limit.kept::<Arc<Compiled>>(&self.keeper)
-            && let Some(answer) = self.spend_leased(check, compiled)
+            && let Some(answer) = self.spend_leased(check)
         {
             return Asking::said(Ok(answer));
         }
         match self.plan(checks) {
-            Ok(Ok(steps)) => Asking::asked(match <[Step; 1]>::try_from(steps) {
+            Ok(Ok(steps)) => Asking::asked(match <[Step<'_>; 1]>::try_from(steps) {
                 Ok([Step::Ask(question)]) if question.holder.is_none() && !is_held(&checks[0]) => {
                     Box::pin(self.ask_one(checks, *question))
                 }
@@ -512,7 +514,7 @@ impl Backend for Direct {
             let is_asked = compiled.form.known(check.cost).is_none() && !compiled.is_leased;
             let is_slots = matches!(check.limit.kind(), LimitKind::Concurrency(_));
             if is_asked && !is_slots {
-                asked.push((number, self.question(check, Op::Gift, now)?.0));
+                asked.push((number, self.question(check, Op::Gift, now)?));
             }
         }
         for (number, question) in asked {
@@ -527,9 +529,7 @@ impl Backend for Direct {
 
     fn spent_ahead(&self, check: &Check<'_>) -> u64 {
         let compiled = self.compiled(check.limit).ok();
-        let leased = compiled
-            .as_ref()
-            .and_then(|compiled| compiled.leased.as_ref());
+        let leased = compiled.and_then(|compiled| compiled.leased.as_ref());
         leased.map_or(0, |leased| {
             self.leases.spent_ahead(LeaseKey::of(leased, check))
         })

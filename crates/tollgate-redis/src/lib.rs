@@ -65,5 +65,10 @@ pub use verdict::{LimitFindings, LimitPassed, LimitVerdict};
 
 /// What the documents show is compiled.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/distributed.md")]
+#[doc = include_str!("../docs/distributed.md")]
 struct Documented;
+
+/// The example of the crate's front page.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::core::{self, Algorithm as _};
+use tollgate::core::{self, Arithmetic as _};
 use tollgate::quota::Quota;
 use tollgate::{Algorithm, Decision, Outcome, Rate, Timestamp, core::Align};
 use tollgate_engine::backend::{LimitKind, Owed};

@@ -6,7 +6,7 @@
 //! alike. [`Book`](tollgate_core::Book), the core's own holder, takes part like any other:
 //!
 //! ```
-//! use tollgate_core::{Algorithm, Book, Gcra, Rate};
+//! use tollgate_core::{Arithmetic, Book, Gcra, Rate};
 //! use tollgate_testkit::laws;
 //! use tollgate_testkit::oracle::Kind;
 //!

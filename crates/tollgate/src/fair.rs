@@ -3,7 +3,7 @@
 use std::fmt;
 use std::hash::Hash;
 
-use tollgate_core::{Algorithm, Decision, Rate};
+use tollgate_core::{Arithmetic, Decision, Rate};
 
 use crate::clock::{Clock, Monotonic};
 use crate::keyed::hasher::KeyHasher;

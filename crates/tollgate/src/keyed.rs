@@ -53,7 +53,7 @@ use intervals::Tag;
 use pace::{InForce, PaceCell};
 use slot::Ask;
 use table::Table;
-use word::{Judged, KeyWord, units};
+use word::{Judged, KeyWord};
 
 /// A limit for each key: users, addresses, API keys, any `Hash` value by reference.
 ///
@@ -264,7 +264,7 @@ impl<C: Clock> KeyedLimiter<C> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::core::{Algorithm, Gcra};
+    /// use tollgate::core::{Arithmetic, Gcra};
     /// use tollgate::{KeyedLimiter, Rate, clock::Manual};
     ///
     /// let limiter = KeyedLimiter::builder(Rate::per_hour(10), 100).clock(Manual::new()).build()?;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use tollgate_core::{Algorithm, Gcra, LimitError, Rate};
+use tollgate_core::{Arithmetic, Gcra, LimitError, Rate};
 
 use crate::clock::{Clock, Monotonic, Wall};
 use crate::quota::{Quota, QuotaLimiter};

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use tollgate::clock::{Manual, Wall};
-use tollgate::core::{Algorithm, Gcra};
+use tollgate::core::{Arithmetic, Gcra};
 use tollgate::{
     AtCap, Clock, KeyedLimiter, Rate, Timestamp,
     keyed::{self, SnapshotError},

@@ -105,7 +105,7 @@ mod striped {
 mod uptime {
     use super::*;
     use tollgate::core::Align;
-    use tollgate::core::{Algorithm as _, TokenBucket};
+    use tollgate::core::{Arithmetic as _, TokenBucket};
     use tollgate_testkit::traffic::Random;
 
     const DAY: Duration = Duration::from_secs(86_400);

@@ -10,7 +10,8 @@ use std::time::Duration;
 use tollgate::clock::{Monotonic, Wakeup, Wall};
 use tollgate::{Clock, Decision, Outcome, Timestamp};
 
-use super::{Answer, Backend, Check, Limit, Local, Memory, Source};
+use super::{Backend, Local, Memory};
+use crate::limits::{Answer, Check, Limit, Source};
 use crate::policy::{Counting, OnStoreFailure};
 
 mod asking;

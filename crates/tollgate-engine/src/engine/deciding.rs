@@ -14,8 +14,9 @@ use super::gather::{Gathered, Group};
 use super::rules::Rules;
 use super::turns::{Coming, Demand, SOON, Spot, Stand, Standing};
 use super::{Engine, runs};
-use crate::backend::{Answer, Backend, LimitKind};
+use crate::backend::Backend;
 use crate::facts::Facts;
+use crate::limits::{Answer, LimitKind};
 use crate::policy::OnStoreFailure;
 use crate::verdict::{Findings, Said, Verdict};
 

@@ -8,8 +8,9 @@ use tollgate::{Clock, Decision};
 
 use super::gather::Gathered;
 use super::{Engine, runs};
-use crate::backend::{Answer, Backend, LimitKind, Memory};
+use crate::backend::{Backend, Memory};
 use crate::facts::Facts;
+use crate::limits::{Answer, LimitKind};
 use crate::policy::Mode;
 use crate::verdict::{Findings, Said};
 

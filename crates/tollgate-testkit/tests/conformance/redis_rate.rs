@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use model::{Answer, Key};
 use serde::Deserialize;
-use tollgate_core::{Algorithm, Decision, LeakyBucket, Level, Outcome, Rate, Timestamp};
+use tollgate_core::{Arithmetic, Decision, LeakyBucket, Level, Outcome, Rate, Timestamp};
 
 use crate::tally::Side::{Model, Ours};
 use crate::tally::Verdict::{self, Compared, ComparedBut, ComparedThenSet, Excused};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate_core::{
-    Algorithm as _, Align, Book, Decision, FixedWindow, LeakyBucket, LimitError, Rate,
+    Align, Arithmetic as _, Book, Decision, FixedWindow, LeakyBucket, LimitError, Rate,
     SlidingCounter, SlidingLog, Timestamp, TokenBucket, Unbooked,
 };
 
@@ -25,7 +25,7 @@ pub(crate) enum Locked {
 
 /// A limit that is in force, or bypassed.
 #[derive(Debug)]
-pub(crate) struct Slot<A: tollgate_core::Algorithm> {
+pub(crate) struct Slot<A: tollgate_core::Arithmetic> {
     book: Book<A>,
     holds: Holds,
     latest: Latest,
@@ -176,7 +176,7 @@ impl Locked {
     }
 }
 
-impl<A: tollgate_core::Algorithm> Slot<A> {
+impl<A: tollgate_core::Arithmetic> Slot<A> {
     pub(crate) fn new(limit: A, state: A::State) -> Mutex<Self> {
         Mutex::new(Self {
             book: Book::with_state(limit, state),

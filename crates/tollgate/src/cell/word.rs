@@ -24,7 +24,7 @@
 use std::time::Duration;
 
 use tollgate_core::{
-    Algorithm, Decision, Gcra, LimitError, Outcome, Pace, Rate, Tat, Timestamp, Unbooked,
+    Arithmetic, Decision, Gcra, LimitError, Outcome, Pace, Rate, Tat, Timestamp, Unbooked, units,
 };
 
 use super::Ticket;
@@ -251,7 +251,7 @@ impl Word {
             interval: self.interval.load(Ordering::Relaxed),
             capacity: self.capacity.load(Ordering::Relaxed),
         };
-        span(pace, tokens)
+        pace.time_for(tokens)
     }
 
     pub(crate) fn tokens(&self, now: Timestamp) -> f64 {
@@ -462,9 +462,9 @@ impl Word {
         let mut tat = Tat::from_word(self.tat.load(Ordering::Relaxed));
         loop {
             let mut to = rescale(tat);
-            if to == tat && to.to_word() <= word_of(now) {
+            if to == tat && to.to_word() <= units::of(now) {
                 // Any TAT that is not ahead means the same, so another one can be had for free.
-                to = Tat::from_word(word_of(now) - u64::from(to.to_word() == word_of(now)));
+                to = Tat::from_word(units::of(now) - u64::from(to.to_word() == units::of(now)));
             }
             if self.swap(tat, to) {
                 break;
@@ -491,7 +491,7 @@ impl Word {
             Outcome::Never => Duration::MAX,
         };
         // As far as the TAT lies ahead, it takes to be idle.
-        let ahead = tat.to_word().saturating_sub(word_of(now));
+        let ahead = tat.to_word().saturating_sub(units::of(now));
         let reset_after = duration(Pace::wait_nanos(ahead));
         let remaining = pace.remaining(tat, now);
         Decision::new(tried.outcome, limit, remaining, retry_after, reset_after)
@@ -520,16 +520,4 @@ fn duration(nanos: u64) -> Duration {
         Ok(nanos) if nanos < 1_000_000_000 => Duration::new(0, nanos),
         _ => Duration::from_nanos(nanos),
     }
-}
-
-/// How long so many tokens take at this pace.
-pub(crate) fn span(pace: Pace, tokens: u128) -> Duration {
-    let units = tokens.saturating_mul(u128::from(pace.interval));
-    Duration::from_nanos(u64::try_from(units.div_ceil(64)).unwrap_or(u64::MAX))
-}
-
-/// A time in the units of the TAT.
-#[inline]
-pub(crate) fn word_of(now: Timestamp) -> u64 {
-    Pace::UNLIMITED.empty(now).to_word()
 }

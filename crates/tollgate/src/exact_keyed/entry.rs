@@ -3,11 +3,11 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use tollgate_core::{Algorithm, Ledger};
+use tollgate_core::{Arithmetic, Ledger};
 
 /// A key and its state. The limit is the shard's, unless the key is at a tier.
 #[derive(Debug)]
-pub(super) struct Entry<K, A: Algorithm> {
+pub(super) struct Entry<K, A: Arithmetic> {
     pub(super) key: K,
     pub(super) ledger: Ledger<A>,
     /// The tier that its state is under, if not the limiter's own rate.

@@ -123,6 +123,9 @@ pub(super) enum NotRestored {
     Full,
 }
 
+/// For how many keys a shard keeps one slot that only a blocked key takes.
+const KEYS_OF_ONE_BLOCK: usize = 64;
+
 /// A key to be stored.
 #[derive(Debug)]
 pub(super) struct New<K, A: Kept> {
@@ -163,7 +166,7 @@ impl<K, A: Kept> Shard<K, A> {
 
     /// The slots of a shard with this much room, with those that are kept for blocked keys.
     fn slots(room: usize) -> usize {
-        room + room / 64 + 16
+        room + room / KEYS_OF_ONE_BLOCK + 16
     }
 
     /// The most bytes that a shard with this much room allocates, but for what keys and states own.

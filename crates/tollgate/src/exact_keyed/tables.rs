@@ -4,8 +4,8 @@ use std::borrow::Borrow;
 use std::time::Duration;
 
 use tollgate_core::{
-    Algorithm as _, Decision, FixedWindow, Gcra, LeakyBucket, LimitError, Rate, SlidingCounter,
-    SlidingLog, Timestamp, TokenBucket, Unbooked,
+    Arithmetic as _, Decision, FixedWindow, Gcra, LeakyBucket, LimitError, Rate, SlidingCounter,
+    SlidingLog, Timestamp, TokenBucket, Unbooked, units,
 };
 
 use super::act::{Allow, Check, Look, Reserve};
@@ -19,7 +19,7 @@ use crate::holds::HoldId;
 
 /// The last time that GCRA's word can tell from the next, nine years after the anchor. A state
 /// charged then is never idle, so it is never dropped.
-const LAST_OF_GCRA: Timestamp = Timestamp::from_nanos((1 << 58) - 1);
+const LAST_OF_GCRA: Timestamp = Timestamp::from_nanos(units::LAST_NANO);
 
 /// A table of any algorithm.
 #[derive(Debug)]

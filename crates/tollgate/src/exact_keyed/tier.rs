@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use tollgate_core::{
-    Algorithm as _, FixedWindow, Gcra, LeakyBucket, LimitError, Rate, SlidingCounter, SlidingLog,
+    Arithmetic as _, FixedWindow, Gcra, LeakyBucket, LimitError, Rate, SlidingCounter, SlidingLog,
     TokenBucket,
 };
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Algorithm, Gcra, LimitError, Rate};
+use tollgate_core::{Arithmetic, Gcra, LimitError, Rate};
 
 use super::FairLimiter;
 use super::codel::Codel;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use tollgate_core::{Decision, Outcome, Pace, Tat, Timestamp};
+use tollgate_core::{Decision, Outcome, Pace, Tat, Timestamp, units};
 
 use super::anchor::Moment;
 use super::back::SLACK;
@@ -11,11 +11,10 @@ use super::pace::InForce;
 use super::shard::{Answer, Need};
 use super::slot::Ask;
 use super::table::Place;
-use super::word::{Judged, KeyWord, units};
+use super::word::{Judged, KeyWord};
 use super::{AtCap, KeyedLimiter};
 use crate::acquire::{Acquire, Waiting};
 use crate::cell::Ticket;
-use crate::cell::word::span;
 use crate::clock::{Clock, Monotonic};
 use crate::home::sealed::{Home, Lends};
 use crate::line::meter::Meter;
@@ -30,7 +29,7 @@ use crate::{Refused, Reservation};
 /// [`Limiter`](crate::Limiter).
 ///
 /// ```
-/// use tollgate::core::{Algorithm, Gcra};
+/// use tollgate::core::{Arithmetic, Gcra};
 /// use tollgate::{KeyedLimiter, Rate, clock::Manual};
 ///
 /// let limiter = KeyedLimiter::builder(Rate::per_second(10), 1_000)
@@ -265,9 +264,10 @@ impl<'a, C: Clock> Key<'a, C> {
         let wait = Duration::from_nanos(Pace::wait_nanos(judged.wait));
         let charged = judged.outcome == Outcome::Allowed && cost > 0 && pace.interval > 0;
         let word = if charged { judged.after } else { judged.before };
-        let word = word.at(units(now));
+        let word = word.at(units::of(now));
         if word.is_blocked() {
-            let reset_after = Duration::from_nanos((word.idle_at() - units(now)).div_ceil(64));
+            let reset_after =
+                Duration::from_nanos(units::to_nanos(word.idle_at() - units::of(now)));
             return Decision::new(Outcome::Denied, burst, 0, wait, reset_after);
         }
         let retry_after = match judged.outcome {
@@ -395,11 +395,11 @@ impl<C: Clock> Meter for Key<'_, C> {
     fn is_blocked(&self, now: Timestamp) -> bool {
         let now = self.limiter.table.since_anchor(now);
         let judged = self.glance(now, 0);
-        judged.before.is_blocked_at(units(judged.now))
+        judged.before.is_blocked_at(units::of(judged.now))
     }
 
     fn takes(&self, terms: &Self::Terms, tokens: u128) -> Duration {
-        span(self.on(terms).in_force.pace, tokens)
+        self.on(terms).in_force.pace.time_for(tokens)
     }
 }
 

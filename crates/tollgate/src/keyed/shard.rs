@@ -34,7 +34,7 @@
 
 use std::sync::Arc;
 
-use tollgate_core::{Outcome, Timestamp};
+use tollgate_core::{Outcome, Timestamp, units};
 
 use super::anchor::{Anchor, Moment};
 use super::intervals::Intervals;
@@ -42,7 +42,7 @@ use super::line::{Line, Lines, SLOTS, Slot};
 use super::shape::{Shape, Turns};
 use super::slot::{Ask, Lost, attempt, is_free, passes, publish, swap, try_pass};
 use super::stash::Stash;
-use super::word::{BUSY, Foreign, Judged, KeyWord, units};
+use super::word::{BUSY, Foreign, Judged, KeyWord};
 use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, PoisonError};
 
 mod other;
@@ -50,9 +50,9 @@ mod room;
 mod scan;
 
 /// The high-water time moves at most this often: a millisecond, in word units.
-const HIGH_WATER_STEP: u64 = 1_000_000 << 6;
+const HIGH_WATER_STEP: u64 = units::from_nanos(1_000_000);
 /// Charges keep the high-water time this close behind them: a second, in word units.
-const LATEST_STEP: u64 = 1_000_000_000 << 6;
+const LATEST_STEP: u64 = units::from_nanos(1_000_000_000);
 /// A part of a table with its own lock.
 #[derive(Debug)]
 pub(crate) struct Shard {
@@ -252,7 +252,7 @@ impl Shard {
             return true;
         }
         let now = self.raise_high_water(asked);
-        let Some(slot) = self.claim(&mut structure, ask.fingerprint, units(now), need) else {
+        let Some(slot) = self.claim(&mut structure, ask.fingerprint, units::of(now), need) else {
             return false;
         };
         let new = self.foreign(KeyWord::NEW, ask.tag);
@@ -390,7 +390,7 @@ impl Shard {
                 return Answer::Judged(judged);
             }
             self.intervals.keep(ask.pace);
-            let now = units(self.raise_high_water(now));
+            let now = units::of(self.raise_high_water(now));
             return match self.claim(&mut structure, ask.fingerprint, now, need) {
                 None => Answer::Full,
                 Some(slot) => {
@@ -416,7 +416,7 @@ impl Shard {
     fn keep_time(&self, ask: &Ask<'_>) {
         // Only ever grows, and being late is accounted for.
         let high = self.high_water.load(Ordering::Relaxed);
-        if units(ask.now()) > high + LATEST_STEP {
+        if units::of(ask.now()) > high + LATEST_STEP {
             self.raise_to(ask.anchor, ask.moment);
         }
     }
@@ -426,20 +426,22 @@ impl Shard {
     #[inline(never)]
     fn raise_to(&self, anchor: &Anchor, moment: Moment) {
         let _structure = self.lock();
-        let now = units(anchor.renew(moment).now);
+        let now = units::of(anchor.renew(moment).now);
         self.high_water.fetch_max(now, Ordering::AcqRel);
     }
 
     fn latest(&self) -> Timestamp {
-        Timestamp::from_nanos(self.high_water.load(Ordering::Acquire) >> 6)
+        Timestamp::from_nanos(units::to_nanos_floor(
+            self.high_water.load(Ordering::Acquire),
+        ))
     }
 
     /// Lets time pass for the whole shard, and gives the time to decide at: a key that was taken
     /// over for being idle must not start anew at an earlier one.
     fn raise_high_water(&self, now: Timestamp) -> Timestamp {
         let latest = self.latest();
-        if units(now) > units(latest).saturating_add(HIGH_WATER_STEP) {
-            self.high_water.fetch_max(units(now), Ordering::AcqRel);
+        if units::of(now) > units::of(latest).saturating_add(HIGH_WATER_STEP) {
+            self.high_water.fetch_max(units::of(now), Ordering::AcqRel);
         }
         now.max(latest)
     }

@@ -169,11 +169,11 @@ pub(crate) fn clear(slot: &Slot) {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::super::anchor::SPAN;
-    use super::super::word::units;
     use super::*;
     use crate::sync::AtomicU64;
     use proptest::prelude::*;
-    use tollgate_core::{Algorithm, Gcra, Rate};
+    use tollgate_core::units;
+    use tollgate_core::{Arithmetic, Gcra, Rate};
 
     fn slot(fingerprint: u64, word: u64) -> Slot {
         Slot {
@@ -221,8 +221,8 @@ mod tests {
             let ask = Ask { fingerprint: 7, tag: Tag::NONE, pace, moment, anchor: &anchor, cost, patience: 0 };
             let now = ask.now();
             let edge = match edge {
-                0 => units(now),
-                1 => units(now).saturating_add(pace.capacity),
+                0 => units::of(now),
+                1 => units::of(now).saturating_add(pace.capacity),
                 _ => other,
             };
             let word = edge.saturating_add_signed(off);

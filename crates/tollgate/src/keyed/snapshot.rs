@@ -17,13 +17,13 @@
 
 use std::path::Path;
 
-use tollgate_core::Pace;
+use tollgate_core::{Pace, units};
 
 use super::hasher::KeyHasher;
 use super::intervals::{Intervals, Tag};
 use super::shard::Need;
 use super::slot::Ask;
-use super::word::{KeyWord, units};
+use super::word::KeyWord;
 use super::{Builder, KeyedLimiter};
 use crate::clock::{Clock, Monotonic};
 use crate::snapshot::{self, SnapshotError, wall_nanos};
@@ -66,7 +66,7 @@ impl<C: Clock> KeyedLimiter<C> {
         words.extend([wall_nanos(), 0, 0]);
         for shard in self.table.shards() {
             shard.for_each_active(self.table.anchor(), now, |fingerprint, word, now| {
-                words.extend([fingerprint, word.moved(units(now)).0]);
+                words.extend([fingerprint, word.moved(units::of(now)).0]);
             });
         }
         let keys = (words.len() - HEADER) as u64 / 2;
@@ -106,7 +106,7 @@ impl<C: Clock> Builder<C> {
     pub fn restore(self, path: &Path) -> Result<KeyedLimiter<C>, SnapshotError> {
         let contents = Contents::read(path)?;
         let elapsed = wall_nanos().saturating_sub(contents.wall_nanos);
-        let elapsed = elapsed.saturating_mul(64);
+        let elapsed = units::from_nanos(elapsed);
         let limiter = self.adopting(contents.seed, contents.intervals).build();
         let limiter = limiter.map_err(SnapshotError::Limit)?;
         let moment = limiter.table.since_anchor(limiter.clock.now());
@@ -118,7 +118,7 @@ impl<C: Clock> Builder<C> {
             } else {
                 Need::Idle
             };
-            let word = word.moved(elapsed).later(units(now));
+            let word = word.moved(elapsed).later(units::of(now));
             let shard = limiter.table.shard(fingerprint);
             // Whichever its interval is: nobody else is there yet.
             let ask = Ask {
@@ -130,7 +130,7 @@ impl<C: Clock> Builder<C> {
                 cost: 0,
                 patience: 0,
             };
-            word.idle_at() <= units(now) || shard.set(&ask, need, |_, _| word)
+            word.idle_at() <= units::of(now) || shard.set(&ask, need, |_, _| word)
         });
         if all_fit {
             return Ok(limiter);
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_word_goes_to_another_clock_with_its_block_and_what_is_owed_after_it() {
-        const SECOND: u64 = 1_000_000_000 << 6;
+        const SECOND: u64 = units::from_nanos(1_000_000_000);
         let block = KeyWord::blocked(10 * SECOND, 100 * SECOND);
         let owed = block.idle_at() - block.until();
         assert!(owed >= 90 * SECOND);

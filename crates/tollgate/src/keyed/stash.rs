@@ -6,6 +6,8 @@ use super::shard::Need;
 use super::slot::take;
 use crate::sync::{AtomicU64, Ordering};
 
+/// How many slots of a table have one slot in its stash.
+const SLOTS_OF_ONE: usize = 64;
 /// Fewest lines of a stash. A model of one that is full has no time to fill many.
 const LEAST_LINES: usize = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
 
@@ -20,9 +22,9 @@ pub(crate) struct Stash {
 }
 
 impl Stash {
-    /// A 64th of `slots`, and a quarter of that more for blocked keys.
+    /// One for so many of the `slots`, and a quarter of that more for blocked keys.
     pub(crate) fn new(slots: usize) -> Self {
-        let open_lines = (slots / 64).div_ceil(SLOTS).max(LEAST_LINES);
+        let open_lines = (slots / SLOTS_OF_ONE).div_ceil(SLOTS).max(LEAST_LINES);
         Self {
             lines: Lines::new(open_lines + open_lines.div_ceil(4)),
             reach: AtomicU64::new(0),

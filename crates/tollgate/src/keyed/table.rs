@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use tollgate_core::Timestamp;
+use tollgate_core::{Timestamp, units};
 
 use super::anchor::{Anchor, Moment};
 use super::intervals::Intervals;
 use super::line::{Line, Lines, SLOTS, Slot, fetch, select};
 use super::shape::{Shape, Turns};
 use super::shard::Shard;
-use super::word::units;
 use crate::sync::Padded;
 
 /// Fewest keys worth a shard of their own.
@@ -167,7 +166,7 @@ impl Table {
     #[inline]
     pub(crate) fn kept_pace(&self, shard: &Shard, moment: Moment) -> Moment {
         // A guess, as the anchor may just have moved: under the locks it is looked at again.
-        let ahead = shard.high_water().saturating_sub(units(moment.now));
+        let ahead = shard.high_water().saturating_sub(units::of(moment.now));
         if ahead <= self.intervals.reach() {
             return moment;
         }

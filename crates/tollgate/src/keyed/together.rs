@@ -64,7 +64,7 @@ impl<C: Clock> KeyedLimiter<C> {
     /// charged is given back if another request came between.
     ///
     /// ```
-    /// use tollgate::core::{Algorithm, Gcra};
+    /// use tollgate::core::{Arithmetic, Gcra};
     /// use tollgate::{KeyedLimiter, Rate, clock::Manual};
     ///
     /// let limiter = KeyedLimiter::builder(Rate::per_hour(1), 100).clock(Manual::new()).build()?;

@@ -7,7 +7,7 @@
 //! passes, and what a full lane's bucket can't hold is there for the others.
 
 use tollgate_core::{
-    Algorithm, Bucket, Decision, LimitError, Outcome, Rate, Timestamp, TokenBucket,
+    Arithmetic, Bucket, Decision, LimitError, Outcome, Rate, Timestamp, TokenBucket,
 };
 
 use crate::line::places::Fifo;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tollgate_core::{Algorithm, LimitError, Rate, TokenBucket};
+use tollgate_core::{Arithmetic, LimitError, Rate, TokenBucket};
 
 use super::node::{LEVELS, MAX_DEPTH};
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tollgate_core::{Algorithm, Book, Timestamp, TokenBucket};
+use tollgate_core::{Arithmetic, Book, Timestamp, TokenBucket};
 
 use super::class::{Class, Compiled};
 use super::share::Lending;

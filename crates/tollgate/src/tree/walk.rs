@@ -14,6 +14,9 @@ use super::nodes::Nodes;
 use super::share::Borrower;
 use super::taken::{Step, Taken};
 
+/// How many quanta a lender's burst has.
+const QUANTA: u64 = 64;
+
 /// The slots from a leaf to the root, and the priority that the leaf borrows with.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Path {
@@ -154,7 +157,7 @@ impl Borrower {
             level: path.level,
             tag: child.tag(path.level),
             stride: child.stride,
-            quantum: (lender.burst() / 64).clamp(1, 1 << 32),
+            quantum: (lender.burst() / QUANTA).clamp(1, 1 << 32),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{FileFailurePersistence, TestCaseError};
 use tollgate::clock::Manual;
-use tollgate::core::{Algorithm as _, Gcra};
+use tollgate::core::{Arithmetic as _, Gcra};
 use tollgate::{
     Algorithm, Clock, Decision, ExactKeyedLimiter, KeyedLimiter, Limiter, Outcome, Rate, Tier,
     Timestamp, core::Align,

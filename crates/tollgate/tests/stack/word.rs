@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
+use tollgate::core::units;
 use tollgate::{
     Algorithm, Rate,
     stack::{Hold, Terms},
@@ -13,7 +14,7 @@ use super::subject::{Place, Subject};
 use super::world::START;
 
 /// One nanosecond in the units of the word.
-const UNIT: u128 = 64;
+const UNIT: u128 = units::PER_NANO as u128;
 const MILLI: u128 = 1_000_000 * UNIT;
 const LONGEST_BACK: u64 = 3_000;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::core::{Algorithm as _, Gcra};
+use tollgate::core::{Arithmetic as _, Gcra};
 use tollgate::{
     Algorithm, ConcurrencyLimiter, Decision, ExactKeyedLimiter, KeyedConcurrency, KeyedLimiter,
     Level, Limiter, Outcome, Rate, Timestamp,

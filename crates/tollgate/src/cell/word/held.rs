@@ -13,7 +13,7 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Algorithm, Decision, Outcome, Pace, Tat, Timestamp, Unbooked};
+use tollgate_core::{Arithmetic, Decision, Outcome, Pace, Tat, Timestamp, Unbooked};
 
 use super::super::Ticket;
 use super::{Settings, View, Word, judged};

@@ -104,7 +104,7 @@ impl<K, A: Kept> Shard<K, A> {
 mod tests {
     use std::time::Duration;
 
-    use tollgate_core::{Algorithm, Rate, TokenBucket};
+    use tollgate_core::{Arithmetic, Rate, TokenBucket};
 
     use super::super::super::act::{Check, Reserve};
     use super::super::super::tier::RateOf;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use tollgate_core::{Algorithm, Gcra, Rate, Tat, Timestamp};
+use tollgate_core::{Arithmetic, Gcra, Rate, Tat, Timestamp};
 
 use super::sim::{Arrival, Sim};
 use crate::line::Waits as _;
