@@ -85,6 +85,16 @@ pub trait Backend: Send + Sync {
         std::future::ready(Ok(()))
     }
 
+    /// Forgets what the keys of these checks have spent. Slots that are held stay held. Unless said otherwise nothing
+    /// is forgotten.
+    fn forget<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+    ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'a {
+        let _ = checks;
+        std::future::ready(Ok(()))
+    }
+
     /// What each check would say by itself, charging nothing: whether its cost would pass, if not after how long,
     /// and what is left. Unless said otherwise each is asked at no cost what is left, and what isn't enough is told
     /// to wait until all is.

@@ -19,6 +19,7 @@ mod counters;
 mod deciding;
 mod descriptors;
 mod gather;
+mod gifts;
 mod peek;
 mod retired;
 pub(crate) mod rules;
@@ -33,7 +34,7 @@ pub use rules::PolicyError;
 use gather::{Gathered, Group};
 use retired::Retired;
 use rules::Rules;
-use turns::{Spot, Turns};
+use turns::Turns;
 
 /// Decides requests by a policy.
 ///
@@ -263,6 +264,12 @@ impl<B: Backend> Engine<B> {
         self.turns.waiting()
     }
 
+    /// Whether a rule of the policy in force lets requests wait. If none does, [`decide`](Self::decide) says what
+    /// [`decide_async`](Self::decide_async) would.
+    pub fn lets_wait(&self) -> bool {
+        self.rules.load().waits
+    }
+
     fn started(&self) -> Option<Timestamp> {
         self.observer.as_ref().map(|_| self.backend.now())
     }
@@ -360,37 +367,6 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
             self.tell_of_what_comes_back(rules, &gathered.enforced, &mut answer);
         }
         said.hear(gathered, answer);
-    }
-}
-
-impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
-    /// Forgets what a request like this has spent, of every rule that applies to it: an operator's
-    /// gift. Slots that are held stay held.
-    ///
-    /// ```
-    /// # use tollgate::clock::Manual;
-    /// # use tollgate_engine::backend::Memory;
-    /// # use tollgate_engine::document::Format;
-    /// # use tollgate_engine::{Engine, Facts, Policy};
-    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
-    /// # let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 1/h}]", Format::Yaml)?.policy;
-    /// let engine = Engine::new(policy, memory)?;
-    /// let facts = Facts::new().with("user", "42");
-    /// assert!(engine.decide(&facts).passed().is_some());
-    /// engine.forget(&facts);
-    /// assert!(engine.decide(&facts).passed().is_some());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn forget(&self, facts: &Facts<'_>) {
-        let rules = self.rules.load();
-        let mut gathered = Gathered::new();
-        gathered.fill(&rules, facts, (&self.hashers, &self.bounds), &self.backend);
-        for group in [&gathered.enforced, &gathered.shadow] {
-            self.backend.forget(group.checks.as_slice());
-        }
-        for check in gathered.enforced.checks.as_slice() {
-            self.turns.poke(Spot::of(check));
-        }
     }
 }
 

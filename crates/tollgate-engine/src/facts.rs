@@ -27,6 +27,8 @@ pub struct Facts<'a> {
     used: usize,
     /// Only for requests with very many facts.
     more: Vec<(&'a str, &'a str)>,
+    /// What the request itself says that it costs.
+    cost: Option<u64>,
 }
 
 impl<'a> Facts<'a> {
@@ -38,7 +40,35 @@ impl<'a> Facts<'a> {
             inline: [("", ""); INLINE],
             used: 0,
             more: Vec::new(),
+            cost: None,
         }
+    }
+
+    /// The same for a request that costs so much, by all rules that find its cost in no fact. Slots cost one,
+    /// whatever it is.
+    ///
+    /// ```
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Policy};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// use tollgate_engine::Facts;
+    ///
+    /// let policy = Policy::from_text("limits: [{name: all, rate: 10/h}]", Format::Yaml)?.policy;
+    /// let engine = Engine::new(policy, memory)?;
+    /// assert_eq!(engine.decide(&Facts::new().costing(3)).decision().remaining, 7);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub const fn costing(mut self, cost: u64) -> Self {
+        self.cost = Some(cost);
+        self
+    }
+
+    /// What the request itself says that it costs.
+    pub const fn cost(&self) -> Option<u64> {
+        self.cost
     }
 
     /// The same with one fact more.

@@ -443,6 +443,11 @@ impl Permits {
         }
     }
 
+    /// Whether nothing is held: then it makes no difference when this is dropped.
+    pub fn is_empty(&self) -> bool {
+        self.own.is_empty() && self.shadows.iter().all(Pass::is_empty)
+    }
+
     /// The request never ran: estimates come back, whatever the rule has chosen, and slots are free.
     pub fn cancel(self) {
         self.own.cancel();

@@ -442,6 +442,13 @@ impl Backend for Redis {
         }
     }
 
+    async fn forget<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<(), Infallible> {
+        match &self.home {
+            Home::Store(fallback) => fallback.forget(checks).await,
+            Home::Memory(fallback) => fallback.forget(checks).await,
+        }
+    }
+
     async fn give_back<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<(), Infallible> {
         match &self.home {
             Home::Store(fallback) => Backend::give_back(&**fallback, checks).await,

@@ -36,6 +36,8 @@ pub struct Bounds {
     pub idle_time: Duration,
     /// What callers may hold at the same time: permits and reservations.
     pub holds: usize,
+    /// The time after which a slot that was taken over RLS or RESP is free again, if nobody gave it back.
+    pub hold_time: Duration,
 }
 
 impl Default for Bounds {
@@ -53,6 +55,7 @@ impl Default for Bounds {
             request_time: Duration::from_secs(10),
             idle_time: Duration::from_secs(600),
             holds: 100_000,
+            hold_time: Duration::from_secs(60),
         }
     }
 }

@@ -57,7 +57,11 @@ pub(crate) struct Patience {
 }
 
 /// Serves a connection until one of both sides ends it.
-pub(crate) async fn serve<S, P>(mut stream: S, mut protocol: P, patience: Patience) -> io::Result<()>
+pub(crate) async fn serve<S, P>(
+    mut stream: S,
+    mut protocol: P,
+    patience: Patience,
+) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     P: Speaks,
@@ -89,7 +93,8 @@ where
             timer.as_mut().set(patience.request);
         }
         let was_idle = input.is_empty();
-        match in_time(timer.as_mut(), pin!(read(&mut stream, &mut input))).await {
+        let read = in_time(timer.as_mut(), pin!(read(&mut stream, &mut input))).await;
+        match read {
             Ok(0) => return Ok(()),
             Ok(_) if was_idle => timer.as_mut().set(patience.request),
             Ok(_) => {}

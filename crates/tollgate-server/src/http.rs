@@ -1,1 +1,8 @@
+//! HTTP and JSON: for everything that speaks neither Envoy's protocol nor Redis'.
+
+mod answer;
+mod body;
 mod request;
+mod session;
+
+pub(crate) use session::Session;

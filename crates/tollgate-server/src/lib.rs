@@ -1,5 +1,16 @@
 //! The rate-limit service: Envoy's protocol, HTTP and Redis' on one engine.
 
+mod bounds;
+mod cells;
+mod connection;
+mod holds;
 mod http;
+mod listen;
 mod resp;
 mod rls;
+mod secret;
+mod service;
+
+pub use bounds::Bounds;
+pub use listen::{Address, AddressError};
+pub use secret::Secret;

@@ -104,7 +104,9 @@ async fn remove_if_dead(path: &Path) -> io::Result<()> {
         return Ok(());
     }
     match UnixStream::connect(path).await {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path)
+        }
         _ => Ok(()),
     }
 }
@@ -186,7 +188,9 @@ impl FromStr for Address {
         if let Ok(port) = text.parse::<u16>() {
             return Ok(Self::Tcp((Ipv4Addr::LOCALHOST, port).into()));
         }
-        let mut found = text.to_socket_addrs().map_err(|_| AddressError(text.to_owned()))?;
+        let mut found = text
+            .to_socket_addrs()
+            .map_err(|_| AddressError(text.to_owned()))?;
         let first = found.next().ok_or_else(|| AddressError(text.to_owned()))?;
         Ok(Self::Tcp(first))
     }
@@ -205,7 +209,10 @@ impl fmt::Display for Address {
 impl fmt::Display for AddressError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(text) = self;
-        write!(f, "no address {text:?}: write 127.0.0.1:8080, unix:/path/to/socket, or off")
+        write!(
+            f,
+            "no address {text:?}: write 127.0.0.1:8080, unix:/path/to/socket, or off"
+        )
     }
 }
 

@@ -367,6 +367,17 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Backend for Fallback<B,
         Ok(self.look_at_each(checks).await)
     }
 
+    async fn forget<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<(), Infallible> {
+        // Here too: what decides while there is no store remembers what that had admitted.
+        self.local.memory().forget(checks);
+        let there = checks.iter().copied().filter(|check| !is_counted_here(check));
+        let there: Vec<_> = there.collect();
+        if let Err(error) = self.backend.forget(&there).await {
+            self.fails(&there, Gate::Open, &error);
+        }
+        Ok(())
+    }
+
     async fn give_back<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<(), Infallible> {
         let (here, there): (Vec<_>, Vec<_>) = checks
             .iter()

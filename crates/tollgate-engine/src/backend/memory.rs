@@ -475,6 +475,14 @@ impl<C: Clock + 'static, W: Clock + 'static> Backend for Memory<C, W> {
         ready(Ok(()))
     }
 
+    fn forget<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+    ) -> impl Future<Output = Result<(), Infallible>> + Send + 'a {
+        self.forget(checks);
+        ready(Ok(()))
+    }
+
     fn peek<'a>(
         &'a self,
         checks: &'a [Check<'a>],

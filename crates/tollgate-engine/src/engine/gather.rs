@@ -213,7 +213,7 @@ impl<'a> Gathered<'a> {
     fn ask(&mut self, rule: &'a Applied, met: Met, known: &Known<'_, '_>, facts: &'a Facts<'a>) {
         self.unasked.get_or_insert(met);
         let cost = rule.cost.and_then(|slot| cost_of(known.text(slot)?));
-        let cost = cost.unwrap_or(rule.default_cost);
+        let cost = cost.or(facts.cost()).unwrap_or(rule.default_cost);
         let cost = cost.max(u64::from(rule.is_estimated));
         let key = RequestKey::new(&rule.key, facts, met.fingerprint);
         for limit in rule.limits.as_slice() {

@@ -100,7 +100,10 @@ pub(crate) fn find<'i>(input: &'i [u8], most: &Most) -> Result<Found<'i>, Bad> {
         let asks_to_go_on = head.asks_to_go_on && rest.is_empty();
         return Ok(Found::Part { asks_to_go_on });
     };
-    let request = Request { body, ..head.request };
+    let request = Request {
+        body,
+        ..head.request
+    };
     Ok(Found::Whole(request, head.bytes + length))
 }
 
@@ -124,7 +127,12 @@ fn head(input: &[u8]) -> Result<Option<Head<'_>>, Bad> {
         keep_alive: is_new,
         ..Request::default()
     };
-    let mut head = Head { request, bytes, length: Length::Known(0), asks_to_go_on: false };
+    let mut head = Head {
+        request,
+        bytes,
+        length: Length::Known(0),
+        asks_to_go_on: false,
+    };
     let (mut length, mut chunks) = (None, false);
     for field in parsed.headers.iter() {
         let (name, value) = (field.name, field.value.trim_ascii());
@@ -167,14 +175,16 @@ fn head(input: &[u8]) -> Result<Option<Head<'_>>, Bad> {
 
 /// Whether the options of a connection keep it, as it was assumed until one says otherwise.
 fn keeps_alive(options: &[u8], assumed: bool) -> bool {
-    options.split(|byte| *byte == b',').fold(assumed, |keep, option| {
-        let option = option.trim_ascii();
-        if option.eq_ignore_ascii_case(b"close") {
-            false
-        } else {
-            keep || option.eq_ignore_ascii_case(b"keep-alive")
-        }
-    })
+    options
+        .split(|byte| *byte == b',')
+        .fold(assumed, |keep, option| {
+            let option = option.trim_ascii();
+            if option.eq_ignore_ascii_case(b"close") {
+                false
+            } else {
+                keep || option.eq_ignore_ascii_case(b"keep-alive")
+            }
+        })
 }
 
 fn number(digits: &[u8]) -> Option<usize> {
@@ -243,9 +253,15 @@ impl fmt::Display for Bad {
         match self {
             Self::Syntax => f.write_str("this isn't a request of HTTP/1"),
             Self::Version => f.write_str("only HTTP/1.0 and HTTP/1.1 are spoken here"),
-            Self::Head { most } => write!(f, "the first lines are more than the {most} that are taken"),
-            Self::Body { most } => write!(f, "the body is longer than the {most} bytes that are taken"),
-            Self::Length => f.write_str("Content-Length is no number, is told twice, or stands beside Transfer-Encoding"),
+            Self::Head { most } => {
+                write!(f, "the first lines are more than the {most} that are taken")
+            }
+            Self::Body { most } => {
+                write!(f, "the body is longer than the {most} bytes that are taken")
+            }
+            Self::Length => f.write_str(
+                "Content-Length is no number, is told twice, or stands beside Transfer-Encoding",
+            ),
             Self::Coding => f.write_str("no Transfer-Encoding but chunked is understood"),
             Self::Host => f.write_str("a request of HTTP/1.1 has one field Host"),
             Self::Chunks => f.write_str("the chunks of the body can't be read"),
@@ -257,7 +273,10 @@ impl fmt::Display for Bad {
 mod tests {
     use super::*;
 
-    const MOST: Most = Most { head: 600, body: 100 };
+    const MOST: Most = Most {
+        head: 600,
+        body: 100,
+    };
 
     fn whole(text: &str) -> (Request<'_>, usize) {
         match find(text.as_bytes(), &MOST) {
@@ -271,7 +290,10 @@ mod tests {
         let text = "POST /v1/check?a=b HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n\
                     Content-Length: 2\r\nOrigin: http://a\r\nAuthorization: Bearer t\r\n\r\n{}GET / HTTP/1.1\r\n";
         let (request, length) = whole(text);
-        assert_eq!((request.method, request.path, request.query), ("POST", "/v1/check", "a=b"));
+        assert_eq!(
+            (request.method, request.path, request.query),
+            ("POST", "/v1/check", "a=b")
+        );
         assert_eq!((&*request.body, request.keep_alive), (&b"{}"[..], true));
         assert_eq!(request.content_type, Some(&b"application/json"[..]));
         assert_eq!(request.origin, Some(&b"http://a"[..]));
@@ -295,7 +317,15 @@ mod tests {
         ] {
             for end in 0..text.len() {
                 let found = find(&text.as_bytes()[..end], &MOST);
-                assert!(matches!(found, Ok(Found::Part { asks_to_go_on: false })), "{end}: {found:?}");
+                assert!(
+                    matches!(
+                        found,
+                        Ok(Found::Part {
+                            asks_to_go_on: false
+                        })
+                    ),
+                    "{end}: {found:?}"
+                );
             }
             assert_eq!(whole(text).1, text.len());
         }
@@ -303,17 +333,21 @@ mod tests {
 
     #[test]
     fn a_client_that_asks_to_go_on_is_heard_until_it_does() {
-        let text = "POST / HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n{}";
+        let text =
+            "POST / HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n{}";
         let asks = |length: usize| match find(&text.as_bytes()[..length], &MOST) {
             Ok(Found::Part { asks_to_go_on }) => Some(asks_to_go_on),
             _ => None,
         };
-        assert_eq!([asks(20), asks(text.len() - 2), asks(text.len() - 1), asks(text.len())], [
-            Some(false),
-            Some(true),
-            Some(false),
-            None
-        ]);
+        assert_eq!(
+            [
+                asks(20),
+                asks(text.len() - 2),
+                asks(text.len() - 1),
+                asks(text.len())
+            ],
+            [Some(false), Some(true), Some(false), None]
+        );
     }
 
     #[test]
@@ -336,12 +370,21 @@ mod tests {
         let huge = format!("transfer-encoding: chunked\r\n\r\n{:x}\r\n", 101);
         let endless = format!("transfer-encoding: chunked\r\n\r\n1;{}", "x".repeat(300));
         for (fields, bad) in [
-            ("content-length: 2\r\ncontent-length: 2\r\n\r\n", Bad::Length),
+            (
+                "content-length: 2\r\ncontent-length: 2\r\n\r\n",
+                Bad::Length,
+            ),
             ("content-length: +2\r\n\r\n", Bad::Length),
             ("content-length: 2, 2\r\n\r\n", Bad::Length),
-            ("content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n", Bad::Length),
+            (
+                "content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n",
+                Bad::Length,
+            ),
             ("transfer-encoding: gzip, chunked\r\n\r\n", Bad::Coding),
-            ("transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n", Bad::Coding),
+            (
+                "transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n",
+                Bad::Coding,
+            ),
             ("host: y\r\n\r\n", Bad::Host),
             ("content-length: 101\r\n\r\n", Bad::Body { most: 100 }),
             ("content-length: 99999999999999999999\r\n\r\n", Bad::Length),
@@ -356,8 +399,21 @@ mod tests {
             let found = find(text.as_bytes(), &MOST);
             assert_eq!(found.map(|_| ()), Err(bad), "{fields:?}");
         }
-        assert_eq!(find(b"GET / HTTP/1.1\r\n\r\n", &MOST).map(|_| ()), Err(Bad::Host));
-        assert_eq!(find(b"GET / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n", &MOST).map(|_| ()), Err(Bad::Coding));
-        assert_eq!(find(b"PRI * HTTP/2.0\r\n\r\n", &MOST).map(|_| ()), Err(Bad::Version));
+        assert_eq!(
+            find(b"GET / HTTP/1.1\r\n\r\n", &MOST).map(|_| ()),
+            Err(Bad::Host)
+        );
+        assert_eq!(
+            find(
+                b"GET / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n",
+                &MOST
+            )
+            .map(|_| ()),
+            Err(Bad::Coding)
+        );
+        assert_eq!(
+            find(b"PRI * HTTP/2.0\r\n\r\n", &MOST).map(|_| ()),
+            Err(Bad::Version)
+        );
     }
 }

@@ -95,7 +95,10 @@ impl Frame {
     }
 
     /// The words of a command that is whole.
-    pub(crate) fn words<'i>(&self, input: &'i [u8]) -> impl ExactSizeIterator<Item = &'i [u8]> + Clone {
+    pub(crate) fn words<'i>(
+        &self,
+        input: &'i [u8],
+    ) -> impl ExactSizeIterator<Item = &'i [u8]> + Clone {
         self.words.iter().map(move |word| &input[word.clone()])
     }
 
@@ -147,7 +150,9 @@ impl Frame {
             return Err(Broken::Words { found, most });
         }
         let first = self.words.first().map(|word| &input[word.clone()]);
-        if first.is_some_and(|word| word.eq_ignore_ascii_case(b"POST") || word.eq_ignore_ascii_case(b"Host:")) {
+        if first.is_some_and(|word| {
+            word.eq_ignore_ascii_case(b"POST") || word.eq_ignore_ascii_case(b"Host:")
+        }) {
             return Err(Broken::Http);
         }
         Ok(Some(end + 1))
@@ -197,9 +202,15 @@ impl fmt::Display for Broken {
             Self::Number { of: "words" } => f.write_str("invalid multibulk length"),
             Self::Number { .. } => f.write_str("invalid bulk length"),
             Self::NoWord(byte) => write!(f, "expected '$', got '{}'", byte.escape_ascii()),
-            Self::Unterminated => f.write_str("a bulk string doesn't end with CR LF where its length says"),
-            Self::Words { found, most } => write!(f, "{found} arguments, more than the {most} that are taken"),
-            Self::Bytes { most } => write!(f, "a command of more than the {most} bytes that are taken"),
+            Self::Unterminated => {
+                f.write_str("a bulk string doesn't end with CR LF where its length says")
+            }
+            Self::Words { found, most } => {
+                write!(f, "{found} arguments, more than the {most} that are taken")
+            }
+            Self::Bytes { most } => {
+                write!(f, "a command of more than the {most} bytes that are taken")
+            }
             Self::Quotes => f.write_str("unbalanced quotes in request"),
             Self::Http => f.write_str("this isn't HTTP"),
         }
@@ -210,7 +221,10 @@ impl fmt::Display for Broken {
 mod tests {
     use super::*;
 
-    const MOST: Most = Most { bytes: 1_000, words: 8 };
+    const MOST: Most = Most {
+        bytes: 1_000,
+        words: 8,
+    };
 
     fn whole_of(input: &[u8]) -> Result<Option<(Vec<String>, usize)>, Broken> {
         let mut frame = Frame::default();
@@ -219,14 +233,20 @@ mod tests {
     }
 
     fn texts(frame: &Frame, input: &[u8]) -> Vec<String> {
-        frame.words(input).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+        frame
+            .words(input)
+            .map(|word| String::from_utf8_lossy(word).into_owned())
+            .collect()
     }
 
     #[test]
     fn commands_are_found_in_what_was_read() {
         let input = b"*2\r\n$4\r\nECHO\r\n$2\r\nhi\r\n*1\r\n$4\r\nPING\r\n";
         let (words, length) = whole_of(input).expect("a command").expect("whole");
-        assert_eq!((words, length), (vec!["ECHO".to_owned(), "hi".to_owned()], 22));
+        assert_eq!(
+            (words, length),
+            (vec!["ECHO".to_owned(), "hi".to_owned()], 22)
+        );
         let (words, length) = whole_of(&input[22..]).expect("a command").expect("whole");
         assert_eq!((words, length), (vec!["PING".to_owned()], 14));
     }
@@ -240,27 +260,42 @@ mod tests {
             ("\r\n", &[]),
         ] {
             let (found, length) = whole_of(line.as_bytes()).expect("a line").expect("whole");
-            assert_eq!((found, length), (words.iter().map(|word| (*word).to_owned()).collect(), line.len()));
+            assert_eq!(
+                (found, length),
+                (
+                    words.iter().map(|word| (*word).to_owned()).collect(),
+                    line.len()
+                )
+            );
         }
     }
 
     #[test]
     fn empty_arrays_have_no_words() {
         for input in ["*0\r\n", "*-1\r\n"] {
-            assert_eq!(whole_of(input.as_bytes()), Ok(Some((Vec::new(), input.len()))));
+            assert_eq!(
+                whole_of(input.as_bytes()),
+                Ok(Some((Vec::new(), input.len())))
+            );
         }
     }
 
     #[test]
     fn what_comes_byte_by_byte_is_read_as_if_at_once() {
-        for input in [&b"*3\r\n$1\r\na\r\n$0\r\n\r\n$3\r\n\r\n$\r\n"[..], b"GET 'a b' c\r\n"] {
+        for input in [
+            &b"*3\r\n$1\r\na\r\n$0\r\n\r\n$3\r\n\r\n$\r\n"[..],
+            b"GET 'a b' c\r\n",
+        ] {
             let mut frame = Frame::default();
             for end in 0..input.len() {
                 assert_eq!(frame.read(&input[..end], &MOST), Ok(None), "{end}");
             }
             assert_eq!(frame.read(input, &MOST), Ok(Some(input.len())));
             let found = texts(&frame, input);
-            assert_eq!(Some((found, input.len())), whole_of(input).expect("a command"));
+            assert_eq!(
+                Some((found, input.len())),
+                whole_of(input).expect("a command")
+            );
             frame.clear();
             assert_eq!(frame.read(input, &MOST), Ok(Some(input.len())));
         }
@@ -274,26 +309,48 @@ mod tests {
             ("*x\r\n", "invalid multibulk length"),
             ("*1\n", "invalid multibulk length"),
             ("*99999999999\r\n", "invalid multibulk length"),
-            ("*00000000000000000000000000000000000", "invalid multibulk length"),
+            (
+                "*00000000000000000000000000000000000",
+                "invalid multibulk length",
+            ),
             ("*9\r\n", "9 arguments, more than the 8 that are taken"),
             ("*1\r\n:1\r\n", "expected '$', got ':'"),
             ("*1\r\n$x\r\n", "invalid bulk length"),
-            ("*1\r\n$1\r\nabc\r\n", "a bulk string doesn't end with CR LF where its length says"),
-            (&long, "a command of more than the 1000 bytes that are taken"),
-            (&endless, "a command of more than the 1000 bytes that are taken"),
+            (
+                "*1\r\n$1\r\nabc\r\n",
+                "a bulk string doesn't end with CR LF where its length says",
+            ),
+            (
+                &long,
+                "a command of more than the 1000 bytes that are taken",
+            ),
+            (
+                &endless,
+                "a command of more than the 1000 bytes that are taken",
+            ),
             ("ECHO 'a\r\n", "unbalanced quotes in request"),
             ("ECHO 'a'b\r\n", "unbalanced quotes in request"),
-            ("a b c d e f g h i\r\n", "9 arguments, more than the 8 that are taken"),
+            (
+                "a b c d e f g h i\r\n",
+                "9 arguments, more than the 8 that are taken",
+            ),
             ("POST / HTTP/1.1\r\n", "this isn't HTTP"),
             ("host: example\r\n", "this isn't HTTP"),
         ] {
             let error = whole_of(input.as_bytes()).expect_err(input);
-            assert_eq!(error.to_string(), format!("Protocol error: {said}"), "{input:?}");
+            assert_eq!(
+                error.to_string(),
+                format!("Protocol error: {said}"),
+                "{input:?}"
+            );
         }
     }
 
     #[test]
     fn a_length_that_is_too_much_is_refused_before_its_bytes_come() {
-        assert_eq!(whole_of(b"*1\r\n$999999999\r\n"), Err(Broken::Bytes { most: 1_000 }));
+        assert_eq!(
+            whole_of(b"*1\r\n$999999999\r\n"),
+            Err(Broken::Bytes { most: 1_000 })
+        );
     }
 }

@@ -28,7 +28,9 @@ impl Replies<'_> {
     /// An error, of which the first word is its kind: `-ERR no such command`.
     pub(crate) fn error(&mut self, what: &str) {
         self.bytes.push(b'-');
-        let shown = what.bytes().map(|byte| if byte.is_ascii_control() { b' ' } else { byte });
+        let shown = what
+            .bytes()
+            .map(|byte| if byte.is_ascii_control() { b' ' } else { byte });
         self.bytes.extend(shown);
         self.bytes.extend(b"\r\n");
     }
@@ -118,7 +120,10 @@ mod tests {
 
     fn said(version: Version, say: impl Fn(&mut Replies<'_>)) -> String {
         let mut bytes = Vec::new();
-        say(&mut Replies { version, bytes: &mut bytes });
+        say(&mut Replies {
+            version,
+            bytes: &mut bytes,
+        });
         String::from_utf8(bytes).expect("text")
     }
 
@@ -126,13 +131,29 @@ mod tests {
     fn each_answer_has_its_form_in_both_versions() {
         let forms: [(&dyn Fn(&mut Replies<'_>), &str, &str); 9] = [
             (&|out| out.simple("OK"), "+OK\r\n", "+OK\r\n"),
-            (&|out| out.error("ERR a\r\nb"), "-ERR a  b\r\n", "-ERR a  b\r\n"),
-            (&|out| out.integer(i64::MIN), ":-9223372036854775808\r\n", ":-9223372036854775808\r\n"),
-            (&|out| out.count(u64::MAX), ":9223372036854775807\r\n", ":9223372036854775807\r\n"),
+            (
+                &|out| out.error("ERR a\r\nb"),
+                "-ERR a  b\r\n",
+                "-ERR a  b\r\n",
+            ),
+            (
+                &|out| out.integer(i64::MIN),
+                ":-9223372036854775808\r\n",
+                ":-9223372036854775808\r\n",
+            ),
+            (
+                &|out| out.count(u64::MAX),
+                ":9223372036854775807\r\n",
+                ":9223372036854775807\r\n",
+            ),
             (&|out| out.text("é"), "$2\r\né\r\n", "$2\r\né\r\n"),
             (&|out| out.null(), "$-1\r\n", "_\r\n"),
             (&|out| out.boolean(true), ":1\r\n", "#t\r\n"),
-            (&|out| out.seconds(Duration::from_millis(1_500)), "$3\r\n1.5\r\n", ",1.5\r\n"),
+            (
+                &|out| out.seconds(Duration::from_millis(1_500)),
+                "$3\r\n1.5\r\n",
+                ",1.5\r\n",
+            ),
             (&|out| out.map(3), "*6\r\n", "%3\r\n"),
         ];
         for (say, two, three) in forms {

@@ -7,10 +7,12 @@ use tollgate_engine::Facts;
 use super::frame::{Frame, Most};
 use super::reply::{Replies, Version};
 use super::throttle::{Ask, Throttle};
+use crate::cells::Cells;
 use crate::connection::{Heard, Speaks, Then};
-use crate::service::{Service, Store, Told};
+use crate::service::{Answered, Service, Store};
 
 mod about;
+mod operator;
 
 /// One client's connection.
 pub(crate) struct Session<B: Store> {
@@ -19,32 +21,24 @@ pub(crate) struct Session<B: Store> {
     version: Version,
     id: u64,
     name: Vec<u8>,
-    /// It has told the password, or there is none to tell.
-    is_trusted: bool,
+    /// It has told the operators' password.
+    is_operator: bool,
     is_over: bool,
     /// The limit of the last `CL.THROTTLE`: most clients ask by one.
-    last: Option<(Ask, B::Compiled)>,
+    last: Option<(Ask, <B::Cells as Cells>::Limit)>,
 }
 
 impl<B: Store> Session<B> {
     pub(crate) fn new(service: Arc<Service<B>>, id: u64) -> Self {
         Self {
+            service,
             frame: Frame::default(),
             version: Version::Two,
             id,
             name: Vec::new(),
-            is_trusted: false,
+            is_operator: false,
             is_over: false,
             last: None,
-            service,
-        }
-    }
-
-    fn most(&self) -> Most {
-        let bounds = &self.service.bounds;
-        Most {
-            bytes: bounds.request_bytes,
-            words: bounds.arguments,
         }
     }
 
@@ -52,87 +46,197 @@ impl<B: Store> Session<B> {
     async fn command<'w>(
         &mut self,
         mut words: impl ExactSizeIterator<Item = &'w [u8]> + Clone + Send,
-        out: &mut Replies<'_>,
+        out: &mut Vec<u8>,
     ) {
         let Some(name) = words.next() else {
             return;
         };
+        let version = self.version;
+        let mut out = Replies {
+            bytes: out,
+            version,
+        };
         let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
-        if is("CL.THROTTLE") {
-            self.throttle(words, out).await;
+        let answered = if is("CL.THROTTLE") {
+            self.throttle(words, &mut out).await
         } else if is("TG.CHECK") {
-            self.check(words, out).await;
+            self.check(words, &mut out).await
         } else if is("TG.PEEK") {
-            self.peek(words, out).await;
+            self.peek(words, &mut out).await
         } else if is("TG.REFUND") {
-            self.refund(words, out).await;
+            self.refund(words, &mut out).await
         } else if is("TG.RESET") {
-            self.reset_limits(words, out).await;
-        } else if is("TG.RULES") {
-            self.rules(out);
+            self.reset_limits(words, &mut out).await
         } else {
-            self.about(name, words, out);
+            self.about(name, words, &mut out)
+        };
+        if let Err(wrong) = answered {
+            out.error(&wrong);
         }
     }
 
     async fn throttle<'w>(
         &mut self,
-        words: impl ExactSizeIterator<Item = &'w [u8]>,
+        words: impl ExactSizeIterator<Item = &'w [u8]> + Send,
         out: &mut Replies<'_>,
-    ) {
-        let asked = match Throttle::read(words) {
-            Ok(asked) => asked,
-            Err(wrong) => return out.error(&format!("ERR {wrong}")),
-        };
-        if asked.key.len() > self.service.bounds.key_bytes {
-            let most = self.service.bounds.key_bytes;
-            return out.error(&format!("ERR a key of more than the {most} bytes that are taken"));
+    ) -> Result<(), String> {
+        let asked = Throttle::read(words).map_err(wrong)?;
+        let most = self.service.bounds.key_bytes;
+        if asked.key.len() > most {
+            return Err(format!(
+                "ERR a key of more than the {most} bytes that are taken"
+            ));
         }
-        if self.last.as_ref().is_none_or(|(ask, _)| *ask != asked.ask) {
-            let rate = asked.ask.rate();
-            let compiled = rate.and_then(|rate| Ok(self.service.compile(rate)?));
-            match compiled {
-                Ok(compiled) => self.last = Some((asked.ask, compiled)),
-                Err(wrong) => return out.error(&format!("ERR {wrong}")),
+        let cells = &self.service.cells;
+        let limit = match &mut self.last {
+            Some((ask, limit)) if *ask == asked.ask => limit,
+            last => {
+                let rate = asked.ask.rate().map_err(wrong)?;
+                let limit = cells.limit(rate).map_err(wrong)?;
+                &mut last.insert((asked.ask, limit)).1
             }
-        }
-        let Some((_, compiled)) = &self.last else {
-            return;
         };
-        match self.service.throttle(compiled, asked.key, asked.quantity).await {
-            Ok(decision) => {
-                out.array(5);
-                for number in asked.ask.answer(&decision) {
-                    out.integer(number);
-                }
-            }
-            Err(why) => out.error(&format!("UNAVAILABLE {why}")),
+        let charged = cells.charge(limit, asked.key, asked.quantity).await;
+        let decision = charged.map_err(|why| format!("UNAVAILABLE {why}"))?;
+        out.array(5);
+        for number in asked.ask.answer(&decision) {
+            out.integer(number);
         }
+        Ok(())
     }
 
     async fn check<'w>(
         &mut self,
         words: impl Iterator<Item = &'w [u8]> + Send,
         out: &mut Replies<'_>,
-    ) {
-        let facts = match facts(words) {
-            Ok(facts) => facts,
-            Err(wrong) => return out.error(&wrong),
-        };
-        let told = self.service.check(&facts).await;
-        tell(out, &told);
+    ) -> Result<(), String> {
+        let facts = facts(words)?;
+        self.service.check(&facts, |answer| tell(out, answer)).await
     }
 
     async fn peek<'w>(
         &mut self,
         words: impl Iterator<Item = &'w [u8]> + Send,
         out: &mut Replies<'_>,
-    ) {
-        let facts = match facts(words) {
-            Ok(facts) => facts,
-            Err(wrong) => return out.error(&wrong),
-        };
-        let told = self.service.peek(&facts).await;
-        tell(out, &told);
+    ) -> Result<(), String> {
+        let facts = facts(words)?;
+        self.service.peek(&facts, |answer| tell(out, answer)).await
     }
+}
+
+impl<B: Store> Speaks for Session<B> {
+    async fn answer(&mut self, input: &[u8], out: &mut Vec<u8>) -> Heard {
+        let bounds = &self.service.bounds;
+        let most = Most {
+            bytes: bounds.request_bytes,
+            words: bounds.arguments,
+        };
+        let mut used = 0;
+        for _ in 0..bounds.pipeline {
+            let mut frame = std::mem::take(&mut self.frame);
+            let rest = &input[used..];
+            match frame.read(rest, &most) {
+                Ok(Some(length)) => {
+                    self.command(frame.words(rest), out).await;
+                    frame.clear();
+                    used += length;
+                }
+                Ok(None) => {
+                    self.frame = frame;
+                    return Heard {
+                        used,
+                        then: Then::Read,
+                    };
+                }
+                Err(broken) => {
+                    let version = self.version;
+                    Replies {
+                        bytes: out,
+                        version,
+                    }
+                    .error(&format!("ERR {broken}"));
+                    self.is_over = true;
+                }
+            }
+            self.frame = frame;
+            if self.is_over {
+                return Heard {
+                    used,
+                    then: Then::Close,
+                };
+            }
+        }
+        Heard {
+            used,
+            then: Then::Answer,
+        }
+    }
+
+    fn too_slow(&mut self, out: &mut Vec<u8>) {
+        let version = self.version;
+        let seconds = self.service.bounds.request_time.as_secs();
+        Replies {
+            bytes: out,
+            version,
+        }
+        .error(&format!("ERR the command wasn't sent within {seconds} s"));
+    }
+}
+
+fn wrong(why: impl std::fmt::Display) -> String {
+    format!("ERR {why}")
+}
+
+/// Reads `name=value … [COST n]`.
+fn facts<'w>(words: impl Iterator<Item = &'w [u8]>) -> Result<Facts<'w>, String> {
+    let mut facts = Facts::new();
+    let mut words = words;
+    while let Some(word) = words.next() {
+        let text = std::str::from_utf8(word).map_err(|_| "ERR facts are UTF-8 text".to_owned())?;
+        match text.split_once('=') {
+            Some((name, value)) if !name.is_empty() => facts.set(name, value),
+            None if text.eq_ignore_ascii_case("COST") => {
+                let cost = words.next().and_then(|word| std::str::from_utf8(word).ok());
+                let cost = cost.and_then(|text| text.parse().ok());
+                let cost = cost.ok_or("ERR COST is followed by a whole number")?;
+                facts = facts.costing(cost);
+            }
+            _ => return Err(format!("ERR {text:?} is no fact: write name=value")),
+        }
+    }
+    Ok(facts)
+}
+
+/// Six pairs: whether it is allowed, the rule that decided, its limit, what is left, and two times in seconds.
+fn tell(out: &mut Replies<'_>, answer: &Answered<'_>) -> Result<(), String> {
+    if let Some(rule) = answer.failure() {
+        return Err(format!(
+            "UNAVAILABLE the store can't be asked about {rule:?}, and nothing passes without it"
+        ));
+    }
+    out.map(6);
+    out.text("allowed");
+    out.boolean(answer.is_allowed);
+    out.text("rule");
+    match answer.rule() {
+        Some(name) => out.text(name),
+        None => out.null(),
+    }
+    let decision = &answer.decision;
+    for (name, count) in [("limit", decision.limit), ("remaining", decision.remaining)] {
+        out.text(name);
+        match decision.is_unlimited() {
+            true => out.null(),
+            false => out.count(count),
+        }
+    }
+    out.text("retry_after");
+    if answer.is_allowed || decision.retry_after < std::time::Duration::MAX {
+        out.seconds(decision.retry_after);
+    } else {
+        out.null();
+    }
+    out.text("reset_after");
+    out.seconds(decision.reset_after);
+    Ok(())
 }

@@ -86,7 +86,10 @@ impl Ask {
 
     /// The limit.
     pub(crate) fn rate(&self) -> Result<Rate, Wrong> {
-        let burst = self.max_burst.checked_add(1).ok_or(Wrong::TooMuch("max_burst"))?;
+        let burst = self
+            .max_burst
+            .checked_add(1)
+            .ok_or(Wrong::TooMuch("max_burst"))?;
         Ok(Rate::new(1, self.emission()?).burst(burst))
     }
 
@@ -137,7 +140,9 @@ impl fmt::Display for Wrong {
             Self::Words => f.write_str(
                 "CL.THROTTLE takes a key, max_burst, count, period and, if not 1, a quantity",
             ),
-            Self::Number(name) => write!(f, "{name} is a whole number from 0 to 9223372036854775807"),
+            Self::Number(name) => {
+                write!(f, "{name} is a whole number from 0 to 9223372036854775807")
+            }
             Self::TooMuch(name) => write!(f, "{name} is more than there is room for"),
             Self::Zero(name) => write!(f, "{name} is at least 1"),
             Self::Limit(error) => error.fmt(f),

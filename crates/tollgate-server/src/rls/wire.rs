@@ -57,7 +57,11 @@ impl<'m> Fields<'m> {
                 return Ok(value);
             }
         }
-        Err(if self.0.len() < 10 { Malformed::CutShort } else { Malformed::Number })
+        Err(if self.0.len() < 10 {
+            Malformed::CutShort
+        } else {
+            Malformed::Number
+        })
     }
 
     fn field(&mut self) -> Result<(u64, Value<'m>), Malformed> {
@@ -131,7 +135,10 @@ impl fmt::Display for Malformed {
             Self::Number => f.write_str("a number of more than 64 bits"),
             Self::Field => f.write_str("a field of a number or a kind that there isn't"),
             Self::Text => f.write_str("text that isn't UTF-8"),
-            Self::Kind { field } => write!(f, "field {field} has a value of another kind than it should"),
+            Self::Kind { field } => write!(
+                f,
+                "field {field} has a value of another kind than it should"
+            ),
         }
     }
 }
@@ -213,14 +220,27 @@ mod tests {
 
     #[test]
     fn what_is_unknown_is_passed_over_and_what_is_broken_is_told() {
-        assert_eq!(all(&[0x79, 1, 2, 3, 4, 5, 6, 7, 8]), Ok(vec![(15, Value::Fixed)]));
+        assert_eq!(
+            all(&[0x79, 1, 2, 3, 4, 5, 6, 7, 8]),
+            Ok(vec![(15, Value::Fixed)])
+        );
         assert_eq!(all(&[0x7d, 1, 2, 3, 4]), Ok(vec![(15, Value::Fixed)]));
         for (message, error) in [
             (&[0x08][..], Malformed::CutShort),
             (&[0x0a, 5, b'a'], Malformed::CutShort),
             (&[0x09, 0], Malformed::CutShort),
-            (&[0x08, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02], Malformed::Number),
-            (&[0x08, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x00], Malformed::Number),
+            (
+                &[
+                    0x08, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02,
+                ],
+                Malformed::Number,
+            ),
+            (
+                &[
+                    0x08, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x00,
+                ],
+                Malformed::Number,
+            ),
             (&[0x00, 0], Malformed::Field),
             (&[0x0b], Malformed::Field),
         ] {

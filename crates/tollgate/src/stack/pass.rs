@@ -41,6 +41,20 @@ impl Pass {
         }
     }
 
+    /// Whether it holds nothing: then it makes no difference when it is dropped.
+    ///
+    /// ```
+    /// use tollgate::stack::Pass;
+    ///
+    /// let mut pass = Pass::default();
+    /// assert!(pass.is_empty());
+    /// pass.hold(|_| ());
+    /// assert!(!pass.is_empty());
+    /// ```
+    pub const fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
     /// Also calls this when it ends, once, with how: for what is held elsewhere.
     ///
     /// ```

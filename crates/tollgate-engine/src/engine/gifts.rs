@@ -1,0 +1,98 @@
+//! What operators give: costs that come back, and keys that start anew.
+
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use tollgate::Clock;
+
+use super::Engine;
+use super::gather::{Gathered, Group};
+use super::turns::Spot;
+use crate::backend::{Backend, Memory};
+use crate::facts::Facts;
+
+impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
+    /// Forgets what a request like this has spent, of every rule that applies to it: an operator's
+    /// gift. Slots that are held stay held.
+    ///
+    /// ```
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Facts, Policy};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// # let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 1/h}]", Format::Yaml)?.policy;
+    /// let engine = Engine::new(policy, memory)?;
+    /// let facts = Facts::new().with("user", "42");
+    /// assert!(engine.decide(&facts).passed().is_some());
+    /// engine.forget(&facts);
+    /// assert!(engine.decide(&facts).passed().is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn forget(&self, facts: &Facts<'_>) {
+        let forgetting = pin!(self.forget_async(facts));
+        match forgetting.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(never)) => match never {},
+            Poll::Pending => unreachable!("memory answers at once"),
+        }
+    }
+}
+
+impl<B: Backend> Engine<B> {
+    /// The same by a backend that may take its time.
+    ///
+    /// # Errors
+    /// If the backend couldn't be asked.
+    pub async fn forget_async(&self, facts: &Facts<'_>) -> Result<(), B::Error> {
+        let rules = self.rules.load_full();
+        let mut gathered = Gathered::new();
+        gathered.fill(&rules, facts, (&self.hashers, &self.bounds), &self.backend);
+        for group in [&gathered.enforced, &gathered.shadow] {
+            self.backend.forget(group.checks.as_slice()).await?;
+        }
+        self.tell_those_who_wait(&gathered.enforced);
+        Ok(())
+    }
+
+    /// Gives back what a request like this cost, of every rule that applies to it, and at most what was spent: for
+    /// one that passed and then wasn't served. Slots and estimates come back with what holds them.
+    ///
+    /// # Errors
+    /// If the backend couldn't be asked.
+    ///
+    /// ```
+    /// # use std::{pin::pin, task::{Context, Poll, Waker}};
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Facts, Policy};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// # let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 5/h}]", Format::Yaml)?.policy;
+    /// let engine = Engine::new(policy, memory)?;
+    /// let facts = Facts::new().with("user", "42").costing(3);
+    /// assert_eq!(engine.decide(&facts).decision().remaining, 2);
+    /// # let refund = async || {
+    /// engine.refund_async(&facts).await?;
+    /// # Ok::<(), std::convert::Infallible>(()) };
+    /// # assert_eq!(pin!(refund()).poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(())));
+    /// assert_eq!(engine.decide(&facts).decision().remaining, 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn refund_async(&self, facts: &Facts<'_>) -> Result<(), B::Error> {
+        let rules = self.rules.load_full();
+        let mut gathered = Gathered::new();
+        gathered.fill(&rules, facts, (&self.hashers, &self.bounds), &self.backend);
+        for group in [&gathered.enforced, &gathered.shadow] {
+            self.backend.give_back(group.checks.as_slice()).await?;
+        }
+        self.tell_those_who_wait(&gathered.enforced);
+        Ok(())
+    }
+
+    fn tell_those_who_wait(&self, group: &Group<'_>) {
+        for check in group.checks.as_slice() {
+            self.turns.poke(Spot::of(check));
+        }
+    }
+}

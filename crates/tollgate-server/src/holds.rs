@@ -1,0 +1,166 @@
+//! What callers hold: slots and estimates of requests that passed, until they are given back or their time is over.
+//!
+//! A caller of HTTP has a name for what it holds. One of Envoy's or Redis' protocol has none: what the same request gives
+//! back later is the oldest that it holds.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+use tollgate_engine::verdict::Permits;
+
+/// What callers hold.
+#[derive(Debug)]
+pub(crate) struct Holds {
+    table: Mutex<Table>,
+    /// The next to end has changed.
+    sooner: Notify,
+    most: usize,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    held: HashMap<Box<[u8]>, VecDeque<Held>>,
+    /// When each ends, or ended before it was renewed.
+    ends: BinaryHeap<Reverse<(Instant, Box<[u8]>)>>,
+    count: usize,
+}
+
+#[derive(Debug)]
+struct Held {
+    permits: Permits,
+    until: Instant,
+}
+
+/// There is no room for more, and what should have been held ends now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Full {
+    pub(crate) most: usize,
+}
+
+impl Holds {
+    /// Room for so many.
+    pub(crate) fn new(most: usize) -> Self {
+        Self {
+            table: Mutex::default(),
+            sooner: Notify::new(),
+            most,
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many are held.
+    pub(crate) fn count(&self) -> usize {
+        self.table().count
+    }
+
+    /// Keeps what a request holds, by a name that may have others already.
+    pub(crate) fn keep(&self, name: &[u8], permits: Permits, life: Duration) -> Result<(), Full> {
+        let until = Instant::now() + life;
+        let mut table = self.table();
+        let ended = table.end(Instant::now());
+        if table.count >= self.most {
+            drop(table);
+            drop(ended);
+            return Err(Full { most: self.most });
+        }
+        let held = Held { permits, until };
+        table.held.entry(name.into()).or_default().push_back(held);
+        table.count += 1;
+        let is_next = table
+            .ends
+            .peek()
+            .is_none_or(|Reverse((next, _))| until < *next);
+        table.ends.push(Reverse((until, name.into())));
+        drop(table);
+        if is_next {
+            self.sooner.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Takes the oldest of a name, to end it.
+    pub(crate) fn take(&self, name: &[u8]) -> Option<Permits> {
+        let mut table = self.table();
+        let ended = table.end(Instant::now());
+        let taken = table.take_first(name);
+        drop(table);
+        drop(ended);
+        taken
+    }
+
+    /// Whether a name has something, which then lives so long from now.
+    pub(crate) fn renew(&self, name: &[u8], life: Duration) -> bool {
+        let now = Instant::now();
+        let until = now + life;
+        let mut table = self.table();
+        let ended = table.end(now);
+        let mut found = false;
+        for held in table.held.get_mut(name).into_iter().flatten() {
+            (held.until, found) = (until, true);
+        }
+        if found {
+            table.ends.push(Reverse((until, name.into())));
+        }
+        drop(table);
+        drop(ended);
+        self.sooner.notify_one();
+        found
+    }
+
+    /// Ends what isn't given back in time. It never returns.
+    pub(crate) async fn watch(&self) {
+        loop {
+            let (ended, next) = {
+                let mut table = self.table();
+                let ended = table.end(Instant::now());
+                let next = table.ends.peek().map(|Reverse((at, _))| *at);
+                (ended, next)
+            };
+            drop(ended);
+            match next {
+                Some(at) => tokio::select! {
+                    () = sleep_until(at) => {}
+                    () = self.sooner.notified() => {}
+                },
+                None => self.sooner.notified().await,
+            }
+        }
+    }
+}
+
+impl Table {
+    /// Takes out all whose time is over. They are dropped once the lock is free: that may ask a store.
+    fn end(&mut self, now: Instant) -> Vec<Permits> {
+        let mut ended = Vec::new();
+        while self.ends.peek().is_some_and(|Reverse((at, _))| *at <= now) {
+            let Some(Reverse((_, name))) = self.ends.pop() else {
+                break;
+            };
+            while self.first(&name).is_some_and(|held| held.until <= now) {
+                ended.extend(self.take_first(&name));
+            }
+        }
+        ended
+    }
+
+    fn first(&self, name: &[u8]) -> Option<&Held> {
+        self.held.get(name)?.front()
+    }
+
+    fn take_first(&mut self, name: &[u8]) -> Option<Permits> {
+        let own = self.held.get_mut(name)?;
+        let held = own.pop_front()?;
+        self.count -= 1;
+        if own.is_empty() {
+            self.held.remove(name);
+        }
+        Some(held.permits)
+    }
+}

@@ -1,0 +1,89 @@
+//! Answers of HTTP/1: a status, fields, and a body whose length is known.
+
+use tollgate_http::json;
+
+/// An answer that is being put together.
+#[derive(Debug, Default)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) media: &'static str,
+    /// Lines, each with its end.
+    pub(crate) fields: Vec<u8>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Answer {
+    /// Ready for the next.
+    pub(crate) fn clear(&mut self) {
+        (self.status, self.media) = (200, "application/json");
+        self.fields.clear();
+        self.body.clear();
+    }
+
+    /// Adds a field. Neither part may have a line break; none that is written here has.
+    pub(crate) fn field(&mut self, name: &str, value: &str) {
+        self.fields.extend_from_slice(name.as_bytes());
+        self.fields.extend(b": ");
+        self.fields.extend_from_slice(value.as_bytes());
+        self.fields.extend(b"\r\n");
+    }
+
+    /// Makes it a problem (RFC 9457) that says what is wrong.
+    pub(crate) fn problem(&mut self, status: u16, detail: &str) {
+        (self.status, self.media) = (status, "application/problem+json");
+        self.body.clear();
+        self.body.extend(b"{\"type\":\"about:blank\",\"title\":\"");
+        self.body.extend(reason(status).as_bytes());
+        self.body.extend(b"\",\"status\":");
+        json::number(&mut self.body, u64::from(status));
+        self.body.extend(b",\"detail\":");
+        json::string(&mut self.body, detail);
+        self.body.push(b'}');
+    }
+
+    /// Writes it. The body of an answer to `HEAD` is left out, and its length told.
+    pub(crate) fn write(&self, out: &mut Vec<u8>, keep_alive: bool, is_head: bool) {
+        out.extend(b"HTTP/1.1 ");
+        json::number(out, u64::from(self.status));
+        out.push(b' ');
+        out.extend_from_slice(reason(self.status).as_bytes());
+        out.extend(b"\r\ncontent-type: ");
+        out.extend_from_slice(self.media.as_bytes());
+        out.extend(b"\r\ncontent-length: ");
+        json::number(out, self.body.len() as u64);
+        out.extend(b"\r\n");
+        out.extend_from_slice(&self.fields);
+        if self.status >= 400 {
+            out.extend(b"cache-control: no-store\r\n");
+        }
+        if !keep_alive {
+            out.extend(b"connection: close\r\n");
+        }
+        out.extend(b"\r\n");
+        if !is_head {
+            out.extend_from_slice(&self.body);
+        }
+    }
+}
+
+/// What a status is called.
+const fn reason(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        400 => "Bad Request",
+        401 => "Unauthorized",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        408 => "Request Timeout",
+        409 => "Conflict",
+        413 => "Content Too Large",
+        415 => "Unsupported Media Type",
+        429 => "Too Many Requests",
+        431 => "Request Header Fields Too Large",
+        501 => "Not Implemented",
+        503 => "Service Unavailable",
+        505 => "HTTP Version Not Supported",
+        _ => "Error",
+    }
+}

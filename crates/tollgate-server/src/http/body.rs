@@ -1,0 +1,122 @@
+//! What requests of HTTP carry: JSON, of which text is borrowed wherever it can be.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
+use smallvec::SmallVec;
+use tollgate_engine::Facts;
+
+/// A request to decide about.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Asked<'b> {
+    /// What is known of it.
+    #[serde(borrow, default)]
+    pub(crate) facts: Pairs<'b>,
+    /// What it costs, unless a rule finds that in a fact.
+    pub(crate) cost: Option<u64>,
+}
+
+impl Asked<'_> {
+    /// The same in the engine's words.
+    pub(crate) fn facts(&self) -> Facts<'_> {
+        let facts = self
+            .facts
+            .0
+            .iter()
+            .map(|(name, value)| (&**name, &**value))
+            .collect();
+        match self.cost {
+            Some(cost) => Facts::costing(facts, cost),
+            None => facts,
+        }
+    }
+}
+
+/// Names and values, in their order.
+#[derive(Debug, Default)]
+pub(crate) struct Pairs<'b>(pub(crate) SmallVec<[(Cow<'b, str>, Cow<'b, str>); 8]>);
+
+/// Text, or a number or a word that is taken as text.
+struct Text<'b>(Cow<'b, str>);
+
+impl<'b> Deserialize<'b> for Pairs<'b> {
+    fn deserialize<D: Deserializer<'b>>(from: D) -> Result<Self, D::Error> {
+        struct Reading;
+
+        impl<'de> Visitor<'de> for Reading {
+            type Value = Pairs<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of facts, as {\"user\": \"42\"}")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs<'de>, A::Error> {
+                let mut pairs = Pairs::default();
+                while let Some(Text(name)) = map.next_key()? {
+                    let Text(value) = map.next_value()?;
+                    pairs.0.push((name, value));
+                }
+                Ok(pairs)
+            }
+        }
+        from.deserialize_map(Reading)
+    }
+}
+
+impl<'b> Deserialize<'b> for Text<'b> {
+    fn deserialize<D: Deserializer<'b>>(from: D) -> Result<Self, D::Error> {
+        struct Reading;
+
+        impl<'de> Visitor<'de> for Reading {
+            type Value = Text<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("text, a whole number, or true or false")
+            }
+
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Borrowed(text)))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Owned(text.to_owned())))
+            }
+
+            fn visit_u64<E>(self, number: u64) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Owned(number.to_string())))
+            }
+
+            fn visit_i64<E>(self, number: i64) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Owned(number.to_string())))
+            }
+
+            fn visit_bool<E>(self, value: bool) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Borrowed(if value { "true" } else { "false" })))
+            }
+        }
+        from.deserialize_any(Reading)
+    }
+}
+
+/// Reads a body. What is wrong with it is told with the field that it is about.
+pub(crate) fn read<'b, T: de::Deserialize<'b>>(body: &'b [u8]) -> Result<T, String> {
+    if let Ok(read) = serde_json::from_slice(body) {
+        return Ok(read);
+    }
+    // Once more, to learn where: nobody pays for that whose bodies are right.
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let field = match serde_path_to_error::deserialize::<_, T>(&mut json) {
+        Ok(read) => match json.end() {
+            Ok(()) => return Ok(read),
+            Err(error) => return Err(error.to_string()),
+        },
+        Err(error) => error,
+    };
+    let path = field.path().to_string();
+    match path.as_str() {
+        "." => Err(field.inner().to_string()),
+        _ => Err(format!("{path}: {}", field.inner())),
+    }
+}

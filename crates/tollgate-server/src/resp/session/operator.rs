@@ -1,0 +1,44 @@
+//! Commands that change what was counted: for operators, who tell their password first.
+
+use super::{Session, facts};
+use crate::resp::reply::Replies;
+use crate::service::Store;
+
+impl<B: Store> Session<B> {
+    fn may_operate(&self) -> Result<(), String> {
+        match (&self.service.password, self.is_operator) {
+            (_, true) => Ok(()),
+            (Some(_), false) => Err("NOAUTH Authentication required.".to_owned()),
+            (None, false) => Err(
+                "NOPERM this is for operators: start the service with --resp-password-file, then AUTH"
+                    .to_owned(),
+            ),
+        }
+    }
+
+    /// Gives back what a request like this cost, and ends the oldest that one holds.
+    pub(super) async fn refund<'w>(
+        &mut self,
+        words: impl Iterator<Item = &'w [u8]> + Send,
+        out: &mut Replies<'_>,
+    ) -> Result<(), String> {
+        self.may_operate()?;
+        let facts = facts(words)?;
+        self.service.refund(&facts).await;
+        out.simple("OK");
+        Ok(())
+    }
+
+    /// Forgets what requests like this have spent.
+    pub(super) async fn reset_limits<'w>(
+        &mut self,
+        words: impl Iterator<Item = &'w [u8]> + Send,
+        out: &mut Replies<'_>,
+    ) -> Result<(), String> {
+        self.may_operate()?;
+        let facts = facts(words)?;
+        self.service.reset(&facts).await;
+        out.simple("OK");
+        Ok(())
+    }
+}

@@ -1,0 +1,216 @@
+//! What all protocols share: the engine, the keys that bring their limits along, and the bounds.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::time::Duration;
+
+use tollgate::clock::Clock;
+use tollgate::{Algorithm, Decision, Outcome};
+use tollgate_engine::backend::{Backend, Limit, LimitKind, Memory};
+use tollgate_engine::verdict::{Cause, Findings, Permits};
+use tollgate_engine::{Engine, Facts, Verdict};
+use tollgate_http::{Dialect, Kind, Shown};
+use tollgate_redis::Redis;
+
+use crate::bounds::Bounds;
+use crate::cells::{Cells, Here, There};
+use crate::holds::Holds;
+use crate::secret::Secret;
+
+/// What decides, for every protocol.
+pub(crate) struct Service<B: Store> {
+    pub(crate) engine: Engine<B>,
+    pub(crate) cells: B::Cells,
+    pub(crate) bounds: Bounds,
+    pub(crate) holds: Holds,
+    /// The header fields that tell what is left.
+    pub(crate) dialects: Vec<Dialect>,
+    /// What an operator has to tell on RESP.
+    pub(crate) password: Option<Secret>,
+    /// What an operator has to tell on HTTP.
+    pub(crate) token: Option<Secret>,
+}
+
+/// Who answers: memory, or a store.
+pub(crate) trait Store: Backend<Error = Infallible> + Sized + 'static {
+    /// Who keeps keys that bring their limits along.
+    type Cells: Cells;
+
+    /// Decides a request. It waits where its rule says so.
+    fn decide<'f>(
+        engine: &Engine<Self>,
+        facts: &'f Facts<'f>,
+    ) -> impl Future<Output = Verdict<'f>> + Send;
+}
+
+impl<C: Clock + 'static, W: Clock + 'static> Store for Memory<C, W> {
+    type Cells = Here<C>;
+
+    #[inline]
+    async fn decide<'f>(engine: &Engine<Self>, facts: &'f Facts<'f>) -> Verdict<'f> {
+        if !engine.lets_wait() {
+            return engine.decide(facts);
+        }
+        let Ok(verdict) = engine.decide_async(facts).await;
+        verdict
+    }
+}
+
+impl Store for Redis {
+    type Cells = There;
+
+    async fn decide<'f>(engine: &Engine<Self>, facts: &'f Facts<'f>) -> Verdict<'f> {
+        let Ok(verdict) = engine.decide_async(facts).await;
+        verdict
+    }
+}
+
+impl<B: Store> Service<B> {
+    /// Decides a request, and keeps what it holds for as long as nobody gives it back.
+    pub(crate) async fn check<R>(
+        &self,
+        facts: &Facts<'_>,
+        tell: impl FnOnce(&Answered<'_>) -> R,
+    ) -> R {
+        let verdict = B::decide(&self.engine, facts).await;
+        let told = tell(&Answered::of(&verdict, verdict.refused().is_none()));
+        if let Verdict::Passed(passed) = verdict {
+            let permits = passed.into_permits();
+            if !permits.is_empty() {
+                self.lend(facts, permits);
+            }
+        }
+        told
+    }
+
+    /// What a request would be told.
+    pub(crate) async fn peek<R>(
+        &self,
+        facts: &Facts<'_>,
+        tell: impl FnOnce(&Answered<'_>) -> R,
+    ) -> R {
+        let Ok(findings) = self.engine.peek_async(facts).await;
+        tell(&Answered::of(&findings, findings.decision().is_allowed()))
+    }
+}
+
+impl<B: Store> Service<B> {
+    /// Keeps what a request holds, for a caller that has no name for it.
+    #[cold]
+    fn lend(&self, facts: &Facts<'_>, permits: Permits) {
+        let name = name_of(facts);
+        // If there is no room for it, it ends at once: what is lent without a name is a courtesy.
+        let _ = self.holds.keep(&name, permits, self.bounds.hold_time);
+    }
+
+    /// Gives back what a request like this cost, and ends the oldest that one holds without a name.
+    pub(crate) async fn refund(&self, facts: &Facts<'_>) {
+        drop(self.holds.take(&name_of(facts)));
+        let Ok(()) = self.engine.refund_async(facts).await;
+    }
+
+    /// Forgets what requests like this have spent.
+    pub(crate) async fn reset(&self, facts: &Facts<'_>) {
+        let Ok(()) = self.engine.forget_async(facts).await;
+    }
+}
+
+/// What a request without a name is known by: its facts, in one order whatever order they come in.
+fn name_of(facts: &Facts<'_>) -> Vec<u8> {
+    let mut pairs: Vec<_> = facts.iter().collect();
+    pairs.sort_unstable();
+    let mut name = vec![b'f'];
+    for text in pairs.into_iter().flat_map(|(fact, value)| [fact, value]) {
+        name.extend((text.len() as u64).to_le_bytes());
+        name.extend(text.as_bytes());
+    }
+    name
+}
+
+/// What a client is told of a request.
+#[derive(Debug)]
+pub(crate) struct Answered<'a> {
+    pub(crate) is_allowed: bool,
+    pub(crate) cause: Cause<'a>,
+    pub(crate) decision: Decision,
+    findings: &'a Findings<'a>,
+}
+
+impl<'a> Answered<'a> {
+    fn of(findings: &'a Findings<'a>, is_allowed: bool) -> Self {
+        Self {
+            is_allowed,
+            cause: findings.cause(),
+            decision: *findings.decision(),
+            findings,
+        }
+    }
+
+    /// The name of what decided; none if nothing that has one did.
+    pub(crate) fn rule(&self) -> Option<&'a str> {
+        match self.cause {
+            Cause::Rule(name) | Cause::Tier(name) | Cause::StoreFailure(name) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// What header fields show of the limit that decided.
+    pub(crate) fn shown(&self) -> Option<Shown<'a>> {
+        let (name, kind) = (self.rule()?, self.findings.limit()?.kind());
+        let shown = Shown::of(name, &self.decision);
+        let LimitKind::Rate { rate, algorithm } = kind else {
+            return Some(match kind.window() {
+                Some(window) => shown.window(window),
+                None => shown,
+            });
+        };
+        let (Some(period), count) = (rate.period(), rate.count()) else {
+            return Some(shown);
+        };
+        let limit = self.decision.limit;
+        let of = |tokens: u64| {
+            let nanos = period.as_nanos() * u128::from(tokens) / u128::from(count.max(1));
+            Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+        };
+        let is_bucket = matches!(
+            algorithm,
+            Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket
+        );
+        // All but the last token that is missing come back after the first of them does.
+        let later = limit
+            .saturating_sub(self.decision.remaining)
+            .saturating_sub(1);
+        let shown = shown.window(of(limit));
+        Some(if is_bucket && self.is_allowed {
+            shown.more_after(self.decision.reset_after.saturating_sub(of(later)))
+        } else {
+            shown
+        })
+    }
+
+    /// What refused.
+    pub(crate) fn kind(&self) -> Kind {
+        match self.cause {
+            Cause::StoreFailure(_) => return Kind::Unavailable,
+            Cause::Block(_) => return Kind::Blocked,
+            Cause::TooMuch(_) => return Kind::TooLarge,
+            _ => {}
+        }
+        if self.decision.outcome == Outcome::Never {
+            return Kind::TooLarge;
+        }
+        match self.findings.limit().map(Limit::kind) {
+            Some(LimitKind::Quota(_)) => Kind::Quota,
+            Some(LimitKind::Concurrency(_)) => Kind::Concurrency,
+            _ => Kind::Rate,
+        }
+    }
+
+    /// Why nothing could be decided: another answer than a refusal.
+    pub(crate) fn failure(&self) -> Option<&'a str> {
+        match self.cause {
+            Cause::StoreFailure(name) if !self.is_allowed => Some(name),
+            _ => None,
+        }
+    }
+}
