@@ -27,7 +27,9 @@ mod said;
 mod turns;
 
 pub use bounds::{Bounds, TooMuch};
-pub use descriptors::{DescriptorFindings, DescriptorStatus, DescriptorVerdict, DescriptorsPassed};
+pub use descriptors::{
+    CurrentLimit, DescriptorFindings, DescriptorStatus, DescriptorVerdict, DescriptorsPassed,
+};
 pub use peek::Left;
 pub use rules::PolicyError;
 
@@ -262,6 +264,17 @@ impl<B: Backend> Engine<B> {
     /// How many requests wait for their turn, because a rule says `over: wait`.
     pub fn waiting(&self) -> usize {
         self.turns.waiting()
+    }
+
+    /// Whether the policy in force has rules, lists or tiers, which decide by facts.
+    pub fn decides_by_facts(&self) -> bool {
+        let rules = self.rules.load();
+        rules.block + rules.exempt + rules.applied.len() > 0
+    }
+
+    /// Whether the policy in force has trees, which decide by descriptors.
+    pub fn decides_by_descriptors(&self) -> bool {
+        !self.rules.load().policy.domains.is_empty()
     }
 
     /// Whether a rule of the policy in force lets requests wait. If none does, [`decide`](Self::decide) says what

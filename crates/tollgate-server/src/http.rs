@@ -5,4 +5,4 @@ mod body;
 mod request;
 mod session;
 
-pub(crate) use session::Session;
+pub(crate) use session::{Door, Session};

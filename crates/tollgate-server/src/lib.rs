@@ -9,8 +9,10 @@ mod listen;
 mod resp;
 mod rls;
 mod secret;
+mod server;
 mod service;
 
 pub use bounds::Bounds;
 pub use listen::{Address, AddressError};
 pub use secret::Secret;
+pub use server::{Addresses, Server, Settings, StartError};

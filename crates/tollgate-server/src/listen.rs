@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::task::JoinSet;
 
 /// Where to listen.
 ///
@@ -120,10 +121,14 @@ pub(crate) async fn take<F>(
 ) where
     F: Future<Output = ()> + Send + 'static,
 {
+    // Those who are served end with this.
+    let mut served = JoinSet::new();
     loop {
-        match listener.accept().await {
+        let accepted = listener.accept().await;
+        while served.try_join_next().is_some() {}
+        match accepted {
             Ok(client) => match open.enter() {
-                Some(place) => drop(tokio::spawn(serve(client, place))),
+                Some(place) => drop(served.spawn(serve(client, place))),
                 None => send_away(client, full).await,
             },
             // Out of file descriptors, or a client that left again: others may still come.

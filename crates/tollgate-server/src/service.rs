@@ -15,6 +15,7 @@ use tollgate_redis::Redis;
 use crate::bounds::Bounds;
 use crate::cells::{Cells, Here, There};
 use crate::holds::Holds;
+use crate::rls;
 use crate::secret::Secret;
 
 /// What decides, for every protocol.
@@ -36,6 +37,9 @@ pub(crate) trait Store: Backend<Error = Infallible> + Sized + 'static {
     /// Who keeps keys that bring their limits along.
     type Cells: Cells;
 
+    /// It answers at once, if no rule lets requests wait.
+    const IS_HERE: bool;
+
     /// Decides a request. It waits where its rule says so.
     fn decide<'f>(
         engine: &Engine<Self>,
@@ -45,6 +49,7 @@ pub(crate) trait Store: Backend<Error = Infallible> + Sized + 'static {
 
 impl<C: Clock + 'static, W: Clock + 'static> Store for Memory<C, W> {
     type Cells = Here<C>;
+    const IS_HERE: bool = true;
 
     #[inline]
     async fn decide<'f>(engine: &Engine<Self>, facts: &'f Facts<'f>) -> Verdict<'f> {
@@ -58,6 +63,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Store for Memory<C, W> {
 
 impl Store for Redis {
     type Cells = There;
+    const IS_HERE: bool = false;
 
     async fn decide<'f>(engine: &Engine<Self>, facts: &'f Facts<'f>) -> Verdict<'f> {
         let Ok(verdict) = engine.decide_async(facts).await;
@@ -101,6 +107,16 @@ impl<B: Store> Service<B> {
         let name = name_of(facts);
         // If there is no room for it, it ends at once: what is lent without a name is a courtesy.
         let _ = self.holds.keep(&name, permits, self.bounds.hold_time);
+    }
+
+    /// The same of one by descriptors.
+    pub(crate) fn lend_descriptors(&self, request: &rls::Request<'_>, permits: Permits) {
+        if !permits.is_empty() {
+            // As above.
+            let _ = self
+                .holds
+                .keep(&request.name(), permits, self.bounds.hold_time);
+        }
     }
 
     /// Gives back what a request like this cost, and ends the oldest that one holds without a name.
@@ -204,6 +220,11 @@ impl<'a> Answered<'a> {
             Some(LimitKind::Concurrency(_)) => Kind::Concurrency,
             _ => Kind::Rate,
         }
+    }
+
+    /// The limit that decided.
+    pub(crate) fn limit(&self) -> Option<&'a LimitKind> {
+        self.findings.limit().map(Limit::kind)
     }
 
     /// Why nothing could be decided: another answer than a refusal.

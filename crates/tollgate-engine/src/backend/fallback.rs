@@ -370,7 +370,10 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Backend for Fallback<B,
     async fn forget<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<(), Infallible> {
         // Here too: what decides while there is no store remembers what that had admitted.
         self.local.memory().forget(checks);
-        let there = checks.iter().copied().filter(|check| !is_counted_here(check));
+        let there = checks
+            .iter()
+            .copied()
+            .filter(|check| !is_counted_here(check));
         let there: Vec<_> = there.collect();
         if let Err(error) = self.backend.forget(&there).await {
             self.fails(&there, Gate::Open, &error);

@@ -12,7 +12,7 @@ use super::bounds::{Bounds, TooMuch};
 use super::rules::Rules;
 use crate::backend::{Backend, Memory};
 use crate::envoy::{self, Charge, Lookup, StatusCode};
-use crate::facts::{Descriptor, Facts};
+use crate::facts::{Descriptor, Facts, Unit};
 use crate::observer::{Event, Observer};
 use crate::policy::{Mode, OnStoreFailure};
 use crate::verdict::{BLOCKED, Cause, Permits, is_near};
@@ -203,11 +203,53 @@ pub struct DescriptorStatus {
     pub limit: Option<String>,
     /// What that says, if it limits.
     pub decision: Option<Decision>,
+    /// That limit in the proxy's words, if it limits.
+    pub current_limit: Option<CurrentLimit>,
+    /// How much would pass now: 2³²−1 where nothing limits, 0 where nothing is said.
+    pub remaining: u32,
     /// A limit in shadow mode would have refused it.
     pub would_refuse: bool,
     /// What it was charged: 0 of a request that is refused, unless the domain [charges
     /// each](crate::policy::Charging).
     pub charged: u64,
+}
+
+/// A limit in the proxy's words: so many in a unit.
+///
+/// ```
+/// # use tollgate::clock::Manual;
+/// # use tollgate_engine::backend::Memory;
+/// # use tollgate_engine::document::Format;
+/// # use tollgate_engine::{Engine, Policy};
+/// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+/// use tollgate_engine::facts::{Descriptor, Unit};
+///
+/// let file = "domain: edge\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 5, name: users}}]";
+/// let engine = Engine::new(Policy::from_text(file, Format::Yaml)?.policy, memory)?;
+/// let verdict = engine.decide_descriptors("edge", &[Descriptor::new(&[("user", "ada")])], 1);
+/// let limit = verdict.statuses[0].current_limit.as_ref().expect("a limit");
+/// assert_eq!((limit.requests_per_unit, limit.unit, limit.name.as_deref()), (5, Some(Unit::Hour), Some("users")));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CurrentLimit {
+    /// How many.
+    pub requests_per_unit: u32,
+    /// In how long, if that is one of their units.
+    pub unit: Option<Unit>,
+    /// What people call it.
+    pub name: Option<String>,
+}
+
+impl CurrentLimit {
+    fn of(told: &envoy::CurrentLimit<'_>) -> Self {
+        Self {
+            requests_per_unit: told.requests_per_unit,
+            unit: told.unit,
+            name: told.name.map(str::to_owned),
+        }
+    }
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
@@ -314,6 +356,8 @@ impl<B: Backend> Engine<B> {
             .zip(decided.each.into_iter().zip(decided.charged))
             .map(|((lookup, status), (decision, charged))| DescriptorStatus {
                 code: status.code,
+                current_limit: status.current_limit.as_ref().map(CurrentLimit::of),
+                remaining: status.remaining,
                 limit: lookup.leaf().map(ToString::to_string),
                 decision,
                 would_refuse: status.would_refuse,

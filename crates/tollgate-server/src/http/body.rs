@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::marker::PhantomData;
 
-use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use smallvec::SmallVec;
 use tollgate_engine::Facts;
 
@@ -41,18 +42,18 @@ pub(crate) struct Pairs<'b>(pub(crate) SmallVec<[(Cow<'b, str>, Cow<'b, str>); 8
 /// Text, or a number or a word that is taken as text.
 struct Text<'b>(Cow<'b, str>);
 
-impl<'b> Deserialize<'b> for Pairs<'b> {
-    fn deserialize<D: Deserializer<'b>>(from: D) -> Result<Self, D::Error> {
-        struct Reading;
+impl<'de: 'b, 'b> Deserialize<'de> for Pairs<'b> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Reading<'b>(PhantomData<&'b ()>);
 
-        impl<'de> Visitor<'de> for Reading {
-            type Value = Pairs<'de>;
+        impl<'de: 'b, 'b> Visitor<'de> for Reading<'b> {
+            type Value = Pairs<'b>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object of facts, as {\"user\": \"42\"}")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs<'de>, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs<'b>, A::Error> {
                 let mut pairs = Pairs::default();
                 while let Some(Text(name)) = map.next_key()? {
                     let Text(value) = map.next_value()?;
@@ -61,12 +62,12 @@ impl<'b> Deserialize<'b> for Pairs<'b> {
                 Ok(pairs)
             }
         }
-        from.deserialize_map(Reading)
+        from.deserialize_map(Reading(PhantomData))
     }
 }
 
-impl<'b> Deserialize<'b> for Text<'b> {
-    fn deserialize<D: Deserializer<'b>>(from: D) -> Result<Self, D::Error> {
+impl<'de: 'b, 'b> Deserialize<'de> for Text<'b> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Reading;
 
         impl<'de> Visitor<'de> for Reading {
@@ -101,7 +102,7 @@ impl<'b> Deserialize<'b> for Text<'b> {
 }
 
 /// Reads a body. What is wrong with it is told with the field that it is about.
-pub(crate) fn read<'b, T: de::Deserialize<'b>>(body: &'b [u8]) -> Result<T, String> {
+pub(crate) fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, String> {
     if let Ok(read) = serde_json::from_slice(body) {
         return Ok(read);
     }

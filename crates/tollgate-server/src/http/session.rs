@@ -12,9 +12,19 @@ use tollgate_http::{Dialect, Kind, Refusal, fields, json, retry_after};
 /// One client's connection.
 pub(crate) struct Session<B: Store> {
     service: Arc<Service<B>>,
+    door: Door,
     answer: Answer,
     /// The client was told to go on with its body.
     told_to_go_on: bool,
+}
+
+/// Which listener a client came by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Door {
+    /// The one that anybody may ask.
+    Public,
+    /// The one for operators and probes.
+    Admin,
 }
 
 /// What a request is about.
@@ -27,9 +37,10 @@ enum Route {
 }
 
 impl<B: Store> Session<B> {
-    pub(crate) fn new(service: Arc<Service<B>>) -> Self {
+    pub(crate) fn new(service: Arc<Service<B>>, door: Door) -> Self {
         Self {
             service,
+            door,
             answer: Answer::default(),
             told_to_go_on: false,
         }
@@ -38,7 +49,7 @@ impl<B: Store> Session<B> {
     /// Answers one request.
     async fn request(&mut self, request: &Request<'_>) {
         self.answer.clear();
-        let route = match route(request) {
+        let route = match route(request, self.door) {
             Ok(route) => route,
             Err((status, why)) => return self.answer.problem(status, &why),
         };
@@ -201,12 +212,14 @@ fn bad(why: String) -> (u16, String) {
 }
 
 /// What a request is about, if it may ask at all.
-fn route(request: &Request<'_>) -> Result<Route, (u16, String)> {
+fn route(request: &Request<'_>, door: Door) -> Result<Route, (u16, String)> {
+    let is_public = door == Door::Public;
     let (method, route) = match request.path {
-        "/v1/check" => ("POST", Route::Check),
-        "/v1/peek" => ("POST", Route::Peek),
-        "/v1/refund" => ("POST", Route::Refund),
-        "/healthz" | "/readyz" | "/healthcheck" => ("GET", Route::Health),
+        "/v1/check" if is_public => ("POST", Route::Check),
+        "/v1/peek" if is_public => ("POST", Route::Peek),
+        "/v1/refund" if is_public => ("POST", Route::Refund),
+        "/healthcheck" if is_public => ("GET", Route::Health),
+        "/healthz" | "/readyz" if !is_public => ("GET", Route::Health),
         path => return Err((404, format!("nothing is at {path}: see GET /openapi.json"))),
     };
     let is_read = method == "GET" && request.method == "HEAD";

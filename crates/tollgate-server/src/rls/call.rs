@@ -1,0 +1,198 @@
+//! One call of gRPC: a message in, a message out, or a status that says why not.
+
+use bytes::Bytes;
+use h2::SendStream;
+use h2::server::SendResponse;
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::{Request, Response, StatusCode};
+
+/// The bytes before a message: whether it is compressed, and its length.
+pub(crate) const PREFIX: usize = 5;
+
+const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+
+/// Why a call has no answer, by gRPC's numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failed {
+    pub(crate) code: u8,
+    pub(crate) why: String,
+}
+
+impl Failed {
+    pub(crate) fn invalid(why: impl std::fmt::Display) -> Self {
+        Self::new(3, why)
+    }
+
+    pub(crate) fn too_slow(why: impl std::fmt::Display) -> Self {
+        Self::new(4, why)
+    }
+
+    pub(crate) fn too_large(why: impl std::fmt::Display) -> Self {
+        Self::new(8, why)
+    }
+
+    pub(crate) fn unknown(why: impl std::fmt::Display) -> Self {
+        Self::new(12, why)
+    }
+
+    pub(crate) fn unavailable(why: impl std::fmt::Display) -> Self {
+        Self::new(14, why)
+    }
+
+    fn new(code: u8, why: impl std::fmt::Display) -> Self {
+        let why = why.to_string();
+        Self { code, why }
+    }
+}
+
+/// What is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Method {
+    ShouldRateLimit,
+    HealthCheck,
+    HealthWatch,
+}
+
+impl Method {
+    pub(crate) fn of<T>(request: &Request<T>) -> Result<Self, Failed> {
+        match request.uri().path() {
+            "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit" => {
+                Ok(Self::ShouldRateLimit)
+            }
+            "/grpc.health.v1.Health/Check" => Ok(Self::HealthCheck),
+            "/grpc.health.v1.Health/Watch" => Ok(Self::HealthWatch),
+            path => Err(Failed::unknown(format_args!("no method {path:?}"))),
+        }
+    }
+}
+
+/// Whether a request is one of gRPC; others are told in HTTP's words.
+pub(crate) fn is_grpc<T>(request: &Request<T>) -> bool {
+    let media = request
+        .headers()
+        .get(CONTENT_TYPE)
+        .map(HeaderValue::as_bytes);
+    let is_known = |media: &[u8]| {
+        media
+            .strip_prefix(b"application/grpc")
+            .is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
+    };
+    request.method() == http::Method::POST && media.is_some_and(is_known)
+}
+
+/// The one message of a body.
+pub(crate) fn message(body: &[u8]) -> Result<&[u8], Failed> {
+    let Some((prefix, message)) = body.split_at_checked(PREFIX) else {
+        return Err(Failed::invalid("the body has no message"));
+    };
+    let length = u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]);
+    if prefix[0] != 0 {
+        return Err(Failed::unknown(
+            "compressed messages aren't understood: send identity",
+        ));
+    }
+    if u32::try_from(message.len()) != Ok(length) {
+        return Err(Failed::invalid(
+            "the body isn't one message of the length that it says",
+        ));
+    }
+    Ok(message)
+}
+
+/// A message with its prefix, from one that was written behind room for it.
+pub(crate) fn framed(mut out: Vec<u8>) -> Bytes {
+    let length = u32::try_from(out.len() - PREFIX).unwrap_or(u32::MAX);
+    out[1..PREFIX].copy_from_slice(&length.to_be_bytes());
+    out.into()
+}
+
+/// Sends what came of a call.
+pub(crate) fn answer(
+    respond: &mut SendResponse<Bytes>,
+    outcome: Result<Bytes, Failed>,
+) -> Result<(), h2::Error> {
+    match outcome {
+        Ok(framed) => {
+            let mut stream = begin(respond)?;
+            stream.send_data(framed, false)?;
+            let mut trailers = HeaderMap::with_capacity(1);
+            trailers.insert(GRPC_STATUS, HeaderValue::from_static("0"));
+            stream.send_trailers(trailers)
+        }
+        Err(failed) => {
+            let mut response = Response::new(());
+            let fields = response.headers_mut();
+            fields.insert(CONTENT_TYPE, GRPC);
+            fields.insert(GRPC_STATUS, HeaderValue::from(u16::from(failed.code)));
+            if let Ok(why) = HeaderValue::try_from(percent_encoded(&failed.why)) {
+                fields.insert(GRPC_MESSAGE, why);
+            }
+            respond.send_response(response, true).map(drop)
+        }
+    }
+}
+
+/// Begins an answer that has messages.
+pub(crate) fn begin(respond: &mut SendResponse<Bytes>) -> Result<SendStream<Bytes>, h2::Error> {
+    let mut response = Response::new(());
+    response.headers_mut().insert(CONTENT_TYPE, GRPC);
+    respond.send_response(response, false)
+}
+
+/// Sends away what isn't gRPC.
+pub(crate) fn refuse(respond: &mut SendResponse<Bytes>) -> Result<(), h2::Error> {
+    let mut response = Response::new(());
+    *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+    respond.send_response(response, true).map(drop)
+}
+
+/// Text as `grpc-message` has it: printable ASCII, and all else as the bytes of UTF-8.
+fn percent_encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'%' | 0..=0x1f | 0x7f.. => encoded.push_str(&format!("%{byte:02X}")),
+            _ => encoded.push(char::from(byte)),
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_is_one_message() {
+        assert_eq!(message(&[0, 0, 0, 0, 2, 7, 8]), Ok(&[7, 8][..]));
+        assert_eq!(message(&[0, 0, 0, 0, 0]), Ok(&[][..]));
+        for (body, code) in [
+            (&[][..], 3),
+            (&[0, 0, 0, 0], 3),
+            (&[0, 0, 0, 0, 2, 7], 3),
+            (&[0, 0, 0, 0, 1, 7, 8], 3),
+            (&[1, 0, 0, 0, 1, 7], 12),
+        ] {
+            assert_eq!(
+                message(body).map_err(|failed| failed.code),
+                Err(code),
+                "{body:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_sent_is_framed() {
+        let mut out = vec![0; PREFIX];
+        out.extend([7; 300]);
+        let framed = framed(out);
+        assert_eq!(message(&framed), Ok(&[7; 300][..]));
+    }
+
+    #[test]
+    fn reasons_are_printable() {
+        assert_eq!(percent_encoded("50% é\n"), "50%25 %C3%A9%0A");
+    }
+}
