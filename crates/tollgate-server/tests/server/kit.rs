@@ -1,0 +1,134 @@
+//! A service on free ports, by a clock that the test moves, and clients that say bytes.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::clock::Manual;
+use tollgate_engine::Policy;
+use tollgate_engine::backend::Memory;
+use tollgate_engine::document::Format;
+use tollgate_server::{Address, Server, Settings};
+
+/// A service that runs in a runtime of its own, until it is dropped.
+pub struct Running {
+    pub clock: Arc<Manual>,
+    pub server: Option<Server>,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Running {
+    /// By a policy, with settings that a test may change.
+    pub fn new(policy: &str, change: impl FnOnce(&mut Settings)) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let policy = Policy::from_text(policy, Format::Yaml)
+            .expect("a policy")
+            .policy;
+        let clock = Arc::new(Manual::new());
+        let memory = Memory::builder()
+            .clock(Arc::clone(&clock))
+            .wall(Arc::clone(&clock))
+            .build();
+        let any: Address = "127.0.0.1:0".parse().expect("an address");
+        let mut settings = Settings {
+            http: any.clone(),
+            grpc: any.clone(),
+            resp: any.clone(),
+            admin: any,
+            ..Settings::default()
+        };
+        change(&mut settings);
+        let started = Server::in_memory(policy, (memory, Arc::clone(&clock)), settings);
+        let server = runtime.block_on(started).expect("a service");
+        Self {
+            clock,
+            server: Some(server),
+            runtime,
+        }
+    }
+
+    fn address(&self, of: impl Fn(&Server) -> Option<Address>) -> SocketAddr {
+        match self.server.as_ref().and_then(of) {
+            Some(Address::Tcp(address)) => address,
+            other => panic!("{other:?} is no port"),
+        }
+    }
+
+    pub fn resp(&self) -> Client {
+        Client::to(self.address(|server| server.addresses().resp.clone()))
+    }
+
+    pub fn http(&self) -> Client {
+        Client::to(self.address(|server| server.addresses().http.clone()))
+    }
+
+    pub fn admin(&self) -> Client {
+        Client::to(self.address(|server| server.addresses().admin.clone()))
+    }
+
+    pub fn grpc(&self) -> SocketAddr {
+        self.address(|server| server.addresses().grpc.clone())
+    }
+
+    pub fn block_on<T>(&self, doing: impl Future<Output = T>) -> T {
+        self.runtime.block_on(doing)
+    }
+}
+
+/// A connection of bytes.
+pub struct Client(pub TcpStream);
+
+impl Client {
+    fn to(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).expect("a connection");
+        let long = Some(Duration::from_secs(20));
+        stream.set_read_timeout(long).expect("a timeout");
+        Self(stream)
+    }
+
+    /// Says something, and reads until as much has come.
+    pub fn ask(&mut self, say: &str, length: usize) -> String {
+        self.0.write_all(say.as_bytes()).expect("written");
+        let mut answer = vec![0; length];
+        self.0
+            .read_exact(&mut answer)
+            .unwrap_or_else(|error| panic!("{say:?}: {error}"));
+        String::from_utf8(answer).expect("text")
+    }
+
+    /// Says something, and checks what is answered.
+    #[track_caller]
+    pub fn expect(&mut self, say: &str, answer: &str) {
+        assert_eq!(self.ask(say, answer.len()), answer, "to {say:?}");
+    }
+
+    /// Reads until the other side closes.
+    pub fn rest(&mut self) -> String {
+        let mut rest = String::new();
+        self.0.read_to_string(&mut rest).expect("an end");
+        rest
+    }
+
+    /// Sends a request of HTTP that closes the connection after it; the status, and all that came.
+    pub fn request(&mut self, method: &str, path: &str, fields: &str, body: &str) -> (u16, String) {
+        let length = body.len();
+        let text = format!(
+            "{method} {path} HTTP/1.1\r\nhost: here\r\nconnection: close\r\n{fields}content-length: {length}\r\n\r\n{body}"
+        );
+        self.0.write_all(text.as_bytes()).expect("written");
+        let answer = self.rest();
+        let status = answer
+            .split(' ')
+            .nth(1)
+            .and_then(|status| status.parse().ok());
+        (
+            status.unwrap_or_else(|| panic!("no status: {answer:?}")),
+            answer,
+        )
+    }
+}

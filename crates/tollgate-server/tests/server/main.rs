@@ -1,0 +1,6 @@
+//! The service as its clients see it: real sockets, virtual time.
+
+mod http;
+mod kit;
+mod resp;
+mod rls;
