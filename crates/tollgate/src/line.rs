@@ -147,9 +147,10 @@ impl<W: Waits> State<W> {
         let mut wake = Vec::new();
         for id in self.waits.take_done() {
             let waker = self.seat(id).and_then(|seat| seat.waker.take());
-            match present == Some(id) {
-                true => self.discarded.extend(waker),
-                false => wake.extend(waker),
+            if present == Some(id) {
+                self.discarded.extend(waker)
+            } else {
+                wake.extend(waker)
             }
         }
         if let Some((id, until)) = self.waits.first()

@@ -233,9 +233,12 @@ fn judge<S: Subject>(subject: &S, limit: u32, steps: Vec<Step>) -> Result<(), Te
             }
             Step::Poll(pick) if !waits.is_empty() => {
                 let index = pick % waits.len();
-                let expected = model.told[waits[index].0].map(|granted| match granted {
-                    true => Answer::Passed,
-                    false => Answer::Never,
+                let expected = model.told[waits[index].0].map(|granted| {
+                    if granted {
+                        Answer::Passed
+                    } else {
+                        Answer::Never
+                    }
                 });
                 let got = poll(&mut waits[index].2).map(|result| answer(result, &mut permits));
                 prop_assert_eq!(&got, &expected);

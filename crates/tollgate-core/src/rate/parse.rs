@@ -264,9 +264,10 @@ impl<'a> Scanner<'a> {
             return Err(self.error_here(Problem::UnitMissing));
         }
         let Some(length) = unit_nanos(unit) else {
-            let problem = match is_of_a_calendar(unit) {
-                true => Problem::Calendar,
-                false => Problem::UnitUnknown,
+            let problem = if is_of_a_calendar(unit) {
+                Problem::Calendar
+            } else {
+                Problem::UnitUnknown
             };
             return Err(self.error(place, problem));
         };

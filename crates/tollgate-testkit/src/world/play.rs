@@ -392,9 +392,10 @@ impl Stage {
             let rules = self.setting.rules.iter();
             let burst = rules.clone().map(|rule| rule.burst(version)).min();
             // All slots at once, and all else in one.
-            let times = match rules.clone().all(|rule| rule.sort == Sort::Slots) {
-                true => cost(burst.unwrap_or(1)),
-                false => 1,
+            let times = if rules.clone().all(|rule| rule.sort == Sort::Slots) {
+                cost(burst.unwrap_or(1))
+            } else {
+                1
             };
             for _ in 0..times {
                 self.ask(Ask {

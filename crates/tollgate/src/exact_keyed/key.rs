@@ -98,9 +98,10 @@ where
     /// What is said to one who comes now, if somebody waits for the key.
     #[inline(always)]
     pub(super) fn told_to_wait(&self, now: Timestamp, cost: u64) -> Option<Decision> {
-        match self.limiter.lines.is_marked(self.hash) {
-            true => self.told_behind(now, cost),
-            false => None,
+        if self.limiter.lines.is_marked(self.hash) {
+            self.told_behind(now, cost)
+        } else {
+            None
         }
     }
 

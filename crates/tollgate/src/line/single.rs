@@ -410,14 +410,13 @@ impl<T: Clone + fmt::Debug> Waits for Single<T> {
     fn look_again(&mut self, now: Timestamp, id: Id) -> Option<Timestamp> {
         let (first, due) = (self.line.first(), self.due);
         let place = self.places.get_mut(id)?;
-        let turn = match first == Some(id) {
-            true => due,
-            false => {
-                if place.extra.told <= now {
-                    place.extra.told = due.max(now) + BACKSTOP;
-                }
-                place.extra.told
+        let turn = if first == Some(id) {
+            due
+        } else {
+            if place.extra.told <= now {
+                place.extra.told = due.max(now) + BACKSTOP;
             }
+            place.extra.told
         };
         let over = place.deadline().map(|deadline| deadline.plus_nanos(1));
         Some(over.map_or(turn, |over| turn.min(over)))

@@ -39,9 +39,10 @@ impl fmt::Display for Ask {
         if let Some(patience) = patience {
             write!(f, ", dropped after {:.6} s", seconds(*patience))?;
         }
-        match returns {
-            true => f.write_str(", comes back"),
-            false => Ok(()),
+        if *returns {
+            f.write_str(", comes back")
+        } else {
+            Ok(())
         }
     }
 }

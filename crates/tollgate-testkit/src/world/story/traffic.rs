@@ -106,9 +106,10 @@ impl Demand {
 
     fn one(&self, setting: &Setting, node: usize, random: &mut Random) -> Ask {
         let most = setting.most_cost();
-        let cost = match self.is_heavy && random.below(2) == 0 {
-            true => 1 + random.below(most),
-            false => 1,
+        let cost = if self.is_heavy && random.below(2) == 0 {
+            1 + random.below(most)
+        } else {
+            1
         };
         // Who gives up does so while it asks, or while it waits.
         let patience = 2 * setting.timeout * 1000 + setting.longest_wait();

@@ -50,9 +50,10 @@ pub(super) fn happen(
             }
         }
     }
-    let times = match setting.troubles.is_empty() {
-        true => 0,
-        false => 1 + random.below(6),
+    let times = if setting.troubles.is_empty() {
+        0
+    } else {
+        1 + random.below(6)
     };
     let asked: Vec<(u64, Ask)> = events.iter().filter_map(asked).collect();
     for _ in 0..times {
