@@ -11,7 +11,7 @@ use tollgate_redis::simulation::{Paced, World};
 use super::network::{Exchange, StoreState, Universe};
 use super::node::{Life, Node};
 use super::store::Condition;
-use super::story::{Ask, Counted, Ends, Event, Gift, Keeps, Rule, Setting, Sort, Story};
+use super::story::{Counted, Ends, Event, Gift, Keeps, Request, Rule, Setting, Sort, Story};
 use super::{Call, Counts};
 use crate::traffic::Random;
 
@@ -55,7 +55,7 @@ pub struct Record {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Told {
     /// The request.
-    pub ask: Ask,
+    pub ask: Request,
     /// Which life of its node.
     pub life: usize,
     /// When it asked.
@@ -84,7 +84,7 @@ pub struct Told {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unanswered {
     /// The request.
-    pub ask: Ask,
+    pub ask: Request,
     /// When it asked.
     pub asked_at: u64,
 }
@@ -317,7 +317,7 @@ impl Stage {
     }
 
     /// Someone asks a node, if it lives.
-    fn ask(&self, ask: Ask) {
+    fn ask(&self, ask: Request) {
         let node = &self.nodes[ask.node];
         if node.life.is_dead() {
             return;
@@ -398,7 +398,7 @@ impl Stage {
                 1
             };
             for _ in 0..times {
-                self.ask(Ask {
+                self.ask(Request {
                     node,
                     who,
                     cost: if times > 1 {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tollgate_core::{Booked, Decision, Ledger, Outcome, Timestamp};
 
 use super::act::Act;
-use super::entry::{Entry, Origin, Place};
+use super::entry::{Entry, HeapPlace, Origin};
 use super::heap::Heap;
 use super::index::{Index, tag};
 use super::kept::Kept;
@@ -77,7 +77,7 @@ pub(super) struct Work {
 
 /// Which key is asked for, and when.
 #[derive(Debug)]
-pub(super) struct Ask<'a, Q: ?Sized> {
+pub(super) struct Lookup<'a, Q: ?Sized> {
     pub(super) key: &'a Q,
     pub(super) hash: u64,
     pub(super) now: Timestamp,
@@ -187,7 +187,7 @@ impl<K, A: Kept> Shard<K, A> {
     #[inline]
     pub(super) fn act<Q, T>(
         &mut self,
-        ask: &Ask<'_, Q>,
+        ask: &Lookup<'_, Q>,
         under: &Under<'_, K, A>,
         act: &T,
         need: Need,
@@ -218,7 +218,7 @@ impl<K, A: Kept> Shard<K, A> {
     fn act_on<Q, T>(
         &mut self,
         slot: u32,
-        ask: &Ask<'_, Q>,
+        ask: &Lookup<'_, Q>,
         under: &Under<'_, K, A>,
         act: &T,
         need: Need,
@@ -249,7 +249,7 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     /// Whether a key is blocked.
-    pub(super) fn is_blocked<Q>(&mut self, ask: &Ask<'_, Q>) -> bool
+    pub(super) fn is_blocked<Q>(&mut self, ask: &Lookup<'_, Q>) -> bool
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -264,7 +264,7 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     /// Blocks the key; no if it is new and there is no slot for it.
-    pub(super) fn block<Q>(&mut self, ask: &Ask<'_, Q>, until: Timestamp, need: Need) -> bool
+    pub(super) fn block<Q>(&mut self, ask: &Lookup<'_, Q>, until: Timestamp, need: Need) -> bool
     where
         K: Borrow<Q>,
         Q: Eq + ToOwned<Owned = K> + ?Sized,
@@ -293,7 +293,7 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     /// Gives the key tokens, if it has spent any.
-    pub(super) fn gift<Q>(&mut self, ask: &Ask<'_, Q>, tokens: u64)
+    pub(super) fn gift<Q>(&mut self, ask: &Lookup<'_, Q>, tokens: u64)
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -302,7 +302,7 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     /// Gives a booking back, if it was made in the entry that is there now.
-    pub(super) fn give_back<Q>(&mut self, ask: &Ask<'_, Q>, booked: &Booked, birth: u64)
+    pub(super) fn give_back<Q>(&mut self, ask: &Lookup<'_, Q>, booked: &Booked, birth: u64)
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -315,7 +315,7 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     /// Forgets the key.
-    pub(super) fn reset<Q>(&mut self, ask: &Ask<'_, Q>)
+    pub(super) fn reset<Q>(&mut self, ask: &Lookup<'_, Q>)
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -335,7 +335,7 @@ impl<K, A: Kept> Shard<K, A> {
             evict: false,
             block: new.blocked_until > now,
         };
-        let ask = Ask {
+        let ask = Lookup {
             key: &new.key,
             hash: new.hash,
             now,
@@ -384,7 +384,7 @@ impl<K, A: Kept> Shard<K, A> {
     #[cold]
     fn act_on_new<Q, T>(
         &mut self,
-        ask: &Ask<'_, Q>,
+        ask: &Lookup<'_, Q>,
         under: &Under<'_, K, A>,
         act: &T,
         need: Need,
@@ -431,7 +431,7 @@ impl<K, A: Kept> Shard<K, A> {
     /// The key's slot, with its state carried over to the limit in force.
     // Always inlined: on the way of every check, whoever else calls it.
     #[inline(always)]
-    fn find<Q>(&mut self, ask: &Ask<'_, Q>) -> Option<u32>
+    fn find<Q>(&mut self, ask: &Lookup<'_, Q>) -> Option<u32>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -443,7 +443,7 @@ impl<K, A: Kept> Shard<K, A> {
 
     /// The same, with what is out as it was kept so far.
     #[inline]
-    fn find_as_it_is<Q>(&mut self, ask: &Ask<'_, Q>) -> Option<u32>
+    fn find_as_it_is<Q>(&mut self, ask: &Lookup<'_, Q>) -> Option<u32>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -461,7 +461,7 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     /// Changes the state of a key that is there, and puts it where it belongs.
-    fn update<Q>(&mut self, ask: &Ask<'_, Q>, change: impl FnOnce(&mut Ledger<A>, &A, u64))
+    fn update<Q>(&mut self, ask: &Lookup<'_, Q>, change: impl FnOnce(&mut Ledger<A>, &A, u64))
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -490,7 +490,7 @@ impl<K, A: Kept> Shard<K, A> {
             tag: tag(new.hash),
             birth,
             follows: self.version,
-            place: Place::new(new.origin),
+            place: HeapPlace::new(new.origin),
         });
         self.index.insert(tag(new.hash), slot);
         if new.blocked_until > Timestamp::ZERO {

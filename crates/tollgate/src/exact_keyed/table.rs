@@ -8,7 +8,7 @@ use tollgate_core::{Decision, Ledger, Outcome, Timestamp, Unbooked};
 use super::act::{Act, Check, Penalize, Reserve};
 use super::entry::Entry;
 use super::kept::Kept;
-use super::shard::{Answer, Ask, NOBODY, Need, New, NotRestored, Shard, Under, Work};
+use super::shard::{Answer, Lookup, NOBODY, Need, New, NotRestored, Shard, Under, Work};
 use super::tier::{RateOf, Tier};
 use crate::AtCap;
 use crate::cell::Ticket;
@@ -124,7 +124,7 @@ impl<K, A: Kept> Table<K, A> {
     }
 
     /// Whether a key is blocked.
-    pub(super) fn is_blocked<Q>(&self, ask: &Ask<'_, Q>) -> bool
+    pub(super) fn is_blocked<Q>(&self, ask: &Lookup<'_, Q>) -> bool
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -148,7 +148,7 @@ impl<K, A: Kept> Table<K, A> {
 
     /// Puts a question to a key's state, or to what stands for it at the cap.
     #[inline]
-    pub(super) fn act<Q, T>(&self, ask: &Ask<'_, Q>, tier: Option<&Tier>, act: &T) -> T::Answer
+    pub(super) fn act<Q, T>(&self, ask: &Lookup<'_, Q>, tier: Option<&Tier>, act: &T) -> T::Answer
     where
         K: Borrow<Q>,
         Q: Eq + ToOwned<Owned = K> + ?Sized,
@@ -160,7 +160,7 @@ impl<K, A: Kept> Table<K, A> {
     /// Decides requests in their order, and locks a shard once for those of it in a row.
     pub(super) fn check_many<'q, Q>(
         &self,
-        requests: impl Iterator<Item = (Ask<'q, Q>, u64)>,
+        requests: impl Iterator<Item = (Lookup<'q, Q>, u64)>,
         mut each: impl FnMut(Decision, u64),
     ) where
         K: Borrow<Q>,
@@ -197,7 +197,7 @@ impl<K, A: Kept> Table<K, A> {
 
     pub(super) fn reserve<Q>(
         &self,
-        ask: &Ask<'_, Q>,
+        ask: &Lookup<'_, Q>,
         tier: Option<&Tier>,
         act: &Reserve,
     ) -> Result<Ticket, Unbooked>
@@ -216,7 +216,7 @@ impl<K, A: Kept> Table<K, A> {
     /// Takes an estimate now, which is kept track of until it is settled, or over.
     pub(super) fn hold<Q>(
         &self,
-        ask: &Ask<'_, Q>,
+        ask: &Lookup<'_, Q>,
         tier: Option<&Tier>,
         act: &Reserve,
         until: Timestamp,
@@ -260,13 +260,13 @@ impl<K, A: Kept> Table<K, A> {
     #[cold]
     fn hold_shared<Q: ?Sized>(
         &self,
-        ask: &Ask<'_, Q>,
+        ask: &Lookup<'_, Q>,
         act: &Reserve,
         until: Timestamp,
     ) -> Result<Ticket, Unbooked> {
         self.overflowed.fetch_add(1, Ordering::Relaxed);
         let shared = &mut *lock(&self.shared.0);
-        let Ask { now, clock, .. } = self.local(ask);
+        let Lookup { now, clock, .. } = self.local(ask);
         let booked = shared.act(act, (now, clock))?;
         let until = self.local_time(until);
         Ok(Ticket::HeldShared(
@@ -275,9 +275,9 @@ impl<K, A: Kept> Table<K, A> {
     }
 
     /// Ends a hold of the bucket that keys without a slot share.
-    pub(super) fn settle_shared<Q: ?Sized>(&self, ask: &Ask<'_, Q>, id: HoldId, spent: u64) {
+    pub(super) fn settle_shared<Q: ?Sized>(&self, ask: &Lookup<'_, Q>, id: HoldId, spent: u64) {
         let shared = &mut *lock(&self.shared.0);
-        let Ask { now, clock, .. } = self.local(ask);
+        let Lookup { now, clock, .. } = self.local(ask);
         shared.keep_pace(clock);
         let Shared {
             counted_by,
@@ -289,7 +289,7 @@ impl<K, A: Kept> Table<K, A> {
     }
 
     /// Ends a hold of which so much was spent.
-    pub(super) fn settle<Q>(&self, ask: &Ask<'_, Q>, id: HoldId, spent: u64)
+    pub(super) fn settle<Q>(&self, ask: &Lookup<'_, Q>, id: HoldId, spent: u64)
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -298,7 +298,7 @@ impl<K, A: Kept> Table<K, A> {
             .settle_hold(&self.local(ask), id, spent);
     }
 
-    pub(super) fn give_back<Q>(&self, ask: &Ask<'_, Q>, ticket: &Ticket)
+    pub(super) fn give_back<Q>(&self, ask: &Lookup<'_, Q>, ticket: &Ticket)
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -321,7 +321,7 @@ impl<K, A: Kept> Table<K, A> {
         }
     }
 
-    pub(super) fn reset<Q>(&self, ask: &Ask<'_, Q>)
+    pub(super) fn reset<Q>(&self, ask: &Lookup<'_, Q>)
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -329,7 +329,7 @@ impl<K, A: Kept> Table<K, A> {
         self.shard(ask.hash).reset(&self.local(ask));
     }
 
-    pub(super) fn gift<Q>(&self, ask: &Ask<'_, Q>, tokens: u64)
+    pub(super) fn gift<Q>(&self, ask: &Lookup<'_, Q>, tokens: u64)
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -339,7 +339,7 @@ impl<K, A: Kept> Table<K, A> {
 
     /// Takes tokens from a key, by the limit that it is under if none is said; no if it is new and there
     /// is no slot for it.
-    pub(super) fn penalize<Q>(&self, ask: &Ask<'_, Q>, tier: Option<&Tier>, tokens: u64) -> bool
+    pub(super) fn penalize<Q>(&self, ask: &Lookup<'_, Q>, tier: Option<&Tier>, tokens: u64) -> bool
     where
         K: Borrow<Q>,
         Q: Eq + ToOwned<Owned = K> + ?Sized,
@@ -358,7 +358,7 @@ impl<K, A: Kept> Table<K, A> {
     }
 
     /// Blocks a key; no if it is new and there is no slot for it.
-    pub(super) fn block<Q>(&self, ask: &Ask<'_, Q>, duration: Duration) -> bool
+    pub(super) fn block<Q>(&self, ask: &Lookup<'_, Q>, duration: Duration) -> bool
     where
         K: Borrow<Q>,
         Q: Eq + ToOwned<Owned = K> + ?Sized,
@@ -436,7 +436,7 @@ impl<K, A: Kept> Table<K, A> {
     #[inline]
     fn act_on<Q, T>(
         &self,
-        ask: &Ask<'_, Q>,
+        ask: &Lookup<'_, Q>,
         tier: Option<&Tier>,
         act: &T,
     ) -> (T::Answer, u64, Timestamp)
@@ -478,14 +478,14 @@ impl<K, A: Kept> Table<K, A> {
         &self,
         act: &T,
         (fresh, at): (T::Answer, Timestamp),
-        ask: &Ask<'_, Q>,
+        ask: &Lookup<'_, Q>,
     ) -> (T::Answer, u64, Timestamp) {
         self.overflowed.fetch_add(1, Ordering::Relaxed);
         match self.at_cap {
             AtCap::AdmitNew => (fresh, NOBODY, at),
             AtCap::ShareOne => {
                 let shared = &mut *lock(&self.shared.0);
-                let Ask { now, clock, .. } = self.local(ask);
+                let Lookup { now, clock, .. } = self.local(ask);
                 (shared.act(act, (now, clock)), SHARED, now)
             }
             // Even an evicting table is full if all of its keys are blocked.
@@ -519,7 +519,10 @@ impl<K, A: Kept> Table<K, A> {
 
     /// The shard of a key, and what is asked in the time of states: they are moved first if it is far.
     #[inline]
-    fn enter<'a, Q: ?Sized>(&self, ask: &Ask<'a, Q>) -> (MutexGuard<'_, Shard<K, A>>, Ask<'a, Q>) {
+    fn enter<'a, Q: ?Sized>(
+        &self,
+        ask: &Lookup<'a, Q>,
+    ) -> (MutexGuard<'_, Shard<K, A>>, Lookup<'a, Q>) {
         let (shard, local) = (self.shard(ask.hash), self.local(ask));
         if !self.is_far(local.clock) {
             return (shard, local);
@@ -530,8 +533,8 @@ impl<K, A: Kept> Table<K, A> {
     }
 
     #[inline]
-    fn local<'a, Q: ?Sized>(&self, ask: &Ask<'a, Q>) -> Ask<'a, Q> {
-        Ask {
+    fn local<'a, Q: ?Sized>(&self, ask: &Lookup<'a, Q>) -> Lookup<'a, Q> {
+        Lookup {
             key: ask.key,
             hash: ask.hash,
             now: self.local_time(ask.now),

@@ -60,7 +60,7 @@ pub(super) struct Keys {
 }
 
 /// One question.
-pub(super) struct Ask<'a> {
+pub(super) struct QuotaRequest<'a> {
     pub(super) key: &'a [u8],
     /// Instead of the key's own quota.
     pub(super) quota: Option<&'a Quota>,
@@ -146,7 +146,7 @@ impl Table {
     }
 
     /// Judges without writing.
-    pub(super) fn look(&self, ask: &Ask<'_>) -> Judged {
+    pub(super) fn look(&self, ask: &QuotaRequest<'_>) -> Judged {
         let mut guard = self.shard(ask.key);
         let (keys, quota, cached) = guard.split(ask);
         let now = ask.now.as_nanos();
@@ -161,7 +161,7 @@ impl Table {
     }
 
     /// Judges, and charges what fits.
-    pub(super) fn charge(&self, ask: &Ask<'_>, unsaved: Option<&Unsaved>) -> Charged {
+    pub(super) fn charge(&self, ask: &QuotaRequest<'_>, unsaved: Option<&Unsaved>) -> Charged {
         let first = self.try_charge(ask, unsaved);
         if !matches!(first, Charged::Refused(Refusal::NoRoom, ..)) {
             return first;
@@ -182,7 +182,7 @@ impl Table {
         }
     }
 
-    fn try_charge(&self, ask: &Ask<'_>, unsaved: Option<&Unsaved>) -> Charged {
+    fn try_charge(&self, ask: &QuotaRequest<'_>, unsaved: Option<&Unsaved>) -> Charged {
         let mut guard = self.shard(ask.key);
         let (keys, quota, cached) = guard.split(ask);
         if quota.is_unlimited() {
@@ -376,7 +376,7 @@ impl Shard {
     /// The keys, and what this one is judged by.
     fn split<'a>(
         &'a mut self,
-        ask: &Ask<'a>,
+        ask: &QuotaRequest<'a>,
     ) -> (&'a mut Keys, &'a Quota, &'a mut Option<(u64, Part)>) {
         let own = || self.overrides.get(ask.key).unwrap_or(&self.quota);
         let quota = ask.quota.unwrap_or_else(own);
@@ -386,7 +386,7 @@ impl Shard {
 
 /// Judges an entry, with the part of a new one from the cache if it is there.
 fn judge(
-    ask: &Ask<'_>,
+    ask: &QuotaRequest<'_>,
     quota: &Quota,
     entry: Option<&Entry>,
     floor: u64,

@@ -14,7 +14,7 @@ use tollgate::{
     stack::Terms,
 };
 
-use super::subject::{Place, Subject};
+use super::subject::{Keeper, Subject};
 use super::world::ALGORITHMS;
 
 const BUCKETS: [Algorithm; 3] = [
@@ -24,22 +24,22 @@ const BUCKETS: [Algorithm; 3] = [
 ];
 
 /// Where nothing that is out drains.
-fn tracked() -> Vec<Place> {
-    let exact = BUCKETS.map(Place::Exact);
-    let single = BUCKETS.map(Place::Limiter);
-    let striped = [Place::Striped];
+fn tracked() -> Vec<Keeper> {
+    let exact = BUCKETS.map(Keeper::Exact);
+    let single = BUCKETS.map(Keeper::Limiter);
+    let striped = [Keeper::Striped];
     exact.into_iter().chain(single).chain(striped).collect()
 }
 
-fn ten(place: Place) -> Subject {
+fn ten(place: Keeper) -> Subject {
     Subject::new(place, Rate::per_second(10))
 }
 
 /// Every place that settles.
-fn all_places() -> Vec<Place> {
-    let exact = ALGORITHMS.map(Place::Exact);
-    let single = ALGORITHMS.map(Place::Limiter);
-    let striped = [Place::Striped];
+fn all_places() -> Vec<Keeper> {
+    let exact = ALGORITHMS.map(Keeper::Exact);
+    let single = ALGORITHMS.map(Keeper::Limiter);
+    let striped = [Keeper::Striped];
     exact.into_iter().chain(single).chain(striped).collect()
 }
 
@@ -51,7 +51,7 @@ enum Act {
 }
 
 /// Holds that are all dropped before they are over leave what plain requests alone would have.
-fn nothing_happened(place: Place, acts: &[(u64, Act)]) -> Result<(), TestCaseError> {
+fn nothing_happened(place: Keeper, acts: &[(u64, Act)]) -> Result<(), TestCaseError> {
     let (subject, twin) = (ten(place), ten(place));
     let mut open = Vec::new();
     for &(wait, act) in acts {
@@ -82,7 +82,7 @@ fn nothing_happened(place: Place, acts: &[(u64, Act)]) -> Result<(), TestCaseErr
 }
 
 /// Any rate at any time: nothing panics, and in the end nothing is owed.
-fn in_the_end(place: Place, acts: &[(u64, Act, u8)]) -> Result<(), TestCaseError> {
+fn in_the_end(place: Keeper, acts: &[(u64, Act, u8)]) -> Result<(), TestCaseError> {
     let subject = ten(place);
     let mut open = Vec::new();
     for &(wait, act, rate) in acts {
@@ -139,8 +139,8 @@ proptest! {
         place in prop::sample::select(all_places())
             .prop_filter("opens with a hit", |place| !matches!(
                 place,
-                Place::Limiter(Algorithm::FixedWindow(Align::FirstHit))
-                    | Place::Exact(Algorithm::FixedWindow(Align::FirstHit))
+                Keeper::Limiter(Algorithm::FixedWindow(Align::FirstHit))
+                    | Keeper::Exact(Algorithm::FixedWindow(Align::FirstHit))
             )),
         acts in prop::collection::vec(
             (
@@ -271,7 +271,7 @@ fn more_than_the_estimate_is_owed() {
 /// It takes no estimate, but may stand beside one.
 #[test]
 fn a_key_of_one_word_gives_back_all_or_nothing() {
-    let subject = ten(Place::Keyed);
+    let subject = ten(Keeper::Keyed);
     let hold = || subject.hold(4, 60_000).expect("four left");
     hold().cancel();
     assert_eq!(subject.left(), 10);
@@ -312,9 +312,9 @@ fn windows_and_logs_give_back_where_they_were_charged() {
     for single in [false, true] {
         let of = |algorithm| {
             let place = if single {
-                Place::Limiter(algorithm)
+                Keeper::Limiter(algorithm)
             } else {
-                Place::Exact(algorithm)
+                Keeper::Exact(algorithm)
             };
             ten(place)
         };
@@ -384,7 +384,7 @@ fn a_booking_never_acts_on_what_is_out() {
 #[test]
 fn any_number_of_tokens_may_be_out() {
     for algorithm in ALGORITHMS {
-        for place in [Place::Limiter(algorithm), Place::Exact(algorithm)] {
+        for place in [Keeper::Limiter(algorithm), Keeper::Exact(algorithm)] {
             let subject = Subject::new(place, Rate::unlimited());
             let holds = [u64::MAX, 5, u64::MAX].map(|cost| subject.hold(cost, 1_000));
             for hold in holds {

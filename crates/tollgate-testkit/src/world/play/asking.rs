@@ -12,11 +12,11 @@ use tollgate_redis::Redis;
 use super::{Record, Told, Unanswered};
 use crate::world::network::Universe;
 use crate::world::node::Node;
-use crate::world::story::{Ask, Ends};
+use crate::world::story::{Ends, Request};
 
 /// A request on its way.
 pub(super) struct Asking {
-    ask: Ask,
+    ask: Request,
     life: usize,
     asked_at: u64,
     universe: Arc<Universe>,
@@ -28,7 +28,7 @@ pub(super) struct Asking {
 
 impl Asking {
     pub(super) fn new(
-        ask: Ask,
+        ask: Request,
         life: usize,
         node: &Node,
         universe: &Arc<Universe>,

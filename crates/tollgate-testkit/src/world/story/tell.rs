@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Ask, Event};
+use super::{Event, Request};
 
 /// Microseconds as seconds.
 pub(super) fn seconds(micros: u64) -> f64 {
@@ -20,7 +20,7 @@ impl fmt::Display for Event {
     }
 }
 
-impl fmt::Display for Ask {
+impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             node,

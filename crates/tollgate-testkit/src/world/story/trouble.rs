@@ -1,7 +1,7 @@
 //! What goes wrong in a story, mostly just when somebody asks.
 
 use super::traffic::Demand;
-use super::{Ask, Event, Gift, Keeps, Rule, Setting, Sort};
+use super::{Event, Gift, Keeps, Request, Rule, Setting, Sort};
 use crate::traffic::Random;
 use crate::world::{Condition, Weather};
 
@@ -55,7 +55,7 @@ pub(super) fn happen(
     } else {
         1 + random.below(6)
     };
-    let asked: Vec<(u64, Ask)> = events.iter().filter_map(asked).collect();
+    let asked: Vec<(u64, Request)> = events.iter().filter_map(asked).collect();
     for _ in 0..times {
         let sort = random.pick(&setting.troubles);
         let (mut at, ask) = random.pick(&asked);
@@ -80,7 +80,7 @@ pub(super) fn happen(
     }
 }
 
-fn asked((at, event): &(u64, Event)) -> Option<(u64, Ask)> {
+fn asked((at, event): &(u64, Event)) -> Option<(u64, Request)> {
     match event {
         Event::Ask(ask) => Some((*at, *ask)),
         _ => None,
