@@ -3,7 +3,7 @@
 use std::borrow::Borrow;
 use std::time::Duration;
 
-use tollgate_core::{Decision, Ledger, Outcome, Timestamp, Unbooked};
+use tollgate_core::{Decision, Outcome, Timestamp, Unbooked};
 
 use super::act::{Act, Check, Penalize, Reserve};
 use super::entry::Entry;
@@ -12,12 +12,13 @@ use super::shard::{Answer, Lookup, NOBODY, Need, New, NotRestored, Shard, Under,
 use super::tier::{RateOf, Tier};
 use crate::AtCap;
 use crate::cell::Ticket;
-use crate::holds::{HoldId, Holds};
-use crate::steps::Latest;
+use crate::holds::HoldId;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, PoisonError};
 
+mod shared;
 mod timeline;
 
+use shared::Shared;
 pub(super) use timeline::Timeline;
 
 /// Fewest keys worth a shard of their own.
@@ -60,38 +61,6 @@ pub(super) struct Plan<K> {
     pub(super) rate_of: RateOf<K>,
 }
 
-/// The state of the keys without a slot.
-#[derive(Debug)]
-struct Shared<A: Kept> {
-    limit: A,
-    /// What the state is counted by: the limit, or the last one that counts.
-    counted_by: A,
-    ledger: Ledger<A>,
-    holds: Holds,
-    latest: Latest,
-}
-
-impl<A: Kept> Shared<A> {
-    /// Lets a clock that was set back to this time, if it was, hold nobody back.
-    fn keep_pace(&mut self, now: Timestamp) {
-        if let Some(from) = self.latest.set_back(now) {
-            self.holds
-                .shift(&mut self.ledger, &self.counted_by, (from, now));
-            self.ledger.set_back(&self.counted_by, from, now);
-        }
-        self.latest.pass(now);
-    }
-
-    /// Puts a question to it, beside what is out.
-    fn act<T: Act<A>>(&mut self, act: &T, (now, clock): (Timestamp, Timestamp)) -> T::Answer {
-        self.keep_pace(clock);
-        self.holds
-            .pass_time(&mut self.ledger, &self.counted_by, now);
-        let at = (now, self.holds.out());
-        act.on_held(&mut self.ledger, &self.limit, at)
-    }
-}
-
 impl<K, A: Kept> Table<K, A> {
     pub(super) fn new(limit: A, plan: Plan<K>, timeline: Option<Timeline>) -> Self {
         let capacity = plan.capacity;
@@ -112,13 +81,7 @@ impl<K, A: Kept> Table<K, A> {
             anchor: AtomicU64::new(timeline.map_or(0, |timeline| timeline.anchor.as_nanos())),
             at_cap: plan.at_cap,
             rate_of: plan.rate_of,
-            shared: Padded(Mutex::new(Shared {
-                limit,
-                counted_by: limit,
-                ledger: Ledger::default(),
-                holds: Holds::default(),
-                latest: Latest::new(&limit),
-            })),
+            shared: Padded(Mutex::new(Shared::new(limit))),
             overflowed: AtomicU64::new(0),
         }
     }
@@ -256,38 +219,6 @@ impl<K, A: Kept> Table<K, A> {
         })
     }
 
-    /// Takes an estimate from the bucket that keys without a slot share.
-    #[cold]
-    fn hold_shared<Q: ?Sized>(
-        &self,
-        ask: &Lookup<'_, Q>,
-        act: &Reserve,
-        until: Timestamp,
-    ) -> Result<Ticket, Unbooked> {
-        self.overflowed.fetch_add(1, Ordering::Relaxed);
-        let shared = &mut *lock(&self.shared.0);
-        let Lookup { now, clock, .. } = self.local(ask);
-        let booked = shared.act(act, (now, clock))?;
-        let until = self.local_time(until);
-        Ok(Ticket::HeldShared(
-            shared.holds.open(booked, act.cost, until),
-        ))
-    }
-
-    /// Ends a hold of the bucket that keys without a slot share.
-    pub(super) fn settle_shared<Q: ?Sized>(&self, ask: &Lookup<'_, Q>, id: HoldId, spent: u64) {
-        let shared = &mut *lock(&self.shared.0);
-        let Lookup { now, clock, .. } = self.local(ask);
-        shared.keep_pace(clock);
-        let Shared {
-            counted_by,
-            ledger,
-            holds,
-            ..
-        } = shared;
-        holds.settle(ledger, counted_by, (now, id, spent));
-    }
-
     /// Ends a hold of which so much was spent.
     pub(super) fn settle<Q>(&self, ask: &Lookup<'_, Q>, id: HoldId, spent: u64)
     where
@@ -379,20 +310,7 @@ impl<K, A: Kept> Table<K, A> {
         // Held until every shard has it, so that two changes come to all of them in one order, and at one time.
         let mut shared = lock(&self.shared.0);
         let at = self.local_time(now);
-        shared.limit = limit;
-        if limit.counts() {
-            shared.keep_pace(at);
-            shared.latest.keep(&limit);
-            let Shared {
-                counted_by,
-                ledger,
-                holds,
-                ..
-            } = &mut *shared;
-            holds.pass_time(ledger, counted_by, at);
-            let old = std::mem::replace(&mut shared.counted_by, limit);
-            shared.ledger.keep_spent(&old, &limit, at);
-        }
+        shared.change(at, limit);
         for shard in &self.shards {
             lock(&shard.0).change(at, limit);
         }
