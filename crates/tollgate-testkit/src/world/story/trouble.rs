@@ -37,18 +37,7 @@ pub(super) fn happen(
     events: &mut Vec<(u64, Event)>,
 ) {
     if setting.versions > 1 {
-        for _ in 0..1 + random.below(8) {
-            let version = usize::try_from(random.below(setting.versions_u64())).unwrap_or(0);
-            let node = setting.some_node(random);
-            let at = random.below(demand.length);
-            events.push((at, Event::Reload { node, version }));
-            if random.below(4) == 0 {
-                // While it is busy.
-                let who = usize::try_from(random.below(setting.keys)).unwrap_or(0);
-                let from = at.saturating_sub(BUSY);
-                demand.rush((setting, node, who), (from, 2 * BUSY), random, events);
-            }
-        }
+        reload(setting, demand, random, events);
     }
     let times = if setting.troubles.is_empty() {
         0
@@ -76,6 +65,21 @@ pub(super) fn happen(
             // Before it, meanwhile and afterwards.
             let from = at.saturating_sub(micros);
             demand.rush(of, (from, 3 * micros), random, events);
+        }
+    }
+}
+
+/// Some nodes get another version of the policy, now and then while they are busy.
+fn reload(setting: &Setting, demand: &Demand, random: &mut Random, events: &mut Vec<(u64, Event)>) {
+    for _ in 0..1 + random.below(8) {
+        let version = usize::try_from(random.below(setting.versions_u64())).unwrap_or(0);
+        let node = setting.some_node(random);
+        let at = random.below(demand.length);
+        events.push((at, Event::Reload { node, version }));
+        if random.below(4) == 0 {
+            let who = usize::try_from(random.below(setting.keys)).unwrap_or(0);
+            let from = at.saturating_sub(BUSY);
+            demand.rush((setting, node, who), (from, 2 * BUSY), random, events);
         }
     }
 }
@@ -179,20 +183,7 @@ impl Trouble {
                 let condition = random.pick(&all);
                 Event::StoreAils { condition, micros }
             }
-            Self::Clock => {
-                let far = match random.below(4) {
-                    0 => 1_000,
-                    1 => 2_000_000,
-                    _ => 36_000_000_000,
-                };
-                let by = i64::try_from(random.below(far)).unwrap_or(0);
-                let by = if random.below(3) == 0 { by } else { -by };
-                match random.below(6) {
-                    0 => Event::WallSteps { node, by },
-                    1 => Event::Expires,
-                    _ => Event::StoreSteps { by },
-                }
-            }
+            Self::Clock => step(node, random),
             Self::Starved => Event::Freeze { node, micros },
             Self::Deaths => Event::Restart { node, micros },
             Self::Operator => Event::Gives(gift(setting, (node, who), random)),
@@ -211,6 +202,22 @@ fn bad_weather(setting: &Setting, random: &mut Random) -> Weather {
         lost_before: part(random),
         lost_after: part(random),
         cut: part(random),
+    }
+}
+
+/// The clock of the store or of a node steps, or what is over is dropped.
+fn step(node: usize, random: &mut Random) -> Event {
+    let far = match random.below(4) {
+        0 => 1_000,
+        1 => 2_000_000,
+        _ => 36_000_000_000,
+    };
+    let by = i64::try_from(random.below(far)).unwrap_or(0);
+    let by = if random.below(3) == 0 { by } else { -by };
+    match random.below(6) {
+        0 => Event::WallSteps { node, by },
+        1 => Event::Expires,
+        _ => Event::StoreSteps { by },
     }
 }
 
