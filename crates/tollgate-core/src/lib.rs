@@ -69,3 +69,8 @@ pub use sliding_counter::{Counts, SlidingCounter};
 pub use sliding_log::{Log, SlidingLog};
 pub use time::Timestamp;
 pub use token_bucket::{Bucket, TokenBucket};
+
+/// The example of the crate's front page.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -5,9 +5,9 @@
 
 use std::fmt;
 
-use crate::engine::key::{Key, KeyPlan};
 use crate::engine::rules::TENANT;
 use crate::facts::Facts;
+use crate::limits::{KeyPlan, RequestKey};
 use crate::matcher::{self, Explained, Slots};
 use crate::policy::{Counting, KeyPart, Match, Mode, Policy, Rule};
 use crate::verdict::Cause;
@@ -223,7 +223,7 @@ fn by_itself<'a>(rule: &'a Rule, mode: Mode, facts: &'a Facts<'a>) -> Standing<'
 fn key(parts: &[KeyPart], facts: &Facts<'_>) -> String {
     let plan = KeyPlan::new(parts, &mut Slots::default());
     // It is only shown, so no counter has to be found by it.
-    Key::new(&plan, facts, [0; 2]).to_string()
+    RequestKey::new(&plan, facts, [0; 2]).to_string()
 }
 
 /// The tier of the request's tenant.

@@ -11,6 +11,7 @@ pub mod engine;
 pub mod envoy;
 pub mod explain;
 pub mod facts;
+mod limits;
 pub mod lint;
 pub mod matcher;
 pub mod native;
@@ -35,5 +36,10 @@ pub use verdict::Verdict;
     rustdoc::invalid_codeblock_attributes,
     reason = "other tests read them"
 )]
-#[doc = include_str!("../../../docs/policy.md")]
+#[doc = include_str!("../docs/policy.md")]
 struct Documented;
+
+/// The example of the crate's front page.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

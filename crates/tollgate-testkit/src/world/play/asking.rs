@@ -98,7 +98,7 @@ impl Asking {
 
     /// What the engine says; nothing if the request is dropped before it does.
     async fn decide<'f>(&self, facts: &'f Facts<'f>) -> Option<Verdict<'f>> {
-        let deciding = self.engine.decide_by(facts);
+        let deciding = self.engine.decide_async(facts);
         let verdict = match self.ask.patience {
             None => deciding.await,
             Some(micros) => {

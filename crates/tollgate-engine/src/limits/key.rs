@@ -221,13 +221,13 @@ impl KeyHashers {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy)]
-pub struct Key<'a> {
+pub struct RequestKey<'a> {
     plan: &'a KeyPlan,
     facts: &'a Facts<'a>,
     fingerprint: [u64; 2],
 }
 
-impl<'a> Key<'a> {
+impl<'a> RequestKey<'a> {
     pub(crate) fn new(plan: &'a KeyPlan, facts: &'a Facts<'a>, fingerprint: [u64; 2]) -> Self {
         Self {
             plan,
@@ -261,7 +261,7 @@ impl<'a> Key<'a> {
     /// process.
     ///
     /// ```
-    /// use tollgate_engine::backend::{Key, SoleLimit};
+    /// use tollgate_engine::backend::{RequestKey, SoleLimit};
     /// # use tollgate_engine::backend::LimitKind;
     ///
     /// # let limit = SoleLimit::new("logins", LimitKind::Concurrency(1))?;
@@ -297,7 +297,7 @@ impl<'a> Key<'a> {
     }
 }
 
-impl fmt::Display for Key<'_> {
+impl fmt::Display for RequestKey<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (mut space, mut result) = ("", Ok(()));
         self.each(&mut |fact, value| {
@@ -329,9 +329,9 @@ impl fmt::Display for Network {
     }
 }
 
-impl fmt::Debug for Key<'_> {
+impl fmt::Debug for RequestKey<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Key({self})")
+        write!(f, "RequestKey({self})")
     }
 }
 
@@ -409,7 +409,7 @@ mod tests {
             ("10.0.0.1", "user=42 ip=10.0.0.1"),
         ] {
             let facts = Facts::new().with("user", "42").with("ip", ip);
-            assert_eq!(Key::new(&plan, &facts, [0; 2]).to_string(), expect);
+            assert_eq!(RequestKey::new(&plan, &facts, [0; 2]).to_string(), expect);
         }
         let facts = Facts::new().with("user", "42");
         let known = slots.look_up(&facts);

@@ -1,5 +1,8 @@
-//! What no compiler checks: every source file says what lives in it and fits in a head, as its functions do,
-//! and nobody but core knows the unit that a word counts time in.
+//! What no compiler checks: every source file says what lives in it and fits in a head, as its functions do; nobody
+//! but core knows the unit that a word counts time in; links lead somewhere, and crates can be published.
+
+mod links;
+mod manifests;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,29 +30,41 @@ struct Source {
     text: String,
 }
 
-/// All sources of the project.
-fn sources() -> Vec<Source> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let mut files = Vec::new();
-    find(root, &mut files);
-    assert!(files.len() > 30, "only {} sources found", files.len());
-    let read = |file: PathBuf| Source {
-        path: file.strip_prefix(root).unwrap().display().to_string(),
-        text: fs::read_to_string(&file).unwrap(),
-    };
-    files.into_iter().map(read).collect()
+/// Where the repository begins.
+fn root() -> &'static Path {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
+    root.expect("a folder above xtask")
 }
 
-fn find(folder: &Path, found: &mut Vec<PathBuf>) {
+/// All sources of the project.
+fn sources() -> Vec<Source> {
+    let mut found = Vec::new();
+    files(root(), "rs", &mut found);
+    assert!(found.len() > 30, "only {} sources found", found.len());
+    let read = |file: PathBuf| Source {
+        path: file.strip_prefix(root()).unwrap().display().to_string(),
+        text: fs::read_to_string(&file).unwrap(),
+    };
+    found.into_iter().map(read).collect()
+}
+
+/// Files with this ending, without those that only point at another one.
+fn files(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder that can be listed") {
         let path = entry.expect("an entry that can be read").path();
         let name = path.file_name().unwrap_or_default();
         let name = name.to_string_lossy().into_owned();
+        if path.is_symlink() {
+            continue;
+        }
         if path.is_dir() {
             if name != "target" && !name.starts_with('.') {
-                find(&path, found);
+                files(&path, ending, found);
             }
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+        } else if path
+            .extension()
+            .is_some_and(|extension| extension == ending)
+        {
             found.push(path);
         }
     }

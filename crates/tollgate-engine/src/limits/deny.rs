@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use tollgate::{Algorithm, Decision, Outcome, Timestamp};
 
-use crate::backend::{Check, LimitKind};
+use super::check::Check;
+use super::kind::LimitKind;
 
 /// Refusals that compete for a place.
 const WAYS: usize = 4;

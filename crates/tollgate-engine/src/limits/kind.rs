@@ -9,37 +9,16 @@ use tollgate::{Algorithm, Rate};
 /// What sort of limit, and how much.
 ///
 /// ```
-/// # use std::{convert::Infallible, future::{Ready, ready}, pin::pin, sync::Mutex, task::{Context, Waker}};
-/// # use tollgate::{Decision, Timestamp};
-/// # use tollgate_engine::backend::{Answer, Backend, Check, Counter, Limit, LimitKind};
-/// # use tollgate_engine::document::Format;
-/// # use tollgate_engine::policy::OnStoreFailure;
-/// # use tollgate_engine::{Engine, Facts, Policy};
-/// # struct Noting(Mutex<Vec<String>>);
-/// # impl Backend for Noting {
-/// #     type Error = Infallible;
-/// #     type Asking<'a> = Ready<Result<Answer, Infallible>>;
-/// #     fn now(&self) -> Timestamp { Timestamp::ZERO }
-/// #     fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
-/// // In a backend, of a policy with `{name: per-user, key: user, rate: 5/s, quota: 9/day}`:
-/// for check in checks {
-///     let note = match check.limit.kind() {
-///         LimitKind::Rate { rate, .. } => rate.to_string(),
-///         LimitKind::Quota(quota) => quota.to_string(),
-///         _ => "slots".to_owned(),
-///     };
-/// #     self.0.lock().expect("not poisoned").push(note);
-/// }
-/// #         ready(Ok(Answer::new(None, Decision::UNLIMITED)))
-/// #     }
-/// # }
-/// # let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 5/s, quota: 9/day}]", Format::Yaml)?.policy;
-/// # let engine = Engine::new(policy, Noting(Mutex::default()))?;
-/// # let facts = Facts::new().with("user", "42");
-/// # let _ = pin!(engine.decide_by(&facts)).poll(&mut Context::from_waker(Waker::noop()));
-/// # let noted = engine.backend().0.lock().expect("not poisoned").join(", ");
-/// assert_eq!(noted, "5/s, 9/day");
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// use tollgate::quota::Quota;
+/// use tollgate::{Algorithm, Rate};
+/// use tollgate_engine::backend::LimitKind;
+///
+/// let kinds = [
+///     LimitKind::Rate { rate: Rate::per_second(5), algorithm: Algorithm::Gcra },
+///     LimitKind::Quota(Quota::per_day(9)),
+///     LimitKind::Concurrency(8),
+/// ];
+/// assert_eq!(kinds.map(|kind| kind.to_string()), ["5/s", "9/day", "8 at once"]);
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]

@@ -2,15 +2,17 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tollgate::{Algorithm, LimitError};
+use tollgate::LimitError;
 
-use super::{Check, Kept, Limit, LimitKind};
-use crate::engine::key::{Key, KeyHashers, KeyPlan};
+use super::check::Check;
+use super::key::{KeyHashers, KeyPlan, RequestKey};
+use super::kind::LimitKind;
+use super::limit::{Counter, Limit};
 use crate::facts::Facts;
 use crate::matcher::Slots;
 use crate::policy::{Counting, KeyPart, OnStoreFailure};
 
-/// A limit of no policy, by one key: what asks a [`Backend`](super::Backend) without an engine.
+/// A limit of no policy, by one key: what asks a [`Backend`](crate::backend::Backend) without an engine.
 ///
 /// ```
 /// use tollgate::{Algorithm, Rate, clock::Manual};
@@ -32,7 +34,7 @@ pub struct SoleLimit {
     hashers: KeyHashers,
 }
 
-/// Counters of no rule have numbers from the far end.
+/// Counters of no rule are numbered downwards from the largest number; those of rules upwards from one.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// The fact that is the key.
@@ -46,11 +48,13 @@ impl SoleLimit {
     pub fn new(name: &str, kind: LimitKind) -> Result<Self, LimitError> {
         let mut slots = Slots::default();
         let plan = KeyPlan::new(&[KeyPart::Fact(KEY.to_owned())], &mut slots);
-        let mut limit = Limit::apart(kind, name)?;
-        limit.id = u64::MAX - NEXT.fetch_add(1, Ordering::Relaxed);
-        limit.told.counter.id = limit.id;
-        limit.lasting = matches!(limit.kind(), LimitKind::Rate { algorithm, .. }
-            if *algorithm != Algorithm::SlidingCounter);
+        let counter = Counter {
+            name: name.to_owned(),
+            ordinal: 0,
+            id: u64::MAX - NEXT.fetch_add(1, Ordering::Relaxed),
+        };
+        let limit = Limit::new(kind, counter)?.alone();
+        let limit = limit.stored(OnStoreFailure::Local, Counting::Exact, None);
         Ok(Self {
             limit,
             plan,
@@ -61,15 +65,16 @@ impl SoleLimit {
     /// What happens while the store can't be asked: local unless said otherwise.
     #[must_use]
     pub fn on_store_failure(mut self, failure: OnStoreFailure) -> Self {
-        self.limit.on_store_failure = failure;
+        let counting = self.limit.counting();
+        self.limit = self.limit.stored(failure, counting, None);
         self
     }
 
     /// How a fleet counts it: exactly unless said otherwise.
     #[must_use]
     pub fn counting(mut self, counting: Counting) -> Self {
-        self.limit.counting = counting;
-        self.limit.told.kept = Kept::default();
+        let failure = self.limit.on_store_failure();
+        self.limit = self.limit.stored(failure, counting, None);
         self
     }
 
@@ -92,7 +97,7 @@ impl SoleLimit {
         let fingerprint = facts.get(KEY).map(|key| self.hashers.of_text(key));
         Check {
             limit: &self.limit,
-            key: Key::new(&self.plan, facts, fingerprint.unwrap_or_default()),
+            key: RequestKey::new(&self.plan, facts, fingerprint.unwrap_or_default()),
             cost,
         }
     }
