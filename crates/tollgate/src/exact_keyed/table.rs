@@ -13,6 +13,7 @@ use super::tier::{RateOf, Tier};
 use crate::AtCap;
 use crate::cell::Ticket;
 use crate::holds::HoldId;
+use crate::shards::Shards;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, PoisonError};
 
 mod shared;
@@ -38,10 +39,7 @@ type Locked<K, A> = Padded<Mutex<Shard<K, A>>>;
 #[derive(Debug)]
 pub(super) struct Table<K, A: Kept> {
     shards: Box<[Locked<K, A>]>,
-    /// Shifts a hash so that its top bits are a shard's number.
-    shift: u32,
-    /// The active keys that one shard takes.
-    room: usize,
+    sizes: Shards,
     timeline: Option<Timeline>,
     /// The timeline's anchor, in nanoseconds of the clock. Read under the lock of a shard or of the shared
     /// bucket, and changed under all of them.
@@ -66,17 +64,12 @@ impl<K, A: Kept> Table<K, A> {
         let capacity = plan.capacity;
         let for_threads = (capacity / SHARD_KEYS).clamp(1, ENOUGH_SHARDS);
         let for_growth = (capacity / MOST_SHARD_KEYS).min(MOST_SHARDS);
-        let count = for_threads.max(for_growth).next_power_of_two();
-        // Keys spread over shards at random, so a shard may get more than its share: six standard
-        // deviations more are as good as never.
-        let share = capacity.div_ceil(count);
-        let spread = if count == 1 { 0 } else { 6 * share.isqrt() };
-        let room = share.saturating_add(spread).min(Shard::<K, A>::MOST_ROOM);
-        let shard = || Padded(Mutex::new(Shard::new(limit, room)));
+        let mut sizes = Shards::new(capacity, for_threads.max(for_growth));
+        sizes.room = sizes.room.min(Shard::<K, A>::MOST_ROOM);
+        let shard = || Padded(Mutex::new(Shard::new(limit, sizes.room)));
         Self {
-            shards: (0..count).map(|_| shard()).collect(),
-            shift: (u64::BITS - count.trailing_zeros()) % u64::BITS,
-            room,
+            shards: (0..sizes.count).map(|_| shard()).collect(),
+            sizes,
             timeline,
             anchor: AtomicU64::new(timeline.map_or(0, |timeline| timeline.anchor.as_nanos())),
             at_cap: plan.at_cap,
@@ -104,8 +97,8 @@ impl<K, A: Kept> Table<K, A> {
     pub(super) fn memory_bound(&self) -> usize {
         let states = self.limit().heap_bytes();
         let shard = size_of::<Locked<K, A>>()
-            .saturating_add(Shard::<K, A>::bytes(self.room))
-            .saturating_add(Shard::<K, A>::most_keys(self.room).saturating_mul(states));
+            .saturating_add(Shard::<K, A>::bytes(self.sizes.room))
+            .saturating_add(Shard::<K, A>::most_keys(self.sizes.room).saturating_mul(states));
         shard.saturating_mul(self.shards.len())
     }
 
@@ -427,12 +420,7 @@ impl<K, A: Kept> Table<K, A> {
 
     #[inline]
     fn number(&self, hash: u64) -> usize {
-        let number = if self.shards.len() == 1 {
-            0
-        } else {
-            hash >> self.shift
-        };
-        usize::try_from(number).unwrap_or(0)
+        self.sizes.number(hash)
     }
 
     /// The shard of a key, and what is asked in the time of states: they are moved first if it is far.

@@ -9,6 +9,7 @@ use super::cache_line::{CacheLine, CacheLines, SLOTS, Slot, fetch, select};
 use super::intervals::Intervals;
 use super::shape::{Shape, Turns};
 use super::shard::Shard;
+use crate::shards::Shards;
 use crate::sync::Padded;
 
 /// Fewest keys worth a shard of their own.
@@ -60,19 +61,13 @@ impl<'a> Candidates<'a> {
 
 impl Table {
     pub(crate) fn new(capacity: usize, anchor: Timestamp, intervals: Arc<Intervals>) -> Self {
-        let count = (capacity / SHARD_KEYS)
-            .clamp(1, MOST_SHARDS)
-            .next_power_of_two();
-        // Keys spread over shards at random, so a shard may get more than its share: six standard
-        // deviations more are as good as never.
-        let share = capacity.div_ceil(count);
-        let spread = if count == 1 { 0 } else { 6 * share.isqrt() };
+        let Shards { count, room, .. } = Shards::for_threads(capacity, SHARD_KEYS, MOST_SHARDS);
         let fill = if count == 1 {
             SMALL_FILL_PERCENT
         } else {
             FILL_PERCENT
         };
-        let slots = (share + spread).saturating_mul(100).div_ceil(fill);
+        let slots = room.saturating_mul(100).div_ceil(fill);
         let lines = slots.div_ceil(SLOTS).clamp(1, Shape::MOST_LINES / count) * count;
         let lines = Arc::new(CacheLines::new(lines));
         let turns = Turns::new(count);
