@@ -310,9 +310,10 @@ impl Arithmetic for SlidingCounter {
         }
         while passed - refused > 1 {
             let between = refused + (passed - refused) / 2;
-            match passes(between) {
-                true => passed = between,
-                false => refused = between,
+            if passes(between) {
+                passed = between;
+            } else {
+                refused = between;
             }
         }
         Some(Timestamp::from_nanos(passed))

@@ -40,7 +40,7 @@ pub use tier::Tier;
 pub use crate::keyed::{NoSlot, Stats};
 pub use crate::snapshot::SnapshotError;
 
-use shard::Ask;
+use shard::Lookup;
 use tables::Tables;
 
 /// A limit for each key, by any [`Algorithm`](crate::Algorithm), in a table that stores the keys.
@@ -240,7 +240,7 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
         let asks = requests.iter().map(|&(key, cost)| {
             let hash = self.hasher.fingerprint(key);
             (
-                Ask {
+                Lookup {
                     key,
                     hash,
                     now,

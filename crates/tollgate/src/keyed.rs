@@ -15,12 +15,12 @@ use crate::{Refused, Reservation};
 mod anchor;
 mod back;
 mod builder;
+mod cache_line;
 pub(crate) mod counters;
 pub(crate) mod hasher;
 mod intervals;
 mod key;
 mod level;
-mod line;
 mod operator;
 mod owned;
 mod pace;
@@ -35,10 +35,10 @@ mod together;
 mod word;
 
 pub use builder::{AtCap, Builder};
+#[doc(hidden)]
+pub use cache_line::prefetch;
 pub use key::Key;
 pub(crate) use level::KeyParts;
-#[doc(hidden)]
-pub use line::prefetch;
 pub use operator::{ActiveKey, NoSlot, Stats};
 pub use owned::OwnedKey;
 pub use rated::RatedBy;
@@ -51,7 +51,7 @@ use counters::Counters;
 use hasher::KeyHasher;
 use intervals::Tag;
 use pace::{InForce, PaceCell};
-use slot::Ask;
+use slot::ChargeRequest;
 use table::Table;
 use word::{Judged, KeyWord};
 
@@ -348,7 +348,7 @@ impl<C: Clock> KeyedLimiter<C> {
         let fingerprint = tag.on(key);
         let slot = place.guess(fingerprint);
         let now = self.table.since_anchor(self.clock.now());
-        let ask = Ask {
+        let ask = ChargeRequest {
             fingerprint,
             tag,
             pace,
@@ -398,7 +398,7 @@ impl<C: Clock> KeyedLimiter<C> {
     /// What the policy says about a new key for which there is no slot.
     #[cold]
     #[inline(never)]
-    fn at_the_cap(&self, ask: &Ask<'_>) -> Judged {
+    fn at_the_cap(&self, ask: &ChargeRequest<'_>) -> Judged {
         self.overflowed.fetch_add(1, Ordering::Relaxed);
         let fresh = KeyWord::NEW.judge(ask.pace, ask.now(), ask.cost);
         match self.at_cap {
@@ -418,7 +418,7 @@ impl<C: Clock> KeyedLimiter<C> {
     }
 
     /// Charges the bucket that all keys without a slot share at this rate.
-    fn charge_shared(&self, ask: &Ask<'_>) -> Judged {
+    fn charge_shared(&self, ask: &ChargeRequest<'_>) -> Judged {
         let mut ask = *ask;
         let shared = self.table.intervals().shared(ask.tag);
         let mut backoff = Backoff::default();

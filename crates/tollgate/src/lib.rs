@@ -60,6 +60,7 @@ mod patience;
 pub mod quota;
 mod refused;
 mod reservation;
+mod shards;
 mod snapshot;
 pub mod stack;
 mod steps;

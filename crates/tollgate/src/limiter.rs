@@ -390,9 +390,10 @@ impl<C: Clock> Meter for &Limiter<C> {
         cost: u64,
         patience: Duration,
     ) -> Result<Ticket, Refused> {
-        let booked = match self.line.is_held() {
-            true => self.cell.reserve_beside(now, cost, patience),
-            false => self.cell.reserve(now, cost, patience),
+        let booked = if self.line.is_held() {
+            self.cell.reserve_beside(now, cost, patience)
+        } else {
+            self.cell.reserve(now, cost, patience)
         };
         booked.map_err(|unbooked| match unbooked {
             Unbooked::TooFarAhead(decision) => Refused::TooFarAhead(decision),
@@ -421,9 +422,10 @@ impl<C: Clock> Home for &Limiter<C> {
     }
 
     fn see(&self, now: Timestamp, cost: u64) -> Decision {
-        match self.line.is_held() {
-            true => self.cell.look_beside(now, cost),
-            false => self.cell.look(now, cost),
+        if self.line.is_held() {
+            self.cell.look_beside(now, cost)
+        } else {
+            self.cell.look(now, cost)
         }
     }
 

@@ -48,7 +48,7 @@ use tollgate_core::{Decision, Timestamp};
 
 use self::keeper::{Keeper, Saver};
 use self::store::End;
-use self::table::{Ask, Charged, Done, Refusal, Table};
+use self::table::{Charged, Done, QuotaRequest, Refusal, Table};
 use crate::clock::{Clock, Wall};
 use crate::keyed::NoSlot;
 use crate::keyed::counters::Counters;
@@ -220,7 +220,7 @@ impl<C: Clock> QuotaLimiter<C> {
         if key.len() > QuotaRefused::MOST_KEY_BYTES {
             return *QuotaRefused::key_too_long(key.len()).decision();
         }
-        let ask = Ask {
+        let ask = QuotaRequest {
             key,
             quota,
             now,
@@ -272,7 +272,7 @@ impl<C: Clock> QuotaLimiter<C> {
             }
             return Err(QuotaRefused::key_too_long(key.len()));
         }
-        let ask = Ask {
+        let ask = QuotaRequest {
             key,
             quota,
             now,

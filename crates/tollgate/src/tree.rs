@@ -144,7 +144,7 @@ impl<C: Clock> Tree<C> {
     /// As [`add_branch`](Self::add_branch).
     pub fn add_leaf(&self, name: &str, parent: Branch, class: Class) -> Result<Leaf, TreeError> {
         let (slot, birth) = self.lock().add(name, parent, &class, None)?;
-        Ok(Leaf(node::Place::Single { slot, birth }))
+        Ok(Leaf(node::LeafAddress::Single { slot, birth }))
     }
 
     /// Adds a class of which each key has a leaf of its own, made when it is first asked for.
@@ -180,7 +180,7 @@ impl<C: Clock> Tree<C> {
 
     /// The leaf of a key. It may be kept: it stays the key's.
     pub fn leaf<K: Hash + ?Sized>(&self, leaves: Leaves, key: &K) -> Leaf {
-        Leaf(node::Place::Keyed {
+        Leaf(node::LeafAddress::Keyed {
             leaves,
             hash: self.hasher.fingerprint(key),
         })

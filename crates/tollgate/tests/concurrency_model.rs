@@ -21,7 +21,7 @@ const REGRESSIONS: &str = concat!(
 );
 
 #[derive(Clone, Debug)]
-enum Step {
+enum Action {
     Try(u32),
     Wait(u32),
     /// Polls one of the waits.
@@ -33,14 +33,14 @@ enum Step {
     Resize(u32),
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<Action>> {
     let step = prop_oneof![
-        3 => (0u32..6).prop_map(Step::Try),
-        4 => (0u32..6).prop_map(Step::Wait),
-        4 => any::<usize>().prop_map(Step::Poll),
-        2 => any::<usize>().prop_map(Step::Cancel),
-        5 => any::<usize>().prop_map(Step::Release),
-        1 => (0u32..8).prop_map(Step::Resize),
+        3 => (0u32..6).prop_map(Action::Try),
+        4 => (0u32..6).prop_map(Action::Wait),
+        4 => any::<usize>().prop_map(Action::Poll),
+        2 => any::<usize>().prop_map(Action::Cancel),
+        5 => any::<usize>().prop_map(Action::Release),
+        1 => (0u32..8).prop_map(Action::Resize),
     ];
     prop::collection::vec(step, 0..120)
 }
@@ -205,7 +205,7 @@ impl Subject for OneKey {
     }
 }
 
-fn judge<S: Subject>(subject: &S, limit: u32, steps: Vec<Step>) -> Result<(), TestCaseError> {
+fn judge<S: Subject>(subject: &S, limit: u32, steps: Vec<Action>) -> Result<(), TestCaseError> {
     let mut model = Model {
         limit,
         in_use: 0,
@@ -216,11 +216,11 @@ fn judge<S: Subject>(subject: &S, limit: u32, steps: Vec<Step>) -> Result<(), Te
     let mut waits: Vec<Wait<S::Home>> = Vec::new();
     for step in steps {
         match step {
-            Step::Try(weight) => {
+            Action::Try(weight) => {
                 let got = answer(subject.attempt(weight), &mut permits);
                 prop_assert_eq!(got, model.attempt(weight));
             }
-            Step::Wait(weight) => {
+            Action::Wait(weight) => {
                 let (number, mut future) = (model.told.len(), subject.wait(weight));
                 let got = match poll(&mut future) {
                     Some(result) => answer(result, &mut permits),
@@ -231,11 +231,14 @@ fn judge<S: Subject>(subject: &S, limit: u32, steps: Vec<Step>) -> Result<(), Te
                 };
                 prop_assert_eq!(got, model.wait(weight));
             }
-            Step::Poll(pick) if !waits.is_empty() => {
+            Action::Poll(pick) if !waits.is_empty() => {
                 let index = pick % waits.len();
-                let expected = model.told[waits[index].0].map(|granted| match granted {
-                    true => Answer::Passed,
-                    false => Answer::Never,
+                let expected = model.told[waits[index].0].map(|granted| {
+                    if granted {
+                        Answer::Passed
+                    } else {
+                        Answer::Never
+                    }
                 });
                 let got = poll(&mut waits[index].2).map(|result| answer(result, &mut permits));
                 prop_assert_eq!(&got, &expected);
@@ -243,22 +246,22 @@ fn judge<S: Subject>(subject: &S, limit: u32, steps: Vec<Step>) -> Result<(), Te
                     drop(waits.remove(index));
                 }
             }
-            Step::Cancel(pick) if !waits.is_empty() => {
+            Action::Cancel(pick) if !waits.is_empty() => {
                 let (number, weight, future) = waits.remove(pick % waits.len());
                 drop(future);
                 model.cancel(number, weight);
             }
-            Step::Release(pick) if !permits.is_empty() => {
+            Action::Release(pick) if !permits.is_empty() => {
                 let permit = permits.remove(pick % permits.len());
                 model.in_use -= permit.weight();
                 drop(permit);
                 model.admit();
             }
-            Step::Resize(limit) => {
+            Action::Resize(limit) => {
                 subject.resize(limit);
                 model.resize(limit);
             }
-            Step::Poll(_) | Step::Cancel(_) | Step::Release(_) => {}
+            Action::Poll(_) | Action::Cancel(_) | Action::Release(_) => {}
         }
         let expected = (model.limit, model.in_use, model.queue.len());
         prop_assert_eq!(subject.look(), expected);

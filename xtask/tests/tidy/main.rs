@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 /// Files above this length want to be two.
 const MOST_LINES: usize = 600;
-/// Functions of `src` whose body is longer want to be two.
-const MOST_BODY: usize = 120;
+/// Functions of `src` whose body is longer want to be two; but for tests, which may be long tables.
+const MOST_BODY: usize = 115;
 /// Spelled in two parts so that this file doesn't find itself.
 const UNFINISHED: [&str; 3] = [
     concat!("todo", "!("),
@@ -147,7 +147,7 @@ fn functions(text: &str) -> Vec<(&str, usize)> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = Vec::new();
     for (number, line) in lines.iter().enumerate() {
-        let Some(name) = function_name(line) else {
+        let Some(name) = function_name(line).filter(|_| !is_test(&lines[..number])) else {
             continue;
         };
         let indent = &line[..line.len() - line.trim_start().len()];
@@ -164,6 +164,13 @@ fn functions(text: &str) -> Vec<(&str, usize)> {
         }
     }
     found
+}
+
+/// Whether the function after these lines is a test.
+fn is_test(before: &[&str]) -> bool {
+    let attributes = before.iter().rev().map(|line| line.trim_start());
+    let mut attributes = attributes.take_while(|line| line.starts_with("#["));
+    attributes.any(|line| line.ends_with("test]"))
 }
 
 /// The name of the function that a line begins.
@@ -220,6 +227,6 @@ fn what_converts_by_hand_is_found() {
 #[test]
 fn the_lines_of_functions_are_counted() {
     let text = "impl A {\n    pub(crate) const fn one(\n        a: u8,\n    ) -> u8 {\n        1\n        2\n    }\n\
-                \n    fn none(&self);\n}\n\nfn two<T>() {\n    if a {\n    }\n}\n";
+                \n    fn none(&self);\n}\n\nfn two<T>() {\n    if a {\n    }\n}\n\n#[test]\nfn three() {\n    a\n}\n";
     assert_eq!(functions(text), [("one", 2), ("two", 2)]);
 }

@@ -294,9 +294,10 @@ impl Striped {
         }
         // Whoever holds something has stopped all leases before this stripe could be claimed.
         let stopped = self.lease.load(Ordering::Relaxed) == 0;
-        let end = match stopped {
-            true => None,
-            false => self.shared.lease(now, lease),
+        let end = if stopped {
+            None
+        } else {
+            self.shared.lease(now, lease)
         };
         if let Some(end) = end {
             let price = self.shared.interval().saturating_mul(lease);

@@ -63,7 +63,7 @@ pub struct Acquire<H: PermitHome> {
 enum Started<H: PermitHome> {
     Passed(Permit<H>),
     Waiting {
-        place: Place<H>,
+        place: QueuedWait<H>,
         until: Option<Until>,
     },
 }
@@ -182,7 +182,7 @@ impl<H: PermitHome> Acquire<H> {
         let until = until.map(|at| Until::new(at, home.now()));
         let home = Some(home);
         Ok(Started::Waiting {
-            place: Place {
+            place: QueuedWait {
                 home,
                 ticket,
                 weight,
@@ -198,14 +198,14 @@ fn refused<H: PermitHome>(home: &H, why: fn(super::Occupancy) -> NoPermit) -> No
 }
 
 /// A place in the queue; dropping it leaves the queue.
-struct Place<H: PermitHome> {
+struct QueuedWait<H: PermitHome> {
     /// Taken out once the wait is over.
     home: Option<H>,
     ticket: u64,
     weight: u32,
 }
 
-impl<H: PermitHome> Place<H> {
+impl<H: PermitHome> QueuedWait<H> {
     /// How the wait ended, or nothing yet: then this waker is woken when it does.
     fn ask(&mut self, waker: &Waker) -> Option<Result<Permit<H>, NoPermit>> {
         let told = self.home.as_ref()?.gate().ask(self.ticket, waker)?;
@@ -244,7 +244,7 @@ impl<H: PermitHome> Place<H> {
     }
 }
 
-impl<H: PermitHome> Drop for Place<H> {
+impl<H: PermitHome> Drop for QueuedWait<H> {
     fn drop(&mut self) {
         let Some(home) = self.leave() else {
             return;

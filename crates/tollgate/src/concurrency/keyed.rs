@@ -12,6 +12,7 @@ use super::{Acquire, NoPermit, Occupancy, Stats};
 use crate::acquire::Waiting;
 use crate::clock::{Clock, Monotonic};
 use crate::keyed::hasher::KeyHasher;
+use crate::shards::Shards;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, PoisonError};
 
 mod builder;
@@ -64,8 +65,7 @@ pub enum Overflow {
 /// ```
 pub struct KeyedConcurrency<K, C: Clock = Monotonic> {
     shards: Box<[Padded<Mutex<Shard<K>>>]>,
-    /// Shifts a hash so that its top bits are a shard's number.
-    shift: u32,
+    sizes: Shards,
     hasher: KeyHasher,
     /// The limit of keys whose calls give none; read and applied under the lock of a shard.
     limit: AtomicU64,
@@ -212,9 +212,7 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
     }
 
     fn shard(&self, hash: u64) -> MutexGuard<'_, Shard<K>> {
-        let number = usize::try_from(hash >> self.shift).unwrap_or(0);
-        // One shard has nothing to shift by, and a mask for it is zero.
-        lock(&self.shards[number & (self.shards.len() - 1)])
+        lock(&self.shards[self.sizes.number(hash)])
     }
 
     /// A key's gate and slot, made if it is new; or the shared gate, or why it has none.

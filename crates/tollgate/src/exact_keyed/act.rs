@@ -147,9 +147,10 @@ impl<A: Arithmetic> Act<A> for Allow {
     }
 
     fn came_to(&self, answer: &bool) -> Came {
-        let outcome = match answer {
-            true => Outcome::Allowed,
-            false => Outcome::Denied,
+        let outcome = if *answer {
+            Outcome::Allowed
+        } else {
+            Outcome::Denied
         };
         Came::of(self.0, outcome)
     }

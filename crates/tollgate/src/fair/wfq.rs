@@ -180,7 +180,7 @@ fn span(cost: u128, weight: u64) -> u128 {
 }
 
 impl Discipline for Fair {
-    type Ask = Claim;
+    type Asker = Claim;
     type Receipt = Receipt;
 
     fn visited(&mut self, now: Timestamp) -> Option<Timestamp> {

@@ -9,8 +9,8 @@ use super::anchor::Moment;
 use super::back::SLACK;
 use super::pace::InForce;
 use super::shard::{Answer, Need};
-use super::slot::Ask;
-use super::table::Place;
+use super::slot::ChargeRequest;
+use super::table::Candidates;
 use super::word::{Judged, KeyWord};
 use super::{AtCap, KeyedLimiter};
 use crate::acquire::{Acquire, Waiting};
@@ -103,7 +103,7 @@ impl<'a, C: Clock> Key<'a, C> {
 
     /// Decides a request of a key that may be here.
     #[inline(always)]
-    pub(super) fn check_in(&self, place: Place<'_>, moment: Moment, cost: u64) -> Decision {
+    pub(super) fn check_in(&self, place: Candidates<'_>, moment: Moment, cost: u64) -> Decision {
         let ask = self.ask(moment, cost, 0);
         let now = moment.now;
         let slot = place.guess(ask.fingerprint);
@@ -178,8 +178,8 @@ impl<'a, C: Clock> Key<'a, C> {
     }
 
     #[inline(always)]
-    pub(super) fn ask(&self, moment: Moment, cost: u64, patience: u64) -> Ask<'a> {
-        Ask {
+    pub(super) fn ask(&self, moment: Moment, cost: u64, patience: u64) -> ChargeRequest<'a> {
+        ChargeRequest {
             fingerprint: self.tagged(),
             tag: self.in_force.tag,
             pace: self.in_force.pace,
@@ -211,7 +211,7 @@ impl<'a, C: Clock> Key<'a, C> {
         }
     }
 
-    fn or_at_the_cap(&self, answer: Answer, ask: &Ask<'_>) -> Judged {
+    fn or_at_the_cap(&self, answer: Answer, ask: &ChargeRequest<'_>) -> Judged {
         match answer {
             Answer::Judged(judged) => judged,
             Answer::Full => self.limiter.at_the_cap(ask),

@@ -22,7 +22,7 @@ use tollgate_core::{Pace, units};
 use super::hasher::KeyHasher;
 use super::intervals::{Intervals, Tag};
 use super::shard::Need;
-use super::slot::Ask;
+use super::slot::ChargeRequest;
 use super::word::KeyWord;
 use super::{Builder, KeyedLimiter};
 use crate::clock::{Clock, Monotonic};
@@ -121,7 +121,7 @@ impl<C: Clock> Builder<C> {
             let word = word.moved(elapsed).later(units::of(now));
             let shard = limiter.table.shard(fingerprint);
             // Whichever its interval is: nobody else is there yet.
-            let ask = Ask {
+            let ask = ChargeRequest {
                 fingerprint,
                 tag: Tag::NONE,
                 pace: Pace::UNLIMITED,

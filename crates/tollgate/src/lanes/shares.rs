@@ -201,7 +201,7 @@ impl Shares {
 
 impl Discipline for Shares {
     /// The number of a lane.
-    type Ask = u32;
+    type Asker = u32;
     type Receipt = Receipt;
 
     fn visited(&mut self, now: Timestamp) -> Option<Timestamp> {

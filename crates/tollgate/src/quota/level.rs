@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tollgate_core::{Decision, Timestamp};
 
-use super::table::Ask;
+use super::table::QuotaRequest;
 use super::{Quota, QuotaLimiter, Receipt};
 use crate::clock::{Clock, Wall};
 use crate::stack::Kind;
@@ -126,7 +126,7 @@ impl<'a, C: Clock> Key<'a, C> {
     /// What the key has used of a quota, more than its count included, and when that counts no more: for one
     /// that has used nothing, when the calendar's period ends.
     pub(crate) fn used_of(&self, now: Timestamp, quota: &Quota) -> (u64, Option<Timestamp>) {
-        let judged = self.limiter.table.look(&Ask {
+        let judged = self.limiter.table.look(&QuotaRequest {
             key: self.key,
             quota: Some(quota),
             now,

@@ -4,7 +4,7 @@ use tollgate_core::Timestamp;
 
 use super::limit::{Seen, Taken};
 use super::terms::{Dropped, Terms};
-use super::{Level, Pass, Refusal, Settled, Stack, Step, Worst, take_all};
+use super::{Level, Pass, Position, Refusal, Settled, Stack, Worst, take_all};
 use crate::concurrency::Ending;
 
 /// What a request holds of all its limits until its real cost is known.
@@ -277,7 +277,7 @@ impl Stack {
                 taken: Some(taken),
             });
         };
-        match take_all(levels, Step::first(levels), &mut seen, &take, keep) {
+        match take_all(levels, Position::first(levels), &mut seen, &take, keep) {
             Ok(()) => Ok(Hold { parts }),
             Err(refusal) => {
                 self.lose();

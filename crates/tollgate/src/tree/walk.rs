@@ -12,7 +12,7 @@ use tollgate_core::Timestamp;
 use super::node::{LEVELS, MAX_DEPTH, Node};
 use super::nodes::Nodes;
 use super::share::Borrower;
-use super::taken::{Step, Taken};
+use super::taken::{ClassCharge, Taken};
 
 /// How many quanta a lender's burst has.
 const QUANTA: u64 = 64;
@@ -214,7 +214,7 @@ impl Nodes {
                 }
                 continue;
             };
-            taken.note(Step {
+            taken.note(ClassCharge {
                 slot: *slot,
                 birth: node.birth,
                 rate: rate.map(|rate| rate.charge(now, cost)),

@@ -5,7 +5,7 @@ use tollgate_core::{Timestamp, units};
 
 use super::super::anchor::{Anchor, Moment, move_word};
 use super::super::back::Back;
-use super::super::line::Slot;
+use super::super::cache_line::Slot;
 use super::super::word::KeyWord;
 use super::Shard;
 use crate::sync::Ordering;

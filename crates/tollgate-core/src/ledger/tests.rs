@@ -1,7 +1,9 @@
 //! Ledgers on other clocks, and carried over to other limits.
 
 use super::*;
-use crate::{Align, FixedWindow, Gcra, LeakyBucket, Rate, SlidingCounter, SlidingLog, TokenBucket};
+use crate::{
+    Align, Book, FixedWindow, Gcra, LeakyBucket, Rate, SlidingCounter, SlidingLog, TokenBucket,
+};
 
 /// A ledger with a past, at 100 s, and what it says then and later.
 fn used<A: Arithmetic>(limit: &A) -> Ledger<A> {
