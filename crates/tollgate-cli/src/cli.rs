@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 use crate::load::{self, Load, LoadFailure};
 use crate::pages::{self, Completions, Man};
 use crate::policy::{self, Check, Convert, Explain, PolicyFailure};
+use crate::serve::{self, Serve, ServeFailure};
 use crate::simulate::{self, Options, PatternError};
 
 /// Exact rate limits: tools to choose one and to see what it does.
@@ -23,6 +24,8 @@ pub struct Cli {
 #[derive(Clone, Debug, Subcommand)]
 #[non_exhaustive]
 pub enum Command {
+    /// Answer Envoy, Redis clients and HTTP, by one policy.
+    Serve(Box<Serve>),
     /// Run a traffic pattern through every algorithm on virtual time and compare them.
     Simulate(Options),
     /// Say what is wrong with policy files: every error, and what may not be meant.
@@ -58,6 +61,8 @@ pub enum CliError {
     Policy(PolicyFailure),
     /// The limit can't be driven.
     Load(LoadFailure),
+    /// The service can't run.
+    Serve(ServeFailure),
     /// The output could not be written.
     Write(io::Error),
 }
@@ -110,6 +115,10 @@ impl Cli {
                     Ok(())
                 }
             }
+            Command::Serve(options) => {
+                serve::serve(options, out).map_err(CliError::Serve)?;
+                Ok(())
+            }
             Command::Completions(options) => pages::completions(options, out),
             Command::Man(options) => pages::man(options, out),
             Command::Load(options) => {
@@ -137,7 +146,8 @@ impl CliError {
             Self::Policy(PolicyFailure::Lossy(_)) => 3,
             Self::Pattern(_) | Self::Policy(PolicyFailure::Usage(_)) => 2,
             Self::Load(failure) if failure.is_usage() => 2,
-            Self::Policy(_) | Self::Load(_) | Self::Write(_) => 1,
+            Self::Serve(failure) if failure.is_usage() => 2,
+            Self::Policy(_) | Self::Load(_) | Self::Serve(_) | Self::Write(_) => 1,
         }
     }
 }
@@ -148,6 +158,7 @@ impl fmt::Display for CliError {
             Self::Pattern(error) => error.fmt(f),
             Self::Policy(error) => error.fmt(f),
             Self::Load(failure) => failure.fmt(f),
+            Self::Serve(failure) => failure.fmt(f),
             Self::Write(error) => write!(f, "can't write the output: {error}"),
         }
     }

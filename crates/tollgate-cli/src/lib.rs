@@ -2,6 +2,7 @@
 //! and the binary only parses, prints and chooses the exit code.
 //!
 //! [`policy`] checks, explains and converts policy files.
+//! [`serve`] runs the service.
 //! [`load`] drives one limit, in memory or in a store, as hard as it can.
 //! [`pages`] writes completions and manual pages.
 //! [`simulate`] runs a traffic pattern through every algorithm on virtual time. Its runner,
@@ -22,6 +23,7 @@ mod cli;
 pub mod load;
 pub mod pages;
 pub mod policy;
+pub mod serve;
 pub mod simulate;
 
 pub use cli::{Cli, CliError, Command, Ended};

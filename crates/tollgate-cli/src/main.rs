@@ -3,12 +3,11 @@
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
 use tollgate_cli::{Cli, Ended};
 
 fn main() -> ExitCode {
     // Clap prints usage errors itself and exits with 2.
-    let cli = Cli::parse();
+    let cli = Cli::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
     match cli.run(&mut BufWriter::new(io::stdout().lock()), &mut io::stderr()) {
         Ok(Ended::Well) => ExitCode::SUCCESS,
         Ok(Ended::Invalid) => ExitCode::FAILURE,
