@@ -4,7 +4,7 @@
 //! back later is the oldest that it holds.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,12 +27,27 @@ struct Table {
     /// When each ends, or ended before it was renewed.
     ends: BinaryHeap<Reverse<(Instant, Box<[u8]>)>>,
     count: usize,
+    /// Names that are being decided about.
+    undecided: HashSet<Box<[u8]>>,
 }
 
 #[derive(Debug)]
 struct Held {
     permits: Permits,
     until: Instant,
+    /// What its caller was told.
+    answer: Box<[u8]>,
+}
+
+/// What there is by a name that a caller has chosen.
+#[derive(Debug)]
+pub(crate) enum Known {
+    /// Nothing: whoever is told this decides, and says when that is [done](Holds::decided).
+    Nothing,
+    /// Another call with this name is being decided.
+    Undecided,
+    /// This was answered, and is held.
+    Held(Box<[u8]>),
 }
 
 /// There is no room for more, and what should have been held ends now.
@@ -60,8 +75,40 @@ impl Holds {
         self.table().count
     }
 
+    /// What there is by a name. A call that finds nothing has the name to itself until it is
+    /// [decided](Self::decided).
+    pub(crate) fn ask_for(&self, name: &[u8]) -> Known {
+        let mut table = self.table();
+        let ended = table.end(Instant::now());
+        let answer = table.first(name).map(|held| held.answer.clone());
+        let known = match answer {
+            Some(answer) => Known::Held(answer),
+            None if table.undecided.insert(name.into()) => Known::Nothing,
+            None => Known::Undecided,
+        };
+        drop(table);
+        drop(ended);
+        known
+    }
+
+    /// Others may ask for a name again.
+    pub(crate) fn decided(&self, name: &[u8]) {
+        self.table().undecided.remove(name);
+    }
+
     /// Keeps what a request holds, by a name that may have others already.
     pub(crate) fn keep(&self, name: &[u8], permits: Permits, life: Duration) -> Result<(), Full> {
+        self.keep_answered(name, permits, life, &[])
+    }
+
+    /// The same, with what the caller is told, to tell it again.
+    pub(crate) fn keep_answered(
+        &self,
+        name: &[u8],
+        permits: Permits,
+        life: Duration,
+        answer: &[u8],
+    ) -> Result<(), Full> {
         let until = Instant::now() + life;
         let mut table = self.table();
         let ended = table.end(Instant::now());
@@ -70,7 +117,12 @@ impl Holds {
             drop(ended);
             return Err(Full { most: self.most });
         }
-        let held = Held { permits, until };
+        let answer = answer.into();
+        let held = Held {
+            permits,
+            until,
+            answer,
+        };
         table.held.entry(name.into()).or_default().push_back(held);
         table.count += 1;
         let is_next = table
@@ -107,6 +159,7 @@ impl Holds {
         }
         if found {
             table.ends.push(Reverse((until, name.into())));
+            table.forget_old_ends();
         }
         drop(table);
         drop(ended);
@@ -148,6 +201,18 @@ impl Table {
             }
         }
         ended
+    }
+
+    /// Whoever renews leaves the time before behind: all of them are thrown out once they are many.
+    fn forget_old_ends(&mut self) {
+        if self.ends.len() <= self.count * 4 + 64 {
+            return;
+        }
+        let all = self
+            .held
+            .iter()
+            .flat_map(|(name, own)| own.iter().map(|held| Reverse((held.until, name.clone()))));
+        self.ends = all.collect();
     }
 
     fn first(&self, name: &[u8]) -> Option<&Held> {

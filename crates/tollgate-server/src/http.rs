@@ -2,6 +2,7 @@
 
 mod answer;
 mod body;
+mod hold;
 mod request;
 mod session;
 

@@ -153,7 +153,7 @@ pub(crate) struct Answered<'a> {
 }
 
 impl<'a> Answered<'a> {
-    fn of(findings: &'a Findings<'a>, is_allowed: bool) -> Self {
+    pub(crate) fn of(findings: &'a Findings<'a>, is_allowed: bool) -> Self {
         Self {
             is_allowed,
             cause: findings.cause(),

@@ -11,9 +11,9 @@ use tollgate_http::{Dialect, Kind, Refusal, fields, json, retry_after};
 
 /// One client's connection.
 pub(crate) struct Session<B: Store> {
-    service: Arc<Service<B>>,
+    pub(super) service: Arc<Service<B>>,
     door: Door,
-    answer: Answer,
+    pub(super) answer: Answer,
     /// The client was told to go on with its body.
     told_to_go_on: bool,
 }
@@ -27,12 +27,19 @@ pub(crate) enum Door {
     Admin,
 }
 
+/// A status, and why.
+pub(super) type Wrong = (u16, String);
+
 /// What a request is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Route {
     Check,
     Peek,
     Refund,
+    Begin,
+    Renew,
+    Release,
+    Settle,
     Health,
 }
 
@@ -62,13 +69,17 @@ impl<B: Store> Session<B> {
             Route::Check => self.check(&request.body).await,
             Route::Peek => self.peek(&request.body).await,
             Route::Refund => self.refund(request).await,
+            Route::Begin => self.begin_hold(&request.body).await,
+            Route::Renew => self.renew_hold(&request.body),
+            Route::Release => self.release_hold(&request.body),
+            Route::Settle => self.settle_hold(&request.body),
         };
         if let Err((status, why)) = done {
             self.answer.problem(status, &why);
         }
     }
 
-    async fn check(&mut self, body: &[u8]) -> Result<(), (u16, String)> {
+    async fn check(&mut self, body: &[u8]) -> Result<(), Wrong> {
         let is_list = body.trim_ascii_start().first() == Some(&b'[');
         if is_list {
             return self.check_all(body).await;
@@ -83,7 +94,7 @@ impl<B: Store> Session<B> {
     }
 
     /// Decides a list, in order: each has an answer, and the status is 200 whatever they are.
-    async fn check_all(&mut self, body: &[u8]) -> Result<(), (u16, String)> {
+    async fn check_all(&mut self, body: &[u8]) -> Result<(), Wrong> {
         let asked: Vec<Asked<'_>> = body::read(body).map_err(bad)?;
         let most = self.service.bounds.batch;
         if asked.len() > most {
@@ -110,7 +121,7 @@ impl<B: Store> Session<B> {
         Ok(())
     }
 
-    async fn peek(&mut self, body: &[u8]) -> Result<(), (u16, String)> {
+    async fn peek(&mut self, body: &[u8]) -> Result<(), Wrong> {
         let asked: Asked<'_> = body::read(body).map_err(bad)?;
         let facts = asked.facts();
         let out = &mut self.answer.body;
@@ -120,7 +131,7 @@ impl<B: Store> Session<B> {
         Ok(())
     }
 
-    async fn refund(&mut self, request: &Request<'_>) -> Result<(), (u16, String)> {
+    async fn refund(&mut self, request: &Request<'_>) -> Result<(), Wrong> {
         self.may_operate(request)?;
         let asked: Asked<'_> = body::read(&request.body).map_err(bad)?;
         self.service.refund(&asked.facts()).await;
@@ -128,7 +139,7 @@ impl<B: Store> Session<B> {
         Ok(())
     }
 
-    fn may_operate(&self, request: &Request<'_>) -> Result<(), (u16, String)> {
+    fn may_operate(&self, request: &Request<'_>) -> Result<(), Wrong> {
         let Some(token) = &self.service.token else {
             return Err((
                 403,
@@ -207,16 +218,20 @@ impl<B: Store> Speaks for Session<B> {
     }
 }
 
-fn bad(why: String) -> (u16, String) {
+pub(super) fn bad(why: String) -> Wrong {
     (400, why)
 }
 
 /// What a request is about, if it may ask at all.
-fn route(request: &Request<'_>, door: Door) -> Result<Route, (u16, String)> {
+fn route(request: &Request<'_>, door: Door) -> Result<Route, Wrong> {
     let is_public = door == Door::Public;
     let (method, route) = match request.path {
         "/v1/check" if is_public => ("POST", Route::Check),
         "/v1/peek" if is_public => ("POST", Route::Peek),
+        "/v1/reserve" | "/v1/permits" if is_public => ("POST", Route::Begin),
+        "/v1/permits/renew" if is_public => ("POST", Route::Renew),
+        "/v1/permits/release" if is_public => ("POST", Route::Release),
+        "/v1/settle" if is_public => ("POST", Route::Settle),
         "/v1/refund" if is_public => ("POST", Route::Refund),
         "/healthcheck" if is_public => ("GET", Route::Health),
         "/healthz" | "/readyz" if !is_public => ("GET", Route::Health),
@@ -234,7 +249,7 @@ fn route(request: &Request<'_>, door: Door) -> Result<Route, (u16, String)> {
 
 /// A page of a browser may send a form to any address, of this machine too. It can't say that it is JSON without asking
 /// first, and it tells where it is from.
-fn may_post(request: &Request<'_>) -> Result<(), (u16, String)> {
+fn may_post(request: &Request<'_>) -> Result<(), Wrong> {
     let media = request.content_type.unwrap_or_default();
     let media = media.split(|byte| *byte == b';').next().unwrap_or_default();
     if !media.trim_ascii().eq_ignore_ascii_case(b"application/json") {
@@ -249,7 +264,7 @@ fn may_post(request: &Request<'_>) -> Result<(), (u16, String)> {
 }
 
 /// One answer, with its fields and status.
-fn tell(answer: &mut Answer, dialects: &[Dialect], answered: &Answered<'_>) {
+pub(super) fn tell(answer: &mut Answer, dialects: &[Dialect], answered: &Answered<'_>) {
     if let Some(shown) = answered.shown() {
         fields::write(dialects, &[shown], 0, |name, value| {
             answer.field(name, value)
@@ -278,7 +293,7 @@ fn tell(answer: &mut Answer, dialects: &[Dialect], answered: &Answered<'_>) {
 }
 
 /// One answer as JSON.
-fn show(out: &mut Vec<u8>, answered: &Answered<'_>) {
+pub(super) fn show(out: &mut Vec<u8>, answered: &Answered<'_>) {
     let decision = &answered.decision;
     out.extend(if answered.is_allowed {
         &b"{\"allowed\":true"[..]

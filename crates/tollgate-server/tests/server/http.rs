@@ -161,3 +161,64 @@ fn probes_ask_the_admin_listener() {
         404
     );
 }
+
+const JOBS: &str = "limits: [{name: jobs, key: tenant, concurrency: 1}, \
+    {name: tokens, match: {path: /llm}, rate: 1000/h, cost: {fact: max_tokens, settle_within: 60s}}]";
+
+fn post(running: &Running, path: &str, text: &str) -> (u16, String) {
+    let (status, answer) = running.http().request("POST", path, JSON, text);
+    (status, body(&answer).to_owned())
+}
+
+#[test]
+fn a_permit_is_held_until_it_is_released_however_often_it_is_asked_for() {
+    let running = Running::new(JOBS, |_| {});
+    let first = r#"{"id": "a", "facts": {"tenant": "acme"}}"#;
+    let (status, told) = post(&running, "/v1/permits", first);
+    assert_eq!((status, told.contains("\"rule\":\"jobs\"")), (200, true), "{told}");
+    assert_eq!(post(&running, "/v1/permits", first), (200, told));
+    let second = r#"{"id": "b", "facts": {"tenant": "acme"}}"#;
+    assert_eq!(post(&running, "/v1/permits", second).0, 429);
+    assert_eq!(post(&running, "/v1/permits/renew", r#"{"id": "a", "ttl": 5}"#), (200, r#"{"renewed":true}"#.to_owned()));
+    assert_eq!(post(&running, "/v1/permits/release", r#"{"id": "a"}"#).1, r#"{"released":true}"#);
+    assert_eq!(post(&running, "/v1/permits/release", r#"{"id": "a"}"#).1, r#"{"released":false}"#);
+    assert_eq!(post(&running, "/v1/permits/renew", r#"{"id": "a"}"#).0, 404);
+    assert_eq!(post(&running, "/v1/permits", second).0, 200);
+}
+
+#[test]
+fn a_permit_that_isnt_renewed_is_free_again() {
+    let running = Running::new(JOBS, |_| {});
+    let short = r#"{"id": "a", "facts": {"tenant": "acme"}, "ttl": 1}"#;
+    assert_eq!(post(&running, "/v1/permits", short).0, 200);
+    let other = r#"{"id": "b", "facts": {"tenant": "acme"}}"#;
+    assert_eq!(post(&running, "/v1/permits", other).0, 429);
+    while post(&running, "/v1/permits", other).0 != 200 {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn what_is_reserved_is_settled_once_it_is_known() {
+    let running = Running::new(JOBS, |_| {});
+    let left = || {
+        let (_, told) = post(&running, "/v1/peek", r#"{"facts": {"path": "/llm", "max_tokens": "1"}}"#);
+        let left = told.split("\"remaining\":").nth(1).and_then(|rest| rest.split(',').next()).map(str::to_owned);
+        left.unwrap_or_else(|| panic!("{told}"))
+    };
+    let reserve = r#"{"id": "r1", "facts": {"path": "/llm", "max_tokens": "400"}}"#;
+    assert_eq!(post(&running, "/v1/reserve", reserve).0, 200);
+    assert_eq!(post(&running, "/v1/reserve", reserve).0, 200);
+    assert_eq!(left(), "600");
+    assert_eq!(post(&running, "/v1/settle", r#"{"id": "r1", "spent": 150}"#).0, 200);
+    assert_eq!(left(), "850");
+    assert_eq!(post(&running, "/v1/settle", r#"{"id": "r1", "spent": 150}"#).0, 404);
+    for (text, says) in [
+        (r#"{"id": "r2"}"#, "spent: it is missing"),
+        (r#"{"id": "", "spent": 1}"#, "id: it is empty"),
+        (r#"{"spent": 1}"#, "missing field `id`"),
+    ] {
+        let (status, told) = post(&running, "/v1/settle", text);
+        assert!(status == 400 && told.contains(says), "{says}: {told}");
+    }
+}

@@ -1,0 +1,165 @@
+//! Calls that hold something: permits, and costs that are known later. A caller names what it holds, so a call that is
+//! repeated isn't a second one.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use serde::Deserialize;
+use tollgate_engine::Verdict;
+
+use super::body::{self, Asked, Pairs};
+use super::session::{Session, Wrong, bad, show, tell};
+use crate::holds::Known;
+use crate::service::{Answered, Store};
+
+/// The longest that something is held without a word.
+const LONGEST: u64 = 3_600;
+
+/// What begins to be held.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Begun<'b> {
+    #[serde(borrow)]
+    id: Cow<'b, str>,
+    #[serde(borrow, default)]
+    facts: Pairs<'b>,
+    cost: Option<u64>,
+    ttl: Option<u64>,
+}
+
+/// What is said of something that is held.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Named<'b> {
+    #[serde(borrow)]
+    id: Cow<'b, str>,
+    ttl: Option<u64>,
+    spent: Option<u64>,
+}
+
+/// A name that is being decided about, until this is dropped.
+struct Undecided<'a, B: Store>(&'a crate::service::Service<B>, &'a [u8]);
+
+impl<B: Store> Drop for Undecided<'_, B> {
+    fn drop(&mut self) {
+        self.0.holds.decided(self.1);
+    }
+}
+
+impl<B: Store> Session<B> {
+    /// Takes what the rules want held while a request runs: its slots, and what it is thought to cost.
+    pub(super) async fn begin_hold(&mut self, body: &[u8]) -> Result<(), Wrong> {
+        let Begun {
+            id,
+            facts,
+            cost,
+            ttl,
+        } = body::read(body).map_err(bad)?;
+        let (name, life) = (name_of(&id)?, life(ttl)?);
+        let service = std::sync::Arc::clone(&self.service);
+        match service.holds.ask_for(&name) {
+            Known::Held(answer) => {
+                self.answer.body.extend_from_slice(&answer);
+                return Ok(());
+            }
+            Known::Undecided => {
+                return Err((
+                    409,
+                    format!("another call with the id {id:?} is being decided"),
+                ));
+            }
+            Known::Nothing => {}
+        }
+        let _undecided = Undecided(&service, &name);
+        let asked = Asked { facts, cost };
+        let facts = asked.facts();
+        let verdict = B::decide(&service.engine, &facts).await;
+        let is_allowed = verdict.refused().is_none();
+        let answered = Answered::of(&verdict, is_allowed);
+        if !is_allowed {
+            tell(&mut self.answer, &service.dialects, &answered);
+            return Ok(());
+        }
+        show(&mut self.answer.body, &answered);
+        let Verdict::Passed(passed) = verdict else {
+            return Ok(());
+        };
+        let kept =
+            service
+                .holds
+                .keep_answered(&name, passed.into_permits(), life, &self.answer.body);
+        if let Err(full) = kept {
+            // It was charged, and won't run.
+            service.refund(&facts).await;
+            let most = full.most;
+            return Err((
+                503,
+                format!("{most} are held at the same time, and no more may be"),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Holds something for longer.
+    pub(super) fn renew_hold(&mut self, body: &[u8]) -> Result<(), Wrong> {
+        let named: Named<'_> = body::read(body).map_err(bad)?;
+        let name = name_of(&named.id)?;
+        if !self.service.holds.renew(&name, life(named.ttl)?) {
+            return Err(unknown(&named.id));
+        }
+        self.answer.body.extend(b"{\"renewed\":true}");
+        Ok(())
+    }
+
+    /// Ends what is held. To end what isn't held any more is no mistake: the call may be repeated.
+    pub(super) fn release_hold(&mut self, body: &[u8]) -> Result<(), Wrong> {
+        let named: Named<'_> = body::read(body).map_err(bad)?;
+        let was_held = self.service.holds.take(&name_of(&named.id)?).is_some();
+        let answer: &[u8] = if was_held {
+            b"{\"released\":true}"
+        } else {
+            b"{\"released\":false}"
+        };
+        self.answer.body.extend_from_slice(answer);
+        Ok(())
+    }
+
+    /// Tells what a request did cost, and ends what it held.
+    pub(super) fn settle_hold(&mut self, body: &[u8]) -> Result<(), Wrong> {
+        let named: Named<'_> = body::read(body).map_err(bad)?;
+        let spent = named
+            .spent
+            .ok_or_else(|| bad("spent: it is missing: what the request did cost".to_owned()))?;
+        let held = self.service.holds.take(&name_of(&named.id)?);
+        let mut permits = held.ok_or_else(|| unknown(&named.id))?;
+        permits.settle(spent);
+        self.answer.body.extend(b"{\"settled\":true}");
+        Ok(())
+    }
+}
+
+fn name_of(id: &str) -> Result<Vec<u8>, Wrong> {
+    match id.len() {
+        0 => Err(bad("id: it is empty".to_owned())),
+        1..=256 => Ok([b"n", id.as_bytes()].concat()),
+        _ => Err(bad("id: it is longer than 256 bytes".to_owned())),
+    }
+}
+
+fn life(seconds: Option<u64>) -> Result<Duration, Wrong> {
+    match seconds.unwrap_or(60) {
+        seconds @ 1..=LONGEST => Ok(Duration::from_secs(seconds)),
+        _ => Err(bad(format!(
+            "ttl: it is a number of seconds from 1 to {LONGEST}"
+        ))),
+    }
+}
+
+fn unknown(id: &str) -> Wrong {
+    (
+        404,
+        format!(
+            "nothing is held by the id {id:?}: it never was, was ended, or wasn't renewed in time"
+        ),
+    )
+}
