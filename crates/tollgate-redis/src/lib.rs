@@ -72,3 +72,8 @@ struct Documented;
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// The programs of the repository's README: this crate is the one that has all that they use.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/front-page.md")]
+struct FrontPage;
