@@ -84,7 +84,7 @@ impl<A: Arithmetic> Book<A> {
         self.ledger.reserve(&self.limit, now, cost, patience)
     }
 
-    /// Takes the cost at `now` without asking, for one who has just seen that it passes.
+    /// Charges the cost at `now` without deciding: for a caller that has just seen that it passes.
     ///
     /// ```
     /// use tollgate_core::{Arithmetic, Book, Rate, Timestamp, TokenBucket};
@@ -108,7 +108,7 @@ impl<A: Arithmetic> Book<A> {
         self.ledger.give_back(&self.limit, now, booked);
     }
 
-    /// Gives `tokens` that no booking stands for, at most what was spent.
+    /// Gives back `tokens` without a booking, at most what was spent.
     ///
     /// ```
     /// use tollgate_core::{Arithmetic, Book, Rate, SlidingLog, Timestamp};
@@ -131,7 +131,7 @@ impl<A: Arithmetic> Book<A> {
     /// Carries the state over to another limit, at a live change.
     pub fn replace(&mut self, now: Timestamp, limit: A) {
         self.limit = limit;
-        // One that counts nothing leaves what was counted to the next that does.
+        // A limit that counts nothing leaves the state as it is, for the next one that counts.
         if limit.counts() {
             self.ledger.carry_over(&self.counted_by, &limit, now);
             self.counted_by = limit;

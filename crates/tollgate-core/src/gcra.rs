@@ -304,8 +304,8 @@ impl Pace {
         Tat(now.saturating_add(ahead))
     }
 
-    /// How many word units a cost has to wait that this pace refuses, if what is owed is paid back at
-    /// the pace `old`, by which it was counted, and carried over only when the cost passes.
+    /// How many word units a cost that this pace refuses has to wait, if the debt drains at the pace `old`,
+    /// under which it was made, and is carried over to this pace only when the cost passes.
     ///
     /// ```
     /// use tollgate_core::{Arithmetic, Gcra, Rate, Timestamp, units};
@@ -323,8 +323,8 @@ impl Pace {
         ahead.saturating_sub(old.interval.saturating_mul(left))
     }
 
-    /// The TAT that says what somebody at this pace has to do with what is owed at the faster pace
-    /// `old`: as much of it as a bucket of this one owes, and before that the time that the rest takes.
+    /// The TAT to report at this pace while the debt drains at the faster pace `old`: a full bucket of debt
+    /// at this pace, and before that the time that the rest of the debt takes to drain.
     pub fn seen_beside(&self, tat: Tat, old: &Self, now: Timestamp) -> Tat {
         let ahead = tat.0.saturating_sub(word(now));
         let own = old.interval.saturating_mul(self.burst());
@@ -334,7 +334,7 @@ impl Pace {
         }
     }
 
-    /// Whether tokens are counted by it: not by zero, nor by unlimited.
+    /// Whether it counts tokens: zero and unlimited don't.
     pub const fn counts(&self) -> bool {
         self.interval != Self::UNLIMITED.interval && self.interval != Self::ZERO.interval
     }

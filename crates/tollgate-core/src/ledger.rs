@@ -25,9 +25,8 @@ pub struct Ledger<A: Arithmetic> {
     /// keep bookings as hits instead of debt. They have no other way to tell a time before a
     /// booking from a clock that stepped back.
     floor: A::Floor,
-    /// What happened so far, so that a receipt knows what came after it: charges in the lower half,
-    /// and in the upper one, the *era*, what moves all that was promised (see
-    /// [`give_back`](Self::give_back)).
+    /// Counts what happened, so that a receipt knows what came after it: charges in the lower half, and in the
+    /// upper half, the *era*, gifts, live changes and resets (see [`give_back`](Self::give_back)).
     version: u64,
 }
 
@@ -76,8 +75,8 @@ impl Booked {
 pub enum Unbooked {
     /// Never, or not within the caller's patience: the decision says which.
     Refused(Decision),
-    /// Further ahead than the algorithm books, see [`Arithmetic::horizon`], or it had to act on what is
-    /// out, see [`Arithmetic::can_wait`].
+    /// It would act further ahead than the algorithm books, see [`Arithmetic::horizon`], or rely on tokens
+    /// that are out, see [`Arithmetic::can_wait`].
     TooFarAhead(Decision),
 }
 
@@ -152,8 +151,8 @@ impl<A: Arithmetic> Ledger<A> {
         Ok(self.charge(limit, now, act.max(now), cost))
     }
 
-    /// As [`reserve`](Self::reserve), while `out` tokens were taken and may still be spent: those come back when they are
-    /// settled, and nobody knows when, so nothing is promised on them.
+    /// As [`reserve`](Self::reserve), while `out` tokens were taken and are not yet known to be spent. Some of those
+    /// may come back, but nobody knows when, so no reservation relies on them.
     ///
     /// ```
     /// use core::time::Duration;
@@ -195,9 +194,8 @@ impl<A: Arithmetic> Ledger<A> {
 
     /// Gives back what nothing was built on. A booking is given back once: the caller sees to it.
     ///
-    /// What was booked after it acts later by what drains meanwhile, and that is how an algorithm tells
-    /// how much was built on it. A gift, a live change or a reset breaks that rule: what is booked then
-    /// acts sooner, and nobody knows on whose tokens. So a booking from before it stays booked.
+    /// An algorithm tells from the act times of later bookings how much of this one they rely on. A gift, a live
+    /// change or a reset moves those times, so nobody could tell any more: a booking from before it stays booked.
     pub fn give_back(&mut self, limit: &A, now: Timestamp, booked: &Booked) {
         let same_era = booked.version >> ERA == self.version >> ERA;
         if booked.charge.cost() == 0 || !same_era {
@@ -215,7 +213,7 @@ impl<A: Arithmetic> Ledger<A> {
         limit.give_back(&mut self.state, now, &booked.charge, since);
     }
 
-    /// Gives `tokens` that no booking stands for, at most what was spent.
+    /// Gives back `tokens` without a booking, at most what was spent.
     pub fn gift(&mut self, limit: &A, now: Timestamp, tokens: u64) {
         limit.gift(&mut self.state, now, tokens);
         self.begin_era();
@@ -239,7 +237,7 @@ impl<A: Arithmetic> Ledger<A> {
         self.try_charge(limit, now, tokens.min(left));
     }
 
-    /// Lets no more drain than is not out: `out` tokens that were taken and may still be spent.
+    /// Keeps `out` tokens, which were taken and are not yet known to be spent, from draining.
     ///
     /// ```
     /// use core::time::Duration;
@@ -260,15 +258,15 @@ impl<A: Arithmetic> Ledger<A> {
         limit.keep_out(&mut self.state, now, out);
     }
 
-    /// Gives back `tokens` of a booking that were out all the time and are not spent.
+    /// Gives back `tokens` of a booking that were out until now and turned out not to be spent.
     pub fn hand_in(&mut self, limit: &A, now: Timestamp, booked: &Booked, tokens: u64) {
         limit.hand_in(&mut self.state, now, &booked.charge, tokens);
         // A booking made before must not restore a state from before this.
         self.version = self.version.wrapping_add(1);
     }
 
-    /// Takes what was spent beyond what was asked for, as debt of up to a full bucket, or what is
-    /// left of a window.
+    /// Charges tokens that were spent already, beyond what was asked for: as debt of up to a full bucket, or as
+    /// much as is left of a window.
     pub fn overdraw(&mut self, limit: &A, now: Timestamp, tokens: u64) {
         limit.overdraw(&mut self.state, now, tokens);
         self.version = self.version.wrapping_add(1);
@@ -280,8 +278,8 @@ impl<A: Arithmetic> Ledger<A> {
         self.begin_era();
     }
 
-    /// Whether it was as one never used already before `now`. Not at `now`, because the last
-    /// representable time stands for all after it.
+    /// Whether the state answered as one never used already before `now`. Not at `now` itself, because the
+    /// last representable time stands for all times after it.
     pub fn is_idle(&self, limit: &A, now: Timestamp) -> bool {
         limit.idle_at(&self.state).max(self.floor.time()) < now
     }
@@ -306,9 +304,8 @@ impl<A: Arithmetic> Ledger<A> {
         new.earliest_while(&self.state, old, from, cost)
     }
 
-    /// Forgets bookings, kept as hits, that act later than an empty bucket of this limit would be full
-    /// again: nobody passes before them, and this limit may give more by then than they hold back.
-    /// What is left then is an empty bucket.
+    /// Forgets bookings that act later than an empty bucket of this limit takes to fill: they would
+    /// hold everybody back for longer than this limit should. What is left is an empty bucket.
     pub fn forget_bookings(&mut self, limit: &A, now: Timestamp) {
         if self.floor.time() <= now {
             return;
@@ -345,9 +342,9 @@ impl<A: Arithmetic> Ledger<A> {
     /// Follows a clock that showed `from` and was set back to `to`, by more than a state
     /// [lasts](Arithmetic::lasts).
     ///
-    /// What was charged before the clock went ahead, and may still count by `to`, stays as it is. What was
-    /// charged since counts for as long as it had left, and what was over at `from` is forgotten: otherwise
-    /// the key would be refused until the clock is there again.
+    /// What may have been charged before the clock ran ahead, and still counts at `to`, stays as it is. What was
+    /// charged while it was ahead counts for as long as it had left, and what was over at `from` is forgotten:
+    /// otherwise the key would be refused until the clock shows `from` again.
     ///
     /// ```
     /// use tollgate_core::{Arithmetic, FixedWindow, Ledger, Rate, Timestamp};
@@ -367,12 +364,12 @@ impl<A: Arithmetic> Ledger<A> {
         }
     }
 
-    /// What was booked so far stays booked.
+    /// From here on, no earlier booking can be given back.
     const fn begin_era(&mut self) {
         self.version = ((self.version >> ERA) + 1) << ERA;
     }
 
-    /// Charges if it passes now; when it would.
+    /// Charges the cost if it passes now; returns when it passes.
     #[inline]
     fn try_charge(&mut self, limit: &A, now: Timestamp, cost: u64) -> Option<Timestamp> {
         let at = self.earliest(limit, now, cost);

@@ -285,7 +285,7 @@ impl Arithmetic for SlidingCounter {
         };
     }
 
-    /// What is carried over is the estimate as of then, and that only ever gets less.
+    /// The estimate at that time is what is carried over, and it only ever falls.
     fn earliest_while(
         &self,
         counts: &Counts,

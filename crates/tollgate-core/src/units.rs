@@ -32,7 +32,7 @@ pub const fn from_nanos(nanos: u64) -> u64 {
     nanos << SHIFT
 }
 
-/// Units in whole nanoseconds, rounded up: who waits this long has waited long enough.
+/// Units in whole nanoseconds, rounded up: a wait of this length is long enough.
 ///
 /// ```
 /// use tollgate_core::units;

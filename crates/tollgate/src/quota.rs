@@ -61,7 +61,7 @@ pub use period::{Quota, Weekday};
 pub use refused::{QuotaRefused, Receipt};
 pub use store::FileError;
 
-/// How often a charge waits for more to be saved ahead.
+/// How often a charge waits until more is saved ahead.
 const CLAIMS: usize = 8;
 
 /// A quota for each key: a tenant's id, or any bytes up to a kilobyte.
@@ -107,7 +107,7 @@ pub struct ThresholdEvent<'a> {
     pub reset_after: Duration,
 }
 
-/// Who is told of thresholds.
+/// The observer of thresholds.
 struct Observer {
     /// From low to high.
     percentages: Vec<u8>,
@@ -177,11 +177,11 @@ impl<C: Clock> QuotaLimiter<C> {
     /// that it lies in: each quota is judged by all that passed within its own period, under whichever
     /// quota that was. So nothing passes under a quota that would bring its period above its count.
     ///
-    /// A period that the key is charged under for the first time knows nothing of the past but what
-    /// others count: the most that any of them does, as if all of it had been charged when the latest
-    /// was. Four sorts of periods are told apart for each key; of more, those that were asked longest
-    /// ago are counted as one that lasts as long as any of them, so nothing is forgotten early. Once
-    /// nothing counts any more, the key is as one never seen.
+    /// A period that the key is charged under for the first time starts with what the key's other periods
+    /// count: the most of any of them, as if all of it had been charged at the time of the latest charge. Four
+    /// sorts of periods are told apart for each key; of more, those that were asked longest ago are counted as
+    /// one that lasts as long as any of them, so nothing is forgotten early. Once nothing counts any more, the
+    /// key is as one never seen.
     ///
     /// ```
     /// use tollgate::{Quota, QuotaLimiter, clock::Manual};
@@ -280,7 +280,7 @@ impl<C: Clock> QuotaLimiter<C> {
         };
         let unsaved = self.saver.as_ref().map(|saver| &saver.unsaved);
         let mut charged = self.table.charge(&ask, unsaved);
-        // Others may use up what was saved ahead before this one comes to it.
+        // Other requests may use up what was saved ahead before this one gets to it.
         for _ in 0..CLAIMS {
             if !matches!(charged, Charged::Refused(Refusal::Unclaimed, ..)) || self.flush().is_err()
             {

@@ -17,13 +17,13 @@ use crate::line::Post;
 
 /// Tokens taken now, to be used once [`delay`](Self::delay) has passed.
 ///
-/// Cancelling gives back what nothing was built on, once. Dropping the handle cancels it only
-/// while its time is still ahead: a slot whose time has come counts as used, so a handle that is
-/// dropped after a look at its delay is no way around the limit.
+/// Cancelling gives back, once, as much as no later reservation relies on. Dropping the handle cancels it only while
+/// its time is still ahead: a slot whose time has come counts as used, so dropping a handle after looking at its delay
+/// is no way around the limit.
 ///
-/// It is made behind those who wait: they are charged first, at the times that are theirs then, and from
-/// then on give back as reservations do. Where slots come and go, wait with `acquire` instead: what is
-/// booked behind a reservation that is cancelled doesn't move up.
+/// It is made behind waiters: they are charged first, at the times that they expect then, and from then on they count
+/// as reservations. Where reservations are often cancelled, wait with `acquire` instead: a reservation doesn't move up
+/// when one before it is cancelled.
 ///
 /// ```
 /// use std::time::Duration;
@@ -99,13 +99,13 @@ impl<H: Home> Reservation<H> {
         self.home.limit().now() - started
     }
 
-    /// Gives back what nothing was built on.
+    /// Gives back as much as no later reservation relies on.
     pub fn cancel(self) {
         let now = self.home.limit().now();
         self.cancel_at(now);
     }
 
-    /// Gives back, as of `now`, what nothing was built on.
+    /// Gives back, as of `now`, as much as no later reservation relies on.
     pub fn cancel_at(mut self, now: Timestamp) {
         self.give_back(now);
     }

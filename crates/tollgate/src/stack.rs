@@ -148,7 +148,7 @@ impl Stack {
         self.lost_races.load(Ordering::Relaxed)
     }
 
-    /// The gravest refusal, unless what didn't fit at first does by now.
+    /// The refusal with the longest wait, unless everything fits by now.
     #[cold]
     fn worst<'a>(levels: &[Level<'a>], seen: &mut Seen) -> Option<Refusal<'a>> {
         let mut worst = Worst::default();
@@ -235,7 +235,7 @@ impl Stack {
 /// How many levels are charged by marks: most requests meet fewer.
 const MARKS: usize = 8;
 
-/// One place in the order in which levels are charged.
+/// A position in the order in which levels are charged.
 #[derive(Clone, Copy)]
 struct Position {
     breadth: Breadth,

@@ -79,7 +79,7 @@ impl fmt::Display for Allowance {
     }
 }
 
-/// Why tiers were not made or changed; then nothing was.
+/// Why tiers could not be made or changed; nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TierError {
@@ -92,7 +92,7 @@ pub enum TierError {
     },
     /// The rate can't be represented.
     Rate(LimitError),
-    /// As many tenants have a tier of their own choice as may.
+    /// Too many tenants are assigned to tiers.
     TooManyTenants {
         /// How many may.
         most: usize,

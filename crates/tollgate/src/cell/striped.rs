@@ -38,7 +38,7 @@ const LEASE_UNITS: u64 = units::from_nanos(1_000);
 pub(crate) struct Striped {
     shared: Word,
     stripes: Box<[Padded<Stripe>]>,
-    /// How many tokens a stripe takes at once; 0 or 1 means that stripes don't pay.
+    /// How many tokens a stripe takes at once; 0 or 1 means that stripes are of no use.
     lease: AtomicU64,
 }
 
@@ -163,9 +163,9 @@ impl Striped {
             || (self.refill(stripe, now, lease) && stripe.spend(local, price))
     }
 
-    /// Lets what time has passed in this thread's stripe die once the shared word has admitted, so
-    /// that a thread whose clock steps back finds no token that its later time had given up.
-    /// Always true, to end a chain of attempts.
+    /// Drops the tokens of this thread's stripe that time has passed, after the shared word has admitted a
+    /// request. Otherwise a thread whose clock steps back would find tokens again that were lost at its later
+    /// time. Always true, to end a chain of attempts.
     fn age(&self, now: Timestamp) -> bool {
         let now = units::of(self.shared.local(now));
         let stripe = self.own_stripe();
@@ -189,7 +189,8 @@ impl Striped {
         &self.shared
     }
 
-    /// While something is out nobody takes a lease: as that comes back, a lease would lie beyond it.
+    /// While something is out, no stripe takes a lease: when tokens come back, the TAT falls, and a lease would
+    /// lie beyond it.
     pub(crate) fn hold(
         &self,
         now: Timestamp,
@@ -284,8 +285,8 @@ impl Striped {
         returned
     }
 
-    /// Takes a lease from the shared word; no if there is none to be had, or another thread is at
-    /// it for the same stripe.
+    /// Takes a lease from the shared word. False if there is none, or another thread is refilling the same
+    /// stripe.
     #[cold]
     fn refill(&self, stripe: &Stripe, now: Timestamp, lease: u64) -> bool {
         // A refusal must write nothing, so look before taking the flag.

@@ -59,7 +59,7 @@ pub(crate) struct Word {
     sealed: AtomicU64,
     /// Who moves the anchor.
     mover: Mover,
-    /// Apart, so that the words and what else there is fit two lines.
+    /// Boxed, so that all of this fits two cache lines.
     settings: Mutex<Box<Settings>>,
 }
 
@@ -72,7 +72,7 @@ struct Settings {
     mode: Switch,
     /// What was taken as an estimate and is not settled yet.
     holds: Holds<()>,
-    /// The latest time since something is out.
+    /// The latest time seen while something is out.
     latest: Latest,
 }
 
@@ -81,12 +81,11 @@ struct Settings {
 struct View {
     pace: Pace,
     tat: Tat,
-    /// The time of who asks, as the TAT counts it: from 1 ns at the anchor, so that there is always a
-    /// TAT before it.
+    /// The caller's time, counted as the TAT is: 1 ns at the anchor, so that there is always a TAT before it.
     now: Timestamp,
 }
 
-/// What came of one try to charge.
+/// The result of one attempt to charge.
 #[derive(Clone, Copy)]
 struct Tried {
     outcome: Outcome,
@@ -144,8 +143,8 @@ impl Word {
         }
     }
 
-    // What is left of a check that lost a race, or came at a time far from the anchor, stays out of line:
-    // others carry none of it.
+    // The rare cases, a lost race or a time far from the anchor, are kept out of line, so that other checks
+    // stay short.
 
     #[cold]
     #[inline(never)]
@@ -160,8 +159,8 @@ impl Word {
         self.told_early(self.report(tried), now)
     }
 
-    /// A decision as of the anchor, for somebody who asked before it: a clock that stepped back behind the
-    /// limiter's making is judged as of then.
+    /// A decision made as of the anchor, told to a caller whose time is before it: its clock stepped back to
+    /// before the limiter was made.
     fn told_early(&self, mut decision: Decision, now: Timestamp) -> Decision {
         let early = self.anchor() - now;
         if decision.outcome == Outcome::Denied {
@@ -185,7 +184,7 @@ impl Word {
         self.judge(now, cost).outcome == Outcome::Allowed
     }
 
-    /// What would come of a try to charge.
+    /// What an attempt to charge would result in.
     #[inline]
     fn judge(&self, now: Timestamp, cost: u64) -> Tried {
         let judged = judged(self.view(now), cost);
@@ -426,7 +425,7 @@ impl Word {
             Outcome::Denied => duration(Pace::wait_nanos(tried.wait)),
             Outcome::Never => Duration::MAX,
         };
-        // As far as the TAT lies ahead, it takes to be idle.
+        // The limit is idle again once time has reached the TAT.
         let ahead = tat.to_word().saturating_sub(units::of(now));
         let reset_after = duration(Pace::wait_nanos(ahead));
         let remaining = pace.remaining(tat, now);
@@ -434,7 +433,7 @@ impl Word {
     }
 }
 
-/// What would come of a try to charge, by these words.
+/// What an attempt to charge would result in, by these words.
 #[inline]
 fn judged(view: View, cost: u64) -> Tried {
     let (outcome, wait) = match view.pace.plan(view.tat, view.now, cost) {

@@ -53,7 +53,7 @@ assert!(limiter.acquire().await.is_ok());
 )]
 #[must_use = "nothing is waited for until this is awaited, or `wait_blocking` is called"]
 pub struct Acquire<H: PermitHome> {
-    /// Or why a key has none.
+    /// Or why the key has no gate.
     home: Result<H, NoPermit>,
     weight: u32,
     patience: Patience,
@@ -213,7 +213,7 @@ impl<H: PermitHome> QueuedWait<H> {
         Some(self.told(home, told))
     }
 
-    /// The deadline has passed: leaves, unless it was told just before.
+    /// The deadline has passed: leaves the queue, unless the wait ended just before.
     fn expire(mut self) -> Result<Permit<H>, NoPermit> {
         let Some(home) = self.leave() else {
             unreachable!("a place is left once: by its answer, its deadline or its drop");

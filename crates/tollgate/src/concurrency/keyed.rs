@@ -24,15 +24,14 @@ pub use key::{Key, KeySlot, KeyedPermit, OwnedKeyedPermit};
 
 use shard::{LimitOf, Shard};
 
-/// What happens to a new key when as many keys as may have something in flight.
+/// What happens to a new key when the table is full: as many keys as its capacity have something in flight.
 ///
 /// Keys that are there keep their own limits, whatever the policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Overflow {
-    /// All keys without a slot share one limit, the one of all keys whatever their calls say: the
-    /// default. A flood of new keys gets no more than one key's worth, and a rightful new key has a
-    /// chance.
+    /// All keys without a slot share one limit, the limiter's own, even if their calls give another: the
+    /// default. A flood of new keys gets no more than one key's worth, and a rightful new key has a chance.
     #[default]
     ShareOne,
     /// New keys are refused until a slot is free.
@@ -42,11 +41,10 @@ pub enum Overflow {
 /// How many at once for each key, as a tenant: a [`ConcurrencyLimiter`](super::ConcurrencyLimiter)
 /// for each key that has anything in flight or queued.
 ///
-/// A key without has no entry, so there is nothing to expire and memory is bounded by what is in
-/// flight; the capacity bounds the number of keys. Beyond it [`Overflow`] says what happens to new
-/// ones. A table of more than 2,047 keys has several shards, each with some room to spare, so it
-/// may hold up to 26 % more. A key that got a permit of the shared limit, and later a slot, may
-/// have permits of both.
+/// A key with nothing in flight has no entry, so nothing has to expire and memory is bounded by what is in
+/// flight; the capacity bounds the number of keys. Beyond it [`Overflow`] says what happens to new ones. A
+/// table of more than 2,047 keys has several shards, each with some room to spare, so it may hold up to 26 %
+/// more. A key that got a permit of the shared limit, and later a slot, may have permits of both.
 ///
 /// Keys are looked up by anything that they borrow as (`&str` for `String`), and a key is cloned
 /// when it gets its entry. Asking takes the lock of one of up to 256 shards, and so does ending a
@@ -284,7 +282,7 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
     }
 }
 
-/// What a key meets that can't have a slot.
+/// What a key is told that can't have a slot.
 const NO_ROOM: Occupancy = Occupancy {
     limit: 0,
     in_use: 0,

@@ -34,7 +34,7 @@ impl HeapPlace {
     const GIVEN: u32 = 1 << 30;
     const FLAGS: u32 = Self::GUARDED | Self::GIVEN;
 
-    /// Nowhere yet.
+    /// In no heap yet.
     pub(super) const fn new(origin: Origin) -> Self {
         Self(0).with_origin(origin)
     }
@@ -55,7 +55,7 @@ impl HeapPlace {
         }
     }
 
-    /// The same with its limit from there.
+    /// The same, with its limit from this origin.
     pub(super) const fn with_origin(self, origin: Origin) -> Self {
         match origin {
             Origin::Own => Self(self.0 & !Self::GIVEN),

@@ -31,7 +31,7 @@ mod set_back;
 
 use other::changed;
 
-/// The birth of what has no entry: a key that passed uncounted.
+/// The birth of a charge without an entry: its key passed uncounted.
 pub(super) const NOBODY: u64 = 0;
 
 /// Keys with their states.
@@ -39,7 +39,7 @@ pub(super) const NOBODY: u64 = 0;
 pub(super) struct Shard<K, A: Kept> {
     /// The limiter's own rate, by which keys without a tier are counted.
     limit: A,
-    /// In force instead of it: a rate that nothing or everything passes, and that counts nothing.
+    /// In force instead of `limit`: a rate of zero or unlimited that counts nothing.
     uncounted: Option<A>,
     index: Index,
     entries: Slab<Entry<K, A>>,
@@ -53,8 +53,8 @@ pub(super) struct Shard<K, A: Kept> {
     /// A key that was dropped was idle by this time, so no key starts anew before it.
     high_water: Timestamp,
     latest: Latest,
-    /// The limits that some keys have yet to follow, each from its time on, the latest last. The
-    /// first is the one that those furthest behind are under.
+    /// The rates that some keys have not been carried over to yet, each with the time from which it is in
+    /// force, oldest first. The keys furthest behind are still under the first.
     changes: VecDeque<(Timestamp, A)>,
     /// How often the rate was changed so far.
     version: u32,
@@ -66,7 +66,7 @@ pub(super) struct Shard<K, A: Kept> {
     work: Work,
 }
 
-/// What a shard has done, for those who watch it.
+/// What a shard has done, for statistics.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Work {
     pub(super) evicted: u64,
@@ -82,7 +82,7 @@ pub(super) struct Lookup<'a, Q: ?Sized> {
     pub(super) key: &'a Q,
     pub(super) hash: u64,
     pub(super) now: Timestamp,
-    /// What the clock shows: later than that for one who waited, and is charged at its turn.
+    /// What the clock shows. That is later than `now` for a waiter that is charged as of its turn.
     pub(super) clock: Timestamp,
 }
 
@@ -97,7 +97,7 @@ pub(super) enum Under<'a, K, A> {
     Present(&'a RateOf<K>),
 }
 
-/// What came of an act.
+/// The result of an act.
 #[derive(Debug)]
 pub(super) enum Answer<T> {
     /// The key has an entry, of this birth, or needs none.
@@ -106,12 +106,12 @@ pub(super) enum Answer<T> {
     Full(T, Timestamp),
 }
 
-/// What may be put aside for a new key.
+/// Which slots a new key may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Need {
-    /// An active key, the one that is idle next.
+    /// That of an active key: the one that is idle next.
     pub(super) evict: bool,
-    /// What is kept for blocked keys.
+    /// Those that are kept for blocked keys.
     pub(super) block: bool,
 }
 
@@ -240,7 +240,7 @@ impl<K, A: Kept> Shard<K, A> {
             (None, Under::Own(_)) if self.uncounted.is_some() && entry.tier.is_none() => {
                 self.act_at_other(slot, (None, Origin::Own), act, at)
             }
-            // A charge only ever puts off when the key is idle, so its place stays good enough.
+            // A charge only makes the key idle later, so its place in the heap may stay.
             (None, _) => {
                 let limit = entry.tier.as_deref().unwrap_or(&self.limit);
                 let answer = act.on_held(&mut entry.ledger, limit, at);
@@ -368,8 +368,8 @@ impl<K, A: Kept> Shard<K, A> {
         }
     }
 
-    /// What a blocked key is told, and its birth; nothing if it isn't blocked at `now`. A look, which
-    /// may be at a later time, leaves a block that is over then.
+    /// What a blocked key is told, and its birth; nothing if it isn't blocked at `now`. A look, which may be at
+    /// a later time, doesn't end a block that is over by then.
     #[inline(always)]
     fn blocked(
         &mut self,

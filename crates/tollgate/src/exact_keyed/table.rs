@@ -24,7 +24,7 @@ pub(super) use timeline::Timeline;
 
 /// Fewest keys worth a shard of their own.
 const SHARD_KEYS: usize = 1_024;
-/// As many shards as that are enough for threads to rarely meet at one lock.
+/// So many shards are enough that threads rarely meet at one lock.
 const ENOUGH_SHARDS: usize = 256;
 /// Most keys of a shard, so that none of its arrays takes long to grow.
 const MOST_SHARD_KEYS: usize = 2_048;
@@ -88,7 +88,7 @@ impl<K, A: Kept> Table<K, A> {
         self.shard(ask.hash).is_blocked(&self.local(ask))
     }
 
-    /// Whether no function says the rates of keys.
+    /// Whether keys have no rates of their own by a function.
     pub(super) fn has_one_rate(&self) -> bool {
         self.rate_of.0.is_none()
     }

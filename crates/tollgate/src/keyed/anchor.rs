@@ -44,7 +44,7 @@ pub(crate) struct Moment {
 }
 
 impl Moment {
-    /// The same by another anchor. One before that is as at it.
+    /// The same time counted from another anchor; a time before that counts as the anchor itself.
     const fn counted_from(self, anchor: u64) -> Self {
         let clock = self.clock().as_nanos();
         Self::at(clock.saturating_sub(anchor), anchor)
@@ -100,7 +100,7 @@ impl Anchor {
         self.0.load(Ordering::Relaxed) == moment.from
     }
 
-    /// The time as words count it now: for good under the lock of a shard.
+    /// The time as words count it now. It stays so while the caller holds the lock of a shard.
     pub(crate) fn renew(&self, moment: Moment) -> Moment {
         if self.is_of(moment) {
             return moment;
@@ -108,8 +108,8 @@ impl Anchor {
         moment.counted_from(self.settled())
     }
 
-    /// Moves the anchor close behind this time, and lets `move_words` take all words along, each by so
-    /// many units. The caller holds the locks of all shards.
+    /// Moves the anchor close behind this time, and lets `move_words` move all words by as many units. The
+    /// caller holds the locks of all shards.
     pub(crate) fn follow(&self, clock: Timestamp, move_words: impl FnOnce(u64)) {
         let from = self.0.load(Ordering::Relaxed);
         let to = clock.as_nanos().min(LAST).saturating_sub(BEHIND);
@@ -139,7 +139,7 @@ impl Anchor {
         }
     }
 
-    /// Whether a time is so far before the anchor.
+    /// Whether a time is further before the anchor than `reach`.
     pub(super) fn is_ahead(&self, clock: Timestamp, reach: u64) -> bool {
         self.settled().saturating_sub(clock.as_nanos()) > units::to_nanos_floor(reach)
     }

@@ -84,7 +84,7 @@ pub(crate) struct Structure {
     examined: u64,
 }
 
-/// What a shard has done, for those who watch it.
+/// What a shard has done, for statistics.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Work {
     pub(crate) lines: u64,
@@ -96,7 +96,7 @@ pub(crate) struct Work {
     pub(crate) examined: u64,
 }
 
-/// What came of an ask.
+/// The result of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Answer {
     /// The key has a slot, or needs none.
@@ -105,7 +105,7 @@ pub(crate) enum Answer {
     Full,
 }
 
-/// What may be put aside for a key.
+/// Which slots a key may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
     /// Only slots of keys that are idle.
@@ -159,8 +159,8 @@ impl Shard {
         self.charge_slowly(ask, need)
     }
 
-    /// Charges a key exactly once, for somebody who may give the charge back: under the lock, where no
-    /// move overtakes it. What is refused needs none.
+    /// Charges a key exactly once, for a caller that may give the charge back: under the lock, so that no move
+    /// interferes. A refusal needs no lock.
     pub(crate) fn charge_once(&self, ask: &ChargeRequest<'_>, need: Need) -> Answer {
         let slot = self.find(ask.fingerprint);
         let found = slot.and_then(|slot| Some((slot, word_in(slot, ask.fingerprint)?)));
@@ -276,8 +276,8 @@ impl Shard {
         true
     }
 
-    /// What would come of a charge, by the key's word as it stands. Takes no lock: a key that is just
-    /// being moved looks new.
+    /// What a charge would result in, by the key's word as it stands. Takes no lock: a key that is just being
+    /// moved looks new.
     #[inline(always)]
     pub(crate) fn look(&self, slot: &Slot, ask: &ChargeRequest<'_>) -> Judged {
         while let Some(word) = word_in(slot, ask.fingerprint) {
@@ -414,7 +414,7 @@ impl Shard {
     /// Keeps the high-water time close behind those that charges are made at.
     #[inline(always)]
     fn keep_time(&self, ask: &ChargeRequest<'_>) {
-        // Only ever grows, and being late is accounted for.
+        // It only grows, and may be late: that is allowed for.
         let high = self.high_water.load(Ordering::Relaxed);
         if units::of(ask.now()) > high + LATEST_STEP {
             self.raise_to(ask.anchor, ask.moment);

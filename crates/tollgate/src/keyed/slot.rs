@@ -56,8 +56,8 @@ pub(crate) enum Lost {
 /// Whether a request passes now, and is charged, and the word then; nothing if that takes a closer
 /// look: the slot is busy, blocked, another key's, or counts by another interval.
 ///
-/// The same answer as [`attempt`], in the fewest steps that wait for the slot's memory: what else the
-/// processor has to hold until that comes, it can't spend on the next request.
+/// The same answer as [`attempt`], in as few steps as possible that wait for the slot's memory, so that the
+/// processor can begin with the next request meanwhile.
 #[inline(always)]
 pub(crate) fn try_pass(slot: &Slot, ask: &ChargeRequest<'_>) -> Option<(bool, KeyWord)> {
     let word = slot.word.load(Ordering::Acquire);
@@ -111,7 +111,7 @@ pub(crate) fn attempt(slot: &Slot, ask: &ChargeRequest<'_>) -> Result<Judged, Lo
     Ok(judged)
 }
 
-/// Whether a request that was judged so is to be charged: it passes, or may wait that long.
+/// Whether a request with this judgement is to be charged: it passes, or may wait long enough.
 #[inline]
 pub(crate) fn passes(judged: &Judged, ask: &ChargeRequest<'_>) -> bool {
     match judged.outcome {

@@ -125,8 +125,8 @@ impl Table {
         }
     }
 
-    /// The same for one whose turn in line came at this time, which the clock may have left far behind: that
-    /// is no clock that was set back, so it is counted as far back as would be none.
+    /// The same for a waiter whose turn came at this time, which may be long ago. That must not look like a clock that
+    /// was set back, so the time is moved forward until it doesn't.
     pub(crate) fn since_anchor_in_turn(
         &self,
         fingerprint: u64,
@@ -184,8 +184,8 @@ impl Table {
         drop(locks);
     }
 
-    /// Lets all words count from close behind this time. Nobody else holds more than one lock, so taking
-    /// all of them in order can't end in a knot.
+    /// Lets all words count from close behind this time. No other thread holds more than one of these locks, so
+    /// taking all of them in order can't deadlock.
     fn move_anchor(&self, now: Timestamp) {
         let locks: Vec<_> = self.shards().map(Shard::lock).collect();
         self.anchor.follow(now, |by| {

@@ -44,7 +44,7 @@ impl After {
     }
 }
 
-/// What came of several keys that were asked together.
+/// The result for several keys that were asked together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Together {
@@ -110,7 +110,7 @@ impl<C: Clock> KeyedLimiter<C> {
         self.charge_all(keys, &slots, now)
     }
 
-    /// The gravest refusal of those that somebody waits for.
+    /// The refusal with the longest wait, of keys that have waiters.
     #[cold]
     #[inline(never)]
     fn refused_in_turn(&self, keys: &[(Key<'_, C>, u64)], now: Timestamp) -> Option<Together> {
@@ -127,7 +127,7 @@ impl<C: Clock> KeyedLimiter<C> {
         })
     }
 
-    /// The gravest refusal.
+    /// The refusal with the longest wait.
     #[cold]
     #[inline(never)]
     fn refused(&self, keys: &[(Key<'_, C>, u64)], local: Moment) -> Together {
@@ -140,7 +140,7 @@ impl<C: Clock> KeyedLimiter<C> {
             }
         }
         let Some((number, decision)) = worst else {
-            // It had no room a moment ago: that is what it is told.
+            // It had no room a moment ago, and that is what the caller is told.
             let wait = Duration::ZERO;
             let limit = keys.first().map_or(0, |(key, _)| key.in_force.burst);
             return Together {

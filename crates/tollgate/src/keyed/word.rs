@@ -28,8 +28,8 @@ pub(crate) struct Judged {
     pub(crate) now: Timestamp,
     /// Whether the charge was made, now or to act after the wait. Judging alone makes none.
     pub(crate) taken: bool,
-    /// Whether it was refused at a faster rate than the word counts by, which is to count by that one
-    /// from now on: what is owed is in `before`.
+    /// Whether it was refused at a faster rate than the word counts by. Then the word is to count by that rate
+    /// from now on; `before` has the debt at that rate.
     pub(crate) takes_over: bool,
 }
 
@@ -82,8 +82,8 @@ impl KeyWord {
         }
     }
 
-    /// The same counted from so many units later: nothing is left below zero. A block without end stays
-    /// one.
+    /// The same word counted from so many units later; times before that become zero. A block without end stays
+    /// as it is.
     pub(crate) fn moved(self, by: u64) -> Self {
         if self.is_endless() {
             return self;
@@ -96,7 +96,7 @@ impl KeyWord {
         self.is_blocked() && self.until() == Self::LAST
     }
 
-    /// Other times.
+    /// The same word with its times changed.
     pub(crate) fn with_times(self, change: impl Fn(u64) -> u64) -> Self {
         if self.is_blocked() {
             Self::blocked(change(self.until()), change(self.idle_at()))
@@ -106,7 +106,7 @@ impl KeyWord {
         }
     }
 
-    /// What is spent, changed; for a key that isn't blocked.
+    /// The same word with its TAT changed; for a key that isn't blocked.
     pub(crate) fn changed(self, change: impl FnOnce(Tat) -> Tat) -> Self {
         Self(change(Tat::from_word(self.0)).to_word())
     }
@@ -157,7 +157,7 @@ impl KeyWord {
     }
 }
 
-/// A word that counts by another interval than the one that asks.
+/// A word that counts by another interval than the request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Foreign {
     pub(crate) word: KeyWord,
@@ -166,15 +166,15 @@ pub(crate) struct Foreign {
 }
 
 impl Foreign {
-    /// Decides a cost under another pace: all tokens that are owed stay owed. If it is refused at a
-    /// faster one, what is owed is to be paid back at that from now on.
+    /// Decides a cost at another pace. All tokens that are owed stay owed. If a faster pace refuses it, the
+    /// debt is to drain at that pace from now on.
     pub(crate) fn judge(self, pace: Pace, now: Timestamp, cost: u64) -> Judged {
         let word = self.word.at(units::of(now));
         if word.is_blocked() {
             return word.judge(pace, now, cost);
         }
         if !pace.counts() {
-            // What counts no tokens has nothing to do with those that are owed elsewhere.
+            // A pace that counts no tokens ignores what is owed at others.
             return KeyWord::NEW.judge(pace, now, cost);
         }
         let owed = pace.carried_over(Tat::from_word(word.0), &self.pace(pace), now);
@@ -186,8 +186,8 @@ impl Foreign {
         }
     }
 
-    /// What somebody is told who was not charged, so that it comes true: at a slower pace than the
-    /// word counts by, nothing is stored, and what is owed goes on to be paid back at the faster one.
+    /// What a request that wasn't charged is told, so that the wait comes true: a refusal at a slower pace than
+    /// the word counts by stores nothing, and the debt goes on to drain at the faster one.
     pub(crate) fn told(self, judged: Judged, pace: Pace, now: Timestamp, cost: u64) -> Judged {
         let (word, old) = (self.word.at(units::of(now)), self.pace(pace));
         let slower = pace.counts() && pace.interval > old.interval;
@@ -206,12 +206,12 @@ impl Foreign {
         }
     }
 
-    /// What it counts by, which has no bucket of its own; what isn't known counts as time.
+    /// The pace that it counts by, without a bucket. If that isn't known, the caller's.
     const fn pace(self, asking: Pace) -> Pace {
         self.pace_with(asking, 0)
     }
 
-    /// What it counts by, or else what the caller counts by, with a bucket of so many tokens.
+    /// The pace that it counts by, or else the caller's, with a bucket of this many tokens.
     pub(crate) const fn pace_with(self, asking: Pace, burst: u64) -> Pace {
         let interval = match self.interval {
             0 => asking.interval,

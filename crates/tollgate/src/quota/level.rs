@@ -161,7 +161,7 @@ impl<C: Clock> Limit for Key<'_, C> {
     fn look(&self, now: Timestamp, cost: u64) -> Decision {
         let look = |cost| self.limiter.look_at(now, self.key, self.quota, cost);
         match look(cost) {
-            // What is left is told as it is, not as it would be.
+            // `remaining` is what is left now, not what would be left after this.
             passes if passes.is_allowed() && cost > 0 => look(0),
             told => told,
         }
@@ -183,7 +183,7 @@ impl<C: Clock> Limit for Key<'_, C> {
             receipt.cost -= spent;
             self.limiter.give_back_at(now, self.key, receipt);
         } else if spent > receipt.cost {
-            // As much as there is: a quota knows no debt.
+            // At most what is left: a quota has no debt.
             let left = self.look(now, 0).remaining;
             let _ = self.charge(now, (spent - receipt.cost).min(left));
         }

@@ -67,7 +67,7 @@ pub(super) struct Store {
     maker: Maker,
 }
 
-/// What nobody knows who only brings keys.
+/// What can't be known by those who choose keys, so that no key can look like a part of the file.
 #[derive(Clone, Copy)]
 struct Secret {
     salt: [u8; 8],

@@ -1,4 +1,4 @@
-//! What a charge is given back by: how each class on the way stood before.
+//! What is needed to give a charge back: how each class on the way stood before.
 
 use tollgate_core::{Booked, Timestamp};
 
@@ -23,7 +23,7 @@ pub(super) struct ClassCharge {
     pub(super) birth: u64,
     pub(super) rate: Option<Booked>,
     pub(super) ceil: Option<Booked>,
-    /// Whether it was claimed of what is promised to those below.
+    /// Whether it was claimed from what the class promises to those below it.
     pub(super) claimed: bool,
 }
 
@@ -55,7 +55,7 @@ impl Taken {
 }
 
 impl Nodes {
-    /// Gives back what nothing was built on.
+    /// Gives back what nobody else relies on.
     pub(super) fn give_back(&mut self, now: Timestamp, taken: &Taken) {
         for (step, tags) in taken.steps[..taken.len].iter().zip(&taken.tags).rev() {
             let Some(step) = step else {

@@ -99,7 +99,7 @@ impl<'a> Way<'a> {
             floors: [0; MAX_DEPTH],
             refused: None,
         };
-        // Nobody is below the leaf: what it is asked for is its own.
+        // Nothing is below the leaf: what it is asked for is its own.
         let (mut claim, mut turns) = (true, 0);
         for (place, node) in self.nodes().iter().enumerate() {
             let (mut need, mut ceil_need) = (cost, cost);
@@ -137,7 +137,7 @@ impl<'a> Way<'a> {
         };
         *turns = turns.saturating_add(lending.turn(&who, now));
         Keep {
-            // The same for every borrower, or the one with the least to leave would take all.
+            // The same for every borrower; otherwise the one with the least to leave would take everything.
             promised: lending.promised.at_most(now),
             floor: turns.saturating_add(lending.step(&who, now)),
         }

@@ -3,6 +3,7 @@
 mod bound;
 mod holds;
 mod laws;
+mod lost_race;
 mod mixed;
 mod races;
 mod settled;

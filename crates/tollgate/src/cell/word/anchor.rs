@@ -1,12 +1,13 @@
-//! What a word's time counts from. It follows the clock, forth after four years and back when the clock was
-//! set, so that uptime has no end and a clock that was far ahead holds nobody back.
+//! The time that a word counts from. It moves forward after four years, so that uptime has no end, and back
+//! when the clock is set back, so that a clock that was far ahead doesn't cause refusals afterwards.
 //!
 //! It moves as the rate changes: under the lock, with the sequence odd, and with another TAT. So a check reads
 //! anchor and TAT together, and one that had read them before loses its compare-and-swap.
 //!
 //! # What tells that the clock was set back
-//! What passes leaves a TAT within a full bucket of its time, and what is booked notes where it left it and when.
-//! A TAT beyond both, or a booking that was made at a later time, was charged by a clock that showed more.
+//! A request that passes leaves a TAT at most a full bucket ahead of its time, and a reservation notes the TAT that it
+//! left and when. So a TAT further ahead than both, or a reservation made at a later time than now, was charged while
+//! the clock showed a later time.
 
 use tollgate_core::{Tat, Timestamp, units};
 
@@ -23,12 +24,12 @@ const BEHIND: u64 = 86_400 * 1_000_000_000;
 /// The same in word units.
 pub(super) const SLACK: u64 = units::from_nanos(BEHIND);
 
-/// Who moves a word's anchor.
+/// What moves a word's anchor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mover {
     /// The word itself.
     Word,
-    /// Somebody who hands out parts of its line, and has to take them back first.
+    /// The stripes around it, which have to give back their parts of the TAT line first.
     Holder,
 }
 
@@ -97,11 +98,12 @@ impl Word {
         }
     }
 
-    /// Follows a clock that was set back by far, if it was: no if the word says what it should.
+    /// Follows a clock that was set back by far. False if it wasn't, and the word is right as it is.
     #[cold]
     #[inline(never)]
     pub(super) fn follow_back(&self, now: Timestamp) -> bool {
-        // Slow rates tell long waits every day, so the lock is taken only to change something.
+        // Slow rates have long waits in the ordinary course, so the lock is taken only if something has to
+        // change.
         if !self.is_ahead(now, self.capacity.load(Ordering::Relaxed)) {
             return false;
         }
@@ -114,7 +116,7 @@ impl Word {
         ahead
     }
 
-    /// What would come of a try to charge, after the word has followed the clock.
+    /// What an attempt to charge would result in, after the word has followed the clock.
     #[cold]
     #[inline(never)]
     pub(super) fn judge_again(&self, now: Timestamp, cost: u64) -> Tried {
@@ -136,7 +138,7 @@ impl Word {
     }
 
     /// Counts from close behind this time, with an empty bucket at most. The caller holds the lock. What
-    /// somebody holds of the line stays: a part of the one burst that a step grants.
+    /// stripes hold of the TAT line stays: it is a part of the one burst that a step of the clock may grant.
     fn go_back(&self, now: Timestamp, capacity: u64) {
         let to = now.as_nanos().saturating_sub(BEHIND);
         let shift = units::between(Timestamp::from_nanos(to), self.anchor());

@@ -26,7 +26,7 @@ impl Word {
             let tat = Tat::from_word(self.tat.load(Ordering::Relaxed));
             self.note_booking(tat, asked);
         } else {
-            // What counts no tokens leaves what is owed to the next one that does.
+            // A rate that counts no tokens leaves the debt as it is, for the next rate that counts.
             self.change(&settings, now, |tat| tat);
         }
         Ok(limit)
@@ -56,13 +56,13 @@ impl Word {
         self.sequence.store(before + 2, Ordering::Release);
     }
 
-    /// Gives the TAT its value in another scale, and one that it didn't have: the sequence is odd.
+    /// Rescales the TAT, and gives it a value that it didn't have before. The sequence is odd meanwhile.
     pub(super) fn move_tat(&self, now: Timestamp, rescale: impl Fn(Tat) -> Tat) {
         let mut tat = Tat::from_word(self.tat.load(Ordering::Relaxed));
         loop {
             let mut to = rescale(tat);
             if to == tat && to.to_word() <= units::of(now) {
-                // Any TAT that is not ahead means the same, so another one can be had for free.
+                // All TATs that are not ahead of now mean the same, so another one is as good.
                 to = Tat::from_word(units::of(now) - u64::from(to.to_word() == units::of(now)));
             }
             if self.swap(tat, to) {

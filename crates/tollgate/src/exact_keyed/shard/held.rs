@@ -9,7 +9,7 @@ use super::{Lookup, Shard};
 use crate::holds::{HoldId, Holds};
 
 impl<K, A: Kept> Shard<K, A> {
-    /// Lets what is out of the key in this slot not drain.
+    /// Keeps what is out of the key in this slot from draining.
     #[inline]
     pub(super) fn keep_out(&mut self, slot: u32, now: Timestamp) {
         if !self.held.is_empty() {
@@ -26,13 +26,13 @@ impl<K, A: Kept> Shard<K, A> {
         self.held.get(&slot).map_or(0, Holds::out)
     }
 
-    /// When the key in this slot is idle, given when its state is: not while something is out.
+    /// When the key in this slot is idle, given when its state is: not before the last of what is out is over.
     pub(super) fn idle_with_holds(&self, slot: u32, idle: Timestamp) -> Timestamp {
         let held = self.held.get(&slot).map(Holds::last);
         held.map_or(idle, |last| last.max(idle))
     }
 
-    /// Looks at a key of which something is out, and leaves that as it was: it may be a look ahead.
+    /// Looks at a key of which something is out, and restores it afterwards: the look may be at a later time.
     #[cold]
     pub(super) fn look_ahead<T>(&mut self, slot: u32, look: impl FnOnce(&mut Self) -> T) -> T {
         let held = self.held.get(&slot).cloned();

@@ -33,7 +33,8 @@ impl<A: Kept> Shared<A> {
         }
     }
 
-    /// Lets a clock that was set back to this time, if it was, hold nobody back.
+    /// If the clock was set back to this time, moves the state back with it, so that nothing is refused until
+    /// the clock has caught up.
     pub(super) fn keep_pace(&mut self, now: Timestamp) {
         if let Some(from) = self.latest.set_back(now) {
             self.holds

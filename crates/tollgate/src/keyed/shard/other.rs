@@ -1,5 +1,5 @@
-//! A key that is asked at another interval than its word counts by: what is owed stays owed, and the word
-//! goes over to the interval that lets it pass, or refuses it and is faster.
+//! A key that is asked at another interval than its word counts by. What it owes stays owed. The word is moved
+//! to the new interval if that lets the request pass, or if that refuses it but is faster.
 
 use super::super::cache_line::Slot;
 use super::super::intervals::Tag;
@@ -50,7 +50,7 @@ impl Shard {
         stored.then_some(Judged { taken, ..judged })
     }
 
-    /// Makes a word that counts by a slower interval than refuses count by that one.
+    /// Moves a word to the faster interval by which a request was just refused.
     pub(crate) fn take_over(&self, ask: &ChargeRequest<'_>) {
         let _structure = self.lock();
         let ask = &ask.renewed();
@@ -70,8 +70,8 @@ impl Shard {
         Foreign { word, interval }
     }
 
-    /// What a key is told that is blocked, or refused at a slower rate than its word counts by: nothing
-    /// is stored, so it takes no lock.
+    /// What a key is told that is blocked, or refused at a slower rate than its word counts by. Nothing is
+    /// stored, so no lock is taken.
     #[cold]
     #[inline(never)]
     pub(super) fn refused_elsewhere(&self, ask: &ChargeRequest<'_>) -> Option<Judged> {
@@ -80,7 +80,7 @@ impl Shard {
         told.then(|| other.told(judged, ask.pace, ask.now(), ask.cost))
     }
 
-    /// A key whose word counts by another interval than asks, and what it comes to for who asks.
+    /// A key whose word counts by another interval than the request's, and what that means for the request.
     pub(super) fn look_at_other(&self, ask: &ChargeRequest<'_>) -> Option<(Foreign, Judged)> {
         let (slot, tag) = self.find_at_other(ask)?;
         let word = word_in(slot, tag.on(ask.tag.on(ask.fingerprint)))?;
@@ -90,8 +90,8 @@ impl Shard {
     }
 }
 
-/// Gives a word to the interval that asks; no if a charge came first. The caller holds the lock. As at
-/// a take-over by another key: whoever charges it by the old interval sees that it is busy, or changed.
+/// Moves a word to the interval of the request. False if a charge came first. The caller holds the lock. This works as
+/// when another key takes the slot over: a thread that charges it by the old interval finds it busy, or changed.
 fn carry(slot: &Slot, word: KeyWord, ask: &ChargeRequest<'_>, to: KeyWord) -> bool {
     let busy = swap(slot, word.0, BUSY);
     if busy {

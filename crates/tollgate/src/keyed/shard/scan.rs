@@ -1,5 +1,4 @@
-//! All slots of a shard one after the other: for those who watch the table, and to let its words count from
-//! another time.
+//! Goes over all slots of a shard: for statistics and snapshots, and to let words count from another time.
 
 use tollgate_core::{Timestamp, units};
 

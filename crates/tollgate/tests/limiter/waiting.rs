@@ -1,5 +1,4 @@
 //! Waiting: first come first served, deadlines that fail at once, bounded queues, paused time.
-#![cfg(feature = "tokio")]
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,5 +1,4 @@
 //! A fair line under tasks and threads: who keeps the time, cancellation, deadlines, bounds.
-#![cfg(feature = "tokio")]
 
 use std::future::{Future, IntoFuture, poll_fn};
 use std::pin::{Pin, pin};

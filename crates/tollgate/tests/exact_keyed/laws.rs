@@ -16,9 +16,6 @@ use tollgate_testkit::laws::{Adjustable, Lender, Subject};
 use tollgate_testkit::oracle::Kind;
 use tollgate_testkit::traffic::Random;
 
-#[macro_use]
-mod common;
-
 type Table<K> = ExactKeyedLimiter<K, Manual>;
 type Slot = Reservation<exact_keyed::Key<'static, String, str, Manual>>;
 
@@ -67,7 +64,7 @@ impl Adjustable for OneKey {
     }
 }
 
-every_law!(crate::OneKey::new);
+every_law!(super::OneKey::new);
 
 /// Keys that come and go, each compared with an oracle that forgets nothing.
 fn many_keys(kind: Kind, algorithm: Algorithm, seed: u64) -> Result<(), TestCaseError> {

@@ -13,10 +13,7 @@ use tollgate_testkit::laws::{self, Adjustable, Lender, Subject};
 use tollgate_testkit::oracle::Kind;
 use tollgate_testkit::traffic::Order;
 
-#[macro_use]
-mod common;
-
-use common::{broken, config};
+use crate::common::{broken, config};
 
 /// A limiter that lives for ever, so that its reservations can be kept.
 struct Shared(&'static Limiter<Manual>);
@@ -62,7 +59,7 @@ impl Adjustable for Shared {
     }
 }
 
-every_law!(crate::Shared::new);
+every_law!(super::Shared::new);
 
 mod striped {
     use super::*;

@@ -1,6 +1,5 @@
 //! Awaited permits: order, cancellation at every point, deadlines on paused time, and the sums of
 //! a concurrency limit and a rate.
-#![cfg(feature = "tokio")]
 
 use std::future::IntoFuture;
 use std::pin::Pin;

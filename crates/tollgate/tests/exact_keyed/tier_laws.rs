@@ -9,9 +9,6 @@ use tollgate::{
 };
 use tollgate_testkit::laws::{Adjustable, Lender, Subject};
 
-#[macro_use]
-mod common;
-
 type Slot = Reservation<exact_keyed::Key<'static, String, str, Manual>>;
 
 /// One key of a table that lives for ever, so that its reservations can be kept.
@@ -74,4 +71,4 @@ impl Adjustable for OneKey {
     }
 }
 
-every_law!(crate::OneKey::new);
+every_law!(super::OneKey::new);

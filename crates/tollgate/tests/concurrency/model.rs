@@ -1,5 +1,4 @@
 //! Random permits, waits, cancellations and live changes, against a model that keeps a list.
-#![cfg(feature = "tokio")]
 
 use std::collections::VecDeque;
 use std::future::IntoFuture;
