@@ -2,6 +2,7 @@
 
 mod answer;
 mod body;
+mod envoy;
 mod hold;
 mod request;
 mod session;

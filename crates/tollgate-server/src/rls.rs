@@ -8,4 +8,4 @@ mod request;
 mod wire;
 
 pub(crate) use connection::serve;
-pub(crate) use request::Request;
+pub(crate) use decide::{Decided, Question, Undecided, decide};

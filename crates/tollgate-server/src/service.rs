@@ -15,7 +15,6 @@ use tollgate_redis::Redis;
 use crate::bounds::Bounds;
 use crate::cells::{Cells, Here, There};
 use crate::holds::Holds;
-use crate::rls;
 use crate::secret::Secret;
 
 /// What decides, for every protocol.
@@ -109,14 +108,10 @@ impl<B: Store> Service<B> {
         let _ = self.holds.keep(&name, permits, self.bounds.hold_time);
     }
 
-    /// The same of one by descriptors.
-    pub(crate) fn lend_descriptors(&self, request: &rls::Request<'_>, permits: Permits) {
-        if !permits.is_empty() {
-            // As above.
-            let _ = self
-                .holds
-                .keep(&request.name(), permits, self.bounds.hold_time);
-        }
+    /// The same of one that is known by something else.
+    pub(crate) fn lend_by(&self, name: &[u8], permits: Permits) {
+        // As above.
+        let _ = self.holds.keep(name, permits, self.bounds.hold_time);
     }
 
     /// Gives back what a request like this cost, and ends the oldest that one holds without a name.

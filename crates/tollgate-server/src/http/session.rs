@@ -40,6 +40,7 @@ enum Route {
     Renew,
     Release,
     Settle,
+    Envoy,
     Health,
 }
 
@@ -73,6 +74,7 @@ impl<B: Store> Session<B> {
             Route::Renew => self.renew_hold(&request.body),
             Route::Release => self.release_hold(&request.body),
             Route::Settle => self.settle_hold(&request.body),
+            Route::Envoy => self.envoy(&request.body).await,
         };
         if let Err((status, why)) = done {
             self.answer.problem(status, &why);
@@ -232,6 +234,7 @@ fn route(request: &Request<'_>, door: Door) -> Result<Route, Wrong> {
         "/v1/permits/renew" if is_public => ("POST", Route::Renew),
         "/v1/permits/release" if is_public => ("POST", Route::Release),
         "/v1/settle" if is_public => ("POST", Route::Settle),
+        "/json" if is_public => ("POST", Route::Envoy),
         "/v1/refund" if is_public => ("POST", Route::Refund),
         "/healthcheck" if is_public => ("GET", Route::Health),
         "/healthz" | "/readyz" if !is_public => ("GET", Route::Health),

@@ -14,8 +14,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{sleep, timeout};
 
 use super::call::{self, Failed, Method, PREFIX};
-use super::decide::decide;
-use super::wire;
+use super::decide::{Question, Undecided, decide};
+use super::request::Request as Asked;
+use super::{answer, wire};
 use crate::service::{Service, Store};
 
 /// A call that isn't over.
@@ -99,7 +100,7 @@ async fn begin<B: Store>(
     if let (Poll::Ready(read), Method::ShouldRateLimit, true) = (&read, method, B::IS_HERE) {
         let outcome = match read {
             Ok(()) if service.engine.lets_wait() => None,
-            Ok(()) => Some(answer(service, &body.bytes).await),
+            Ok(()) => Some(should_rate_limit(service, &body.bytes).await),
             Err(failed) => Some(Err(failed.clone())),
         };
         if let Some(outcome) = outcome {
@@ -110,8 +111,22 @@ async fn begin<B: Store>(
     Ok(())
 }
 
-async fn answer<B: Store>(service: &Service<B>, body: &[u8]) -> Result<Bytes, Failed> {
-    decide(service, call::message(body)?).await
+/// What a body asks, decided and framed.
+async fn should_rate_limit<B: Store>(service: &Service<B>, body: &[u8]) -> Result<Bytes, Failed> {
+    let asked = Asked::read(call::message(body)?).map_err(Failed::invalid)?;
+    let question = Question {
+        domain: asked.domain,
+        descriptors: &asked.descriptors(),
+        hits_addend: asked.hits_addend,
+    };
+    let decided = decide(service, &question).await.map_err(|why| match why {
+        Undecided::Invalid(why) => Failed::invalid(why),
+        Undecided::Unavailable(why) => Failed::unavailable(why),
+    })?;
+    let mut out = Vec::with_capacity(128);
+    out.extend([0; PREFIX]);
+    answer::write(&mut out, &decided);
+    Ok(call::framed(out))
 }
 
 /// Reads what is missing of a call, and answers it.
@@ -132,7 +147,7 @@ async fn finish<B: Store>(
         }
         Ok(Err(failed)) => Err(failed),
         Ok(Ok(())) => match method {
-            Method::ShouldRateLimit => answer(&service, &body.bytes).await,
+            Method::ShouldRateLimit => should_rate_limit(&service, &body.bytes).await,
             Method::HealthCheck => call::message(&body.bytes).map(|_| serving()),
             Method::HealthWatch => return watch(&mut respond).await,
         },

@@ -1,125 +1,265 @@
 //! What Envoy asks, decided: by trees of descriptors, by rules, or by both.
 
-use bytes::Bytes;
-use tollgate_engine::Facts;
-use tollgate_engine::engine::DescriptorVerdict;
+use std::time::Duration;
 
-use super::answer;
-use super::call::{Failed, PREFIX, framed};
-use super::request::Request;
+use tollgate_engine::Facts;
+use tollgate_engine::backend::LimitKind;
+use tollgate_engine::engine::{DescriptorStatus, DescriptorVerdict};
+use tollgate_engine::envoy::StatusCode;
+use tollgate_engine::facts::{Descriptor, Unit};
+use tollgate_engine::policy::OnStoreFailure;
+
 use crate::service::{Answered, Service, Store};
 
-/// Answers one message.
+/// What is asked: a domain, its descriptors, and what the whole request costs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Question<'a> {
+    pub(crate) domain: &'a str,
+    pub(crate) descriptors: &'a [Descriptor<'a>],
+    /// Envoy sends zero and means one.
+    pub(crate) hits_addend: u32,
+}
+
+/// What was decided.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Decided {
+    pub(crate) is_allowed: bool,
+    /// One for each descriptor.
+    pub(crate) statuses: Vec<Status>,
+    /// What decided.
+    pub(crate) rule: Option<String>,
+}
+
+/// What is told of one descriptor.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Status {
+    pub(crate) is_allowed: bool,
+    pub(crate) limit: Option<Limit>,
+    pub(crate) remaining: u32,
+}
+
+/// A limit, as Envoy is told of it.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Limit {
+    pub(crate) requests: u32,
+    pub(crate) unit: Option<Unit>,
+    pub(crate) name: Option<String>,
+    pub(crate) reset_after: Duration,
+}
+
+/// Why nothing was decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Undecided {
+    /// The question makes no sense.
+    Invalid(String),
+    /// The store can't be asked, and nothing passes without it.
+    Unavailable(String),
+}
+
+impl Question<'_> {
+    /// What a request like this is known by: its domain and its entries.
+    fn name(&self) -> Vec<u8> {
+        let mut name = vec![b'd'];
+        let entries = self.descriptors.iter().flat_map(|one| one.entries);
+        let texts = entries.flat_map(|(key, value)| [*key, *value]);
+        for text in std::iter::once(self.domain).chain(texts) {
+            name.extend((text.len() as u64).to_le_bytes());
+            name.extend(text.as_bytes());
+        }
+        name
+    }
+
+    /// What is known of a request: the entries of all its descriptors, of which the first of a name counts.
+    fn facts(&self) -> Facts<'_> {
+        let mut facts = Facts::new();
+        let entries = self
+            .descriptors
+            .iter()
+            .rev()
+            .flat_map(|one| one.entries.iter().rev());
+        for (name, value) in entries {
+            facts.set(name, value);
+        }
+        let cost = self
+            .descriptors
+            .first()
+            .and_then(|descriptor| descriptor.cost);
+        let whole = u64::from(self.hits_addend.max(1));
+        facts.costing(cost.unwrap_or(whole))
+    }
+
+    fn check(&self, most: usize) -> Result<(), Undecided> {
+        let found = self.descriptors.len();
+        let wrong = match (self.domain, found) {
+            ("", _) => "the domain is empty".to_owned(),
+            (_, 0) => "there are no descriptors".to_owned(),
+            _ if found > most => {
+                format!("{found} descriptors, more than the {most} that are taken")
+            }
+            _ => return Ok(()),
+        };
+        Err(Undecided::Invalid(wrong))
+    }
+}
+
+/// Decides about a request.
 pub(crate) async fn decide<B: Store>(
     service: &Service<B>,
-    message: &[u8],
-) -> Result<Bytes, Failed> {
-    let request = Request::read(message).map_err(Failed::invalid)?;
-    if request.domain.is_empty() {
-        return Err(Failed::invalid("the domain is empty"));
+    question: &Question<'_>,
+) -> Result<Decided, Undecided> {
+    question.check(service.bounds.descriptors)?;
+    if question
+        .descriptors
+        .iter()
+        .any(|descriptor| descriptor.refund)
+    {
+        drop(service.holds.take(&question.name()));
     }
-    let descriptors = request.descriptors();
-    if descriptors.is_empty() {
-        return Err(Failed::invalid("there are no descriptors"));
-    }
-    let most = service.bounds.descriptors;
-    if descriptors.len() > most {
-        let found = descriptors.len();
-        return Err(Failed::invalid(format_args!(
-            "{found} descriptors, more than the {most} that are taken"
-        )));
-    }
-    if descriptors.iter().any(|descriptor| descriptor.refund) {
-        drop(service.holds.take(&request.name()));
-    }
-    let mut out = vec![0; PREFIX];
-    out.reserve(128);
     let mut by_rules = None;
     if service.engine.decides_by_facts() {
-        let facts = facts(&request);
-        if descriptors.iter().all(|descriptor| descriptor.refund) {
+        let facts = question.facts();
+        if question
+            .descriptors
+            .iter()
+            .all(|descriptor| descriptor.refund)
+        {
             service.refund(&facts).await;
         } else {
-            let told = service.check(&facts, |answered| {
-                Ok(by_rule(&mut out, descriptors.len(), answered)?)
-            });
-            let is_allowed: bool = told.await?;
-            by_rules = Some(is_allowed);
+            let places = question.descriptors.len();
+            let told = service.check(&facts, |answered| by_rule(places, answered));
+            by_rules = Some(told.await?);
         }
     }
-    if by_rules == Some(false) || !service.engine.decides_by_descriptors() {
-        if by_rules.is_none() {
-            answer::overall(&mut out, true);
-        }
-        return Ok(framed(out));
+    if !service.engine.decides_by_descriptors() {
+        return Ok(by_rules.unwrap_or_else(|| unlimited(question.descriptors.len())));
     }
-    let asked =
-        service
-            .engine
-            .decide_descriptors_async(request.domain, &descriptors, request.hits_addend);
+    if let Some(refused) = by_rules.take_if(|decided| !decided.is_allowed) {
+        return Ok(refused);
+    }
+    let Question {
+        domain,
+        descriptors,
+        hits_addend,
+    } = *question;
+    let asked = service
+        .engine
+        .decide_descriptors_async(domain, descriptors, hits_addend);
     let Ok(verdict) = asked.await;
-    out.truncate(PREFIX);
-    by_tree(&mut out, &verdict)?;
+    let decided = by_tree(&verdict);
     match verdict {
         DescriptorVerdict::Passed(passed) => {
-            service.lend_descriptors(&request, passed.into_permits())
+            let permits = passed.into_permits();
+            if !permits.is_empty() {
+                service.lend_by(&question.name(), permits);
+            }
         }
         // Of all limits or of none: what the rules took comes back.
         DescriptorVerdict::Refused(_) if by_rules.is_some() => {
-            service.refund(&facts(&request)).await
+            service.refund(&question.facts()).await;
         }
         DescriptorVerdict::Refused(_) => {}
     }
-    Ok(framed(out))
+    decided
 }
 
-/// What is known of a request: the entries of all its descriptors, of which the first of a name counts.
-fn facts<'m>(request: &Request<'m>) -> Facts<'m> {
-    let mut facts = Facts::new();
-    for (name, value) in request.entries().iter().rev() {
-        facts.set(name, value);
+/// What is told where nothing limits.
+fn unlimited(descriptors: usize) -> Decided {
+    let open = || Status {
+        is_allowed: true,
+        limit: None,
+        remaining: 0,
+    };
+    Decided {
+        is_allowed: true,
+        statuses: std::iter::repeat_with(open).take(descriptors).collect(),
+        rule: None,
     }
-    let cost = request
-        .descriptors()
-        .first()
-        .and_then(|descriptor| descriptor.cost);
-    let whole = u64::from(request.hits_addend.max(1));
-    facts.costing(cost.unwrap_or(whole))
 }
 
-/// Writes what rules have said. Whether it passes; it fails if nobody could be asked.
-fn by_rule(out: &mut Vec<u8>, descriptors: usize, answered: &Answered<'_>) -> Result<bool, Failed> {
+/// What rules have said: the first descriptor tells the limit.
+fn by_rule(descriptors: usize, answered: &Answered<'_>) -> Result<Decided, Undecided> {
     if let Some(rule) = answered.failure() {
-        return Err(Failed::unavailable(format_args!(
+        return Err(Undecided::Unavailable(format!(
             "the store can't be asked about {rule:?}, and nothing passes without it"
         )));
     }
-    answer::overall(out, answered.is_allowed);
-    answer::statuses_by_rule(out, descriptors, answered);
-    if let Some(rule) = answered.rule() {
-        answer::metadata(out, [("rule", rule)]);
+    let is_allowed = answered.is_allowed;
+    let mut decided = unlimited(descriptors);
+    for status in &mut decided.statuses {
+        status.is_allowed = is_allowed;
     }
-    Ok(answered.is_allowed)
+    let decision = &answered.decision;
+    let small = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+    if let Some(first) = decided
+        .statuses
+        .first_mut()
+        .filter(|_| !decision.is_unlimited())
+    {
+        let kind = answered.limit();
+        first.limit = Some(Limit {
+            requests: small(kind.and_then(LimitKind::quota).unwrap_or(decision.limit)),
+            unit: kind.and_then(unit_of),
+            name: answered.rule().map(str::to_owned),
+            reset_after: decision.reset_after,
+        });
+        first.remaining = if is_allowed {
+            small(decision.remaining)
+        } else {
+            0
+        };
+    }
+    Ok(Decided {
+        is_allowed,
+        rule: answered.rule().map(str::to_owned),
+        ..decided
+    })
 }
 
-/// Writes what trees have said.
-fn by_tree(out: &mut Vec<u8>, verdict: &DescriptorVerdict) -> Result<(), Failed> {
+/// The unit of a limit, if it is by one of theirs.
+fn unit_of(kind: &LimitKind) -> Option<Unit> {
+    let window = kind.window()?;
+    let units = [
+        Unit::Second,
+        Unit::Minute,
+        Unit::Hour,
+        Unit::Day,
+        Unit::Week,
+        Unit::Month,
+        Unit::Year,
+    ];
+    units
+        .into_iter()
+        .find(|unit| Duration::from_secs(unit.seconds()) == window)
+}
+
+/// What trees have said.
+fn by_tree(verdict: &DescriptorVerdict) -> Result<Decided, Undecided> {
     if let Some(what) = verdict.too_much {
-        return Err(Failed::invalid(what));
+        return Err(Undecided::Invalid(what.to_string()));
     }
     let is_allowed = verdict.refused().is_none();
-    if !is_allowed && verdict.fallback == Some(tollgate_engine::policy::OnStoreFailure::Closed) {
-        return Err(Failed::unavailable(
-            "the store can't be asked, and nothing passes without it",
-        ));
+    if !is_allowed && verdict.fallback == Some(OnStoreFailure::Closed) {
+        let why = "the store can't be asked, and nothing passes without it";
+        return Err(Undecided::Unavailable(why.to_owned()));
     }
-    answer::overall(out, is_allowed);
-    answer::statuses(out, verdict);
+    let status = |status: &DescriptorStatus| Status {
+        is_allowed: status.code == StatusCode::Ok,
+        limit: status.current_limit.as_ref().map(|limit| Limit {
+            requests: limit.requests_per_unit,
+            unit: limit.unit,
+            name: limit.name.clone(),
+            reset_after: status
+                .decision
+                .map_or(Duration::ZERO, |decision| decision.reset_after),
+        }),
+        remaining: status.remaining,
+    };
     let decider = verdict
         .decider
         .and_then(|place| verdict.statuses.get(place));
-    if let Some(limit) = decider.and_then(|status| status.limit.as_deref()) {
-        answer::metadata(out, [("rule", limit)]);
-    }
-    Ok(())
+    Ok(Decided {
+        is_allowed,
+        statuses: verdict.statuses.iter().map(status).collect(),
+        rule: decider.and_then(|status| status.limit.clone()),
+    })
 }

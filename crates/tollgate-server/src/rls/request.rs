@@ -78,22 +78,6 @@ impl<'m> Request<'m> {
         });
         each.collect()
     }
-
-    /// What a request like this is known by: its domain and its entries.
-    pub(crate) fn name(&self) -> Vec<u8> {
-        let mut name = vec![b'd'];
-        let texts = self.entries.iter().flat_map(|(key, value)| [*key, *value]);
-        for text in std::iter::once(self.domain).chain(texts) {
-            name.extend((text.len() as u64).to_le_bytes());
-            name.extend(text.as_bytes());
-        }
-        name
-    }
-
-    /// The entries of all descriptors, in their order.
-    pub(crate) fn entries(&self) -> &[(&'m str, &'m str)] {
-        &self.entries
-    }
 }
 
 fn entry(message: &[u8]) -> Result<(&str, &str), Malformed> {

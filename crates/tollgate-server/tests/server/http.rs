@@ -175,13 +175,26 @@ fn a_permit_is_held_until_it_is_released_however_often_it_is_asked_for() {
     let running = Running::new(JOBS, |_| {});
     let first = r#"{"id": "a", "facts": {"tenant": "acme"}}"#;
     let (status, told) = post(&running, "/v1/permits", first);
-    assert_eq!((status, told.contains("\"rule\":\"jobs\"")), (200, true), "{told}");
+    assert_eq!(
+        (status, told.contains("\"rule\":\"jobs\"")),
+        (200, true),
+        "{told}"
+    );
     assert_eq!(post(&running, "/v1/permits", first), (200, told));
     let second = r#"{"id": "b", "facts": {"tenant": "acme"}}"#;
     assert_eq!(post(&running, "/v1/permits", second).0, 429);
-    assert_eq!(post(&running, "/v1/permits/renew", r#"{"id": "a", "ttl": 5}"#), (200, r#"{"renewed":true}"#.to_owned()));
-    assert_eq!(post(&running, "/v1/permits/release", r#"{"id": "a"}"#).1, r#"{"released":true}"#);
-    assert_eq!(post(&running, "/v1/permits/release", r#"{"id": "a"}"#).1, r#"{"released":false}"#);
+    assert_eq!(
+        post(&running, "/v1/permits/renew", r#"{"id": "a", "ttl": 5}"#),
+        (200, r#"{"renewed":true}"#.to_owned())
+    );
+    assert_eq!(
+        post(&running, "/v1/permits/release", r#"{"id": "a"}"#).1,
+        r#"{"released":true}"#
+    );
+    assert_eq!(
+        post(&running, "/v1/permits/release", r#"{"id": "a"}"#).1,
+        r#"{"released":false}"#
+    );
     assert_eq!(post(&running, "/v1/permits/renew", r#"{"id": "a"}"#).0, 404);
     assert_eq!(post(&running, "/v1/permits", second).0, 200);
 }
@@ -202,23 +215,72 @@ fn a_permit_that_isnt_renewed_is_free_again() {
 fn what_is_reserved_is_settled_once_it_is_known() {
     let running = Running::new(JOBS, |_| {});
     let left = || {
-        let (_, told) = post(&running, "/v1/peek", r#"{"facts": {"path": "/llm", "max_tokens": "1"}}"#);
-        let left = told.split("\"remaining\":").nth(1).and_then(|rest| rest.split(',').next()).map(str::to_owned);
+        let (_, told) = post(
+            &running,
+            "/v1/peek",
+            r#"{"facts": {"path": "/llm", "max_tokens": "1"}}"#,
+        );
+        let left = told
+            .split("\"remaining\":")
+            .nth(1)
+            .and_then(|rest| rest.split(',').next())
+            .map(str::to_owned);
         left.unwrap_or_else(|| panic!("{told}"))
     };
     let reserve = r#"{"id": "r1", "facts": {"path": "/llm", "max_tokens": "400"}}"#;
     assert_eq!(post(&running, "/v1/reserve", reserve).0, 200);
     assert_eq!(post(&running, "/v1/reserve", reserve).0, 200);
     assert_eq!(left(), "600");
-    assert_eq!(post(&running, "/v1/settle", r#"{"id": "r1", "spent": 150}"#).0, 200);
+    assert_eq!(
+        post(&running, "/v1/settle", r#"{"id": "r1", "spent": 150}"#).0,
+        200
+    );
     assert_eq!(left(), "850");
-    assert_eq!(post(&running, "/v1/settle", r#"{"id": "r1", "spent": 150}"#).0, 404);
+    assert_eq!(
+        post(&running, "/v1/settle", r#"{"id": "r1", "spent": 150}"#).0,
+        404
+    );
     for (text, says) in [
         (r#"{"id": "r2"}"#, "spent: it is missing"),
         (r#"{"id": "", "spent": 1}"#, "id: it is empty"),
         (r#"{"spent": 1}"#, "missing field `id`"),
     ] {
         let (status, told) = post(&running, "/v1/settle", text);
+        assert!(status == 400 && told.contains(says), "{says}: {told}");
+    }
+}
+
+#[test]
+fn envoys_question_is_answered_as_json() {
+    let tree = "domain: edge\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 2, name: users}}]";
+    let running = Running::new(tree, |_| {});
+    let asked = r#"{"domain": "edge", "descriptors": [{"entries": [{"key": "user", "value": "ada"}], "hitsAddend": "2"}]}"#;
+    let status = |code, left: &str| {
+        format!(
+            r#"{{"overallCode":"{code}","statuses":[{{"code":"{code}","currentLimit":{{"requestsPerUnit":2,"unit":"HOUR","name":"users"}}{left},"durationUntilReset":"3600s"}}]}}"#
+        )
+    };
+    let first = asked.replace("\"2\"", "1");
+    assert_eq!(
+        post(&running, "/json", &first),
+        (200, status("OK", ",\"limitRemaining\":1"))
+    );
+    assert_eq!(
+        post(&running, "/json", asked),
+        (429, status("OVER_LIMIT", ""))
+    );
+    let back = asked.replace("\"2\"", "\"1\", \"isNegativeHits\": true");
+    assert_eq!(post(&running, "/json", &back).0, 200);
+    assert_eq!(post(&running, "/json", asked).0, 200);
+    for (text, says) in [
+        (r#"{"domain": ""}"#, "the domain is empty"),
+        (r#"{"domain": "edge"}"#, "there are no descriptors"),
+        (
+            r#"{"domain": "edge", "descriptors": [{"limit": {"unit": "EON"}}]}"#,
+            "unknown variant `EON`",
+        ),
+    ] {
+        let (status, told) = post(&running, "/json", text);
         assert!(status == 400 && told.contains(says), "{says}: {told}");
     }
 }

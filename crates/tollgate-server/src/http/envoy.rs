@@ -1,0 +1,183 @@
+//! `POST /json`: Envoy's question and answer as JSON, as envoyproxy/ratelimit has it.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+use serde::Deserialize;
+use tollgate_engine::facts::{Descriptor, Unit};
+use tollgate_http::json;
+
+use super::body;
+use super::session::{Session, Wrong, bad};
+use crate::rls::{Decided, Question, Undecided, decide};
+use crate::service::Store;
+
+/// `envoy.service.ratelimit.v3.RateLimitRequest`.
+#[derive(Debug, Deserialize)]
+struct Asked<'b> {
+    #[serde(borrow, default)]
+    domain: Cow<'b, str>,
+    #[serde(borrow, default)]
+    descriptors: Vec<AskedDescriptor<'b>>,
+    #[serde(alias = "hitsAddend", default)]
+    hits_addend: u32,
+}
+
+#[derive(Debug, Deserialize)]
+struct AskedDescriptor<'b> {
+    #[serde(borrow, default)]
+    entries: Vec<Entry<'b>>,
+    limit: Option<AskedLimit>,
+    #[serde(alias = "hitsAddend")]
+    hits_addend: Option<Count>,
+    #[serde(alias = "isNegativeHits", default)]
+    is_negative_hits: bool,
+}
+
+#[derive(Debug, Deserialize)]
+struct Entry<'b> {
+    #[serde(borrow, default)]
+    key: Cow<'b, str>,
+    #[serde(borrow, default)]
+    value: Cow<'b, str>,
+}
+
+#[derive(Debug, Deserialize)]
+struct AskedLimit {
+    #[serde(alias = "requestsPerUnit", default)]
+    requests_per_unit: u32,
+    #[serde(default)]
+    unit: AskedUnit,
+}
+
+/// A number of 64 bits, which this form of JSON has as text, too.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Count {
+    Number(u64),
+    Text(String),
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+enum AskedUnit {
+    #[default]
+    Unknown,
+    Second,
+    Minute,
+    Hour,
+    Day,
+    Month,
+    Year,
+}
+
+impl AskedUnit {
+    const fn unit(&self) -> Option<Unit> {
+        Some(match self {
+            Self::Unknown => return None,
+            Self::Second => Unit::Second,
+            Self::Minute => Unit::Minute,
+            Self::Hour => Unit::Hour,
+            Self::Day => Unit::Day,
+            Self::Month => Unit::Month,
+            Self::Year => Unit::Year,
+        })
+    }
+}
+
+impl<B: Store> Session<B> {
+    pub(super) async fn envoy(&mut self, body: &[u8]) -> Result<(), Wrong> {
+        let asked: Asked<'_> = body::read(body).map_err(bad)?;
+        let entries: Vec<Vec<(&str, &str)>> = asked
+            .descriptors
+            .iter()
+            .map(|one| {
+                one.entries
+                    .iter()
+                    .map(|entry| (&*entry.key, &*entry.value))
+                    .collect()
+            })
+            .collect();
+        let mut descriptors = Vec::with_capacity(entries.len());
+        for (one, entries) in asked.descriptors.iter().zip(&entries) {
+            let limit = one.limit.as_ref();
+            descriptors.push(Descriptor {
+                limit: limit.and_then(|limit| Some((limit.requests_per_unit, limit.unit.unit()?))),
+                cost: one.hits_addend.as_ref().map(Count::number).transpose()?,
+                refund: one.is_negative_hits,
+                ..Descriptor::new(entries)
+            });
+        }
+        let question = Question {
+            domain: &asked.domain,
+            descriptors: &descriptors,
+            hits_addend: asked.hits_addend,
+        };
+        let decided = decide(&self.service, &question)
+            .await
+            .map_err(|why| match why {
+                Undecided::Invalid(why) => bad(why),
+                Undecided::Unavailable(why) => (503, why),
+            })?;
+        self.answer.status = if decided.is_allowed { 200 } else { 429 };
+        show(&mut self.answer.body, &decided);
+        Ok(())
+    }
+}
+
+impl Count {
+    fn number(&self) -> Result<u64, Wrong> {
+        match self {
+            Self::Number(number) => Ok(*number),
+            Self::Text(text) => text
+                .parse()
+                .map_err(|_| bad(format!("hitsAddend: {text:?} is no whole number"))),
+        }
+    }
+}
+
+const fn code(is_allowed: bool) -> &'static str {
+    if is_allowed { "OK" } else { "OVER_LIMIT" }
+}
+
+/// Fields that are zero or empty are left out, as this form of JSON wants it.
+fn show(out: &mut Vec<u8>, decided: &Decided) {
+    out.extend(b"{\"overallCode\":");
+    json::string(out, code(decided.is_allowed));
+    out.extend(b",\"statuses\":[");
+    for (place, status) in decided.statuses.iter().enumerate() {
+        if place > 0 {
+            out.push(b',');
+        }
+        out.extend(b"{\"code\":");
+        json::string(out, code(status.is_allowed));
+        if let Some(limit) = &status.limit {
+            out.extend(b",\"currentLimit\":{\"requestsPerUnit\":");
+            json::number(out, u64::from(limit.requests));
+            if let Some(unit) = limit.unit {
+                out.extend(b",\"unit\":");
+                json::string(out, &unit.name().to_uppercase());
+            }
+            if let Some(name) = &limit.name {
+                out.extend(b",\"name\":");
+                json::string(out, name);
+            }
+            out.push(b'}');
+        }
+        if status.remaining > 0 {
+            out.extend(b",\"limitRemaining\":");
+            json::number(out, u64::from(status.remaining));
+        }
+        if let Some(limit) = &status.limit {
+            let mut time = Vec::new();
+            json::seconds(&mut time, limit.reset_after);
+            let mut text = String::from_utf8_lossy(&time).into_owned();
+            // Text never fails to be written to a string.
+            let _ = write!(text, "s");
+            out.extend(b",\"durationUntilReset\":");
+            json::string(out, &text);
+        }
+        out.push(b'}');
+    }
+    out.extend(b"]}");
+}
