@@ -16,3 +16,8 @@ pub use bounds::Bounds;
 pub use listen::{Address, AddressError};
 pub use secret::Secret;
 pub use server::{Addresses, Server, Settings, StartError};
+
+/// What the front page shows is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct FrontPage;
