@@ -253,7 +253,7 @@ fn an_allowance_is_text_and_back() {
     );
     assert_eq!(
         error("10/s, 5 at once, 6 at once"),
-        "\"6 at once\" says again what was said before it"
+        "\"6 at once\" repeats what an earlier part says; leave one of them out"
     );
     assert!(error("10/s, 5/fortnight").starts_with("\"5/fortnight\" is no quota ("));
     assert!(error("").contains("rate"));

@@ -194,7 +194,7 @@ impl<C: Clock> Builder<C> {
 impl fmt::Display for LanesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Count { lanes } => write!(f, "{lanes} lanes: there are 1 to 64 of them"),
+            Self::Count { lanes } => write!(f, "{lanes} lanes were given; give 1 to 64"),
             Self::SameName { name } => {
                 write!(
                     f,
@@ -218,7 +218,7 @@ impl fmt::Display for LanesError {
             ),
             Self::NoPeriod { rate } => write!(
                 f,
-                "rate \"{rate}\" has no period to share: lanes take a rate of so many in so long"
+                "rate \"{rate}\" has no period; give lanes a rate with one, such as 100/s"
             ),
             Self::Limit(error) => error.fmt(f),
         }

@@ -201,7 +201,7 @@ fn a_reservation_reaches_no_further_ahead_than_the_longest_wait() {
     assert!(matches!(refused, Refused::TooFarAhead(_)));
     assert_eq!(
         refused.to_string(),
-        "rate limit: the wait of 3s is longer than reservations reach ahead; `acquire` waits as long as it takes"
+        "rate limit: the wait of 3s is longer than a reservation may be made ahead; use `acquire`, which waits as long as it takes"
     );
 }
 

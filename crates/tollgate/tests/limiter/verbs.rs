@@ -208,7 +208,7 @@ fn a_log_books_at_most_one_window_ahead() {
     assert!(matches!(refused, Refused::TooFarAhead(_)));
     assert_eq!(
         refused.to_string(),
-        "rate limit: the wait of 2s is longer than reservations reach ahead; `acquire` waits as long as it takes"
+        "rate limit: the wait of 2s is longer than a reservation may be made ahead; use `acquire`, which waits as long as it takes"
     );
 }
 
