@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::Sources;
 use crate::diagnostic::{Code, Diagnostic};
-use crate::document::{self, Format, MOST_BYTES, MOST_NODES, Node, SYNTAX, Span, TOO_LARGE, Value};
+use crate::document::{self, Format, MOST_BYTES, MOST_NODES, Node, Span, TOO_LARGE, Value};
 use crate::envoy;
 use crate::native::codes;
 use crate::native::problems::Problems;
@@ -219,11 +219,7 @@ impl Loader {
             }
             Err(problems) => {
                 for problem in problems {
-                    let help = syntax_help(&problem);
-                    self.loaded.problems.push(match help {
-                        Some(help) => problem.help(help),
-                        None => problem,
-                    });
+                    self.loaded.problems.push(problem);
                 }
             }
         }
@@ -364,27 +360,6 @@ pub(super) fn format_of(path: &Path) -> Option<Format> {
         "yaml" | "yml" => Some(Format::Yaml),
         "toml" => Some(Format::Toml),
         _ => None,
-    }
-}
-
-/// What the parsers, which only say what they found, don't say.
-fn syntax_help(problem: &Diagnostic) -> Option<&'static str> {
-    if problem.code != SYNTAX || problem.help.is_some() {
-        return None;
-    }
-    let says = |part: &str| problem.message.contains(part);
-    if says("found a tab") || says("tabs") {
-        Some("YAML is indented with spaces")
-    } else if says("flow") || says("node content") {
-        Some("is every { and [ before it closed, and every entry followed by a comma?")
-    } else if says("mapping values are not allowed") {
-        Some("put a text with \": \" in it in quotes, or look at the indentation")
-    } else if says("alias") || says("anchor") {
-        Some("put a text that begins with * or & in quotes, as in path: \"*.js\"")
-    } else if says("quoted scalar") || says("character in string") || says("unterminated") {
-        Some("is the text before it closed by a quote?")
-    } else {
-        None
     }
 }
 
