@@ -44,6 +44,7 @@
 #![deny(unsafe_code)]
 
 mod acquire;
+mod builder;
 mod cell;
 pub mod clock;
 pub mod concurrency;
