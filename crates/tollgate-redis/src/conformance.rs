@@ -112,9 +112,10 @@ impl<A: tollgate::core::Arithmetic> Model for Kept<A> {
 fn clamped(level: &Level, capacity: u128, drain: u128, now: Timestamp) -> (Level, bool) {
     let (debt, as_of) = level.parts();
     let ahead = u128::from(as_of.nanos_since(now)) * drain;
-    match ahead > 0 && ahead + debt > capacity {
-        true => (Level::from_parts(debt.max(capacity), now), ahead > capacity),
-        false => (*level, false),
+    if ahead > 0 && ahead + debt > capacity {
+        (Level::from_parts(debt.max(capacity), now), ahead > capacity)
+    } else {
+        (*level, false)
     }
 }
 
@@ -147,36 +148,34 @@ fn model(rate: Rate, algorithm: Algorithm) -> Box<dyn Model> {
             FixedWindow::new(rate).unwrap().align(align),
             |limit, window, now| {
                 let (start, count) = window.parts();
-                match start > now + limit.rate().period().unwrap() {
-                    true => {
-                        let start = start_of(limit.rate(), limit.alignment(), now);
-                        (Window::from_parts(start, count), true)
-                    }
-                    false => (*window, false),
+                if start > now + limit.rate().period().unwrap() {
+                    let start = start_of(limit.rate(), limit.alignment(), now);
+                    (Window::from_parts(start, count), true)
+                } else {
+                    (*window, false)
                 }
             },
         ),
         Algorithm::SlidingLog => kept(SlidingLog::new(rate).unwrap(), |limit, log, now| {
             let newest = log.entries().last().map_or(Timestamp::ZERO, |(at, _)| at);
-            match newest > now + limit.rate().period().unwrap() {
-                true => {
-                    let used = limit.rate().count() - limit.remaining(log, newest);
-                    (Log::from_entries([(now, used)]), true)
-                }
-                false => (log.clone(), false),
+            if newest > now + limit.rate().period().unwrap() {
+                let used = limit.rate().count() - limit.remaining(log, newest);
+                (Log::from_entries([(now, used)]), true)
+            } else {
+                (log.clone(), false)
             }
         }),
-        Algorithm::SlidingCounter => kept(
-            SlidingCounter::new(rate).unwrap(),
-            |limit, counts, now| match counts.start() > now + limit.rate().period().unwrap() {
-                true => {
+        Algorithm::SlidingCounter => {
+            kept(SlidingCounter::new(rate).unwrap(), |limit, counts, now| {
+                if counts.start() > now + limit.rate().period().unwrap() {
                     let start = start_of(limit.rate(), Align::default(), now);
                     let (previous, current) = (counts.previous(), counts.current());
                     (Counts::from_parts(start, previous, current), true)
+                } else {
+                    (*counts, false)
                 }
-                false => (*counts, false),
-            },
-        ),
+            })
+        }
         other => panic!("{other:?} is not kept in a store"),
     }
 }

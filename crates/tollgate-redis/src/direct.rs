@@ -261,9 +261,10 @@ impl Direct {
 
     /// Nothing was asked just now. That the store works is true as long as the latest call did.
     fn source_ahead(&self) -> Source {
-        match self.store.is_failing() {
-            true => Source::Known,
-            false => Source::Ahead,
+        if self.store.is_failing() {
+            Source::Known
+        } else {
+            Source::Ahead
         }
     }
 
@@ -425,9 +426,10 @@ impl Direct {
         let answers = self.ask(checks, &[0], question, &mut patience).await?;
         let decision = answers.each[0].decision(limit);
         self.local.note(&checks[0], &decision);
-        Ok(match decision.is_allowed() {
-            true => Answer::new(Some(0), decision),
-            false => self.refused(checks, &[decision], &[0], before),
+        Ok(if decision.is_allowed() {
+            Answer::new(Some(0), decision)
+        } else {
+            self.refused(checks, &[decision], &[0], before)
         })
     }
 

@@ -97,11 +97,10 @@ pub(crate) fn escape(text: &str, to: &mut String) {
         return to.push_str(text);
     }
     for byte in text.bytes() {
-        match is_plain(byte) {
-            true => to.push(char::from(byte)),
-            false => {
-                let _ = write!(to, "%{byte:02X}");
-            }
+        if is_plain(byte) {
+            to.push(char::from(byte))
+        } else {
+            let _ = write!(to, "%{byte:02X}");
         }
     }
 }

@@ -154,9 +154,10 @@ impl Leases {
         patience: &mut Patience,
     ) -> Result<Decision, StoreError> {
         let (lease, is_kept) = self.inner.find_or_make((place, check.limit), limit, key);
-        let wants = match is_kept {
-            true => Wants::More(check.cost),
-            false => Wants::Just(check.cost),
+        let wants = if is_kept {
+            Wants::More(check.cost)
+        } else {
+            Wants::Just(check.cost)
         };
         let had = self
             .have(lease, check.cost, (wants, None), patience)

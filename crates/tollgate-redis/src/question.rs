@@ -129,9 +129,10 @@ impl Form {
         }
         let stores_once = rate.is_zero() && algorithm == Algorithm::TokenBucket;
         let Some(period) = rate.period().filter(|_| !rate.is_zero()) else {
-            return match stores_once {
-                true => Numbers::level(rate, 0, 1).map(Self::Asked),
-                false => Ok(Self::Known(core::SlidingLog::new(rate)?)),
+            return if stores_once {
+                Numbers::level(rate, 0, 1).map(Self::Asked)
+            } else {
+                Ok(Self::Known(core::SlidingLog::new(rate)?))
             };
         };
         let nanos = period.as_nanos();

@@ -263,9 +263,10 @@ impl Rehearsal {
             checks.iter().for_each(|check| self.tell(state, check));
             state.memory.answer(checks)
         };
-        let mut answer = match asks {
-            true => self.asked(&mut state, checks.len(), judge)?,
-            false => judge(&mut state),
+        let mut answer = if asks {
+            self.asked(&mut state, checks.len(), judge)?
+        } else {
+            judge(&mut state)
         };
         if !asks {
             answer.source = Source::Known;

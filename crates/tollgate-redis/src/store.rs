@@ -141,9 +141,10 @@ impl Store {
 
     /// Which keys can go into one call.
     pub(crate) fn lane(&self, key: &str) -> u16 {
-        match self.is_cluster {
-            true => crate::key::slot(key),
-            false => 0,
+        if self.is_cluster {
+            crate::key::slot(key)
+        } else {
+            0
         }
     }
 

@@ -179,9 +179,10 @@ async fn a_store_that_answers_no_call_is_not_connected_to_again_and_again() {
     server.command(&["REPLICAOF", "NO", "ONE"]);
     // One that hangs up at each script.
     let proxy = Proxy::start(server.address(), |words| {
-        match words[0].starts_with("EVAL") {
-            true => Act::Cut,
-            false => Act::Pass,
+        if words[0].starts_with("EVAL") {
+            Act::Cut
+        } else {
+            Act::Pass
         }
     });
     is_patient(&connect(&proxy.url()), || proxy.connections()).await;

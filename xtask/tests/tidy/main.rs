@@ -42,8 +42,12 @@ fn sources() -> Vec<Source> {
     files(root(), "rs", &mut found);
     assert!(found.len() > 30, "only {} sources found", found.len());
     let read = |file: PathBuf| Source {
-        path: file.strip_prefix(root()).unwrap().display().to_string(),
-        text: fs::read_to_string(&file).unwrap(),
+        path: file
+            .strip_prefix(root())
+            .expect("a file below the root")
+            .display()
+            .to_string(),
+        text: fs::read_to_string(&file).expect("a text file"),
     };
     found.into_iter().map(read).collect()
 }
@@ -151,14 +155,14 @@ fn functions(text: &str) -> Vec<(&str, usize)> {
             continue;
         };
         let indent = &line[..line.len() - line.trim_start().len()];
-        let closes = |line: &&str| line.strip_prefix(indent) == Some("}");
+        let closes = |line: &str| line.strip_prefix(indent) == Some("}");
         let opens = |line: &&str| line.ends_with('{') || line.ends_with(';') || line.ends_with('}');
         let Some(open) = lines[number..].iter().position(opens) else {
             continue;
         };
         let open = number + open;
         if lines[open].ends_with('{')
-            && let Some(body) = lines[open + 1..].iter().position(|line| closes(&line))
+            && let Some(body) = lines[open + 1..].iter().position(|line| closes(line))
         {
             found.push((name, body));
         }

@@ -138,9 +138,10 @@ impl Tally {
             (true, false) => &mut self.fallback_denied,
         };
         *count += 1;
-        let latency = match answer.fallback.is_none() && is_allowed {
-            true => &mut self.admitted_latency,
-            false => &mut self.other_latency,
+        let latency = if answer.fallback.is_none() && is_allowed {
+            &mut self.admitted_latency
+        } else {
+            &mut self.other_latency
         };
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         latency.saturating_record(nanos);

@@ -134,12 +134,11 @@ impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = thousands(self.count);
         write!(f, "  {:<20}{count:>6}", self.kind)?;
-        match self.is_going_on {
-            true => write!(f, "  from {:.3}s to the end: ", self.began_s)?,
-            false => {
-                let last = self.began_s + self.lasted_s;
-                write!(f, "  first at {:.3}s, last at {last:.3}s: ", self.began_s)?;
-            }
+        if self.is_going_on {
+            write!(f, "  from {:.3}s to the end: ", self.began_s)?
+        } else {
+            let last = self.began_s + self.lasted_s;
+            write!(f, "  first at {:.3}s, last at {last:.3}s: ", self.began_s)?;
         }
         f.write_str(&self.first)
     }
@@ -160,9 +159,10 @@ impl LoadReport {
         let on_failure = options.on_failure.unwrap_or(OnFailure::Local);
         Self {
             backend: Place::to_string(&options.backend),
-            mode: match is_store {
-                true => options.mode.name(),
-                false => Mode::Exact.name(),
+            mode: if is_store {
+                options.mode.name()
+            } else {
+                Mode::Exact.name()
             },
             rate: spelled_out(options.rate),
             algorithm: options.algorithm.name(),

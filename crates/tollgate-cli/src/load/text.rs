@@ -7,11 +7,11 @@ use tollgate::Rate;
 /// Reads a time such as `300ms`, `5s` or `1m`.
 pub(super) fn length(text: &str) -> Result<Duration, String> {
     // The period of a rate is written the same way.
-    let rate = match text.starts_with(|first: char| first.is_ascii_digit()) {
-        true if !text.contains(char::is_whitespace) => format!("1/{text}").parse::<Rate>().ok(),
-        _ => None,
-    };
-    rate.and_then(|rate| rate.period())
+    let is_one = text.starts_with(|first: char| first.is_ascii_digit())
+        && !text.contains(char::is_whitespace);
+    let rate = is_one.then(|| format!("1/{text}").parse::<Rate>().ok());
+    rate.flatten()
+        .and_then(|rate| rate.period())
         .ok_or_else(|| "expected a whole number and a unit, such as 300ms, 5s or 1m".to_owned())
 }
 

@@ -124,9 +124,10 @@ fn write(options: &Check, files: &[Read], out: &mut impl Write) -> io::Result<bo
 /// A file, or those in a folder; the folder itself if it has none.
 pub(super) fn files_of(path: &Path) -> Vec<PathBuf> {
     let files = files_in(path);
-    match files.is_empty() {
-        true => vec![path.to_owned()],
-        false => files,
+    if files.is_empty() {
+        vec![path.to_owned()]
+    } else {
+        files
     }
 }
 
@@ -185,9 +186,10 @@ fn limits(policy: &Policy) -> Vec<LimitReport> {
     });
     let compiled = envoy::Compiled::new(&policy.domains);
     let leaves = compiled.leaves().iter().map(|leaf| {
-        let mode = match leaf.limit.shadow {
-            true => Mode::Shadow,
-            false => Mode::Enforce,
+        let mode = if leaf.limit.shadow {
+            Mode::Shadow
+        } else {
+            Mode::Enforce
         };
         let kept = (
             leaf.limit.counting,

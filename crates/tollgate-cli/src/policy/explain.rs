@@ -183,9 +183,10 @@ fn notes(shadow: Option<&str>, counting: Option<Counting>) -> String {
         .into_iter()
         .chain(counting.and_then(counted))
         .collect();
-    match all.is_empty() {
-        true => String::new(),
-        false => format!(" ({})", all.join(", ")),
+    if all.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", all.join(", "))
     }
 }
 

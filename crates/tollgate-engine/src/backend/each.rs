@@ -29,9 +29,10 @@ pub(super) async fn again<B: Backend + ?Sized>(
         let left = [Check { cost: 0, ..*check }];
         let mut decision = backend.check(&left).await?.decision;
         if !answer.allowed && decision.remaining < check.cost {
-            decision.outcome = match check.cost > decision.limit {
-                true => Outcome::Never,
-                false => Outcome::Denied,
+            decision.outcome = if check.cost > decision.limit {
+                Outcome::Never
+            } else {
+                Outcome::Denied
             };
             decision.retry_after = answer.decision.retry_after;
         }

@@ -180,9 +180,10 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {
     /// Whether the store is asked about these.
     #[inline]
     fn gate(&self, checks: &[Check<'_>]) -> Gate {
-        match self.circuit.is_closed() || !checks.iter().all(breaks) {
-            true => Gate::Open,
-            false => self.circuit.ask(self.now()),
+        if self.circuit.is_closed() || !checks.iter().all(breaks) {
+            Gate::Open
+        } else {
+            self.circuit.ask(self.now())
         }
     }
 
@@ -335,12 +336,11 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Backend for Fallback<B,
 
     fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
         if checks.iter().any(is_counted_here) {
-            return match checks.iter().all(is_counted_here) {
-                true => {
-                    let answer = Some(self.local.memory().answer(checks));
-                    AskingOrFallback::new(self, checks, Gate::Open, Way::Said { answer })
-                }
-                false => self.check_here_first(checks),
+            return if checks.iter().all(is_counted_here) {
+                let answer = Some(self.local.memory().answer(checks));
+                AskingOrFallback::new(self, checks, Gate::Open, Way::Said { answer })
+            } else {
+                self.check_here_first(checks)
             };
         }
         let gate = self.gate(checks);
@@ -357,9 +357,10 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Backend for Fallback<B,
         &'a self,
         checks: &'a [Check<'a>],
     ) -> Result<(Answer, Vec<Decision>), Infallible> {
-        Ok(match checks.iter().any(is_counted_here) {
-            true => self.each_here_first(checks).await,
-            false => self.ask_each(checks).await,
+        Ok(if checks.iter().any(is_counted_here) {
+            self.each_here_first(checks).await
+        } else {
+            self.ask_each(checks).await
         })
     }
 

@@ -151,9 +151,10 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
             self.untold.begin(check, now, lasts(check.limit.kind()));
         }
         let answer = self.memory.answer(&own);
-        let ended = match answer.allowed {
-            true => Ended::Admitted,
-            false => Ended::Refused,
+        let ended = if answer.allowed {
+            Ended::Admitted
+        } else {
+            Ended::Refused
         };
         told().for_each(|check| self.untold.end(check, ended));
         answer
@@ -216,9 +217,10 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
     /// What this key owes of decisions that the store wasn't told of; none if it was told of all.
     #[inline]
     pub fn owed(&self, check: &Check<'_>) -> Option<Owed> {
-        match self.untold.is_empty() {
-            true => None,
-            false => self.owed_by(check),
+        if self.untold.is_empty() {
+            None
+        } else {
+            self.owed_by(check)
         }
     }
 

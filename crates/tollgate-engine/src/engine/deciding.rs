@@ -113,9 +113,10 @@ impl<B: Backend> Engine<B> {
             if !said.settle(&gathered) {
                 // Who had its turn in one line passes others: two would wait for each other.
                 let is_new = rules.waits && standing.is_none();
-                let behind = match is_new && self.turns.is_any() {
-                    true => self.line_before(&gathered),
-                    false => None,
+                let behind = if is_new && self.turns.is_any() {
+                    self.line_before(&gathered)
+                } else {
+                    None
                 };
                 let mut answer = match behind {
                     Some(answer) => answer,
@@ -238,9 +239,10 @@ impl<B: Backend> Engine<B> {
             Some(standing) if attempt.said.allowed => {
                 // What another limit has left says nothing of this one.
                 let said = &attempt.said;
-                let left = match Spot::new(said.limit, said.fingerprint) == standing.spot() {
-                    true => said.decision.remaining,
-                    false => u64::MAX,
+                let left = if Spot::new(said.limit, said.fingerprint) == standing.spot() {
+                    said.decision.remaining
+                } else {
+                    u64::MAX
                 };
                 standing.passed(left, now);
             }

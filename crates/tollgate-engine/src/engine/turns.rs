@@ -278,9 +278,10 @@ impl Turns {
             places: BTreeMap::new(),
             cost: 0,
             // What came back since it asked may be what it lacks.
-            asks_at: match self.pokes() == coming.pokes {
-                true => coming.asks_at,
-                false => Timestamp::ZERO,
+            asks_at: if self.pokes() == coming.pokes {
+                coming.asks_at
+            } else {
+                Timestamp::ZERO
             },
             is_poked: false,
             said: coming.said,

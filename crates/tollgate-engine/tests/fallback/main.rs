@@ -36,15 +36,14 @@ impl Backend for Switched {
 
     fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        ready(match self.is_down.load(Ordering::Relaxed) {
-            true => Err("switched off"),
-            false => {
-                let answer = self.memory.answer(checks);
-                if let [check] = checks {
-                    self.local.note(check, &answer.decision);
-                }
-                Ok(answer)
+        ready(if self.is_down.load(Ordering::Relaxed) {
+            Err("switched off")
+        } else {
+            let answer = self.memory.answer(checks);
+            if let [check] = checks {
+                self.local.note(check, &answer.decision);
             }
+            Ok(answer)
         })
     }
 

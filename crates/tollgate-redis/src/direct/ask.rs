@@ -71,11 +71,12 @@ impl Direct {
             .tell_and_ask(checks, told, (again, at), patience)
             .await?;
         // The clock has stepped meanwhile, or nobody's calendar reaches as far: that is no refusal.
-        match answers.each.iter().any(|raw| raw.is_of_another_time()) {
-            true => Err(StoreError::Garbled {
+        if answers.each.iter().any(|raw| raw.is_of_another_time()) {
+            Err(StoreError::Garbled {
                 what: "the store's clock is in no period that it was told of".to_owned(),
-            }),
-            false => Ok(answers),
+            })
+        } else {
+            Ok(answers)
         }
     }
 

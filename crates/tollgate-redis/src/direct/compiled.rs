@@ -48,9 +48,10 @@ impl Compiled {
         let is_level = matches!(&form, Form::Asked(numbers) if numbers.kind == Kind::Level);
         let keeps_track = limit.keeps_estimates() && is_level;
         let is_leased = limit.counting() == Counting::Leased || keeps_track;
-        let sharing = match is_leased {
-            true => Sharing::Leased,
-            false => Sharing::Exact,
+        let sharing = if is_leased {
+            Sharing::Leased
+        } else {
+            Sharing::Exact
         };
         let head = key::head(&direct.prefix, kind, sharing);
         let mut counter = String::new();

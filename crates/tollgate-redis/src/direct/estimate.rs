@@ -84,9 +84,10 @@ impl Direct {
                 return;
             }
             let spent = spent(settled, unsettled, estimate);
-            let (op, cost) = match spent > estimate {
-                true => (Op::AtMost, spent - estimate),
-                false => (Op::GiveBack(since), estimate - spent),
+            let (op, cost) = if spent > estimate {
+                (Op::AtMost, spent - estimate)
+            } else {
+                (Op::GiveBack(since), estimate - spent)
             };
             if cost > 0 {
                 let question = Question {

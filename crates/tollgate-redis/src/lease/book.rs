@@ -221,13 +221,12 @@ impl Book {
             self.used_at.store(now.as_nanos(), Ordering::Relaxed);
         }
         self.low.store(covers / 4, Ordering::Relaxed);
-        let (holds, returns) = match holds < cost {
-            true => {
-                // What is returned isn't demand.
-                self.level.store(0, Ordering::Relaxed);
-                (0, self.withdraw(holds))
-            }
-            false => (holds, 0),
+        let (holds, returns) = if holds < cost {
+            // What is returned isn't demand.
+            self.level.store(0, Ordering::Relaxed);
+            (0, self.withdraw(holds))
+        } else {
+            (holds, 0)
         };
         Plan {
             holds,
@@ -452,12 +451,11 @@ impl Book {
             _ => None,
         };
         drop(accounts);
-        let (refused_until, asked_from) = match granted.more < granted.asked {
-            true => {
-                let until = now + granted.retry_after;
-                (until.as_nanos(), until.min(granted.until).as_nanos())
-            }
-            false => (0, 0),
+        let (refused_until, asked_from) = if granted.more < granted.asked {
+            let until = now + granted.retry_after;
+            (until.as_nanos(), until.min(granted.until).as_nanos())
+        } else {
+            (0, 0)
         };
         self.refused_until.store(refused_until, Ordering::Relaxed);
         self.spared.store(granted.remaining, Ordering::Relaxed);
@@ -528,10 +526,12 @@ impl Book {
                 Care::None
             };
         }
-        match idle >= life / 2 {
-            true => Care::Return,
-            false if until - nanos <= life / 2 => Care::Renew,
-            false => Care::None,
+        if idle >= life / 2 {
+            Care::Return
+        } else if until - nanos <= life / 2 {
+            Care::Renew
+        } else {
+            Care::None
         }
     }
 }

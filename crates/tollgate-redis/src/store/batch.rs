@@ -190,12 +190,13 @@ impl Batch {
     pub(crate) fn again(self, error: &StoreError) -> Vec<Request> {
         let (mut again, mut over) = (Vec::new(), Vec::new());
         for request in self.requests {
-            match request.is_again || !request.job.may_repeat() || request.reply.is_closed() {
-                true => over.push(request),
-                false => again.push(Request {
+            if request.is_again || !request.job.may_repeat() || request.reply.is_closed() {
+                over.push(request)
+            } else {
+                again.push(Request {
                     is_again: true,
                     ..request
-                }),
+                })
             }
         }
         for request in over {

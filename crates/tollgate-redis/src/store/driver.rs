@@ -380,18 +380,17 @@ impl Driver {
     fn sort_out(&mut self, mut batch: Batch) {
         batch.leave_out_unwaited();
         let lane = batch.lane;
-        match batch.is_one() {
-            true => {
-                let owner = match &self.map {
-                    Map::Slots(slots) => slots[usize::from(lane % SLOTS)],
-                    _ => None,
-                };
-                match owner {
-                    Some(owner) => self.give(owner, batch, Manner::Plain, HALF_WAY),
-                    None => self.dispatch(batch),
-                }
+        if batch.is_one() {
+            let owner = match &self.map {
+                Map::Slots(slots) => slots[usize::from(lane % SLOTS)],
+                _ => None,
+            };
+            match owner {
+                Some(owner) => self.give(owner, batch, Manner::Plain, HALF_WAY),
+                None => self.dispatch(batch),
             }
-            false => self.shared.queue.one_by_one(batch),
+        } else {
+            self.shared.queue.one_by_one(batch)
         }
     }
 
@@ -423,9 +422,10 @@ fn call(
                 sleep(after).await;
                 batch.leave_out_unwaited();
             }
-            match batch.is_empty() {
-                true => Ok(Vec::new()),
-                false => link.run(&mut batch, manner).await,
+            if batch.is_empty() {
+                Ok(Vec::new())
+            } else {
+                link.run(&mut batch, manner).await
             }
         };
         let result = tokio::select! {

@@ -154,15 +154,12 @@ impl Peer {
         let is_fruitless = !up.has_answered;
         let goes_down = loss == Loss::Wrong || (is_fruitless && self.was_fruitless);
         self.was_fruitless = is_fruitless;
-        match goes_down {
-            true => {
-                self.tell(error);
-                self.goes_down(error.clone(), shared);
-            }
-            false => {
-                self.state = State::New;
-                self.retry_at = Instant::now();
-            }
+        if goes_down {
+            self.tell(error);
+            self.goes_down(error.clone(), shared);
+        } else {
+            self.state = State::New;
+            self.retry_at = Instant::now();
         }
         true
     }

@@ -239,9 +239,10 @@ impl Calls {
         let place = usize::try_from(number).unwrap_or(0) % PARTS;
         let relaxed = Ordering::Relaxed;
         let _ = self.0[place].fetch_update(relaxed, relaxed, |word| {
-            let (calls, failed) = match word >> (2 * COUNT_BITS) == number {
-                true => ((word >> COUNT_BITS) & COUNT, word & COUNT),
-                false => (0, 0),
+            let (calls, failed) = if word >> (2 * COUNT_BITS) == number {
+                ((word >> COUNT_BITS) & COUNT, word & COUNT)
+            } else {
+                (0, 0)
             };
             if calls == COUNT {
                 // As many as there can be: the share stays as it is.

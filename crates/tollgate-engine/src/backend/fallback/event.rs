@@ -106,12 +106,11 @@ impl Telling {
             self.told_at
                 .compare_exchange(told_at, nanos, relaxed, relaxed)
         };
-        match is_due && claims().is_ok() {
-            true => Some(self.untold.swap(0, Ordering::Relaxed)),
-            false => {
-                self.untold.fetch_add(1, Ordering::Relaxed);
-                None
-            }
+        if is_due && claims().is_ok() {
+            Some(self.untold.swap(0, Ordering::Relaxed))
+        } else {
+            self.untold.fetch_add(1, Ordering::Relaxed);
+            None
         }
     }
 }

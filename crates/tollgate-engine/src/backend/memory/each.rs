@@ -49,9 +49,10 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         let Some(level) = level(&held, check) else {
             return Decision::UNLIMITED;
         };
-        match answer.allowed {
-            true => *self.stack.peek(&[level.cost(0)]).decision(),
-            false => self.would(&level),
+        if answer.allowed {
+            *self.stack.peek(&[level.cost(0)]).decision()
+        } else {
+            self.would(&level)
         }
     }
 }

@@ -57,9 +57,10 @@ pub(super) async fn decide<B: Backend>(
         Charging::AllOrNone => deciding.all_or_none(backend).await?,
         Charging::Each => deciding.each_by_itself(backend).await?,
     };
-    match allowed || charging == Charging::Each {
-        true => deciding.charge_shadows(backend).await,
-        false => deciding.look_at_shadows(backend).await,
+    if allowed || charging == Charging::Each {
+        deciding.charge_shadows(backend).await
+    } else {
+        deciding.look_at_shadows(backend).await
     }
     Ok(deciding.decided(allowed))
 }
@@ -189,9 +190,10 @@ impl<'m, 'a> Deciding<'m, 'a> {
     }
 
     fn decided(self, allowed: bool) -> Decided {
-        let (decider, retry_after) = match allowed {
-            true => (self.tightest(), Duration::ZERO),
-            false => self.gravest(),
+        let (decider, retry_after) = if allowed {
+            (self.tightest(), Duration::ZERO)
+        } else {
+            self.gravest()
         };
         Decided {
             allowed,
@@ -219,9 +221,10 @@ impl<'m, 'a> Deciding<'m, 'a> {
         // Of equals the first: `max_by_key` takes the last.
         let alone: Vec<_> = self.of(Force::Alone).filter_map(wait).collect();
         let alone = alone.into_iter().rev().max_by_key(by_wait);
-        let quota = match self.quotas_refuse() {
-            true => self.of(Force::Quota).filter_map(wait).min_by_key(by_wait),
-            false => None,
+        let quota = if self.quotas_refuse() {
+            self.of(Force::Quota).filter_map(wait).min_by_key(by_wait)
+        } else {
+            None
         };
         let gravest = quota.into_iter().chain(alone).max_by_key(by_wait);
         gravest.map_or((None, Duration::ZERO), |(number, wait)| {

@@ -98,9 +98,10 @@ impl<'m, 'a> Pool<'m, 'a> {
         }
         let (answer, mut said) = backend.check_each(&self.checks).await?;
         said.resize(self.checks.len(), Decision::UNLIMITED);
-        match answer.allowed {
-            true => said.iter_mut().for_each(allow),
-            false => self.refuse(&answer, &mut said),
+        if answer.allowed {
+            said.iter_mut().for_each(allow)
+        } else {
+            self.refuse(&answer, &mut said)
         }
         let each = self.each(&said);
         Ok((answer, each))
@@ -181,9 +182,10 @@ fn allow(decision: &mut Decision) {
 /// What a limit that has this much left says to a cost that passes after a wait, if it ever does.
 fn without(mut left: Decision, cost: u64, wait: Duration) -> Decision {
     if left.remaining < cost {
-        (left.outcome, left.retry_after) = match cost > left.limit {
-            true => (Outcome::Never, Duration::MAX),
-            false => (Outcome::Denied, wait),
+        (left.outcome, left.retry_after) = if cost > left.limit {
+            (Outcome::Never, Duration::MAX)
+        } else {
+            (Outcome::Denied, wait)
         };
     }
     left

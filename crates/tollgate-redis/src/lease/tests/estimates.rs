@@ -267,9 +267,10 @@ impl<'a> Fleet<'a> {
         let (more_owed, paid) = (now_owed.saturating_sub(owed), owed.saturating_sub(now_owed));
         self.spent.push((now, paid));
         if open.over_at.is_none() {
-            self.spent.push(match is_live {
-                true => (now, spent - more_owed),
-                false => (process.until.min(open.until), open.tokens),
+            self.spent.push(if is_live {
+                (now, spent - more_owed)
+            } else {
+                (process.until.min(open.until), open.tokens)
             });
             self.settled += spent;
         }

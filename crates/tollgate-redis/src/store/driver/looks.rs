@@ -124,12 +124,10 @@ impl Driver {
         let mut owners: Vec<PeerId> = slots.iter().flatten().copied().collect();
         owners.dedup();
         let is_settled = slots.iter().all(Option::is_some) && !owners.iter().any(is_away);
-        match is_settled {
-            true => self.looks.pause = FIRST_PAUSE,
-            false if self.looks.due.is_none() => {
-                self.looks.due = Some(pause_for(&mut self.looks.pause, &self.shared));
-            }
-            false => {}
+        if is_settled {
+            self.looks.pause = FIRST_PAUSE;
+        } else if self.looks.due.is_none() {
+            self.looks.due = Some(pause_for(&mut self.looks.pause, &self.shared));
         }
         self.unpark_all();
     }
