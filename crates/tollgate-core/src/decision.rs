@@ -18,7 +18,7 @@ pub enum Outcome {
 ///
 /// ```
 /// use core::time::Duration;
-/// use tollgate_core::{Algorithm, Gcra, Rate, Tat, Timestamp};
+/// use tollgate_core::{Arithmetic, Gcra, Rate, Tat, Timestamp};
 ///
 /// let limit = Gcra::new(Rate::per_second(10).burst(5))?;
 /// let mut state = Tat::default();
@@ -158,7 +158,7 @@ impl fmt::Debug for Decision {
 /// For people: in logs and on terminals.
 ///
 /// ```
-/// use tollgate_core::{Algorithm, Decision, Gcra, Rate, Timestamp};
+/// use tollgate_core::{Arithmetic, Decision, Gcra, Rate, Timestamp};
 ///
 /// let (limit, mut state) = (Gcra::new(Rate::per_minute(1))?, Default::default());
 /// let said = [(); 2].map(|()| limit.decide(&mut state, Timestamp::ZERO, 1).to_string());

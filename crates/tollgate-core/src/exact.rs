@@ -24,7 +24,7 @@ impl Level {
     /// `units_per_token`.
     ///
     /// ```
-    /// use tollgate_core::{Algorithm, LeakyBucket, Level, Rate, Timestamp};
+    /// use tollgate_core::{Arithmetic, LeakyBucket, Level, Rate, Timestamp};
     ///
     /// let limit = LeakyBucket::new(Rate::per_second(10))?;
     /// let kept = Level::from_parts(3 * limit.units_per_token(), Timestamp::from_secs(1));

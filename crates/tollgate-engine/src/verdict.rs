@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::Guard;
-use tollgate::{Decision, Ending, Outcome, Pass};
+use tollgate::{Decision, Outcome, concurrency::Ending, stack::Pass};
 
 pub use crate::engine::TooMuch;
 use crate::engine::rules::Rules;
@@ -392,7 +392,7 @@ impl fmt::Debug for Findings<'_> {
 /// It outlives a change of the policy, and what it holds counts in the next one.
 ///
 /// ```
-/// # use tollgate::Ending;
+/// # use tollgate::concurrency::Ending;
 /// # use tollgate::clock::Manual;
 /// # use tollgate_engine::backend::Memory;
 /// # use tollgate_engine::document::Format;

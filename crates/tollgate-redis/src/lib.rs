@@ -67,5 +67,15 @@ pub use verdict::{LimitFindings, LimitPassed, LimitVerdict};
 
 /// What the documents show is compiled.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/distributed.md")]
+#[doc = include_str!("../docs/distributed.md")]
 struct Documented;
+
+/// The example of the crate's front page.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
+/// The programs of the repository's README: this crate is the one that has all that they use.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/front-page.md")]
+struct FrontPage;

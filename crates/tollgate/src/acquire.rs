@@ -187,7 +187,7 @@ impl<H: Home> Acquire<H> {
             }
             Err(refused) => return Err(refused),
         };
-        let Some(place) = Place::enter(limit.waiting()) else {
+        let Some(place) = Seat::enter(limit.waiting()) else {
             return Err(Refused::QueueFull(refused));
         };
         Ok(match limit.enter(now, self.cost, deadline)? {
@@ -258,9 +258,9 @@ impl Waiting {
 
 /// A waiter's place; dropping it frees the place.
 #[derive(Debug)]
-pub(crate) struct Place<'a>(&'a Waiting);
+pub(crate) struct Seat<'a>(&'a Waiting);
 
-impl<'a> Place<'a> {
+impl<'a> Seat<'a> {
     /// A place in the queue, unless it is full.
     fn enter(waiting: &'a Waiting) -> Option<Self> {
         // Made only if there is room, because dropping it counts.
@@ -279,7 +279,7 @@ impl<'a> Place<'a> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Seat<'_> {
     fn drop(&mut self) {
         self.0.leave();
     }

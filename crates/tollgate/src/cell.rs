@@ -13,8 +13,8 @@ use locked::Locked;
 use striped::Striped;
 use word::Word;
 
-use crate::Mode;
 use crate::holds::HoldId;
+use crate::limiter::Switch;
 
 /// What a reservation is given back by.
 #[derive(Clone, Copy, Debug)]
@@ -212,11 +212,11 @@ impl Cell {
         }
     }
 
-    pub(crate) fn mode(&self) -> Mode {
+    pub(crate) fn mode(&self) -> Switch {
         each!(self, cell => cell.mode())
     }
 
-    pub(crate) fn set_mode(&self, now: Timestamp, mode: Mode) {
+    pub(crate) fn set_mode(&self, now: Timestamp, mode: Switch) {
         each!(self, cell => cell.set_mode(now, mode));
     }
 }

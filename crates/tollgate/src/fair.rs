@@ -3,7 +3,7 @@
 use std::fmt;
 use std::hash::Hash;
 
-use tollgate_core::{Algorithm, Decision, Rate};
+use tollgate_core::{Arithmetic, Decision, Rate};
 
 use crate::clock::{Clock, Monotonic};
 use crate::keyed::hasher::KeyHasher;
@@ -16,7 +16,7 @@ mod meter;
 mod tests;
 mod wfq;
 
-pub use builder::FairBuilder;
+pub use builder::Builder;
 use wfq::{Claim, Fair, MAX_WEIGHT};
 
 /// One limit shared fairly by the clients that wait for it.
@@ -82,8 +82,8 @@ impl FairLimiter {
     }
 
     /// Chooses bounds, shedding and the clock.
-    pub fn builder(rate: Rate) -> FairBuilder {
-        FairBuilder::new(rate)
+    pub fn builder(rate: Rate) -> Builder {
+        Builder::new(rate)
     }
 }
 

@@ -1,7 +1,7 @@
 //! What was taken from one limit as an estimate and is not settled yet.
 //!
 //! One rule keeps the bound, however long a hold lives: what is out doesn't drain. Before every step
-//! the state owes at least what is out ([`Algorithm::keep_out`]), so tokens that are there and tokens
+//! the state owes at least what is out ([`Arithmetic::keep_out`]), so tokens that are there and tokens
 //! that are out are never more than the burst together; what comes back was never lent meanwhile.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use std::time::Duration;
 // Not loom's: a number to tell holds apart is no part of any model.
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tollgate_core::{Algorithm, Booked, Ledger, Timestamp};
+use tollgate_core::{Arithmetic, Booked, Ledger, Timestamp};
 
 /// Tells a hold from all others, in the order in which they expire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -134,7 +134,7 @@ impl<B> Holds<B> {
 impl Holds {
     /// Follows a clock that showed `from` and shows `to` now: what was out stays out for as long as it had
     /// left. What was taken before a clock that is set back went ahead is over.
-    pub(crate) fn shift<A: Algorithm>(
+    pub(crate) fn shift<A: Arithmetic>(
         &mut self,
         ledger: &mut Ledger<A>,
         limit: &A,
@@ -146,7 +146,7 @@ impl Holds {
 
     /// Lets time pass for the state: what is out doesn't drain, and holds that are over count as
     /// spent.
-    pub(crate) fn pass_time<A: Algorithm>(
+    pub(crate) fn pass_time<A: Arithmetic>(
         &mut self,
         ledger: &mut Ledger<A>,
         limit: &A,
@@ -159,7 +159,7 @@ impl Holds {
     }
 
     /// The state as it will be at a time, for one who only looks.
-    pub(crate) fn seen_at<A: Algorithm>(
+    pub(crate) fn seen_at<A: Arithmetic>(
         &self,
         ledger: &Ledger<A>,
         limit: &A,
@@ -174,7 +174,7 @@ impl Holds {
 
     /// Ends a hold of which so much was spent: the rest is handed in, and what was spent beyond it is
     /// owed. Nothing if it was over already: then all of it was spent.
-    pub(crate) fn settle<A: Algorithm>(
+    pub(crate) fn settle<A: Arithmetic>(
         &mut self,
         ledger: &mut Ledger<A>,
         limit: &A,

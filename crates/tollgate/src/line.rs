@@ -147,9 +147,10 @@ impl<W: Waits> State<W> {
         let mut wake = Vec::new();
         for id in self.waits.take_done() {
             let waker = self.seat(id).and_then(|seat| seat.waker.take());
-            match present == Some(id) {
-                true => self.discarded.extend(waker),
-                false => wake.extend(waker),
+            if present == Some(id) {
+                self.discarded.extend(waker)
+            } else {
+                wake.extend(waker)
             }
         }
         if let Some((id, until)) = self.waits.first()
@@ -331,14 +332,14 @@ impl<D: Discipline, C: Clock> Line<D, C> {
         read(&self.lock().waits)
     }
 
-    pub(crate) fn allow(&self, ask: &D::Ask, cost: u64) -> bool {
+    pub(crate) fn allow(&self, ask: &D::Asker, cost: u64) -> bool {
         self.visit(None, |state| {
             let now = self.clock.now();
             state.waits.allow(now, ask, cost)
         })
     }
 
-    pub(crate) fn check(&self, ask: &D::Ask, cost: u64) -> Decision {
+    pub(crate) fn check(&self, ask: &D::Asker, cost: u64) -> Decision {
         self.visit(None, |state| {
             let now = self.clock.now();
             state.waits.check(now, ask, cost)
@@ -348,7 +349,7 @@ impl<D: Discipline, C: Clock> Line<D, C> {
     /// Passes, or takes a place.
     fn enter(
         &self,
-        ask: D::Ask,
+        ask: D::Asker,
         cost: u64,
         patience: impl FnOnce(Timestamp) -> Option<Timestamp>,
     ) -> Result<Option<Standing<&Self>>, Refused> {

@@ -7,7 +7,7 @@ use std::{future::poll_fn, pin::pin};
 
 use tollgate_core::Timestamp;
 
-use crate::acquire::Place;
+use crate::acquire::Seat;
 use crate::cell::Ticket;
 #[cfg(not(any(loom, shuttle)))]
 use crate::clock::alarm::Alarm;
@@ -79,7 +79,7 @@ impl<H: Home> Reservation<H> {
         let (at, started) = (self.at, self.home.limit().now());
         if started < at {
             let limit = self.home.limit();
-            let _waiting = Place::enter_anyway(limit.waiting());
+            let _waiting = Seat::enter_anyway(limit.waiting());
             let mut alarm = pin!(Alarm::new());
             poll_fn(|context| alarm.as_mut().poll(limit.clock(), at, context)).await;
         }
@@ -92,7 +92,7 @@ impl<H: Home> Reservation<H> {
         let started = self.home.limit().now();
         if started < self.at {
             let limit = self.home.limit();
-            let _waiting = Place::enter_anyway(limit.waiting());
+            let _waiting = Seat::enter_anyway(limit.waiting());
             limit.clock().park_until(self.at);
         }
         self.mark_used();

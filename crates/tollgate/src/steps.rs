@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Algorithm, Timestamp};
+use tollgate_core::{Arithmetic, Timestamp};
 
 /// How far behind a time may be, beyond what states last, and still be out of order.
 pub(crate) const SLACK: Duration = Duration::from_secs(60);
@@ -20,7 +20,7 @@ pub(crate) struct Latest {
 
 impl Latest {
     /// For states under this limit.
-    pub(crate) fn new<A: Algorithm>(limit: &A) -> Self {
+    pub(crate) fn new<A: Arithmetic>(limit: &A) -> Self {
         let mut latest = Self {
             at: Timestamp::ZERO,
             reach: SLACK,
@@ -30,7 +30,7 @@ impl Latest {
     }
 
     /// States are kept under this limit too.
-    pub(crate) fn keep<A: Algorithm>(&mut self, limit: &A) {
+    pub(crate) fn keep<A: Arithmetic>(&mut self, limit: &A) {
         self.reach = self.reach.max(limit.lasts().saturating_add(SLACK));
     }
 

@@ -5,7 +5,10 @@ use std::thread;
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::{Clock, ConcurrencyLimiter, ConcurrencyRefused, Ended, Ending, Observer, Timestamp};
+use tollgate::{
+    Clock, ConcurrencyLimiter, Timestamp,
+    concurrency::{Ended, Ending, NoPermit, PermitObserver},
+};
 
 fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -33,7 +36,7 @@ fn as_many_pass_as_the_limit_says_and_dropping_gives_back() {
         })
         .collect();
     let refused = limiter.try_acquire().unwrap_err();
-    assert!(matches!(refused, ConcurrencyRefused::Full(_)));
+    assert!(matches!(refused, NoPermit::Full(_)));
     assert_eq!(refused.occupancy(), &limiter.peek());
     drop(permits);
     assert_eq!((limiter.peek().in_use, limiter.available()), (0, 3));
@@ -43,10 +46,7 @@ fn as_many_pass_as_the_limit_says_and_dropping_gives_back() {
 fn a_weight_takes_as_much_and_one_above_the_limit_never_passes() {
     let limiter = ConcurrencyLimiter::new(10);
     let seven = limiter.try_acquire_n(7).unwrap();
-    assert!(matches!(
-        limiter.try_acquire_n(4),
-        Err(ConcurrencyRefused::Full(_))
-    ));
+    assert!(matches!(limiter.try_acquire_n(4), Err(NoPermit::Full(_))));
     let three = limiter.try_acquire_n(3).unwrap();
     assert_eq!((seven.in_flight(), three.in_flight()), (7, 10));
     assert_eq!(limiter.try_acquire_n(0).unwrap().in_flight(), 10);
@@ -60,7 +60,7 @@ fn a_weight_takes_as_much_and_one_above_the_limit_never_passes() {
             .wait_blocking()
             .map(drop),
     ] {
-        assert!(matches!(never, Err(ConcurrencyRefused::Never(_))));
+        assert!(matches!(never, Err(NoPermit::Never(_))));
     }
     drop((seven, three));
     assert_eq!(limiter.peek().in_use, 0);
@@ -80,10 +80,7 @@ fn the_edges_of_the_word_hold() {
     assert!(limiter.try_acquire_n(0).is_err(), "it is exceeded");
     drop(all);
     assert!(limiter.try_acquire_n(0).is_ok());
-    assert!(matches!(
-        limiter.try_acquire(),
-        Err(ConcurrencyRefused::Never(_))
-    ));
+    assert!(matches!(limiter.try_acquire(), Err(NoPermit::Never(_))));
     limiter.set_limit(u32::MAX);
     assert_eq!(limiter.available(), max);
 }
@@ -96,7 +93,7 @@ fn refusals_say_what_they_are() {
         .clock(clock)
         .build();
     let permit = limiter.try_acquire_n(2).unwrap();
-    let check = |refused: ConcurrencyRefused, text: &str| {
+    let check = |refused: NoPermit, text: &str| {
         assert_eq!(refused.to_string(), text);
         assert_eq!(refused.occupancy(), &limiter.peek());
     };
@@ -129,14 +126,14 @@ fn a_deadline_that_is_over_fails_at_once_even_when_there_is_room() {
         .clock(Manual::starting_at(at(10)))
         .build();
     let late = limiter.acquire().deadline(at(9)).wait_blocking();
-    assert!(matches!(late, Err(ConcurrencyRefused::TooLate(_))));
+    assert!(matches!(late, Err(NoPermit::TooLate(_))));
     // A deadline of right now is not over yet, but leaves no time to wait.
     let permit = limiter.acquire().deadline(at(10)).wait_blocking().unwrap();
     for late in [
         limiter.acquire().deadline(at(10)).wait_blocking(),
         limiter.acquire().timeout(Duration::ZERO).wait_blocking(),
     ] {
-        assert!(matches!(late, Err(ConcurrencyRefused::TooLate(_))));
+        assert!(matches!(late, Err(NoPermit::TooLate(_))));
     }
     drop(permit);
 }
@@ -158,7 +155,7 @@ fn a_blocked_wait_ends_when_its_deadline_passes_and_leaves_the_queue() {
         assert_eq!(limiter.peek().queued, 2);
         clock.advance(millis(1));
         let late = usual.join().unwrap();
-        assert!(matches!(late, Err(ConcurrencyRefused::TooLate(_))));
+        assert!(matches!(late, Err(NoPermit::TooLate(_))));
         assert_eq!(limiter.peek().queued, 1);
         permit.success();
         assert_eq!(patient.join().unwrap().unwrap().in_flight(), 1);
@@ -173,7 +170,7 @@ fn a_blocked_wait_on_the_default_clock_ends_too() {
     let permit = limiter.try_acquire().unwrap();
     let patience = Duration::from_micros(1);
     let late = limiter.acquire().timeout(patience).wait_blocking();
-    assert!(matches!(late, Err(ConcurrencyRefused::TooLate(_))));
+    assert!(matches!(late, Err(NoPermit::TooLate(_))));
     assert_eq!(limiter.peek().queued, 0);
     permit.success();
     assert!(
@@ -228,7 +225,7 @@ fn a_queue_that_is_full_refuses_at_once() {
             queued(&limiter, count);
         }
         let refused = limiter.acquire().wait_blocking().unwrap_err();
-        assert!(matches!(refused, ConcurrencyRefused::QueueFull(_)));
+        assert!(matches!(refused, NoPermit::QueueFull(_)));
         assert_eq!(refused.occupancy().queued, 2);
         permit.success();
     });
@@ -266,7 +263,7 @@ fn a_limit_that_falls_below_what_a_waiter_asks_for_refuses_it_and_frees_those_be
         queued(&limiter, 2);
         limiter.set_limit(3);
         let refused = large.join().unwrap().unwrap_err();
-        assert!(matches!(refused, ConcurrencyRefused::Never(_)));
+        assert!(matches!(refused, NoPermit::Never(_)));
         assert_eq!(small.join().unwrap().unwrap().in_flight(), 3);
     });
     drop(held);
@@ -276,7 +273,7 @@ fn a_limit_that_falls_below_what_a_waiter_asks_for_refuses_it_and_frees_those_be
 #[derive(Default)]
 struct Notes(Mutex<Vec<Ended>>);
 
-impl Observer for Notes {
+impl PermitObserver for Notes {
     fn ended(&self, ended: &Ended) -> Option<u32> {
         let mut notes = self.0.lock().expect("no panic while it is locked");
         notes.push(*ended);
@@ -336,7 +333,7 @@ fn an_observer_is_told_of_each_end_but_not_of_a_cancel() {
 /// Answers each end with another limit.
 struct Raise;
 
-impl Observer for Raise {
+impl PermitObserver for Raise {
     fn ended(&self, ended: &Ended) -> Option<u32> {
         (ended.ending == Ending::Success).then_some(ended.limit + 1)
     }
@@ -363,7 +360,7 @@ fn an_observer_s_answer_is_the_new_limit_and_admits_waiters() {
 #[test]
 fn an_observer_that_panics_keeps_nothing() {
     struct Bad;
-    impl Observer for Bad {
+    impl PermitObserver for Bad {
         fn ended(&self, _: &Ended) -> Option<u32> {
             panic!("on purpose");
         }

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use tollgate::clock::Tokio;
 use tollgate::{
-    AcquirePermit, AcquiringPermit, Clock, ConcurrencyLimiter, ConcurrencyRefused, Limiter, Permit,
-    PermitHome, Rate, Timestamp,
+    Clock, ConcurrencyLimiter, Limiter, Rate, Timestamp,
+    concurrency::{self, NoPermit, Permit, PermitHome},
 };
 
 fn millis(millis: u64) -> Duration {
@@ -31,13 +31,13 @@ impl Wake for Woken {
 
 /// A wait that a test polls by hand.
 struct Wait<H: PermitHome> {
-    future: Pin<Box<AcquiringPermit<H>>>,
+    future: Pin<Box<concurrency::Acquiring<H>>>,
     woken: Arc<Woken>,
 }
 
 impl<H: PermitHome> Wait<H> {
     /// Polls once, so that it is queued.
-    fn start(acquire: AcquirePermit<H>) -> Self {
+    fn start(acquire: concurrency::Acquire<H>) -> Self {
         let mut wait = Self {
             future: Box::pin(acquire.into_future()),
             woken: Arc::default(),
@@ -46,7 +46,7 @@ impl<H: PermitHome> Wait<H> {
         wait
     }
 
-    fn poll(&mut self) -> Option<Result<Permit<H>, ConcurrencyRefused>> {
+    fn poll(&mut self) -> Option<Result<Permit<H>, NoPermit>> {
         let waker = Waker::from(Arc::clone(&self.woken));
         match self.future.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(result) => Some(result),
@@ -142,10 +142,7 @@ fn a_wait_that_is_dropped_after_a_refusal_leaves_nothing() {
     let dropped = Wait::start(limiter.acquire_n(2));
     limiter.set_limit(1);
     assert_eq!((polled.wakes(), dropped.wakes()), (1, 1));
-    assert!(matches!(
-        polled.poll(),
-        Some(Err(ConcurrencyRefused::Never(_)))
-    ));
+    assert!(matches!(polled.poll(), Some(Err(NoPermit::Never(_)))));
     drop(dropped);
     drop(held);
     assert!(limiter.try_acquire().is_ok());
@@ -159,9 +156,10 @@ async fn an_awaited_wait_ends_at_its_deadline_and_is_out_of_the_queue() {
         .build();
     let held = limiter.acquire().await.unwrap();
     let start = limiter.clock().now();
-    let check = async |acquire: AcquirePermit<&ConcurrencyLimiter<Tokio>>, ends: Timestamp| {
+    let check = async |acquire: concurrency::Acquire<&ConcurrencyLimiter<Tokio>>,
+                       ends: Timestamp| {
         let refused = acquire.await.unwrap_err();
-        assert!(matches!(refused, ConcurrencyRefused::TooLate(_)));
+        assert!(matches!(refused, NoPermit::TooLate(_)));
         assert_eq!(limiter.clock().now(), ends);
         assert_eq!(limiter.peek().queued, 0);
     };

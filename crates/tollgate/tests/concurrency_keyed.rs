@@ -5,7 +5,10 @@ use std::thread;
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::{ConcurrencyRefused, KeyedConcurrency, Overflow, OwnedKeyedPermit};
+use tollgate::{
+    KeyedConcurrency,
+    concurrency::{NoPermit, Overflow, OwnedKeyedPermit},
+};
 
 #[test]
 fn each_key_has_its_own_limit_and_an_entry_only_while_in_flight() {
@@ -33,7 +36,7 @@ fn refusals_and_looks_leave_no_entry() {
     let limiter = KeyedConcurrency::<String>::new(2, 100);
     assert!(matches!(
         limiter.key("acme").try_acquire_n(3),
-        Err(ConcurrencyRefused::Never(_))
+        Err(NoPermit::Never(_))
     ));
     assert!(limiter.key("acme").acquire_n(3).wait_blocking().is_err());
     drop(limiter.acquire("acme"));
@@ -61,10 +64,7 @@ fn a_tier_s_limit_comes_with_the_call_and_the_latest_is_in_force() {
     // A live change of the tier: what is out stays, and drains.
     let standard = limiter.key("acme").at_limit(50);
     assert_eq!(standard.peek().available(), 0);
-    assert!(matches!(
-        standard.try_acquire(),
-        Err(ConcurrencyRefused::Full(_))
-    ));
+    assert!(matches!(standard.try_acquire(), Err(NoPermit::Full(_))));
     drop(many);
     assert!(standard.try_acquire_n(50).is_ok());
     assert!(limiter.is_empty());
@@ -142,7 +142,7 @@ fn at_the_capacity_new_keys_are_denied_if_so_chosen() {
         limiter.acquire(&10).wait_blocking().map(drop),
     ] {
         let refused = refused.unwrap_err();
-        assert!(matches!(refused, ConcurrencyRefused::TooManyKeys(_)));
+        assert!(matches!(refused, NoPermit::TooManyKeys(_)));
         assert_eq!(
             refused.to_string(),
             "concurrency limit: too many keys are in flight already; retry when one has ended"
@@ -182,10 +182,7 @@ fn waiters_are_bounded_for_each_key_and_in_total() {
     let held = [1, 2].map(|key| limiter.try_acquire(&key).unwrap());
     let queue_full = |key: u32| {
         let refused = limiter.acquire(&key).wait_blocking().unwrap_err();
-        assert!(
-            matches!(refused, ConcurrencyRefused::QueueFull(_)),
-            "{refused}"
-        );
+        assert!(matches!(refused, NoPermit::QueueFull(_)), "{refused}");
     };
     thread::scope(|scope| {
         let waiter = |key: u32, count: usize| {
@@ -204,7 +201,7 @@ fn waiters_are_bounded_for_each_key_and_in_total() {
         clock.advance(Duration::from_millis(5));
         for waiter in waiters {
             let late = waiter.join().unwrap();
-            assert!(matches!(late, Err(ConcurrencyRefused::TooLate(_))));
+            assert!(matches!(late, Err(NoPermit::TooLate(_))));
         }
     });
     assert_eq!(limiter.waiters(), 0);

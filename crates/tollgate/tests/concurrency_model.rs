@@ -10,8 +10,8 @@ use std::task::{Context, Poll, Waker};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use tollgate::{
-    AcquiringPermit, ConcurrencyLimiter, ConcurrencyRefused, KeySlot, KeyedConcurrency, Permit,
-    PermitHome,
+    ConcurrencyLimiter, KeyedConcurrency,
+    concurrency::{self, KeySlot, NoPermit, Permit, PermitHome},
 };
 
 const MAX_WAITERS: usize = 4;
@@ -21,7 +21,7 @@ const REGRESSIONS: &str = concat!(
 );
 
 #[derive(Clone, Debug)]
-enum Step {
+enum Action {
     Try(u32),
     Wait(u32),
     /// Polls one of the waits.
@@ -33,14 +33,14 @@ enum Step {
     Resize(u32),
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<Action>> {
     let step = prop_oneof![
-        3 => (0u32..6).prop_map(Step::Try),
-        4 => (0u32..6).prop_map(Step::Wait),
-        4 => any::<usize>().prop_map(Step::Poll),
-        2 => any::<usize>().prop_map(Step::Cancel),
-        5 => any::<usize>().prop_map(Step::Release),
-        1 => (0u32..8).prop_map(Step::Resize),
+        3 => (0u32..6).prop_map(Action::Try),
+        4 => (0u32..6).prop_map(Action::Wait),
+        4 => any::<usize>().prop_map(Action::Poll),
+        2 => any::<usize>().prop_map(Action::Cancel),
+        5 => any::<usize>().prop_map(Action::Release),
+        1 => (0u32..8).prop_map(Action::Resize),
     ];
     prop::collection::vec(step, 0..120)
 }
@@ -118,11 +118,11 @@ impl Model {
     }
 }
 
-type Wait<H> = (usize, u32, Pin<Box<AcquiringPermit<H>>>);
+type Wait<H> = (usize, u32, Pin<Box<concurrency::Acquiring<H>>>);
 
 fn poll<H: PermitHome>(
-    future: &mut Pin<Box<AcquiringPermit<H>>>,
-) -> Option<Result<Permit<H>, ConcurrencyRefused>> {
+    future: &mut Pin<Box<concurrency::Acquiring<H>>>,
+) -> Option<Result<Permit<H>, NoPermit>> {
     match future
         .as_mut()
         .poll(&mut Context::from_waker(Waker::noop()))
@@ -133,7 +133,7 @@ fn poll<H: PermitHome>(
 }
 
 fn answer<H: PermitHome>(
-    result: Result<Permit<H>, ConcurrencyRefused>,
+    result: Result<Permit<H>, NoPermit>,
     permits: &mut Vec<Permit<H>>,
 ) -> Answer {
     match result {
@@ -141,9 +141,9 @@ fn answer<H: PermitHome>(
             permits.push(permit);
             Answer::Passed
         }
-        Err(ConcurrencyRefused::Full(_)) => Answer::Full,
-        Err(ConcurrencyRefused::Never(_)) => Answer::Never,
-        Err(ConcurrencyRefused::QueueFull(_)) => Answer::QueueFull,
+        Err(NoPermit::Full(_)) => Answer::Full,
+        Err(NoPermit::Never(_)) => Answer::Never,
+        Err(NoPermit::QueueFull(_)) => Answer::QueueFull,
         Err(other) => panic!("{other:?}"),
     }
 }
@@ -151,8 +151,8 @@ fn answer<H: PermitHome>(
 /// What is judged: a limiter, or one key.
 trait Subject {
     type Home: PermitHome;
-    fn attempt(&self, weight: u32) -> Result<Permit<Self::Home>, ConcurrencyRefused>;
-    fn wait(&self, weight: u32) -> Pin<Box<AcquiringPermit<Self::Home>>>;
+    fn attempt(&self, weight: u32) -> Result<Permit<Self::Home>, NoPermit>;
+    fn wait(&self, weight: u32) -> Pin<Box<concurrency::Acquiring<Self::Home>>>;
     fn resize(&self, limit: u32);
     /// Limit, in use, queued.
     fn look(&self) -> (u32, u32, usize);
@@ -163,11 +163,11 @@ struct Single(Arc<ConcurrencyLimiter>);
 impl Subject for Single {
     type Home = Arc<ConcurrencyLimiter>;
 
-    fn attempt(&self, weight: u32) -> Result<Permit<Self::Home>, ConcurrencyRefused> {
+    fn attempt(&self, weight: u32) -> Result<Permit<Self::Home>, NoPermit> {
         self.0.try_acquire_owned_n(weight)
     }
 
-    fn wait(&self, weight: u32) -> Pin<Box<AcquiringPermit<Self::Home>>> {
+    fn wait(&self, weight: u32) -> Pin<Box<concurrency::Acquiring<Self::Home>>> {
         Box::pin(self.0.acquire_owned_n(weight).into_future())
     }
 
@@ -186,11 +186,11 @@ struct OneKey(Arc<KeyedConcurrency<String>>);
 impl Subject for OneKey {
     type Home = KeySlot<Arc<KeyedConcurrency<String>>>;
 
-    fn attempt(&self, weight: u32) -> Result<Permit<Self::Home>, ConcurrencyRefused> {
+    fn attempt(&self, weight: u32) -> Result<Permit<Self::Home>, NoPermit> {
         self.0.key_owned("acme").try_acquire_n(weight)
     }
 
-    fn wait(&self, weight: u32) -> Pin<Box<AcquiringPermit<Self::Home>>> {
+    fn wait(&self, weight: u32) -> Pin<Box<concurrency::Acquiring<Self::Home>>> {
         Box::pin(self.0.key_owned("acme").acquire_n(weight).into_future())
     }
 
@@ -205,7 +205,7 @@ impl Subject for OneKey {
     }
 }
 
-fn judge<S: Subject>(subject: &S, limit: u32, steps: Vec<Step>) -> Result<(), TestCaseError> {
+fn judge<S: Subject>(subject: &S, limit: u32, steps: Vec<Action>) -> Result<(), TestCaseError> {
     let mut model = Model {
         limit,
         in_use: 0,
@@ -216,11 +216,11 @@ fn judge<S: Subject>(subject: &S, limit: u32, steps: Vec<Step>) -> Result<(), Te
     let mut waits: Vec<Wait<S::Home>> = Vec::new();
     for step in steps {
         match step {
-            Step::Try(weight) => {
+            Action::Try(weight) => {
                 let got = answer(subject.attempt(weight), &mut permits);
                 prop_assert_eq!(got, model.attempt(weight));
             }
-            Step::Wait(weight) => {
+            Action::Wait(weight) => {
                 let (number, mut future) = (model.told.len(), subject.wait(weight));
                 let got = match poll(&mut future) {
                     Some(result) => answer(result, &mut permits),
@@ -231,11 +231,14 @@ fn judge<S: Subject>(subject: &S, limit: u32, steps: Vec<Step>) -> Result<(), Te
                 };
                 prop_assert_eq!(got, model.wait(weight));
             }
-            Step::Poll(pick) if !waits.is_empty() => {
+            Action::Poll(pick) if !waits.is_empty() => {
                 let index = pick % waits.len();
-                let expected = model.told[waits[index].0].map(|granted| match granted {
-                    true => Answer::Passed,
-                    false => Answer::Never,
+                let expected = model.told[waits[index].0].map(|granted| {
+                    if granted {
+                        Answer::Passed
+                    } else {
+                        Answer::Never
+                    }
                 });
                 let got = poll(&mut waits[index].2).map(|result| answer(result, &mut permits));
                 prop_assert_eq!(&got, &expected);
@@ -243,22 +246,22 @@ fn judge<S: Subject>(subject: &S, limit: u32, steps: Vec<Step>) -> Result<(), Te
                     drop(waits.remove(index));
                 }
             }
-            Step::Cancel(pick) if !waits.is_empty() => {
+            Action::Cancel(pick) if !waits.is_empty() => {
                 let (number, weight, future) = waits.remove(pick % waits.len());
                 drop(future);
                 model.cancel(number, weight);
             }
-            Step::Release(pick) if !permits.is_empty() => {
+            Action::Release(pick) if !permits.is_empty() => {
                 let permit = permits.remove(pick % permits.len());
                 model.in_use -= permit.weight();
                 drop(permit);
                 model.admit();
             }
-            Step::Resize(limit) => {
+            Action::Resize(limit) => {
                 subject.resize(limit);
                 model.resize(limit);
             }
-            Step::Poll(_) | Step::Cancel(_) | Step::Release(_) => {}
+            Action::Poll(_) | Action::Cancel(_) | Action::Release(_) => {}
         }
         let expected = (model.limit, model.in_use, model.queue.len());
         prop_assert_eq!(subject.look(), expected);

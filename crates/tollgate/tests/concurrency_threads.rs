@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use tollgate::clock::Manual;
-use tollgate::{ConcurrencyLimiter, ConcurrencyRefused, KeyedConcurrency};
+use tollgate::{ConcurrencyLimiter, KeyedConcurrency, concurrency::NoPermit};
 
 const THREADS: u32 = 4;
 const ROUNDS: u32 = 100_000;
@@ -102,7 +102,7 @@ fn waits_that_time_out_at_any_moment_lose_nothing() {
                             inside.visit(1);
                             permit.success();
                         }
-                        Err(ConcurrencyRefused::TooLate(_)) => {
+                        Err(NoPermit::TooLate(_)) => {
                             late.fetch_add(1, Ordering::Relaxed);
                         }
                         Err(other) => panic!("{other}"),

@@ -6,7 +6,9 @@ use std::thread;
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::{Algorithm, Align, AtCap, ExactKeyedLimiter, Outcome, Rate, Refused, Timestamp};
+use tollgate::{
+    Algorithm, AtCap, ExactKeyedLimiter, Outcome, Rate, Refused, Timestamp, core::Align,
+};
 
 type Table<K> = ExactKeyedLimiter<K, Manual>;
 
@@ -410,12 +412,14 @@ fn a_full_table_looks_at_a_key_again_only_after_it_was_charged() {
 
 #[test]
 fn a_table_of_any_capacity_can_be_built() {
+    /// Of a key of one word, at least.
+    const LEAST_BYTES: usize = 64;
     for capacity in [0, 1, 2_047, 2_048, 1 << 40, usize::MAX] {
         let limiter = table(Algorithm::Gcra, Rate::per_hour(1), capacity, AtCap::DenyNew);
         assert_eq!(limiter.allow(&1u64), capacity > 0);
         assert_eq!(limiter.capacity(), capacity);
         assert!(
-            limiter.memory_bound() / 64 >= capacity.min(1 << 41),
+            limiter.memory_bound() / LEAST_BYTES >= capacity.min(1 << 41),
             "{capacity}"
         );
     }

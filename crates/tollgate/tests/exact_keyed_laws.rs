@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use tollgate::clock::Manual;
 use tollgate::{
-    Algorithm, Align, AtCap, Clock as _, Decision, ExactKey, ExactKeyedLimiter, Rate, Reservation,
-    Timestamp,
+    Algorithm, AtCap, Clock as _, Decision, ExactKeyedLimiter, Rate, Reservation, Timestamp,
+    core::Align, exact_keyed,
 };
 use tollgate_testkit::laws::{Adjustable, Lender, Subject};
 use tollgate_testkit::oracle::Kind;
@@ -20,7 +20,7 @@ use tollgate_testkit::traffic::Random;
 mod common;
 
 type Table<K> = ExactKeyedLimiter<K, Manual>;
-type Slot = Reservation<ExactKey<'static, String, str, Manual>>;
+type Slot = Reservation<exact_keyed::Key<'static, String, str, Manual>>;
 
 /// One key of a table that lives for ever, so that its reservations can be kept.
 struct OneKey(&'static Table<String>);

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    Algorithm, Align, AtCap, ExactKeyedBuilder, ExactKeyedLimiter, KeyedLimiter, Rate,
-    SnapshotError, Timestamp,
+    Algorithm, AtCap, ExactKeyedLimiter, KeyedLimiter, Rate, Timestamp, core::Align, exact_keyed,
+    keyed::SnapshotError,
 };
 use tollgate_testkit::scratch::Scratch;
 
@@ -29,7 +29,7 @@ const EVERY_ALGORITHM: [Algorithm; 7] = [
 
 type Table = ExactKeyedLimiter<String, Manual>;
 
-fn builder(algorithm: Algorithm, starting_at: Duration) -> ExactKeyedBuilder<String, Manual> {
+fn builder(algorithm: Algorithm, starting_at: Duration) -> exact_keyed::Builder<String, Manual> {
     ExactKeyedLimiter::builder(Rate::per_hour(10), 5_000)
         .algorithm(algorithm)
         .at_cap(AtCap::DenyNew)
@@ -60,7 +60,10 @@ fn save(limiter: &Table, path: &Path) -> u64 {
     limiter.snapshot(path, encode).expect("a written file")
 }
 
-fn load(builder: ExactKeyedBuilder<String, Manual>, path: &Path) -> Result<Table, SnapshotError> {
+fn load(
+    builder: exact_keyed::Builder<String, Manual>,
+    path: &Path,
+) -> Result<Table, SnapshotError> {
     builder.restore(path, |bytes| String::from_utf8(bytes.to_vec()).ok())
 }
 

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    Algorithm, Decision, ExactKey, ExactKeyedLimiter, Rate, Reservation, Tier, Timestamp,
+    Algorithm, Decision, ExactKeyedLimiter, Rate, Reservation, Tier, Timestamp, exact_keyed,
 };
 use tollgate_testkit::laws::{Adjustable, Lender, Subject};
 
 #[macro_use]
 mod common;
 
-type Slot = Reservation<ExactKey<'static, String, str, Manual>>;
+type Slot = Reservation<exact_keyed::Key<'static, String, str, Manual>>;
 
 /// One key of a table that lives for ever, so that its reservations can be kept.
 struct OneKey {
@@ -36,7 +36,7 @@ impl OneKey {
         }
     }
 
-    fn key(&self) -> ExactKey<'static, String, str, Manual> {
+    fn key(&self) -> exact_keyed::Key<'static, String, str, Manual> {
         self.table.key_at_rate("key", self.tier)
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    Algorithm, Align, AtCap, ExactKeyedBuilder, ExactKeyedLimiter, Outcome, Rate, Timestamp,
+    Algorithm, AtCap, ExactKeyedLimiter, Outcome, Rate, Timestamp, core::Align, exact_keyed,
 };
 use tollgate_testkit::traffic::Random;
 
@@ -20,7 +20,7 @@ const EVERY_ALGORITHM: [Algorithm; 7] = [
     Algorithm::SlidingCounter,
 ];
 
-fn builder<K>(algorithm: Algorithm, rate: Rate) -> ExactKeyedBuilder<K, Manual> {
+fn builder<K>(algorithm: Algorithm, rate: Rate) -> exact_keyed::Builder<K, Manual> {
     ExactKeyedLimiter::builder(rate, 1_000)
         .algorithm(algorithm)
         .at_cap(AtCap::DenyNew)

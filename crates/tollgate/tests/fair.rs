@@ -10,14 +10,14 @@ use std::thread;
 use std::time::Duration;
 
 use tollgate::clock::{Manual, Monotonic, Tokio};
-use tollgate::{Clock, FairBuilder, FairLimiter, Lanes, Rate, Refused, Timestamp};
+use tollgate::{Clock, FairLimiter, Lanes, Rate, Refused, Timestamp, fair};
 
 fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
 /// One in 10 ms, one at a time.
-fn every_ten() -> FairBuilder {
+fn every_ten() -> fair::Builder {
     FairLimiter::builder(Rate::every(millis(10)))
 }
 

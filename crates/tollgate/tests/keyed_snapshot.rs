@@ -7,8 +7,11 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use tollgate::clock::{Manual, Wall};
-use tollgate::core::{Algorithm, Gcra};
-use tollgate::{AtCap, Clock, KeyedBuilder, KeyedLimiter, Rate, SnapshotError, Timestamp};
+use tollgate::core::{Arithmetic, Gcra};
+use tollgate::{
+    AtCap, Clock, KeyedLimiter, Rate, Timestamp,
+    keyed::{self, SnapshotError},
+};
 use tollgate_testkit::scratch::Scratch;
 
 /// Where the words of the file lie, in words from its start.
@@ -18,7 +21,7 @@ const WALL: usize = 7;
 const COUNT: usize = 9;
 const INTERVAL: usize = 11;
 
-fn builder(capacity: usize, starting_at: u64) -> KeyedBuilder<Manual> {
+fn builder(capacity: usize, starting_at: u64) -> keyed::Builder<Manual> {
     KeyedLimiter::builder(Rate::per_hour(10), capacity)
         .at_cap(AtCap::DenyNew)
         .clock(Manual::starting_at(Timestamp::from_secs(starting_at)))

@@ -5,13 +5,13 @@ use std::thread;
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::{FairLimiter, Lanes, LanesBuilder, Outcome, Rate, Refused, Timestamp};
+use tollgate::{FairLimiter, Lanes, Outcome, Rate, Refused, Timestamp, lanes};
 
 fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-fn error(builder: LanesBuilder) -> String {
+fn error(builder: lanes::Builder) -> String {
     builder
         .build()
         .expect_err("lanes that do not fit")

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate::clock::Manual;
-use tollgate::{Algorithm, Builder, Decision, Limiter, Rate, Reservation, Timestamp};
+use tollgate::{Algorithm, Decision, Limiter, Rate, Reservation, Timestamp, limiter};
 use tollgate_testkit::laws::{self, Adjustable, Lender, Subject};
 use tollgate_testkit::oracle::Kind;
 use tollgate_testkit::traffic::Order;
@@ -30,7 +30,7 @@ impl Shared {
         Self::build(Limiter::builder(rate).stripes(2))
     }
 
-    fn build(builder: Builder) -> Self {
+    fn build(builder: limiter::Builder) -> Self {
         let limiter = builder.clock(Manual::new()).build();
         Self(Box::leak(Box::new(limiter.expect("a rate that fits"))))
     }
@@ -104,8 +104,8 @@ mod striped {
 
 mod uptime {
     use super::*;
-    use tollgate::Align;
-    use tollgate::core::{Algorithm as _, TokenBucket};
+    use tollgate::core::Align;
+    use tollgate::core::{Arithmetic as _, TokenBucket};
     use tollgate_testkit::traffic::Random;
 
     const DAY: Duration = Duration::from_secs(86_400);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::clock::{Cached, Manual, Monotonic};
-use tollgate::{Algorithm, Align, Clock, Limiter, Mode, Rate};
+use tollgate::{Algorithm, Clock, Limiter, Rate, core::Align, limiter::Switch};
 use tollgate_testkit::threads::together;
 
 const THREADS: u32 = 4;
@@ -96,7 +96,7 @@ fn live_changes_under_load_lose_and_invent_nothing() {
             for turn in 1..500 {
                 let rate = Rate::per_second(1 + turn % 2).burst(10_000);
                 limiter.set_rate(rate).unwrap();
-                limiter.set_mode(Mode::Enforce);
+                limiter.set_switch(Switch::Enforce);
             }
             return 0;
         }

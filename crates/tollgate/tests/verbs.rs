@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::{Algorithm, Align, Limiter, Mode, Outcome, Rate, Refused, Timestamp};
+use tollgate::{
+    Algorithm, Limiter, Outcome, Rate, Refused, Timestamp, core::Align, limiter::Switch,
+};
 
 const ALL: [Algorithm; 7] = [
     Algorithm::Gcra,
@@ -257,12 +259,12 @@ fn bypass_lets_everything_pass_and_charges_nothing() {
     for algorithm in ALL {
         let (limiter, _clock) = limiter(algorithm, Rate::per_second(3));
         assert!(limiter.allow());
-        limiter.set_mode(Mode::Bypass);
-        assert_eq!(limiter.mode(), Mode::Bypass);
+        limiter.set_switch(Switch::Bypass);
+        assert_eq!(limiter.switch(), Switch::Bypass);
         assert!((0..100).all(|_| limiter.allow()), "{algorithm:?}");
         assert!(limiter.reserve(1_000).unwrap().delay().is_zero());
         assert_eq!(limiter.check_n(9).remaining, u64::MAX);
-        limiter.set_mode(Mode::Enforce);
+        limiter.set_switch(Switch::Enforce);
         assert_eq!(limiter.peek().remaining, 2, "{algorithm:?}");
     }
 }
@@ -354,7 +356,7 @@ fn tokens_are_read_with_debt_and_fractions() {
     for algorithm in ALL {
         let (limiter, _clock) = limiter(algorithm, Rate::per_second(3));
         assert_eq!(limiter.tokens(), 3.0, "{algorithm:?}");
-        limiter.set_mode(Mode::Bypass);
+        limiter.set_switch(Switch::Bypass);
         assert_eq!(limiter.tokens(), f64::INFINITY, "{algorithm:?}");
     }
 }

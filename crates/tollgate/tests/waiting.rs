@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tollgate::clock::{Manual, Tokio};
-use tollgate::{Algorithm, Align, Clock, Limiter, Rate, Refused, Timestamp};
+use tollgate::{Algorithm, Clock, Limiter, Rate, Refused, Timestamp, core::Align};
 
 fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)

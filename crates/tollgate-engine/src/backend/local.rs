@@ -205,7 +205,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
 
     /// The store gave this request a slot: it counts here too, for as long as this is kept, whatever the
     /// part. None if the limit isn't judged here, or isn't of slots.
-    pub fn hold_slot(&self, check: &Check<'_>) -> Option<tollgate::Pass> {
+    pub fn hold_slot(&self, check: &Check<'_>) -> Option<tollgate::stack::Pass> {
         let is_local = matches!(
             check.limit.on_store_failure(),
             OnStoreFailure::Local | OnStoreFailure::CircuitBreak

@@ -13,8 +13,11 @@ use std::task::Waker;
 
 use tollgate::clock::{Monotonic, Wakeup, Wall};
 use tollgate::{
-    Algorithm, Align, Clock, Decision, ExactKeyedLimiter, KeyedConcurrency, KeyedLimiter,
-    KeyedStats, Level, Pass, QuotaLimiter, Stack, Timestamp, Together, Verdict,
+    Algorithm, Clock, Decision, ExactKeyedLimiter, KeyedConcurrency, KeyedLimiter, Level,
+    QuotaLimiter, Stack, Timestamp,
+    core::Align,
+    keyed::{self, Together},
+    stack::{Pass, StackVerdict},
 };
 
 use super::Backend;
@@ -144,7 +147,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
 
     /// The key and cost of a check of GCRA.
     #[inline]
-    fn plain<'a>(&'a self, check: &Check<'a>) -> Option<(tollgate::Key<'a, C>, u64)> {
+    fn plain<'a>(&'a self, check: &Check<'a>) -> Option<(keyed::Key<'a, C>, u64)> {
         let CoreForm::Gcra(gcra) = &check.limit.form else {
             return None;
         };
@@ -188,12 +191,12 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
 
     fn judge(&self, levels: &[Level<'_>]) -> Answer {
         match self.stack.check(levels) {
-            Verdict::Passed(passed) => Answer {
+            StackVerdict::Passed(passed) => Answer {
                 allowed: true,
                 pass: passed.pass,
                 ..Answer::new(passed.decider, passed.decision)
             },
-            Verdict::Refused(refusal) => Answer {
+            StackVerdict::Refused(refusal) => Answer {
                 allowed: false,
                 ..Answer::new(Some(refusal.index), refusal.decision)
             },
@@ -293,7 +296,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     }
 
     /// What the table of GCRA has counted.
-    pub fn rate_stats(&self) -> KeyedStats {
+    pub fn rate_stats(&self) -> keyed::Stats {
         self.rates.stats()
     }
 

@@ -5,7 +5,7 @@
 
 use std::num::{IntErrorKind, ParseIntError};
 
-use tollgate::prefetch;
+use tollgate::keyed::prefetch;
 
 use super::bounds::{Bounds, Excess};
 use super::rules::{Applied, Rules};

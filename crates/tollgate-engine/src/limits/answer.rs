@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tollgate::{Decision, Outcome, Pass};
+use tollgate::stack::Pass;
+use tollgate::{Decision, Outcome};
 
 use super::check::Check;
 use super::kind::LimitKind;

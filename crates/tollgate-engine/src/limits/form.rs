@@ -1,6 +1,6 @@
 //! A limit in the form in which core decides by it: made once, when a policy is compiled.
 
-use tollgate::core::{Algorithm as _, Gcra};
+use tollgate::core::{Arithmetic as _, Gcra};
 use tollgate::quota::Quota;
 use tollgate::{Algorithm, ExactKeyedLimiter, LimitError, Tier};
 

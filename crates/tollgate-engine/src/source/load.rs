@@ -31,6 +31,18 @@ pub(super) fn from_path(path: &Path) -> Loaded {
     loader.loaded
 }
 
+/// Several files that make up one policy.
+pub(super) fn from_paths(paths: &[PathBuf]) -> Loaded {
+    let mut loader = Loader {
+        beside: Beside::Others,
+        ..Loader::default()
+    };
+    for path in paths {
+        loader.file(path, None);
+    }
+    loader.loaded
+}
+
 pub(super) fn from_text(text: &str, format: Format) -> Loaded {
     let mut loader = Loader::default();
     // What is too large to be read isn't worth a copy.
@@ -82,9 +94,18 @@ struct Unread {
     help: Option<&'static str>,
 }
 
+/// Whether other files were given beside the first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Beside {
+    #[default]
+    Nothing,
+    Others,
+}
+
 #[derive(Default)]
 struct Loader {
     loaded: Loaded,
+    beside: Beside,
     /// Those that are being read, outermost first.
     open: Vec<PathBuf>,
     /// Where each was included first.
@@ -137,6 +158,11 @@ impl Loader {
             }
         };
         if let Some(first) = self.seen.get(&canonical).copied() {
+            let is_open = self.open.contains(&canonical);
+            if self.beside == Beside::Others && !is_open && (first.is_none() || from.is_none()) {
+                // It was given, and one beside it includes it: it is read once.
+                return;
+            }
             let span = at(self);
             return self.again(&canonical, &shown, first, span);
         }
@@ -325,14 +351,14 @@ pub(super) fn envoy_files(paths: &[impl AsRef<Path>]) -> Result<Vec<(String, Str
 }
 
 /// A file as a whole.
-fn whole(file: u32) -> Span {
+pub(super) fn whole(file: u32) -> Span {
     Span {
         file,
         ..Span::default()
     }
 }
 
-fn format_of(path: &Path) -> Option<Format> {
+pub(super) fn format_of(path: &Path) -> Option<Format> {
     let extension = path.extension()?.to_str()?.to_ascii_lowercase();
     match extension.as_str() {
         "yaml" | "yml" => Some(Format::Yaml),

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use tollgate::{Clock, Pass, Settled};
+use tollgate::{
+    Clock,
+    stack::{Pass, Settled},
+};
 use tollgate_engine::backend::Check;
 use tollgate_engine::policy::Unsettled;
 

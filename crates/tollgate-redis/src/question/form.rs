@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tollgate::core::{self, Algorithm as _};
+use tollgate::core::{self, Arithmetic as _};
 use tollgate::quota::Quota;
-use tollgate::{Algorithm, Align, Decision, Rate, Timestamp};
+use tollgate::{Algorithm, Decision, Rate, Timestamp, core::Align};
 use tollgate_engine::backend::{LimitKind, Owed};
 
 use super::{Kind, micros};

@@ -15,7 +15,7 @@ mod slots;
 use std::time::Duration;
 
 use tollgate::quota::Quota;
-use tollgate::{Algorithm, Align, Rate};
+use tollgate::{Algorithm, Rate, core::Align};
 use tollgate_engine::backend::LimitKind;
 use tollgate_engine::document::Format;
 use tollgate_engine::{Engine, Facts, Policy};

@@ -128,9 +128,10 @@ impl Gate {
             limit: word.limit(),
             in_use: word.in_use(),
             // The flag decides, and the count may be a moment behind it.
-            queued: match word.is_queued() {
-                true => self.queued.load(Ordering::Relaxed).max(1),
-                false => 0,
+            queued: if word.is_queued() {
+                self.queued.load(Ordering::Relaxed).max(1)
+            } else {
+                0
             },
         }
     }

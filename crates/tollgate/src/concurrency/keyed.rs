@@ -8,18 +8,19 @@ use std::time::Duration;
 
 use super::gate::{Gate, MAX_LIMIT};
 use super::stats::{Count, Tally};
-use super::{AcquirePermit, ConcurrencyRefused, ConcurrencyStats, Occupancy};
+use super::{Acquire, NoPermit, Occupancy, Stats};
 use crate::acquire::Waiting;
 use crate::clock::{Clock, Monotonic};
 use crate::keyed::hasher::KeyHasher;
+use crate::shards::Shards;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, PoisonError};
 
 mod builder;
 mod key;
 mod shard;
 
-pub use builder::KeyedConcurrencyBuilder;
-pub use key::{ConcurrencyKey, KeySlot, KeyedPermit, OwnedKeyedPermit};
+pub use builder::KeyedBuilder;
+pub use key::{Key, KeySlot, KeyedPermit, OwnedKeyedPermit};
 
 use shard::{LimitOf, Shard};
 
@@ -60,12 +61,11 @@ pub enum Overflow {
 /// assert!(limiter.try_acquire("umbrella").is_ok());
 /// permit.success();
 /// assert!(limiter.is_empty(), "nothing is in flight, so nothing is kept");
-/// # Ok::<(), tollgate::ConcurrencyRefused>(())
+/// # Ok::<(), tollgate::concurrency::NoPermit>(())
 /// ```
 pub struct KeyedConcurrency<K, C: Clock = Monotonic> {
     shards: Box<[Padded<Mutex<Shard<K>>>]>,
-    /// Shifts a hash so that its top bits are a shard's number.
-    shift: u32,
+    sizes: Shards,
     hasher: KeyHasher,
     /// The limit of keys whose calls give none; read and applied under the lock of a shard.
     limit: AtomicU64,
@@ -86,8 +86,8 @@ impl<K> KeyedConcurrency<K> {
     }
 
     /// Chooses the policy at the capacity, the bounds on waiting, and the clock.
-    pub fn builder(limit: u32, capacity: usize) -> KeyedConcurrencyBuilder<K> {
-        KeyedConcurrencyBuilder::new(limit, capacity)
+    pub fn builder(limit: u32, capacity: usize) -> KeyedBuilder<K> {
+        KeyedBuilder::new(limit, capacity)
     }
 }
 
@@ -95,8 +95,8 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
     /// A permit of this key now, or why not.
     ///
     /// # Errors
-    /// [`ConcurrencyRefused`]: nothing was taken.
-    pub fn try_acquire<Q>(&self, key: &Q) -> Result<KeyedPermit<'_, K, C>, ConcurrencyRefused>
+    /// [`NoPermit`]: nothing was taken.
+    pub fn try_acquire<Q>(&self, key: &Q) -> Result<KeyedPermit<'_, K, C>, NoPermit>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
@@ -105,8 +105,8 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
     }
 
     /// Waits for a permit of this key, first come first served. Await it, or call
-    /// [`wait_blocking`](AcquirePermit::wait_blocking).
-    pub fn acquire<Q>(&self, key: &Q) -> AcquirePermit<KeySlot<&Self>>
+    /// [`wait_blocking`](Acquire::wait_blocking).
+    pub fn acquire<Q>(&self, key: &Q) -> Acquire<KeySlot<&Self>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
@@ -115,19 +115,19 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
     }
 
     /// One key, to be asked with a weight or a limit of its own.
-    pub fn key<'q, Q>(&self, key: &'q Q) -> ConcurrencyKey<'q, &Self, Q>
+    pub fn key<'q, Q>(&self, key: &'q Q) -> Key<'q, &Self, Q>
     where
         Q: Hash + ?Sized,
     {
-        ConcurrencyKey::new(self, key)
+        Key::new(self, key)
     }
 
     /// One key whose permits share the limiter instead of borrowing it.
-    pub fn key_owned<'q, Q>(self: &Arc<Self>, key: &'q Q) -> ConcurrencyKey<'q, Arc<Self>, Q>
+    pub fn key_owned<'q, Q>(self: &Arc<Self>, key: &'q Q) -> Key<'q, Arc<Self>, Q>
     where
         Q: Hash + ?Sized,
     {
-        ConcurrencyKey::new(Arc::clone(self), key)
+        Key::new(Arc::clone(self), key)
     }
 
     /// How full this key's limit is, without taking anything.
@@ -156,7 +156,7 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
     /// limiter.set_limit(2);
     /// assert!(limiter.try_acquire("acme").is_ok());
     /// # drop(permit);
-    /// # Ok::<(), tollgate::ConcurrencyRefused>(())
+    /// # Ok::<(), tollgate::concurrency::NoPermit>(())
     /// ```
     pub fn set_limit(&self, limit: u32) {
         // Before the walk: a key that enters a shard behind it reads this under the shard's lock. Both
@@ -202,7 +202,7 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
     }
 
     /// What happened since it was made, on all keys together.
-    pub fn stats(&self) -> ConcurrencyStats {
+    pub fn stats(&self) -> Stats {
         self.tally.stats()
     }
 
@@ -212,9 +212,7 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
     }
 
     fn shard(&self, hash: u64) -> MutexGuard<'_, Shard<K>> {
-        let number = usize::try_from(hash >> self.shift).unwrap_or(0);
-        // One shard has nothing to shift by, and a mask for it is zero.
-        lock(&self.shards[number & (self.shards.len() - 1)])
+        lock(&self.shards[self.sizes.number(hash)])
     }
 
     /// A key's gate and slot, made if it is new; or the shared gate, or why it has none.
@@ -223,7 +221,7 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
         hash: u64,
         key: &Q,
         own_limit: Option<u32>,
-    ) -> Result<(Arc<Gate>, Option<u32>), ConcurrencyRefused>
+    ) -> Result<(Arc<Gate>, Option<u32>), NoPermit>
     where
         K: Borrow<Q>,
         Q: Eq + ToOwned<Owned = K> + ?Sized,
@@ -251,7 +249,7 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
             Overflow::ShareOne => Ok((Arc::clone(&self.shared), None)),
             Overflow::Deny => {
                 self.tally.count(Count::Refused);
-                Err(ConcurrencyRefused::TooManyKeys(NO_ROOM))
+                Err(NoPermit::TooManyKeys(NO_ROOM))
             }
         }
     }

@@ -40,12 +40,12 @@ pub struct Ended {
 /// Without an observer a limiter reads no clock to give or end a permit.
 ///
 /// ```
-/// use tollgate::{ConcurrencyLimiter, Ended, Ending, Observer};
+/// use tollgate::{ConcurrencyLimiter, concurrency::{Ended, Ending, PermitObserver}};
 ///
 /// /// Halves the limit on each sign of overload.
 /// struct Halve;
 ///
-/// impl Observer for Halve {
+/// impl PermitObserver for Halve {
 ///     fn ended(&self, ended: &Ended) -> Option<u32> {
 ///         (ended.ending == Ending::Dropped).then(|| (ended.limit / 2).max(1))
 ///     }
@@ -56,14 +56,14 @@ pub struct Ended {
 /// assert_eq!(limiter.peek().limit, 100);
 /// limiter.try_acquire()?.dropped();
 /// assert_eq!(limiter.peek().limit, 50);
-/// # Ok::<(), tollgate::ConcurrencyRefused>(())
+/// # Ok::<(), tollgate::concurrency::NoPermit>(())
 /// ```
-pub trait Observer: Send + Sync {
+pub trait PermitObserver: Send + Sync {
     /// A permit ended. The answer is the limit to go on with, or `None` to keep it.
     fn ended(&self, ended: &Ended) -> Option<u32>;
 }
 
-impl<T: Observer + ?Sized> Observer for Arc<T> {
+impl<T: PermitObserver + ?Sized> PermitObserver for Arc<T> {
     fn ended(&self, ended: &Ended) -> Option<u32> {
         (**self).ended(ended)
     }

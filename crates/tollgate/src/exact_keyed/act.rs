@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Algorithm, Booked, Decision, Ledger, Outcome, Timestamp, Unbooked};
+use tollgate_core::{Arithmetic, Booked, Decision, Ledger, Outcome, Timestamp, Unbooked};
 
 /// One question to a state. It may be put twice: to a fresh state and to the shared one.
-pub(super) trait Act<A: Algorithm> {
+pub(super) trait Act<A: Arithmetic> {
     type Answer;
 
     fn on(&self, ledger: &mut Ledger<A>, limit: &A, now: Timestamp) -> Self::Answer;
@@ -65,7 +65,7 @@ impl Came {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Check(pub(super) u64);
 
-impl<A: Algorithm> Act<A> for Check {
+impl<A: Arithmetic> Act<A> for Check {
     type Answer = Decision;
 
     #[inline]
@@ -103,7 +103,7 @@ pub(super) enum Purpose {
     Ask,
 }
 
-impl<A: Algorithm> Act<A> for Look {
+impl<A: Arithmetic> Act<A> for Look {
     type Answer = Decision;
 
     fn on(&self, ledger: &mut Ledger<A>, limit: &A, now: Timestamp) -> Decision {
@@ -134,7 +134,7 @@ impl<A: Algorithm> Act<A> for Look {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Allow(pub(super) u64);
 
-impl<A: Algorithm> Act<A> for Allow {
+impl<A: Arithmetic> Act<A> for Allow {
     type Answer = bool;
 
     #[inline]
@@ -147,9 +147,10 @@ impl<A: Algorithm> Act<A> for Allow {
     }
 
     fn came_to(&self, answer: &bool) -> Came {
-        let outcome = match answer {
-            true => Outcome::Allowed,
-            false => Outcome::Denied,
+        let outcome = if *answer {
+            Outcome::Allowed
+        } else {
+            Outcome::Denied
         };
         Came::of(self.0, outcome)
     }
@@ -170,7 +171,7 @@ pub(super) struct Reserve {
     pub(super) patience: Duration,
 }
 
-impl<A: Algorithm> Act<A> for Reserve {
+impl<A: Arithmetic> Act<A> for Reserve {
     type Answer = Result<Booked, Unbooked>;
 
     fn on(&self, ledger: &mut Ledger<A>, limit: &A, now: Timestamp) -> Self::Answer {
@@ -217,12 +218,11 @@ impl<A: Algorithm> Act<A> for Reserve {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Penalize(pub(super) u64);
 
-impl<A: Algorithm> Act<A> for Penalize {
+impl<A: Arithmetic> Act<A> for Penalize {
     type Answer = ();
 
     fn on(&self, ledger: &mut Ledger<A>, limit: &A, now: Timestamp) {
-        let left = ledger.decide(limit, now, 0).remaining;
-        let _ = ledger.decide(limit, now, self.0.min(left));
+        ledger.penalize(limit, now, self.0);
     }
 
     fn looks(&self) -> bool {

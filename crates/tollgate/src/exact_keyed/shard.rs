@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use tollgate_core::{Booked, Decision, Ledger, Outcome, Timestamp};
+use tollgate_core::{Decision, Ledger, Outcome, Timestamp};
 
 use super::act::Act;
-use super::entry::{Entry, Origin, Place};
+use super::entry::{Entry, HeapPlace, Origin};
 use super::heap::Heap;
 use super::index::{Index, tag};
 use super::kept::Kept;
@@ -24,6 +24,7 @@ use crate::steps::Latest;
 mod expiry;
 mod follow;
 mod held;
+mod operator;
 mod other;
 mod place;
 mod set_back;
@@ -77,7 +78,7 @@ pub(super) struct Work {
 
 /// Which key is asked for, and when.
 #[derive(Debug)]
-pub(super) struct Ask<'a, Q: ?Sized> {
+pub(super) struct Lookup<'a, Q: ?Sized> {
     pub(super) key: &'a Q,
     pub(super) hash: u64,
     pub(super) now: Timestamp,
@@ -123,6 +124,9 @@ pub(super) enum NotRestored {
     Full,
 }
 
+/// For how many keys a shard keeps one slot that only a blocked key takes.
+const KEYS_OF_ONE_BLOCK: usize = 64;
+
 /// A key to be stored.
 #[derive(Debug)]
 pub(super) struct New<K, A: Kept> {
@@ -163,7 +167,7 @@ impl<K, A: Kept> Shard<K, A> {
 
     /// The slots of a shard with this much room, with those that are kept for blocked keys.
     fn slots(room: usize) -> usize {
-        room + room / 64 + 16
+        room + room / KEYS_OF_ONE_BLOCK + 16
     }
 
     /// The most bytes that a shard with this much room allocates, but for what keys and states own.
@@ -184,7 +188,7 @@ impl<K, A: Kept> Shard<K, A> {
     #[inline]
     pub(super) fn act<Q, T>(
         &mut self,
-        ask: &Ask<'_, Q>,
+        ask: &Lookup<'_, Q>,
         under: &Under<'_, K, A>,
         act: &T,
         need: Need,
@@ -215,7 +219,7 @@ impl<K, A: Kept> Shard<K, A> {
     fn act_on<Q, T>(
         &mut self,
         slot: u32,
-        ask: &Ask<'_, Q>,
+        ask: &Lookup<'_, Q>,
         under: &Under<'_, K, A>,
         act: &T,
         need: Need,
@@ -245,143 +249,16 @@ impl<K, A: Kept> Shard<K, A> {
         }
     }
 
-    /// Whether a key is blocked.
-    pub(super) fn is_blocked<Q>(&mut self, ask: &Ask<'_, Q>) -> bool
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
-        let entry = self.find(ask).and_then(|slot| self.entries.get(slot));
-        entry.is_some_and(|entry| entry.place.is_guarded() && ask.now < self.until(entry))
-    }
-
     /// What keys without a tier are judged by.
     fn in_force(&self) -> &A {
         self.uncounted.as_ref().unwrap_or(&self.limit)
-    }
-
-    /// Blocks the key; no if it is new and there is no slot for it.
-    pub(super) fn block<Q>(&mut self, ask: &Ask<'_, Q>, until: Timestamp, need: Need) -> bool
-    where
-        K: Borrow<Q>,
-        Q: Eq + ToOwned<Owned = K> + ?Sized,
-    {
-        if until <= ask.now {
-            return true;
-        }
-        self.latest.pass(ask.now);
-        if let Some(slot) = self.find(ask) {
-            self.guard(slot, until);
-            return true;
-        }
-        if !self.make_room(ask.now, need) {
-            return false;
-        }
-        self.insert(New {
-            key: ask.key.to_owned(),
-            hash: ask.hash,
-            ledger: Ledger::default(),
-            tier: None,
-            // The first call that passes says which limit it is under.
-            origin: Origin::Given,
-            blocked_until: until,
-        });
-        true
-    }
-
-    /// Gives the key tokens, if it has spent any.
-    pub(super) fn gift<Q>(&mut self, ask: &Ask<'_, Q>, tokens: u64)
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
-        self.update(ask, |ledger, limit, _| ledger.gift(limit, ask.now, tokens));
-    }
-
-    /// Gives a booking back, if it was made in the entry that is there now.
-    pub(super) fn give_back<Q>(&mut self, ask: &Ask<'_, Q>, booked: &Booked, birth: u64)
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
-        self.update(ask, |ledger, limit, own| {
-            if own == birth {
-                ledger.give_back(limit, ask.now, booked);
-            }
-        });
-    }
-
-    /// Forgets the key.
-    pub(super) fn reset<Q>(&mut self, ask: &Ask<'_, Q>)
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
-        if let Some(slot) = self.find(ask) {
-            self.work.reset += 1;
-            self.remove(slot);
-        }
-    }
-
-    /// Stores a key that a snapshot held.
-    pub(super) fn restore(&mut self, new: New<K, A>, now: Timestamp) -> Result<(), NotRestored>
-    where
-        K: Eq,
-    {
-        let need = Need {
-            evict: false,
-            block: new.blocked_until > now,
-        };
-        let ask = Ask {
-            key: &new.key,
-            hash: new.hash,
-            now,
-            clock: now,
-        };
-        if self.find(&ask).is_some() {
-            return Err(NotRestored::Twice);
-        }
-        if !self.make_room(now, need) {
-            return Err(NotRestored::Full);
-        }
-        self.insert(new);
-        Ok(())
-    }
-
-    /// Visits every key that is active at `now`: its entry, the limit that it is under, when it is
-    /// idle and until when it is blocked.
-    pub(super) fn for_each(
-        &mut self,
-        now: Timestamp,
-        mut each: impl FnMut(&Entry<K, A>, &A, Timestamp, Timestamp),
-    ) {
-        self.keep_pace(now);
-        for slot in 0..self.entries.slots() {
-            self.follow(slot);
-            self.keep_out(slot, now);
-            let Some(entry) = self.entries.get(slot) else {
-                continue;
-            };
-            let limit = entry.tier.as_deref().unwrap_or(&self.limit);
-            let (idle, until) = (limit.idle_at(entry.ledger.state()), self.until(entry));
-            if idle.max(until) > now {
-                each(entry, limit, idle, until);
-            }
-        }
-    }
-
-    pub(super) fn work(&self) -> Work {
-        Work {
-            slots: u64::from(self.entries.slots()),
-            ..self.work
-        }
     }
 
     /// Asks a fresh state, and stores it if it was charged.
     #[cold]
     fn act_on_new<Q, T>(
         &mut self,
-        ask: &Ask<'_, Q>,
+        ask: &Lookup<'_, Q>,
         under: &Under<'_, K, A>,
         act: &T,
         need: Need,
@@ -428,7 +305,7 @@ impl<K, A: Kept> Shard<K, A> {
     /// The key's slot, with its state carried over to the limit in force.
     // Always inlined: on the way of every check, whoever else calls it.
     #[inline(always)]
-    fn find<Q>(&mut self, ask: &Ask<'_, Q>) -> Option<u32>
+    fn find<Q>(&mut self, ask: &Lookup<'_, Q>) -> Option<u32>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -440,7 +317,7 @@ impl<K, A: Kept> Shard<K, A> {
 
     /// The same, with what is out as it was kept so far.
     #[inline]
-    fn find_as_it_is<Q>(&mut self, ask: &Ask<'_, Q>) -> Option<u32>
+    fn find_as_it_is<Q>(&mut self, ask: &Lookup<'_, Q>) -> Option<u32>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -455,21 +332,6 @@ impl<K, A: Kept> Shard<K, A> {
         let slot = self.index.find(tag(ask.hash), is)?;
         self.follow(slot);
         Some(slot)
-    }
-
-    /// Changes the state of a key that is there, and puts it where it belongs.
-    fn update<Q>(&mut self, ask: &Ask<'_, Q>, change: impl FnOnce(&mut Ledger<A>, &A, u64))
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
-        if let Some(slot) = self.find(ask)
-            && let Some(entry) = self.entries.get_mut(slot)
-        {
-            let limit = entry.tier.as_deref().unwrap_or(&self.limit);
-            change(&mut entry.ledger, limit, u64::from(entry.birth.get()));
-            self.settle(slot);
-        }
     }
 
     /// Stores a key for which room was made; its birth.
@@ -487,7 +349,7 @@ impl<K, A: Kept> Shard<K, A> {
             tag: tag(new.hash),
             birth,
             follows: self.version,
-            place: Place::new(new.origin),
+            place: HeapPlace::new(new.origin),
         });
         self.index.insert(tag(new.hash), slot);
         if new.blocked_until > Timestamp::ZERO {

@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 
 use foldhash::fast::FixedState;
-use tollgate_core::{Algorithm, Charge, Decision, Gcra, Outcome, Timestamp};
+use tollgate_core::{Arithmetic, Charge, Decision, Gcra, Outcome, Timestamp};
 
 use super::codel::{Codel, Standing};
 use super::meter::Meter;
@@ -170,8 +170,7 @@ impl Fair {
             return Timestamp::MAX;
         };
         let later = cost - u128::from(at_once);
-        let units = later.saturating_mul(u128::from(self.meter.limit().interval_units()));
-        at.plus_nanos(u64::try_from(units.div_ceil(64)).unwrap_or(u64::MAX))
+        at + self.meter.limit().pace().time_for(later)
     }
 }
 
@@ -181,7 +180,7 @@ fn span(cost: u128, weight: u64) -> u128 {
 }
 
 impl Discipline for Fair {
-    type Ask = Claim;
+    type Asker = Claim;
     type Receipt = Receipt;
 
     fn visited(&mut self, now: Timestamp) -> Option<Timestamp> {

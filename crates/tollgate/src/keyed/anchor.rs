@@ -15,7 +15,7 @@
 //!
 //! A clock that was set back by far, from where words were charged, moves the anchor in the same way (`back.rs`).
 
-use tollgate_core::Timestamp;
+use tollgate_core::{Timestamp, units};
 
 use super::back::Back;
 use super::word::KeyWord;
@@ -51,8 +51,8 @@ impl Moment {
     }
 
     /// The same, or so many word units after the anchor if that is later.
-    pub(super) fn no_sooner_than(self, units: u64) -> Self {
-        let floor = Timestamp::from_nanos(units.div_ceil(64));
+    pub(super) fn no_sooner_than(self, after: u64) -> Self {
+        let floor = Timestamp::from_nanos(units::to_nanos(after));
         Self {
             now: self.now.max(floor),
             ..self
@@ -118,7 +118,7 @@ impl Anchor {
             return;
         }
         self.0.store(MOVING, Ordering::Release);
-        move_words((to - from).saturating_mul(64));
+        move_words(units::from_nanos(to - from));
         self.0.store(to, Ordering::Release);
     }
 
@@ -141,7 +141,7 @@ impl Anchor {
 
     /// Whether a time is so far before the anchor.
     pub(super) fn is_ahead(&self, clock: Timestamp, reach: u64) -> bool {
-        self.settled().saturating_sub(clock.as_nanos()) > reach / 64
+        self.settled().saturating_sub(clock.as_nanos()) > units::to_nanos_floor(reach)
     }
 
     /// The anchor, once nobody moves it.

@@ -3,13 +3,13 @@
 //! A shard's high-water time says what the clock showed before. What a key had left then it has left now;
 //! what was over by then is forgotten, but for what may be from before the clock went ahead.
 
-use tollgate_core::Timestamp;
+use tollgate_core::{Timestamp, units};
 
 use super::anchor::BEHIND;
-use super::word::{KeyWord, units};
+use super::word::KeyWord;
 
 /// Behind by less than this, and what states last, a time is one out of order: a day, in word units.
-pub(crate) const SLACK: u64 = BEHIND << 6;
+pub(crate) const SLACK: u64 = units::from_nanos(BEHIND);
 
 /// A clock that is behind what words were charged at.
 #[derive(Debug)]
@@ -33,8 +33,8 @@ impl Back {
             same if same == from => same.saturating_add(1).min(clock.as_nanos()),
             other => other,
         };
-        let now = units(Timestamp::from_nanos(clock.as_nanos() - anchor + 1));
-        let shift = 64 * (i128::from(from) - i128::from(anchor));
+        let now = units::from_nanos(clock.as_nanos() - anchor + 1);
+        let shift = units::between(Timestamp::from_nanos(anchor), Timestamp::from_nanos(from));
         Self {
             before: i128::from(now) - shift,
             now,

@@ -5,9 +5,9 @@ use std::time::Duration;
 use tollgate_core::{Decision, Outcome, Tat, Timestamp};
 
 use super::anchor::Moment;
-use super::line::Slot;
+use super::cache_line::Slot;
 use super::shard::Shard;
-use super::table::Place;
+use super::table::Candidates;
 use super::word::KeyWord;
 use super::{Key, KeyedLimiter};
 use crate::cell::Ticket;
@@ -64,7 +64,7 @@ impl<C: Clock> KeyedLimiter<C> {
     /// charged is given back if another request came between.
     ///
     /// ```
-    /// use tollgate::core::{Algorithm, Gcra};
+    /// use tollgate::core::{Arithmetic, Gcra};
     /// use tollgate::{KeyedLimiter, Rate, clock::Manual};
     ///
     /// let limiter = KeyedLimiter::builder(Rate::per_hour(1), 100).clock(Manual::new()).build()?;
@@ -79,7 +79,7 @@ impl<C: Clock> KeyedLimiter<C> {
     #[inline]
     pub fn check_together(&self, keys: &[(Key<'_, C>, u64)]) -> Together {
         // All at once, so that the waits for memory overlap.
-        let mut places: [Option<Place<'_>>; FETCHED] = [None; FETCHED];
+        let mut places: [Option<Candidates<'_>>; FETCHED] = [None; FETCHED];
         for (fetched, (key, _)) in places.iter_mut().zip(keys) {
             let place = self.table.place(key.fingerprint);
             place.prefetch();

@@ -1,6 +1,6 @@
 //! What a key's word says: a TAT, or a time until which the key is blocked.
 
-use tollgate_core::{Outcome, Pace, Tat, Timestamp};
+use tollgate_core::{Outcome, Pace, Tat, Timestamp, units};
 
 /// The slot is being taken over or moved; nobody may charge it.
 pub(crate) const BUSY: u64 = u64::MAX;
@@ -37,14 +37,16 @@ impl KeyWord {
     /// A key never seen.
     pub(crate) const NEW: Self = Self(0);
     /// The last time that a word holds.
-    pub(crate) const LAST: u64 = LAST_NANO << 6;
+    pub(crate) const LAST: u64 = units::from_nanos(LAST_NANO);
 
     /// A block until then. What the key had spent before is not forgiven: if that would be paid off
     /// only after the block, the rest is kept, rounded up.
     pub(crate) fn blocked(until: u64, idle_at: u64) -> Self {
-        let nanos = until.div_ceil(64).min(LAST_NANO);
-        let owed = idle_at.min(Self::LAST).saturating_sub(nanos << 6);
-        let power = match owed.div_ceil(64) {
+        let nanos = units::to_nanos(until).min(LAST_NANO);
+        let owed = idle_at
+            .min(Self::LAST)
+            .saturating_sub(units::from_nanos(nanos));
+        let power = match units::to_nanos(owed) {
             0 => 0,
             owed => u64::from(owed.next_power_of_two().trailing_zeros().max(1)),
         };
@@ -65,7 +67,7 @@ impl KeyWord {
 
     /// When the block ends, in word units.
     pub(crate) fn until(self) -> u64 {
-        (self.0 & LAST_NANO) << 6
+        units::from_nanos(self.0 & LAST_NANO)
     }
 
     /// The word without a block that is over.
@@ -104,6 +106,11 @@ impl KeyWord {
         }
     }
 
+    /// What is spent, changed; for a key that isn't blocked.
+    pub(crate) fn changed(self, change: impl FnOnce(Tat) -> Tat) -> Self {
+        Self(change(Tat::from_word(self.0)).to_word())
+    }
+
     /// When the key is as one never seen, in word units.
     #[inline]
     pub(crate) fn idle_at(self) -> u64 {
@@ -114,7 +121,7 @@ impl KeyWord {
             0 => 0,
             power => 1 << power,
         };
-        ((self.0 & LAST_NANO) + owed).min(LAST_NANO) << 6
+        units::from_nanos(((self.0 & LAST_NANO) + owed).min(LAST_NANO))
     }
 
     /// Decides a cost under this pace.
@@ -129,7 +136,7 @@ impl KeyWord {
             taken: false,
             takes_over: false,
         };
-        let local = units(now);
+        let local = units::of(now);
         let key = self.at(local);
         if key.is_blocked() {
             return judged(Outcome::Denied, self, self.until() - local);
@@ -162,7 +169,7 @@ impl Foreign {
     /// Decides a cost under another pace: all tokens that are owed stay owed. If it is refused at a
     /// faster one, what is owed is to be paid back at that from now on.
     pub(crate) fn judge(self, pace: Pace, now: Timestamp, cost: u64) -> Judged {
-        let word = self.word.at(units(now));
+        let word = self.word.at(units::of(now));
         if word.is_blocked() {
             return word.judge(pace, now, cost);
         }
@@ -182,7 +189,7 @@ impl Foreign {
     /// What somebody is told who was not charged, so that it comes true: at a slower pace than the
     /// word counts by, nothing is stored, and what is owed goes on to be paid back at the faster one.
     pub(crate) fn told(self, judged: Judged, pace: Pace, now: Timestamp, cost: u64) -> Judged {
-        let (word, old) = (self.word.at(units(now)), self.pace(pace));
+        let (word, old) = (self.word.at(units::of(now)), self.pace(pace));
         let slower = pace.counts() && pace.interval > old.interval;
         if judged.outcome == Outcome::Allowed || word.is_blocked() || !slower {
             return judged;
@@ -199,27 +206,22 @@ impl Foreign {
         }
     }
 
-    /// The interval that it counts by, or else that of who asks.
-    pub(crate) const fn interval_or(self, asking: u64) -> u64 {
-        match self.interval {
-            0 => asking,
-            interval => interval,
-        }
-    }
-
     /// What it counts by, which has no bucket of its own; what isn't known counts as time.
     const fn pace(self, asking: Pace) -> Pace {
+        self.pace_with(asking, 0)
+    }
+
+    /// What it counts by, or else what the caller counts by, with a bucket of so many tokens.
+    pub(crate) const fn pace_with(self, asking: Pace, burst: u64) -> Pace {
+        let interval = match self.interval {
+            0 => asking.interval,
+            known => known,
+        };
         Pace {
-            interval: self.interval_or(asking.interval),
-            capacity: 0,
+            interval,
+            capacity: interval.saturating_mul(burst),
         }
     }
-}
-
-/// A time in word units.
-#[inline]
-pub(crate) fn units(now: Timestamp) -> u64 {
-    Pace::UNLIMITED.empty(now).to_word()
 }
 
 #[cfg(test)]
@@ -229,7 +231,7 @@ mod tests {
 
     /// Any time that a table counts.
     fn time() -> impl Strategy<Value = u64> {
-        (0..64u32, any::<u64>()).prop_map(|(shift, bits)| (bits >> shift).min(LAST_NANO << 6))
+        (0..64u32, any::<u64>()).prop_map(|(shift, bits)| (bits >> shift).min(KeyWord::LAST))
     }
 
     proptest! {
@@ -237,15 +239,15 @@ mod tests {
         fn a_block_ends_when_it_should_and_forgives_nothing(until in time(), idle in time()) {
             let word = KeyWord::blocked(until, idle);
             prop_assert!(word.is_blocked() && word.0 != BUSY);
-            let end = until.div_ceil(64).min(LAST_NANO) << 6;
+            let end = units::from_nanos(units::to_nanos(until).min(LAST_NANO));
             prop_assert_eq!(word.until(), end);
             prop_assert!(word.is_blocked_at(end.saturating_sub(1)) || end == 0);
             prop_assert!(!word.is_blocked_at(end));
             // What is owed after it is kept, and at most doubled.
             let owed = idle.saturating_sub(end);
             let kept = word.idle_at() - end;
-            prop_assert!(kept >= owed.min((LAST_NANO << 6) - end), "{} of {}", kept, owed);
-            prop_assert!(kept <= owed.saturating_mul(2).max(128) && (owed > 0 || kept == 0));
+            prop_assert!(kept >= owed.min(KeyWord::LAST - end), "{} of {}", kept, owed);
+            prop_assert!(kept <= owed.saturating_mul(2).max(2 * units::PER_NANO) && (owed > 0 || kept == 0));
             let after = word.at(end);
             prop_assert!(!after.is_blocked());
             prop_assert_eq!(after.0, if kept == 0 { 0 } else { word.idle_at() });

@@ -7,7 +7,7 @@
 //! passes, and what a full lane's bucket can't hold is there for the others.
 
 use tollgate_core::{
-    Algorithm, Bucket, Decision, LimitError, Outcome, Rate, Timestamp, TokenBucket,
+    Arithmetic, Bucket, Decision, LimitError, Outcome, Rate, Timestamp, TokenBucket,
 };
 
 use crate::line::places::Fifo;
@@ -201,7 +201,7 @@ impl Shares {
 
 impl Discipline for Shares {
     /// The number of a lane.
-    type Ask = u32;
+    type Asker = u32;
     type Receipt = Receipt;
 
     fn visited(&mut self, now: Timestamp) -> Option<Timestamp> {

@@ -5,11 +5,11 @@ use std::time::Duration;
 use tollgate_core::{Decision, Timestamp, Unbooked};
 
 use super::Limiter;
-use crate::Kind;
 use crate::cell::Cell;
 use crate::clock::Clock;
 use crate::home::sealed::Home;
 use crate::line::Post;
+use crate::stack::Kind;
 use crate::stack::limit::{Breadth, Limit, Mark, Seen, Taken};
 
 impl<C: Clock> Limit for Limiter<C> {

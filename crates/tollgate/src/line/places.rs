@@ -12,7 +12,7 @@ pub(crate) type Id = u32;
 
 /// One who waits, or who no longer has to and hasn't noticed yet.
 #[derive(Debug)]
-pub(super) struct Place<R, X = ()> {
+pub(super) struct LinePlace<R, X = ()> {
     /// Whose line it stands in: a client, or a lane.
     pub(super) owner: u32,
     pub(super) cost: u64,
@@ -48,7 +48,7 @@ pub(super) struct Places<R, X = ()> {
 #[derive(Debug)]
 enum Slot<R, X> {
     Free(Option<Id>),
-    Used(Place<R, X>),
+    Used(LinePlace<R, X>),
 }
 
 /// First to last of one owner's places.
@@ -99,7 +99,7 @@ impl Fifo {
     }
 }
 
-impl<R, X> Place<R, X> {
+impl<R, X> LinePlace<R, X> {
     /// Until when it waits, if that was said.
     pub(super) fn deadline(&self) -> Option<Timestamp> {
         Some(self.deadline).filter(|deadline| *deadline < Timestamp::MAX)
@@ -154,21 +154,21 @@ impl<R, X> Places<R, X> {
         self.used
     }
 
-    pub(super) fn get(&self, id: Id) -> Option<&Place<R, X>> {
+    pub(super) fn get(&self, id: Id) -> Option<&LinePlace<R, X>> {
         match self.slots.get(index(id))? {
             Slot::Used(place) => Some(place),
             Slot::Free(_) => None,
         }
     }
 
-    pub(super) fn get_mut(&mut self, id: Id) -> Option<&mut Place<R, X>> {
+    pub(super) fn get_mut(&mut self, id: Id) -> Option<&mut LinePlace<R, X>> {
         match self.slots.get_mut(index(id))? {
             Slot::Used(place) => Some(place),
             Slot::Free(_) => None,
         }
     }
 
-    pub(super) fn insert(&mut self, place: Place<R, X>) -> Id {
+    pub(super) fn insert(&mut self, place: LinePlace<R, X>) -> Id {
         self.used += 1;
         if let Some(id) = self.free {
             let old = mem::replace(&mut self.slots[index(id)], Slot::Used(place));
@@ -182,7 +182,7 @@ impl<R, X> Places<R, X> {
         Id::try_from(self.slots.len() - 1).unwrap_or(Id::MAX)
     }
 
-    pub(super) fn remove(&mut self, id: Id) -> Option<Place<R, X>> {
+    pub(super) fn remove(&mut self, id: Id) -> Option<LinePlace<R, X>> {
         self.get(id)?;
         let freed = mem::replace(&mut self.slots[index(id)], Slot::Free(self.free));
         self.free = Some(id);
@@ -252,7 +252,7 @@ impl<R, X> Places<R, X> {
     }
 
     fn link(&mut self, id: Id, change: impl FnOnce(&mut Option<Id>, &mut Option<Id>)) {
-        if let Some(Place {
+        if let Some(LinePlace {
             stage: Stage::Queued { before, after },
             ..
         }) = self.get_mut(id)

@@ -7,7 +7,7 @@ use std::mem;
 use tollgate_core::{Decision, Outcome, Timestamp};
 
 use super::Waits;
-use super::places::{Fifo, Id, Place, Places, Stage};
+use super::places::{Fifo, Id, LinePlace, Places, Stage};
 use crate::Refused;
 
 /// Who is next, and what that costs: what weighted fair queueing and priority lanes differ in.
@@ -17,7 +17,7 @@ use crate::Refused;
 /// at the same time.
 pub trait Discipline: fmt::Debug {
     /// Who asks: a client with its weight, or a lane.
-    type Ask;
+    type Asker;
     /// What a charge is given back by.
     type Receipt: fmt::Debug;
 
@@ -26,10 +26,10 @@ pub trait Discipline: fmt::Debug {
     fn visited(&mut self, now: Timestamp) -> Option<Timestamp>;
 
     /// Whether this one passes right now, past everybody who waits; it is charged if so.
-    fn pass_at_once(&mut self, now: Timestamp, ask: &Self::Ask, cost: u64) -> Outcome;
+    fn pass_at_once(&mut self, now: Timestamp, ask: &Self::Asker, cost: u64) -> Outcome;
 
     /// The line in which this one has to stand, or what it has to expect if that is full.
-    fn stand_in(&mut self, lines: &Lines, ask: Self::Ask) -> Result<u32, Timestamp>;
+    fn stand_in(&mut self, lines: &Lines, ask: Self::Asker) -> Result<u32, Timestamp>;
 
     /// When this one passes at the latest if nobody comes after it. Any answer that isn't after
     /// `deadline` is as good as another.
@@ -37,7 +37,7 @@ pub trait Discipline: fmt::Debug {
         &self,
         lines: &Lines,
         now: Timestamp,
-        ask: &Self::Ask,
+        ask: &Self::Asker,
         cost: u64,
         deadline: Timestamp,
     ) -> Timestamp;
@@ -167,7 +167,7 @@ impl<D: Discipline> Queue<D> {
     }
 
     /// Decides without waiting.
-    pub(crate) fn check(&mut self, now: Timestamp, ask: &D::Ask, cost: u64) -> Decision {
+    pub(crate) fn check(&mut self, now: Timestamp, ask: &D::Asker, cost: u64) -> Decision {
         self.advance(now);
         let outcome = self.discipline.pass_at_once(now, ask, cost);
         let at = match outcome {
@@ -181,7 +181,7 @@ impl<D: Discipline> Queue<D> {
     }
 
     /// Whether this one passes right now; it is charged if so.
-    pub(crate) fn allow(&mut self, now: Timestamp, ask: &D::Ask, cost: u64) -> bool {
+    pub(crate) fn allow(&mut self, now: Timestamp, ask: &D::Asker, cost: u64) -> bool {
         self.advance(now);
         self.discipline.pass_at_once(now, ask, cost) == Outcome::Allowed
     }
@@ -190,7 +190,7 @@ impl<D: Discipline> Queue<D> {
     pub(crate) fn enter(
         &mut self,
         now: Timestamp,
-        ask: D::Ask,
+        ask: D::Asker,
         cost: u64,
         deadline: Option<Timestamp>,
     ) -> Result<Entered, Refused> {
@@ -229,7 +229,7 @@ impl<D: Discipline> Queue<D> {
     }
 
     fn stand(&mut self, now: Timestamp, owner: u32, cost: u64, deadline: Option<Timestamp>) -> Id {
-        let id = self.places.insert(Place {
+        let id = self.places.insert(LinePlace {
             owner,
             cost,
             arrived: now,
@@ -361,7 +361,7 @@ impl<D: Discipline> Waits for Queue<D> {
     fn look_again(&mut self, _now: Timestamp, id: Id) -> Option<Timestamp> {
         let turn = self.first().filter(|(first, _)| *first == id);
         let turn = turn.map(|(_, due)| due);
-        let over = self.places.get(id).and_then(Place::deadline);
+        let over = self.places.get(id).and_then(LinePlace::deadline);
         let over = over.map(|deadline| deadline.plus_nanos(1));
         turn.into_iter().chain(over).min()
     }

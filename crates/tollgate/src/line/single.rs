@@ -14,7 +14,7 @@ mod behind;
 mod set_back;
 
 use super::meter::{Meter, charge};
-use super::places::{Fifo, Id, Place, Places, Stage};
+use super::places::{Fifo, Id, LinePlace, Places, Stage};
 use super::queue::Entered;
 use super::{Rest, Waits};
 use crate::Refused;
@@ -181,7 +181,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         };
     }
 
-    fn first_place(&self) -> Option<(Id, &Place<(), Waiter<T>>)> {
+    fn first_place(&self) -> Option<(Id, &LinePlace<(), Waiter<T>>)> {
         let id = self.line.first()?;
         Some((id, self.places.get(id)?))
     }
@@ -260,7 +260,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         deadline: Option<Timestamp>,
         waiter: Waiter<T>,
     ) -> Entered {
-        let id = self.places.insert(Place {
+        let id = self.places.insert(LinePlace {
             owner: 0,
             cost,
             arrived: now,
@@ -380,7 +380,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         if self.line.first() == Some(id) {
             self.refused_until = Timestamp::ZERO;
         }
-        let deadline = self.places.get(id).and_then(Place::deadline);
+        let deadline = self.places.get(id).and_then(LinePlace::deadline);
         if let Some(deadline) = deadline {
             self.deadlines.remove(&(deadline, id));
         }
@@ -410,14 +410,13 @@ impl<T: Clone + fmt::Debug> Waits for Single<T> {
     fn look_again(&mut self, now: Timestamp, id: Id) -> Option<Timestamp> {
         let (first, due) = (self.line.first(), self.due);
         let place = self.places.get_mut(id)?;
-        let turn = match first == Some(id) {
-            true => due,
-            false => {
-                if place.extra.told <= now {
-                    place.extra.told = due.max(now) + BACKSTOP;
-                }
-                place.extra.told
+        let turn = if first == Some(id) {
+            due
+        } else {
+            if place.extra.told <= now {
+                place.extra.told = due.max(now) + BACKSTOP;
             }
+            place.extra.told
         };
         let over = place.deadline().map(|deadline| deadline.plus_nanos(1));
         Some(over.map_or(turn, |over| turn.min(over)))

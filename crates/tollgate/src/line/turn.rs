@@ -26,7 +26,7 @@ use crate::patience::Patience;
 /// nor dropped, when it is next, holds up the others until anybody comes to the line or has a deadline
 /// that passes: don't keep one aside.
 ///
-/// It can be awaited on any executor, as [`Acquire`](crate::Acquire) can, and panics as that does.
+/// It can be awaited on any executor, as [`Acquire`](crate::wait::Acquire) can, and panics as that does.
 #[cfg_attr(
     feature = "tokio",
     doc = r#"
@@ -53,13 +53,13 @@ assert!(matches!(hasty, Err(Refused::TooLate(_))));
 #[must_use = "nothing is waited for until this is awaited, or `wait_blocking` is called"]
 pub struct Turn<'a, D: Discipline, C: Clock> {
     line: &'a Line<D, C>,
-    pub(crate) ask: D::Ask,
+    pub(crate) ask: D::Asker,
     cost: u64,
     patience: Patience,
 }
 
 impl<'a, D: Discipline, C: Clock> Turn<'a, D, C> {
-    pub(crate) const fn new(line: &'a Line<D, C>, ask: D::Ask, cost: u64) -> Self {
+    pub(crate) const fn new(line: &'a Line<D, C>, ask: D::Asker, cost: u64) -> Self {
         Self {
             line,
             ask,

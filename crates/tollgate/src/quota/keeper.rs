@@ -18,9 +18,9 @@ use super::account::{Account, Lot};
 use super::entry::Entry;
 use super::maker::Maker;
 use super::record::Batch;
-use super::store::{End, Store, StoreError};
+use super::store::{End, FileError, Store};
 use super::table::Table;
-use super::{Durability, OnStoreFailure};
+use super::{Durability, OnFileFailure};
 use crate::sync::{AtomicU64, Ordering, PoisonError};
 
 /// Keys that are written down while the lock of their shard is held once.
@@ -31,7 +31,7 @@ const CHUNK: usize = 256;
 pub(super) struct Limits {
     pub(super) flush_every: Duration,
     pub(super) max_unsaved: u64,
-    pub(super) on_failure: OnStoreFailure,
+    pub(super) on_failure: OnFileFailure,
     pub(super) durability: Durability,
 }
 
@@ -60,7 +60,7 @@ impl Unsaved {
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |units| {
                 let more = units.saturating_add(cost);
                 let fits = units == 0 || more <= most;
-                (fits || self.limits.on_failure == OnStoreFailure::Grant).then_some(more)
+                (fits || self.limits.on_failure == OnFileFailure::Grant).then_some(more)
             });
         match taken {
             // Early enough that the flush is over before the rest is used up.
@@ -165,10 +165,10 @@ impl Saver {
     }
 
     /// Saves what has changed, or everything if the file has to be written anew.
-    pub(super) fn save(&self, table: &Table, end: End) -> Result<(), StoreError> {
+    pub(super) fn save(&self, table: &Table, end: End) -> Result<(), FileError> {
         if self.is_forked() {
             let path = self.path.clone();
-            return Err(StoreError::Forked { path });
+            return Err(FileError::Forked { path });
         }
         let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
         let unsaved = self.unsaved.units();
@@ -192,7 +192,7 @@ impl Saver {
             }
             Err(source) => {
                 let path = store.path().to_owned();
-                let error = StoreError::Io { path, source };
+                let error = FileError::Io { path, source };
                 self.failures.fetch_add(1, Ordering::Relaxed);
                 *last = Some(error.to_string());
                 Err(error)
@@ -341,7 +341,7 @@ impl Keeper {
     }
 
     /// Stops the thread and leaves the file closed.
-    pub(super) fn close(&mut self) -> Result<(), StoreError> {
+    pub(super) fn close(&mut self) -> Result<(), FileError> {
         let Some(thread) = self.thread.take() else {
             return Ok(());
         };

@@ -153,7 +153,7 @@ impl std::error::Error for QuotaRefused {}
 /// Dropping it means that the request happened.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "give it back if the request didn't happen, or let it go"]
-pub struct QuotaReceipt {
+pub struct Receipt {
     pub(super) decision: Decision,
     /// The state of the key that was charged.
     pub(super) id: u64,
@@ -162,7 +162,7 @@ pub struct QuotaReceipt {
     pub(super) cost: u64,
 }
 
-impl QuotaReceipt {
+impl Receipt {
     /// What the quota said when it was charged.
     pub const fn decision(&self) -> &Decision {
         &self.decision

@@ -4,7 +4,7 @@ use tollgate_core::Timestamp;
 
 use super::limit::{Seen, Taken};
 use super::terms::{Dropped, Terms};
-use super::{Level, Pass, Refusal, Settled, Stack, Step, Worst, take_all};
+use super::{Level, Pass, Position, Refusal, Settled, Stack, Worst, take_all};
 use crate::concurrency::Ending;
 
 /// What a request holds of all its limits until its real cost is known.
@@ -54,7 +54,7 @@ use crate::concurrency::Ending;
 /// ```
 /// use std::sync::Arc;
 /// use std::time::Duration;
-/// use tollgate::{ConcurrencyLimiter, ExactKeyedLimiter, Hold, Level, Rate, Stack};
+/// use tollgate::{ConcurrencyLimiter, ExactKeyedLimiter, Level, Rate, Stack, stack::Hold};
 ///
 /// let tokens = ExactKeyedLimiter::<String>::builder(Rate::per_minute(10_000), 1_000).build()?;
 /// let (tokens, slots) = (Arc::new(tokens), Arc::new(ConcurrencyLimiter::new(50)));
@@ -277,7 +277,7 @@ impl Stack {
                 taken: Some(taken),
             });
         };
-        match take_all(levels, Step::first(levels), &mut seen, &take, keep) {
+        match take_all(levels, Position::first(levels), &mut seen, &take, keep) {
             Ok(()) => Ok(Hold { parts }),
             Err(refusal) => {
                 self.lose();

@@ -175,7 +175,7 @@ pub(crate) enum Taken {
     Charge(Ticket),
     /// A charge of a quota.
     #[cfg(feature = "quota")]
-    Quota(crate::quota::QuotaReceipt),
+    Quota(crate::quota::Receipt),
     /// A charge of every class from a leaf to the root.
     Tree(Box<Receipt>),
     /// A slot.

@@ -9,7 +9,7 @@ use crate::concurrency::{Ending, Permit, SharedHome};
 /// dropped. With no such limit it holds nothing. It shares its limiters, so it may be moved into a
 /// task, or live as long as a response is being sent.
 ///
-/// As a [`Permit`](crate::Permit) it may end as a success, as dropped for overload, or ignored,
+/// As a [`Permit`](crate::concurrency::Permit) it may end as a success, as dropped for overload, or ignored,
 /// which is what just dropping it means.
 ///
 /// ```
@@ -46,7 +46,7 @@ impl Pass {
     /// ```
     /// use std::sync::Arc;
     /// use std::sync::atomic::{AtomicBool, Ordering};
-    /// use tollgate::Pass;
+    /// use tollgate::stack::Pass;
     ///
     /// let (held, mut pass) = (Arc::new(AtomicBool::new(true)), Pass::default());
     /// let ends = Arc::clone(&held);
@@ -65,7 +65,7 @@ impl Pass {
     /// ```
     /// use std::sync::Arc;
     /// use std::sync::atomic::{AtomicU64, Ordering};
-    /// use tollgate::{Pass, Settled};
+    /// use tollgate::stack::{Pass, Settled};
     ///
     /// let (used, mut pass) = (Arc::new(AtomicU64::new(0)), Pass::default());
     /// let book = Arc::clone(&used);
@@ -96,7 +96,7 @@ impl Pass {
     /// ```
     /// use std::sync::Arc;
     /// use std::sync::atomic::{AtomicBool, Ordering};
-    /// use tollgate::{Pass, Settled};
+    /// use tollgate::stack::{Pass, Settled};
     ///
     /// let (is_back, mut pass) = (Arc::new(AtomicBool::new(false)), Pass::default());
     /// let book = Arc::clone(&is_back);
@@ -156,7 +156,7 @@ impl Pass {
 /// What came of an estimate.
 ///
 /// ```
-/// use tollgate::{Pass, Settled};
+/// use tollgate::stack::{Pass, Settled};
 ///
 /// let mut pass = Pass::default();
 /// pass.hold_estimate(|settled| assert_eq!(settled, Settled::Unsaid));

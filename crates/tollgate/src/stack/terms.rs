@@ -11,7 +11,7 @@ use std::time::Duration;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::{Level, Limiter, Rate, Stack, Terms, clock::Manual};
+/// use tollgate::{Level, Limiter, Rate, Stack, stack::Terms, clock::Manual};
 ///
 /// let limiter = Limiter::with_clock(Rate::per_minute(1_000), Manual::new());
 /// let (stack, minute) = (Stack::new(), Duration::from_secs(60));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Algorithm, Book, Decision, Outcome, Timestamp, TokenBucket};
+use tollgate_core::{Arithmetic, Book, Decision, Outcome, Timestamp, TokenBucket};
 
 use super::node::{MAX_DEPTH, NodeId};
 use super::walk::{Keep, Look, Way, Why};

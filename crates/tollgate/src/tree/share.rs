@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Algorithm, Book, Rate, Timestamp, TokenBucket};
+use tollgate_core::{Arithmetic, Book, Rate, Timestamp, TokenBucket};
 
 use super::node::LEVELS;
 

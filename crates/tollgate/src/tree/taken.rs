@@ -8,7 +8,7 @@ use super::nodes::Nodes;
 /// A charge, class by class, in place: nothing is allocated for it.
 #[derive(Clone, Debug)]
 pub(super) struct Taken {
-    steps: [Option<Step>; MAX_DEPTH],
+    steps: [Option<ClassCharge>; MAX_DEPTH],
     /// Whose virtual time moved, from when to when.
     tags: [Option<(u128, u128)>; MAX_DEPTH],
     len: usize,
@@ -18,7 +18,7 @@ pub(super) struct Taken {
 
 /// What was taken from one class.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Step {
+pub(super) struct ClassCharge {
     pub(super) slot: u32,
     pub(super) birth: u64,
     pub(super) rate: Option<Booked>,
@@ -40,7 +40,7 @@ impl Taken {
     }
 
     /// Notes the next class on the way.
-    pub(super) fn note(&mut self, step: Step) {
+    pub(super) fn note(&mut self, step: ClassCharge) {
         if let Some(place) = self.steps.get_mut(self.len) {
             *place = Some(step);
             self.len += 1;

@@ -12,7 +12,10 @@ use tollgate_core::Timestamp;
 use super::node::{LEVELS, MAX_DEPTH, Node};
 use super::nodes::Nodes;
 use super::share::Borrower;
-use super::taken::{Step, Taken};
+use super::taken::{ClassCharge, Taken};
+
+/// How many quanta a lender's burst has.
+const QUANTA: u64 = 64;
 
 /// The slots from a leaf to the root, and the priority that the leaf borrows with.
 #[derive(Clone, Copy, Debug)]
@@ -154,7 +157,7 @@ impl Borrower {
             level: path.level,
             tag: child.tag(path.level),
             stride: child.stride,
-            quantum: (lender.burst() / 64).clamp(1, 1 << 32),
+            quantum: (lender.burst() / QUANTA).clamp(1, 1 << 32),
         }
     }
 }
@@ -211,7 +214,7 @@ impl Nodes {
                 }
                 continue;
             };
-            taken.note(Step {
+            taken.note(ClassCharge {
                 slot: *slot,
                 birth: node.birth,
                 rate: rate.map(|rate| rate.charge(now, cost)),

@@ -6,6 +6,7 @@ mod laws;
 mod mixed;
 mod races;
 mod settled;
+mod settled_kinds;
 mod striped;
 mod subject;
 mod threads;

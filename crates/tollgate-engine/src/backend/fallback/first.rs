@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Clock, Decision, Level, Terms};
+use tollgate::{Clock, Decision, Level, stack::Terms};
 
 use super::{AskingOrFallback, Fallback, Gate, Way, is_counted_here};
 use crate::backend::Backend;

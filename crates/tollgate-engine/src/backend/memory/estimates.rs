@@ -1,6 +1,9 @@
 //! Costs that are estimates: held in the tables that keep track of them, until the request says what it did cost.
 
-use tollgate::{Clock, Decision, Hold, Level, Terms};
+use tollgate::{
+    Clock, Decision, Level,
+    stack::{Hold, Terms},
+};
 
 use super::Memory;
 use super::keys::{CounterKey, QuotaBytes, UNNAMED};

@@ -3,8 +3,7 @@
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use tollgate::quota::QuotaKey;
-use tollgate::{Clock, ConcurrencyKey, ExactKey, KeyedConcurrency, Level};
+use tollgate::{Clock, KeyedConcurrency, Level, concurrency, exact_keyed, keyed, quota};
 
 use super::Memory;
 use crate::limits::{Check, CoreForm};
@@ -38,11 +37,11 @@ impl CounterKey {
 /// A key of one table, while a request is judged.
 pub(in crate::backend) enum TableKey<'a, C: Clock + 'static, W: Clock + 'static> {
     Nothing,
-    Rate(tollgate::Key<'a, C>),
-    Exact(ExactKey<'a, CounterKey, CounterKey, C>),
-    Window(ExactKey<'a, CounterKey, CounterKey, W>),
-    Slot(ConcurrencyKey<'a, Arc<KeyedConcurrency<CounterKey, C>>, CounterKey>),
-    Quota(QuotaKey<'a, W>),
+    Rate(keyed::Key<'a, C>),
+    Exact(exact_keyed::Key<'a, CounterKey, CounterKey, C>),
+    Window(exact_keyed::Key<'a, CounterKey, CounterKey, W>),
+    Slot(concurrency::Key<'a, Arc<KeyedConcurrency<CounterKey, C>>, CounterKey>),
+    Quota(quota::Key<'a, W>),
 }
 
 /// What some keys are borrowed from.

@@ -3,7 +3,7 @@
 use std::slice;
 use std::time::Duration;
 
-use tollgate::{Algorithm, Align, Rate};
+use tollgate::{Algorithm, Rate, core::Align};
 
 use crate::envoy::{self, Charge, Compiled, Leaf, Lookup};
 use crate::facts::{Descriptor, Facts};

@@ -8,9 +8,9 @@
 //! What passes leaves a TAT within a full bucket of its time, and what is booked notes where it left it and when.
 //! A TAT beyond both, or a booking that was made at a later time, was charged by a clock that showed more.
 
-use tollgate_core::{Tat, Timestamp};
+use tollgate_core::{Tat, Timestamp, units};
 
-use super::{Tried, Word, judged, word_of};
+use super::{Tried, Word, judged};
 use crate::sync::{Ordering, fence};
 
 /// Times up to here after the anchor, four and a half years, are surely within the word.
@@ -21,7 +21,7 @@ const LAST: u64 = 2 * NEAR - 1;
 /// A time that is no further behind than this, and what a bucket holds, is out of order.
 const BEHIND: u64 = 86_400 * 1_000_000_000;
 /// The same in word units.
-pub(super) const SLACK: u64 = BEHIND << 6;
+pub(super) const SLACK: u64 = units::from_nanos(BEHIND);
 
 /// Who moves a word's anchor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl Word {
         if now >= self.anchor() {
             return !self.is_near(now);
         }
-        let lasts = self.capacity.load(Ordering::Relaxed) >> 6;
+        let lasts = units::to_nanos_floor(self.capacity.load(Ordering::Relaxed));
         self.anchor().nanos_since(now) > BEHIND.saturating_add(lasts)
     }
 
@@ -82,8 +82,8 @@ impl Word {
             // Unless somebody else has moved it.
             if !self.is_near(now) {
                 let to = now.as_nanos().saturating_sub(BEHIND);
-                let by = (to - anchor.as_nanos()).saturating_mul(64);
-                let earlier = |units: u64| units.saturating_sub(by);
+                let by = units::from_nanos(to - anchor.as_nanos());
+                let earlier = |time: u64| time.saturating_sub(by);
                 self.count_from(to, now, |tat| earlier(tat.to_word()));
                 for noted in [&self.booked, &self.sealed] {
                     noted.store(earlier(noted.load(Ordering::Relaxed)), Ordering::Relaxed);
@@ -92,7 +92,7 @@ impl Word {
             return;
         }
         let capacity = settings.counted_by.pace().capacity;
-        if anchor.nanos_since(now) > BEHIND.saturating_add(capacity >> 6) {
+        if anchor.nanos_since(now) > BEHIND.saturating_add(units::to_nanos_floor(capacity)) {
             self.go_back(now, capacity);
         }
     }
@@ -122,7 +122,7 @@ impl Word {
     }
 
     fn is_ahead(&self, now: Timestamp, capacity: u64) -> bool {
-        let (tat, local) = (self.tat.load(Ordering::Relaxed), word_of(self.local(now)));
+        let (tat, local) = (self.tat.load(Ordering::Relaxed), units::of(self.local(now)));
         let booked_at = self.booked_at.load(Ordering::Relaxed);
         let is_booked = tat <= self.booked.load(Ordering::Relaxed)
             && booked_at <= now.as_nanos().saturating_add(BEHIND);
@@ -139,12 +139,12 @@ impl Word {
     /// somebody holds of the line stays: a part of the one burst that a step grants.
     fn go_back(&self, now: Timestamp, capacity: u64) {
         let to = now.as_nanos().saturating_sub(BEHIND);
-        let shift = 64 * (i128::from(self.anchor().as_nanos()) - i128::from(to));
-        let local = word_of(Timestamp::from_nanos(now.as_nanos() - to + 1));
+        let shift = units::between(Timestamp::from_nanos(to), self.anchor());
+        let local = units::from_nanos(now.as_nanos() - to + 1);
         let empty = local.saturating_add(capacity);
-        let moved = |units: u64| {
-            let moved = i128::from(units) + shift;
-            u64::try_from(moved.max(0)).map_or(empty, |units| units.min(empty))
+        let moved = |time: u64| {
+            let moved = i128::from(time) + shift;
+            u64::try_from(moved.max(0)).map_or(empty, |time| time.min(empty))
         };
         self.count_from(to, now, |tat| moved(tat.to_word()));
         let sealed = self.sealed.load(Ordering::Relaxed);

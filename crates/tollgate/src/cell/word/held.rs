@@ -13,12 +13,12 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Algorithm, Decision, Outcome, Pace, Tat, Timestamp, Unbooked};
+use tollgate_core::{Arithmetic, Decision, Outcome, Pace, Tat, Timestamp, Unbooked};
 
 use super::super::Ticket;
 use super::{Settings, View, Word, judged};
-use crate::Mode;
 use crate::holds::HoldId;
+use crate::limiter::Switch;
 use crate::sync::Ordering;
 
 /// The most that is kept out, in word units: two years, so that the word can express it.
@@ -36,7 +36,7 @@ impl Word {
         self.reserve_beside(now, cost, Duration::ZERO)?;
         let mut settings = self.settings();
         // What isn't counted isn't out.
-        let counts = settings.mode == Mode::Enforce && settings.limit.counts();
+        let counts = settings.mode == Switch::Enforce && settings.limit.counts();
         if cost == 0 || !counts {
             return Ok(Ticket::Free(now));
         }

@@ -5,7 +5,7 @@ use std::borrow::Borrow;
 use tollgate_core::{Booked, Timestamp};
 
 use super::super::kept::Kept;
-use super::{Ask, Shard};
+use super::{Lookup, Shard};
 use crate::holds::{HoldId, Holds};
 
 impl<K, A: Kept> Shard<K, A> {
@@ -64,7 +64,7 @@ impl<K, A: Kept> Shard<K, A> {
     /// isn't limited.
     pub(in super::super) fn keep_track<Q>(
         &mut self,
-        ask: &Ask<'_, Q>,
+        ask: &Lookup<'_, Q>,
         booked: Booked,
         (cost, until): (u64, Timestamp),
     ) -> Option<HoldId>
@@ -79,7 +79,7 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     /// Ends a hold of which so much was spent; nothing if it is over, or the key was dropped.
-    pub(in super::super) fn settle_hold<Q>(&mut self, ask: &Ask<'_, Q>, id: HoldId, spent: u64)
+    pub(in super::super) fn settle_hold<Q>(&mut self, ask: &Lookup<'_, Q>, id: HoldId, spent: u64)
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -104,7 +104,7 @@ impl<K, A: Kept> Shard<K, A> {
 mod tests {
     use std::time::Duration;
 
-    use tollgate_core::{Algorithm, Rate, TokenBucket};
+    use tollgate_core::{Arithmetic, Rate, TokenBucket};
 
     use super::super::super::act::{Check, Reserve};
     use super::super::super::tier::RateOf;
@@ -116,11 +116,11 @@ mod tests {
         block: false,
     };
 
-    fn ask(key: &str, now: Timestamp) -> Ask<'_, str> {
+    fn ask(key: &str, now: Timestamp) -> Lookup<'_, str> {
         let hash = key
             .bytes()
             .fold(7, |hash, byte| hash * 31 + u64::from(byte));
-        Ask {
+        Lookup {
             key,
             hash,
             now,

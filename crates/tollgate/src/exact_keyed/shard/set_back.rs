@@ -42,9 +42,10 @@ impl<K, A: Kept> Shard<K, A> {
                 }
             }
             entry.ledger.shift(limit, from, to);
-            match entry.place.is_guarded() {
-                true => self.move_guard(slot, from, to),
-                false => self.settle(slot),
+            if entry.place.is_guarded() {
+                self.move_guard(slot, from, to)
+            } else {
+                self.settle(slot)
             }
         }
         self.high_water = self.high_water.shifted(from, to);

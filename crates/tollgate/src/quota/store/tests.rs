@@ -53,7 +53,7 @@ fn state(contents: &Contents) -> State {
     state
 }
 
-fn try_read(bytes: &[u8]) -> Result<(State, u64), StoreError> {
+fn try_read(bytes: &[u8]) -> Result<(State, u64), FileError> {
     let contents = read(Path::new("quotas"), bytes)?;
     Ok((state(&contents), contents.torn))
 }

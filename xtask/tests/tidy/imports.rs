@@ -1,66 +1,17 @@
-//! What no compiler checks: every source file says what lives in it, and fits in a head.
+//! Imports between modules go one way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// Files above this length want to be two.
-const MOST_LINES: usize = 600;
-
-fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).expect("a folder that can be listed") {
-        let path = entry.expect("an entry that can be read").path();
-        let name = path.file_name().unwrap_or_default();
-        let name = name.to_string_lossy().into_owned();
-        if path.is_dir() {
-            if name != "target" && !name.starts_with('.') {
-                sources(&path, found);
-            }
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.push(path);
-        }
-    }
-}
-
-#[test]
-fn every_source_file_is_tidy() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let mut files = Vec::new();
-    sources(root, &mut files);
-    assert!(files.len() > 30, "only {} sources found", files.len());
-    let mut problems = Vec::new();
-    for file in files {
-        let text = fs::read_to_string(&file).unwrap();
-        let shown = file.strip_prefix(root).unwrap().display();
-        if !text.starts_with("//!") {
-            problems.push(format!(
-                "{shown}: doesn't open with a //! line saying what lives there"
-            ));
-        }
-        let lines = text.lines().count();
-        if lines > MOST_LINES {
-            problems.push(format!("{shown}: {lines} lines, more than {MOST_LINES}"));
-        }
-        // Spelled in two parts so that this file doesn't find itself.
-        for unfinished in [
-            concat!("todo", "!("),
-            concat!("unimplemented", "!("),
-            concat!("FIX", "ME"),
-        ] {
-            if text.contains(unfinished) {
-                problems.push(format!("{shown}: contains {unfinished}"));
-            }
-        }
-    }
-    assert!(problems.is_empty(), "{}", problems.join("\n"));
-}
+use super::{files, root};
 
 /// Which modules of a crate each of its modules imports from, apart from tests.
 fn imports(source: &Path) -> BTreeMap<String, BTreeSet<String>> {
-    let mut files = Vec::new();
-    sources(source, &mut files);
+    let mut sources = Vec::new();
+    files(source, "rs", &mut sources);
     let mut imports: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for file in files {
+    for file in sources {
         let path = file.strip_prefix(source).unwrap().with_extension("");
         let mut parts = path.iter().map(|part| part.to_string_lossy().into_owned());
         let own = parts.next().unwrap_or_default();
@@ -99,9 +50,8 @@ fn needed(imports: &BTreeMap<String, BTreeSet<String>>, module: &str) -> BTreeSe
 
 #[test]
 fn modules_import_one_way() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     // The engine asks backends, and both speak of limits.
-    let engine = imports(&root.join("crates/tollgate-engine/src"));
+    let engine = imports(&root().join("crates/tollgate-engine/src"));
     for (module, above) in [
         ("backend", "engine"),
         ("limits", "engine"),
@@ -113,7 +63,7 @@ fn modules_import_one_way() {
             "{module} needs {above}, which is above it"
         );
     }
-    let redis = imports(&root.join("crates/tollgate-redis/src"));
+    let redis = imports(&root().join("crates/tollgate-redis/src"));
     assert!(redis.contains_key("direct") && redis.contains_key("store"));
     for module in redis.keys() {
         assert!(

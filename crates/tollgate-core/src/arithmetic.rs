@@ -48,7 +48,7 @@ impl Floor for () {
 /// (limit, state, now, cost), and a refusal never changes the state.
 ///
 /// ```
-/// use tollgate_core::{Algorithm, Outcome, Rate, SlidingLog, Timestamp};
+/// use tollgate_core::{Arithmetic, Outcome, Rate, SlidingLog, Timestamp};
 ///
 /// let limit = SlidingLog::new(Rate::per_second(2))?;
 /// let mut log = Default::default();
@@ -61,7 +61,7 @@ impl Floor for () {
 /// assert_eq!(limit.decide(&mut log, at(1000), 3).outcome, Outcome::Never);
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
-pub trait Algorithm: sealed::Sealed + Copy + Debug {
+pub trait Arithmetic: sealed::Sealed + Copy + Debug {
     /// What is kept between calls. The default is "never seen".
     type State: Clone + Debug + Default + PartialEq;
 
@@ -134,7 +134,7 @@ pub trait Algorithm: sealed::Sealed + Copy + Debug {
     /// that has no way to count. While such a one is in force, a state stays under the limit before.
     ///
     /// ```
-    /// use tollgate_core::{Algorithm, Gcra, LeakyBucket, Rate};
+    /// use tollgate_core::{Arithmetic, Gcra, LeakyBucket, Rate};
     ///
     /// assert!(!Gcra::new(Rate::zero())?.counts());
     /// assert!(LeakyBucket::new(Rate::zero())?.counts());
@@ -158,7 +158,7 @@ pub trait Algorithm: sealed::Sealed + Copy + Debug {
     /// is spent was carried over by [`keep_spent`](Self::keep_spent) only when it passes.
     ///
     /// ```
-    /// use tollgate_core::{Algorithm, LeakyBucket, Rate, Timestamp};
+    /// use tollgate_core::{Arithmetic, LeakyBucket, Rate, Timestamp};
     ///
     /// let (fast, slow) = (Rate::per_second(1_000), Rate::per_minute(1));
     /// let (fast, slow) = (LeakyBucket::new(fast)?, LeakyBucket::new(slow)?);
@@ -195,7 +195,7 @@ pub trait Algorithm: sealed::Sealed + Copy + Debug {
     ///
     /// ```
     /// use core::time::Duration;
-    /// use tollgate_core::{Algorithm, LeakyBucket, Rate, SlidingCounter};
+    /// use tollgate_core::{Arithmetic, LeakyBucket, Rate, SlidingCounter};
     ///
     /// let minute = Rate::per_minute(60);
     /// assert_eq!(SlidingCounter::new(minute)?.lasts(), Duration::from_secs(120));

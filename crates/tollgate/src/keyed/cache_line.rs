@@ -17,12 +17,12 @@ pub(crate) const SLOTS: usize = 4;
 /// Four slots on one cache line.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(crate) struct Line(pub(crate) [Slot; SLOTS]);
+pub(crate) struct CacheLine(pub(crate) [Slot; SLOTS]);
 
 /// The slot of this key if it is in one of two lines, or else another. Where a key is can't be
 /// predicted, so nothing branches on it, and the caller's next steps don't wait for a wrong guess.
 #[inline(always)]
-pub(crate) fn select([first, second]: [&Line; 2], fingerprint: u64) -> &Slot {
+pub(crate) fn select([first, second]: [&CacheLine; 2], fingerprint: u64) -> &Slot {
     let slots = first.0.iter().chain(&second.0).enumerate();
     let place = slots.skip(1).fold(0, |found, (place, slot)| {
         // Acquire: whoever sees a key here also sees that its slot was busy before.
@@ -33,7 +33,7 @@ pub(crate) fn select([first, second]: [&Line; 2], fingerprint: u64) -> &Slot {
     &line.0[place % SLOTS]
 }
 
-impl Line {
+impl CacheLine {
     /// The slot of this key, if it is here.
     #[inline]
     pub(crate) fn find(&self, fingerprint: u64) -> Option<&Slot> {
@@ -45,11 +45,11 @@ impl Line {
 #[cfg(not(any(loom, shuttle)))]
 pub use reserved::prefetch;
 #[cfg(not(any(loom, shuttle)))]
-pub(crate) use reserved::{Lines, fetch};
+pub(crate) use reserved::{CacheLines, fetch};
 #[cfg(any(loom, shuttle))]
 pub use touched::prefetch;
 #[cfg(any(loom, shuttle))]
-pub(crate) use touched::{Lines, fetch};
+pub(crate) use touched::{CacheLines, fetch};
 
 /// Memory that is zeroed page by page, by the operating system, as it is touched.
 #[cfg(not(any(loom, shuttle)))]
@@ -65,7 +65,7 @@ mod reserved {
     use std::ptr::NonNull;
     use std::slice;
 
-    use super::Line;
+    use super::CacheLine;
 
     /// Starts to bring a value into the cache, without waiting for it. A hint, for those who look at
     /// several places in memory; not every processor takes it.
@@ -75,7 +75,7 @@ mod reserved {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            const LINE: usize = size_of::<Line>();
+            const LINE: usize = size_of::<CacheLine>();
             let start = std::ptr::from_ref(value).cast::<i8>();
             let fetch = |offset: usize| {
                 // SAFETY: every x86-64 has the instruction, and it is a hint: it reads nothing that
@@ -98,7 +98,7 @@ mod reserved {
 
     /// The same for a line, which is read where there is no such hint.
     #[inline(always)]
-    pub(crate) fn fetch(line: &Line) {
+    pub(crate) fn fetch(line: &CacheLine) {
         prefetch(line);
         #[cfg(not(all(target_arch = "x86_64", not(miri))))]
         std::hint::black_box(line.0[0].word.load(std::sync::atomic::Ordering::Relaxed));
@@ -106,21 +106,21 @@ mod reserved {
 
     /// A fixed number of lines, all empty at first.
     #[derive(Debug)]
-    pub(crate) struct Lines {
-        first: NonNull<Line>,
+    pub(crate) struct CacheLines {
+        first: NonNull<CacheLine>,
         count: usize,
     }
 
-    // SAFETY: `Lines` owns its memory, as a `Box<[Line]>` would, and `Line` is made of atomics,
+    // SAFETY: `CacheLines` owns its memory, as a `Box<[CacheLine]>` would, and `CacheLine` is made of atomics,
     // which may be used from any thread.
-    unsafe impl Send for Lines {}
-    // SAFETY: as above: a shared `Lines` only hands out shared lines.
-    unsafe impl Sync for Lines {}
+    unsafe impl Send for CacheLines {}
+    // SAFETY: as above: a shared `CacheLines` only hands out shared lines.
+    unsafe impl Sync for CacheLines {}
 
-    impl Lines {
+    impl CacheLines {
         pub(crate) fn new(count: usize) -> Self {
             let layout =
-                Layout::array::<Line>(count).expect("a table smaller than the address space");
+                Layout::array::<CacheLine>(count).expect("a table smaller than the address space");
             if layout.size() == 0 {
                 let first = NonNull::dangling();
                 return Self { first, count };
@@ -135,20 +135,20 @@ mod reserved {
         }
     }
 
-    impl Deref for Lines {
-        type Target = [Line];
+    impl Deref for CacheLines {
+        type Target = [CacheLine];
 
-        fn deref(&self) -> &[Line] {
+        fn deref(&self) -> &[CacheLine] {
             // SAFETY: `first` is aligned to a line and starts `count` lines of one reservation that
-            // lives as long as `self`. Zero bytes are a valid `Line`: atomics of zero. Only shared
-            // references are ever made, and `Line` changes through its atomics alone.
+            // lives as long as `self`. Zero bytes are a valid `CacheLine`: atomics of zero. Only shared
+            // references are ever made, and `CacheLine` changes through its atomics alone.
             unsafe { slice::from_raw_parts(self.first.as_ptr(), self.count) }
         }
     }
 
-    impl Drop for Lines {
+    impl Drop for CacheLines {
         fn drop(&mut self) {
-            let layout = Layout::for_value::<[Line]>(self);
+            let layout = Layout::for_value::<[CacheLine]>(self);
             if layout.size() > 0 {
                 // SAFETY: the memory came from `zeroed` with this layout, the one of `count` lines,
                 // and is given back once. Lines need no destructor: they are plain atomics.
@@ -217,32 +217,36 @@ mod reserved {
 mod touched {
     use std::ops::Deref;
 
-    use super::{Line, Slot};
+    use super::{CacheLine, Slot};
     use crate::sync::AtomicU64;
 
     /// Nothing to fetch: the model has no caches.
     #[doc(hidden)]
     pub fn prefetch<T>(_value: &T) {}
 
-    pub(crate) fn fetch(_line: &Line) {}
+    pub(crate) fn fetch(_line: &CacheLine) {}
 
     #[derive(Debug)]
-    pub(crate) struct Lines(Vec<Line>);
+    pub(crate) struct CacheLines(Vec<CacheLine>);
 
-    impl Lines {
+    impl CacheLines {
         pub(crate) fn new(count: usize) -> Self {
             let slot = |_| Slot {
                 fingerprint: AtomicU64::new(0),
                 word: AtomicU64::new(0),
             };
-            Self((0..count).map(|_| Line([0, 1, 2, 3].map(slot))).collect())
+            Self(
+                (0..count)
+                    .map(|_| CacheLine([0, 1, 2, 3].map(slot)))
+                    .collect(),
+            )
         }
     }
 
-    impl Deref for Lines {
-        type Target = [Line];
+    impl Deref for CacheLines {
+        type Target = [CacheLine];
 
-        fn deref(&self) -> &[Line] {
+        fn deref(&self) -> &[CacheLine] {
             &self.0
         }
     }
@@ -255,11 +259,11 @@ mod tests {
     #[test]
     fn lines_are_aligned_zeroed_and_as_many_as_asked_for() {
         for count in [0, 1, 7, 100_000] {
-            let lines = Lines::new(count);
+            let lines = CacheLines::new(count);
             assert_eq!(lines.len(), count);
             assert!(lines.as_ptr().is_aligned());
             assert!(lines.iter().all(|line| line.find(1).is_none()));
         }
-        assert_eq!(size_of::<Line>(), 64);
+        assert_eq!(size_of::<CacheLine>(), 64);
     }
 }

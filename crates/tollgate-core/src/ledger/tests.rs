@@ -1,10 +1,12 @@
 //! Ledgers on other clocks, and carried over to other limits.
 
 use super::*;
-use crate::{Align, FixedWindow, Gcra, LeakyBucket, Rate, SlidingCounter, SlidingLog, TokenBucket};
+use crate::{
+    Align, Book, FixedWindow, Gcra, LeakyBucket, Rate, SlidingCounter, SlidingLog, TokenBucket,
+};
 
 /// A ledger with a past, at 100 s, and what it says then and later.
-fn used<A: Algorithm>(limit: &A) -> Ledger<A> {
+fn used<A: Arithmetic>(limit: &A) -> Ledger<A> {
     let mut ledger = Ledger::default();
     for (millis, cost) in [(98_300, 2), (99_100, 1), (99_600, 3), (99_900, 2)] {
         let _ = ledger.decide(limit, Timestamp::from_millis(millis), cost);
@@ -13,7 +15,7 @@ fn used<A: Algorithm>(limit: &A) -> Ledger<A> {
 }
 
 /// Shifts to another clock and follows both for two windows.
-fn follow<A: Algorithm>(limit: &A, to: Timestamp, judge: impl Fn(Decision, Decision)) {
+fn follow<A: Arithmetic>(limit: &A, to: Timestamp, judge: impl Fn(Decision, Decision)) {
     let from = Timestamp::from_secs(100);
     let here = used(limit);
     let mut there = here.clone();
@@ -72,7 +74,7 @@ fn a_clock_that_can_not_show_the_past_grants_no_more() {
 
 #[test]
 fn what_was_spent_stays_spent_through_any_other_limit() {
-    fn spent<A: Algorithm>() {
+    fn spent<A: Arithmetic>() {
         let limit = |rate| A::new(rate).expect("a rate that fits");
         let slow = limit(Rate::per_hour(10));
         let others = [Rate::per_second(1), Rate::per_second(100).burst(1)];
@@ -109,7 +111,7 @@ fn a_booking_further_ahead_than_a_faster_limit_is_empty_is_forgotten() {
 
 /// What becomes of a booking when a live change, a gift or a reset comes between: five of five are spent
 /// and five more are booked, and then `between` happens.
-fn left_after<A: Algorithm>(between: impl Fn(&mut Book<A>, Timestamp)) -> [u64; 2] {
+fn left_after<A: Arithmetic>(between: impl Fn(&mut Book<A>, Timestamp)) -> [u64; 2] {
     let rate = Rate::per_second(1).burst(5);
     let limit = A::new(rate).or_else(|_| A::new(Rate::new(5, Duration::from_secs(5))));
     let mut book = Book::new(limit.expect("a rate that fits"));
@@ -128,7 +130,7 @@ fn left_after<A: Algorithm>(between: impl Fn(&mut Book<A>, Timestamp)) -> [u64; 
 
 #[test]
 fn what_was_booked_before_a_change_a_gift_or_a_reset_stays_booked() {
-    fn stays<A: Algorithm>() {
+    fn stays<A: Arithmetic>() {
         let same = |[before, after]: [u64; 2]| assert_eq!(after, before);
         let faster = || A::new(Rate::new(5, Duration::from_millis(500))).expect("a rate that fits");
         same(left_after::<A>(|book, now| book.replace(now, faster())));

@@ -2,7 +2,7 @@
 
 /// Whether a limiter limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Mode {
+pub enum Switch {
     /// It does.
     #[default]
     Enforce,
