@@ -140,8 +140,9 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Remembers so many refusals, and repeats them without asking the backend for as long as they
-    /// are known to hold. For a backend that is far: one in memory answers as fast. A refusal that is
-    /// repeated tells how long that limit takes, and may leave out others that take longer; what is
+    /// are known to hold. For a backend that is far: one in memory answers as fast, and one that
+    /// [repeats refusals by itself](Backend::repeats_refusals), as the client of a store does, does so alone. A refusal
+    /// that is repeated tells how long that limit takes, and may leave out others that take longer; what is
     /// left is as of the first refusal.
     ///
     /// ```
@@ -159,7 +160,8 @@ impl<B: Backend> Engine<B> {
     /// ```
     #[must_use]
     pub fn with_deny_cache(mut self, entries: usize) -> Self {
-        self.deny = Some(DenyCache::new(entries));
+        let is_wanted = !self.backend.repeats_refusals();
+        self.deny = is_wanted.then(|| DenyCache::new(entries));
         self
     }
 
@@ -180,8 +182,8 @@ impl<B: Backend> Engine<B> {
         self
     }
 
-    /// Tells keys apart by fingerprints that follow from this number instead of chance, so that a test runs the
-    /// same each time. Whoever knows it can make keys that collide.
+    /// Tells keys apart by fingerprints that follow from this number instead of a random one, so that a test runs the
+    /// same each time. Someone who knows the number can make keys that collide.
     ///
     /// ```
     /// # use tollgate::clock::Manual;
@@ -216,7 +218,7 @@ impl<B: Backend> Engine<B> {
     /// However often a rule changes, no window sees more than the largest burst and the fastest rate of
     /// the versions in it allow. A token bucket keeps its tokens, so each change may add a burst there, and
     /// so may one that makes a tier or a shared counter stricter; if more than five versions get stricter
-    /// within seconds, the bound is by the fastest of them. Who has spent a slower rate waits until the
+    /// within seconds, the bound is by the fastest of them. A key that has spent a slower rate waits until the
     /// largest burst of all versions is paid back at the new one, and at most a second more.
     ///
     /// # Errors
@@ -253,7 +255,7 @@ impl<B: Backend> Engine<B> {
         self.rules.load().policy.clone()
     }
 
-    /// Who answers its checks.
+    /// The backend that answers its checks.
     pub fn backend(&self) -> &B {
         &self.backend
     }
@@ -273,7 +275,7 @@ impl<B: Backend> Engine<B> {
         let Some(deny) = &self.deny else {
             return Asked::default();
         };
-        // Before the question: whatever improves after it makes its answer old.
+        // Read before the question: an answer is of the epoch in which it was asked for.
         let version = DenyVersion(rules.version, self.backend.epoch());
         let at = self.backend.now();
         let known = deny.find(group.checks.as_slice(), at, version);
@@ -311,9 +313,9 @@ impl<B: Backend> Engine<B> {
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
-    /// Decides a request. It never waits: where a rule says `over: wait`, who is over it is refused here, and so is
-    /// who would pass those who wait in [`decide_async`](Self::decide_async). It asks for no memory unless it takes a slot, is for very
-    /// many rules, or is by very long keys.
+    /// Decides a request. It never waits: if a rule says `over: wait`, a request that is over it is refused here, and so is
+    /// one that would pass others that wait in [`decide_async`](Self::decide_async). It allocates nothing unless the
+    /// request takes a slot, meets very many rules, or has very long keys.
     #[inline]
     pub fn decide<'f>(&self, facts: &'f Facts<'f>) -> Verdict<'f> {
         let started = self.started();
@@ -347,7 +349,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
         verdict.settled()
     }
 
-    /// What the rules in force say, or what is remembered of it, where others may wait for what is held.
+    /// What the rules in force say, or what is remembered of it, if other requests may wait for what this one holds.
     #[inline(never)]
     fn hear_aside(&self, said: &mut Said, rules: &Rules, gathered: &Gathered<'_>) {
         let asked = self.before_asking(rules, &gathered.enforced);

@@ -1,4 +1,4 @@
-//! Who is told of every verdict: for metrics, logs and traces.
+//! An observer, which is told of every verdict: for metrics, logs and traces.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ pub trait Observer: Send + Sync {
 pub struct Event<'a> {
     /// What decided.
     pub cause: Cause<'a>,
-    /// Whether it bites.
+    /// Whether what decided is enforced or only counts.
     pub mode: Mode,
     /// What was decided: for a rule in shadow, what it would have been.
     pub decision: Decision,

@@ -43,7 +43,8 @@ pub struct Policy {
     pub exempt: Vec<Match>,
     /// Requests that never pass.
     pub block: Vec<Match>,
-    /// In force for all rules that say nothing stricter: shadow lets everything pass.
+    /// The most that is done about any rule: in shadow nothing is refused, and off no rule is even asked, whatever
+    /// the rules say of themselves.
     pub mode: Mode,
     /// From this part of a limit on, in percent, it counts as near: 80 unless said otherwise.
     pub near_limit_percent: u8,
@@ -95,7 +96,7 @@ pub struct Rule {
     pub algorithm: Algorithm,
     /// What a request costs.
     pub cost: Cost,
-    /// Whether it bites.
+    /// Whether it refuses requests, only counts them, or does nothing.
     pub mode: Mode,
     /// What becomes of a request that is over its limit.
     pub over: Over,
@@ -315,7 +316,7 @@ impl KeyPart {
     }
 }
 
-/// Whether a rule bites.
+/// Whether a rule refuses requests, only counts them, or does nothing.
 ///
 /// ```
 /// use tollgate_engine::policy::Mode;

@@ -190,7 +190,7 @@ impl Findings<'_> {
         self.said.by.cause(&self.rules)
     }
 
-    /// Whether what decided bites. All that is in shadow is told by
+    /// Whether what decided is enforced or only counts. All that is in shadow is told by
     /// [`shadow_refusals`](Self::shadow_refusals).
     pub fn mode(&self) -> Mode {
         match self.said.by {

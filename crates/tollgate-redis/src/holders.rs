@@ -12,9 +12,8 @@ use futures_util::stream;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::direct::Time;
 use crate::error::StoreError;
-use crate::host::{Host, Identity};
+use crate::host::{Host, Identity, Time};
 use crate::question::{Answers, Numbers, Op, Question};
 use crate::store::Store;
 
@@ -48,7 +47,7 @@ struct Inner {
     lost: AtomicU64,
     /// Held while slots are renewed.
     renewing: tokio::sync::Mutex<()>,
-    /// All that has ended was said.
+    /// The store was told of all that has ended.
     said: Notify,
     host: Host,
 }

@@ -6,8 +6,7 @@ use std::fmt;
 ///
 /// A request beyond it is refused, as [`Cause::TooMuch`](crate::verdict::Cause::TooMuch) or
 /// [`DescriptorFindings::too_much`](crate::engine::DescriptorFindings::too_much), unless the policy is in shadow. Each
-/// limit that is asked takes time, in a shared store that of all; who can send a request must not choose how
-/// much.
+/// limit that is asked takes time, and in a shared store everybody's time; a client must not choose how much.
 ///
 /// ```
 /// # use tollgate::clock::Manual;

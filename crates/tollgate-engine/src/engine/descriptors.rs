@@ -23,6 +23,7 @@ mod trees;
 
 pub(crate) use trees::Trees;
 
+use charge::Decided;
 use trees::{Met, OwnLimit};
 
 /// The answer to a request of several descriptors: it passes and holds what it takes, or it is refused.
@@ -307,6 +308,17 @@ impl<B: Backend> Engine<B> {
         }
         let charging = trees.compiled.charging(domain);
         let decided = charge::decide(&self.backend, &met, charging).await?;
+        Ok(self.descriptor_verdict(&rules, &found, decided, started))
+    }
+
+    /// The verdict on a request of descriptors that were decided so.
+    fn descriptor_verdict(
+        &self,
+        rules: &Rules,
+        found: &[Lookup<'_>],
+        decided: Decided,
+        started: Option<Timestamp>,
+    ) -> DescriptorVerdict {
         let statuses: Vec<_> = (found.iter().zip(&decided.each))
             .map(|(lookup, decision)| envoy::status(*lookup, decision.as_slice()))
             .collect();
@@ -322,7 +334,7 @@ impl<B: Backend> Engine<B> {
             .collect();
         if let (Some(observer), Some(started)) = (&self.observer, started) {
             let took = self.backend.now() - started;
-            tell(&**observer, &rules, &found, &told, took);
+            tell(&**observer, rules, found, &told, took);
         }
         let code = match rules.mode {
             Mode::Enforce if !decided.allowed => StatusCode::OverLimit,
@@ -339,7 +351,7 @@ impl<B: Backend> Engine<B> {
             fallback: decided.fallback,
             too_much: None,
         };
-        Ok(DescriptorVerdict::new(code, findings, decided.permits))
+        DescriptorVerdict::new(code, findings, decided.permits)
     }
 
     fn too_much(&self, descriptors: &[Descriptor<'_>]) -> Option<TooMuch<'static>> {

@@ -88,7 +88,7 @@ impl<'a> Gathered<'a> {
         }
     }
 
-    /// Fills what is empty.
+    /// Finds out what is to be asked about a request.
     #[inline]
     pub(crate) fn fill(
         &mut self,
@@ -217,7 +217,7 @@ impl<'a> Gathered<'a> {
         let cost = cost.max(u64::from(rule.is_estimated));
         let key = RequestKey::new(&rule.key, facts, met.fingerprint);
         for limit in rule.limits.as_slice() {
-            // A limit is likely in no cache: it isn't waited for here.
+            // A limit is likely in no cache, so it isn't read here.
             let check = Check { limit, key, cost };
             if rule.shares && self.is_asked((met.number, check), rule.mode) {
                 continue;
@@ -335,7 +335,7 @@ fn is_too_large(error: &ParseIntError) -> bool {
     *error.kind() == IntErrorKind::PosOverflow
 }
 
-/// What a fact says that a request costs. A number beyond all others is no reason to cost less.
+/// What a fact says that a request costs. A number that is too large counts as the largest, not as the default.
 fn cost_of(text: &str) -> Option<u64> {
     match text.parse() {
         Ok(cost) => Some(cost),

@@ -9,8 +9,7 @@ use tollgate_engine::backend::{Check, LimitKind, SoleLimit};
 
 use super::{KEYS, Paced, Rehearsal, State};
 use crate::error::{StoreError, StoreLimitError};
-use crate::limiter::possible;
-use crate::question::{Op, Raw};
+use crate::question::{Op, Raw, possible};
 
 impl Rehearsal {
     /// What the store would do.
@@ -115,7 +114,7 @@ fn carry_out(state: &mut State, check: &Check<'_>, op: Op) -> (Decision, Duratio
             let most = ask(0).remaining.min(check.cost);
             let decision = ask(most.max(1));
             let taken = if decision.is_allowed() { most } else { 0 };
-            // Where a wait would be, what was taken.
+            // What was taken stands where a wait would.
             (decision, Duration::from_micros(taken))
         }
         Op::Gift | Op::GiveBack(_) => {

@@ -8,7 +8,7 @@ use crate::limits::Check;
 use crate::policy::OnStoreFailure;
 
 impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {
-    /// What each check would say by itself. A look is no question that a circuit is kept open or closed by.
+    /// What each check would say by itself. A look neither opens nor closes a circuit.
     pub(super) async fn look_at_each(&self, checks: &[Check<'_>]) -> Vec<Decision> {
         let (here, there): (Vec<_>, Vec<_>) = checks
             .iter()

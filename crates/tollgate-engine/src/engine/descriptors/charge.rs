@@ -113,7 +113,7 @@ impl<'m, 'a> Deciding<'m, 'a> {
             }
             let asked = numbers.len();
             numbers.retain(|number| !self.refuses(number));
-            // Were it refused by none, to ask again would be in vain.
+            // If none of them refused it, asking again would change nothing.
             if self.is_refused() || numbers.len() == asked {
                 return Ok(false);
             }
@@ -247,19 +247,19 @@ impl<'m, 'a> Deciding<'m, 'a> {
 
 /// What all of these come to, which are under way at once: a store may be asked about all of them in one call.
 async fn all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
-    enum Step<F: Future> {
-        Under(Pin<Box<F>>),
+    enum Asked<F: Future> {
+        UnderWay(Pin<Box<F>>),
         Done(F::Output),
     }
-    let mut steps: Vec<_> = futures
-        .map(|future| Step::Under(Box::pin(future)))
+    let mut asked: Vec<_> = futures
+        .map(|future| Asked::UnderWay(Box::pin(future)))
         .collect();
     poll_fn(|context| {
         let mut state = Poll::Ready(());
-        for step in &mut steps {
-            if let Step::Under(future) = step {
+        for one in &mut asked {
+            if let Asked::UnderWay(future) = one {
                 match future.as_mut().poll(context) {
-                    Poll::Ready(output) => *step = Step::Done(output),
+                    Poll::Ready(output) => *one = Asked::Done(output),
                     Poll::Pending => state = Poll::Pending,
                 }
             }
@@ -267,9 +267,9 @@ async fn all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
         state
     })
     .await;
-    let done = steps.into_iter().filter_map(|step| match step {
-        Step::Done(output) => Some(output),
-        Step::Under(_) => None,
+    let done = asked.into_iter().filter_map(|one| match one {
+        Asked::Done(output) => Some(output),
+        Asked::UnderWay(_) => None,
     });
     done.collect()
 }

@@ -168,14 +168,8 @@ impl Reader<'_> {
             self.problems
                 .push(problem.help("all values of one wildcard count together"));
         }
-        for (mode, name) in [(shadow, "shadow_mode"), (quota_mode, "quota_mode")] {
-            if let Some(span) = mode.filter(|_| !limit_given) {
-                let message = format!("{name} does nothing without a rate_limit");
-                self.problems.push(
-                    Diagnostic::warning(MODE_WITHOUT_LIMIT, message, span)
-                        .help("it isn't inherited: write it beside each rate_limit"),
-                );
-            }
+        if !limit_given {
+            self.modes_do_nothing([(shadow, "shadow_mode"), (quota_mode, "quota_mode")]);
         }
         if rule.key.is_empty() {
             let at = key_given.unwrap_or(node.span);
@@ -191,6 +185,19 @@ impl Reader<'_> {
             self.problems.push(problem.help("put it into the value"));
         }
         Some(rule)
+    }
+
+    /// Modes beside no limit.
+    fn modes_do_nothing(&mut self, modes: [(Option<Span>, &str); 2]) {
+        for (mode, name) in modes {
+            if let Some(span) = mode {
+                let message = format!("{name} does nothing without a rate_limit");
+                self.problems.push(
+                    Diagnostic::warning(MODE_WITHOUT_LIMIT, message, span)
+                        .help("it isn't inherited: write it beside each rate_limit"),
+                );
+            }
+        }
     }
 
     /// Names that `replaces` uses and no limit of the domain has.

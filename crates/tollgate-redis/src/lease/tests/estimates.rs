@@ -424,7 +424,7 @@ async fn what_is_settled_and_returned_leaves_what_was_spent() {
             rate: Rate::zero().burst(1_000_000),
             algorithm: tollgate::Algorithm::TokenBucket,
         };
-        let form = Form::new(&kind, Duration::ZERO).unwrap();
+        let form = StoreForm::new(&kind, Duration::ZERO).unwrap();
         let numbers = form.numbers_at(0).unwrap();
         let part = [0, 60][seed as usize % 2];
         let mut fleet = Fleet::new(&store, (numbers, part), World::Fair, seed);
