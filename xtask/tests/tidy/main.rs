@@ -9,9 +9,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Files above this length want to be two.
-const MOST_LINES: usize = 600;
+const MOST_LINES: usize = 500;
 /// Functions of `src` whose body is longer want to be two; but for tests, which may be long tables.
-const MOST_BODY: usize = 115;
+const MOST_BODY: usize = 60;
+/// Functions that are long because they are one flat table.
+const TABLES: [(&str, &str); 1] = [("crates/tollgate-engine/src/schema.rs", "definitions")];
 /// Spelled in two parts so that this file doesn't find itself.
 const UNFINISHED: [&str; 3] = [
     concat!("todo", "!("),
@@ -108,7 +110,9 @@ fn every_function_fits_in_a_head() {
         if !path.contains("src/") {
             return Vec::new();
         }
-        let long = functions(text).into_iter().filter(|it| it.1 > MOST_BODY);
+        let is_table = |name: &str| TABLES.contains(&(path.as_str(), name));
+        let long = functions(text).into_iter();
+        let long = long.filter(|(name, lines)| *lines > MOST_BODY && !is_table(name));
         let shown =
             long.map(|(name, lines)| format!("{name} has {lines} lines, more than {MOST_BODY}"));
         shown.collect()

@@ -37,15 +37,7 @@ impl Reader<'_> {
         let fields = self.fields(node, "a rule", RULE)?;
         self.idle(&fields, RULE_KEPT);
         let name = fields.get("name");
-        let text = match name {
-            Some(node) => self.name(node, "the name of a rule"),
-            None => {
-                let message = "expected a name for this rule";
-                let help = "add one such as name: per-user; verdicts and metrics show it";
-                self.error_with(codes::MISSING_FIELD, message, first_line(node.span), help);
-                None
-            }
-        };
+        let text = self.rule_name(name, node);
         let matches = match fields.get("match") {
             Some(node) => self.matches(node),
             None => Match::default(),
@@ -60,16 +52,7 @@ impl Reader<'_> {
         let failure = self.failure(&fields);
         let counting = self.counting(&fields, algorithm, failure);
         let slot = fields.get("slot");
-        let slot = slot.and_then(|node| {
-            let fact = self.fact(node)?;
-            let own = |part: &KeyPart| part.fact() == fact;
-            if !key.as_ref().is_some_and(|key| key.iter().any(own)) {
-                let message = format!("the slot {fact:?} is no fact of the key");
-                let help = "name one of the facts of the key, or leave it out: the first is taken";
-                self.error_with(codes::CONFLICT, message, node.span, help);
-            }
-            Some(fact)
-        });
+        let slot = slot.and_then(|node| self.slot(node, key.as_deref().unwrap_or_default()));
         let replaces = fields.get("replaces");
         let replaces = replaces.map(|node| self.names(node, "the name of a rule"));
         let (replaces, replace_places) = replaces.unwrap_or_default().into_iter().unzip();
@@ -104,6 +87,28 @@ impl Reader<'_> {
             failure,
             places,
         })
+    }
+
+    /// The name of a rule, which it must have.
+    fn rule_name(&mut self, name: Option<&Node>, rule: &Node) -> Option<String> {
+        if let Some(node) = name {
+            return self.name(node, "the name of a rule");
+        }
+        let message = "expected a name for this rule";
+        let help = "add one such as name: per-user; verdicts and metrics show it";
+        self.error_with(codes::MISSING_FIELD, message, first_line(rule.span), help);
+        None
+    }
+
+    /// The fact of the key that says in which slot of a cluster a key is.
+    fn slot(&mut self, node: &Node, key: &[KeyPart]) -> Option<String> {
+        let fact = self.fact(node)?;
+        if !key.iter().any(|part| part.fact() == fact) {
+            let message = format!("the slot {fact:?} is no fact of the key");
+            let help = "name one of the facts of the key, or leave it out: the first is taken";
+            self.error_with(codes::CONFLICT, message, node.span, help);
+        }
+        Some(fact)
     }
 
     pub(super) fn tier(&mut self, node: &Node) -> Option<TierDraft> {

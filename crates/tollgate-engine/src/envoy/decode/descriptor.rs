@@ -171,20 +171,25 @@ impl Reader<'_> {
         if !limit_given {
             self.modes_do_nothing([(shadow, "shadow_mode"), (quota_mode, "quota_mode")]);
         }
+        self.has_key(&rule, key_given).then_some(rule)
+    }
+
+    /// Whether a descriptor has a key. One with a `*` is warned of.
+    fn has_key(&mut self, rule: &DescriptorRule, given: Option<Span>) -> bool {
         if rule.key.is_empty() {
-            let at = key_given.unwrap_or(node.span);
+            let at = given.unwrap_or(rule.span);
             self.problems.push(
                 Diagnostic::error(EMPTY_KEY, "a descriptor has no key", at)
                     .help("say which entry it is for: `key: remote_address`"),
             );
-            return None;
+            return false;
         }
-        if let Some(span) = key_given.filter(|_| rule.key.contains('*')) {
+        if let Some(span) = given.filter(|_| rule.key.contains('*')) {
             let message = "a * in a key is no wildcard";
             let problem = Diagnostic::warning(STAR_IN_KEY, message, span);
             self.problems.push(problem.help("put it into the value"));
         }
-        Some(rule)
+        true
     }
 
     /// Modes beside no limit.
