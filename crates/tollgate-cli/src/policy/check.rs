@@ -11,6 +11,7 @@ use tollgate_engine::{Checked, Rejected, envoy, render};
 
 use super::PolicyFailure;
 use super::input::{is_stdin, of_text, stdin};
+use crate::color::Color;
 
 /// The files to check.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
@@ -76,9 +77,13 @@ fn by_name<S: Serializer>(counting: &Counting, to: S) -> Result<S::Ok, S::Error>
 ///
 /// # Errors
 /// Standard input that can't be read, or output that can't be written.
-pub fn check(options: &Check, out: &mut impl Write) -> Result<io::Result<bool>, PolicyFailure> {
+pub fn check(
+    options: &Check,
+    color: Color,
+    out: &mut impl Write,
+) -> Result<io::Result<bool>, PolicyFailure> {
     let files = read(&options.files)?;
-    Ok(write(options, &files, out))
+    Ok(write(options, &files, color, out))
 }
 
 type Read = (String, Result<Checked, Rejected>);
@@ -96,7 +101,7 @@ fn read(files: &[PathBuf]) -> Result<Vec<Read>, PolicyFailure> {
     Ok(read)
 }
 
-fn write(options: &Check, files: &[Read], out: &mut impl Write) -> io::Result<bool> {
+fn write(options: &Check, files: &[Read], color: Color, out: &mut impl Write) -> io::Result<bool> {
     if options.json {
         let reports: Vec<_> = files
             .iter()
@@ -106,7 +111,7 @@ fn write(options: &Check, files: &[Read], out: &mut impl Write) -> io::Result<bo
         writeln!(out)?;
     } else {
         for (name, read) in files {
-            write_text(name, read, out)?;
+            write_text(name, read, color, out)?;
         }
         let warned = files.iter().filter_map(|(_, read)| read.as_ref().ok());
         let warnings = warned.map(|checked| checked.warnings.len()).sum();
@@ -199,7 +204,7 @@ fn limits(policy: &Policy) -> Vec<LimitReport> {
     rules.chain(tiers).chain(leaves).collect()
 }
 
-const fn mode_name(mode: Mode) -> &'static str {
+pub(super) const fn mode_name(mode: Mode) -> &'static str {
     match mode {
         Mode::Enforce => "enforce",
         Mode::Shadow => "shadow",
@@ -210,22 +215,21 @@ const fn mode_name(mode: Mode) -> &'static str {
 fn write_text(
     name: &str,
     read: &Result<Checked, Rejected>,
+    color: Color,
     out: &mut impl Write,
 ) -> io::Result<()> {
     let checked = match read {
         Ok(checked) => checked,
         Err(rejected) => {
-            write!(out, "{rejected}")?;
+            let shown = color.diagnostics(&rejected.errors, &rejected.sources);
+            write!(out, "{shown}")?;
             let errors = count(rejected.errors.len(), "error");
             return writeln!(out, "{}: {errors}", render::escaped(name));
         }
     };
     if !checked.warnings.is_empty() {
-        write!(
-            out,
-            "{}",
-            render::human(&checked.warnings, &checked.sources)
-        )?;
+        let shown = color.diagnostics(&checked.warnings, &checked.sources);
+        write!(out, "{shown}")?;
     }
     let policy = &checked.policy;
     write!(out, "{}: valid, ", render::escaped(name))?;
