@@ -62,6 +62,8 @@ struct LimitReport {
     name: String,
     /// Its own, or the weaker one of the whole policy.
     mode: &'static str,
+    /// For how many keys in a hundred it is enforced.
+    enforced_percent: u8,
     #[serde(serialize_with = "by_name")]
     counting: Counting,
     on_store_failure: &'static str,
@@ -176,13 +178,19 @@ fn limits(policy: &Policy) -> Vec<LimitReport> {
             kind,
             name: name.to_owned(),
             mode: mode_name(mode.max(policy.mode)),
+            enforced_percent: match mode.max(policy.mode) {
+                Mode::Enforce => 100,
+                Mode::Shadow | Mode::Off => 0,
+            },
             counting,
             on_store_failure: failure.name(),
             has_quota: limits.quota.is_some(),
         };
     let rules = policy.rules.iter().map(|rule| {
         let kept = (rule.counting, rule.on_store_failure, &rule.limits);
-        report("rule", &rule.name, rule.mode, kept)
+        let mut own = report("rule", &rule.name, rule.mode, kept);
+        own.enforced_percent = own.enforced_percent.min(rule.enforced_percent);
+        own
     });
     let tiers = policy.tiers.iter().map(|(name, tier)| {
         let kept = (tier.counting, tier.on_store_failure, &tier.limits);
@@ -246,6 +254,9 @@ fn write_text(
         let LimitReport { name, mode, .. } = limit;
         let (failure, name) = (limit.on_store_failure, render::escaped(&name));
         write!(out, "  {tier}{name}: {mode}")?;
+        if let percent @ 1..100 = limit.enforced_percent {
+            write!(out, " for {percent}% of its keys")?;
+        }
         match counted(limit.counting) {
             Some(COUNTED_HERE) => writeln!(out, ", {COUNTED_HERE}")?,
             Some(counted) => writeln!(out, ", {counted}, {failure} if the store fails")?,

@@ -34,7 +34,8 @@ what each was charged.
 With --json, first one object of the policy:
   at                                              the date at the beginning
   rules                                           [{rule, applies, why, key, mode, enforced_percent,
-                                                  counting, on_store_failure, may_wait_ms, limits}]
+                                                  warm_up_ms, counting, on_store_failure, may_wait_ms,
+                                                  limits}]
   descriptors                                     in place of rules: [{descriptor, limit, why, limits,
                                                   hidden_by}]
   hints                                           facts that may be misspelt: [{fact, near}]

@@ -376,3 +376,60 @@ fn colours_come_where_they_are_wanted() {
         "{err:?}"
     );
 }
+
+#[test]
+fn a_rule_that_is_rolled_out_or_warms_up_says_so() {
+    let policy =
+        "limits: [{name: new, key: user, rate: 100/s, mode: {enforce: 30%}, warm_up: 9s}]\n";
+    let (code, out, _) = run_with(policy, &["check", "-"]);
+    assert_eq!(code, Some(0));
+    assert!(
+        out.contains("  new: enforce for 30% of its keys, local"),
+        "{out}"
+    );
+    let (_, out, _) = run_with(policy, &["check", "-", "--json"]);
+    assert!(
+        out.contains("\"mode\":\"enforce\",\"enforced_percent\":30,"),
+        "{out}"
+    );
+    // 1 is among them, and 0 isn't, wherever it is asked.
+    let enforced = explain(policy, &["--fact", "user=1", "--n", "11"]);
+    let notes = "(enforced, as for 30% of its keys, warms up for 9s)";
+    assert!(
+        enforced.contains(&format!("  yes  new {notes}: ")),
+        "{enforced}"
+    );
+    assert!(
+        enforced.contains("denied           0           100ms  new: 100 per 10s burst 10\n"),
+        "{enforced}"
+    );
+    assert!(
+        enforced.contains("9 left of new: 100 per 10s burst 10 while it warms up\n"),
+        "{enforced}"
+    );
+    let shadowed = explain(policy, &["--fact", "user=0", "--n", "11"]);
+    assert!(
+        shadowed.contains("(in shadow: enforced for 30% of its keys, "),
+        "{shadowed}"
+    );
+    assert!(
+        shadowed.contains(" (in shadow new would refuse)\n"),
+        "{shadowed}"
+    );
+    let json = explain(policy, &["--fact", "user=0", "--json"]);
+    let rule = &head(&json)["rules"][0];
+    assert_eq!(
+        (
+            &rule["mode"],
+            &rule["enforced_percent"],
+            &rule["warm_up_ms"]
+        ),
+        (&json!("shadow"), &json!(30), &json!(9000.0))
+    );
+    // Once it is warm, all of it passes.
+    let warm = explain(policy, &["--fact", "user=1", "--n", "2", "--every", "9s"]);
+    assert!(
+        warm.contains("9s  allowed         99               -  new: 100/s\n"),
+        "{warm}"
+    );
+}

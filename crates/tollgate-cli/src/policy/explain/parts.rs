@@ -20,6 +20,10 @@ pub(super) struct Part<'a> {
     /// The key of its counter, if it applies and has one.
     pub(super) key: Option<String>,
     pub(super) mode: &'static str,
+    /// For how many keys in a hundred it is enforced.
+    pub(super) enforced_percent: u8,
+    #[serde(rename = "warm_up_ms", serialize_with = "in_millis_or_not")]
+    pub(super) warm_up: Option<Duration>,
     #[serde(serialize_with = "by_name")]
     pub(super) counting: Option<Counting>,
     pub(super) on_store_failure: Option<&'static str>,
@@ -79,6 +83,8 @@ impl<'a> Part<'a> {
             why: entry.standing.to_string(),
             key,
             mode: mode_name(entry.mode),
+            enforced_percent: entry.enforced_percent,
+            warm_up: entry.warm_up,
             counting: entry.counting,
             on_store_failure: entry.on_store_failure.map(OnStoreFailure::name),
             may_wait: match entry.over {

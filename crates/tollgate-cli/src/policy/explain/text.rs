@@ -60,7 +60,9 @@ impl Text {
     fn rule(self, rule: &Part<'_>, out: &mut impl Write) -> io::Result<()> {
         let applies = if rule.applies { "yes" } else { "no " };
         let mut notes = Vec::new();
-        notes.extend(rule.is_in_shadow().then(|| "in shadow".to_owned()));
+        notes.extend(mode(rule));
+        let warm_up = rule.warm_up.map(readable);
+        notes.extend(warm_up.map(|length| format!("warms up for {length}")));
         notes.extend(rule.counting.and_then(counted).map(str::to_owned));
         let wait = rule.may_wait.map(readable);
         notes.extend(wait.map(|wait| format!("may wait {wait}")));
@@ -151,6 +153,17 @@ impl Text {
             write_charged(each, out)?;
         }
         Ok(())
+    }
+}
+
+/// Whether it bites, unless it does so for all.
+fn mode(rule: &Part<'_>) -> Option<String> {
+    let percent = rule.enforced_percent;
+    match (percent, rule.is_in_shadow()) {
+        (1..100, true) => Some(format!("in shadow: enforced for {percent}% of its keys")),
+        (1..100, false) => Some(format!("enforced, as for {percent}% of its keys")),
+        (_, true) => Some("in shadow".to_owned()),
+        (_, false) => None,
     }
 }
 
