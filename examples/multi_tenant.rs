@@ -139,8 +139,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let user = service.traffic("one user, 100 requests", flood);
     assert_eq!((user.passed, user.by("user")), (10, 90));
     // The 90 were charged nowhere: neither to the address and tenant, nor to what all share.
-    assert_eq!(service.addresses.peek("10.0.0.1").remaining, 40);
-    assert_eq!(service.tenants.peek("tenant-1").remaining, 90);
+    assert_eq!(service.addresses.key("10.0.0.1").peek().remaining, 40);
+    assert_eq!(service.tenants.key("tenant-1").peek().remaining, 90);
     assert_eq!(service.days.peek("tenant-1").remaining, 99_990);
     assert_eq!(service.all.peek().remaining, 9_990);
 

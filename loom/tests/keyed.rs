@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use loom::thread;
 use tollgate::clock::Manual;
-use tollgate::core::{Arithmetic, Gcra};
-use tollgate::{AtCap, KeyedLimiter, Rate, Timestamp};
+use tollgate::{Algorithm, AtCap, KeyedLimiter, Rate, Tier, Timestamp};
 
 const NOW: Timestamp = Timestamp::from_secs(5);
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -56,7 +55,7 @@ fn passes(table: &Table, key: u32) -> u64 {
 
 /// One if the key passes at so many a minute, with the same burst of two. The limiter's own rate is 60.
 fn passes_at(table: &Table, key: u32, a_minute: u64) -> u64 {
-    let rate = Gcra::new(Rate::per_minute(a_minute).burst(2)).unwrap();
+    let rate = Tier::new(Algorithm::Gcra, Rate::per_minute(a_minute).burst(2)).unwrap();
     u64::from(table.key_at_rate(&key, &rate).allow())
 }
 

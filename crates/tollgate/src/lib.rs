@@ -64,6 +64,7 @@ mod snapshot;
 pub mod stack;
 mod steps;
 mod sync;
+mod tier;
 #[cfg(feature = "quota")]
 pub mod tiers;
 pub mod tree;
@@ -71,7 +72,7 @@ pub mod wait;
 
 pub use clock::Clock;
 pub use concurrency::{ConcurrencyLimiter, KeyedConcurrency};
-pub use exact_keyed::{ExactKeyedLimiter, Tier};
+pub use exact_keyed::ExactKeyedLimiter;
 pub use fair::FairLimiter;
 pub use keyed::{AtCap, KeyedLimiter};
 pub use lanes::Lanes;
@@ -81,6 +82,7 @@ pub use quota::{Quota, QuotaLimiter};
 pub use refused::Refused;
 pub use reservation::Reservation;
 pub use stack::{Level, Stack};
+pub use tier::Tier;
 #[cfg(feature = "quota")]
 pub use tiers::Tiers;
 pub use tollgate_core as core;

@@ -345,12 +345,12 @@ impl<C: Clock> QuotaLimiter<C> {
         })
     }
 
-    /// Gives the key units back, whatever they were charged for, from the latest; returns how many:
-    /// no more than still count.
-    pub fn refund<K: AsRef<[u8]> + ?Sized>(&self, key: &K, units: u64) -> u64 {
+    /// Gives the key units back: a gift, whatever they were charged for, from the latest, and no more than
+    /// still count. [`peek`](Self::peek) tells what is left then.
+    pub fn refund<K: AsRef<[u8]> + ?Sized>(&self, key: &K, units: u64) {
         let now = self.clock.now().as_nanos();
         self.table
-            .update(key.as_ref(), |entry| entry.refund(units, now))
+            .update(key.as_ref(), |entry| entry.refund(units, now));
     }
 
     /// Forgets what the key has used.

@@ -286,15 +286,15 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     ) -> T {
         let plan = self.plan(tenant);
         let allowance = &plan.allowance;
-        let rate = Level::new("rate", self.rates.key_at_rate(tenant, &plan.rate)).cost(cost);
+        let rate = Level::new("rate", self.rates.key(tenant).counted_by(&plan.rate)).cost(cost);
         let key = self.quotas.key(tenant);
-        let quota = allowance.quota.as_ref().map(|quota| key.under(quota));
+        let quota = allowance.quota.as_ref().map(|quota| key.at(quota));
         let quota = quota
             .as_ref()
             .map(|key| Level::new("quota", key).cost(cost));
         let slots = allowance
             .concurrency
-            .map(|limit| self.slots.key_owned(tenant).at_limit(limit));
+            .map(|limit| self.slots.key_owned(tenant).at(limit));
         let slots = slots.as_ref().map(|key| Level::new("concurrency", key));
         match (quota, slots) {
             (None, None) => meet(&[rate]),

@@ -54,7 +54,7 @@ fn refusals_and_looks_leave_no_entry() {
 #[test]
 fn a_tier_s_limit_comes_with_the_call_and_the_latest_is_in_force() {
     let limiter = KeyedConcurrency::<String>::new(1, 100);
-    let enterprise = limiter.key("acme").at_limit(500);
+    let enterprise = limiter.key("acme").at(500);
     let many = enterprise.try_acquire_n(400).unwrap();
     assert_eq!(enterprise.peek().available(), 100);
     assert!(
@@ -62,7 +62,7 @@ fn a_tier_s_limit_comes_with_the_call_and_the_latest_is_in_force() {
         "others have theirs"
     );
     // A live change of the tier: what is out stays, and drains.
-    let standard = limiter.key("acme").at_limit(50);
+    let standard = limiter.key("acme").at(50);
     assert_eq!(standard.peek().available(), 0);
     assert!(matches!(standard.try_acquire(), Err(NoPermit::Full(_))));
     drop(many);
@@ -79,7 +79,7 @@ fn a_higher_limit_with_a_call_admits_those_who_wait() {
         while limiter.waiters() == 0 {
             thread::yield_now();
         }
-        let refused = limiter.key("acme").at_limit(2).try_acquire().unwrap_err();
+        let refused = limiter.key("acme").at(2).try_acquire().unwrap_err();
         assert_eq!(
             (refused.occupancy().limit, refused.occupancy().in_use),
             (2, 2)
@@ -96,7 +96,7 @@ fn a_live_limit_reaches_keys_in_flight_but_not_those_with_their_own() {
     let plain: Vec<_> = (0..100)
         .map(|key| limiter.try_acquire(&key).unwrap())
         .collect();
-    let own = limiter.key(&1_000).at_limit(7).try_acquire().unwrap();
+    let own = limiter.key(&1_000).at(7).try_acquire().unwrap();
     limiter.set_limit(3);
     assert_eq!(limiter.limit(), 3);
     for key in 0..100 {

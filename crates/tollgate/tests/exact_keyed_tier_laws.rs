@@ -29,7 +29,7 @@ impl OneKey {
             .clock(Manual::new())
             .build()
             .expect("a rate that fits");
-        let tier = table.tier(rate).expect("a rate that fits");
+        let tier = Tier::new(table.algorithm(), rate).expect("a rate that fits");
         Self {
             table: Box::leak(Box::new(table)),
             tier: Box::leak(Box::new(tier)),
@@ -37,7 +37,7 @@ impl OneKey {
     }
 
     fn key(&self) -> exact_keyed::Key<'static, String, str, Manual> {
-        self.table.key_at_rate("key", self.tier)
+        self.table.key("key").at(self.tier).unwrap()
     }
 }
 
@@ -64,7 +64,7 @@ impl Lender for OneKey {
 impl Adjustable for OneKey {
     /// The next call comes with another tier.
     fn set_rate_at(&mut self, _now: Timestamp, rate: Rate) {
-        let tier = self.table.tier(rate).expect("a rate that fits");
+        let tier = Tier::new(self.table.algorithm(), rate).expect("a rate that fits");
         self.tier = Box::leak(Box::new(tier));
     }
 

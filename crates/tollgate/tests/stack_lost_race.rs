@@ -35,7 +35,7 @@ fn keys_and_words_get_back_what_was_charged() {
         assert!(stack.allow(&levels).is_none());
         let verdict = stack.check(&levels);
         assert_eq!(verdict.refusal().unwrap().name, "twice");
-        assert_eq!(users.peek(user).remaining, left);
+        assert_eq!(users.key(user).peek().remaining, left);
         assert_eq!(shared.peek().remaining, 5);
     }
     assert_eq!(stack.lost_races(), 4);

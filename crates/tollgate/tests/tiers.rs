@@ -7,7 +7,7 @@ use tollgate::clock::Manual;
 use tollgate::quota::QuotaLimiter;
 use tollgate::{
     Algorithm, ExactKeyedLimiter, FairLimiter, KeyedLimiter, Level, Limiter, Quota, Rate, Stack,
-    Tiers, Timestamp,
+    Tier, Tiers, Timestamp,
     core::Align,
     stack::Kind,
     tiers::{Allowance, TierError, Usage},
@@ -407,7 +407,10 @@ fn no_limit_is_shown_as_a_word() {
         shown.push(format!("{limiter:?} {slot:?} {:?}", limiter.check()));
         shown.push(limiter.check().to_string());
         let builder = ExactKeyedLimiter::<String>::builder(rate, 10).algorithm(algorithm);
-        shown.push(format!("{builder:?} {:?}", builder.tier(rate).unwrap()));
+        shown.push(format!(
+            "{builder:?} {:?}",
+            Tier::new(algorithm, rate).unwrap()
+        ));
         let exact = builder.clock(clock.clone()).build().unwrap();
         shown.push(format!("{exact:?} {:?}", exact.check("a")));
     }

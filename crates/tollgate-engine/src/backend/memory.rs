@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
 use tollgate::clock::{Monotonic, Wakeup, Wall};
-use tollgate::core::{Arithmetic as _, Gcra};
 use tollgate::quota::{self, Quota};
 use tollgate::{
     Algorithm, Clock, Decision, ExactKeyedLimiter, KeyedConcurrency, KeyedLimiter, Level,
@@ -53,7 +52,7 @@ const WINDOWS: Algorithm = Algorithm::FixedWindow(Align::FirstHit);
 /// A limit as the tables take it.
 #[derive(Clone, Debug)]
 pub(crate) enum Compiled {
-    Gcra(Gcra),
+    Gcra(Tier),
     /// Which table, and the rate made for it.
     Exact(usize, Tier),
     Window(Tier),
@@ -67,13 +66,12 @@ impl Compiled {
             LimitKind::Rate {
                 rate,
                 algorithm: Algorithm::Gcra,
-            } => Self::Gcra(Gcra::new(*rate)?),
+            } => Self::Gcra(Tier::new(Algorithm::Gcra, *rate)?),
             LimitKind::Rate { rate, algorithm } => {
                 let table = TABLES.iter().position(|own| {
                     std::mem::discriminant(own) == std::mem::discriminant(algorithm)
                 });
-                let builder = ExactKeyedLimiter::<CounterKey>::builder(*rate, 1);
-                let tier = builder.algorithm(*algorithm).tier(*rate)?;
+                let tier = Tier::new(*algorithm, *rate)?;
                 match algorithm {
                     Algorithm::FixedWindow(_) => Self::Window(tier),
                     _ => Self::Exact(table.unwrap_or(0), tier),
@@ -83,6 +81,21 @@ impl Compiled {
             LimitKind::Concurrency(limit) => Self::Concurrency(*limit),
         })
     }
+}
+
+/// A key under a limit that was compiled for its table: of the table's algorithm, so there is no error.
+#[inline]
+fn rated<'a, C: Clock>(key: keyed::Key<'a, C>, tier: &Tier) -> keyed::Key<'a, C> {
+    key.at(tier).unwrap_or(key)
+}
+
+/// The same in a table of exact keys.
+#[inline]
+fn exact<'a, C: Clock>(
+    key: exact_keyed::Key<'a, CounterKey, CounterKey, C>,
+    tier: &'a Tier,
+) -> exact_keyed::Key<'a, CounterKey, CounterKey, C> {
+    key.at(tier).unwrap_or(key)
 }
 
 /// A key of a counter: the counter's number, and the key's fingerprint.
@@ -280,10 +293,10 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     /// The key and cost of a check of GCRA.
     #[inline]
     fn plain<'a>(&'a self, check: &Check<'a>) -> Option<(keyed::Key<'a, C>, u64)> {
-        let Compiled::Gcra(gcra) = &check.limit.compiled else {
+        let Compiled::Gcra(tier) = &check.limit.compiled else {
             return None;
         };
-        let key = self.rates.key_at_rate(&CounterKey::of(check), gcra);
+        let key = rated(self.rates.key(&CounterKey::of(check)), tier);
         Some((key, check.cost))
     }
 
@@ -341,20 +354,20 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
             return Held::Nothing;
         };
         match (&check.limit.compiled, owned) {
-            (Compiled::Gcra(gcra), _) => {
-                Held::Rate(self.rates.key_at_rate(&CounterKey::of(check), gcra))
+            (Compiled::Gcra(tier), _) => {
+                Held::Rate(rated(self.rates.key(&CounterKey::of(check)), tier))
             }
             (Compiled::Exact(table, tier), Owned::Key(key)) => {
-                Held::Exact(self.exact[*table].key_at_rate(key, tier))
+                Held::Exact(exact(self.exact[*table].key(key), tier))
             }
             (Compiled::Window(tier), Owned::Key(key)) => {
-                Held::Window(self.windows.key_at_rate(key, tier))
+                Held::Window(exact(self.windows.key(key), tier))
             }
             (Compiled::Concurrency(limit), Owned::Key(key)) => {
-                Held::Slot(self.slots.key_owned(key).at_limit(*limit))
+                Held::Slot(self.slots.key_owned(key).at(*limit))
             }
             (Compiled::Quota(quota), Owned::Bytes(bytes)) => {
-                Held::Quota(self.quotas.key(bytes.as_slice()).under(quota))
+                Held::Quota(self.quotas.key(bytes.as_slice()).at(quota))
             }
             _ => Held::Nothing,
         }
@@ -365,12 +378,12 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     pub(crate) fn fill(&self, check: &Check<'_>) -> bool {
         let (key, cost) = (CounterKey::of(check), check.cost);
         match &check.limit.compiled {
-            Compiled::Gcra(gcra) => self.rates.key_at_rate(&key, gcra).penalize(cost).is_ok(),
+            Compiled::Gcra(tier) => rated(self.rates.key(&key), tier).penalize(cost).is_ok(),
             Compiled::Exact(table, tier) => {
-                let keys = &self.exact[*table];
-                keys.key_at_rate(&key, tier).penalize(cost).is_ok()
+                let key = exact(self.exact[*table].key(&key), tier);
+                key.penalize(cost).is_ok()
             }
-            Compiled::Window(tier) => self.windows.key_at_rate(&key, tier).penalize(cost).is_ok(),
+            Compiled::Window(tier) => exact(self.windows.key(&key), tier).penalize(cost).is_ok(),
             Compiled::Quota(_) | Compiled::Concurrency(_) => true,
         }
     }
@@ -378,7 +391,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     /// Forgets what was used of a log or a quota, to be told anew: nobody may pass sooner by that.
     pub(crate) fn start_afresh(&self, check: &Check<'_>) {
         match &check.limit.compiled {
-            Compiled::Exact(table, _) => self.exact[*table].reset(&CounterKey::of(check)),
+            Compiled::Exact(table, _) => self.exact[*table].key(&CounterKey::of(check)).reset(),
             Compiled::Quota(_) => self.quotas.reset(QuotaBytes::of(check).as_slice()),
             Compiled::Gcra(_) | Compiled::Window(_) | Compiled::Concurrency(_) => {}
         }
@@ -389,7 +402,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         let key = CounterKey::of(check);
         match check.limit.compiled {
             Compiled::Concurrency(_) => {
-                let slot = self.slots.key_owned(&key).at_limit(u32::MAX);
+                let slot = self.slots.key_owned(&key).at(u32::MAX);
                 self.stack.allow(&[Level::new(UNNAMED, &slot)])
             }
             _ => None,
@@ -417,9 +430,9 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         for check in checks {
             let (key, units) = (CounterKey::of(check), check.cost);
             match &check.limit.compiled {
-                Compiled::Gcra(gcra) => self.rates.key_at_rate(&key, gcra).refund(units),
-                Compiled::Exact(table, _) => self.exact[*table].refund(&key, units),
-                Compiled::Window(_) => self.windows.refund(&key, units),
+                Compiled::Gcra(tier) => rated(self.rates.key(&key), tier).refund(units),
+                Compiled::Exact(table, _) => self.exact[*table].key(&key).refund(units),
+                Compiled::Window(_) => self.windows.key(&key).refund(units),
                 Compiled::Quota(_) => {
                     self.quotas.refund(QuotaBytes::of(check).as_slice(), units);
                 }
@@ -434,9 +447,9 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         for check in checks {
             let key = CounterKey::of(check);
             match &check.limit.compiled {
-                Compiled::Gcra(_) => self.rates.reset(&key),
-                Compiled::Exact(table, _) => self.exact[*table].reset(&key),
-                Compiled::Window(_) => self.windows.reset(&key),
+                Compiled::Gcra(_) => self.rates.key(&key).reset(),
+                Compiled::Exact(table, _) => self.exact[*table].key(&key).reset(),
+                Compiled::Window(_) => self.windows.key(&key).reset(),
                 Compiled::Quota(_) => self.quotas.reset(QuotaBytes::of(check).as_slice()),
                 Compiled::Concurrency(_) => {}
             }
@@ -536,7 +549,9 @@ impl<C: Clock + 'static, W: Clock + 'static> Backend for Memory<C, W> {
     #[inline]
     fn expect(&self, limit: &Limit, fingerprint: [u64; 2]) {
         if let Compiled::Gcra(_) = limit.compiled {
-            self.rates.prefetch(&CounterKey(limit.id, fingerprint));
+            self.rates
+                .key(&CounterKey(limit.id, fingerprint))
+                .prefetch();
         }
     }
 

@@ -10,11 +10,13 @@ use super::hasher::KeyHasher;
 use super::intervals::Intervals;
 use super::pace::PaceCell;
 use super::table::Table;
-use super::{KeyedLimiter, units};
+use super::{ByKey, KeyedLimiter, OneRate, units};
+use crate::Tier;
 use crate::acquire::Waiting;
 use crate::clock::{Clock, Monotonic};
 use crate::limiter::DefaultClock;
 use crate::sync::AtomicU64;
+use crate::tier::{Choice, Chooses, all_for};
 
 /// What happens to a new key when every slot that it may have holds an active key.
 ///
@@ -53,7 +55,7 @@ pub enum AtCap {
 /// ```
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it is built"]
-pub struct Builder<C = DefaultClock> {
+pub struct Builder<C = DefaultClock, T = OneRate> {
     rate: Rate,
     capacity: usize,
     at_cap: AtCap,
@@ -62,6 +64,9 @@ pub struct Builder<C = DefaultClock> {
     hasher: KeyHasher,
     intervals: Arc<Intervals>,
     clock: C,
+    tier_of: T,
+    /// A tier that isn't for this limiter.
+    misfit: Option<LimitError>,
 }
 
 impl Builder {
@@ -75,19 +80,23 @@ impl Builder {
             hasher: KeyHasher::random(),
             intervals: Arc::new(Intervals::new()),
             clock: DefaultClock::new(),
+            tier_of: OneRate::new(),
+            misfit: None,
         }
     }
+}
 
+impl<T> Builder<DefaultClock, T> {
     /// Builds it on the default clock.
     ///
     /// # Errors
-    /// If GCRA can't represent the rate.
-    pub fn build(self) -> Result<KeyedLimiter, LimitError> {
+    /// If GCRA can't represent the rate, or a tier isn't one of GCRA.
+    pub fn build(self) -> Result<KeyedLimiter<Monotonic, T>, LimitError> {
         self.clock(Monotonic::new()).build()
     }
 }
 
-impl<C> Builder<C> {
+impl<C, T> Builder<C, T> {
     /// What happens to new keys at the cap: [`AtCap::ShareOne`] unless said otherwise.
     pub fn at_cap(mut self, at_cap: AtCap) -> Self {
         self.at_cap = at_cap;
@@ -108,7 +117,7 @@ impl<C> Builder<C> {
     }
 
     /// Reads this clock instead of the default one.
-    pub fn clock<D: Clock>(self, clock: D) -> Builder<D> {
+    pub fn clock<D: Clock>(self, clock: D) -> Builder<D, T> {
         Builder {
             rate: self.rate,
             capacity: self.capacity,
@@ -118,6 +127,45 @@ impl<C> Builder<C> {
             hasher: self.hasher,
             intervals: self.intervals,
             clock,
+            tier_of: self.tier_of,
+            misfit: self.misfit,
+        }
+    }
+
+    /// Each key's tier is the one of these that this function says, or none for the limiter's own rate.
+    ///
+    /// Keys are of one type then. The function is asked with every call, so it should be quick.
+    ///
+    /// ```
+    /// use tollgate::{Algorithm, KeyedLimiter, Rate, Tier, clock::Manual};
+    ///
+    /// let staff = Tier::new(Algorithm::Gcra, Rate::per_hour(100))?;
+    /// let limiter = KeyedLimiter::builder(Rate::per_hour(1), 1_000)
+    ///     .tier_of([staff], |[staff], user: &str| user.starts_with("staff:").then_some(staff))
+    ///     .clock(Manual::new())
+    ///     .build()?;
+    /// assert!(limiter.allow("guest") && !limiter.allow("guest"));
+    /// assert!(limiter.key("staff:7").allow_n(100));
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    pub fn tier_of<K, S, F>(self, tiers: S, choose: F) -> Builder<C, ByKey<K>>
+    where
+        K: ?Sized + 'static,
+        S: AsRef<[Tier]> + Send + Sync + 'static,
+        F: for<'a> Fn(&'a S, &K) -> Option<&'a Tier> + Send + Sync + 'static,
+    {
+        let choice: Box<dyn Chooses<K>> = Box::new(Choice { tiers, choose });
+        Builder {
+            rate: self.rate,
+            capacity: self.capacity,
+            at_cap: self.at_cap,
+            longest_wait: self.longest_wait,
+            max_waiters: self.max_waiters,
+            hasher: self.hasher,
+            intervals: self.intervals,
+            clock: self.clock,
+            misfit: all_for(&*choice, crate::Algorithm::Gcra).err(),
+            tier_of: ByKey(choice),
         }
     }
 
@@ -129,13 +177,14 @@ impl<C> Builder<C> {
     }
 }
 
-impl<C: Clock> Builder<C> {
+impl<C: Clock, T> Builder<C, T> {
     /// Builds it on the clock that was given.
     ///
     /// # Errors
-    /// If GCRA can't represent the rate.
-    pub fn build(self) -> Result<KeyedLimiter<C>, LimitError> {
+    /// If GCRA can't represent the rate, or a tier isn't one of GCRA.
+    pub fn build(self) -> Result<KeyedLimiter<C, T>, LimitError> {
         let limit = Gcra::new(self.rate)?;
+        self.misfit.map_or(Ok(()), Err)?;
         // A year at most, so that no wait comes near the end of a word's time.
         let longest_wait = self.longest_wait.min(Duration::from_secs(31_536_000));
         Ok(KeyedLimiter {
@@ -150,6 +199,7 @@ impl<C: Clock> Builder<C> {
             lines: crate::line::of_keys::KeyLines::new(),
             waiting: Waiting::new(self.max_waiters),
             clock: self.clock,
+            tier_of: self.tier_of,
         })
     }
 }

@@ -19,7 +19,7 @@ use crate::stack::limit::{Breadth, Limit, Seen, Shares, Taken};
 ///
 /// let limiter = QuotaLimiter::builder(Quota::per_day(10)).clock(Manual::new()).build();
 /// let (stack, standard) = (Stack::new(), Quota::per_day(100));
-/// let tenant = limiter.key("acme").under(&standard);
+/// let tenant = limiter.key("acme").at(&standard);
 /// assert!(stack.allow(&[Level::new("daily", &tenant).cost(60)]).is_some());
 /// assert_eq!(tenant.check_n(0).remaining, 40);
 /// ```
@@ -84,7 +84,7 @@ impl<C: Clock> OwnedKey<C> {
 
     /// The same key by another quota: that of its tier.
     #[must_use]
-    pub fn under(mut self, quota: &Quota) -> Self {
+    pub fn at(mut self, quota: &Quota) -> Self {
         self.quota = Some(quota.clone());
         self
     }
@@ -110,7 +110,7 @@ impl<C: Clock> fmt::Debug for OwnedKey<C> {
 impl<'a, C: Clock> Key<'a, C> {
     /// The same key by another quota: that of its tier.
     #[must_use]
-    pub fn under(mut self, quota: &'a Quota) -> Self {
+    pub fn at(mut self, quota: &'a Quota) -> Self {
         self.quota = Some(quota);
         self
     }

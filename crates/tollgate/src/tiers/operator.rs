@@ -38,7 +38,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// ```
     pub fn refund(&self, tenant: &str, cost: u64) {
         let plan = self.plan(tenant);
-        self.rates.key_at_rate(tenant, &plan.rate).refund(cost);
+        self.rates.key(tenant).counted_by(&plan.rate).refund(cost);
         self.quotas.refund(tenant, cost);
     }
 
@@ -57,10 +57,13 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// ```
     pub fn penalize(&self, tenant: &str, tokens: u64) -> Result<(), NoSlot> {
         let plan = self.plan(tenant);
-        self.rates.key_at_rate(tenant, &plan.rate).penalize(tokens)
+        self.rates
+            .key(tenant)
+            .counted_by(&plan.rate)
+            .penalize(tokens)
     }
 
-    /// Refuses a tenant everything for this long, as [`KeyedLimiter::block_for`] does.
+    /// Refuses a tenant everything for this long, as [`Key::block_for`] does.
     ///
     /// # Errors
     /// [`NoSlot`] if the tenant is new and as many are active as may be.
@@ -77,15 +80,15 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// [`KeyedLimiter::block_for`]: crate::KeyedLimiter::block_for
+    /// [`Key::block_for`]: crate::keyed::Key::block_for
     pub fn block_for(&self, tenant: &str, duration: Duration) -> Result<(), NoSlot> {
-        self.rates.block_for(tenant, duration)
+        self.rates.key(tenant).block_for(duration)
     }
 
     /// Forgets what a tenant has spent of its rate and of its quota, and any block. What it has in flight stays
     /// valid, and counts.
     pub fn reset(&self, tenant: &str) {
-        self.rates.reset(tenant);
+        self.rates.key(tenant).reset();
         self.quotas.reset(tenant);
     }
 

@@ -6,7 +6,7 @@ use tollgate_core::Timestamp;
 
 use super::{Plan, Tiers};
 use crate::clock::Clock;
-use crate::home::sealed::Home;
+use crate::home::sealed::{Home, Lends};
 use crate::quota::Quota;
 
 /// What a tenant has used of each limit that its tier has; made by [`Tiers::usage`].
@@ -106,8 +106,8 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     }
 
     fn rate_used(&self, tenant: &str, plan: &Plan) -> Usage {
-        let key = self.rates.key_at_rate(tenant, &plan.rate);
-        let seen = key.look_in_turn(self.rates.clock().now(), 0);
+        let key = self.rates.key(tenant).counted_by(&plan.rate);
+        let seen = key.limit().look_in_turn(self.rates.clock().now(), 0);
         let limited = !plan.allowance.rate.is_unlimited();
         Usage {
             used: seen.limit.saturating_sub(seen.remaining),
@@ -129,7 +129,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     }
 
     fn slots_used(&self, tenant: &str, limit: u32) -> Usage {
-        let seen = self.slots.key(tenant).at_limit(limit).peek();
+        let seen = self.slots.key(tenant).at(limit).peek();
         Usage {
             used: u64::from(seen.in_use),
             limit: Some(u64::from(seen.limit)),

@@ -87,7 +87,7 @@ fn a_receipt_gives_back_under_every_quota() {
     assert_eq!((left(&month), left(&day)), (88, 38));
     assert_eq!(limiter.give_back("a", receipt), 9);
     assert_eq!((left(&month), left(&day)), (97, 47));
-    assert_eq!(limiter.refund("a", 1), 1);
+    limiter.refund("a", 1);
     assert_eq!((left(&month), left(&day)), (98, 48));
     // Where its period is over, nothing is.
     let receipt = limiter.charge_at(JUNE, "a", Some(&month), 9).unwrap();

@@ -152,8 +152,8 @@ impl Subject {
     pub(crate) fn refund(&self, tokens: u64) -> bool {
         match self.limit {
             Limit::Limiter(_) => return false,
-            Limit::Exact(table, _) => table.refund("key", tokens),
-            Limit::Keyed(table) => table.refund("key", tokens),
+            Limit::Exact(table, _) => table.key("key").refund(tokens),
+            Limit::Keyed(table) => table.key("key").refund(tokens),
         }
         true
     }

@@ -163,8 +163,8 @@ impl Shared {
     fn left(&self) -> [u64; 4] {
         [
             self.limiter.peek().remaining,
-            self.exact.peek("acme").remaining,
-            self.keyed.peek("acme").remaining,
+            self.exact.key("acme").peek().remaining,
+            self.keyed.key("acme").peek().remaining,
             u64::from(self.slots.available()),
         ]
     }
