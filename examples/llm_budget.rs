@@ -95,9 +95,9 @@ impl Budget {
                 .algorithm(Algorithm::TokenBucket)
                 .clock(clock.clone())
                 .build()?,
-            day: QuotaLimiter::builder(Quota::per_day(A_DAY))
+            day: QuotaLimiter::builder(Quota::per_day(A_DAY), 1_000_000)
                 .clock(clock.clone())
-                .build(),
+                .build()?,
             stack: Stack::new(),
             clock,
         })

@@ -5,12 +5,12 @@ use std::hash::Hash;
 
 use tollgate_core::{Decision, LimitError, Outcome, Pace, Rate};
 
-use crate::Tier;
 use crate::acquire::Waiting;
 use crate::clock::{Clock, Monotonic};
 use crate::home::sealed::Home;
 use crate::line::of_keys::KeyLines;
 use crate::sync::{AtomicU64, Backoff, Ordering};
+use crate::{AtCap, Tier};
 
 mod anchor;
 mod back;
@@ -35,11 +35,9 @@ mod tiered;
 mod together;
 mod word;
 
-pub use builder::{AtCap, Builder};
+pub use builder::Builder;
 pub use key::Key;
 pub(crate) use level::KeyParts;
-#[doc(hidden)]
-pub use line::prefetch;
 pub use operator::{ActiveKey, NoSlot, Stats};
 pub use owned::OwnedKey;
 pub use tiered::{ByKey, OneRate, TierOf};

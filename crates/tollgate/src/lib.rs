@@ -44,6 +44,7 @@
 #![deny(unsafe_code)]
 
 mod acquire;
+mod at_cap;
 mod cell;
 pub mod clock;
 pub mod concurrency;
@@ -70,11 +71,12 @@ pub mod tiers;
 pub mod tree;
 pub mod wait;
 
+pub use at_cap::AtCap;
 pub use clock::Clock;
 pub use concurrency::{ConcurrencyLimiter, KeyedConcurrency};
 pub use exact_keyed::ExactKeyedLimiter;
 pub use fair::FairLimiter;
-pub use keyed::{AtCap, KeyedLimiter};
+pub use keyed::KeyedLimiter;
 pub use lanes::Lanes;
 pub use limiter::{Algorithm, Limiter};
 #[cfg(feature = "quota")]

@@ -3,7 +3,7 @@
 //! ```
 //! use tollgate::{Quota, QuotaLimiter};
 //!
-//! let limiter = QuotaLimiter::new(Quota::per_month(10_000).in_zone("Europe/Zurich")?);
+//! let limiter = QuotaLimiter::new(Quota::per_month(10_000).in_zone("Europe/Zurich")?, 1_000_000);
 //! assert!(limiter.check("tenant").is_allowed());
 //! assert_eq!(limiter.peek("tenant").remaining, 9_999);
 //! # Ok::<(), tollgate::quota::QuotaError>(())
@@ -54,7 +54,7 @@ use crate::keyed::NoSlot;
 use crate::keyed::counters::Counters;
 use crate::sync::Ordering;
 
-pub use builder::{AtQuotaCap, Builder, Durability, OnFileFailure};
+pub use builder::{Builder, Durability, OnFileFailure};
 pub use error::QuotaError;
 pub use level::{Key, OwnedKey};
 pub use period::{Quota, Weekday};
@@ -74,7 +74,7 @@ const CLAIMS: usize = 8;
 ///
 /// let noon = Timestamp::from_secs(1_717_243_200); // 1 June 2024
 /// let clock = Manual::starting_at(noon);
-/// let limiter = QuotaLimiter::builder(Quota::per_day(100)).clock(clock.clone()).build();
+/// let limiter = QuotaLimiter::builder(Quota::per_day(100), 1_000_000).clock(clock.clone()).build()?;
 /// assert!(limiter.check_n("tenant", 100).is_allowed());
 /// let refused = limiter.check("tenant");
 /// assert_eq!(refused.retry_after, Duration::from_secs(12 * 3_600));
@@ -139,14 +139,18 @@ pub struct Stats {
 }
 
 impl QuotaLimiter {
-    /// The same quota for each key, by the system's clock, in memory alone.
-    pub fn new(quota: Quota) -> Self {
-        Self::builder(quota).build()
+    /// The same quota for each of at most `capacity` keys that are counted at once, by the system's clock,
+    /// in memory alone.
+    ///
+    /// A key takes about 500 bytes and its name, a rolling one up to 1.5 kB, and one with quotas of four
+    /// sorts of periods up to four times as much.
+    pub fn new(quota: Quota, capacity: usize) -> Self {
+        Self::builder(quota, capacity).finish()
     }
 
-    /// Chooses the store, the clock, the bounds and who is told of thresholds.
-    pub fn builder(quota: Quota) -> Builder {
-        Builder::new(quota)
+    /// Chooses the file, the clock, the bounds and who is told of thresholds.
+    pub fn builder(quota: Quota, capacity: usize) -> Builder {
+        Builder::new(quota, capacity)
     }
 }
 
@@ -186,7 +190,7 @@ impl<C: Clock> QuotaLimiter<C> {
     /// ```
     /// use tollgate::{Quota, QuotaLimiter, clock::Manual};
     ///
-    /// let limiter = QuotaLimiter::builder(Quota::per_day(1_000)).clock(Manual::new()).build();
+    /// let limiter = QuotaLimiter::builder(Quota::per_day(1_000), 1_000_000).clock(Manual::new()).build()?;
     /// limiter.check_n("tenant", 1_000);
     /// let standard = Quota::per_day(100_000);
     /// assert_eq!(limiter.check_with("tenant", &standard, 1).remaining, 98_999);
@@ -237,7 +241,7 @@ impl<C: Clock> QuotaLimiter<C> {
     /// ```
     /// use tollgate::{Quota, QuotaLimiter, clock::Manual};
     ///
-    /// let limiter = QuotaLimiter::builder(Quota::per_day(10)).clock(Manual::new()).build();
+    /// let limiter = QuotaLimiter::builder(Quota::per_day(10), 1_000_000).clock(Manual::new()).build()?;
     /// let receipt = limiter.charge("tenant", 4)?;
     /// assert_eq!(limiter.give_back("tenant", receipt), 4);
     /// assert_eq!(limiter.peek("tenant").remaining, 10);
@@ -308,7 +312,7 @@ impl<C: Clock> QuotaLimiter<C> {
                 Err(QuotaRefused::used_up(quota, decision))
             }
             Charged::Refused(Refusal::NoRoom, decision, _) => Err(QuotaRefused::NoRoom {
-                max_keys: self.table.max_keys(),
+                capacity: self.table.capacity(),
                 decision,
             }),
             Charged::Refused(Refusal::Unsaved, decision, _) => Err(QuotaRefused::Unsaved {
@@ -381,7 +385,7 @@ impl<C: Clock> QuotaLimiter<C> {
         if self.table.set_override(key.as_ref(), quota) {
             Ok(())
         } else {
-            Err(NoSlot::new(self.table.max_keys()))
+            Err(NoSlot::new(self.table.capacity()))
         }
     }
 

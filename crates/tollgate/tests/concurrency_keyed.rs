@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    KeyedConcurrency,
-    concurrency::{NoPermit, Overflow, OwnedKeyedPermit},
+    AtCap, KeyedConcurrency,
+    concurrency::{NoPermit, OwnedKeyedPermit},
 };
 
 #[test]
@@ -132,8 +132,9 @@ fn at_the_capacity_new_keys_share_one_limit() {
 #[test]
 fn at_the_capacity_new_keys_are_denied_if_so_chosen() {
     let limiter = KeyedConcurrency::<u32>::builder(2, 10)
-        .overflow(Overflow::Deny)
-        .build();
+        .at_cap(AtCap::DenyNew)
+        .build()
+        .unwrap();
     let mut there: Vec<_> = (0..10)
         .map(|key| limiter.try_acquire(&key).unwrap())
         .collect();
@@ -159,8 +160,9 @@ fn at_the_capacity_new_keys_are_denied_if_so_chosen() {
 fn a_large_table_holds_its_capacity_and_not_a_third_more() {
     const CAPACITY: u32 = 20_000;
     let limiter = KeyedConcurrency::<u32>::builder(1, 20_000)
-        .overflow(Overflow::Deny)
-        .build();
+        .at_cap(AtCap::DenyNew)
+        .build()
+        .unwrap();
     let permits: Vec<_> = (0..2 * CAPACITY)
         .map_while(|key| limiter.try_acquire(&key).ok())
         .collect();
@@ -178,7 +180,8 @@ fn waiters_are_bounded_for_each_key_and_in_total() {
         .max_waiters_per_key(2)
         .timeout(Duration::from_millis(5))
         .clock(clock.clone())
-        .build();
+        .build()
+        .unwrap();
     let held = [1, 2].map(|key| limiter.try_acquire(&key).unwrap());
     let queue_full = |key: u32| {
         let refused = limiter.acquire(&key).wait_blocking().unwrap_err();
@@ -242,5 +245,22 @@ fn keys_of_one_hash_are_told_apart() {
     assert_eq!(limiter.len(), 9);
     for key in 0..10 {
         assert_eq!(limiter.try_acquire(&Colliding(key)).is_ok(), key == 4);
+    }
+}
+
+#[test]
+fn what_slots_cannot_do_at_their_cap_is_refused_when_they_are_built() {
+    for (at_cap, name) in [
+        (AtCap::AdmitNew, "AdmitNew"),
+        (AtCap::EvictNearestIdle, "EvictNearestIdle"),
+    ] {
+        let builder = KeyedConcurrency::<u32>::builder(2, 10).at_cap(at_cap);
+        assert_eq!(
+            builder.build().unwrap_err().to_string(),
+            format!(
+                "a KeyedConcurrency can't treat new keys at its cap as AtCap::{name} says; \
+                 use ShareOne or DenyNew"
+            )
+        );
     }
 }

@@ -479,3 +479,21 @@ async fn waiters_of_one_key_pass_in_turn() {
     assert_eq!(limiter.key("other").acquire().await, Ok(Duration::ZERO));
     assert_eq!(limiter.waiters(), 0);
 }
+
+#[test]
+fn whoever_visits_active_keys_may_call_the_limiter() {
+    for algorithm in EVERY_ALGORITHM {
+        // Of several shards.
+        let limiter = table::<u64>(algorithm, Rate::per_hour(5), 5_000, AtCap::DenyNew);
+        (0..3_000).for_each(|key| assert!(limiter.allow(&key)));
+        let mut seen = 0;
+        limiter.for_each_active(|active| {
+            let key = limiter.key(active.key);
+            assert_eq!(key.peek().remaining, 4, "{algorithm:?}");
+            key.reset();
+            assert!(limiter.stats().allowed >= 3_000 && limiter.rate() == Rate::per_hour(5));
+            seen += 1;
+        });
+        assert_eq!((seen, limiter.len()), (3_000, 0), "{algorithm:?}");
+    }
+}

@@ -188,7 +188,7 @@ fn tiers_bookings_and_another_rate_carry_over() {
         assert!(limiter.check_n("booked", 10).is_allowed());
         let act_at = limiter.key("booked").reserve(1).map(|slot| {
             let delay = slot.delay();
-            std::mem::forget(slot);
+            slot.keep();
             delay
         });
         save(&limiter, &scratch.path("keys.snapshot"));

@@ -191,7 +191,7 @@ fn no_stack_allocates_to_allow_refuse_or_give_back() {
         // Its entry is made.
         let _ = exact.check(&1);
         let levels = [
-            Level::new("user", keyed.key("ada")),
+            Level::new("user", &keyed.key("ada")),
             Level::new("tenant", &key),
             Level::new("route", &bucket),
             Level::new("service", &word),

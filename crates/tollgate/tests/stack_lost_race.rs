@@ -29,7 +29,7 @@ fn keys_and_words_get_back_what_was_charged() {
     for (user, left) in [("ada", 8), ("bob", 9)] {
         let levels = [
             Level::new("once", &shared).cost(3),
-            Level::new("user", users.key(user)).cost(4),
+            Level::new("user", &users.key(user)).cost(4),
             Level::new("twice", &shared).cost(3),
         ];
         assert!(stack.allow(&levels).is_none());

@@ -11,36 +11,12 @@ use super::intervals::Intervals;
 use super::pace::PaceCell;
 use super::table::Table;
 use super::{ByKey, KeyedLimiter, OneRate, units};
-use crate::Tier;
 use crate::acquire::Waiting;
 use crate::clock::{Clock, Monotonic};
 use crate::limiter::DefaultClock;
 use crate::sync::AtomicU64;
 use crate::tier::{Choice, Chooses, all_for};
-
-/// What happens to a new key when every slot that it may have holds an active key.
-///
-/// Keys that are there keep their limits, whatever the policy, except under
-/// [`EvictNearestIdle`](Self::EvictNearestIdle).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum AtCap {
-    /// All keys without a slot share one bucket of the rate: the default. A flood of new keys can't
-    /// get more than one key's worth through, and a rightful new key has a chance. A [`KeyedLimiter`]
-    /// has one for each rate that they are asked at.
-    #[default]
-    ShareOne,
-    /// New keys are denied until a slot is free.
-    DenyNew,
-    /// New keys pass without being counted: availability over protection.
-    AdmitNew,
-    /// The key that is idle next makes room, though it is active: for those who expect an LRU. In a
-    /// [`KeyedLimiter`] that is the next of the eight that stand in the new key's way.
-    ///
-    /// This is a way around the limit: whoever can make up new keys can flush its own spent key out
-    /// of the table and start it afresh. Blocked keys are never evicted.
-    EvictNearestIdle,
-}
+use crate::{AtCap, Tier};
 
 /// Builds a [`KeyedLimiter`]; made by [`KeyedLimiter::builder`].
 ///

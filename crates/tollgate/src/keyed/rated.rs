@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, Outcome, Pace, Tat, Timestamp};
 
+use super::KeyedLimiter;
 use super::anchor::Moment;
 use super::back::SLACK;
 use super::pace::InForce;
@@ -12,8 +13,6 @@ use super::shard::{Answer, Need};
 use super::slot::Ask;
 use super::table::Place;
 use super::word::{Judged, KeyWord, units};
-use super::{AtCap, KeyedLimiter};
-use crate::Refused;
 use crate::acquire::Waiting;
 use crate::cell::Ticket;
 use crate::cell::word::span;
@@ -23,6 +22,7 @@ use crate::line::meter::Meter;
 use crate::line::places::Id;
 use crate::line::single::Single;
 use crate::line::{Post, State};
+use crate::{AtCap, Refused};
 
 /// A key at the rate that is in force for it now: what its handle, reservations and waits ask.
 pub struct Rated<'a, C: Clock, T> {

@@ -17,7 +17,7 @@ use crate::stack::limit::{Breadth, Limit, Seen, Shares, Taken};
 /// ```
 /// use tollgate::{Level, Quota, QuotaLimiter, Stack, clock::Manual};
 ///
-/// let limiter = QuotaLimiter::builder(Quota::per_day(10)).clock(Manual::new()).build();
+/// let limiter = QuotaLimiter::builder(Quota::per_day(10), 1_000_000).clock(Manual::new()).build()?;
 /// let (stack, standard) = (Stack::new(), Quota::per_day(100));
 /// let tenant = limiter.key("acme").at(&standard);
 /// assert!(stack.allow(&[Level::new("daily", &tenant).cost(60)]).is_some());
@@ -48,7 +48,7 @@ impl<C: Clock> QuotaLimiter<C> {
 /// use std::time::Duration;
 /// use tollgate::{Level, Quota, QuotaLimiter, Stack, stack::Hold, clock::Manual};
 ///
-/// let limiter = QuotaLimiter::builder(Quota::per_day(100)).clock(Manual::new()).build();
+/// let limiter = QuotaLimiter::builder(Quota::per_day(100), 1_000_000).clock(Manual::new()).build()?;
 /// let limiter = Arc::new(limiter);
 /// let levels = [Level::estimated("daily", limiter.key_owned("acme"), 60)];
 /// let hold: Hold<'static> = Stack::new().hold(&levels, Duration::from_secs(60)).expect("room");

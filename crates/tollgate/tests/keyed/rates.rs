@@ -118,7 +118,7 @@ fn a_stack_that_is_refused_at_a_faster_rate_tells_a_wait_that_comes_true() {
     let (gold, stack) = (tier(Rate::per_second(10)), Stack::new());
     for turn in 0..3 {
         let key = format!("key {turn}");
-        let levels = |rate| [Level::new("key", limiter.key(&key).at(rate).unwrap())];
+        let levels = |rate| [Level::new("key", &limiter.key(&key).at(rate).unwrap())];
         let own = tier(Rate::per_hour(10));
         assert!((0..10).all(|_| stack.allow(&levels(&own)).is_some()));
         match turn {

@@ -79,8 +79,8 @@ fn a_fine_takes_tokens_at_most_until_the_key_is_empty() {
     limiter.key("nothing").penalize(0).unwrap();
     assert_eq!(limiter.key("nothing").peek().remaining, 10);
     // What was booked ahead stays booked.
-    std::mem::forget(limiter.key("booked").reserve(10).unwrap());
-    std::mem::forget(limiter.key("booked").reserve(10).unwrap());
+    limiter.key("booked").reserve(10).unwrap().keep();
+    limiter.key("booked").reserve(10).unwrap().keep();
     limiter.key("booked").penalize(5).unwrap();
     assert_eq!(limiter.check("booked").retry_after, SECOND + SECOND / 10);
     // A block isn't changed by a fine; one that is over is.
@@ -197,7 +197,7 @@ fn a_reservation_reaches_no_further_ahead_than_the_longest_wait() {
     for delay in 0..3u32 {
         let slot = limiter.key("key").reserve(1).unwrap();
         assert_eq!(slot.delay(), delay * SECOND);
-        std::mem::forget(slot);
+        slot.keep();
     }
     let refused = limiter.key("key").reserve(1).unwrap_err();
     assert!(matches!(refused, Refused::TooFarAhead(_)));

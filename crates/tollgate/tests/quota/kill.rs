@@ -55,7 +55,7 @@ fn used(limiter: &QuotaLimiter<Manual>, key: &str) -> [u64; 2] {
 
 fn open(file: &Path, durability: Durability) -> QuotaLimiter<Manual> {
     // A clock that stands: no period ends meanwhile.
-    QuotaLimiter::builder(Quota::per_month(COUNT))
+    QuotaLimiter::builder(Quota::per_month(COUNT), 1_000_000)
         .clock(Manual::starting_at(Timestamp::from_secs(1_717_200_000)))
         .flush_every(Duration::from_millis(2))
         .max_unsaved(MAX_UNSAVED)

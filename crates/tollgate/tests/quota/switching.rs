@@ -24,8 +24,8 @@ const JUNE: Timestamp = Timestamp::from_secs(1_717_200_000);
 
 fn limiter() -> (QuotaLimiter<Manual>, Manual) {
     let clock = Manual::starting_at(JUNE);
-    let builder = QuotaLimiter::builder(Quota::per_day(1));
-    (builder.clock(clock.clone()).build(), clock)
+    let builder = QuotaLimiter::builder(Quota::per_day(1), 1_000_000);
+    (builder.clock(clock.clone()).build().unwrap(), clock)
 }
 
 #[test]
@@ -150,12 +150,12 @@ fn counts(quota: &Quota, then: Timestamp, now: Timestamp) -> bool {
 
 fn holds(quotas: &[Quota], steps: &[Step], scratch: Option<&Scratch>) -> Result<(), TestCaseError> {
     let open = |now| {
-        let builder = QuotaLimiter::builder(Quota::per_day(1))
+        let builder = QuotaLimiter::builder(Quota::per_day(1), 1_000_000)
             .clock(Manual::starting_at(now))
             .flush_every(DAY);
         match scratch {
             Some(scratch) => builder.open(&scratch.file()).expect("a store that opens"),
-            None => builder.build(),
+            None => builder.build().expect("a policy that it has"),
         }
     };
     let mut now = JUNE;

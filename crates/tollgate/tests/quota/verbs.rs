@@ -4,21 +4,30 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use tollgate::AtCap;
 use tollgate::clock::Manual;
-use tollgate::quota::{self, AtQuotaCap, QuotaRefused};
+use tollgate::quota::{self, FileError, QuotaRefused};
 use tollgate::{Clock, Outcome, Quota, QuotaLimiter, Timestamp};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
 fn builder(quota: Quota) -> (quota::Builder<Manual>, Manual) {
+    bounded(quota, 1_000_000)
+}
+
+/// The same for so many keys.
+fn bounded(quota: Quota, capacity: usize) -> (quota::Builder<Manual>, Manual) {
     // 1 June 2024, a Saturday.
     let clock = Manual::starting_at(Timestamp::from_secs(1_717_200_000));
-    (QuotaLimiter::builder(quota).clock(clock.clone()), clock)
+    (
+        QuotaLimiter::builder(quota, capacity).clock(clock.clone()),
+        clock,
+    )
 }
 
 fn limiter(quota: Quota) -> (QuotaLimiter<Manual>, Manual) {
     let (builder, clock) = builder(quota);
-    (builder.build(), clock)
+    (builder.build().unwrap(), clock)
 }
 
 #[test]
@@ -187,8 +196,8 @@ fn a_clock_that_steps_back_grants_nothing() {
 
 #[test]
 fn a_key_that_was_dropped_when_idle_does_not_start_in_the_past() {
-    let (builder, clock) = builder(Quota::per_day(10));
-    let limiter = builder.max_keys(1).build();
+    let (builder, clock) = bounded(Quota::per_day(10), 1);
+    let limiter = builder.build().unwrap();
     let _ = limiter.check_n("a", 10);
     clock.advance(DAY);
     let _ = limiter.check_n("b", 1); // takes the place of "a", which is idle
@@ -216,7 +225,8 @@ fn thresholds_are_told_once_a_period() {
                 .unwrap()
                 .push((key, event.percent, event.used, event.limit));
         })
-        .build();
+        .build()
+        .unwrap();
     let take = || std::mem::take(&mut *told.lock().unwrap());
     let _ = limiter.check_n("a", 4);
     assert_eq!(take(), []);
@@ -249,7 +259,8 @@ fn a_rolling_threshold_is_told_again_after_it_fell_below() {
     let (builder, clock) = builder(Quota::rolling(10, 60 * DAY));
     let limiter = builder
         .on_threshold(&[80], move |_| *log.lock().unwrap() += 1)
-        .build();
+        .build()
+        .unwrap();
     let _ = limiter.check_n("a", 5);
     clock.advance(30 * DAY);
     let _ = limiter.check_n("a", 4);
@@ -263,15 +274,15 @@ fn a_rolling_threshold_is_told_again_after_it_fell_below() {
 
 #[test]
 fn at_the_cap_new_keys_wait_until_others_are_idle() {
-    let (few, clock) = builder(Quota::per_day(10));
-    let limiter = few.max_keys(100).build();
+    let (few, clock) = bounded(Quota::per_day(10), 100);
+    let limiter = few.build().unwrap();
     for key in 0..100u32 {
         assert!(limiter.check(&key.to_le_bytes()).is_allowed());
     }
     let refused = limiter.charge("new", 1).unwrap_err();
     assert!(matches!(
         refused,
-        QuotaRefused::NoRoom { max_keys: 100, .. }
+        QuotaRefused::NoRoom { capacity: 100, .. }
     ));
     assert_eq!(refused.decision().retry_after, DAY);
     assert!(
@@ -282,8 +293,8 @@ fn at_the_cap_new_keys_wait_until_others_are_idle() {
     assert!(limiter.check("new").is_allowed());
     assert!(limiter.stats().keys <= 100);
 
-    let (few, _) = builder(Quota::per_day(10));
-    let limiter = few.max_keys(1).at_cap(AtQuotaCap::AdmitNew).build();
+    let (few, _) = bounded(Quota::per_day(10), 1);
+    let limiter = few.at_cap(AtCap::AdmitNew).build().unwrap();
     let _ = limiter.check("first");
     for _ in 0..50 {
         assert!(limiter.check("new").is_allowed());
@@ -296,8 +307,8 @@ fn at_the_cap_new_keys_wait_until_others_are_idle() {
 
 #[test]
 fn memory_stays_bounded_while_keys_come_and_go() {
-    let (few, clock) = builder(Quota::rolling(10, DAY));
-    let limiter = few.max_keys(1_000).build();
+    let (few, clock) = bounded(Quota::rolling(10, DAY), 1_000);
+    let limiter = few.build().unwrap();
     for key in 0..50_000u32 {
         clock.advance(DAY / 500);
         assert!(limiter.check(&key.to_le_bytes()).is_allowed(), "{key}");
@@ -334,4 +345,22 @@ fn threads_together_get_the_quota_and_no_more() {
     let left = limiter.peek("shared").remaining;
     assert_eq!(passed.iter().sum::<u64>(), 10_000 - left);
     assert!(left < 3, "{left}");
+}
+
+#[test]
+fn what_a_quota_cannot_do_at_its_cap_is_refused_when_it_is_built() {
+    for (at_cap, name) in [
+        (AtCap::ShareOne, "ShareOne"),
+        (AtCap::EvictNearestIdle, "EvictNearestIdle"),
+    ] {
+        let text = format!(
+            "a QuotaLimiter can't treat new keys at its cap as AtCap::{name} says; \
+             use DenyNew or AdmitNew"
+        );
+        let builder = || builder(Quota::per_day(10)).0.at_cap(at_cap);
+        assert_eq!(builder().build().unwrap_err().to_string(), text);
+        let opened = builder().open("never-made").unwrap_err();
+        assert!(matches!(opened, FileError::Limit(_)));
+        assert_eq!(opened.to_string(), text);
+    }
 }

@@ -2,6 +2,7 @@
 
 mod bound;
 mod holds;
+mod kinds;
 mod laws;
 mod mixed;
 mod races;

@@ -82,7 +82,7 @@ fn no_order_of_levels_lets_more_through() {
             let tenant = (number % 2) as u64;
             let (key, seat) = (exact.key(&tenant), seats.key_owned(&tenant));
             let mut levels = [
-                Level::new("keyed", keyed.key(&tenant)),
+                Level::new("keyed", &keyed.key(&tenant)),
                 Level::new("exact", &key),
                 Level::new("shared", &shared),
                 Level::new("slots", &slots),

@@ -133,12 +133,17 @@ impl World {
             key_slots: Arc::new(
                 KeyedConcurrency::builder(3, 64)
                     .clock(clock.clone())
-                    .build(),
+                    .build()
+                    .unwrap(),
             ),
             #[cfg(feature = "quota")]
-            quota: QuotaLimiter::builder(Quota::rolling(4 * count, Duration::from_secs(3)))
-                .clock(clock.clone())
-                .build(),
+            quota: QuotaLimiter::builder(
+                Quota::rolling(4 * count, Duration::from_secs(3)),
+                1_000_000,
+            )
+            .clock(clock.clone())
+            .build()
+            .unwrap(),
             names: ["ada", "bo", "cy"].map(String::from),
             clock,
         }
@@ -184,7 +189,7 @@ impl World {
             (_, Owner::Slots(key)) => Level::new(name, key),
             #[cfg(feature = "quota")]
             (_, Owner::Quota(key)) => Level::new(name, key),
-            _ => Level::new(name, self.key(pick)),
+            _ => Level::new(name, &self.key(pick)),
         }
     }
 

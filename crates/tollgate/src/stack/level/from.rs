@@ -48,9 +48,10 @@ impl<C: Clock + 'static> From<Arc<ConcurrencyLimiter<C>>> for AnyLimit<'_> {
     }
 }
 
-impl<'a, C: Clock, T: Send + Sync> From<Key<'a, C, T>> for AnyLimit<'a> {
+/// Of the key itself nothing is kept, so it may be made for this call alone.
+impl<'a, C: Clock, T: Send + Sync> From<&Key<'a, C, T>> for AnyLimit<'a> {
     #[inline]
-    fn from(key: Key<'a, C, T>) -> Self {
+    fn from(key: &Key<'a, C, T>) -> Self {
         let (limiter, key) = key.parts();
         Self(Inner::KeyParts { limiter, key })
     }
@@ -58,7 +59,7 @@ impl<'a, C: Clock, T: Send + Sync> From<Key<'a, C, T>> for AnyLimit<'a> {
 
 impl<'a, C: Clock, T: Send + Sync> From<&'a keyed::OwnedKey<C, T>> for AnyLimit<'a> {
     fn from(key: &'a keyed::OwnedKey<C, T>) -> Self {
-        key.key().into()
+        (&key.key()).into()
     }
 }
 
