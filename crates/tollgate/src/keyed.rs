@@ -162,12 +162,21 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     where
         T: TierOf<K>,
     {
-        let tier = self.tier_of.tier_of(key).and_then(Tier::gcra);
         Key {
             limiter: self,
             fingerprint: self.hasher.fingerprint(key),
-            tier: tier.map(|limit| InForce::of(limit, self.table.intervals())),
+            tier: self.tier(key),
         }
+    }
+
+    /// The tier that the function of the key says, if there is one.
+    #[inline(always)]
+    fn tier<K: ?Sized>(&self, key: &K) -> Option<InForce>
+    where
+        T: TierOf<K>,
+    {
+        let tier = self.tier_of.tier_of(key).and_then(Tier::gcra);
+        tier.map(|limit| InForce::of(limit, self.table.intervals()))
     }
 
     /// Decides many requests at once: hashes and fetches the lines of sixteen at a time before the first
@@ -191,16 +200,24 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         decisions.reserve(requests.len());
         let time = self.clock.now();
         let now = self.table.since_anchor(time);
+        let own = self.pace.read();
         for batch in requests.chunks(BATCH) {
-            let mut found = [None; BATCH];
+            let mut found = [(0, self.table.place(0)); BATCH];
             for (found, (key, _)) in found.iter_mut().zip(batch) {
-                let key = self.key(key).rated();
-                let place = self.table.place(key.fingerprint);
+                let fingerprint = self.hasher.fingerprint(key);
+                let place = self.table.place(fingerprint);
                 place.prefetch();
-                *found = Some((key, place));
+                *found = (fingerprint, place);
             }
-            let found = found.iter().flatten().zip(batch);
-            decisions.extend(found.map(|(&(key, place), &(_, cost))| {
+            let found = found.iter().zip(batch);
+            decisions.extend(found.map(|(&(fingerprint, place), &(ref key, cost))| {
+                let tier = self.tier(key);
+                let key = Rated {
+                    limiter: self,
+                    fingerprint,
+                    in_force: tier.unwrap_or(own),
+                    is_own: tier.is_none(),
+                };
                 match key.told_to_wait(time, cost) {
                     Some(told) => told,
                     None => key.check_in(place, now, cost),

@@ -80,6 +80,7 @@ const CLAIMS: usize = 8;
 /// assert_eq!(refused.retry_after, Duration::from_secs(12 * 3_600));
 /// clock.advance(refused.retry_after);
 /// assert!(limiter.check("tenant").is_allowed());
+/// # Ok::<(), tollgate::LimitError>(())
 /// ```
 pub struct QuotaLimiter<C = Wall> {
     table: Arc<Table>,
@@ -175,35 +176,6 @@ impl<C: Clock> QuotaLimiter<C> {
         decision(self.charge_at(now, key, None, cost))
     }
 
-    /// Decides a cost by a quota given with the call: that of the key's tier.
-    ///
-    /// What the key has used stays used under any other count and period, until the end of the period
-    /// that it lies in: each quota is judged by all that passed within its own period, under whichever
-    /// quota that was. So nothing passes under a quota that would bring its period above its count.
-    ///
-    /// A period that the key is charged under for the first time knows nothing of the past but what
-    /// others count: the most that any of them does, as if all of it had been charged when the latest
-    /// was. Four sorts of periods are told apart for each key; of more, those that were asked longest
-    /// ago are counted as one that lasts as long as any of them, so nothing is forgotten early. Once
-    /// nothing counts any more, the key is as one never seen.
-    ///
-    /// ```
-    /// use tollgate::{Quota, QuotaLimiter, clock::Manual};
-    ///
-    /// let limiter = QuotaLimiter::builder(Quota::per_day(1_000), 1_000_000).clock(Manual::new()).build()?;
-    /// limiter.check_n("tenant", 1_000);
-    /// let standard = Quota::per_day(100_000);
-    /// assert_eq!(limiter.check_with("tenant", &standard, 1).remaining, 98_999);
-    /// ```
-    pub fn check_with<K: AsRef<[u8]> + ?Sized>(
-        &self,
-        key: &K,
-        quota: &Quota,
-        cost: u64,
-    ) -> Decision {
-        decision(self.charge_at(self.clock.now(), key, Some(quota), cost))
-    }
-
     /// What this key has left, without charging anything.
     pub fn peek<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Decision {
         self.look_at(self.clock.now(), key, None, 0)
@@ -245,7 +217,7 @@ impl<C: Clock> QuotaLimiter<C> {
     /// let receipt = limiter.charge("tenant", 4)?;
     /// assert_eq!(limiter.give_back("tenant", receipt), 4);
     /// assert_eq!(limiter.peek("tenant").remaining, 10);
-    /// # Ok::<(), tollgate::quota::QuotaRefused>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn charge<K: AsRef<[u8]> + ?Sized>(
         &self,
@@ -368,7 +340,7 @@ impl<C: Clock> QuotaLimiter<C> {
     }
 
     /// Changes the quota of all keys that have none of their own. What they have used stays used, as
-    /// [`check_with`](Self::check_with) says.
+    /// [`Key::at`] says.
     pub fn set_quota(&self, quota: &Quota) {
         self.table.set_quota(quota);
     }

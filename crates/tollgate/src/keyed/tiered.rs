@@ -49,6 +49,14 @@ impl<K: ?Sized> sealed::TierOf<K> for ByKey<K> {
     }
 }
 
+/// A reference to a key is hashed as the key is.
+impl<K: ?Sized> sealed::TierOf<&K> for ByKey<K> {
+    #[inline]
+    fn tier_of(&self, key: &&K) -> Option<&Tier> {
+        self.0.tier_of(key)
+    }
+}
+
 impl<K: ?Sized> fmt::Debug for ByKey<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("ByKey").field(&self.0.tiers()).finish()

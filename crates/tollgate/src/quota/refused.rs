@@ -17,7 +17,7 @@ use super::Quota;
 /// limiter.charge("tenant", 2)?;
 /// let refused = limiter.charge("tenant", 1).unwrap_err();
 /// assert_eq!(refused.to_string(), "quota: 2/month is used up; resets in 30d");
-/// # Ok::<(), tollgate::quota::QuotaRefused>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -87,7 +87,9 @@ fn child() {
         // Each key is charged by both in turn.
         let quota = &quotas[usize::from(number / keys.count % 2 == 1)];
         if limiter
-            .check_with(&keys.name(number), quota, 1)
+            .key(&keys.name(number))
+            .at(quota)
+            .check_n(1)
             .is_allowed()
         {
             number += 1;

@@ -93,7 +93,7 @@ fn a_receipt_gives_back_only_to_its_own_period() {
     assert_eq!(limiter.give_back("a", lost), 0);
     // It is after the period became another.
     let kept = limiter.charge("a", 1).unwrap();
-    let _ = limiter.check_with("a", &Quota::per_month(10), 1);
+    let _ = limiter.key("a").at(&Quota::per_month(10)).check_n(1);
     assert_eq!(limiter.give_back("a", kept), 1);
     // A receipt is for the key that was charged.
     let other = limiter.charge("b", 3).unwrap();
@@ -145,7 +145,7 @@ fn tiers_overrides_and_live_changes_keep_what_was_used() {
     assert!(!limiter.check("a").is_allowed());
     let enterprise = Quota::per_day(10_000_000);
     assert_eq!(
-        limiter.check_with("a", &enterprise, 99).remaining,
+        limiter.key("a").at(&enterprise).check_n(99).remaining,
         9_999_000
     );
     // Another period: what still counts, counts as if charged when the latest was.
@@ -154,26 +154,29 @@ fn tiers_overrides_and_live_changes_keep_what_was_used() {
         limiter.look_at(clock.now(), "a", Some(&month), 0).remaining,
         500
     );
-    assert_eq!(limiter.check_with("a", &month, 1).remaining, 499);
+    assert_eq!(limiter.key("a").at(&month).check_n(1).remaining, 499);
     clock.advance(DAY);
-    assert_eq!(limiter.check_with("a", &month, 0).remaining, 499);
+    assert_eq!(limiter.key("a").at(&month).check_n(0).remaining, 499);
     // And from the month back to a day, which is another.
     let day = Quota::per_day(1_500);
     assert_eq!(
         limiter.look_at(clock.now(), "a", Some(&day), 0).remaining,
         1_500
     );
-    let _ = limiter.check_with("a", &month, 1);
-    assert_eq!(limiter.check_with("a", &day, 400).reset_after, DAY);
+    let _ = limiter.key("a").at(&month).check_n(1);
+    assert_eq!(limiter.key("a").at(&day).check_n(400).reset_after, DAY);
     // A wait that was told comes true, though nobody is charged meanwhile.
     let weekly = Quota::rolling(1_500, 7 * DAY);
-    let mut wait = limiter.check_with("a", &weekly, 1_000).retry_after;
+    let mut wait = limiter.key("a").at(&weekly).check_n(1_000).retry_after;
     assert!(wait >= 7 * DAY && wait <= 8 * DAY, "{wait:?}");
     clock.advance(wait / 2);
     wait -= wait / 2;
-    assert_eq!(limiter.check_with("a", &weekly, 1_000).retry_after, wait);
+    assert_eq!(
+        limiter.key("a").at(&weekly).check_n(1_000).retry_after,
+        wait
+    );
     clock.advance(wait);
-    assert!(limiter.check_with("a", &weekly, 1_000).is_allowed());
+    assert!(limiter.key("a").at(&weekly).check_n(1_000).is_allowed());
 }
 
 #[test]
