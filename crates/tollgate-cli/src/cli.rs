@@ -100,8 +100,15 @@ impl Cli {
             Command::Explain(options) => policy::explain(options, out).map_err(CliError::Policy)?,
             Command::Convert(options) => {
                 let converted = policy::convert(options).map_err(CliError::Policy)?;
-                let noted = notes.write_all(converted.lost.as_bytes());
-                noted.and_then(|()| out.write_all(converted.text.as_bytes()))
+                failed = converted.failure().map(CliError::Policy);
+                if options.json {
+                    converted.write_json(out)
+                } else if let Some(text) = &converted.text {
+                    let noted = notes.write_all(converted.lost().as_bytes());
+                    noted.and_then(|()| out.write_all(text.as_bytes()))
+                } else {
+                    Ok(())
+                }
             }
             Command::Completions(options) => pages::completions(options, out),
             Command::Man(options) => pages::man(options, out),

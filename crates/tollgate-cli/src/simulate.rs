@@ -51,8 +51,8 @@ Examples:
   tollgate simulate ratelimit.yaml --domain edge --descriptor remote_address=10.0.0.1
   tollgate simulate --rate '50/s burst 10' --pattern poisson --seed 7 --json")]
 pub struct Options {
-    /// A policy file, or - for standard input: plays the traffic against it instead of against each
-    /// algorithm.
+    /// A policy file, or a folder whose files are one policy, or - for standard input: plays the
+    /// traffic against it instead of against each algorithm.
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// What is known of every request, as name=value, for a policy; again for each fact.

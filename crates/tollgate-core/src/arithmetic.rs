@@ -65,9 +65,9 @@ pub trait Arithmetic: sealed::Sealed + Copy + Debug {
     /// What is kept between calls. The default is "never seen".
     type State: Clone + Debug + Default + PartialEq;
 
-    /// What is kept of charges ahead of time: `()` where they are debt, which holds back everyone
-    /// after them by itself; else a time, because they are hits at their act time, and the holder
-    /// lets nobody pass before the latest of them.
+    /// What is remembered of reservations, which are charged now and act later. An algorithm that keeps
+    /// them as debt needs nothing (`()`): the debt delays everyone after them. One that keeps them as hits at
+    /// the time they act needs that time, because nobody may pass before the latest of them.
     type Floor: Floor;
 
     /// Compiles a rate, or says why it can't be represented and what can.
@@ -96,33 +96,32 @@ pub trait Arithmetic: sealed::Sealed + Copy + Debug {
     /// Gives back what `charge` took, as far as nothing was built on it.
     fn give_back(&self, state: &mut Self::State, now: Timestamp, charge: &Charge, since: Since);
 
-    /// Gives `tokens` that no receipt stands for: a gift. What was spent last comes back first, and
-    /// nobody gets more than was spent.
+    /// Gives back `tokens` without a receipt: a gift. What was spent last comes back first, and never
+    /// more than was spent.
     fn gift(&self, state: &mut Self::State, now: Timestamp, tokens: u64);
 
-    /// Lets no more drain than is not out: at `now` the state owes `out` tokens at least, those that
-    /// were taken and may still be spent. Where charges count as hits at a time, they stay where
-    /// they were counted, and this does nothing.
+    /// Keeps tokens that are *out*, taken but not yet known to be spent, from draining: after this the
+    /// state owes at least `out` tokens at `now`. It does nothing where charges count as hits at a time:
+    /// those stay where they were counted.
     fn keep_out(&self, state: &mut Self::State, now: Timestamp, out: u64) {
         let _ = (state, now, out);
     }
 
-    /// Gives back `tokens` of a charge that were out since then and are not spent: from debt, which
-    /// [`keep_out`](Self::keep_out) has kept there, or from the window or entry that was charged,
-    /// as far as it still counts.
+    /// Gives back `tokens` of a charge that were out and turned out not to be spent: from the debt that
+    /// [`keep_out`](Self::keep_out) has kept, or from the window or entry that was charged, if it still counts.
     fn hand_in(&self, state: &mut Self::State, now: Timestamp, charge: &Charge, tokens: u64) {
         self.give_back(state, now, &charge.part(tokens), Since::Others);
     }
 
-    /// Whether a cost may be promised for later while so many tokens are out: not if it had to act on
-    /// some of those. Where charges count as hits at a time, what is out is none of its business.
+    /// Whether a cost may be promised for later while `out` tokens are out. Not if the promise relied on some of
+    /// those: nobody knows whether they come back. Always where charges count as hits at a time.
     fn can_wait(&self, cost: u64, out: u64) -> bool {
         let _ = (cost, out);
         true
     }
 
-    /// Takes what was spent without being asked for: as debt, of up to a full bucket, or else what is
-    /// left.
+    /// Charges tokens that were spent already, beyond what was asked for: as debt of up to a full bucket, or,
+    /// where there is no debt, as much as is left.
     fn overdraw(&self, state: &mut Self::State, now: Timestamp, tokens: u64) {
         let cost = self.remaining(state, now).min(tokens);
         if cost > 0 && self.earliest(state, now, cost) == Some(now) {
@@ -130,8 +129,8 @@ pub trait Arithmetic: sealed::Sealed + Copy + Debug {
         }
     }
 
-    /// Whether a state can be kept under it: not under a rate that nothing or everything passes, where
-    /// that has no way to count. While such a one is in force, a state stays under the limit before.
+    /// Whether a state can be counted under this limit. Rates of zero and unlimited may have nothing to count
+    /// by; while one is in force, a state stays counted under the limit before it.
     ///
     /// ```
     /// use tollgate_core::{Arithmetic, Gcra, LeakyBucket, Rate};
@@ -188,10 +187,10 @@ pub trait Arithmetic: sealed::Sealed + Copy + Debug {
     /// The state of a limit that has nothing to give at `now`.
     fn empty(&self, now: Timestamp) -> Self::State;
 
-    /// How long a state still counts after what was charged last, if that acted at once. Where nothing
-    /// ever comes back, or everything passes, no time at all: a state says by itself that it stays.
+    /// How long a state still counts after the last charge, if that acted at once. Zero where nothing ever
+    /// comes back, or everything passes.
     ///
-    /// A time further behind others than that is no longer one a little out of order: then the clock was set.
+    /// A time that is earlier than others by more than this isn't merely out of order: the clock was set back.
     ///
     /// ```
     /// use core::time::Duration;

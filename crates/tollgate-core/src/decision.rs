@@ -44,8 +44,8 @@ pub struct Decision {
     /// The largest cost that would pass now, after this decision.
     pub remaining: u64,
     /// How long until the same cost would pass, if nobody else takes it:
-    /// zero when allowed, [`Duration::MAX`] when never. Also zero of a slot that others hold: nobody knows how
-    /// long they do.
+    /// zero when allowed, [`Duration::MAX`] when never. Also zero when the limit is on requests at once: nobody
+    /// knows when one of those ends.
     pub retry_after: Duration,
     /// How long until the limit is as if never used, if nobody uses it.
     pub reset_after: Duration,

@@ -152,7 +152,7 @@ impl Units {
         self.after_draining(level.as_of.max(now), over)
     }
 
-    /// The same if what is owed went on to drain by `old`, in whose units the level is.
+    /// The same, if the debt goes on to drain under `old`, in whose units the level is kept.
     pub(crate) fn earliest_while(
         &self,
         level: &Level,

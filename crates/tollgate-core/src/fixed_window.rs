@@ -222,7 +222,7 @@ impl Arithmetic for FixedWindow {
         };
     }
 
-    /// What was counted goes over to whichever window is open then, so it is there until the old one ends.
+    /// The count moves to whichever window of the new limit is open, so it stays until the old window ends.
     fn earliest_while(
         &self,
         window: &Window,
@@ -241,7 +241,7 @@ impl Arithmetic for FixedWindow {
         Some(end.filter(|_| has_windows).unwrap_or(at))
     }
 
-    /// A window with boundaries of its own goes on in the one that is open by them.
+    /// Where boundaries are fixed, the count goes on in the window that is open at that time.
     fn shift(&self, window: &mut Window, from: Timestamp, to: Timestamp) {
         if self.span.rate.period().is_none() {
             *window = Window {

@@ -42,8 +42,10 @@ mod book;
 mod decision;
 mod error;
 mod exact;
+mod ledger;
 mod rate;
 mod time;
+pub mod units;
 mod wide;
 
 mod fixed_window;
@@ -54,15 +56,21 @@ mod sliding_log;
 mod token_bucket;
 
 pub use arithmetic::{Arithmetic, Charge, Floor, Since};
-pub use book::{Book, Booked, Ledger, Unbooked};
+pub use book::Book;
 pub use decision::{Decision, Outcome};
 pub use error::LimitError;
 pub use exact::Level;
 pub use fixed_window::{Align, FixedWindow, Window};
 pub use gcra::{Gcra, Pace, Tat};
 pub use leaky_bucket::LeakyBucket;
+pub use ledger::{Booked, Ledger, Unbooked};
 pub use rate::{Rate, RateParseError};
 pub use sliding_counter::{Counts, SlidingCounter};
 pub use sliding_log::{Log, SlidingLog};
 pub use time::Timestamp;
 pub use token_bucket::{Bucket, TokenBucket};
+
+/// The example of the crate's front page.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -285,7 +285,7 @@ impl Arithmetic for SlidingCounter {
         };
     }
 
-    /// What is carried over is the estimate as of then, and that only ever gets less.
+    /// The estimate at that time is what is carried over, and it only ever falls.
     fn earliest_while(
         &self,
         counts: &Counts,
@@ -310,9 +310,10 @@ impl Arithmetic for SlidingCounter {
         }
         while passed - refused > 1 {
             let between = refused + (passed - refused) / 2;
-            match passes(between) {
-                true => passed = between,
-                false => refused = between,
+            if passes(between) {
+                passed = between;
+            } else {
+                refused = between;
             }
         }
         Some(Timestamp::from_nanos(passed))

@@ -339,7 +339,7 @@ mod tests {
                     fast.has(&own, *at, cost + kept)
                 };
                 let first = (since..5_000).map(Timestamp::from_nanos).find(passes);
-                // At the far end both are full, and the other one takes no more.
+                // At the latest time of the search both are full, so the other one gains nothing more.
                 let full = fast.earliest(&own, now, 400).unwrap();
                 let at = fast.earliest_beside(&own, now, cost, (&slow, &beside));
                 let at = at.filter(|at| *at < full);

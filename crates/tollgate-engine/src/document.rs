@@ -5,6 +5,7 @@ use std::fmt;
 
 use crate::diagnostic::{Code, Diagnostic};
 
+mod blame;
 pub(crate) mod columns;
 mod toml;
 mod yaml;
@@ -174,10 +175,15 @@ pub fn parse(text: &str, format: Format, file: u32) -> Result<Node, Vec<Diagnost
             Diagnostic::error(TOO_LARGE, message, span).help("split it with `include`"),
         ]);
     }
-    match format {
+    let parsed = match format {
         Format::Yaml => yaml::parse(text, file),
         Format::Toml => toml::parse(text, file),
-    }
+    };
+    parsed.map_err(|problems| {
+        let problems = problems.into_iter();
+        let problems = problems.map(|problem| blame::likely(problem, text, format));
+        problems.collect()
+    })
 }
 
 /// The file, its depth or its number of values exceeds a bound.

@@ -43,6 +43,7 @@ mod compiled;
 mod convert;
 mod decode;
 mod fields;
+mod hidden;
 mod key;
 pub mod matching;
 mod scalar;
@@ -58,6 +59,7 @@ pub use compiled::{Compiled, Leaf, Lookup, Step};
 pub use convert::{Converted, Loss, Unsaid, convert, to_rules};
 pub(crate) use decode::names;
 pub use decode::{Decoded, decode};
+pub use hidden::Hidden;
 pub(crate) use key::path_name;
 pub use key::{asked_key, counter_key, metric_name};
 pub use verdict::{

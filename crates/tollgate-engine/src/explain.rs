@@ -3,13 +3,15 @@
 //! It compiles nothing and counts nothing; [`Engine`](crate::Engine) decides the same, without a look at
 //! most rules.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
-use crate::engine::key::{Key, KeyPlan};
 use crate::engine::rules::TENANT;
 use crate::facts::Facts;
+use crate::limits::{KeyPlan, RequestKey};
 use crate::matcher::{self, Explained, Slots};
-use crate::policy::{Counting, KeyPart, Match, Mode, Policy, Rule};
+use crate::policy::{Counting, KeyPart, Limits, Match, Mode, OnStoreFailure, Over, Policy, Rule};
+use crate::suggest;
 use crate::verdict::Cause;
 
 /// One part of a policy, and what it is to a request.
@@ -36,6 +38,12 @@ pub struct Entry<'a> {
     pub mode: Mode,
     /// How a fleet counts it; none of what counts nothing.
     pub counting: Option<Counting>,
+    /// What it allows; none of an entry of `block` or `exempt`.
+    pub limits: Option<&'a Limits>,
+    /// What becomes of a request that is over it.
+    pub over: Over,
+    /// What is done while a store can't be asked; none of what asks none.
+    pub on_store_failure: Option<OnStoreFailure>,
     /// What it is to the request.
     pub standing: Standing<'a>,
 }
@@ -161,6 +169,9 @@ pub fn explain<'a>(policy: &'a Policy, facts: &'a Facts<'a>) -> Vec<Entry<'a>> {
             cause: Cause::Rule(&rule.name),
             mode,
             counting: Some(rule.counting),
+            limits: Some(&rule.limits),
+            over: rule.over,
+            on_store_failure: without_store(rule.counting, rule.on_store_failure),
             standing,
         });
     }
@@ -196,6 +207,9 @@ fn listed<'a>(
         cause,
         mode: policy.mode,
         counting: None,
+        limits: None,
+        over: Over::Refuse,
+        on_store_failure: None,
         standing,
     }
 }
@@ -223,7 +237,7 @@ fn by_itself<'a>(rule: &'a Rule, mode: Mode, facts: &'a Facts<'a>) -> Standing<'
 fn key(parts: &[KeyPart], facts: &Facts<'_>) -> String {
     let plan = KeyPlan::new(parts, &mut Slots::default());
     // It is only shown, so no counter has to be found by it.
-    Key::new(&plan, facts, [0; 2]).to_string()
+    RequestKey::new(&plan, facts, [0; 2]).to_string()
 }
 
 /// The tier of the request's tenant.
@@ -256,6 +270,54 @@ fn tier<'a>(
         cause: Cause::Tier(name),
         mode: policy.mode,
         counting: Some(tier.counting),
+        limits: Some(&tier.limits),
+        over: tier.over,
+        on_store_failure: without_store(tier.counting, tier.on_store_failure),
         standing,
     })
+}
+
+fn without_store(counting: Counting, failure: OnStoreFailure) -> Option<OnStoreFailure> {
+    (counting != Counting::Local).then_some(failure)
+}
+
+/// Facts of a request that nothing in the policy asks for and that are a slip away from one that something does:
+/// each with that one.
+///
+/// ```
+/// use tollgate_engine::document::Format;
+/// use tollgate_engine::explain::misspelt;
+/// use tollgate_engine::{Facts, Policy};
+///
+/// let text = "limits: [{name: per-plan, match: {region: eu}, key: [plan, user], rate: 5/s}]";
+/// let policy = Policy::from_text(text, Format::Yaml)?.policy;
+/// let facts = Facts::new().with("plna", "pro").with("usr", "42").with("colour", "red");
+/// assert_eq!(misspelt(&policy, &facts), [("plna", "plan"), ("usr", "user")]);
+/// # Ok::<(), tollgate_engine::Rejected>(())
+/// ```
+pub fn misspelt<'a>(policy: &'a Policy, facts: &Facts<'a>) -> Vec<(&'a str, &'a str)> {
+    let conditions = policy.block.iter().chain(&policy.exempt);
+    let conditions = conditions.chain(policy.rules.iter().map(|rule| &rule.matches));
+    let conditions =
+        conditions.flat_map(|one| one.conditions.iter().map(|(fact, _)| fact.as_str()));
+    let keys = policy
+        .rules
+        .iter()
+        .flat_map(|rule| rule.key.iter().map(KeyPart::fact));
+    let costs = policy.rules.iter().map(|rule| &rule.cost);
+    let costs = costs.chain(policy.tiers.values().map(|tier| &tier.cost));
+    let costs = costs.filter_map(|cost| cost.fact.as_deref());
+    let tenant = (!policy.tiers.is_empty()).then_some(TENANT);
+    let asked: BTreeSet<&str> = (conditions.chain(keys).chain(costs))
+        .chain(policy.tier_fact.as_deref())
+        .chain(tenant)
+        .collect();
+    let given: Vec<_> = facts.iter().map(|(name, _)| name).collect();
+    let unasked = given.iter().filter(|name| !asked.contains(*name));
+    let near = unasked.filter_map(|name| {
+        // One that the request has is not what was meant.
+        let others = asked.iter().copied().filter(|other| !given.contains(other));
+        Some((*name, suggest::closest(name, others)?))
+    });
+    near.collect()
 }

@@ -15,6 +15,7 @@ mod cover;
 mod facts;
 mod index;
 mod keys;
+mod memory;
 mod pairs;
 
 /// No request can come to this rule.
@@ -46,9 +47,11 @@ pub const FIELD_IN_MATCH: Code = Code("field-in-match");
 pub const LOWER_CASE_METHOD: Code = Code("lower-case-method");
 /// An exemption of what is blocked.
 pub const EXEMPT_IS_BLOCKED: Code = Code("exempt-is-blocked");
+/// A sliding log of very many hits.
+pub const LOG_MEMORY: Code = Code("log-memory");
 
 /// All of them, for lists and for tests of the documentation.
-pub const ALL: [Code; 14] = [
+pub const ALL: [Code; 15] = [
     NEVER_REACHED,
     UNUSED_TIER,
     BURST_BELOW_ONE,
@@ -63,6 +66,7 @@ pub const ALL: [Code; 14] = [
     FIELD_IN_MATCH,
     LOWER_CASE_METHOD,
     EXEMPT_IS_BLOCKED,
+    LOG_MEMORY,
 ];
 
 /// Most warnings that are kept.
@@ -169,6 +173,7 @@ fn rates(
     places: &LimitPlaces,
 ) {
     for (rate, span) in limits.rates.iter().zip(&places.rates) {
+        memory::lint(found, rate, algorithm, *span);
         let burst = u128::from(rate.burst_size());
         if burst == 0 {
             let message = "a burst below 1: nothing passes, ever".to_owned();

@@ -19,6 +19,7 @@ pub(crate) mod fields;
 pub(crate) mod idle;
 mod pattern;
 pub(crate) mod problems;
+mod quota;
 mod reader;
 mod refs;
 mod rule;
@@ -26,7 +27,7 @@ mod rule;
 pub(crate) use pattern::{LONGEST_CONDITION, MOST_KEY_FACTS};
 use problems::Problems;
 pub(crate) use reader::LONGEST_NAME;
-use reader::{Fields, Reader, as_written};
+use reader::{Fields, RULES, Reader, as_written};
 
 /// A policy and where its parts stand, for those who judge it.
 #[derive(Debug, Default)]
@@ -45,6 +46,8 @@ pub(crate) struct Places {
     tier_fact: Span,
     /// Each fact that is asked for.
     pub(crate) facts: Vec<Mention>,
+    /// Each method that is, as it is written.
+    pub(crate) methods: Vec<(String, Span)>,
 }
 
 /// Where a fact is asked for.
@@ -122,6 +125,7 @@ pub(crate) fn decode(trees: &[Node], sources: &Sources, problems: &mut Problems)
         problems,
         regexes: Regexes::default(),
         mentions: Vec::new(),
+        methods: Vec::new(),
     };
     let mut decoder = Decoder {
         reader,
@@ -174,7 +178,7 @@ impl Decoder<'_> {
             }
         }
         if let Some(node) = fields.get("limits") {
-            for item in self.reader.list(node, "a list of rules") {
+            for item in self.reader.list(node, RULES) {
                 self.rule(item);
             }
         }
@@ -343,6 +347,7 @@ impl Decoder<'_> {
 
     /// Notes facts that a policy which says what there is doesn't say.
     fn undeclared(&mut self) {
+        self.decoded.places.methods = std::mem::take(&mut self.reader.methods);
         for mention in std::mem::take(&mut self.reader.mentions) {
             let own = &self.decoded.policy.facts;
             if self.declared && !is_known_fact(&mention.fact) && !own.contains(&mention.fact) {

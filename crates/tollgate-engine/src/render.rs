@@ -31,37 +31,100 @@ const WIDEST: usize = 100;
 /// );
 /// ```
 pub fn human(diagnostics: &[Diagnostic], sources: &Sources) -> String {
+    painted(diagnostics, sources, &|_, text| text.to_owned())
+}
+
+/// What a piece of a shown diagnostic is, for those who give it a colour.
+///
+/// ```
+/// use tollgate_engine::document::Format;
+/// use tollgate_engine::render::{Piece, painted};
+/// use tollgate_engine::Policy;
+///
+/// let rejected = Policy::from_text("limits: 5", Format::Yaml).unwrap_err();
+/// let shown = painted(&rejected.errors, &rejected.sources, &|piece, text| match piece {
+///     Piece::Error => format!("<{text}>"),
+///     _ => text.to_owned(),
+/// });
+/// assert!(shown.starts_with("<error[wrong-type]>: expected a list of rules"));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Piece {
+    /// The kind of an error, and the marks below its line.
+    Error,
+    /// Likewise of a warning.
+    Warning,
+    /// The frame around the line, with its number.
+    Frame,
+    /// What the help begins with.
+    Help,
+}
+
+/// The same, each piece as `paint` gives it back: in colours, or as HTML.
+///
+/// ```
+/// use tollgate_engine::document::Format;
+/// use tollgate_engine::{Policy, render};
+///
+/// let rejected = Policy::from_text("limits: 5", Format::Yaml).unwrap_err();
+/// let plain = render::painted(&rejected.errors, &rejected.sources, &|_, text| text.to_owned());
+/// assert_eq!(plain, render::human(&rejected.errors, &rejected.sources));
+/// ```
+pub fn painted(
+    diagnostics: &[Diagnostic],
+    sources: &Sources,
+    paint: &dyn Fn(Piece, &str) -> String,
+) -> String {
     let mut text = String::new();
     for (index, diagnostic) in diagnostics.iter().enumerate() {
         if index > 0 {
             text.push('\n');
         }
         // Writing to a String can't fail.
-        let _ = one(&mut text, diagnostic, sources);
+        let _ = one(&mut text, diagnostic, sources, paint);
     }
     text
 }
 
-fn one(text: &mut String, diagnostic: &Diagnostic, sources: &Sources) -> std::fmt::Result {
-    writeln!(text, "{}", clean(&diagnostic.to_string()))?;
+fn one(
+    text: &mut String,
+    diagnostic: &Diagnostic,
+    sources: &Sources,
+    paint: &dyn Fn(Piece, &str) -> String,
+) -> std::fmt::Result {
+    let kind = match diagnostic.severity {
+        Severity::Warning => Piece::Warning,
+        Severity::Error => Piece::Error,
+    };
+    let head = clean(&diagnostic.to_string());
+    let (code, message) = head.split_once(": ").unwrap_or((&head, ""));
+    writeln!(text, "{}: {message}", paint(kind, code))?;
     let span = diagnostic.span;
     let file = sources.get(span.file);
     let name = clean(file.map_or("<unknown>", |file| file.name()));
     let line = file.and_then(|file| file.line(span.start.line));
     let number = span.start.line.to_string();
     let margin = " ".repeat(number.len());
+    let frame = |text: &str| paint(Piece::Frame, text);
+    let (arrow, bar) = (frame("-->"), frame("|"));
     match file.zip(line) {
         Some((file, line)) => {
             let (shown, marks) = picture(file, line, span);
-            writeln!(text, "{margin}--> {name}:{number}:{}", span.start.column)?;
-            writeln!(text, "{margin} |")?;
-            writeln!(text, "{}", format!("{number} | {shown}").trim_end())?;
-            writeln!(text, "{margin} | {marks}")?;
+            let column = span.start.column;
+            writeln!(text, "{margin}{arrow} {name}:{number}:{column}")?;
+            writeln!(text, "{margin} {bar}")?;
+            let number = frame(&number);
+            writeln!(text, "{}", format!("{number} {bar} {shown}").trim_end())?;
+            let blank = marks.len() - marks.trim_start().len();
+            let (blank, marks) = marks.split_at(blank);
+            writeln!(text, "{margin} {bar} {blank}{}", paint(kind, marks))?;
         }
-        None => writeln!(text, "{margin}--> {name}")?,
+        None => writeln!(text, "{margin}{arrow} {name}")?,
     }
     if let Some(help) = &diagnostic.help {
-        writeln!(text, "{margin} = help: {}", clean(help))?;
+        let label = paint(Piece::Help, "= help:");
+        writeln!(text, "{margin} {label} {}", clean(help))?;
     }
     Ok(())
 }

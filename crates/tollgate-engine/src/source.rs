@@ -11,8 +11,10 @@ use crate::document::{Format, Place, Span, without_mark};
 use crate::policy::Policy;
 use crate::{envoy, lint, native, render};
 
+mod folder;
 mod load;
 
+pub use folder::files_in;
 pub use load::{MOST_FILES, MOST_INCLUDE_DEPTH};
 
 /// A policy without errors, with what may not be meant.
@@ -108,7 +110,7 @@ pub struct Source {
 
 impl Policy {
     /// Reads a policy from a `.yaml`, `.yml` or `.toml` file and those that it includes. A YAML file
-    /// with a `domain` is read in envoyproxy/ratelimit's form.
+    /// with a `domain` is read in envoyproxy/ratelimit's form. The files of a folder are read as one policy.
     ///
     /// # Errors
     /// Every error in these files.
@@ -121,6 +123,10 @@ impl Policy {
     /// ```
     pub fn from_path(path: impl AsRef<Path>) -> Result<Checked, Rejected> {
         let path = path.as_ref();
+        let files = files_in(path);
+        if !files.is_empty() {
+            return folder::from_files(&files);
+        }
         match load::envoy_text(path) {
             Some(text) => check_envoy(&[(path.display().to_string(), text)]),
             None => check(load::from_path(path)),

@@ -362,7 +362,7 @@ fn includes_are_bounded_in_depth_number_and_size() {
     let message = format!("the files of a policy have more than {} bytes", 16 << 20);
     assert_eq!(only("big.yaml"), ("too-large", message));
 
-    let rejected = Policy::from_path(&folder).unwrap_err();
+    let rejected = Policy::from_path(folder.join("inner")).unwrap_err();
     assert_eq!(rejected.errors[0].code.0, "unreadable");
     let text = Policy::from_text("include: a.yaml", Format::Yaml).unwrap_err();
     assert_eq!(text.errors[0].code.0, "bad-include");
@@ -381,11 +381,11 @@ fn a_file_full_of_errors_is_told_in_part() {
 }
 
 #[test]
-fn what_is_missing_at_the_end_is_missing_after_the_last_thing_there() {
-    for (text, line, column) in [
-        ("limits: [", 1, 10),
-        ("limits: [\n\n  \n", 1, 10),
-        ("limits:\r- {name: ä\r", 2, 11),
+fn what_is_open_at_the_end_is_blamed_where_it_opens() {
+    for (text, line, column, close) in [
+        ("limits: [", 1, 9, ']'),
+        ("limits: [\n\n  \n", 1, 9, ']'),
+        ("limits:\r- {name: ä\r", 2, 3, '}'),
     ] {
         let errors = Policy::from_text(text, Format::Yaml).unwrap_err().errors;
         let [error] = &errors[..] else {
@@ -393,8 +393,8 @@ fn what_is_missing_at_the_end_is_missing_after_the_last_thing_there() {
         };
         let place = error.span.start;
         assert_eq!((place.line, place.column), (line, column), "{text:?}");
-        let help = "is every { and [ before it closed, and every entry followed by a comma?";
-        assert_eq!(error.help.as_deref(), Some(help));
+        let help = format!("end it with {close}, and put a comma between two entries");
+        assert_eq!(error.help, Some(help));
     }
 }
 

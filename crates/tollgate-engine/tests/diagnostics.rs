@@ -55,3 +55,80 @@ fn what_would_play_tricks_with_a_terminal_is_not_shown() {
     assert!(!shown.contains(hidden), "{shown:?}");
     assert!(shown.contains("2 | - {name: \"a\u{fffd}b\", rate: 10/s\u{fffd}, mode: "));
 }
+
+/// A typical mistake: what it is called, its file, and what is said of it.
+struct Mistake<'a> {
+    title: &'a str,
+    text: &'a str,
+    told: &'a str,
+}
+
+/// The table in `tests/mistakes.txt`.
+fn mistakes(table: &str) -> Vec<Mistake<'_>> {
+    let sections = table.split("=== ").skip(1);
+    let mistakes = sections.map(|section| {
+        let (title, rest) = section.split_once('\n').expect("a title");
+        let (text, told) = rest.split_once("~~~\n").expect("what is said of it");
+        Mistake { title, text, told }
+    });
+    mistakes.collect()
+}
+
+/// What is said of a file: each error or warning on a line, and its help below.
+fn told(mistake: &Mistake<'_>) -> String {
+    let format = match mistake.title.ends_with("(toml)") {
+        true => Format::Toml,
+        false => Format::Yaml,
+    };
+    let found = match Policy::from_text(mistake.text, format) {
+        Ok(checked) => checked.warnings,
+        Err(rejected) => rejected.errors,
+    };
+    let shown = found.iter().map(|one| {
+        let place = one.span.start;
+        let help = one.help.as_deref().unwrap_or("");
+        format!("{}:{} {one}\n  {help}\n", place.line, place.column)
+    });
+    shown.collect()
+}
+
+#[test]
+fn typical_mistakes_are_told_with_what_to_do() {
+    const TABLE: &str = "tests/mistakes.txt";
+    let table = fs::read_to_string(TABLE).expect("the table");
+    let mistakes = mistakes(&table);
+    let mut titles: Vec<_> = mistakes.iter().map(|mistake| mistake.title).collect();
+    titles.sort_unstable();
+    titles.dedup();
+    assert!(titles.len() >= 60, "only {} mistakes", titles.len());
+    assert_eq!(titles.len(), mistakes.len(), "two of one name");
+    // With this set, the table is written anew, to be read before it is kept.
+    if std::env::var_os("TOLLGATE_BLESS").is_some() {
+        let written = mistakes.iter().map(|mistake| {
+            let Mistake { title, text, .. } = mistake;
+            format!("=== {title}\n{text}~~~\n{}\n", told(mistake))
+        });
+        fs::write(TABLE, written.collect::<String>()).expect("written");
+        return;
+    }
+    for mistake in &mistakes {
+        let told = told(mistake);
+        assert_eq!(
+            told.trim_end(),
+            mistake.told.trim_end(),
+            "{}",
+            mistake.title
+        );
+        // None is without a word on what to do, be it in the message.
+        let says_what = |one: (&str, &str)| {
+            !one.1.trim().is_empty() || one.0.contains("expected ") || one.0.contains("must ")
+        };
+        let lines: Vec<_> = told.lines().collect();
+        let mut each = lines.chunks(2).map(|pair| (pair[0], pair[1]));
+        assert!(
+            !told.is_empty() && each.all(says_what),
+            "{}\n{told}",
+            mistake.title
+        );
+    }
+}

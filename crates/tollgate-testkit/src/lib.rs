@@ -35,3 +35,8 @@ pub mod traffic;
 pub mod vectors;
 #[cfg(feature = "world")]
 pub mod world;
+
+/// The example of the crate's front page.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

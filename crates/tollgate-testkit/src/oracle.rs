@@ -92,7 +92,7 @@ pub enum Kind {
     TokenBucket,
     /// An exact leaky bucket as a meter.
     LeakyBucket,
-    /// GCRA in one word, its interval rounded up to 1/64 ns.
+    /// GCRA in one word, its interval rounded up to whole units of the word.
     Gcra,
     /// A fixed window, aligned this way.
     FixedWindow(Align),

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{FileFailurePersistence, TestCaseError};
 use tollgate_core::{
     Align, Arithmetic, Book, FixedWindow, Gcra, LeakyBucket, Rate, SlidingCounter, SlidingLog, Tat,
-    Timestamp, TokenBucket,
+    Timestamp, TokenBucket, units,
 };
 use tollgate_testkit::laws::{self, Broken};
 use tollgate_testkit::oracle::Kind;
@@ -345,7 +345,7 @@ mod one_word {
             let rate = Rate::new(count, Duration::from_nanos(nanos)).burst(1);
             if let Ok(limit) = Gcra::new(rate) {
                 let units = u128::from(limit.interval_units()) * u128::from(count);
-                let exact = u128::from(nanos) * 64;
+                let exact = u128::from(nanos) * u128::from(units::PER_NANO);
                 prop_assert!(units >= exact && units - exact < u128::from(count));
             }
         }

@@ -39,7 +39,7 @@ pub use owned::OwnedKey;
 pub use crate::keyed::{NoSlot, Stats};
 pub use crate::snapshot::SnapshotError;
 
-use shard::Ask;
+use shard::Lookup;
 use tables::Tables;
 
 /// A limit for each key, by any [`Algorithm`](crate::Algorithm), in a table that stores the keys.
@@ -193,7 +193,7 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
         let asks = requests.iter().map(|&(key, cost)| {
             let hash = self.hasher.fingerprint(key);
             (
-                Ask {
+                Lookup {
                     key,
                     hash,
                     now,

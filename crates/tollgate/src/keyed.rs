@@ -15,12 +15,12 @@ use crate::{AtCap, Tier};
 mod anchor;
 mod back;
 mod builder;
+mod cache_line;
 pub(crate) mod counters;
 pub(crate) mod hasher;
 mod intervals;
 mod key;
 mod level;
-mod line;
 mod operator;
 mod owned;
 mod pace;
@@ -51,9 +51,9 @@ use hasher::KeyHasher;
 use intervals::Tag;
 use pace::{InForce, PaceCell};
 use rated::Rated;
-use slot::Ask;
+use slot::ChargeRequest;
 use table::Table;
-use word::{Judged, KeyWord, units};
+use word::{Judged, KeyWord};
 
 /// A limit for each key: users, addresses, API keys, any `Hash` value by reference.
 ///
@@ -283,7 +283,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         let fingerprint = tag.on(key);
         let slot = place.guess(fingerprint);
         let now = self.table.since_anchor(self.clock.now());
-        let ask = Ask {
+        let ask = ChargeRequest {
             fingerprint,
             tag,
             pace,
@@ -333,7 +333,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     /// What the policy says about a new key for which there is no slot.
     #[cold]
     #[inline(never)]
-    fn at_the_cap(&self, ask: &Ask<'_>) -> Judged {
+    fn at_the_cap(&self, ask: &ChargeRequest<'_>) -> Judged {
         self.overflowed.fetch_add(1, Ordering::Relaxed);
         let fresh = KeyWord::NEW.judge(ask.pace, ask.now(), ask.cost);
         match self.at_cap {
@@ -353,7 +353,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     }
 
     /// Charges the bucket that all keys without a slot share at this rate.
-    fn charge_shared(&self, ask: &Ask<'_>) -> Judged {
+    fn charge_shared(&self, ask: &ChargeRequest<'_>) -> Judged {
         let mut ask = *ask;
         let shared = self.table.intervals().shared(ask.tag);
         let mut backoff = Backoff::default();

@@ -61,6 +61,7 @@ mod patience;
 pub mod quota;
 mod refused;
 mod reservation;
+mod shards;
 mod snapshot;
 pub mod stack;
 mod steps;
@@ -100,7 +101,17 @@ pub mod models {
     pub use crate::clock::upkeep::Upkeep;
 }
 
-/// The examples of `docs/testing.md`.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/testing.md")]
+/// The examples of `docs/testing.md`, of which one has tokio's time.
+#[cfg(all(doctest, feature = "tokio"))]
+#[doc = include_str!("../docs/testing.md")]
 struct Testing;
+
+/// The examples of `docs/from-governor.md`.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/from-governor.md")]
+struct FromGovernor;
+
+/// The example of the crate's front page.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

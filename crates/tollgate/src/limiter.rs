@@ -159,12 +159,12 @@ impl<C: Clock> Limiter<C> {
         self.cell.check(now, cost)
     }
 
-    /// What is said to one who has seen the mark, unless it has to be charged.
+    /// What a caller is told that has seen the mark, unless it has to be charged.
     #[cold]
     #[inline(never)]
     fn told(&self, now: Timestamp, cost: u64) -> Option<Decision> {
         let told = self.behind(now, cost);
-        // Who looks ahead sees what will be out by then.
+        // A look at a later time takes into account what will be out by then.
         told.or_else(|| (cost == 0).then(|| self.see(now, 0)))
     }
 
@@ -335,9 +335,9 @@ impl<C: Clock> Limiter<C> {
         self.change(now, || self.cell.set_mode(now, switch));
     }
 
-    /// Changes the limit; those who are due by now pass as before, and the others by what it is then.
+    /// Changes the limit. Waiters whose turn has come by now pass by the old limit, all others by the new one.
     fn change<T>(&self, now: Timestamp, change: impl FnOnce() -> T) -> T {
-        // Whoever comes to wait meanwhile must not miss it, whether the mark is seen or not.
+        // A waiter that comes meanwhile must not miss the change, whether its mark is seen here or not.
         self.visit(None, |state| {
             state.waits.advance(&self, now);
             let changed = change();
@@ -390,9 +390,10 @@ impl<C: Clock> Meter for &Limiter<C> {
         cost: u64,
         patience: Duration,
     ) -> Result<Ticket, Refused> {
-        let booked = match self.line.is_held() {
-            true => self.cell.reserve_beside(now, cost, patience),
-            false => self.cell.reserve(now, cost, patience),
+        let booked = if self.line.is_held() {
+            self.cell.reserve_beside(now, cost, patience)
+        } else {
+            self.cell.reserve(now, cost, patience)
         };
         booked.map_err(|unbooked| match unbooked {
             Unbooked::TooFarAhead(decision) => Refused::TooFarAhead(decision),
@@ -421,9 +422,10 @@ impl<C: Clock> Home for &Limiter<C> {
     }
 
     fn see(&self, now: Timestamp, cost: u64) -> Decision {
-        match self.line.is_held() {
-            true => self.cell.look_beside(now, cost),
-            false => self.cell.look(now, cost),
+        if self.line.is_held() {
+            self.cell.look_beside(now, cost)
+        } else {
+            self.cell.look(now, cost)
         }
     }
 

@@ -48,7 +48,7 @@ use tollgate_core::{Decision, Timestamp};
 
 use self::keeper::{Keeper, Saver};
 use self::store::End;
-use self::table::{Ask, Charged, Done, Refusal, Table};
+use self::table::{Charged, Done, QuotaRequest, Refusal, Table};
 use crate::clock::{Clock, Wall};
 use crate::keyed::NoSlot;
 use crate::keyed::counters::Counters;
@@ -61,7 +61,7 @@ pub use period::{Quota, Weekday};
 pub use refused::{QuotaRefused, Receipt};
 pub use store::FileError;
 
-/// How often a charge waits for more to be saved ahead.
+/// How often a charge waits until more is saved ahead.
 const CLAIMS: usize = 8;
 
 /// A quota for each key: a tenant's id, or any bytes up to a kilobyte.
@@ -108,7 +108,7 @@ pub struct ThresholdEvent<'a> {
     pub reset_after: Duration,
 }
 
-/// Who is told of thresholds.
+/// The observer of thresholds.
 struct Observer {
     /// From low to high.
     percentages: Vec<u8>,
@@ -196,7 +196,7 @@ impl<C: Clock> QuotaLimiter<C> {
         if key.len() > QuotaRefused::MOST_KEY_BYTES {
             return *QuotaRefused::key_too_long(key.len()).decision();
         }
-        let ask = Ask {
+        let ask = QuotaRequest {
             key,
             quota,
             now,
@@ -248,7 +248,7 @@ impl<C: Clock> QuotaLimiter<C> {
             }
             return Err(QuotaRefused::key_too_long(key.len()));
         }
-        let ask = Ask {
+        let ask = QuotaRequest {
             key,
             quota,
             now,
@@ -256,7 +256,7 @@ impl<C: Clock> QuotaLimiter<C> {
         };
         let unsaved = self.saver.as_ref().map(|saver| &saver.unsaved);
         let mut charged = self.table.charge(&ask, unsaved);
-        // Others may use up what was saved ahead before this one comes to it.
+        // Other requests may use up what was saved ahead before this one gets to it.
         for _ in 0..CLAIMS {
             if !matches!(charged, Charged::Refused(Refusal::Unclaimed, ..)) || self.flush().is_err()
             {

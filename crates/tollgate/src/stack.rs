@@ -148,7 +148,7 @@ impl Stack {
         self.lost_races.load(Ordering::Relaxed)
     }
 
-    /// The gravest refusal, unless what didn't fit at first does by now.
+    /// The refusal with the longest wait, unless everything fits by now.
     #[cold]
     fn worst<'a>(levels: &[Level<'a>], seen: &mut Seen) -> Option<Refusal<'a>> {
         let mut worst = Worst::default();
@@ -187,7 +187,7 @@ impl Stack {
                     Some(())
                 });
                 if mark.is_none() {
-                    rest = Some(Step { breadth, index });
+                    rest = Some(Position { breadth, index });
                     break 'marking;
                 }
                 marked += 1;
@@ -211,7 +211,7 @@ impl Stack {
     fn charge_rest<'a>(
         &self,
         levels: &[Level<'a>],
-        step: Option<Step>,
+        step: Option<Position>,
         seen: &mut Seen,
     ) -> Result<Pass, Refusal<'a>> {
         let mut pass = Pass::default();
@@ -235,14 +235,14 @@ impl Stack {
 /// How many levels are charged by marks: most requests meet fewer.
 const MARKS: usize = 8;
 
-/// One place in the order in which levels are charged.
+/// A position in the order in which levels are charged.
 #[derive(Clone, Copy)]
-struct Step {
+struct Position {
     breadth: Breadth,
     index: usize,
 }
 
-impl Step {
+impl Position {
     fn first(levels: &[Level<'_>]) -> Option<Self> {
         Self::from(levels, Breadth::Key, 0)
     }
@@ -276,7 +276,7 @@ const INLINE: usize = 8;
 /// given back, from the last to the first.
 fn take_all<'a>(
     levels: &[Level<'a>],
-    mut step: Option<Step>,
+    mut step: Option<Position>,
     seen: &mut Seen,
     take: &impl Fn(&Level<'a>, Timestamp) -> Result<Taken, Decision>,
     keep: &mut impl FnMut(&Level<'a>, Timestamp, Taken),
@@ -284,7 +284,7 @@ fn take_all<'a>(
     let mut inline: [Option<(usize, Timestamp, Taken)>; INLINE] = [const { None }; INLINE];
     let (mut used, mut more) = (0, Vec::new());
     let mut refusal = None;
-    while let Some(Step { index, .. }) = step {
+    while let Some(Position { index, .. }) = step {
         let level = &levels[index];
         let now = level.limit.now(seen);
         match (take(level, now), inline.get_mut(used)) {

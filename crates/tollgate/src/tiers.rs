@@ -79,7 +79,7 @@ impl fmt::Display for Allowance {
     }
 }
 
-/// Why tiers were not made or changed; then nothing was.
+/// Why tiers could not be made or changed; nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TierError {
@@ -92,7 +92,7 @@ pub enum TierError {
     },
     /// The rate can't be represented.
     Rate(LimitError),
-    /// As many tenants have a tier of their own choice as may.
+    /// Too many tenants are assigned to tiers.
     TooManyTenants {
         /// How many may.
         most: usize,
@@ -172,12 +172,12 @@ pub struct Tiers<C: Clock = Monotonic, W: Clock = Wall> {
 struct Directory {
     default: Arc<Plan>,
     tiers: HashMap<String, Arc<Plan>>,
-    tenants: HashMap<String, Place>,
+    tenants: HashMap<String, LimitsOf>,
 }
 
 /// Where a tenant's limits come from.
 #[derive(Debug)]
-enum Place {
+enum LimitsOf {
     Tier(String),
     Own(Arc<Plan>),
 }
@@ -203,8 +203,8 @@ impl Plan {
 impl Directory {
     fn plan(&self, tenant: &str) -> &Arc<Plan> {
         let own = self.tenants.get(tenant).and_then(|place| match place {
-            Place::Own(plan) => Some(plan),
-            Place::Tier(tier) => self.tiers.get(tier),
+            LimitsOf::Own(plan) => Some(plan),
+            LimitsOf::Tier(tier) => self.tiers.get(tier),
         });
         own.unwrap_or(&self.default)
     }
@@ -221,7 +221,7 @@ impl Directory {
         })
     }
 
-    fn place(&mut self, tenant: &str, place: Place, most: usize) -> Result<(), TierError> {
+    fn place(&mut self, tenant: &str, place: LimitsOf, most: usize) -> Result<(), TierError> {
         if self.tenants.len() >= most && !self.tenants.contains_key(tenant) {
             return Err(TierError::TooManyTenants { most });
         }
@@ -323,7 +323,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     pub fn assign(&self, tenant: &str, tier: &str) -> Result<(), TierError> {
         let mut directory = self.write();
         directory.expect(tier)?;
-        directory.place(tenant, Place::Tier(tier.to_owned()), self.capacity)
+        directory.place(tenant, LimitsOf::Tier(tier.to_owned()), self.capacity)
     }
 
     /// Gives a tenant limits of its own, whatever its tier.
@@ -342,7 +342,8 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// ```
     pub fn set_override(&self, tenant: &str, allowance: Allowance) -> Result<(), TierError> {
         let plan = Plan::new(tenant, allowance)?;
-        self.write().place(tenant, Place::Own(plan), self.capacity)
+        self.write()
+            .place(tenant, LimitsOf::Own(plan), self.capacity)
     }
 
     /// Puts a tenant back into the default tier.

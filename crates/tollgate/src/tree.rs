@@ -144,7 +144,7 @@ impl<C: Clock> Tree<C> {
     /// As [`add_branch`](Self::add_branch).
     pub fn add_leaf(&self, name: &str, parent: Branch, class: Class) -> Result<Leaf, TreeError> {
         let (slot, birth) = self.lock().add(name, parent, &class, None)?;
-        Ok(Leaf(node::Place::Single { slot, birth }))
+        Ok(Leaf(node::LeafAddress::Single { slot, birth }))
     }
 
     /// Adds a class of which each key has a leaf of its own, made when it is first asked for.
@@ -180,7 +180,7 @@ impl<C: Clock> Tree<C> {
 
     /// The leaf of a key. It may be kept: it stays the key's.
     pub fn leaf<K: Hash + ?Sized>(&self, leaves: Leaves, key: &K) -> Leaf {
-        Leaf(node::Place::Keyed {
+        Leaf(node::LeafAddress::Keyed {
             leaves,
             hash: self.hasher.fingerprint(key),
         })
@@ -299,11 +299,11 @@ impl<C: Clock> Tree<C> {
         rule(nodes, seen, now, leaf, cost)
     }
 
-    /// What would come of a request of this cost now, as [`peek`](Self::peek), by one who means it: a
-    /// refusal is noted as a want, as if the request had come.
+    /// As [`peek`](Self::peek), but for a real request: a refusal is noted as a want, as if the request had
+    /// come.
     ///
-    /// For those who ask several limits first and charge them only if all agree. With `peek` the demand
-    /// of a class would be invisible as long as it is refused, and others would borrow its share.
+    /// For callers that ask several limits first and charge them only if all agree. With `peek` the demand of a
+    /// class would be invisible as long as it is refused, and others would borrow its share.
     ///
     /// ```
     /// use tollgate::{Rate, Tree, tree::Class, clock::Manual};
@@ -333,8 +333,8 @@ impl<C: Clock> Tree<C> {
         rule(nodes, seen, now, leaf, cost)
     }
 
-    /// Whether a request of this cost would pass now: [`ask`](Self::ask) without what else there is to
-    /// say, which takes most of its time. A refusal is noted as a want.
+    /// Whether a request of this cost would pass now: [`ask`](Self::ask) without the details, which take most
+    /// of its time. A refusal is noted as a want.
     pub fn would_pass(&self, leaf: Leaf, cost: u64) -> bool {
         self.would_pass_at(self.clock.now(), leaf, cost)
     }
@@ -381,14 +381,14 @@ impl<C: Clock> Tree<C> {
         }
     }
 
-    /// Gives back what was taken, as far as nothing was built on it: all of it at the time at which it
-    /// was taken, nothing later.
+    /// Gives back what was taken, as far as nobody else relies on it: all of it at the time at which it was
+    /// taken, nothing later.
     pub fn give_back(&self, receipt: Receipt) {
         self.give_back_at(self.clock.now(), receipt);
     }
 
-    /// Gives back at a time on the tree's clock. Who looked, took and gives back in one go passes
-    /// the same time to all three.
+    /// Gives back at a time on the tree's clock. A caller that looks, takes and gives back in one go passes the
+    /// same time to all three.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "a receipt is given back once"

@@ -1,4 +1,4 @@
-//! Waits: what `acquire` and the verbs that queue give, to be awaited or blocked on.
+//! Waits: what `acquire` and other verbs that queue return, to be awaited or blocked on.
 
 pub use crate::acquire::Acquire;
 #[cfg(not(any(loom, shuttle)))]

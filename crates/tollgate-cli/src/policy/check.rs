@@ -1,12 +1,12 @@
 //! `tollgate check`: every error and warning of policy files.
 
-use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::{Serialize, Serializer};
 use tollgate_engine::policy::{Counting, Limits, Mode, OnStoreFailure, Policy};
+use tollgate_engine::source::files_in;
 use tollgate_engine::{Checked, Rejected, envoy, render};
 
 use super::PolicyFailure;
@@ -26,8 +26,8 @@ Examples:
   tollgate check ratelimit/config
   generate-policy | tollgate check -")]
 pub struct Check {
-    /// Policy files: YAML or TOML, ours or envoyproxy/ratelimit's; or folders of them; or - for
-    /// standard input.
+    /// Policy files: YAML or TOML, ours or envoyproxy/ratelimit's; or folders of them, each file of
+    /// which is judged by itself; or - for standard input.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Take warnings for errors.
@@ -121,15 +121,9 @@ fn write(options: &Check, files: &[Read], out: &mut impl Write) -> io::Result<bo
     Ok(files.iter().all(|(_, read)| is_well(read)))
 }
 
-/// A file, or those in a folder that are policies by their names; the folder itself if none is.
-fn files_of(path: &Path) -> Vec<PathBuf> {
-    let entries = path.read_dir().into_iter().flatten().flatten();
-    let mut files: Vec<_> = entries.map(|entry| entry.path()).collect();
-    files.retain(|file| {
-        let ending = file.extension().and_then(OsStr::to_str);
-        file.is_file() && matches!(ending, Some("yaml" | "yml" | "toml"))
-    });
-    files.sort();
+/// A file, or those in a folder; the folder itself if it has none.
+pub(super) fn files_of(path: &Path) -> Vec<PathBuf> {
+    let files = files_in(path);
     match files.is_empty() {
         true => vec![path.to_owned()],
         false => files,

@@ -1,14 +1,17 @@
 //! `tollgate convert`: envoyproxy/ratelimit's YAML as ours.
 
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use serde::Serialize;
 use tollgate_engine::envoy::{self, Loss, Unsaid};
 use tollgate_engine::native::codes;
 use tollgate_engine::{Policy, render};
 
 use super::PolicyFailure;
+use super::check::files_of;
 use super::input::{is_stdin, of_text, stdin};
 
 /// The files to convert.
@@ -19,62 +22,123 @@ of it decides about requests (a limit that has no rule any more, or a request th
 otherwise), nothing is converted unless --lossy is given; nor ever if no limit would be left.
 
 Exit code 0: converted; 1: a file has errors; 2: the arguments are wrong; 3: something would be lost
-that decides.
+that decides (with --json, policy is null then).
 
 Examples:
   tollgate convert ratelimit.yaml > policy.yaml
+  tollgate convert ratelimit/config > policy.yaml
   tollgate convert --lossy ratelimit.yaml > policy.yaml
   generate-config | tollgate convert -")]
 pub struct Convert {
-    /// Files in envoyproxy/ratelimit's form, or - for standard input.
+    /// Files in envoyproxy/ratelimit's form, or folders of them; or - for standard input.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Convert the rest, though something is lost that decides about requests.
     #[arg(long)]
     pub lossy: bool,
+    /// Print one JSON object instead of the policy: {policy, lost: [{kind, decides, limit, what}]}.
+    #[arg(long)]
+    pub json: bool,
 }
 
-/// Their files in our form.
+/// Their files in our form, or why there is nothing of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Conversion {
-    /// Our YAML.
-    pub text: String,
-    /// What it doesn't say, for people: nothing if it says all.
-    pub lost: String,
+    /// Our YAML; none if too much would be lost.
+    pub text: Option<String>,
+    /// What our form can't say.
+    pub unsaid: Vec<Unsaid>,
+    /// Why there is no text.
+    pub refused: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    policy: Option<&'a str>,
+    lost: Vec<Lost<'a>>,
+}
+
+#[derive(Serialize)]
+struct Lost<'a> {
+    /// `not-converted`, `decided-otherwise` or `told-less-of`.
+    kind: String,
+    /// Whether it decides about requests.
+    decides: bool,
+    limit: &'a str,
+    what: &'a str,
+}
+
+impl Conversion {
+    /// What is lost, for people: nothing if all is said.
+    pub fn lost(&self) -> String {
+        told(&self.unsaid)
+    }
+
+    /// The same as a failure, if there is no text because of it.
+    pub(crate) fn failure(&self) -> Option<PolicyFailure> {
+        let message = self.refused?;
+        let lost = self.lost();
+        Some(PolicyFailure::Lossy(format!(
+            "{message}\n{}",
+            lost.trim_end()
+        )))
+    }
+
+    /// Writes all of it as one JSON object.
+    ///
+    /// # Errors
+    /// The output can't be written.
+    pub fn write_json(&self, out: &mut impl io::Write) -> io::Result<()> {
+        let lost = self.unsaid.iter().map(|one| Lost {
+            kind: name(one.loss).replace(' ', "-"),
+            decides: one.loss.decides(),
+            limit: &one.limit,
+            what: &one.what,
+        });
+        let report = Report {
+            policy: self.text.as_deref(),
+            lost: lost.collect(),
+        };
+        serde_json::to_writer(&mut *out, &report)?;
+        writeln!(out)
+    }
 }
 
 /// Our YAML for their files.
 ///
 /// # Errors
-/// A file that can't be read or has errors, and one of which something is lost that decides, unless it may be.
+/// A file that can't be read or has errors.
 pub fn convert(options: &Convert) -> Result<Conversion, PolicyFailure> {
     let policy = theirs(&options.files)?;
     let converted = envoy::to_rules(&policy.domains);
-    let lost = told(&converted.unsaid);
-    let why = |message: &str| PolicyFailure::Lossy(format!("{message}\n{}", lost.trim_end()));
+    let unsaid = converted.unsaid;
     let is_empty = converted.rules.is_empty();
-    if is_empty && count(&converted.unsaid, |loss| loss == Loss::Limit) == 0 {
+    if is_empty && count(&unsaid, |loss| loss == Loss::Limit) == 0 {
         let message = "the files have no limit: there is nothing to convert";
         return Err(PolicyFailure::Usage(message.to_owned()));
     }
-    if is_empty {
-        return Err(why(
-            "our form can say none of the limits, so there would be no policy",
-        ));
-    }
-    if count(&converted.unsaid, Loss::decides) > 0 && !options.lossy {
-        return Err(why(
-            "our form can't say all that decides about requests; say --lossy to convert the rest",
-        ));
-    }
-    let text = envoy::convert(&policy).map_err(|rejected| {
-        let why: Vec<_> = rejected.errors.iter().take(3).collect();
-        let why: Vec<_> = why.iter().map(|error| error.message.as_str()).collect();
-        let why = why.join("; ");
-        PolicyFailure::Usage(format!("our form can't say it: {why}; split the files"))
-    })?;
-    Ok(Conversion { text, lost })
+    let refused = if is_empty {
+        Some("our form can say none of the limits, so there would be no policy")
+    } else if count(&unsaid, Loss::decides) > 0 && !options.lossy {
+        Some("our form can't say all that decides about requests; say --lossy to convert the rest")
+    } else {
+        None
+    };
+    let text = match refused {
+        Some(_) => None,
+        None => Some(envoy::convert(&policy).map_err(|rejected| {
+            let why: Vec<_> = rejected.errors.iter().take(3).collect();
+            let why: Vec<_> = why.iter().map(|error| error.message.as_str()).collect();
+            let why = why.join("; ");
+            PolicyFailure::Usage(format!("our form can't say it: {why}; split the files"))
+        })?),
+    };
+    Ok(Conversion {
+        text,
+        unsaid,
+        refused,
+    })
 }
 
 /// All files together.
@@ -93,10 +157,11 @@ fn theirs(files: &[PathBuf]) -> Result<Policy, PolicyFailure> {
             return usage("- is standard input, and stands alone".to_owned());
         }
         files => {
+            let files: Vec<_> = files.iter().flat_map(|file| files_of(file)).collect();
             if let Some(own) = files.iter().find(|file| is_ours(file)) {
                 return usage(format!("{:?} is {ours}", own.display().to_string()));
             }
-            Policy::from_envoy_paths(files)
+            Policy::from_envoy_paths(&files)
         }
     };
     match checked {
@@ -117,16 +182,19 @@ fn count(unsaid: &[Unsaid], is: impl Fn(Loss) -> bool) -> usize {
     unsaid.iter().filter(|unsaid| is(unsaid.loss)).count()
 }
 
+fn name(loss: Loss) -> &'static str {
+    match loss {
+        Loss::Limit => "not converted",
+        Loss::Otherwise => "decided otherwise",
+        Loss::Told => "told less of",
+    }
+}
+
 /// What is lost, line by line, and how much of each sort.
 fn told(unsaid: &[Unsaid]) -> String {
     let mut text = String::new();
     for one in unsaid {
-        let loss = match one.loss {
-            Loss::Limit => "not converted",
-            Loss::Otherwise => "decided otherwise",
-            Loss::Told => "told less of",
-        };
-        let line = format!("{loss}: {}: {}", one.limit, one.what);
+        let line = format!("{}: {}: {}", name(one.loss), one.limit, one.what);
         // Writing to a string can't fail.
         let _ = writeln!(text, "{}", render::escaped(&line));
     }

@@ -40,7 +40,7 @@ Examples:
   tollgate explain policy.yaml --fact user=42 --n 9 --every 1s --hold 5s
   tollgate explain ratelimit.yaml --domain edge --descriptor path=/login,remote_address=10.0.0.1")]
 pub struct Explain {
-    /// The policy file, or - for standard input.
+    /// The policy file, or a folder whose files are one policy, or - for standard input.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// What is known of the request, as name=value; again for each fact.

@@ -1,5 +1,7 @@
 //! `tollgate convert` of files that our own form can't say all of: what is lost is told, and refused if it decides.
 
+use serde_json::{Value, json};
+
 use super::{folder, run, run_with};
 
 /// The exit code of what would be lost.
@@ -81,4 +83,27 @@ descriptors: [{key: plan, quota_mode: true, rate_limit: {unit: day, requests_per
     assert_eq!((code, out.as_str()), (Some(2), ""));
     let message = "error: the files have no limit: there is nothing to convert\n";
     assert_eq!(err, message);
+}
+
+#[test]
+fn a_program_reads_what_is_lost_as_json() {
+    let read = |words: &[&str]| {
+        let (code, out, err) = run_with(PARTLY, words);
+        let report: Value = serde_json::from_str(&out).expect("one object");
+        (code, report, err)
+    };
+    let (code, refused, err) = read(&["convert", "-", "--json"]);
+    assert_eq!((code, &refused["policy"]), (LOSSY, &Value::Null));
+    assert!(err.starts_with("error: our form can't say all"), "{err}");
+    let (code, converted, err) = read(&["convert", "-", "--json", "--lossy"]);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    assert_eq!(converted["lost"], refused["lost"]);
+    let metric = json!({
+        "kind": "told-less-of", "decides": false, "limit": "edge/user", "what": "detailed_metric",
+    });
+    assert_eq!(converted["lost"][0], metric);
+    assert_eq!(converted["lost"][1]["kind"], json!("not-converted"));
+    let policy = converted["policy"].as_str().expect("our YAML");
+    let (code, out, _) = run_with(policy, &["check", "-"]);
+    assert_eq!(code, Some(0), "{out}");
 }

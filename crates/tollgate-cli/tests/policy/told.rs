@@ -228,3 +228,49 @@ fn it_is_told_which_of_several_limits_refused_and_what_is_left_of_the_others() {
                 \u{20}998 left of search: 1000/month\n                48 left of all: 50/s\n";
     assert!(out.ends_with(last), "{out}");
 }
+
+#[test]
+fn a_folder_is_one_policy_to_those_that_play_it() {
+    let limits = "include: tiers.yaml\nlimits: [{name: all, rate: 1/h}]\ndefault_tier: free\n";
+    let tiers = "tiers: {free: {rate: 5/s}}\n";
+    // In whatever order: one that another of the folder includes is read once.
+    for (first, second) in [("a.yaml", "tiers.yaml"), ("z.yaml", "tiers.yaml")] {
+        let folder = folder(
+            &format!("together-{first}"),
+            &[(first, limits), (second, tiers)],
+        );
+        let (code, out, err) = run(
+            &folder,
+            &["explain", ".", "--fact", "tenant=acme", "--n", "2"],
+        );
+        assert_eq!((code, err.as_str()), (Some(0), ""));
+        assert!(out.contains("yes  tier \"free\""), "{out}");
+        assert!(out.contains("1h  all: 1/h\n"), "{out}");
+        let (code, out, _) = run(&folder, &["simulate", "."]);
+        assert_eq!(code, Some(0));
+        assert!(out.contains("refused   399 by all\n"), "{out}");
+    }
+    let other = THEIRS.replace("edge", "mesh");
+    let theirs = folder("together-theirs", &[("a.yaml", THEIRS), ("b.yml", &other)]);
+    let words = [
+        "explain",
+        ".",
+        "--domain",
+        "mesh",
+        "--descriptor",
+        "path=/login,remote_address=x",
+    ];
+    let (code, out, _) = run(&theirs, &words);
+    assert_eq!(code, Some(0));
+    assert!(out.contains(": mesh/path=/login/remote_address\n"), "{out}");
+    let (code, out, err) = run(&theirs, &["convert", "."]);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    assert_eq!(out.matches("rate: 5/m").count(), 2, "{out}");
+    let mixed = folder("together-mixed", &[("a.yaml", THEIRS), ("b.yaml", POLICY)]);
+    let (code, _, err) = run(&mixed, &["explain", "."]);
+    assert_eq!(code, Some(1));
+    assert!(
+        err.contains("= help: keep them in two folders, or convert theirs\n"),
+        "{err}"
+    );
+}

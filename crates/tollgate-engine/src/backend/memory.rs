@@ -13,17 +13,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
 use tollgate::clock::{Monotonic, Wakeup, Wall};
-use tollgate::quota::{self, Quota};
+use tollgate::quota;
 use tollgate::{
     Algorithm, Clock, Decision, ExactKeyedLimiter, KeyedConcurrency, KeyedLimiter, Level,
-    LimitError, QuotaLimiter, Stack, Tier, Timestamp, concurrency,
+    QuotaLimiter, Stack, Tier, Timestamp, concurrency,
     core::Align,
     exact_keyed,
     keyed::{self, Together},
     stack::{Pass, StackVerdict},
 };
 
-use super::{Answer, Backend, Check, Limit, LimitKind};
+use super::Backend;
+use crate::limits::{Answer, Check, CoreForm, Limit};
 
 mod builder;
 mod each;
@@ -39,49 +40,8 @@ const INLINE: usize = 8;
 const SHORT: usize = 80;
 /// Levels are told apart by their place.
 const UNNAMED: &str = "";
-/// The tables of algorithms that need more than a word.
-const TABLES: [Algorithm; 4] = [
-    Algorithm::TokenBucket,
-    Algorithm::LeakyBucket,
-    Algorithm::SlidingLog,
-    Algorithm::SlidingCounter,
-];
 /// What fixed windows are counted by; where they begin comes with each rate.
 const WINDOWS: Algorithm = Algorithm::FixedWindow(Align::FirstHit);
-
-/// A limit as the tables take it.
-#[derive(Clone, Debug)]
-pub(crate) enum Compiled {
-    Gcra(Tier),
-    /// Which table, and the rate made for it.
-    Exact(usize, Tier),
-    Window(Tier),
-    Quota(Box<Quota>),
-    Concurrency(u32),
-}
-
-impl Compiled {
-    pub(crate) fn new(kind: &LimitKind) -> Result<Self, LimitError> {
-        Ok(match kind {
-            LimitKind::Rate {
-                rate,
-                algorithm: Algorithm::Gcra,
-            } => Self::Gcra(Tier::new(Algorithm::Gcra, *rate)?),
-            LimitKind::Rate { rate, algorithm } => {
-                let table = TABLES.iter().position(|own| {
-                    std::mem::discriminant(own) == std::mem::discriminant(algorithm)
-                });
-                let tier = Tier::new(*algorithm, *rate)?;
-                match algorithm {
-                    Algorithm::FixedWindow(_) => Self::Window(tier),
-                    _ => Self::Exact(table.unwrap_or(0), tier),
-                }
-            }
-            LimitKind::Quota(quota) => Self::Quota(Box::new(quota.clone())),
-            LimitKind::Concurrency(limit) => Self::Concurrency(*limit),
-        })
-    }
-}
 
 /// A key under a limit that was compiled for its table: of the table's algorithm, so there is no error.
 #[inline]
@@ -293,7 +253,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     /// The key and cost of a check of GCRA.
     #[inline]
     fn plain<'a>(&'a self, check: &Check<'a>) -> Option<(keyed::Key<'a, C>, u64)> {
-        let Compiled::Gcra(tier) = &check.limit.compiled else {
+        let CoreForm::Gcra(tier) = &check.limit.form else {
             return None;
         };
         let key = rated(self.rates.key(&CounterKey::of(check)), tier);
@@ -353,20 +313,20 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         let Some(check) = check else {
             return Held::Nothing;
         };
-        match (&check.limit.compiled, owned) {
-            (Compiled::Gcra(tier), _) => {
+        match (&check.limit.form, owned) {
+            (CoreForm::Gcra(tier), _) => {
                 Held::Rate(rated(self.rates.key(&CounterKey::of(check)), tier))
             }
-            (Compiled::Exact(table, tier), Owned::Key(key)) => {
+            (CoreForm::Exact(table, tier), Owned::Key(key)) => {
                 Held::Exact(exact(self.exact[*table].key(key), tier))
             }
-            (Compiled::Window(tier), Owned::Key(key)) => {
+            (CoreForm::Window(tier), Owned::Key(key)) => {
                 Held::Window(exact(self.windows.key(key), tier))
             }
-            (Compiled::Concurrency(limit), Owned::Key(key)) => {
+            (CoreForm::Concurrency(limit), Owned::Key(key)) => {
                 Held::Slot(self.slots.key_owned(key).at(*limit))
             }
-            (Compiled::Quota(quota), Owned::Bytes(bytes)) => {
+            (CoreForm::Quota(quota), Owned::Bytes(bytes)) => {
                 Held::Quota(self.quotas.key(bytes.as_slice()).at(quota))
             }
             _ => Held::Nothing,
@@ -377,31 +337,31 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     /// cap: what such keys share isn't theirs to fill.
     pub(crate) fn fill(&self, check: &Check<'_>) -> bool {
         let (key, cost) = (CounterKey::of(check), check.cost);
-        match &check.limit.compiled {
-            Compiled::Gcra(tier) => rated(self.rates.key(&key), tier).penalize(cost).is_ok(),
-            Compiled::Exact(table, tier) => {
+        match &check.limit.form {
+            CoreForm::Gcra(tier) => rated(self.rates.key(&key), tier).penalize(cost).is_ok(),
+            CoreForm::Exact(table, tier) => {
                 let key = exact(self.exact[*table].key(&key), tier);
                 key.penalize(cost).is_ok()
             }
-            Compiled::Window(tier) => exact(self.windows.key(&key), tier).penalize(cost).is_ok(),
-            Compiled::Quota(_) | Compiled::Concurrency(_) => true,
+            CoreForm::Window(tier) => exact(self.windows.key(&key), tier).penalize(cost).is_ok(),
+            CoreForm::Quota(_) | CoreForm::Concurrency(_) => true,
         }
     }
 
     /// Forgets what was used of a log or a quota, to be told anew: nobody may pass sooner by that.
     pub(crate) fn start_afresh(&self, check: &Check<'_>) {
-        match &check.limit.compiled {
-            Compiled::Exact(table, _) => self.exact[*table].key(&CounterKey::of(check)).reset(),
-            Compiled::Quota(_) => self.quotas.reset(QuotaBytes::of(check).as_slice()),
-            Compiled::Gcra(_) | Compiled::Window(_) | Compiled::Concurrency(_) => {}
+        match &check.limit.form {
+            CoreForm::Exact(table, _) => self.exact[*table].key(&CounterKey::of(check)).reset(),
+            CoreForm::Quota(_) => self.quotas.reset(QuotaBytes::of(check).as_slice()),
+            CoreForm::Gcra(_) | CoreForm::Window(_) | CoreForm::Concurrency(_) => {}
         }
     }
 
     /// Holds a slot, whatever the limit.
     pub(crate) fn hold_slot(&self, check: &Check<'_>) -> Option<Pass> {
         let key = CounterKey::of(check);
-        match check.limit.compiled {
-            Compiled::Concurrency(_) => {
+        match check.limit.form {
+            CoreForm::Concurrency(_) => {
                 let slot = self.slots.key_owned(&key).at(u32::MAX);
                 self.stack.allow(&[Level::new(UNNAMED, &slot)])
             }
@@ -429,14 +389,14 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     pub fn give_back(&self, checks: &[Check<'_>]) {
         for check in checks {
             let (key, units) = (CounterKey::of(check), check.cost);
-            match &check.limit.compiled {
-                Compiled::Gcra(tier) => rated(self.rates.key(&key), tier).refund(units),
-                Compiled::Exact(table, _) => self.exact[*table].key(&key).refund(units),
-                Compiled::Window(_) => self.windows.key(&key).refund(units),
-                Compiled::Quota(_) => {
+            match &check.limit.form {
+                CoreForm::Gcra(tier) => rated(self.rates.key(&key), tier).refund(units),
+                CoreForm::Exact(table, _) => self.exact[*table].key(&key).refund(units),
+                CoreForm::Window(_) => self.windows.key(&key).refund(units),
+                CoreForm::Quota(_) => {
                     self.quotas.refund(QuotaBytes::of(check).as_slice(), units);
                 }
-                Compiled::Concurrency(_) => {}
+                CoreForm::Concurrency(_) => {}
             }
         }
         self.forgotten.fetch_add(1, Ordering::Release);
@@ -446,12 +406,12 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     pub fn forget(&self, checks: &[Check<'_>]) {
         for check in checks {
             let key = CounterKey::of(check);
-            match &check.limit.compiled {
-                Compiled::Gcra(_) => self.rates.key(&key).reset(),
-                Compiled::Exact(table, _) => self.exact[*table].key(&key).reset(),
-                Compiled::Window(_) => self.windows.key(&key).reset(),
-                Compiled::Quota(_) => self.quotas.reset(QuotaBytes::of(check).as_slice()),
-                Compiled::Concurrency(_) => {}
+            match &check.limit.form {
+                CoreForm::Gcra(_) => self.rates.key(&key).reset(),
+                CoreForm::Exact(table, _) => self.exact[*table].key(&key).reset(),
+                CoreForm::Window(_) => self.windows.key(&key).reset(),
+                CoreForm::Quota(_) => self.quotas.reset(QuotaBytes::of(check).as_slice()),
+                CoreForm::Concurrency(_) => {}
             }
         }
         // After it: who was refused before it must not be told so again.
@@ -478,12 +438,12 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
 impl Owned {
     #[inline]
     pub(super) fn of(check: Option<&Check<'_>>) -> Self {
-        match check.map(|check| (&check.limit.compiled, check)) {
-            Some((Compiled::Exact(..) | Compiled::Window(_) | Compiled::Concurrency(_), check)) => {
+        match check.map(|check| (&check.limit.form, check)) {
+            Some((CoreForm::Exact(..) | CoreForm::Window(_) | CoreForm::Concurrency(_), check)) => {
                 Self::Key(CounterKey::of(check))
             }
-            Some((Compiled::Quota(_), check)) => Self::Bytes(QuotaBytes::of(check)),
-            Some((Compiled::Gcra(_), _)) | None => Self::Nothing,
+            Some((CoreForm::Quota(_), check)) => Self::Bytes(QuotaBytes::of(check)),
+            Some((CoreForm::Gcra(_), _)) | None => Self::Nothing,
         }
     }
 }
@@ -547,15 +507,15 @@ impl<C: Clock + 'static, W: Clock + 'static> Backend for Memory<C, W> {
     }
 
     #[inline]
-    fn expect(&self, limit: &Limit, fingerprint: [u64; 2]) {
-        if let Compiled::Gcra(_) = limit.compiled {
+    fn prefetch(&self, limit: &Limit, fingerprint: [u64; 2]) {
+        if let CoreForm::Gcra(_) = limit.form {
             self.rates
                 .key(&CounterKey(limit.id, fingerprint))
                 .prefetch();
         }
     }
 
-    fn improvements(&self) -> u64 {
+    fn epoch(&self) -> u64 {
         self.lost_races() + self.forgotten.load(Ordering::Acquire)
     }
 }

@@ -56,9 +56,9 @@ pub(super) fn parse(text: &str, file: u32) -> Result<Node, Vec<Diagnostic>> {
             if documents > 1 {
                 let at = builder.span(span);
                 let message = "a second document in one file; a policy is one document";
-                builder
-                    .problems
-                    .push(Diagnostic::error(SYNTAX, message, at));
+                let problem = Diagnostic::error(SYNTAX, message, at);
+                let help = "give each policy a file, and include what belongs together";
+                builder.problems.push(problem.help(help));
                 break;
             }
         }

@@ -7,10 +7,11 @@ use std::hint::black_box;
 use std::num::{IntErrorKind, ParseIntError};
 
 use super::bounds::{Bounds, Excess};
-use super::key::{Key, KeyHashers};
 use super::rules::{Applied, Rules};
-use crate::backend::{Backend, Check};
+use crate::backend::Backend;
 use crate::facts::Facts;
+use crate::limits::Check;
+use crate::limits::{KeyHashers, RequestKey};
 use crate::matcher::few::Few;
 use crate::matcher::{Known, Numbers};
 use crate::policy::Mode;
@@ -213,7 +214,7 @@ impl<'a> Gathered<'a> {
         let cost = rule.cost.and_then(|slot| cost_of(known.text(slot)?));
         let cost = cost.unwrap_or(rule.default_cost);
         let cost = cost.max(u64::from(rule.is_estimated));
-        let key = Key::new(&rule.key, facts, met.fingerprint);
+        let key = RequestKey::new(&rule.key, facts, met.fingerprint);
         for limit in rule.limits.as_slice() {
             // A limit is likely in no cache: it isn't waited for here.
             let check = Check { limit, key, cost };
@@ -291,7 +292,7 @@ impl Early {
                 continue;
             };
             if let Some(limit) = rule.limits.as_slice().first() {
-                backend.expect(limit, fingerprint);
+                backend.prefetch(limit, fingerprint);
             }
             early.0.push(Met {
                 number: u32::try_from(number).unwrap_or(u32::MAX),

@@ -2,6 +2,7 @@
 
 use super::cover::{Fuel, covers};
 use super::{EXEMPT_IS_BLOCKED, FIELD_IN_MATCH, Found, LOWER_CASE_METHOD, MISSPELT_FACT};
+use crate::document::Span;
 use crate::facts::{KNOWN_FACTS, is_known_fact};
 use crate::native::fields::RULE;
 use crate::native::{Mention, Places};
@@ -29,7 +30,7 @@ pub(super) fn lint(found: &mut Found, policy: &Policy, places: &Places) {
             misspelt(found, mention, &near);
         }
     }
-    methods(found, policy);
+    methods(found, policy, &places.methods);
     exempt(found, policy);
 }
 
@@ -50,6 +51,10 @@ fn near(fact: &str) -> Option<String> {
     {
         return Some(format!("header.{name}"));
     }
+    let plain = fact.to_ascii_lowercase().replace('-', "_");
+    if let Some((_, known)) = ALIKE.iter().find(|(other, _)| *other == plain) {
+        return Some((*known).to_owned());
+    }
     let alike = |known: &&str| {
         let is_long = fact.len() >= SHORTEST && known.len() >= SHORTEST;
         is_long || known.eq_ignore_ascii_case(fact)
@@ -58,8 +63,20 @@ fn near(fact: &str) -> Option<String> {
     suggest::closest(fact, candidates).map(str::to_owned)
 }
 
+/// What other programs call the facts that every request may have.
+const ALIKE: [(&str, &str); 8] = [
+    ("user_id", "user"),
+    ("userid", "user"),
+    ("tenant_id", "tenant"),
+    ("tenantid", "tenant"),
+    ("client_ip", "ip"),
+    ("remote_ip", "ip"),
+    ("ip_address", "ip"),
+    ("http_method", "method"),
+];
+
 /// Methods are told as requests have them: in capitals.
-fn methods(found: &mut Found, policy: &Policy) {
+fn methods(found: &mut Found, policy: &Policy, written: &[(String, Span)]) {
     let rules = policy.rules.iter().map(|rule| &rule.matches);
     for matches in rules.chain(&policy.exempt).chain(&policy.block) {
         for (fact, pattern) in &matches.conditions {
@@ -73,12 +90,16 @@ fn methods(found: &mut Found, policy: &Policy) {
                 if text != upper && METHODS.contains(&upper.as_str()) {
                     let message =
                         format!("no request has the method {text:?}: methods are in capitals");
-                    found.warn(
-                        LOWER_CASE_METHOD,
-                        matches.span,
-                        message,
-                        format!("write {upper}"),
-                    );
+                    let within = |span: &Span| {
+                        let whole = matches.span;
+                        span.file == whole.file
+                            && whole.start <= span.start
+                            && span.end <= whole.end
+                    };
+                    let mut words = written.iter();
+                    let word = words.find(|(word, span)| word == text && within(span));
+                    let span = word.map_or(matches.span, |(_, span)| *span);
+                    found.warn(LOWER_CASE_METHOD, span, message, format!("write {upper}"));
                 }
             }
         }

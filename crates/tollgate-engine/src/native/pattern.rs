@@ -23,6 +23,8 @@ pub(crate) const MOST_KEY_FACTS: usize = 16;
 
 /// The fact whose text is an address or a network without being told so.
 const ADDRESS: &str = "ip";
+/// The fact whose case people mistake.
+const METHOD: &str = "method";
 
 impl Reader<'_> {
     /// Conditions by fact.
@@ -87,6 +89,9 @@ impl Reader<'_> {
         if text.contains('*') {
             return self.glob(text, node);
         }
+        if fact == METHOD {
+            self.methods.push((text.clone(), node.span));
+        }
         if fact == ADDRESS {
             return self.cidr(&text, node);
         }
@@ -125,6 +130,9 @@ impl Reader<'_> {
                 let items = self.one_or_more(value, "text or a list of texts");
                 let mut patterns = Vec::with_capacity(items.len());
                 for item in items {
+                    if let (METHOD, Value::Text(text)) = (fact, &item.value) {
+                        self.methods.push((text.clone(), item.span));
+                    }
                     let pattern = self.text(item, "text").and_then(|text| match kind {
                         "exact" => self.sized(text, item).map(Pattern::Exact),
                         "glob" => self.glob(text, item),

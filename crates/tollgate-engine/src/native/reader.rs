@@ -18,6 +18,9 @@ use crate::suggest;
 /// Longest name of a rule, tier, tenant or fact, in characters.
 pub(crate) const LONGEST_NAME: usize = 200;
 
+/// What `limits` holds.
+pub(super) const RULES: &str = "a list of rules";
+
 /// What a decoder of any part needs.
 #[derive(Debug)]
 pub(super) struct Reader<'a> {
@@ -27,6 +30,8 @@ pub(super) struct Reader<'a> {
     pub(super) regexes: Regexes,
     /// Facts that are asked for so far.
     pub(super) mentions: Vec<Mention>,
+    /// Methods that are.
+    pub(super) methods: Vec<(String, Span)>,
 }
 
 /// Which part of a policy asks for a fact.
@@ -87,7 +92,28 @@ impl Reader<'_> {
     /// Notes that a value is of another kind than expected.
     pub(super) fn unexpected(&mut self, node: &Node, expected: &str) {
         let message = format!("expected {expected}, found {}", node.value.kind());
-        self.error(codes::WRONG_TYPE, message, node.span);
+        match self.hidden_by(node) {
+            Some(sign) => {
+                let help = format!("put a text that begins with {sign} in quotes");
+                self.error_with(codes::WRONG_TYPE, message, node.span, help);
+            }
+            None => self.error(codes::WRONG_TYPE, message, node.span),
+        }
+    }
+
+    /// The sign before a value that isn't there, if YAML took it for a tag or an anchor.
+    fn hidden_by(&self, node: &Node) -> Option<char> {
+        if node.value != Value::Null {
+            return None;
+        }
+        let source = self.sources.get(node.span.file)?;
+        let line = source.line(node.span.start.line)?;
+        let end = usize::try_from(node.span.start.column).ok()?;
+        let before: Vec<char> = line.chars().take(end.saturating_sub(1)).collect();
+        let word = before.rsplit(|sign| sign.is_whitespace()).next()?;
+        word.first()
+            .copied()
+            .filter(|sign| matches!(sign, '!' | '&'))
     }
 
     /// A map of known fields. Unknown ones are noted and left out.
@@ -100,7 +126,11 @@ impl Reader<'_> {
         let Value::Map(pairs) = &node.value else {
             let names: Vec<_> = table.iter().map(|field| field.name).collect();
             let message = format!("expected {what}, found {}", node.value.kind());
-            let help = format!("its fields are {}", names.join(", "));
+            let help = match &node.value {
+                Value::Text(text) => in_lines(text, table),
+                _ => None,
+            };
+            let help = help.unwrap_or_else(|| format!("its fields are {}", names.join(", ")));
             self.error_with(codes::WRONG_TYPE, message, node.span, help);
             return None;
         };
@@ -134,6 +164,7 @@ impl Reader<'_> {
             return self.problems.push(problem);
         }
         let help = match text {
+            _ if in_lines(text, table).is_some() => in_lines(text, table).unwrap_or_default(),
             "domain" | "descriptors" => {
                 "a file in envoyproxy/ratelimit's form is YAML, and stands by itself: convert it to ours \
                  to have both in one policy"
@@ -195,6 +226,12 @@ impl Reader<'_> {
                     self.error_with(codes::EMPTY, message, node.span, help);
                 }
                 items
+            }
+            Value::Map(_) if expected == RULES => {
+                let message = format!("expected {expected}, found a map");
+                let help = "begin each rule with a dash, as in - name: per-user, or with [[limits]] in TOML";
+                self.error_with(codes::WRONG_TYPE, message, node.span, help);
+                &[]
             }
             _ => {
                 self.unexpected(node, expected);
@@ -280,7 +317,10 @@ impl Reader<'_> {
             return Some(fact_name(&name).into_owned());
         }
         let message = format!("{:?} is no name of a fact", shorten(&name));
-        let help = "use letters, digits, _ - . and :, as in user or header.x-plan";
+        let help = match name.contains(char::is_whitespace) {
+            true => "put a comma between two facts, as in [user, ip]",
+            false => "use letters, digits, _ - . and :, as in user or header.x-plan",
+        };
         self.error_with(codes::BAD_NAME, message, span, help);
         None
     }
@@ -325,11 +365,38 @@ impl Reader<'_> {
         match node.value {
             Value::Bool(is) => Some(is),
             _ => {
-                self.unexpected(node, "true or false");
+                let message = format!("expected true or false, found {}", node.value.kind());
+                let help = match &node.value {
+                    // What YAML 1.1 took for truth, and 1.2 takes for text.
+                    Value::Text(text) => match text.to_ascii_lowercase().as_str() {
+                        "yes" | "on" | "y" => "write true",
+                        "no" | "off" | "n" => "write false",
+                        _ => "write true or false, without quotes",
+                    },
+                    _ => "write true or false",
+                };
+                self.error_with(codes::WRONG_TYPE, message, node.span, help);
                 None
             }
         }
     }
+}
+
+/// What to write for a field with its value in one text: `rate:10/s` or `rate = 10/s`.
+fn in_lines(text: &str, table: &[Field]) -> Option<String> {
+    let (name, value) = text.split_once([':', '='])?;
+    let (name, value) = (name.trim(), value.trim());
+    let field = table.iter().find(|field| field.name == name)?;
+    // Lines below may have been taken for a part of it.
+    let value = match value.split_once(" = ") {
+        Some((value, _)) => value.rsplit_once(' ').map_or(value, |(value, _)| value),
+        None => value,
+    };
+    let value = shorten(value);
+    Some(format!(
+        "write {}: {value}, with a colon and a space",
+        field.name
+    ))
 }
 
 /// A name that means what it says, sign by sign.

@@ -1,6 +1,5 @@
 //! One rule or tier: its limits, what a request costs, and what happens when they are reached.
 
-use tollgate::quota::{Quota, QuotaError};
 use tollgate::{Algorithm, Rate};
 
 use super::codes;
@@ -8,7 +7,7 @@ use super::fields::{
     ALGORITHMS, ASKS_NO_STORE, COUNTINGS, FAILURES, MODES, NOT_LEASED, RULE, TIER, lends,
 };
 use super::idle::{RULE_KEPT, TIER_KEPT};
-use super::reader::{Fields, Reader, shorten};
+use super::reader::{Fields, Reader};
 use super::{LimitPlaces, RulePlaces, TierPlaces};
 use crate::document::{Node, Span, Value};
 use crate::policy::{Counting, KeyPart, Limits, Match, Mode, OnStoreFailure, Rule, Tier};
@@ -264,7 +263,14 @@ impl Reader<'_> {
 
     fn rate(&mut self, node: &Node, algorithm: Algorithm) -> Option<Rate> {
         let Value::Text(text) = &node.value else {
-            self.unexpected(node, RATE);
+            match node.value {
+                Value::Integer(number) if number > 0 => {
+                    let message = format!("expected {RATE}, found a whole number");
+                    let help = format!("say in how long: {number}/s");
+                    self.error_with(codes::WRONG_TYPE, message, node.span, help);
+                }
+                _ => self.unexpected(node, RATE),
+            }
             return None;
         };
         let rate: Rate = match text.parse() {
@@ -296,63 +302,6 @@ impl Reader<'_> {
             return None;
         }
         Some(rate)
-    }
-
-    fn quota(&mut self, node: &Node) -> Option<Quota> {
-        let Value::Text(text) = &node.value else {
-            self.unexpected(node, "a quota such as 10000/month or 500 in any 30d");
-            return None;
-        };
-        let quota: Quota = match text.parse() {
-            Ok(quota) => quota,
-            Err(error) => {
-                self.bad_quota(node, text, &error);
-                return None;
-            }
-        };
-        if quota.is_unlimited() {
-            let help = "leave it out, or say unlimited: true";
-            self.error_with(codes::BAD_QUOTA, "an unlimited quota", node.span, help);
-            return None;
-        }
-        if quota.count() == 0 {
-            let help = "list the requests under block if none of them may pass";
-            let message = "a quota of 0 lets nothing pass";
-            self.error_with(codes::NOTHING_PASSES, message, node.span, help);
-            return None;
-        }
-        Some(quota)
-    }
-
-    fn bad_quota(&mut self, node: &Node, text: &str, error: &QuotaError) {
-        let example =
-            "write a quota such as 10000/month, 500/day in Europe/Zurich or 900 in any 30d";
-        let (from, message) = match error {
-            QuotaError::Parse {
-                column, expected, ..
-            } => (
-                column - 1,
-                match expected.strip_prefix("nothing that ") {
-                    // Said of something that is there, where nothing should be.
-                    Some(cant) => cant.to_owned(),
-                    None => format!("expected {expected}"),
-                },
-            ),
-            QuotaError::UnknownZone(zone) => {
-                let at = text.rfind(zone.as_str()).unwrap_or(0);
-                let from = text.get(..at).map_or(0, |part| part.chars().count());
-                (from, format!("unknown time zone {:?}", shorten(zone)))
-            }
-            other => {
-                let message = other.to_string();
-                let (message, _) = message.split_once("; ").unwrap_or((&message, ""));
-                return self.error_with(codes::BAD_QUOTA, message, node.span, example);
-            }
-        };
-        let rest = text.chars().skip(from);
-        let length = rest.take_while(|c| !c.is_whitespace()).count();
-        let span = self.sources.within(node.span, text, from, length);
-        self.error_with(codes::BAD_QUOTA, message, span, example);
     }
 
     fn concurrency(&mut self, node: &Node) -> Option<u32> {
@@ -389,7 +338,7 @@ pub(super) fn first_line(span: Span) -> Span {
 
 /// The first line of a rate's error without what the file's line and column say: what is wrong, and
 /// what to write.
-fn one_line(text: &str) -> (String, String) {
+pub(super) fn one_line(text: &str) -> (String, String) {
     let line = text.lines().next().unwrap_or("");
     // The quoted text may hold the same marks, so it is skipped by its escaped quote.
     let why = line.rfind("\": ").map_or(line, |at| &line[at + 3..]);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::Sources;
 use crate::diagnostic::{Code, Diagnostic};
-use crate::document::{self, Format, MOST_BYTES, MOST_NODES, Node, SYNTAX, Span, TOO_LARGE, Value};
+use crate::document::{self, Format, MOST_BYTES, MOST_NODES, Node, Span, TOO_LARGE, Value};
 use crate::envoy;
 use crate::native::codes;
 use crate::native::problems::Problems;
@@ -28,6 +28,18 @@ pub(super) struct Loaded {
 pub(super) fn from_path(path: &Path) -> Loaded {
     let mut loader = Loader::default();
     loader.file(path, None);
+    loader.loaded
+}
+
+/// Several files that make up one policy.
+pub(super) fn from_paths(paths: &[PathBuf]) -> Loaded {
+    let mut loader = Loader {
+        beside: Beside::Others,
+        ..Loader::default()
+    };
+    for path in paths {
+        loader.file(path, None);
+    }
     loader.loaded
 }
 
@@ -82,9 +94,18 @@ struct Unread {
     help: Option<&'static str>,
 }
 
+/// Whether other files were given beside the first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Beside {
+    #[default]
+    Nothing,
+    Others,
+}
+
 #[derive(Default)]
 struct Loader {
     loaded: Loaded,
+    beside: Beside,
     /// Those that are being read, outermost first.
     open: Vec<PathBuf>,
     /// Where each was included first.
@@ -137,6 +158,11 @@ impl Loader {
             }
         };
         if let Some(first) = self.seen.get(&canonical).copied() {
+            let is_open = self.open.contains(&canonical);
+            if self.beside == Beside::Others && !is_open && (first.is_none() || from.is_none()) {
+                // It was given, and one beside it includes it: it is read once.
+                return;
+            }
             let span = at(self);
             return self.again(&canonical, &shown, first, span);
         }
@@ -193,11 +219,7 @@ impl Loader {
             }
             Err(problems) => {
                 for problem in problems {
-                    let help = syntax_help(&problem);
-                    self.loaded.problems.push(match help {
-                        Some(help) => problem.help(help),
-                        None => problem,
-                    });
+                    self.loaded.problems.push(problem);
                 }
             }
         }
@@ -325,40 +347,19 @@ pub(super) fn envoy_files(paths: &[impl AsRef<Path>]) -> Result<Vec<(String, Str
 }
 
 /// A file as a whole.
-fn whole(file: u32) -> Span {
+pub(super) fn whole(file: u32) -> Span {
     Span {
         file,
         ..Span::default()
     }
 }
 
-fn format_of(path: &Path) -> Option<Format> {
+pub(super) fn format_of(path: &Path) -> Option<Format> {
     let extension = path.extension()?.to_str()?.to_ascii_lowercase();
     match extension.as_str() {
         "yaml" | "yml" => Some(Format::Yaml),
         "toml" => Some(Format::Toml),
         _ => None,
-    }
-}
-
-/// What the parsers, which only say what they found, don't say.
-fn syntax_help(problem: &Diagnostic) -> Option<&'static str> {
-    if problem.code != SYNTAX || problem.help.is_some() {
-        return None;
-    }
-    let says = |part: &str| problem.message.contains(part);
-    if says("found a tab") || says("tabs") {
-        Some("YAML is indented with spaces")
-    } else if says("flow") || says("node content") {
-        Some("is every { and [ before it closed, and every entry followed by a comma?")
-    } else if says("mapping values are not allowed") {
-        Some("put a text with \": \" in it in quotes, or look at the indentation")
-    } else if says("alias") || says("anchor") {
-        Some("put a text that begins with * or & in quotes, as in path: \"*.js\"")
-    } else if says("quoted scalar") || says("character in string") || says("unterminated") {
-        Some("is the text before it closed by a quote?")
-    } else {
-        None
     }
 }
 

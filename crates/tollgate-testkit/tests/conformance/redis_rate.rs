@@ -113,16 +113,18 @@ impl Replay {
         let verdict = match &op.call {
             Call::AllowN(recorded) => {
                 recorded.reproduced_by(self.peer.allow(op.t_us, recorded.n))?;
-                match forgotten {
-                    true => Excused(FORGOTTEN),
-                    false => self.allow(now, recorded)?,
+                if forgotten {
+                    Excused(FORGOTTEN)
+                } else {
+                    self.allow(now, recorded)?
                 }
             }
             Call::AllowAtMost(recorded) => {
                 recorded.reproduced_by(self.peer.allow_at_most(op.t_us, recorded.n))?;
-                match forgotten {
-                    true => Excused(FORGOTTEN),
-                    false => self.allow_at_most(now, recorded)?,
+                if forgotten {
+                    Excused(FORGOTTEN)
+                } else {
+                    self.allow_at_most(now, recorded)?
                 }
             }
             Call::Reset => {

@@ -186,7 +186,7 @@ impl<A: tollgate_core::Arithmetic> Slot<A> {
         })
     }
 
-    /// The book for somebody who asks for something.
+    /// The book, for a caller that asks for tokens.
     #[inline]
     fn asked_at(&mut self, now: Timestamp) -> &mut Book<A> {
         self.latest.pass(now);
@@ -226,7 +226,7 @@ impl<A: tollgate_core::Arithmetic> Slot<A> {
         match self.mode {
             Switch::Bypass => Decision::UNLIMITED,
             Switch::Enforce if self.holds.is_empty() => self.at(now).look(now, cost),
-            // Who looks ahead changes nothing of what is out until then.
+            // A look at a later time must not change what is out until then.
             Switch::Enforce => {
                 self.follow_back(now);
                 let (limit, ledger) = self.book.parts_mut();

@@ -53,7 +53,7 @@ assert!(limiter.acquire().await.is_ok());
 )]
 #[must_use = "nothing is waited for until this is awaited, or `wait_blocking` is called"]
 pub struct Acquire<H: PermitHome> {
-    /// Or why a key has none.
+    /// Or why the key has no gate.
     home: Result<H, NoPermit>,
     weight: u32,
     patience: Patience,
@@ -63,7 +63,7 @@ pub struct Acquire<H: PermitHome> {
 enum Started<H: PermitHome> {
     Passed(Permit<H>),
     Waiting {
-        place: Place<H>,
+        place: QueuedWait<H>,
         until: Option<Until>,
     },
 }
@@ -182,7 +182,7 @@ impl<H: PermitHome> Acquire<H> {
         let until = until.map(|at| Until::new(at, home.now()));
         let home = Some(home);
         Ok(Started::Waiting {
-            place: Place {
+            place: QueuedWait {
                 home,
                 ticket,
                 weight,
@@ -198,14 +198,14 @@ fn refused<H: PermitHome>(home: &H, why: fn(super::Occupancy) -> NoPermit) -> No
 }
 
 /// A place in the queue; dropping it leaves the queue.
-struct Place<H: PermitHome> {
+struct QueuedWait<H: PermitHome> {
     /// Taken out once the wait is over.
     home: Option<H>,
     ticket: u64,
     weight: u32,
 }
 
-impl<H: PermitHome> Place<H> {
+impl<H: PermitHome> QueuedWait<H> {
     /// How the wait ended, or nothing yet: then this waker is woken when it does.
     fn ask(&mut self, waker: &Waker) -> Option<Result<Permit<H>, NoPermit>> {
         let told = self.home.as_ref()?.gate().ask(self.ticket, waker)?;
@@ -213,7 +213,7 @@ impl<H: PermitHome> Place<H> {
         Some(self.told(home, told))
     }
 
-    /// The deadline has passed: leaves, unless it was told just before.
+    /// The deadline has passed: leaves the queue, unless the wait ended just before.
     fn expire(mut self) -> Result<Permit<H>, NoPermit> {
         let Some(home) = self.leave() else {
             unreachable!("a place is left once: by its answer, its deadline or its drop");
@@ -244,7 +244,7 @@ impl<H: PermitHome> Place<H> {
     }
 }
 
-impl<H: PermitHome> Drop for Place<H> {
+impl<H: PermitHome> Drop for QueuedWait<H> {
     fn drop(&mut self) {
         let Some(home) = self.leave() else {
             return;

@@ -13,6 +13,7 @@ use crate::AtCap;
 use crate::acquire::Waiting;
 use crate::clock::{Clock, Monotonic};
 use crate::keyed::hasher::KeyHasher;
+use crate::shards::Shards;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, PoisonError};
 
 mod builder;
@@ -27,11 +28,10 @@ use shard::{LimitOf, Shard};
 /// How many at once for each key, as a tenant: a [`ConcurrencyLimiter`](super::ConcurrencyLimiter)
 /// for each key that has anything in flight or queued.
 ///
-/// A key without has no entry, so there is nothing to expire and memory is bounded by what is in
-/// flight; the capacity bounds the number of keys. Beyond it [`AtCap`] says what happens to new
-/// ones. A table of more than 2,047 keys has several shards, each with some room to spare, so it
-/// may hold up to 26 % more. A key that got a permit of the shared limit, and later a slot, may
-/// have permits of both.
+/// A key with nothing in flight has no entry, so nothing has to expire and memory is bounded by what is in
+/// flight; the capacity bounds the number of keys. Beyond it [`AtCap`] says what happens to new ones. A
+/// table of more than 2,047 keys has several shards, each with some room to spare, so it may hold up to 26 %
+/// more. A key that got a permit of the shared limit, and later a slot, may have permits of both.
 ///
 /// Keys are looked up by anything that they borrow as (`&str` for `String`), and a key is cloned
 /// when it gets its entry. Asking takes the lock of one of up to 256 shards, and so does ending a
@@ -50,8 +50,7 @@ use shard::{LimitOf, Shard};
 /// ```
 pub struct KeyedConcurrency<K, C: Clock = Monotonic> {
     shards: Box<[Padded<Mutex<Shard<K>>>]>,
-    /// Shifts a hash so that its top bits are a shard's number.
-    shift: u32,
+    sizes: Shards,
     hasher: KeyHasher,
     /// The limit of keys whose calls give none; read and applied under the lock of a shard.
     limit: AtomicU64,
@@ -200,9 +199,7 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
     }
 
     fn shard(&self, hash: u64) -> MutexGuard<'_, Shard<K>> {
-        let number = usize::try_from(hash >> self.shift).unwrap_or(0);
-        // One shard has nothing to shift by, and a mask for it is zero.
-        lock(&self.shards[number & (self.shards.len() - 1)])
+        lock(&self.shards[self.sizes.number(hash)])
     }
 
     /// A key's gate and slot, made if it is new; or the shared gate, or why it has none.
@@ -275,7 +272,7 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
     }
 }
 
-/// What a key meets that can't have a slot.
+/// What a key is told that can't have a slot.
 const NO_ROOM: Occupancy = Occupancy {
     limit: 0,
     in_use: 0,

@@ -8,9 +8,9 @@ use tollgate_core::Timestamp;
 /// How the work under a permit ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ending {
-    /// It was done; its latency tells how loaded the far side is.
+    /// It was done; its latency tells how loaded the server that did it is.
     Success,
-    /// It timed out or was rejected for overload: the far side has too much.
+    /// It timed out or was rejected for overload: the server has too much to do.
     Dropped,
     /// It says nothing about capacity, as an invalid request or a cache hit.
     Ignored,

@@ -65,13 +65,13 @@ impl Occupancy {
 pub enum NoPermit {
     /// There is no room now, or others wait for it already.
     Full(Occupancy),
-    /// It asks for more than the limit: waiting is of no use.
+    /// It asks for more than the limit, so waiting would be pointless.
     Never(Occupancy),
     /// The wait was not over by the deadline, or the deadline had passed already.
     TooLate(Occupancy),
-    /// As many are waiting as may.
+    /// The queue is full.
     QueueFull(Occupancy),
-    /// The key is new and as many keys as may have something in flight.
+    /// The key is new and the table is full: as many keys as its capacity have something in flight.
     TooManyKeys(Occupancy),
 }
 

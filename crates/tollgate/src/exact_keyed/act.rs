@@ -11,7 +11,7 @@ pub(super) trait Act<A: Arithmetic> {
 
     fn on(&self, ledger: &mut Ledger<A>, limit: &A, now: Timestamp) -> Self::Answer;
 
-    /// The same to the state of a key of which so many tokens are out.
+    /// The same, for a key of which `out` tokens were taken and are not yet known to be spent.
     #[inline]
     fn on_held(
         &self,
@@ -28,7 +28,7 @@ pub(super) trait Act<A: Arithmetic> {
     /// What the answer means for a state that was kept under another limit.
     fn came_to(&self, answer: &Self::Answer) -> Came;
 
-    /// The same answer with what a refusal tells as `tell` makes it of the cost and the decision.
+    /// The same answer; if it is a refusal, with the decision that `tell` makes of the cost and the old one.
     fn retold(
         &self,
         answer: Self::Answer,
@@ -39,14 +39,14 @@ pub(super) trait Act<A: Arithmetic> {
     fn refused(&self, decision: Decision) -> Self::Answer;
 }
 
-/// What came of an act.
+/// The result of an act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Came {
     /// Something was charged.
     Charged,
-    /// A request came to nothing.
+    /// A request was refused.
     Refused,
-    /// Nobody asked for anything.
+    /// Nothing was asked for, or it can never pass.
     Looked,
 }
 
@@ -94,12 +94,12 @@ impl<A: Arithmetic> Act<A> for Check {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look(pub(super) u64, pub(super) Purpose);
 
-/// Why somebody looks.
+/// Why the state is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// To see.
     See,
-    /// To ask for something, so that a refusal is one.
+    /// For a request, so that a refusal counts as one.
     Ask,
 }
 
@@ -147,9 +147,10 @@ impl<A: Arithmetic> Act<A> for Allow {
     }
 
     fn came_to(&self, answer: &bool) -> Came {
-        let outcome = match answer {
-            true => Outcome::Allowed,
-            false => Outcome::Denied,
+        let outcome = if *answer {
+            Outcome::Allowed
+        } else {
+            Outcome::Denied
         };
         Came::of(self.0, outcome)
     }
@@ -221,8 +222,7 @@ impl<A: Arithmetic> Act<A> for Penalize {
     type Answer = ();
 
     fn on(&self, ledger: &mut Ledger<A>, limit: &A, now: Timestamp) {
-        let left = ledger.decide(limit, now, 0).remaining;
-        let _ = ledger.decide(limit, now, self.0.min(left));
+        ledger.penalize(limit, now, self.0);
     }
 
     fn looks(&self) -> bool {

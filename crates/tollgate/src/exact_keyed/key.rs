@@ -8,7 +8,7 @@ use tollgate_core::{Decision, LimitError, Timestamp, Unbooked};
 
 use super::ExactKeyedLimiter;
 use super::act::{Look, Purpose, Reserve};
-use super::shard::Ask;
+use super::shard::Lookup;
 use crate::acquire::{Acquire, Waiting};
 use crate::cell::Ticket;
 use crate::cell::locked::takes;
@@ -113,9 +113,10 @@ where
     /// What is said to one who comes now, if somebody waits for the key.
     #[inline(always)]
     pub(super) fn told_to_wait(&self, now: Timestamp, cost: u64) -> Option<Decision> {
-        match self.limiter.lines.is_marked(self.hash) {
-            true => self.told_behind(now, cost),
-            false => None,
+        if self.limiter.lines.is_marked(self.hash) {
+            self.told_behind(now, cost)
+        } else {
+            None
         }
     }
 
@@ -296,8 +297,8 @@ impl<'a, K, Q: ?Sized, C: Clock> Key<'a, K, Q, C> {
     }
 
     /// The key as the table is asked for it.
-    pub(super) fn ask(&self, now: Timestamp) -> Ask<'a, Q> {
-        Ask {
+    pub(super) fn ask(&self, now: Timestamp) -> Lookup<'a, Q> {
+        Lookup {
             key: self.key,
             hash: self.hash,
             now,
@@ -306,8 +307,8 @@ impl<'a, K, Q: ?Sized, C: Clock> Key<'a, K, Q, C> {
     }
 
     /// The same as of a turn in line, which may have come long before the clock's time.
-    fn ask_in_turn(&self, now: Timestamp) -> Ask<'a, Q> {
-        Ask {
+    fn ask_in_turn(&self, now: Timestamp) -> Lookup<'a, Q> {
+        Lookup {
             clock: now.max(self.limiter.clock.now()),
             ..self.ask(now)
         }

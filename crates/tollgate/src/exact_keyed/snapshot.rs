@@ -193,11 +193,11 @@ fn written<K, A: Kept>(
     words.extend(rate_words);
     words.extend(key_words);
     words[LENGTH] = words.len() as u64 + 1;
-    match table.local_time(now) == local {
-        true => (words, keys),
+    if table.local_time(now) != local {
         // What times count from has moved meanwhile, which comes once in years.
-        false => written(table, now, encode),
+        return written(table, now, encode);
     }
+    (words, keys)
 }
 
 fn words_of(rate: Rate) -> [u64; 5] {
@@ -313,9 +313,10 @@ fn load<K: Hash + Eq, A: Kept>(
             ledger.keep_spent(old, &own, to);
         }
         let until = Timestamp::from_nanos(until);
-        let blocked_until = match until > contents.now {
-            true => until.shifted(contents.now, to),
-            false => Timestamp::ZERO,
+        let blocked_until = if until > contents.now {
+            until.shifted(contents.now, to)
+        } else {
+            Timestamp::ZERO
         };
         let limit = tier.as_deref().unwrap_or(&own);
         if limit.idle_at(ledger.state()).max(blocked_until) <= to {

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_core::{Arithmetic, Gcra, LimitError, Rate};
+use tollgate_core::{Arithmetic, Gcra, LimitError, Rate, Timestamp, units};
 
 use super::counters::Counters;
 use super::hasher::KeyHasher;
 use super::intervals::Intervals;
 use super::pace::PaceCell;
 use super::table::Table;
-use super::{ByKey, KeyedLimiter, OneRate, units};
+use super::{ByKey, KeyedLimiter, OneRate};
 use crate::acquire::Waiting;
 use crate::clock::{Clock, Monotonic};
 use crate::limiter::DefaultClock;
@@ -171,7 +171,7 @@ impl<C: Clock, T> Builder<C, T> {
             at_cap: self.at_cap,
             overflowed: AtomicU64::new(0),
             capacity: self.capacity,
-            longest_wait: units(tollgate_core::Timestamp::ZERO + longest_wait),
+            longest_wait: units::of(Timestamp::ZERO + longest_wait),
             lines: crate::line::of_keys::KeyLines::new(),
             waiting: Waiting::new(self.max_waiters),
             clock: self.clock,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::hash::Hash;
 use std::time::Duration;
 
-use tollgate_core::Timestamp;
+use tollgate_core::{Timestamp, units};
 
 use super::KeyedLimiter;
 use super::anchor::Moment;
@@ -12,7 +12,7 @@ use super::intervals::KEY_BITS;
 use super::pace::InForce;
 use super::rated::Rated;
 use super::shard::Need;
-use super::word::{Foreign, KeyWord, units};
+use super::word::{Foreign, KeyWord};
 use crate::clock::Clock;
 use crate::home::sealed::Home;
 use crate::sync::Ordering;
@@ -120,11 +120,11 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
                 active.push((fingerprint, word, now));
             });
             for (fingerprint, word, now) in active.drain(..) {
-                let idle = Timestamp::from_nanos(word.idle_at().div_ceil(64));
+                let idle = Timestamp::from_nanos(units::to_nanos(word.idle_at()));
                 each(ActiveKey {
                     fingerprint: fingerprint & KEY_BITS,
                     idle_after: idle - now,
-                    blocked: word.is_blocked_at(units(now)),
+                    blocked: word.is_blocked_at(units::of(now)),
                 });
             }
         }
@@ -207,7 +207,7 @@ impl<C: Clock, T> Rated<'_, C, T> {
             return Ok(());
         }
         let longer = |found: Foreign, now: Timestamp| {
-            let until = units(now + duration);
+            let until = units::of(now + duration);
             match found.word {
                 word if word.is_blocked() && word.until() > until => word,
                 word => KeyWord::blocked(until, word.idle_at()),
@@ -229,14 +229,10 @@ impl<C: Clock, T> Rated<'_, C, T> {
         let now = limiter.table.since_anchor(time);
         let shard = limiter.table.shard(self.fingerprint);
         let give = |found: Foreign, now: Timestamp| {
-            let interval = found.interval_or(self.in_force.pace.interval);
-            let (word, now) = (found.word.at(units(now)), units(now));
-            // One unit more, a 64th of a nanosecond: so that no later charge brings the word back to what a
-            // reservation from before the gift left, which could be given back then though others
-            // were promised its tokens.
-            let given = interval.saturating_mul(tokens).saturating_add(1);
-            let left = word.0.saturating_sub(given);
-            (!word.is_blocked()).then(|| KeyWord(left.max(now.min(word.0))))
+            let pace = found.pace_with(self.in_force.pace, self.in_force.burst);
+            let word = found.word.at(units::of(now));
+            (!word.is_blocked())
+                .then(|| word.changed(|tat| pace.refunded_for_good(tat, now, tokens)))
         };
         self.improve(time, || {
             shard.update_any(&self.ask(now, 0, 0), give);
@@ -251,17 +247,11 @@ impl<C: Clock, T> Rated<'_, C, T> {
         if pace.interval == 0 || tokens == 0 {
             return Ok(());
         }
-        let taken = |word: KeyWord, interval: u64, now: Timestamp| {
-            let start = word.0.max(units(now));
-            let empty = units(now).saturating_add(interval.saturating_mul(burst));
-            let after = start.saturating_add(interval.saturating_mul(tokens));
-            KeyWord(after.min(empty.max(start)))
-        };
         limiter.set(self, now, Need::Idle, |found, now| {
-            let interval = found.interval_or(pace.interval);
-            match found.word.at(units(now)) {
+            let pace = found.pace_with(pace, burst);
+            match found.word.at(units::of(now)) {
                 word if word.is_blocked() => word,
-                word => taken(word, interval, now),
+                word => word.changed(|tat| pace.penalized(tat, now, tokens)),
             }
         })
     }

@@ -3,19 +3,18 @@
 use std::fmt;
 use std::time::Duration;
 
-use tollgate_core::{Decision, Outcome, Pace, Tat, Timestamp};
+use tollgate_core::{Decision, Outcome, Pace, Tat, Timestamp, units};
 
 use super::KeyedLimiter;
 use super::anchor::Moment;
 use super::back::SLACK;
 use super::pace::InForce;
 use super::shard::{Answer, Need};
-use super::slot::Ask;
-use super::table::Place;
-use super::word::{Judged, KeyWord, units};
+use super::slot::ChargeRequest;
+use super::table::Candidates;
+use super::word::{Judged, KeyWord};
 use crate::acquire::Waiting;
 use crate::cell::Ticket;
-use crate::cell::word::span;
 use crate::clock::Clock;
 use crate::home::sealed::{Home, Lends};
 use crate::line::meter::Meter;
@@ -61,7 +60,7 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
 
     /// Decides a request of a key that may be here.
     #[inline(always)]
-    pub(super) fn check_in(&self, place: Place<'_>, moment: Moment, cost: u64) -> Decision {
+    pub(super) fn check_in(&self, place: Candidates<'_>, moment: Moment, cost: u64) -> Decision {
         let ask = self.ask(moment, cost, 0);
         let now = moment.now;
         let slot = place.guess(ask.fingerprint);
@@ -110,8 +109,8 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
     }
 
     #[inline(always)]
-    pub(super) fn ask(&self, moment: Moment, cost: u64, patience: u64) -> Ask<'a> {
-        Ask {
+    pub(super) fn ask(&self, moment: Moment, cost: u64, patience: u64) -> ChargeRequest<'a> {
+        ChargeRequest {
             fingerprint: self.tagged(),
             tag: self.in_force.tag,
             pace: self.in_force.pace,
@@ -143,7 +142,7 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
         }
     }
 
-    fn or_at_the_cap(&self, answer: Answer, ask: &Ask<'_>) -> Judged {
+    fn or_at_the_cap(&self, answer: Answer, ask: &ChargeRequest<'_>) -> Judged {
         match answer {
             Answer::Judged(judged) => judged,
             Answer::Full => self.limiter.at_the_cap(ask),
@@ -196,9 +195,10 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
         let wait = Duration::from_nanos(Pace::wait_nanos(judged.wait));
         let charged = judged.outcome == Outcome::Allowed && cost > 0 && pace.interval > 0;
         let word = if charged { judged.after } else { judged.before };
-        let word = word.at(units(now));
+        let word = word.at(units::of(now));
         if word.is_blocked() {
-            let reset_after = Duration::from_nanos((word.idle_at() - units(now)).div_ceil(64));
+            let reset_after =
+                Duration::from_nanos(units::to_nanos(word.idle_at() - units::of(now)));
             return Decision::new(Outcome::Denied, burst, 0, wait, reset_after);
         }
         let retry_after = match judged.outcome {
@@ -326,11 +326,11 @@ impl<C: Clock, T> Meter for Rated<'_, C, T> {
     fn is_blocked(&self, now: Timestamp) -> bool {
         let now = self.limiter.table.since_anchor(now);
         let judged = self.glance(now, 0);
-        judged.before.is_blocked_at(units(judged.now))
+        judged.before.is_blocked_at(units::of(judged.now))
     }
 
     fn takes(&self, terms: &Self::Terms, tokens: u128) -> Duration {
-        span(self.on(terms).in_force.pace, tokens)
+        self.on(terms).in_force.pace.time_for(tokens)
     }
 }
 

@@ -17,13 +17,13 @@
 
 use std::path::Path;
 
-use tollgate_core::Pace;
+use tollgate_core::{Pace, units};
 
 use super::hasher::KeyHasher;
 use super::intervals::{Intervals, Tag};
 use super::shard::Need;
-use super::slot::Ask;
-use super::word::{KeyWord, units};
+use super::slot::ChargeRequest;
+use super::word::KeyWord;
 use super::{Builder, KeyedLimiter};
 use crate::clock::{Clock, Monotonic};
 use crate::limiter::DefaultClock;
@@ -68,7 +68,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         words.extend([wall_nanos(), 0, 0]);
         for shard in self.table.shards() {
             shard.for_each_active(self.table.anchor(), now, |fingerprint, word, now| {
-                words.extend([fingerprint, word.moved(units(now)).0]);
+                words.extend([fingerprint, word.moved(units::of(now)).0]);
             });
         }
         let keys = (words.len() - HEADER) as u64 / 2;
@@ -112,7 +112,7 @@ impl<C: Clock, T> Builder<C, T> {
         let path = path.as_ref();
         let contents = Contents::read(path)?;
         let elapsed = wall_nanos().saturating_sub(contents.wall_nanos);
-        let elapsed = elapsed.saturating_mul(64);
+        let elapsed = units::from_nanos(elapsed);
         let limiter = self.adopting(contents.seed, contents.intervals).build();
         let limiter = limiter.map_err(SnapshotError::Limit)?;
         let moment = limiter.table.since_anchor(limiter.clock.now());
@@ -124,10 +124,10 @@ impl<C: Clock, T> Builder<C, T> {
             } else {
                 Need::Idle
             };
-            let word = word.moved(elapsed).later(units(now));
+            let word = word.moved(elapsed).later(units::of(now));
             let shard = limiter.table.shard(fingerprint);
             // Whichever its interval is: nobody else is there yet.
-            let ask = Ask {
+            let ask = ChargeRequest {
                 fingerprint,
                 tag: Tag::NONE,
                 pace: Pace::UNLIMITED,
@@ -136,7 +136,7 @@ impl<C: Clock, T> Builder<C, T> {
                 cost: 0,
                 patience: 0,
             };
-            word.idle_at() <= units(now) || shard.set(&ask, need, |_, _| word)
+            word.idle_at() <= units::of(now) || shard.set(&ask, need, |_, _| word)
         });
         if all_fit {
             return Ok(limiter);
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_word_goes_to_another_clock_with_its_block_and_what_is_owed_after_it() {
-        const SECOND: u64 = 1_000_000_000 << 6;
+        const SECOND: u64 = units::from_nanos(1_000_000_000);
         let block = KeyWord::blocked(10 * SECOND, 100 * SECOND);
         let owed = block.idle_at() - block.until();
         assert!(owed >= 90 * SECOND);

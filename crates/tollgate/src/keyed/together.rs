@@ -5,10 +5,10 @@ use std::time::Duration;
 use tollgate_core::{Decision, Outcome, Tat, Timestamp};
 
 use super::anchor::Moment;
-use super::line::Slot;
+use super::cache_line::Slot;
 use super::rated::Rated;
 use super::shard::Shard;
-use super::table::Place;
+use super::table::Candidates;
 use super::word::KeyWord;
 use super::{Key, KeyedLimiter};
 use crate::cell::Ticket;
@@ -45,7 +45,7 @@ impl After {
     }
 }
 
-/// What came of several keys that were asked together.
+/// The result for several keys that were asked together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Together {
@@ -79,7 +79,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     #[inline]
     pub fn check_together(&self, keys: &[(Key<'_, C, T>, u64)]) -> Together {
         // All at once, so that the waits for memory overlap.
-        let mut places: [Option<Place<'_>>; FETCHED] = [None; FETCHED];
+        let mut places: [Option<Candidates<'_>>; FETCHED] = [None; FETCHED];
         for (fetched, (key, _)) in places.iter_mut().zip(keys) {
             let place = self.table.place(key.fingerprint);
             place.prefetch();
@@ -111,7 +111,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         self.charge_all(keys, &slots, now)
     }
 
-    /// The gravest refusal of those that somebody waits for.
+    /// The refusal with the longest wait, of keys that have waiters.
     #[cold]
     #[inline(never)]
     fn refused_in_turn(&self, keys: &[(Key<'_, C, T>, u64)], now: Timestamp) -> Option<Together> {
@@ -128,7 +128,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         })
     }
 
-    /// The gravest refusal.
+    /// The refusal with the longest wait.
     #[cold]
     #[inline(never)]
     fn refused(&self, keys: &[(Key<'_, C, T>, u64)], local: Moment) -> Together {
@@ -142,7 +142,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
             }
         }
         let Some((number, decision)) = worst else {
-            // It had no room a moment ago: that is what it is told.
+            // It had no room a moment ago, and that is what the caller is told.
             let wait = Duration::ZERO;
             let limit = keys
                 .first()

@@ -26,7 +26,7 @@ use crate::sync::{AtomicU64, Ordering, PoisonError};
 /// Keys that are written down while the lock of their shard is held once.
 const CHUNK: usize = 256;
 
-/// How often, and how much in between.
+/// How often to save, and how much may be unsaved.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) flush_every: Duration,
@@ -329,7 +329,7 @@ impl Keeper {
             .name("tollgate-quota".into())
             .spawn(move || {
                 while !by.unsaved.wait() {
-                    // Counted and kept for whoever asks; the next round tries again.
+                    // The error is counted and kept for `stats`; the next round tries again.
                     let _ = by.save(&kept, End::Open);
                 }
             })?;
@@ -351,7 +351,7 @@ impl Keeper {
             return self.saver.save(&self.table, End::Closed);
         }
         self.saver.unsaved.call(|call| call.stop = true);
-        // It doesn't panic; if it did, the file still is to be closed.
+        // The thread doesn't panic; if it did, the file still has to be closed.
         let _ = thread.join();
         self.saver.save(&self.table, End::Closed)
     }
@@ -359,7 +359,7 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        // Nobody is left to tell; `QuotaLimiter::close` returns the error.
+        // There is nowhere to report the error; `QuotaLimiter::close` returns it.
         let _ = self.close();
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tollgate_core::{Decision, Timestamp};
 
-use super::table::Ask;
+use super::table::QuotaRequest;
 use super::{Quota, QuotaLimiter, Receipt, decision};
 use crate::clock::{Clock, Wall};
 use crate::stack::Kind;
@@ -171,7 +171,7 @@ impl<'a, C: Clock> Key<'a, C> {
     /// What the key has used of a quota, more than its count included, and when that counts no more: for one
     /// that has used nothing, when the calendar's period ends.
     pub(crate) fn used_of(&self, now: Timestamp, quota: &Quota) -> (u64, Option<Timestamp>) {
-        let judged = self.limiter.table.look(&Ask {
+        let judged = self.limiter.table.look(&QuotaRequest {
             key: self.key,
             quota: Some(quota),
             now,
@@ -206,7 +206,7 @@ impl<C: Clock> Limit for Key<'_, C> {
     fn look(&self, now: Timestamp, cost: u64) -> Decision {
         let look = |cost| self.limiter.look_at(now, self.key, self.quota, cost);
         match look(cost) {
-            // What is left is told as it is, not as it would be.
+            // `remaining` is what is left now, not what would be left after this.
             passes if passes.is_allowed() && cost > 0 => look(0),
             told => told,
         }
@@ -228,7 +228,7 @@ impl<C: Clock> Limit for Key<'_, C> {
             receipt.cost -= spent;
             self.limiter.give_back_at(now, self.key, receipt);
         } else if spent > receipt.cost {
-            // As much as there is: a quota knows no debt.
+            // At most what is left: a quota has no debt.
             let left = self.look(now, 0).remaining;
             let _ = self.charge(now, (spent - receipt.cost).min(left));
         }

@@ -29,14 +29,14 @@ pub enum QuotaRefused {
         /// What it said.
         decision: Decision,
     },
-    /// The cost is above the quota: retrying is of no use.
+    /// The cost is above the quota, so retrying would be pointless.
     Never {
         /// The quota that was asked.
         quota: Quota,
         /// What it said.
         decision: Decision,
     },
-    /// The key is new, and as many keys are counted as may be.
+    /// The key is new, and the limiter counts as many keys as it may.
     NoRoom {
         /// How many may be counted.
         capacity: usize,

@@ -139,9 +139,10 @@ impl<'a> Level<'a> {
     /// What is held of it. An estimate is of one at least: who thinks that it costs nothing, and is wrong, has
     /// something to settle.
     pub(super) fn held(&self) -> u64 {
-        match self.estimated {
-            true => self.cost.max(1),
-            false => self.cost,
+        if self.estimated {
+            self.cost.max(1)
+        } else {
+            self.cost
         }
     }
 

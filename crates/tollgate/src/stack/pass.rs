@@ -91,7 +91,7 @@ impl Pass {
         }
     }
 
-    /// The request came to nothing: estimates come back, whatever dropping this means, and slots end ignored.
+    /// The request never ran: estimates are given back, whatever dropping this would mean, and slots end ignored.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -110,7 +110,7 @@ impl Pass {
         }
     }
 
-    /// What this holds and what the other one does, as one.
+    /// One pass that holds what both of these hold.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -153,7 +153,7 @@ impl Pass {
     }
 }
 
-/// What came of an estimate.
+/// How an estimate ended.
 ///
 /// ```
 /// use tollgate::stack::{Pass, Settled};
@@ -166,7 +166,7 @@ impl Pass {
 pub enum Settled {
     /// The request cost so much.
     Spent(u64),
-    /// It ended without a word about its cost.
+    /// It ended, and nobody said what it cost.
     Unsaid,
     /// It never ran.
     Cancelled,
@@ -205,7 +205,7 @@ impl<F: FnOnce(Ending)> Drop for Held<F> {
     }
 }
 
-/// An estimate that is held elsewhere, and who is told what came of it.
+/// An estimate that is held elsewhere, and what to call when it ends.
 struct Estimate<F: FnOnce(Settled)>(Option<F>);
 
 impl<F: FnOnce(Settled)> Estimate<F> {

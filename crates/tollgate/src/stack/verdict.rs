@@ -1,4 +1,4 @@
-//! What came of a request that met many limits.
+//! The result of a request that met many limits.
 
 use std::fmt;
 use std::time::Duration;

@@ -28,13 +28,12 @@ pub struct TenantUsage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {
-    /// How much. It is above the limit if a quota or the number at once got smaller since; of what limits
-    /// nothing, nothing is counted.
+    /// How much. It is above the limit if a quota or the number at once got smaller since; an unlimited one
+    /// counts nothing.
     pub used: u64,
     /// Of how much; none if unlimited.
     pub limit: Option<u64>,
-    /// How long until nothing is used, if nobody uses more. None of what is in flight: nobody knows when that
-    /// ends.
+    /// How long until nothing is used, if nobody uses more. None for what is in flight: nobody knows when that ends.
     pub reset_after: Option<Duration>,
     /// When that is by the clock on the wall, for quotas: the end of a calendar's period, though nothing was
     /// used of it yet; of a rolling one, when nothing that was used counts any more.

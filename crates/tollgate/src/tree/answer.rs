@@ -1,4 +1,4 @@
-//! What a look comes to for the caller: how much is left, when to come back, who decided.
+//! What a look means for the caller: how much is left, when to come back, which class decided.
 
 use std::time::Duration;
 

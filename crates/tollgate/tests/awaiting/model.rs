@@ -172,9 +172,10 @@ fn give_back<H: Home>(slot: Option<Reservation<H>>, now: Timestamp) {
 /// A denial charges nothing; what is allowed is looked at by what is left.
 fn look<H: Holder>(alone: &H, at: Timestamp, cost: u64) -> Decision {
     let peek = alone.check_at(at, 0);
-    match cost <= peek.remaining || cost == 0 {
-        true => peek,
-        false => alone.check_at(at, cost),
+    if cost <= peek.remaining || cost == 0 {
+        peek
+    } else {
+        alone.check_at(at, cost)
     }
 }
 

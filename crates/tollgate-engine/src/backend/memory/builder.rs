@@ -11,7 +11,8 @@ use tollgate::{
     Clock, ExactKeyedLimiter, KeyedConcurrency, KeyedLimiter, LimitError, QuotaLimiter, Rate, Stack,
 };
 
-use super::{Memory, TABLES, WINDOWS};
+use super::{Memory, WINDOWS};
+use crate::limits::EXACT;
 
 /// Builds a [`Memory`]; made by [`Memory::builder`].
 ///
@@ -118,7 +119,7 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
             .longest_wait(Duration::ZERO)
             .clock(self.clock.clone())
             .build();
-        let exact = TABLES.map(|algorithm| {
+        let exact = EXACT.map(|algorithm| {
             ExactKeyedLimiter::builder(rate, self.keys)
                 .algorithm(algorithm)
                 .longest_wait(Duration::ZERO)

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use pin_project_lite::pin_project;
 
-use super::{Acquire, Place, Started};
+use super::{Acquire, QueuedWait, Started};
 use crate::clock::alarm::Alarm;
 use crate::concurrency::home::PermitHome;
 use crate::concurrency::{NoPermit, Permit};
@@ -26,7 +26,7 @@ pin_project! {
 
 enum Stage<H: PermitHome> {
     Start(Acquire<H>),
-    Waiting(Place<H>),
+    Waiting(QueuedWait<H>),
     Done,
 }
 

@@ -15,6 +15,7 @@ use crate::concurrency::gate::Gate;
 use crate::concurrency::stats::Tally;
 use crate::keyed::hasher::KeyHasher;
 use crate::limiter::DefaultClock;
+use crate::shards::Shards;
 use crate::sync::{AtomicU64, Mutex, Padded};
 
 /// Fewest keys worth a shard of their own.
@@ -131,17 +132,11 @@ impl<K, C: Clock> KeyedBuilder<K, C> {
     }
 
     pub(crate) fn finish(self) -> KeyedConcurrency<K, C> {
-        let count = (self.capacity / SHARD_KEYS)
-            .clamp(1, MOST_SHARDS)
-            .next_power_of_two();
-        // Keys spread over shards at random, so a shard may get more than its share: six standard
-        // deviations more are as good as never.
-        let share = self.capacity.div_ceil(count);
-        let spread = if count == 1 { 0 } else { 6 * share.isqrt() };
-        let shard = || Padded(Mutex::new(Shard::new(share + spread)));
+        let sizes = Shards::for_threads(self.capacity, SHARD_KEYS, MOST_SHARDS);
+        let shard = || Padded(Mutex::new(Shard::new(sizes.room)));
         KeyedConcurrency {
-            shards: (0..count).map(|_| shard()).collect(),
-            shift: (u64::BITS - count.trailing_zeros()) % u64::BITS,
+            shards: (0..sizes.count).map(|_| shard()).collect(),
+            sizes,
             hasher: KeyHasher::random(),
             limit: AtomicU64::new(u64::from(self.limit)),
             at_cap: self.at_cap,

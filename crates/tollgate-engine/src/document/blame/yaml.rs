@@ -1,0 +1,326 @@
+//! What is likely wrong with YAML: the commonest slips, each with a look at the lines around the place.
+
+use super::scan::{Open, Opened};
+use super::{Guess, Scene, bare, name, word};
+
+/// From the surest sign to the vaguest.
+const GUESSES: [fn(&Scene<'_>) -> Option<Guess>; 13] = [
+    conflict,
+    template,
+    tab,
+    special,
+    escape,
+    quote,
+    bracket,
+    closing,
+    space,
+    dash,
+    colon_in_value,
+    colon,
+    indentation,
+];
+
+pub(super) fn guess(scene: &Scene<'_>) -> Option<Guess> {
+    GUESSES.iter().find_map(|guess| guess(scene))
+}
+
+/// What a merge left.
+fn conflict(scene: &Scene<'_>) -> Option<Guess> {
+    let marks = ["<<<<<<<", "=======", ">>>>>>>"];
+    let is_mark = |line: &&str| marks.iter().any(|mark| line.starts_with(mark));
+    let line = scene.lines.iter().position(|line| is_mark(&line))?;
+    Some(Guess {
+        line,
+        column: 0,
+        width: marks[0].len(),
+        message: "a mark of a merge that has conflicts".to_owned(),
+        help: "choose one of the two sides, and take the marks out".to_owned(),
+    })
+}
+
+/// What a template engine was to fill in.
+fn template(scene: &Scene<'_>) -> Option<Guess> {
+    let marks = ["{{", "{%"];
+    let mut lines = scene
+        .lines
+        .iter()
+        .enumerate()
+        .take(scene.line + 1)
+        .rev()
+        .take(2);
+    let (line, at) = lines.find_map(|(number, line)| {
+        let found = marks.iter().filter_map(|mark| line.find(mark)).min()?;
+        Some((number, line[..found].chars().count()))
+    })?;
+    Some(Guess {
+        line,
+        column: at,
+        width: 2,
+        message: "a template that isn't filled in".to_owned(),
+        help: "check what comes out of it".to_owned(),
+    })
+}
+
+/// A tab in the indentation of the line, or of the next: the parser may stop before it.
+fn tab(scene: &Scene<'_>) -> Option<Guess> {
+    let lines = scene.line..scene.line + 2;
+    let (line, column) = lines.into_iter().find_map(|line| {
+        let text = scene.text(line);
+        let indentation = text.len() - text.trim_start_matches([' ', '\t']).len();
+        Some((line, text[..indentation].find('\t')?))
+    })?;
+    Some(Guess {
+        line,
+        column,
+        width: 1,
+        message: "a tab in the indentation".to_owned(),
+        help: "YAML is indented with spaces".to_owned(),
+    })
+}
+
+/// A text that begins with a sign that means something.
+fn special(scene: &Scene<'_>) -> Option<Guess> {
+    let rest = scene.rest();
+    let sign = rest.chars().next()?;
+    let text = word(rest);
+    let why = match sign {
+        '@' | '`' | '%' if scene.says.contains("unexpected character") => {
+            "no text can begin with it"
+        }
+        '*' if scene.says.contains("anchor") => {
+            "it stands for what has an anchor, and nothing has one of this name"
+        }
+        '|' | '>' if scene.says.contains("block scalar") => "it begins a text on the lines below",
+        _ => return None,
+    };
+    let width = text.chars().count();
+    let help = format!("put the text in quotes: {text:?}");
+    Some(scene.here(width, format!("{sign} has a meaning in YAML: {why}"), help))
+}
+
+/// A backslash in double quotes.
+fn escape(scene: &Scene<'_>) -> Option<Guess> {
+    if !scene.says.contains("escape") {
+        return None;
+    }
+    const ESCAPES: &str = "0abt\tnvfre \"/\\N_LPxuU";
+    let line = scene.text(scene.line);
+    let mut signs = line.chars().enumerate().skip(scene.column);
+    while let Some((column, sign)) = signs.next() {
+        let Some((_, next)) = (sign == '\\').then(|| signs.next()).flatten() else {
+            continue;
+        };
+        if !ESCAPES.contains(next) {
+            return Some(Guess {
+                line: scene.line,
+                column,
+                width: 2,
+                message: format!("\\{next} means nothing in double quotes"),
+                help: format!("put the text in single quotes, or write \\\\{next}"),
+            });
+        }
+    }
+    None
+}
+
+/// A quote that isn't closed, or is too early.
+fn quote(scene: &Scene<'_>) -> Option<Guess> {
+    if scene.says.contains("trailing content") {
+        let message = "something follows a text in quotes";
+        let help = "put all of it in one pair of quotes, or a comma between them";
+        return Some(scene.here(word(scene.rest()).chars().count(), message, help));
+    }
+    let here = Opened {
+        line: scene.line,
+        column: scene.column,
+        sign: scene.rest().chars().next().unwrap_or(' '),
+    };
+    let opened = match scene.says.contains("quoted scalar") && matches!(here.sign, '"' | '\'') {
+        true => here,
+        false => Open::at(scene).quote?,
+    };
+    Some(Guess {
+        line: opened.line,
+        column: opened.column,
+        width: 1,
+        message: format!(
+            "the text that begins with this {} isn't closed",
+            opened.sign
+        ),
+        help: format!("end it with {}", opened.sign),
+    })
+}
+
+/// A bracket that isn't closed, or a comma that is missing inside.
+fn bracket(scene: &Scene<'_>) -> Option<Guess> {
+    let opened = *Open::at(scene).brackets.last()?;
+    let close = match opened.sign {
+        '[' => ']',
+        _ => '}',
+    };
+    if opened.line == scene.line && !scene.is_at_end() {
+        let message = format!("expected a comma or {close}");
+        let help = "put a comma between two entries, and a text with \": \" in it in quotes";
+        return Some(scene.here(1, message, help));
+    }
+    let line = scene.text(opened.line);
+    let comment = line.chars().skip(opened.column).collect::<String>();
+    let help = match comment.contains(" #") {
+        true => "\" #\" begins a comment: put a text with it in quotes".to_owned(),
+        false => format!("end it with {close}, and put a comma between two entries"),
+    };
+    Some(Guess {
+        line: opened.line,
+        column: opened.column,
+        width: 1,
+        message: format!("this {} isn't closed", opened.sign),
+        help,
+    })
+}
+
+/// A bracket that closes nothing.
+fn closing(scene: &Scene<'_>) -> Option<Guess> {
+    let sign = scene.rest().chars().next()?;
+    matches!(sign, '}' | ']').then(|| {
+        let message = format!("this {sign} closes nothing");
+        scene.here(1, message, "take it out, or open it before")
+    })
+}
+
+/// The line and the one before it.
+fn around(scene: &Scene<'_>) -> impl Iterator<Item = usize> {
+    [scene.before(scene.line), Some(scene.line)]
+        .into_iter()
+        .flatten()
+}
+
+/// `rate:10/s`.
+fn space(scene: &Scene<'_>) -> Option<Guess> {
+    around(scene).find_map(|line| {
+        let bare = bare(scene.text(line));
+        let (name, rest) = name(bare.text)?;
+        let value = rest.strip_prefix(':')?;
+        if value.is_empty() || value.starts_with([' ', '\t', '/', ':']) {
+            return None;
+        }
+        Some(Guess {
+            line,
+            column: bare.column + name.chars().count(),
+            width: 1,
+            message: format!("no space after the colon of {name:?}"),
+            help: match value.starts_with(['[', '{']) {
+                true => "put one between them".to_owned(),
+                false => format!("write {name}: {}", word(value)),
+            },
+        })
+    })
+}
+
+/// `-name: a`.
+fn dash(scene: &Scene<'_>) -> Option<Guess> {
+    around(scene).find_map(|line| {
+        let bare = bare(scene.text(line));
+        let rest = bare.text.strip_prefix('-')?;
+        let (name, _) = name(rest)?;
+        Some(Guess {
+            line,
+            column: bare.column,
+            width: 1,
+            message: "no space after the dash".to_owned(),
+            help: format!("write - {name}"),
+        })
+    })
+}
+
+/// `name: a: b`.
+fn colon_in_value(scene: &Scene<'_>) -> Option<Guess> {
+    if !scene.says.contains("mapping values") {
+        return None;
+    }
+    let line = scene.text(scene.line);
+    let before: String = line.chars().take(scene.column).collect();
+    let (_, value) = before.split_once(": ")?;
+    let help = match value.split_whitespace().last() {
+        Some("burst") => "write it without a colon, as in 10/s burst 20".to_owned(),
+        _ => "put a text with \": \" in it in quotes, or begin a new line".to_owned(),
+    };
+    Some(scene.here(1, "a second colon in one line", help))
+}
+
+/// `name` without a colon, above a line that has one.
+fn colon(scene: &Scene<'_>) -> Option<Guess> {
+    let lines = match scene.is_at_end() {
+        true => [Some(scene.line), scene.before(scene.line)],
+        false => [scene.before(scene.line), Some(scene.line)],
+    };
+    lines.into_iter().flatten().find_map(|line| {
+        let bare = bare(scene.text(line));
+        let (name, rest) = name(bare.text)?;
+        if rest.contains(':') {
+            return None;
+        }
+        let value = rest.trim_start().trim_start_matches('=').trim_start();
+        let help = match value.is_empty() {
+            true => format!("write {name}:"),
+            false => format!("write {name}: {value}"),
+        };
+        Some(Guess {
+            line,
+            column: bare.column + name.chars().count(),
+            width: 1,
+            message: format!("no colon after {name:?}"),
+            help,
+        })
+    })
+}
+
+/// A line that begins at a column where none above does.
+fn indentation(scene: &Scene<'_>) -> Option<Guess> {
+    let own = bare(scene.text(scene.line));
+    let column = own.dash.unwrap_or(own.column);
+    let mut left = usize::MAX;
+    let mut near: Option<(usize, usize)> = None;
+    for line in (0..scene.line).rev() {
+        let other = bare(scene.text(line));
+        if other.text.is_empty() {
+            continue;
+        }
+        let alike = match own.dash {
+            Some(_) => other.dash,
+            None => Some(other.column),
+        };
+        let start = other.dash.unwrap_or(other.column);
+        if let Some(alike) = alike.filter(|alike| *alike < left) {
+            if alike == column {
+                return None;
+            }
+            if near.is_none_or(|(best, _)| alike.abs_diff(column) < best.abs_diff(column)) {
+                near = Some((alike, line));
+            }
+        }
+        left = left.min(start);
+        if left == 0 {
+            break;
+        }
+    }
+    let (alike, line) = near?;
+    let below = match own.dash {
+        Some(_) => "the dash".to_owned(),
+        None => format!("{:?}", name(bare(scene.text(line)).text)?.0),
+    };
+    let spaces = match alike {
+        0 => "no space".to_owned(),
+        1 => "1 space".to_owned(),
+        more => format!("{more} spaces"),
+    };
+    Some(Guess {
+        line: scene.line,
+        column,
+        width: 1,
+        message: "the indentation fits none of the lines above".to_owned(),
+        help: format!(
+            "begin it below {below} of line {}, with {spaces} before it",
+            line + 1
+        ),
+    })
+}

@@ -1,0 +1,52 @@
+//! A folder as a policy: the files in it that are policies by their names, read together.
+
+use std::path::{Path, PathBuf};
+
+use super::{Checked, Rejected, Sources, check, load};
+use crate::diagnostic::Diagnostic;
+use crate::document::Format;
+use crate::native::codes;
+use crate::policy::Policy;
+
+/// The files in a folder that are policies by their names, in the order of those; none of what is no folder.
+///
+/// ```
+/// use tollgate_engine::source::files_in;
+///
+/// # let folder = std::env::temp_dir().join(format!("tollgate-files-in-{}", std::process::id()));
+/// # std::fs::create_dir_all(&folder)?;
+/// for name in ["b.yaml", "a.toml", "README"] {
+///     std::fs::write(folder.join(name), "")?;
+/// }
+/// assert_eq!(files_in(&folder), [folder.join("a.toml"), folder.join("b.yaml")]);
+/// assert!(files_in(folder.join("a.toml")).is_empty());
+/// # std::fs::remove_dir_all(&folder)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn files_in(folder: impl AsRef<Path>) -> Vec<PathBuf> {
+    let entries = folder.as_ref().read_dir().into_iter().flatten().flatten();
+    let mut files: Vec<_> = entries.map(|entry| entry.path()).collect();
+    files.retain(|file| load::format_of(file).is_some() && file.is_file());
+    files.sort();
+    files
+}
+
+/// Reads the files of a folder as one policy: as if one file of ours included them all, or as envoyproxy/ratelimit
+/// reads them.
+pub(super) fn from_files(files: &[PathBuf]) -> Result<Checked, Rejected> {
+    let is_theirs = |file: &&PathBuf| load::envoy_text(file).is_some();
+    let theirs = files.iter().filter(is_theirs).count();
+    if theirs == files.len() {
+        return Policy::from_envoy_paths(files);
+    }
+    if let Some(odd) = files.iter().find(is_theirs) {
+        let mut sources = Sources::default();
+        let file = sources.add(odd.display().to_string(), String::new(), Format::Yaml);
+        let message =
+            "a folder with this file of envoyproxy/ratelimit's form has files of ours too";
+        let problem = Diagnostic::error(codes::CONFLICT, message, load::whole(file));
+        let errors = vec![problem.help("keep them in two folders, or convert theirs")];
+        return Err(Rejected { errors, sources });
+    }
+    check(load::from_paths(files))
+}
