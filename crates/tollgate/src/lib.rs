@@ -44,7 +44,6 @@
 #![deny(unsafe_code)]
 
 mod acquire;
-mod builder;
 mod cell;
 pub mod clock;
 pub mod concurrency;
