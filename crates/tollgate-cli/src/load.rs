@@ -17,7 +17,7 @@ use tollgate_engine::policy::OnStoreFailure;
 use tollgate_redis::{AddressError, ConnectError, FailureKind, StoreError, StoreLimitError};
 
 pub use report::{Failed, Latency, LoadReport};
-pub use target::Place;
+pub use target::LimitHome;
 
 use target::Target;
 use text::length;
@@ -73,11 +73,11 @@ Examples:
 pub struct Load {
     /// Where the limit is kept: memory, or the URL of a Redis or Valkey.
     #[arg(long, value_name = "memory|URL", default_value = "memory")]
-    pub backend: Place,
+    pub backend: LimitHome,
     /// How a fleet counts: each decision in the store, or tokens that are taken ahead. In memory
     /// it is the same.
     #[arg(long, value_enum, value_name = "MODE", default_value_t)]
-    pub mode: Mode,
+    pub mode: FleetCounting,
     /// The limit of each key, such as "1000/s" or "100/s burst 200".
     #[arg(long, value_name = "RATE", default_value = "1000/s")]
     pub rate: Rate,
@@ -119,7 +119,7 @@ pub struct Load {
 
 /// How a fleet counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Mode {
+pub enum FleetCounting {
     /// Each decision is made in the store.
     #[default]
     Exact,
@@ -202,7 +202,7 @@ pub enum LoadFailure {
     Runtime(std::io::Error),
 }
 
-impl Mode {
+impl FleetCounting {
     const fn name(self) -> &'static str {
         match self {
             Self::Exact => "exact",

@@ -12,7 +12,7 @@ use tollgate_redis::{FailureKind, FailureStats};
 use super::drive::Driven;
 use super::target::Counts;
 use super::text::{short, thousands};
-use super::{Load, LoadFailure, Mode, OnFailure, Place};
+use super::{FleetCounting, LimitHome, Load, LoadFailure, OnFailure};
 use crate::simulate::spelled_out;
 
 /// What a limit and its store made of the load. The fields of its JSON come in this order.
@@ -158,11 +158,11 @@ impl LoadReport {
         let round_trips = store.map(|store| store.round_trips);
         let on_failure = options.on_failure.unwrap_or(OnFailure::Local);
         Self {
-            backend: Place::to_string(&options.backend),
+            backend: LimitHome::to_string(&options.backend),
             mode: if is_store {
                 options.mode.name()
             } else {
-                Mode::Exact.name()
+                FleetCounting::Exact.name()
             },
             rate: spelled_out(options.rate),
             algorithm: options.algorithm.name(),

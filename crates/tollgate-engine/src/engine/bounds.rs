@@ -106,7 +106,7 @@ impl fmt::Display for TooMuch<'_> {
             Self::Checks { found, most } => {
                 write!(
                     f,
-                    "{found} limits to be asked, more than the {most} that are"
+                    "{found} limits to be asked, more than the {most} that may be"
                 )
             }
             Self::Fact { name, bytes, most } => write!(
