@@ -1,10 +1,11 @@
-//! Why a limit could not be built from a rate: what was asked, and what can be had.
+//! Why a limit could not be built: what was asked, and what can be had.
 
 use core::fmt;
 
 use crate::Rate;
 
-/// A [`Rate`] that an algorithm can't represent exactly enough to keep its laws.
+/// A limit that can't be built: mostly a [`Rate`] that an algorithm can't represent exactly enough to
+/// keep its laws.
 ///
 /// The text names the rate, the bound it crossed and what to use instead.
 ///
@@ -56,6 +57,24 @@ pub enum LimitError {
     WindowOutOfRange {
         /// The rate that was asked for.
         rate: Rate,
+    },
+    /// A tier was made for another algorithm than that of the limiter it was given to.
+    OtherAlgorithm {
+        /// The rate of the tier.
+        rate: Rate,
+        /// What the tier was made for.
+        tier: &'static str,
+        /// What the limiter counts by.
+        limiter: &'static str,
+    },
+    /// A limiter was told to treat new keys at its cap in a way that it can't.
+    AtCap {
+        /// What it was told.
+        policy: &'static str,
+        /// Which sort of limiter.
+        limiter: &'static str,
+        /// What it can do instead.
+        instead: &'static str,
     },
 }
 
@@ -110,6 +129,23 @@ impl fmt::Display for LimitError {
             Self::WindowOutOfRange { rate } => {
                 write!(f, "rate \"{rate}\": a window lasts from 1 ns to 292 years")
             }
+            Self::OtherAlgorithm {
+                rate,
+                tier,
+                limiter,
+            } => write!(
+                f,
+                "tier \"{rate}\" was made for {tier}, and this limiter counts by {limiter}; \
+                 make the tier with the limiter's algorithm"
+            ),
+            Self::AtCap {
+                policy,
+                limiter,
+                instead,
+            } => write!(
+                f,
+                "{limiter} can't treat new keys at its cap as AtCap::{policy} says; use {instead}"
+            ),
         }
     }
 }

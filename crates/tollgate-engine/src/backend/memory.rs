@@ -33,7 +33,7 @@ pub use builder::MemoryBuilder;
 pub(super) use estimates::is_held;
 pub(super) use keys::{BorrowedFrom, TableKey, level};
 
-use keys::{CounterKey, QuotaBytes, UNNAMED};
+use keys::{CounterKey, QuotaBytes, UNNAMED, exact, rated};
 
 /// Checks that are asked without asking for memory.
 const INLINE: usize = 8;
@@ -148,10 +148,10 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     /// The key and cost of a check of GCRA.
     #[inline]
     fn plain<'a>(&'a self, check: &Check<'a>) -> Option<(keyed::Key<'a, C>, u64)> {
-        let CoreForm::Gcra(gcra) = &check.limit.form else {
+        let CoreForm::Gcra(tier) = &check.limit.form else {
             return None;
         };
-        let key = self.rates.key_at_rate(&CounterKey::of(check), gcra);
+        let key = rated(self.rates.key(&CounterKey::of(check)), tier);
         Some((key, check.cost))
     }
 
@@ -208,12 +208,12 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     pub(crate) fn fill(&self, check: &Check<'_>) -> bool {
         let (key, cost) = (CounterKey::of(check), check.cost);
         match &check.limit.form {
-            CoreForm::Gcra(gcra) => self.rates.key_at_rate(&key, gcra).penalize(cost).is_ok(),
+            CoreForm::Gcra(tier) => rated(self.rates.key(&key), tier).penalize(cost).is_ok(),
             CoreForm::Exact(table, tier) => {
-                let keys = &self.exact[*table];
-                keys.key_at_rate(&key, tier).penalize(cost).is_ok()
+                let key = exact(self.exact[*table].key(&key), tier);
+                key.penalize(cost).is_ok()
             }
-            CoreForm::Window(tier) => self.windows.key_at_rate(&key, tier).penalize(cost).is_ok(),
+            CoreForm::Window(tier) => exact(self.windows.key(&key), tier).penalize(cost).is_ok(),
             CoreForm::Quota(_) | CoreForm::Concurrency(_) => true,
         }
     }
@@ -222,7 +222,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     /// by that.
     pub(crate) fn start_afresh(&self, check: &Check<'_>) {
         match &check.limit.form {
-            CoreForm::Exact(table, _) => self.exact[*table].reset(&CounterKey::of(check)),
+            CoreForm::Exact(table, _) => self.exact[*table].key(&CounterKey::of(check)).reset(),
             CoreForm::Quota(_) => self.quotas.reset(QuotaBytes::of(check).as_slice()),
             CoreForm::Gcra(_) | CoreForm::Window(_) | CoreForm::Concurrency(_) => {}
         }
@@ -233,7 +233,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         let key = CounterKey::of(check);
         match check.limit.form {
             CoreForm::Concurrency(_) => {
-                let slot = self.slots.key_owned(&key).at_limit(u32::MAX);
+                let slot = self.slots.key_owned(&key).at(u32::MAX);
                 self.stack.allow(&[Level::new(UNNAMED, &slot)])
             }
             _ => None,
@@ -261,9 +261,9 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         for check in checks {
             let (key, units) = (CounterKey::of(check), check.cost);
             match &check.limit.form {
-                CoreForm::Gcra(gcra) => self.rates.key_at_rate(&key, gcra).refund(units),
-                CoreForm::Exact(table, _) => self.exact[*table].refund(&key, units),
-                CoreForm::Window(_) => self.windows.refund(&key, units),
+                CoreForm::Gcra(tier) => rated(self.rates.key(&key), tier).refund(units),
+                CoreForm::Exact(table, _) => self.exact[*table].key(&key).refund(units),
+                CoreForm::Window(_) => self.windows.key(&key).refund(units),
                 CoreForm::Quota(_) => {
                     self.quotas.refund(QuotaBytes::of(check).as_slice(), units);
                 }
@@ -278,9 +278,9 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         for check in checks {
             let key = CounterKey::of(check);
             match &check.limit.form {
-                CoreForm::Gcra(_) => self.rates.reset(&key),
-                CoreForm::Exact(table, _) => self.exact[*table].reset(&key),
-                CoreForm::Window(_) => self.windows.reset(&key),
+                CoreForm::Gcra(_) => self.rates.key(&key).reset(),
+                CoreForm::Exact(table, _) => self.exact[*table].key(&key).reset(),
+                CoreForm::Window(_) => self.windows.key(&key).reset(),
                 CoreForm::Quota(_) => self.quotas.reset(QuotaBytes::of(check).as_slice()),
                 CoreForm::Concurrency(_) => {}
             }
@@ -351,7 +351,9 @@ impl<C: Clock + 'static, W: Clock + 'static> Backend for Memory<C, W> {
     #[inline]
     fn prefetch(&self, limit: &Limit, fingerprint: [u64; 2]) {
         if let CoreForm::Gcra(_) = limit.form {
-            self.rates.prefetch(&CounterKey(limit.id, fingerprint));
+            self.rates
+                .key(&CounterKey(limit.id, fingerprint))
+                .prefetch();
         }
     }
 

@@ -48,7 +48,7 @@ impl Rehearsal {
         let paced = self.paced(state, limit)?;
         let decision = paced.check_n(key, 0);
         let longest = Duration::from_micros(longest);
-        let reserved = match paced.reserve(key, cost) {
+        let reserved = match paced.key(key).reserve(cost) {
             Ok(reserved) if reserved.delay() <= longest => {
                 let delay = reserved.delay();
                 // Dropped, it would be given back.

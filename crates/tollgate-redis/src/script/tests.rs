@@ -245,9 +245,10 @@ async fn quotas_equal_those_in_memory_whatever_the_clock_does() {
     let rolling = tollgate::quota::Quota::rolling(40, Duration::from_secs(60));
     let by_calendar = "40/hour".parse().expect("a quota");
     for (quota, seed) in [(rolling, 3), (by_calendar, 4)] {
-        let limiter = tollgate::QuotaLimiter::builder(quota.clone())
+        let limiter = tollgate::QuotaLimiter::builder(quota.clone(), 1_000_000)
             .clock(tollgate::clock::Manual::new())
-            .build();
+            .build()
+            .unwrap();
         let form = StoreForm::new(&LimitKind::Quota(quota.clone()), Duration::ZERO);
         let form = form.expect("a limit for the store");
         let mut random = Random::new(seed);

@@ -82,16 +82,18 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
             let (key, cost) = (CounterKey::of(check), check.cost);
             let level = match &check.limit.form {
                 CoreForm::Exact(table, tier) => {
-                    let key = self.exact[*table].key_owned(&key).at_rate(tier);
+                    let key = self.exact[*table].key_owned(&key);
+                    let key = key.at(tier).unwrap_or(key);
                     Level::estimated(UNNAMED, key, cost)
                 }
                 CoreForm::Window(tier) => {
-                    let key = self.windows.key_owned(&key).at_rate(tier);
+                    let key = self.windows.key_owned(&key);
+                    let key = key.at(tier).unwrap_or(key);
                     Level::estimated(UNNAMED, key, cost)
                 }
                 CoreForm::Quota(quota) => {
                     let bytes = QuotaBytes::of(check);
-                    let key = self.quotas.key_owned(bytes.as_slice()).under(quota);
+                    let key = self.quotas.key_owned(bytes.as_slice()).at(quota);
                     Level::estimated(UNNAMED, key, cost)
                 }
                 // Kept in the table of buckets where it is estimated; and slots are never.

@@ -3,7 +3,7 @@
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use tollgate::{Clock, KeyedConcurrency, Level, concurrency, exact_keyed, keyed, quota};
+use tollgate::{Clock, KeyedConcurrency, Level, Tier, concurrency, exact_keyed, keyed, quota};
 
 use super::Memory;
 use crate::limits::{Check, CoreForm};
@@ -32,6 +32,21 @@ impl CounterKey {
     pub(super) fn of(check: &Check<'_>) -> Self {
         Self(check.limit.id, check.key.fingerprint())
     }
+}
+
+/// A key under a limit that was compiled for its table: of the table's algorithm, so there is no error.
+#[inline]
+pub(super) fn rated<'a, C: Clock>(key: keyed::Key<'a, C>, tier: &Tier) -> keyed::Key<'a, C> {
+    key.at(tier).unwrap_or(key)
+}
+
+/// The same in a table of exact keys.
+#[inline]
+pub(super) fn exact<'a, C: Clock>(
+    key: exact_keyed::Key<'a, CounterKey, CounterKey, C>,
+    tier: &'a Tier,
+) -> exact_keyed::Key<'a, CounterKey, CounterKey, C> {
+    key.at(tier).unwrap_or(key)
 }
 
 /// A key of one table, while a request is judged.
@@ -111,20 +126,20 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
             return TableKey::Nothing;
         };
         match (&check.limit.form, owned) {
-            (CoreForm::Gcra(gcra), _) => {
-                TableKey::Rate(self.rates.key_at_rate(&CounterKey::of(check), gcra))
+            (CoreForm::Gcra(tier), _) => {
+                TableKey::Rate(rated(self.rates.key(&CounterKey::of(check)), tier))
             }
             (CoreForm::Exact(table, tier), BorrowedFrom::Key(key)) => {
-                TableKey::Exact(self.exact[*table].key_at_rate(key, tier))
+                TableKey::Exact(exact(self.exact[*table].key(key), tier))
             }
             (CoreForm::Window(tier), BorrowedFrom::Key(key)) => {
-                TableKey::Window(self.windows.key_at_rate(key, tier))
+                TableKey::Window(exact(self.windows.key(key), tier))
             }
             (CoreForm::Concurrency(limit), BorrowedFrom::Key(key)) => {
-                TableKey::Slot(self.slots.key_owned(key).at_limit(*limit))
+                TableKey::Slot(self.slots.key_owned(key).at(*limit))
             }
             (CoreForm::Quota(quota), BorrowedFrom::Bytes(bytes)) => {
-                TableKey::Quota(self.quotas.key(bytes.as_slice()).under(quota))
+                TableKey::Quota(self.quotas.key(bytes.as_slice()).at(quota))
             }
             _ => TableKey::Nothing,
         }
@@ -151,7 +166,7 @@ pub(in crate::backend) fn level<'a, C: Clock + 'static, W: Clock + 'static>(
 ) -> Option<Level<'a>> {
     Some(match held {
         TableKey::Nothing => return None,
-        TableKey::Rate(key) => Level::new(UNNAMED, *key).cost(check.cost),
+        TableKey::Rate(key) => Level::new(UNNAMED, key).cost(check.cost),
         TableKey::Exact(key) => Level::new(UNNAMED, key).cost(check.cost),
         TableKey::Window(key) => Level::new(UNNAMED, key).cost(check.cost),
         TableKey::Quota(key) => Level::new(UNNAMED, key).cost(check.cost),
