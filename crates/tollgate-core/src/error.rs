@@ -88,21 +88,8 @@ impl fmt::Display for LimitError {
             ),
             Self::TooLongForOneWord {
                 rate,
-                largest_burst: 0,
-            } => write!(
-                f,
-                "rate \"{rate}\": one interval is above two years, more than GCRA's one word holds; \
-                 use the exact form (a token bucket or leaky bucket)"
-            ),
-            Self::TooLongForOneWord {
-                rate,
                 largest_burst,
-            } => write!(
-                f,
-                "rate \"{rate}\": burst x interval is above two years, more than GCRA's one word \
-                 holds; use a burst of at most {largest_burst}, or the exact form \
-                 (a token bucket or leaky bucket)"
-            ),
+            } => too_long(f, rate, *largest_burst),
             Self::BurstTooLarge {
                 rate,
                 largest_burst,
@@ -148,6 +135,23 @@ impl fmt::Display for LimitError {
             ),
         }
     }
+}
+
+/// For a rate of which GCRA's word can't hold the burst; or not even one interval, if no burst is small enough.
+fn too_long(f: &mut fmt::Formatter<'_>, rate: &Rate, largest_burst: u64) -> fmt::Result {
+    if largest_burst == 0 {
+        return write!(
+            f,
+            "rate \"{rate}\": one interval is above two years, more than GCRA's one word holds; \
+             use the exact form (a token bucket or leaky bucket)"
+        );
+    }
+    write!(
+        f,
+        "rate \"{rate}\": burst x interval is above two years, more than GCRA's one word \
+         holds; use a burst of at most {largest_burst}, or the exact form \
+         (a token bucket or leaky bucket)"
+    )
 }
 
 impl core::error::Error for LimitError {}

@@ -20,7 +20,7 @@ mod stats;
 pub use acquire::Acquire;
 #[cfg(not(any(loom, shuttle)))]
 pub use acquire::Acquiring;
-pub use builder::Builder;
+pub use builder::{Builder, Settings};
 pub use home::PermitHome;
 pub(crate) use home::SharedHome;
 pub use keyed::{Key, KeySlot, KeyedBuilder, KeyedConcurrency, KeyedPermit, OwnedKeyedPermit};

@@ -45,7 +45,6 @@
 
 mod acquire;
 mod at_cap;
-mod builder;
 mod cell;
 pub mod clock;
 pub mod concurrency;

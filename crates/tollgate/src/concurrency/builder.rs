@@ -7,8 +7,7 @@ use super::gate::Gate;
 use super::stats::Tally;
 use super::{ConcurrencyLimiter, PermitObserver};
 use crate::acquire::Waiting;
-use crate::builder::Clocked;
-use crate::clock::{Clock, Monotonic};
+use crate::clock::{Clock, Clocked, Monotonic};
 use crate::limiter::DefaultClock;
 
 /// Builds a [`ConcurrencyLimiter`]; made by [`ConcurrencyLimiter::builder`].
@@ -26,7 +25,7 @@ use crate::limiter::DefaultClock;
 /// ```
 pub type Builder<C = DefaultClock> = Clocked<Settings, C>;
 
-/// What is chosen of a concurrency limiter before it is built.
+/// What is chosen of a concurrency limiter before it is built, but for its clock.
 pub struct Settings {
     limit: u32,
     max_waiters: usize,

@@ -8,8 +8,7 @@ use super::FairLimiter;
 use super::codel::Codel;
 use super::meter::Meter;
 use super::wfq::Fair;
-use crate::builder::Clocked;
-use crate::clock::{Clock, Monotonic};
+use crate::clock::{Clock, Clocked, Monotonic};
 use crate::keyed::hasher::KeyHasher;
 use crate::limiter::DefaultClock;
 use crate::line::Line;
@@ -31,7 +30,7 @@ use crate::line::Line;
 /// ```
 pub type Builder<C = DefaultClock> = Clocked<Settings, C>;
 
-/// What is chosen of a fair limiter before it is built.
+/// What is chosen of a fair limiter before it is built, but for its clock.
 #[derive(Debug)]
 pub struct Settings {
     rate: Rate,

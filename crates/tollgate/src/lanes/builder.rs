@@ -6,8 +6,7 @@ use tollgate_core::{LimitError, Rate};
 
 use super::Lanes;
 use super::shares::Shares;
-use crate::builder::Clocked;
-use crate::clock::{Clock, Monotonic};
+use crate::clock::{Clock, Clocked, Monotonic};
 use crate::limiter::DefaultClock;
 use crate::line::Line;
 
@@ -27,7 +26,7 @@ use crate::line::Line;
 /// ```
 pub type Builder<C = DefaultClock> = Clocked<Settings, C>;
 
-/// What is chosen of lanes before it is built.
+/// What is chosen of lanes before they are built, but for their clock.
 #[derive(Debug)]
 pub struct Settings {
     rate: Rate,

@@ -10,12 +10,11 @@ use tollgate_core::{
 
 use super::Limiter;
 use crate::acquire::Waiting;
-use crate::builder::Clocked;
 use crate::cell::Cell;
 use crate::cell::locked::{Locked, Slot};
 use crate::cell::striped::Striped;
 use crate::cell::word::{Mover, Word};
-use crate::clock::{Clock, Monotonic};
+use crate::clock::{Clock, Clocked, Monotonic};
 use crate::sync::Mutex;
 
 /// How a limiter counts.
@@ -78,7 +77,7 @@ impl Algorithm {
 /// ```
 pub type Builder<C = DefaultClock> = Clocked<Settings, C>;
 
-/// What is chosen of a limiter before it is built.
+/// What is chosen of a limiter before it is built, but for its clock.
 #[derive(Debug)]
 pub struct Settings {
     rate: Rate,

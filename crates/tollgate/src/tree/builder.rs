@@ -5,8 +5,7 @@ use tollgate_core::Rate;
 use super::Tree;
 use super::class::{Class, TreeError};
 use super::nodes::Nodes;
-use crate::builder::Clocked;
-use crate::clock::{Clock, Monotonic};
+use crate::clock::{Clock, Clocked, Monotonic};
 use crate::keyed::hasher::KeyHasher;
 use crate::limiter::DefaultClock;
 use crate::sync::Mutex;
@@ -24,7 +23,7 @@ use crate::sync::Mutex;
 /// ```
 pub type Builder<C = DefaultClock> = Clocked<Settings, C>;
 
-/// What is chosen of a tree before it is built.
+/// What is chosen of a tree before it is built, but for its clock.
 #[derive(Debug)]
 pub struct Settings {
     rate: Rate,

@@ -1,10 +1,19 @@
 //! What all builders have in common: the settings of their limiter, and the clock that it will read.
 
-use crate::clock::Clock;
+use super::Clock;
 use crate::limiter::DefaultClock;
 
-/// The settings `S` of a limiter that is to be built, and its clock. Each kind of limiter has a `Builder` of this
-/// form.
+/// The settings `S` of a limiter that is to be built, and the clock that it will read: what every `Builder` is.
+///
+/// ```
+/// use tollgate::clock::{Clocked, Manual};
+/// use tollgate::{Limiter, Rate, limiter};
+///
+/// let builder: Clocked<limiter::Settings> = Limiter::builder(Rate::per_second(10)).max_waiters(100);
+/// let limiter: Limiter<Manual> = builder.clock(Manual::new()).build()?;
+/// assert!(limiter.allow());
+/// # Ok::<(), tollgate::LimitError>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct Clocked<S, C = DefaultClock> {
