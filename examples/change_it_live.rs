@@ -1,7 +1,7 @@
 //! Live changes: what was spent stays spent, and an emergency can switch the limit off.
 
 use tollgate::clock::Manual;
-use tollgate::{LimitError, Limiter, Mode, Rate};
+use tollgate::{LimitError, Limiter, Rate, limiter::Switch};
 
 fn main() -> Result<(), LimitError> {
     let limiter = Limiter::with_clock(Rate::per_second(10), Manual::new());
@@ -11,13 +11,13 @@ fn main() -> Result<(), LimitError> {
     limiter.set_rate("100/s burst 50".parse().expect("a rate"))?;
     println!("{}: {} left", limiter.rate(), limiter.peek().remaining);
 
-    limiter.set_mode(Mode::Bypass);
+    limiter.set_switch(Switch::Bypass);
     println!(
         "bypassed: {} pass",
         (0..1_000).filter(|_| limiter.allow()).count()
     );
 
-    limiter.set_mode(Mode::Enforce);
+    limiter.set_switch(Switch::Enforce);
     println!(
         "enforced: {} pass",
         (0..1_000).filter(|_| limiter.allow()).count()

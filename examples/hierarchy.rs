@@ -5,7 +5,10 @@ use std::error::Error;
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::{Class, Leaf, Rate, Tree};
+use tollgate::{
+    Rate, Tree,
+    tree::{Class, Leaf},
+};
 
 const USERS: u32 = 100;
 /// The first seconds are not counted: buckets start full, and what those could claim who never come

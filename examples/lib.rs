@@ -13,3 +13,5 @@
 //!   idle lent by weight.
 //! * `multi_tenant`: user, address, tenant, route, service and slots, all or none, and who refuses whom.
 //! * `llm_budget`: hold an estimate, settle the real cost, and use three times as much of the limit.
+//! * `policy`: a policy text decides requests: rules, tiers, what is exempt, a reload, and a mistake with its place.
+//! * `fleet`: three nodes share one limit through Redis, exactly and leased, and go on when it is gone.

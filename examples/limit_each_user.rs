@@ -4,7 +4,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::core::{Algorithm, Gcra};
+use tollgate::core::{Arithmetic, Gcra};
 use tollgate::{KeyedLimiter, Rate};
 
 fn main() -> Result<(), Box<dyn Error>> {

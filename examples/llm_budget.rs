@@ -5,7 +5,9 @@ use std::error::Error;
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::{Algorithm, ExactKeyedLimiter, Hold, Level, Quota, QuotaLimiter, Rate, Stack};
+use tollgate::{
+    Algorithm, ExactKeyedLimiter, Level, Quota, QuotaLimiter, Rate, Stack, stack::Hold,
+};
 
 /// What a tenant may spend: a minute's worth at once.
 const A_MINUTE: u64 = 60_000;

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    ConcurrencyLimiter, KeyedLimiter, Level, Limiter, Quota, QuotaLimiter, Rate, Stack, Verdict,
+    ConcurrencyLimiter, KeyedLimiter, Level, Limiter, Quota, QuotaLimiter, Rate, Stack,
+    stack::StackVerdict,
 };
 
 /// Names of the limits, from the narrowest to the broadest.
@@ -83,12 +84,12 @@ impl Service {
         levels.push(Level::new("service", &self.all));
         levels.push(Level::new("slots", &self.slots));
         match self.stack.check(&levels) {
-            Verdict::Passed(passed) => {
+            StackVerdict::Passed(passed) => {
                 // The request would run here, in its slot.
                 passed.pass.success();
                 Ok(())
             }
-            Verdict::Refused(refusal) => Err((refusal.name.to_owned(), refusal.to_string())),
+            StackVerdict::Refused(refusal) => Err((refusal.name.to_owned(), refusal.to_string())),
         }
     }
 

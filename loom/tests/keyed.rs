@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use loom::thread;
 use tollgate::clock::Manual;
-use tollgate::core::{Algorithm, Gcra};
+use tollgate::core::{Arithmetic, Gcra};
 use tollgate::{AtCap, KeyedLimiter, Rate, Timestamp};
 
 const NOW: Timestamp = Timestamp::from_secs(5);

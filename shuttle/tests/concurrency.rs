@@ -9,7 +9,7 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::sync::atomic::{AtomicU32, Ordering};
 use shuttle::{Config, Runner, thread};
 use tollgate::clock::Manual;
-use tollgate::{ConcurrencyLimiter, ConcurrencyRefused, KeyedConcurrency, Timestamp};
+use tollgate::{ConcurrencyLimiter, KeyedConcurrency, Timestamp, concurrency::NoPermit};
 
 fn check(model: fn()) {
     const RUNS: usize = 10_000;
@@ -83,7 +83,7 @@ fn deadlines_lose_nothing() {
                     inside.visit(1, 1);
                     permit.success();
                 }
-                Err(ConcurrencyRefused::TooLate(_)) if patience.is_some() => {}
+                Err(NoPermit::TooLate(_)) if patience.is_some() => {}
                 Err(other) => panic!("{other}"),
             }
         })
@@ -113,7 +113,7 @@ fn an_expired_head_makes_way() {
         let limiter = Arc::clone(&limiter);
         thread::spawn(move || {
             let late = limiter.acquire_n(2).deadline(deadline).wait_blocking();
-            assert!(matches!(late, Err(ConcurrencyRefused::TooLate(_))));
+            assert!(matches!(late, Err(NoPermit::TooLate(_))));
         })
     };
     let small = [(); 2].map(|()| {
@@ -141,7 +141,7 @@ fn live_changes_strand_nobody() {
                 inside.visit(weight, 3);
                 permit.success();
             }
-            Err(ConcurrencyRefused::Never(_)) if weight == 3 => {}
+            Err(NoPermit::Never(_)) if weight == 3 => {}
             Err(other) => panic!("{other}"),
         })
     });

@@ -8,7 +8,10 @@ use std::sync::Arc;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::sync::atomic::{AtomicU64, Ordering};
 use shuttle::{Config, Runner, thread};
-use tollgate::{Acquire, Clock, Home, KeyedLimiter, Limiter, Rate, Timestamp};
+use tollgate::{
+    Clock, KeyedLimiter, Limiter, Rate, Timestamp,
+    wait::{Acquire, Home},
+};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -83,7 +86,7 @@ impl Waited for Limiter<Timers> {
 }
 
 impl Waited for KeyedLimiter<Timers> {
-    type Home<'a> = tollgate::Key<'a, Timers>;
+    type Home<'a> = tollgate::keyed::Key<'a, Timers>;
 
     fn acquire(&self) -> Acquire<Self::Home<'_>> {
         self.acquire(&7)

@@ -6,7 +6,10 @@ use std::sync::Arc;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner, thread};
 use tollgate::clock::Manual;
-use tollgate::{Class, Leaf, Leaves, Rate, Timestamp, Tree};
+use tollgate::{
+    Rate, Timestamp, Tree,
+    tree::{Class, Leaf, Leaves},
+};
 
 const NOW: Timestamp = Timestamp::from_secs(5);
 const BURST: u64 = 40;

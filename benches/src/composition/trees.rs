@@ -3,7 +3,10 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use tollgate::{Class, Leaf, Leaves, Rate, Tree};
+use tollgate::{
+    Rate, Tree,
+    tree::{Class, Leaf, Leaves},
+};
 
 use super::limits::of;
 use super::looped;

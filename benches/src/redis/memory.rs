@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Algorithm, Align, Rate};
+use tollgate::{Algorithm, Rate, core::Align};
 use tollgate_engine::backend::LimitKind;
 
 use super::load::Bench;

@@ -12,7 +12,7 @@ use std::fmt;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use tollgate::{Algorithm, Align, Rate};
+use tollgate::{Algorithm, Rate, core::Align};
 use tollgate_engine::policy::OnStoreFailure;
 use tollgate_redis::{AddressError, ConnectError, FailureKind, StoreError, StoreLimitError};
 

@@ -2,17 +2,16 @@
 
 use core::time::Duration;
 
-use crate::algorithm::{Charge, Floor, Since};
-use crate::{Algorithm, Decision, Outcome, Timestamp};
+use crate::{Arithmetic, Booked, Decision, Ledger, Timestamp, Unbooked};
 
 /// One limit and its state, with what booking ahead in order needs beside them.
 ///
-/// [`Algorithm`] alone decides requests one after the other. A `Book` also takes reservations:
+/// [`Arithmetic`] alone decides requests one after the other. A `Book` also takes reservations:
 /// nobody passes before what is booked already, and a booking can be given back.
 ///
 /// ```
 /// use core::time::Duration;
-/// use tollgate_core::{Algorithm, Book, FixedWindow, Rate, Timestamp};
+/// use tollgate_core::{Arithmetic, Book, FixedWindow, Rate, Timestamp};
 ///
 /// let mut book = Book::new(FixedWindow::new(Rate::per_second(2))?);
 /// let now = Timestamp::ZERO;
@@ -24,99 +23,14 @@ use crate::{Algorithm, Decision, Outcome, Timestamp};
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Book<A: Algorithm> {
+pub struct Book<A: Arithmetic> {
     limit: A,
     /// What the state is kept under: the limit, or the last one that counted.
     counted_by: A,
     ledger: Ledger<A>,
 }
 
-/// A [`Book`] without its limit, for tables where many keys are under one: each call is handed the
-/// limit that the state is kept under.
-///
-/// ```
-/// use tollgate_core::{Algorithm, Ledger, Rate, SlidingLog, Timestamp};
-///
-/// let limit = SlidingLog::new(Rate::per_second(2))?;
-/// let mut ledgers = [Ledger::default(), Ledger::default()];
-/// assert!(ledgers[0].decide(&limit, Timestamp::ZERO, 2).is_allowed());
-/// assert!(!ledgers[0].allow(&limit, Timestamp::ZERO, 1));
-/// assert!(ledgers[1].allow(&limit, Timestamp::ZERO, 1));
-/// # Ok::<(), tollgate_core::LimitError>(())
-/// ```
-#[derive(Clone, Debug)]
-pub struct Ledger<A: Algorithm> {
-    state: A::State,
-    /// Nobody passes before this time: the act time of the latest booking, for algorithms that
-    /// keep bookings as hits instead of debt. They have no other way to tell a time before a
-    /// booking from a clock that stepped back.
-    floor: A::Floor,
-    /// What happened so far, so that a receipt knows what came after it: charges in the lower half,
-    /// and in the upper one, the *era*, what moves all that was promised (see
-    /// [`give_back`](Self::give_back)).
-    version: u64,
-}
-
-/// Where the era begins in a version.
-const ERA: u32 = 32;
-
-impl<A: Algorithm> Default for Ledger<A> {
-    fn default() -> Self {
-        Self::from_parts(A::State::default(), Timestamp::ZERO)
-    }
-}
-
-/// What a booking is given back by.
-#[derive(Clone, Copy, Debug)]
-pub struct Booked {
-    charge: Charge,
-    version: u64,
-    floor_before: Timestamp,
-}
-
-impl Booked {
-    /// When the booked request may act.
-    pub const fn at(&self) -> Timestamp {
-        self.charge.at()
-    }
-
-    /// What was taken.
-    ///
-    /// ```
-    /// use core::time::Duration;
-    /// use tollgate_core::{Algorithm, Ledger, Rate, Timestamp, TokenBucket};
-    ///
-    /// let limit = TokenBucket::new(Rate::per_second(10))?;
-    /// let mut ledger = Ledger::default();
-    /// let booked = ledger.reserve(&limit, Timestamp::ZERO, 4, Duration::ZERO).expect("a full bucket");
-    /// assert_eq!(booked.cost(), 4);
-    /// # Ok::<(), tollgate_core::LimitError>(())
-    /// ```
-    pub const fn cost(&self) -> u64 {
-        self.charge.cost()
-    }
-}
-
-/// Why nothing was booked; nothing was charged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unbooked {
-    /// Never, or not within the caller's patience: the decision says which.
-    Refused(Decision),
-    /// Further ahead than the algorithm books, see [`Algorithm::horizon`], or it had to act on what is
-    /// out, see [`Algorithm::can_wait`].
-    TooFarAhead(Decision),
-}
-
-impl Unbooked {
-    /// What the limit said.
-    pub const fn decision(self) -> Decision {
-        match self {
-            Self::Refused(decision) | Self::TooFarAhead(decision) => decision,
-        }
-    }
-}
-
-impl<A: Algorithm> Book<A> {
+impl<A: Arithmetic> Book<A> {
     /// A limit never used.
     pub fn new(limit: A) -> Self {
         Self::with_state(limit, A::State::default())
@@ -138,7 +52,7 @@ impl<A: Algorithm> Book<A> {
 
     /// The state as it stands.
     pub const fn state(&self) -> &A::State {
-        &self.ledger.state
+        self.ledger.state()
     }
 
     /// Decides one request and charges it if it passes. A cost of 0 peeks.
@@ -170,10 +84,10 @@ impl<A: Algorithm> Book<A> {
         self.ledger.reserve(&self.limit, now, cost, patience)
     }
 
-    /// Takes the cost at `now` without asking, for one who has just seen that it passes.
+    /// Charges the cost at `now` without deciding: for a caller that has just seen that it passes.
     ///
     /// ```
-    /// use tollgate_core::{Algorithm, Book, Rate, Timestamp, TokenBucket};
+    /// use tollgate_core::{Arithmetic, Book, Rate, Timestamp, TokenBucket};
     ///
     /// let mut book = Book::new(TokenBucket::new(Rate::per_second(10))?);
     /// let now = Timestamp::ZERO;
@@ -194,10 +108,10 @@ impl<A: Algorithm> Book<A> {
         self.ledger.give_back(&self.limit, now, booked);
     }
 
-    /// Gives `tokens` that no booking stands for, at most what was spent.
+    /// Gives back `tokens` without a booking, at most what was spent.
     ///
     /// ```
-    /// use tollgate_core::{Algorithm, Book, Rate, SlidingLog, Timestamp};
+    /// use tollgate_core::{Arithmetic, Book, Rate, SlidingLog, Timestamp};
     ///
     /// let mut book = Book::new(SlidingLog::new(Rate::per_hour(10))?);
     /// book.decide(Timestamp::ZERO, 8);
@@ -217,324 +131,10 @@ impl<A: Algorithm> Book<A> {
     /// Carries the state over to another limit, at a live change.
     pub fn replace(&mut self, now: Timestamp, limit: A) {
         self.limit = limit;
-        // One that counts nothing leaves what was counted to the next that does.
+        // A limit that counts nothing leaves the state as it is, for the next one that counts.
         if limit.counts() {
             self.ledger.carry_over(&self.counted_by, &limit, now);
             self.counted_by = limit;
         }
     }
 }
-
-impl<A: Algorithm> Ledger<A> {
-    /// The ledger in this state, with the latest booking acting at `floor`: the origin if there is
-    /// none, or the state says it by itself.
-    pub fn from_parts(state: A::State, floor: Timestamp) -> Self {
-        Self {
-            state,
-            floor: A::Floor::at(floor),
-            version: 0,
-        }
-    }
-
-    /// The state and the floor: what [`from_parts`](Self::from_parts) takes.
-    pub fn parts(&self) -> (&A::State, Timestamp) {
-        (&self.state, self.floor.time())
-    }
-
-    /// The state as it stands.
-    pub const fn state(&self) -> &A::State {
-        &self.state
-    }
-
-    /// Decides one request and charges it if it passes. A cost of 0 peeks.
-    #[inline]
-    pub fn decide(&mut self, limit: &A, now: Timestamp, cost: u64) -> Decision {
-        let at = self.try_charge(limit, now, cost);
-        self.report(limit, now, at)
-    }
-
-    /// Decides one request as [`decide`](Self::decide) would, and charges nothing.
-    pub fn look(&self, limit: &A, now: Timestamp, cost: u64) -> Decision {
-        self.report(limit, now, self.earliest(limit, now, cost))
-    }
-
-    /// Whether a request passes; it is charged if so.
-    #[must_use = "a request that isn't allowed mustn't pass"]
-    #[inline]
-    pub fn allow(&mut self, limit: &A, now: Timestamp, cost: u64) -> bool {
-        self.try_charge(limit, now, cost)
-            .is_some_and(|at| at <= now)
-    }
-
-    /// Takes the cost to act as soon as it may, if that is within `patience`.
-    ///
-    /// # Errors
-    /// [`Unbooked`] says why not, with the decision.
-    pub fn reserve(
-        &mut self,
-        limit: &A,
-        now: Timestamp,
-        cost: u64,
-        patience: Duration,
-    ) -> Result<Booked, Unbooked> {
-        let at = self.earliest(limit, now, cost);
-        let Some(act) = at.filter(|at| *at - now <= patience) else {
-            return Err(Unbooked::Refused(self.report(limit, now, at)));
-        };
-        if act - now > limit.horizon() {
-            return Err(Unbooked::TooFarAhead(self.report(limit, now, at)));
-        }
-        Ok(self.charge(limit, now, act.max(now), cost))
-    }
-
-    /// As [`reserve`](Self::reserve), while `out` tokens were taken and may still be spent: those come back when they are
-    /// settled, and nobody knows when, so nothing is promised on them.
-    ///
-    /// ```
-    /// use core::time::Duration;
-    /// use tollgate_core::{Algorithm, Ledger, Rate, Timestamp, TokenBucket, Unbooked};
-    ///
-    /// let limit = TokenBucket::new(Rate::per_second(10))?;
-    /// let (mut ledger, now) = (Ledger::default(), Timestamp::ZERO);
-    /// ledger.reserve(&limit, now, 8, Duration::ZERO).expect("a full bucket"); // these are out
-    /// assert!(ledger.allow(&limit, now, 2));
-    /// // Two drain whatever becomes of the eight; a third would be one of them.
-    /// let refused = ledger.reserve_beside(&limit, 8, (now, 3, Duration::MAX));
-    /// assert!(matches!(refused, Err(Unbooked::TooFarAhead(_))));
-    /// let booked = ledger.reserve_beside(&limit, 8, (now, 2, Duration::MAX));
-    /// assert_eq!(booked.expect("beside them").at(), Timestamp::from_millis(200));
-    /// # Ok::<(), tollgate_core::LimitError>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`reserve`](Self::reserve).
-    pub fn reserve_beside(
-        &mut self,
-        limit: &A,
-        out: u64,
-        (now, cost, patience): (Timestamp, u64, Duration),
-    ) -> Result<Booked, Unbooked> {
-        if out == 0 || limit.can_wait(cost, out) {
-            return self.reserve(limit, now, cost, patience);
-        }
-        let booked = self.reserve(limit, now, cost, Duration::ZERO);
-        booked.map_err(|unbooked| {
-            let decision = unbooked.decision();
-            let in_time = decision.retry_after <= patience;
-            if decision.outcome == Outcome::Denied && in_time {
-                return Unbooked::TooFarAhead(decision);
-            }
-            unbooked
-        })
-    }
-
-    /// Gives back what nothing was built on. A booking is given back once: the caller sees to it.
-    ///
-    /// What was booked after it acts later by what drains meanwhile, and that is how an algorithm tells
-    /// how much was built on it. A gift, a live change or a reset breaks that rule: what is booked then
-    /// acts sooner, and nobody knows on whose tokens. So a booking from before it stays booked.
-    pub fn give_back(&mut self, limit: &A, now: Timestamp, booked: &Booked) {
-        let same_era = booked.version >> ERA == self.version >> ERA;
-        if booked.charge.cost() == 0 || !same_era {
-            return;
-        }
-        let since = if booked.version == self.version {
-            // The latest charge is undone as if it had not been, and the one before it becomes
-            // the latest: cancelling in reverse order restores everything.
-            self.version -= 1;
-            self.floor = A::Floor::at(booked.floor_before);
-            Since::Nothing
-        } else {
-            Since::Others
-        };
-        limit.give_back(&mut self.state, now, &booked.charge, since);
-    }
-
-    /// Gives `tokens` that no booking stands for, at most what was spent.
-    pub fn gift(&mut self, limit: &A, now: Timestamp, tokens: u64) {
-        limit.gift(&mut self.state, now, tokens);
-        self.begin_era();
-    }
-
-    /// Lets no more drain than is not out: `out` tokens that were taken and may still be spent.
-    ///
-    /// ```
-    /// use core::time::Duration;
-    /// use tollgate_core::{Algorithm, Ledger, Rate, Timestamp, TokenBucket};
-    ///
-    /// let limit = TokenBucket::new(Rate::per_second(10))?;
-    /// let (mut ledger, at) = (Ledger::default(), Timestamp::from_secs);
-    /// let taken = ledger.reserve(&limit, at(0), 4, Duration::ZERO).expect("a full bucket");
-    /// // A minute later the four are still out: six are there, not ten.
-    /// ledger.keep_out(&limit, at(60), 4);
-    /// assert_eq!(ledger.look(&limit, at(60), 0).remaining, 6);
-    /// // Three come back unspent.
-    /// ledger.hand_in(&limit, at(60), &taken, 3);
-    /// assert_eq!(ledger.look(&limit, at(60), 0).remaining, 9);
-    /// # Ok::<(), tollgate_core::LimitError>(())
-    /// ```
-    pub fn keep_out(&mut self, limit: &A, now: Timestamp, out: u64) {
-        limit.keep_out(&mut self.state, now, out);
-    }
-
-    /// Gives back `tokens` of a booking that were out all the time and are not spent.
-    pub fn hand_in(&mut self, limit: &A, now: Timestamp, booked: &Booked, tokens: u64) {
-        limit.hand_in(&mut self.state, now, &booked.charge, tokens);
-        // A booking made before must not restore a state from before this.
-        self.version = self.version.wrapping_add(1);
-    }
-
-    /// Takes what was spent beyond what was asked for, as debt of up to a full bucket, or what is
-    /// left of a window.
-    pub fn overdraw(&mut self, limit: &A, now: Timestamp, tokens: u64) {
-        limit.overdraw(&mut self.state, now, tokens);
-        self.version = self.version.wrapping_add(1);
-    }
-
-    /// Carries the state over from the limit `old` to `new`, at a live change.
-    pub fn carry_over(&mut self, old: &A, new: &A, now: Timestamp) {
-        new.adopt(&mut self.state, old, now);
-        self.begin_era();
-    }
-
-    /// Whether it was as one never used already before `now`. Not at `now`, because the last
-    /// representable time stands for all after it.
-    pub fn is_idle(&self, limit: &A, now: Timestamp) -> bool {
-        limit.idle_at(&self.state).max(self.floor.time()) < now
-    }
-
-    /// Forgets everything: what was booked before can't be given back.
-    pub fn reset(&mut self) {
-        self.state = A::State::default();
-        self.floor = A::Floor::default();
-        self.begin_era();
-    }
-
-    /// Carries the state over from the limit `old` to `new` so that it may be carried over again, to
-    /// any other: what was spent stays spent in every algorithm.
-    pub fn keep_spent(&mut self, old: &A, new: &A, now: Timestamp) {
-        new.keep_spent(&mut self.state, old, now);
-        self.begin_era();
-    }
-
-    /// When a cost passes at `new` if the ledger stays under `old` until then.
-    pub fn earliest_while(&self, old: &A, new: &A, now: Timestamp, cost: u64) -> Option<Timestamp> {
-        let from = now.max(self.floor.time());
-        new.earliest_while(&self.state, old, from, cost)
-    }
-
-    /// Forgets bookings, kept as hits, that act later than an empty bucket of this limit would be full
-    /// again: nobody passes before them, and this limit may give more by then than they hold back.
-    /// What is left then is an empty bucket.
-    pub fn forget_bookings(&mut self, limit: &A, now: Timestamp) {
-        if self.floor.time() <= now {
-            return;
-        }
-        let empty = limit.empty(now);
-        let full_again = |state: &A::State| limit.earliest(state, now, limit.limit());
-        let longest = full_again(&empty);
-        let owes_more = match (full_again(&self.state), longest) {
-            (Some(own), Some(longest)) => own > longest,
-            (None, Some(_)) => true,
-            (_, None) => false,
-        };
-        if owes_more {
-            self.state = empty;
-        }
-        if longest.is_some_and(|longest| self.floor.time() > longest) {
-            self.floor = A::Floor::default();
-        }
-        self.begin_era();
-    }
-
-    /// Moves the state to a clock that shows `to` when this one shows `from`.
-    pub fn shift(&mut self, limit: &A, from: Timestamp, to: Timestamp) {
-        limit.shift(&mut self.state, from, to);
-        let floor = self.floor.time();
-        self.floor = A::Floor::at(if floor > from {
-            floor.shifted(from, to)
-        } else {
-            Timestamp::ZERO
-        });
-        self.begin_era();
-    }
-
-    /// Follows a clock that showed `from` and was set back to `to`, by more than a state
-    /// [lasts](Algorithm::lasts).
-    ///
-    /// What was charged before the clock went ahead, and may still count by `to`, stays as it is. What was
-    /// charged since counts for as long as it had left, and what was over at `from` is forgotten: otherwise
-    /// the key would be refused until the clock is there again.
-    ///
-    /// ```
-    /// use tollgate_core::{Algorithm, FixedWindow, Ledger, Rate, Timestamp};
-    ///
-    /// let limit = FixedWindow::new(Rate::per_minute(5))?;
-    /// let (mut ledger, at) = (Ledger::default(), Timestamp::from_secs);
-    /// assert!(ledger.allow(&limit, at(31_536_030), 5));
-    /// ledger.set_back(&limit, at(31_536_040), at(40));
-    /// assert!(!ledger.allow(&limit, at(40), 1));
-    /// assert!(ledger.allow(&limit, at(60), 5));
-    /// # Ok::<(), tollgate_core::LimitError>(())
-    /// ```
-    pub fn set_back(&mut self, limit: &A, from: Timestamp, to: Timestamp) {
-        let idle = limit.idle_at(&self.state).max(self.floor.time());
-        if idle - to > limit.lasts() {
-            self.shift(limit, from, to);
-        }
-    }
-
-    /// What was booked so far stays booked.
-    const fn begin_era(&mut self) {
-        self.version = ((self.version >> ERA) + 1) << ERA;
-    }
-
-    /// Charges if it passes now; when it would.
-    #[inline]
-    fn try_charge(&mut self, limit: &A, now: Timestamp, cost: u64) -> Option<Timestamp> {
-        let at = self.earliest(limit, now, cost);
-        if at.is_some_and(|at| at <= now) && cost > 0 {
-            self.charge(limit, now, now, cost);
-        }
-        at
-    }
-
-    /// When this cost passes, not before what is booked already.
-    #[inline]
-    fn earliest(&self, limit: &A, now: Timestamp, cost: u64) -> Option<Timestamp> {
-        let from = if cost == 0 {
-            now
-        } else {
-            now.max(self.floor.time())
-        };
-        limit.earliest(&self.state, from, cost)
-    }
-
-    #[inline]
-    fn charge(&mut self, limit: &A, now: Timestamp, at: Timestamp, cost: u64) -> Booked {
-        let floor_before = self.floor.time();
-        let charge = limit.charge(&mut self.state, now, at, cost);
-        if cost > 0 {
-            self.version = self.version.wrapping_add(1);
-            if at > now {
-                self.floor = A::Floor::at(at);
-            }
-        }
-        Booked {
-            charge,
-            version: self.version,
-            floor_before,
-        }
-    }
-
-    fn report(&self, limit: &A, now: Timestamp, at: Option<Timestamp>) -> Decision {
-        let mut decision = limit.report(&self.state, now, at);
-        if now < self.floor.time() && decision.outcome != Outcome::Never {
-            decision.remaining = 0;
-        }
-        decision
-    }
-}
-
-#[cfg(test)]
-mod tests;

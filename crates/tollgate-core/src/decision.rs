@@ -18,7 +18,7 @@ pub enum Outcome {
 ///
 /// ```
 /// use core::time::Duration;
-/// use tollgate_core::{Algorithm, Gcra, Rate, Tat, Timestamp};
+/// use tollgate_core::{Arithmetic, Gcra, Rate, Tat, Timestamp};
 ///
 /// let limit = Gcra::new(Rate::per_second(10).burst(5))?;
 /// let mut state = Tat::default();
@@ -44,8 +44,8 @@ pub struct Decision {
     /// The largest cost that would pass now, after this decision.
     pub remaining: u64,
     /// How long until the same cost would pass, if nobody else takes it:
-    /// zero when allowed, [`Duration::MAX`] when never. Also zero of a slot that others hold: nobody knows how
-    /// long they do.
+    /// zero when allowed, [`Duration::MAX`] when never. Also zero when the limit is on requests at once: nobody
+    /// knows when one of those ends.
     pub retry_after: Duration,
     /// How long until the limit is as if never used, if nobody uses it.
     pub reset_after: Duration,
@@ -158,7 +158,7 @@ impl fmt::Debug for Decision {
 /// For people: in logs and on terminals.
 ///
 /// ```
-/// use tollgate_core::{Algorithm, Decision, Gcra, Rate, Timestamp};
+/// use tollgate_core::{Arithmetic, Decision, Gcra, Rate, Timestamp};
 ///
 /// let (limit, mut state) = (Gcra::new(Rate::per_minute(1))?, Default::default());
 /// let said = [(); 2].map(|()| limit.decide(&mut state, Timestamp::ZERO, 1).to_string());

@@ -9,7 +9,7 @@ use crate::Rate;
 /// The text names the rate, the bound it crossed and what to use instead.
 ///
 /// ```
-/// use tollgate_core::{Algorithm, FixedWindow, Rate};
+/// use tollgate_core::{Arithmetic, FixedWindow, Rate};
 ///
 /// let error = FixedWindow::new(Rate::per_second(100).burst(200)).unwrap_err();
 /// assert_eq!(

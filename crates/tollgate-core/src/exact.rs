@@ -24,7 +24,7 @@ impl Level {
     /// `units_per_token`.
     ///
     /// ```
-    /// use tollgate_core::{Algorithm, LeakyBucket, Level, Rate, Timestamp};
+    /// use tollgate_core::{Arithmetic, LeakyBucket, Level, Rate, Timestamp};
     ///
     /// let limit = LeakyBucket::new(Rate::per_second(10))?;
     /// let kept = Level::from_parts(3 * limit.units_per_token(), Timestamp::from_secs(1));
@@ -152,7 +152,7 @@ impl Units {
         self.after_draining(level.as_of.max(now), over)
     }
 
-    /// The same if what is owed went on to drain by `old`, in whose units the level is.
+    /// The same, if the debt goes on to drain under `old`, in whose units the level is kept.
     pub(crate) fn earliest_while(
         &self,
         level: &Level,

@@ -3,9 +3,9 @@
 use core::fmt;
 use core::time::Duration;
 
-use crate::algorithm::{Charge, Mark, Since, sealed};
+use crate::arithmetic::{Charge, Mark, Since, sealed};
 use crate::time::duration_nanos;
-use crate::{Algorithm, LimitError, Rate, Timestamp};
+use crate::{Arithmetic, LimitError, Rate, Timestamp};
 
 /// At most `count` in each window of one period.
 ///
@@ -14,7 +14,7 @@ use crate::{Algorithm, LimitError, Rate, Timestamp};
 ///
 /// ```
 /// use core::time::Duration;
-/// use tollgate_core::{Algorithm, FixedWindow, Rate, Timestamp};
+/// use tollgate_core::{Arithmetic, FixedWindow, Rate, Timestamp};
 ///
 /// let limit = FixedWindow::new(Rate::per_minute(2))?;
 /// let mut window = Default::default();
@@ -56,7 +56,7 @@ impl Window {
     /// The window that began at `start` and has counted `count`.
     ///
     /// ```
-    /// use tollgate_core::{Algorithm, FixedWindow, Rate, Timestamp, Window};
+    /// use tollgate_core::{Arithmetic, FixedWindow, Rate, Timestamp, Window};
     ///
     /// let limit = FixedWindow::new(Rate::per_minute(5))?;
     /// let window = Window::from_parts(Timestamp::from_secs(60), 3);
@@ -127,7 +127,7 @@ impl FixedWindow {
 
 impl sealed::Sealed for FixedWindow {}
 
-impl Algorithm for FixedWindow {
+impl Arithmetic for FixedWindow {
     type State = Window;
     type Floor = Timestamp;
 
@@ -222,7 +222,7 @@ impl Algorithm for FixedWindow {
         };
     }
 
-    /// What was counted goes over to whichever window is open then, so it is there until the old one ends.
+    /// The count moves to whichever window of the new limit is open, so it stays until the old window ends.
     fn earliest_while(
         &self,
         window: &Window,
@@ -241,7 +241,7 @@ impl Algorithm for FixedWindow {
         Some(end.filter(|_| has_windows).unwrap_or(at))
     }
 
-    /// A window with boundaries of its own goes on in the one that is open by them.
+    /// Where boundaries are fixed, the count goes on in the window that is open at that time.
     fn shift(&self, window: &mut Window, from: Timestamp, to: Timestamp) {
         if self.span.rate.period().is_none() {
             *window = Window {

@@ -6,16 +6,13 @@
 use core::fmt;
 use core::time::Duration;
 
-use crate::algorithm::{Charge, Mark, Since, sealed};
+use crate::arithmetic::{Charge, Mark, Since, sealed};
 use crate::exact::check_range;
-use crate::{Algorithm, LimitError, Rate, Timestamp};
+use crate::units::{self, of as word};
+use crate::{Arithmetic, LimitError, Rate, Timestamp};
 
-/// One nanosecond in word units, as a shift.
-const SHIFT: u32 = 6;
-/// The last nanosecond a word can express: nine years after the origin.
-const LAST_NANO: u64 = (1 << (u64::BITS - SHIFT)) - 1;
 /// Burst × interval may be this long: two years, which leaves seven for "now".
-const LONGEST_CAPACITY: u64 = (2 * 365 * 86_400 * 1_000_000_000) << SHIFT;
+const LONGEST_CAPACITY: u64 = units::from_nanos(2 * 365 * 86_400 * 1_000_000_000);
 
 /// The generic cell rate algorithm: a burst b admits exactly b back to back, then one an interval.
 ///
@@ -23,7 +20,7 @@ const LONGEST_CAPACITY: u64 = (2 * 365 * 86_400 * 1_000_000_000) << SHIFT;
 /// origin of [`Timestamp`] and saturate nine years after it: measure from a nearby anchor.
 ///
 /// ```
-/// use tollgate_core::{Algorithm, Gcra, Rate, Tat, Timestamp};
+/// use tollgate_core::{Arithmetic, Gcra, Rate, Tat, Timestamp};
 ///
 /// // 10/s burst 5: five pass, then none, then five more after half a second.
 /// let limit = Gcra::new(Rate::per_second(10).burst(5))?;
@@ -44,7 +41,7 @@ pub struct Gcra {
 /// A [`Gcra`] without its rate: the two words that decide, for holders that keep them in atomics.
 ///
 /// ```
-/// use tollgate_core::{Algorithm, Gcra, Rate, Tat, Timestamp};
+/// use tollgate_core::{Arithmetic, Gcra, Rate, Tat, Timestamp};
 ///
 /// let pace = Gcra::new(Rate::per_second(10).burst(2))?.pace();
 /// let (after, wait) = pace.plan(Tat::default(), Timestamp::ZERO, 2).expect("within the burst");
@@ -78,15 +75,8 @@ impl Tat {
 
     /// The TAT as a time, rounded up to whole nanoseconds.
     pub const fn time(self) -> Timestamp {
-        Timestamp::from_nanos(self.0.div_ceil(1 << SHIFT))
+        Timestamp::from_nanos(units::to_nanos(self.0))
     }
-}
-
-/// A time as a word, saturating at the last nanosecond that fits.
-#[inline]
-fn word(time: Timestamp) -> u64 {
-    let nanos = time.as_nanos();
-    (if nanos < LAST_NANO { nanos } else { LAST_NANO }) << SHIFT
 }
 
 /// All of it follows from the rate.
@@ -156,7 +146,7 @@ impl Pace {
     /// The TAT after a request that passes at `now`, if it does: [`plan`](Self::plan) without a wait.
     ///
     /// ```
-    /// use tollgate_core::{Algorithm, Gcra, Rate, Tat, Timestamp};
+    /// use tollgate_core::{Arithmetic, Gcra, Rate, Tat, Timestamp};
     ///
     /// let pace = Gcra::new(Rate::per_second(10).burst(2))?.pace();
     /// let after = pace.pass(Tat::default(), Timestamp::ZERO, 2).expect("a full bucket");
@@ -174,7 +164,7 @@ impl Pace {
     /// The whole nanoseconds that a wait in word units takes.
     #[inline]
     pub const fn wait_nanos(wait: u64) -> u64 {
-        wait.div_ceil(1 << SHIFT)
+        units::to_nanos(wait)
     }
 
     /// What may still pass at `now`, as a count.
@@ -215,6 +205,72 @@ impl Pace {
         Some(Tat(after - price.min(after.saturating_sub(word(now)))))
     }
 
+    /// The TAT after a gift of so many tokens, at most until the bucket is full.
+    ///
+    /// ```
+    /// use tollgate_core::{Arithmetic, Gcra, Rate, Timestamp};
+    ///
+    /// let pace = Gcra::new(Rate::per_second(1).burst(5))?.pace();
+    /// let now = Timestamp::from_secs(100);
+    /// let spent = pace.empty(now);
+    /// assert_eq!(pace.remaining(pace.refunded(spent, now, 2), now), 2);
+    /// assert_eq!(pace.remaining(pace.refunded(spent, now, 9), now), 5);
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    #[inline]
+    pub fn refunded(&self, tat: Tat, now: Timestamp, tokens: u64) -> Tat {
+        Self::lowered(tat, now, self.interval.saturating_mul(tokens))
+    }
+
+    /// As [`refunded`](Self::refunded), and one unit more, so that no later charge brings the TAT back to what
+    /// a [receipt](Self::receipt) from before the gift names: such a charge could be
+    /// [given back](Self::returned) though its tokens were promised to others. For holders that keep nothing
+    /// but the word.
+    #[inline]
+    pub fn refunded_for_good(&self, tat: Tat, now: Timestamp, tokens: u64) -> Tat {
+        let price = self.interval.saturating_mul(tokens).saturating_add(1);
+        Self::lowered(tat, now, price)
+    }
+
+    fn lowered(tat: Tat, now: Timestamp, price: u64) -> Tat {
+        // A TAT in the past stays where it is: there is nothing to give back.
+        Tat(tat.0.saturating_sub(price).max(word(now).min(tat.0)))
+    }
+
+    /// The TAT after so many tokens were taken though no request asked for them, at most until the bucket is
+    /// empty. What is owed beyond that already stays owed.
+    ///
+    /// ```
+    /// use tollgate_core::{Arithmetic, Gcra, Rate, Tat, Timestamp};
+    ///
+    /// let pace = Gcra::new(Rate::per_second(1).burst(5))?.pace();
+    /// let (now, full) = (Timestamp::from_secs(100), Tat::default());
+    /// assert_eq!(pace.remaining(pace.penalized(full, now, 2), now), 3);
+    /// assert_eq!(pace.penalized(full, now, 9), pace.empty(now));
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    pub fn penalized(&self, tat: Tat, now: Timestamp, tokens: u64) -> Tat {
+        let start = tat.0.max(word(now));
+        let after = start.saturating_add(self.interval.saturating_mul(tokens));
+        Tat(after.min(self.empty(now).0.max(start)))
+    }
+
+    /// How long so many tokens take to come back, rounded up.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use tollgate_core::{Arithmetic, Gcra, Rate};
+    ///
+    /// let pace = Gcra::new(Rate::per_second(10))?.pace();
+    /// assert_eq!(pace.time_for(25), Duration::from_millis(2_500));
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    pub fn time_for(&self, tokens: u128) -> Duration {
+        let units = tokens.saturating_mul(u128::from(self.interval));
+        let nanos = units.div_ceil(u128::from(units::PER_NANO));
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
     /// The receipt for a plan that was carried out.
     #[inline]
     pub fn receipt(&self, after: Tat, at: Timestamp, cost: u64) -> Charge {
@@ -248,17 +304,17 @@ impl Pace {
         Tat(now.saturating_add(ahead))
     }
 
-    /// How many word units a cost has to wait that this pace refuses, if what is owed is paid back at
-    /// the pace `old`, by which it was counted, and carried over only when the cost passes.
+    /// How many word units a cost that this pace refuses has to wait, if the debt drains at the pace `old`,
+    /// under which it was made, and is carried over to this pace only when the cost passes.
     ///
     /// ```
-    /// use tollgate_core::{Algorithm, Gcra, Rate, Tat, Timestamp};
+    /// use tollgate_core::{Arithmetic, Gcra, Rate, Timestamp, units};
     ///
     /// // A thousand of 1000/s are paid back in a second, whoever asks then.
     /// let fast = Gcra::new(Rate::per_second(1_000))?.pace();
     /// let slow = Gcra::new(Rate::per_minute(1))?.pace();
     /// let (now, spent) = (Timestamp::ZERO, fast.empty(Timestamp::ZERO));
-    /// assert_eq!(slow.wait_beside(spent, &fast, now, 1), 1_000_000_000 << 6);
+    /// assert_eq!(slow.wait_beside(spent, &fast, now, 1), units::from_nanos(1_000_000_000));
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
     pub fn wait_beside(&self, tat: Tat, old: &Self, now: Timestamp, cost: u64) -> u64 {
@@ -267,8 +323,8 @@ impl Pace {
         ahead.saturating_sub(old.interval.saturating_mul(left))
     }
 
-    /// The TAT that says what somebody at this pace has to do with what is owed at the faster pace
-    /// `old`: as much of it as a bucket of this one owes, and before that the time that the rest takes.
+    /// The TAT to report at this pace while the debt drains at the faster pace `old`: a full bucket of debt
+    /// at this pace, and before that the time that the rest of the debt takes to drain.
     pub fn seen_beside(&self, tat: Tat, old: &Self, now: Timestamp) -> Tat {
         let ahead = tat.0.saturating_sub(word(now));
         let own = old.interval.saturating_mul(self.burst());
@@ -278,7 +334,7 @@ impl Pace {
         }
     }
 
-    /// Whether tokens are counted by it: not by zero, nor by unlimited.
+    /// Whether it counts tokens: zero and unlimited don't.
     pub const fn counts(&self) -> bool {
         self.interval != Self::UNLIMITED.interval && self.interval != Self::ZERO.interval
     }
@@ -300,7 +356,7 @@ impl Pace {
 
 impl sealed::Sealed for Gcra {}
 
-impl Algorithm for Gcra {
+impl Arithmetic for Gcra {
     type State = Tat;
     type Floor = ();
 
@@ -318,8 +374,8 @@ impl Algorithm for Gcra {
             };
             return Ok(made(pace.interval, pace.capacity));
         };
-        // The slowest pace is 10^24 ns a token, so the shift can't overflow 128 bits.
-        let interval = (period << SHIFT).div_ceil(u128::from(count));
+        // The slowest pace is 10^24 ns a token, so the product can't overflow 128 bits.
+        let interval = (period * u128::from(units::PER_NANO)).div_ceil(u128::from(count));
         let burst = u128::from(rate.burst_size());
         match interval.checked_mul(burst.max(1)) {
             Some(long) if long <= u128::from(LONGEST_CAPACITY) => {
@@ -393,9 +449,7 @@ impl Algorithm for Gcra {
     }
 
     fn gift(&self, tat: &mut Tat, now: Timestamp, tokens: u64) {
-        let price = self.pace.interval.saturating_mul(tokens);
-        // A TAT in the past stays where it is: there is nothing to give back.
-        tat.0 = tat.0.saturating_sub(price).max(word(now).min(tat.0));
+        *tat = self.pace.refunded(*tat, now, tokens);
     }
 
     fn adopt(&self, tat: &mut Tat, old: &Self, now: Timestamp) {

@@ -2,16 +2,16 @@
 
 use core::time::Duration;
 
-use crate::algorithm::{Charge, Mark, Since, sealed};
+use crate::arithmetic::{Charge, Mark, Since, sealed};
 use crate::exact::{Level, Units};
-use crate::{Algorithm, LimitError, Rate, Timestamp};
+use crate::{Arithmetic, LimitError, Rate, Timestamp};
 
 /// A bucket that fills by each admitted cost and leaks at the rate; its capacity is the burst.
 ///
 /// It admits the same sequences as a token bucket that starts full. Exact form of arithmetic.
 ///
 /// ```
-/// use tollgate_core::{Algorithm, LeakyBucket, Rate, Timestamp};
+/// use tollgate_core::{Arithmetic, LeakyBucket, Rate, Timestamp};
 ///
 /// // 10/s, capacity 20: ten at 0 s, ten at 0.5 s and ten at 1 s all pass.
 /// let limit = LeakyBucket::new(Rate::per_second(10).burst(20))?;
@@ -32,7 +32,7 @@ impl LeakyBucket {
     /// How many units of a [`Level`]'s debt one token is, under this limit.
     ///
     /// ```
-    /// use tollgate_core::{Algorithm, LeakyBucket, Level, Rate, Timestamp};
+    /// use tollgate_core::{Arithmetic, LeakyBucket, Level, Rate, Timestamp};
     ///
     /// let limit = LeakyBucket::new(Rate::per_second(10))?;
     /// let mut level = Level::default();
@@ -57,7 +57,7 @@ impl LeakyBucket {
 
 impl sealed::Sealed for LeakyBucket {}
 
-impl Algorithm for LeakyBucket {
+impl Arithmetic for LeakyBucket {
     type State = Level;
     type Floor = ();
 

@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use core::time::Duration;
-//! use tollgate_core::{Algorithm, Rate, Timestamp, TokenBucket};
+//! use tollgate_core::{Arithmetic, Rate, Timestamp, TokenBucket};
 //!
 //! // 10/s, burst 20: ten at 0 s, thirty at 1 s; ten of those wait and have all passed by 2 s.
 //! let limit = TokenBucket::new(Rate::per_second(10).burst(20))?;
@@ -37,13 +37,15 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-mod algorithm;
+mod arithmetic;
 mod book;
 mod decision;
 mod error;
 mod exact;
+mod ledger;
 mod rate;
 mod time;
+pub mod units;
 mod wide;
 
 mod fixed_window;
@@ -53,16 +55,22 @@ mod sliding_counter;
 mod sliding_log;
 mod token_bucket;
 
-pub use algorithm::{Algorithm, Charge, Floor, Since};
-pub use book::{Book, Booked, Ledger, Unbooked};
+pub use arithmetic::{Arithmetic, Charge, Floor, Since};
+pub use book::Book;
 pub use decision::{Decision, Outcome};
 pub use error::LimitError;
 pub use exact::Level;
 pub use fixed_window::{Align, FixedWindow, Window};
 pub use gcra::{Gcra, Pace, Tat};
 pub use leaky_bucket::LeakyBucket;
+pub use ledger::{Booked, Ledger, Unbooked};
 pub use rate::{Rate, RateParseError};
 pub use sliding_counter::{Counts, SlidingCounter};
 pub use sliding_log::{Log, SlidingLog};
 pub use time::Timestamp;
 pub use token_bucket::{Bucket, TokenBucket};
+
+/// The example of the crate's front page.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn no_limit_is_a_word_wherever_it_is_shown() {
         use crate::{
-            Algorithm, Align, FixedWindow, Gcra, LeakyBucket, SlidingCounter, SlidingLog,
+            Align, Arithmetic, FixedWindow, Gcra, LeakyBucket, SlidingCounter, SlidingLog,
             TokenBucket,
         };
         use alloc::format;

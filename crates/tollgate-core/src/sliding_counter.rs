@@ -3,9 +3,9 @@
 use core::fmt;
 use core::time::Duration;
 
-use crate::algorithm::{Charge, Mark, Since, sealed};
+use crate::arithmetic::{Charge, Mark, Since, sealed};
 use crate::fixed_window::Span;
-use crate::{Algorithm, LimitError, Rate, Timestamp};
+use crate::{Arithmetic, LimitError, Rate, Timestamp};
 
 /// About `count` in any trailing window, in constant memory.
 ///
@@ -18,7 +18,7 @@ use crate::{Algorithm, LimitError, Rate, Timestamp};
 /// previous window fills, so `n` windows in a row still admit at most `n` counts and one loan.
 ///
 /// ```
-/// use tollgate_core::{Algorithm, Rate, SlidingCounter, Timestamp};
+/// use tollgate_core::{Arithmetic, Rate, SlidingCounter, Timestamp};
 ///
 /// let limit = SlidingCounter::new(Rate::per_second(100))?;
 /// let mut counts = Default::default();
@@ -57,7 +57,7 @@ impl Counts {
     /// The counts of the window that began at `start` and of the one before it.
     ///
     /// ```
-    /// use tollgate_core::{Algorithm, Counts, Rate, SlidingCounter, Timestamp};
+    /// use tollgate_core::{Arithmetic, Counts, Rate, SlidingCounter, Timestamp};
     ///
     /// let limit = SlidingCounter::new(Rate::per_second(100))?;
     /// let counts = Counts::from_parts(Timestamp::from_secs(7), 80, 10);
@@ -165,7 +165,7 @@ impl SlidingCounter {
 
 impl sealed::Sealed for SlidingCounter {}
 
-impl Algorithm for SlidingCounter {
+impl Arithmetic for SlidingCounter {
     type State = Counts;
     type Floor = Timestamp;
 
@@ -285,7 +285,7 @@ impl Algorithm for SlidingCounter {
         };
     }
 
-    /// What is carried over is the estimate as of then, and that only ever gets less.
+    /// The estimate at that time is what is carried over, and it only ever falls.
     fn earliest_while(
         &self,
         counts: &Counts,
@@ -310,9 +310,10 @@ impl Algorithm for SlidingCounter {
         }
         while passed - refused > 1 {
             let between = refused + (passed - refused) / 2;
-            match passes(between) {
-                true => passed = between,
-                false => refused = between,
+            if passes(between) {
+                passed = between;
+            } else {
+                refused = between;
             }
         }
         Some(Timestamp::from_nanos(passed))

@@ -3,9 +3,9 @@
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
-use crate::algorithm::{Charge, Mark, Since, sealed};
+use crate::arithmetic::{Charge, Mark, Since, sealed};
 use crate::fixed_window::Span;
-use crate::{Algorithm, LimitError, Rate, Timestamp};
+use crate::{Arithmetic, LimitError, Rate, Timestamp};
 
 /// At most `count` in any trailing window `(t − period, t]`.
 ///
@@ -37,7 +37,7 @@ impl Log {
     /// A hit out of order counts at the latest time before it, and one without weight not at all.
     ///
     /// ```
-    /// use tollgate_core::{Algorithm, Log, Rate, SlidingLog, Timestamp};
+    /// use tollgate_core::{Arithmetic, Log, Rate, SlidingLog, Timestamp};
     ///
     /// let limit = SlidingLog::new(Rate::per_second(5))?;
     /// let at = Timestamp::from_millis;
@@ -108,7 +108,7 @@ impl SlidingLog {
 
 impl sealed::Sealed for SlidingLog {}
 
-impl Algorithm for SlidingLog {
+impl Arithmetic for SlidingLog {
     type State = Log;
     type Floor = Timestamp;
 

@@ -2,9 +2,9 @@
 
 use core::time::Duration;
 
-use crate::algorithm::{Charge, Mark, Since, sealed};
+use crate::arithmetic::{Charge, Mark, Since, sealed};
 use crate::exact::{Level, Units};
-use crate::{Algorithm, LimitError, Rate, Timestamp};
+use crate::{Arithmetic, LimitError, Rate, Timestamp};
 
 /// A bucket of `burst` tokens that refills at the rate. The exact form of arithmetic.
 ///
@@ -13,7 +13,7 @@ use crate::{Algorithm, LimitError, Rate, Timestamp};
 /// were built on, because it remembers when the latest one acts.
 ///
 /// ```
-/// use tollgate_core::{Algorithm, Rate, Timestamp, TokenBucket};
+/// use tollgate_core::{Arithmetic, Rate, Timestamp, TokenBucket};
 ///
 /// let limit = TokenBucket::new(Rate::per_second(10).burst(5))?;
 /// let mut bucket = Default::default();
@@ -45,7 +45,7 @@ impl Bucket {
     /// The bucket that stood at this level, with its latest reservation acting at `last_act`.
     ///
     /// ```
-    /// use tollgate_core::{Algorithm, Bucket, Level, Rate, Timestamp, TokenBucket};
+    /// use tollgate_core::{Arithmetic, Bucket, Level, Rate, Timestamp, TokenBucket};
     ///
     /// // Two tokens owed beyond a burst of five.
     /// let limit = TokenBucket::new(Rate::per_second(10).burst(5))?;
@@ -69,7 +69,7 @@ impl TokenBucket {
     /// How many units of a [`Level`]'s debt one token is, under this limit.
     ///
     /// ```
-    /// use tollgate_core::{Algorithm, Bucket, Rate, Timestamp, TokenBucket};
+    /// use tollgate_core::{Arithmetic, Bucket, Rate, Timestamp, TokenBucket};
     ///
     /// let limit = TokenBucket::new(Rate::per_second(10))?;
     /// let mut bucket = Bucket::default();
@@ -85,7 +85,7 @@ impl TokenBucket {
     /// Whether this many tokens are there at `now`.
     ///
     /// ```
-    /// use tollgate_core::{Algorithm, Bucket, Rate, Timestamp, TokenBucket};
+    /// use tollgate_core::{Arithmetic, Bucket, Rate, Timestamp, TokenBucket};
     ///
     /// let limit = TokenBucket::new(Rate::per_second(10))?;
     /// let mut bucket = Bucket::default();
@@ -106,7 +106,7 @@ impl TokenBucket {
     /// Never after that time; before it only where numbers are far beyond 64 bits.
     ///
     /// ```
-    /// use tollgate_core::{Algorithm, Bucket, Rate, Timestamp, TokenBucket};
+    /// use tollgate_core::{Arithmetic, Bucket, Rate, Timestamp, TokenBucket};
     ///
     /// let (fast, slow) = (Rate::per_second(100), Rate::per_second(60).burst(100));
     /// let (fast, slow) = (TokenBucket::new(fast)?, TokenBucket::new(slow)?);
@@ -143,7 +143,7 @@ impl TokenBucket {
 
 impl sealed::Sealed for TokenBucket {}
 
-impl Algorithm for TokenBucket {
+impl Arithmetic for TokenBucket {
     type State = Bucket;
     type Floor = ();
 
@@ -339,7 +339,7 @@ mod tests {
                     fast.has(&own, *at, cost + kept)
                 };
                 let first = (since..5_000).map(Timestamp::from_nanos).find(passes);
-                // At the far end both are full, and the other one takes no more.
+                // At the latest time of the search both are full, so the other one gains nothing more.
                 let full = fast.earliest(&own, now, 400).unwrap();
                 let at = fast.earliest_beside(&own, now, cost, (&slow, &beside));
                 let at = at.filter(|at| *at < full);

@@ -3,7 +3,7 @@
 use std::mem::size_of;
 
 use tollgate_core::{
-    Algorithm, Bucket, Counts, Level, Log, Rate, SlidingLog, Tat, Timestamp, Window,
+    Arithmetic, Bucket, Counts, Level, Log, Rate, SlidingLog, Tat, Timestamp, Window,
 };
 
 #[test]

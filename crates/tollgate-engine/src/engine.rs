@@ -7,8 +7,9 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tollgate::{Clock, Timestamp};
 
-use crate::backend::{Answer, Backend, Memory};
+use crate::backend::{Backend, Memory};
 use crate::facts::Facts;
+use crate::limits::{Answer, Check, DenyCache, DenyVersion, KeyHashers};
 use crate::observer::{Event, Observer};
 use crate::policy::{Mode, Policy};
 use crate::verdict::{Findings, Said, Verdict};
@@ -16,10 +17,8 @@ use crate::verdict::{Findings, Said, Verdict};
 pub(crate) mod bounds;
 mod counters;
 mod deciding;
-pub(crate) mod deny;
 mod descriptors;
 mod gather;
-pub(crate) mod key;
 mod peek;
 mod retired;
 pub(crate) mod rollout;
@@ -30,13 +29,10 @@ pub(crate) mod warm;
 
 pub use bounds::{Bounds, TooMuch};
 pub use descriptors::{DescriptorFindings, DescriptorStatus, DescriptorVerdict, DescriptorsPassed};
-pub use key::Key;
 pub use peek::Left;
 pub use rules::PolicyError;
 
-use deny::{DenyCache, DenyVersion};
 use gather::{Gathered, Group};
-use key::KeyHashers;
 use retired::Retired;
 use rules::Rules;
 use turns::{Spot, Turns};
@@ -280,7 +276,7 @@ impl<B: Backend> Engine<B> {
             return Asked::default();
         };
         // Before the question: whatever improves after it makes its answer old.
-        let version = DenyVersion(rules.version, self.backend.improvements());
+        let version = DenyVersion(rules.version, self.backend.epoch());
         let at = self.backend.now();
         let known = deny.find(group.checks.as_slice(), at, version);
         Asked {
@@ -318,7 +314,7 @@ impl<B: Backend> Engine<B> {
 
 impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     /// Decides a request. It never waits: where a rule says `over: wait`, who is over it is refused here, and so is
-    /// who would pass those who wait in [`decide_by`](Self::decide_by). It asks for no memory unless it takes a slot, is for very
+    /// who would pass those who wait in [`decide_async`](Self::decide_async). It asks for no memory unless it takes a slot, is for very
     /// many rules, or is by very long keys.
     #[inline]
     pub fn decide<'f>(&self, facts: &'f Facts<'f>) -> Verdict<'f> {
@@ -410,9 +406,7 @@ struct Asked {
 }
 
 /// The checks of each rule by itself.
-fn runs<'g, 'a>(
-    group: &'g Group<'a>,
-) -> impl Iterator<Item = (u32, &'g [crate::backend::Check<'a>])> {
+fn runs<'g, 'a>(group: &'g Group<'a>) -> impl Iterator<Item = (u32, &'g [Check<'a>])> {
     let (checks, askers) = (group.checks.as_slice(), group.askers.as_slice());
     let mut start = 0;
     askers.chunk_by(|one, other| one == other).map(move |run| {

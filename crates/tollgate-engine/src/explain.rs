@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
-use crate::engine::key::{Key, KeyPlan};
 use crate::engine::rollout::Rollout;
 use crate::engine::rules::TENANT;
 use crate::facts::Facts;
+use crate::limits::{KeyPlan, RequestKey};
 use crate::matcher::{self, Explained, Slots};
 use crate::policy::{Counting, KeyPart, Limits, Match, Mode, OnStoreFailure, Over, Policy, Rule};
 use crate::suggest;
@@ -235,7 +235,7 @@ fn mode(policy: &Policy, rule: &Rule, facts: &Facts<'_>) -> Mode {
         None => mode,
         Some(rollout) => {
             let plan = KeyPlan::new(&rule.key, &mut Slots::default());
-            rollout.mode(&Key::new(&plan, facts, [0; 2]))
+            rollout.mode(&RequestKey::new(&plan, facts, [0; 2]))
         }
     }
 }
@@ -258,7 +258,7 @@ fn by_itself<'a>(rule: &'a Rule, mode: Mode, facts: &'a Facts<'a>) -> Standing<'
 fn key(parts: &[KeyPart], facts: &Facts<'_>) -> String {
     let plan = KeyPlan::new(parts, &mut Slots::default());
     // It is only shown, so no counter has to be found by it.
-    Key::new(&plan, facts, [0; 2]).to_string()
+    RequestKey::new(&plan, facts, [0; 2]).to_string()
 }
 
 /// The tier of the request's tenant.

@@ -1,7 +1,69 @@
 //! From request facts to a verdict, by rules that people can read.
 //!
+//! A [`Policy`] says which requests meet which limits. An [`Engine`] takes what is known of a request, its [`Facts`],
+//! and answers with a [`Verdict`]: passed or refused, by which rule, and when to come back.
+//!
+//! ```
+//! use tollgate_engine::backend::Memory;
+//! use tollgate_engine::document::Format;
+//! use tollgate_engine::{Engine, Facts, Policy, Verdict};
+//!
+//! let text = "
+//! limits:
+//! - name: per-user
+//!   match: {path: /api/**}
+//!   key: [user]
+//!   rate: 2/minute
+//! exempt: [{path: /healthz}]
+//! ";
+//! let policy = Policy::from_text(text, Format::Yaml)?.policy; // or Policy::from_path("policy.yaml")
+//! let engine = Engine::new(policy, Memory::new())?;
+//!
+//! let facts = Facts::new().with("user", "ada").with("path", "/api/orders");
+//! match engine.decide(&facts) {
+//!     // Keep it while the request runs: it holds what the request has taken.
+//!     Verdict::Passed(passed) => println!("served: {}", passed.decision()),
+//!     Verdict::Refused(refused) => println!("429 by {}: {}", refused.cause(), refused.decision()),
+//! }
+//! assert!(engine.decide(&facts).passed().is_some());
+//! assert!(engine.decide(&facts).refused().is_some()); // the third within a minute
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A program that has its rules elsewhere builds them without a text:
+//!
+//! ```
+//! use tollgate::Rate;
+//! use tollgate_engine::backend::Memory;
+//! use tollgate_engine::policy::{KeyPart, Limits, Rule};
+//! use tollgate_engine::{Engine, Facts, Policy};
+//!
+//! let limits = Limits { rates: vec![Rate::per_minute(1)], ..Limits::default() };
+//! let rule = Rule { key: vec![KeyPart::Fact("user".to_owned())], ..Rule::new("per-user", limits) };
+//! let policy = Policy { rules: vec![rule], ..Policy::default() };
+//!
+//! let engine = Engine::new(policy, Memory::new())?;
+//! let (ada, bob) = (Facts::new().with("user", "ada"), Facts::new().with("user", "bob"));
+//! assert!(engine.decide(&ada).passed().is_some());
+//! assert!(engine.decide(&ada).refused().is_some());
+//! assert!(engine.decide(&bob).passed().is_some());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | you want | look at |
+//! |---|---|
+//! | to read a policy, and to show its mistakes | [`Policy`], [`Rejected`], [`render`] |
+//! | to decide, wait, look without charging, change the policy live | [`Engine`] |
+//! | to count in this process | [`backend::Memory`] |
+//! | to count for a fleet | the crate `tollgate-redis` |
+//! | to know why a request passed or not | [`explain`] |
+//! | to be told of every decision | [`observer`] |
+//! | files of envoyproxy/ratelimit | [`envoy`] |
+//!
+//! The way of a request, which is also the reading order of the code:
+//!
 //! ```text
-//! request ─► Facts ─► Policy ─► checks ─► backend ─► verdict
+//! request ─► Facts ─► Policy ─► checks ─► backend ─► Verdict
 //! ```
 
 pub mod backend;
@@ -11,6 +73,7 @@ pub mod engine;
 pub mod envoy;
 pub mod explain;
 pub mod facts;
+mod limits;
 pub mod lint;
 pub mod matcher;
 pub mod native;
@@ -35,5 +98,10 @@ pub use verdict::Verdict;
     rustdoc::invalid_codeblock_attributes,
     reason = "other tests read them"
 )]
-#[doc = include_str!("../../../docs/policy.md")]
+#[doc = include_str!("../docs/policy.md")]
 struct Documented;
+
+/// The example of the crate's front page.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

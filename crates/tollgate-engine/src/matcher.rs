@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
-use tollgate::prefetch;
+use tollgate::keyed::prefetch;
 
 use crate::facts::{Facts, head};
 use crate::policy::{Match, Pattern};

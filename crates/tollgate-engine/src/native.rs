@@ -8,7 +8,7 @@ use crate::diagnostic::Code;
 use crate::document::{Node, Span, Value};
 use crate::facts::{KNOWN_FACTS, is_known_fact};
 use crate::matcher::regex::Regexes;
-use crate::policy::{Mode, OnStoreFailure, Policy};
+use crate::policy::{OnStoreFailure, Policy};
 use crate::source::Sources;
 use crate::suggest;
 

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::Guard;
-use tollgate::{Decision, Ending, Outcome, Pass, Timestamp};
+use tollgate::{Decision, Outcome, Timestamp, concurrency::Ending, stack::Pass};
 
-use crate::backend::Limit;
 pub use crate::engine::TooMuch;
-use crate::engine::key::Key;
 use crate::engine::rules::Rules;
 use crate::facts::Facts;
+use crate::limits::Limit;
+use crate::limits::RequestKey;
 use crate::matcher::few::Few;
 use crate::policy::{Mode, OnStoreFailure};
 
@@ -240,12 +240,12 @@ impl Findings<'_> {
     }
 
     /// The key by which it was decided; none if no rule decided.
-    pub fn key(&self) -> Option<Key<'_>> {
+    pub fn key(&self) -> Option<RequestKey<'_>> {
         let (By::Applied(number) | By::StoreFailure(number)) = self.said.by else {
             return None;
         };
         let plan = &self.rules.applied[number as usize].key;
-        Some(Key::new(plan, self.facts, self.said.fingerprint))
+        Some(RequestKey::new(plan, self.facts, self.said.fingerprint))
     }
 
     /// Whether it passed, and the limit that decided is as far used as the policy calls near: 80 % unless it
@@ -429,7 +429,7 @@ impl fmt::Debug for Findings<'_> {
 /// It outlives a change of the policy, and what it holds counts in the next one.
 ///
 /// ```
-/// # use tollgate::Ending;
+/// # use tollgate::concurrency::Ending;
 /// # use tollgate::clock::Manual;
 /// # use tollgate_engine::backend::Memory;
 /// # use tollgate_engine::document::Format;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use tollgate::{Algorithm, Align, Rate};
+use tollgate::{Algorithm, Rate, core::Align};
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_engine::policy::{

@@ -317,7 +317,7 @@ fn a_remembered_refusal_holds_until_time_or_a_new_policy_ends_it() {
     let hourly = policy(vec![rule("one", rates(&["1/h"]))]);
     let engine = Engine::new(hourly, backend).unwrap().with_deny_cache(16);
     let facts = user("1");
-    let decide = || awaited(engine.decide_by(&facts)).unwrap();
+    let decide = || awaited(engine.decide_async(&facts)).unwrap();
     let asked = || engine.backend().times.load(Ordering::Relaxed);
     assert!(decide().passed().is_some());
     for _ in 0..3 {
@@ -336,7 +336,7 @@ fn a_remembered_refusal_holds_until_time_or_a_new_policy_ends_it() {
         "one passed, one was refused, the others were known"
     );
     assert!(
-        awaited(engine.decide_by(&user("2")))
+        awaited(engine.decide_async(&user("2")))
             .unwrap()
             .passed()
             .is_some()
@@ -431,7 +431,7 @@ fn a_backend_may_be_awaited() {
     let engine = engine(policy(vec![rule("one", rates(&["1/h"]))]), &Manual::new());
     let facts = user("1");
     let outcomes = [(); 2].map(|()| {
-        awaited(engine.decide_by(&facts))
+        awaited(engine.decide_async(&facts))
             .unwrap()
             .passed()
             .is_some()
@@ -513,7 +513,7 @@ fn a_remembered_refusal_ends_when_it_was_to_however_long_the_answer_took() {
     let slow = policy(vec![rule("one", rates(&["1/10s"]))]);
     let engine = Engine::new(slow, far).unwrap().with_deny_cache(16);
     let facts = user("1");
-    let decide = || awaited(engine.decide_by(&facts)).unwrap();
+    let decide = || awaited(engine.decide_async(&facts)).unwrap();
     assert!(decide().passed().is_some());
     assert_eq!(decide().decision().retry_after, Duration::from_secs(9));
     // It was said a second ago.

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use proptest::sample::select;
-use tollgate::{Algorithm, Align, Rate};
+use tollgate::{Algorithm, Rate, core::Align};
 use tollgate_engine::document::{self, Format, Place, Span, Value};
 use tollgate_engine::envoy::{self, Compiled, Domains, Leaf, Lookup, matching};
 use tollgate_engine::facts::{Descriptor, Unit};

@@ -117,7 +117,7 @@ proptest! {
     ) {
         let facts: Facts<'_> = known.into_iter().collect();
         let engine = Engine::new(policy.clone(), Noting::default()).unwrap();
-        let verdict = match pin!(engine.decide_by(&facts)).poll(&mut Context::from_waker(Waker::noop())) {
+        let verdict = match pin!(engine.decide_async(&facts)).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(verdict) => verdict.unwrap(),
             Poll::Pending => panic!("it never waits"),
         };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tollgate::clock::Manual;
 use tollgate::quota::Quota;
-use tollgate::{Algorithm, Align, Outcome, Rate, Timestamp};
+use tollgate::{Algorithm, Outcome, Rate, Timestamp, core::Align};
 use tollgate_engine::backend::Memory;
 use tollgate_engine::matcher::holds;
 use tollgate_engine::policy::{

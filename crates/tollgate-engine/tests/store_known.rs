@@ -168,7 +168,10 @@ fn a_refusal_that_is_remembered_tells_a_higher_cost_its_own_wait() {
         (Algorithm::Gcra, true),
         (Algorithm::TokenBucket, true),
         (Algorithm::LeakyBucket, true),
-        (Algorithm::FixedWindow(tollgate::Align::default()), true),
+        (
+            Algorithm::FixedWindow(tollgate::core::Align::default()),
+            true,
+        ),
         (Algorithm::SlidingLog, false),
     ];
     for (algorithm, is_told) in algorithms {
@@ -287,7 +290,7 @@ fn keys_beyond_the_cap_are_not_noted_and_that_is_counted() {
     let algorithms = [
         Algorithm::Gcra,
         Algorithm::TokenBucket,
-        Algorithm::FixedWindow(tollgate::Align::FirstHit),
+        Algorithm::FixedWindow(tollgate::core::Align::FirstHit),
     ];
     for algorithm in algorithms {
         let clock = Manual::new();

@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tollgate::core::{
-    Algorithm as _, Bucket, Counts, FixedWindow, LeakyBucket, Level, Log, SlidingCounter,
+    Arithmetic as _, Bucket, Counts, FixedWindow, LeakyBucket, Level, Log, SlidingCounter,
     SlidingLog, TokenBucket, Window,
 };
-use tollgate::{Algorithm, Align, Decision, Rate, Timestamp};
+use tollgate::{Algorithm, Decision, Rate, Timestamp, core::Align};
 use tollgate_engine::backend::LimitKind;
 use tollgate_testkit::redis::Server;
 use tollgate_testkit::traffic::Random;
@@ -55,7 +55,7 @@ trait Model {
     fn step(&mut self, now: u64, step: Step) -> (Decision, u64);
 }
 
-struct Kept<A: tollgate::core::Algorithm> {
+struct Kept<A: tollgate::core::Arithmetic> {
     limit: A,
     state: A::State,
     /// What a state reads as on a clock that is behind, and whether that is so far that it is written.
@@ -64,11 +64,11 @@ struct Kept<A: tollgate::core::Algorithm> {
 
 type Read<A> = fn(
     &A,
-    &<A as tollgate::core::Algorithm>::State,
+    &<A as tollgate::core::Arithmetic>::State,
     Timestamp,
-) -> (<A as tollgate::core::Algorithm>::State, bool);
+) -> (<A as tollgate::core::Arithmetic>::State, bool);
 
-impl<A: tollgate::core::Algorithm> Model for Kept<A> {
+impl<A: tollgate::core::Arithmetic> Model for Kept<A> {
     fn step(&mut self, now: u64, step: Step) -> (Decision, u64) {
         let now = Timestamp::from_nanos(now);
         let (mut state, is_far) = (self.read)(&self.limit, &self.state, now);
@@ -126,7 +126,7 @@ fn units(rate: Rate, price: u128) -> (u128, u128) {
 }
 
 fn model(rate: Rate, algorithm: Algorithm) -> Box<dyn Model> {
-    fn kept<A: tollgate::core::Algorithm + 'static>(limit: A, read: Read<A>) -> Box<dyn Model> {
+    fn kept<A: tollgate::core::Arithmetic + 'static>(limit: A, read: Read<A>) -> Box<dyn Model> {
         let state = A::State::default();
         Box::new(Kept { limit, state, read })
     }

@@ -19,7 +19,7 @@ use foldhash::quality::SeedableRandomState;
 use tollgate::clock::Wakeup;
 use tollgate::{Clock, Decision, Outcome, Timestamp};
 use tollgate_engine::backend::{
-    Answer, Backend, Check, DenyCache, DenyVersion, Keeper, Limit, LimitKind, Local, Source,
+    Answer, Backend, Check, DenyCache, DenyVersion, Limit, LimitKind, Local, Prepared, Source,
 };
 use tollgate_engine::policy::Counting;
 
@@ -69,13 +69,13 @@ pub struct Direct {
     local: Arc<Local<HostClock, HostWall>>,
     pub(crate) prefix: Box<str>,
     life: std::time::Duration,
-    /// Limits keep what is made of them here.
-    keeper: Keeper,
+    /// Limits as the store reads them.
+    compiled: Prepared<Compiled>,
     near: Option<DenyCache>,
     /// Tells limits apart.
     hasher: SeedableRandomState,
     /// How often something was given back here.
-    improvements: AtomicU64,
+    epoch: AtomicU64,
     /// How far the store's clock is ahead of this node's, in microseconds.
     ahead: AtomicI64,
     clock: HostClock,
@@ -87,11 +87,11 @@ pub struct Direct {
 }
 
 /// What is to be done about one check.
-enum Step {
+enum Step<'a> {
     /// Nothing: it was said here.
     Said(Decision),
     /// Spent from what is leased.
-    Lease(Arc<Compiled>, Leased),
+    Lease(&'a Compiled, Leased),
     Ask(Box<Question>),
 }
 
@@ -120,10 +120,10 @@ impl Direct {
             local,
             prefix: builder.prefix.into(),
             life: builder.slot_life,
-            keeper: Keeper::new(),
+            compiled: Prepared::new(),
             near: (builder.near > 0).then(|| DenyCache::new(builder.near)),
             hasher: SeedableRandomState::with_seed(host.random(), SharedSeed::global_fixed()),
-            improvements: AtomicU64::new(0),
+            epoch: AtomicU64::new(0),
             ahead: AtomicI64::new(0),
             clock: host.clock(),
             wall: host.wall(),
@@ -134,8 +134,8 @@ impl Direct {
     }
 
     /// The limit as the store reads it.
-    pub(crate) fn compiled(&self, limit: &Limit) -> Result<Arc<Compiled>, StoreLimitError> {
-        limit.kept_or_make(&self.keeper, || Compiled::new(limit, self).map(Arc::new))
+    pub(crate) fn compiled<'a>(&self, limit: &'a Limit) -> Result<&'a Compiled, StoreLimitError> {
+        (self.compiled).get_or_make(limit, || Compiled::new(limit, self))
     }
 
     /// The time to say, if it isn't the store's.
@@ -162,13 +162,13 @@ impl Direct {
 
     /// Something may pass sooner than was said.
     pub(crate) fn improved(&self) {
-        self.improvements.fetch_add(1, Ordering::Release);
+        self.epoch.fetch_add(1, Ordering::Release);
     }
 
     /// The time, and how often something was given back until then.
     fn before(&self) -> (Timestamp, u64) {
-        let improvements = self.improvements.load(Ordering::Acquire);
-        (Backend::now(self), improvements)
+        let epoch = self.epoch.load(Ordering::Acquire);
+        (Backend::now(self), epoch)
     }
 
     /// A question about the key of a check.
@@ -177,10 +177,9 @@ impl Direct {
         check: &Check<'_>,
         op: Op,
         now: u64,
-    ) -> Result<(Question, Arc<Compiled>), StoreError> {
+    ) -> Result<Question, StoreError> {
         let compiled = self.compiled(check.limit)?;
-        let question = self.question_of(check, &compiled, op, now)?;
-        Ok((question, compiled))
+        self.question_of(check, compiled, op, now)
     }
 
     /// The same of a limit that is at hand.
@@ -228,12 +227,12 @@ impl Direct {
     }
 
     /// What each check needs; a refusal that is known without asking.
-    fn plan(&self, checks: &[Check<'_>]) -> Result<Result<Vec<Step>, Answer>, StoreError> {
+    fn plan<'a>(&self, checks: &[Check<'a>]) -> Result<Result<Vec<Step<'a>>, Answer>, StoreError> {
         let mut steps = Vec::with_capacity(checks.len());
         let now = self.store_time();
         for (number, check) in checks.iter().enumerate() {
             let compiled = self.compiled(check.limit)?;
-            steps.push(match self.known(check, &compiled) {
+            steps.push(match self.known(check, compiled) {
                 Some(known) if !known.is_allowed() => {
                     let mut answer = Answer::new(Some(number), known);
                     answer.source = Source::Known;
@@ -242,7 +241,7 @@ impl Direct {
                 Some(known) => Step::Said(known),
                 None => match compiled.leased {
                     Some(leased) => Step::Lease(compiled, leased),
-                    None => Step::Ask(Box::new(self.decide(check, &compiled, now)?)),
+                    None => Step::Ask(Box::new(self.decide(check, compiled, now)?)),
                 },
             });
         }
@@ -251,8 +250,8 @@ impl Direct {
 
     /// What is said at once of a limit that is leased, if what is held here says it all.
     #[inline]
-    pub(crate) fn spend_leased(&self, check: &Check<'_>, compiled: &Compiled) -> Option<Answer> {
-        let leased = compiled.leased.as_ref()?;
+    pub(crate) fn spend_leased(&self, check: &Check<'_>) -> Option<Answer> {
+        let leased = self.compiled.get(check.limit)?.leased.as_ref()?;
         let place = LeaseKey::of(leased, check);
         let decision = self.leases.try_spend(place, check.cost)?;
         let mut answer = Answer::new(Some(0), decision);
@@ -271,8 +270,8 @@ impl Direct {
     /// A refusal that still holds.
     fn known_refusal(&self, check: &Check<'_>, compiled: &Compiled) -> Option<Decision> {
         let near = self.near.as_ref().filter(|_| compiled.leased.is_none())?;
-        let (now, improvements) = self.before();
-        let version = DenyVersion(compiled.version, improvements);
+        let (now, epoch) = self.before();
+        let version = DenyVersion(compiled.version, epoch);
         let (_, decision) = near.find(&[*check], now, version)?;
         self.near_hits.fetch_add(1, Ordering::Relaxed);
         Some(decision)
@@ -283,7 +282,7 @@ impl Direct {
     async fn carry_out(
         &self,
         checks: &[Check<'_>],
-        steps: Vec<Step>,
+        steps: Vec<Step<'_>>,
     ) -> Result<(Answer, Option<Vec<Decision>>), StoreError> {
         let mut decisions = vec![Decision::UNLIMITED; checks.len()];
         let mut undo = Undo::new(self);
@@ -296,7 +295,7 @@ impl Direct {
                 Step::Said(decision) => decisions[number] = decision,
                 Step::Lease(compiled, leased) if is_held(&checks[number]) => {
                     is_known = false;
-                    let held = self.hold_lease(&checks[number], &compiled, &leased, &mut patience);
+                    let held = self.hold_lease(&checks[number], compiled, &leased, &mut patience);
                     let (decision, estimate) = held.await?;
                     let Some(estimate) = estimate else {
                         return Ok((Answer::new(Some(number), decision), None));
@@ -401,7 +400,11 @@ impl Direct {
     }
 
     /// Does what was planned, for those who want to know no more.
-    async fn answer(&self, checks: &[Check<'_>], steps: Vec<Step>) -> Result<Answer, StoreError> {
+    async fn answer(
+        &self,
+        checks: &[Check<'_>],
+        steps: Vec<Step<'_>>,
+    ) -> Result<Answer, StoreError> {
         let (answer, _) = self.carry_out(checks, steps).await?;
         Ok(answer)
     }
@@ -418,7 +421,7 @@ impl Direct {
         let before = self.before();
         // The answer is noted: what that needs is fetched while the store decides.
         let (noted, key) = (checks[0].limit, &checks[0].key);
-        self.local.memory().expect(noted, key.fingerprint());
+        self.local.memory().prefetch(noted, key.fingerprint());
         let answers = self.ask(checks, &[0], question, &mut patience).await?;
         let decision = answers.each[0].decision(limit);
         self.local.note(&checks[0], &decision);
@@ -440,7 +443,7 @@ impl Direct {
         checks: &[Check<'_>],
         decisions: &[Decision],
         numbers: &[usize],
-        (at, improvements): (Timestamp, u64),
+        (at, epoch): (Timestamp, u64),
     ) -> Answer {
         let mut refusals = vec![Decision::UNLIMITED; checks.len()];
         for number in numbers {
@@ -451,7 +454,7 @@ impl Direct {
             && answer.decision.outcome == Outcome::Denied
             && let Ok(compiled) = self.compiled(checks[number].limit)
         {
-            let version = DenyVersion(compiled.version, improvements);
+            let version = DenyVersion(compiled.version, epoch);
             near.note(&checks[number], &answer.decision, at, version);
         }
         answer
@@ -467,13 +470,12 @@ impl Backend for Direct {
         if let [check] = checks
             && check.limit.counting() == Counting::Leased
             && !is_held(check)
-            && let Some(compiled) = check.limit.kept::<Arc<Compiled>>(&self.keeper)
-            && let Some(answer) = self.spend_leased(check, compiled)
+            && let Some(answer) = self.spend_leased(check)
         {
             return Asking::said(Ok(answer));
         }
         match self.plan(checks) {
-            Ok(Ok(steps)) => Asking::asked(match <[Step; 1]>::try_from(steps) {
+            Ok(Ok(steps)) => Asking::asked(match <[Step<'_>; 1]>::try_from(steps) {
                 Ok([Step::Ask(question)]) if question.holder.is_none() && !is_held(&checks[0]) => {
                     Box::pin(self.ask_one(checks, *question))
                 }
@@ -512,7 +514,7 @@ impl Backend for Direct {
             let is_asked = compiled.form.known(check.cost).is_none() && !compiled.is_leased;
             let is_slots = matches!(check.limit.kind(), LimitKind::Concurrency(_));
             if is_asked && !is_slots {
-                asked.push((number, self.question(check, Op::Gift, now)?.0));
+                asked.push((number, self.question(check, Op::Gift, now)?));
             }
         }
         for (number, question) in asked {
@@ -527,9 +529,7 @@ impl Backend for Direct {
 
     fn spent_ahead(&self, check: &Check<'_>) -> u64 {
         let compiled = self.compiled(check.limit).ok();
-        let leased = compiled
-            .as_ref()
-            .and_then(|compiled| compiled.leased.as_ref());
+        let leased = compiled.and_then(|compiled| compiled.leased.as_ref());
         leased.map_or(0, |leased| {
             self.leases.spent_ahead(LeaseKey::of(leased, check))
         })
@@ -550,15 +550,15 @@ impl Backend for Direct {
         }
     }
 
-    fn improvements(&self) -> u64 {
-        self.improvements.load(Ordering::Acquire)
+    fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
     }
 
     fn is_in_part(&self, error: &StoreError) -> bool {
         matches!(error, StoreError::Foreign { .. }) || self.store.answers_in_part()
     }
 
-    fn takes(&self, limit: &Limit) -> Result<(), String> {
+    fn supports(&self, limit: &Limit) -> Result<(), String> {
         let compiled = self.compiled(limit);
         compiled.map(drop).map_err(|error| error.to_string())
     }

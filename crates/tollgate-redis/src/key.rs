@@ -18,7 +18,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use sha1_smol::Sha1;
-use tollgate::{Algorithm, Align};
+use tollgate::{Algorithm, core::Align};
 use tollgate_engine::backend::LimitKind;
 
 /// The version of what is kept. Whoever changes what a script writes raises it.

@@ -17,7 +17,7 @@
 //! let redis = Redis::builder("redis+sentinel://10.0.0.1,10.0.0.2,10.0.0.3/mymaster")?.nodes(8).build()?;
 //! let engine = Engine::new(policy, redis)?;
 //! let facts = Facts::new().with("user", "42");
-//! let verdict = engine.decide_by(&facts).await?;
+//! let verdict = engine.decide_async(&facts).await?;
 //! assert!(verdict.refused().is_none() || verdict.fallback().is_some());
 //! # Ok(())
 //! # }
@@ -65,5 +65,15 @@ pub use verdict::{LimitFindings, LimitPassed, LimitVerdict};
 
 /// What the documents show is compiled.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/distributed.md")]
+#[doc = include_str!("../docs/distributed.md")]
 struct Documented;
+
+/// The example of the crate's front page.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
+/// The programs of the repository's README: this crate is the one that has all that they use.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/front-page.md")]
+struct FrontPage;

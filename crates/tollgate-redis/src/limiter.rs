@@ -1,13 +1,11 @@
 //! One limit for a fleet, without a policy.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::{Algorithm, Decision, LimitError, Rate, Timestamp};
 use tollgate_engine::backend::{Answer, Backend, Limit, LimitKind, SoleLimit};
 use tollgate_engine::policy::{Counting, OnStoreFailure};
 
-use crate::direct::Compiled;
 use crate::error::{StoreError, StoreLimitError};
 use crate::noted::Noted;
 use crate::question::{Kind, Numbers, Op, Raw, micros, wait};
@@ -42,8 +40,6 @@ use crate::verdict::LimitVerdict;
 pub struct RedisLimiter {
     redis: Redis,
     limit: SoleLimit,
-    /// As the store reads it; none without a store.
-    compiled: Option<Arc<Compiled>>,
 }
 
 /// Builds a [`RedisLimiter`]; made by [`Redis::limiter`].
@@ -121,17 +117,13 @@ impl RedisLimiterBuilder {
             .map_err(|error: LimitError| StoreLimitError::Rate(error))?
             .counting(self.counting)
             .on_store_failure(self.failure.unwrap_or(default));
-        let compiled = match &self.redis.home {
-            Home::Store(fallback) => Some(fallback.store().inner.compiled(limit.limit())?),
-            Home::Memory(fallback) => {
-                fallback.store().inner.form(limit.limit())?;
-                None
-            }
-        };
+        match &self.redis.home {
+            Home::Store(fallback) => drop(fallback.store().inner.compiled(limit.limit())?),
+            Home::Memory(fallback) => drop(fallback.store().inner.form(limit.limit())?),
+        }
         Ok(RedisLimiter {
             redis: self.redis,
             limit,
-            compiled,
         })
     }
 }
@@ -183,16 +175,13 @@ impl RedisLimiter {
     /// What is leased is said at once, unless the fallback has to be told that the store works again.
     #[inline]
     fn spend_leased(&self, key: &str, cost: u64) -> Option<Answer> {
-        let compiled = self
-            .compiled
-            .as_ref()
-            .filter(|compiled| compiled.is_leased)?;
-        if self.redis.fallback_active() {
+        if self.limit.limit().counting() != Counting::Leased || self.redis.fallback_active() {
             return None;
         }
         let facts = SoleLimit::facts(key);
-        let check = self.limit.check(&facts, cost);
-        self.redis.direct()?.spend_leased(&check, compiled)
+        self.redis
+            .direct()?
+            .spend_leased(&self.limit.check(&facts, cost))
     }
 
     /// Decides a cost without a failure policy.
@@ -384,7 +373,7 @@ impl RedisLimiter {
             return Ok((known, None));
         }
         let now = at.unwrap_or_else(|| direct.store_time());
-        let (question, _) = direct.question(&check, op, now)?;
+        let question = direct.question(&check, op, now)?;
         possible(op, &question.numbers, check.limit)?;
         let most = question.numbers.limit;
         let mut patience = direct.store.patience();

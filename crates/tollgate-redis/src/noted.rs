@@ -73,16 +73,16 @@ impl<B: Backend<Error = StoreError>> Backend for Noted<B> {
     }
 
     #[inline]
-    fn expect(&self, limit: &Limit, fingerprint: [u64; 2]) {
-        self.inner.expect(limit, fingerprint);
+    fn prefetch(&self, limit: &Limit, fingerprint: [u64; 2]) {
+        self.inner.prefetch(limit, fingerprint);
     }
 
-    fn takes(&self, limit: &Limit) -> Result<(), String> {
-        self.inner.takes(limit)
+    fn supports(&self, limit: &Limit) -> Result<(), String> {
+        self.inner.supports(limit)
     }
 
-    fn improvements(&self) -> u64 {
-        self.inner.improvements()
+    fn epoch(&self) -> u64 {
+        self.inner.epoch()
     }
 
     fn is_in_part(&self, error: &StoreError) -> bool {

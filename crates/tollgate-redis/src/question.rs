@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tollgate::core::{self, Algorithm as _};
+use tollgate::core::{self, Arithmetic as _};
 use tollgate::quota::Quota;
-use tollgate::{Algorithm, Align, Decision, Outcome, Rate, Timestamp};
+use tollgate::{Algorithm, Decision, Outcome, Rate, Timestamp, core::Align};
 use tollgate_engine::backend::{LimitKind, Owed};
 
 use crate::error::{StoreError, StoreLimitError};

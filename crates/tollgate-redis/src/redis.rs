@@ -463,17 +463,17 @@ impl Backend for Redis {
         }
     }
 
-    fn takes(&self, limit: &Limit) -> Result<(), String> {
+    fn supports(&self, limit: &Limit) -> Result<(), String> {
         match &self.home {
-            Home::Store(fallback) => fallback.takes(limit),
-            Home::Memory(fallback) => fallback.takes(limit),
+            Home::Store(fallback) => fallback.supports(limit),
+            Home::Memory(fallback) => fallback.supports(limit),
         }
     }
 
-    fn improvements(&self) -> u64 {
+    fn epoch(&self) -> u64 {
         match &self.home {
-            Home::Store(fallback) => fallback.improvements(),
-            Home::Memory(fallback) => fallback.improvements(),
+            Home::Store(fallback) => fallback.epoch(),
+            Home::Memory(fallback) => fallback.epoch(),
         }
     }
 }

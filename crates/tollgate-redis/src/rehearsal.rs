@@ -68,22 +68,22 @@ const KEYS: usize = 10_000;
 /// let engine = Engine::new(Policy::from_text(POLICY, Format::Yaml)?.policy, redis.clone())?;
 /// let export = Facts::new().with("path", "/export").with("user", "ada");
 /// let search = Facts::new().with("path", "/search").with("user", "ada");
-/// assert_eq!(status(&engine.decide_by(&export).await?), 200);
+/// assert_eq!(status(&engine.decide_async(&export).await?), 200);
 ///
 /// let store = redis.rehearsal().expect("it is in memory");
 /// store.fail(Fault::Down);
 /// // A quota is closed then, unless it says otherwise: nobody knows what is left of it.
-/// assert_eq!(status(&engine.decide_by(&export).await?), 503);
+/// assert_eq!(status(&engine.decide_async(&export).await?), 503);
 /// // A rate is judged in this process.
 /// for expected in [200, 200, 429] {
-///     let verdict = engine.decide_by(&search).await?;
+///     let verdict = engine.decide_async(&search).await?;
 ///     assert_eq!(status(&verdict), expected);
 ///     assert!(verdict.fallback().is_some());
 /// }
 /// assert!(redis.fallback_active());
 ///
 /// store.recover();
-/// assert_eq!(status(&engine.decide_by(&export).await?), 200);
+/// assert_eq!(status(&engine.decide_async(&export).await?), 200);
 /// assert!(!redis.fallback_active());
 /// # Ok(())
 /// # }
@@ -178,7 +178,7 @@ impl Rehearsal {
     /// ```
     pub fn forget(&self) {
         let mut state = self.lock();
-        state.improved += Backend::improvements(&state.memory) + 1;
+        state.improved += Backend::epoch(&state.memory) + 1;
         state.memory = memory(&self.clock);
         state.paced.clear();
     }
@@ -383,14 +383,14 @@ impl Counts {
 }
 
 impl State {
-    fn improvements(&self) -> u64 {
-        self.improved + Backend::improvements(&self.memory)
+    fn epoch(&self) -> u64 {
+        self.improved + Backend::epoch(&self.memory)
     }
 
     /// What refusals of a limit are of.
     fn version(&self, limit: &Limit) -> DenyVersion {
         let kind = FixedState::default().hash_one(format!("{:?}", limit.kind()));
-        DenyVersion(kind, self.improvements())
+        DenyVersion(kind, self.epoch())
     }
 }
 
@@ -425,13 +425,13 @@ impl Backend for Rehearsal {
         self.clock.now()
     }
 
-    fn takes(&self, limit: &Limit) -> Result<(), String> {
+    fn supports(&self, limit: &Limit) -> Result<(), String> {
         let form = self.form(limit);
         form.map(drop).map_err(|error| error.to_string())
     }
 
-    fn improvements(&self) -> u64 {
-        self.lock().improvements()
+    fn epoch(&self) -> u64 {
+        self.lock().epoch()
     }
 }
 

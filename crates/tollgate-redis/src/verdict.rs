@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-use tollgate::{Decision, Pass};
+use tollgate::{Decision, stack::Pass};
 use tollgate_engine::backend::{Answer, Source};
 use tollgate_engine::policy::OnStoreFailure;
 

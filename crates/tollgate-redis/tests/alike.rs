@@ -91,7 +91,7 @@ async fn run<B: Backend<Error = Infallible>>(
         for (name, value) in &step.facts {
             facts.set(name, value);
         }
-        let Ok(verdict) = engine.decide_by(&facts).await;
+        let Ok(verdict) = engine.decide_async(&facts).await;
         all.push(seen(&verdict));
         if running.len() <= step.runs {
             running.resize_with(step.runs + 1, Vec::new);

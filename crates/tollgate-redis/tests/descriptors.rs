@@ -107,7 +107,7 @@ impl Both {
     /// What both say, if it is the same.
     async fn ask(&self, descriptors: &[Descriptor<'_>], hits: u32) -> DescriptorVerdict {
         let (stored, held) = (&self.stored, &self.held);
-        let by_store = stored.decide_descriptors_by("edge", descriptors, hits);
+        let by_store = stored.decide_descriptors_async("edge", descriptors, hits);
         let by_store = on_any_thread(by_store).await.expect("an answer");
         let by_memory = held.decide_descriptors("edge", descriptors, hits);
         let told = if self.near == 0 { told } else { codes };

@@ -232,13 +232,13 @@ async fn what_one_limit_refused_is_not_noted_as_spent_of_another() {
     let [ann, bob] = ["ann", "bob"].map(|name| Facts::new().with("user", name));
     let mut passed = 0;
     for _ in 0..40 {
-        let verdict = engine.decide_by(&ann).await.unwrap();
+        let verdict = engine.decide_async(&ann).await.unwrap();
         assert_eq!(verdict.fallback(), None);
         passed += u32::from(verdict.refused().is_none());
     }
     assert_eq!(passed, 1);
     server.kill();
-    let verdict = engine.decide_by(&bob).await.unwrap();
+    let verdict = engine.decide_async(&bob).await.unwrap();
     assert_eq!(verdict.fallback(), Some(OnStoreFailure::Local));
     assert!(verdict.refused().is_none(), "{:?}", verdict.decision());
 }

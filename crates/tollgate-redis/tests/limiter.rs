@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::quota::Quota;
-use tollgate::{Algorithm, Align, Outcome, Rate, Timestamp};
+use tollgate::{Algorithm, Outcome, Rate, Timestamp, core::Align};
 use tollgate_engine::backend::LimitKind;
 use tollgate_redis::{Redis, StoreError};
 use tollgate_testkit::redis::{Server, until};

@@ -35,7 +35,14 @@ async fn what_a_local_limit_refuses_sends_nothing() {
         let here = local.decide(&facts);
         assert_eq!(here.refused().is_none(), number < 3);
         if here.refused().is_none() {
-            assert!(shared.decide_by(&facts).await.unwrap().passed().is_some());
+            assert!(
+                shared
+                    .decide_async(&facts)
+                    .await
+                    .unwrap()
+                    .passed()
+                    .is_some()
+            );
         }
     }
     assert!(before > 0);
@@ -57,7 +64,7 @@ async fn what_the_policy_alone_decides_sends_nothing() {
         |user: &'static str, path: &'static str| Facts::new().with("user", user).with("path", path);
     assert!(
         engine
-            .decide_by(&facts("ada", "/api"))
+            .decide_async(&facts("ada", "/api"))
             .await
             .unwrap()
             .refused()
@@ -73,7 +80,7 @@ async fn what_the_policy_alone_decides_sends_nothing() {
     ] {
         for _ in 0..10 {
             let facts = facts(user, path);
-            let verdict = engine.decide_by(&facts).await.unwrap();
+            let verdict = engine.decide_async(&facts).await.unwrap();
             assert_eq!(verdict.refused().is_none(), allowed, "{user} {path}");
         }
     }
@@ -93,13 +100,18 @@ async fn a_refusal_that_is_known_sends_nothing_for_any_limit_of_a_request() {
     let facts = Facts::new().with("tenant", "acme").with("user", "ada");
     for number in 0..3 {
         assert_eq!(
-            engine.decide_by(&facts).await.unwrap().passed().is_some(),
+            engine
+                .decide_async(&facts)
+                .await
+                .unwrap()
+                .passed()
+                .is_some(),
             number < 2
         );
     }
     let before = server.commands_processed();
     for _ in 0..50 {
-        let verdict = engine.decide_by(&facts).await.unwrap();
+        let verdict = engine.decide_async(&facts).await.unwrap();
         assert_eq!(
             (verdict.refused().is_none(), verdict.cause()),
             (false, Cause::Rule("narrow"))
@@ -110,10 +122,22 @@ async fn a_refusal_that_is_known_sends_nothing_for_any_limit_of_a_request() {
     assert_eq!(engine.backend().stats().near_hits, 50);
     // Another user of the same tenant is asked about, and the tenant was charged for what passed alone.
     let other = Facts::new().with("tenant", "acme").with("user", "grace");
-    assert!(engine.decide_by(&other).await.unwrap().passed().is_some());
+    assert!(
+        engine
+            .decide_async(&other)
+            .await
+            .unwrap()
+            .passed()
+            .is_some()
+    );
     let wide = Facts::new().with("tenant", "acme");
     assert_eq!(
-        engine.decide_by(&wide).await.unwrap().decision().remaining,
+        engine
+            .decide_async(&wide)
+            .await
+            .unwrap()
+            .decision()
+            .remaining,
         1000 - 4
     );
 }
@@ -175,7 +199,7 @@ async fn a_verdict_says_that_there_was_no_store() {
     let at = |path: &'static str| Facts::new().with("user", "ada").with("path", path);
     let (login, read, write, paid) = (at("/login"), at("/read"), at("/write"), at("/paid"));
     eventually("the store", async || {
-        let verdict = engine.decide_by(&login).await.unwrap();
+        let verdict = engine.decide_async(&login).await.unwrap();
         verdict.fallback().is_none()
             && verdict.cause() == Cause::Rule("login")
             && verdict.refused().is_some()
@@ -183,11 +207,11 @@ async fn a_verdict_says_that_there_was_no_store() {
     .await;
     server.kill();
     eventually("a failure", async || {
-        engine.decide_by(&read).await.unwrap().fallback() == Some(OnStoreFailure::Open)
+        engine.decide_async(&read).await.unwrap().fallback() == Some(OnStoreFailure::Open)
     })
     .await;
     for facts in [&at("/login").with("user", "grace"), &paid] {
-        let verdict = engine.decide_by(facts).await.unwrap();
+        let verdict = engine.decide_async(facts).await.unwrap();
         assert!(verdict.refused().is_some());
         assert_eq!(verdict.fallback(), Some(OnStoreFailure::Closed));
         assert!(
@@ -199,7 +223,7 @@ async fn a_verdict_says_that_there_was_no_store() {
     // A limit that is judged here refuses as a limit does.
     let mut allowed = 0;
     for _ in 0..LIMIT {
-        let verdict = engine.decide_by(&write).await.unwrap();
+        let verdict = engine.decide_async(&write).await.unwrap();
         assert_eq!(verdict.fallback(), Some(OnStoreFailure::Local));
         assert_eq!(verdict.cause(), Cause::Rule("write"));
         allowed += u64::from(verdict.refused().is_none());
@@ -208,7 +232,12 @@ async fn a_verdict_says_that_there_was_no_store() {
     server.restart_empty();
     for facts in [&read, &write, &paid] {
         eventually("the store again", async || {
-            engine.decide_by(facts).await.unwrap().fallback().is_none()
+            engine
+                .decide_async(facts)
+                .await
+                .unwrap()
+                .fallback()
+                .is_none()
         })
         .await;
     }
@@ -337,7 +366,7 @@ async fn what_a_rule_that_is_counted_here_refuses_sends_nothing() {
     };
     let (ann, bob) = (who("192.0.2.1", "ann"), who("192.0.2.1", "bob"));
     for facts in [&ann, &bob] {
-        assert!(engine.decide_by(facts).await.unwrap().passed().is_some());
+        assert!(engine.decide_async(facts).await.unwrap().passed().is_some());
     }
     let before = server.commands_processed();
     for facts in [
@@ -346,7 +375,7 @@ async fn what_a_rule_that_is_counted_here_refuses_sends_nothing() {
         &who("192.0.2.2", "ann"),
         &who("192.0.2.1", "eve"),
     ] {
-        let verdict = engine.decide_by(facts).await.unwrap();
+        let verdict = engine.decide_async(facts).await.unwrap();
         assert_eq!(
             (verdict.refused().is_none(), verdict.fallback()),
             (false, None)
@@ -355,12 +384,12 @@ async fn what_a_rule_that_is_counted_here_refuses_sends_nothing() {
     assert_eq!(server.commands_processed(), before);
     // Nor were those charged that the store keeps, nor is a slot held there.
     let other = who("192.0.2.3", "eve");
-    let verdict = engine.decide_by(&other).await.unwrap();
+    let verdict = engine.decide_async(&other).await.unwrap();
     assert!(verdict.refused().is_none());
     assert_eq!(engine.backend().stats().slots, 1);
     drop(verdict);
     let tenant = Facts::new().with("tenant", "acme");
-    let verdict = engine.decide_by(&tenant).await.unwrap();
+    let verdict = engine.decide_async(&tenant).await.unwrap();
     assert!(
         verdict.decision().remaining <= 9,
         "{:?}",

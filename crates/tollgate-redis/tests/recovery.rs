@@ -11,7 +11,7 @@ use common::proxy::{Act, Proxy};
 use common::{DEADLINE, LIMIT, PATIENT, Subject, connect, eventually};
 use tokio::time::Instant;
 use tollgate::quota::Quota;
-use tollgate::{Algorithm, Align, Rate};
+use tollgate::{Algorithm, Rate, core::Align};
 use tollgate_engine::backend::LimitKind;
 use tollgate_engine::policy::OnStoreFailure;
 use tollgate_redis::{FailureKind, Redis, RedisLimiter};

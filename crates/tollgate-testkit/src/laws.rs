@@ -6,7 +6,7 @@
 //! alike. [`Book`](tollgate_core::Book), the core's own holder, takes part like any other:
 //!
 //! ```
-//! use tollgate_core::{Algorithm, Book, Gcra, Rate};
+//! use tollgate_core::{Arithmetic, Book, Gcra, Rate};
 //! use tollgate_testkit::laws;
 //! use tollgate_testkit::oracle::Kind;
 //!
@@ -34,7 +34,7 @@ use std::fmt;
 use tollgate_core::{Decision, Rate, Timestamp};
 
 use crate::oracle::{Hit, Kind};
-use crate::traffic::{Ask, Order, Traffic};
+use crate::traffic::{Arrival, Order, Traffic};
 
 mod answers;
 mod book;
@@ -160,7 +160,7 @@ pub fn all_of_lending<S: Lender>(
 
 /// A fresh subject that has been through these requests. To probe a state without changing it, a
 /// law builds another subject the same way and probes that one.
-fn after<S: Subject>(make: &impl Fn(Rate) -> S, rate: Rate, asks: &[Ask]) -> S {
+fn after<S: Subject>(make: &impl Fn(Rate) -> S, rate: Rate, asks: &[Arrival]) -> S {
     let mut subject = make(rate);
     for ask in asks {
         let _ = subject.decide_at(ask.at, ask.cost);
@@ -170,7 +170,7 @@ fn after<S: Subject>(make: &impl Fn(Rate) -> S, rate: Rate, asks: &[Ask]) -> S {
 
 /// What was admitted of these requests, each at its time or at that of the hit before it,
 /// whichever is later.
-fn admitted<S: Subject>(subject: &mut S, asks: &[Ask]) -> Vec<Hit> {
+fn admitted<S: Subject>(subject: &mut S, asks: &[Arrival]) -> Vec<Hit> {
     let mut hits: Vec<Hit> = Vec::new();
     for ask in asks {
         if subject.decide_at(ask.at, ask.cost).is_allowed() && ask.cost > 0 {
@@ -183,7 +183,7 @@ fn admitted<S: Subject>(subject: &mut S, asks: &[Ask]) -> Vec<Hit> {
 }
 
 /// The first `length` requests of a seed that this algorithm can tell the times of.
-pub fn requests(kind: Kind, rate: Rate, order: Order, seed: u64, length: usize) -> Vec<Ask> {
+pub fn requests(kind: Kind, rate: Rate, order: Order, seed: u64, length: usize) -> Vec<Arrival> {
     let traffic = Traffic::until(rate, order, seed, kind.last_time());
     traffic.take(length).collect()
 }

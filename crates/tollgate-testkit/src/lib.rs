@@ -13,7 +13,7 @@
 //! - [`vectors`] replay what other limiters were seen to answer.
 //!
 //! ```
-//! use tollgate_core::{Algorithm, Book, Rate, SlidingLog};
+//! use tollgate_core::{Arithmetic, Book, Rate, SlidingLog};
 //! use tollgate_testkit::laws;
 //! use tollgate_testkit::oracle::Kind;
 //!
@@ -35,3 +35,8 @@ pub mod traffic;
 pub mod vectors;
 #[cfg(feature = "world")]
 pub mod world;
+
+/// The example of the crate's front page.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use tollgate_core::{Algorithm, Outcome, Rate, Timestamp, TokenBucket};
+//! use tollgate_core::{Arithmetic, Outcome, Rate, Timestamp, TokenBucket};
 //! use tollgate_testkit::oracle::Kind;
 //!
 //! let rate = Rate::per_second(10).burst(5);
@@ -92,7 +92,7 @@ pub enum Kind {
     TokenBucket,
     /// An exact leaky bucket as a meter.
     LeakyBucket,
-    /// GCRA in one word, its interval rounded up to 1/64 ns.
+    /// GCRA in one word, its interval rounded up to whole units of the word.
     Gcra,
     /// A fixed window, aligned this way.
     FixedWindow(Align),

@@ -16,7 +16,7 @@ use tollgate_core::{Rate, Timestamp};
 
 /// One request: when, and how much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct Arrival {
     /// The time given with it.
     pub at: Timestamp,
     /// What it asks for; 0 peeks.
@@ -172,9 +172,9 @@ impl Traffic {
 }
 
 impl Iterator for Traffic {
-    type Item = Ask;
+    type Item = Arrival;
 
-    fn next(&mut self) -> Option<Ask> {
+    fn next(&mut self) -> Option<Arrival> {
         let gap = self.gap();
         let steps_back = self.order != Order::Forward && self.random.below(4) == 0;
         self.now = if steps_back {
@@ -190,7 +190,7 @@ impl Iterator for Traffic {
             self.now.saturating_add(gap).min(self.last)
         };
         self.latest = self.latest.max(self.now);
-        Some(Ask {
+        Some(Arrival {
             at: Timestamp::from_nanos(self.now),
             cost: self.cost(),
         })

@@ -32,6 +32,6 @@ pub use replay::{Call, Difference, replay};
 pub use shrink::{shrink, try_seed, try_story};
 pub use store::{Condition, Counts, ServerError, Store};
 pub use story::{
-    Amount, Ask, Counted, Ends, Estimated, Event, Failure, Gift, Keeps, Rule, Setting, Sort, Story,
-    Trouble,
+    Amount, Counted, Ends, Estimated, Event, Failure, Gift, Keeps, Request, Rule, Setting, Sort,
+    Story, Trouble,
 };

@@ -8,8 +8,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{FileFailurePersistence, TestCaseError};
 use tollgate_core::{
-    Algorithm, Align, Book, FixedWindow, Gcra, LeakyBucket, Rate, SlidingCounter, SlidingLog, Tat,
-    Timestamp, TokenBucket,
+    Align, Arithmetic, Book, FixedWindow, Gcra, LeakyBucket, Rate, SlidingCounter, SlidingLog, Tat,
+    Timestamp, TokenBucket, units,
 };
 use tollgate_testkit::laws::{self, Broken};
 use tollgate_testkit::oracle::Kind;
@@ -99,7 +99,7 @@ macro_rules! every_law {
                 $rates.prop_filter("the algorithm takes the rate", |rate| $limit(*rate).is_ok())
             }
 
-            fn make(rate: Rate) -> Book<impl Algorithm> {
+            fn make(rate: Rate) -> Book<impl Arithmetic> {
                 Book::new($limit(rate).unwrap())
             }
 
@@ -345,7 +345,7 @@ mod one_word {
             let rate = Rate::new(count, Duration::from_nanos(nanos)).burst(1);
             if let Ok(limit) = Gcra::new(rate) {
                 let units = u128::from(limit.interval_units()) * u128::from(count);
-                let exact = u128::from(nanos) * 64;
+                let exact = u128::from(nanos) * u128::from(units::PER_NANO);
                 prop_assert!(units >= exact && units - exact < u128::from(count));
             }
         }

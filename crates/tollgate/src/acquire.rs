@@ -22,12 +22,11 @@ pub use future::Acquiring;
 
 /// A request to wait for tokens: await it, or call [`wait_blocking`](Self::wait_blocking).
 ///
-/// It takes its place in line when the wait starts, so waiters pass in the order in which they came, no
-/// check passes them, a late wake-up loses no rate, and a deadline that can't be met fails at once.
-/// Whoever stands in line is charged nothing before its turn: dropping the future frees the place at
-/// once, in whatever order waits are dropped, and nobody waits for those who left. (A
-/// [`Reservation`](crate::Reservation) that is made behind waits was told a time, so it doesn't move.)
-/// The result is how long it took.
+/// It takes its place in line when the wait starts, so waiters pass in the order in which they came, no check
+/// passes them, a late wake-up loses no rate, and a deadline that can't be met fails at once. A waiter is
+/// charged only when its turn comes, so dropping the future frees its place at once and everybody behind it
+/// moves up. (Except a [`Reservation`](crate::Reservation) made behind waiters: it was promised a time, and
+/// keeps that.) The result is how long it took.
 ///
 /// ```
 /// use std::future::IntoFuture;
@@ -58,9 +57,9 @@ pub use future::Acquiring;
 /// uses `clock::Tokio`.
 ///
 /// # Panics
-/// Awaiting it while tokio's time is paused, if it has to wait on a clock that goes on; in a tokio
-/// runtime without timers, where tokio says to call `enable_time` (nothing tells whether a runtime has
-/// them but to ask for one).
+/// Awaiting it while tokio's time is paused, if it has to wait on a clock that goes on; in a tokio runtime
+/// without timers, where tokio says to call `enable_time` (the only way to find out whether a runtime has
+/// timers is to ask for one).
 #[cfg_attr(
     feature = "tokio",
     doc = r#"
@@ -152,8 +151,8 @@ impl<H: Home> Acquire<H> {
         }
     }
 
-    /// Blocks as [`wait_blocking`](Self::wait_blocking) does, but goes after it has looked so often: what
-    /// dropping a future does, for models.
+    /// As [`wait_blocking`](Self::wait_blocking), but gives up after looking this many times, as a dropped
+    /// future would. For the model checker.
     #[cfg(any(loom, shuttle))]
     #[doc(hidden)]
     pub fn wait_for_looks(self, looks: usize) -> Option<Result<(), Refused>> {
@@ -171,7 +170,7 @@ impl<H: Home> Acquire<H> {
         self.now.unwrap_or_else(|| self.home.limit().now())
     }
 
-    /// Passes, takes a place, or says at once why neither.
+    /// Passes at once, takes a place in line, or says why it can do neither.
     fn start(&self, now: Timestamp) -> Result<Started<H>, Refused> {
         let (limit, deadline) = (self.home.limit(), self.patience.deadline(now));
         if deadline.is_some_and(|deadline| deadline < now) {
@@ -187,7 +186,7 @@ impl<H: Home> Acquire<H> {
             }
             Err(refused) => return Err(refused),
         };
-        let Some(place) = Place::enter(limit.waiting()) else {
+        let Some(place) = Seat::enter(limit.waiting()) else {
             return Err(Refused::QueueFull(refused));
         };
         Ok(match limit.enter(now, self.cost, deadline)? {
@@ -200,7 +199,7 @@ impl<H: Home> Acquire<H> {
     }
 }
 
-/// When one whose turn came at this time goes on.
+/// When a waiter whose turn came at this time continues.
 fn spread(at: Timestamp, jitter: Duration) -> Timestamp {
     at + jitter::up_to(jitter)
 }
@@ -236,7 +235,7 @@ impl Waiting {
         self.current.load(Ordering::Relaxed)
     }
 
-    /// Counts somebody in, unless it is full.
+    /// Counts one more waiter, unless there are too many.
     pub(crate) fn enter(&self) -> bool {
         // The count guards no other memory, so its order with other words doesn't matter.
         let fits = self.current.fetch_add(1, Ordering::Relaxed) < self.most;
@@ -246,7 +245,7 @@ impl Waiting {
         fits
     }
 
-    /// Counts somebody in who holds a reservation already.
+    /// Counts one more waiter, which holds a reservation already and so isn't turned away.
     fn enter_anyway(&self) {
         self.current.fetch_add(1, Ordering::Relaxed);
     }
@@ -258,28 +257,28 @@ impl Waiting {
 
 /// A waiter's place; dropping it frees the place.
 #[derive(Debug)]
-pub(crate) struct Place<'a>(&'a Waiting);
+pub(crate) struct Seat<'a>(&'a Waiting);
 
-impl<'a> Place<'a> {
+impl<'a> Seat<'a> {
     /// A place in the queue, unless it is full.
     fn enter(waiting: &'a Waiting) -> Option<Self> {
         // Made only if there is room, because dropping it counts.
         waiting.enter().then(|| Self(waiting))
     }
 
-    /// Whoever stands in line gives it up.
+    /// Gives the place up without freeing it: the place in line frees it later.
     fn keep(self) {
         std::mem::forget(self);
     }
 
-    /// A place for somebody who holds a reservation already.
+    /// A place for a waiter that holds a reservation already.
     pub(crate) fn enter_anyway(waiting: &'a Waiting) -> Self {
         waiting.enter_anyway();
         Self(waiting)
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Seat<'_> {
     fn drop(&mut self) {
         self.0.leave();
     }

@@ -13,10 +13,10 @@ use locked::Locked;
 use striped::Striped;
 use word::Word;
 
-use crate::Mode;
 use crate::holds::HoldId;
+use crate::limiter::Switch;
 
-/// What a reservation is given back by.
+/// What is needed to give a reservation back.
 #[derive(Clone, Copy, Debug)]
 pub enum Ticket {
     /// Nothing was taken, to act at this time.
@@ -52,7 +52,7 @@ impl Ticket {
         }
     }
 
-    /// What was taken; nothing for holds, which know their own.
+    /// How much was taken; 0 for holds, which keep their own count.
     pub(crate) fn cost(&self) -> u64 {
         match self {
             Self::Charged(charge) => charge.cost(),
@@ -126,8 +126,8 @@ impl Cell {
         }
     }
 
-    /// Lets time pass for what is out, and says whether everybody who comes has to see to that first: who is
-    /// behind a lock does so anyway.
+    /// Brings what is out up to this time, and says whether every caller has to do so first. Not behind a lock, where
+    /// each call does it anyway.
     pub(crate) fn pass_time(&self, now: Timestamp) -> bool {
         match self {
             Self::Word(word) => word.pass_time(now),
@@ -181,7 +181,7 @@ impl Cell {
         each!(self, cell => cell.give_back(now, ticket));
     }
 
-    /// How long it takes at least until one passes who has so much before it, from when the first of those
+    /// How long a waiter with so much cost before it has to wait at least, counted from when the first of that
     /// passes.
     pub(crate) fn takes(&self, tokens: u128) -> Duration {
         match self {
@@ -212,11 +212,11 @@ impl Cell {
         }
     }
 
-    pub(crate) fn mode(&self) -> Mode {
+    pub(crate) fn mode(&self) -> Switch {
         each!(self, cell => cell.mode())
     }
 
-    pub(crate) fn set_mode(&self, now: Timestamp, mode: Mode) {
+    pub(crate) fn set_mode(&self, now: Timestamp, mode: Switch) {
         each!(self, cell => cell.set_mode(now, mode));
     }
 }

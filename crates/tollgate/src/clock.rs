@@ -10,7 +10,7 @@
 //!
 //! # Code that is tested on another clock
 //! Take the clock as a parameter that has a default. Each clock compiles to code of its own, so this costs
-//! nothing, and who uses the type in production doesn't name it.
+//! nothing, and production code doesn't have to name it.
 //!
 //! ```
 //! use std::time::Duration;
@@ -107,8 +107,8 @@ pub trait Clock: Send + Sync {
     /// Nanoseconds since an origin that never changes for this clock.
     fn now(&self) -> Timestamp;
 
-    /// Tells clocks that always show the same time: those with the same number do. Who asks several
-    /// limits at once reads such clocks once. By default each clock is one of its own.
+    /// A number that is equal for clocks that always show the same time. A request that meets several limits
+    /// reads such clocks only once. By default no two clocks are taken to be the same.
     fn identity(&self) -> Option<usize> {
         None
     }
@@ -128,8 +128,8 @@ pub trait Clock: Send + Sync {
         }
     }
 
-    /// Blocks the calling thread until the clock shows `at` or [`Thread::unpark`] is called on it,
-    /// and maybe not as long: callers look again. The default parks on real time.
+    /// Blocks the calling thread until the clock shows `at` or [`Thread::unpark`] is called on it. It may
+    /// return early, so callers look again. The default parks on real time.
     ///
     /// [`Thread::unpark`]: std::thread::Thread::unpark
     fn nap_until(&self, at: Timestamp) {

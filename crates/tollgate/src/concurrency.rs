@@ -17,20 +17,19 @@ mod permit;
 mod refused;
 mod stats;
 
-pub use acquire::AcquirePermit;
+pub use acquire::Acquire;
 #[cfg(not(any(loom, shuttle)))]
-pub use acquire::AcquiringPermit;
-pub use builder::ConcurrencyBuilder;
+pub use acquire::Acquiring;
+pub use builder::Builder;
 pub use home::PermitHome;
 pub(crate) use home::SharedHome;
 pub use keyed::{
-    ConcurrencyKey, KeySlot, KeyedConcurrency, KeyedConcurrencyBuilder, KeyedPermit, Overflow,
-    OwnedKeyedPermit,
+    Key, KeySlot, KeyedBuilder, KeyedConcurrency, KeyedPermit, Overflow, OwnedKeyedPermit,
 };
-pub use observer::{Ended, Ending, Observer};
+pub use observer::{Ended, Ending, PermitObserver};
 pub use permit::Permit;
-pub use refused::{ConcurrencyRefused, Occupancy};
-pub use stats::ConcurrencyStats;
+pub use refused::{NoPermit, Occupancy};
+pub use stats::Stats;
 
 use gate::{Gate, MAX_LIMIT};
 use stats::Tally;
@@ -39,13 +38,13 @@ use stats::Tally;
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tollgate::{ConcurrencyLimiter, OwnedPermit};
+/// use tollgate::{ConcurrencyLimiter, concurrency::OwnedPermit};
 ///
 /// let limiter = Arc::new(ConcurrencyLimiter::new(2));
 /// let permit: OwnedPermit = limiter.try_acquire_owned()?;
 /// std::thread::spawn(move || permit.success()).join().unwrap();
 /// assert_eq!(limiter.peek().in_use, 0);
-/// # Ok::<(), tollgate::ConcurrencyRefused>(())
+/// # Ok::<(), tollgate::concurrency::NoPermit>(())
 /// ```
 pub type OwnedPermit<C = Monotonic> = Permit<Arc<ConcurrencyLimiter<C>>>;
 
@@ -78,12 +77,12 @@ pub type OwnedPermit<C = Monotonic> = Permit<Arc<ConcurrencyLimiter<C>>>;
 /// first.success(); // or just dropped
 /// assert!(limiter.try_acquire().is_ok());
 /// # drop(second);
-/// # Ok::<(), tollgate::ConcurrencyRefused>(())
+/// # Ok::<(), tollgate::concurrency::NoPermit>(())
 /// ```
 pub struct ConcurrencyLimiter<C: Clock = Monotonic> {
     gate: Gate,
     tally: Tally,
-    observer: Option<Box<dyn Observer>>,
+    observer: Option<Box<dyn PermitObserver>>,
     max_waiters: usize,
     timeout: Option<Duration>,
     clock: C,
@@ -99,8 +98,8 @@ impl ConcurrencyLimiter {
     }
 
     /// Chooses the bound on waiters, the longest wait, an observer and the clock.
-    pub fn builder(limit: u32) -> ConcurrencyBuilder {
-        ConcurrencyBuilder::new(limit)
+    pub fn builder(limit: u32) -> Builder {
+        Builder::new(limit)
     }
 }
 
@@ -108,59 +107,56 @@ impl<C: Clock> ConcurrencyLimiter<C> {
     /// A permit now, or why not.
     ///
     /// # Errors
-    /// [`ConcurrencyRefused`]: nothing was taken.
+    /// [`NoPermit`]: nothing was taken.
     #[inline]
-    pub fn try_acquire(&self) -> Result<Permit<&Self>, ConcurrencyRefused> {
+    pub fn try_acquire(&self) -> Result<Permit<&Self>, NoPermit> {
         Permit::try_new(self, 1)
     }
 
     /// A permit of this weight now, or why not.
     ///
     /// # Errors
-    /// [`ConcurrencyRefused`]: nothing was taken.
+    /// [`NoPermit`]: nothing was taken.
     #[inline]
-    pub fn try_acquire_n(&self, weight: u32) -> Result<Permit<&Self>, ConcurrencyRefused> {
+    pub fn try_acquire_n(&self, weight: u32) -> Result<Permit<&Self>, NoPermit> {
         Permit::try_new(self, weight)
     }
 
     /// Waits for a permit, first come first served. Await it, or call
-    /// [`wait_blocking`](AcquirePermit::wait_blocking).
-    pub fn acquire(&self) -> AcquirePermit<&Self> {
+    /// [`wait_blocking`](Acquire::wait_blocking).
+    pub fn acquire(&self) -> Acquire<&Self> {
         self.acquire_n(1)
     }
 
     /// Waits for a permit of this weight, first come first served.
-    pub fn acquire_n(&self, weight: u32) -> AcquirePermit<&Self> {
-        AcquirePermit::new(Ok(self), weight)
+    pub fn acquire_n(&self, weight: u32) -> Acquire<&Self> {
+        Acquire::new(Ok(self), weight)
     }
 
     /// As [`try_acquire`](Self::try_acquire), with a permit that shares the limiter.
     ///
     /// # Errors
-    /// [`ConcurrencyRefused`]: nothing was taken.
-    pub fn try_acquire_owned(self: &Arc<Self>) -> Result<OwnedPermit<C>, ConcurrencyRefused> {
+    /// [`NoPermit`]: nothing was taken.
+    pub fn try_acquire_owned(self: &Arc<Self>) -> Result<OwnedPermit<C>, NoPermit> {
         self.try_acquire_owned_n(1)
     }
 
     /// As [`try_acquire_n`](Self::try_acquire_n), with a permit that shares the limiter.
     ///
     /// # Errors
-    /// [`ConcurrencyRefused`]: nothing was taken.
-    pub fn try_acquire_owned_n(
-        self: &Arc<Self>,
-        weight: u32,
-    ) -> Result<OwnedPermit<C>, ConcurrencyRefused> {
+    /// [`NoPermit`]: nothing was taken.
+    pub fn try_acquire_owned_n(self: &Arc<Self>, weight: u32) -> Result<OwnedPermit<C>, NoPermit> {
         Permit::try_new(Arc::clone(self), weight)
     }
 
     /// As [`acquire`](Self::acquire), with a permit that shares the limiter.
-    pub fn acquire_owned(self: &Arc<Self>) -> AcquirePermit<Arc<Self>> {
+    pub fn acquire_owned(self: &Arc<Self>) -> Acquire<Arc<Self>> {
         self.acquire_owned_n(1)
     }
 
     /// As [`acquire_n`](Self::acquire_n), with a permit that shares the limiter.
-    pub fn acquire_owned_n(self: &Arc<Self>, weight: u32) -> AcquirePermit<Arc<Self>> {
-        AcquirePermit::new(Ok(Arc::clone(self)), weight)
+    pub fn acquire_owned_n(self: &Arc<Self>, weight: u32) -> Acquire<Arc<Self>> {
+        Acquire::new(Ok(Arc::clone(self)), weight)
     }
 
     /// How full it is, without taking anything.
@@ -189,14 +185,14 @@ impl<C: Clock> ConcurrencyLimiter<C> {
     /// assert!(limiter.try_acquire().is_err(), "one is still out");
     /// drop(second);
     /// assert!(limiter.try_acquire().is_ok());
-    /// # Ok::<(), tollgate::ConcurrencyRefused>(())
+    /// # Ok::<(), tollgate::concurrency::NoPermit>(())
     /// ```
     pub fn set_limit(&self, limit: u32) {
         self.gate.set_limit(limit);
     }
 
     /// What happened since it was made.
-    pub fn stats(&self) -> ConcurrencyStats {
+    pub fn stats(&self) -> Stats {
         self.tally.stats()
     }
 

@@ -31,13 +31,16 @@ mod table;
 mod tables;
 mod tier;
 
-pub use builder::ExactKeyedBuilder;
-pub use key::ExactKey;
-pub use operator::ActiveExactKey;
-pub use owned::OwnedExactKey;
+pub use builder::Builder;
+pub use key::Key;
+pub use operator::ActiveKey;
+pub use owned::OwnedKey;
 pub use tier::Tier;
 
-use shard::Ask;
+pub use crate::keyed::{NoSlot, Stats};
+pub use crate::snapshot::SnapshotError;
+
+use shard::Lookup;
 use tables::Tables;
 
 /// A limit for each key, by any [`Algorithm`](crate::Algorithm), in a table that stores the keys.
@@ -108,8 +111,8 @@ impl<K> ExactKeyedLimiter<K> {
     }
 
     /// Chooses the algorithm, the policy at the cap, the clock, and the bounds on waiting.
-    pub fn builder(rate: Rate, capacity: usize) -> ExactKeyedBuilder<K> {
-        ExactKeyedBuilder::new(rate, capacity)
+    pub fn builder(rate: Rate, capacity: usize) -> Builder<K> {
+        Builder::new(rate, capacity)
     }
 }
 
@@ -188,7 +191,7 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
         &'a self,
         key: &'a Q,
         cost: u64,
-    ) -> Result<Reservation<ExactKey<'a, K, Q, C>>, Refused>
+    ) -> Result<Reservation<Key<'a, K, Q, C>>, Refused>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
@@ -198,7 +201,7 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
 
     /// Waits for one of this key's tokens, first come first served. Await it, or call
     /// [`wait_blocking`](Acquire::wait_blocking).
-    pub fn acquire<'a, Q>(&'a self, key: &'a Q) -> Acquire<ExactKey<'a, K, Q, C>>
+    pub fn acquire<'a, Q>(&'a self, key: &'a Q) -> Acquire<Key<'a, K, Q, C>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
@@ -237,7 +240,7 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
         let asks = requests.iter().map(|&(key, cost)| {
             let hash = self.hasher.fingerprint(key);
             (
-                Ask {
+                Lookup {
                     key,
                     hash,
                     now,
@@ -256,12 +259,12 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
 
     /// One key, to be asked more than once.
     #[inline]
-    pub fn key<'a, Q>(&'a self, key: &'a Q) -> ExactKey<'a, K, Q, C>
+    pub fn key<'a, Q>(&'a self, key: &'a Q) -> Key<'a, K, Q, C>
     where
         K: Borrow<Q>,
         Q: Hash + ?Sized,
     {
-        ExactKey {
+        Key {
             limiter: self,
             key,
             hash: self.hasher.fingerprint(key),
@@ -300,13 +303,13 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     #[inline]
-    pub fn key_at_rate<'a, Q>(&'a self, key: &'a Q, tier: &'a Tier) -> ExactKey<'a, K, Q, C>
+    pub fn key_at_rate<'a, Q>(&'a self, key: &'a Q, tier: &'a Tier) -> Key<'a, K, Q, C>
     where
         K: Borrow<Q>,
         Q: Hash + ?Sized,
     {
         self.tables.expect(tier);
-        ExactKey {
+        Key {
             tier: Some(tier),
             ..self.key(key)
         }
@@ -365,8 +368,8 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
         fn at<'a, K, C: Clock>(
             limiter: &'a ExactKeyedLimiter<K, C>,
             (key, hash): (&'a K, u64),
-        ) -> ExactKey<'a, K, K, C> {
-            ExactKey {
+        ) -> Key<'a, K, K, C> {
+            Key {
                 limiter,
                 key,
                 hash,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::hash::Hash;
 
-use tollgate_core::{Algorithm, Decision, Rate};
+use tollgate_core::{Arithmetic, Decision, Rate};
 
 use crate::clock::{Clock, Monotonic};
 use crate::keyed::hasher::KeyHasher;
@@ -16,15 +16,15 @@ mod meter;
 mod tests;
 mod wfq;
 
-pub use builder::FairBuilder;
+pub use builder::Builder;
 use wfq::{Claim, Fair, MAX_WEIGHT};
 
 /// One limit shared fairly by the clients that wait for it.
 ///
-/// A [`Limiter`](crate::Limiter) serves whoever comes first, so a loud client takes nearly all of it.
-/// Here each client has a line of its own, and the lines are served in turn by weight: under
-/// contention every client gets what it asks for up to its fair share, and what the quiet ones leave
-/// is shared by the others. Who has nothing in line collects no credit, and takes no memory.
+/// A [`Limiter`](crate::Limiter) serves whoever comes first, so a loud client takes nearly all of it. Here each
+/// client has a line of its own, and the lines are served in turn by weight: under contention every client gets
+/// what it asks for up to its fair share, and what the quiet ones leave is shared by the others. A client with
+/// nothing in line collects no credit and takes no memory.
 ///
 /// A client is anything that can be hashed, and known by its fingerprint: two of n clients in line
 /// share a turn with probability n² / 2⁶⁵. Its weight is 1 unless the call says otherwise.
@@ -82,8 +82,8 @@ impl FairLimiter {
     }
 
     /// Chooses bounds, shedding and the clock.
-    pub fn builder(rate: Rate) -> FairBuilder {
-        FairBuilder::new(rate)
+    pub fn builder(rate: Rate) -> Builder {
+        Builder::new(rate)
     }
 }
 

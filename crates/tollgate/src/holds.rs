@@ -1,8 +1,8 @@
 //! What was taken from one limit as an estimate and is not settled yet.
 //!
-//! One rule keeps the bound, however long a hold lives: what is out doesn't drain. Before every step
-//! the state owes at least what is out ([`Algorithm::keep_out`]), so tokens that are there and tokens
-//! that are out are never more than the burst together; what comes back was never lent meanwhile.
+//! One rule keeps the bound, however long a hold lives: what is out doesn't drain. Before every step the state
+//! owes at least what is out ([`Arithmetic::keep_out`]), so the tokens that are there and those that are out
+//! are never more than the burst together, and what comes back was not given to anybody else meanwhile.
 
 use std::collections::BTreeMap;
 use std::iter;
@@ -12,7 +12,7 @@ use std::time::Duration;
 // Not loom's: a number to tell holds apart is no part of any model.
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tollgate_core::{Algorithm, Booked, Ledger, Timestamp};
+use tollgate_core::{Arithmetic, Booked, Ledger, Timestamp};
 
 /// Tells a hold from all others, in the order in which they expire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,7 +21,7 @@ pub struct HoldId {
     number: u64,
 }
 
-/// The holds on one state, each with what it is given back by: nothing where the state says it by itself.
+/// The holds on one state, each with what is needed to give it back, if anything.
 #[derive(Clone, Debug)]
 pub(crate) struct Holds<B = Booked> {
     /// Tokens of all that are open: where charges count as hits at a time, or nothing is limited,
@@ -75,8 +75,8 @@ impl<B> Holds<B> {
         Timestamp::ZERO + late
     }
 
-    /// How many tokens the state owes at least, and when, as far as time has passed: what is out doesn't
-    /// drain, and is less by what is over.
+    /// How many tokens the state owes at least, and at which times, up to now: what is out doesn't drain, and
+    /// becomes less as holds expire.
     pub(crate) fn kept_out(&self, now: Timestamp) -> impl Iterator<Item = (Timestamp, u64)> {
         let mut out = self.out;
         let mut open = self.open.iter();
@@ -134,7 +134,7 @@ impl<B> Holds<B> {
 impl Holds {
     /// Follows a clock that showed `from` and shows `to` now: what was out stays out for as long as it had
     /// left. What was taken before a clock that is set back went ahead is over.
-    pub(crate) fn shift<A: Algorithm>(
+    pub(crate) fn shift<A: Arithmetic>(
         &mut self,
         ledger: &mut Ledger<A>,
         limit: &A,
@@ -144,9 +144,8 @@ impl Holds {
         self.count_from((from, to));
     }
 
-    /// Lets time pass for the state: what is out doesn't drain, and holds that are over count as
-    /// spent.
-    pub(crate) fn pass_time<A: Algorithm>(
+    /// Brings the state up to this time: what is out doesn't drain, and holds that are over count as spent.
+    pub(crate) fn pass_time<A: Arithmetic>(
         &mut self,
         ledger: &mut Ledger<A>,
         limit: &A,
@@ -159,7 +158,7 @@ impl Holds {
     }
 
     /// The state as it will be at a time, for one who only looks.
-    pub(crate) fn seen_at<A: Algorithm>(
+    pub(crate) fn seen_at<A: Arithmetic>(
         &self,
         ledger: &Ledger<A>,
         limit: &A,
@@ -174,7 +173,7 @@ impl Holds {
 
     /// Ends a hold of which so much was spent: the rest is handed in, and what was spent beyond it is
     /// owed. Nothing if it was over already: then all of it was spent.
-    pub(crate) fn settle<A: Algorithm>(
+    pub(crate) fn settle<A: Arithmetic>(
         &mut self,
         ledger: &mut Ledger<A>,
         limit: &A,

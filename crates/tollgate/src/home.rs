@@ -1,4 +1,4 @@
-//! What reservations and waits need of whoever made them: a limiter, or one key of a keyed one.
+//! What reservations and waits need of the limit they came from: a limiter, or one key of a keyed one.
 
 use std::fmt;
 
@@ -25,7 +25,7 @@ pub(crate) mod sealed {
     use crate::line::{Post, Stands, State};
     use crate::sync::{Ordering, fence};
 
-    /// Whoever has a limit, or shares one.
+    /// A limit, or a shared pointer to one.
     pub trait Lends {
         type Limit<'a>: Home
         where
@@ -45,14 +45,14 @@ pub(crate) mod sealed {
         }
     }
 
-    /// A limit with its line: what is said here is said behind those who wait.
+    /// A limit with its line: requests that come here are decided after those that wait.
     pub trait Home: Meter + Post<Waits = Single<<Self as Meter>::Terms>> {
-        /// On what terms this one asks.
+        /// The rate that this caller asks at.
         fn terms(&self) -> Self::Terms;
 
         fn waiting(&self) -> &Waiting;
 
-        /// Visits the line if anybody may stand in it.
+        /// Visits the line if a waiter may be in it.
         fn visit_if_any<T>(
             &self,
             change: impl FnOnce(&mut State<Single<Self::Terms>>) -> T,
@@ -62,16 +62,16 @@ pub(crate) mod sealed {
             self.clock().now()
         }
 
-        /// Lets what is out not drain until now, where the limit doesn't see to that by itself.
+        /// Keeps what is out from draining until now, where the limit doesn't do that by itself.
         fn keep_out(&self, waits: &mut Single<Self::Terms>, now: Timestamp) {
             let _ = (waits, now);
         }
 
-        /// What is said to one who comes now, if somebody waits.
+        /// What a request that comes now is told, if others wait.
         #[cold]
         #[inline(never)]
         fn behind(&self, now: Timestamp, cost: u64) -> Option<Decision> {
-            // Who only looks ahead lets nobody pass before the clock is there.
+            // A look at a later time must not let waiters pass before the clock shows it.
             let by = match cost {
                 0 => now.min(self.now()),
                 _ => now,
@@ -118,10 +118,10 @@ pub(crate) mod sealed {
                 .unwrap_or_else(|| self.book(&terms, now, cost, patience))
         }
 
-        /// Reserves, however long it takes, as far ahead as may be.
+        /// Reserves, however long the wait, up to the longest that may be booked.
         fn reserve_in_turn(&self, now: Timestamp, cost: u64) -> Result<Ticket, Refused> {
             let booked = self.book_in_turn(now, cost, Duration::MAX);
-            // Nobody has said until when, so it can't be too late.
+            // No deadline was given, so it can't be missed.
             booked.map_err(|refused| match refused {
                 Refused::TooLate(decision) if self.is_blocked(now) => Refused::Blocked(decision),
                 // It isn't for how far ahead it would be: there is no room for the state of a new key.
@@ -133,15 +133,15 @@ pub(crate) mod sealed {
             })
         }
 
-        /// Gives back what nothing was built on; it may be the turn of one who waits.
+        /// Gives back what nobody else relies on; that may let a waiter pass.
         fn give_back_in_turn(&self, now: Timestamp, ticket: &Ticket) {
             self.improve(now, || self.give_back(&self.terms(), now, ticket));
         }
 
-        /// Does what may let somebody pass sooner.
+        /// Makes a change that may let waiters pass sooner.
         fn improve(&self, now: Timestamp, change: impl Fn()) {
             let visited = self.visit_if_any(|state| {
-                // Those who are due by now pass by what was there before.
+                // Waiters whose turn has come by now pass as things stood before.
                 state.waits.advance(self, now);
                 change();
                 self.keep_out(&mut state.waits, now);
@@ -149,8 +149,8 @@ pub(crate) mod sealed {
             });
             if visited.is_none() {
                 change();
-                // Whoever marks the line looks after its own fence: it sees the change, or its mark is
-                // seen here.
+                // A waiter sets the mark, then a fence, then looks: so either it sees the change, or its mark
+                // is seen here.
                 fence(Ordering::SeqCst);
                 self.visit_if_any(|state| state.waits.improved(self));
             }

@@ -15,12 +15,12 @@ use crate::{Refused, Reservation};
 mod anchor;
 mod back;
 mod builder;
+mod cache_line;
 pub(crate) mod counters;
 pub(crate) mod hasher;
 mod intervals;
 mod key;
 mod level;
-mod line;
 mod operator;
 mod owned;
 mod pace;
@@ -34,24 +34,26 @@ mod table;
 mod together;
 mod word;
 
-pub use builder::{AtCap, KeyedBuilder};
+pub use builder::{AtCap, Builder};
+#[doc(hidden)]
+pub use cache_line::prefetch;
 pub use key::Key;
 pub(crate) use level::KeyParts;
-#[doc(hidden)]
-pub use line::prefetch;
-pub use operator::{ActiveKey, KeyedStats, NoSlot};
+pub use operator::{ActiveKey, NoSlot, Stats};
 pub use owned::OwnedKey;
 pub use rated::RatedBy;
 pub use together::Together;
+
+pub use crate::snapshot::SnapshotError;
 
 use anchor::Moment;
 use counters::Counters;
 use hasher::KeyHasher;
 use intervals::Tag;
 use pace::{InForce, PaceCell};
-use slot::Ask;
+use slot::ChargeRequest;
 use table::Table;
-use word::{Judged, KeyWord, units};
+use word::{Judged, KeyWord};
 
 /// A limit for each key: users, addresses, API keys, any `Hash` value by reference.
 ///
@@ -114,8 +116,8 @@ impl KeyedLimiter {
     }
 
     /// Chooses the policy at the cap, the clock, and the bounds on waiting.
-    pub fn builder(rate: Rate, capacity: usize) -> KeyedBuilder {
-        KeyedBuilder::new(rate, capacity)
+    pub fn builder(rate: Rate, capacity: usize) -> Builder {
+        Builder::new(rate, capacity)
     }
 }
 
@@ -262,7 +264,7 @@ impl<C: Clock> KeyedLimiter<C> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::core::{Algorithm, Gcra};
+    /// use tollgate::core::{Arithmetic, Gcra};
     /// use tollgate::{KeyedLimiter, Rate, clock::Manual};
     ///
     /// let limiter = KeyedLimiter::builder(Rate::per_hour(10), 100).clock(Manual::new()).build()?;
@@ -346,7 +348,7 @@ impl<C: Clock> KeyedLimiter<C> {
         let fingerprint = tag.on(key);
         let slot = place.guess(fingerprint);
         let now = self.table.since_anchor(self.clock.now());
-        let ask = Ask {
+        let ask = ChargeRequest {
             fingerprint,
             tag,
             pace,
@@ -396,7 +398,7 @@ impl<C: Clock> KeyedLimiter<C> {
     /// What the policy says about a new key for which there is no slot.
     #[cold]
     #[inline(never)]
-    fn at_the_cap(&self, ask: &Ask<'_>) -> Judged {
+    fn at_the_cap(&self, ask: &ChargeRequest<'_>) -> Judged {
         self.overflowed.fetch_add(1, Ordering::Relaxed);
         let fresh = KeyWord::NEW.judge(ask.pace, ask.now(), ask.cost);
         match self.at_cap {
@@ -416,7 +418,7 @@ impl<C: Clock> KeyedLimiter<C> {
     }
 
     /// Charges the bucket that all keys without a slot share at this rate.
-    fn charge_shared(&self, ask: &Ask<'_>) -> Judged {
+    fn charge_shared(&self, ask: &ChargeRequest<'_>) -> Judged {
         let mut ask = *ask;
         let shared = self.table.intervals().shared(ask.tag);
         let mut backoff = Backoff::default();

@@ -12,7 +12,7 @@ mod shares;
 #[cfg(test)]
 mod tests;
 
-pub use builder::{LanesBuilder, LanesError};
+pub use builder::{Builder, LanesError};
 use shares::Shares;
 
 /// One rate in priority lanes.
@@ -50,7 +50,7 @@ use shares::Shares;
 /// assert_eq!(second, 100);
 /// let interactive = lanes.lane("interactive").expect("was added");
 /// assert_eq!((0..200).filter(|_| interactive.allow()).count(), 60);
-/// # Ok::<(), tollgate::LanesError>(())
+/// # Ok::<(), tollgate::lanes::LanesError>(())
 /// ```
 pub struct Lanes<C: Clock = Monotonic> {
     names: Vec<String>,
@@ -67,7 +67,7 @@ pub struct Lanes<C: Clock = Monotonic> {
 /// let passed: Vec<_> =
 ///     lanes.iter().map(|lane| (0..9).filter(|_| lane.allow()).count()).collect();
 /// assert_eq!(passed, [6, 4]);
-/// # Ok::<(), tollgate::LanesError>(())
+/// # Ok::<(), tollgate::lanes::LanesError>(())
 /// ```
 pub struct Lane<'a, C: Clock = Monotonic> {
     lanes: &'a Lanes<C>,
@@ -76,8 +76,8 @@ pub struct Lane<'a, C: Clock = Monotonic> {
 
 impl Lanes {
     /// Starts without a lane; add them highest first.
-    pub const fn builder(rate: Rate) -> LanesBuilder {
-        LanesBuilder::new(rate)
+    pub const fn builder(rate: Rate) -> Builder {
+        Builder::new(rate)
     }
 }
 
@@ -127,7 +127,7 @@ impl<'a, C: Clock> Lane<'a, C> {
     /// let lanes = Lanes::builder(Rate::per_second(100).burst(10)).lane("a", 60).lane("b", 40).build()?;
     /// let shares: Vec<_> = lanes.iter().map(|lane| lane.rate().to_string()).collect();
     /// assert_eq!(shares, ["60/s burst 6", "40/s burst 4"]);
-    /// # Ok::<(), tollgate::LanesError>(())
+    /// # Ok::<(), tollgate::lanes::LanesError>(())
     /// ```
     pub fn rate(&self) -> Rate {
         let number = self.number;
@@ -178,7 +178,7 @@ impl<'a, C: Clock> Lane<'a, C> {
     /// let refused = b.acquire().timeout(Duration::from_millis(99)).wait_blocking().unwrap_err();
     /// assert!(matches!(refused, Refused::TooLate(_)));
     /// assert_eq!(refused.decision().retry_after, Duration::from_millis(100));
-    /// # Ok::<(), tollgate::LanesError>(())
+    /// # Ok::<(), tollgate::lanes::LanesError>(())
     /// ```
     pub fn acquire_n(&self, cost: u64) -> Turn<'a, Shares, C> {
         Turn::new(&self.lanes.line, self.number, cost)

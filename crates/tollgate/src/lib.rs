@@ -32,6 +32,10 @@
 //! `*_at` forms take the time. A [`Limiter`] is GCRA in one atomic word unless
 //! [`builder`](Limiter::builder) says otherwise.
 //!
+//! Here are the limits themselves and the words that all of them share. What belongs to one of them is in
+//! the module of its name: its builder, handles, permits, statistics and errors ([`keyed::Key`],
+//! [`concurrency::Permit`], [`stack::Hold`]); what is awaited is in [`wait`].
+//!
 //! # Features
 //! * `tsc` (default): read the CPU's time stamp counter where the kernel trusts it.
 //! * `quota`: totals over days, weeks and months, kept in a file: `QuotaLimiter`.
@@ -42,74 +46,47 @@
 mod acquire;
 mod cell;
 pub mod clock;
-mod concurrency;
-mod exact_keyed;
-mod fair;
+pub mod concurrency;
+pub mod exact_keyed;
+pub mod fair;
 mod holds;
 mod home;
-mod keyed;
-mod lanes;
-mod limiter;
+pub mod keyed;
+pub mod lanes;
+pub mod limiter;
 mod line;
-mod mode;
 mod patience;
 #[cfg(feature = "quota")]
 pub mod quota;
 mod refused;
 mod reservation;
+mod shards;
 mod snapshot;
-mod stack;
+pub mod stack;
 mod steps;
 mod sync;
 #[cfg(feature = "quota")]
-mod tiers;
-mod tree;
+pub mod tiers;
+pub mod tree;
+pub mod wait;
 
-pub use acquire::Acquire;
-#[cfg(not(any(loom, shuttle)))]
-pub use acquire::Acquiring;
 pub use clock::Clock;
-#[cfg(not(any(loom, shuttle)))]
-pub use concurrency::AcquiringPermit;
-pub use concurrency::{
-    AcquirePermit, ConcurrencyBuilder, ConcurrencyKey, ConcurrencyLimiter, ConcurrencyRefused,
-    ConcurrencyStats, Ended, Ending, KeySlot, KeyedConcurrency, KeyedConcurrencyBuilder,
-    KeyedPermit, Observer, Occupancy, Overflow, OwnedKeyedPermit, OwnedPermit, Permit, PermitHome,
-};
-pub use exact_keyed::{
-    ActiveExactKey, ExactKey, ExactKeyedBuilder, ExactKeyedLimiter, OwnedExactKey, Tier,
-};
-pub use fair::{FairBuilder, FairLimiter};
-pub use home::Home;
-#[doc(hidden)]
-pub use keyed::prefetch;
-pub use keyed::{
-    ActiveKey, AtCap, Key, KeyedBuilder, KeyedLimiter, KeyedStats, NoSlot, OwnedKey, RatedBy,
-    Together,
-};
-pub use lanes::{Lane, Lanes, LanesBuilder, LanesError};
-pub use limiter::{Algorithm, Builder, DefaultClock, Limiter};
-pub use line::Turn;
-#[cfg(not(any(loom, shuttle)))]
-pub use line::Turning;
-pub use mode::Mode;
+pub use concurrency::{ConcurrencyLimiter, KeyedConcurrency};
+pub use exact_keyed::{ExactKeyedLimiter, Tier};
+pub use fair::FairLimiter;
+pub use keyed::{AtCap, KeyedLimiter};
+pub use lanes::Lanes;
+pub use limiter::{Algorithm, Limiter};
 #[cfg(feature = "quota")]
 pub use quota::{Quota, QuotaLimiter};
 pub use refused::Refused;
 pub use reservation::Reservation;
-pub use snapshot::SnapshotError;
-pub use stack::{
-    AnyLimit, Hold, Kind, Level, Pass, Passed, Refusal, Settled, Settles, Stack, Terms, Verdict,
-};
+pub use stack::{Level, Stack};
 #[cfg(feature = "quota")]
-pub use tiers::{
-    Allowance, AllowanceParseError, TenantUsage, TierError, Tiers, TiersBuilder, TiersStats, Usage,
-};
+pub use tiers::Tiers;
 pub use tollgate_core as core;
-pub use tollgate_core::{Align, Decision, LimitError, Outcome, Rate, RateParseError, Timestamp};
-pub use tree::{
-    Branch, Class, Leaf, Leaves, NodeId, Receipt, Ruling, Tree, TreeBuilder, TreeError, TreeLevel,
-};
+pub use tollgate_core::{Decision, LimitError, Outcome, Rate, Timestamp};
+pub use tree::Tree;
 
 /// What only models of the crate's own protocols see.
 #[cfg(loom)]
@@ -118,7 +95,17 @@ pub mod models {
     pub use crate::clock::upkeep::Upkeep;
 }
 
-/// The examples of `docs/testing.md`.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/testing.md")]
+/// The examples of `docs/testing.md`, of which one has tokio's time.
+#[cfg(all(doctest, feature = "tokio"))]
+#[doc = include_str!("../docs/testing.md")]
 struct Testing;
+
+/// The examples of `docs/from-governor.md`.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/from-governor.md")]
+struct FromGovernor;
+
+/// The example of the crate's front page.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

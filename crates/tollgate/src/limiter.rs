@@ -15,12 +15,14 @@ use crate::line::meter::Meter;
 use crate::line::places::Id;
 use crate::line::single::Single;
 use crate::line::{Post, State};
-use crate::{Mode, Refused, Reservation};
+use crate::{Refused, Reservation};
 
 mod builder;
 mod level;
+mod switch;
 
 pub use builder::{Algorithm, Builder, DefaultClock};
+pub use switch::Switch;
 
 /// One limit, shared by any number of threads and tasks.
 ///
@@ -157,12 +159,12 @@ impl<C: Clock> Limiter<C> {
         self.cell.check(now, cost)
     }
 
-    /// What is said to one who has seen the mark, unless it has to be charged.
+    /// What a caller is told that has seen the mark, unless it has to be charged.
     #[cold]
     #[inline(never)]
     fn told(&self, now: Timestamp, cost: u64) -> Option<Decision> {
         let told = self.behind(now, cost);
-        // Who looks ahead sees what will be out by then.
+        // A look at a later time takes into account what will be out by then.
         told.or_else(|| (cost == 0).then(|| self.see(now, 0)))
     }
 
@@ -314,28 +316,28 @@ impl<C: Clock> Limiter<C> {
     }
 
     /// Whether it limits.
-    pub fn mode(&self) -> Mode {
+    pub fn switch(&self) -> Switch {
         self.cell.mode()
     }
 
     /// Switches the limit off in an emergency, or on again.
     ///
     /// ```
-    /// use tollgate::{Limiter, Mode, Rate};
+    /// use tollgate::{Limiter, Rate, limiter::Switch};
     ///
     /// let limiter = Limiter::new(Rate::zero());
     /// assert!(!limiter.allow());
-    /// limiter.set_mode(Mode::Bypass);
+    /// limiter.set_switch(Switch::Bypass);
     /// assert!(limiter.allow());
     /// ```
-    pub fn set_mode(&self, mode: Mode) {
+    pub fn set_switch(&self, switch: Switch) {
         let now = self.clock.now();
-        self.change(now, || self.cell.set_mode(now, mode));
+        self.change(now, || self.cell.set_mode(now, switch));
     }
 
-    /// Changes the limit; those who are due by now pass as before, and the others by what it is then.
+    /// Changes the limit. Waiters whose turn has come by now pass by the old limit, all others by the new one.
     fn change<T>(&self, now: Timestamp, change: impl FnOnce() -> T) -> T {
-        // Whoever comes to wait meanwhile must not miss it, whether the mark is seen or not.
+        // A waiter that comes meanwhile must not miss the change, whether its mark is seen here or not.
         self.visit(None, |state| {
             state.waits.advance(&self, now);
             let changed = change();
@@ -388,9 +390,10 @@ impl<C: Clock> Meter for &Limiter<C> {
         cost: u64,
         patience: Duration,
     ) -> Result<Ticket, Refused> {
-        let booked = match self.line.is_held() {
-            true => self.cell.reserve_beside(now, cost, patience),
-            false => self.cell.reserve(now, cost, patience),
+        let booked = if self.line.is_held() {
+            self.cell.reserve_beside(now, cost, patience)
+        } else {
+            self.cell.reserve(now, cost, patience)
         };
         booked.map_err(|unbooked| match unbooked {
             Unbooked::TooFarAhead(decision) => Refused::TooFarAhead(decision),
@@ -419,9 +422,10 @@ impl<C: Clock> Home for &Limiter<C> {
     }
 
     fn see(&self, now: Timestamp, cost: u64) -> Decision {
-        match self.line.is_held() {
-            true => self.cell.look_beside(now, cost),
-            false => self.cell.look(now, cost),
+        if self.line.is_held() {
+            self.cell.look_beside(now, cost)
+        } else {
+            self.cell.look(now, cost)
         }
     }
 
@@ -462,7 +466,7 @@ impl<C: Clock> fmt::Debug for Limiter<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Limiter")
             .field("rate", &self.rate())
-            .field("mode", &self.mode())
+            .field("switch", &self.switch())
             .field("waiters", &self.waiters())
             .finish_non_exhaustive()
     }

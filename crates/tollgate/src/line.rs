@@ -1,11 +1,11 @@
-//! Waiting in line: the shell around those who know whose turn it is, `line/single.rs` for one limit and
-//! `line/queue.rs` for one that somebody has to share out.
+//! Waiting in line: locks, wake-ups and timers. Whose turn it is is decided by `line/single.rs` for the line of
+//! one limit, and by `line/queue.rs` where several clients or lanes share one.
 //!
-//! There is no background thread. Whoever is next in line keeps the time for all: it arms a timer for
-//! its turn, and when that comes it moves the line on and wakes exactly those who passed or were
-//! dropped. When it leaves, for whatever reason, the one who is next then is woken to take over, unless
-//! its own timer is early enough. Everyone who touches the line moves it on as well, so a timer that
-//! fires late delays, but loses no token: each turn counts from the time at which it came.
+//! There is no background thread. The first waiter keeps the time for all: it arms a timer for its turn, and
+//! when that fires it moves the line on and wakes exactly those that passed or were dropped. When it leaves,
+//! for whatever reason, the next one is woken to take over, unless its own timer is early enough. Every call
+//! that touches the line moves it on as well. So a timer that fires late causes a delay, but loses no token:
+//! each turn counts from the time at which it came.
 
 use std::fmt;
 use std::mem;
@@ -35,55 +35,56 @@ use places::Id;
 use queue::{Discipline, Entered, Queue};
 pub use turn::Turn;
 
-/// How many places a line keeps for those to come when nobody is left; what a crowd took is freed.
+/// How many places an empty line keeps for later waiters; memory for more than that is freed.
 const KEPT: usize = 64;
 
-/// Those who wait, by whatever order.
+/// The waiters of a line, in whatever order they are served.
 pub trait Waits {
     /// Whose turn comes next, and when.
     fn first(&self) -> Option<(Id, Timestamp)>;
 
-    /// When this one has to look again if nobody wakes it.
+    /// When this waiter has to look again if nothing wakes it.
     fn look_again(&mut self, now: Timestamp, id: Id) -> Option<Timestamp>;
 
-    /// Those who needn't wait any more, once each.
+    /// Waiters that needn't wait any more; each is returned once.
     fn take_done(&mut self) -> Vec<Id>;
 
-    /// What became of this one, if it needn't wait any more: when its turn came. Its place is free then.
+    /// The result for this waiter, if it needn't wait any more: when its turn came, or why it was refused. Its
+    /// place is free then.
     fn collect(&mut self, id: Id) -> Option<Result<Timestamp, Refused>>;
 
-    /// When this one came.
+    /// When this waiter came.
     fn arrived(&self, id: Id) -> Option<Timestamp>;
 }
 
-/// A line that outlives those who stand in it.
+/// A line that stays when its waiters are gone.
 pub(crate) trait Rest {
-    /// Frees what a crowd took, if nobody is left of it.
+    /// Frees the memory of many waiters, if none of them is left.
     fn rest(&mut self) -> bool;
 }
 
-/// Where somebody can stand in line.
+/// Where a waiter can stand in line.
 pub trait Post: Copy {
     type Waits: Waits;
 
     fn clock(&self) -> &dyn Clock;
 
-    /// Changes the line, then sees to it that somebody keeps the time; wakes whom that concerns,
-    /// but for `present`, who is looking at it already.
+    /// Changes the line, makes sure that a waiter keeps the time, and wakes those that are affected; not
+    /// `present`, which is looking at the line already.
     fn visit<T>(&self, present: Option<Id>, change: impl FnOnce(&mut State<Self::Waits>) -> T)
     -> T;
 
-    /// Lets everybody pass whose turn has come by `now`.
+    /// Lets every waiter pass whose turn has come by `now`.
     fn advance(&self, waits: &mut Self::Waits, now: Timestamp);
 
-    /// This one goes, after everybody whose turn came before.
+    /// This waiter leaves, after every waiter whose turn came before has passed.
     fn leave(&self, waits: &mut Self::Waits, now: Timestamp, id: Id);
 
     /// A place was given up.
     fn gone(&self) {}
 }
 
-/// Who knows where it stands: at a post that it borrows or shares.
+/// A pointer to the post where a waiter stands, borrowed or shared.
 pub(crate) trait Stands {
     type Post<'a>: Post
     where
@@ -105,7 +106,7 @@ pub struct State<W> {
 #[derive(Debug)]
 struct Seat {
     waker: Option<Waker>,
-    /// When it looks again by itself, or was woken to see to that; the end of time if neither.
+    /// When it looks again by itself, or was woken to do so; the end of time if neither.
     armed: Timestamp,
 }
 
@@ -118,7 +119,7 @@ impl Default for Seat {
     }
 }
 
-/// Where one who waits stands.
+/// How a wait stands.
 pub(crate) enum Progress {
     /// When its turn came, and how long it has waited.
     Done(Result<(Timestamp, Duration), Refused>),
@@ -142,14 +143,15 @@ impl<W: Waits> State<W> {
         }
     }
 
-    /// Who has to be woken after a change, and what to drop, when the lock is given up.
+    /// Which wakers to call and which to drop after a change, once the lock is released.
     pub(crate) fn settle(&mut self, present: Option<Id>) -> Woken {
         let mut wake = Vec::new();
         for id in self.waits.take_done() {
             let waker = self.seat(id).and_then(|seat| seat.waker.take());
-            match present == Some(id) {
-                true => self.discarded.extend(waker),
-                false => wake.extend(waker),
+            if present == Some(id) {
+                self.discarded.extend(waker)
+            } else {
+                wake.extend(waker)
             }
         }
         if let Some((id, until)) = self.waits.first()
@@ -158,7 +160,7 @@ impl<W: Waits> State<W> {
             && seat.armed > until
             && let Some(waker) = &seat.waker
         {
-            // A new keeper of the time.
+            // The waiter that keeps the time from now on.
             wake.push(waker.clone());
             seat.armed = until;
         }
@@ -168,7 +170,7 @@ impl<W: Waits> State<W> {
         }
     }
 
-    /// Frees what a crowd took, once nobody is left of it.
+    /// Frees the memory of many waiters, once none of them is left.
     fn rest(&mut self)
     where
         W: Rest,
@@ -226,7 +228,7 @@ impl Woken {
 }
 
 impl<S: Stands> Standing<S> {
-    /// Whoever got this place in the line at this post.
+    /// The waiter that got this place in the line at this post.
     pub(crate) const fn new(at: S, id: Id) -> Self {
         Self { at, id: Some(id) }
     }
@@ -236,7 +238,7 @@ impl<S: Stands> Standing<S> {
         &self.at
     }
 
-    /// Looks whether it has to wait any longer, and says how to be woken if so.
+    /// Looks whether it has to wait any longer; if so, it will be woken by this waker.
     pub(crate) fn look(&mut self, waker: &Waker) -> Progress {
         let Some(id) = self.id else {
             panic!("a place in line was looked at after it had been left");
@@ -258,7 +260,8 @@ impl<S: Stands> Standing<S> {
         })
     }
 
-    /// Blocks the thread, but goes after it has looked so often: what dropping a future does, for models.
+    /// Blocks the thread, but gives up after looking this many times, as a dropped future would. For the model
+    /// checker.
     #[cfg(any(loom, shuttle))]
     pub(crate) fn wait_for_looks(
         mut self,
@@ -331,14 +334,14 @@ impl<D: Discipline, C: Clock> Line<D, C> {
         read(&self.lock().waits)
     }
 
-    pub(crate) fn allow(&self, ask: &D::Ask, cost: u64) -> bool {
+    pub(crate) fn allow(&self, ask: &D::Asker, cost: u64) -> bool {
         self.visit(None, |state| {
             let now = self.clock.now();
             state.waits.allow(now, ask, cost)
         })
     }
 
-    pub(crate) fn check(&self, ask: &D::Ask, cost: u64) -> Decision {
+    pub(crate) fn check(&self, ask: &D::Asker, cost: u64) -> Decision {
         self.visit(None, |state| {
             let now = self.clock.now();
             state.waits.check(now, ask, cost)
@@ -348,14 +351,13 @@ impl<D: Discipline, C: Clock> Line<D, C> {
     /// Passes, or takes a place.
     fn enter(
         &self,
-        ask: D::Ask,
+        ask: D::Asker,
         cost: u64,
         patience: impl FnOnce(Timestamp) -> Option<Timestamp>,
     ) -> Result<Option<Standing<&Self>>, Refused> {
         let entered = self.visit(None, |state| {
             let now = self.clock.now();
-            // One who takes a place looks again as soon as it is able to wait: till then it needs no
-            // waking.
+            // A new waiter looks again as soon as it begins to wait, so it needn't be woken before that.
             state.waits.enter(now, ask, cost, patience(now))
         })?;
         Ok(match entered {

@@ -29,7 +29,7 @@ impl Patience {
     }
 }
 
-/// Until when somebody waits, by a clock that may be set back meanwhile.
+/// Until when a waiter waits, by a clock that may be set back meanwhile.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Until {
     at: Timestamp,
@@ -41,7 +41,7 @@ impl Until {
         Self { at, seen: now }
     }
 
-    /// The time, now that the clock shows this: if it was set back, nobody waits for it to be again where it was.
+    /// The deadline, now that the clock shows this. It moves with a clock that was set back.
     pub(crate) fn at(&mut self, now: Timestamp) -> Timestamp {
         if self.seen - now > SLACK {
             self.at = self.at.shifted(self.seen, now);
@@ -52,7 +52,7 @@ impl Until {
     }
 }
 
-/// Wakes the calling thread, which parks or naps.
+/// Wakes the calling thread, which is parked or sleeps for a moment.
 pub(crate) fn waker_of_this_thread() -> Waker {
     Waker::from(Arc::new(Unpark(current_thread())))
 }

@@ -13,7 +13,7 @@
 //! Charges are counted in memory and saved by a thread, every second by default and early when much
 //! was granted. After a crash a key may have been granted what was not yet saved a second time: at most
 //! what all keys were granted in the last flush interval, and at most
-//! [`max_unsaved`](QuotaBuilder::max_unsaved) units. Dropping the limiter saves everything;
+//! [`max_unsaved`](Builder::max_unsaved) units. Dropping the limiter saves everything;
 //! [`close`](QuotaLimiter::close) does too and says whether it worked.
 //!
 //! [`Durability::Ahead`] turns that around: nothing is granted twice, but a key may lose a block.
@@ -48,20 +48,20 @@ use tollgate_core::{Decision, Timestamp};
 
 use self::keeper::{Keeper, Saver};
 use self::store::End;
-use self::table::{Ask, Charged, Done, Refusal, Table};
-use crate::NoSlot;
+use self::table::{Charged, Done, QuotaRequest, Refusal, Table};
 use crate::clock::{Clock, Wall};
+use crate::keyed::NoSlot;
 use crate::keyed::counters::Counters;
 use crate::sync::Ordering;
 
-pub use builder::{AtQuotaCap, Durability, OnStoreFailure, QuotaBuilder};
+pub use builder::{AtQuotaCap, Builder, Durability, OnFileFailure};
 pub use error::QuotaError;
-pub use level::{OwnedQuotaKey, QuotaKey};
+pub use level::{Key, OwnedKey};
 pub use period::{Quota, Weekday};
-pub use refused::{QuotaReceipt, QuotaRefused};
-pub use store::StoreError;
+pub use refused::{QuotaRefused, Receipt};
+pub use store::FileError;
 
-/// How often a charge waits for more to be saved ahead.
+/// How often a charge waits until more is saved ahead.
 const CLAIMS: usize = 8;
 
 /// A quota for each key: a tenant's id, or any bytes up to a kilobyte.
@@ -107,7 +107,7 @@ pub struct ThresholdEvent<'a> {
     pub reset_after: Duration,
 }
 
-/// Who is told of thresholds.
+/// The observer of thresholds.
 struct Observer {
     /// From low to high.
     percentages: Vec<u8>,
@@ -117,7 +117,7 @@ struct Observer {
 /// What a quota limiter has counted, and how its store fares.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct QuotaStats {
+pub struct Stats {
     /// Charges above 0 that passed.
     pub allowed: u64,
     /// Charges above 0 that were refused.
@@ -145,8 +145,8 @@ impl QuotaLimiter {
     }
 
     /// Chooses the store, the clock, the bounds and who is told of thresholds.
-    pub fn builder(quota: Quota) -> QuotaBuilder {
-        QuotaBuilder::new(quota)
+    pub fn builder(quota: Quota) -> Builder {
+        Builder::new(quota)
     }
 }
 
@@ -177,11 +177,11 @@ impl<C: Clock> QuotaLimiter<C> {
     /// that it lies in: each quota is judged by all that passed within its own period, under whichever
     /// quota that was. So nothing passes under a quota that would bring its period above its count.
     ///
-    /// A period that the key is charged under for the first time knows nothing of the past but what
-    /// others count: the most that any of them does, as if all of it had been charged when the latest
-    /// was. Four sorts of periods are told apart for each key; of more, those that were asked longest
-    /// ago are counted as one that lasts as long as any of them, so nothing is forgotten early. Once
-    /// nothing counts any more, the key is as one never seen.
+    /// A period that the key is charged under for the first time starts with what the key's other periods
+    /// count: the most of any of them, as if all of it had been charged at the time of the latest charge. Four
+    /// sorts of periods are told apart for each key; of more, those that were asked longest ago are counted as
+    /// one that lasts as long as any of them, so nothing is forgotten early. Once nothing counts any more, the
+    /// key is as one never seen.
     ///
     /// ```
     /// use tollgate::{Quota, QuotaLimiter, clock::Manual};
@@ -220,7 +220,7 @@ impl<C: Clock> QuotaLimiter<C> {
         if key.len() > QuotaRefused::MOST_KEY_BYTES {
             return *QuotaRefused::key_too_long(key.len()).decision();
         }
-        let ask = Ask {
+        let ask = QuotaRequest {
             key,
             quota,
             now,
@@ -247,7 +247,7 @@ impl<C: Clock> QuotaLimiter<C> {
         &self,
         key: &K,
         cost: u64,
-    ) -> Result<QuotaReceipt, QuotaRefused> {
+    ) -> Result<Receipt, QuotaRefused> {
         self.charge_at(self.clock.now(), key, None, cost)
     }
 
@@ -261,7 +261,7 @@ impl<C: Clock> QuotaLimiter<C> {
         key: &K,
         quota: Option<&Quota>,
         cost: u64,
-    ) -> Result<QuotaReceipt, QuotaRefused> {
+    ) -> Result<Receipt, QuotaRefused> {
         let key = key.as_ref();
         if self.is_forked() {
             return Err(QuotaRefused::FORKED);
@@ -272,7 +272,7 @@ impl<C: Clock> QuotaLimiter<C> {
             }
             return Err(QuotaRefused::key_too_long(key.len()));
         }
-        let ask = Ask {
+        let ask = QuotaRequest {
             key,
             quota,
             now,
@@ -280,7 +280,7 @@ impl<C: Clock> QuotaLimiter<C> {
         };
         let unsaved = self.saver.as_ref().map(|saver| &saver.unsaved);
         let mut charged = self.table.charge(&ask, unsaved);
-        // Others may use up what was saved ahead before this one comes to it.
+        // Other requests may use up what was saved ahead before this one gets to it.
         for _ in 0..CLAIMS {
             if !matches!(charged, Charged::Refused(Refusal::Unclaimed, ..)) || self.flush().is_err()
             {
@@ -294,7 +294,7 @@ impl<C: Clock> QuotaLimiter<C> {
         match charged {
             Charged::Done(done) => {
                 self.tell(key, &done);
-                Ok(QuotaReceipt {
+                Ok(Receipt {
                     decision: done.decision,
                     id: done.id,
                     at: done.at,
@@ -321,7 +321,7 @@ impl<C: Clock> QuotaLimiter<C> {
     /// Gives a charge back to the period, or the part of a rolling one, that it was counted in, of each
     /// quota that the key is counted by, and returns how much: nothing where that is over, or once the
     /// key was reset.
-    pub fn give_back<K: AsRef<[u8]> + ?Sized>(&self, key: &K, receipt: QuotaReceipt) -> u64 {
+    pub fn give_back<K: AsRef<[u8]> + ?Sized>(&self, key: &K, receipt: Receipt) -> u64 {
         self.give_back_at(self.clock.now(), key, receipt)
     }
 
@@ -330,9 +330,9 @@ impl<C: Clock> QuotaLimiter<C> {
         &self,
         now: Timestamp,
         key: &K,
-        receipt: QuotaReceipt,
+        receipt: Receipt,
     ) -> u64 {
-        let QuotaReceipt { id, at, cost, .. } = receipt;
+        let Receipt { id, at, cost, .. } = receipt;
         if cost == 0 || self.is_forked() {
             return 0;
         }
@@ -394,7 +394,7 @@ impl<C: Clock> QuotaLimiter<C> {
     ///
     /// # Errors
     /// If the file can't be written; the next flush tries again.
-    pub fn flush(&self) -> Result<(), StoreError> {
+    pub fn flush(&self) -> Result<(), FileError> {
         match &self.saver {
             Some(saver) => saver.save(&self.table, End::Open),
             None => Ok(()),
@@ -405,18 +405,18 @@ impl<C: Clock> QuotaLimiter<C> {
     ///
     /// # Errors
     /// If the file can't be written; then it holds what the last flush that succeeded had saved.
-    pub fn close(mut self) -> Result<(), StoreError> {
+    pub fn close(mut self) -> Result<(), FileError> {
         self.keeper.as_mut().map_or(Ok(()), Keeper::close)
     }
 
     /// What was counted so far, and how the store fares.
-    pub fn stats(&self) -> QuotaStats {
+    pub fn stats(&self) -> Stats {
         let (allowed, denied) = self.counters.sums();
-        let mut stats = QuotaStats {
+        let mut stats = Stats {
             allowed,
             denied,
             keys: self.table.keys(),
-            ..QuotaStats::default()
+            ..Stats::default()
         };
         if let Some(saver) = &self.saver {
             stats.unsaved = saver.unsaved.units();
@@ -466,7 +466,7 @@ impl<C: Clock> QuotaLimiter<C> {
 }
 
 /// What was said, whichever way.
-fn decision(charged: Result<QuotaReceipt, QuotaRefused>) -> Decision {
+fn decision(charged: Result<Receipt, QuotaRefused>) -> Decision {
     match charged {
         Ok(receipt) => receipt.decision,
         Err(refused) => *refused.decision(),

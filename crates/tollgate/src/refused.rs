@@ -26,23 +26,23 @@ use tollgate_core::{Decision, Outcome};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refused {
-    /// The cost is above what the limit can ever hold: retrying is of no use.
+    /// The cost is above what the limit can ever hold, so retrying would be pointless.
     Never(Decision),
     /// It would take longer than the deadline, or the deadline has passed already.
     TooLate(Decision),
     /// It would act further ahead than reservations may: than the limiter's `longest_wait`, or than its algorithm
     /// can book.
     TooFarAhead(Decision),
-    /// The key is blocked, and whoever waits for it is sent away.
+    /// The key is blocked, so waiters for it are refused.
     Blocked(Decision),
-    /// As many are waiting as may.
+    /// The queue is full.
     QueueFull(Decision),
-    /// It was dropped from a line that had not got short for too long.
+    /// It was shed: dropped from a line that had been too long for too long.
     Shed(Decision),
 }
 
 impl Refused {
-    /// A decision that was not to pass in time.
+    /// The refusal for a decision that doesn't pass in time.
     pub(crate) fn from_decision(decision: Decision) -> Self {
         match decision.outcome {
             Outcome::Never => Self::Never(decision),

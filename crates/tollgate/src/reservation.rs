@@ -7,7 +7,7 @@ use std::{future::poll_fn, pin::pin};
 
 use tollgate_core::Timestamp;
 
-use crate::acquire::Place;
+use crate::acquire::Seat;
 use crate::cell::Ticket;
 #[cfg(not(any(loom, shuttle)))]
 use crate::clock::alarm::Alarm;
@@ -17,13 +17,13 @@ use crate::line::Post;
 
 /// Tokens taken now, to be used once [`delay`](Self::delay) has passed.
 ///
-/// Cancelling gives back what nothing was built on, once. Dropping the handle cancels it only
-/// while its time is still ahead: a slot whose time has come counts as used, so a handle that is
-/// dropped after a look at its delay is no way around the limit.
+/// Cancelling gives back, once, as much as no later reservation relies on. Dropping the handle cancels it only while
+/// its time is still ahead: a slot whose time has come counts as used, so dropping a handle after looking at its delay
+/// is no way around the limit.
 ///
-/// It is made behind those who wait: they are charged first, at the times that are theirs then, and from
-/// then on give back as reservations do. Where slots come and go, wait with `acquire` instead: what is
-/// booked behind a reservation that is cancelled doesn't move up.
+/// It is made behind waiters: they are charged first, at the times that they expect then, and from then on they count
+/// as reservations. Where reservations are often cancelled, wait with `acquire` instead: a reservation doesn't move up
+/// when one before it is cancelled.
 ///
 /// ```
 /// use std::time::Duration;
@@ -79,7 +79,7 @@ impl<H: Home> Reservation<H> {
         let (at, started) = (self.at, self.home.limit().now());
         if started < at {
             let limit = self.home.limit();
-            let _waiting = Place::enter_anyway(limit.waiting());
+            let _waiting = Seat::enter_anyway(limit.waiting());
             let mut alarm = pin!(Alarm::new());
             poll_fn(|context| alarm.as_mut().poll(limit.clock(), at, context)).await;
         }
@@ -92,20 +92,20 @@ impl<H: Home> Reservation<H> {
         let started = self.home.limit().now();
         if started < self.at {
             let limit = self.home.limit();
-            let _waiting = Place::enter_anyway(limit.waiting());
+            let _waiting = Seat::enter_anyway(limit.waiting());
             limit.clock().park_until(self.at);
         }
         self.mark_used();
         self.home.limit().now() - started
     }
 
-    /// Gives back what nothing was built on.
+    /// Gives back as much as no later reservation relies on.
     pub fn cancel(self) {
         let now = self.home.limit().now();
         self.cancel_at(now);
     }
 
-    /// Gives back, as of `now`, what nothing was built on.
+    /// Gives back, as of `now`, as much as no later reservation relies on.
     pub fn cancel_at(mut self, now: Timestamp) {
         self.give_back(now);
     }

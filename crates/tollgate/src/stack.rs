@@ -17,7 +17,7 @@ pub use level::{AnyLimit, Level, Settles};
 pub(crate) use pass::{AnyPermit, Slot};
 pub use pass::{Pass, Settled};
 pub use terms::Terms;
-pub use verdict::{Kind, Passed, Refusal, Verdict};
+pub use verdict::{Kind, Passed, Refusal, StackVerdict};
 
 use level::Breadth;
 use limit::{Seen, Taken};
@@ -40,7 +40,7 @@ use verdict::Worst;
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tollgate::{ConcurrencyLimiter, Kind, KeyedLimiter, Level, Limiter, Rate, Stack, Verdict};
+/// use tollgate::{ConcurrencyLimiter, KeyedLimiter, Level, Limiter, Rate, Stack, stack::{Kind, StackVerdict}};
 ///
 /// let users = KeyedLimiter::new(Rate::per_minute(2), 10_000);
 /// let service = Limiter::new(Rate::per_second(1_000));
@@ -54,12 +54,12 @@ use verdict::Worst;
 ///         Level::new("slots", &slots),
 ///     ])
 /// };
-/// let Verdict::Passed(passed) = request("ada") else { panic!("the first") };
+/// let StackVerdict::Passed(passed) = request("ada") else { panic!("the first") };
 /// assert_eq!(passed.decision.remaining, 1); // the tightest: one more for this user
 /// passed.pass.success(); // at the end of the request
 ///
 /// assert!(request("ada").passed().is_some());
-/// let Verdict::Refused(refusal) = request("ada") else { panic!("the third in a minute") };
+/// let StackVerdict::Refused(refusal) = request("ada") else { panic!("the third in a minute") };
 /// assert_eq!((refusal.name, refusal.kind), ("user", Kind::Rate));
 /// assert_eq!(service.peek().remaining, 998); // nothing was charged for the third
 /// ```
@@ -101,7 +101,7 @@ impl Stack {
 
     /// Charges all levels, or none, and tells all about it: the limit that refused, the largest
     /// `retry_after` of all, or what is left of the tightest.
-    pub fn check<'a>(&self, levels: &[Level<'a>]) -> Verdict<'a> {
+    pub fn check<'a>(&self, levels: &[Level<'a>]) -> StackVerdict<'a> {
         // All at once, so that the waits for memory overlap.
         for level in levels {
             level.limit.prefetch();
@@ -111,11 +111,11 @@ impl Stack {
             .iter()
             .all(|level| level.limit.fits(&mut seen, level.cost));
         if !all_fit && let Some(refusal) = Self::worst(levels, &mut seen) {
-            return Verdict::Refused(refusal);
+            return StackVerdict::Refused(refusal);
         }
         match self.charge(levels, &mut seen) {
-            Ok(pass) => Verdict::new(Self::left(levels, &mut seen), pass),
-            Err(refusal) => Verdict::Refused(refusal),
+            Ok(pass) => StackVerdict::new(Self::left(levels, &mut seen), pass),
+            Err(refusal) => StackVerdict::Refused(refusal),
         }
     }
 
@@ -129,7 +129,7 @@ impl Stack {
     /// assert!(stack.peek(&[Level::new("all", &limiter).cost(10)]).refusal().is_some());
     /// assert_eq!(limiter.peek().remaining, 9);
     /// ```
-    pub fn peek<'a>(&self, levels: &[Level<'a>]) -> Verdict<'a> {
+    pub fn peek<'a>(&self, levels: &[Level<'a>]) -> StackVerdict<'a> {
         let mut seen = Seen::default();
         let mut worst = Worst::default();
         for (index, level) in levels.iter().enumerate() {
@@ -137,8 +137,8 @@ impl Stack {
             worst.meet(index, level, level.limit.look(now, level.cost));
         }
         match worst.refusal() {
-            Some(refusal) => Verdict::Refused(refusal),
-            None => Verdict::new(worst.tightest(), Pass::default()),
+            Some(refusal) => StackVerdict::Refused(refusal),
+            None => StackVerdict::new(worst.tightest(), Pass::default()),
         }
     }
 
@@ -148,7 +148,7 @@ impl Stack {
         self.lost_races.load(Ordering::Relaxed)
     }
 
-    /// The gravest refusal, unless what didn't fit at first does by now.
+    /// The refusal with the longest wait, unless everything fits by now.
     #[cold]
     fn worst<'a>(levels: &[Level<'a>], seen: &mut Seen) -> Option<Refusal<'a>> {
         let mut worst = Worst::default();
@@ -187,7 +187,7 @@ impl Stack {
                     Some(())
                 });
                 if mark.is_none() {
-                    rest = Some(Step { breadth, index });
+                    rest = Some(Position { breadth, index });
                     break 'marking;
                 }
                 marked += 1;
@@ -211,7 +211,7 @@ impl Stack {
     fn charge_rest<'a>(
         &self,
         levels: &[Level<'a>],
-        step: Option<Step>,
+        step: Option<Position>,
         seen: &mut Seen,
     ) -> Result<Pass, Refusal<'a>> {
         let mut pass = Pass::default();
@@ -235,14 +235,14 @@ impl Stack {
 /// How many levels are charged by marks: most requests meet fewer.
 const MARKS: usize = 8;
 
-/// One place in the order in which levels are charged.
+/// A position in the order in which levels are charged.
 #[derive(Clone, Copy)]
-struct Step {
+struct Position {
     breadth: Breadth,
     index: usize,
 }
 
-impl Step {
+impl Position {
     fn first(levels: &[Level<'_>]) -> Option<Self> {
         Self::from(levels, Breadth::Key, 0)
     }
@@ -276,7 +276,7 @@ const INLINE: usize = 8;
 /// given back, from the last to the first.
 fn take_all<'a>(
     levels: &[Level<'a>],
-    mut step: Option<Step>,
+    mut step: Option<Position>,
     seen: &mut Seen,
     take: &impl Fn(&Level<'a>, Timestamp) -> Result<Taken, Decision>,
     keep: &mut impl FnMut(&Level<'a>, Timestamp, Taken),
@@ -284,7 +284,7 @@ fn take_all<'a>(
     let mut inline: [Option<(usize, Timestamp, Taken)>; INLINE] = [const { None }; INLINE];
     let (mut used, mut more) = (0, Vec::new());
     let mut refusal = None;
-    while let Some(Step { index, .. }) = step {
+    while let Some(Position { index, .. }) = step {
         let level = &levels[index];
         let now = level.limit.now(seen);
         match (take(level, now), inline.get_mut(used)) {

@@ -1,14 +1,15 @@
 //! Tells a clock that was set back from times that come a little out of order.
 //!
-//! A thread may be stopped between reading the clock and asking, so a time behind others grants nothing.
-//! But behind by more than any state lasts, it would hold back what is long over, until the clock is there
-//! again: a wall clock that was a year ahead for three minutes would refuse for a year.
+//! A thread may be stopped between reading the clock and asking, so a time that is a little behind others
+//! grants nothing extra. But if it is behind by more than any state lasts, the clock was set back, and states
+//! must follow it: otherwise a wall clock that was a year ahead for three minutes would cause refusals for a
+//! year.
 
 use std::time::Duration;
 
-use tollgate_core::{Algorithm, Timestamp};
+use tollgate_core::{Arithmetic, Timestamp};
 
-/// How far behind a time may be, beyond what states last, and still be out of order.
+/// How far behind a time may be, beyond what states last, and still count as out of order.
 pub(crate) const SLACK: Duration = Duration::from_secs(60);
 
 /// The latest time that anything was charged at, and how far behind it a time may be.
@@ -20,7 +21,7 @@ pub(crate) struct Latest {
 
 impl Latest {
     /// For states under this limit.
-    pub(crate) fn new<A: Algorithm>(limit: &A) -> Self {
+    pub(crate) fn new<A: Arithmetic>(limit: &A) -> Self {
         let mut latest = Self {
             at: Timestamp::ZERO,
             reach: SLACK,
@@ -30,11 +31,11 @@ impl Latest {
     }
 
     /// States are kept under this limit too.
-    pub(crate) fn keep<A: Algorithm>(&mut self, limit: &A) {
+    pub(crate) fn keep<A: Arithmetic>(&mut self, limit: &A) {
         self.reach = self.reach.max(limit.lasts().saturating_add(SLACK));
     }
 
-    /// How far behind a time may be and still be out of order.
+    /// How far behind a time may be and still count as out of order.
     pub(crate) fn reach(&self) -> Duration {
         self.reach
     }
@@ -45,7 +46,7 @@ impl Latest {
         (self.at - now > self.reach).then(|| std::mem::replace(&mut self.at, now))
     }
 
-    /// Times count from elsewhere: what was the one is the other.
+    /// Times count from another origin: what was `from` is `to` now.
     pub(crate) fn shift(&mut self, from: Timestamp, to: Timestamp) {
         self.at = self.at.shifted(from, to);
     }

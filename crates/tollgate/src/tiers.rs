@@ -4,26 +4,29 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use tollgate_core::{Algorithm, Gcra, LimitError, Rate};
+use tollgate_core::{Arithmetic, Gcra, LimitError, Rate};
 
 use crate::clock::{Clock, Monotonic, Wall};
 use crate::quota::{Quota, QuotaLimiter};
-use crate::{KeyedConcurrency, KeyedLimiter, Level, Pass, Stack, Verdict};
+use crate::{
+    KeyedConcurrency, KeyedLimiter, Level, Stack,
+    stack::{Pass, StackVerdict},
+};
 
 mod builder;
 mod operator;
 mod parse;
 mod usage;
 
-pub use builder::TiersBuilder;
-pub use operator::TiersStats;
+pub use builder::Builder;
+pub use operator::Stats;
 pub use parse::AllowanceParseError;
 pub use usage::{TenantUsage, Usage};
 
 /// What a tier allows each of its tenants.
 ///
 /// ```
-/// use tollgate::{Allowance, Quota, Rate};
+/// use tollgate::{Quota, Rate, tiers::Allowance};
 ///
 /// let free = Allowance::new(Rate::per_second(10).burst(20))
 ///     .quota(Quota::per_day(1_000))
@@ -76,7 +79,7 @@ impl fmt::Display for Allowance {
     }
 }
 
-/// Why tiers were not made or changed; then nothing was.
+/// Why tiers could not be made or changed; nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TierError {
@@ -89,7 +92,7 @@ pub enum TierError {
     },
     /// The rate can't be represented.
     Rate(LimitError),
-    /// As many tenants have a tier of their own choice as may.
+    /// Too many tenants are assigned to tiers.
     TooManyTenants {
         /// How many may.
         most: usize,
@@ -133,7 +136,7 @@ impl From<LimitError> for TierError {
 /// live: what a tenant has spent stays spent, and what is in flight stays valid.
 ///
 /// ```
-/// use tollgate::{Allowance, Kind, Quota, Rate, Tiers};
+/// use tollgate::{Quota, Rate, Tiers, tiers::Allowance, stack::Kind};
 ///
 /// let tiers = Tiers::builder(
 ///     "free",
@@ -153,7 +156,7 @@ impl From<LimitError> for TierError {
 /// let verdict = tiers.check("hobbyist");
 /// assert_eq!(verdict.refusal().expect("refused").kind, Kind::Concurrency);
 /// assert!(tiers.check("acme").refusal().is_none());
-/// # Ok::<(), tollgate::TierError>(())
+/// # Ok::<(), tollgate::tiers::TierError>(())
 /// ```
 #[derive(Debug)]
 pub struct Tiers<C: Clock = Monotonic, W: Clock = Wall> {
@@ -170,12 +173,12 @@ pub struct Tiers<C: Clock = Monotonic, W: Clock = Wall> {
 struct Directory {
     default: Arc<Plan>,
     tiers: HashMap<String, Arc<Plan>>,
-    tenants: HashMap<String, Place>,
+    tenants: HashMap<String, LimitsOf>,
 }
 
 /// Where a tenant's limits come from.
 #[derive(Debug)]
-enum Place {
+enum LimitsOf {
     Tier(String),
     Own(Arc<Plan>),
 }
@@ -201,8 +204,8 @@ impl Plan {
 impl Directory {
     fn plan(&self, tenant: &str) -> &Arc<Plan> {
         let own = self.tenants.get(tenant).and_then(|place| match place {
-            Place::Own(plan) => Some(plan),
-            Place::Tier(tier) => self.tiers.get(tier),
+            LimitsOf::Own(plan) => Some(plan),
+            LimitsOf::Tier(tier) => self.tiers.get(tier),
         });
         own.unwrap_or(&self.default)
     }
@@ -219,7 +222,7 @@ impl Directory {
         })
     }
 
-    fn place(&mut self, tenant: &str, place: Place, most: usize) -> Result<(), TierError> {
+    fn place(&mut self, tenant: &str, place: LimitsOf, most: usize) -> Result<(), TierError> {
         if self.tenants.len() >= most && !self.tenants.contains_key(tenant) {
             return Err(TierError::TooManyTenants { most });
         }
@@ -230,8 +233,8 @@ impl Directory {
 
 impl Tiers {
     /// Starts with the tier of every tenant that is not assigned to another.
-    pub fn builder(default: &str, allowance: Allowance) -> TiersBuilder {
-        TiersBuilder::new(default, allowance)
+    pub fn builder(default: &str, allowance: Allowance) -> Builder {
+        Builder::new(default, allowance)
     }
 }
 
@@ -243,12 +246,12 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     }
 
     /// Decides one request of this tenant.
-    pub fn check(&self, tenant: &str) -> Verdict<'static> {
+    pub fn check(&self, tenant: &str) -> StackVerdict<'static> {
         self.check_n(tenant, 1)
     }
 
     /// Decides a request of this tenant that costs its rate and its quota so much, and one slot.
-    pub fn check_n(&self, tenant: &str, cost: u64) -> Verdict<'static> {
+    pub fn check_n(&self, tenant: &str, cost: u64) -> StackVerdict<'static> {
         self.with_levels(tenant, cost, |levels| {
             self.stack.check(levels).named_by_kind()
         })
@@ -256,14 +259,14 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
 
     /// Whether one request of this tenant would pass, without charging anything;
     /// [`usage`](Self::usage) tells of each limit by itself.
-    pub fn peek(&self, tenant: &str) -> Verdict<'static> {
+    pub fn peek(&self, tenant: &str) -> StackVerdict<'static> {
         self.with_levels(tenant, 1, |levels| self.stack.peek(levels).named_by_kind())
     }
 
     /// The tenant's limits as levels, at this cost, to be met together with others.
     ///
     /// ```
-    /// use tollgate::{Allowance, Level, Limiter, Rate, Stack, Tiers};
+    /// use tollgate::{Level, Limiter, Rate, Stack, Tiers, tiers::Allowance};
     ///
     /// let tiers = Tiers::builder("free", Allowance::new(Rate::per_second(10))).build()?;
     /// let (global, stack) = (Limiter::new(Rate::per_second(1_000)), Stack::new());
@@ -273,7 +276,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     ///     stack.allow(&levels)
     /// });
     /// assert!(pass.is_some());
-    /// # Ok::<(), tollgate::TierError>(())
+    /// # Ok::<(), tollgate::tiers::TierError>(())
     /// ```
     pub fn with_levels<T>(
         &self,
@@ -318,7 +321,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     pub fn assign(&self, tenant: &str, tier: &str) -> Result<(), TierError> {
         let mut directory = self.write();
         directory.expect(tier)?;
-        directory.place(tenant, Place::Tier(tier.to_owned()), self.max_tenants)
+        directory.place(tenant, LimitsOf::Tier(tier.to_owned()), self.max_tenants)
     }
 
     /// Gives a tenant limits of its own, whatever its tier.
@@ -327,18 +330,18 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// If the rate can't be represented, or too many tenants are assigned.
     ///
     /// ```
-    /// use tollgate::{Allowance, Rate, Tiers};
+    /// use tollgate::{Rate, Tiers, tiers::Allowance};
     ///
     /// let tiers = Tiers::builder("free", Allowance::new(Rate::per_second(1))).build()?;
     /// tiers.set_override("acme", Allowance::new(Rate::per_second(1_000)))?;
     /// assert!(tiers.check_n("acme", 1_000).refusal().is_none());
     /// assert!(tiers.check_n("other", 1_000).refusal().is_some());
-    /// # Ok::<(), tollgate::TierError>(())
+    /// # Ok::<(), tollgate::tiers::TierError>(())
     /// ```
     pub fn set_override(&self, tenant: &str, allowance: Allowance) -> Result<(), TierError> {
         let plan = Plan::new(tenant, allowance)?;
         self.write()
-            .place(tenant, Place::Own(plan), self.max_tenants)
+            .place(tenant, LimitsOf::Own(plan), self.max_tenants)
     }
 
     /// Puts a tenant back into the default tier.

@@ -23,11 +23,11 @@ mod taken;
 mod tests;
 mod walk;
 
-pub use builder::TreeBuilder;
+pub use builder::Builder;
 pub use class::{Class, TreeError};
 pub use level::TreeLevel;
 pub use node::{Branch, Leaf, Leaves, NodeId};
-pub use ruling::{Receipt, Ruling};
+pub use ruling::{Receipt, TreeVerdict};
 
 use nodes::Nodes;
 use taken::Taken;
@@ -43,7 +43,7 @@ use walk::Look;
 /// decided as it comes.
 ///
 /// ```
-/// use tollgate::{Class, Rate, Tree, clock::Manual};
+/// use tollgate::{Rate, Tree, tree::Class, clock::Manual};
 ///
 /// let clock = Manual::new();
 /// let tree = Tree::builder(Rate::per_second(10_000)).clock(clock).build()?;
@@ -57,7 +57,7 @@ use walk::Look;
 /// assert_eq!((0..20).filter(|_| tree.allow(alice)).count(), 10);
 /// let refused = tree.check(alice);
 /// assert_eq!(tree.path(refused.node).as_deref(), Some("root/search/user"));
-/// # Ok::<(), tollgate::TreeError>(())
+/// # Ok::<(), tollgate::tree::TreeError>(())
 /// ```
 ///
 /// # What is promised
@@ -85,7 +85,7 @@ use walk::Look;
 /// No tokens move. If it was for want of tokens to lend, it is noted that the class wants, because
 /// otherwise no later request could be held back for it. That can only change how much *borrowers* leave
 /// in the bucket, for a second; never what is promised to anyone, and never how much passes in total.
-/// In a tree that lends nothing, [strict](TreeBuilder::strict) or without ceils, a refusal writes nothing.
+/// In a tree that lends nothing, [strict](Builder::strict) or without ceils, a refusal writes nothing.
 ///
 /// # Time
 /// Times before the latest charge count as the time of that charge.
@@ -109,8 +109,8 @@ impl Tree {
     }
 
     /// Chooses the clock, and whether classes may borrow.
-    pub const fn builder(rate: Rate) -> TreeBuilder {
-        TreeBuilder::new(rate)
+    pub const fn builder(rate: Rate) -> Builder {
+        Builder::new(rate)
     }
 }
 
@@ -144,7 +144,7 @@ impl<C: Clock> Tree<C> {
     /// As [`add_branch`](Self::add_branch).
     pub fn add_leaf(&self, name: &str, parent: Branch, class: Class) -> Result<Leaf, TreeError> {
         let (slot, birth) = self.lock().add(name, parent, &class, None)?;
-        Ok(Leaf(node::Place::Single { slot, birth }))
+        Ok(Leaf(node::LeafAddress::Single { slot, birth }))
     }
 
     /// Adds a class of which each key has a leaf of its own, made when it is first asked for.
@@ -158,7 +158,7 @@ impl<C: Clock> Tree<C> {
     /// As [`add_branch`](Self::add_branch).
     ///
     /// ```
-    /// use tollgate::{Class, Rate, Tree, clock::Manual};
+    /// use tollgate::{Rate, Tree, tree::Class, clock::Manual};
     ///
     /// let tree = Tree::builder(Rate::per_second(100)).clock(Manual::new()).build()?;
     /// let users = tree.add_leaves("user", tree.root(), Class::new(Rate::per_second(2)), 1_000)?;
@@ -166,7 +166,7 @@ impl<C: Clock> Tree<C> {
     /// assert!(tree.allow(alice) && tree.allow(alice) && !tree.allow(alice));
     /// assert!(tree.allow(bob));
     /// assert_eq!(tree.keys(users), 2);
-    /// # Ok::<(), tollgate::TreeError>(())
+    /// # Ok::<(), tollgate::tree::TreeError>(())
     /// ```
     pub fn add_leaves(
         &self,
@@ -180,7 +180,7 @@ impl<C: Clock> Tree<C> {
 
     /// The leaf of a key. It may be kept: it stays the key's.
     pub fn leaf<K: Hash + ?Sized>(&self, leaves: Leaves, key: &K) -> Leaf {
-        Leaf(node::Place::Keyed {
+        Leaf(node::LeafAddress::Keyed {
             leaves,
             hash: self.hasher.fingerprint(key),
         })
@@ -201,14 +201,14 @@ impl<C: Clock> Tree<C> {
     /// [`TreeError`] says why not; then nothing changes.
     ///
     /// ```
-    /// use tollgate::{Class, Rate, Tree, clock::Manual};
+    /// use tollgate::{Rate, Tree, tree::Class, clock::Manual};
     ///
     /// let tree = Tree::builder(Rate::per_second(100)).clock(Manual::new()).build()?;
     /// let leaf = tree.add_leaf("upload", tree.root(), Class::new(Rate::per_second(10)))?;
     /// assert_eq!((0..50).filter(|_| tree.allow(leaf)).count(), 10);
     /// tree.set_class(leaf, Class::new(Rate::per_second(10)).ceil(Rate::per_second(30)))?;
     /// assert_eq!((0..50).filter(|_| tree.allow(leaf)).count(), 30);
-    /// # Ok::<(), tollgate::TreeError>(())
+    /// # Ok::<(), tollgate::tree::TreeError>(())
     /// ```
     pub fn set_class(&self, node: impl Into<NodeId>, class: Class) -> Result<(), TreeError> {
         self.set_class_at(self.clock.now(), node, class)
@@ -268,17 +268,17 @@ impl<C: Clock> Tree<C> {
     }
 
     /// Decides one request, and says who decided.
-    pub fn check(&self, leaf: Leaf) -> Ruling {
+    pub fn check(&self, leaf: Leaf) -> TreeVerdict {
         self.check_n(leaf, 1)
     }
 
     /// Decides a request of this cost. A cost of 0 peeks.
-    pub fn check_n(&self, leaf: Leaf, cost: u64) -> Ruling {
+    pub fn check_n(&self, leaf: Leaf, cost: u64) -> TreeVerdict {
         self.check_at(self.clock.now(), leaf, cost)
     }
 
     /// Decides a request of this cost at a time on the tree's clock.
-    pub fn check_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> Ruling {
+    pub fn check_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> TreeVerdict {
         let nodes = &mut *self.lock();
         let decided = decide(nodes, now, leaf, cost, None);
         rule(nodes, decided, now, leaf, cost)
@@ -286,12 +286,12 @@ impl<C: Clock> Tree<C> {
 
     /// What would come of a request of this cost now. Nothing is charged, and a refusal isn't noted as
     /// a want.
-    pub fn peek(&self, leaf: Leaf, cost: u64) -> Ruling {
+    pub fn peek(&self, leaf: Leaf, cost: u64) -> TreeVerdict {
         self.peek_at(self.clock.now(), leaf, cost)
     }
 
     /// What would come of a request of this cost at a time on the tree's clock.
-    pub fn peek_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> Ruling {
+    pub fn peek_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> TreeVerdict {
         let nodes = &mut *self.lock();
         let at = now.max(nodes.latest);
         let slot = nodes.slot(leaf, at);
@@ -299,14 +299,14 @@ impl<C: Clock> Tree<C> {
         rule(nodes, seen, now, leaf, cost)
     }
 
-    /// What would come of a request of this cost now, as [`peek`](Self::peek), by one who means it: a
-    /// refusal is noted as a want, as if the request had come.
+    /// As [`peek`](Self::peek), but for a real request: a refusal is noted as a want, as if the request had
+    /// come.
     ///
-    /// For those who ask several limits first and charge them only if all agree. With `peek` the demand
-    /// of a class would be invisible as long as it is refused, and others would borrow its share.
+    /// For callers that ask several limits first and charge them only if all agree. With `peek` the demand of a
+    /// class would be invisible as long as it is refused, and others would borrow its share.
     ///
     /// ```
-    /// use tollgate::{Class, Rate, Tree, clock::Manual};
+    /// use tollgate::{Rate, Tree, tree::Class, clock::Manual};
     ///
     /// let tree = Tree::builder(Rate::per_second(1_000)).clock(Manual::new()).build()?;
     /// let class = Class::new(Rate::per_second(1)).ceil(Rate::per_second(1_000));
@@ -319,22 +319,22 @@ impl<C: Clock> Tree<C> {
     /// // Now b wants something, and a has to leave a little for it.
     /// assert!(!tree.ask(b, 500).is_allowed());
     /// assert!(tree.peek(a, 0).decision.remaining < spare);
-    /// # Ok::<(), tollgate::TreeError>(())
+    /// # Ok::<(), tollgate::tree::TreeError>(())
     /// ```
-    pub fn ask(&self, leaf: Leaf, cost: u64) -> Ruling {
+    pub fn ask(&self, leaf: Leaf, cost: u64) -> TreeVerdict {
         self.ask_at(self.clock.now(), leaf, cost)
     }
 
     /// What would come of a request of this cost at a time on the tree's clock, with a refusal noted
     /// as a want.
-    pub fn ask_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> Ruling {
+    pub fn ask_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> TreeVerdict {
         let nodes = &mut *self.lock();
         let seen = ask(nodes, now, leaf, cost);
         rule(nodes, seen, now, leaf, cost)
     }
 
-    /// Whether a request of this cost would pass now: [`ask`](Self::ask) without what else there is to
-    /// say, which takes most of its time. A refusal is noted as a want.
+    /// Whether a request of this cost would pass now: [`ask`](Self::ask) without the details, which take most
+    /// of its time. A refusal is noted as a want.
     pub fn would_pass(&self, leaf: Leaf, cost: u64) -> bool {
         self.would_pass_at(self.clock.now(), leaf, cost)
     }
@@ -351,7 +351,7 @@ impl<C: Clock> Tree<C> {
     /// The refusal; nothing was charged.
     ///
     /// ```
-    /// use tollgate::{Class, Rate, Tree, clock::Manual};
+    /// use tollgate::{Rate, Tree, tree::Class, clock::Manual};
     ///
     /// let tree = Tree::builder(Rate::per_second(10)).clock(Manual::new()).build()?;
     /// let leaf = tree.add_leaf("upload", tree.root(), Class::new(Rate::per_second(5)))?;
@@ -359,9 +359,9 @@ impl<C: Clock> Tree<C> {
     /// assert!(!tree.allow(leaf));
     /// tree.give_back(receipt);
     /// assert_eq!(tree.peek(leaf, 0).decision.remaining, 5);
-    /// # Ok::<(), tollgate::TreeError>(())
+    /// # Ok::<(), tollgate::tree::TreeError>(())
     /// ```
-    pub fn take(&self, leaf: Leaf, cost: u64) -> Result<Receipt, Ruling> {
+    pub fn take(&self, leaf: Leaf, cost: u64) -> Result<Receipt, TreeVerdict> {
         self.take_at(self.clock.now(), leaf, cost)
     }
 
@@ -369,7 +369,7 @@ impl<C: Clock> Tree<C> {
     ///
     /// # Errors
     /// As [`take`](Self::take).
-    pub fn take_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> Result<Receipt, Ruling> {
+    pub fn take_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> Result<Receipt, TreeVerdict> {
         let mut taken = Taken::new(cost);
         let nodes = &mut *self.lock();
         let decided = decide(nodes, now, leaf, cost, Some(&mut taken));
@@ -381,14 +381,14 @@ impl<C: Clock> Tree<C> {
         }
     }
 
-    /// Gives back what was taken, as far as nothing was built on it: all of it at the time at which it
-    /// was taken, nothing later.
+    /// Gives back what was taken, as far as nobody else relies on it: all of it at the time at which it was
+    /// taken, nothing later.
     pub fn give_back(&self, receipt: Receipt) {
         self.give_back_at(self.clock.now(), receipt);
     }
 
-    /// Gives back at a time on the tree's clock. Who looked, took and gives back in one go passes
-    /// the same time to all three.
+    /// Gives back at a time on the tree's clock. A caller that looks, takes and gives back in one go passes the
+    /// same time to all three.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "a receipt is given back once"
@@ -443,14 +443,20 @@ fn ask(nodes: &mut Nodes, now: Timestamp, leaf: Leaf, cost: u64) -> Option<(u32,
 }
 
 /// The answer to what was seen of the leaf in a slot.
-fn rule(nodes: &Nodes, seen: Option<(u32, Look)>, now: Timestamp, leaf: Leaf, cost: u64) -> Ruling {
+fn rule(
+    nodes: &Nodes,
+    seen: Option<(u32, Look)>,
+    now: Timestamp,
+    leaf: Leaf,
+    cost: u64,
+) -> TreeVerdict {
     let Some((slot, look)) = seen else {
         let never = Decision::new(Outcome::Never, 0, 0, Duration::MAX, Duration::ZERO);
-        return Ruling::new(never, leaf.into());
+        return TreeVerdict::new(never, leaf.into());
     };
     let way = nodes.way(slot);
     let decision = way.report(&look, now, nodes.latest, cost);
-    Ruling::new(decision, way.decided_by(&look))
+    TreeVerdict::new(decision, way.decided_by(&look))
 }
 
 impl<C: Clock> fmt::Debug for Tree<C> {

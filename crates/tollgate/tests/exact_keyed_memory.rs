@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::{Algorithm, Align, AtCap, ExactKeyedLimiter, Rate};
+use tollgate::{Algorithm, AtCap, ExactKeyedLimiter, Rate, core::Align};
 use tollgate_testkit::memory::{Counting, live};
 
 #[global_allocator]

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use tollgate::clock::{Cached, Manual};
 use tollgate::{
-    Algorithm, Align, Class, Clock, ConcurrencyLimiter, ExactKeyedLimiter, KeyedConcurrency,
-    KeyedLimiter, Leaf, Level, Limiter, Rate, Stack, Tree,
+    Algorithm, Clock, ConcurrencyLimiter, ExactKeyedLimiter, KeyedConcurrency, KeyedLimiter, Level,
+    Limiter, Rate, Stack, Tree,
+    core::Align,
+    tree::{Class, Leaf},
 };
 use tollgate_testkit::memory::{Counting, calls};
 

@@ -6,8 +6,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tollgate::clock::Manual;
 use tollgate::quota::QuotaLimiter;
 use tollgate::{
-    Algorithm, Align, Allowance, ExactKeyedLimiter, FairLimiter, KeyedLimiter, Kind, Level,
-    Limiter, Quota, Rate, Stack, TierError, Tiers, Timestamp, Usage,
+    Algorithm, ExactKeyedLimiter, FairLimiter, KeyedLimiter, Level, Limiter, Quota, Rate, Stack,
+    Tiers, Timestamp,
+    core::Align,
+    stack::Kind,
+    tiers::{Allowance, TierError, Usage},
 };
 
 const DAY: Duration = Duration::from_secs(24 * 3600);

@@ -97,7 +97,7 @@ impl Stage {
     pub(super) fn decide<'f>(&self, facts: &'f Facts<'f>) -> Verdict<'f> {
         match &self.engine {
             Judge::Up(engine) => engine.decide(facts),
-            Judge::Down(engine) => at_once(engine.decide_by(facts)),
+            Judge::Down(engine) => at_once(engine.decide_async(facts)),
         }
     }
 
@@ -117,7 +117,9 @@ impl Stage {
     ) -> DescriptorVerdict {
         match &self.engine {
             Judge::Up(engine) => engine.decide_descriptors(domain, descriptors, hits),
-            Judge::Down(engine) => at_once(engine.decide_descriptors_by(domain, descriptors, hits)),
+            Judge::Down(engine) => {
+                at_once(engine.decide_descriptors_async(domain, descriptors, hits))
+            }
         }
     }
 }

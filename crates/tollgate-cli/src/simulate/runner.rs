@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use tollgate_core::{
-    Algorithm, FixedWindow, Gcra, LeakyBucket, LimitError, Rate, SlidingCounter, SlidingLog,
+    Arithmetic, FixedWindow, Gcra, LeakyBucket, LimitError, Rate, SlidingCounter, SlidingLog,
     Timestamp, TokenBucket,
 };
 
@@ -131,7 +131,7 @@ pub fn run(form: Form, rate: Rate, arrivals: &[Timestamp]) -> Result<Run, LimitE
 }
 
 /// Asks a limit about each arrival in turn; what doesn't pass at once is refused.
-pub fn run_checks<A: Algorithm>(limit: &A, arrivals: &[Timestamp]) -> Run {
+pub fn run_checks<A: Arithmetic>(limit: &A, arrivals: &[Timestamp]) -> Run {
     debug_assert!(arrivals.is_sorted(), "arrivals come in order of time");
     let mut state = A::State::default();
     let admitted = |now: &Timestamp| limit.decide(&mut state, *now, 1).is_allowed();
@@ -144,7 +144,7 @@ pub fn run_checks<A: Algorithm>(limit: &A, arrivals: &[Timestamp]) -> Run {
 
 /// Lets each arrival wait for its turn at the pace of the limit, first come, first served; it is
 /// refused if it would have to wait while `capacity` others already do.
-pub fn run_queue<A: Algorithm>(pace: &A, capacity: u64, arrivals: &[Timestamp]) -> Run {
+pub fn run_queue<A: Arithmetic>(pace: &A, capacity: u64, arrivals: &[Timestamp]) -> Run {
     debug_assert!(arrivals.is_sorted(), "arrivals come in order of time");
     let capacity = usize::try_from(capacity).unwrap_or(usize::MAX);
     let mut state = A::State::default();

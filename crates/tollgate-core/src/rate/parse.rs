@@ -58,71 +58,80 @@ impl fmt::Display for RateParseError {
         let bad = &self.text[self.place.clone()];
         let column = self.text[..self.place.start].chars().count() + 1;
         write!(f, "invalid rate {:?}: ", self.text)?;
+        self.explain(f, bad, column)?;
+        self.point_out(f, column, bad.chars().count().max(1))
+    }
+}
+
+impl RateParseError {
+    /// What is wrong with `bad`, which begins at this column, and what to write instead.
+    fn explain(&self, f: &mut fmt::Formatter<'_>, bad: &str, column: usize) -> fmt::Result {
         match self.problem {
-            Problem::Empty => f.write_str("it is empty; write a rate such as 100/s burst 200")?,
+            Problem::Empty => f.write_str("it is empty; write a rate such as 100/s burst 200"),
             Problem::CountMissing => write!(
                 f,
                 "expected a count at column {column}; write a rate such as 100/s burst 200"
-            )?,
+            ),
             Problem::CountTooLarge => {
-                write!(f, "{bad} at column {column} is above {}", u64::MAX)?;
+                write!(f, "{bad} at column {column} is above {}", u64::MAX)
             }
             Problem::Fraction => write!(
                 f,
                 "numbers are whole, but column {column} has a fraction; \
                  take another unit or period: 1.5s is 1500ms, 0.5/s is 1 per 2s"
-            )?,
+            ),
             Problem::Shortened => {
                 write!(
                     f,
                     "numbers are written in full, but column {column} has {bad}; write "
                 )?;
                 match in_full(bad) {
-                    Some(number) => write!(f, "{number}")?,
-                    None => f.write_str("all of its digits")?,
+                    Some(number) => write!(f, "{number}"),
+                    None => f.write_str("all of its digits"),
                 }
             }
             Problem::Calendar => write!(
                 f,
                 "{bad:?} at column {column} isn't always equally long; use a quota for months and years, as in \
                  quota: 1000/month, or write days: 30d"
-            )?,
+            ),
             Problem::PeriodMissing => write!(
                 f,
                 "expected \"/\" or \"per\" and a period at column {column}, as in 100/s or 10 per 250ms"
-            )?,
+            ),
             Problem::PeriodZero => write!(
                 f,
                 "the period at column {column} is zero; write unlimited if that is meant"
-            )?,
+            ),
             Problem::PeriodTooLong => {
-                write!(f, "the period at column {column} is above 10^15 s")?;
+                write!(f, "the period at column {column} is above 10^15 s")
             }
             Problem::UnitMissing => write!(
                 f,
                 "expected a unit at column {column}: ns, us, ms, s, m (minute), h, d or w"
-            )?,
+            ),
             Problem::UnitUnknown => write!(
                 f,
                 "unknown unit {bad:?} at column {column}; use ns, us, ms, s, m (minute), h, d or w"
-            )?,
+            ),
             Problem::BurstMissing => write!(
                 f,
                 "expected a whole number after \"burst\" at column {column}"
-            )?,
+            ),
             Problem::Trailing => write!(
                 f,
                 "{bad:?} at column {column} is not understood; only \"burst N\" may follow"
-            )?,
+            ),
         }
-        let width = bad.chars().count().max(1);
-        let quoted = self.text.escape_debug();
-        if self.text.chars().all(|c| !c.is_control()) {
-            write!(f, "\n  {}\n  ", self.text)?;
-        } else {
+    }
+
+    /// The text again, with marks below what is wrong.
+    fn point_out(&self, f: &mut fmt::Formatter<'_>, column: usize, width: usize) -> fmt::Result {
+        if self.text.chars().any(char::is_control) {
             // A control character would break the picture, so the text is shown without marks.
-            return write!(f, "\n  {quoted}");
+            return write!(f, "\n  {}", self.text.escape_debug());
         }
+        write!(f, "\n  {}\n  ", self.text)?;
         for _ in 1..column {
             f.write_str(" ")?;
         }
@@ -264,9 +273,10 @@ impl<'a> Scanner<'a> {
             return Err(self.error_here(Problem::UnitMissing));
         }
         let Some(length) = unit_nanos(unit) else {
-            let problem = match is_of_a_calendar(unit) {
-                true => Problem::Calendar,
-                false => Problem::UnitUnknown,
+            let problem = if is_of_a_calendar(unit) {
+                Problem::Calendar
+            } else {
+                Problem::UnitUnknown
             };
             return Err(self.error(place, problem));
         };

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tollgate::{Decision, Outcome};
 
-use super::{Answer, Backend, Check, LimitKind};
+use super::Backend;
+use crate::limits::{Answer, Check, LimitKind};
 
 /// Charges all checks or none, and looks at each by itself then.
 pub(super) async fn again<B: Backend + ?Sized>(

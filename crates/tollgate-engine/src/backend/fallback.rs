@@ -10,7 +10,8 @@ use std::time::Duration;
 use tollgate::clock::{Monotonic, Wakeup, Wall};
 use tollgate::{Clock, Decision, Outcome, Timestamp};
 
-use super::{Answer, Backend, Check, Limit, Local, Memory, Source};
+use super::{Backend, Local, Memory};
+use crate::limits::{Answer, Check, Limit, Source};
 use crate::policy::{Counting, OnStoreFailure};
 
 mod asking;
@@ -71,7 +72,7 @@ const COME_BACK_AFTER: Duration = Duration::from_secs(1);
 /// # let facts = Facts::new();
 /// # let mut passed = 0;
 /// # for _ in 0..20 {
-/// #     let mut asking = pin!(engine.decide_by(&facts));
+/// #     let mut asking = pin!(engine.decide_async(&facts));
 /// #     let Poll::Ready(Ok(verdict)) = asking.as_mut().poll(&mut Context::from_waker(Waker::noop())) else { panic!() };
 /// #     passed += u32::from(verdict.passed().is_some());
 /// # }
@@ -386,16 +387,16 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Backend for Fallback<B,
         self.backend.wake_at(at, waker)
     }
 
-    fn takes(&self, limit: &Limit) -> Result<(), String> {
+    fn supports(&self, limit: &Limit) -> Result<(), String> {
         match limit.counting() {
-            Counting::Local => self.local.memory().takes(limit),
-            _ => self.backend.takes(limit),
+            Counting::Local => self.local.memory().supports(limit),
+            _ => self.backend.supports(limit),
         }
     }
 
-    fn improvements(&self) -> u64 {
-        let here = self.local.memory().improvements();
-        self.backend.improvements().wrapping_add(here)
+    fn epoch(&self) -> u64 {
+        let here = self.local.memory().epoch();
+        self.backend.epoch().wrapping_add(here)
     }
 }
 

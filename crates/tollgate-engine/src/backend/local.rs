@@ -4,16 +4,18 @@
 //! what was decided here during one is told to the store afterwards. A note never refuses, and never says more
 //! than that the part is used up: a node that has all of the fleet's demand owes no more than its part.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
+use arc_swap::ArcSwap;
 use tollgate::clock::{Monotonic, Wall};
 use tollgate::{Algorithm, Clock, Decision, Rate, Timestamp};
 
-use super::{Answer, Check, Limit, LimitKind, Memory};
+use super::Memory;
+use crate::limits::{Answer, Check, Limit, LimitKind, Prepared};
 use crate::policy::OnStoreFailure;
 
 mod nodes;
@@ -53,8 +55,8 @@ const STRIPES: usize = 64;
 /// ```
 pub struct Local<C: Clock = Monotonic, W: Clock = Wall> {
     memory: Memory<C, W>,
-    /// Tells it from all others of this process.
-    number: u64,
+    /// What limits keep for it.
+    shares: Prepared<ArcSwap<Share>>,
     nodes: Nodes,
     untold: Untold,
     /// Notes of keys that the memory has no room for.
@@ -65,21 +67,9 @@ pub struct Local<C: Clock = Monotonic, W: Clock = Wall> {
 
 /// The part of a limit that is one process's, kept with the limit.
 #[derive(Debug)]
-pub(crate) struct Share {
-    /// Whose.
-    owner: u64,
+struct Share {
     of: Divisor,
     part: Limit,
-}
-
-/// Where a limit keeps it. A copy has none: it is made to be changed.
-#[derive(Debug, Default)]
-pub(crate) struct Shared(ArcSwapOption<Share>);
-
-impl Clone for Shared {
-    fn clone(&self) -> Self {
-        Self::default()
-    }
 }
 
 /// How what a store says of a limit is noted.
@@ -115,10 +105,9 @@ impl Noted {
 impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
     /// Keeps it in this memory, for a fleet of one.
     pub fn new(memory: Memory<C, W>) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {
             memory,
-            number: NEXT.fetch_add(1, Ordering::Relaxed),
+            shares: Prepared::new(),
             nodes: Nodes::one(),
             untold: Untold::default(),
             beyond: AtomicU64::new(0),
@@ -216,7 +205,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
 
     /// The store gave this request a slot: it counts here too, for as long as this is kept, whatever the
     /// part. None if the limit isn't judged here, or isn't of slots.
-    pub fn hold_slot(&self, check: &Check<'_>) -> Option<tollgate::Pass> {
+    pub fn hold_slot(&self, check: &Check<'_>) -> Option<tollgate::stack::Pass> {
         let is_local = matches!(
             check.limit.on_store_failure(),
             OnStoreFailure::Local | OnStoreFailure::CircuitBreak
@@ -302,22 +291,24 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
 
     /// This node's part of a limit.
     fn share(&self, limit: &Limit) -> Arc<Share> {
-        let (cell, now) = (&limit.told.share.0, || self.memory.clock().now());
-        if let Some(share) = &*cell.load()
-            && share.owner == self.number
-            && self.nodes.still(&share.of, now)
-        {
-            return Arc::clone(share);
+        let make = || Ok::<_, Infallible>(ArcSwap::from_pointee(self.cut(limit)));
+        let Ok(share) = self.shares.get_or_make(limit, make);
+        let cut = share.load();
+        if self.nodes.still(&cut.of, || self.memory.clock().now()) {
+            return Arc::clone(&cut);
         }
-        let of = self.nodes.divisor(outlives(limit.kind()), now());
-        let share = Arc::new(Share {
-            owner: self.number,
+        let cut = Arc::new(self.cut(limit));
+        share.store(Arc::clone(&cut));
+        cut
+    }
+
+    fn cut(&self, limit: &Limit) -> Share {
+        let of = (self.nodes).divisor(outlives(limit.kind()), self.memory.clock().now());
+        Share {
             of,
             // What can't be cut is judged whole.
             part: limit.cut((2, of.nodes)).unwrap_or_else(|_| limit.clone()),
-        });
-        cell.store(Some(Arc::clone(&share)));
-        share
+        }
     }
 }
 

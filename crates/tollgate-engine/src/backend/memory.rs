@@ -13,15 +13,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
 use tollgate::clock::{Monotonic, Wakeup, Wall};
-use tollgate::core::{Algorithm as _, Gcra};
-use tollgate::quota::{Quota, QuotaKey};
+use tollgate::quota;
 use tollgate::{
-    Algorithm, Align, Clock, ConcurrencyKey, Decision, ExactKey, ExactKeyedLimiter,
-    KeyedConcurrency, KeyedLimiter, KeyedStats, Level, LimitError, Pass, QuotaLimiter, Stack, Tier,
-    Timestamp, Together, Verdict,
+    Algorithm, Clock, Decision, ExactKeyedLimiter, KeyedConcurrency, KeyedLimiter, Level,
+    QuotaLimiter, Stack, Timestamp, concurrency,
+    core::Align,
+    exact_keyed,
+    keyed::{self, Together},
+    stack::{Pass, StackVerdict},
 };
 
-use super::{Answer, Backend, Check, Limit, LimitKind};
+use super::Backend;
+use crate::limits::{Answer, Check, CoreForm, Limit};
 
 mod builder;
 mod each;
@@ -37,50 +40,8 @@ const INLINE: usize = 8;
 const SHORT: usize = 80;
 /// Levels are told apart by their place.
 const UNNAMED: &str = "";
-/// The tables of algorithms that need more than a word.
-const TABLES: [Algorithm; 4] = [
-    Algorithm::TokenBucket,
-    Algorithm::LeakyBucket,
-    Algorithm::SlidingLog,
-    Algorithm::SlidingCounter,
-];
 /// What fixed windows are counted by; where they begin comes with each rate.
 const WINDOWS: Algorithm = Algorithm::FixedWindow(Align::FirstHit);
-
-/// A limit as the tables take it.
-#[derive(Clone, Debug)]
-pub(crate) enum Compiled {
-    Gcra(Gcra),
-    /// Which table, and the rate made for it.
-    Exact(usize, Tier),
-    Window(Tier),
-    Quota(Box<Quota>),
-    Concurrency(u32),
-}
-
-impl Compiled {
-    pub(crate) fn new(kind: &LimitKind) -> Result<Self, LimitError> {
-        Ok(match kind {
-            LimitKind::Rate {
-                rate,
-                algorithm: Algorithm::Gcra,
-            } => Self::Gcra(Gcra::new(*rate)?),
-            LimitKind::Rate { rate, algorithm } => {
-                let table = TABLES.iter().position(|own| {
-                    std::mem::discriminant(own) == std::mem::discriminant(algorithm)
-                });
-                let builder = ExactKeyedLimiter::<CounterKey>::builder(*rate, 1);
-                let tier = builder.algorithm(*algorithm).tier(*rate)?;
-                match algorithm {
-                    Algorithm::FixedWindow(_) => Self::Window(tier),
-                    _ => Self::Exact(table.unwrap_or(0), tier),
-                }
-            }
-            LimitKind::Quota(quota) => Self::Quota(Box::new(quota.clone())),
-            LimitKind::Concurrency(limit) => Self::Concurrency(*limit),
-        })
-    }
-}
 
 /// A key of a counter: the counter's number, and the key's fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,11 +123,11 @@ impl Default for Memory {
 /// A key of one table, while a request is judged.
 pub(super) enum Held<'a, C: Clock + 'static, W: Clock + 'static> {
     Nothing,
-    Rate(tollgate::Key<'a, C>),
-    Exact(ExactKey<'a, CounterKey, CounterKey, C>),
-    Window(ExactKey<'a, CounterKey, CounterKey, W>),
-    Slot(ConcurrencyKey<'a, Arc<KeyedConcurrency<CounterKey, C>>, CounterKey>),
-    Quota(QuotaKey<'a, W>),
+    Rate(keyed::Key<'a, C>),
+    Exact(exact_keyed::Key<'a, CounterKey, CounterKey, C>),
+    Window(exact_keyed::Key<'a, CounterKey, CounterKey, W>),
+    Slot(concurrency::Key<'a, Arc<KeyedConcurrency<CounterKey, C>>, CounterKey>),
+    Quota(quota::Key<'a, W>),
 }
 
 /// What some keys are borrowed from.
@@ -276,8 +237,8 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
 
     /// The key and cost of a check of GCRA.
     #[inline]
-    fn plain<'a>(&'a self, check: &Check<'a>) -> Option<(tollgate::Key<'a, C>, u64)> {
-        let Compiled::Gcra(gcra) = &check.limit.compiled else {
+    fn plain<'a>(&'a self, check: &Check<'a>) -> Option<(keyed::Key<'a, C>, u64)> {
+        let CoreForm::Gcra(gcra) = &check.limit.form else {
             return None;
         };
         let key = self.rates.key_at_rate(&CounterKey::of(check), gcra);
@@ -316,12 +277,12 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
 
     fn judge(&self, levels: &[Level<'_>]) -> Answer {
         match self.stack.check(levels) {
-            Verdict::Passed(passed) => Answer {
+            StackVerdict::Passed(passed) => Answer {
                 allowed: true,
                 pass: passed.pass,
                 ..Answer::new(passed.decider, passed.decision)
             },
-            Verdict::Refused(refusal) => Answer {
+            StackVerdict::Refused(refusal) => Answer {
                 allowed: false,
                 ..Answer::new(Some(refusal.index), refusal.decision)
             },
@@ -337,20 +298,20 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         let Some(check) = check else {
             return Held::Nothing;
         };
-        match (&check.limit.compiled, owned) {
-            (Compiled::Gcra(gcra), _) => {
+        match (&check.limit.form, owned) {
+            (CoreForm::Gcra(gcra), _) => {
                 Held::Rate(self.rates.key_at_rate(&CounterKey::of(check), gcra))
             }
-            (Compiled::Exact(table, tier), Owned::Key(key)) => {
+            (CoreForm::Exact(table, tier), Owned::Key(key)) => {
                 Held::Exact(self.exact[*table].key_at_rate(key, tier))
             }
-            (Compiled::Window(tier), Owned::Key(key)) => {
+            (CoreForm::Window(tier), Owned::Key(key)) => {
                 Held::Window(self.windows.key_at_rate(key, tier))
             }
-            (Compiled::Concurrency(limit), Owned::Key(key)) => {
+            (CoreForm::Concurrency(limit), Owned::Key(key)) => {
                 Held::Slot(self.slots.key_owned(key).at_limit(*limit))
             }
-            (Compiled::Quota(quota), Owned::Bytes(bytes)) => {
+            (CoreForm::Quota(quota), Owned::Bytes(bytes)) => {
                 Held::Quota(self.quotas.key(bytes.as_slice()).under(quota))
             }
             _ => Held::Nothing,
@@ -361,31 +322,31 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     /// cap: what such keys share isn't theirs to fill.
     pub(crate) fn fill(&self, check: &Check<'_>) -> bool {
         let (key, cost) = (CounterKey::of(check), check.cost);
-        match &check.limit.compiled {
-            Compiled::Gcra(gcra) => self.rates.key_at_rate(&key, gcra).penalize(cost).is_ok(),
-            Compiled::Exact(table, tier) => {
+        match &check.limit.form {
+            CoreForm::Gcra(gcra) => self.rates.key_at_rate(&key, gcra).penalize(cost).is_ok(),
+            CoreForm::Exact(table, tier) => {
                 let keys = &self.exact[*table];
                 keys.key_at_rate(&key, tier).penalize(cost).is_ok()
             }
-            Compiled::Window(tier) => self.windows.key_at_rate(&key, tier).penalize(cost).is_ok(),
-            Compiled::Quota(_) | Compiled::Concurrency(_) => true,
+            CoreForm::Window(tier) => self.windows.key_at_rate(&key, tier).penalize(cost).is_ok(),
+            CoreForm::Quota(_) | CoreForm::Concurrency(_) => true,
         }
     }
 
     /// Forgets what was used of a log or a quota, to be told anew: nobody may pass sooner by that.
     pub(crate) fn start_afresh(&self, check: &Check<'_>) {
-        match &check.limit.compiled {
-            Compiled::Exact(table, _) => self.exact[*table].reset(&CounterKey::of(check)),
-            Compiled::Quota(_) => self.quotas.reset(QuotaBytes::of(check).as_slice()),
-            Compiled::Gcra(_) | Compiled::Window(_) | Compiled::Concurrency(_) => {}
+        match &check.limit.form {
+            CoreForm::Exact(table, _) => self.exact[*table].reset(&CounterKey::of(check)),
+            CoreForm::Quota(_) => self.quotas.reset(QuotaBytes::of(check).as_slice()),
+            CoreForm::Gcra(_) | CoreForm::Window(_) | CoreForm::Concurrency(_) => {}
         }
     }
 
     /// Holds a slot, whatever the limit.
     pub(crate) fn hold_slot(&self, check: &Check<'_>) -> Option<Pass> {
         let key = CounterKey::of(check);
-        match check.limit.compiled {
-            Compiled::Concurrency(_) => {
+        match check.limit.form {
+            CoreForm::Concurrency(_) => {
                 let slot = self.slots.key_owned(&key).at_limit(u32::MAX);
                 self.stack.allow(&[Level::new(UNNAMED, &slot)])
             }
@@ -413,14 +374,14 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     pub fn give_back(&self, checks: &[Check<'_>]) {
         for check in checks {
             let (key, units) = (CounterKey::of(check), check.cost);
-            match &check.limit.compiled {
-                Compiled::Gcra(gcra) => self.rates.key_at_rate(&key, gcra).refund(units),
-                Compiled::Exact(table, _) => self.exact[*table].refund(&key, units),
-                Compiled::Window(_) => self.windows.refund(&key, units),
-                Compiled::Quota(_) => {
+            match &check.limit.form {
+                CoreForm::Gcra(gcra) => self.rates.key_at_rate(&key, gcra).refund(units),
+                CoreForm::Exact(table, _) => self.exact[*table].refund(&key, units),
+                CoreForm::Window(_) => self.windows.refund(&key, units),
+                CoreForm::Quota(_) => {
                     self.quotas.refund(QuotaBytes::of(check).as_slice(), units);
                 }
-                Compiled::Concurrency(_) => {}
+                CoreForm::Concurrency(_) => {}
             }
         }
         self.forgotten.fetch_add(1, Ordering::Release);
@@ -430,12 +391,12 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     pub fn forget(&self, checks: &[Check<'_>]) {
         for check in checks {
             let key = CounterKey::of(check);
-            match &check.limit.compiled {
-                Compiled::Gcra(_) => self.rates.reset(&key),
-                Compiled::Exact(table, _) => self.exact[*table].reset(&key),
-                Compiled::Window(_) => self.windows.reset(&key),
-                Compiled::Quota(_) => self.quotas.reset(QuotaBytes::of(check).as_slice()),
-                Compiled::Concurrency(_) => {}
+            match &check.limit.form {
+                CoreForm::Gcra(_) => self.rates.reset(&key),
+                CoreForm::Exact(table, _) => self.exact[*table].reset(&key),
+                CoreForm::Window(_) => self.windows.reset(&key),
+                CoreForm::Quota(_) => self.quotas.reset(QuotaBytes::of(check).as_slice()),
+                CoreForm::Concurrency(_) => {}
             }
         }
         // After it: who was refused before it must not be told so again.
@@ -449,7 +410,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     }
 
     /// What the table of GCRA has counted.
-    pub fn rate_stats(&self) -> KeyedStats {
+    pub fn rate_stats(&self) -> keyed::Stats {
         self.rates.stats()
     }
 
@@ -462,12 +423,12 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
 impl Owned {
     #[inline]
     pub(super) fn of(check: Option<&Check<'_>>) -> Self {
-        match check.map(|check| (&check.limit.compiled, check)) {
-            Some((Compiled::Exact(..) | Compiled::Window(_) | Compiled::Concurrency(_), check)) => {
+        match check.map(|check| (&check.limit.form, check)) {
+            Some((CoreForm::Exact(..) | CoreForm::Window(_) | CoreForm::Concurrency(_), check)) => {
                 Self::Key(CounterKey::of(check))
             }
-            Some((Compiled::Quota(_), check)) => Self::Bytes(QuotaBytes::of(check)),
-            Some((Compiled::Gcra(_), _)) | None => Self::Nothing,
+            Some((CoreForm::Quota(_), check)) => Self::Bytes(QuotaBytes::of(check)),
+            Some((CoreForm::Gcra(_), _)) | None => Self::Nothing,
         }
     }
 }
@@ -531,13 +492,13 @@ impl<C: Clock + 'static, W: Clock + 'static> Backend for Memory<C, W> {
     }
 
     #[inline]
-    fn expect(&self, limit: &Limit, fingerprint: [u64; 2]) {
-        if let Compiled::Gcra(_) = limit.compiled {
+    fn prefetch(&self, limit: &Limit, fingerprint: [u64; 2]) {
+        if let CoreForm::Gcra(_) = limit.form {
             self.rates.prefetch(&CounterKey(limit.id, fingerprint));
         }
     }
 
-    fn improvements(&self) -> u64 {
+    fn epoch(&self) -> u64 {
         self.lost_races() + self.forgotten.load(Ordering::Acquire)
     }
 }

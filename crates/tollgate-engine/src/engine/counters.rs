@@ -10,8 +10,7 @@ use std::time::Duration;
 use foldhash::fast::FixedState;
 use tollgate::{Algorithm, LimitError, Rate};
 
-use crate::backend::{Compiled, Counter, Estimates, Kept, Limit, LimitKind, Shared, Told};
-use crate::policy::{Counting, OnStoreFailure};
+use crate::limits::{Counter, Limit, LimitKind};
 
 /// Whether other rules may count in the same state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,31 +91,15 @@ impl Counters {
                 // What comes before it and is of another period has no part in its name.
                 let same = |other: &&LimitKind| period(other) == period(kind);
                 let ordinal = alike[..number].iter().filter(same).count();
-                let lasting = sharing == Sharing::Alone
-                    && matches!(kind, LimitKind::Rate { algorithm, .. }
-                        if *algorithm != Algorithm::SlidingCounter);
-                limits.push(Limit {
-                    compiled: Compiled::new(kind)?,
+                let counter = Counter {
+                    name: name.to_owned(),
+                    ordinal,
                     id: state.id,
-                    told: Box::new(Told {
-                        kind: kind.clone(),
-                        counter: Counter {
-                            name: name.to_owned(),
-                            ordinal,
-                            id: state.id,
-                        },
-                        slot: None,
-                        estimates: Estimates::None,
-                        kept: Kept::default(),
-                        share: Shared::default(),
-                    }),
-                    counting: Counting::Exact,
-                    on_store_failure: match kind {
-                        LimitKind::Quota(_) => OnStoreFailure::Closed,
-                        _ => OnStoreFailure::Local,
-                    },
-                    lasting,
-                    is_estimated: false,
+                };
+                let limit = Limit::new(kind.clone(), counter)?;
+                limits.push(match sharing {
+                    Sharing::Alone => limit.alone(),
+                    Sharing::Shared => limit,
                 });
             }
             rest = others;

@@ -14,8 +14,9 @@ use super::gather::{Gathered, Group};
 use super::rules::Rules;
 use super::turns::{Coming, Demand, SOON, Spot, Stand, Standing};
 use super::{Engine, runs};
-use crate::backend::{Answer, Backend, LimitKind};
+use crate::backend::Backend;
 use crate::facts::Facts;
+use crate::limits::{Answer, LimitKind};
 use crate::policy::OnStoreFailure;
 use crate::verdict::{Findings, Said, Verdict};
 
@@ -74,7 +75,7 @@ impl<B: Backend> Engine<B> {
     /// let engine = Engine::new(policy, memory)?;
     /// let decide = async || {
     ///     let facts = Facts::new();
-    ///     let passed = engine.decide_by(&facts).await?.passed();
+    ///     let passed = engine.decide_async(&facts).await?.passed();
     ///     Ok::<bool, std::convert::Infallible>(passed.is_some())
     /// };
     /// # use std::{pin::pin, task::{Context, Poll, Waker}};
@@ -82,7 +83,7 @@ impl<B: Backend> Engine<B> {
     /// # assert_eq!(done, Poll::Ready(Ok(true)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub async fn decide_by<'f>(&self, facts: &'f Facts<'f>) -> Result<Verdict<'f>, B::Error> {
+    pub async fn decide_async<'f>(&self, facts: &'f Facts<'f>) -> Result<Verdict<'f>, B::Error> {
         let started = self.started();
         let mut attempt = self.attempt(facts, None).await?;
         if attempt.over.is_some() {

@@ -244,7 +244,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
         descriptors: &[Descriptor<'_>],
         hits_addend: u32,
     ) -> DescriptorVerdict {
-        let deciding = pin!(self.decide_descriptors_by(domain, descriptors, hits_addend));
+        let deciding = pin!(self.decide_descriptors_async(domain, descriptors, hits_addend));
         match deciding.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok(verdict)) => verdict,
             Poll::Ready(Err(never)) => match never {},
@@ -259,7 +259,7 @@ impl<B: Backend> Engine<B> {
     ///
     /// # Errors
     /// If the backend couldn't be asked.
-    pub async fn decide_descriptors_by(
+    pub async fn decide_descriptors_async(
         &self,
         domain: &str,
         descriptors: &[Descriptor<'_>],

@@ -5,13 +5,14 @@
 
 use std::num::{IntErrorKind, ParseIntError};
 
-use tollgate::{Timestamp, prefetch};
+use tollgate::Timestamp;
+use tollgate::keyed::prefetch;
 
 use super::bounds::{Bounds, Excess};
-use super::key::{Key, KeyHashers};
 use super::rules::{Applied, Rules};
-use crate::backend::{Backend, Check, LimitKind};
+use crate::backend::Backend;
 use crate::facts::Facts;
+use crate::limits::{Check, KeyHashers, LimitKind, RequestKey};
 use crate::matcher::few::Few;
 use crate::matcher::{Known, Numbers};
 use crate::policy::Mode;
@@ -147,7 +148,7 @@ impl<'a> Gathered<'a> {
                 number,
                 fingerprint,
             };
-            let mode = applied.mode_for(&Key::new(&applied.key, facts, fingerprint));
+            let mode = applied.mode_for(&RequestKey::new(&applied.key, facts, fingerprint));
             if rules.replacing {
                 met.push((own, mode));
             } else {
@@ -227,7 +228,7 @@ impl<'a> Gathered<'a> {
         let cost = rule.cost.and_then(|slot| cost_of(known.text(slot)?));
         let cost = cost.unwrap_or(rule.default_cost);
         let cost = cost.max(u64::from(rule.is_estimated));
-        let key = Key::new(&rule.key, facts, met.fingerprint);
+        let key = RequestKey::new(&rule.key, facts, met.fingerprint);
         for limit in rule.limits.as_slice() {
             // A limit is likely in no cache: it isn't waited for here.
             let check = Check { limit, key, cost };
@@ -259,7 +260,7 @@ impl<'a> Gathered<'a> {
         &mut self,
         rule: &'a Applied,
         (number, mode): (u32, Mode),
-        (key, cost): (Key<'a>, u64),
+        (key, cost): (RequestKey<'a>, u64),
     ) {
         for limit in rule.gates(self.now) {
             let most = match limit.kind() {
@@ -329,7 +330,7 @@ impl Early {
                 continue;
             };
             if let Some(limit) = rule.limits.as_slice().first() {
-                backend.expect(limit, fingerprint);
+                backend.prefetch(limit, fingerprint);
             }
             early.0.push(Met {
                 number: u32::try_from(number).unwrap_or(u32::MAX),

@@ -9,13 +9,14 @@ use tollgate::{Clock, Decision};
 use super::gather::Gathered;
 use super::warm::is_gate;
 use super::{Engine, runs};
-use crate::backend::{Answer, Backend, LimitKind, Memory};
+use crate::backend::{Backend, Memory};
 use crate::facts::Facts;
+use crate::limits::{Answer, LimitKind};
 use crate::policy::Mode;
 use crate::verdict::{Findings, Said};
 
 impl<B: Backend> Engine<B> {
-    /// What [`decide_by`](Self::decide_by) would say to this request now, if it didn't wait. Nothing is charged, held
+    /// What [`decide_async`](Self::decide_async) would say to this request now, if it didn't wait. Nothing is charged, held
     /// or told to the observer. Where others wait for a limit, it tells how long one more would.
     ///
     /// # Errors
@@ -32,14 +33,14 @@ impl<B: Backend> Engine<B> {
     /// let engine = Engine::new(policy, memory)?;
     /// let left = async || {
     ///     let facts = Facts::new();
-    ///     let findings = engine.peek_by(&facts).await?;
+    ///     let findings = engine.peek_async(&facts).await?;
     ///     Ok::<u64, std::convert::Infallible>(findings.decision().remaining)
     /// };
     /// # let done = pin!(left()).poll(&mut Context::from_waker(Waker::noop()));
     /// # assert_eq!(done, Poll::Ready(Ok(5)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub async fn peek_by<'f>(&self, facts: &'f Facts<'f>) -> Result<Findings<'f>, B::Error> {
+    pub async fn peek_async<'f>(&self, facts: &'f Facts<'f>) -> Result<Findings<'f>, B::Error> {
         let rules = self.rules.load_full();
         let mut said = Said::default();
         {
@@ -146,7 +147,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn peek<'f>(&self, facts: &'f Facts<'f>) -> Findings<'f> {
-        let peeking = pin!(self.peek_by(facts));
+        let peeking = pin!(self.peek_async(facts));
         match peeking.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok(findings)) => findings,
             Poll::Ready(Err(never)) => match never {},

@@ -1,7 +1,7 @@
 //! Which keys a rule is enforced for, if not for all: the same in every process and after every start, and more of
 //! them as the part grows.
 
-use super::key::Key;
+use crate::limits::RequestKey;
 use crate::policy::{Mode, Rule};
 
 /// A part of a rule's keys.
@@ -23,7 +23,7 @@ impl Rollout {
     }
 
     /// What the rule is for one key.
-    pub(crate) fn mode(self, key: &Key<'_>) -> Mode {
+    pub(crate) fn mode(self, key: &RequestKey<'_>) -> Mode {
         match self.place(key) < self.percent {
             true => Mode::Enforce,
             false => Mode::Shadow,
@@ -31,7 +31,7 @@ impl Rollout {
     }
 
     /// Where a key stands among a hundred.
-    fn place(self, key: &Key<'_>) -> u8 {
+    fn place(self, key: &RequestKey<'_>) -> u8 {
         let mut hash = self.salt;
         key.write_bytes(&mut |bytes| hash = fold(hash, bytes));
         let place = u128::from(mixed(hash)) * 100 >> 64;

@@ -10,10 +10,10 @@ use tollgate::{Algorithm, LimitError, Timestamp};
 
 use super::counters::{Counters, Sharing};
 use super::descriptors::Trees;
-use super::key::{Key, KeyPlan};
 use super::rollout::Rollout;
 use super::warm::WarmUp;
-use crate::backend::{Backend, Estimates, Limit, LimitKind};
+use crate::backend::Backend;
+use crate::limits::{Estimates, KeyPlan, Limit, LimitKind, RequestKey};
 use crate::matcher::{Matcher, PatternError, Slots};
 use crate::policy::{
     Cost, Counting, KeyPart, Limits, Match, Mode, OnStoreFailure, Over, Policy, Rule,
@@ -163,7 +163,7 @@ pub(crate) struct Applied {
 impl Applied {
     /// Whether it bites, for one key.
     #[inline]
-    pub(crate) fn mode_for(&self, key: &Key<'_>) -> Mode {
+    pub(crate) fn mode_for(&self, key: &RequestKey<'_>) -> Mode {
         match self.rollout {
             None => self.mode,
             Some(rollout) => rollout.mode(key),
@@ -195,7 +195,7 @@ impl Rules {
             .map(|(leaf, limits)| (leaf.to_string(), limits));
         for (rule, limits) in rules.chain(leaves) {
             for limit in limits {
-                if let Err(why) = backend.takes(limit) {
+                if let Err(why) = backend.supports(limit) {
                     return Err(PolicyError::Backend { rule, why });
                 }
             }
@@ -264,24 +264,22 @@ struct Way<'a> {
 }
 
 impl Way<'_> {
-    fn mark(&self, mut limits: Vec<Limit>) -> Result<Vec<Limit>, LimitError> {
-        for limit in &mut limits {
-            limit.on_store_failure = self.failure;
-            limit.counting = match (self.counting, &limit.told.kind) {
+    fn mark(&self, limits: Vec<Limit>) -> Result<Vec<Limit>, LimitError> {
+        let stored = |limit: Limit| {
+            let counting = match (self.counting, limit.kind()) {
                 // Only rates are leased.
                 (Counting::Leased, LimitKind::Quota(_) | LimitKind::Concurrency(_)) => {
                     Counting::Exact
                 }
                 (counting, _) => counting,
             };
-            limit.told.slot = self.slot.map(Into::into);
-        }
-        if self.estimates == Estimates::None {
-            return Ok(limits);
-        }
-        let limits = limits.into_iter();
-        let limits = limits.map(|limit| limit.with_estimates(self.estimates));
-        limits.collect()
+            let limit = limit.stored(self.failure, counting, self.slot);
+            match self.estimates {
+                Estimates::None => Ok(limit),
+                estimates => limit.with_estimates(estimates),
+            }
+        };
+        limits.into_iter().map(stored).collect()
     }
 }
 

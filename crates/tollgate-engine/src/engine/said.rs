@@ -2,7 +2,7 @@
 
 use super::gather::{Gathered, Met};
 use super::rules::Rules;
-use crate::backend::Answer;
+use crate::limits::Answer;
 use crate::policy::OnStoreFailure;
 use crate::verdict::{BLOCKED, By, Said, Shadowed};
 

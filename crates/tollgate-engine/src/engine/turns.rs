@@ -13,7 +13,7 @@ use std::time::Duration;
 use foldhash::fast::FixedState;
 use tollgate::{Algorithm, Decision, Outcome, Timestamp};
 
-use crate::backend::{Check, LimitKind};
+use crate::limits::{Check, LimitKind};
 
 /// Lines whose lock is shared.
 const SHARDS: usize = 16;

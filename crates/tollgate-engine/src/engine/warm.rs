@@ -8,7 +8,7 @@ use std::time::Duration;
 use tollgate::{Algorithm, LimitError, Rate, Timestamp};
 
 use super::counters::{Counters, Sharing};
-use crate::backend::{Compiled, Limit, LimitKind};
+use crate::limits::{CoreForm, Limit, LimitKind};
 use crate::policy::{Counting, Limits, OnStoreFailure};
 
 /// What the name of a gate's counter begins with.
@@ -36,7 +36,7 @@ impl Gate {
         };
         let kinds: Vec<_> = (1..=TENTHS).map(kind).collect();
         for kind in &kinds {
-            Compiled::new(kind)?;
+            CoreForm::new(kind)?;
         }
         Ok(Self(kinds))
     }
@@ -76,14 +76,9 @@ impl WarmUp {
         let steps = (0..9).map(|step| {
             let own = placed.iter().zip(&gates);
             let own = own.map(|(limit, Gate(kinds))| {
-                let mut limit = limit.clone();
-                limit.compiled = Compiled::new(&kinds[step])?;
-                limit.told.kind = kinds[step].clone();
-                limit.counting = Counting::Local;
-                limit.on_store_failure = OnStoreFailure::Local;
-                // What it refuses may pass sooner, at the next step.
-                limit.lasting = false;
-                Ok(limit)
+                // All steps count in one counter, so that what was spent of one is in the next.
+                let limit = Limit::new(kinds[step].clone(), limit.counter().clone())?;
+                Ok(limit.stored(OnStoreFailure::Local, Counting::Local, None))
             });
             own.collect::<Result<_, LimitError>>()
         });

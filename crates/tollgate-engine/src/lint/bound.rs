@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::quota::Quota;
-use tollgate::{Algorithm, Align, Rate, Timestamp};
+use tollgate::{Algorithm, Rate, Timestamp, core::Align};
 
 /// A rate and how it is counted.
 #[derive(Clone, Copy, Debug)]

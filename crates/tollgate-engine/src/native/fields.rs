@@ -1,6 +1,6 @@
 //! Every field of the native form, once: the decoder knows no others, and the schema is made of these.
 
-use tollgate::{Algorithm, Align, Timestamp};
+use tollgate::{Algorithm, Timestamp, core::Align};
 
 use crate::policy::{Counting, Mode, OnStoreFailure, Unsettled};
 

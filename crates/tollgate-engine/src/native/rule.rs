@@ -278,7 +278,7 @@ impl Reader<'_> {
         let rate: Rate = match text.parse() {
             Ok(rate) => rate,
             Err(error) => {
-                let error: tollgate::RateParseError = error;
+                let error: tollgate::core::RateParseError = error;
                 let place = error.place();
                 let chars = |bytes: usize| text.get(..bytes).map_or(0, |part| part.chars().count());
                 let (from, to) = (chars(place.start), chars(place.end));

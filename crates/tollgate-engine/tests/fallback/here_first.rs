@@ -102,7 +102,7 @@ fn what_is_given_up_while_the_store_is_asked_costs_nothing_here() {
     let facts = Facts::new().with("ip", "c").with("user", "c");
     let asks_the_store = facts.clone().with("tenant", "acme");
     for _ in 0..10 {
-        let mut asking = Box::pin(engine.decide_by(&asks_the_store));
+        let mut asking = Box::pin(engine.decide_async(&asks_the_store));
         let mut context = Context::from_waker(Waker::noop());
         assert!(asking.as_mut().poll(&mut context).is_pending());
         assert_eq!(engine.backend().local().memory().keys_in_flight(), 1);
@@ -110,7 +110,7 @@ fn what_is_given_up_while_the_store_is_asked_costs_nothing_here() {
     assert_eq!(engine.backend().local().memory().keys_in_flight(), 0);
     let mut passed = 0;
     for _ in 0..10 {
-        let Ok(verdict) = at_once(engine.decide_by(&facts));
+        let Ok(verdict) = at_once(engine.decide_async(&facts));
         passed += u32::from(verdict.refused().is_none());
     }
     assert_eq!(passed, 2, "of the address");

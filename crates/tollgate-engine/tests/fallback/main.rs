@@ -113,7 +113,7 @@ impl Fleet {
     }
 
     fn decide<'f>(&self, facts: &'f Facts<'f>) -> Verdict<'f> {
-        match at_once(self.engine.decide_by(facts)) {
+        match at_once(self.engine.decide_async(facts)) {
             Ok(verdict) => verdict,
             Err(never) => match never {},
         }
@@ -418,7 +418,7 @@ fn each_check_says_how_it_is_counted_and_what_is_done_without_a_store() {
     };
     let facts = Facts::new().with("tenant", "acme").with("tokens", "3");
     let by_facts = |engine: &Engine<Noting>| {
-        let _ = at_once(engine.decide_by(&facts));
+        let _ = at_once(engine.decide_async(&facts));
     };
     for (words, expect) in [
         ("", ["exact, closed", "exact, closed", "exact, closed"]),
@@ -446,7 +446,7 @@ fn each_check_says_how_it_is_counted_and_what_is_done_without_a_store() {
             format!("domain: edge\ndescriptors: [{{key: a, rate_limit: {{{limits}{words}}}}}]");
         let by_descriptor = |engine: &Engine<Noting>| {
             let entries = [Descriptor::new(&[("a", "b")])];
-            let _ = at_once(engine.decide_descriptors_by("edge", &entries, 3));
+            let _ = at_once(engine.decide_descriptors_async("edge", &entries, 3));
         };
         // A request runs once, and what is left is asked for afterwards.
         let expect = expect.replace("3 of slots", "1 of slots");
@@ -461,7 +461,7 @@ fn each_check_says_how_it_is_counted_and_what_is_done_without_a_store() {
             limit: Some((7, Unit::Day)),
             ..Descriptor::new(&[("a", "b")])
         };
-        let _ = at_once(engine.decide_descriptors_by("edge", &[own], 1));
+        let _ = at_once(engine.decide_descriptors_async("edge", &[own], 1));
     };
     let noted = noted(text, &asked);
     assert!(noted.starts_with("1 of 7/d: local, closed"), "{noted}");
@@ -488,7 +488,9 @@ descriptors:
             ..Descriptor::new(entry)
         });
         let descriptors: Vec<_> = descriptors.collect();
-        let deciding = fleet.engine.decide_descriptors_by("edge", &descriptors, 1);
+        let deciding = fleet
+            .engine
+            .decide_descriptors_async("edge", &descriptors, 1);
         let Ok(verdict) = at_once(deciding);
         let refused = verdict.decider.filter(|_| verdict.refused().is_some());
         (

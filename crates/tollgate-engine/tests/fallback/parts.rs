@@ -1,6 +1,6 @@
 //! A node's part of a limit while the number of nodes changes: it never lets more pass than the largest did.
 
-use tollgate::{Algorithm, Align, Quota, Rate};
+use tollgate::{Algorithm, Quota, Rate, core::Align};
 use tollgate_engine::backend::SoleLimit;
 
 use super::*;

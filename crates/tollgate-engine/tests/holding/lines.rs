@@ -28,7 +28,7 @@ async fn ask<B: Backend>(engine: &Engine<B>, facts: &[(&'static str, &'static st
     for (fact, value) in facts {
         own = own.with(fact, value);
     }
-    match engine.decide_by(&own).await {
+    match engine.decide_async(&own).await {
         Ok(Verdict::Passed(passed)) => Ok(passed.into_permits()),
         Ok(Verdict::Refused(refused)) => Err(refused.decision().retry_after),
         Err(_) => panic!("memory never fails"),

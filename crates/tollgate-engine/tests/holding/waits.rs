@@ -23,7 +23,7 @@ async fn ask(engine: &TestEngine, facts: Vec<(&'static str, String)>) -> Outcome
     for (fact, value) in &facts {
         own = own.with(fact, value);
     }
-    let Ok(verdict) = engine.decide_by(&own).await;
+    let Ok(verdict) = engine.decide_async(&own).await;
     match verdict {
         Verdict::Passed(passed) => Ok(passed.into_permits()),
         Verdict::Refused(refused) => Err(refused.decision().retry_after),

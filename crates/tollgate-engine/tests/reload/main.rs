@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use tollgate::clock::Manual;
 use tollgate::quota::Quota;
-use tollgate::{Algorithm, Ending, Rate, Timestamp};
+use tollgate::{Algorithm, Rate, Timestamp, concurrency::Ending};
 use tollgate_engine::Facts;
 use tollgate_engine::policy::{Limits, Policy, Tier};
 use tollgate_engine::verdict::Passed;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tollgate::Timestamp;
 use tollgate::clock::Manual;
-use tollgate::quota::StoreError;
+use tollgate::quota::FileError;
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_engine::{Engine, Facts, Policy};
@@ -29,7 +29,7 @@ fn clock() -> Manual {
     Manual::starting_at(Timestamp::from_secs(1_717_243_200)) // 1 June 2024
 }
 
-fn open(path: &Path, clock: &Manual) -> Result<Memory<Manual, Manual>, StoreError> {
+fn open(path: &Path, clock: &Manual) -> Result<Memory<Manual, Manual>, FileError> {
     let memory = Memory::builder().keys(10_000);
     memory
         .clock(clock.clone())
@@ -96,7 +96,7 @@ fn two_engines_on_one_file_are_told_so() {
     let path = scratch.path("quotas");
     let first = start(&path, &clock);
     let refused = open(&path, &clock).expect_err("it is in use");
-    assert!(matches!(refused, StoreError::Locked { .. }), "{refused:?}");
+    assert!(matches!(refused, FileError::Locked { .. }), "{refused:?}");
     assert_eq!(
         refused.to_string(),
         format!(

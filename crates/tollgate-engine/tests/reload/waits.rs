@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate::clock::Manual;
-use tollgate::{Algorithm, Align, Outcome, Timestamp};
+use tollgate::{Algorithm, Outcome, Timestamp, core::Align};
 use tollgate_engine::Facts;
 use tollgate_engine::policy::{Cost, Policy};
 

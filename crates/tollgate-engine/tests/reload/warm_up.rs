@@ -188,7 +188,7 @@ fn a_node_that_starts_holds_back_by_itself_and_tells_the_store_nothing_of_it() {
     let engine = Engine::new(policy("rate: 100/s, warm_up: 9s"), store).expect("a policy");
     let facts = Facts::new().with("user", "1");
     let passes = || {
-        let deciding = pin!(engine.decide_by(&facts));
+        let deciding = pin!(engine.decide_async(&facts));
         match deciding.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok(verdict)) => verdict.passed().is_some(),
             _ => panic!("it answers at once"),

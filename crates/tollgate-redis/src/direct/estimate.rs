@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::{Clock, Decision, Pass, Settled};
+use tollgate::{
+    Clock, Decision,
+    stack::{Pass, Settled},
+};
 use tollgate_engine::backend::Check;
 use tollgate_engine::policy::{Settle, Unsettled};
 

@@ -52,14 +52,14 @@ impl Direct {
         let mut each = Vec::with_capacity(checks.len());
         for (number, check) in checks.iter().enumerate() {
             let compiled = self.compiled(check.limit)?;
-            each.push(match (self.known(check, &compiled), &compiled.leased) {
+            each.push(match (self.known(check, compiled), &compiled.leased) {
                 (Some(known), _) => known,
                 (None, Some(leased)) => {
                     let key = || compiled.key(check).into();
                     self.leases.look(check, leased, key, &mut patience).await?
                 }
                 (None, None) => {
-                    let mut question = self.decide(check, &compiled, now)?;
+                    let mut question = self.decide(check, compiled, now)?;
                     question.op = Op::Look;
                     let limit = question.numbers.limit;
                     let asked = (vec![question], self.at());

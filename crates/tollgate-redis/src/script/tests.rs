@@ -8,7 +8,7 @@ mod raise;
 
 use std::time::Duration;
 
-use tollgate::{Algorithm, Align};
+use tollgate::{Algorithm, core::Align};
 use tollgate_engine::backend::LimitKind;
 use tollgate_testkit::redis::Server;
 use tollgate_testkit::traffic::Random;

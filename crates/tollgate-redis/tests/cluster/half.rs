@@ -74,7 +74,14 @@ async fn a_request_whose_keys_are_half_way_waits_until_they_are_together() {
     let policy = Policy::from_text(policy, Format::Yaml).unwrap().policy;
     let engine = Arc::new(Engine::new(policy, redis).unwrap());
     let facts = Facts::new().with("user", "half");
-    assert!(engine.decide_by(&facts).await.unwrap().passed().is_some());
+    assert!(
+        engine
+            .decide_async(&facts)
+            .await
+            .unwrap()
+            .passed()
+            .is_some()
+    );
     let slot = slot_of("{user=half}");
     let (_, other) = owner_and_other(&cluster, slot);
     let migration = cluster.begin_migration(slot, other);
@@ -82,7 +89,7 @@ async fn a_request_whose_keys_are_half_way_waits_until_they_are_together() {
     let own = Arc::clone(&engine);
     let asked = tokio::spawn(async move {
         let facts = Facts::new().with("user", "half");
-        let verdict = own.decide_by(&facts).await.unwrap();
+        let verdict = own.decide_async(&facts).await.unwrap();
         (verdict.fallback(), verdict.decision().remaining)
     });
     eventually("someone to be told to try again", async || {

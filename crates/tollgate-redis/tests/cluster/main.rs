@@ -37,7 +37,7 @@ fn scripts(cluster: &Cluster) -> u64 {
 
 /// What a rule with a cost of 0 says is left.
 async fn left(engine: &Engine<Redis>, facts: &Facts<'_>) -> u64 {
-    let verdict = engine.decide_by(facts).await;
+    let verdict = engine.decide_async(facts).await;
     let Ok(verdict) = verdict;
     assert_eq!(verdict.fallback(), None);
     verdict.decision().remaining
@@ -97,10 +97,17 @@ async fn one_tenant_is_asked_about_in_one_call(cluster: &Cluster) {
         let facts = Facts::new().with("tenant", tenant);
         let facts = facts.with("user", "ada").with("path", "/");
         // The scripts are told to each master once.
-        assert!(engine.decide_by(&facts).await.unwrap().passed().is_some());
+        assert!(
+            engine
+                .decide_async(&facts)
+                .await
+                .unwrap()
+                .passed()
+                .is_some()
+        );
         let (before, stats) = (scripts(cluster), engine.backend().stats());
         for number in 1..8 {
-            let verdict = engine.decide_by(&facts).await.unwrap();
+            let verdict = engine.decide_async(&facts).await.unwrap();
             assert_eq!(verdict.refused().is_none(), number < 5);
         }
         let now = engine.backend().stats();
@@ -128,11 +135,11 @@ async fn what_was_charged_is_given_back(cluster: &Cluster) {
     let slots = ["{first=1}", "{second=1}", "{third=1}"].map(slot_of);
     assert!(slots[0] != slots[1] && slots[1] != slots[2] && slots[0] != slots[2]);
     for _ in 0..2 {
-        assert!(engine.decide_by(&all).await.unwrap().passed().is_some());
+        assert!(engine.decide_async(&all).await.unwrap().passed().is_some());
     }
     // In order: the third is asked last, and refuses.
     let stats = engine.backend().stats();
-    let verdict = engine.decide_by(&all).await.unwrap();
+    let verdict = engine.decide_async(&all).await.unwrap();
     assert_eq!(
         (verdict.refused().is_none(), verdict.cause()),
         (false, Cause::Rule("third"))
@@ -155,10 +162,17 @@ async fn what_was_charged_is_given_back(cluster: &Cluster) {
 
     // The first one refuses: no other is asked.
     let facts = Facts::new().with("first", "1").with("cost", "8");
-    assert!(engine.decide_by(&facts).await.unwrap().passed().is_some());
+    assert!(
+        engine
+            .decide_async(&facts)
+            .await
+            .unwrap()
+            .passed()
+            .is_some()
+    );
     let (before, stats) = (scripts(cluster), engine.backend().stats());
     for _ in 0..5 {
-        let verdict = engine.decide_by(&all).await.unwrap();
+        let verdict = engine.decide_async(&all).await.unwrap();
         assert_eq!(verdict.cause(), Cause::Rule("first"));
     }
     assert_eq!(engine.backend().stats().round_trips - stats.round_trips, 5);
@@ -186,7 +200,14 @@ async fn one_deadline_for_all_slots(cluster: &Cluster) {
         .find(|tenant| home(tenant).port() != user.port());
     let tenant = tenant.expect("a tenant who lives elsewhere");
     let facts = Facts::new().with("user", "1").with("tenant", tenant);
-    assert!(engine.decide_by(&facts).await.unwrap().passed().is_some());
+    assert!(
+        engine
+            .decide_async(&facts)
+            .await
+            .unwrap()
+            .passed()
+            .is_some()
+    );
 
     // The first takes its time and the second takes more than there is: together not two timeouts.
     let pause = |server: &Server, millis: &str| {
@@ -195,7 +216,7 @@ async fn one_deadline_for_all_slots(cluster: &Cluster) {
     pause(home(tenant), "20000");
     pause(user, "800");
     let (began, late) = (Instant::now(), lateness());
-    let verdict = engine.decide_by(&facts).await.unwrap();
+    let verdict = engine.decide_async(&facts).await.unwrap();
     let (took, late) = (began.elapsed(), lateness() - late);
     assert!(verdict.fallback().is_some());
     assert!(took >= SECOND, "{took:?}");
@@ -206,7 +227,12 @@ async fn one_deadline_for_all_slots(cluster: &Cluster) {
     drop(verdict);
     home(tenant).command(&["CLIENT", "UNPAUSE"]);
     eventually("the store", async || {
-        engine.decide_by(&facts).await.unwrap().fallback().is_none()
+        engine
+            .decide_async(&facts)
+            .await
+            .unwrap()
+            .fallback()
+            .is_none()
     })
     .await;
 }

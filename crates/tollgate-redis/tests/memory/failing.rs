@@ -265,12 +265,12 @@ limits:
     let engine = Engine::new(policy, redis.clone()).unwrap();
     let ask = async |path: &str, max: &str| {
         let facts = Facts::new().with("path", path).with("max", max);
-        let Ok(verdict) = engine.decide_by(&facts).await;
+        let Ok(verdict) = engine.decide_async(&facts).await;
         verdict.passed().map(Passed::into_permits)
     };
     let left = async |path: &str| {
         let facts = Facts::new().with("path", path).with("max", "0");
-        let Ok(findings) = engine.peek_by(&facts).await;
+        let Ok(findings) = engine.peek_async(&facts).await;
         *findings.decision()
     };
     ask("/local", "400").await.expect("room").settle(100);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::quota::Quota;
-use tollgate::{Algorithm, Align, Decision, Rate, Timestamp};
+use tollgate::{Algorithm, Decision, Rate, Timestamp, core::Align};
 use tollgate_engine::backend::LimitKind;
 use tollgate_redis::{Fault, Redis, RedisLimiter};
 use tollgate_testkit::redis::Server;

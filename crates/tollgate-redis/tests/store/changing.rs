@@ -35,7 +35,7 @@ async fn passed(
     for number in 0..steps {
         let facts = facts(number);
         for _ in 0..100 {
-            let verdict = engine.decide_by(&facts).await.expect("no error");
+            let verdict = engine.decide_async(&facts).await.expect("no error");
             assert_eq!(verdict.fallback(), None);
             passed += u64::from(verdict.refused().is_none());
         }

@@ -22,14 +22,14 @@ fn engine(text: &str, redis: Redis) -> Engine<Redis> {
 async fn ask(engine: &Engine<Redis>, max: u64) -> Option<Permits> {
     let max = max.to_string();
     let facts = Facts::new().with("tenant", "acme").with("max", &max);
-    let Ok(verdict) = engine.decide_by(&facts).await;
+    let Ok(verdict) = engine.decide_async(&facts).await;
     assert_eq!(verdict.fallback(), None);
     verdict.passed().map(Passed::into_permits)
 }
 
 async fn left(engine: &Engine<Redis>) -> u64 {
     let facts = Facts::new().with("tenant", "acme").with("max", "0");
-    let Ok(findings) = engine.peek_by(&facts).await;
+    let Ok(findings) = engine.peek_async(&facts).await;
     findings.decision().remaining
 }
 
@@ -100,11 +100,11 @@ async fn a_decision_tells_what_is_left_in_the_store() {
     let server = Server::start();
     let engine = engine(LLM, connect(&server));
     let facts = Facts::new().with("tenant", "acme").with("max", "100");
-    let Ok(passed) = engine.decide_by(&facts).await;
+    let Ok(passed) = engine.decide_async(&facts).await;
     assert_eq!(passed.decision().remaining, 9_900);
     assert!(!passed.is_near_limit());
     let facts = Facts::new().with("tenant", "acme").with("max", "9950");
-    let Ok(refused) = engine.decide_by(&facts).await;
+    let Ok(refused) = engine.decide_async(&facts).await;
     assert_eq!(
         (refused.refused().is_some(), refused.decision().remaining),
         (true, 9_900)
@@ -180,7 +180,7 @@ async fn all_or_none_and_nothing_stays_held_of_what_was_refused() {
          - {name: calls, key: tenant, rate: 2/h}";
     let engine = engine(text, connect(&server));
     let tokens = Facts::new().with("tenant", "acme").with("max", "4999");
-    let Ok(refused) = engine.peek_by(&tokens).await;
+    let Ok(refused) = engine.peek_async(&tokens).await;
     assert!(refused.decision().is_allowed());
     assert!(ask(&engine, 5_001).await.is_none(), "above the budget");
     for _ in 0..2 {
@@ -191,7 +191,7 @@ async fn all_or_none_and_nothing_stays_held_of_what_was_refused() {
     let engine = self::engine(&text.replace("2/h", "9/h"), connect(&server));
     eventually("all of the budget", async || {
         let most = Facts::new().with("tenant", "acme").with("max", "5000");
-        let Ok(findings) = engine.peek_by(&most).await;
+        let Ok(findings) = engine.peek_async(&most).await;
         findings.decision().is_allowed()
     })
     .await;
@@ -206,7 +206,7 @@ async fn requests_wait_for_their_turn_by_a_store_too() {
         engine(text, connect(&server)),
     );
     let facts = Facts::new();
-    let asking = (0..20).map(|number| [&one, &other][number % 2].decide_by(&facts));
+    let asking = (0..20).map(|number| [&one, &other][number % 2].decide_async(&facts));
     let passed = futures_util::future::join_all(asking).await;
     for verdict in passed {
         let Ok(verdict) = verdict;

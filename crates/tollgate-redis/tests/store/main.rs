@@ -9,7 +9,7 @@ mod names;
 use std::time::Duration;
 
 use tollgate::quota::Quota;
-use tollgate::{Algorithm, Align, Rate};
+use tollgate::{Algorithm, Rate, core::Align};
 use tollgate_engine::backend::LimitKind;
 use tollgate_engine::document::Format;
 use tollgate_engine::{Engine, Facts, Policy};
@@ -157,7 +157,14 @@ limits:
     let facts = Facts::new().with("tenant", "acme:{1}").with("user", "ada");
     for _ in 0..3 {
         let before = server.command_calls("evalsha") + server.command_calls("eval");
-        assert!(engine.decide_by(&facts).await.unwrap().passed().is_some());
+        assert!(
+            engine
+                .decide_async(&facts)
+                .await
+                .unwrap()
+                .passed()
+                .is_some()
+        );
         let after = server.command_calls("evalsha") + server.command_calls("eval");
         // The first may have to send the script.
         assert!(after - before <= 2, "one call for three limits");
@@ -283,7 +290,7 @@ async fn a_policy_that_the_store_cannot_keep_is_not_put_in_force() {
     assert!(engine.reload(read(large)).is_err());
     let facts = Facts::new();
     assert_eq!(
-        engine.decide_by(&facts).await.unwrap().decision().limit,
+        engine.decide_async(&facts).await.unwrap().decision().limit,
         1000
     );
 }

@@ -22,7 +22,7 @@ async fn passed(engine: &Engine<Redis>, requests: u32) -> u32 {
     let facts = Facts::new().with("user", "ada").with("tenant", "acme");
     let mut passed = 0;
     for _ in 0..requests {
-        let verdict = engine.decide_by(&facts).await.expect("no error");
+        let verdict = engine.decide_async(&facts).await.expect("no error");
         assert_eq!(verdict.fallback(), None);
         passed += u32::from(verdict.refused().is_none());
     }
@@ -89,7 +89,7 @@ async fn tiers_with_other_limits_beside_it_count_a_rate_together() {
     for _ in 0..8 {
         for (tier, passed) in ["free", "paid"].into_iter().zip(&mut passed) {
             let facts = Facts::new().with("tenant", "acme").with("tier", tier);
-            let verdict = engine.decide_by(&facts).await.expect("no error");
+            let verdict = engine.decide_async(&facts).await.expect("no error");
             *passed += u32::from(verdict.refused().is_none());
         }
     }

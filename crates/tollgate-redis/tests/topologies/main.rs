@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::{DEADLINE, MARGIN, PATIENT, connect, eventually};
 use logins::WRONG_LOGIN;
 use tollgate::quota::Quota;
-use tollgate::{Algorithm, Align, Rate};
+use tollgate::{Algorithm, Rate, core::Align};
 use tollgate_engine::backend::LimitKind;
 use tollgate_redis::{ConnectError, FailureKind, Redis, StoreError};
 use tollgate_testkit::redis::{Cluster, Reply, Sentinels, Server};

@@ -4,7 +4,7 @@ use tollgate_core::{Outcome, Rate, Timestamp};
 
 use super::{Broken, Subject, after, ensure};
 use crate::oracle::{Kind, LevelOracle, Oracle};
-use crate::traffic::Ask;
+use crate::traffic::Arrival;
 
 /// Law 1: outcome, remaining and retry_after equal those of the slow model.
 ///
@@ -14,7 +14,7 @@ pub fn law_1_equals_the_oracle<S: Subject>(
     kind: Kind,
     rate: Rate,
     make: impl Fn(Rate) -> S,
-    asks: &[Ask],
+    asks: &[Arrival],
 ) -> Result<(), Broken> {
     let (mut subject, mut oracle) = (make(rate), kind.oracle(rate));
     for ask in asks {
@@ -35,7 +35,7 @@ pub fn law_1_equals_the_oracle<S: Subject>(
 pub fn law_1_exact_form_admits_it_too<S: Subject>(
     rate: Rate,
     make: impl Fn(Rate) -> S,
-    asks: &[Ask],
+    asks: &[Arrival],
 ) -> Result<(), Broken> {
     let (mut subject, mut exact) = (make(rate), LevelOracle::leaky_bucket(rate));
     for ask in asks {
@@ -58,7 +58,7 @@ pub fn law_3_retry_is_tight<S: Subject>(
     kind: Kind,
     rate: Rate,
     make: impl Fn(Rate) -> S,
-    asks: &[Ask],
+    asks: &[Arrival],
 ) -> Result<(), Broken> {
     let mut subject = make(rate);
     for (index, ask) in asks.iter().enumerate() {
@@ -90,7 +90,7 @@ pub fn law_3_retry_is_tight<S: Subject>(
 pub fn law_8_remaining_is_true<S: Subject>(
     rate: Rate,
     make: impl Fn(Rate) -> S,
-    asks: &[Ask],
+    asks: &[Arrival],
 ) -> Result<(), Broken> {
     let start = asks.first().map_or(Timestamp::ZERO, |ask| ask.at);
     let limit = make(rate).decide_at(start, 0).limit;

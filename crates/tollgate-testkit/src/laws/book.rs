@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Algorithm, Book, Booked, Decision, Rate, Timestamp};
+use tollgate_core::{Arithmetic, Book, Booked, Decision, Rate, Timestamp};
 
 use super::{Adjustable, Lender, Subject};
 
-impl<A: Algorithm> Subject for Book<A> {
+impl<A: Arithmetic> Subject for Book<A> {
     fn decide_at(&mut self, now: Timestamp, cost: u64) -> Decision {
         self.decide(now, cost)
     }
 }
 
-impl<A: Algorithm> Lender for Book<A> {
+impl<A: Arithmetic> Lender for Book<A> {
     type Receipt = Booked;
 
     fn reserve_at(&mut self, now: Timestamp, cost: u64) -> Option<(Timestamp, Booked)> {
@@ -25,7 +25,7 @@ impl<A: Algorithm> Lender for Book<A> {
     }
 }
 
-impl<A: Algorithm> Adjustable for Book<A> {
+impl<A: Arithmetic> Adjustable for Book<A> {
     /// # Panics
     /// If the algorithm can't represent the rate.
     fn set_rate_at(&mut self, now: Timestamp, rate: Rate) {

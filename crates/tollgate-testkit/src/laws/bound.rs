@@ -4,7 +4,7 @@ use tollgate_core::{Align, Rate, Timestamp};
 
 use super::{Adjustable, Broken, Subject, admitted, after, ensure};
 use crate::oracle::{Hit, Kind, pace};
-use crate::traffic::Ask;
+use crate::traffic::Arrival;
 
 /// Law 2: no window holds more than the algorithm's bound.
 ///
@@ -18,7 +18,7 @@ pub fn law_2_bound<S: Subject>(
     kind: Kind,
     rate: Rate,
     make: impl Fn(Rate) -> S,
-    asks: &[Ask],
+    asks: &[Arrival],
 ) -> Result<(), Broken> {
     check(2, kind, rate, &admitted(&mut make(rate), asks))
 }
@@ -32,7 +32,7 @@ pub fn law_2_live_change<S: Adjustable>(
     kind: Kind,
     [old, new]: [Rate; 2],
     make: impl Fn(Rate) -> S,
-    asks: &[Ask],
+    asks: &[Arrival],
 ) -> Result<(), Broken> {
     let (before, rest) = asks.split_at(asks.len() / 2);
     let mut subject = make(old);
@@ -74,7 +74,7 @@ pub fn law_5_stale_times_grant_nothing<S: Subject>(
     kind: Kind,
     rate: Rate,
     make: impl Fn(Rate) -> S,
-    asks: &[Ask],
+    asks: &[Arrival],
 ) -> Result<(), Broken> {
     let hits = admitted(&mut make(rate), asks);
     check(5, kind, rate, &hits)?;

@@ -5,7 +5,7 @@ use tollgate_core::Rate;
 use super::state::same_answers;
 use super::{Broken, Lender, after, bound, requests};
 use crate::oracle::{Hit, Kind};
-use crate::traffic::{Ask, Order, Random};
+use crate::traffic::{Arrival, Order, Random};
 
 /// How many are booked at one instant in order to be cancelled in reverse.
 const BOOKED: usize = 6;
@@ -30,7 +30,7 @@ pub fn law_9_bound_of_what_was_kept<S: Lender>(
     if random.below(2) == 0 {
         crowd(rate, &mut asks);
     }
-    for Ask { at, cost } in asks {
+    for Arrival { at, cost } in asks {
         match random.below(8) {
             0 | 1 => {
                 if subject.decide_at(at, cost).is_allowed() && cost > 0 {
@@ -63,7 +63,7 @@ pub fn law_9_bound_of_what_was_kept<S: Lender>(
 }
 
 /// Moves requests so close together that bookings pile up.
-fn crowd(rate: Rate, asks: &mut [Ask]) {
+fn crowd(rate: Rate, asks: &mut [Arrival]) {
     let period = rate.period().map_or(1, |period| period.as_nanos());
     let tokens = u128::from(rate.count().min(rate.burst_size()).max(1));
     let a_few = (period * tokens / u128::from(rate.count().max(1)) / 4).max(2);
@@ -92,7 +92,7 @@ fn pick(random: &mut Random, latest: usize) -> usize {
 pub fn law_9_reverse_order_restores<S: Lender>(
     rate: Rate,
     make: impl Fn(Rate) -> S,
-    asks: &[Ask],
+    asks: &[Arrival],
 ) -> Result<(), Broken> {
     let (before, rest) = asks.split_at(asks.len() / 2);
     let Some(now) = rest.first().map(|ask| ask.at) else {

@@ -5,7 +5,7 @@ use tollgate_core::{Rate, Timestamp};
 
 use super::{Broken, Subject, after, ensure};
 use crate::oracle::Kind;
-use crate::traffic::Ask;
+use crate::traffic::Arrival;
 
 /// Law 4: leaving out all that was denied, and all that only peeked, changes no answer.
 ///
@@ -14,7 +14,7 @@ use crate::traffic::Ask;
 pub fn law_4_denied_writes_nothing<S: Subject>(
     rate: Rate,
     make: impl Fn(Rate) -> S,
-    asks: &[Ask],
+    asks: &[Arrival],
 ) -> Result<(), Broken> {
     let (mut all, mut only_admitted) = (make(rate), make(rate));
     for ask in asks {
@@ -41,7 +41,7 @@ pub fn law_4_denied_writes_nothing<S: Subject>(
 pub fn law_6_costs_add_up<S: Subject>(
     rate: Rate,
     make: impl Fn(Rate) -> S,
-    asks: &[Ask],
+    asks: &[Arrival],
 ) -> Result<(), Broken> {
     for (index, ask) in asks.iter().enumerate().filter(|(_, ask)| ask.cost > 1) {
         let mut whole = after(&make, rate, &asks[..index]);
@@ -76,7 +76,7 @@ pub fn law_7_idle_is_never_seen<S: Subject>(
     kind: Kind,
     rate: Rate,
     make: impl Fn(Rate) -> S,
-    asks: &[Ask],
+    asks: &[Arrival],
 ) -> Result<(), Broken> {
     for used in [asks, &asks[..asks.len() / 2]] {
         let Some(last) = used.last() else {
@@ -95,18 +95,18 @@ pub fn law_7_idle_is_never_seen<S: Subject>(
 }
 
 /// The same gaps from another time on, those that step back left out.
-fn moved_to(start: Timestamp, asks: &[Ask]) -> Vec<Ask> {
+fn moved_to(start: Timestamp, asks: &[Arrival]) -> Vec<Arrival> {
     let origin = asks.first().map_or(Timestamp::ZERO, |ask| ask.at);
     let mut at = start;
     let moved = asks.iter().map(|ask| {
         at = at.max(start.plus_nanos(ask.at.nanos_since(origin)));
-        Ask { at, ..*ask }
+        Arrival { at, ..*ask }
     });
     moved.collect()
 }
 
-const fn peek(at: Timestamp) -> Ask {
-    Ask { at, cost: 0 }
+const fn peek(at: Timestamp) -> Arrival {
+    Arrival { at, cost: 0 }
 }
 
 /// Two subjects give the same answers to the same questions.
@@ -115,7 +115,7 @@ pub(super) fn same_answers<S: Subject>(
     rate: Rate,
     one: &mut S,
     other: &mut S,
-    asks: &[Ask],
+    asks: &[Arrival],
 ) -> Result<(), Broken> {
     for ask in asks {
         let (a, b) = (

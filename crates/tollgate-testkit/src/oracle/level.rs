@@ -1,8 +1,11 @@
 //! The oracle of token bucket, leaky bucket and GCRA: replays every hit into an exact level.
 
-use tollgate_core::{Rate, Timestamp};
+use tollgate_core::{Rate, Timestamp, units};
 
 use super::{Hit, Oracle, as_count, pace};
+
+/// What drains in a nanosecond, by the interval that one word holds.
+const UNITS: u128 = units::PER_NANO as u128;
 
 /// What a time before the latest hit is taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,13 +53,13 @@ impl LevelOracle {
         }
     }
 
-    /// The same at the interval that one word holds: whole 64ths of a nanosecond, rounded up.
+    /// The same at the interval that one word holds: whole units of the word, rounded up.
     pub fn gcra(rate: Rate) -> Self {
         let exact = Self::leaky_bucket(rate);
         let (drain, price) = if exact.drain == 0 {
             (0, 1)
         } else {
-            (64, (exact.price * 64).div_ceil(exact.drain))
+            (UNITS, (exact.price * UNITS).div_ceil(exact.drain))
         };
         Self {
             drain,

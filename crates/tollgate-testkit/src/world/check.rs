@@ -142,9 +142,10 @@ impl<'a> Case<'a> {
     fn tried_at(&self, told: &Told) -> u64 {
         let is_frozen = self.frozen_between(told.ask.node, told.asked_at, told.at) > 0;
         let longest = TIMEOUTS * self.setting().timeout * 1_000 + TICK;
-        match self.setting().longest_wait() > 0 && !is_frozen {
-            true => told.asked_at.max(told.at.saturating_sub(longest)),
-            false => told.asked_at,
+        if self.setting().longest_wait() > 0 && !is_frozen {
+            told.asked_at.max(told.at.saturating_sub(longest))
+        } else {
+            told.asked_at
         }
     }
 
@@ -276,12 +277,11 @@ impl<'a> Limit<'a> {
 
     /// What was leased under a version may be spent for so long after another is in force.
     fn lease_life(&self) -> u64 {
-        match self.rule.has_leases() {
-            true => {
-                let longest = self.case.setting().lease_life.iter().max().copied();
-                longest.unwrap_or(0) * 1000
-            }
-            false => 0,
+        if self.rule.has_leases() {
+            let longest = self.case.setting().lease_life.iter().max().copied();
+            longest.unwrap_or(0) * 1000
+        } else {
+            0
         }
     }
 

@@ -153,9 +153,10 @@ impl Node {
     ) -> Self {
         let world: Arc<dyn World> = Arc::<Life>::clone(&life);
         let builder = Redis::builder("redis://127.0.0.1").expect("a place, which isn't used");
-        let builder = match setting.learns {
-            true => builder,
-            false => builder.nodes(u64::try_from(setting.nodes).unwrap_or(1)),
+        let builder = if setting.learns {
+            builder
+        } else {
+            builder.nodes(u64::try_from(setting.nodes).unwrap_or(1))
         };
         let redis = builder
             .near_cache(if setting.remembers { 10_000 } else { 0 })
@@ -211,9 +212,10 @@ impl Node {
                 .backend()
                 .limiter_of(&format!("rule/r{rule}"), kind);
             // What is out of an estimated limit is kept track of as leases are.
-            let limiter = match setting.rules[rule].has_leases() {
-                true => limiter.leased(),
-                false => limiter,
+            let limiter = if setting.rules[rule].has_leases() {
+                limiter.leased()
+            } else {
+                limiter
             };
             limiter.build().expect("a limit that the engine has taken")
         });

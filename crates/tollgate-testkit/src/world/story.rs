@@ -39,7 +39,7 @@ pub struct Story {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Someone asks a node.
-    Ask(Ask),
+    Ask(Request),
     /// A node puts another version of the policy in force.
     Reload {
         /// The node.
@@ -139,7 +139,7 @@ pub enum Keeps {
 
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct Request {
     /// Of which node.
     pub node: usize,
     /// By whom.

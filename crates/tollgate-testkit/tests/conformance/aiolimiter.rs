@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use tollgate_core::{Algorithm, LeakyBucket, Level, Rate, Timestamp};
+use tollgate_core::{Arithmetic, LeakyBucket, Level, Rate, Timestamp};
 
 use crate::tally::Side::{Model, Ours};
 use crate::tally::Verdict::{Compared, Excused};

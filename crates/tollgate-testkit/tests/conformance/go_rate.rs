@@ -15,7 +15,7 @@ mod tests;
 
 use model::{ENDLESS, Limiter, Reservation};
 use recorded::{Call, Op, Sequence, limit_of};
-use tollgate_core::{Algorithm, Bucket, Charge, Level, Since, Timestamp, TokenBucket};
+use tollgate_core::{Arithmetic, Bucket, Charge, Level, Since, Timestamp, TokenBucket};
 
 use crate::tally::Side::{Model, Ours};
 use crate::tally::Verdict::{self, Compared, ComparedThenSet, Excused};

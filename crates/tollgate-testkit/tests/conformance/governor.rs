@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use serde::Deserialize;
-use tollgate_core::{Algorithm, Gcra, Outcome, Rate, Tat, Timestamp};
+use tollgate_core::{Arithmetic, Gcra, Outcome, Rate, Tat, Timestamp};
 
 use crate::tally::Side::Ours;
 use crate::tally::{Disagreement, Judged, Tally, Verdict, sequences};

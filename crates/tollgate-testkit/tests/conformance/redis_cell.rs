@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use tollgate_core::{Algorithm, Decision, Gcra, Outcome, Rate, Tat, Timestamp};
+use tollgate_core::{Arithmetic, Decision, Gcra, Outcome, Rate, Tat, Timestamp};
 
 use crate::tally::Side::Ours;
 use crate::tally::{Judged, Tally, Verdict, sequences};

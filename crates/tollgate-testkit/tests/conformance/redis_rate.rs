@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use model::{Answer, Key};
 use serde::Deserialize;
-use tollgate_core::{Algorithm, Decision, LeakyBucket, Level, Outcome, Rate, Timestamp};
+use tollgate_core::{Arithmetic, Decision, LeakyBucket, Level, Outcome, Rate, Timestamp};
 
 use crate::tally::Side::{Model, Ours};
 use crate::tally::Verdict::{self, Compared, ComparedBut, ComparedThenSet, Excused};
@@ -113,16 +113,18 @@ impl Replay {
         let verdict = match &op.call {
             Call::AllowN(recorded) => {
                 recorded.reproduced_by(self.peer.allow(op.t_us, recorded.n))?;
-                match forgotten {
-                    true => Excused(FORGOTTEN),
-                    false => self.allow(now, recorded)?,
+                if forgotten {
+                    Excused(FORGOTTEN)
+                } else {
+                    self.allow(now, recorded)?
                 }
             }
             Call::AllowAtMost(recorded) => {
                 recorded.reproduced_by(self.peer.allow_at_most(op.t_us, recorded.n))?;
-                match forgotten {
-                    true => Excused(FORGOTTEN),
-                    false => self.allow_at_most(now, recorded)?,
+                if forgotten {
+                    Excused(FORGOTTEN)
+                } else {
+                    self.allow_at_most(now, recorded)?
                 }
             }
             Call::Reset => {

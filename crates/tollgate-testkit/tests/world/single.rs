@@ -1,8 +1,8 @@
 //! Histories that are told by hand: what the random ones found once, at its shortest.
 
 use tollgate_testkit::world::{
-    Amount, Ask, Counted, Ends, Event, Failure, Gift, Keeps, Record, Rule, Setting, Sort, Story,
-    Told, play, try_story,
+    Amount, Counted, Ends, Event, Failure, Gift, Keeps, Record, Request, Rule, Setting, Sort,
+    Story, Told, play, try_story,
 };
 
 const SECOND: u64 = 1_000_000;
@@ -45,7 +45,7 @@ fn rule(sort: Sort, counted: Counted, (count, period, burst): (u64, u64, u64)) -
 }
 
 fn ask(cost: u64) -> Event {
-    Event::Ask(Ask {
+    Event::Ask(Request {
         node: 0,
         who: 0,
         cost,
@@ -101,7 +101,7 @@ fn what_was_spent_of_a_lease_counts_where_an_open_circuit_keeps_it_from_being_as
         ..setting(vec![own])
     };
     let asked_by = |who, cost| match ask(cost) {
-        Event::Ask(ask) => Event::Ask(Ask { who, ..ask }),
+        Event::Ask(ask) => Event::Ask(Request { who, ..ask }),
         other => other,
     };
     let mut events = vec![(0, asked_by(0, 4)), (SECOND, away(30 * SECOND))];
@@ -194,7 +194,7 @@ fn a_lease_lives_as_long_as_its_taker_said_whoever_else_asks() {
     };
     let by = |node| {
         move |at| match ask(1) {
-            Event::Ask(ask) => (at, Event::Ask(Ask { node, ..ask })),
+            Event::Ask(ask) => (at, Event::Ask(Request { node, ..ask })),
             other => (at, other),
         }
     };
@@ -231,7 +231,7 @@ fn a_log_of_which_some_is_given_back_ends_by_itself() {
 fn a_slot_that_a_step_of_the_stores_clock_ended_is_taken_again_by_its_holder() {
     let slots = rule(Sort::Slots, Counted::Exact, (1, 0, 1));
     let holds = match ask(1) {
-        Event::Ask(ask) => Event::Ask(Ask {
+        Event::Ask(ask) => Event::Ask(Request {
             runs: 20 * SECOND,
             ..ask
         }),

@@ -37,7 +37,7 @@ pin_project! {
             jitter: Duration,
             arrived: Timestamp,
         },
-        // Its turn came, and it spreads out.
+        // Its turn came, and it waits for its random delay.
         Spreading {
             home: H,
             #[pin]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate_core::{
-    Algorithm as _, Align, Book, Decision, FixedWindow, LeakyBucket, LimitError, Rate,
+    Align, Arithmetic as _, Book, Decision, FixedWindow, LeakyBucket, LimitError, Rate,
     SlidingCounter, SlidingLog, Timestamp, TokenBucket, Unbooked,
 };
 
@@ -11,7 +11,7 @@ use super::Ticket;
 use crate::holds::{HoldId, Holds};
 use crate::steps::Latest;
 use crate::sync::{Mutex, MutexGuard, PoisonError};
-use crate::{Algorithm, Mode};
+use crate::{Algorithm, limiter::Switch};
 
 /// One limit of any kind that needs more than a word.
 #[derive(Debug)]
@@ -25,11 +25,11 @@ pub(crate) enum Locked {
 
 /// A limit that is in force, or bypassed.
 #[derive(Debug)]
-pub(crate) struct Slot<A: tollgate_core::Algorithm> {
+pub(crate) struct Slot<A: tollgate_core::Arithmetic> {
     book: Book<A>,
     holds: Holds,
     latest: Latest,
-    mode: Mode,
+    mode: Switch,
 }
 
 /// Locks whichever slot it is and evaluates the same expression on it.
@@ -109,7 +109,7 @@ impl Locked {
     }
 
     pub(crate) fn takes(&self, tokens: u128) -> Duration {
-        if self.mode() == Mode::Bypass {
+        if self.mode() == Switch::Bypass {
             return Duration::ZERO;
         }
         let algorithm = match self {
@@ -127,7 +127,7 @@ impl Locked {
         reason = "for people to read, never for a decision"
     )]
     pub(crate) fn tokens(&self, now: Timestamp) -> f64 {
-        if self.mode() == Mode::Bypass || self.rate().is_unlimited() {
+        if self.mode() == Switch::Bypass || self.rate().is_unlimited() {
             return f64::INFINITY;
         }
         match self {
@@ -149,7 +149,7 @@ impl Locked {
         each!(self, slot => slot.book.limit().rate())
     }
 
-    pub(crate) fn mode(&self) -> Mode {
+    pub(crate) fn mode(&self) -> Switch {
         each!(self, slot => slot.mode)
     }
 
@@ -171,22 +171,22 @@ impl Locked {
         }
     }
 
-    pub(crate) fn set_mode(&self, _now: Timestamp, mode: Mode) {
+    pub(crate) fn set_mode(&self, _now: Timestamp, mode: Switch) {
         each!(self, slot => slot.mode = mode);
     }
 }
 
-impl<A: tollgate_core::Algorithm> Slot<A> {
+impl<A: tollgate_core::Arithmetic> Slot<A> {
     pub(crate) fn new(limit: A, state: A::State) -> Mutex<Self> {
         Mutex::new(Self {
             book: Book::with_state(limit, state),
             holds: Holds::default(),
             latest: Latest::new(&limit),
-            mode: Mode::Enforce,
+            mode: Switch::Enforce,
         })
     }
 
-    /// The book for somebody who asks for something.
+    /// The book, for a caller that asks for tokens.
     #[inline]
     fn asked_at(&mut self, now: Timestamp) -> &mut Book<A> {
         self.latest.pass(now);
@@ -219,15 +219,15 @@ impl<A: tollgate_core::Algorithm> Slot<A> {
     }
 
     fn allow(&mut self, now: Timestamp, cost: u64) -> bool {
-        self.mode == Mode::Bypass || self.asked_at(now).allow(now, cost)
+        self.mode == Switch::Bypass || self.asked_at(now).allow(now, cost)
     }
 
     fn look(&mut self, now: Timestamp, cost: u64) -> Decision {
         match self.mode {
-            Mode::Bypass => Decision::UNLIMITED,
-            Mode::Enforce if self.holds.is_empty() => self.at(now).look(now, cost),
-            // Who looks ahead changes nothing of what is out until then.
-            Mode::Enforce => {
+            Switch::Bypass => Decision::UNLIMITED,
+            Switch::Enforce if self.holds.is_empty() => self.at(now).look(now, cost),
+            // A look at a later time must not change what is out until then.
+            Switch::Enforce => {
                 self.follow_back(now);
                 let (limit, ledger) = self.book.parts_mut();
                 self.holds
@@ -238,7 +238,7 @@ impl<A: tollgate_core::Algorithm> Slot<A> {
     }
 
     fn hold(&mut self, now: Timestamp, cost: u64, until: Timestamp) -> Result<Ticket, Unbooked> {
-        if self.mode == Mode::Bypass || cost == 0 {
+        if self.mode == Switch::Bypass || cost == 0 {
             return Ok(Ticket::Free(now));
         }
         let booked = self.asked_at(now).reserve(now, cost, Duration::ZERO)?;
@@ -253,9 +253,9 @@ impl<A: tollgate_core::Algorithm> Slot<A> {
 
     fn check(&mut self, now: Timestamp, cost: u64) -> Decision {
         match self.mode {
-            Mode::Bypass => Decision::UNLIMITED,
-            Mode::Enforce if cost == 0 => self.look(now, 0),
-            Mode::Enforce => self.asked_at(now).decide(now, cost),
+            Switch::Bypass => Decision::UNLIMITED,
+            Switch::Enforce if cost == 0 => self.look(now, 0),
+            Switch::Enforce => self.asked_at(now).decide(now, cost),
         }
     }
 
@@ -266,8 +266,8 @@ impl<A: tollgate_core::Algorithm> Slot<A> {
         patience: Duration,
     ) -> Result<Ticket, Unbooked> {
         match self.mode {
-            Mode::Bypass => Ok(Ticket::Free(now)),
-            Mode::Enforce => {
+            Switch::Bypass => Ok(Ticket::Free(now)),
+            Switch::Enforce => {
                 self.asked_at(now);
                 let (limit, ledger) = self.book.parts_mut();
                 let out = self.holds.out();

@@ -20,23 +20,25 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Algorithm, Decision, Gcra, LimitError, Outcome, Rate, Timestamp, Unbooked};
+use tollgate_core::{
+    Arithmetic, Decision, Gcra, LimitError, Outcome, Rate, Timestamp, Unbooked, units,
+};
 
 use super::Ticket;
-use super::word::{Mover, Word, word_of};
-use crate::Mode;
+use super::word::{Mover, Word};
 use crate::holds::HoldId;
+use crate::limiter::Switch;
 use crate::sync::{AtomicBool, AtomicU64, Backoff, Ordering, Padded, thread_number};
 
-/// How much of the TAT line a stripe takes at once: about a microsecond, in 1/64 ns. More would
+/// How much of the TAT line a stripe takes at once: about a microsecond. More would
 /// mostly die unused, less would go to the shared word too often.
-const LEASE_UNITS: u64 = 1_000 * 64;
+const LEASE_UNITS: u64 = units::from_nanos(1_000);
 
 #[derive(Debug)]
 pub(crate) struct Striped {
     shared: Word,
     stripes: Box<[Padded<Stripe>]>,
-    /// How many tokens a stripe takes at once; 0 or 1 means that stripes don't pay.
+    /// How many tokens a stripe takes at once; 0 or 1 means that stripes are of no use.
     lease: AtomicU64,
 }
 
@@ -122,7 +124,7 @@ impl Striped {
         self.shared.rate()
     }
 
-    pub(crate) fn mode(&self) -> Mode {
+    pub(crate) fn mode(&self) -> Switch {
         self.shared.mode()
     }
 
@@ -139,7 +141,7 @@ impl Striped {
         })
     }
 
-    pub(crate) fn set_mode(&self, now: Timestamp, mode: Mode) {
+    pub(crate) fn set_mode(&self, now: Timestamp, mode: Switch) {
         self.with_stripes_emptied(|| self.shared.set_mode(now, mode));
     }
 
@@ -161,11 +163,11 @@ impl Striped {
             || (self.refill(stripe, now, lease) && stripe.spend(local, price))
     }
 
-    /// Lets what time has passed in this thread's stripe die once the shared word has admitted, so
-    /// that a thread whose clock steps back finds no token that its later time had given up.
-    /// Always true, to end a chain of attempts.
+    /// Drops the tokens of this thread's stripe that time has passed, after the shared word has admitted a
+    /// request. Otherwise a thread whose clock steps back would find tokens again that were lost at its later
+    /// time. Always true, to end a chain of attempts.
     fn age(&self, now: Timestamp) -> bool {
-        let now = word_of(self.shared.local(now));
+        let now = units::of(self.shared.local(now));
         let stripe = self.own_stripe();
         let (next, end) = (
             stripe.next.load(Ordering::Relaxed),
@@ -187,7 +189,8 @@ impl Striped {
         &self.shared
     }
 
-    /// While something is out nobody takes a lease: as that comes back, a lease would lie beyond it.
+    /// While something is out, no stripe takes a lease: when tokens come back, the TAT falls, and a lease would
+    /// lie beyond it.
     pub(crate) fn hold(
         &self,
         now: Timestamp,
@@ -282,8 +285,8 @@ impl Striped {
         returned
     }
 
-    /// Takes a lease from the shared word; no if there is none to be had, or another thread is at
-    /// it for the same stripe.
+    /// Takes a lease from the shared word. False if there is none, or another thread is refilling the same
+    /// stripe.
     #[cold]
     fn refill(&self, stripe: &Stripe, now: Timestamp, lease: u64) -> bool {
         // A refusal must write nothing, so look before taking the flag.
@@ -292,9 +295,10 @@ impl Striped {
         }
         // Whoever holds something has stopped all leases before this stripe could be claimed.
         let stopped = self.lease.load(Ordering::Relaxed) == 0;
-        let end = match stopped {
-            true => None,
-            false => self.shared.lease(now, lease),
+        let end = if stopped {
+            None
+        } else {
+            self.shared.lease(now, lease)
         };
         if let Some(end) = end {
             let price = self.shared.interval().saturating_mul(lease);
@@ -349,7 +353,7 @@ impl Stripe {
     fn spend(&self, now: Timestamp, price: u64) -> bool {
         let mut next = self.next.load(Ordering::Acquire);
         loop {
-            let after = next.max(word_of(now)).saturating_add(price);
+            let after = next.max(units::of(now)).saturating_add(price);
             if after > self.end.load(Ordering::Acquire) {
                 return false;
             }
@@ -365,7 +369,7 @@ impl Stripe {
 
     /// What is left of the lease at `now`: `[next, end)`.
     fn rest(&self, now: Timestamp) -> (u64, u64) {
-        let next = self.next.load(Ordering::Acquire).max(word_of(now));
+        let next = self.next.load(Ordering::Acquire).max(units::of(now));
         (next, self.end.load(Ordering::Acquire))
     }
 

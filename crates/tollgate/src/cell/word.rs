@@ -24,16 +24,17 @@
 use std::time::Duration;
 
 use tollgate_core::{
-    Algorithm, Decision, Gcra, LimitError, Outcome, Pace, Rate, Tat, Timestamp, Unbooked,
+    Arithmetic, Decision, Gcra, Outcome, Pace, Rate, Tat, Timestamp, Unbooked, units,
 };
 
 use super::Ticket;
-use crate::Mode;
 use crate::holds::Holds;
+use crate::limiter::Switch;
 use crate::steps::Latest;
 use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, PoisonError, fence};
 
 mod anchor;
+mod change;
 mod held;
 
 pub(crate) use anchor::Mover;
@@ -58,7 +59,7 @@ pub(crate) struct Word {
     sealed: AtomicU64,
     /// Who moves the anchor.
     mover: Mover,
-    /// Apart, so that the words and what else there is fit two lines.
+    /// Boxed, so that all of this fits two cache lines.
     settings: Mutex<Box<Settings>>,
 }
 
@@ -68,10 +69,10 @@ struct Settings {
     limit: Gcra,
     /// What the TAT counts by: the limit, or the last one that counted tokens.
     counted_by: Gcra,
-    mode: Mode,
+    mode: Switch,
     /// What was taken as an estimate and is not settled yet.
     holds: Holds<()>,
-    /// The latest time since something is out.
+    /// The latest time seen while something is out.
     latest: Latest,
 }
 
@@ -80,12 +81,11 @@ struct Settings {
 struct View {
     pace: Pace,
     tat: Tat,
-    /// The time of who asks, as the TAT counts it: from 1 ns at the anchor, so that there is always a
-    /// TAT before it.
+    /// The caller's time, counted as the TAT is: 1 ns at the anchor, so that there is always a TAT before it.
     now: Timestamp,
 }
 
-/// What came of one try to charge.
+/// The result of one attempt to charge.
 #[derive(Clone, Copy)]
 struct Tried {
     outcome: Outcome,
@@ -113,7 +113,7 @@ impl Word {
             settings: Mutex::new(Box::new(Settings {
                 limit,
                 counted_by: limit,
-                mode: Mode::Enforce,
+                mode: Switch::Enforce,
                 holds: Holds::default(),
                 latest: Latest::new(&limit),
             })),
@@ -143,8 +143,8 @@ impl Word {
         }
     }
 
-    // What is left of a check that lost a race, or came at a time far from the anchor, stays out of line:
-    // others carry none of it.
+    // The rare cases, a lost race or a time far from the anchor, are kept out of line, so that other checks
+    // stay short.
 
     #[cold]
     #[inline(never)]
@@ -159,8 +159,8 @@ impl Word {
         self.told_early(self.report(tried), now)
     }
 
-    /// A decision as of the anchor, for somebody who asked before it: a clock that stepped back behind the
-    /// limiter's making is judged as of then.
+    /// A decision made as of the anchor, told to a caller whose time is before it: its clock stepped back to
+    /// before the limiter was made.
     fn told_early(&self, mut decision: Decision, now: Timestamp) -> Decision {
         let early = self.anchor() - now;
         if decision.outcome == Outcome::Denied {
@@ -184,7 +184,7 @@ impl Word {
         self.judge(now, cost).outcome == Outcome::Allowed
     }
 
-    /// What would come of a try to charge.
+    /// What an attempt to charge would result in.
     #[inline]
     fn judge(&self, now: Timestamp, cost: u64) -> Tried {
         let judged = judged(self.view(now), cost);
@@ -251,7 +251,7 @@ impl Word {
             interval: self.interval.load(Ordering::Relaxed),
             capacity: self.capacity.load(Ordering::Relaxed),
         };
-        span(pace, tokens)
+        pace.time_for(tokens)
     }
 
     pub(crate) fn tokens(&self, now: Timestamp) -> f64 {
@@ -267,41 +267,8 @@ impl Word {
         self.limit().rate()
     }
 
-    pub(crate) fn mode(&self) -> Mode {
+    pub(crate) fn mode(&self) -> Switch {
         self.settings().mode
-    }
-
-    pub(crate) fn change_rate(
-        &self,
-        at: Timestamp,
-        change: impl Fn(Rate) -> Rate,
-    ) -> Result<Gcra, LimitError> {
-        let asked = self.keep_near(at);
-        let mut settings = self.settings();
-        let limit = Gcra::new(change(settings.limit.rate()))?;
-        self.let_pass(&mut settings, at);
-        settings.limit = limit;
-        let now = self.local(asked);
-        let (old, new) = (settings.counted_by.pace(), limit.pace());
-        if new.counts() {
-            settings.counted_by = limit;
-            settings.latest.keep(&limit);
-            self.change(&settings, now, |tat| new.carried_over(tat, &old, now));
-            let tat = Tat::from_word(self.tat.load(Ordering::Relaxed));
-            self.note_booking(tat, asked);
-        } else {
-            // What counts no tokens leaves what is owed to the next one that does.
-            self.change(&settings, now, |tat| tat);
-        }
-        Ok(limit)
-    }
-
-    pub(crate) fn set_mode(&self, now: Timestamp, mode: Mode) {
-        self.keep_near(now);
-        let mut settings = self.settings();
-        settings.mode = mode;
-        let now = self.local(now);
-        self.change(&settings, now, |tat| tat);
     }
 
     /// The pace in force, for a holder that hands out intervals of the TAT line.
@@ -441,38 +408,6 @@ impl Word {
             .is_ok()
     }
 
-    /// Publishes changed settings and moves the TAT to its new scale. The caller holds the lock.
-    fn change(&self, settings: &Settings, now: Timestamp, rescale: impl Fn(Tat) -> Tat) {
-        let (pace, burst) = match settings.mode {
-            Mode::Enforce => (settings.limit.pace(), settings.limit.limit()),
-            Mode::Bypass => (Pace::UNLIMITED, u64::MAX),
-        };
-        let before = self.sequence.load(Ordering::Relaxed);
-        self.sequence.store(before + 1, Ordering::Relaxed);
-        fence(Ordering::Release);
-        self.interval.store(pace.interval, Ordering::Relaxed);
-        self.capacity.store(pace.capacity, Ordering::Relaxed);
-        self.burst.store(burst, Ordering::Relaxed);
-        self.move_tat(now, rescale);
-        self.sequence.store(before + 2, Ordering::Release);
-    }
-
-    /// Gives the TAT its value in another scale, and one that it didn't have: the sequence is odd.
-    fn move_tat(&self, now: Timestamp, rescale: impl Fn(Tat) -> Tat) {
-        let mut tat = Tat::from_word(self.tat.load(Ordering::Relaxed));
-        loop {
-            let mut to = rescale(tat);
-            if to == tat && to.to_word() <= word_of(now) {
-                // Any TAT that is not ahead means the same, so another one can be had for free.
-                to = Tat::from_word(word_of(now) - u64::from(to.to_word() == word_of(now)));
-            }
-            if self.swap(tat, to) {
-                break;
-            }
-            tat = Tat::from_word(self.tat.load(Ordering::Relaxed));
-        }
-    }
-
     fn settings(&self) -> MutexGuard<'_, Box<Settings>> {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -490,15 +425,15 @@ impl Word {
             Outcome::Denied => duration(Pace::wait_nanos(tried.wait)),
             Outcome::Never => Duration::MAX,
         };
-        // As far as the TAT lies ahead, it takes to be idle.
-        let ahead = tat.to_word().saturating_sub(word_of(now));
+        // The limit is idle again once time has reached the TAT.
+        let ahead = tat.to_word().saturating_sub(units::of(now));
         let reset_after = duration(Pace::wait_nanos(ahead));
         let remaining = pace.remaining(tat, now);
         Decision::new(tried.outcome, limit, remaining, retry_after, reset_after)
     }
 }
 
-/// What would come of a try to charge, by these words.
+/// What an attempt to charge would result in, by these words.
 #[inline]
 fn judged(view: View, cost: u64) -> Tried {
     let (outcome, wait) = match view.pace.plan(view.tat, view.now, cost) {
@@ -520,16 +455,4 @@ fn duration(nanos: u64) -> Duration {
         Ok(nanos) if nanos < 1_000_000_000 => Duration::new(0, nanos),
         _ => Duration::from_nanos(nanos),
     }
-}
-
-/// How long so many tokens take at this pace.
-pub(crate) fn span(pace: Pace, tokens: u128) -> Duration {
-    let units = tokens.saturating_mul(u128::from(pace.interval));
-    Duration::from_nanos(u64::try_from(units.div_ceil(64)).unwrap_or(u64::MAX))
-}
-
-/// A time in the units of the TAT.
-#[inline]
-pub(crate) fn word_of(now: Timestamp) -> u64 {
-    Pace::UNLIMITED.empty(now).to_word()
 }

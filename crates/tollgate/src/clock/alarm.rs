@@ -17,7 +17,7 @@ use runtime::Sleeping;
 use thread::Entry;
 
 pin_project! {
-    /// Wakes a task at one time at a time.
+    /// Wakes a task at a time; it is armed for one time at once.
     pub(crate) struct Alarm {
         // What it is armed for, on the limiter's clock.
         at: Option<Timestamp>,
@@ -30,7 +30,7 @@ pin_project! {
     #[project = TimerProjection]
     enum Timer {
         Off,
-        // Held to be called off.
+        // Dropping it calls the wake-up off.
         Clock { wakeup: Wakeup },
         Thread { entry: Entry },
         Runtime { #[pin] sleeping: Sleeping },
@@ -106,7 +106,7 @@ impl Alarm {
         }
     }
 
-    /// Wakes nobody any more.
+    /// From now on it wakes no task.
     pub(crate) fn disarm(self: Pin<&mut Self>) {
         self.project().timer.set(Timer::Off);
     }

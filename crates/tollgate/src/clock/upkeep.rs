@@ -1,9 +1,9 @@
-//! Who keeps the cached time: at most one thread, and one as long as anybody reads.
+//! Which thread keeps the cached time: at most one, and one for as long as there are readers.
 //!
 //! # Memory ordering
-//! A new handle counts itself and then looks whether a thread runs; a thread that ends stops running
-//! and then looks whether there are handles. Either order of the two must leave somebody who runs, so
-//! all four accesses are sequentially consistent: one of them sees the other.
+//! A new handle counts itself and then looks whether a thread runs; a thread that ends stops running and then
+//! looks whether there are handles. Whichever comes first, a thread must be running afterwards. So all four
+//! accesses are sequentially consistent: at least one side sees the other.
 
 #![cfg_attr(not(loom), expect(unreachable_pub, reason = "public to models only"))]
 
@@ -17,7 +17,7 @@ pub struct Upkeep {
 }
 
 impl Upkeep {
-    /// Nobody reads, nobody keeps.
+    /// There is neither a reader nor a thread.
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) const fn new() -> Self {
         Self {

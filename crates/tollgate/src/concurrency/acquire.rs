@@ -9,7 +9,7 @@ use tollgate_core::Timestamp;
 use super::gate::{Joined, Told};
 use super::home::PermitHome;
 use super::stats::Count;
-use super::{ConcurrencyRefused, Permit};
+use super::{NoPermit, Permit};
 use crate::clock::Clock;
 use crate::patience::{Patience, Until, waker_of_this_thread};
 
@@ -17,7 +17,7 @@ use crate::patience::{Patience, Until, waker_of_this_thread};
 mod future;
 
 #[cfg(not(any(loom, shuttle)))]
-pub use future::AcquiringPermit;
+pub use future::Acquiring;
 
 /// A request to wait for a permit: await it, or call [`wait_blocking`](Self::wait_blocking).
 ///
@@ -29,13 +29,13 @@ pub use future::AcquiringPermit;
 /// permit that was given in time is delivered, however late the wake-up.
 ///
 /// Without a timeout it waits for as long as it takes. It can be awaited on any executor; a timeout
-/// runs as a wait for a rate does, and panics where [`Acquire`](crate::Acquire) would.
+/// runs as a wait for a rate does, and panics where [`Acquire`](crate::wait::Acquire) would.
 #[cfg_attr(
     feature = "tokio",
     doc = r#"
 ```
 use std::time::Duration;
-use tollgate::{ConcurrencyLimiter, ConcurrencyRefused, clock::Tokio};
+use tollgate::{ConcurrencyLimiter, concurrency::NoPermit, clock::Tokio};
 
 # #[tokio::main(flavor = "current_thread", start_paused = true)]
 # async fn main() {
@@ -43,7 +43,7 @@ let limiter = ConcurrencyLimiter::builder(1).clock(Tokio::new()).build();
 let permit = limiter.acquire().await.unwrap();
 
 let hasty = limiter.acquire().timeout(Duration::from_millis(50)).await;
-assert!(matches!(hasty, Err(ConcurrencyRefused::TooLate(_))));
+assert!(matches!(hasty, Err(NoPermit::TooLate(_))));
 
 drop(permit);
 assert!(limiter.acquire().await.is_ok());
@@ -52,9 +52,9 @@ assert!(limiter.acquire().await.is_ok());
 "#
 )]
 #[must_use = "nothing is waited for until this is awaited, or `wait_blocking` is called"]
-pub struct AcquirePermit<H: PermitHome> {
-    /// Or why a key has none.
-    home: Result<H, ConcurrencyRefused>,
+pub struct Acquire<H: PermitHome> {
+    /// Or why the key has no gate.
+    home: Result<H, NoPermit>,
     weight: u32,
     patience: Patience,
 }
@@ -63,13 +63,13 @@ pub struct AcquirePermit<H: PermitHome> {
 enum Started<H: PermitHome> {
     Passed(Permit<H>),
     Waiting {
-        place: Place<H>,
+        place: QueuedWait<H>,
         until: Option<Until>,
     },
 }
 
-impl<H: PermitHome> AcquirePermit<H> {
-    pub(super) fn new(home: Result<H, ConcurrencyRefused>, weight: u32) -> Self {
+impl<H: PermitHome> Acquire<H> {
+    pub(super) fn new(home: Result<H, NoPermit>, weight: u32) -> Self {
         Self {
             home,
             weight,
@@ -93,7 +93,7 @@ impl<H: PermitHome> AcquirePermit<H> {
     /// Blocks the thread until it has its permit.
     ///
     /// # Errors
-    /// [`ConcurrencyRefused`]: at once if it can never pass, too many are waiting or the deadline
+    /// [`NoPermit`]: at once if it can never pass, too many are waiting or the deadline
     /// has passed; later if the deadline passes, or the limit falls below what is asked for.
     ///
     /// ```
@@ -110,9 +110,9 @@ impl<H: PermitHome> AcquirePermit<H> {
     ///     permit.success();
     ///     assert!(waiter.join().unwrap());
     /// });
-    /// # Ok::<(), tollgate::ConcurrencyRefused>(())
+    /// # Ok::<(), tollgate::concurrency::NoPermit>(())
     /// ```
-    pub fn wait_blocking(self) -> Result<Permit<H>, ConcurrencyRefused> {
+    pub fn wait_blocking(self) -> Result<Permit<H>, NoPermit> {
         let mut unparker = None;
         let waker = waker_of_this_thread;
         let started = self.start(|| unparker.insert(waker()).clone())?;
@@ -138,14 +138,14 @@ impl<H: PermitHome> AcquirePermit<H> {
     }
 
     /// Enters, joins the queue, or says at once why not. The waker is made only if it has to wait.
-    fn start(self, waker: impl FnOnce() -> Waker) -> Result<Started<H>, ConcurrencyRefused> {
+    fn start(self, waker: impl FnOnce() -> Waker) -> Result<Started<H>, NoPermit> {
         let (home, weight) = (self.home?, self.weight);
         let until = match self.patience {
             Patience::Unsaid => home.timeout().map(|timeout| home.now() + timeout),
             Patience::Timeout(timeout) => Some(home.now() + timeout),
             Patience::Deadline(deadline) => {
                 if deadline < home.now() {
-                    return Err(refused(&home, ConcurrencyRefused::TooLate));
+                    return Err(refused(&home, NoPermit::TooLate));
                 }
                 Some(deadline)
             }
@@ -155,13 +155,13 @@ impl<H: PermitHome> AcquirePermit<H> {
         }
         if until.is_some_and(|until| until <= home.now()) {
             let why = match super::permit::refuse(&home, weight) {
-                ConcurrencyRefused::Full(occupancy) => ConcurrencyRefused::TooLate(occupancy),
+                NoPermit::Full(occupancy) => NoPermit::TooLate(occupancy),
                 never => never,
             };
             return Err(why);
         }
         if home.waiting_in_total().is_some_and(|all| !all.enter()) {
-            return Err(refused(&home, ConcurrencyRefused::QueueFull));
+            return Err(refused(&home, NoPermit::QueueFull));
         }
         let joined = home.gate().join(weight, home.max_waiters(), waker());
         let ticket = match joined {
@@ -174,17 +174,15 @@ impl<H: PermitHome> AcquirePermit<H> {
                     Joined::Entered { in_flight } => {
                         Ok(Started::Passed(Permit::new(home, weight, in_flight)))
                     }
-                    Joined::QueueFull => Err(refused(&home, ConcurrencyRefused::QueueFull)),
-                    Joined::Never | Joined::Queued { .. } => {
-                        Err(refused(&home, ConcurrencyRefused::Never))
-                    }
+                    Joined::QueueFull => Err(refused(&home, NoPermit::QueueFull)),
+                    Joined::Never | Joined::Queued { .. } => Err(refused(&home, NoPermit::Never)),
                 };
             }
         };
         let until = until.map(|at| Until::new(at, home.now()));
         let home = Some(home);
         Ok(Started::Waiting {
-            place: Place {
+            place: QueuedWait {
                 home,
                 ticket,
                 weight,
@@ -194,45 +192,42 @@ impl<H: PermitHome> AcquirePermit<H> {
     }
 }
 
-fn refused<H: PermitHome>(
-    home: &H,
-    why: fn(super::Occupancy) -> ConcurrencyRefused,
-) -> ConcurrencyRefused {
+fn refused<H: PermitHome>(home: &H, why: fn(super::Occupancy) -> NoPermit) -> NoPermit {
     home.tally().count(Count::Refused);
     why(home.gate().occupancy())
 }
 
 /// A place in the queue; dropping it leaves the queue.
-struct Place<H: PermitHome> {
+struct QueuedWait<H: PermitHome> {
     /// Taken out once the wait is over.
     home: Option<H>,
     ticket: u64,
     weight: u32,
 }
 
-impl<H: PermitHome> Place<H> {
+impl<H: PermitHome> QueuedWait<H> {
     /// How the wait ended, or nothing yet: then this waker is woken when it does.
-    fn ask(&mut self, waker: &Waker) -> Option<Result<Permit<H>, ConcurrencyRefused>> {
+    fn ask(&mut self, waker: &Waker) -> Option<Result<Permit<H>, NoPermit>> {
         let told = self.home.as_ref()?.gate().ask(self.ticket, waker)?;
         let home = self.leave()?;
         Some(self.told(home, told))
     }
 
-    /// The deadline has passed: leaves, unless it was told just before.
-    fn expire(mut self) -> Result<Permit<H>, ConcurrencyRefused> {
+    /// The deadline has passed: leaves the queue, unless the wait ended just before.
+    fn expire(mut self) -> Result<Permit<H>, NoPermit> {
         let Some(home) = self.leave() else {
             unreachable!("a place is left once: by its answer, its deadline or its drop");
         };
         match home.gate().give_up(self.ticket) {
             Some(told) => self.told(home, told),
-            None => Err(refused(&home, ConcurrencyRefused::TooLate)),
+            None => Err(refused(&home, NoPermit::TooLate)),
         }
     }
 
-    fn told(&self, home: H, told: Told) -> Result<Permit<H>, ConcurrencyRefused> {
+    fn told(&self, home: H, told: Told) -> Result<Permit<H>, NoPermit> {
         match told {
             Told::Granted { in_flight } => Ok(Permit::new(home, self.weight, in_flight)),
-            Told::Never => Err(refused(&home, ConcurrencyRefused::Never)),
+            Told::Never => Err(refused(&home, NoPermit::Never)),
         }
     }
 
@@ -249,7 +244,7 @@ impl<H: PermitHome> Place<H> {
     }
 }
 
-impl<H: PermitHome> Drop for Place<H> {
+impl<H: PermitHome> Drop for QueuedWait<H> {
     fn drop(&mut self) {
         let Some(home) = self.leave() else {
             return;
@@ -261,9 +256,9 @@ impl<H: PermitHome> Drop for Place<H> {
     }
 }
 
-impl<H: PermitHome> fmt::Debug for AcquirePermit<H> {
+impl<H: PermitHome> fmt::Debug for Acquire<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AcquirePermit")
+        f.debug_struct("Acquire")
             .field("weight", &self.weight)
             .field("patience", &self.patience)
             .finish_non_exhaustive()

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::gate::Gate;
 use super::stats::Tally;
-use super::{ConcurrencyLimiter, Observer};
+use super::{ConcurrencyLimiter, PermitObserver};
 use crate::acquire::Waiting;
 use crate::clock::{Clock, Monotonic};
 use crate::limiter::DefaultClock;
@@ -24,15 +24,15 @@ use crate::limiter::DefaultClock;
 /// assert!(bulkhead.acquire().wait_blocking().is_ok());
 /// ```
 #[must_use = "a builder does nothing until it is built"]
-pub struct ConcurrencyBuilder<C = DefaultClock> {
+pub struct Builder<C = DefaultClock> {
     limit: u32,
     max_waiters: usize,
     timeout: Option<Duration>,
-    observer: Option<Box<dyn Observer>>,
+    observer: Option<Box<dyn PermitObserver>>,
     clock: C,
 }
 
-impl ConcurrencyBuilder {
+impl Builder {
     pub(super) fn new(limit: u32) -> Self {
         Self {
             limit,
@@ -49,9 +49,9 @@ impl ConcurrencyBuilder {
     }
 }
 
-impl<C> ConcurrencyBuilder<C> {
+impl<C> Builder<C> {
     /// How many may wait at once; one more gets
-    /// [`QueueFull`](super::ConcurrencyRefused::QueueFull). The default is 65,536.
+    /// [`QueueFull`](super::NoPermit::QueueFull). The default is 65,536.
     pub fn max_waiters(mut self, most: usize) -> Self {
         self.max_waiters = most;
         self
@@ -70,14 +70,14 @@ impl<C> ConcurrencyBuilder<C> {
     }
 
     /// Tells this observer of every permit that ends.
-    pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
+    pub fn observer(mut self, observer: impl PermitObserver + 'static) -> Self {
         self.observer = Some(Box::new(observer));
         self
     }
 
     /// Reads this clock instead of the default one.
-    pub fn clock<D: Clock>(self, clock: D) -> ConcurrencyBuilder<D> {
-        ConcurrencyBuilder {
+    pub fn clock<D: Clock>(self, clock: D) -> Builder<D> {
+        Builder {
             limit: self.limit,
             max_waiters: self.max_waiters,
             timeout: self.timeout,
@@ -87,7 +87,7 @@ impl<C> ConcurrencyBuilder<C> {
     }
 }
 
-impl<C: Clock> ConcurrencyBuilder<C> {
+impl<C: Clock> Builder<C> {
     /// Builds it on the clock that was given.
     pub fn build(self) -> ConcurrencyLimiter<C> {
         ConcurrencyLimiter {
@@ -101,9 +101,9 @@ impl<C: Clock> ConcurrencyBuilder<C> {
     }
 }
 
-impl<C> fmt::Debug for ConcurrencyBuilder<C> {
+impl<C> fmt::Debug for Builder<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ConcurrencyBuilder")
+        f.debug_struct("Builder")
             .field("limit", &self.limit)
             .field("max_waiters", &self.max_waiters)
             .field("timeout", &self.timeout)

@@ -45,7 +45,7 @@ struct Word(u64);
 struct Queue {
     /// In the order of their tickets, which is the order in which they came.
     waiting: BTreeMap<u64, Waiter>,
-    /// What those were told who have not looked yet.
+    /// The results of waits whose tasks have not looked yet.
     told: BTreeMap<u64, Told>,
     next: u64,
 }
@@ -128,9 +128,10 @@ impl Gate {
             limit: word.limit(),
             in_use: word.in_use(),
             // The flag decides, and the count may be a moment behind it.
-            queued: match word.is_queued() {
-                true => self.queued.load(Ordering::Relaxed).max(1),
-                false => 0,
+            queued: if word.is_queued() {
+                self.queued.load(Ordering::Relaxed).max(1)
+            } else {
+                0
             },
         }
     }
@@ -196,7 +197,7 @@ impl Gate {
         Joined::Queued { ticket }
     }
 
-    /// What a waiter was told, or nothing yet: then this waker is woken when it is.
+    /// How a wait ended. Nothing if it hasn't yet: then this waker is woken when it does.
     pub(super) fn ask(&self, ticket: u64, waker: &Waker) -> Option<Told> {
         let mut queue = self.lock();
         if let Some(told) = queue.told.remove(&ticket) {
@@ -205,14 +206,14 @@ impl Gate {
         let waiter = queue.waiting.get_mut(&ticket)?;
         if !waiter.waker.will_wake(waker) {
             let stale = std::mem::replace(&mut waiter.waker, waker.clone());
-            // Dropping a waker may run a stranger's code, which has no business under the lock.
+            // Dropping a waker may run foreign code, which must not happen under the lock.
             drop(queue);
             drop(stale);
         }
         None
     }
 
-    /// Leaves the queue; or, if it was told meanwhile, says what.
+    /// Leaves the queue; or, if the wait ended meanwhile, returns how.
     pub(super) fn give_up(&self, ticket: u64) -> Option<Told> {
         let mut queue = self.lock();
         let told = queue.told.remove(&ticket);
@@ -222,7 +223,7 @@ impl Gate {
         }
         drop(queue);
         if left.is_some() {
-            // Those behind may fit where this one didn't.
+            // Waiters behind this one may fit where it didn't.
             self.admit();
         }
         told
@@ -233,8 +234,8 @@ impl Gate {
         self.after_change(refused);
     }
 
-    /// Changes the limit; whom to wake, by [`after_change`](Self::after_change) and under no lock,
-    /// because what they ask for is above it.
+    /// Changes the limit. Returns the waiters that ask for more than it, to be woken by
+    /// [`after_change`](Self::after_change) under no lock.
     #[must_use]
     pub(super) fn change_limit(&self, limit: u32) -> Vec<Waker> {
         let mut queue = self.lock();

@@ -8,7 +8,7 @@ use tollgate_core::Timestamp;
 
 use super::gate::Gate;
 use super::stats::Tally;
-use super::{ConcurrencyLimiter, Observer};
+use super::{ConcurrencyLimiter, PermitObserver};
 use crate::acquire::Waiting;
 use crate::clock::Clock;
 
@@ -21,12 +21,12 @@ pub trait PermitHome: fmt::Debug + sealed::PermitHome {}
 impl<H: fmt::Debug + sealed::PermitHome> PermitHome for H {}
 
 pub(super) mod sealed {
-    use super::{Clock, Duration, Gate, Observer, Tally, Timestamp, Waiting};
+    use super::{Clock, Duration, Gate, PermitObserver, Tally, Timestamp, Waiting};
 
     pub trait PermitHome {
         fn gate(&self) -> &Gate;
         fn tally(&self) -> &Tally;
-        fn observer(&self) -> Option<&dyn Observer>;
+        fn observer(&self) -> Option<&dyn PermitObserver>;
         fn clock(&self) -> &dyn Clock;
         fn now(&self) -> Timestamp;
         /// How many may wait at this gate.
@@ -52,7 +52,7 @@ macro_rules! as_limiter {
         }
 
         #[inline]
-        fn observer(&$self) -> Option<&dyn Observer> {
+        fn observer(&$self) -> Option<&dyn PermitObserver> {
             $limiter.observer.as_deref()
         }
 
@@ -111,7 +111,7 @@ impl sealed::PermitHome for SharedHome {
     }
 
     #[inline]
-    fn observer(&self) -> Option<&dyn Observer> {
+    fn observer(&self) -> Option<&dyn PermitObserver> {
         self.0.observer()
     }
 

@@ -8,30 +8,30 @@ use std::time::Duration;
 
 use super::gate::{Gate, MAX_LIMIT};
 use super::stats::{Count, Tally};
-use super::{AcquirePermit, ConcurrencyRefused, ConcurrencyStats, Occupancy};
+use super::{Acquire, NoPermit, Occupancy, Stats};
 use crate::acquire::Waiting;
 use crate::clock::{Clock, Monotonic};
 use crate::keyed::hasher::KeyHasher;
+use crate::shards::Shards;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, PoisonError};
 
 mod builder;
 mod key;
 mod shard;
 
-pub use builder::KeyedConcurrencyBuilder;
-pub use key::{ConcurrencyKey, KeySlot, KeyedPermit, OwnedKeyedPermit};
+pub use builder::KeyedBuilder;
+pub use key::{Key, KeySlot, KeyedPermit, OwnedKeyedPermit};
 
 use shard::{LimitOf, Shard};
 
-/// What happens to a new key when as many keys as may have something in flight.
+/// What happens to a new key when the table is full: as many keys as its capacity have something in flight.
 ///
 /// Keys that are there keep their own limits, whatever the policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Overflow {
-    /// All keys without a slot share one limit, the one of all keys whatever their calls say: the
-    /// default. A flood of new keys gets no more than one key's worth, and a rightful new key has a
-    /// chance.
+    /// All keys without a slot share one limit, the limiter's own, even if their calls give another: the
+    /// default. A flood of new keys gets no more than one key's worth, and a rightful new key has a chance.
     #[default]
     ShareOne,
     /// New keys are refused until a slot is free.
@@ -41,11 +41,10 @@ pub enum Overflow {
 /// How many at once for each key, as a tenant: a [`ConcurrencyLimiter`](super::ConcurrencyLimiter)
 /// for each key that has anything in flight or queued.
 ///
-/// A key without has no entry, so there is nothing to expire and memory is bounded by what is in
-/// flight; the capacity bounds the number of keys. Beyond it [`Overflow`] says what happens to new
-/// ones. A table of more than 2,047 keys has several shards, each with some room to spare, so it
-/// may hold up to 26 % more. A key that got a permit of the shared limit, and later a slot, may
-/// have permits of both.
+/// A key with nothing in flight has no entry, so nothing has to expire and memory is bounded by what is in
+/// flight; the capacity bounds the number of keys. Beyond it [`Overflow`] says what happens to new ones. A
+/// table of more than 2,047 keys has several shards, each with some room to spare, so it may hold up to 26 %
+/// more. A key that got a permit of the shared limit, and later a slot, may have permits of both.
 ///
 /// Keys are looked up by anything that they borrow as (`&str` for `String`), and a key is cloned
 /// when it gets its entry. Asking takes the lock of one of up to 256 shards, and so does ending a
@@ -60,12 +59,11 @@ pub enum Overflow {
 /// assert!(limiter.try_acquire("umbrella").is_ok());
 /// permit.success();
 /// assert!(limiter.is_empty(), "nothing is in flight, so nothing is kept");
-/// # Ok::<(), tollgate::ConcurrencyRefused>(())
+/// # Ok::<(), tollgate::concurrency::NoPermit>(())
 /// ```
 pub struct KeyedConcurrency<K, C: Clock = Monotonic> {
     shards: Box<[Padded<Mutex<Shard<K>>>]>,
-    /// Shifts a hash so that its top bits are a shard's number.
-    shift: u32,
+    sizes: Shards,
     hasher: KeyHasher,
     /// The limit of keys whose calls give none; read and applied under the lock of a shard.
     limit: AtomicU64,
@@ -86,8 +84,8 @@ impl<K> KeyedConcurrency<K> {
     }
 
     /// Chooses the policy at the capacity, the bounds on waiting, and the clock.
-    pub fn builder(limit: u32, capacity: usize) -> KeyedConcurrencyBuilder<K> {
-        KeyedConcurrencyBuilder::new(limit, capacity)
+    pub fn builder(limit: u32, capacity: usize) -> KeyedBuilder<K> {
+        KeyedBuilder::new(limit, capacity)
     }
 }
 
@@ -95,8 +93,8 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
     /// A permit of this key now, or why not.
     ///
     /// # Errors
-    /// [`ConcurrencyRefused`]: nothing was taken.
-    pub fn try_acquire<Q>(&self, key: &Q) -> Result<KeyedPermit<'_, K, C>, ConcurrencyRefused>
+    /// [`NoPermit`]: nothing was taken.
+    pub fn try_acquire<Q>(&self, key: &Q) -> Result<KeyedPermit<'_, K, C>, NoPermit>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
@@ -105,8 +103,8 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
     }
 
     /// Waits for a permit of this key, first come first served. Await it, or call
-    /// [`wait_blocking`](AcquirePermit::wait_blocking).
-    pub fn acquire<Q>(&self, key: &Q) -> AcquirePermit<KeySlot<&Self>>
+    /// [`wait_blocking`](Acquire::wait_blocking).
+    pub fn acquire<Q>(&self, key: &Q) -> Acquire<KeySlot<&Self>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
@@ -115,19 +113,19 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
     }
 
     /// One key, to be asked with a weight or a limit of its own.
-    pub fn key<'q, Q>(&self, key: &'q Q) -> ConcurrencyKey<'q, &Self, Q>
+    pub fn key<'q, Q>(&self, key: &'q Q) -> Key<'q, &Self, Q>
     where
         Q: Hash + ?Sized,
     {
-        ConcurrencyKey::new(self, key)
+        Key::new(self, key)
     }
 
     /// One key whose permits share the limiter instead of borrowing it.
-    pub fn key_owned<'q, Q>(self: &Arc<Self>, key: &'q Q) -> ConcurrencyKey<'q, Arc<Self>, Q>
+    pub fn key_owned<'q, Q>(self: &Arc<Self>, key: &'q Q) -> Key<'q, Arc<Self>, Q>
     where
         Q: Hash + ?Sized,
     {
-        ConcurrencyKey::new(Arc::clone(self), key)
+        Key::new(Arc::clone(self), key)
     }
 
     /// How full this key's limit is, without taking anything.
@@ -156,7 +154,7 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
     /// limiter.set_limit(2);
     /// assert!(limiter.try_acquire("acme").is_ok());
     /// # drop(permit);
-    /// # Ok::<(), tollgate::ConcurrencyRefused>(())
+    /// # Ok::<(), tollgate::concurrency::NoPermit>(())
     /// ```
     pub fn set_limit(&self, limit: u32) {
         // Before the walk: a key that enters a shard behind it reads this under the shard's lock. Both
@@ -202,7 +200,7 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
     }
 
     /// What happened since it was made, on all keys together.
-    pub fn stats(&self) -> ConcurrencyStats {
+    pub fn stats(&self) -> Stats {
         self.tally.stats()
     }
 
@@ -212,9 +210,7 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
     }
 
     fn shard(&self, hash: u64) -> MutexGuard<'_, Shard<K>> {
-        let number = usize::try_from(hash >> self.shift).unwrap_or(0);
-        // One shard has nothing to shift by, and a mask for it is zero.
-        lock(&self.shards[number & (self.shards.len() - 1)])
+        lock(&self.shards[self.sizes.number(hash)])
     }
 
     /// A key's gate and slot, made if it is new; or the shared gate, or why it has none.
@@ -223,7 +219,7 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
         hash: u64,
         key: &Q,
         own_limit: Option<u32>,
-    ) -> Result<(Arc<Gate>, Option<u32>), ConcurrencyRefused>
+    ) -> Result<(Arc<Gate>, Option<u32>), NoPermit>
     where
         K: Borrow<Q>,
         Q: Eq + ToOwned<Owned = K> + ?Sized,
@@ -251,7 +247,7 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
             Overflow::ShareOne => Ok((Arc::clone(&self.shared), None)),
             Overflow::Deny => {
                 self.tally.count(Count::Refused);
-                Err(ConcurrencyRefused::TooManyKeys(NO_ROOM))
+                Err(NoPermit::TooManyKeys(NO_ROOM))
             }
         }
     }
@@ -286,7 +282,7 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
     }
 }
 
-/// What a key meets that can't have a slot.
+/// What a key is told that can't have a slot.
 const NO_ROOM: Occupancy = Occupancy {
     limit: 0,
     in_use: 0,

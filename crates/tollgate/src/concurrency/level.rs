@@ -9,11 +9,11 @@ use std::time::Duration;
 use tollgate_core::{Decision, Outcome, Timestamp};
 
 use super::home::SharedHome;
-use super::keyed::{ConcurrencyKey, KeyedConcurrency};
-use super::{ConcurrencyLimiter, ConcurrencyRefused, Ending, Occupancy, Permit, PermitHome};
-use crate::Kind;
+use super::keyed::{Key, KeyedConcurrency};
+use super::{ConcurrencyLimiter, Ending, NoPermit, Occupancy, Permit, PermitHome};
 use crate::cell::Ticket;
 use crate::clock::Clock;
+use crate::stack::Kind;
 use crate::stack::limit::{Breadth, Limit, Seen, Taken};
 use crate::stack::{AnyPermit, Slot};
 
@@ -44,7 +44,7 @@ fn decision(look: &Occupancy, cost: u64) -> Decision {
 #[inline]
 fn taken(
     (now, cost): (Timestamp, u64),
-    enter: impl FnOnce(u32) -> Result<AnyPermit, ConcurrencyRefused>,
+    enter: impl FnOnce(u32) -> Result<AnyPermit, NoPermit>,
 ) -> Result<Taken, Decision> {
     if cost == 0 {
         return Ok(Taken::Charge(Ticket::Free(now)));
@@ -101,7 +101,7 @@ impl<C: Clock + 'static> Limit for Arc<ConcurrencyLimiter<C>> {
     }
 }
 
-impl<K, C, Q> Limit for ConcurrencyKey<'_, Arc<KeyedConcurrency<K, C>>, Q>
+impl<K, C, Q> Limit for Key<'_, Arc<KeyedConcurrency<K, C>>, Q>
 where
     K: Borrow<Q> + Send + Sync + 'static,
     C: Clock + 'static,

@@ -8,9 +8,9 @@ use tollgate_core::Timestamp;
 /// How the work under a permit ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ending {
-    /// It was done; its latency tells how loaded the far side is.
+    /// It was done; its latency tells how loaded the server that did it is.
     Success,
-    /// It timed out or was rejected for overload: the far side has too much.
+    /// It timed out or was rejected for overload: the server has too much to do.
     Dropped,
     /// It says nothing about capacity, as an invalid request or a cache hit.
     Ignored,
@@ -40,12 +40,12 @@ pub struct Ended {
 /// Without an observer a limiter reads no clock to give or end a permit.
 ///
 /// ```
-/// use tollgate::{ConcurrencyLimiter, Ended, Ending, Observer};
+/// use tollgate::{ConcurrencyLimiter, concurrency::{Ended, Ending, PermitObserver}};
 ///
 /// /// Halves the limit on each sign of overload.
 /// struct Halve;
 ///
-/// impl Observer for Halve {
+/// impl PermitObserver for Halve {
 ///     fn ended(&self, ended: &Ended) -> Option<u32> {
 ///         (ended.ending == Ending::Dropped).then(|| (ended.limit / 2).max(1))
 ///     }
@@ -56,14 +56,14 @@ pub struct Ended {
 /// assert_eq!(limiter.peek().limit, 100);
 /// limiter.try_acquire()?.dropped();
 /// assert_eq!(limiter.peek().limit, 50);
-/// # Ok::<(), tollgate::ConcurrencyRefused>(())
+/// # Ok::<(), tollgate::concurrency::NoPermit>(())
 /// ```
-pub trait Observer: Send + Sync {
+pub trait PermitObserver: Send + Sync {
     /// A permit ended. The answer is the limit to go on with, or `None` to keep it.
     fn ended(&self, ended: &Ended) -> Option<u32>;
 }
 
-impl<T: Observer + ?Sized> Observer for Arc<T> {
+impl<T: PermitObserver + ?Sized> PermitObserver for Arc<T> {
     fn ended(&self, ended: &Ended) -> Option<u32> {
         (**self).ended(ended)
     }

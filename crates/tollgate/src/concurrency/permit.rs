@@ -6,11 +6,11 @@ use tollgate_core::Timestamp;
 
 use super::home::PermitHome;
 use super::stats::Count;
-use super::{ConcurrencyRefused, Ended, Ending};
+use super::{Ended, Ending, NoPermit};
 
 /// A share of a limit, given back when this is dropped.
 ///
-/// It ends in one of three ways, which matter to an [`Observer`](super::Observer):
+/// It ends in one of three ways, which matter to an [`PermitObserver`](super::PermitObserver):
 /// [`success`](Self::success), [`dropped`](Self::dropped) for a sign of overload, or
 /// [`ignored`](Self::ignored). A permit that just goes out of scope, by an early return or a panic,
 /// is ignored, because nobody has said what its end means. [`cancel`](Self::cancel) is for work
@@ -31,7 +31,7 @@ use super::{ConcurrencyRefused, Ended, Ending};
 /// }
 /// assert_eq!(limiter.peek().in_use, 0);
 /// assert_eq!(limiter.stats().dropped, 1);
-/// # Ok::<(), tollgate::ConcurrencyRefused>(())
+/// # Ok::<(), tollgate::concurrency::NoPermit>(())
 /// ```
 #[must_use = "a permit that is dropped at once limits nothing"]
 pub struct Permit<H: PermitHome> {
@@ -60,7 +60,7 @@ impl<H: PermitHome> Permit<H> {
     }
 
     #[inline]
-    pub(super) fn try_new(home: H, weight: u32) -> Result<Self, ConcurrencyRefused> {
+    pub(super) fn try_new(home: H, weight: u32) -> Result<Self, NoPermit> {
         match home.gate().try_enter(weight) {
             Some(in_flight) => Ok(Self::new(home, weight, in_flight)),
             None => Err(refuse(&home, weight)),
@@ -117,7 +117,7 @@ impl<H: PermitHome> Permit<H> {
     /// permit.cancel(); // another limit refused, so there is nothing to do
     /// assert_eq!(limiter.peek().in_use, 0);
     /// assert_eq!(limiter.stats().cancelled, 1);
-    /// # Ok::<(), tollgate::ConcurrencyRefused>(())
+    /// # Ok::<(), tollgate::concurrency::NoPermit>(())
     /// ```
     #[inline]
     pub fn cancel(mut self) {
@@ -146,13 +146,13 @@ impl<H: PermitHome> Permit<H> {
 
 /// Counts a refusal and says how full it is.
 #[cold]
-pub(super) fn refuse<H: PermitHome>(home: &H, weight: u32) -> ConcurrencyRefused {
+pub(super) fn refuse<H: PermitHome>(home: &H, weight: u32) -> NoPermit {
     home.tally().count(Count::Refused);
     let occupancy = home.gate().occupancy();
     if weight > occupancy.limit {
-        ConcurrencyRefused::Never(occupancy)
+        NoPermit::Never(occupancy)
     } else {
-        ConcurrencyRefused::Full(occupancy)
+        NoPermit::Full(occupancy)
     }
 }
 

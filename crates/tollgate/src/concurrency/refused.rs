@@ -12,7 +12,7 @@ use std::fmt;
 /// let look = limiter.peek();
 /// assert_eq!((look.limit, look.in_use, look.available()), (50, 20, 30));
 /// # drop(permit);
-/// # Ok::<(), tollgate::ConcurrencyRefused>(())
+/// # Ok::<(), tollgate::concurrency::NoPermit>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -50,32 +50,32 @@ impl Occupancy {
 /// room here, so there is no `retry_after`.
 ///
 /// ```
-/// use tollgate::{ConcurrencyLimiter, ConcurrencyRefused};
+/// use tollgate::{ConcurrencyLimiter, concurrency::NoPermit};
 ///
 /// let limiter = ConcurrencyLimiter::new(1);
 /// let permit = limiter.try_acquire()?;
 /// let refused = limiter.try_acquire().unwrap_err();
-/// assert!(matches!(refused, ConcurrencyRefused::Full(_)));
+/// assert!(matches!(refused, NoPermit::Full(_)));
 /// assert_eq!(refused.to_string(), "concurrency limit: 1 of 1 in use, 0 waiting");
 /// # drop(permit);
-/// # Ok::<(), ConcurrencyRefused>(())
+/// # Ok::<(), NoPermit>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum ConcurrencyRefused {
+pub enum NoPermit {
     /// There is no room now, or others wait for it already.
     Full(Occupancy),
-    /// It asks for more than the limit: waiting is of no use.
+    /// It asks for more than the limit, so waiting would be pointless.
     Never(Occupancy),
     /// The wait was not over by the deadline, or the deadline had passed already.
     TooLate(Occupancy),
-    /// As many are waiting as may.
+    /// The queue is full.
     QueueFull(Occupancy),
-    /// The key is new and as many keys as may have something in flight.
+    /// The key is new and the table is full: as many keys as its capacity have something in flight.
     TooManyKeys(Occupancy),
 }
 
-impl ConcurrencyRefused {
+impl NoPermit {
     /// How full the limit was.
     pub const fn occupancy(&self) -> &Occupancy {
         match self {
@@ -98,7 +98,7 @@ impl fmt::Display for Occupancy {
     }
 }
 
-impl fmt::Display for ConcurrencyRefused {
+impl fmt::Display for NoPermit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("concurrency limit: ")?;
         match self {
@@ -121,4 +121,4 @@ impl fmt::Display for ConcurrencyRefused {
     }
 }
 
-impl std::error::Error for ConcurrencyRefused {}
+impl std::error::Error for NoPermit {}

@@ -15,11 +15,11 @@ use crate::keyed::counters::Counters;
 /// permit.success();
 /// let stats = limiter.stats();
 /// assert_eq!((stats.acquired, stats.refused, stats.succeeded), (1, 1, 1));
-/// # Ok::<(), tollgate::ConcurrencyRefused>(())
+/// # Ok::<(), tollgate::concurrency::NoPermit>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct ConcurrencyStats {
+pub struct Stats {
     /// Permits given.
     pub acquired: u64,
     /// Requests refused, waits that timed out among them.
@@ -62,9 +62,9 @@ impl Tally {
         self.0.add(count.index());
     }
 
-    pub(super) fn stats(&self) -> ConcurrencyStats {
+    pub(super) fn stats(&self) -> Stats {
         let sum = |count: Count| self.0.sum(count.index());
-        ConcurrencyStats {
+        Stats {
             acquired: sum(Count::Acquired),
             refused: sum(Count::Refused),
             abandoned: sum(Count::Abandoned),

@@ -3,15 +3,15 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Algorithm, Booked, Decision, Ledger, Outcome, Timestamp, Unbooked};
+use tollgate_core::{Arithmetic, Booked, Decision, Ledger, Outcome, Timestamp, Unbooked};
 
 /// One question to a state. It may be put twice: to a fresh state and to the shared one.
-pub(super) trait Act<A: Algorithm> {
+pub(super) trait Act<A: Arithmetic> {
     type Answer;
 
     fn on(&self, ledger: &mut Ledger<A>, limit: &A, now: Timestamp) -> Self::Answer;
 
-    /// The same to the state of a key of which so many tokens are out.
+    /// The same, for a key of which `out` tokens were taken and are not yet known to be spent.
     #[inline]
     fn on_held(
         &self,
@@ -28,7 +28,7 @@ pub(super) trait Act<A: Algorithm> {
     /// What the answer means for a state that was kept under another limit.
     fn came_to(&self, answer: &Self::Answer) -> Came;
 
-    /// The same answer with what a refusal tells as `tell` makes it of the cost and the decision.
+    /// The same answer; if it is a refusal, with the decision that `tell` makes of the cost and the old one.
     fn retold(
         &self,
         answer: Self::Answer,
@@ -39,14 +39,14 @@ pub(super) trait Act<A: Algorithm> {
     fn refused(&self, decision: Decision) -> Self::Answer;
 }
 
-/// What came of an act.
+/// The result of an act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Came {
     /// Something was charged.
     Charged,
-    /// A request came to nothing.
+    /// A request was refused.
     Refused,
-    /// Nobody asked for anything.
+    /// Nothing was asked for, or it can never pass.
     Looked,
 }
 
@@ -65,7 +65,7 @@ impl Came {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Check(pub(super) u64);
 
-impl<A: Algorithm> Act<A> for Check {
+impl<A: Arithmetic> Act<A> for Check {
     type Answer = Decision;
 
     #[inline]
@@ -94,16 +94,16 @@ impl<A: Algorithm> Act<A> for Check {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look(pub(super) u64, pub(super) Purpose);
 
-/// Why somebody looks.
+/// Why the state is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// To see.
     See,
-    /// To ask for something, so that a refusal is one.
+    /// For a request, so that a refusal counts as one.
     Ask,
 }
 
-impl<A: Algorithm> Act<A> for Look {
+impl<A: Arithmetic> Act<A> for Look {
     type Answer = Decision;
 
     fn on(&self, ledger: &mut Ledger<A>, limit: &A, now: Timestamp) -> Decision {
@@ -134,7 +134,7 @@ impl<A: Algorithm> Act<A> for Look {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Allow(pub(super) u64);
 
-impl<A: Algorithm> Act<A> for Allow {
+impl<A: Arithmetic> Act<A> for Allow {
     type Answer = bool;
 
     #[inline]
@@ -147,9 +147,10 @@ impl<A: Algorithm> Act<A> for Allow {
     }
 
     fn came_to(&self, answer: &bool) -> Came {
-        let outcome = match answer {
-            true => Outcome::Allowed,
-            false => Outcome::Denied,
+        let outcome = if *answer {
+            Outcome::Allowed
+        } else {
+            Outcome::Denied
         };
         Came::of(self.0, outcome)
     }
@@ -170,7 +171,7 @@ pub(super) struct Reserve {
     pub(super) patience: Duration,
 }
 
-impl<A: Algorithm> Act<A> for Reserve {
+impl<A: Arithmetic> Act<A> for Reserve {
     type Answer = Result<Booked, Unbooked>;
 
     fn on(&self, ledger: &mut Ledger<A>, limit: &A, now: Timestamp) -> Self::Answer {
@@ -217,12 +218,11 @@ impl<A: Algorithm> Act<A> for Reserve {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Penalize(pub(super) u64);
 
-impl<A: Algorithm> Act<A> for Penalize {
+impl<A: Arithmetic> Act<A> for Penalize {
     type Answer = ();
 
     fn on(&self, ledger: &mut Ledger<A>, limit: &A, now: Timestamp) {
-        let left = ledger.decide(limit, now, 0).remaining;
-        let _ = ledger.decide(limit, now, self.0.min(left));
+        ledger.penalize(limit, now, self.0);
     }
 
     fn looks(&self) -> bool {

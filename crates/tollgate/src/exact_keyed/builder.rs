@@ -29,7 +29,7 @@ use crate::{Algorithm, AtCap};
 /// ```
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it is built"]
-pub struct ExactKeyedBuilder<K, C = DefaultClock> {
+pub struct Builder<K, C = DefaultClock> {
     rate: Rate,
     pub(super) capacity: usize,
     pub(super) algorithm: Algorithm,
@@ -40,7 +40,7 @@ pub struct ExactKeyedBuilder<K, C = DefaultClock> {
     rate_of: RateOf<K>,
 }
 
-impl<K> ExactKeyedBuilder<K> {
+impl<K> Builder<K> {
     pub(super) fn new(rate: Rate, capacity: usize) -> Self {
         Self {
             rate,
@@ -63,7 +63,7 @@ impl<K> ExactKeyedBuilder<K> {
     }
 }
 
-impl<K, C> ExactKeyedBuilder<K, C> {
+impl<K, C> Builder<K, C> {
     /// How it counts: [`Algorithm::Gcra`] unless said otherwise.
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
         self.algorithm = algorithm;
@@ -130,8 +130,8 @@ impl<K, C> ExactKeyedBuilder<K, C> {
     }
 
     /// Reads this clock instead of the default one.
-    pub fn clock<D: Clock>(self, clock: D) -> ExactKeyedBuilder<K, D> {
-        ExactKeyedBuilder {
+    pub fn clock<D: Clock>(self, clock: D) -> Builder<K, D> {
+        Builder {
             rate: self.rate,
             capacity: self.capacity,
             algorithm: self.algorithm,
@@ -144,7 +144,7 @@ impl<K, C> ExactKeyedBuilder<K, C> {
     }
 }
 
-impl<K, C: Clock> ExactKeyedBuilder<K, C> {
+impl<K, C: Clock> Builder<K, C> {
     /// Builds it on the clock that was given.
     ///
     /// # Errors

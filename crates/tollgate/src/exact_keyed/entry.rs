@@ -3,11 +3,11 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use tollgate_core::{Algorithm, Ledger};
+use tollgate_core::{Arithmetic, Ledger};
 
 /// A key and its state. The limit is the shard's, unless the key is at a tier.
 #[derive(Debug)]
-pub(super) struct Entry<K, A: Algorithm> {
+pub(super) struct Entry<K, A: Arithmetic> {
     pub(super) key: K,
     pub(super) ledger: Ledger<A>,
     /// The tier that its state is under, if not the limiter's own rate.
@@ -19,22 +19,22 @@ pub(super) struct Entry<K, A: Algorithm> {
     pub(super) birth: NonZeroU32,
     /// The change of the limiter's own rate that its state follows.
     pub(super) follows: u32,
-    pub(super) place: Place,
+    pub(super) place: HeapPlace,
 }
 
 /// An entry's place in the heap that it is in, which heap that is, and whether its limit came with a
 /// call; in one word.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place(u32);
+pub(super) struct HeapPlace(u32);
 
-impl Place {
+impl HeapPlace {
     /// In the heap of blocked keys.
     const GUARDED: u32 = 1 << 31;
     /// Asked for at a tier that came with the call.
     const GIVEN: u32 = 1 << 30;
     const FLAGS: u32 = Self::GUARDED | Self::GIVEN;
 
-    /// Nowhere yet.
+    /// In no heap yet.
     pub(super) const fn new(origin: Origin) -> Self {
         Self(0).with_origin(origin)
     }
@@ -55,7 +55,7 @@ impl Place {
         }
     }
 
-    /// The same with its limit from there.
+    /// The same, with its limit from this origin.
     pub(super) const fn with_origin(self, origin: Origin) -> Self {
         match origin {
             Origin::Own => Self(self.0 & !Self::GIVEN),
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn flags_and_number_stay_apart() {
-        let place = Place::new(Origin::Given).at(77).guarded();
+        let place = HeapPlace::new(Origin::Given).at(77).guarded();
         assert_eq!((place.number(), place.origin()), (77, Origin::Given));
         assert!(place.at(3).is_guarded() && !place.open().is_guarded());
         assert_eq!(place.open().with_origin(Origin::Own).0, 77);

@@ -10,8 +10,8 @@ const WIDTH: usize = 4;
 /// A heap with the slot that is due next at its top. Each slot remembers its place, so that nothing
 /// has to be searched.
 ///
-/// A time here may be earlier than the truth: a charge puts a key's time off, and so leaves it where
-/// it is. Whoever takes the top looks at the truth first, and puts it back if it came too early.
+/// A time in the heap may be too early: a charge makes a key idle later, and doesn't move it here. So whoever
+/// takes the top looks at the key's real time first, and puts it back if that is later.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(crate) struct Heap {

@@ -6,8 +6,8 @@ const FEWEST_PLACES: usize = 16;
 
 /// Where the keys of one shard are.
 ///
-/// A key's home is its tag's share of the array, so that the array may have any length: it grows by
-/// half, up to four places for three keys. A word holds all that growing needs, so no key is touched.
+/// A key's home is its tag's share of the array, so that the array may have any length: it grows by half, up to
+/// four places for three keys. A word holds all that is needed to grow the array, so keys aren't read then.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(crate) struct Index {

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use tollgate_core::{
-    Algorithm, Align, Bucket, Counts, FixedWindow, Gcra, LeakyBucket, Level, LimitError, Log, Rate,
-    SlidingCounter, SlidingLog, Tat, Timestamp, TokenBucket, Window,
+    Align, Arithmetic, Bucket, Counts, FixedWindow, Gcra, LeakyBucket, Level, LimitError, Log,
+    Rate, SlidingCounter, SlidingLog, Tat, Timestamp, TokenBucket, Window,
 };
 
 use super::tier::{Compiled, Tier};
 
 /// An algorithm whose states a table keeps.
-pub(super) trait Kept: Algorithm + PartialEq {
+pub(super) trait Kept: Arithmetic + PartialEq {
     /// Its number in a snapshot.
     const NUMBER: u64;
 

@@ -8,7 +8,7 @@ use tollgate_core::{Decision, Timestamp, Unbooked};
 
 use super::ExactKeyedLimiter;
 use super::act::{Look, Purpose, Reserve};
-use super::shard::Ask;
+use super::shard::Lookup;
 use super::tier::Tier;
 use crate::acquire::{Acquire, Waiting};
 use crate::cell::Ticket;
@@ -39,7 +39,7 @@ use crate::{Refused, Reservation};
 /// assert_eq!(user.reserve(2)?.delay(), Duration::from_secs(12));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct ExactKey<'a, K, Q: ?Sized, C: Clock = Monotonic> {
+pub struct Key<'a, K, Q: ?Sized, C: Clock = Monotonic> {
     pub(super) limiter: &'a ExactKeyedLimiter<K, C>,
     pub(super) key: &'a Q,
     pub(super) hash: u64,
@@ -47,7 +47,7 @@ pub struct ExactKey<'a, K, Q: ?Sized, C: Clock = Monotonic> {
     pub(super) tier: Option<&'a Tier>,
 }
 
-impl<'a, K, Q, C> ExactKey<'a, K, Q, C>
+impl<'a, K, Q, C> Key<'a, K, Q, C>
 where
     K: Borrow<Q>,
     Q: Eq + ToOwned<Owned = K> + ?Sized,
@@ -98,9 +98,10 @@ where
     /// What is said to one who comes now, if somebody waits for the key.
     #[inline(always)]
     pub(super) fn told_to_wait(&self, now: Timestamp, cost: u64) -> Option<Decision> {
-        match self.limiter.lines.is_marked(self.hash) {
-            true => self.told_behind(now, cost),
-            false => None,
+        if self.limiter.lines.is_marked(self.hash) {
+            self.told_behind(now, cost)
+        } else {
+            None
         }
     }
 
@@ -162,10 +163,10 @@ where
     }
 }
 
-impl<'a, K, Q: ?Sized, C: Clock> ExactKey<'a, K, Q, C> {
+impl<'a, K, Q: ?Sized, C: Clock> Key<'a, K, Q, C> {
     /// The key as the table is asked for it.
-    pub(super) fn ask(&self, now: Timestamp) -> Ask<'a, Q> {
-        Ask {
+    pub(super) fn ask(&self, now: Timestamp) -> Lookup<'a, Q> {
+        Lookup {
             key: self.key,
             hash: self.hash,
             now,
@@ -174,29 +175,29 @@ impl<'a, K, Q: ?Sized, C: Clock> ExactKey<'a, K, Q, C> {
     }
 
     /// The same as of a turn in line, which may have come long before the clock's time.
-    fn ask_in_turn(&self, now: Timestamp) -> Ask<'a, Q> {
-        Ask {
+    fn ask_in_turn(&self, now: Timestamp) -> Lookup<'a, Q> {
+        Lookup {
             clock: now.max(self.limiter.clock.now()),
             ..self.ask(now)
         }
     }
 }
 
-impl<K, Q: ?Sized, C: Clock> Clone for ExactKey<'_, K, Q, C> {
+impl<K, Q: ?Sized, C: Clock> Clone for Key<'_, K, Q, C> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<K, Q: ?Sized, C: Clock> Copy for ExactKey<'_, K, Q, C> {}
+impl<K, Q: ?Sized, C: Clock> Copy for Key<'_, K, Q, C> {}
 
-impl<K, Q: ?Sized, C: Clock> fmt::Debug for ExactKey<'_, K, Q, C> {
+impl<K, Q: ?Sized, C: Clock> fmt::Debug for Key<'_, K, Q, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ExactKey").finish_non_exhaustive()
+        f.debug_struct("Key").finish_non_exhaustive()
     }
 }
 
-impl<K, Q, C> Post for ExactKey<'_, K, Q, C>
+impl<K, Q, C> Post for Key<'_, K, Q, C>
 where
     K: Borrow<Q>,
     Q: Eq + ToOwned<Owned = K> + ?Sized,
@@ -230,7 +231,7 @@ where
     }
 }
 
-impl<K, Q, C> Meter for ExactKey<'_, K, Q, C>
+impl<K, Q, C> Meter for Key<'_, K, Q, C>
 where
     K: Borrow<Q>,
     Q: Eq + ToOwned<Owned = K> + ?Sized,
@@ -291,7 +292,7 @@ where
     }
 }
 
-impl<K, Q, C> Home for ExactKey<'_, K, Q, C>
+impl<K, Q, C> Home for Key<'_, K, Q, C>
 where
     K: Borrow<Q>,
     Q: Eq + ToOwned<Owned = K> + ?Sized,
@@ -316,7 +317,7 @@ where
     }
 }
 
-impl<'k, K, Q, C> Lends for ExactKey<'k, K, Q, C>
+impl<'k, K, Q, C> Lends for Key<'k, K, Q, C>
 where
     K: Borrow<Q>,
     Q: Eq + ToOwned<Owned = K> + ?Sized,
@@ -332,7 +333,7 @@ where
     }
 }
 
-impl<'a, K, Q, C> ExactKey<'a, K, Q, C>
+impl<'a, K, Q, C> Key<'a, K, Q, C>
 where
     K: Borrow<Q>,
     Q: Eq + ?Sized,

@@ -6,15 +6,15 @@ use std::time::Duration;
 use tollgate_core::{Decision, Timestamp, Unbooked};
 
 use super::act::Reserve;
-use super::key::ExactKey;
-use crate::Kind;
+use super::key::Key;
 use crate::cell::Ticket;
 use crate::clock::Clock;
 use crate::home::sealed::Home;
 use crate::line::meter::Meter;
+use crate::stack::Kind;
 use crate::stack::limit::{Breadth, Limit, Seen, Taken};
 
-impl<K, Q, C> Limit for ExactKey<'_, K, Q, C>
+impl<K, Q, C> Limit for Key<'_, K, Q, C>
 where
     K: Borrow<Q> + Send,
     Q: Eq + ToOwned<Owned = K> + Sync + ?Sized,

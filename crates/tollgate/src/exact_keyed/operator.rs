@@ -7,12 +7,12 @@ use std::time::Duration;
 use super::ExactKeyedLimiter;
 use crate::clock::Clock;
 use crate::home::sealed::Home;
-use crate::keyed::{KeyedStats, NoSlot};
+use crate::keyed::{self, NoSlot};
 
 /// A key that has something spent or is blocked; seen by [`ExactKeyedLimiter::for_each_active`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct ActiveExactKey<'a, K> {
+pub struct ActiveKey<'a, K> {
     /// The key itself.
     pub key: &'a K,
     /// How long until it is as one never seen.
@@ -88,7 +88,7 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
     /// let limiter = ExactKeyedLimiter::new(Rate::per_second(1_000), 100);
     /// limiter.block_for("203.0.113.7", Duration::from_secs(3600))?;
     /// assert!(!limiter.allow("203.0.113.7"));
-    /// # Ok::<(), tollgate::NoSlot>(())
+    /// # Ok::<(), tollgate::keyed::NoSlot>(())
     /// ```
     pub fn block_for<Q>(&self, key: &Q, duration: Duration) -> Result<(), NoSlot>
     where
@@ -127,10 +127,10 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
     /// limiter.for_each_active(|seen| active.push(seen.key.clone()));
     /// assert_eq!(active, ["busy"]);
     /// ```
-    pub fn for_each_active(&self, mut each: impl FnMut(ActiveExactKey<'_, K>)) {
+    pub fn for_each_active(&self, mut each: impl FnMut(ActiveKey<'_, K>)) {
         self.tables
             .for_each(self.clock.now(), |key, idle_after, blocked| {
-                each(ActiveExactKey {
+                each(ActiveKey {
                     key,
                     idle_after,
                     blocked,
@@ -165,10 +165,10 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
     }
 
     /// What was counted so far. Keys never move, so `moved` and `stashed` stay 0.
-    pub fn stats(&self) -> KeyedStats {
+    pub fn stats(&self) -> keyed::Stats {
         let (allowed, denied) = self.counters.sums();
         let (work, overflowed) = self.tables.work();
-        KeyedStats {
+        keyed::Stats {
             allowed,
             denied,
             overflowed,
@@ -177,7 +177,7 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
             reset: work.reset,
             examined: work.examined,
             slots: work.slots,
-            ..KeyedStats::default()
+            ..keyed::Stats::default()
         }
     }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use super::{ExactKey, ExactKeyedLimiter, Tier};
+use super::{ExactKeyedLimiter, Key, Tier};
 use crate::acquire::Acquire;
 use crate::clock::{Clock, Monotonic};
 use crate::home::sealed::{Home, Lends};
@@ -27,7 +27,7 @@ use crate::{Refused, Reservation};
 /// std::thread::spawn(move || wait.wait_blocking()).join().unwrap()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct OwnedExactKey<K, C: Clock = Monotonic> {
+pub struct OwnedKey<K, C: Clock = Monotonic> {
     limiter: Arc<ExactKeyedLimiter<K, C>>,
     key: K,
     hash: u64,
@@ -36,12 +36,12 @@ pub struct OwnedExactKey<K, C: Clock = Monotonic> {
 
 impl<K, C: Clock> ExactKeyedLimiter<K, C> {
     /// One key at the limiter's own rate, for a task of its own.
-    pub fn key_owned<Q>(self: &Arc<Self>, key: &Q) -> OwnedExactKey<K, C>
+    pub fn key_owned<Q>(self: &Arc<Self>, key: &Q) -> OwnedKey<K, C>
     where
         K: Borrow<Q>,
         Q: Hash + ToOwned<Owned = K> + ?Sized,
     {
-        OwnedExactKey {
+        OwnedKey {
             hash: self.key(key).hash,
             limiter: Arc::clone(self),
             key: key.to_owned(),
@@ -50,10 +50,10 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
     }
 }
 
-impl<K: Eq + Clone, C: Clock> OwnedExactKey<K, C> {
+impl<K: Eq + Clone, C: Clock> OwnedKey<K, C> {
     /// The key, borrowed, with all of its verbs.
-    pub fn key(&self) -> ExactKey<'_, K, K, C> {
-        ExactKey {
+    pub fn key(&self) -> Key<'_, K, K, C> {
+        Key {
             limiter: &self.limiter,
             key: &self.key,
             hash: self.hash,
@@ -94,29 +94,29 @@ impl<K: Eq + Clone, C: Clock> OwnedExactKey<K, C> {
     }
 }
 
-impl<K: Eq + Clone, C: Clock> Lends for OwnedExactKey<K, C> {
+impl<K: Eq + Clone, C: Clock> Lends for OwnedKey<K, C> {
     type Limit<'a>
-        = ExactKey<'a, K, K, C>
+        = Key<'a, K, K, C>
     where
         Self: 'a;
 
-    fn limit(&self) -> ExactKey<'_, K, K, C> {
+    fn limit(&self) -> Key<'_, K, K, C> {
         self.key()
     }
 }
 
-impl<K: Eq + Clone + Send + Sync, C: Clock> Shares for OwnedExactKey<K, C> {
+impl<K: Eq + Clone + Send + Sync, C: Clock> Shares for OwnedKey<K, C> {
     type Key<'a>
-        = ExactKey<'a, K, K, C>
+        = Key<'a, K, K, C>
     where
         Self: 'a;
 
-    fn borrowed(&self) -> ExactKey<'_, K, K, C> {
+    fn borrowed(&self) -> Key<'_, K, K, C> {
         self.key()
     }
 }
 
-impl<K: Clone, C: Clock> Clone for OwnedExactKey<K, C> {
+impl<K: Clone, C: Clock> Clone for OwnedKey<K, C> {
     fn clone(&self) -> Self {
         Self {
             limiter: Arc::clone(&self.limiter),
@@ -127,8 +127,8 @@ impl<K: Clone, C: Clock> Clone for OwnedExactKey<K, C> {
     }
 }
 
-impl<K, C: Clock> fmt::Debug for OwnedExactKey<K, C> {
+impl<K, C: Clock> fmt::Debug for OwnedKey<K, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OwnedExactKey").finish_non_exhaustive()
+        f.debug_struct("OwnedKey").finish_non_exhaustive()
     }
 }

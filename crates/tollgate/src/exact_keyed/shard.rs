@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use tollgate_core::{Booked, Decision, Ledger, Outcome, Timestamp};
+use tollgate_core::{Decision, Ledger, Outcome, Timestamp};
 
 use super::act::Act;
-use super::entry::{Entry, Origin, Place};
+use super::entry::{Entry, HeapPlace, Origin};
 use super::heap::Heap;
 use super::index::{Index, tag};
 use super::kept::Kept;
@@ -24,13 +24,14 @@ use crate::steps::Latest;
 mod expiry;
 mod follow;
 mod held;
+mod operator;
 mod other;
 mod place;
 mod set_back;
 
 use other::changed;
 
-/// The birth of what has no entry: a key that passed uncounted.
+/// The birth of a charge without an entry: its key passed uncounted.
 pub(super) const NOBODY: u64 = 0;
 
 /// Keys with their states.
@@ -38,7 +39,7 @@ pub(super) const NOBODY: u64 = 0;
 pub(super) struct Shard<K, A: Kept> {
     /// The limiter's own rate, by which keys without a tier are counted.
     limit: A,
-    /// In force instead of it: a rate that nothing or everything passes, and that counts nothing.
+    /// In force instead of `limit`: a rate of zero or unlimited that counts nothing.
     uncounted: Option<A>,
     index: Index,
     entries: Slab<Entry<K, A>>,
@@ -52,8 +53,8 @@ pub(super) struct Shard<K, A: Kept> {
     /// A key that was dropped was idle by this time, so no key starts anew before it.
     high_water: Timestamp,
     latest: Latest,
-    /// The limits that some keys have yet to follow, each from its time on, the latest last. The
-    /// first is the one that those furthest behind are under.
+    /// The rates that some keys have not been carried over to yet, each with the time from which it is in
+    /// force, oldest first. The keys furthest behind are still under the first.
     changes: VecDeque<(Timestamp, A)>,
     /// How often the rate was changed so far.
     version: u32,
@@ -65,7 +66,7 @@ pub(super) struct Shard<K, A: Kept> {
     work: Work,
 }
 
-/// What a shard has done, for those who watch it.
+/// What a shard has done, for statistics.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Work {
     pub(super) evicted: u64,
@@ -77,11 +78,11 @@ pub(super) struct Work {
 
 /// Which key is asked for, and when.
 #[derive(Debug)]
-pub(super) struct Ask<'a, Q: ?Sized> {
+pub(super) struct Lookup<'a, Q: ?Sized> {
     pub(super) key: &'a Q,
     pub(super) hash: u64,
     pub(super) now: Timestamp,
-    /// What the clock shows: later than that for one who waited, and is charged at its turn.
+    /// What the clock shows. That is later than `now` for a waiter that is charged as of its turn.
     pub(super) clock: Timestamp,
 }
 
@@ -96,7 +97,7 @@ pub(super) enum Under<'a, K, A> {
     Present(&'a RateOf<K>),
 }
 
-/// What came of an act.
+/// The result of an act.
 #[derive(Debug)]
 pub(super) enum Answer<T> {
     /// The key has an entry, of this birth, or needs none.
@@ -105,12 +106,12 @@ pub(super) enum Answer<T> {
     Full(T, Timestamp),
 }
 
-/// What may be put aside for a new key.
+/// Which slots a new key may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Need {
-    /// An active key, the one that is idle next.
+    /// That of an active key: the one that is idle next.
     pub(super) evict: bool,
-    /// What is kept for blocked keys.
+    /// Those that are kept for blocked keys.
     pub(super) block: bool,
 }
 
@@ -122,6 +123,9 @@ pub(super) enum NotRestored {
     /// There is no slot for it.
     Full,
 }
+
+/// For how many keys a shard keeps one slot that only a blocked key takes.
+const KEYS_OF_ONE_BLOCK: usize = 64;
 
 /// A key to be stored.
 #[derive(Debug)]
@@ -163,7 +167,7 @@ impl<K, A: Kept> Shard<K, A> {
 
     /// The slots of a shard with this much room, with those that are kept for blocked keys.
     fn slots(room: usize) -> usize {
-        room + room / 64 + 16
+        room + room / KEYS_OF_ONE_BLOCK + 16
     }
 
     /// The most bytes that a shard with this much room allocates, but for what keys and states own.
@@ -184,7 +188,7 @@ impl<K, A: Kept> Shard<K, A> {
     #[inline]
     pub(super) fn act<Q, T>(
         &mut self,
-        ask: &Ask<'_, Q>,
+        ask: &Lookup<'_, Q>,
         under: &Under<'_, K, A>,
         act: &T,
         need: Need,
@@ -215,7 +219,7 @@ impl<K, A: Kept> Shard<K, A> {
     fn act_on<Q, T>(
         &mut self,
         slot: u32,
-        ask: &Ask<'_, Q>,
+        ask: &Lookup<'_, Q>,
         under: &Under<'_, K, A>,
         act: &T,
         need: Need,
@@ -236,7 +240,7 @@ impl<K, A: Kept> Shard<K, A> {
             (None, Under::Own(_)) if self.uncounted.is_some() && entry.tier.is_none() => {
                 self.act_at_other(slot, (None, Origin::Own), act, at)
             }
-            // A charge only ever puts off when the key is idle, so its place stays good enough.
+            // A charge only makes the key idle later, so its place in the heap may stay.
             (None, _) => {
                 let limit = entry.tier.as_deref().unwrap_or(&self.limit);
                 let answer = act.on_held(&mut entry.ledger, limit, at);
@@ -245,143 +249,16 @@ impl<K, A: Kept> Shard<K, A> {
         }
     }
 
-    /// Whether a key is blocked.
-    pub(super) fn is_blocked<Q>(&mut self, ask: &Ask<'_, Q>) -> bool
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
-        let entry = self.find(ask).and_then(|slot| self.entries.get(slot));
-        entry.is_some_and(|entry| entry.place.is_guarded() && ask.now < self.until(entry))
-    }
-
     /// What keys without a tier are judged by.
     fn in_force(&self) -> &A {
         self.uncounted.as_ref().unwrap_or(&self.limit)
-    }
-
-    /// Blocks the key; no if it is new and there is no slot for it.
-    pub(super) fn block<Q>(&mut self, ask: &Ask<'_, Q>, until: Timestamp, need: Need) -> bool
-    where
-        K: Borrow<Q>,
-        Q: Eq + ToOwned<Owned = K> + ?Sized,
-    {
-        if until <= ask.now {
-            return true;
-        }
-        self.latest.pass(ask.now);
-        if let Some(slot) = self.find(ask) {
-            self.guard(slot, until);
-            return true;
-        }
-        if !self.make_room(ask.now, need) {
-            return false;
-        }
-        self.insert(New {
-            key: ask.key.to_owned(),
-            hash: ask.hash,
-            ledger: Ledger::default(),
-            tier: None,
-            // The first call that passes says which limit it is under.
-            origin: Origin::Given,
-            blocked_until: until,
-        });
-        true
-    }
-
-    /// Gives the key tokens, if it has spent any.
-    pub(super) fn gift<Q>(&mut self, ask: &Ask<'_, Q>, tokens: u64)
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
-        self.update(ask, |ledger, limit, _| ledger.gift(limit, ask.now, tokens));
-    }
-
-    /// Gives a booking back, if it was made in the entry that is there now.
-    pub(super) fn give_back<Q>(&mut self, ask: &Ask<'_, Q>, booked: &Booked, birth: u64)
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
-        self.update(ask, |ledger, limit, own| {
-            if own == birth {
-                ledger.give_back(limit, ask.now, booked);
-            }
-        });
-    }
-
-    /// Forgets the key.
-    pub(super) fn reset<Q>(&mut self, ask: &Ask<'_, Q>)
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
-        if let Some(slot) = self.find(ask) {
-            self.work.reset += 1;
-            self.remove(slot);
-        }
-    }
-
-    /// Stores a key that a snapshot held.
-    pub(super) fn restore(&mut self, new: New<K, A>, now: Timestamp) -> Result<(), NotRestored>
-    where
-        K: Eq,
-    {
-        let need = Need {
-            evict: false,
-            block: new.blocked_until > now,
-        };
-        let ask = Ask {
-            key: &new.key,
-            hash: new.hash,
-            now,
-            clock: now,
-        };
-        if self.find(&ask).is_some() {
-            return Err(NotRestored::Twice);
-        }
-        if !self.make_room(now, need) {
-            return Err(NotRestored::Full);
-        }
-        self.insert(new);
-        Ok(())
-    }
-
-    /// Visits every key that is active at `now`: its entry, the limit that it is under, when it is
-    /// idle and until when it is blocked.
-    pub(super) fn for_each(
-        &mut self,
-        now: Timestamp,
-        mut each: impl FnMut(&Entry<K, A>, &A, Timestamp, Timestamp),
-    ) {
-        self.keep_pace(now);
-        for slot in 0..self.entries.slots() {
-            self.follow(slot);
-            self.keep_out(slot, now);
-            let Some(entry) = self.entries.get(slot) else {
-                continue;
-            };
-            let limit = entry.tier.as_deref().unwrap_or(&self.limit);
-            let (idle, until) = (limit.idle_at(entry.ledger.state()), self.until(entry));
-            if idle.max(until) > now {
-                each(entry, limit, idle, until);
-            }
-        }
-    }
-
-    pub(super) fn work(&self) -> Work {
-        Work {
-            slots: u64::from(self.entries.slots()),
-            ..self.work
-        }
     }
 
     /// Asks a fresh state, and stores it if it was charged.
     #[cold]
     fn act_on_new<Q, T>(
         &mut self,
-        ask: &Ask<'_, Q>,
+        ask: &Lookup<'_, Q>,
         under: &Under<'_, K, A>,
         act: &T,
         need: Need,
@@ -428,7 +305,7 @@ impl<K, A: Kept> Shard<K, A> {
     /// The key's slot, with its state carried over to the limit in force.
     // Always inlined: on the way of every check, whoever else calls it.
     #[inline(always)]
-    fn find<Q>(&mut self, ask: &Ask<'_, Q>) -> Option<u32>
+    fn find<Q>(&mut self, ask: &Lookup<'_, Q>) -> Option<u32>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -440,7 +317,7 @@ impl<K, A: Kept> Shard<K, A> {
 
     /// The same, with what is out as it was kept so far.
     #[inline]
-    fn find_as_it_is<Q>(&mut self, ask: &Ask<'_, Q>) -> Option<u32>
+    fn find_as_it_is<Q>(&mut self, ask: &Lookup<'_, Q>) -> Option<u32>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -455,21 +332,6 @@ impl<K, A: Kept> Shard<K, A> {
         let slot = self.index.find(tag(ask.hash), is)?;
         self.follow(slot);
         Some(slot)
-    }
-
-    /// Changes the state of a key that is there, and puts it where it belongs.
-    fn update<Q>(&mut self, ask: &Ask<'_, Q>, change: impl FnOnce(&mut Ledger<A>, &A, u64))
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
-        if let Some(slot) = self.find(ask)
-            && let Some(entry) = self.entries.get_mut(slot)
-        {
-            let limit = entry.tier.as_deref().unwrap_or(&self.limit);
-            change(&mut entry.ledger, limit, u64::from(entry.birth.get()));
-            self.settle(slot);
-        }
     }
 
     /// Stores a key for which room was made; its birth.
@@ -487,7 +349,7 @@ impl<K, A: Kept> Shard<K, A> {
             tag: tag(new.hash),
             birth,
             follows: self.version,
-            place: Place::new(new.origin),
+            place: HeapPlace::new(new.origin),
         });
         self.index.insert(tag(new.hash), slot);
         if new.blocked_until > Timestamp::ZERO {
@@ -506,8 +368,8 @@ impl<K, A: Kept> Shard<K, A> {
         }
     }
 
-    /// What a blocked key is told, and its birth; nothing if it isn't blocked at `now`. A look, which
-    /// may be at a later time, leaves a block that is over then.
+    /// What a blocked key is told, and its birth; nothing if it isn't blocked at `now`. A look, which may be at
+    /// a later time, doesn't end a block that is over by then.
     #[inline(always)]
     fn blocked(
         &mut self,

@@ -30,7 +30,7 @@ use super::kept::Kept;
 use super::shard::{New, NotRestored};
 use super::table::{Table, Timeline};
 use super::tables::{Tables, each};
-use super::{ExactKeyedBuilder, ExactKeyedLimiter};
+use super::{Builder, ExactKeyedLimiter};
 use crate::Algorithm;
 use crate::clock::{Clock, Monotonic};
 use crate::keyed::hasher::KeyHasher;
@@ -66,7 +66,7 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
     ///     .restore(&path, |bytes| String::from_utf8(bytes.to_vec()).ok())?;
     /// assert_eq!(restored.peek("user:42").remaining, 2);
     /// # std::fs::remove_file(&path).unwrap();
-    /// # Ok::<(), tollgate::SnapshotError>(())
+    /// # Ok::<(), tollgate::keyed::SnapshotError>(())
     /// ```
     pub fn snapshot(
         &self,
@@ -81,7 +81,7 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
     }
 }
 
-impl<K: Hash + Eq> ExactKeyedBuilder<K> {
+impl<K: Hash + Eq> Builder<K> {
     /// Builds it on the default clock with the keys of a file that [`ExactKeyedLimiter::snapshot`]
     /// wrote; else as on a clock that was given.
     ///
@@ -96,7 +96,7 @@ impl<K: Hash + Eq> ExactKeyedBuilder<K> {
     }
 }
 
-impl<K: Hash + Eq, C: Clock> ExactKeyedBuilder<K, C> {
+impl<K: Hash + Eq, C: Clock> Builder<K, C> {
     /// Builds it with the keys of a file that [`ExactKeyedLimiter::snapshot`] wrote, as they are
     /// after the time that has passed since by the wall clock. A wall clock that went back counts as
     /// no time passed. `decode` makes a key of the bytes that it was encoded as.
@@ -192,11 +192,11 @@ fn written<K, A: Kept>(
     words.extend(rate_words);
     words.extend(key_words);
     words[LENGTH] = words.len() as u64 + 1;
-    match table.local_time(now) == local {
-        true => (words, keys),
+    if table.local_time(now) != local {
         // What times count from has moved meanwhile, which comes once in years.
-        false => written(table, now, encode),
+        return written(table, now, encode);
     }
+    (words, keys)
 }
 
 fn words_of(rate: Rate) -> [u64; 5] {
@@ -312,9 +312,10 @@ fn load<K: Hash + Eq, A: Kept>(
             ledger.keep_spent(old, &own, to);
         }
         let until = Timestamp::from_nanos(until);
-        let blocked_until = match until > contents.now {
-            true => until.shifted(contents.now, to),
-            false => Timestamp::ZERO,
+        let blocked_until = if until > contents.now {
+            until.shifted(contents.now, to)
+        } else {
+            Timestamp::ZERO
         };
         let limit = tier.as_deref().unwrap_or(&own);
         if limit.idle_at(ledger.state()).max(blocked_until) <= to {

@@ -3,26 +3,28 @@
 use std::borrow::Borrow;
 use std::time::Duration;
 
-use tollgate_core::{Decision, Ledger, Outcome, Timestamp, Unbooked};
+use tollgate_core::{Decision, Outcome, Timestamp, Unbooked};
 
 use super::act::{Act, Check, Penalize, Reserve};
 use super::entry::Entry;
 use super::kept::Kept;
-use super::shard::{Answer, Ask, NOBODY, Need, New, NotRestored, Shard, Under, Work};
+use super::shard::{Answer, Lookup, NOBODY, Need, New, NotRestored, Shard, Under, Work};
 use super::tier::{RateOf, Tier};
 use crate::AtCap;
 use crate::cell::Ticket;
-use crate::holds::{HoldId, Holds};
-use crate::steps::Latest;
+use crate::holds::HoldId;
+use crate::shards::Shards;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, PoisonError};
 
+mod shared;
 mod timeline;
 
+use shared::Shared;
 pub(super) use timeline::Timeline;
 
 /// Fewest keys worth a shard of their own.
 const SHARD_KEYS: usize = 1_024;
-/// As many shards as that are enough for threads to rarely meet at one lock.
+/// So many shards are enough that threads rarely meet at one lock.
 const ENOUGH_SHARDS: usize = 256;
 /// Most keys of a shard, so that none of its arrays takes long to grow.
 const MOST_SHARD_KEYS: usize = 2_048;
@@ -37,10 +39,7 @@ type Locked<K, A> = Padded<Mutex<Shard<K, A>>>;
 #[derive(Debug)]
 pub(super) struct Table<K, A: Kept> {
     shards: Box<[Locked<K, A>]>,
-    /// Shifts a hash so that its top bits are a shard's number.
-    shift: u32,
-    /// The active keys that one shard takes.
-    room: usize,
+    sizes: Shards,
     timeline: Option<Timeline>,
     /// The timeline's anchor, in nanoseconds of the clock. Read under the lock of a shard or of the shared
     /// bucket, and changed under all of them.
@@ -60,71 +59,28 @@ pub(super) struct Plan<K> {
     pub(super) rate_of: RateOf<K>,
 }
 
-/// The state of the keys without a slot.
-#[derive(Debug)]
-struct Shared<A: Kept> {
-    limit: A,
-    /// What the state is counted by: the limit, or the last one that counts.
-    counted_by: A,
-    ledger: Ledger<A>,
-    holds: Holds,
-    latest: Latest,
-}
-
-impl<A: Kept> Shared<A> {
-    /// Lets a clock that was set back to this time, if it was, hold nobody back.
-    fn keep_pace(&mut self, now: Timestamp) {
-        if let Some(from) = self.latest.set_back(now) {
-            self.holds
-                .shift(&mut self.ledger, &self.counted_by, (from, now));
-            self.ledger.set_back(&self.counted_by, from, now);
-        }
-        self.latest.pass(now);
-    }
-
-    /// Puts a question to it, beside what is out.
-    fn act<T: Act<A>>(&mut self, act: &T, (now, clock): (Timestamp, Timestamp)) -> T::Answer {
-        self.keep_pace(clock);
-        self.holds
-            .pass_time(&mut self.ledger, &self.counted_by, now);
-        let at = (now, self.holds.out());
-        act.on_held(&mut self.ledger, &self.limit, at)
-    }
-}
-
 impl<K, A: Kept> Table<K, A> {
     pub(super) fn new(limit: A, plan: Plan<K>, timeline: Option<Timeline>) -> Self {
         let capacity = plan.capacity;
         let for_threads = (capacity / SHARD_KEYS).clamp(1, ENOUGH_SHARDS);
         let for_growth = (capacity / MOST_SHARD_KEYS).min(MOST_SHARDS);
-        let count = for_threads.max(for_growth).next_power_of_two();
-        // Keys spread over shards at random, so a shard may get more than its share: six standard
-        // deviations more are as good as never.
-        let share = capacity.div_ceil(count);
-        let spread = if count == 1 { 0 } else { 6 * share.isqrt() };
-        let room = share.saturating_add(spread).min(Shard::<K, A>::MOST_ROOM);
-        let shard = || Padded(Mutex::new(Shard::new(limit, room)));
+        let mut sizes = Shards::new(capacity, for_threads.max(for_growth));
+        sizes.room = sizes.room.min(Shard::<K, A>::MOST_ROOM);
+        let shard = || Padded(Mutex::new(Shard::new(limit, sizes.room)));
         Self {
-            shards: (0..count).map(|_| shard()).collect(),
-            shift: (u64::BITS - count.trailing_zeros()) % u64::BITS,
-            room,
+            shards: (0..sizes.count).map(|_| shard()).collect(),
+            sizes,
             timeline,
             anchor: AtomicU64::new(timeline.map_or(0, |timeline| timeline.anchor.as_nanos())),
             at_cap: plan.at_cap,
             rate_of: plan.rate_of,
-            shared: Padded(Mutex::new(Shared {
-                limit,
-                counted_by: limit,
-                ledger: Ledger::default(),
-                holds: Holds::default(),
-                latest: Latest::new(&limit),
-            })),
+            shared: Padded(Mutex::new(Shared::new(limit))),
             overflowed: AtomicU64::new(0),
         }
     }
 
     /// Whether a key is blocked.
-    pub(super) fn is_blocked<Q>(&self, ask: &Ask<'_, Q>) -> bool
+    pub(super) fn is_blocked<Q>(&self, ask: &Lookup<'_, Q>) -> bool
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -132,7 +88,7 @@ impl<K, A: Kept> Table<K, A> {
         self.shard(ask.hash).is_blocked(&self.local(ask))
     }
 
-    /// Whether no function says the rates of keys.
+    /// Whether keys have no rates of their own by a function.
     pub(super) fn has_one_rate(&self) -> bool {
         self.rate_of.0.is_none()
     }
@@ -141,14 +97,14 @@ impl<K, A: Kept> Table<K, A> {
     pub(super) fn memory_bound(&self) -> usize {
         let states = self.limit().heap_bytes();
         let shard = size_of::<Locked<K, A>>()
-            .saturating_add(Shard::<K, A>::bytes(self.room))
-            .saturating_add(Shard::<K, A>::most_keys(self.room).saturating_mul(states));
+            .saturating_add(Shard::<K, A>::bytes(self.sizes.room))
+            .saturating_add(Shard::<K, A>::most_keys(self.sizes.room).saturating_mul(states));
         shard.saturating_mul(self.shards.len())
     }
 
     /// Puts a question to a key's state, or to what stands for it at the cap.
     #[inline]
-    pub(super) fn act<Q, T>(&self, ask: &Ask<'_, Q>, tier: Option<&Tier>, act: &T) -> T::Answer
+    pub(super) fn act<Q, T>(&self, ask: &Lookup<'_, Q>, tier: Option<&Tier>, act: &T) -> T::Answer
     where
         K: Borrow<Q>,
         Q: Eq + ToOwned<Owned = K> + ?Sized,
@@ -160,7 +116,7 @@ impl<K, A: Kept> Table<K, A> {
     /// Decides requests in their order, and locks a shard once for those of it in a row.
     pub(super) fn check_many<'q, Q>(
         &self,
-        requests: impl Iterator<Item = (Ask<'q, Q>, u64)>,
+        requests: impl Iterator<Item = (Lookup<'q, Q>, u64)>,
         mut each: impl FnMut(Decision, u64),
     ) where
         K: Borrow<Q>,
@@ -197,7 +153,7 @@ impl<K, A: Kept> Table<K, A> {
 
     pub(super) fn reserve<Q>(
         &self,
-        ask: &Ask<'_, Q>,
+        ask: &Lookup<'_, Q>,
         tier: Option<&Tier>,
         act: &Reserve,
     ) -> Result<Ticket, Unbooked>
@@ -216,7 +172,7 @@ impl<K, A: Kept> Table<K, A> {
     /// Takes an estimate now, which is kept track of until it is settled, or over.
     pub(super) fn hold<Q>(
         &self,
-        ask: &Ask<'_, Q>,
+        ask: &Lookup<'_, Q>,
         tier: Option<&Tier>,
         act: &Reserve,
         until: Timestamp,
@@ -256,40 +212,8 @@ impl<K, A: Kept> Table<K, A> {
         })
     }
 
-    /// Takes an estimate from the bucket that keys without a slot share.
-    #[cold]
-    fn hold_shared<Q: ?Sized>(
-        &self,
-        ask: &Ask<'_, Q>,
-        act: &Reserve,
-        until: Timestamp,
-    ) -> Result<Ticket, Unbooked> {
-        self.overflowed.fetch_add(1, Ordering::Relaxed);
-        let shared = &mut *lock(&self.shared.0);
-        let Ask { now, clock, .. } = self.local(ask);
-        let booked = shared.act(act, (now, clock))?;
-        let until = self.local_time(until);
-        Ok(Ticket::HeldShared(
-            shared.holds.open(booked, act.cost, until),
-        ))
-    }
-
-    /// Ends a hold of the bucket that keys without a slot share.
-    pub(super) fn settle_shared<Q: ?Sized>(&self, ask: &Ask<'_, Q>, id: HoldId, spent: u64) {
-        let shared = &mut *lock(&self.shared.0);
-        let Ask { now, clock, .. } = self.local(ask);
-        shared.keep_pace(clock);
-        let Shared {
-            counted_by,
-            ledger,
-            holds,
-            ..
-        } = shared;
-        holds.settle(ledger, counted_by, (now, id, spent));
-    }
-
     /// Ends a hold of which so much was spent.
-    pub(super) fn settle<Q>(&self, ask: &Ask<'_, Q>, id: HoldId, spent: u64)
+    pub(super) fn settle<Q>(&self, ask: &Lookup<'_, Q>, id: HoldId, spent: u64)
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -298,7 +222,7 @@ impl<K, A: Kept> Table<K, A> {
             .settle_hold(&self.local(ask), id, spent);
     }
 
-    pub(super) fn give_back<Q>(&self, ask: &Ask<'_, Q>, ticket: &Ticket)
+    pub(super) fn give_back<Q>(&self, ask: &Lookup<'_, Q>, ticket: &Ticket)
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -321,7 +245,7 @@ impl<K, A: Kept> Table<K, A> {
         }
     }
 
-    pub(super) fn reset<Q>(&self, ask: &Ask<'_, Q>)
+    pub(super) fn reset<Q>(&self, ask: &Lookup<'_, Q>)
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -329,7 +253,7 @@ impl<K, A: Kept> Table<K, A> {
         self.shard(ask.hash).reset(&self.local(ask));
     }
 
-    pub(super) fn gift<Q>(&self, ask: &Ask<'_, Q>, tokens: u64)
+    pub(super) fn gift<Q>(&self, ask: &Lookup<'_, Q>, tokens: u64)
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -339,7 +263,7 @@ impl<K, A: Kept> Table<K, A> {
 
     /// Takes tokens from a key, by the limit that it is under if none is said; no if it is new and there
     /// is no slot for it.
-    pub(super) fn penalize<Q>(&self, ask: &Ask<'_, Q>, tier: Option<&Tier>, tokens: u64) -> bool
+    pub(super) fn penalize<Q>(&self, ask: &Lookup<'_, Q>, tier: Option<&Tier>, tokens: u64) -> bool
     where
         K: Borrow<Q>,
         Q: Eq + ToOwned<Owned = K> + ?Sized,
@@ -358,7 +282,7 @@ impl<K, A: Kept> Table<K, A> {
     }
 
     /// Blocks a key; no if it is new and there is no slot for it.
-    pub(super) fn block<Q>(&self, ask: &Ask<'_, Q>, duration: Duration) -> bool
+    pub(super) fn block<Q>(&self, ask: &Lookup<'_, Q>, duration: Duration) -> bool
     where
         K: Borrow<Q>,
         Q: Eq + ToOwned<Owned = K> + ?Sized,
@@ -379,20 +303,7 @@ impl<K, A: Kept> Table<K, A> {
         // Held until every shard has it, so that two changes come to all of them in one order, and at one time.
         let mut shared = lock(&self.shared.0);
         let at = self.local_time(now);
-        shared.limit = limit;
-        if limit.counts() {
-            shared.keep_pace(at);
-            shared.latest.keep(&limit);
-            let Shared {
-                counted_by,
-                ledger,
-                holds,
-                ..
-            } = &mut *shared;
-            holds.pass_time(ledger, counted_by, at);
-            let old = std::mem::replace(&mut shared.counted_by, limit);
-            shared.ledger.keep_spent(&old, &limit, at);
-        }
+        shared.change(at, limit);
         for shard in &self.shards {
             lock(&shard.0).change(at, limit);
         }
@@ -436,7 +347,7 @@ impl<K, A: Kept> Table<K, A> {
     #[inline]
     fn act_on<Q, T>(
         &self,
-        ask: &Ask<'_, Q>,
+        ask: &Lookup<'_, Q>,
         tier: Option<&Tier>,
         act: &T,
     ) -> (T::Answer, u64, Timestamp)
@@ -478,14 +389,14 @@ impl<K, A: Kept> Table<K, A> {
         &self,
         act: &T,
         (fresh, at): (T::Answer, Timestamp),
-        ask: &Ask<'_, Q>,
+        ask: &Lookup<'_, Q>,
     ) -> (T::Answer, u64, Timestamp) {
         self.overflowed.fetch_add(1, Ordering::Relaxed);
         match self.at_cap {
             AtCap::AdmitNew => (fresh, NOBODY, at),
             AtCap::ShareOne => {
                 let shared = &mut *lock(&self.shared.0);
-                let Ask { now, clock, .. } = self.local(ask);
+                let Lookup { now, clock, .. } = self.local(ask);
                 (shared.act(act, (now, clock)), SHARED, now)
             }
             // Even an evicting table is full if all of its keys are blocked.
@@ -509,17 +420,15 @@ impl<K, A: Kept> Table<K, A> {
 
     #[inline]
     fn number(&self, hash: u64) -> usize {
-        let number = if self.shards.len() == 1 {
-            0
-        } else {
-            hash >> self.shift
-        };
-        usize::try_from(number).unwrap_or(0)
+        self.sizes.number(hash)
     }
 
     /// The shard of a key, and what is asked in the time of states: they are moved first if it is far.
     #[inline]
-    fn enter<'a, Q: ?Sized>(&self, ask: &Ask<'a, Q>) -> (MutexGuard<'_, Shard<K, A>>, Ask<'a, Q>) {
+    fn enter<'a, Q: ?Sized>(
+        &self,
+        ask: &Lookup<'a, Q>,
+    ) -> (MutexGuard<'_, Shard<K, A>>, Lookup<'a, Q>) {
         let (shard, local) = (self.shard(ask.hash), self.local(ask));
         if !self.is_far(local.clock) {
             return (shard, local);
@@ -530,8 +439,8 @@ impl<K, A: Kept> Table<K, A> {
     }
 
     #[inline]
-    fn local<'a, Q: ?Sized>(&self, ask: &Ask<'a, Q>) -> Ask<'a, Q> {
-        Ask {
+    fn local<'a, Q: ?Sized>(&self, ask: &Lookup<'a, Q>) -> Lookup<'a, Q> {
+        Lookup {
             key: ask.key,
             hash: ask.hash,
             now: self.local_time(ask.now),

@@ -4,13 +4,13 @@ use std::borrow::Borrow;
 use std::time::Duration;
 
 use tollgate_core::{
-    Algorithm as _, Decision, FixedWindow, Gcra, LeakyBucket, LimitError, Rate, SlidingCounter,
-    SlidingLog, Timestamp, TokenBucket, Unbooked,
+    Arithmetic as _, Decision, FixedWindow, Gcra, LeakyBucket, LimitError, Rate, SlidingCounter,
+    SlidingLog, Timestamp, TokenBucket, Unbooked, units,
 };
 
 use super::act::{Allow, Check, Look, Reserve};
 use super::kept::Kept;
-use super::shard::{Ask, Work};
+use super::shard::{Lookup, Work};
 use super::table::{Plan, Table, Timeline};
 use super::tier::Tier;
 use crate::Algorithm;
@@ -19,7 +19,7 @@ use crate::holds::HoldId;
 
 /// The last time that GCRA's word can tell from the next, nine years after the anchor. A state
 /// charged then is never idle, so it is never dropped.
-const LAST_OF_GCRA: Timestamp = Timestamp::from_nanos((1 << 58) - 1);
+const LAST_OF_GCRA: Timestamp = Timestamp::from_nanos(units::LAST_NANO);
 
 /// A table of any algorithm.
 #[derive(Debug)]
@@ -120,7 +120,7 @@ impl<K> Tables<K> {
     }
 
     /// Whether a key is blocked.
-    pub(super) fn is_blocked<Q>(&self, ask: &Ask<'_, Q>) -> bool
+    pub(super) fn is_blocked<Q>(&self, ask: &Lookup<'_, Q>) -> bool
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -148,7 +148,7 @@ impl<K> Tables<K> {
 
     pub(super) fn check_many<'q, Q>(
         &self,
-        requests: impl Iterator<Item = (Ask<'q, Q>, u64)>,
+        requests: impl Iterator<Item = (Lookup<'q, Q>, u64)>,
         each: impl FnMut(Decision, u64),
     ) where
         K: Borrow<Q>,
@@ -171,7 +171,7 @@ impl<K> Tables<K> {
         each!(self, table => table.work())
     }
 
-    pub(super) fn allow<Q>(&self, ask: &Ask<'_, Q>, tier: Option<&Tier>, cost: u64) -> bool
+    pub(super) fn allow<Q>(&self, ask: &Lookup<'_, Q>, tier: Option<&Tier>, cost: u64) -> bool
     where
         K: Borrow<Q>,
         Q: Eq + ToOwned<Owned = K> + ?Sized,
@@ -179,7 +179,7 @@ impl<K> Tables<K> {
         each!(self, table => table.act(ask, tier, &Allow(cost)))
     }
 
-    pub(super) fn check<Q>(&self, ask: &Ask<'_, Q>, tier: Option<&Tier>, cost: u64) -> Decision
+    pub(super) fn check<Q>(&self, ask: &Lookup<'_, Q>, tier: Option<&Tier>, cost: u64) -> Decision
     where
         K: Borrow<Q>,
         Q: Eq + ToOwned<Owned = K> + ?Sized,
@@ -189,7 +189,7 @@ impl<K> Tables<K> {
 
     pub(super) fn reserve<Q>(
         &self,
-        ask: &Ask<'_, Q>,
+        ask: &Lookup<'_, Q>,
         tier: Option<&Tier>,
         act: &Reserve,
     ) -> Result<Ticket, Unbooked>
@@ -200,7 +200,7 @@ impl<K> Tables<K> {
         each!(self, table => table.reserve(ask, tier, act))
     }
 
-    pub(super) fn look<Q>(&self, ask: &Ask<'_, Q>, tier: Option<&Tier>, look: Look) -> Decision
+    pub(super) fn look<Q>(&self, ask: &Lookup<'_, Q>, tier: Option<&Tier>, look: Look) -> Decision
     where
         K: Borrow<Q>,
         Q: Eq + ToOwned<Owned = K> + ?Sized,
@@ -210,7 +210,7 @@ impl<K> Tables<K> {
 
     pub(super) fn hold<Q>(
         &self,
-        ask: &Ask<'_, Q>,
+        ask: &Lookup<'_, Q>,
         tier: Option<&Tier>,
         act: &Reserve,
         until: Timestamp,
@@ -222,7 +222,7 @@ impl<K> Tables<K> {
         each!(self, table => table.hold(ask, tier, act, until))
     }
 
-    pub(super) fn settle<Q>(&self, ask: &Ask<'_, Q>, id: HoldId, spent: u64)
+    pub(super) fn settle<Q>(&self, ask: &Lookup<'_, Q>, id: HoldId, spent: u64)
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -230,11 +230,11 @@ impl<K> Tables<K> {
         each!(self, table => table.settle(ask, id, spent));
     }
 
-    pub(super) fn settle_shared<Q: ?Sized>(&self, ask: &Ask<'_, Q>, id: HoldId, spent: u64) {
+    pub(super) fn settle_shared<Q: ?Sized>(&self, ask: &Lookup<'_, Q>, id: HoldId, spent: u64) {
         each!(self, table => table.settle_shared(ask, id, spent));
     }
 
-    pub(super) fn give_back<Q>(&self, ask: &Ask<'_, Q>, ticket: &Ticket)
+    pub(super) fn give_back<Q>(&self, ask: &Lookup<'_, Q>, ticket: &Ticket)
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -242,7 +242,7 @@ impl<K> Tables<K> {
         each!(self, table => table.give_back(ask, ticket));
     }
 
-    pub(super) fn reset<Q>(&self, ask: &Ask<'_, Q>)
+    pub(super) fn reset<Q>(&self, ask: &Lookup<'_, Q>)
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -250,7 +250,7 @@ impl<K> Tables<K> {
         each!(self, table => table.reset(ask));
     }
 
-    pub(super) fn gift<Q>(&self, ask: &Ask<'_, Q>, tokens: u64)
+    pub(super) fn gift<Q>(&self, ask: &Lookup<'_, Q>, tokens: u64)
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -258,7 +258,7 @@ impl<K> Tables<K> {
         each!(self, table => table.gift(ask, tokens));
     }
 
-    pub(super) fn penalize<Q>(&self, ask: &Ask<'_, Q>, tier: Option<&Tier>, tokens: u64) -> bool
+    pub(super) fn penalize<Q>(&self, ask: &Lookup<'_, Q>, tier: Option<&Tier>, tokens: u64) -> bool
     where
         K: Borrow<Q>,
         Q: Eq + ToOwned<Owned = K> + ?Sized,
@@ -266,7 +266,7 @@ impl<K> Tables<K> {
         each!(self, table => table.penalize(ask, tier, tokens))
     }
 
-    pub(super) fn block<Q>(&self, ask: &Ask<'_, Q>, duration: Duration) -> bool
+    pub(super) fn block<Q>(&self, ask: &Lookup<'_, Q>, duration: Duration) -> bool
     where
         K: Borrow<Q>,
         Q: Eq + ToOwned<Owned = K> + ?Sized,

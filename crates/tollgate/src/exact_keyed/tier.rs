@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use tollgate_core::{
-    Algorithm as _, FixedWindow, Gcra, LeakyBucket, LimitError, Rate, SlidingCounter, SlidingLog,
+    Arithmetic as _, FixedWindow, Gcra, LeakyBucket, LimitError, Rate, SlidingCounter, SlidingLog,
     TokenBucket,
 };
 
@@ -13,7 +13,7 @@ use crate::Algorithm;
 
 /// A rate compiled for one [`Algorithm`]: a plan, or an override for one customer. Made by
 /// [`ExactKeyedLimiter::tier`](crate::ExactKeyedLimiter::tier) or
-/// [`ExactKeyedBuilder::tier`](crate::ExactKeyedBuilder::tier), given to
+/// [`Builder::tier`](crate::exact_keyed::Builder::tier), given to
 /// [`key_at_rate`](crate::ExactKeyedLimiter::key_at_rate).
 ///
 /// Make it once and keep it. Clones share it, and so do the keys that are at it.

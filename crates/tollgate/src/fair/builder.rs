@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Algorithm, Gcra, LimitError, Rate};
+use tollgate_core::{Arithmetic, Gcra, LimitError, Rate};
 
 use super::FairLimiter;
 use super::codel::Codel;
@@ -30,7 +30,7 @@ use crate::line::Line;
 /// ```
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it is built"]
-pub struct FairBuilder<C = DefaultClock> {
+pub struct Builder<C = DefaultClock> {
     rate: Rate,
     clock: C,
     max_waiters: usize,
@@ -39,7 +39,7 @@ pub struct FairBuilder<C = DefaultClock> {
     start_empty: bool,
 }
 
-impl FairBuilder {
+impl Builder {
     pub(super) fn new(rate: Rate) -> Self {
         Self {
             rate,
@@ -60,7 +60,7 @@ impl FairBuilder {
     }
 }
 
-impl<C> FairBuilder<C> {
+impl<C> Builder<C> {
     /// How many may be in line at once, 65,536 unless said otherwise; one more gets
     /// [`Refused::QueueFull`](crate::Refused::QueueFull).
     pub fn max_waiters(mut self, most: usize) -> Self {
@@ -91,8 +91,8 @@ impl<C> FairBuilder<C> {
     }
 
     /// Reads this clock instead of the default one.
-    pub fn clock<D: Clock>(self, clock: D) -> FairBuilder<D> {
-        FairBuilder {
+    pub fn clock<D: Clock>(self, clock: D) -> Builder<D> {
+        Builder {
             rate: self.rate,
             clock,
             max_waiters: self.max_waiters,
@@ -103,7 +103,7 @@ impl<C> FairBuilder<C> {
     }
 }
 
-impl<C: Clock> FairBuilder<C> {
+impl<C: Clock> Builder<C> {
     /// Builds it on the clock that was given.
     ///
     /// # Errors

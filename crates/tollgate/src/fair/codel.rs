@@ -1,4 +1,4 @@
-//! CoDel: a line that never gets short is shed from, ever faster, until it does.
+//! CoDel: requests are dropped from a line that never gets short, ever faster, until it does.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(super) struct Standing {
 }
 
 impl Codel {
-    /// Whether the first of a line goes, whose turn comes at `due` after it waited for `waited`.
+    /// Whether the first of a line is dropped, whose turn comes at `due` after it has waited for `waited`.
     pub(super) fn sheds(
         &self,
         standing: &mut Standing,

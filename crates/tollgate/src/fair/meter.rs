@@ -1,6 +1,6 @@
-//! The limit that all clients share, with its word: by whatever clock, for as long as it goes.
+//! The limit that all clients share, with its state, on any clock and for any uptime.
 
-use tollgate_core::{Algorithm, Charge, Decision, Gcra, Since, Tat, Timestamp};
+use tollgate_core::{Arithmetic, Charge, Decision, Gcra, Since, Tat, Timestamp};
 
 use crate::steps::Latest;
 

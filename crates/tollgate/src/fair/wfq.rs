@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 
 use foldhash::fast::FixedState;
-use tollgate_core::{Algorithm, Charge, Decision, Gcra, Outcome, Timestamp};
+use tollgate_core::{Arithmetic, Charge, Decision, Gcra, Outcome, Timestamp};
 
 use super::codel::{Codel, Standing};
 use super::meter::Meter;
@@ -33,7 +33,7 @@ pub struct Fair {
     meter: Meter,
     /// The latest visit: nobody passes at an earlier time.
     seen: Timestamp,
-    /// What was charged for somebody who went without noticing: the next in line pass on it.
+    /// Tokens charged for waiters that left before noticing their turn: the next in line use them.
     credit: u64,
     /// The latest charge that became credit.
     handed_on: Option<Charge>,
@@ -148,7 +148,7 @@ impl Fair {
         }
     }
 
-    /// Gives a client that has something in line another weight, from its first on.
+    /// Gives a client another weight, for everything that it has in line.
     fn weigh(&mut self, owner: u32, weight: u64) {
         let Some(client) = self.client_mut(owner).filter(|c| c.weight != weight) else {
             return;
@@ -161,7 +161,7 @@ impl Fair {
         self.order.insert(new);
     }
 
-    /// When so much has passed from now on, one after the other, if nobody else comes.
+    /// When this much cost will have passed, one request after the other, if no more come.
     fn passed_by(&self, cost: u128) -> Timestamp {
         let cost = cost.saturating_sub(u128::from(self.credit));
         let burst = self.meter.limit().limit();
@@ -170,8 +170,7 @@ impl Fair {
             return Timestamp::MAX;
         };
         let later = cost - u128::from(at_once);
-        let units = later.saturating_mul(u128::from(self.meter.limit().interval_units()));
-        at.plus_nanos(u64::try_from(units.div_ceil(64)).unwrap_or(u64::MAX))
+        at + self.meter.limit().pace().time_for(later)
     }
 }
 
@@ -181,7 +180,7 @@ fn span(cost: u128, weight: u64) -> u128 {
 }
 
 impl Discipline for Fair {
-    type Ask = Claim;
+    type Asker = Claim;
     type Receipt = Receipt;
 
     fn visited(&mut self, now: Timestamp) -> Option<Timestamp> {
@@ -216,7 +215,7 @@ impl Discipline for Fair {
         };
         let line = lines.of(owner);
         if line.len() >= self.most_per_client {
-            // If everything in line is this client's, one place in so many becomes free by then.
+            // If all of the line is this client's, this is when one of its places becomes free.
             let length = u64::try_from(line.len()).unwrap_or(u64::MAX).max(1);
             let wait = self.passed_by(lines.cost()).nanos_since(self.seen);
             return Err(self.seen.plus_nanos(wait.div_ceil(length)));

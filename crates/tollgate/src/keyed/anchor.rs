@@ -15,7 +15,7 @@
 //!
 //! A clock that was set back by far, from where words were charged, moves the anchor in the same way (`back.rs`).
 
-use tollgate_core::Timestamp;
+use tollgate_core::{Timestamp, units};
 
 use super::back::Back;
 use super::word::KeyWord;
@@ -44,15 +44,15 @@ pub(crate) struct Moment {
 }
 
 impl Moment {
-    /// The same by another anchor. One before that is as at it.
+    /// The same time counted from another anchor; a time before that counts as the anchor itself.
     const fn counted_from(self, anchor: u64) -> Self {
         let clock = self.clock().as_nanos();
         Self::at(clock.saturating_sub(anchor), anchor)
     }
 
     /// The same, or so many word units after the anchor if that is later.
-    pub(super) fn no_sooner_than(self, units: u64) -> Self {
-        let floor = Timestamp::from_nanos(units.div_ceil(64));
+    pub(super) fn no_sooner_than(self, after: u64) -> Self {
+        let floor = Timestamp::from_nanos(units::to_nanos(after));
         Self {
             now: self.now.max(floor),
             ..self
@@ -100,7 +100,7 @@ impl Anchor {
         self.0.load(Ordering::Relaxed) == moment.from
     }
 
-    /// The time as words count it now: for good under the lock of a shard.
+    /// The time as words count it now. It stays so while the caller holds the lock of a shard.
     pub(crate) fn renew(&self, moment: Moment) -> Moment {
         if self.is_of(moment) {
             return moment;
@@ -108,8 +108,8 @@ impl Anchor {
         moment.counted_from(self.settled())
     }
 
-    /// Moves the anchor close behind this time, and lets `move_words` take all words along, each by so
-    /// many units. The caller holds the locks of all shards.
+    /// Moves the anchor close behind this time, and lets `move_words` move all words by as many units. The
+    /// caller holds the locks of all shards.
     pub(crate) fn follow(&self, clock: Timestamp, move_words: impl FnOnce(u64)) {
         let from = self.0.load(Ordering::Relaxed);
         let to = clock.as_nanos().min(LAST).saturating_sub(BEHIND);
@@ -118,7 +118,7 @@ impl Anchor {
             return;
         }
         self.0.store(MOVING, Ordering::Release);
-        move_words((to - from).saturating_mul(64));
+        move_words(units::from_nanos(to - from));
         self.0.store(to, Ordering::Release);
     }
 
@@ -139,9 +139,9 @@ impl Anchor {
         }
     }
 
-    /// Whether a time is so far before the anchor.
+    /// Whether a time is further before the anchor than `reach`.
     pub(super) fn is_ahead(&self, clock: Timestamp, reach: u64) -> bool {
-        self.settled().saturating_sub(clock.as_nanos()) > reach / 64
+        self.settled().saturating_sub(clock.as_nanos()) > units::to_nanos_floor(reach)
     }
 
     /// The anchor, once nobody moves it.

@@ -1,15 +1,16 @@
-//! Following a clock that was set back by far: where words go that count from an anchor ahead of it.
+//! Following a clock that was set back by far: how words change that count from an anchor ahead of it.
 //!
-//! A shard's high-water time says what the clock showed before. What a key had left then it has left now;
-//! what was over by then is forgotten, but for what may be from before the clock went ahead.
+//! A shard's high-water time says what the clock showed before. A key still owes what it owed then. What was
+//! over by then is forgotten, except what may have been charged before the clock ran ahead.
 
-use tollgate_core::Timestamp;
+use tollgate_core::{Timestamp, units};
 
 use super::anchor::BEHIND;
-use super::word::{KeyWord, units};
+use super::word::KeyWord;
 
-/// Behind by less than this, and what states last, a time is one out of order: a day, in word units.
-pub(crate) const SLACK: u64 = BEHIND << 6;
+/// A time that is behind by less than this, and the time that states last, is merely out of order: a day, in
+/// word units.
+pub(crate) const SLACK: u64 = units::from_nanos(BEHIND);
 
 /// A clock that is behind what words were charged at.
 #[derive(Debug)]
@@ -27,14 +28,14 @@ pub(crate) struct Back {
 impl Back {
     pub(super) fn new(from: u64, clock: Timestamp, reach: u64) -> Self {
         let behind = clock.as_nanos().saturating_sub(BEHIND);
-        // Always another: whoever counts from the old one, and has not seen the new high-water time, must
-        // look again.
+        // Never the same anchor again: a thread that counts from the old one, and has not seen the new
+        // high-water time, must look again.
         let anchor = match behind {
             same if same == from => same.saturating_add(1).min(clock.as_nanos()),
             other => other,
         };
-        let now = units(Timestamp::from_nanos(clock.as_nanos() - anchor + 1));
-        let shift = 64 * (i128::from(from) - i128::from(anchor));
+        let now = units::from_nanos(clock.as_nanos() - anchor + 1);
+        let shift = units::between(Timestamp::from_nanos(anchor), Timestamp::from_nanos(from));
         Self {
             before: i128::from(now) - shift,
             now,

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_core::{Algorithm, Gcra, LimitError, Rate};
+use tollgate_core::{Arithmetic, Gcra, LimitError, Rate, Timestamp, units};
 
+use super::KeyedLimiter;
 use super::counters::Counters;
 use super::hasher::KeyHasher;
 use super::intervals::Intervals;
 use super::pace::PaceCell;
 use super::table::Table;
-use super::{KeyedLimiter, units};
 use crate::acquire::Waiting;
 use crate::clock::{Clock, Monotonic};
 use crate::limiter::DefaultClock;
@@ -53,7 +53,7 @@ pub enum AtCap {
 /// ```
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it is built"]
-pub struct KeyedBuilder<C = DefaultClock> {
+pub struct Builder<C = DefaultClock> {
     rate: Rate,
     capacity: usize,
     at_cap: AtCap,
@@ -64,7 +64,7 @@ pub struct KeyedBuilder<C = DefaultClock> {
     clock: C,
 }
 
-impl KeyedBuilder {
+impl Builder {
     pub(super) fn new(rate: Rate, capacity: usize) -> Self {
         Self {
             rate,
@@ -87,7 +87,7 @@ impl KeyedBuilder {
     }
 }
 
-impl<C> KeyedBuilder<C> {
+impl<C> Builder<C> {
     /// What happens to new keys at the cap: [`AtCap::ShareOne`] unless said otherwise.
     pub fn at_cap(mut self, at_cap: AtCap) -> Self {
         self.at_cap = at_cap;
@@ -108,8 +108,8 @@ impl<C> KeyedBuilder<C> {
     }
 
     /// Reads this clock instead of the default one.
-    pub fn clock<D: Clock>(self, clock: D) -> KeyedBuilder<D> {
-        KeyedBuilder {
+    pub fn clock<D: Clock>(self, clock: D) -> Builder<D> {
+        Builder {
             rate: self.rate,
             capacity: self.capacity,
             at_cap: self.at_cap,
@@ -129,7 +129,7 @@ impl<C> KeyedBuilder<C> {
     }
 }
 
-impl<C: Clock> KeyedBuilder<C> {
+impl<C: Clock> Builder<C> {
     /// Builds it on the clock that was given.
     ///
     /// # Errors
@@ -146,7 +146,7 @@ impl<C: Clock> KeyedBuilder<C> {
             at_cap: self.at_cap,
             overflowed: AtomicU64::new(0),
             capacity: self.capacity,
-            longest_wait: units(tollgate_core::Timestamp::ZERO + longest_wait),
+            longest_wait: units::of(Timestamp::ZERO + longest_wait),
             lines: crate::line::of_keys::KeyLines::new(),
             waiting: Waiting::new(self.max_waiters),
             clock: self.clock,

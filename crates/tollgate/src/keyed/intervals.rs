@@ -1,11 +1,11 @@
 //! Which rates a limiter was asked with: the interval that each key's word counts by, as a tag in its
 //! slot's fingerprint.
 //!
-//! A word is a time, so it says how many tokens are owed only to who knows their interval. Few limiters
-//! see many intervals, so each gets a number, its *tag*, and a slot holds the key's fingerprint with the
-//! tag in its top bits, exclusive-or. Whoever asks at the interval that the word counts by finds the slot
-//! as if there were no tags; others find it by the bits below, and the difference above says by which
-//! interval it counts. With n intervals in use two keys are taken for one n times as likely.
+//! A word is a time, so it tells how many tokens are owed only if their interval is known. Few limiters see many
+//! intervals, so each gets a number, its *tag*, and a slot holds the key's fingerprint with the tag in its top bits,
+//! exclusive-or. A request at the interval that the word counts by finds the slot as if there were no tags. Others find
+//! it by the lower bits, and the difference in the upper bits says by which interval it counts. With n intervals in use
+//! two keys are taken for one n times as likely.
 
 use tollgate_core::Pace;
 
@@ -157,7 +157,8 @@ impl Intervals {
         self.taken.load(Ordering::Relaxed) > 1 || tag == Tag::NONE
     }
 
-    /// A slot is about to be given this tag: one without an interval is another than all that have one.
+    /// A slot is about to get this tag. `NONE` differs from every interval, so from now on there are two tags
+    /// at least.
     pub(crate) fn note(&self, tag: Tag) {
         if tag == Tag::NONE {
             self.taken.fetch_max(2, Ordering::Relaxed);

@@ -3,19 +3,18 @@
 use std::fmt;
 use std::time::Duration;
 
-use tollgate_core::{Decision, Outcome, Pace, Tat, Timestamp};
+use tollgate_core::{Decision, Outcome, Pace, Tat, Timestamp, units};
 
 use super::anchor::Moment;
 use super::back::SLACK;
 use super::pace::InForce;
 use super::shard::{Answer, Need};
-use super::slot::Ask;
-use super::table::Place;
-use super::word::{Judged, KeyWord, units};
+use super::slot::ChargeRequest;
+use super::table::Candidates;
+use super::word::{Judged, KeyWord};
 use super::{AtCap, KeyedLimiter};
 use crate::acquire::{Acquire, Waiting};
 use crate::cell::Ticket;
-use crate::cell::word::span;
 use crate::clock::{Clock, Monotonic};
 use crate::home::sealed::{Home, Lends};
 use crate::line::meter::Meter;
@@ -30,7 +29,7 @@ use crate::{Refused, Reservation};
 /// [`Limiter`](crate::Limiter).
 ///
 /// ```
-/// use tollgate::core::{Algorithm, Gcra};
+/// use tollgate::core::{Arithmetic, Gcra};
 /// use tollgate::{KeyedLimiter, Rate, clock::Manual};
 ///
 /// let limiter = KeyedLimiter::builder(Rate::per_second(10), 1_000)
@@ -104,7 +103,7 @@ impl<'a, C: Clock> Key<'a, C> {
 
     /// Decides a request of a key that may be here.
     #[inline(always)]
-    pub(super) fn check_in(&self, place: Place<'_>, moment: Moment, cost: u64) -> Decision {
+    pub(super) fn check_in(&self, place: Candidates<'_>, moment: Moment, cost: u64) -> Decision {
         let ask = self.ask(moment, cost, 0);
         let now = moment.now;
         let slot = place.guess(ask.fingerprint);
@@ -179,8 +178,8 @@ impl<'a, C: Clock> Key<'a, C> {
     }
 
     #[inline(always)]
-    pub(super) fn ask(&self, moment: Moment, cost: u64, patience: u64) -> Ask<'a> {
-        Ask {
+    pub(super) fn ask(&self, moment: Moment, cost: u64, patience: u64) -> ChargeRequest<'a> {
+        ChargeRequest {
             fingerprint: self.tagged(),
             tag: self.in_force.tag,
             pace: self.in_force.pace,
@@ -212,7 +211,7 @@ impl<'a, C: Clock> Key<'a, C> {
         }
     }
 
-    fn or_at_the_cap(&self, answer: Answer, ask: &Ask<'_>) -> Judged {
+    fn or_at_the_cap(&self, answer: Answer, ask: &ChargeRequest<'_>) -> Judged {
         match answer {
             Answer::Judged(judged) => judged,
             Answer::Full => self.limiter.at_the_cap(ask),
@@ -265,9 +264,10 @@ impl<'a, C: Clock> Key<'a, C> {
         let wait = Duration::from_nanos(Pace::wait_nanos(judged.wait));
         let charged = judged.outcome == Outcome::Allowed && cost > 0 && pace.interval > 0;
         let word = if charged { judged.after } else { judged.before };
-        let word = word.at(units(now));
+        let word = word.at(units::of(now));
         if word.is_blocked() {
-            let reset_after = Duration::from_nanos((word.idle_at() - units(now)).div_ceil(64));
+            let reset_after =
+                Duration::from_nanos(units::to_nanos(word.idle_at() - units::of(now)));
             return Decision::new(Outcome::Denied, burst, 0, wait, reset_after);
         }
         let retry_after = match judged.outcome {
@@ -395,11 +395,11 @@ impl<C: Clock> Meter for Key<'_, C> {
     fn is_blocked(&self, now: Timestamp) -> bool {
         let now = self.limiter.table.since_anchor(now);
         let judged = self.glance(now, 0);
-        judged.before.is_blocked_at(units(judged.now))
+        judged.before.is_blocked_at(units::of(judged.now))
     }
 
     fn takes(&self, terms: &Self::Terms, tokens: u128) -> Duration {
-        span(self.on(terms).in_force.pace, tokens)
+        self.on(terms).in_force.pace.time_for(tokens)
     }
 }
 

@@ -99,7 +99,7 @@ impl<C: Clock> KeyedBook for KeyedLimiter<C> {
         }
     }
 
-    /// A word has no room for what is out: all of it was spent, or none.
+    /// A word has no room to track what is out, so either all of it was spent or none.
     fn settle(&self, key: &KeyParts, now: Timestamp, taken: Taken, spent: u64) {
         if spent == 0 {
             self.put_back(key, now, taken);

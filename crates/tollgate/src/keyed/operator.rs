@@ -4,13 +4,13 @@ use std::fmt;
 use std::hash::Hash;
 use std::time::Duration;
 
-use tollgate_core::Timestamp;
+use tollgate_core::{Timestamp, units};
 
 use super::anchor::Moment;
 use super::intervals::KEY_BITS;
 use super::pace::InForce;
 use super::shard::Need;
-use super::word::{Foreign, KeyWord, units};
+use super::word::{Foreign, KeyWord};
 use super::{Key, KeyedLimiter};
 use crate::clock::Clock;
 use crate::home::sealed::Home;
@@ -56,7 +56,7 @@ pub struct ActiveKey {
 /// What a keyed limiter has counted: ever growing, but for `slots`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct KeyedStats {
+pub struct Stats {
     /// Checks of a cost above 0 that passed.
     pub allowed: u64,
     /// Checks of a cost above 0 that were refused.
@@ -130,7 +130,7 @@ impl<C: Clock> KeyedLimiter<C> {
     /// let limiter = KeyedLimiter::new(Rate::per_second(1_000), 100);
     /// limiter.block_for("203.0.113.7", Duration::from_secs(3600))?;
     /// assert!(!limiter.allow("203.0.113.7"));
-    /// # Ok::<(), tollgate::NoSlot>(())
+    /// # Ok::<(), tollgate::keyed::NoSlot>(())
     /// ```
     pub fn block_for<K: Hash + ?Sized>(&self, key: &K, duration: Duration) -> Result<(), NoSlot> {
         let key = self.key(key);
@@ -140,7 +140,7 @@ impl<C: Clock> KeyedLimiter<C> {
             return Ok(());
         }
         let longer = |found: Foreign, now: Timestamp| {
-            let until = units(now + duration);
+            let until = units::of(now + duration);
             match found.word {
                 word if word.is_blocked() && word.until() > until => word,
                 word => KeyWord::blocked(until, word.idle_at()),
@@ -190,11 +190,11 @@ impl<C: Clock> KeyedLimiter<C> {
                 active.push((fingerprint, word, now));
             });
             for (fingerprint, word, now) in active.drain(..) {
-                let idle = Timestamp::from_nanos(word.idle_at().div_ceil(64));
+                let idle = Timestamp::from_nanos(units::to_nanos(word.idle_at()));
                 each(ActiveKey {
                     fingerprint: fingerprint & KEY_BITS,
                     idle_after: idle - now,
-                    blocked: word.is_blocked_at(units(now)),
+                    blocked: word.is_blocked_at(units::of(now)),
                 });
             }
         }
@@ -219,13 +219,13 @@ impl<C: Clock> KeyedLimiter<C> {
     }
 
     /// What was counted so far.
-    pub fn stats(&self) -> KeyedStats {
+    pub fn stats(&self) -> Stats {
         let (allowed, denied) = self.counters.sums();
-        let mut stats = KeyedStats {
+        let mut stats = Stats {
             allowed,
             denied,
             overflowed: self.overflowed.load(Ordering::Relaxed),
-            ..KeyedStats::default()
+            ..Stats::default()
         };
         for shard in self.table.shards() {
             let work = shard.work();
@@ -269,14 +269,10 @@ impl<C: Clock> Key<'_, C> {
         let now = limiter.table.since_anchor(time);
         let shard = limiter.table.shard(self.fingerprint);
         let give = |found: Foreign, now: Timestamp| {
-            let interval = found.interval_or(self.in_force.pace.interval);
-            let (word, now) = (found.word.at(units(now)), units(now));
-            // One unit more, a 64th of a nanosecond: so that no later charge brings the word back to what a
-            // reservation from before the gift left, which could be given back then though others
-            // were promised its tokens.
-            let given = interval.saturating_mul(tokens).saturating_add(1);
-            let left = word.0.saturating_sub(given);
-            (!word.is_blocked()).then(|| KeyWord(left.max(now.min(word.0))))
+            let pace = found.pace_with(self.in_force.pace, self.in_force.burst);
+            let word = found.word.at(units::of(now));
+            (!word.is_blocked())
+                .then(|| word.changed(|tat| pace.refunded_for_good(tat, now, tokens)))
         };
         self.improve(time, || {
             shard.update_any(&self.ask(now, 0, 0), give);
@@ -289,7 +285,7 @@ impl<C: Clock> Key<'_, C> {
     /// [`NoSlot`] if the key is new and the table is full.
     ///
     /// ```
-    /// use tollgate::core::{Algorithm, Gcra};
+    /// use tollgate::core::{Arithmetic, Gcra};
     /// use tollgate::{KeyedLimiter, Rate, clock::Manual};
     ///
     /// let limiter = KeyedLimiter::builder(Rate::per_second(10), 1_000).clock(Manual::new()).build()?;
@@ -305,17 +301,11 @@ impl<C: Clock> Key<'_, C> {
         if pace.interval == 0 || tokens == 0 {
             return Ok(());
         }
-        let taken = |word: KeyWord, interval: u64, now: Timestamp| {
-            let start = word.0.max(units(now));
-            let empty = units(now).saturating_add(interval.saturating_mul(burst));
-            let after = start.saturating_add(interval.saturating_mul(tokens));
-            KeyWord(after.min(empty.max(start)))
-        };
         limiter.set(self, now, Need::Idle, |found, now| {
-            let interval = found.interval_or(pace.interval);
-            match found.word.at(units(now)) {
+            let pace = found.pace_with(pace, burst);
+            match found.word.at(units::of(now)) {
                 word if word.is_blocked() => word,
-                word => taken(word, interval, now),
+                word => word.changed(|tat| pace.penalized(tat, now, tokens)),
             }
         })
     }

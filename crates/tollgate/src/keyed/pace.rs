@@ -1,6 +1,6 @@
 //! The default rate of a keyed limiter: read by every check, changed now and then.
 
-use tollgate_core::{Algorithm, Gcra, LimitError, Pace, Rate};
+use tollgate_core::{Arithmetic, Gcra, LimitError, Pace, Rate};
 
 use super::intervals::{Intervals, Tag};
 use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, PoisonError, fence};

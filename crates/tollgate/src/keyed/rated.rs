@@ -17,7 +17,7 @@ use crate::{Refused, Reservation};
 /// The function runs with every call, so it should be a look-up of rates that were compiled before.
 ///
 /// ```
-/// use tollgate::core::{Algorithm, Gcra};
+/// use tollgate::core::{Arithmetic, Gcra};
 /// use tollgate::{KeyedLimiter, Rate, clock::Manual};
 ///
 /// let staff = Gcra::new(Rate::per_hour(100))?;

@@ -5,7 +5,7 @@ use super::intervals::KEY_BITS;
 /// How many lines a shard uses: `base` of the table's lines are open to it at the start of a round,
 /// and of those the ones below `split` have been split in two.
 ///
-/// Lines grow one by one, never all at once: a key's line number is its hash modulo `base`, or
+/// Cache lines grow one by one, never all at once: a key's line number is its hash modulo `base`, or
 /// modulo twice that if its line was split in this round. Shards take turns line by line, so a
 /// line's number modulo the number of shards is its shard's, and `base` and `split` go by as many
 /// at a time.

@@ -34,15 +34,15 @@
 
 use std::sync::Arc;
 
-use tollgate_core::{Outcome, Timestamp};
+use tollgate_core::{Outcome, Timestamp, units};
 
 use super::anchor::{Anchor, Moment};
+use super::cache_line::{CacheLine, CacheLines, SLOTS, Slot};
 use super::intervals::Intervals;
-use super::line::{Line, Lines, SLOTS, Slot};
 use super::shape::{Shape, Turns};
-use super::slot::{Ask, Lost, attempt, is_free, passes, publish, swap, try_pass};
+use super::slot::{ChargeRequest, Lost, attempt, is_free, passes, publish, swap, try_pass};
 use super::stash::Stash;
-use super::word::{BUSY, Foreign, Judged, KeyWord, units};
+use super::word::{BUSY, Foreign, Judged, KeyWord};
 use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, PoisonError};
 
 mod other;
@@ -50,9 +50,9 @@ mod room;
 mod scan;
 
 /// The high-water time moves at most this often: a millisecond, in word units.
-const HIGH_WATER_STEP: u64 = 1_000_000 << 6;
+const HIGH_WATER_STEP: u64 = units::from_nanos(1_000_000);
 /// Charges keep the high-water time this close behind them: a second, in word units.
-const LATEST_STEP: u64 = 1_000_000_000 << 6;
+const LATEST_STEP: u64 = units::from_nanos(1_000_000_000);
 /// A part of a table with its own lock.
 #[derive(Debug)]
 pub(crate) struct Shard {
@@ -60,12 +60,12 @@ pub(crate) struct Shard {
     /// No slot whose key is active at this time is ever reused, and no key starts anew before it.
     high_water: AtomicU64,
     /// Those of all shards; the shape says which are in use.
-    lines: Arc<Lines>,
+    lines: Arc<CacheLines>,
     /// Those of the limiter.
     intervals: Arc<Intervals>,
     number: usize,
     turns: Turns,
-    /// Lines are split so that at most this part of their slots holds keys, in percent.
+    /// Cache lines are split so that at most this part of their slots holds keys, in percent.
     fill: usize,
     stash: Stash,
     structure: Mutex<Structure>,
@@ -84,7 +84,7 @@ pub(crate) struct Structure {
     examined: u64,
 }
 
-/// What a shard has done, for those who watch it.
+/// What a shard has done, for statistics.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Work {
     pub(crate) lines: u64,
@@ -96,7 +96,7 @@ pub(crate) struct Work {
     pub(crate) examined: u64,
 }
 
-/// What came of an ask.
+/// The result of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Answer {
     /// The key has a slot, or needs none.
@@ -105,7 +105,7 @@ pub(crate) enum Answer {
     Full,
 }
 
-/// What may be put aside for a key.
+/// Which slots a key may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
     /// Only slots of keys that are idle.
@@ -119,7 +119,7 @@ pub(crate) enum Need {
 impl Shard {
     /// Shard `number` of those that share these lines, filled up to `fill` percent.
     pub(crate) fn new(
-        lines: Arc<Lines>,
+        lines: Arc<CacheLines>,
         intervals: Arc<Intervals>,
         number: usize,
         turns: Turns,
@@ -145,7 +145,7 @@ impl Shard {
     }
 
     /// Charges a key, whether it is there or new.
-    pub(crate) fn charge(&self, ask: &Ask<'_>, need: Need) -> Answer {
+    pub(crate) fn charge(&self, ask: &ChargeRequest<'_>, need: Need) -> Answer {
         if let Some(slot) = self.find(ask.fingerprint) {
             match attempt(slot, ask) {
                 Ok(judged) => return self.settle(ask, judged),
@@ -159,9 +159,9 @@ impl Shard {
         self.charge_slowly(ask, need)
     }
 
-    /// Charges a key exactly once, for somebody who may give the charge back: under the lock, where no
-    /// move overtakes it. What is refused needs none.
-    pub(crate) fn charge_once(&self, ask: &Ask<'_>, need: Need) -> Answer {
+    /// Charges a key exactly once, for a caller that may give the charge back: under the lock, so that no move
+    /// interferes. A refusal needs no lock.
+    pub(crate) fn charge_once(&self, ask: &ChargeRequest<'_>, need: Need) -> Answer {
         let slot = self.find(ask.fingerprint);
         let found = slot.and_then(|slot| Some((slot, word_in(slot, ask.fingerprint)?)));
         if let Some((slot, word)) = found {
@@ -179,7 +179,7 @@ impl Shard {
     /// Whether a request passes now, and the key's word then, unless that takes a closer look: then
     /// [`charge`](Self::charge) has to tell.
     #[inline(always)]
-    pub(crate) fn try_pass(&self, slot: &Slot, ask: &Ask<'_>) -> Option<(bool, KeyWord)> {
+    pub(crate) fn try_pass(&self, slot: &Slot, ask: &ChargeRequest<'_>) -> Option<(bool, KeyWord)> {
         let passed = try_pass(slot, ask);
         if let Some((true, _)) = passed {
             self.keep_time(ask);
@@ -196,11 +196,11 @@ impl Shard {
         usize::try_from(self.shape().lines()).unwrap_or(usize::MAX) / self.turns.count()
     }
 
-    fn lines_of(&self, fingerprint: u64) -> [&Line; 2] {
+    fn lines_of(&self, fingerprint: u64) -> [&CacheLine; 2] {
         self.lines_in(self.shape(), fingerprint)
     }
 
-    fn lines_in(&self, shape: Shape, fingerprint: u64) -> [&Line; 2] {
+    fn lines_in(&self, shape: Shape, fingerprint: u64) -> [&CacheLine; 2] {
         let lines = shape.lines_of(fingerprint, self.turns);
         lines.map(|line| &self.lines[line])
     }
@@ -211,7 +211,7 @@ impl Shard {
     /// could hold the very word that was read, and another key would get the gift.
     pub(crate) fn update(
         &self,
-        ask: &Ask<'_>,
+        ask: &ChargeRequest<'_>,
         change: impl Fn(KeyWord, Timestamp) -> Option<KeyWord>,
     ) {
         let _structure = self.lock();
@@ -224,7 +224,7 @@ impl Shard {
     /// The same by whatever interval it counts, which `change` gets too; zero if that isn't known.
     pub(crate) fn update_any(
         &self,
-        ask: &Ask<'_>,
+        ask: &ChargeRequest<'_>,
         change: impl Fn(Foreign, Timestamp) -> Option<KeyWord>,
     ) {
         let _structure = self.lock();
@@ -233,7 +233,7 @@ impl Shard {
     }
 
     /// Forgets what a key has spent, if it is there.
-    pub(crate) fn reset(&self, ask: &Ask<'_>) {
+    pub(crate) fn reset(&self, ask: &ChargeRequest<'_>) {
         let mut structure = self.lock();
         let found = self.update_any_locked(ask, |_| Some(KeyWord::NEW));
         structure.reset += u64::from(found);
@@ -242,7 +242,7 @@ impl Shard {
     /// Changes the word of a key that may be new; no if there is no slot to be had.
     pub(crate) fn set(
         &self,
-        ask: &Ask<'_>,
+        ask: &ChargeRequest<'_>,
         need: Need,
         change: impl Fn(Foreign, Timestamp) -> KeyWord,
     ) -> bool {
@@ -252,7 +252,7 @@ impl Shard {
             return true;
         }
         let now = self.raise_high_water(asked);
-        let Some(slot) = self.claim(&mut structure, ask.fingerprint, units(now), need) else {
+        let Some(slot) = self.claim(&mut structure, ask.fingerprint, units::of(now), need) else {
             return false;
         };
         let new = self.foreign(KeyWord::NEW, ask.tag);
@@ -265,7 +265,7 @@ impl Shard {
     /// Whether the key was there. The caller holds the lock.
     fn update_any_locked(
         &self,
-        ask: &Ask<'_>,
+        ask: &ChargeRequest<'_>,
         change: impl Fn(Foreign) -> Option<KeyWord>,
     ) -> bool {
         let own = || self.find(ask.fingerprint).map(|slot| (slot, ask.tag));
@@ -276,10 +276,10 @@ impl Shard {
         true
     }
 
-    /// What would come of a charge, by the key's word as it stands. Takes no lock: a key that is just
-    /// being moved looks new.
+    /// What a charge would result in, by the key's word as it stands. Takes no lock: a key that is just being
+    /// moved looks new.
     #[inline(always)]
-    pub(crate) fn look(&self, slot: &Slot, ask: &Ask<'_>) -> Judged {
+    pub(crate) fn look(&self, slot: &Slot, ask: &ChargeRequest<'_>) -> Judged {
         while let Some(word) = word_in(slot, ask.fingerprint) {
             let judged = word.judge(ask.pace, ask.now(), ask.cost);
             if !ask.is_timely() {
@@ -295,12 +295,12 @@ impl Shard {
 
     #[cold]
     #[inline(never)]
-    fn look_again(&self, slot: &Slot, ask: &Ask<'_>) -> Judged {
+    fn look_again(&self, slot: &Slot, ask: &ChargeRequest<'_>) -> Judged {
         self.look(slot, &ask.renewed())
     }
 
     #[inline(never)]
-    fn look_elsewhere(&self, ask: &Ask<'_>) -> Judged {
+    fn look_elsewhere(&self, ask: &ChargeRequest<'_>) -> Judged {
         let stashed = self.stash.find(ask.fingerprint);
         let stashed = stashed.and_then(|slot| word_in(slot, ask.fingerprint));
         if let Some(word) = stashed {
@@ -341,7 +341,7 @@ impl Shard {
     /// Charges a key that other threads charge too.
     #[cold]
     #[inline(never)]
-    fn charge_again(&self, ask: &Ask<'_>, need: Need) -> Answer {
+    fn charge_again(&self, ask: &ChargeRequest<'_>, need: Need) -> Answer {
         let mut backoff = Backoff::default();
         while let Some(slot) = self.find(ask.fingerprint) {
             match attempt(slot, ask) {
@@ -355,7 +355,7 @@ impl Shard {
 
     #[cold]
     #[inline(never)]
-    fn charge_slowly(&self, ask: &Ask<'_>, need: Need) -> Answer {
+    fn charge_slowly(&self, ask: &ChargeRequest<'_>, need: Need) -> Answer {
         let mut backoff = Backoff::default();
         loop {
             let mut structure = self.lock();
@@ -390,7 +390,7 @@ impl Shard {
                 return Answer::Judged(judged);
             }
             self.intervals.keep(ask.pace);
-            let now = units(self.raise_high_water(now));
+            let now = units::of(self.raise_high_water(now));
             return match self.claim(&mut structure, ask.fingerprint, now, need) {
                 None => Answer::Full,
                 Some(slot) => {
@@ -404,7 +404,7 @@ impl Shard {
 
     /// Keeps track of time after a charge that was made.
     #[inline(always)]
-    fn settle(&self, ask: &Ask<'_>, judged: Judged) -> Answer {
+    fn settle(&self, ask: &ChargeRequest<'_>, judged: Judged) -> Answer {
         if judged.taken {
             self.keep_time(ask);
         }
@@ -413,10 +413,10 @@ impl Shard {
 
     /// Keeps the high-water time close behind those that charges are made at.
     #[inline(always)]
-    fn keep_time(&self, ask: &Ask<'_>) {
-        // Only ever grows, and being late is accounted for.
+    fn keep_time(&self, ask: &ChargeRequest<'_>) {
+        // It only grows, and may be late: that is allowed for.
         let high = self.high_water.load(Ordering::Relaxed);
-        if units(ask.now()) > high + LATEST_STEP {
+        if units::of(ask.now()) > high + LATEST_STEP {
             self.raise_to(ask.anchor, ask.moment);
         }
     }
@@ -426,20 +426,22 @@ impl Shard {
     #[inline(never)]
     fn raise_to(&self, anchor: &Anchor, moment: Moment) {
         let _structure = self.lock();
-        let now = units(anchor.renew(moment).now);
+        let now = units::of(anchor.renew(moment).now);
         self.high_water.fetch_max(now, Ordering::AcqRel);
     }
 
     fn latest(&self) -> Timestamp {
-        Timestamp::from_nanos(self.high_water.load(Ordering::Acquire) >> 6)
+        Timestamp::from_nanos(units::to_nanos_floor(
+            self.high_water.load(Ordering::Acquire),
+        ))
     }
 
     /// Lets time pass for the whole shard, and gives the time to decide at: a key that was taken
     /// over for being idle must not start anew at an earlier one.
     fn raise_high_water(&self, now: Timestamp) -> Timestamp {
         let latest = self.latest();
-        if units(now) > units(latest).saturating_add(HIGH_WATER_STEP) {
-            self.high_water.fetch_max(units(now), Ordering::AcqRel);
+        if units::of(now) > units::of(latest).saturating_add(HIGH_WATER_STEP) {
+            self.high_water.fetch_max(units::of(now), Ordering::AcqRel);
         }
         now.max(latest)
     }

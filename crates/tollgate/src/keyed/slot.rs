@@ -5,14 +5,14 @@ use tollgate_core::{Outcome, Pace, Tat, Timestamp};
 
 use super::anchor::{Anchor, Moment};
 use super::back::SLACK;
+use super::cache_line::Slot;
 use super::intervals::Tag;
-use super::line::Slot;
 use super::word::{BUSY, Judged, KeyWord};
 use crate::sync::Ordering;
 
 /// What to charge, by whom and when: the same for every attempt.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ask<'a> {
+pub(crate) struct ChargeRequest<'a> {
     /// With the tag.
     pub(crate) fingerprint: u64,
     /// Of the pace's interval.
@@ -26,7 +26,7 @@ pub(crate) struct Ask<'a> {
     pub(crate) patience: u64,
 }
 
-impl Ask<'_> {
+impl ChargeRequest<'_> {
     #[inline(always)]
     pub(crate) fn now(&self) -> Timestamp {
         self.moment.now
@@ -56,10 +56,10 @@ pub(crate) enum Lost {
 /// Whether a request passes now, and is charged, and the word then; nothing if that takes a closer
 /// look: the slot is busy, blocked, another key's, or counts by another interval.
 ///
-/// The same answer as [`attempt`], in the fewest steps that wait for the slot's memory: what else the
-/// processor has to hold until that comes, it can't spend on the next request.
+/// The same answer as [`attempt`], in as few steps as possible that wait for the slot's memory, so that the
+/// processor can begin with the next request meanwhile.
 #[inline(always)]
-pub(crate) fn try_pass(slot: &Slot, ask: &Ask<'_>) -> Option<(bool, KeyWord)> {
+pub(crate) fn try_pass(slot: &Slot, ask: &ChargeRequest<'_>) -> Option<(bool, KeyWord)> {
     let word = slot.word.load(Ordering::Acquire);
     // A busy word looks blocked.
     if KeyWord(word).is_blocked()
@@ -90,7 +90,7 @@ pub(crate) fn try_pass(slot: &Slot, ask: &Ask<'_>) -> Option<(bool, KeyWord)> {
 
 /// Charges a slot once, or decides not to.
 #[inline(always)]
-pub(crate) fn attempt(slot: &Slot, ask: &Ask<'_>) -> Result<Judged, Lost> {
+pub(crate) fn attempt(slot: &Slot, ask: &ChargeRequest<'_>) -> Result<Judged, Lost> {
     let word = slot.word.load(Ordering::Acquire);
     let here = slot.fingerprint.load(Ordering::Acquire) == ask.fingerprint;
     if word == BUSY || !here || !ask.is_timely() {
@@ -111,9 +111,9 @@ pub(crate) fn attempt(slot: &Slot, ask: &Ask<'_>) -> Result<Judged, Lost> {
     Ok(judged)
 }
 
-/// Whether a request that was judged so is to be charged: it passes, or may wait that long.
+/// Whether a request with this judgement is to be charged: it passes, or may wait long enough.
 #[inline]
-pub(crate) fn passes(judged: &Judged, ask: &Ask<'_>) -> bool {
+pub(crate) fn passes(judged: &Judged, ask: &ChargeRequest<'_>) -> bool {
     match judged.outcome {
         Outcome::Allowed => true,
         // A blocked key books nothing: a block charges no tokens that could be waited for.
@@ -128,7 +128,7 @@ pub(crate) fn passes(judged: &Judged, ask: &Ask<'_>) -> bool {
 
 /// A look, or a rate that charges nothing.
 #[inline]
-pub(crate) fn is_free(ask: &Ask<'_>) -> bool {
+pub(crate) fn is_free(ask: &ChargeRequest<'_>) -> bool {
     ask.cost == 0 || ask.pace.interval == 0
 }
 
@@ -169,11 +169,11 @@ pub(crate) fn clear(slot: &Slot) {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::super::anchor::SPAN;
-    use super::super::word::units;
     use super::*;
     use crate::sync::AtomicU64;
     use proptest::prelude::*;
-    use tollgate_core::{Algorithm, Gcra, Rate};
+    use tollgate_core::units;
+    use tollgate_core::{Arithmetic, Gcra, Rate};
 
     fn slot(fingerprint: u64, word: u64) -> Slot {
         Slot {
@@ -218,11 +218,11 @@ mod tests {
         ) {
             let anchor = Anchor::new(Timestamp::ZERO);
             let moment = anchor.near(Timestamp::from_nanos(nanos % SPAN)).expect("within the span");
-            let ask = Ask { fingerprint: 7, tag: Tag::NONE, pace, moment, anchor: &anchor, cost, patience: 0 };
+            let ask = ChargeRequest { fingerprint: 7, tag: Tag::NONE, pace, moment, anchor: &anchor, cost, patience: 0 };
             let now = ask.now();
             let edge = match edge {
-                0 => units(now),
-                1 => units(now).saturating_add(pace.capacity),
+                0 => units::of(now),
+                1 => units::of(now).saturating_add(pace.capacity),
                 _ => other,
             };
             let word = edge.saturating_add_signed(off);

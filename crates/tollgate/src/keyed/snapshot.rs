@@ -17,14 +17,14 @@
 
 use std::path::Path;
 
-use tollgate_core::Pace;
+use tollgate_core::{Pace, units};
 
 use super::hasher::KeyHasher;
 use super::intervals::{Intervals, Tag};
 use super::shard::Need;
-use super::slot::Ask;
-use super::word::{KeyWord, units};
-use super::{KeyedBuilder, KeyedLimiter};
+use super::slot::ChargeRequest;
+use super::word::KeyWord;
+use super::{Builder, KeyedLimiter};
 use crate::clock::{Clock, Monotonic};
 use crate::snapshot::{self, SnapshotError, wall_nanos};
 
@@ -56,7 +56,7 @@ impl<C: Clock> KeyedLimiter<C> {
     /// let restored = KeyedLimiter::builder(Rate::per_hour(10), 1_000).restore(&path)?;
     /// assert_eq!(restored.peek("user:42").remaining, 2);
     /// # std::fs::remove_file(&path).unwrap();
-    /// # Ok::<(), tollgate::SnapshotError>(())
+    /// # Ok::<(), tollgate::keyed::SnapshotError>(())
     /// ```
     pub fn snapshot(&self, path: &Path) -> Result<u64, SnapshotError> {
         let mut words = vec![MAGIC, VERSION, self.hasher.seed()];
@@ -66,7 +66,7 @@ impl<C: Clock> KeyedLimiter<C> {
         words.extend([wall_nanos(), 0, 0]);
         for shard in self.table.shards() {
             shard.for_each_active(self.table.anchor(), now, |fingerprint, word, now| {
-                words.extend([fingerprint, word.moved(units(now)).0]);
+                words.extend([fingerprint, word.moved(units::of(now)).0]);
             });
         }
         let keys = (words.len() - HEADER) as u64 / 2;
@@ -82,7 +82,7 @@ impl<C: Clock> KeyedLimiter<C> {
     }
 }
 
-impl KeyedBuilder {
+impl Builder {
     /// Builds it on the default clock with the keys of a file that [`KeyedLimiter::snapshot`] wrote,
     /// as they are after the time that has passed since by the wall clock. A wall clock that went
     /// back counts as no time passed.
@@ -95,7 +95,7 @@ impl KeyedBuilder {
     }
 }
 
-impl<C: Clock> KeyedBuilder<C> {
+impl<C: Clock> Builder<C> {
     /// Builds it with the keys of a file that [`KeyedLimiter::snapshot`] wrote, as they are after
     /// the time that has passed since by the wall clock. A wall clock that went back counts as no
     /// time passed.
@@ -106,7 +106,7 @@ impl<C: Clock> KeyedBuilder<C> {
     pub fn restore(self, path: &Path) -> Result<KeyedLimiter<C>, SnapshotError> {
         let contents = Contents::read(path)?;
         let elapsed = wall_nanos().saturating_sub(contents.wall_nanos);
-        let elapsed = elapsed.saturating_mul(64);
+        let elapsed = units::from_nanos(elapsed);
         let limiter = self.adopting(contents.seed, contents.intervals).build();
         let limiter = limiter.map_err(SnapshotError::Limit)?;
         let moment = limiter.table.since_anchor(limiter.clock.now());
@@ -118,10 +118,10 @@ impl<C: Clock> KeyedBuilder<C> {
             } else {
                 Need::Idle
             };
-            let word = word.moved(elapsed).later(units(now));
+            let word = word.moved(elapsed).later(units::of(now));
             let shard = limiter.table.shard(fingerprint);
             // Whichever its interval is: nobody else is there yet.
-            let ask = Ask {
+            let ask = ChargeRequest {
                 fingerprint,
                 tag: Tag::NONE,
                 pace: Pace::UNLIMITED,
@@ -130,7 +130,7 @@ impl<C: Clock> KeyedBuilder<C> {
                 cost: 0,
                 patience: 0,
             };
-            word.idle_at() <= units(now) || shard.set(&ask, need, |_, _| word)
+            word.idle_at() <= units::of(now) || shard.set(&ask, need, |_, _| word)
         });
         if all_fit {
             return Ok(limiter);
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_word_goes_to_another_clock_with_its_block_and_what_is_owed_after_it() {
-        const SECOND: u64 = 1_000_000_000 << 6;
+        const SECOND: u64 = units::from_nanos(1_000_000_000);
         let block = KeyWord::blocked(10 * SECOND, 100 * SECOND);
         let owed = block.idle_at() - block.until();
         assert!(owed >= 90 * SECOND);

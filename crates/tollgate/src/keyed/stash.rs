@@ -1,18 +1,20 @@
 //! Where keys go that find no place in their own lines.
 
+use super::cache_line::{CacheLine, CacheLines, SLOTS, Slot};
 use super::intervals::KEY_BITS;
-use super::line::{Line, Lines, SLOTS, Slot};
 use super::shard::Need;
 use super::slot::take;
 use crate::sync::{AtomicU64, Ordering};
 
+/// How many slots of a table have one slot in its stash.
+const SLOTS_OF_ONE: usize = 64;
 /// Fewest lines of a stash. A model of one that is full has no time to fill many.
 const LEAST_LINES: usize = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
 
-/// Lines for keys that find no place in their own, searched in order from a key's first.
+/// Cache lines for keys that find no place in their own, searched in order from a key's first.
 #[derive(Debug)]
 pub(crate) struct Stash {
-    lines: Lines,
+    lines: CacheLines,
     /// How far from its first line any key was ever put: how far a search has to go.
     reach: AtomicU64,
     /// The last lines take blocked keys only.
@@ -20,17 +22,17 @@ pub(crate) struct Stash {
 }
 
 impl Stash {
-    /// A 64th of `slots`, and a quarter of that more for blocked keys.
+    /// One for so many of the `slots`, and a quarter of that more for blocked keys.
     pub(crate) fn new(slots: usize) -> Self {
-        let open_lines = (slots / 64).div_ceil(SLOTS).max(LEAST_LINES);
+        let open_lines = (slots / SLOTS_OF_ONE).div_ceil(SLOTS).max(LEAST_LINES);
         Self {
-            lines: Lines::new(open_lines + open_lines.div_ceil(4)),
+            lines: CacheLines::new(open_lines + open_lines.div_ceil(4)),
             reach: AtomicU64::new(0),
             open_lines,
         }
     }
 
-    pub(crate) fn lines(&self) -> &[Line] {
+    pub(crate) fn lines(&self) -> &[CacheLine] {
         &self.lines
     }
 
@@ -42,7 +44,7 @@ impl Stash {
 
     /// The lines that a key may be in.
     #[inline]
-    pub(crate) fn lines_to(&self, fingerprint: u64) -> impl Iterator<Item = &Line> {
+    pub(crate) fn lines_to(&self, fingerprint: u64) -> impl Iterator<Item = &CacheLine> {
         let reach = self.reach.load(Ordering::Acquire);
         let path = (reach > 0).then(|| self.path(fingerprint));
         path.into_iter()
@@ -51,7 +53,7 @@ impl Stash {
     }
 
     /// The stash's lines in the order in which a key looks for a place, those for blocked keys last.
-    fn path(&self, fingerprint: u64) -> impl Iterator<Item = &Line> {
+    fn path(&self, fingerprint: u64) -> impl Iterator<Item = &CacheLine> {
         let open = &self.lines[..self.open_lines];
         // All start in the first quarter, so that a table with few keys touches few pages.
         let starts = (open.len() / 4).max(1);

@@ -2,21 +2,21 @@
 
 use std::sync::Arc;
 
-use tollgate_core::Timestamp;
+use tollgate_core::{Timestamp, units};
 
 use super::anchor::{Anchor, Moment};
+use super::cache_line::{CacheLine, CacheLines, SLOTS, Slot, fetch, select};
 use super::intervals::Intervals;
-use super::line::{Line, Lines, SLOTS, Slot, fetch, select};
 use super::shape::{Shape, Turns};
 use super::shard::Shard;
-use super::word::units;
+use crate::shards::Shards;
 use crate::sync::Padded;
 
 /// Fewest keys worth a shard of their own.
 const SHARD_KEYS: usize = 16_384;
 /// Most shards: enough that threads rarely meet at one lock.
 const MOST_SHARDS: usize = 64;
-/// Lines are split so that at most this part of their slots holds keys: 69 %, 23.2 bytes a key.
+/// Cache lines are split so that at most this part of their slots holds keys: 69 %, 23.2 bytes a key.
 const FILL_PERCENT: usize = 69;
 /// The same for the keys of one shard: few enough that memory doesn't matter, and so few to a line
 /// that threads seldom meet at one for the sake of different keys. A model has no time for many
@@ -28,7 +28,7 @@ const SMALL_FILL_PERCENT: usize = if cfg!(any(loom, shuttle)) { 69 } else { 12 }
 pub(crate) struct Table {
     /// The lines of all shards, which take turns: so those in use lie together, and large pages
     /// hold no more than those.
-    lines: Arc<Lines>,
+    lines: Arc<CacheLines>,
     shards: Box<[Padded<Shard>]>,
     intervals: Arc<Intervals>,
     turns: Turns,
@@ -38,12 +38,12 @@ pub(crate) struct Table {
 
 /// Where a key may be.
 #[derive(Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub(crate) struct Candidates<'a> {
     pub(crate) shard: &'a Shard,
-    lines: [&'a Line; 2],
+    lines: [&'a CacheLine; 2],
 }
 
-impl<'a> Place<'a> {
+impl<'a> Candidates<'a> {
     /// Starts to bring the lines into the cache.
     #[inline(always)]
     pub(crate) fn prefetch(&self) {
@@ -61,21 +61,15 @@ impl<'a> Place<'a> {
 
 impl Table {
     pub(crate) fn new(capacity: usize, anchor: Timestamp, intervals: Arc<Intervals>) -> Self {
-        let count = (capacity / SHARD_KEYS)
-            .clamp(1, MOST_SHARDS)
-            .next_power_of_two();
-        // Keys spread over shards at random, so a shard may get more than its share: six standard
-        // deviations more are as good as never.
-        let share = capacity.div_ceil(count);
-        let spread = if count == 1 { 0 } else { 6 * share.isqrt() };
+        let Shards { count, room, .. } = Shards::for_threads(capacity, SHARD_KEYS, MOST_SHARDS);
         let fill = if count == 1 {
             SMALL_FILL_PERCENT
         } else {
             FILL_PERCENT
         };
-        let slots = (share + spread).saturating_mul(100).div_ceil(fill);
+        let slots = room.saturating_mul(100).div_ceil(fill);
         let lines = slots.div_ceil(SLOTS).clamp(1, Shape::MOST_LINES / count) * count;
-        let lines = Arc::new(Lines::new(lines));
+        let lines = Arc::new(CacheLines::new(lines));
         let turns = Turns::new(count);
         let shard = |number| {
             let (lines, intervals) = (Arc::clone(&lines), Arc::clone(&intervals));
@@ -108,11 +102,11 @@ impl Table {
 
     /// Where a key may be: its shard, and its two lines there.
     #[inline(always)]
-    pub(crate) fn place(&self, fingerprint: u64) -> Place<'_> {
+    pub(crate) fn place(&self, fingerprint: u64) -> Candidates<'_> {
         let shard = self.shard(fingerprint);
-        let lines: &[Line] = &self.lines;
+        let lines: &[CacheLine] = &self.lines;
         let [first, second] = shard.shape().lines_of(fingerprint, self.turns);
-        Place {
+        Candidates {
             shard,
             lines: [&lines[first], &lines[second]],
         }
@@ -131,8 +125,8 @@ impl Table {
         }
     }
 
-    /// The same for one whose turn in line came at this time, which the clock may have left far behind: that
-    /// is no clock that was set back, so it is counted as far back as would be none.
+    /// The same for a waiter whose turn came at this time, which may be long ago. That must not look like a clock that
+    /// was set back, so the time is moved forward until it doesn't.
     pub(crate) fn since_anchor_in_turn(
         &self,
         fingerprint: u64,
@@ -167,7 +161,7 @@ impl Table {
     #[inline]
     pub(crate) fn kept_pace(&self, shard: &Shard, moment: Moment) -> Moment {
         // A guess, as the anchor may just have moved: under the locks it is looked at again.
-        let ahead = shard.high_water().saturating_sub(units(moment.now));
+        let ahead = shard.high_water().saturating_sub(units::of(moment.now));
         if ahead <= self.intervals.reach() {
             return moment;
         }
@@ -190,8 +184,8 @@ impl Table {
         drop(locks);
     }
 
-    /// Lets all words count from close behind this time. Nobody else holds more than one lock, so taking
-    /// all of them in order can't end in a knot.
+    /// Lets all words count from close behind this time. No other thread holds more than one of these locks, so
+    /// taking all of them in order can't deadlock.
     fn move_anchor(&self, now: Timestamp) {
         let locks: Vec<_> = self.shards().map(Shard::lock).collect();
         self.anchor.follow(now, |by| {
@@ -204,6 +198,6 @@ impl Table {
     /// The bytes that all shards may come to use.
     pub(crate) fn reserved_bytes(&self) -> usize {
         let stashed: usize = self.shards().map(Shard::stash_lines).sum();
-        (self.lines.len() + stashed) * size_of::<Line>() + size_of::<Intervals>()
+        (self.lines.len() + stashed) * size_of::<CacheLine>() + size_of::<Intervals>()
     }
 }

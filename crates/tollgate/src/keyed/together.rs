@@ -5,9 +5,9 @@ use std::time::Duration;
 use tollgate_core::{Decision, Outcome, Tat, Timestamp};
 
 use super::anchor::Moment;
-use super::line::Slot;
+use super::cache_line::Slot;
 use super::shard::Shard;
-use super::table::Place;
+use super::table::Candidates;
 use super::word::KeyWord;
 use super::{Key, KeyedLimiter};
 use crate::cell::Ticket;
@@ -44,7 +44,7 @@ impl After {
     }
 }
 
-/// What came of several keys that were asked together.
+/// The result for several keys that were asked together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Together {
@@ -64,7 +64,7 @@ impl<C: Clock> KeyedLimiter<C> {
     /// charged is given back if another request came between.
     ///
     /// ```
-    /// use tollgate::core::{Algorithm, Gcra};
+    /// use tollgate::core::{Arithmetic, Gcra};
     /// use tollgate::{KeyedLimiter, Rate, clock::Manual};
     ///
     /// let limiter = KeyedLimiter::builder(Rate::per_hour(1), 100).clock(Manual::new()).build()?;
@@ -79,7 +79,7 @@ impl<C: Clock> KeyedLimiter<C> {
     #[inline]
     pub fn check_together(&self, keys: &[(Key<'_, C>, u64)]) -> Together {
         // All at once, so that the waits for memory overlap.
-        let mut places: [Option<Place<'_>>; FETCHED] = [None; FETCHED];
+        let mut places: [Option<Candidates<'_>>; FETCHED] = [None; FETCHED];
         for (fetched, (key, _)) in places.iter_mut().zip(keys) {
             let place = self.table.place(key.fingerprint);
             place.prefetch();
@@ -110,7 +110,7 @@ impl<C: Clock> KeyedLimiter<C> {
         self.charge_all(keys, &slots, now)
     }
 
-    /// The gravest refusal of those that somebody waits for.
+    /// The refusal with the longest wait, of keys that have waiters.
     #[cold]
     #[inline(never)]
     fn refused_in_turn(&self, keys: &[(Key<'_, C>, u64)], now: Timestamp) -> Option<Together> {
@@ -127,7 +127,7 @@ impl<C: Clock> KeyedLimiter<C> {
         })
     }
 
-    /// The gravest refusal.
+    /// The refusal with the longest wait.
     #[cold]
     #[inline(never)]
     fn refused(&self, keys: &[(Key<'_, C>, u64)], local: Moment) -> Together {
@@ -140,7 +140,7 @@ impl<C: Clock> KeyedLimiter<C> {
             }
         }
         let Some((number, decision)) = worst else {
-            // It had no room a moment ago: that is what it is told.
+            // It had no room a moment ago, and that is what the caller is told.
             let wait = Duration::ZERO;
             let limit = keys.first().map_or(0, |(key, _)| key.in_force.burst);
             return Together {

@@ -1,6 +1,6 @@
 //! What a key's word says: a TAT, or a time until which the key is blocked.
 
-use tollgate_core::{Outcome, Pace, Tat, Timestamp};
+use tollgate_core::{Outcome, Pace, Tat, Timestamp, units};
 
 /// The slot is being taken over or moved; nobody may charge it.
 pub(crate) const BUSY: u64 = u64::MAX;
@@ -28,8 +28,8 @@ pub(crate) struct Judged {
     pub(crate) now: Timestamp,
     /// Whether the charge was made, now or to act after the wait. Judging alone makes none.
     pub(crate) taken: bool,
-    /// Whether it was refused at a faster rate than the word counts by, which is to count by that one
-    /// from now on: what is owed is in `before`.
+    /// Whether it was refused at a faster rate than the word counts by. Then the word is to count by that rate
+    /// from now on; `before` has the debt at that rate.
     pub(crate) takes_over: bool,
 }
 
@@ -37,14 +37,16 @@ impl KeyWord {
     /// A key never seen.
     pub(crate) const NEW: Self = Self(0);
     /// The last time that a word holds.
-    pub(crate) const LAST: u64 = LAST_NANO << 6;
+    pub(crate) const LAST: u64 = units::from_nanos(LAST_NANO);
 
     /// A block until then. What the key had spent before is not forgiven: if that would be paid off
     /// only after the block, the rest is kept, rounded up.
     pub(crate) fn blocked(until: u64, idle_at: u64) -> Self {
-        let nanos = until.div_ceil(64).min(LAST_NANO);
-        let owed = idle_at.min(Self::LAST).saturating_sub(nanos << 6);
-        let power = match owed.div_ceil(64) {
+        let nanos = units::to_nanos(until).min(LAST_NANO);
+        let owed = idle_at
+            .min(Self::LAST)
+            .saturating_sub(units::from_nanos(nanos));
+        let power = match units::to_nanos(owed) {
             0 => 0,
             owed => u64::from(owed.next_power_of_two().trailing_zeros().max(1)),
         };
@@ -65,7 +67,7 @@ impl KeyWord {
 
     /// When the block ends, in word units.
     pub(crate) fn until(self) -> u64 {
-        (self.0 & LAST_NANO) << 6
+        units::from_nanos(self.0 & LAST_NANO)
     }
 
     /// The word without a block that is over.
@@ -80,8 +82,8 @@ impl KeyWord {
         }
     }
 
-    /// The same counted from so many units later: nothing is left below zero. A block without end stays
-    /// one.
+    /// The same word counted from so many units later; times before that become zero. A block without end stays
+    /// as it is.
     pub(crate) fn moved(self, by: u64) -> Self {
         if self.is_endless() {
             return self;
@@ -94,7 +96,7 @@ impl KeyWord {
         self.is_blocked() && self.until() == Self::LAST
     }
 
-    /// Other times.
+    /// The same word with its times changed.
     pub(crate) fn with_times(self, change: impl Fn(u64) -> u64) -> Self {
         if self.is_blocked() {
             Self::blocked(change(self.until()), change(self.idle_at()))
@@ -102,6 +104,11 @@ impl KeyWord {
             // Below the flag.
             Self(change(self.0).min(Self::LAST))
         }
+    }
+
+    /// The same word with its TAT changed; for a key that isn't blocked.
+    pub(crate) fn changed(self, change: impl FnOnce(Tat) -> Tat) -> Self {
+        Self(change(Tat::from_word(self.0)).to_word())
     }
 
     /// When the key is as one never seen, in word units.
@@ -114,7 +121,7 @@ impl KeyWord {
             0 => 0,
             power => 1 << power,
         };
-        ((self.0 & LAST_NANO) + owed).min(LAST_NANO) << 6
+        units::from_nanos(((self.0 & LAST_NANO) + owed).min(LAST_NANO))
     }
 
     /// Decides a cost under this pace.
@@ -129,7 +136,7 @@ impl KeyWord {
             taken: false,
             takes_over: false,
         };
-        let local = units(now);
+        let local = units::of(now);
         let key = self.at(local);
         if key.is_blocked() {
             return judged(Outcome::Denied, self, self.until() - local);
@@ -150,7 +157,7 @@ impl KeyWord {
     }
 }
 
-/// A word that counts by another interval than the one that asks.
+/// A word that counts by another interval than the request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Foreign {
     pub(crate) word: KeyWord,
@@ -159,15 +166,15 @@ pub(crate) struct Foreign {
 }
 
 impl Foreign {
-    /// Decides a cost under another pace: all tokens that are owed stay owed. If it is refused at a
-    /// faster one, what is owed is to be paid back at that from now on.
+    /// Decides a cost at another pace. All tokens that are owed stay owed. If a faster pace refuses it, the
+    /// debt is to drain at that pace from now on.
     pub(crate) fn judge(self, pace: Pace, now: Timestamp, cost: u64) -> Judged {
-        let word = self.word.at(units(now));
+        let word = self.word.at(units::of(now));
         if word.is_blocked() {
             return word.judge(pace, now, cost);
         }
         if !pace.counts() {
-            // What counts no tokens has nothing to do with those that are owed elsewhere.
+            // A pace that counts no tokens ignores what is owed at others.
             return KeyWord::NEW.judge(pace, now, cost);
         }
         let owed = pace.carried_over(Tat::from_word(word.0), &self.pace(pace), now);
@@ -179,10 +186,10 @@ impl Foreign {
         }
     }
 
-    /// What somebody is told who was not charged, so that it comes true: at a slower pace than the
-    /// word counts by, nothing is stored, and what is owed goes on to be paid back at the faster one.
+    /// What a request that wasn't charged is told, so that the wait comes true: a refusal at a slower pace than
+    /// the word counts by stores nothing, and the debt goes on to drain at the faster one.
     pub(crate) fn told(self, judged: Judged, pace: Pace, now: Timestamp, cost: u64) -> Judged {
-        let (word, old) = (self.word.at(units(now)), self.pace(pace));
+        let (word, old) = (self.word.at(units::of(now)), self.pace(pace));
         let slower = pace.counts() && pace.interval > old.interval;
         if judged.outcome == Outcome::Allowed || word.is_blocked() || !slower {
             return judged;
@@ -199,27 +206,22 @@ impl Foreign {
         }
     }
 
-    /// The interval that it counts by, or else that of who asks.
-    pub(crate) const fn interval_or(self, asking: u64) -> u64 {
-        match self.interval {
-            0 => asking,
-            interval => interval,
-        }
-    }
-
-    /// What it counts by, which has no bucket of its own; what isn't known counts as time.
+    /// The pace that it counts by, without a bucket. If that isn't known, the caller's.
     const fn pace(self, asking: Pace) -> Pace {
+        self.pace_with(asking, 0)
+    }
+
+    /// The pace that it counts by, or else the caller's, with a bucket of this many tokens.
+    pub(crate) const fn pace_with(self, asking: Pace, burst: u64) -> Pace {
+        let interval = match self.interval {
+            0 => asking.interval,
+            known => known,
+        };
         Pace {
-            interval: self.interval_or(asking.interval),
-            capacity: 0,
+            interval,
+            capacity: interval.saturating_mul(burst),
         }
     }
-}
-
-/// A time in word units.
-#[inline]
-pub(crate) fn units(now: Timestamp) -> u64 {
-    Pace::UNLIMITED.empty(now).to_word()
 }
 
 #[cfg(test)]
@@ -229,7 +231,7 @@ mod tests {
 
     /// Any time that a table counts.
     fn time() -> impl Strategy<Value = u64> {
-        (0..64u32, any::<u64>()).prop_map(|(shift, bits)| (bits >> shift).min(LAST_NANO << 6))
+        (0..64u32, any::<u64>()).prop_map(|(shift, bits)| (bits >> shift).min(KeyWord::LAST))
     }
 
     proptest! {
@@ -237,15 +239,15 @@ mod tests {
         fn a_block_ends_when_it_should_and_forgives_nothing(until in time(), idle in time()) {
             let word = KeyWord::blocked(until, idle);
             prop_assert!(word.is_blocked() && word.0 != BUSY);
-            let end = until.div_ceil(64).min(LAST_NANO) << 6;
+            let end = units::from_nanos(units::to_nanos(until).min(LAST_NANO));
             prop_assert_eq!(word.until(), end);
             prop_assert!(word.is_blocked_at(end.saturating_sub(1)) || end == 0);
             prop_assert!(!word.is_blocked_at(end));
             // What is owed after it is kept, and at most doubled.
             let owed = idle.saturating_sub(end);
             let kept = word.idle_at() - end;
-            prop_assert!(kept >= owed.min((LAST_NANO << 6) - end), "{} of {}", kept, owed);
-            prop_assert!(kept <= owed.saturating_mul(2).max(128) && (owed > 0 || kept == 0));
+            prop_assert!(kept >= owed.min(KeyWord::LAST - end), "{} of {}", kept, owed);
+            prop_assert!(kept <= owed.saturating_mul(2).max(2 * units::PER_NANO) && (owed > 0 || kept == 0));
             let after = word.at(end);
             prop_assert!(!after.is_blocked());
             prop_assert_eq!(after.0, if kept == 0 { 0 } else { word.idle_at() });

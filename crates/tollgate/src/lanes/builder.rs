@@ -22,11 +22,11 @@ use crate::line::Line;
 ///     .clock(Manual::new())
 ///     .build()?;
 /// assert_eq!(lanes.iter().count(), 2);
-/// # Ok::<(), tollgate::LanesError>(())
+/// # Ok::<(), tollgate::lanes::LanesError>(())
 /// ```
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it is built"]
-pub struct LanesBuilder<C = DefaultClock> {
+pub struct Builder<C = DefaultClock> {
     rate: Rate,
     lanes: Vec<(String, u64)>,
     max_waiters: usize,
@@ -86,7 +86,7 @@ pub enum LanesError {
     Limit(LimitError),
 }
 
-impl LanesBuilder {
+impl Builder {
     pub(super) const fn new(rate: Rate) -> Self {
         Self {
             rate,
@@ -105,7 +105,7 @@ impl LanesBuilder {
     }
 }
 
-impl<C> LanesBuilder<C> {
+impl<C> Builder<C> {
     /// Adds a lane below those that are there, guaranteed `share` of the rate's count in each of its
     /// periods, and as large a part of its burst.
     pub fn lane(mut self, name: impl Into<String>, share: u64) -> Self {
@@ -121,8 +121,8 @@ impl<C> LanesBuilder<C> {
     }
 
     /// Reads this clock instead of the default one.
-    pub fn clock<D: Clock>(self, clock: D) -> LanesBuilder<D> {
-        LanesBuilder {
+    pub fn clock<D: Clock>(self, clock: D) -> Builder<D> {
+        Builder {
             rate: self.rate,
             lanes: self.lanes,
             max_waiters: self.max_waiters,
@@ -173,7 +173,7 @@ impl<C> LanesBuilder<C> {
     }
 }
 
-impl<C: Clock> LanesBuilder<C> {
+impl<C: Clock> Builder<C> {
     /// Builds them on the clock that was given.
     ///
     /// # Errors

@@ -1,13 +1,12 @@
 //! Whose turn it is among lanes: each within its own share, and on what the others leave.
 //!
-//! Every lane has a bucket of its own, and all of them one more together. The invariant that
-//! everything rests on: the common bucket holds at least what all lanes hold in sum. A lane that
-//! spends its own takes as much from both. One that borrows spends what it has and takes the rest from
-//! what the common bucket holds beyond the other lanes' tokens. So a lane within its share always
-//! passes, and what a full lane's bucket can't hold is there for the others.
+//! Every lane has a bucket of its own, and all of them one more together. The invariant: the common bucket holds at
+//! least as much as all lanes' buckets together. A lane that spends its own tokens takes them from both buckets. A lane
+//! that borrows spends what it has, and takes the rest from what the common bucket holds beyond the other lanes'
+//! tokens. So a lane within its share always passes, and what a full lane's bucket can't hold is there for the others.
 
 use tollgate_core::{
-    Algorithm, Bucket, Decision, LimitError, Outcome, Rate, Timestamp, TokenBucket,
+    Arithmetic, Bucket, Decision, LimitError, Outcome, Rate, Timestamp, TokenBucket,
 };
 
 use crate::line::places::Fifo;
@@ -39,7 +38,7 @@ struct State {
     own: Account,
     /// What the first in line asks for.
     first: Option<u64>,
-    /// What was charged for somebody who went without noticing: the next in this lane pass on it.
+    /// Tokens charged for waiters that left before noticing their turn: the next in this lane use them.
     credit: u64,
     /// The latest charge that became credit.
     handed_on: Option<Undo>,
@@ -153,8 +152,9 @@ impl Shares {
     /// When there is so much beyond what the other lanes hold.
     fn spare(&self, lane: u32, from: Timestamp, cost: u64) -> Option<Timestamp> {
         let mut at = from;
-        // What the others hold only grows while this lane waits, until they are full: each round
-        // comes closer from below, and few are needed. A time that is too early is looked at again.
+        // What the others hold only grows while this lane waits, until they are full. So each round comes
+        // closer to the right time from below, and few are needed. A time that is still too early is corrected
+        // when it comes.
         for _ in 0..32 {
             let need = self.held_by_others(lane, at).saturating_add(cost);
             let next = self.total.earliest(from, need)?;
@@ -201,7 +201,7 @@ impl Shares {
 
 impl Discipline for Shares {
     /// The number of a lane.
-    type Ask = u32;
+    type Asker = u32;
     type Receipt = Receipt;
 
     fn visited(&mut self, now: Timestamp) -> Option<Timestamp> {

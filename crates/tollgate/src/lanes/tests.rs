@@ -1,7 +1,7 @@
 //! Lanes on virtual time: guaranteed shares, what is lent and to whom, and the bound for all.
 
 use proptest::prelude::*;
-use tollgate_core::{Algorithm, Bucket, Outcome, Rate, Timestamp, TokenBucket};
+use tollgate_core::{Arithmetic, Bucket, Outcome, Rate, Timestamp, TokenBucket};
 use tollgate_testkit::traffic::Random;
 
 use super::shares::Shares;

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::thread;
 
 use tollgate_core::{
-    Algorithm as _, Align, FixedWindow, Gcra, LeakyBucket, LimitError, Rate, SlidingCounter,
+    Align, Arithmetic as _, FixedWindow, Gcra, LeakyBucket, LimitError, Rate, SlidingCounter,
     SlidingLog, Timestamp, TokenBucket,
 };
 
@@ -234,7 +234,7 @@ impl<C: Clock> Builder<C> {
         })
     }
 
-    fn slot<A: tollgate_core::Algorithm>(&self, limit: A, now: Timestamp) -> Mutex<Slot<A>> {
+    fn slot<A: tollgate_core::Arithmetic>(&self, limit: A, now: Timestamp) -> Mutex<Slot<A>> {
         let state = match self.start {
             Start::Full => A::State::default(),
             Start::Empty => limit.empty(now),

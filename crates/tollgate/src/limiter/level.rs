@@ -5,11 +5,11 @@ use std::time::Duration;
 use tollgate_core::{Decision, Timestamp, Unbooked};
 
 use super::Limiter;
-use crate::Kind;
 use crate::cell::Cell;
 use crate::clock::Clock;
 use crate::home::sealed::Home;
 use crate::line::Post;
+use crate::stack::Kind;
 use crate::stack::limit::{Breadth, Limit, Mark, Seen, Taken};
 
 impl<C: Clock> Limit for Limiter<C> {
@@ -64,7 +64,8 @@ impl<C: Clock> Limit for Limiter<C> {
     fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> Result<Taken, Decision> {
         let limiter = &self;
         let held = limiter.visit(None, |state| {
-            // Those who haven't seen the mark have read the clock before: none of them is later than this.
+            // Callers that haven't seen the mark read the clock before it was set: none of them has a later
+            // time than this.
             let now = now.max(self.clock.now());
             state.waits.advance(limiter, now);
             if let Some(behind) = state.waits.behind(limiter, &(), now, cost)

@@ -1,4 +1,4 @@
-//! Futures of those who stand in line: one alarm, armed for when they have to look again by themselves.
+//! Futures of waiters in line, each with one alarm for when it has to look again by itself.
 
 use std::fmt;
 use std::future::{Future, IntoFuture};

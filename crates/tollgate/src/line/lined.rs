@@ -1,4 +1,4 @@
-//! The line of one limit, and the mark that says whether anybody stands in it, or holds something.
+//! The line of one limit, and the mark that says whether there are waiters, or something is held.
 
 use std::fmt;
 
@@ -7,21 +7,21 @@ use super::places::Id;
 use super::single::Single;
 use crate::sync::{AtomicU32, Mutex, Ordering, PoisonError, fence};
 
-/// Whoever comes stands behind others.
+/// There are waiters, and newcomers stand behind them.
 const WAITED_FOR: u32 = 1;
-/// Something is out that doesn't drain, and whoever comes has to see to that first.
+/// Something is out that must not drain, and every caller has to bring that up to its time first.
 const HELD: u32 = 2;
 
 /// A line, of which a check reads no more than the mark while nobody waits and nothing is held.
 ///
 /// # Memory ordering
-/// A check that hasn't seen the mark began before whoever set it, and passes before it: no order is needed.
-/// Whoever gives something back must not miss one who has looked already and waits: one sets the mark and then
-/// looks, the other gives back and then reads the mark, each with a fence between (sequentially
-/// consistent), so that at least one of them sees what the other did.
+/// A check that hasn't seen the mark began before it was set, and counts as coming before the waiter: no order is
+/// needed. A thread that gives tokens back must not miss a waiter that has looked already: the waiter sets the mark and
+/// then looks, the other gives back and then reads the mark, each with a sequentially consistent fence between. So at
+/// least one of them sees what the other did.
 ///
-/// Whoever holds something sets the mark and, after the fence, reads the clock: who hasn't seen the mark had read
-/// the clock before, so its time is no later than the one from which on what is out doesn't drain.
+/// A thread that takes a hold sets the mark and, after the fence, reads the clock. A check that hasn't seen the mark
+/// read the clock before, so its time is no later than that from which what is out must not drain.
 #[derive(Debug)]
 pub(crate) struct Lined<T> {
     mark: AtomicU32,
@@ -36,7 +36,7 @@ impl<T: Clone + fmt::Debug> Lined<T> {
         }
     }
 
-    /// Whether somebody may wait, or hold something.
+    /// Whether there may be waiters, or something held.
     #[inline]
     pub(crate) fn is_marked(&self) -> bool {
         self.mark.load(Ordering::Relaxed) != 0
@@ -47,7 +47,7 @@ impl<T: Clone + fmt::Debug> Lined<T> {
         self.mark.load(Ordering::Relaxed) & HELD != 0
     }
 
-    /// Changes the line, and wakes whom that concerns.
+    /// Changes the line, and wakes the waiters that are affected.
     pub(crate) fn visit<R>(
         &self,
         present: Option<Id>,
@@ -55,7 +55,7 @@ impl<T: Clone + fmt::Debug> Lined<T> {
     ) -> R {
         // Nothing in here panics between two writes that belong together.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        // Before the first look at the limit: whoever comes from now on stands behind.
+        // Before the first look at the limit: callers that come from now on stand behind.
         self.mark
             .store(WAITED_FOR | held(&state.waits), Ordering::Relaxed);
         fence(Ordering::SeqCst);

@@ -8,9 +8,9 @@ use tollgate_core::{Decision, Timestamp};
 use crate::Refused;
 use crate::cell::Ticket;
 
-/// What those in a line wait for: a limit, past its line.
+/// What waiters wait for: a limit, asked without regard to its line.
 pub trait Meter {
-    /// On what terms somebody asks: the rate that came with the call.
+    /// The rate that came with a call.
     type Terms: Clone + fmt::Debug;
 
     /// Decides without charging.
@@ -30,22 +30,22 @@ pub trait Meter {
         Duration::MAX
     }
 
-    /// Gives back what nothing was built on.
+    /// Gives back what nobody else relies on.
     fn give_back(&self, terms: &Self::Terms, now: Timestamp, ticket: &Ticket);
 
     /// What the clock shows.
     fn shows(&self) -> Timestamp;
 
-    /// Whether everything is refused for now, waits too.
+    /// Whether everything is refused for now, waiters included.
     fn is_blocked(&self, _now: Timestamp) -> bool {
         false
     }
 
-    /// How much later somebody passes at the earliest who has so much before it that isn't charged.
+    /// How much later a waiter passes at the earliest, with this much uncharged cost before it.
     fn takes(&self, terms: &Self::Terms, tokens: u128) -> Duration;
 }
 
-/// Charges a cost as of when its turn came, or now if somebody came between.
+/// Charges a cost as of when its turn came, or now if another caller came between.
 pub(super) fn charge<M: Meter + ?Sized>(
     meter: &M,
     terms: &M::Terms,

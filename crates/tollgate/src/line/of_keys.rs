@@ -1,4 +1,4 @@
-//! Lines of the keys of a table: a key has one only while somebody waits for it.
+//! Lines of the keys of a table: a key has one only while there are waiters for it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,13 +10,13 @@ use super::single::Single;
 use super::{KEPT, State};
 use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering, PoisonError, fence};
 
-/// Keys share marks: while one waits, one in so many of the others looks for a line that it hasn't.
+/// Keys share this many marks: while one key has waiters, others that share its mark look for a line in vain.
 const MARKS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 64 };
 
 /// Lines by the hash of their key, and marks of which a check reads one.
 ///
 /// # Memory ordering
-/// As for the mark of [`Lined`](super::lined::Lined). Who changes all keys goes by the locks alone.
+/// As for the mark of [`Lined`](super::lined::Lined). A change of all keys uses the locks alone.
 pub(crate) struct KeyLines<K, T> {
     marks: [AtomicU32; MARKS],
     shards: Box<[Mutex<Shard<K, T>>]>,
@@ -38,19 +38,19 @@ impl<K, T: Clone + fmt::Debug> KeyLines<K, T> {
         }
     }
 
-    /// Whether somebody may wait for a key of this hash.
+    /// Whether there may be waiters for a key of this hash.
     #[inline(always)]
     pub(crate) fn is_marked(&self, hash: u64) -> bool {
         self.marks[index(hash)].load(Ordering::Relaxed) > 0
     }
 
-    /// Whether somebody may wait for any key.
+    /// Whether there may be waiters for any key.
     pub(crate) fn is_any_marked(&self) -> bool {
         let mut marks = self.marks.iter();
         marks.any(|mark| mark.load(Ordering::Relaxed) > 0)
     }
 
-    /// Everybody who waits for a key of this hash looks again.
+    /// Every waiter for a key of this hash looks again.
     pub(crate) fn wake(&self, hash: u64) {
         // After what was given back, as in `Home::improve`.
         fence(Ordering::SeqCst);
@@ -63,7 +63,7 @@ impl<K, T: Clone + fmt::Debug> KeyLines<K, T> {
         }
     }
 
-    /// Changes the line of a key, which is made if there is none, and wakes whom that concerns.
+    /// Changes the line of a key, which is made if there is none, and wakes the waiters that are affected.
     pub(crate) fn visit<R>(
         &self,
         (hash, is_same): (u64, impl Fn(&K) -> bool),
@@ -76,7 +76,7 @@ impl<K, T: Clone + fmt::Debug> KeyLines<K, T> {
         let place = match lines.iter().position(|line| is_same(&line.key)) {
             Some(place) => place,
             None => {
-                // Before the first look at the limit: whoever comes from now on stands behind.
+                // Before the first look at the limit: callers that come from now on stand behind.
                 self.marks[index(hash)].fetch_add(1, Ordering::Relaxed);
                 fence(Ordering::SeqCst);
                 if lines.is_empty() {
@@ -103,7 +103,7 @@ impl<K, T: Clone + fmt::Debug> KeyLines<K, T> {
             }
         }
         drop(shard);
-        // A stranger's key is dropped under no lock.
+        // The key's type is the caller's, so it is dropped under no lock.
         drop(gone);
         woken.wake();
         result
@@ -123,7 +123,7 @@ impl<K, T: Clone + fmt::Debug> KeyLines<K, T> {
         let line = lines.iter_mut().find(|line| is_same(&line.key))?;
         let result = change(&mut line.state);
         let woken = line.state.settle(None);
-        // It has a place yet: whoever stands there, or has passed without having noticed, comes.
+        // A place is still taken: its waiter, which may have passed without having noticed, will come.
         drop(shard);
         woken.wake();
         Some(result)

@@ -10,21 +10,21 @@ use crate::Refused;
 /// The number of a place.
 pub(crate) type Id = u32;
 
-/// One who waits, or who no longer has to and hasn't noticed yet.
+/// A waiter, or one that needn't wait any more and hasn't noticed yet.
 #[derive(Debug)]
-pub(super) struct Place<R, X = ()> {
+pub(super) struct LinePlace<R, X = ()> {
     /// Whose line it stands in: a client, or a lane.
     pub(super) owner: u32,
     pub(super) cost: u64,
     pub(super) arrived: Timestamp,
-    /// Until when it waits; the end of time if that wasn't said.
+    /// Until when it waits; the end of time if there is no deadline.
     pub(super) deadline: Timestamp,
     pub(super) stage: Stage<R>,
     /// What else is kept of it.
     pub(super) extra: X,
 }
 
-/// How far one who waits has come.
+/// How far a waiter has come.
 #[derive(Debug)]
 pub(super) enum Stage<R> {
     Queued {
@@ -48,7 +48,7 @@ pub(super) struct Places<R, X = ()> {
 #[derive(Debug)]
 enum Slot<R, X> {
     Free(Option<Id>),
-    Used(Place<R, X>),
+    Used(LinePlace<R, X>),
 }
 
 /// First to last of one owner's places.
@@ -88,18 +88,18 @@ impl Fifo {
         self.cost
     }
 
-    /// So much of it was charged ahead.
+    /// This much of the sum was charged ahead.
     pub(super) fn charged_ahead(&mut self, cost: u64) {
         self.cost -= u128::from(cost);
     }
 
-    /// So much of it isn't charged ahead any more.
+    /// This much of the sum isn't charged ahead any more.
     pub(super) fn asks_again(&mut self, cost: u64) {
         self.cost += u128::from(cost);
     }
 }
 
-impl<R, X> Place<R, X> {
+impl<R, X> LinePlace<R, X> {
     /// Until when it waits, if that was said.
     pub(super) fn deadline(&self) -> Option<Timestamp> {
         Some(self.deadline).filter(|deadline| *deadline < Timestamp::MAX)
@@ -123,8 +123,7 @@ impl<R, X> Place<R, X> {
 }
 
 impl<R, X> Places<R, X> {
-    /// Deadlines follow a clock that was set back: nobody waits for longer than was asked, for a time that it
-    /// showed by mistake.
+    /// Moves deadlines with a clock that was set back, so that no waiter waits longer than it asked for.
     pub(super) fn shift_deadlines(
         &mut self,
         deadlines: &mut BTreeSet<(Timestamp, Id)>,
@@ -149,26 +148,26 @@ impl<R, X> Places<R, X> {
         }
     }
 
-    /// How many are taken, by those who wait and those who haven't noticed.
+    /// How many places are taken, by waiters and by those that haven't noticed that they needn't wait any more.
     pub(super) const fn used(&self) -> usize {
         self.used
     }
 
-    pub(super) fn get(&self, id: Id) -> Option<&Place<R, X>> {
+    pub(super) fn get(&self, id: Id) -> Option<&LinePlace<R, X>> {
         match self.slots.get(index(id))? {
             Slot::Used(place) => Some(place),
             Slot::Free(_) => None,
         }
     }
 
-    pub(super) fn get_mut(&mut self, id: Id) -> Option<&mut Place<R, X>> {
+    pub(super) fn get_mut(&mut self, id: Id) -> Option<&mut LinePlace<R, X>> {
         match self.slots.get_mut(index(id))? {
             Slot::Used(place) => Some(place),
             Slot::Free(_) => None,
         }
     }
 
-    pub(super) fn insert(&mut self, place: Place<R, X>) -> Id {
+    pub(super) fn insert(&mut self, place: LinePlace<R, X>) -> Id {
         self.used += 1;
         if let Some(id) = self.free {
             let old = mem::replace(&mut self.slots[index(id)], Slot::Used(place));
@@ -182,7 +181,7 @@ impl<R, X> Places<R, X> {
         Id::try_from(self.slots.len() - 1).unwrap_or(Id::MAX)
     }
 
-    pub(super) fn remove(&mut self, id: Id) -> Option<Place<R, X>> {
+    pub(super) fn remove(&mut self, id: Id) -> Option<LinePlace<R, X>> {
         self.get(id)?;
         let freed = mem::replace(&mut self.slots[index(id)], Slot::Free(self.free));
         self.free = Some(id);
@@ -193,7 +192,7 @@ impl<R, X> Places<R, X> {
         }
     }
 
-    /// What became of one who has noticed it, and leaves; none while it waits.
+    /// The result for a waiter, whose place is free then; none while it has to wait.
     pub(super) fn collect(&mut self, id: Id) -> Option<Result<Timestamp, Refused>> {
         let result = match &self.get(id)?.stage {
             Stage::Queued { .. } => return None,
@@ -204,7 +203,7 @@ impl<R, X> Places<R, X> {
         Some(result)
     }
 
-    /// Says what became of one who stood in `fifo`.
+    /// Notes the result for a waiter that stood in `fifo`.
     pub(super) fn finish(&mut self, fifo: &mut Fifo, id: Id, stage: Stage<R>) {
         self.unlink(fifo, id);
         if let Some(place) = self.get_mut(id) {
@@ -252,7 +251,7 @@ impl<R, X> Places<R, X> {
     }
 
     fn link(&mut self, id: Id, change: impl FnOnce(&mut Option<Id>, &mut Option<Id>)) {
-        if let Some(Place {
+        if let Some(LinePlace {
             stage: Stage::Queued { before, after },
             ..
         }) = self.get_mut(id)

@@ -7,7 +7,7 @@ use std::mem;
 use tollgate_core::{Decision, Outcome, Timestamp};
 
 use super::Waits;
-use super::places::{Fifo, Id, Place, Places, Stage};
+use super::places::{Fifo, Id, LinePlace, Places, Stage};
 use crate::Refused;
 
 /// Who is next, and what that costs: what weighted fair queueing and priority lanes differ in.
@@ -17,32 +17,32 @@ use crate::Refused;
 /// at the same time.
 pub trait Discipline: fmt::Debug {
     /// Who asks: a client with its weight, or a lane.
-    type Ask;
+    type Asker;
     /// What a charge is given back by.
     type Receipt: fmt::Debug;
 
-    /// Time has come this far, and nobody else's turn came before. If the clock was set back: what it showed
-    /// before.
+    /// It is `now`, and every turn before that has been taken. Returns what the clock showed before, if it was set
+    /// back.
     fn visited(&mut self, now: Timestamp) -> Option<Timestamp>;
 
-    /// Whether this one passes right now, past everybody who waits; it is charged if so.
-    fn pass_at_once(&mut self, now: Timestamp, ask: &Self::Ask, cost: u64) -> Outcome;
+    /// Whether this request passes right now, ahead of all waiters; it is charged if so.
+    fn pass_at_once(&mut self, now: Timestamp, ask: &Self::Asker, cost: u64) -> Outcome;
 
-    /// The line in which this one has to stand, or what it has to expect if that is full.
-    fn stand_in(&mut self, lines: &Lines, ask: Self::Ask) -> Result<u32, Timestamp>;
+    /// The line in which this request has to stand; or, if that is full, when a place may be free.
+    fn stand_in(&mut self, lines: &Lines, ask: Self::Asker) -> Result<u32, Timestamp>;
 
-    /// When this one passes at the latest if nobody comes after it. Any answer that isn't after
-    /// `deadline` is as good as another.
+    /// When this request passes at the latest if no more come. Any answer up to `deadline` is as good as
+    /// another.
     fn estimate(
         &self,
         lines: &Lines,
         now: Timestamp,
-        ask: &Self::Ask,
+        ask: &Self::Asker,
         cost: u64,
         deadline: Timestamp,
     ) -> Timestamp;
 
-    /// Somebody else is the first of this owner's line now, or nobody.
+    /// Another waiter is first in this owner's line now, or the line is empty.
     fn first_changed(&mut self, owner: u32, first: Option<First>, why: Change);
 
     /// Whose turn comes next, and when.
@@ -54,13 +54,13 @@ pub trait Discipline: fmt::Debug {
     /// Charges the first of this line.
     fn pass(&mut self, owner: u32, due: Timestamp, cost: u64) -> Self::Receipt;
 
-    /// One who was charged is gone without having noticed.
+    /// A waiter that was charged left before it noticed.
     fn give_back(&mut self, now: Timestamp, owner: u32, receipt: Self::Receipt);
 
-    /// What is left, for one who was told to wait until `at`.
+    /// The decision for a request that has to wait until `at`.
     fn decision(&self, now: Timestamp, outcome: Outcome, at: Timestamp) -> Decision;
 
-    /// When everything that waits has passed at the latest, if nobody comes.
+    /// When all waiters will have passed at the latest, if no more come.
     fn all_passed(&self, lines: &Lines) -> Timestamp;
 }
 
@@ -70,14 +70,14 @@ pub struct First {
     pub(crate) cost: u64,
 }
 
-/// Why somebody else is first.
+/// Why another waiter is first now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// The line was empty.
     Came,
     /// The one before passed.
     Passed,
-    /// The one before went without having passed.
+    /// The one before left without having passed.
     Left,
 }
 
@@ -95,7 +95,7 @@ impl Lines {
         self.fifos.get(index).copied().unwrap_or_default()
     }
 
-    /// What everybody asks for in sum.
+    /// The sum of all costs in line.
     pub(crate) const fn cost(&self) -> u128 {
         self.cost
     }
@@ -113,7 +113,7 @@ impl Lines {
     }
 }
 
-/// Everybody who waits for one limit.
+/// All waiters for one limit.
 #[derive(Debug)]
 pub(crate) struct Queue<D: Discipline> {
     discipline: D,
@@ -122,11 +122,11 @@ pub(crate) struct Queue<D: Discipline> {
     deadlines: BTreeSet<(Timestamp, Id)>,
     waiting: usize,
     most: usize,
-    /// Those who needn't wait any more and haven't been told.
+    /// Waiters that needn't wait any more and haven't been told.
     done: Vec<Id>,
 }
 
-/// What became of somebody who came.
+/// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entered {
     /// It passed at once.
@@ -167,7 +167,7 @@ impl<D: Discipline> Queue<D> {
     }
 
     /// Decides without waiting.
-    pub(crate) fn check(&mut self, now: Timestamp, ask: &D::Ask, cost: u64) -> Decision {
+    pub(crate) fn check(&mut self, now: Timestamp, ask: &D::Asker, cost: u64) -> Decision {
         self.advance(now);
         let outcome = self.discipline.pass_at_once(now, ask, cost);
         let at = match outcome {
@@ -180,17 +180,17 @@ impl<D: Discipline> Queue<D> {
         self.discipline.decision(now, outcome, at)
     }
 
-    /// Whether this one passes right now; it is charged if so.
-    pub(crate) fn allow(&mut self, now: Timestamp, ask: &D::Ask, cost: u64) -> bool {
+    /// Whether this request passes right now; it is charged if so.
+    pub(crate) fn allow(&mut self, now: Timestamp, ask: &D::Asker, cost: u64) -> bool {
         self.advance(now);
         self.discipline.pass_at_once(now, ask, cost) == Outcome::Allowed
     }
 
-    /// Passes at once, stands in line, or says why neither.
+    /// Passes at once, takes a place in line, or says why it can do neither.
     pub(crate) fn enter(
         &mut self,
         now: Timestamp,
-        ask: D::Ask,
+        ask: D::Asker,
         cost: u64,
         deadline: Option<Timestamp>,
     ) -> Result<Entered, Refused> {
@@ -229,7 +229,7 @@ impl<D: Discipline> Queue<D> {
     }
 
     fn stand(&mut self, now: Timestamp, owner: u32, cost: u64, deadline: Option<Timestamp>) -> Id {
-        let id = self.places.insert(Place {
+        let id = self.places.insert(LinePlace {
             owner,
             cost,
             arrived: now,
@@ -252,8 +252,8 @@ impl<D: Discipline> Queue<D> {
         id
     }
 
-    /// Lets everybody pass whose turn has come by `now`, in order, each at its own time, and drops
-    /// those whose deadline came first.
+    /// Lets every waiter pass whose turn has come by `now`, in order, each as of its own time, and drops those
+    /// whose deadline came first.
     pub(crate) fn advance(&mut self, now: Timestamp) {
         if self.waiting > 0 {
             while self.step(now) {}
@@ -263,7 +263,7 @@ impl<D: Discipline> Queue<D> {
         }
     }
 
-    /// One who passes or is dropped by `now`, if there is one.
+    /// Lets one waiter pass, or drops it, if one is due by `now`.
     fn step(&mut self, now: Timestamp) -> bool {
         let turn = self.discipline.next().filter(|(_, due)| *due <= now);
         let over = self.deadlines.first().copied();
@@ -297,7 +297,7 @@ impl<D: Discipline> Queue<D> {
         true
     }
 
-    /// Takes one out of its line, and says what became of it.
+    /// Takes a waiter out of its line and notes its result.
     fn finish(&mut self, id: Id, stage: Stage<D::Receipt>, why: Change) {
         self.take_out(id, why, |places, line| places.finish(line, id, stage));
         self.done.push(id);
@@ -328,7 +328,7 @@ impl<D: Discipline> Queue<D> {
         }
     }
 
-    /// This one goes: it costs nothing, even if its turn had come without its noticing.
+    /// This waiter leaves. It is charged nothing, even if its turn had come and it hadn't noticed.
     pub(crate) fn leave(&mut self, now: Timestamp, id: Id) {
         self.advance(now);
         self.take_away(now, id);
@@ -361,7 +361,7 @@ impl<D: Discipline> Waits for Queue<D> {
     fn look_again(&mut self, _now: Timestamp, id: Id) -> Option<Timestamp> {
         let turn = self.first().filter(|(first, _)| *first == id);
         let turn = turn.map(|(_, due)| due);
-        let over = self.places.get(id).and_then(Place::deadline);
+        let over = self.places.get(id).and_then(LinePlace::deadline);
         let over = over.map(|deadline| deadline.plus_nanos(1));
         turn.into_iter().chain(over).min()
     }
@@ -381,12 +381,12 @@ impl<D: Discipline> Waits for Queue<D> {
 
 #[cfg(test)]
 impl<D: Discipline> Queue<D> {
-    /// What became of this one, if it needn't wait any more.
+    /// The result for this waiter, if it needn't wait any more.
     pub(crate) fn fate(&mut self, id: Id) -> Option<Result<(), Refused>> {
         self.collect(id).map(|result| result.map(drop))
     }
 
-    /// When something happens next if nobody comes or goes.
+    /// When something happens next if no waiter comes or leaves.
     pub(crate) fn next_at(&self) -> Option<Timestamp> {
         let turn = self.first().map(|(_, due)| due);
         let over = self.deadlines.first();
@@ -394,7 +394,7 @@ impl<D: Discipline> Queue<D> {
         turn.into_iter().chain(over).min()
     }
 
-    /// Nobody is here, and nothing is left of those who were.
+    /// The line is empty, and nothing is kept of earlier waiters.
     pub(crate) fn is_clean(&self) -> bool {
         let lines = self.lines.fifos.iter().all(|line| line.len() == 0);
         let empty = self.places.used() == 0 && self.waiting == 0 && self.deadlines.is_empty();

@@ -1,5 +1,5 @@
-//! One line for one limit, first come first served. Those who stand in it are charged nothing, so whoever
-//! leaves frees its place, wherever that is, and costs nobody anything.
+//! The line of one limit, first come first served. Waiters are charged only at their turn, so one that leaves
+//! frees its place at no cost to anybody, wherever it stood.
 //!
 //! It reads no clock, wakes nobody, and doesn't keep the limit's state: each call is handed the meter.
 
@@ -14,43 +14,43 @@ mod behind;
 mod set_back;
 
 use super::meter::{Meter, charge};
-use super::places::{Fifo, Id, Place, Places, Stage};
+use super::places::{Fifo, Id, LinePlace, Places, Stage};
 use super::queue::Entered;
 use super::{Rest, Waits};
 use crate::Refused;
 use crate::cell::Ticket;
 use crate::steps::SLACK;
 
-/// How long after its turn a waiter looks again if those before it took longer than was said.
+/// How long after its expected turn a waiter looks again if those before it took longer.
 const BACKSTOP: Duration = Duration::from_millis(1);
 
-/// Everybody who waits for one limit.
+/// All waiters for one limit.
 #[derive(Debug)]
 pub struct Single<T> {
     places: Places<(), Waiter<T>>,
     line: Fifo,
     deadlines: BTreeSet<(Timestamp, Id)>,
-    /// The latest visit or turn: nobody passes at an earlier time, unless the clock was set back.
+    /// The latest visit or turn: no waiter passes at an earlier time, unless the clock was set back.
     seen: Timestamp,
     /// When the first in line passes, as of the latest look.
     due: Timestamp,
     /// When the first in line may ask again, if it was refused at its turn.
     refused_until: Timestamp,
-    /// The latest who came found no room for its key's state.
+    /// The latest newcomer found no room in the table for its key.
     lacks_room: bool,
-    /// Something is out that doesn't drain, as of the latest visit, and the limit's own lock doesn't see to that.
+    /// Whether something was out at the latest visit, and the limit doesn't keep it from draining by itself.
     pub(crate) is_held: bool,
-    /// Those who needn't wait any more and haven't been told.
+    /// Waiters that needn't wait any more and haven't been told.
     done: Vec<Id>,
 }
 
-/// What is kept of one who waits.
+/// What is kept of a waiter.
 #[derive(Debug)]
 struct Waiter<T> {
     terms: T,
-    /// When it was told to pass: it looks then whatever becomes of those before it.
+    /// When it was told that it would pass: it looks then, whatever happens to those before it.
     told: Timestamp,
-    /// What it was charged: when it passed, or ahead, because somebody reserved behind it.
+    /// What it was charged: when it passed, or ahead of its turn, because a reservation was made behind it.
     charged: Option<Ticket>,
 }
 
@@ -74,12 +74,12 @@ impl<T: Clone + fmt::Debug> Single<T> {
         self.line.len() == 0
     }
 
-    /// Nobody waits, and nobody has passed without having noticed.
+    /// There is no waiter, and none that has passed without having noticed.
     pub(crate) const fn is_clean(&self) -> bool {
         self.places.used() == 0
     }
 
-    /// Lets everybody pass whose turn has come by `now`, in order, each at its own time, and drops those
+    /// Lets every waiter pass whose turn has come by `now`, in order, each as of its own time, and drops those
     /// whose deadline came first.
     pub(crate) fn advance<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
         if self.seen - now > SLACK {
@@ -92,7 +92,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         self.seen_at(meter, now);
     }
 
-    /// Nobody passes before this time any more.
+    /// From now on no waiter passes at an earlier time.
     fn seen_at<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
         if self.seen < now {
             self.seen = now;
@@ -140,11 +140,11 @@ impl<T: Clone + fmt::Debug> Single<T> {
                 true
             }
             Err(refused @ Refused::Never(_)) => {
-                // One who never passes would stop the line.
+                // A waiter that can never pass would stop the line.
                 self.refuse(meter, now, id, refused);
                 true
             }
-            // Somebody who had begun before came between, or there is no room for a new key.
+            // A check that began earlier took the tokens, or there is no room for a new key.
             Err(refused) => {
                 self.seen = self.seen.max(now);
                 let wait = refused.decision().retry_after.max(BACKSTOP);
@@ -155,7 +155,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         }
     }
 
-    /// What the limit has left has changed: it may be somebody's turn sooner.
+    /// What the limit has left has changed, so a turn may come sooner.
     pub(crate) fn improved<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M) {
         self.refused_until = Timestamp::ZERO;
         self.look_at_first(meter);
@@ -181,12 +181,12 @@ impl<T: Clone + fmt::Debug> Single<T> {
         };
     }
 
-    fn first_place(&self) -> Option<(Id, &Place<(), Waiter<T>>)> {
+    fn first_place(&self) -> Option<(Id, &LinePlace<(), Waiter<T>>)> {
         let id = self.line.first()?;
         Some((id, self.places.get(id)?))
     }
 
-    /// Passes at once, stands in line, or says why neither.
+    /// Passes at once, takes a place in line, or says why it can do neither.
     pub(crate) fn enter<M: Meter<Terms = T> + ?Sized>(
         &mut self,
         meter: &M,
@@ -209,7 +209,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         if alone.outcome == Outcome::Never {
             return Err(Refused::Never(alone));
         }
-        // What was refused though it would pass alone has no room for a state of its own.
+        // It was refused though it would pass alone, so the table has no room for its key.
         self.lacks_room = alone.is_allowed() && (self.is_empty() || self.lacks_room);
         if self.lacks_room {
             return self.enter_booked(meter, terms, (now, cost), deadline);
@@ -226,8 +226,8 @@ impl<T: Clone + fmt::Debug> Single<T> {
         Ok(self.stand(meter, (now, cost), deadline, waiter))
     }
 
-    /// Stands in line with a charge ahead: there is no room for a key, and what such keys share has one
-    /// order for all of them.
+    /// Takes a place in line, charged ahead: the table has no room for its key, and the bucket that such keys
+    /// share has one order for all of them.
     fn enter_booked<M: Meter<Terms = T> + ?Sized>(
         &mut self,
         meter: &M,
@@ -238,7 +238,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         let patience = deadline.map_or(Duration::MAX, |deadline| deadline - now);
         let ticket = match meter.book(&terms, now, cost, patience) {
             Ok(ticket) => ticket,
-            // Not for want of patience.
+            // It wasn't refused for its deadline.
             Err(Refused::TooLate(decision)) if decision.retry_after <= patience => {
                 return Err(Refused::QueueFull(decision));
             }
@@ -260,7 +260,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         deadline: Option<Timestamp>,
         waiter: Waiter<T>,
     ) -> Entered {
-        let id = self.places.insert(Place {
+        let id = self.places.insert(LinePlace {
             owner: 0,
             cost,
             arrived: now,
@@ -279,16 +279,16 @@ impl<T: Clone + fmt::Debug> Single<T> {
         Entered::Waiting(id)
     }
 
-    /// This one goes: it costs nothing, and what it was charged without noticing comes back as far as
-    /// nothing was built on it.
+    /// This waiter leaves. It costs nothing, and if it was charged without having noticed, that is given back
+    /// unless others rely on it.
     pub(crate) fn leave<M: Meter<Terms = T> + ?Sized>(
         &mut self,
         meter: &M,
         now: Timestamp,
         id: Id,
     ) {
-        // Those whose turn came before are charged, as if nobody went; those whose turn is right now
-        // aren't yet: they may go as well.
+        // Waiters whose turn came before now are charged as if this one had stayed; those whose turn is right
+        // now aren't yet, as they may leave as well.
         if let Some(before) = now.as_nanos().checked_sub(1) {
             self.advance(meter, Timestamp::from_nanos(before));
         }
@@ -302,8 +302,8 @@ impl<T: Clone + fmt::Debug> Single<T> {
         self.look_at_first(meter);
     }
 
-    /// Charges everybody in line ahead, at the times that are theirs now, because somebody reserves behind
-    /// them.
+    /// Charges all waiters ahead of their turns, at the times that they expect now, because a reservation is
+    /// made behind them.
     pub(crate) fn book_all<M: Meter<Terms = T> + ?Sized>(
         &mut self,
         meter: &M,
@@ -326,7 +326,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         booked
     }
 
-    /// The first of those at the end of the line who aren't charged ahead: all behind one who isn't.
+    /// The first waiter that isn't charged ahead; neither are those behind it.
     fn first_uncharged(&self) -> Option<Id> {
         let mut first = None;
         let mut id = self.line.last()?;
@@ -340,7 +340,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         first
     }
 
-    /// The limit has changed: those who can never pass any more are told.
+    /// The limit has changed: waiters that can never pass any more are refused.
     pub(crate) fn changed<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
         let mut next = self.line.first();
         while let Some((id, place)) = next.and_then(|id| Some((id, self.places.get(id)?))) {
@@ -353,7 +353,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         self.improved(meter);
     }
 
-    /// This one needn't wait any more; what was charged ahead for it comes back.
+    /// This waiter needn't wait any more; what was charged ahead for it is given back.
     fn refuse<M: Meter<Terms = T> + ?Sized>(
         &mut self,
         meter: &M,
@@ -370,7 +370,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         self.finish(id, Stage::Refused(Box::new(refused)));
     }
 
-    /// Takes one out of the line, and says what became of it.
+    /// Takes a waiter out of the line and notes its result.
     fn finish(&mut self, id: Id, stage: Stage<()>) {
         self.take_out(id, |places, line, id| places.finish(line, id, stage));
         self.done.push(id);
@@ -380,7 +380,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         if self.line.first() == Some(id) {
             self.refused_until = Timestamp::ZERO;
         }
-        let deadline = self.places.get(id).and_then(Place::deadline);
+        let deadline = self.places.get(id).and_then(LinePlace::deadline);
         if let Some(deadline) = deadline {
             self.deadlines.remove(&(deadline, id));
         }
@@ -410,14 +410,13 @@ impl<T: Clone + fmt::Debug> Waits for Single<T> {
     fn look_again(&mut self, now: Timestamp, id: Id) -> Option<Timestamp> {
         let (first, due) = (self.line.first(), self.due);
         let place = self.places.get_mut(id)?;
-        let turn = match first == Some(id) {
-            true => due,
-            false => {
-                if place.extra.told <= now {
-                    place.extra.told = due.max(now) + BACKSTOP;
-                }
-                place.extra.told
+        let turn = if first == Some(id) {
+            due
+        } else {
+            if place.extra.told <= now {
+                place.extra.told = due.max(now) + BACKSTOP;
             }
+            place.extra.told
         };
         let over = place.deadline().map(|deadline| deadline.plus_nanos(1));
         Some(over.map_or(turn, |over| turn.min(over)))

@@ -14,19 +14,19 @@ use crate::patience::Patience;
 /// A request to wait in line: await it, or call
 /// [`wait_blocking`](Self::wait_blocking). The result is how long it took.
 ///
-/// It takes its place when the wait starts. Dropping the future frees the place and costs nothing;
-/// what was charged for one who went without noticing passes on to the next in line, or back.
+/// It takes its place when the wait starts. Dropping the future frees the place and costs nothing; what was
+/// charged for a waiter that left before noticing its turn goes to the next in line, or back.
 ///
 /// A deadline that can't be met fails at once with what to expect. The expectation counts everybody
 /// in line now who has a better claim and nobody who comes later: others may delay a waiter by up to
 /// their own shares if they come after it, and then it is dropped when its deadline passes, without
 /// having cost a token.
 ///
-/// The one who is next keeps the time for all. A future that was polled and then is neither polled
-/// nor dropped, when it is next, holds up the others until anybody comes to the line or has a deadline
-/// that passes: don't keep one aside.
+/// The first waiter keeps the time for all. If its future was polled once and then is neither polled nor
+/// dropped, it holds up the others until another request comes or a deadline passes. So don't set such a future
+/// aside.
 ///
-/// It can be awaited on any executor, as [`Acquire`](crate::Acquire) can, and panics as that does.
+/// It can be awaited on any executor, as [`Acquire`](crate::wait::Acquire) can, and panics as that does.
 #[cfg_attr(
     feature = "tokio",
     doc = r#"
@@ -53,13 +53,13 @@ assert!(matches!(hasty, Err(Refused::TooLate(_))));
 #[must_use = "nothing is waited for until this is awaited, or `wait_blocking` is called"]
 pub struct Turn<'a, D: Discipline, C: Clock> {
     line: &'a Line<D, C>,
-    pub(crate) ask: D::Ask,
+    pub(crate) ask: D::Asker,
     cost: u64,
     patience: Patience,
 }
 
 impl<'a, D: Discipline, C: Clock> Turn<'a, D, C> {
-    pub(crate) const fn new(line: &'a Line<D, C>, ask: D::Ask, cost: u64) -> Self {
+    pub(crate) const fn new(line: &'a Line<D, C>, ask: D::Asker, cost: u64) -> Self {
         Self {
             line,
             ask,
@@ -93,8 +93,8 @@ impl<'a, D: Discipline, C: Clock> Turn<'a, D, C> {
         standing.wait_blocking().map(|(_, waited)| waited)
     }
 
-    /// Blocks as [`wait_blocking`](Self::wait_blocking) does, but goes after it has looked so often:
-    /// what dropping a future does, for models.
+    /// As [`wait_blocking`](Self::wait_blocking), but gives up after looking this many times, as a dropped
+    /// future would. For the model checker.
     #[cfg(shuttle)]
     #[doc(hidden)]
     pub fn wait_for_looks(self, looks: usize) -> Option<Result<Duration, Refused>> {
@@ -107,7 +107,7 @@ impl<'a, D: Discipline, C: Clock> Turn<'a, D, C> {
         Some(result.map(|(_, waited)| waited))
     }
 
-    /// Passes, takes a place, or says at once why neither.
+    /// Passes at once, takes a place in line, or says why it can do neither.
     pub(super) fn start(self) -> Result<Option<Standing<&'a Line<D, C>>>, Refused> {
         let patience = self.patience;
         self.line

@@ -9,7 +9,7 @@ use super::entry::Entry;
 use super::keeper::{Keeper, Limits, Saver};
 use super::store::{End, Store};
 use super::table::Table;
-use super::{Observer, Quota, QuotaLimiter, StoreError, ThresholdEvent};
+use super::{FileError, Observer, Quota, QuotaLimiter, ThresholdEvent};
 use crate::clock::{Clock, Wall};
 use crate::keyed::counters::Counters;
 
@@ -29,7 +29,7 @@ pub enum AtQuotaCap {
 /// What requests get while as much is unsaved as may be, because the store fails or is slow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum OnStoreFailure {
+pub enum OnFileFailure {
     /// They are refused until a flush succeeds, so the bound on what a crash loses holds: the default.
     #[default]
     Refuse,
@@ -42,13 +42,13 @@ pub enum OnStoreFailure {
 #[non_exhaustive]
 pub enum Durability {
     /// What was granted is saved later: a crash may grant up to
-    /// [`max_unsaved`](QuotaBuilder::max_unsaved) units a second time. The default.
+    /// [`max_unsaved`](Builder::max_unsaved) units a second time. The default.
     #[default]
     Flush,
     /// A block of units is saved as used before any of it is granted: a crash never grants a unit
     /// twice, but each key may lose up to a block. A key's first charge in a period waits for the disk,
     /// and so does one that comes before the next block was saved, which begins when half of the last
-    /// is used. If the disk fails, such charges are refused, whatever [`OnStoreFailure`] says.
+    /// is used. If the disk fails, such charges are refused, whatever [`OnFileFailure`] says.
     Ahead {
         /// How many units of a key are saved ahead.
         block: u64,
@@ -59,14 +59,14 @@ pub enum Durability {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::quota::{OnStoreFailure, Quota, QuotaLimiter};
+/// use tollgate::quota::{OnFileFailure, Quota, QuotaLimiter};
 ///
 /// let path = std::env::temp_dir().join(format!("tollgate-quota-doc-{}", std::process::id()));
 /// let limiter = QuotaLimiter::builder(Quota::per_month(10_000))
 ///     .max_keys(50_000)
 ///     .flush_every(Duration::from_millis(500))
 ///     .max_unsaved(1_000)
-///     .on_store_failure(OnStoreFailure::Refuse)
+///     .on_file_failure(OnFileFailure::Refuse)
 ///     .open(&path)?;
 /// limiter.check_n("tenant", 7);
 /// limiter.close()?;
@@ -76,10 +76,10 @@ pub enum Durability {
 /// # reopened.close()?;
 /// # std::fs::remove_file(&path).unwrap();
 /// # std::fs::remove_file(path.with_extension("lock")).ok();
-/// # Ok::<(), tollgate::quota::StoreError>(())
+/// # Ok::<(), tollgate::quota::FileError>(())
 /// ```
 #[must_use = "a builder does nothing until it is built"]
-pub struct QuotaBuilder<C = Wall> {
+pub struct Builder<C = Wall> {
     quota: Quota,
     max_keys: usize,
     at_cap: AtQuotaCap,
@@ -88,7 +88,7 @@ pub struct QuotaBuilder<C = Wall> {
     clock: C,
 }
 
-impl QuotaBuilder {
+impl Builder {
     pub(super) fn new(quota: Quota) -> Self {
         Self {
             quota,
@@ -98,7 +98,7 @@ impl QuotaBuilder {
             limits: Limits {
                 flush_every: Duration::from_secs(1),
                 max_unsaved: 100_000,
-                on_failure: OnStoreFailure::default(),
+                on_failure: OnFileFailure::default(),
                 durability: Durability::default(),
             },
             clock: Wall,
@@ -106,7 +106,7 @@ impl QuotaBuilder {
     }
 }
 
-impl<C> QuotaBuilder<C> {
+impl<C> Builder<C> {
     /// How many keys may be counted at once: a million unless said otherwise. One takes about 500
     /// bytes and its name, a rolling one up to 1.5 kB, and one with quotas of four sorts of periods up to
     /// four times as much.
@@ -173,9 +173,9 @@ impl<C> QuotaBuilder<C> {
         self
     }
 
-    /// What requests get while as much is unsaved as may be: [`OnStoreFailure::Refuse`] unless said
+    /// What requests get while as much is unsaved as may be: [`OnFileFailure::Refuse`] unless said
     /// otherwise.
-    pub fn on_store_failure(mut self, policy: OnStoreFailure) -> Self {
+    pub fn on_file_failure(mut self, policy: OnFileFailure) -> Self {
         self.limits.on_failure = policy;
         self
     }
@@ -187,8 +187,8 @@ impl<C> QuotaBuilder<C> {
     }
 
     /// Reads this clock instead of [`Wall`]. Its times are nanoseconds since the Unix epoch.
-    pub fn clock<D: Clock>(self, clock: D) -> QuotaBuilder<D> {
-        QuotaBuilder {
+    pub fn clock<D: Clock>(self, clock: D) -> Builder<D> {
+        Builder {
             quota: self.quota,
             max_keys: self.max_keys,
             at_cap: self.at_cap,
@@ -199,7 +199,7 @@ impl<C> QuotaBuilder<C> {
     }
 }
 
-impl<C: Clock> QuotaBuilder<C> {
+impl<C: Clock> Builder<C> {
     /// Builds one that counts in memory, and forgets when it is dropped.
     pub fn build(self) -> QuotaLimiter<C> {
         let table = Table::new(&self.quota, self.max_keys, self.at_cap);
@@ -214,7 +214,7 @@ impl<C: Clock> QuotaBuilder<C> {
     /// # Errors
     /// If the file can't be read or written, is in use, damaged or something else, or holds more keys
     /// than may be counted.
-    pub fn open(self, path: &Path) -> Result<QuotaLimiter<C>, StoreError> {
+    pub fn open(self, path: &Path) -> Result<QuotaLimiter<C>, FileError> {
         let (store, contents) = Store::open(path)?;
         let table = Arc::new(Table::new(&self.quota, self.max_keys, self.at_cap));
         let now = self.clock.now().as_nanos();
@@ -223,7 +223,7 @@ impl<C: Clock> QuotaBuilder<C> {
         let keys = contents.entries.values().filter(active).count();
         let mut entries = contents.entries.into_values();
         if !entries.all(|entry| table.restore(entry, now)) {
-            return Err(StoreError::TooManyKeys {
+            return Err(FileError::TooManyKeys {
                 path: path.to_owned(),
                 keys,
                 max_keys: self.max_keys,
@@ -231,7 +231,7 @@ impl<C: Clock> QuotaBuilder<C> {
         }
         let saver = Arc::new(Saver::new(store, self.limits, contents.torn));
         saver.save(&table, End::Open)?;
-        let keeper = Keeper::start(&table, &saver).map_err(|source| StoreError::Io {
+        let keeper = Keeper::start(&table, &saver).map_err(|source| FileError::Io {
             path: path.to_owned(),
             source,
         })?;
@@ -251,9 +251,9 @@ impl<C: Clock> QuotaBuilder<C> {
     }
 }
 
-impl<C> fmt::Debug for QuotaBuilder<C> {
+impl<C> fmt::Debug for Builder<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("QuotaBuilder")
+        f.debug_struct("Builder")
             .field("quota", &self.quota)
             .field("max_keys", &self.max_keys)
             .field("limits", &self.limits)

@@ -46,7 +46,7 @@ pub(super) struct Judged {
 }
 
 impl Judged {
-    /// Of a quota that limits nothing, and so counts nothing.
+    /// The answer of an unlimited quota, which counts nothing.
     pub(super) fn unlimited(at: u64) -> Self {
         Self {
             decision: Decision::UNLIMITED,
@@ -116,7 +116,7 @@ impl Entry {
         (used, peak)
     }
 
-    /// Makes the account of this quota the own one; it is opened with what counts if it is new.
+    /// Makes the account of this quota the first; if it is new, it is opened with what counts.
     fn open(&mut self, quota: &Quota, at: u64) {
         if self.own.is_of(quota) {
             return;

@@ -18,20 +18,20 @@ use super::account::{Account, Lot};
 use super::entry::Entry;
 use super::maker::Maker;
 use super::record::Batch;
-use super::store::{End, Store, StoreError};
+use super::store::{End, FileError, Store};
 use super::table::Table;
-use super::{Durability, OnStoreFailure};
+use super::{Durability, OnFileFailure};
 use crate::sync::{AtomicU64, Ordering, PoisonError};
 
 /// Keys that are written down while the lock of their shard is held once.
 const CHUNK: usize = 256;
 
-/// How often, and how much in between.
+/// How often to save, and how much may be unsaved.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) flush_every: Duration,
     pub(super) max_unsaved: u64,
-    pub(super) on_failure: OnStoreFailure,
+    pub(super) on_failure: OnFileFailure,
     pub(super) durability: Durability,
 }
 
@@ -60,7 +60,7 @@ impl Unsaved {
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |units| {
                 let more = units.saturating_add(cost);
                 let fits = units == 0 || more <= most;
-                (fits || self.limits.on_failure == OnStoreFailure::Grant).then_some(more)
+                (fits || self.limits.on_failure == OnFileFailure::Grant).then_some(more)
             });
         match taken {
             // Early enough that the flush is over before the rest is used up.
@@ -165,10 +165,10 @@ impl Saver {
     }
 
     /// Saves what has changed, or everything if the file has to be written anew.
-    pub(super) fn save(&self, table: &Table, end: End) -> Result<(), StoreError> {
+    pub(super) fn save(&self, table: &Table, end: End) -> Result<(), FileError> {
         if self.is_forked() {
             let path = self.path.clone();
-            return Err(StoreError::Forked { path });
+            return Err(FileError::Forked { path });
         }
         let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
         let unsaved = self.unsaved.units();
@@ -192,7 +192,7 @@ impl Saver {
             }
             Err(source) => {
                 let path = store.path().to_owned();
-                let error = StoreError::Io { path, source };
+                let error = FileError::Io { path, source };
                 self.failures.fetch_add(1, Ordering::Relaxed);
                 *last = Some(error.to_string());
                 Err(error)
@@ -329,7 +329,7 @@ impl Keeper {
             .name("tollgate-quota".into())
             .spawn(move || {
                 while !by.unsaved.wait() {
-                    // Counted and kept for whoever asks; the next round tries again.
+                    // The error is counted and kept for `stats`; the next round tries again.
                     let _ = by.save(&kept, End::Open);
                 }
             })?;
@@ -341,7 +341,7 @@ impl Keeper {
     }
 
     /// Stops the thread and leaves the file closed.
-    pub(super) fn close(&mut self) -> Result<(), StoreError> {
+    pub(super) fn close(&mut self) -> Result<(), FileError> {
         let Some(thread) = self.thread.take() else {
             return Ok(());
         };
@@ -351,7 +351,7 @@ impl Keeper {
             return self.saver.save(&self.table, End::Closed);
         }
         self.saver.unsaved.call(|call| call.stop = true);
-        // It doesn't panic; if it did, the file still is to be closed.
+        // The thread doesn't panic; if it did, the file still has to be closed.
         let _ = thread.join();
         self.saver.save(&self.table, End::Closed)
     }
@@ -359,7 +359,7 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        // Nobody is left to tell; `QuotaLimiter::close` returns the error.
+        // There is nowhere to report the error; `QuotaLimiter::close` returns it.
         let _ = self.close();
     }
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use tollgate_core::{Decision, Timestamp};
 
-use super::table::Ask;
-use super::{Quota, QuotaLimiter, QuotaReceipt};
-use crate::Kind;
+use super::table::QuotaRequest;
+use super::{Quota, QuotaLimiter, Receipt};
 use crate::clock::{Clock, Wall};
+use crate::stack::Kind;
 use crate::stack::limit::{Breadth, Limit, Seen, Shares, Taken};
 
 /// One key of a [`QuotaLimiter`], maybe under a quota of its own: what a
@@ -23,7 +23,7 @@ use crate::stack::limit::{Breadth, Limit, Seen, Shares, Taken};
 /// assert!(stack.allow(&[Level::new("daily", &tenant).cost(60)]).is_some());
 /// assert_eq!(tenant.check_n(0).remaining, 40);
 /// ```
-pub struct QuotaKey<'a, C: Clock = Wall> {
+pub struct Key<'a, C: Clock = Wall> {
     limiter: &'a QuotaLimiter<C>,
     key: &'a [u8],
     quota: Option<&'a Quota>,
@@ -31,8 +31,8 @@ pub struct QuotaKey<'a, C: Clock = Wall> {
 
 impl<C: Clock> QuotaLimiter<C> {
     /// One key, at the limiter's own quota or its override.
-    pub fn key<'a, K: AsRef<[u8]> + ?Sized>(&'a self, key: &'a K) -> QuotaKey<'a, C> {
-        QuotaKey {
+    pub fn key<'a, K: AsRef<[u8]> + ?Sized>(&'a self, key: &'a K) -> Key<'a, C> {
+        Key {
             limiter: self,
             key: key.as_ref(),
             quota: None,
@@ -46,7 +46,7 @@ impl<C: Clock> QuotaLimiter<C> {
 /// ```
 /// use std::sync::Arc;
 /// use std::time::Duration;
-/// use tollgate::{Hold, Level, Quota, QuotaLimiter, Stack, clock::Manual};
+/// use tollgate::{Level, Quota, QuotaLimiter, Stack, stack::Hold, clock::Manual};
 ///
 /// let limiter = QuotaLimiter::builder(Quota::per_day(100)).clock(Manual::new()).build();
 /// let limiter = Arc::new(limiter);
@@ -55,7 +55,7 @@ impl<C: Clock> QuotaLimiter<C> {
 /// std::thread::spawn(move || hold.settle(20)).join().unwrap();
 /// assert_eq!(limiter.peek("acme").remaining, 80);
 /// ```
-pub struct OwnedQuotaKey<C: Clock = Wall> {
+pub struct OwnedKey<C: Clock = Wall> {
     limiter: Arc<QuotaLimiter<C>>,
     key: Box<[u8]>,
     quota: Option<Quota>,
@@ -63,8 +63,8 @@ pub struct OwnedQuotaKey<C: Clock = Wall> {
 
 impl<C: Clock> QuotaLimiter<C> {
     /// One key, at the limiter's own quota or its override, for a task of its own.
-    pub fn key_owned<K: AsRef<[u8]> + ?Sized>(self: &Arc<Self>, key: &K) -> OwnedQuotaKey<C> {
-        OwnedQuotaKey {
+    pub fn key_owned<K: AsRef<[u8]> + ?Sized>(self: &Arc<Self>, key: &K) -> OwnedKey<C> {
+        OwnedKey {
             limiter: Arc::clone(self),
             key: key.as_ref().into(),
             quota: None,
@@ -72,10 +72,10 @@ impl<C: Clock> QuotaLimiter<C> {
     }
 }
 
-impl<C: Clock> OwnedQuotaKey<C> {
+impl<C: Clock> OwnedKey<C> {
     /// The key, borrowed, with all of its verbs.
-    pub fn key(&self) -> QuotaKey<'_, C> {
-        QuotaKey {
+    pub fn key(&self) -> Key<'_, C> {
+        Key {
             limiter: &self.limiter,
             key: &self.key,
             quota: self.quota.as_ref(),
@@ -90,24 +90,24 @@ impl<C: Clock> OwnedQuotaKey<C> {
     }
 }
 
-impl<C: Clock> Shares for OwnedQuotaKey<C> {
+impl<C: Clock> Shares for OwnedKey<C> {
     type Key<'a>
-        = QuotaKey<'a, C>
+        = Key<'a, C>
     where
         Self: 'a;
 
-    fn borrowed(&self) -> QuotaKey<'_, C> {
+    fn borrowed(&self) -> Key<'_, C> {
         self.key()
     }
 }
 
-impl<C: Clock> fmt::Debug for OwnedQuotaKey<C> {
+impl<C: Clock> fmt::Debug for OwnedKey<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.key().fmt(f)
     }
 }
 
-impl<'a, C: Clock> QuotaKey<'a, C> {
+impl<'a, C: Clock> Key<'a, C> {
     /// The same key by another quota: that of its tier.
     #[must_use]
     pub fn under(mut self, quota: &'a Quota) -> Self {
@@ -126,7 +126,7 @@ impl<'a, C: Clock> QuotaKey<'a, C> {
     /// What the key has used of a quota, more than its count included, and when that counts no more: for one
     /// that has used nothing, when the calendar's period ends.
     pub(crate) fn used_of(&self, now: Timestamp, quota: &Quota) -> (u64, Option<Timestamp>) {
-        let judged = self.limiter.table.look(&Ask {
+        let judged = self.limiter.table.look(&QuotaRequest {
             key: self.key,
             quota: Some(quota),
             now,
@@ -139,13 +139,13 @@ impl<'a, C: Clock> QuotaKey<'a, C> {
         (judged.used, ends_at.map(|(_, end)| end))
     }
 
-    fn charge(&self, now: Timestamp, cost: u64) -> Result<QuotaReceipt, Decision> {
+    fn charge(&self, now: Timestamp, cost: u64) -> Result<Receipt, Decision> {
         let charged = self.limiter.charge_at(now, self.key, self.quota, cost);
         charged.map_err(|refused| *refused.decision())
     }
 }
 
-impl<C: Clock> Limit for QuotaKey<'_, C> {
+impl<C: Clock> Limit for Key<'_, C> {
     fn kind(&self) -> Kind {
         Kind::Quota
     }
@@ -161,7 +161,7 @@ impl<C: Clock> Limit for QuotaKey<'_, C> {
     fn look(&self, now: Timestamp, cost: u64) -> Decision {
         let look = |cost| self.limiter.look_at(now, self.key, self.quota, cost);
         match look(cost) {
-            // What is left is told as it is, not as it would be.
+            // `remaining` is what is left now, not what would be left after this.
             passes if passes.is_allowed() && cost > 0 => look(0),
             told => told,
         }
@@ -183,16 +183,16 @@ impl<C: Clock> Limit for QuotaKey<'_, C> {
             receipt.cost -= spent;
             self.limiter.give_back_at(now, self.key, receipt);
         } else if spent > receipt.cost {
-            // As much as there is: a quota knows no debt.
+            // At most what is left: a quota has no debt.
             let left = self.look(now, 0).remaining;
             let _ = self.charge(now, (spent - receipt.cost).min(left));
         }
     }
 }
 
-impl<C: Clock> fmt::Debug for QuotaKey<'_, C> {
+impl<C: Clock> fmt::Debug for Key<'_, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("QuotaKey")
+        f.debug_struct("Key")
             .field("key", &self.key.escape_ascii().to_string())
             .field("quota", &self.quota)
             .finish_non_exhaustive()

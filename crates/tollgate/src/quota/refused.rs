@@ -29,14 +29,14 @@ pub enum QuotaRefused {
         /// What it said.
         decision: Decision,
     },
-    /// The cost is above the quota: retrying is of no use.
+    /// The cost is above the quota, so retrying would be pointless.
     Never {
         /// The quota that was asked.
         quota: Quota,
         /// What it said.
         decision: Decision,
     },
-    /// The key is new, and as many keys are counted as may be.
+    /// The key is new, and the limiter counts as many keys as it may.
     NoRoom {
         /// How many may be counted.
         max_keys: usize,
@@ -153,7 +153,7 @@ impl std::error::Error for QuotaRefused {}
 /// Dropping it means that the request happened.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "give it back if the request didn't happen, or let it go"]
-pub struct QuotaReceipt {
+pub struct Receipt {
     pub(super) decision: Decision,
     /// The state of the key that was charged.
     pub(super) id: u64,
@@ -162,7 +162,7 @@ pub struct QuotaReceipt {
     pub(super) cost: u64,
 }
 
-impl QuotaReceipt {
+impl Receipt {
     /// What the quota said when it was charged.
     pub const fn decision(&self) -> &Decision {
         &self.decision

@@ -27,7 +27,7 @@ impl Keys {
         }
     }
 
-    /// Lets a key follow a clock that was set back, and all that come.
+    /// Lets a key follow a clock that was set back, and new keys too.
     pub(super) fn keep_pace(&mut self, key: &[u8], now: u64) {
         self.floor = self.floor_at(now);
         if let Some(entry) = self.entries.get_mut(key)
@@ -56,7 +56,7 @@ impl Keys {
 }
 
 impl Entry {
-    /// Whether it was charged later than a clock that wasn't set back can tell.
+    /// Whether it was charged so late that the clock must have been set back since.
     pub(super) fn is_ahead_of(&self, now: u64) -> bool {
         let ahead = self.latest.saturating_sub(now);
         ahead > 0

@@ -38,7 +38,7 @@ use super::record::{self, Batch, Periods};
 mod error;
 mod place;
 
-pub use error::StoreError;
+pub use error::FileError;
 
 const MAGIC: [u8; 8] = *b"tollquot";
 /// The first knew one period a key, the second no secret.
@@ -67,7 +67,7 @@ pub(super) struct Store {
     maker: Maker,
 }
 
-/// What nobody knows who only brings keys.
+/// What can't be known by those who choose keys, so that no key can look like a part of the file.
 #[derive(Clone, Copy)]
 struct Secret {
     salt: [u8; 8],
@@ -135,8 +135,8 @@ pub(super) enum End {
 
 impl Store {
     /// Locks and reads. A file that isn't there holds nothing; it is made by the first base.
-    pub(super) fn open(path: &Path) -> Result<(Self, Contents), StoreError> {
-        let io = |source| StoreError::Io {
+    pub(super) fn open(path: &Path) -> Result<(Self, Contents), FileError> {
+        let io = |source| FileError::Io {
             path: path.to_owned(),
             source,
         };
@@ -146,7 +146,7 @@ impl Store {
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                return Err(StoreError::Locked {
+                return Err(FileError::Locked {
                     path: path.to_owned(),
                 });
             }
@@ -155,7 +155,7 @@ impl Store {
         // From here on dropping it gives the lock back.
         let contents = match fs::read(&real) {
             // Under each name it would have a lock of its own, and saving leaves the other name with the past.
-            Ok(_) if place::names(&real) > 1 => Err(StoreError::ManyNames {
+            Ok(_) if place::names(&real) > 1 => Err(FileError::ManyNames {
                 path: path.to_owned(),
                 names: place::names(&real),
             }),
@@ -257,79 +257,98 @@ impl Drop for Store {
     }
 }
 
-fn read(path: &Path, bytes: &[u8]) -> Result<Contents, StoreError> {
-    let corrupt = |at: usize, what| StoreError::Corrupt {
-        path: path.to_owned(),
-        at: at as u64,
-        what,
-    };
-    if !bytes.starts_with(&MAGIC) {
-        let path = path.to_owned();
-        return Err(StoreError::Foreign { path });
-    }
-    let Some(header) = bytes.get(..SECRET) else {
-        return Err(corrupt(bytes.len(), "the header is cut short"));
-    };
-    if u32_at(header, 28) != Some(crc32c(&[&header[..28]])) {
-        return Err(corrupt(0, "the checksum of the header doesn't fit"));
-    }
-    // After the checksum, which every version keeps in this place.
-    match u32_at(header, 8) {
-        Some(version) if version != VERSION => {
-            let path = path.to_owned();
-            return Err(StoreError::OtherVersion { path, version });
-        }
-        _ => {}
-    }
-    let Some((salt, rest)) = bytes[SECRET..].split_first_chunk() else {
-        return Err(corrupt(bytes.len(), "the header is cut short"));
-    };
-    let Some((mark, rest)) = rest.split_first_chunk() else {
-        return Err(corrupt(bytes.len(), "the header is cut short"));
-    };
-    let secret = Secret {
-        salt: *salt,
-        mark: *mark,
-    };
+fn read(path: &Path, bytes: &[u8]) -> Result<Contents, FileError> {
+    let (header, secret, rest) = read_header(path, bytes)?;
     let length = u32_at(header, 16).zip(u32_at(header, 20));
     let length = length.map_or(u64::MAX, |(low, high)| {
         u64::from(high) << 32 | u64::from(low)
     });
     let length = usize::try_from(length).unwrap_or(usize::MAX);
-    let Some((base, mut tail)) = rest.split_at_checked(length) else {
-        return Err(corrupt(bytes.len(), "the base is cut short"));
+    let Some((base, tail)) = rest.split_at_checked(length) else {
+        return Err(corrupt(path, bytes.len(), "the base is cut short"));
     };
-    if u32_at(header, 24) != Some(crc32c(&[salt, mark, base])) {
-        return Err(corrupt(HEADER, "the checksum of the base doesn't fit"));
+    if u32_at(header, 24) != Some(crc32c(&[&secret.salt, &secret.mark, base])) {
+        let what = "the checksum of the base doesn't fit";
+        return Err(corrupt(path, HEADER, what));
     }
     let mut contents = Contents::default();
     if !contents.apply(base) {
-        return Err(corrupt(HEADER, "the base can't be read"));
+        return Err(corrupt(path, HEADER, "the base can't be read"));
     }
     let closed = u32_at(header, 12) == Some(1);
-    let mut number = 1;
-    while !tail.is_empty() {
+    if closed && !tail.is_empty() {
         let at = bytes.len() - tail.len();
-        if closed {
-            return Err(corrupt(at, "something follows the end"));
-        }
-        let Some((found, batch)) = secret.batch(tail) else {
-            if secret.follows(tail) {
-                return Err(corrupt(at, "a batch before the last can't be read"));
-            }
-            contents.torn = tail.len() as u64;
-            break;
-        };
-        if found != number || !contents.apply(batch) {
-            return Err(corrupt(at, "a batch is out of order"));
-        }
-        number += 1;
-        tail = &tail[FRAME + batch.len()..];
+        return Err(corrupt(path, at, "something follows the end"));
     }
+    contents
+        .read_batches(secret, tail)
+        .map_err(|(left, what)| corrupt(path, bytes.len() - left, what))?;
     Ok(contents)
 }
 
+/// The header without its secret, the secret, and what follows.
+fn read_header<'a>(
+    path: &Path,
+    bytes: &'a [u8],
+) -> Result<(&'a [u8], Secret, &'a [u8]), FileError> {
+    if !bytes.starts_with(&MAGIC) {
+        let path = path.to_owned();
+        return Err(FileError::Foreign { path });
+    }
+    let cut_short = || corrupt(path, bytes.len(), "the header is cut short");
+    let header = bytes.get(..SECRET).ok_or_else(cut_short)?;
+    if u32_at(header, 28) != Some(crc32c(&[&header[..28]])) {
+        return Err(corrupt(path, 0, "the checksum of the header doesn't fit"));
+    }
+    // After the checksum, which every version keeps in this place.
+    if let Some(version) = u32_at(header, 8).filter(|version| *version != VERSION) {
+        let path = path.to_owned();
+        return Err(FileError::OtherVersion { path, version });
+    }
+    let rest = &bytes[SECRET..];
+    let (salt, rest) = rest.split_first_chunk().ok_or_else(cut_short)?;
+    let (mark, rest) = rest.split_first_chunk().ok_or_else(cut_short)?;
+    let secret = Secret {
+        salt: *salt,
+        mark: *mark,
+    };
+    Ok((header, secret, rest))
+}
+
+fn corrupt(path: &Path, at: usize, what: &'static str) -> FileError {
+    FileError::Corrupt {
+        path: path.to_owned(),
+        at: at as u64,
+        what,
+    }
+}
+
 impl Contents {
+    /// Applies the batches that follow a base. If one can't be read: how many bytes are left from it on, and
+    /// what is wrong with it.
+    fn read_batches(
+        &mut self,
+        secret: Secret,
+        mut tail: &[u8],
+    ) -> Result<(), (usize, &'static str)> {
+        let mut number = 1;
+        while !tail.is_empty() {
+            let Some((found, batch)) = secret.batch(tail) else {
+                if secret.follows(tail) {
+                    return Err((tail.len(), "a batch before the last can't be read"));
+                }
+                self.torn = tail.len() as u64;
+                break;
+            };
+            if found != number || !self.apply(batch) {
+                return Err((tail.len(), "a batch is out of order"));
+            }
+            number += 1;
+            tail = &tail[FRAME + batch.len()..];
+        }
+        Ok(())
+    }
+
     fn apply(&mut self, batch: &[u8]) -> bool {
         let Some((floor, records)) = record::read(batch, &mut self.periods) else {
             return false;

@@ -60,7 +60,7 @@ pub(super) struct Keys {
 }
 
 /// One question.
-pub(super) struct Ask<'a> {
+pub(super) struct QuotaRequest<'a> {
     pub(super) key: &'a [u8],
     /// Instead of the key's own quota.
     pub(super) quota: Option<&'a Quota>,
@@ -146,7 +146,7 @@ impl Table {
     }
 
     /// Judges without writing.
-    pub(super) fn look(&self, ask: &Ask<'_>) -> Judged {
+    pub(super) fn look(&self, ask: &QuotaRequest<'_>) -> Judged {
         let mut guard = self.shard(ask.key);
         let (keys, quota, cached) = guard.split(ask);
         let now = ask.now.as_nanos();
@@ -161,7 +161,7 @@ impl Table {
     }
 
     /// Judges, and charges what fits.
-    pub(super) fn charge(&self, ask: &Ask<'_>, unsaved: Option<&Unsaved>) -> Charged {
+    pub(super) fn charge(&self, ask: &QuotaRequest<'_>, unsaved: Option<&Unsaved>) -> Charged {
         let first = self.try_charge(ask, unsaved);
         if !matches!(first, Charged::Refused(Refusal::NoRoom, ..)) {
             return first;
@@ -182,7 +182,7 @@ impl Table {
         }
     }
 
-    fn try_charge(&self, ask: &Ask<'_>, unsaved: Option<&Unsaved>) -> Charged {
+    fn try_charge(&self, ask: &QuotaRequest<'_>, unsaved: Option<&Unsaved>) -> Charged {
         let mut guard = self.shard(ask.key);
         let (keys, quota, cached) = guard.split(ask);
         if quota.is_unlimited() {
@@ -201,74 +201,71 @@ impl Table {
         if ask.cost == 0 {
             return Charged::Done(Done::uncounted(decision));
         }
+        let refused =
+            |why, wait| Charged::Refused(why, denied(&decision, ask.cost, wait), quota.clone());
         let is_new = entry.is_none();
         let mut new;
         let entry = match entry {
             Some(entry) => entry,
-            None => {
-                self.drop_idle(keys, judged.at, DROPPED_BY_EACH);
-                if !self.take_slot() {
-                    if self.at_cap == AtQuotaCap::AdmitNew {
-                        return Charged::Done(Done::uncounted(decision));
-                    }
-                    let denied = denied(&decision, ask.cost, Duration::ZERO);
-                    return Charged::Refused(Refusal::NoRoom, denied, quota.clone());
+            None => match self.new_entry(keys, ask, quota, &judged) {
+                Ok(entry) => {
+                    new = entry;
+                    &mut new
                 }
-                let key = Arc::from(ask.key);
-                let Some(period) = quota.period() else {
-                    return Charged::Done(Done::uncounted(decision));
-                };
-                let account = Account::new(Arc::clone(period));
-                new = Entry::new(key, self.new_id(), account);
-                &mut new
-            }
+                Err(charged) => return charged,
+            },
         };
         let indexed = entry.place();
         let charged = match unsaved.map(|unsaved| (unsaved, unsaved.block())) {
             Some((unsaved, Some(block))) => {
                 let left = entry.claimed(&judged, quota);
-                let covered = ask.cost <= left;
-                if !covered {
-                    let fits = decision.remaining.saturating_add(ask.cost);
-                    entry.wanted = block.max(ask.cost).min(fits);
-                } else if left - ask.cost < block / 2 && decision.remaining > left - ask.cost {
-                    // Early enough that hardly anybody waits for the disk.
-                    entry.wanted = block.min(decision.remaining);
-                    unsaved.flush_soon();
-                }
-                covered
+                claim(entry, (left, block), ask.cost, &decision, unsaved)
             }
             Some((unsaved, None)) if !unsaved.take(ask.cost) => {
                 if is_new {
                     self.keys.fetch_sub(1, Ordering::Relaxed);
                 }
-                let denied = denied(&decision, ask.cost, unsaved.retry_after());
-                return Charged::Refused(Refusal::Unsaved, denied, quota.clone());
+                return refused(Refusal::Unsaved, unsaved.retry_after());
             }
             _ => true,
         };
         let cost = if charged { ask.cost } else { 0 };
-        let (used, peak) = entry.charge(&judged, quota, cost);
-        let done = Done {
-            decision,
-            id: entry.id,
-            at: judged.at,
-            cost,
-            used,
-            peak,
-        };
+        let done = Done::counted(entry, &judged, quota, cost);
         changed(entry, indexed, &mut keys.idle, &mut keys.dirty);
         if is_new {
             let entry = entry.clone();
             keys.entries.insert(Arc::clone(&entry.key), entry);
         }
         if charged {
-            Charged::Done(done)
-        } else {
-            let wait = unsaved.map_or(Duration::ZERO, Unsaved::retry_after);
-            let denied = denied(&decision, ask.cost, wait);
-            Charged::Refused(Refusal::Unclaimed, denied, quota.clone())
+            return Charged::Done(done);
         }
+        let wait = unsaved.map_or(Duration::ZERO, Unsaved::retry_after);
+        refused(Refusal::Unclaimed, wait)
+    }
+
+    /// The entry of a new key, not yet stored, if there is a slot for it; else what the charge comes to.
+    fn new_entry(
+        &self,
+        keys: &mut Keys,
+        ask: &QuotaRequest<'_>,
+        quota: &Quota,
+        judged: &Judged,
+    ) -> Result<Entry, Charged> {
+        let decision = judged.decision;
+        self.drop_idle(keys, judged.at, DROPPED_BY_EACH);
+        if !self.take_slot() {
+            if self.at_cap == AtQuotaCap::AdmitNew {
+                return Err(Charged::Done(Done::uncounted(decision)));
+            }
+            let denied = denied(&decision, ask.cost, Duration::ZERO);
+            let quota = quota.clone();
+            return Err(Charged::Refused(Refusal::NoRoom, denied, quota));
+        }
+        let Some(period) = quota.period() else {
+            return Err(Charged::Done(Done::uncounted(decision)));
+        };
+        let account = Account::new(Arc::clone(period));
+        Ok(Entry::new(Arc::from(ask.key), self.new_id(), account))
     }
 
     /// Changes a key that is there, and marks it to be saved.
@@ -376,7 +373,7 @@ impl Shard {
     /// The keys, and what this one is judged by.
     fn split<'a>(
         &'a mut self,
-        ask: &Ask<'a>,
+        ask: &QuotaRequest<'a>,
     ) -> (&'a mut Keys, &'a Quota, &'a mut Option<(u64, Part)>) {
         let own = || self.overrides.get(ask.key).unwrap_or(&self.quota);
         let quota = ask.quota.unwrap_or_else(own);
@@ -386,7 +383,7 @@ impl Shard {
 
 /// Judges an entry, with the part of a new one from the cache if it is there.
 fn judge(
-    ask: &Ask<'_>,
+    ask: &QuotaRequest<'_>,
     quota: &Quota,
     entry: Option<&Entry>,
     floor: u64,
@@ -401,6 +398,27 @@ fn judge(
         }
     };
     entry::judge(entry, floor, quota, ask.now.as_nanos(), ask.cost, part_at)
+}
+
+/// Whether a cost is covered by what was saved ahead, of which so much is left. Says how much more is wanted, by
+/// blocks of this size, if it isn't, or soon won't be.
+fn claim(
+    entry: &mut Entry,
+    (left, block): (u64, u64),
+    cost: u64,
+    decision: &Decision,
+    unsaved: &Unsaved,
+) -> bool {
+    let covered = cost <= left;
+    if !covered {
+        let fits = decision.remaining.saturating_add(cost);
+        entry.wanted = block.max(cost).min(fits);
+    } else if left - cost < block / 2 && decision.remaining > left - cost {
+        // Early enough that hardly anybody waits for the disk.
+        entry.wanted = block.min(decision.remaining);
+        unsaved.flush_soon();
+    }
+    covered
 }
 
 /// Brings the order of idle keys and the list of what is to be saved in line with a changed entry.
@@ -421,6 +439,19 @@ pub(super) fn changed(
 }
 
 impl Done {
+    /// Charges an entry.
+    fn counted(entry: &mut Entry, judged: &Judged, quota: &Quota, cost: u64) -> Self {
+        let (used, peak) = entry.charge(judged, quota, cost);
+        Self {
+            decision: judged.decision,
+            id: entry.id,
+            at: judged.at,
+            cost,
+            used,
+            peak,
+        }
+    }
+
     fn uncounted(decision: Decision) -> Self {
         Self {
             decision,

@@ -4,26 +4,26 @@ use tollgate_core::Timestamp;
 
 use super::limit::{Seen, Taken};
 use super::terms::{Dropped, Terms};
-use super::{Level, Pass, Refusal, Settled, Stack, Step, Worst, take_all};
+use super::{Level, Pass, Position, Refusal, Settled, Stack, Worst, take_all};
 use crate::concurrency::Ending;
 
 /// What a request holds of all its limits until its real cost is known.
 ///
-/// [`settle`](Self::settle) says what was spent: levels that were [estimated](Level::estimated) get the rest
-/// back, or owe what was underestimated, up to a full bucket; levels with a plain cost keep it. What a hold means
-/// that is dropped was chosen when it was made, by its [`Terms`]: by default it is charged as it stands. One that
-/// is settled after its time has spent all of it.
+/// [`settle`](Self::settle) says what was spent: levels that were [estimated](Level::estimated) get the rest back, or
+/// owe what was underestimated, up to a full bucket; levels with a plain cost keep it. What dropping a hold means is
+/// chosen when it is made, by its [`Terms`]: by default the whole estimate is charged. So it is for a hold that is
+/// settled after its time.
 ///
-/// What is held doesn't drain: however long a hold lives, what it gives back was never lent to
-/// anyone, and the limit's bound holds in every span of time. What is charged in the end is what was spent,
-/// and limits that can't keep to that take no estimate. Windows and logs give back to the window or entry
-/// that was charged, and quotas to the period, as long as that counts; they know no debt, so of what was
+/// What is held doesn't drain: however long a hold lives, what it gives back was not given to anybody else
+/// meanwhile, and the limit's bound holds in every span of time. What is charged in the end is what was spent,
+/// and limits that can't keep to that take no estimate. Windows and logs give back to the window or entry that
+/// was charged, and quotas to the period, as long as that counts; they know no debt, so of what was
 /// underestimated they take what is left.
 ///
-/// Nobody knows when a hold is settled. So a `retry_after` counts on what is out to come back in
-/// time, and a booking that had to act on it is refused at once. A key keeps its room in the table while
-/// something of it is out, and where [`AtCap::EvictNearestIdle`](crate::AtCap) says so is evicted after all
-/// others, with what it holds.
+/// Nobody knows when a hold is settled. So a `retry_after` assumes that what is held comes back in time, and a
+/// reservation that would rely on it is refused at once. A key keeps its room in the table while something of
+/// it is out, and where [`AtCap::EvictNearestIdle`](crate::AtCap) says so is evicted after all others, with
+/// what it holds.
 ///
 /// ```
 /// use std::time::Duration;
@@ -54,7 +54,7 @@ use crate::concurrency::Ending;
 /// ```
 /// use std::sync::Arc;
 /// use std::time::Duration;
-/// use tollgate::{ConcurrencyLimiter, ExactKeyedLimiter, Hold, Level, Rate, Stack};
+/// use tollgate::{ConcurrencyLimiter, ExactKeyedLimiter, Level, Rate, Stack, stack::Hold};
 ///
 /// let tokens = ExactKeyedLimiter::<String>::builder(Rate::per_minute(10_000), 1_000).build()?;
 /// let (tokens, slots) = (Arc::new(tokens), Arc::new(ConcurrencyLimiter::new(50)));
@@ -277,7 +277,7 @@ impl Stack {
                 taken: Some(taken),
             });
         };
-        match take_all(levels, Step::first(levels), &mut seen, &take, keep) {
+        match take_all(levels, Position::first(levels), &mut seen, &take, keep) {
             Ok(()) => Ok(Hold { parts }),
             Err(refusal) => {
                 self.lose();

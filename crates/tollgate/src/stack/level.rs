@@ -38,7 +38,7 @@ pub struct Level<'a> {
 }
 
 impl<'a> Level<'a> {
-    /// A limit at a cost of 1: a `&Limiter`, a [`Key`](crate::Key) of a `KeyedLimiter`, a reference to a key of
+    /// A limit at a cost of 1: a `&Limiter`, a [`Key`](crate::keyed::Key) of a `KeyedLimiter`, a reference to a key of
     /// another keyed limiter or of a quota, a `&Arc<ConcurrencyLimiter>`, or a reference to an owned
     /// key of a `KeyedConcurrency`. Slots are shared (`Arc`), because who holds one may outlive the
     /// call.
@@ -85,7 +85,7 @@ impl<'a> Level<'a> {
     /// Nor do a class of a tree, which keeps no track of parts, and slots, which are held as long as it takes:
     ///
     /// ```compile_fail,E0277
-    /// use tollgate::{Class, Level, Rate, Tree};
+    /// use tollgate::{Level, Rate, Tree, tree::Class};
     ///
     /// let tree = Tree::new(Rate::per_second(10));
     /// let leaf = tree.add_leaf("search", tree.root(), Class::new(Rate::per_second(2))).unwrap();
@@ -121,7 +121,7 @@ impl<'a> Level<'a> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::{Level, Limiter, Rate, Stack, Terms, clock::Manual};
+    /// use tollgate::{Level, Limiter, Rate, Stack, stack::Terms, clock::Manual};
     ///
     /// let limiter = Limiter::with_clock(Rate::per_minute(1_000), Manual::new());
     /// let minute = Duration::from_secs(60);
@@ -138,9 +138,10 @@ impl<'a> Level<'a> {
     /// What is held of it. An estimate is of one at least: who thinks that it costs nothing, and is wrong, has
     /// something to settle.
     pub(super) fn held(&self) -> u64 {
-        match self.estimated {
-            true => self.cost.max(1),
-            false => self.cost,
+        if self.estimated {
+            self.cost.max(1)
+        } else {
+            self.cost
         }
     }
 

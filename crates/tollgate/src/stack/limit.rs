@@ -43,8 +43,8 @@ pub(crate) trait Limit: fmt::Debug + Sync {
     /// Decides without charging.
     fn look(&self, now: Timestamp, cost: u64) -> Decision;
 
-    /// The same for a request that comes to nothing unless this passes: a refusal may store what is
-    /// owed at a faster rate than it was counted by, once, so that the wait that it tells comes true.
+    /// The same for a real request, which fails if this refuses it. Such a refusal may, once, move a key's debt
+    /// to the faster rate at which it was asked, so that the wait that it is told comes true.
     fn ask(&self, now: Timestamp, cost: u64) -> Decision {
         self.look(now, cost)
     }
@@ -58,15 +58,14 @@ pub(crate) trait Limit: fmt::Debug + Sync {
     /// Charges the cost, or says why not.
     fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision>;
 
-    /// Charges the cost if that takes no closer look and two words are all that is needed to give it
-    /// back. None says nothing: [`take`](Self::take) has to tell.
+    /// Charges the cost, if the quick way suffices and two words are all that is needed to give it back. `None`
+    /// decides nothing: then [`take`](Self::take) has to be asked.
     fn charge(&self, seen: &mut Seen, cost: u64) -> Option<Mark> {
         let _ = (seen, cost);
         None
     }
 
-    /// Gives back what was taken by a request that came to nothing, as far as nothing was built on
-    /// it.
+    /// Gives back what was taken for a request that was then refused, as far as nobody else relies on it.
     fn put_back(&self, now: Timestamp, taken: Taken);
 
     /// Charges an estimate that is to be settled by `until`.
@@ -83,7 +82,7 @@ pub(crate) trait Limit: fmt::Debug + Sync {
     }
 }
 
-/// A key that shares its limiter: all that it is asked, it asks the key that borrows.
+/// A key that shares its limiter; every call goes to the key that borrows it.
 pub(crate) trait Shares: fmt::Debug + Sync {
     type Key<'a>: Limit
     where
@@ -144,14 +143,14 @@ pub(crate) trait KeyedBook: Send + Sync {
     fn settle(&self, key: &KeyParts, now: Timestamp, taken: Taken, spent: u64);
 }
 
-/// Who shares a limit: in this order they are charged.
+/// Who shares a limit. Limits are charged in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Breadth {
-    /// Those of one key.
+    /// The requests of one key.
     Key,
     /// All.
     Shared,
-    /// All, and they are to be as short as can be: slots.
+    /// All requests, and it is to be held for as short as possible: slots.
     Slots,
 }
 
@@ -168,14 +167,14 @@ impl Breadth {
     }
 }
 
-/// What a limit took, and is given back by.
+/// What a limit took, to be given back.
 #[derive(Debug)]
 pub(crate) enum Taken {
     /// A charge of a rate.
     Charge(Ticket),
     /// A charge of a quota.
     #[cfg(feature = "quota")]
-    Quota(crate::quota::QuotaReceipt),
+    Quota(crate::quota::Receipt),
     /// A charge of every class from a leaf to the root.
     Tree(Box<Receipt>),
     /// A slot.

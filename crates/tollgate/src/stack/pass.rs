@@ -9,7 +9,7 @@ use crate::concurrency::{Ending, Permit, SharedHome};
 /// dropped. With no such limit it holds nothing. It shares its limiters, so it may be moved into a
 /// task, or live as long as a response is being sent.
 ///
-/// As a [`Permit`](crate::Permit) it may end as a success, as dropped for overload, or ignored,
+/// As a [`Permit`](crate::concurrency::Permit) it may end as a success, as dropped for overload, or ignored,
 /// which is what just dropping it means.
 ///
 /// ```
@@ -46,7 +46,7 @@ impl Pass {
     /// ```
     /// use std::sync::Arc;
     /// use std::sync::atomic::{AtomicBool, Ordering};
-    /// use tollgate::Pass;
+    /// use tollgate::stack::Pass;
     ///
     /// let (held, mut pass) = (Arc::new(AtomicBool::new(true)), Pass::default());
     /// let ends = Arc::clone(&held);
@@ -65,7 +65,7 @@ impl Pass {
     /// ```
     /// use std::sync::Arc;
     /// use std::sync::atomic::{AtomicU64, Ordering};
-    /// use tollgate::{Pass, Settled};
+    /// use tollgate::stack::{Pass, Settled};
     ///
     /// let (used, mut pass) = (Arc::new(AtomicU64::new(0)), Pass::default());
     /// let book = Arc::clone(&used);
@@ -91,12 +91,12 @@ impl Pass {
         }
     }
 
-    /// The request came to nothing: estimates come back, whatever dropping this means, and slots end ignored.
+    /// The request never ran: estimates are given back, whatever dropping this would mean, and slots end ignored.
     ///
     /// ```
     /// use std::sync::Arc;
     /// use std::sync::atomic::{AtomicBool, Ordering};
-    /// use tollgate::{Pass, Settled};
+    /// use tollgate::stack::{Pass, Settled};
     ///
     /// let (is_back, mut pass) = (Arc::new(AtomicBool::new(false)), Pass::default());
     /// let book = Arc::clone(&is_back);
@@ -110,7 +110,7 @@ impl Pass {
         }
     }
 
-    /// What this holds and what the other one does, as one.
+    /// One pass that holds what both of these hold.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -153,10 +153,10 @@ impl Pass {
     }
 }
 
-/// What came of an estimate.
+/// How an estimate ended.
 ///
 /// ```
-/// use tollgate::{Pass, Settled};
+/// use tollgate::stack::{Pass, Settled};
 ///
 /// let mut pass = Pass::default();
 /// pass.hold_estimate(|settled| assert_eq!(settled, Settled::Unsaid));
@@ -166,7 +166,7 @@ impl Pass {
 pub enum Settled {
     /// The request cost so much.
     Spent(u64),
-    /// It ended without a word about its cost.
+    /// It ended, and nobody said what it cost.
     Unsaid,
     /// It never ran.
     Cancelled,
@@ -205,7 +205,7 @@ impl<F: FnOnce(Ending)> Drop for Held<F> {
     }
 }
 
-/// An estimate that is held elsewhere, and who is told what came of it.
+/// An estimate that is held elsewhere, and what to call when it ends.
 struct Estimate<F: FnOnce(Settled)>(Option<F>);
 
 impl<F: FnOnce(Settled)> Estimate<F> {

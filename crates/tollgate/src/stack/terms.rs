@@ -1,17 +1,17 @@
-//! On what terms something is held: for how long, and what it means if nobody settles it.
+//! The terms of a hold: how long it lasts, and what it means if it is never settled.
 
 use std::time::Duration;
 
 /// For how long a [`Hold`](super::Hold) may be settled, and what it means if it is dropped before.
 ///
-/// A hold that is dropped is charged as it stands, the estimate of it all. So a client that goes away when it
-/// has seen enough, and takes the task with it that would have settled, has paid for what it may have used.
-/// Where nothing can have been used before the hold is settled, [`refund_on_drop`](Self::refund_on_drop) gives
-/// everything back instead. Slots of concurrency limits are free in any case once it is dropped.
+/// A hold that is dropped is charged its whole estimate. So a client that disconnects early, and so ends the task that
+/// would have settled the hold, has paid for what it may have used. Where nothing can have been used before the hold is
+/// settled, [`refund_on_drop`](Self::refund_on_drop) gives everything back instead. Slots of concurrency limits are
+/// free in any case once it is dropped.
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::{Level, Limiter, Rate, Stack, Terms, clock::Manual};
+/// use tollgate::{Level, Limiter, Rate, Stack, stack::Terms, clock::Manual};
 ///
 /// let limiter = Limiter::with_clock(Rate::per_minute(1_000), Manual::new());
 /// let (stack, minute) = (Stack::new(), Duration::from_secs(60));
@@ -30,7 +30,7 @@ pub struct Terms {
     pub(super) dropped: Dropped,
 }
 
-/// What it means that nobody settled a hold.
+/// What it means that a hold wasn't settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dropped {
     Charged,

@@ -1,4 +1,4 @@
-//! What came of a request that met many limits.
+//! The result of a request that met many limits.
 
 use std::fmt;
 use std::time::Duration;
@@ -35,7 +35,7 @@ impl fmt::Display for Kind {
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tollgate::{ConcurrencyLimiter, Kind, Level, Stack};
+/// use tollgate::{ConcurrencyLimiter, Level, Stack, stack::Kind};
 ///
 /// let (slots, stack) = (Arc::new(ConcurrencyLimiter::new(1)), Stack::new());
 /// let levels = [Level::new("uploads", &slots)];
@@ -108,22 +108,22 @@ impl std::error::Error for Refusal<'_> {}
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tollgate::{ConcurrencyLimiter, Level, Stack, Verdict};
+/// use tollgate::{ConcurrencyLimiter, Level, Stack, stack::StackVerdict};
 ///
 /// let (slots, stack) = (Arc::new(ConcurrencyLimiter::new(1)), Stack::new());
 /// let levels = [Level::new("uploads", &slots)];
 /// match stack.check(&levels) {
-///     Verdict::Passed(passed) => {
+///     StackVerdict::Passed(passed) => {
 ///         // The request runs here, or in a task that `passed.pass` is moved into.
 ///         assert!(stack.check(&levels).refusal().is_some());
 ///         passed.pass.success();
 ///     }
-///     Verdict::Refused(refusal) => println!("{refusal}"),
+///     StackVerdict::Refused(refusal) => println!("{refusal}"),
 /// }
 /// ```
 #[derive(Debug)]
 #[must_use = "what passed gives back its slots when it is dropped: match on it, and keep it while the request runs"]
-pub enum Verdict<'a> {
+pub enum StackVerdict<'a> {
     /// All levels had room, and were charged.
     Passed(Passed),
     /// One had none. Nothing was charged anywhere.
@@ -152,7 +152,7 @@ pub struct Passed {
     pub decider: Option<usize>,
 }
 
-impl<'a> Verdict<'a> {
+impl<'a> StackVerdict<'a> {
     pub(super) fn new((decider, decision): (Option<usize>, Decision), pass: Pass) -> Self {
         Self::Passed(Passed {
             pass,
@@ -163,10 +163,10 @@ impl<'a> Verdict<'a> {
 
     /// The same with each limit by the name of its kind.
     #[cfg(feature = "quota")]
-    pub(crate) fn named_by_kind(self) -> Verdict<'static> {
+    pub(crate) fn named_by_kind(self) -> StackVerdict<'static> {
         match self {
-            Self::Passed(passed) => Verdict::Passed(passed),
-            Self::Refused(refusal) => Verdict::Refused(Refusal {
+            Self::Passed(passed) => StackVerdict::Passed(passed),
+            Self::Refused(refusal) => StackVerdict::Refused(Refusal {
                 index: refusal.index,
                 name: match refusal.kind {
                     Kind::Rate => "rate",

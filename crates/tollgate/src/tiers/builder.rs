@@ -12,7 +12,7 @@ use crate::{KeyedConcurrency, KeyedLimiter, Stack};
 /// Builds [`Tiers`]; made by [`Tiers::builder`].
 ///
 /// ```
-/// use tollgate::{Allowance, Rate, Tiers};
+/// use tollgate::{Rate, Tiers, tiers::Allowance};
 ///
 /// let tiers = Tiers::builder("free", Allowance::new(Rate::per_second(10)))
 ///     .tier("standard", Allowance::new(Rate::per_second(100)))
@@ -22,11 +22,11 @@ use crate::{KeyedConcurrency, KeyedLimiter, Stack};
 ///     tiers.assign("acme", "gold").unwrap_err().to_string(),
 ///     "no tier \"gold\"; there are free, standard"
 /// );
-/// # Ok::<(), tollgate::TierError>(())
+/// # Ok::<(), tollgate::tiers::TierError>(())
 /// ```
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it is built"]
-pub struct TiersBuilder<C = DefaultClock, W: Clock = Wall> {
+pub struct Builder<C = DefaultClock, W: Clock = Wall> {
     default: String,
     tiers: Vec<(String, Allowance)>,
     max_tenants: usize,
@@ -34,7 +34,7 @@ pub struct TiersBuilder<C = DefaultClock, W: Clock = Wall> {
     clock: C,
 }
 
-impl TiersBuilder {
+impl Builder {
     pub(super) fn new(default: &str, allowance: Allowance) -> Self {
         Self {
             default: default.to_owned(),
@@ -46,7 +46,7 @@ impl TiersBuilder {
     }
 }
 
-impl<W: Clock> TiersBuilder<DefaultClock, W> {
+impl<W: Clock> Builder<DefaultClock, W> {
     /// Builds it on the default clock.
     ///
     /// # Errors
@@ -56,7 +56,7 @@ impl<W: Clock> TiersBuilder<DefaultClock, W> {
     }
 }
 
-impl<C, W: Clock> TiersBuilder<C, W> {
+impl<C, W: Clock> Builder<C, W> {
     /// Adds a tier, or changes one that was added before.
     pub fn tier(mut self, name: &str, allowance: Allowance) -> Self {
         self.tiers.push((name.to_owned(), allowance));
@@ -73,8 +73,8 @@ impl<C, W: Clock> TiersBuilder<C, W> {
 
     /// Counts quotas here: in a file that survives restarts, say, or with thresholds. Its own quota
     /// doesn't matter. By default they are counted in memory.
-    pub fn quotas<V: Clock>(self, quotas: QuotaLimiter<V>) -> TiersBuilder<C, V> {
-        TiersBuilder {
+    pub fn quotas<V: Clock>(self, quotas: QuotaLimiter<V>) -> Builder<C, V> {
+        Builder {
             default: self.default,
             tiers: self.tiers,
             max_tenants: self.max_tenants,
@@ -84,8 +84,8 @@ impl<C, W: Clock> TiersBuilder<C, W> {
     }
 
     /// Reads this clock for rates instead of the default one.
-    pub fn clock<D: Clock>(self, clock: D) -> TiersBuilder<D, W> {
-        TiersBuilder {
+    pub fn clock<D: Clock>(self, clock: D) -> Builder<D, W> {
+        Builder {
             default: self.default,
             tiers: self.tiers,
             max_tenants: self.max_tenants,
@@ -95,7 +95,7 @@ impl<C, W: Clock> TiersBuilder<C, W> {
     }
 }
 
-impl<C: Clock + Clone, W: Clock> TiersBuilder<C, W> {
+impl<C: Clock + Clone, W: Clock> Builder<C, W> {
     /// Builds it.
     ///
     /// # Errors

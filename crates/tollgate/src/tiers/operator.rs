@@ -4,26 +4,29 @@ use std::time::Duration;
 
 use super::Tiers;
 use crate::clock::Clock;
-use crate::quota::{QuotaStats, StoreError};
-use crate::{ConcurrencyStats, KeyedStats, NoSlot};
+use crate::quota::{self, FileError};
+use crate::{
+    concurrency,
+    keyed::{self, NoSlot},
+};
 
 /// What tiers have counted, over all tenants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct TiersStats {
+pub struct Stats {
     /// By their rates.
-    pub rates: KeyedStats,
+    pub rates: keyed::Stats,
     /// By their quotas, and how the file of those fares.
-    pub quotas: QuotaStats,
+    pub quotas: quota::Stats,
     /// By how many may be at once.
-    pub slots: ConcurrencyStats,
+    pub slots: concurrency::Stats,
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// Gives a tenant so much back, of its rate and of its quota, whatever it was charged for. A block stays.
     ///
     /// ```
-    /// use tollgate::{Allowance, Quota, Rate, Tiers};
+    /// use tollgate::{Quota, Rate, Tiers, tiers::Allowance};
     ///
     /// let free = Allowance::new(Rate::per_hour(10)).quota(Quota::per_day(100));
     /// let tiers = Tiers::builder("free", free).build()?;
@@ -31,7 +34,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// tiers.refund("acme", 5);
     /// assert_eq!(tiers.usage("acme").rate.used, 3);
     /// assert_eq!(tiers.usage("acme").quota.expect("it has one").used, 3);
-    /// # Ok::<(), tollgate::TierError>(())
+    /// # Ok::<(), tollgate::tiers::TierError>(())
     /// ```
     pub fn refund(&self, tenant: &str, cost: u64) {
         let plan = self.plan(tenant);
@@ -45,7 +48,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// [`NoSlot`] if the tenant is new and as many are active as may be.
     ///
     /// ```
-    /// use tollgate::{Allowance, Rate, Tiers};
+    /// use tollgate::{Rate, Tiers, tiers::Allowance};
     ///
     /// let tiers = Tiers::builder("free", Allowance::new(Rate::per_hour(10))).build()?;
     /// tiers.penalize("acme", 8)?;
@@ -64,7 +67,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::{Allowance, Rate, Tiers};
+    /// use tollgate::{Rate, Tiers, tiers::Allowance};
     ///
     /// let tiers = Tiers::builder("free", Allowance::new(Rate::per_hour(10))).build()?;
     /// tiers.block_for("acme", Duration::from_secs(60))?;
@@ -90,22 +93,22 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     ///
     /// # Errors
     /// If the file can't be written; the next flush tries again.
-    pub fn flush(&self) -> Result<(), StoreError> {
+    pub fn flush(&self) -> Result<(), FileError> {
         self.quotas.flush()
     }
 
     /// What was counted so far.
     ///
     /// ```
-    /// use tollgate::{Allowance, Rate, Tiers};
+    /// use tollgate::{Rate, Tiers, tiers::Allowance};
     ///
     /// let tiers = Tiers::builder("free", Allowance::new(Rate::per_hour(1))).build()?;
     /// assert!(tiers.allow("acme").is_some() && tiers.allow("acme").is_none());
     /// assert_eq!(tiers.stats().rates.allowed, 1);
-    /// # Ok::<(), tollgate::TierError>(())
+    /// # Ok::<(), tollgate::tiers::TierError>(())
     /// ```
-    pub fn stats(&self) -> TiersStats {
-        TiersStats {
+    pub fn stats(&self) -> Stats {
+        Stats {
             rates: self.rates.stats(),
             quotas: self.quotas.stats(),
             slots: self.slots.stats(),

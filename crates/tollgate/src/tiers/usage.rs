@@ -28,13 +28,12 @@ pub struct TenantUsage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {
-    /// How much. It is above the limit if a quota or the number at once got smaller since; of what limits
-    /// nothing, nothing is counted.
+    /// How much. It is above the limit if a quota or the number at once got smaller since; an unlimited one
+    /// counts nothing.
     pub used: u64,
     /// Of how much; none if unlimited.
     pub limit: Option<u64>,
-    /// How long until nothing is used, if nobody uses more. None of what is in flight: nobody knows when that
-    /// ends.
+    /// How long until nothing is used, if nobody uses more. None for what is in flight: nobody knows when that ends.
     pub reset_after: Option<Duration>,
     /// When that is by the clock on the wall, for quotas: the end of a calendar's period, though nothing was
     /// used of it yet; of a rolling one, when nothing that was used counts any more.
@@ -45,12 +44,12 @@ impl Usage {
     /// What is left: none if unlimited.
     ///
     /// ```
-    /// use tollgate::{Allowance, Rate, Tiers};
+    /// use tollgate::{Rate, Tiers, tiers::Allowance};
     ///
     /// let tiers = Tiers::builder("free", Allowance::new(Rate::per_hour(10))).build()?;
     /// let _ = tiers.check_n("acme", 4);
     /// assert_eq!(tiers.usage("acme").rate.remaining(), Some(6));
-    /// # Ok::<(), tollgate::TierError>(())
+    /// # Ok::<(), tollgate::tiers::TierError>(())
     /// ```
     pub fn remaining(&self) -> Option<u64> {
         self.limit.map(|limit| limit.saturating_sub(self.used))
@@ -66,7 +65,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     ///
     /// ```
     /// use std::time::{Duration, UNIX_EPOCH};
-    /// use tollgate::{Allowance, Quota, QuotaLimiter, Rate, Tiers, Timestamp, clock::Manual};
+    /// use tollgate::{Quota, QuotaLimiter, Rate, Tiers, Timestamp, tiers::Allowance, clock::Manual};
     ///
     /// let noon = Timestamp::from_secs(1_717_243_200); // 1 June 2024
     /// let clock = Manual::starting_at(noon);
@@ -87,7 +86,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// let at_once = usage.concurrency.expect("the tier has one");
     /// assert_eq!((at_once.used, at_once.limit), (1, Some(5)));
     /// # drop(pass);
-    /// # Ok::<(), tollgate::TierError>(())
+    /// # Ok::<(), tollgate::tiers::TierError>(())
     /// ```
     pub fn usage(&self, tenant: &str) -> TenantUsage {
         let plan = self.plan(tenant);

@@ -1,8 +1,8 @@
-//! What a look comes to for the caller: how much is left, when to come back, who decided.
+//! What a look means for the caller: how much is left, when to come back, which class decided.
 
 use std::time::Duration;
 
-use tollgate_core::{Algorithm, Book, Decision, Outcome, Timestamp, TokenBucket};
+use tollgate_core::{Arithmetic, Book, Decision, Outcome, Timestamp, TokenBucket};
 
 use super::node::{MAX_DEPTH, NodeId};
 use super::walk::{Keep, Look, Way, Why};

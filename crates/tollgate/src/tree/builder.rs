@@ -13,23 +13,23 @@ use crate::sync::Mutex;
 /// Builds a [`Tree`]; made by [`Tree::builder`].
 ///
 /// ```
-/// use tollgate::{Class, Rate, Tree, clock::Manual};
+/// use tollgate::{Rate, Tree, tree::Class, clock::Manual};
 ///
 /// let tree = Tree::builder(Rate::per_second(10)).strict().clock(Manual::new()).build()?;
 /// let user = tree.add_leaf("user", tree.root(), Class::new(Rate::per_second(2)))?;
 /// let passed = (0..5).filter(|_| tree.allow(user)).count();
 /// assert_eq!(passed, 2);
-/// # Ok::<(), tollgate::TreeError>(())
+/// # Ok::<(), tollgate::tree::TreeError>(())
 /// ```
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it is built"]
-pub struct TreeBuilder<C = DefaultClock> {
+pub struct Builder<C = DefaultClock> {
     rate: Rate,
     strict: bool,
     clock: C,
 }
 
-impl TreeBuilder {
+impl Builder {
     pub(super) const fn new(rate: Rate) -> Self {
         Self {
             rate,
@@ -47,7 +47,7 @@ impl TreeBuilder {
     }
 }
 
-impl<C> TreeBuilder<C> {
+impl<C> Builder<C> {
     /// Lends nothing: a request passes only if its leaf and every class above it have the tokens, first
     /// come first served. Classes with a ceil are refused.
     pub fn strict(mut self) -> Self {
@@ -56,8 +56,8 @@ impl<C> TreeBuilder<C> {
     }
 
     /// Reads this clock instead of the default one.
-    pub fn clock<D: Clock>(self, clock: D) -> TreeBuilder<D> {
-        TreeBuilder {
+    pub fn clock<D: Clock>(self, clock: D) -> Builder<D> {
+        Builder {
             rate: self.rate,
             strict: self.strict,
             clock,
@@ -65,7 +65,7 @@ impl<C> TreeBuilder<C> {
     }
 }
 
-impl<C: Clock> TreeBuilder<C> {
+impl<C: Clock> Builder<C> {
     /// Builds it on the clock that was given.
     ///
     /// # Errors

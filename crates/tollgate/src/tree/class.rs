@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tollgate_core::{Algorithm, LimitError, Rate, TokenBucket};
+use tollgate_core::{Arithmetic, LimitError, Rate, TokenBucket};
 
 use super::node::{LEVELS, MAX_DEPTH};
 
@@ -16,7 +16,7 @@ use super::node::{LEVELS, MAX_DEPTH};
 ///   number of tokens a second of its rate.
 ///
 /// ```
-/// use tollgate::{Class, Rate};
+/// use tollgate::{Rate, tree::Class};
 ///
 /// let search = Class::new(Rate::per_second(5_000)).ceil(Rate::per_second(8_000)).priority(1);
 /// assert_eq!(search.rate(), Rate::per_second(5_000));
@@ -147,7 +147,7 @@ fn reaches(ceil: Rate, rate: Rate) -> bool {
 /// Why a tree could not be changed as asked; nothing was changed.
 ///
 /// ```
-/// use tollgate::{Class, Rate, Tree};
+/// use tollgate::{Rate, Tree, tree::Class};
 ///
 /// let tree = Tree::new(Rate::per_second(100));
 /// let class = Class::new(Rate::per_second(60)).ceil(Rate::per_second(50));

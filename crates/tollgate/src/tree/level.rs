@@ -5,22 +5,22 @@ use std::fmt;
 use tollgate_core::{Decision, Timestamp};
 
 use super::{Leaf, Tree};
-use crate::Kind;
 use crate::clock::{Clock, Monotonic};
+use crate::stack::Kind;
 use crate::stack::limit::{Breadth, Limit, Seen, Taken};
 
 /// One leaf of a [`Tree`], with the classes above it: what a [`Stack`](crate::Stack) meets. Made by
 /// [`Tree::level`].
 ///
 /// ```
-/// use tollgate::{Class, Level, Rate, Stack, Tree};
+/// use tollgate::{Level, Rate, Stack, Tree, tree::Class};
 ///
 /// let tree = Tree::new(Rate::per_second(10));
 /// let leaf = tree.add_leaf("search", tree.root(), Class::new(Rate::per_second(2)))?;
 /// let (stack, search) = (Stack::new(), tree.level(leaf));
 /// let passed = (0..9).filter(|_| stack.allow(&[Level::new("tree", &search)]).is_some());
 /// assert_eq!(passed.count(), 2);
-/// # Ok::<(), tollgate::TreeError>(())
+/// # Ok::<(), tollgate::tree::TreeError>(())
 /// ```
 pub struct TreeLevel<'a, C: Clock = Monotonic> {
     tree: &'a Tree<C>,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tollgate_core::{Algorithm, Book, Timestamp, TokenBucket};
+use tollgate_core::{Arithmetic, Book, Timestamp, TokenBucket};
 
 use super::class::{Class, Compiled};
 use super::share::Lending;
@@ -22,7 +22,7 @@ pub struct Branch {
 /// A class that requests are charged to; made by [`Tree::add_leaf`](super::Tree::add_leaf), or one
 /// key of [`Leaves`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Leaf(pub(super) Place);
+pub struct Leaf(pub(super) LeafAddress);
 
 /// A class of which each key has a leaf of its own; made by
 /// [`Tree::add_leaves`](super::Tree::add_leaves).
@@ -34,7 +34,7 @@ pub struct Leaves {
 
 /// Where a leaf is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Place {
+pub(super) enum LeafAddress {
     Single { slot: u32, birth: u64 },
     Keyed { leaves: Leaves, hash: u64 },
 }
@@ -66,8 +66,8 @@ impl From<Leaves> for NodeId {
 impl From<Leaf> for NodeId {
     fn from(leaf: Leaf) -> Self {
         Self(match leaf.0 {
-            Place::Single { slot, birth } => Id::Node { slot, birth },
-            Place::Keyed { leaves, .. } => Id::Set(leaves),
+            LeafAddress::Single { slot, birth } => Id::Node { slot, birth },
+            LeafAddress::Keyed { leaves, .. } => Id::Set(leaves),
         })
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tollgate_core::Timestamp;
 
 use super::class::{Class, Compiled, TreeError};
-use super::node::{Branch, Id, Leaf, Leaves, MAX_DEPTH, Member, Node, NodeId, Place};
+use super::node::{Branch, Id, Leaf, LeafAddress, Leaves, MAX_DEPTH, Member, Node, NodeId};
 use super::share::{Lending, Sum};
 use crate::exact_keyed::heap::Heap;
 use crate::exact_keyed::index::{Index, tag};
@@ -97,8 +97,8 @@ impl Nodes {
     /// The slot of a leaf, made if it is a key's and new; none if it was removed.
     pub(super) fn slot(&mut self, leaf: Leaf, now: Timestamp) -> Option<u32> {
         match leaf.0 {
-            Place::Single { slot, birth } => self.live(slot, birth).map(|_| slot),
-            Place::Keyed { leaves, hash } => self.member(leaves, hash, now),
+            LeafAddress::Single { slot, birth } => self.live(slot, birth).map(|_| slot),
+            LeafAddress::Keyed { leaves, hash } => self.member(leaves, hash, now),
         }
     }
 

@@ -8,7 +8,7 @@ use super::taken::Taken;
 /// The answer of a [`Tree`](super::Tree): the decision, and the class that made it.
 ///
 /// ```
-/// use tollgate::{Class, Rate, Tree, clock::Manual};
+/// use tollgate::{Rate, Tree, tree::Class, clock::Manual};
 ///
 /// let tree = Tree::builder(Rate::per_second(100)).clock(Manual::new()).build()?;
 /// let class = Class::new(Rate::per_second(10)).ceil(Rate::per_second(30));
@@ -19,11 +19,11 @@ use super::taken::Taken;
 /// let refused = tree.check(leaf);
 /// assert!(!refused.is_allowed());
 /// assert_eq!(tree.path(refused.node).as_deref(), Some("root/upload")); // at its ceil
-/// # Ok::<(), tollgate::TreeError>(())
+/// # Ok::<(), tollgate::tree::TreeError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Ruling {
+pub struct TreeVerdict {
     /// Whether, how much is left, when to come back. The numbers are those of the whole way from the
     /// leaf to the root, the tightest of each.
     pub decision: Decision,
@@ -32,7 +32,7 @@ pub struct Ruling {
     pub node: NodeId,
 }
 
-impl Ruling {
+impl TreeVerdict {
     pub(super) const fn new(decision: Decision, node: NodeId) -> Self {
         Self { decision, node }
     }
@@ -49,12 +49,12 @@ impl Ruling {
 #[must_use = "a receipt that is dropped gives nothing back"]
 pub struct Receipt {
     pub(super) taken: Taken,
-    pub(super) ruling: Ruling,
+    pub(super) ruling: TreeVerdict,
 }
 
 impl Receipt {
     /// What the tree said when it charged.
-    pub const fn ruling(&self) -> &Ruling {
+    pub const fn ruling(&self) -> &TreeVerdict {
         &self.ruling
     }
 }

@@ -1,4 +1,5 @@
-//! Who may take what is spare: a turn by virtual time within a priority, a step between them.
+//! Who may borrow what is spare: by virtual time among borrowers of one priority, and lower priorities after
+//! higher ones.
 //!
 //! A limiter has no queue to serve in order; it decides each request as it comes. So order is made
 //! by how much a borrower has to leave in the lender's bucket (its *floor*): whoever is served next
@@ -8,7 +9,7 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Algorithm, Book, Rate, Timestamp, TokenBucket};
+use tollgate_core::{Arithmetic, Book, Rate, Timestamp, TokenBucket};
 
 use super::node::LEVELS;
 
@@ -40,7 +41,7 @@ struct Share {
     other: Option<Timestamp>,
 }
 
-/// One who wants to borrow.
+/// A class that wants to borrow.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Borrower {
     pub(super) slot: u32,
@@ -225,7 +226,7 @@ impl Lending {
 
     /// Notes what it got; its tag from now on.
     pub(super) fn lent(&mut self, who: &Borrower, cost: u64) -> u128 {
-        // Start-time fair queueing, with a memory: who was behind a little catches up.
+        // Start-time fair queueing with a memory: a borrower that is a little behind catches up.
         let by_time = u128::from(self.heaviest.min(who.stride)) * u128::from(who.quantum);
         let by_tokens = u128::from(who.stride) * u128::from(who.quantum.min(REMEMBERED));
         let share = &mut self.shares[who.level];

@@ -1,4 +1,4 @@
-//! What a charge is given back by: how each class on the way stood before.
+//! What is needed to give a charge back: how each class on the way stood before.
 
 use tollgate_core::{Booked, Timestamp};
 
@@ -8,7 +8,7 @@ use super::nodes::Nodes;
 /// A charge, class by class, in place: nothing is allocated for it.
 #[derive(Clone, Debug)]
 pub(super) struct Taken {
-    steps: [Option<Step>; MAX_DEPTH],
+    steps: [Option<ClassCharge>; MAX_DEPTH],
     /// Whose virtual time moved, from when to when.
     tags: [Option<(u128, u128)>; MAX_DEPTH],
     len: usize,
@@ -18,12 +18,12 @@ pub(super) struct Taken {
 
 /// What was taken from one class.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Step {
+pub(super) struct ClassCharge {
     pub(super) slot: u32,
     pub(super) birth: u64,
     pub(super) rate: Option<Booked>,
     pub(super) ceil: Option<Booked>,
-    /// Whether it was claimed of what is promised to those below.
+    /// Whether it was claimed from what the class promises to those below it.
     pub(super) claimed: bool,
 }
 
@@ -40,7 +40,7 @@ impl Taken {
     }
 
     /// Notes the next class on the way.
-    pub(super) fn note(&mut self, step: Step) {
+    pub(super) fn note(&mut self, step: ClassCharge) {
         if let Some(place) = self.steps.get_mut(self.len) {
             *place = Some(step);
             self.len += 1;
@@ -55,7 +55,7 @@ impl Taken {
 }
 
 impl Nodes {
-    /// Gives back what nothing was built on.
+    /// Gives back what nobody else relies on.
     pub(super) fn give_back(&mut self, now: Timestamp, taken: &Taken) {
         for (step, tags) in taken.steps[..taken.len].iter().zip(&taken.tags).rev() {
             let Some(step) = step else {

@@ -12,7 +12,10 @@ use tollgate_core::Timestamp;
 use super::node::{LEVELS, MAX_DEPTH, Node};
 use super::nodes::Nodes;
 use super::share::Borrower;
-use super::taken::{Step, Taken};
+use super::taken::{ClassCharge, Taken};
+
+/// How many quanta a lender's burst has.
+const QUANTA: u64 = 64;
 
 /// The slots from a leaf to the root, and the priority that the leaf borrows with.
 #[derive(Clone, Copy, Debug)]
@@ -96,7 +99,7 @@ impl<'a> Way<'a> {
             floors: [0; MAX_DEPTH],
             refused: None,
         };
-        // Nobody is below the leaf: what it is asked for is its own.
+        // Nothing is below the leaf: what it is asked for is its own.
         let (mut claim, mut turns) = (true, 0);
         for (place, node) in self.nodes().iter().enumerate() {
             let (mut need, mut ceil_need) = (cost, cost);
@@ -134,7 +137,7 @@ impl<'a> Way<'a> {
         };
         *turns = turns.saturating_add(lending.turn(&who, now));
         Keep {
-            // The same for every borrower, or the one with the least to leave would take all.
+            // The same for every borrower; otherwise the one with the least to leave would take everything.
             promised: lending.promised.at_most(now),
             floor: turns.saturating_add(lending.step(&who, now)),
         }
@@ -154,7 +157,7 @@ impl Borrower {
             level: path.level,
             tag: child.tag(path.level),
             stride: child.stride,
-            quantum: (lender.burst() / 64).clamp(1, 1 << 32),
+            quantum: (lender.burst() / QUANTA).clamp(1, 1 << 32),
         }
     }
 }
@@ -211,7 +214,7 @@ impl Nodes {
                 }
                 continue;
             };
-            taken.note(Step {
+            taken.note(ClassCharge {
                 slot: *slot,
                 birth: node.birth,
                 rate: rate.map(|rate| rate.charge(now, cost)),

@@ -2,8 +2,10 @@
 
 use tollgate::clock::Manual;
 use tollgate::{
-    Acquire, Algorithm, Align, Decision, ExactKeyedLimiter, Home, KeyedLimiter, Limiter, Rate,
-    Refused, Reservation, Timestamp,
+    Algorithm, Decision, ExactKeyedLimiter, KeyedLimiter, Limiter, Rate, Refused, Reservation,
+    Timestamp,
+    core::Align,
+    wait::{Acquire, Home},
 };
 
 pub(super) const ALGORITHMS: [Algorithm; 6] = [
@@ -57,7 +59,7 @@ impl Holder for Limiter<Manual> {
 }
 
 impl Holder for KeyedLimiter<Manual> {
-    type Home<'a> = tollgate::Key<'a, Manual>;
+    type Home<'a> = tollgate::keyed::Key<'a, Manual>;
 
     const BOOKS_THROUGH_CHANGES: bool = false;
 
@@ -83,7 +85,7 @@ impl Holder for KeyedLimiter<Manual> {
 }
 
 impl Holder for ExactKeyedLimiter<String, Manual> {
-    type Home<'a> = tollgate::ExactKey<'a, String, str, Manual>;
+    type Home<'a> = tollgate::exact_keyed::Key<'a, String, str, Manual>;
 
     fn acquire(&self, cost: u64) -> Acquire<Self::Home<'_>> {
         self.key("ada").acquire_n(cost)

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use tollgate::clock::{Cached, Manual, Monotonic, Wall};
 use tollgate::{
-    Clock, ConcurrencyLimiter, ConcurrencyRefused, ExactKeyedLimiter, FairLimiter, KeyedLimiter,
-    Limiter, Rate,
+    Clock, ConcurrencyLimiter, ExactKeyedLimiter, FairLimiter, KeyedLimiter, Limiter, Rate,
+    concurrency::NoPermit,
 };
 
 /// Counts how often it was woken.
@@ -122,7 +122,7 @@ fn a_manual_clock_wakes_whoever_awaits_it() {
     let permit = slots.try_acquire().unwrap();
     let hasty = Polled::new(slots.acquire().timeout(second));
     let refused = is_woken_at(&clock, second, hasty).unwrap_err();
-    assert!(matches!(refused, ConcurrencyRefused::TooLate(_)));
+    assert!(matches!(refused, NoPermit::TooLate(_)));
     drop(permit);
 }
 

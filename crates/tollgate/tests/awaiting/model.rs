@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    Algorithm, Decision, ExactKeyedLimiter, Home, KeyedLimiter, Limiter, Outcome, Rate, Refused,
-    Reservation, Timestamp,
+    Algorithm, Decision, ExactKeyedLimiter, KeyedLimiter, Limiter, Outcome, Rate, Refused,
+    Reservation, Timestamp, wait::Home,
 };
 use tollgate_testkit::traffic::Random;
 
@@ -172,15 +172,16 @@ fn give_back<H: Home>(slot: Option<Reservation<H>>, now: Timestamp) {
 /// A denial charges nothing; what is allowed is looked at by what is left.
 fn look<H: Holder>(alone: &H, at: Timestamp, cost: u64) -> Decision {
     let peek = alone.check_at(at, 0);
-    match cost <= peek.remaining || cost == 0 {
-        true => peek,
-        false => alone.check_at(at, cost),
+    if cost <= peek.remaining || cost == 0 {
+        peek
+    } else {
+        alone.check_at(at, cost)
     }
 }
 
 struct Waiting<'a, H: Holder + 'a> {
     number: u64,
-    polled: Polled<tollgate::Acquiring<H::Home<'a>>>,
+    polled: Polled<tollgate::wait::Acquiring<H::Home<'a>>>,
     seen: usize,
 }
 

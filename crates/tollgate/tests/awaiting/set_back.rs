@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    Acquire, Algorithm, Clock, ConcurrencyLimiter, ConcurrencyRefused, ExactKeyedLimiter,
-    FairLimiter, KeyedLimiter, Limiter, Rate, Refused, Timestamp,
+    Algorithm, Clock, ConcurrencyLimiter, ExactKeyedLimiter, FairLimiter, KeyedLimiter, Limiter,
+    Rate, Refused, Timestamp, concurrency::NoPermit, wait::Acquire,
 };
 
 use super::Polled;
@@ -292,7 +292,7 @@ fn nor_do_those_who_share_a_limit_or_wait_for_a_slot_wait_for_longer_than_was_as
         "{refused:?}"
     );
     let refused = slot.poll();
-    let late = matches!(refused, Some(Err(ConcurrencyRefused::TooLate(_))));
+    let late = matches!(refused, Some(Err(NoPermit::TooLate(_))));
     assert!(late, "{refused:?}");
     drop(permit);
 }

@@ -54,13 +54,13 @@ macro_rules! every_law {
         every_law!(
             $make,
             fixed_window,
-            FixedWindow(tollgate::Align::Boundary(tollgate::Timestamp::ZERO)),
+            FixedWindow(tollgate::core::Align::Boundary(tollgate::Timestamp::ZERO)),
             window_rates()
         );
         every_law!(
             $make,
             fixed_window_from_first_hit,
-            FixedWindow(tollgate::Align::FirstHit),
+            FixedWindow(tollgate::core::Align::FirstHit),
             window_rates()
         );
         every_law!($make, sliding_log, SlidingLog, window_rates());

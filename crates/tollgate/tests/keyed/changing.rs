@@ -7,10 +7,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{FileFailurePersistence, TestCaseError};
 use tollgate::clock::Manual;
-use tollgate::core::{Algorithm as _, Gcra};
+use tollgate::core::{Arithmetic as _, Gcra};
 use tollgate::{
-    Algorithm, Align, Clock, Decision, ExactKeyedLimiter, KeyedLimiter, Limiter, Outcome, Rate,
-    Tier, Timestamp,
+    Algorithm, Clock, Decision, ExactKeyedLimiter, KeyedLimiter, Limiter, Outcome, Rate, Tier,
+    Timestamp, core::Align,
 };
 
 use crate::BASE;
@@ -137,7 +137,7 @@ struct Asked {
 /// One step of a history: time passes, then a limit is asked so often, and if it refuses, perhaps once
 /// more after the wait that it told.
 #[derive(Clone, Copy, Debug)]
-struct Step {
+struct Visit {
     gap: Duration,
     limit: usize,
     asks: u64,
@@ -146,7 +146,7 @@ struct Step {
 }
 
 /// Plays a history against one key, and looks at every window of it.
-fn holds(sort: Sort, rates: &[Rate], steps: &[Step]) -> Result<(), TestCaseError> {
+fn holds(sort: Sort, rates: &[Rate], steps: &[Visit]) -> Result<(), TestCaseError> {
     let clock = Manual::starting_at(BASE);
     let table = Table::new(sort, rates, &clock);
     let mut asked = Vec::new();
@@ -250,7 +250,7 @@ fn windows() -> impl Strategy<Value = Vec<Rate>> {
     })
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<Visit>> {
     let short = (0..31u32, any::<u64>())
         .prop_map(|(shift, bits)| Duration::from_nanos(bits % (1 << shift)));
     let gap = prop_oneof![
@@ -261,7 +261,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     ];
     let asks = prop_oneof![3 => 1..4u64, 1 => 1..80u64];
     let step = (gap, 0..4usize, asks, 1..4u64, prop::bool::weighted(0.2));
-    let step = step.prop_map(|(gap, limit, asks, cost, waits)| Step {
+    let step = step.prop_map(|(gap, limit, asks, cost, waits)| Visit {
         gap,
         limit,
         asks,

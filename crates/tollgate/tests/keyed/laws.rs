@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{FileFailurePersistence, TestCaseError};
 use tollgate::clock::Manual;
-use tollgate::{Decision, Key, KeyedLimiter, Rate, Reservation, Timestamp};
+use tollgate::{Decision, KeyedLimiter, Rate, Reservation, Timestamp, keyed};
 use tollgate_testkit::laws::{self, Broken, Lender, Subject};
 use tollgate_testkit::oracle::Kind;
 
@@ -24,7 +24,7 @@ impl OneKey {
         Self { rate, table: None }
     }
 
-    fn key(&mut self, now: Timestamp) -> Key<'static, Manual> {
+    fn key(&mut self, now: Timestamp) -> keyed::Key<'static, Manual> {
         let rate = self.rate;
         let table = self.table.get_or_insert_with(|| {
             let anchor = Timestamp::from_nanos(now.as_nanos().saturating_sub(crate::nanos(YEAR)));
@@ -46,7 +46,7 @@ impl Subject for OneKey {
 
 impl Lender for OneKey {
     /// Dropping would cancel: the manual clock stands still.
-    type Receipt = ManuallyDrop<Reservation<Key<'static, Manual>>>;
+    type Receipt = ManuallyDrop<Reservation<keyed::Key<'static, Manual>>>;
 
     fn reserve_at(&mut self, now: Timestamp, cost: u64) -> Option<(Timestamp, Self::Receipt)> {
         let slot = self.key(now).reserve_at(now, cost).ok()?;

@@ -2,6 +2,7 @@
 //! verb by key.
 
 mod changing;
+mod flood;
 mod growth;
 mod laws;
 mod oracle;
@@ -9,6 +10,7 @@ mod order;
 mod policies;
 mod rates;
 mod recorded;
+mod snapshot;
 mod stats;
 mod threads;
 mod uptime;

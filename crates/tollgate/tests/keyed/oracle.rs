@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::core::{Algorithm, Gcra, Tat};
+use tollgate::core::{Arithmetic, Gcra, Tat, units};
 use tollgate::{Clock, Decision, KeyedLimiter, Rate, Timestamp};
 use tollgate_testkit::traffic::Random;
 
@@ -35,7 +35,7 @@ impl Model {
             return;
         };
         let word = tat.to_word();
-        let now = now.as_nanos() * 64;
+        let now = units::of(now);
         // And a unit more, by which receipts from before are told.
         let gift = self.limit.interval_units() * tokens + 1;
         *tat = Tat::from_word(word.saturating_sub(gift).max(now.min(word)));
@@ -45,7 +45,7 @@ impl Model {
     fn penalize(&mut self, now: Timestamp, key: u64, tokens: u64) {
         let empty = self.limit.pace().empty(now).to_word();
         let tat = self.keys.entry(key).or_default();
-        let start = tat.to_word().max(now.as_nanos() * 64);
+        let start = tat.to_word().max(units::of(now));
         let fined = start + self.limit.interval_units() * tokens;
         *tat = Tat::from_word(fined.min(empty.max(start)));
     }
@@ -88,7 +88,7 @@ impl Run {
         assert_eq!(stats.overflowed, 0, "{stats:?}");
         assert!(pair.first > 0, "no time at which all keys were idle");
         let now = pair.clock.now();
-        let active = |tat: &&Tat| tat.to_word() > local(now).as_nanos() * 64;
+        let active = |tat: &&Tat| tat.to_word() > units::of(local(now));
         let expected = pair.model.keys.values().filter(active).count();
         assert_eq!(pair.table.len(), expected);
     }

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::core::{Algorithm, TokenBucket};
+use tollgate::core::{Arithmetic, TokenBucket};
 use tollgate::{AtCap, Clock, KeyedLimiter, Rate, Timestamp};
 use tollgate_testkit::traffic::Random;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::core::{Algorithm, Gcra};
+use tollgate::core::{Arithmetic, Gcra};
 use tollgate::{KeyedLimiter, Outcome, Rate, Refused};
 use tollgate_testkit::traffic::Random;
 

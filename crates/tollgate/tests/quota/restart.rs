@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::quota::{Durability, OnStoreFailure, QuotaBuilder, QuotaRefused, StoreError};
+use tollgate::quota::{self, Durability, FileError, OnFileFailure, QuotaRefused};
 use tollgate::{Quota, QuotaLimiter, Timestamp};
 
 use crate::scratch::Scratch;
@@ -15,7 +15,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 const START: u64 = 1_717_200_000;
 
 /// Flushes only when told to.
-fn builder(quota: Quota) -> QuotaBuilder<Manual> {
+fn builder(quota: Quota) -> quota::Builder<Manual> {
     QuotaLimiter::builder(quota)
         .clock(Manual::starting_at(Timestamp::from_secs(START)))
         .flush_every(Duration::from_secs(86_400))
@@ -125,7 +125,7 @@ fn a_file_in_use_is_refused() {
     let _ = limiter.check("a");
     let second = builder(Quota::per_day(10)).open(&scratch.file());
     let error = second.unwrap_err();
-    assert!(matches!(error, StoreError::Locked { .. }));
+    assert!(matches!(error, FileError::Locked { .. }));
     assert_eq!(
         scratch.text(&error),
         "quota store quotas is in use by another limiter; give each process a file of its own"
@@ -144,7 +144,7 @@ fn a_file_and_a_link_to_it_are_one_store() {
     let limiter = builder(Quota::per_day(10)).open(&link).unwrap();
     assert!(limiter.check_n("a", 7).is_allowed());
     let second = builder(Quota::per_day(10)).open(&file);
-    assert!(matches!(second, Err(StoreError::Locked { .. })));
+    assert!(matches!(second, Err(FileError::Locked { .. })));
     limiter.close().unwrap();
     // The link is still one, and what it leads to was written.
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
@@ -164,7 +164,7 @@ fn a_file_of_two_names_is_refused_under_either() {
     fs::hard_link(&file, &other).unwrap();
     // While it is open, and after.
     let error = open(&other).unwrap_err();
-    assert!(matches!(error, StoreError::ManyNames { names: 2, .. }));
+    assert!(matches!(error, FileError::ManyNames { names: 2, .. }));
     assert_eq!(
         scratch.text(&error),
         "quota store other has 2 names (hard links), and would be granted under each; keep one, and copy \
@@ -172,7 +172,7 @@ fn a_file_of_two_names_is_refused_under_either() {
     );
     std::mem::forget(limiter);
     let error = open(&other).unwrap_err();
-    assert!(matches!(error, StoreError::ManyNames { .. }));
+    assert!(matches!(error, FileError::ManyNames { .. }));
     fs::remove_file(&file).unwrap();
     assert_eq!(open(&other).unwrap().peek("a").remaining, 3);
 }
@@ -262,7 +262,7 @@ fn a_failing_store_grants_if_that_was_chosen() {
     fs::create_dir(&folder).unwrap();
     let limiter = builder(Quota::per_day(1_000))
         .max_unsaved(10)
-        .on_store_failure(OnStoreFailure::Grant)
+        .on_file_failure(OnFileFailure::Grant)
         .open(&folder.join("quotas"))
         .unwrap();
     fs::remove_dir_all(&folder).unwrap();
@@ -356,7 +356,7 @@ fn a_damaged_file_is_an_error_and_stays_as_it_is() {
         assert_eq!(fs::read(scratch.file()).unwrap(), damaged);
     }
     fs::write(scratch.file(), "").unwrap();
-    assert!(matches!(open().unwrap_err(), StoreError::Foreign { .. }));
+    assert!(matches!(open().unwrap_err(), FileError::Foreign { .. }));
     // As a kill leaves it: whole, or with the last write unfinished.
     fs::write(scratch.file(), &killed).unwrap();
     assert_eq!(open().unwrap().peek("a").remaining, 30);

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::quota::{Durability, QuotaBuilder};
+use tollgate::quota::{self, Durability};
 use tollgate::{Quota, QuotaLimiter, Timestamp};
 use tollgate_testkit::traffic::Random;
 
@@ -15,7 +15,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// The first of June, noon.
 const START: Timestamp = Timestamp::from_secs(1_717_243_200);
 
-fn builder(quota: &Quota, now: Timestamp) -> QuotaBuilder<Manual> {
+fn builder(quota: &Quota, now: Timestamp) -> quota::Builder<Manual> {
     QuotaLimiter::builder(quota.clone())
         .clock(Manual::starting_at(now))
         .flush_every(DAY)

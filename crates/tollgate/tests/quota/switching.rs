@@ -124,7 +124,7 @@ fn more_periods_than_are_kept_apart_are_counted_on_the_safe_side() {
 
 /// One step of a history: time passes, the store may be reopened, and a quota is asked so often.
 #[derive(Clone, Copy, Debug)]
-struct Step {
+struct QuotaVisit {
     gap: Duration,
     reopened: bool,
     quota: usize,
@@ -148,7 +148,11 @@ fn counts(quota: &Quota, then: Timestamp, now: Timestamp) -> bool {
     }
 }
 
-fn holds(quotas: &[Quota], steps: &[Step], scratch: Option<&Scratch>) -> Result<(), TestCaseError> {
+fn holds(
+    quotas: &[Quota],
+    steps: &[QuotaVisit],
+    scratch: Option<&Scratch>,
+) -> Result<(), TestCaseError> {
     let open = |now| {
         let builder = QuotaLimiter::builder(Quota::per_day(1))
             .clock(Manual::starting_at(now))
@@ -240,7 +244,7 @@ fn quota() -> impl Strategy<Value = Quota> {
     prop_oneof![9 => plain, 1 => (1..60u64).prop_map(move |count| zoned(Quota::per_day(count)))]
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<QuotaVisit>> {
     let gap = prop_oneof![
         3 => Just(Duration::ZERO),
         3 => (0..3_600u64).prop_map(Duration::from_secs),
@@ -249,7 +253,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     ];
     let asks = prop_oneof![3 => 1..5u64, 1 => 1..60u64];
     let step = (gap, prop::bool::weighted(0.1), 0..7usize, asks, 1..4u64);
-    let step = step.prop_map(|(gap, reopened, quota, asks, cost)| Step {
+    let step = step.prop_map(|(gap, reopened, quota, asks, cost)| QuotaVisit {
         gap,
         reopened,
         quota,

@@ -5,12 +5,12 @@ use std::thread;
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::quota::{AtQuotaCap, QuotaBuilder, QuotaRefused};
+use tollgate::quota::{self, AtQuotaCap, QuotaRefused};
 use tollgate::{Clock, Outcome, Quota, QuotaLimiter, Timestamp};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-fn builder(quota: Quota) -> (QuotaBuilder<Manual>, Manual) {
+fn builder(quota: Quota) -> (quota::Builder<Manual>, Manual) {
     // 1 June 2024, a Saturday.
     let clock = Manual::starting_at(Timestamp::from_secs(1_717_200_000));
     (QuotaLimiter::builder(quota).clock(clock.clone()), clock)

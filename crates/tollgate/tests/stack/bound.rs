@@ -6,31 +6,31 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
-use tollgate::{Algorithm, Align, Hold, Rate, Timestamp};
+use tollgate::{Algorithm, Rate, Timestamp, core::Align, stack::Hold};
 
-use super::subject::{Place, Slot, Subject};
+use super::subject::{Keeper, Slot, Subject};
 
 /// Where nothing that is out drains.
-const TRACKED: [Place; 7] = [
-    Place::Limiter(Algorithm::Gcra),
-    Place::Striped,
-    Place::Limiter(Algorithm::TokenBucket),
-    Place::Limiter(Algorithm::LeakyBucket),
-    Place::Exact(Algorithm::Gcra),
-    Place::Exact(Algorithm::TokenBucket),
-    Place::Exact(Algorithm::LeakyBucket),
+const TRACKED: [Keeper; 7] = [
+    Keeper::Limiter(Algorithm::Gcra),
+    Keeper::Striped,
+    Keeper::Limiter(Algorithm::TokenBucket),
+    Keeper::Limiter(Algorithm::LeakyBucket),
+    Keeper::Exact(Algorithm::Gcra),
+    Keeper::Exact(Algorithm::TokenBucket),
+    Keeper::Exact(Algorithm::LeakyBucket),
 ];
 /// Where a window may begin with a full count and end with another.
-const WINDOWS: [Place; 6] = [
-    Place::Limiter(Algorithm::FixedWindow(Align::Boundary(Timestamp::ZERO))),
-    Place::Limiter(Algorithm::SlidingLog),
-    Place::Limiter(Algorithm::SlidingCounter),
-    Place::Exact(Algorithm::FixedWindow(Align::FirstHit)),
-    Place::Exact(Algorithm::SlidingLog),
-    Place::Exact(Algorithm::SlidingCounter),
+const WINDOWS: [Keeper; 6] = [
+    Keeper::Limiter(Algorithm::FixedWindow(Align::Boundary(Timestamp::ZERO))),
+    Keeper::Limiter(Algorithm::SlidingLog),
+    Keeper::Limiter(Algorithm::SlidingCounter),
+    Keeper::Exact(Algorithm::FixedWindow(Align::FirstHit)),
+    Keeper::Exact(Algorithm::SlidingLog),
+    Keeper::Exact(Algorithm::SlidingCounter),
 ];
 /// Where an estimate is charged when it is held.
-const ONE_WORD: [Place; 1] = [Place::Keyed];
+const ONE_WORD: [Keeper; 1] = [Keeper::Keyed];
 
 #[derive(Clone, Copy, Debug)]
 enum Act {
@@ -80,7 +80,7 @@ struct Open {
 }
 
 /// A rate of this place: windows have the burst that they count.
-fn rate_of(place: Place, count: u64, burst: u64) -> Rate {
+fn rate_of(place: Keeper, count: u64, burst: u64) -> Rate {
     let rate = Rate::per_second(count);
     if WINDOWS.contains(&place) {
         return rate;
@@ -90,7 +90,7 @@ fn rate_of(place: Place, count: u64, burst: u64) -> Rate {
 
 /// All that happened, in nanoseconds since the start.
 struct Story {
-    place: Place,
+    place: Keeper,
     spent: Vec<Spent>,
     /// The rates in force, each from its time on.
     rates: Vec<(u128, Rate)>,
@@ -162,7 +162,7 @@ impl Story {
 }
 
 /// `late`: what is held may be spent until it is settled; else when it is taken.
-fn run(place: Place, rate: Rate, acts: &[(u64, Act)], late: bool) -> Result<(), TestCaseError> {
+fn run(place: Keeper, rate: Rate, acts: &[(u64, Act)], late: bool) -> Result<(), TestCaseError> {
     let subject = Subject::new(place, rate);
     let mut now = 0u128;
     let mut story = Story {

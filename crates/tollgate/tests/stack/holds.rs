@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::{Algorithm, AtCap, ExactKeyedLimiter, Hold, Level, Rate, Stack};
+use tollgate::{Algorithm, AtCap, ExactKeyedLimiter, Level, Rate, Stack, stack::Hold};
 
-use super::subject::{Place, Subject, Table};
+use super::subject::{Keeper, Subject, Table};
 
 const BUCKETS: [Algorithm; 3] = [
     Algorithm::Gcra,
@@ -159,7 +159,7 @@ fn a_snapshot_owes_what_is_out() {
 #[test]
 fn a_key_that_moves_to_another_tier_still_owes_what_is_out() {
     for algorithm in BUCKETS {
-        let subject = Subject::new(Place::Exact(algorithm), Rate::per_second(10));
+        let subject = Subject::new(Keeper::Exact(algorithm), Rate::per_second(10));
         let table = subject.table();
         let low = table.tier(Rate::per_second(5)).unwrap();
         let high = table.tier(Rate::per_second(100)).unwrap();

@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
-use tollgate::{Decision, Kind, Level, Outcome, Pass, Stack};
+use tollgate::{
+    Decision, Level, Outcome, Stack,
+    stack::{Kind, Pass},
+};
 
 use super::world::{ALGORITHMS, Pick, STRIPED, Slot, World};
 
@@ -19,7 +22,7 @@ enum Verb {
 }
 
 #[derive(Clone, Debug)]
-struct Step {
+struct Call {
     wait: u64,
     verb: Verb,
     picks: Vec<(Pick, u64)>,
@@ -38,7 +41,7 @@ fn pick() -> impl Strategy<Value = Pick> {
     ]
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = Call> {
     let cost = prop_oneof![
         8 => 1..4u64,
         1 => Just(0),
@@ -61,7 +64,7 @@ fn step() -> impl Strategy<Value = Step> {
             seen.push(pick.state());
             new
         });
-        Step { wait, verb, picks }
+        Call { wait, verb, picks }
     })
 }
 
@@ -137,7 +140,7 @@ fn same_everywhere(it: &World, twin: &World) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-fn run(count: u64, steps: &[Step]) -> Result<(), TestCaseError> {
+fn run(count: u64, steps: &[Call]) -> Result<(), TestCaseError> {
     let (it, twin, stack) = (World::new(count), World::new(count), Stack::new());
     let names = ["0", "1", "2", "3", "4", "5"];
     // What levels borrow lives as long as the passes.

@@ -3,9 +3,11 @@
 mod bound;
 mod holds;
 mod laws;
+mod lost_race;
 mod mixed;
 mod races;
 mod settled;
+mod settled_kinds;
 mod striped;
 mod subject;
 mod threads;

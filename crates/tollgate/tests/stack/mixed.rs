@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::{Algorithm, Hold, Level, Limiter, Rate, Stack, Timestamp};
+use tollgate::{Algorithm, Level, Limiter, Rate, Stack, Timestamp, stack::Hold};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const START: Timestamp = Timestamp::from_secs(1_000_000);

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    AtCap, ConcurrencyLimiter, Ended, KeyedConcurrency, KeyedLimiter, Kind, Level, Limiter,
-    Observer, Rate, Stack,
+    AtCap, ConcurrencyLimiter, KeyedConcurrency, KeyedLimiter, Level, Limiter, Rate, Stack,
+    concurrency::{Ended, PermitObserver},
+    stack::Kind,
 };
 
 use super::world::{ALGORITHMS, Pick, START, STRIPED, World};
@@ -41,7 +42,7 @@ const LOSES: &[Loses] = &[
 #[derive(Default)]
 struct Told(AtomicU64);
 
-impl Observer for Told {
+impl PermitObserver for Told {
     fn ended(&self, _ended: &Ended) -> Option<u32> {
         self.0.fetch_add(1, Ordering::Relaxed);
         None

@@ -1,18 +1,13 @@
 //! What comes back when a hold is settled, dropped or over.
 
-use std::sync::Arc;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use tollgate::clock::Manual;
-use tollgate::{
-    Algorithm, Align, ConcurrencyLimiter, Ended, Ending, Level, Limiter, Observer, Rate, Stack,
-    Terms, Timestamp,
-};
+use tollgate::{Algorithm, Level, Limiter, Rate, Stack, Timestamp, core::Align, stack::Terms};
 
-use super::subject::{Place, Subject};
+use super::subject::{Keeper, Subject};
 use super::world::ALGORITHMS;
 
 const BUCKETS: [Algorithm; 3] = [
@@ -22,22 +17,22 @@ const BUCKETS: [Algorithm; 3] = [
 ];
 
 /// Where nothing that is out drains.
-fn tracked() -> Vec<Place> {
-    let exact = BUCKETS.map(Place::Exact);
-    let single = BUCKETS.map(Place::Limiter);
-    let striped = [Place::Striped];
+fn tracked() -> Vec<Keeper> {
+    let exact = BUCKETS.map(Keeper::Exact);
+    let single = BUCKETS.map(Keeper::Limiter);
+    let striped = [Keeper::Striped];
     exact.into_iter().chain(single).chain(striped).collect()
 }
 
-fn ten(place: Place) -> Subject {
+fn ten(place: Keeper) -> Subject {
     Subject::new(place, Rate::per_second(10))
 }
 
 /// Every place that settles.
-fn all_places() -> Vec<Place> {
-    let exact = ALGORITHMS.map(Place::Exact);
-    let single = ALGORITHMS.map(Place::Limiter);
-    let striped = [Place::Striped];
+fn all_places() -> Vec<Keeper> {
+    let exact = ALGORITHMS.map(Keeper::Exact);
+    let single = ALGORITHMS.map(Keeper::Limiter);
+    let striped = [Keeper::Striped];
     exact.into_iter().chain(single).chain(striped).collect()
 }
 
@@ -49,7 +44,7 @@ enum Act {
 }
 
 /// Holds that are all dropped before they are over leave what plain requests alone would have.
-fn nothing_happened(place: Place, acts: &[(u64, Act)]) -> Result<(), TestCaseError> {
+fn nothing_happened(place: Keeper, acts: &[(u64, Act)]) -> Result<(), TestCaseError> {
     let (subject, twin) = (ten(place), ten(place));
     let mut open = Vec::new();
     for &(wait, act) in acts {
@@ -80,7 +75,7 @@ fn nothing_happened(place: Place, acts: &[(u64, Act)]) -> Result<(), TestCaseErr
 }
 
 /// Any rate at any time: nothing panics, and in the end nothing is owed.
-fn in_the_end(place: Place, acts: &[(u64, Act, u8)]) -> Result<(), TestCaseError> {
+fn in_the_end(place: Keeper, acts: &[(u64, Act, u8)]) -> Result<(), TestCaseError> {
     let subject = ten(place);
     let mut open = Vec::new();
     for &(wait, act, rate) in acts {
@@ -137,8 +132,8 @@ proptest! {
         place in prop::sample::select(all_places())
             .prop_filter("opens with a hit", |place| !matches!(
                 place,
-                Place::Limiter(Algorithm::FixedWindow(Align::FirstHit))
-                    | Place::Exact(Algorithm::FixedWindow(Align::FirstHit))
+                Keeper::Limiter(Algorithm::FixedWindow(Align::FirstHit))
+                    | Keeper::Exact(Algorithm::FixedWindow(Align::FirstHit))
             )),
         acts in prop::collection::vec(
             (
@@ -269,7 +264,7 @@ fn more_than_the_estimate_is_owed() {
 /// It takes no estimate, but may stand beside one.
 #[test]
 fn a_key_of_one_word_gives_back_all_or_nothing() {
-    let subject = ten(Place::Keyed);
+    let subject = ten(Keeper::Keyed);
     let hold = || subject.hold(4, 60_000).expect("four left");
     hold().cancel();
     assert_eq!(subject.left(), 10);
@@ -310,9 +305,9 @@ fn windows_and_logs_give_back_where_they_were_charged() {
     for single in [false, true] {
         let of = |algorithm| {
             let place = if single {
-                Place::Limiter(algorithm)
+                Keeper::Limiter(algorithm)
             } else {
-                Place::Exact(algorithm)
+                Keeper::Exact(algorithm)
             };
             ten(place)
         };
@@ -382,7 +377,7 @@ fn a_booking_never_acts_on_what_is_out() {
 #[test]
 fn any_number_of_tokens_may_be_out() {
     for algorithm in ALGORITHMS {
-        for place in [Place::Limiter(algorithm), Place::Exact(algorithm)] {
+        for place in [Keeper::Limiter(algorithm), Keeper::Exact(algorithm)] {
             let subject = Subject::new(place, Rate::unlimited());
             let holds = [u64::MAX, 5, u64::MAX].map(|cost| subject.hold(cost, 1_000));
             for hold in holds {
@@ -417,121 +412,4 @@ fn tokens_show_what_is_out() {
         );
         drop(hold);
     }
-}
-
-#[derive(Default)]
-struct Endings(Mutex<Vec<Ending>>);
-
-impl Observer for Endings {
-    fn ended(&self, ended: &Ended) -> Option<u32> {
-        self.0.lock().expect("no panic").push(ended.ending);
-        None
-    }
-}
-
-#[test]
-fn slots_are_held_until_the_hold_ends() {
-    let (clock, told, stack) = (Manual::new(), Arc::new(Endings::default()), Stack::new());
-    let slots = ConcurrencyLimiter::builder(2)
-        .observer(Arc::clone(&told))
-        .clock(clock.clone())
-        .build();
-    let slots = Arc::new(slots);
-    let limiter = Limiter::with_clock(Rate::per_second(10), clock.clone());
-    let levels = [
-        Level::estimated("all", &limiter, 2),
-        Level::new("slots", &slots),
-    ];
-    let hold = || stack.hold(&levels, Duration::from_secs(1)).unwrap();
-    let (one, two) = (hold(), hold());
-    let refusal = stack
-        .hold(&levels, Duration::from_secs(1))
-        .expect_err("refused");
-    assert_eq!(refusal.name, "slots");
-    one.settle(1);
-    assert_eq!(slots.peek().in_use, 1);
-    two.cancel();
-    assert_eq!(slots.peek().in_use, 0);
-    // It came to nothing, so it tells nothing of the capacity.
-    assert_eq!(*told.0.lock().expect("no panic"), [Ending::Success]);
-    // Nor does one whose terms say that it did when it is dropped.
-    let terms = Terms::within(Duration::from_secs(1)).refund_on_drop();
-    drop(stack.hold(&levels, terms));
-    assert_eq!(slots.peek().in_use, 0);
-    assert_eq!(*told.0.lock().expect("no panic"), [Ending::Success]);
-    // Over, but the request may still run: its slot isn't free before it ends.
-    let late = hold();
-    clock.advance(Duration::from_secs(5));
-    assert_eq!(slots.peek().in_use, 1);
-    drop(late);
-    assert_eq!(slots.peek().in_use, 0);
-    let late = hold();
-    clock.advance(Duration::from_secs(5));
-    late.settle(0);
-    assert_eq!(
-        *told.0.lock().expect("no panic"),
-        [Ending::Success, Ending::Ignored, Ending::Success]
-    );
-}
-
-#[test]
-fn a_plain_cost_beside_an_estimate_is_kept() {
-    for algorithm in ALGORITHMS {
-        let (clock, stack) = (Manual::new(), Stack::new());
-        let limiter = |algorithm| {
-            let builder = Limiter::builder(Rate::per_hour(10)).algorithm(algorithm);
-            builder
-                .clock(clock.clone())
-                .build()
-                .expect("a rate that fits")
-        };
-        let (requests, tokens) = (limiter(algorithm), limiter(Algorithm::TokenBucket));
-        let levels = [
-            Level::new("requests", &requests).cost(2),
-            Level::estimated("tokens", &tokens, 5),
-        ];
-        let hold = || stack.hold(&levels, Duration::from_secs(9)).unwrap();
-        hold().settle(1);
-        let left = || (requests.peek().remaining, tokens.peek().remaining);
-        assert_eq!(left(), (8, 9), "{algorithm:?}");
-        hold().settle(0);
-        assert_eq!(left(), (6, 9), "{algorithm:?}");
-        // It never happened.
-        hold().cancel();
-        assert_eq!(left(), (6, 9), "{algorithm:?}");
-    }
-}
-
-#[cfg(feature = "quota")]
-#[test]
-fn a_quota_gives_back_to_its_period() {
-    use tollgate::{Quota, QuotaLimiter};
-
-    let (clock, stack) = (Manual::new(), Stack::new());
-    let quota = QuotaLimiter::builder(Quota::per_day(10))
-        .clock(clock.clone())
-        .build();
-    let key = quota.key("acme");
-    let day = Duration::from_secs(86_400);
-    let hold = |cost| {
-        let levels = [Level::estimated("daily", &key, cost)];
-        stack.hold(&levels, 2 * day).unwrap()
-    };
-    let left = || quota.peek("acme").remaining;
-    hold(6).settle(2);
-    assert_eq!(left(), 8);
-    hold(3).cancel();
-    assert_eq!(left(), 8);
-    // No debt: what is left is taken.
-    hold(3).settle(20);
-    assert_eq!(left(), 0);
-    clock.advance(day);
-    let (late, over) = (hold(4), hold(1));
-    clock.advance(day);
-    assert!(quota.check_n("acme", 3).is_allowed());
-    late.settle(0);
-    assert_eq!(left(), 7);
-    clock.advance(day);
-    drop(over);
-    assert_eq!(left(), 10);
 }

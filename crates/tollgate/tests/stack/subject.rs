@@ -4,18 +4,19 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    Algorithm, Decision, ExactKey, ExactKeyedLimiter, Hold, Key, KeyedLimiter, Level, Limiter,
-    Rate, Reservation, Stack, Terms, Timestamp,
+    Algorithm, Decision, ExactKeyedLimiter, KeyedLimiter, Level, Limiter, Rate, Reservation, Stack,
+    Timestamp, exact_keyed, keyed,
+    stack::{Hold, Terms},
 };
 
 use super::world::START;
 
 pub(crate) type Table = ExactKeyedLimiter<String, Manual>;
-type OneKey = ExactKey<'static, String, str, Manual>;
+type OneKey = exact_keyed::Key<'static, String, str, Manual>;
 
 /// Where the state is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Keeper {
     Limiter(Algorithm),
     /// A limiter of one word with stripes.
     Striped,
@@ -40,7 +41,7 @@ pub(crate) struct Subject {
 pub(crate) enum Slot {
     Limiter(Reservation<&'static Limiter<Manual>>),
     Exact(Reservation<OneKey>),
-    Keyed(Reservation<Key<'static, Manual>>),
+    Keyed(Reservation<keyed::Key<'static, Manual>>),
 }
 
 fn forever<T>(value: T) -> &'static T {
@@ -48,13 +49,13 @@ fn forever<T>(value: T) -> &'static T {
 }
 
 impl Subject {
-    pub(crate) fn new(place: Place, rate: Rate) -> Self {
+    pub(crate) fn new(place: Keeper, rate: Rate) -> Self {
         let clock = Manual::starting_at(START);
         let limit = match place {
-            Place::Limiter(_) | Place::Striped => {
+            Keeper::Limiter(_) | Keeper::Striped => {
                 let builder = Limiter::builder(rate);
                 let builder = match place {
-                    Place::Limiter(algorithm) => builder.algorithm(algorithm),
+                    Keeper::Limiter(algorithm) => builder.algorithm(algorithm),
                     _ => builder.stripes(2),
                 };
                 Limit::Limiter(forever(
@@ -64,13 +65,13 @@ impl Subject {
                         .expect("a rate that fits"),
                 ))
             }
-            Place::Exact(algorithm) => {
+            Keeper::Exact(algorithm) => {
                 let builder = ExactKeyedLimiter::builder(rate, 4).algorithm(algorithm);
                 let builder = builder.longest_wait(Duration::MAX).clock(clock.clone());
                 let table: &'static Table = forever(builder.build().expect("a rate that fits"));
                 Limit::Exact(table, forever(table.key("key")))
             }
-            Place::Keyed => {
+            Keeper::Keyed => {
                 let builder = KeyedLimiter::builder(rate, 4).clock(clock.clone());
                 Limit::Keyed(forever(builder.build().expect("a rate that fits")))
             }

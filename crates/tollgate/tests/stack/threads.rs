@@ -223,9 +223,9 @@ fn what_a_request_holds_may_move_to_another_thread() {
     fn moves<T: Send + Sync>() {}
     moves::<Stack>();
     moves::<Level<'_>>();
-    moves::<tollgate::Pass>();
-    moves::<tollgate::Verdict<'_>>();
-    moves::<tollgate::Hold<'_>>();
-    moves::<tollgate::Hold<'static>>();
-    moves::<tollgate::Refusal<'_>>();
+    moves::<tollgate::stack::Pass>();
+    moves::<tollgate::stack::StackVerdict<'_>>();
+    moves::<tollgate::stack::Hold<'_>>();
+    moves::<tollgate::stack::Hold<'static>>();
+    moves::<tollgate::stack::Refusal<'_>>();
 }

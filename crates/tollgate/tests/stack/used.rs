@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    ConcurrencyLimiter, ExactKeyedLimiter, Hold, KeyedLimiter, Level, Limiter, Rate, Stack, Terms,
+    ConcurrencyLimiter, ExactKeyedLimiter, KeyedLimiter, Level, Limiter, Rate, Stack,
+    stack::{Hold, Terms},
 };
 
-use super::subject::{Place, Subject};
+use super::subject::{Keeper, Subject};
 use super::world::ALGORITHMS;
 
 /// 59 requests of which each is thought to cost 500: 29,500 in all.
@@ -70,10 +71,10 @@ fn charged(
     MOST - left()
 }
 
-fn places() -> impl Iterator<Item = Place> {
-    let limiters = ALGORITHMS.into_iter().map(Place::Limiter);
-    let exact = ALGORITHMS.into_iter().map(Place::Exact);
-    limiters.chain(exact).chain([Place::Striped])
+fn places() -> impl Iterator<Item = Keeper> {
+    let limiters = ALGORITHMS.into_iter().map(Keeper::Limiter);
+    let exact = ALGORITHMS.into_iter().map(Keeper::Exact);
+    limiters.chain(exact).chain([Keeper::Striped])
 }
 
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
@@ -200,9 +201,9 @@ fn limits_outlive_what_is_held_of_them() {
 /// Who thinks that it costs nothing, and is wrong, owes what it cost.
 #[test]
 fn an_estimate_of_nothing_is_settled_too() {
-    let exact = ALGORITHMS.map(Place::Exact);
-    let single = ALGORITHMS.map(Place::Limiter);
-    for place in exact.into_iter().chain(single).chain([Place::Striped]) {
+    let exact = ALGORITHMS.map(Keeper::Exact);
+    let single = ALGORITHMS.map(Keeper::Limiter);
+    for place in exact.into_iter().chain(single).chain([Keeper::Striped]) {
         let subject = Subject::new(place, Rate::per_second(10));
         subject.hold(0, 1_000).expect("room").settle(4);
         assert_eq!(subject.left(), 6, "{place:?}");

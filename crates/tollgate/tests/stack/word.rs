@@ -4,21 +4,25 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
-use tollgate::{Algorithm, Hold, Rate, Terms};
+use tollgate::core::units;
+use tollgate::{
+    Algorithm, Rate,
+    stack::{Hold, Terms},
+};
 
-use super::subject::{Place, Subject};
+use super::subject::{Keeper, Subject};
 use super::world::START;
 
 /// One nanosecond in the units of the word.
-const UNIT: u128 = 64;
+const UNIT: u128 = units::PER_NANO as u128;
 const MILLI: u128 = 1_000_000 * UNIT;
 const LONGEST_BACK: u64 = 3_000;
 
 /// Those that count by the units of a word.
-const PLACES: [Place; 3] = [
-    Place::Limiter(Algorithm::Gcra),
-    Place::Striped,
-    Place::Exact(Algorithm::Gcra),
+const PLACES: [Keeper; 3] = [
+    Keeper::Limiter(Algorithm::Gcra),
+    Keeper::Striped,
+    Keeper::Exact(Algorithm::Gcra),
 ];
 
 #[derive(Clone, Copy, Debug)]
@@ -152,7 +156,7 @@ fn rate(count: u64, burst: u64) -> Rate {
 
 /// What both have, and the time.
 struct Both {
-    place: Place,
+    place: Keeper,
     subject: Subject,
     oracle: Oracle,
     now: u128,
@@ -161,7 +165,7 @@ struct Both {
 }
 
 impl Both {
-    fn new(place: Place, count: u64, burst: u64) -> Self {
+    fn new(place: Keeper, count: u64, burst: u64) -> Self {
         let subject = Subject::new(place, rate(count, burst));
         // A word counts from when it was made, so a time before that is judged as then.
         subject.advance(LONGEST_BACK);
@@ -233,7 +237,7 @@ impl Both {
                 self.oracle.set_rate(self.now, count, burst);
             }
             // A key that was never charged knows nothing of a change either.
-            Act::Back(_) if matches!(self.place, Place::Exact(_)) => {}
+            Act::Back(_) if matches!(self.place, Keeper::Exact(_)) => {}
             Act::Back(millis) => {
                 // A look from before grants nothing, and changes nothing.
                 let before = self.now - u128::from(millis) * MILLI;
@@ -257,7 +261,7 @@ impl Both {
 }
 
 fn follow(
-    place: Place,
+    place: Keeper,
     (count, burst): (u64, u64),
     acts: &[(u64, Act)],
 ) -> Result<(), TestCaseError> {

@@ -4,14 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::core::{Algorithm as _, Gcra};
+use tollgate::core::{Arithmetic as _, Gcra};
 use tollgate::{
-    Algorithm, Align, ConcurrencyKey, ConcurrencyLimiter, Decision, ExactKey, ExactKeyedLimiter,
-    Key, KeyedConcurrency, KeyedLimiter, KeyedPermit, Kind, Level, Limiter, Outcome, Permit, Rate,
-    Timestamp,
+    Algorithm, ConcurrencyLimiter, Decision, ExactKeyedLimiter, KeyedConcurrency, KeyedLimiter,
+    Level, Limiter, Outcome, Rate, Timestamp,
+    concurrency::{self, KeyedPermit, Permit},
+    core::Align,
+    exact_keyed, keyed,
+    stack::Kind,
 };
 #[cfg(feature = "quota")]
-use tollgate::{Quota, QuotaLimiter, quota::QuotaKey};
+use tollgate::{Quota, QuotaLimiter, quota};
 
 pub(crate) const ALGORITHMS: [Algorithm; 7] = [
     Algorithm::Gcra,
@@ -71,10 +74,10 @@ pub(crate) struct World {
 /// What a level borrows while it is asked.
 pub(crate) enum Owner<'a> {
     None,
-    Exact(ExactKey<'a, String, str, Manual>),
-    Slots(ConcurrencyKey<'a, Arc<KeyedConcurrency<u8, Manual>>, u8>),
+    Exact(exact_keyed::Key<'a, String, str, Manual>),
+    Slots(concurrency::Key<'a, Arc<KeyedConcurrency<u8, Manual>>, u8>),
     #[cfg(feature = "quota")]
-    Quota(QuotaKey<'a, Manual>),
+    Quota(quota::Key<'a, Manual>),
 }
 
 /// A slot of the twin.
@@ -149,7 +152,7 @@ impl World {
         &self.names[usize::from(key)]
     }
 
-    fn key(&self, pick: Pick) -> Key<'_, Manual> {
+    fn key(&self, pick: Pick) -> keyed::Key<'_, Manual> {
         match pick {
             Pick::KeyAtRate(key) => self.keyed.key_at_rate(&key, &self.other_rate),
             Pick::Key(key) => self.keyed.key(&key),

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate::clock::Manual;
-use tollgate::{Branch, Class, Leaf, Outcome, Rate, Timestamp, Tree};
+use tollgate::{
+    Outcome, Rate, Timestamp, Tree,
+    tree::{Branch, Class, Leaf},
+};
 use tollgate_testkit::traffic::Random;
 
 use crate::sim::{Manually, stays_within};

@@ -1,7 +1,10 @@
 //! Classes that are added, changed and removed while requests come.
 
 use tollgate::clock::Manual;
-use tollgate::{Class, Outcome, Rate, Timestamp, Tree, TreeError};
+use tollgate::{
+    Outcome, Rate, Timestamp, Tree,
+    tree::{Class, TreeError},
+};
 
 use crate::sim::{BOTH, Source, expect, run};
 
@@ -83,7 +86,11 @@ fn what_was_removed_passes_nothing_and_its_share_is_free() {
     let now = Timestamp::ZERO;
     assert!(tree.allow_at(now, user, 1));
     assert!(!tree.peek_at(now, other, 70).is_allowed());
-    for node in [tollgate::NodeId::from(leaf), users.into(), branch.into()] {
+    for node in [
+        tollgate::tree::NodeId::from(leaf),
+        users.into(),
+        branch.into(),
+    ] {
         tree.remove(node).unwrap();
         assert_eq!(tree.remove(node), Err(TreeError::Gone));
         assert_eq!(tree.path(node), None);

@@ -1,7 +1,10 @@
 //! What is promised is met and what is spare is shared, within 2 %, whatever the others ask for.
 
 use tollgate::clock::Manual;
-use tollgate::{Class, Leaf, Leaves, Rate, Timestamp, Tree};
+use tollgate::{
+    Rate, Timestamp, Tree,
+    tree::{Class, Leaf, Leaves},
+};
 
 use crate::sim::{Arrivals, BOTH, Manually, Run, Source, expect, run};
 

@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use tollgate::clock::Manual;
-use tollgate::{Leaf, Rate, Timestamp, Tree};
+use tollgate::{Rate, Timestamp, Tree, tree::Leaf};
 use tollgate_testkit::traffic::Random;
 
 pub(crate) type Manually = Tree<Manual>;

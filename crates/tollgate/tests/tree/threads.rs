@@ -1,7 +1,7 @@
 //! Real threads on one tree: never more than the bound in total.
 
 use tollgate::clock::{Manual, Monotonic};
-use tollgate::{Class, Clock, Rate, Tree};
+use tollgate::{Clock, Rate, Tree, tree::Class};
 use tollgate_testkit::threads::together;
 
 const THREADS: u32 = 4;

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::{Class, LimitError, Outcome, Rate, Timestamp, Tree, TreeError};
+use tollgate::{
+    LimitError, Outcome, Rate, Timestamp, Tree,
+    tree::{Class, TreeError},
+};
 
 use crate::sim::Manually;
 

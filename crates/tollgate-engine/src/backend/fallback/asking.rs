@@ -11,7 +11,8 @@ use tollgate::Clock;
 
 use super::Fallback;
 use super::breaker::{Gate, Turn};
-use crate::backend::{Answer, Backend, Check, Source};
+use crate::backend::Backend;
+use crate::limits::{Answer, Check, Source};
 
 pin_project! {
     /// The answer of a backend, or the one without it.

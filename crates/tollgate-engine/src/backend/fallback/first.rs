@@ -5,11 +5,12 @@
 
 use std::time::Duration;
 
-use tollgate::{Clock, Decision, Level, Terms};
+use tollgate::{Clock, Decision, Level, stack::Terms};
 
 use super::{AskingOrFallback, Fallback, Gate, Way, is_counted_here};
+use crate::backend::Backend;
 use crate::backend::memory::{Held, Owned, is_held, level};
-use crate::backend::{Answer, Backend, Check, Source};
+use crate::limits::{Answer, Check, Source};
 
 /// For so long what passed here may wait for the store; then it is spent. Nobody is served before.
 const TERMS: Terms = Terms::within(Duration::from_secs(60)).refund_on_drop();

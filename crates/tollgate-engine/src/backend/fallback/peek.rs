@@ -3,7 +3,8 @@
 use tollgate::{Clock, Decision};
 
 use super::{COME_BACK_AFTER, Fallback, breaks, is_counted_here, refusal_of};
-use crate::backend::{Backend, Check};
+use crate::backend::Backend;
+use crate::limits::Check;
 use crate::policy::OnStoreFailure;
 
 impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {

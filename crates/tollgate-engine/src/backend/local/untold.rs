@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tollgate::{Rate, Timestamp};
 
-use crate::backend::Check;
+use crate::limits::Check;
 
 /// Keys that wait to be told of.
 const MOST: usize = 65_536;
@@ -211,7 +211,7 @@ mod tests {
     use tollgate::Algorithm;
 
     use super::*;
-    use crate::backend::{LimitKind, SoleLimit};
+    use crate::limits::{LimitKind, SoleLimit};
 
     #[test]
     fn a_flood_of_keys_does_not_look_through_all_of_them_each_time() {

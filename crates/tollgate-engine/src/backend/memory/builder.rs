@@ -6,12 +6,13 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use tollgate::clock::{Monotonic, Wall};
-use tollgate::quota::{Quota, QuotaBuilder, StoreError};
+use tollgate::quota::{self, FileError, Quota};
 use tollgate::{
     Clock, ExactKeyedLimiter, KeyedConcurrency, KeyedLimiter, LimitError, QuotaLimiter, Rate, Stack,
 };
 
-use super::{Memory, TABLES, WINDOWS};
+use super::{Memory, WINDOWS};
+use crate::limits::EXACT;
 
 /// Builds a [`Memory`]; made by [`Memory::builder`].
 ///
@@ -101,12 +102,12 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
     /// assert!(restarted.decide(&facts).refused().is_some());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn quota_file(self, path: impl AsRef<Path>) -> Result<Memory<C, W>, StoreError> {
+    pub fn quota_file(self, path: impl AsRef<Path>) -> Result<Memory<C, W>, FileError> {
         let quotas = self.quotas().open(path.as_ref())?;
         Ok(self.with(quotas))
     }
 
-    fn quotas(&self) -> QuotaBuilder<W> {
+    fn quotas(&self) -> quota::Builder<W> {
         // Every check brings its own.
         QuotaLimiter::builder(Quota::per_day(1))
             .max_keys(self.keys)
@@ -120,7 +121,7 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
             .longest_wait(Duration::ZERO)
             .clock(self.clock.clone())
             .build();
-        let exact = TABLES.map(|algorithm| {
+        let exact = EXACT.map(|algorithm| {
             ExactKeyedLimiter::builder(rate, self.keys)
                 .algorithm(algorithm)
                 .longest_wait(Duration::ZERO)

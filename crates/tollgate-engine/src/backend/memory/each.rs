@@ -3,7 +3,7 @@
 use tollgate::{Clock, Decision, Level};
 
 use super::{Memory, Owned, level};
-use crate::backend::{Answer, Check};
+use crate::limits::{Answer, Check};
 
 impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     /// Charges all checks, or none, and looks at each then.

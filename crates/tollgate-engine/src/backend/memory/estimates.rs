@@ -1,9 +1,12 @@
 //! Costs that are estimates: held in the tables that keep track of them, until the request says what it did cost.
 
-use tollgate::{Clock, Decision, Hold, Level, Terms};
+use tollgate::{
+    Clock, Decision, Level,
+    stack::{Hold, Terms},
+};
 
-use super::{Compiled, CounterKey, Memory, QuotaBytes, UNNAMED};
-use crate::backend::{Answer, Check};
+use super::{CounterKey, Memory, QuotaBytes, UNNAMED};
+use crate::limits::{Answer, Check, CoreForm};
 use crate::policy::{Settle, Unsettled};
 
 /// Estimates that are held for a request that isn't sure to run: unless it does, they come back.
@@ -73,22 +76,22 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         let of = |(number, check): (usize, &Check<'_>)| {
             let terms = terms(check.limit.settle().filter(|_| is_held(check))?);
             let (key, cost) = (CounterKey::of(check), check.cost);
-            let level = match &check.limit.compiled {
-                Compiled::Exact(table, tier) => {
+            let level = match &check.limit.form {
+                CoreForm::Exact(table, tier) => {
                     let key = self.exact[*table].key_owned(&key).at_rate(tier);
                     Level::estimated(UNNAMED, key, cost)
                 }
-                Compiled::Window(tier) => {
+                CoreForm::Window(tier) => {
                     let key = self.windows.key_owned(&key).at_rate(tier);
                     Level::estimated(UNNAMED, key, cost)
                 }
-                Compiled::Quota(quota) => {
+                CoreForm::Quota(quota) => {
                     let bytes = QuotaBytes::of(check);
                     let key = self.quotas.key_owned(bytes.as_slice()).under(quota);
                     Level::estimated(UNNAMED, key, cost)
                 }
                 // Kept in the table of buckets where it is estimated; and slots are never.
-                Compiled::Gcra(_) | Compiled::Concurrency(_) => return None,
+                CoreForm::Gcra(_) | CoreForm::Concurrency(_) => return None,
             };
             Some((number, level.on(terms)))
         };

@@ -1,7 +1,7 @@
 //! What a memory keeps of quotas, and how the file of those fares.
 
 use tollgate::Clock;
-use tollgate::quota::{QuotaStats, StoreError};
+use tollgate::quota::{self, FileError};
 
 use super::Memory;
 
@@ -13,7 +13,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     ///
     /// assert_eq!(Memory::new().quota_stats().failed_flushes, 0);
     /// ```
-    pub fn quota_stats(&self) -> QuotaStats {
+    pub fn quota_stats(&self) -> quota::Stats {
         self.quotas.stats()
     }
 
@@ -27,9 +27,9 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     /// use tollgate_engine::backend::Memory;
     ///
     /// Memory::new().flush_quotas()?;
-    /// # Ok::<(), tollgate::quota::StoreError>(())
+    /// # Ok::<(), tollgate::quota::FileError>(())
     /// ```
-    pub fn flush_quotas(&self) -> Result<(), StoreError> {
+    pub fn flush_quotas(&self) -> Result<(), FileError> {
         self.quotas.flush()
     }
 }

@@ -11,7 +11,8 @@ use tollgate::{Decision, Outcome};
 
 use super::pool::Pool;
 use super::trees::{CounterId, Force, Met};
-use crate::backend::{Answer, Backend};
+use crate::backend::Backend;
+use crate::limits::Answer;
 use crate::policy::{Charging, OnStoreFailure};
 use crate::verdict::Permits;
 

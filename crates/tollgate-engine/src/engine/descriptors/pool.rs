@@ -8,7 +8,8 @@ use foldhash::fast::RandomState;
 use tollgate::{Decision, Outcome};
 
 use super::trees::{CounterId, Met};
-use crate::backend::{Answer, Backend, Check, Limit, LimitKind};
+use crate::backend::Backend;
+use crate::limits::{Answer, Check, Limit, LimitKind};
 
 /// The checks of some descriptors.
 pub(super) struct Pool<'m, 'a> {

@@ -3,12 +3,12 @@
 use std::slice;
 use std::time::Duration;
 
-use tollgate::{Algorithm, Align, Rate};
+use tollgate::{Algorithm, Rate, core::Align};
 
-use crate::backend::{Check, Limit, LimitKind};
-use crate::engine::key::{Key, KeyHashers, KeyPlan};
 use crate::envoy::{self, Charge, Compiled, Leaf, Lookup};
 use crate::facts::{Descriptor, Facts};
+use crate::limits::{Check, Counter, Limit, LimitKind};
+use crate::limits::{KeyHashers, KeyPlan, RequestKey};
 use crate::matcher::Slots;
 use crate::policy::KeyPart;
 
@@ -129,7 +129,7 @@ impl Trees {
         Some(Met {
             leaf,
             limits,
-            key: Key::new(plan, facts, fingerprint),
+            key: RequestKey::new(plan, facts, fingerprint),
             charge: Charge::Take(0),
         })
     }
@@ -163,7 +163,13 @@ impl OwnLimit {
             algorithm: Algorithm::FixedWindow(Align::default()),
         };
         // Its unit is part of its key, so one counter stands for all that are asked for.
-        let limit = Limit::apart(kind, "asked").ok()?;
+        let counter = Counter {
+            name: "asked".to_owned(),
+            ordinal: 0,
+            // No other counter of the engine has a number as large.
+            id: u64::MAX,
+        };
+        let limit = Limit::new(kind, counter).ok()?;
         let configured = counts_as.and_then(|leaf| trees.limits(leaf).first());
         Some(match configured {
             Some(configured) => Self {
@@ -187,7 +193,7 @@ pub(super) struct Met<'a> {
     /// None of one that the proxy asks for.
     leaf: Option<&'a Leaf>,
     pub(super) limits: &'a [Limit],
-    key: Key<'a>,
+    key: RequestKey<'a>,
     pub(super) charge: Charge,
 }
 

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use tollgate::{Algorithm, Align, Rate};
+use tollgate::{Algorithm, Rate, core::Align};
 
 use super::super::fields::{Level, fields, not_a_map, not_a_word, wrong_type};
 use super::super::{

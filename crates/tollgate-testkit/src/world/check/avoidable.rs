@@ -138,8 +138,9 @@ fn stays_open(case: Case<'_>, told: &Told, from: u64, to: u64) -> u64 {
         .filter(|(ask, at)| ask.node == told.ask.node && earlier <= *at && *at <= to)
         .count();
     let may_open = breaks && (to - from >= SILENT || calls >= CALLS);
-    match may_open {
-        true => (to - from + OPENS_FOR).min(LONGEST_OPEN),
-        false => 0,
+    if may_open {
+        (to - from + OPENS_FOR).min(LONGEST_OPEN)
+    } else {
+        0
     }
 }

@@ -59,9 +59,10 @@ impl Limit<'_> {
         // Windows are charged when it is admitted; and which limits were in force is known of then.
         let is_level = matches!(self.rule.sort, Sort::Level(_));
         let is_held = self.rule.estimated.is_some() && is_level;
-        match is_held && self.case.setting().versions == 1 {
-            true => self.windows_of(&self.charges_by(told, When::Settled), what, who),
-            false => Ok(()),
+        if is_held && self.case.setting().versions == 1 {
+            self.windows_of(&self.charges_by(told, When::Settled), what, who)
+        } else {
+            Ok(())
         }
     }
 
@@ -141,9 +142,10 @@ impl Limit<'_> {
     /// Since when it may have been counted. What a node decides for want of a store it does in the end, and what
     /// it counts in any case before it asks.
     fn counted_from(&self, told: &Told) -> u64 {
-        match self.is_local(told) && self.rule.counted != Counted::Local {
-            true => told.at,
-            false => self.case.tried_at(told),
+        if self.is_local(told) && self.rule.counted != Counted::Local {
+            told.at
+        } else {
+            self.case.tried_at(told)
         }
     }
 

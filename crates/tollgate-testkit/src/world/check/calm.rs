@@ -45,9 +45,10 @@ fn as_the_oracle(case: Case<'_>, rule: &Rule, amount: Amount) -> Result<(), Stri
             Outcome::Denied => {
                 let wait = bucket.wait(told.ask.cost, amount);
                 // What is worked out from what is remembered is rounded up more than once.
-                let (is_fresh, rounded) = match case.setting().remembers {
-                    true => (*stale <= told.at, 2),
-                    false => (true, 0),
+                let (is_fresh, rounded) = if case.setting().remembers {
+                    (*stale <= told.at, 2)
+                } else {
+                    (true, 0)
                 };
                 if is_fresh && !(wait..=wait.saturating_add(rounded)).contains(&said) {
                     return Err(format!("it passes in {wait} µs by the oracle: {told:?}"));

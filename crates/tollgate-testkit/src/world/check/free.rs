@@ -158,9 +158,10 @@ impl Limit<'_> {
         let is_slots = self.rule.sort == Sort::Slots;
         let faults = record.faults.iter().filter_map(|(at, fault)| match fault {
             // It is noticed by whoever asks next, however late.
-            Fault::Stepped(by) if *by < 0 && *at <= told.at => Some(match is_slots {
-                true => self.next_asked(*at).unwrap_or(told.at),
-                false => told.at,
+            Fault::Stepped(by) if *by < 0 && *at <= told.at => Some(if is_slots {
+                self.next_asked(*at).unwrap_or(told.at)
+            } else {
+                told.at
             }),
             // What is in the store stays there.
             Fault::Frozen(_) if !is_slots => None,

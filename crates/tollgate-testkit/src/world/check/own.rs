@@ -99,20 +99,22 @@ impl Limit<'_> {
         let mut most = Bucket::default();
         let mut recent = held;
         for passed in before.iter().filter(|other| other.allowed) {
-            match passed.at + late <= told.at {
-                true => most.charge(passed.at + late, passed.ask.cost, part),
-                false => recent += passed.ask.cost,
+            if passed.at + late <= told.at {
+                most.charge(passed.at + late, passed.ask.cost, part)
+            } else {
+                recent += passed.ask.cost;
             }
             most.debt = most.debt.min(units(part.burst, part));
         }
         most.drain(told.at, part);
         // A token for what is rounded.
         let after = most.debt + units(recent + told.ask.cost + 1, part);
-        match after <= units(part.burst, part) {
-            true => Err(format!(
+        if after <= units(part.burst, part) {
+            Err(format!(
                 "refused by a node whose part of {part:?} has room: {told:?}"
-            )),
-            false => Ok(()),
+            ))
+        } else {
+            Ok(())
         }
     }
 }

@@ -31,9 +31,10 @@ fn is_refused_too_early(case: Case<'_>, told: &Told) -> Result<(), String> {
     let is_limit = told.fallback.is_none() && told.decision.outcome == Outcome::Denied;
     let wait = u64::try_from(told.decision.retry_after.as_micros()).unwrap_or(u64::MAX);
     let until = told.at.saturating_add(wait);
-    match is_limit && !told.allowed && until < told.asked_at + 1_000 * waits {
-        true => Err(format!("refused, where it could wait: {told:?}")),
-        false => Ok(()),
+    if is_limit && !told.allowed && until < told.asked_at + 1_000 * waits {
+        Err(format!("refused, where it could wait: {told:?}"))
+    } else {
+        Ok(())
     }
 }
 

@@ -50,10 +50,7 @@ impl Setting {
         let lives = [500, 1_000, 4_000];
         let life = random.pick(&lives);
         let differ = random.below(2) == 0;
-        let lease_life = (0..nodes).map(|_| match differ {
-            true => random.pick(&lives),
-            false => life,
-        });
+        let lease_life = (0..nodes).map(|_| if differ { random.pick(&lives) } else { life });
         let lease_life = lease_life.collect();
         let troubles = match random.below(12) {
             // A calm day.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Ask, Event};
+use super::{Event, Request};
 
 /// Microseconds as seconds.
 pub(super) fn seconds(micros: u64) -> f64 {
@@ -20,7 +20,7 @@ impl fmt::Display for Event {
     }
 }
 
-impl fmt::Display for Ask {
+impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             node,
@@ -39,9 +39,10 @@ impl fmt::Display for Ask {
         if let Some(patience) = patience {
             write!(f, ", dropped after {:.6} s", seconds(*patience))?;
         }
-        match returns {
-            true => f.write_str(", comes back"),
-            false => Ok(()),
+        if *returns {
+            f.write_str(", comes back")
+        } else {
+            Ok(())
         }
     }
 }

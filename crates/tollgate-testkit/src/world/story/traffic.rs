@@ -1,6 +1,6 @@
 //! Who asks for how much when: bursts, steady streams and pauses.
 
-use super::{Ask, Ends, Event, Setting};
+use super::{Ends, Event, Request, Setting};
 use crate::traffic::Random;
 
 /// Requests in a story, beside those who come when something goes wrong.
@@ -69,7 +69,7 @@ impl Demand {
         for _ in 0..random.below(RUSH) {
             let at = from + random.below(micros + 1);
             let cost = 1 + random.below(most);
-            let ask = Ask {
+            let ask = Request {
                 who,
                 cost,
                 ends: ends(cost, random),
@@ -93,7 +93,7 @@ impl Demand {
         self.rush((setting, one, who), (at, 5_000), random, events);
         at += random.below(200_000);
         let (cost, meanwhile) = (1, self.one(setting, other, random));
-        let meanwhile = Ask {
+        let meanwhile = Request {
             who,
             cost,
             ..meanwhile
@@ -104,15 +104,16 @@ impl Demand {
         self.rush((setting, one, who), (at + 20_000, 20_000), random, events);
     }
 
-    fn one(&self, setting: &Setting, node: usize, random: &mut Random) -> Ask {
+    fn one(&self, setting: &Setting, node: usize, random: &mut Random) -> Request {
         let most = setting.most_cost();
-        let cost = match self.is_heavy && random.below(2) == 0 {
-            true => 1 + random.below(most),
-            false => 1,
+        let cost = if self.is_heavy && random.below(2) == 0 {
+            1 + random.below(most)
+        } else {
+            1
         };
         // Who gives up does so while it asks, or while it waits.
         let patience = 2 * setting.timeout * 1000 + setting.longest_wait();
-        Ask {
+        Request {
             node,
             who: usize::try_from(random.below(setting.keys)).unwrap_or(0),
             cost,

@@ -1,7 +1,7 @@
 //! What goes wrong in a story, mostly just when somebody asks.
 
 use super::traffic::Demand;
-use super::{Ask, Event, Gift, Keeps, Rule, Setting, Sort};
+use super::{Event, Gift, Keeps, Request, Rule, Setting, Sort};
 use crate::traffic::Random;
 use crate::world::{Condition, Weather};
 
@@ -37,24 +37,14 @@ pub(super) fn happen(
     events: &mut Vec<(u64, Event)>,
 ) {
     if setting.versions > 1 {
-        for _ in 0..1 + random.below(8) {
-            let version = usize::try_from(random.below(setting.versions_u64())).unwrap_or(0);
-            let node = setting.some_node(random);
-            let at = random.below(demand.length);
-            events.push((at, Event::Reload { node, version }));
-            if random.below(4) == 0 {
-                // While it is busy.
-                let who = usize::try_from(random.below(setting.keys)).unwrap_or(0);
-                let from = at.saturating_sub(BUSY);
-                demand.rush((setting, node, who), (from, 2 * BUSY), random, events);
-            }
-        }
+        reload(setting, demand, random, events);
     }
-    let times = match setting.troubles.is_empty() {
-        true => 0,
-        false => 1 + random.below(6),
+    let times = if setting.troubles.is_empty() {
+        0
+    } else {
+        1 + random.below(6)
     };
-    let asked: Vec<(u64, Ask)> = events.iter().filter_map(asked).collect();
+    let asked: Vec<(u64, Request)> = events.iter().filter_map(asked).collect();
     for _ in 0..times {
         let sort = random.pick(&setting.troubles);
         let (mut at, ask) = random.pick(&asked);
@@ -79,7 +69,22 @@ pub(super) fn happen(
     }
 }
 
-fn asked((at, event): &(u64, Event)) -> Option<(u64, Ask)> {
+/// Some nodes get another version of the policy, now and then while they are busy.
+fn reload(setting: &Setting, demand: &Demand, random: &mut Random, events: &mut Vec<(u64, Event)>) {
+    for _ in 0..1 + random.below(8) {
+        let version = usize::try_from(random.below(setting.versions_u64())).unwrap_or(0);
+        let node = setting.some_node(random);
+        let at = random.below(demand.length);
+        events.push((at, Event::Reload { node, version }));
+        if random.below(4) == 0 {
+            let who = usize::try_from(random.below(setting.keys)).unwrap_or(0);
+            let from = at.saturating_sub(BUSY);
+            demand.rush((setting, node, who), (from, 2 * BUSY), random, events);
+        }
+    }
+}
+
+fn asked((at, event): &(u64, Event)) -> Option<(u64, Request)> {
     match event {
         Event::Ask(ask) => Some((*at, *ask)),
         _ => None,
@@ -178,20 +183,7 @@ impl Trouble {
                 let condition = random.pick(&all);
                 Event::StoreAils { condition, micros }
             }
-            Self::Clock => {
-                let far = match random.below(4) {
-                    0 => 1_000,
-                    1 => 2_000_000,
-                    _ => 36_000_000_000,
-                };
-                let by = i64::try_from(random.below(far)).unwrap_or(0);
-                let by = if random.below(3) == 0 { by } else { -by };
-                match random.below(6) {
-                    0 => Event::WallSteps { node, by },
-                    1 => Event::Expires,
-                    _ => Event::StoreSteps { by },
-                }
-            }
+            Self::Clock => step(node, random),
             Self::Starved => Event::Freeze { node, micros },
             Self::Deaths => Event::Restart { node, micros },
             Self::Operator => Event::Gives(gift(setting, (node, who), random)),
@@ -210,6 +202,22 @@ fn bad_weather(setting: &Setting, random: &mut Random) -> Weather {
         lost_before: part(random),
         lost_after: part(random),
         cut: part(random),
+    }
+}
+
+/// The clock of the store or of a node steps, or what is over is dropped.
+fn step(node: usize, random: &mut Random) -> Event {
+    let far = match random.below(4) {
+        0 => 1_000,
+        1 => 2_000_000,
+        _ => 36_000_000_000,
+    };
+    let by = i64::try_from(random.below(far)).unwrap_or(0);
+    let by = if random.below(3) == 0 { by } else { -by };
+    match random.below(6) {
+        0 => Event::WallSteps { node, by },
+        1 => Event::Expires,
+        _ => Event::StoreSteps { by },
     }
 }
 

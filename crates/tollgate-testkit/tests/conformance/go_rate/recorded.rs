@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use tollgate_core::{Algorithm, Rate, TokenBucket};
+use tollgate_core::{Arithmetic, Rate, TokenBucket};
 
 use super::model::UNLIMITED;
 

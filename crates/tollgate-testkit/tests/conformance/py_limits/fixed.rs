@@ -1,6 +1,6 @@
 //! The fixed window, which begins at the first hit of a key.
 
-use tollgate_core::{Algorithm, Align, FixedWindow, Timestamp, Window};
+use tollgate_core::{Align, Arithmetic, FixedWindow, Timestamp, Window};
 
 use super::{Call, Item, TOLERANCE, seconds, time};
 use crate::tally::Judged;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use tollgate_core::{Algorithm, Log, SlidingLog};
+use tollgate_core::{Arithmetic, Log, SlidingLog};
 
 use super::{Call, Item, Stats, TOLERANCE, seconds, time};
 use crate::tally::Judged;

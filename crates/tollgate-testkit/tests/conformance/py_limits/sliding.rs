@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt::Debug;
 
-use tollgate_core::{Algorithm, Counts, SlidingCounter, Timestamp};
+use tollgate_core::{Arithmetic, Counts, SlidingCounter, Timestamp};
 
 use super::{Call, Item, Stats, TICKS_PER_SECOND, TOLERANCE, seconds, time};
 use crate::tally::Judged;

@@ -1,16 +1,17 @@
-//! What a word's time counts from. It follows the clock, forth after four years and back when the clock was
-//! set, so that uptime has no end and a clock that was far ahead holds nobody back.
+//! The time that a word counts from. It moves forward after four years, so that uptime has no end, and back
+//! when the clock is set back, so that a clock that was far ahead doesn't cause refusals afterwards.
 //!
 //! It moves as the rate changes: under the lock, with the sequence odd, and with another TAT. So a check reads
 //! anchor and TAT together, and one that had read them before loses its compare-and-swap.
 //!
 //! # What tells that the clock was set back
-//! What passes leaves a TAT within a full bucket of its time, and what is booked notes where it left it and when.
-//! A TAT beyond both, or a booking that was made at a later time, was charged by a clock that showed more.
+//! A request that passes leaves a TAT at most a full bucket ahead of its time, and a reservation notes the TAT that it
+//! left and when. So a TAT further ahead than both, or a reservation made at a later time than now, was charged while
+//! the clock showed a later time.
 
-use tollgate_core::{Tat, Timestamp};
+use tollgate_core::{Tat, Timestamp, units};
 
-use super::{Tried, Word, judged, word_of};
+use super::{Tried, Word, judged};
 use crate::sync::{Ordering, fence};
 
 /// Times up to here after the anchor, four and a half years, are surely within the word.
@@ -21,14 +22,14 @@ const LAST: u64 = 2 * NEAR - 1;
 /// A time that is no further behind than this, and what a bucket holds, is out of order.
 const BEHIND: u64 = 86_400 * 1_000_000_000;
 /// The same in word units.
-pub(super) const SLACK: u64 = BEHIND << 6;
+pub(super) const SLACK: u64 = units::from_nanos(BEHIND);
 
-/// Who moves a word's anchor.
+/// What moves a word's anchor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mover {
     /// The word itself.
     Word,
-    /// Somebody who hands out parts of its line, and has to take them back first.
+    /// The stripes around it, which have to give back their parts of the TAT line first.
     Holder,
 }
 
@@ -49,7 +50,7 @@ impl Word {
         if now >= self.anchor() {
             return !self.is_near(now);
         }
-        let lasts = self.capacity.load(Ordering::Relaxed) >> 6;
+        let lasts = units::to_nanos_floor(self.capacity.load(Ordering::Relaxed));
         self.anchor().nanos_since(now) > BEHIND.saturating_add(lasts)
     }
 
@@ -82,8 +83,8 @@ impl Word {
             // Unless somebody else has moved it.
             if !self.is_near(now) {
                 let to = now.as_nanos().saturating_sub(BEHIND);
-                let by = (to - anchor.as_nanos()).saturating_mul(64);
-                let earlier = |units: u64| units.saturating_sub(by);
+                let by = units::from_nanos(to - anchor.as_nanos());
+                let earlier = |time: u64| time.saturating_sub(by);
                 self.count_from(to, now, |tat| earlier(tat.to_word()));
                 for noted in [&self.booked, &self.sealed] {
                     noted.store(earlier(noted.load(Ordering::Relaxed)), Ordering::Relaxed);
@@ -92,16 +93,17 @@ impl Word {
             return;
         }
         let capacity = settings.counted_by.pace().capacity;
-        if anchor.nanos_since(now) > BEHIND.saturating_add(capacity >> 6) {
+        if anchor.nanos_since(now) > BEHIND.saturating_add(units::to_nanos_floor(capacity)) {
             self.go_back(now, capacity);
         }
     }
 
-    /// Follows a clock that was set back by far, if it was: no if the word says what it should.
+    /// Follows a clock that was set back by far. False if it wasn't, and the word is right as it is.
     #[cold]
     #[inline(never)]
     pub(super) fn follow_back(&self, now: Timestamp) -> bool {
-        // Slow rates tell long waits every day, so the lock is taken only to change something.
+        // Slow rates have long waits in the ordinary course, so the lock is taken only if something has to
+        // change.
         if !self.is_ahead(now, self.capacity.load(Ordering::Relaxed)) {
             return false;
         }
@@ -114,7 +116,7 @@ impl Word {
         ahead
     }
 
-    /// What would come of a try to charge, after the word has followed the clock.
+    /// What an attempt to charge would result in, after the word has followed the clock.
     #[cold]
     #[inline(never)]
     pub(super) fn judge_again(&self, now: Timestamp, cost: u64) -> Tried {
@@ -122,7 +124,7 @@ impl Word {
     }
 
     fn is_ahead(&self, now: Timestamp, capacity: u64) -> bool {
-        let (tat, local) = (self.tat.load(Ordering::Relaxed), word_of(self.local(now)));
+        let (tat, local) = (self.tat.load(Ordering::Relaxed), units::of(self.local(now)));
         let booked_at = self.booked_at.load(Ordering::Relaxed);
         let is_booked = tat <= self.booked.load(Ordering::Relaxed)
             && booked_at <= now.as_nanos().saturating_add(BEHIND);
@@ -136,15 +138,15 @@ impl Word {
     }
 
     /// Counts from close behind this time, with an empty bucket at most. The caller holds the lock. What
-    /// somebody holds of the line stays: a part of the one burst that a step grants.
+    /// stripes hold of the TAT line stays: it is a part of the one burst that a step of the clock may grant.
     fn go_back(&self, now: Timestamp, capacity: u64) {
         let to = now.as_nanos().saturating_sub(BEHIND);
-        let shift = 64 * (i128::from(self.anchor().as_nanos()) - i128::from(to));
-        let local = word_of(Timestamp::from_nanos(now.as_nanos() - to + 1));
+        let shift = units::between(Timestamp::from_nanos(to), self.anchor());
+        let local = units::from_nanos(now.as_nanos() - to + 1);
         let empty = local.saturating_add(capacity);
-        let moved = |units: u64| {
-            let moved = i128::from(units) + shift;
-            u64::try_from(moved.max(0)).map_or(empty, |units| units.min(empty))
+        let moved = |time: u64| {
+            let moved = i128::from(time) + shift;
+            u64::try_from(moved.max(0)).map_or(empty, |time| time.min(empty))
         };
         self.count_from(to, now, |tat| moved(tat.to_word()));
         let sealed = self.sealed.load(Ordering::Relaxed);

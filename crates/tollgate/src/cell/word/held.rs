@@ -1,24 +1,24 @@
 //! What is held of a word until it is settled: what is out doesn't drain.
 //!
-//! Before every step the TAT is lifted to what is out at least, so tokens that are there and tokens that are out
-//! are never more than the burst together, and what comes back was never lent. A check that knows nothing of
-//! this is right as well, as long as the word was lifted for its time before: whoever takes adds as much to the
-//! TAT as to what is out, and whoever settles takes no more from it. So the limiter's mark, which a check reads
-//! anyway, sends those who come while something is out to lift the word first, and nobody else pays for it.
+//! Before every step the TAT is raised to at least what is out. So the tokens that are there and those that are out are
+//! never more than the burst together, and what comes back was not given to anybody else meanwhile. A check that knows
+//! nothing of this is right too, if the word was raised for its time before: taking adds as much to the TAT as to what
+//! is out, and settling takes no more from the TAT. So while something is out, the limiter's mark, which a check reads
+//! anyway, tells callers to raise the word first; otherwise nothing is paid for it.
 //!
 //! # Memory ordering
-//! The TAT changes by compare-and-swap only, beside checks that haven't seen the mark. `sealed` is stored
-//! before the TAT falls (release), and read after the TAT was (acquire, by the fence of a reading): who sees a
-//! TAT that was built on a fallen one sees what was sealed.
+//! The TAT changes by compare-and-swap only, beside checks that haven't seen the mark. `sealed` is stored before the
+//! TAT falls (release), and read after the TAT was (acquire, by the fence of a reading): a thread that sees a TAT built
+//! on the lowered one also sees what was sealed.
 
 use std::time::Duration;
 
-use tollgate_core::{Algorithm, Decision, Outcome, Pace, Tat, Timestamp, Unbooked};
+use tollgate_core::{Arithmetic, Decision, Outcome, Pace, Tat, Timestamp, Unbooked};
 
 use super::super::Ticket;
 use super::{Settings, View, Word, judged};
-use crate::Mode;
 use crate::holds::HoldId;
+use crate::limiter::Switch;
 use crate::sync::Ordering;
 
 /// The most that is kept out, in word units: two years, so that the word can express it.
@@ -36,7 +36,7 @@ impl Word {
         self.reserve_beside(now, cost, Duration::ZERO)?;
         let mut settings = self.settings();
         // What isn't counted isn't out.
-        let counts = settings.mode == Mode::Enforce && settings.limit.counts();
+        let counts = settings.mode == Switch::Enforce && settings.limit.counts();
         if cost == 0 || !counts {
             return Ok(Ticket::Free(now));
         }
@@ -65,7 +65,7 @@ impl Word {
         }
     }
 
-    /// Lets time pass for what is out, and says whether anything is.
+    /// Brings what is out up to this time, and says whether anything is out.
     pub(crate) fn pass_time(&self, now: Timestamp) -> bool {
         self.keep_near(now);
         let settings = &mut *self.settings();
@@ -138,7 +138,7 @@ impl Word {
         }
     }
 
-    /// Lifts the TAT to what is out, and forgets what is over. The caller holds the lock.
+    /// Raises the TAT to what is out, and forgets holds that are over. The caller holds the lock.
     pub(super) fn let_pass(&self, settings: &mut Settings, now: Timestamp) {
         if settings.holds.is_empty() {
             return;
@@ -152,7 +152,8 @@ impl Word {
         self.each_kept_out(settings, now, |at, out| {
             let tat = self.alter(|tat| limit.keep_out(tat, at, out));
             if out > limit.limit() {
-                // Beyond an empty bucket, after it became a smaller one: not by a clock that was ahead.
+                // More than a full bucket of debt, because the bucket became smaller; not because a clock was
+                // ahead.
                 self.note_booking(tat, now);
             }
         });
@@ -171,7 +172,7 @@ impl Word {
         }
     }
 
-    /// Changes the TAT beside those who charge: what it is then.
+    /// Changes the TAT while others may charge it; returns what it became.
     fn alter(&self, change: impl Fn(&mut Tat)) -> Tat {
         let mut seen = self.tat.load(Ordering::Relaxed);
         loop {

@@ -7,7 +7,7 @@ use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long the thread waits for somebody to wait.
+/// How long the thread stays when no task waits.
 const IDLE: Duration = Duration::from_secs(10);
 /// The longest sleep, for times beyond what a timer holds.
 const LONGEST: Duration = Duration::from_secs(3600);
@@ -58,7 +58,7 @@ impl Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        // What was locked when a process forked stays locked in the child, which has timers of its own.
+        // A lock held during a fork stays locked in the child, so the child gets timers of its own.
         if std::ptr::eq(self.timers, of_this_process::timers()) {
             let waker = self.timers.lock().waiting.remove(&self.key);
             // Dropping a waker may drop a task, and with it another entry: not under the lock.
@@ -84,7 +84,7 @@ impl Timers {
             .name("tollgate-timer".into())
             .spawn(|| self.run());
         if spawned.is_err() {
-            // No thread to be had: those who wait look for themselves, again and again, until there is.
+            // The thread couldn't be started: waiting tasks poll again and again until it can.
             let mut state = self.lock();
             state.is_running = false;
             let waiting = std::mem::take(&mut state.waiting);
@@ -118,7 +118,7 @@ impl Timers {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // No stranger's code runs under the lock, so a poisoned one holds a good state.
+        // No foreign code runs under the lock, so the state behind a poisoned one is good.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -131,7 +131,8 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Timers of a process: a forked child has no thread of its parent's, and maybe a lock that nobody will open.
+/// Timers of a process: a forked child has none of its parent's threads, and perhaps a lock that no thread will ever
+/// release.
 mod of_this_process {
     use super::Timers;
 

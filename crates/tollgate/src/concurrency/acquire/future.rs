@@ -7,16 +7,16 @@ use std::task::{Context, Poll};
 
 use pin_project_lite::pin_project;
 
-use super::{AcquirePermit, Place, Started};
+use super::{Acquire, QueuedWait, Started};
 use crate::clock::alarm::Alarm;
 use crate::concurrency::home::PermitHome;
-use crate::concurrency::{ConcurrencyRefused, Permit};
+use crate::concurrency::{NoPermit, Permit};
 use crate::patience::Until;
 
 pin_project! {
-    /// The future that [`AcquirePermit`] turns into. Dropping it leaves the queue.
+    /// The future that [`Acquire`] turns into. Dropping it leaves the queue.
     #[must_use = "futures do nothing unless awaited"]
-    pub struct AcquiringPermit<H: PermitHome> {
+    pub struct Acquiring<H: PermitHome> {
         stage: Stage<H>,
         until: Option<Until>,
         #[pin]
@@ -25,17 +25,17 @@ pin_project! {
 }
 
 enum Stage<H: PermitHome> {
-    Start(AcquirePermit<H>),
-    Waiting(Place<H>),
+    Start(Acquire<H>),
+    Waiting(QueuedWait<H>),
     Done,
 }
 
-impl<H: PermitHome> IntoFuture for AcquirePermit<H> {
-    type Output = Result<Permit<H>, ConcurrencyRefused>;
-    type IntoFuture = AcquiringPermit<H>;
+impl<H: PermitHome> IntoFuture for Acquire<H> {
+    type Output = Result<Permit<H>, NoPermit>;
+    type IntoFuture = Acquiring<H>;
 
-    fn into_future(self) -> AcquiringPermit<H> {
-        AcquiringPermit {
+    fn into_future(self) -> Acquiring<H> {
+        Acquiring {
             stage: Stage::Start(self),
             until: None,
             alarm: Alarm::new(),
@@ -43,13 +43,13 @@ impl<H: PermitHome> IntoFuture for AcquirePermit<H> {
     }
 }
 
-impl<H: PermitHome> Future for AcquiringPermit<H> {
-    type Output = Result<Permit<H>, ConcurrencyRefused>;
+impl<H: PermitHome> Future for Acquiring<H> {
+    type Output = Result<Permit<H>, NoPermit>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let mut place = match std::mem::replace(this.stage, Stage::Done) {
-            Stage::Done => panic!("`AcquiringPermit` was polled after it had ended"),
+            Stage::Done => panic!("`Acquiring` was polled after it had ended"),
             Stage::Waiting(place) => place,
             Stage::Start(acquire) => match acquire.start(|| context.waker().clone())? {
                 Started::Passed(permit) => return Poll::Ready(Ok(permit)),
@@ -73,8 +73,8 @@ impl<H: PermitHome> Future for AcquiringPermit<H> {
     }
 }
 
-impl<H: PermitHome> fmt::Debug for AcquiringPermit<H> {
+impl<H: PermitHome> fmt::Debug for Acquiring<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AcquiringPermit").finish_non_exhaustive()
+        f.debug_struct("Acquiring").finish_non_exhaustive()
     }
 }

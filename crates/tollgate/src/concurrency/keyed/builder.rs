@@ -12,6 +12,7 @@ use crate::concurrency::gate::Gate;
 use crate::concurrency::stats::Tally;
 use crate::keyed::hasher::KeyHasher;
 use crate::limiter::DefaultClock;
+use crate::shards::Shards;
 use crate::sync::{AtomicU64, Mutex, Padded};
 
 /// Fewest keys worth a shard of their own.
@@ -25,7 +26,7 @@ const WAITERS_PER_KEY: usize = 1_024;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::{KeyedConcurrency, Overflow};
+/// use tollgate::{KeyedConcurrency, concurrency::Overflow};
 ///
 /// // A bulkhead for each tenant.
 /// let limiter = KeyedConcurrency::<String>::builder(5, 10_000)
@@ -37,7 +38,7 @@ const WAITERS_PER_KEY: usize = 1_024;
 /// ```
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it is built"]
-pub struct KeyedConcurrencyBuilder<K, C = DefaultClock> {
+pub struct KeyedBuilder<K, C = DefaultClock> {
     limit: u32,
     capacity: usize,
     overflow: Overflow,
@@ -48,7 +49,7 @@ pub struct KeyedConcurrencyBuilder<K, C = DefaultClock> {
     keys: PhantomData<fn() -> K>,
 }
 
-impl<K> KeyedConcurrencyBuilder<K> {
+impl<K> KeyedBuilder<K> {
     pub(super) fn new(limit: u32, capacity: usize) -> Self {
         Self {
             limit,
@@ -68,7 +69,7 @@ impl<K> KeyedConcurrencyBuilder<K> {
     }
 }
 
-impl<K, C> KeyedConcurrencyBuilder<K, C> {
+impl<K, C> KeyedBuilder<K, C> {
     /// What happens to new keys at the capacity: [`Overflow::ShareOne`] unless said otherwise.
     pub fn overflow(mut self, overflow: Overflow) -> Self {
         self.overflow = overflow;
@@ -95,8 +96,8 @@ impl<K, C> KeyedConcurrencyBuilder<K, C> {
     }
 
     /// Reads this clock instead of the default one.
-    pub fn clock<D: Clock>(self, clock: D) -> KeyedConcurrencyBuilder<K, D> {
-        KeyedConcurrencyBuilder {
+    pub fn clock<D: Clock>(self, clock: D) -> KeyedBuilder<K, D> {
+        KeyedBuilder {
             limit: self.limit,
             capacity: self.capacity,
             overflow: self.overflow,
@@ -109,20 +110,14 @@ impl<K, C> KeyedConcurrencyBuilder<K, C> {
     }
 }
 
-impl<K, C: Clock> KeyedConcurrencyBuilder<K, C> {
+impl<K, C: Clock> KeyedBuilder<K, C> {
     /// Builds it on the clock that was given.
     pub fn build(self) -> KeyedConcurrency<K, C> {
-        let count = (self.capacity / SHARD_KEYS)
-            .clamp(1, MOST_SHARDS)
-            .next_power_of_two();
-        // Keys spread over shards at random, so a shard may get more than its share: six standard
-        // deviations more are as good as never.
-        let share = self.capacity.div_ceil(count);
-        let spread = if count == 1 { 0 } else { 6 * share.isqrt() };
-        let shard = || Padded(Mutex::new(Shard::new(share + spread)));
+        let sizes = Shards::for_threads(self.capacity, SHARD_KEYS, MOST_SHARDS);
+        let shard = || Padded(Mutex::new(Shard::new(sizes.room)));
         KeyedConcurrency {
-            shards: (0..count).map(|_| shard()).collect(),
-            shift: (u64::BITS - count.trailing_zeros()) % u64::BITS,
+            shards: (0..sizes.count).map(|_| shard()).collect(),
+            sizes,
             hasher: KeyHasher::random(),
             limit: AtomicU64::new(u64::from(self.limit)),
             overflow: self.overflow,

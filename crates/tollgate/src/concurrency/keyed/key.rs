@@ -14,7 +14,7 @@ use crate::clock::{Clock, Monotonic};
 use crate::concurrency::gate::Gate;
 use crate::concurrency::home::sealed::PermitHome;
 use crate::concurrency::stats::Tally;
-use crate::concurrency::{AcquirePermit, ConcurrencyRefused, Observer, Occupancy, Permit};
+use crate::concurrency::{Acquire, NoPermit, Occupancy, Permit, PermitObserver};
 
 /// A permit of one key that borrows the limiter.
 pub type KeyedPermit<'a, K, C = Monotonic> = Permit<KeySlot<&'a KeyedConcurrency<K, C>>>;
@@ -23,13 +23,13 @@ pub type KeyedPermit<'a, K, C = Monotonic> = Permit<KeySlot<&'a KeyedConcurrency
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tollgate::{KeyedConcurrency, OwnedKeyedPermit};
+/// use tollgate::{KeyedConcurrency, concurrency::OwnedKeyedPermit};
 ///
 /// let limiter = Arc::new(KeyedConcurrency::<String>::new(5, 1_000));
 /// let permit: OwnedKeyedPermit<String> = limiter.key_owned("acme").try_acquire()?;
 /// std::thread::spawn(move || permit.success()).join().unwrap();
 /// assert!(limiter.is_empty());
-/// # Ok::<(), tollgate::ConcurrencyRefused>(())
+/// # Ok::<(), tollgate::concurrency::NoPermit>(())
 /// ```
 pub type OwnedKeyedPermit<K, C = Monotonic> = Permit<KeySlot<Arc<KeyedConcurrency<K, C>>>>;
 
@@ -73,17 +73,17 @@ impl<K, C: Clock> Handle for Arc<KeyedConcurrency<K, C>> {
 /// let permit = limiter.key("acme").at_limit(500).try_acquire_n(300)?;
 /// assert_eq!(limiter.key("acme").peek().available(), 200);
 /// # drop(permit);
-/// # Ok::<(), tollgate::ConcurrencyRefused>(())
+/// # Ok::<(), tollgate::concurrency::NoPermit>(())
 /// ```
 #[must_use = "a key does nothing until it is asked"]
-pub struct ConcurrencyKey<'q, L: Handle, Q: ?Sized> {
+pub struct Key<'q, L: Handle, Q: ?Sized> {
     limiter: L,
     key: &'q Q,
     hash: u64,
     limit: Option<u32>,
 }
 
-impl<'q, L: Handle, Q: ?Sized> ConcurrencyKey<'q, L, Q> {
+impl<'q, L: Handle, Q: ?Sized> Key<'q, L, Q> {
     pub(super) fn new(limiter: L, key: &'q Q) -> Self
     where
         Q: Hash,
@@ -108,8 +108,8 @@ impl<'q, L: Handle, Q: ?Sized> ConcurrencyKey<'q, L, Q> {
     /// A permit now, or why not.
     ///
     /// # Errors
-    /// [`ConcurrencyRefused`]: nothing was taken.
-    pub fn try_acquire(&self) -> Result<Permit<KeySlot<L>>, ConcurrencyRefused>
+    /// [`NoPermit`]: nothing was taken.
+    pub fn try_acquire(&self) -> Result<Permit<KeySlot<L>>, NoPermit>
     where
         L::Key: Borrow<Q>,
         Q: Eq + ToOwned<Owned = L::Key>,
@@ -120,8 +120,8 @@ impl<'q, L: Handle, Q: ?Sized> ConcurrencyKey<'q, L, Q> {
     /// A permit of this weight now, or why not.
     ///
     /// # Errors
-    /// [`ConcurrencyRefused`]: nothing was taken.
-    pub fn try_acquire_n(&self, weight: u32) -> Result<Permit<KeySlot<L>>, ConcurrencyRefused>
+    /// [`NoPermit`]: nothing was taken.
+    pub fn try_acquire_n(&self, weight: u32) -> Result<Permit<KeySlot<L>>, NoPermit>
     where
         L::Key: Borrow<Q>,
         Q: Eq + ToOwned<Owned = L::Key>,
@@ -130,7 +130,7 @@ impl<'q, L: Handle, Q: ?Sized> ConcurrencyKey<'q, L, Q> {
     }
 
     /// Waits for a permit, first come first served.
-    pub fn acquire(&self) -> AcquirePermit<KeySlot<L>>
+    pub fn acquire(&self) -> Acquire<KeySlot<L>>
     where
         L::Key: Borrow<Q>,
         Q: Eq + ToOwned<Owned = L::Key>,
@@ -140,12 +140,12 @@ impl<'q, L: Handle, Q: ?Sized> ConcurrencyKey<'q, L, Q> {
 
     /// Waits for a permit of this weight, first come first served. The key has its entry from now
     /// on, until the wait and its permit are over.
-    pub fn acquire_n(&self, weight: u32) -> AcquirePermit<KeySlot<L>>
+    pub fn acquire_n(&self, weight: u32) -> Acquire<KeySlot<L>>
     where
         L::Key: Borrow<Q>,
         Q: Eq + ToOwned<Owned = L::Key>,
     {
-        AcquirePermit::new(self.pin(), weight)
+        Acquire::new(self.pin(), weight)
     }
 
     /// How full this key's limit is, without taking anything. At the capacity a new key is told
@@ -163,7 +163,7 @@ impl<'q, L: Handle, Q: ?Sized> ConcurrencyKey<'q, L, Q> {
         self.limiter.keyed()
     }
 
-    fn pin(&self) -> Result<KeySlot<L>, ConcurrencyRefused>
+    fn pin(&self) -> Result<KeySlot<L>, NoPermit>
     where
         L::Key: Borrow<Q>,
         Q: Eq + ToOwned<Owned = L::Key>,
@@ -179,9 +179,9 @@ impl<'q, L: Handle, Q: ?Sized> ConcurrencyKey<'q, L, Q> {
     }
 }
 
-impl<L: Handle, Q: fmt::Debug + ?Sized> fmt::Debug for ConcurrencyKey<'_, L, Q> {
+impl<L: Handle, Q: fmt::Debug + ?Sized> fmt::Debug for Key<'_, L, Q> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ConcurrencyKey")
+        f.debug_struct("Key")
             .field("key", &self.key)
             .field("limit", &self.limit)
             .finish_non_exhaustive()
@@ -225,7 +225,7 @@ impl<L: Handle> PermitHome for KeySlot<L> {
     }
 
     #[inline]
-    fn observer(&self) -> Option<&dyn Observer> {
+    fn observer(&self) -> Option<&dyn PermitObserver> {
         None
     }
 

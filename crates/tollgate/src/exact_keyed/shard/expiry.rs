@@ -10,7 +10,7 @@ const DROPS_A_NEW_KEY: usize = 4;
 /// How many keys a new key looks at below the cap, to drop them or put them back.
 const LOOKS_A_NEW_KEY: usize = 8;
 
-/// What came of looking at the key that is due next.
+/// What was found when the key that is due next was looked at.
 enum Look {
     Dropped,
     PutBack,
@@ -74,7 +74,7 @@ impl<K, A: Kept> Shard<K, A> {
 
     /// Drops the key that is idle next, though it is active.
     fn evict(&mut self, need: Need) -> bool {
-        // With more blocked keys than there is room for others, one key less is still too many.
+        // If blocked keys take even the room for others, dropping one key isn't enough.
         if self.entries.used() > self.room_for(need) {
             return false;
         }

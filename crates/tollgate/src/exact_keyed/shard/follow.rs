@@ -14,8 +14,8 @@ const FOLLOWERS_A_CALL: usize = 2;
 pub(super) const CHANGES_KEPT: usize = 16;
 
 impl<K, A: Kept> Shard<K, A> {
-    /// Changes the limiter's own rate. Keys follow later, as of this time, but to one that counts
-    /// nothing, which leaves them to the next one that does.
+    /// Changes the limiter's own rate. Keys are carried over later, as of this time. A rate that counts nothing
+    /// leaves them as they are, for the next rate that counts.
     pub(in super::super) fn change(&mut self, at: Timestamp, limit: A) {
         if !limit.counts() {
             self.uncounted = Some(limit);
@@ -93,14 +93,14 @@ impl<K, A: Kept> Shard<K, A> {
         let known = self.changes.len().saturating_sub(behind.saturating_add(1));
         let from = self.changes.iter().skip(known);
         for ((_, old), (at, new)) in from.clone().zip(from.skip(1)) {
-            // What was over by then was spent at the old rate.
+            // Holds that were over by then were spent at the old rate.
             if let Some(holds) = self.held.get_mut(&slot) {
                 holds.pass_time(&mut entry.ledger, old, *at);
             }
             carry_over(&mut entry.ledger, old, new, *at);
         }
-        // What was booked before was promised at another pace, and others may have been told to act
-        // before it since.
+        // Bookings from before were promised at another rate, and others may have been told to act before them
+        // since.
         entry.birth = next_birth(&mut self.births);
         self.settle(slot);
     }

@@ -5,11 +5,11 @@ use std::borrow::Borrow;
 use tollgate_core::{Booked, Timestamp};
 
 use super::super::kept::Kept;
-use super::{Ask, Shard};
+use super::{Lookup, Shard};
 use crate::holds::{HoldId, Holds};
 
 impl<K, A: Kept> Shard<K, A> {
-    /// Lets what is out of the key in this slot not drain.
+    /// Keeps what is out of the key in this slot from draining.
     #[inline]
     pub(super) fn keep_out(&mut self, slot: u32, now: Timestamp) {
         if !self.held.is_empty() {
@@ -26,13 +26,13 @@ impl<K, A: Kept> Shard<K, A> {
         self.held.get(&slot).map_or(0, Holds::out)
     }
 
-    /// When the key in this slot is idle, given when its state is: not while something is out.
+    /// When the key in this slot is idle, given when its state is: not before the last of what is out is over.
     pub(super) fn idle_with_holds(&self, slot: u32, idle: Timestamp) -> Timestamp {
         let held = self.held.get(&slot).map(Holds::last);
         held.map_or(idle, |last| last.max(idle))
     }
 
-    /// Looks at a key of which something is out, and leaves that as it was: it may be a look ahead.
+    /// Looks at a key of which something is out, and restores it afterwards: the look may be at a later time.
     #[cold]
     pub(super) fn look_ahead<T>(&mut self, slot: u32, look: impl FnOnce(&mut Self) -> T) -> T {
         let held = self.held.get(&slot).cloned();
@@ -64,7 +64,7 @@ impl<K, A: Kept> Shard<K, A> {
     /// isn't limited.
     pub(in super::super) fn keep_track<Q>(
         &mut self,
-        ask: &Ask<'_, Q>,
+        ask: &Lookup<'_, Q>,
         booked: Booked,
         (cost, until): (u64, Timestamp),
     ) -> Option<HoldId>
@@ -79,7 +79,7 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     /// Ends a hold of which so much was spent; nothing if it is over, or the key was dropped.
-    pub(in super::super) fn settle_hold<Q>(&mut self, ask: &Ask<'_, Q>, id: HoldId, spent: u64)
+    pub(in super::super) fn settle_hold<Q>(&mut self, ask: &Lookup<'_, Q>, id: HoldId, spent: u64)
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -104,7 +104,7 @@ impl<K, A: Kept> Shard<K, A> {
 mod tests {
     use std::time::Duration;
 
-    use tollgate_core::{Algorithm, Rate, TokenBucket};
+    use tollgate_core::{Arithmetic, Rate, TokenBucket};
 
     use super::super::super::act::{Check, Reserve};
     use super::super::super::tier::RateOf;
@@ -116,11 +116,11 @@ mod tests {
         block: false,
     };
 
-    fn ask(key: &str, now: Timestamp) -> Ask<'_, str> {
+    fn ask(key: &str, now: Timestamp) -> Lookup<'_, str> {
         let hash = key
             .bytes()
             .fold(7, |hash, byte| hash * 31 + u64::from(byte));
-        Ask {
+        Lookup {
             key,
             hash,
             now,

@@ -1,5 +1,5 @@
-//! A key that is asked at another limit than its state is kept under: what is owed stays owed, and the
-//! state goes over to the limit that lets it pass, or refuses it and is faster.
+//! A key that is asked at another limit than its state is kept under. What it owes stays owed. Its state is
+//! moved to the new limit if that lets the request pass, or if that refuses it but is faster.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ impl<K, A: Kept> Shard<K, A> {
         let mut birth = entry.birth;
         if old != new {
             if !new.counts() {
-                // What is counted elsewhere stays there.
+                // A limit that counts nothing doesn't touch what another has counted.
                 return Answer::Given(act.on(&mut ledger, &new, now), NOBODY);
             }
             carry_over(&mut ledger, &old, &new, now);
@@ -45,7 +45,7 @@ impl<K, A: Kept> Shard<K, A> {
         let answer = act.on_held(&mut ledger, &new, (now, out));
         let stored = match act.came_to(&answer) {
             Came::Charged => true,
-            // So that what is owed is paid back at the faster rate from now on.
+            // From now on the debt drains at the faster rate.
             Came::Refused => new.rate().is_faster_than(old.rate()),
             Came::Looked => false,
         };
@@ -71,8 +71,8 @@ impl<K, A: Kept> Shard<K, A> {
     }
 }
 
-/// The tier that a key changes to by a call, and where that comes from; nothing if it stays. One that
-/// is idle is as one never seen, whether it was dropped or not, so its tier is asked for again.
+/// The tier that a key changes to by a call, and where that comes from; nothing if it stays. An idle key must
+/// answer as one never seen, whether it was dropped or not, so its tier is asked for again.
 #[inline]
 pub(super) fn changed<K, A: Kept>(
     entry: &Entry<K, A>,
@@ -106,8 +106,8 @@ pub(super) fn changed<K, A: Kept>(
     }
 }
 
-/// What a refusal at a rate that isn't faster tells: nothing of it is stored, so what is owed goes on to be paid
-/// back at the rate that it is counted by.
+/// What a refusal at a rate that isn't faster is told. Nothing is stored, so the debt goes on to drain at the rate that
+/// it is counted by.
 fn told<A: Kept>(
     ledger: &Ledger<A>,
     old: &A,

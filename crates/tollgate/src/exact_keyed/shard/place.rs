@@ -2,7 +2,7 @@
 
 use tollgate_core::Timestamp;
 
-use super::super::entry::{Entry, Place};
+use super::super::entry::{Entry, HeapPlace};
 use super::super::heap::Heap;
 use super::super::kept::Kept;
 use super::super::slab::Slab;
@@ -64,12 +64,18 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     pub(super) fn enter_open(&mut self, slot: u32, idle: Timestamp) {
-        enter(&mut self.open, &mut self.entries, slot, idle, Place::open);
+        enter(
+            &mut self.open,
+            &mut self.entries,
+            slot,
+            idle,
+            HeapPlace::open,
+        );
     }
 
     pub(super) fn enter_guarded(&mut self, slot: u32, until: Timestamp) {
         let (heap, entries) = (&mut self.guarded, &mut self.entries);
-        enter(heap, entries, slot, until, Place::guarded);
+        enter(heap, entries, slot, until, HeapPlace::guarded);
     }
 
     pub(super) fn leave_heap(&mut self, slot: u32) {
@@ -91,7 +97,7 @@ fn enter<K, A: Kept>(
     entries: &mut Slab<Entry<K, A>>,
     slot: u32,
     due: Timestamp,
-    kind: fn(Place) -> Place,
+    kind: fn(HeapPlace) -> HeapPlace,
 ) {
     if let Some(entry) = entries.get_mut(slot) {
         entry.place = kind(entry.place);

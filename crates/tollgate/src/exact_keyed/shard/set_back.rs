@@ -6,7 +6,8 @@ use super::super::kept::Kept;
 use super::Shard;
 
 impl<K, A: Kept> Shard<K, A> {
-    /// Lets a clock that was set back to this time, if it was, hold nobody back.
+    /// If the clock was set back to this time, moves all keys back with it, so that none is refused until the
+    /// clock has caught up.
     #[inline]
     pub(super) fn keep_pace(&mut self, now: Timestamp) {
         if let Some(from) = self.latest.set_back(now) {
@@ -14,8 +15,8 @@ impl<K, A: Kept> Shard<K, A> {
         }
     }
 
-    /// Keys that were charged while the clock was ahead keep what they had left, and those that were
-    /// dropped meanwhile were idle by a time that nobody waits for.
+    /// Keys that were charged while the clock was ahead keep what they had left, and the time by which dropped
+    /// keys were idle no longer matters.
     #[cold]
     fn set_back(&mut self, from: Timestamp, to: Timestamp) {
         // Changes count from times of the clock as it was.
@@ -42,16 +43,17 @@ impl<K, A: Kept> Shard<K, A> {
                 }
             }
             entry.ledger.shift(limit, from, to);
-            match entry.place.is_guarded() {
-                true => self.move_guard(slot, from, to),
-                false => self.settle(slot),
+            if entry.place.is_guarded() {
+                self.move_guard(slot, from, to)
+            } else {
+                self.settle(slot)
             }
         }
         self.high_water = self.high_water.shifted(from, to);
         self.latest.shift(from, to);
     }
 
-    /// Lets a block last as long as it has left.
+    /// Moves a block, so that it lasts as long as it had left.
     fn move_guard(&mut self, slot: u32, from: Timestamp, to: Timestamp) {
         let Some(entry) = self.entries.get(slot) else {
             return;
@@ -83,7 +85,7 @@ impl<K, A: Kept> Shard<K, A> {
         }
         let until = self.guarded.due(entry.place.number());
         if until - to <= self.latest.reach() {
-            // It may be one from before the clock went ahead.
+            // The block may be from before the clock ran ahead.
             return;
         }
         self.move_guard(slot, from, to);

@@ -1,4 +1,4 @@
-//! What time states count by, where that isn't the clock's: from an anchor, which moves so that uptime has no end.
+//! How states count time where they don't use the clock's own: from an anchor, which moves so that uptime has no end.
 
 use tollgate_core::Timestamp;
 
@@ -13,8 +13,8 @@ pub(in super::super) struct Timeline {
     pub(in super::super) anchor: Timestamp,
     /// … states are at this time.
     pub(in super::super) start: Timestamp,
-    /// They count no further than that: half-way there, and before the first time, all are moved to another
-    /// anchor.
+    /// The last time that states can count. Once they are half-way there, or before the first, all are moved to
+    /// another anchor.
     pub(in super::super) last: Timestamp,
 }
 
@@ -47,7 +47,7 @@ impl<K, A: Kept> Table<K, A> {
         let (from, Some(timeline)) = (self.local_time(now), self.timeline) else {
             return;
         };
-        // Another one may have been faster.
+        // Another thread may have done it already.
         if !timeline.is_far(from) {
             return;
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use tollgate_core::{Algorithm, Gcra, Rate, Tat, Timestamp};
+use tollgate_core::{Arithmetic, Gcra, Rate, Tat, Timestamp};
 
 use super::sim::{Arrival, Sim};
 use crate::line::Waits as _;
@@ -114,7 +114,7 @@ impl Slow {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum QueueEvent {
     Come {
         client: u32,
         cost: u64,
@@ -124,11 +124,11 @@ enum Step {
     Pause(u64),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = QueueEvent> {
     prop_oneof![
-        5 => (0..6u32, 1..=4u64).prop_map(|(client, cost)| Step::Come { client, cost }),
-        1 => any::<usize>().prop_map(Step::Go),
-        2 => (0..60_000_000u64).prop_map(Step::Pause),
+        5 => (0..6u32, 1..=4u64).prop_map(|(client, cost)| QueueEvent::Come { client, cost }),
+        1 => any::<usize>().prop_map(QueueEvent::Go),
+        2 => (0..60_000_000u64).prop_map(QueueEvent::Pause),
     ]
 }
 
@@ -167,7 +167,7 @@ proptest! {
         let (mut now, mut next_name) = (Timestamp::ZERO, 0);
         for step in steps {
             match step {
-                Step::Come { client, cost } => {
+                QueueEvent::Come { client, cost } => {
                     let weight = client % 3 + 1;
                     let arrival = Arrival { cost, weight, ..Arrival::new(now.as_nanos(), client) };
                     let entered = sim.enter(arrival).unwrap();
@@ -179,7 +179,7 @@ proptest! {
                     }
                     next_name += 1;
                 }
-                Step::Go(which) if !names.is_empty() => {
+                QueueEvent::Go(which) if !names.is_empty() => {
                     let which = which % names.len();
                     let (id, name) = names.iter().nth(which).map(|(i, n)| (*i, *n)).unwrap();
                     sim.queue.leave(now, id);
@@ -189,8 +189,8 @@ proptest! {
                     let late = slow.advance(now, now);
                     take(&mut sim, now, &mut names, &mut passed, &late);
                 }
-                Step::Go(_) => {}
-                Step::Pause(nanos) => {
+                QueueEvent::Go(_) => {}
+                QueueEvent::Pause(nanos) => {
                     let then = now.plus_nanos(nanos);
                     let expected = slow.advance(now, then);
                     now = then;

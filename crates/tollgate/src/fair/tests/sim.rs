@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use tollgate_core::{Algorithm, Gcra, Rate, Timestamp};
+use tollgate_core::{Arithmetic, Gcra, Rate, Timestamp};
 
 use crate::Refused;
 use crate::fair::codel::Codel;

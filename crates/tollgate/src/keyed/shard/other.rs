@@ -1,9 +1,9 @@
-//! A key that is asked at another interval than its word counts by: what is owed stays owed, and the word
-//! goes over to the interval that lets it pass, or refuses it and is faster.
+//! A key that is asked at another interval than its word counts by. What it owes stays owed. The word is moved
+//! to the new interval if that lets the request pass, or if that refuses it but is faster.
 
+use super::super::cache_line::Slot;
 use super::super::intervals::Tag;
-use super::super::line::Slot;
-use super::super::slot::{Ask, is_free, passes, publish, swap};
+use super::super::slot::{ChargeRequest, is_free, passes, publish, swap};
 use super::super::word::{BUSY, Foreign, Judged, KeyWord};
 use super::{Shard, is_still, word_in};
 use crate::sync::Ordering;
@@ -11,7 +11,7 @@ use crate::sync::Ordering;
 impl Shard {
     /// The key's slot if its word counts by another interval than asks, and the tag of that. Without
     /// the lock it may be on its way from one slot or interval to another, and is not found then.
-    pub(super) fn find_at_other(&self, ask: &Ask<'_>) -> Option<(&Slot, Tag)> {
+    pub(super) fn find_at_other(&self, ask: &ChargeRequest<'_>) -> Option<(&Slot, Tag)> {
         if !self.intervals.are_others(ask.tag) {
             return None;
         }
@@ -29,7 +29,12 @@ impl Shard {
     /// Charges a key whose word counts by another interval, which from then on counts by the one that
     /// asks; or decides not to. None if another charge came first. The caller holds the lock, so the
     /// slot stays the key's.
-    pub(super) fn charge_other(&self, slot: &Slot, tag: Tag, ask: &Ask<'_>) -> Option<Judged> {
+    pub(super) fn charge_other(
+        &self,
+        slot: &Slot,
+        tag: Tag,
+        ask: &ChargeRequest<'_>,
+    ) -> Option<Judged> {
         let word = KeyWord(slot.word.load(Ordering::Acquire));
         let other = self.foreign(word, tag);
         let judged = other.judge(ask.pace, ask.now(), ask.cost);
@@ -45,8 +50,8 @@ impl Shard {
         stored.then_some(Judged { taken, ..judged })
     }
 
-    /// Makes a word that counts by a slower interval than refuses count by that one.
-    pub(crate) fn take_over(&self, ask: &Ask<'_>) {
+    /// Moves a word to the faster interval by which a request was just refused.
+    pub(crate) fn take_over(&self, ask: &ChargeRequest<'_>) {
         let _structure = self.lock();
         let ask = &ask.renewed();
         if let Some((slot, tag)) = self.find_at_other(ask) {
@@ -65,18 +70,18 @@ impl Shard {
         Foreign { word, interval }
     }
 
-    /// What a key is told that is blocked, or refused at a slower rate than its word counts by: nothing
-    /// is stored, so it takes no lock.
+    /// What a key is told that is blocked, or refused at a slower rate than its word counts by. Nothing is
+    /// stored, so no lock is taken.
     #[cold]
     #[inline(never)]
-    pub(super) fn refused_elsewhere(&self, ask: &Ask<'_>) -> Option<Judged> {
+    pub(super) fn refused_elsewhere(&self, ask: &ChargeRequest<'_>) -> Option<Judged> {
         let (other, judged) = self.look_at_other(ask)?;
         let told = !passes(&judged, ask) && !judged.takes_over;
         told.then(|| other.told(judged, ask.pace, ask.now(), ask.cost))
     }
 
-    /// A key whose word counts by another interval than asks, and what it comes to for who asks.
-    pub(super) fn look_at_other(&self, ask: &Ask<'_>) -> Option<(Foreign, Judged)> {
+    /// A key whose word counts by another interval than the request's, and what that means for the request.
+    pub(super) fn look_at_other(&self, ask: &ChargeRequest<'_>) -> Option<(Foreign, Judged)> {
         let (slot, tag) = self.find_at_other(ask)?;
         let word = word_in(slot, tag.on(ask.tag.on(ask.fingerprint)))?;
         let other = self.foreign(word, tag);
@@ -85,9 +90,9 @@ impl Shard {
     }
 }
 
-/// Gives a word to the interval that asks; no if a charge came first. The caller holds the lock. As at
-/// a take-over by another key: whoever charges it by the old interval sees that it is busy, or changed.
-fn carry(slot: &Slot, word: KeyWord, ask: &Ask<'_>, to: KeyWord) -> bool {
+/// Moves a word to the interval of the request. False if a charge came first. The caller holds the lock. This works as
+/// when another key takes the slot over: a thread that charges it by the old interval finds it busy, or changed.
+fn carry(slot: &Slot, word: KeyWord, ask: &ChargeRequest<'_>, to: KeyWord) -> bool {
     let busy = swap(slot, word.0, BUSY);
     if busy {
         publish(slot, ask.fingerprint, to);

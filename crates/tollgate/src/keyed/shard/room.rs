@@ -1,7 +1,7 @@
 //! Room for a new key: a slot that is idle, one that another key leaves for its other line, or one of the
 //! stash; and lines that are split as keys become more. All of it under the shard's lock.
 
-use super::super::line::{Line, SLOTS, Slot};
+use super::super::cache_line::{CacheLine, SLOTS, Slot};
 use super::super::shape::Shape;
 use super::super::slot::{clear, publish, reusable, swap, take};
 use super::super::word::{BUSY, KeyWord};
@@ -47,7 +47,7 @@ impl Shard {
         &'a self,
         structure: &mut Structure,
         shape: Shape,
-        lines: [&'a Line; 2],
+        lines: [&'a CacheLine; 2],
         high: u64,
     ) -> Option<&'a Slot> {
         for slot in lines.iter().flat_map(|line| &line.0) {
@@ -109,8 +109,8 @@ impl Shard {
 }
 
 /// Makes a reusable slot of the emptier line busy, or one of the other.
-fn reuse<'a>(structure: &mut Structure, lines: [&'a Line; 2], high: u64) -> Option<&'a Slot> {
-    let idle = |line: &Line| line.0.iter().filter(|slot| reusable(slot, high)).count();
+fn reuse<'a>(structure: &mut Structure, lines: [&'a CacheLine; 2], high: u64) -> Option<&'a Slot> {
+    let idle = |line: &CacheLine| line.0.iter().filter(|slot| reusable(slot, high)).count();
     structure.examined += 2 * SLOTS as u64;
     let emptier = usize::from(idle(lines[1]) > idle(lines[0]));
     let slots = [lines[emptier], lines[1 - emptier]];
@@ -126,7 +126,7 @@ fn reuse<'a>(structure: &mut Structure, lines: [&'a Line; 2], high: u64) -> Opti
 }
 
 /// Takes the slot of the key that is idle next, but never one that is blocked.
-fn evict<'a>(structure: &mut Structure, lines: [&'a Line; 2], now: u64) -> Option<&'a Slot> {
+fn evict<'a>(structure: &mut Structure, lines: [&'a CacheLine; 2], now: u64) -> Option<&'a Slot> {
     loop {
         let (slot, word) = lines
             .into_iter()

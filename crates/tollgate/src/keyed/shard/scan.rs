@@ -1,12 +1,11 @@
-//! All slots of a shard one after the other: for those who watch the table, and to let its words count from
-//! another time.
+//! Goes over all slots of a shard: for statistics and snapshots, and to let words count from another time.
 
-use tollgate_core::Timestamp;
+use tollgate_core::{Timestamp, units};
 
 use super::super::anchor::{Anchor, Moment, move_word};
 use super::super::back::Back;
-use super::super::line::Slot;
-use super::super::word::{KeyWord, units};
+use super::super::cache_line::Slot;
+use super::super::word::KeyWord;
 use super::Shard;
 use crate::sync::Ordering;
 
@@ -25,7 +24,7 @@ impl Shard {
         for slot in self.slots() {
             let fingerprint = slot.fingerprint.load(Ordering::Acquire);
             let word = KeyWord(slot.word.load(Ordering::Acquire));
-            if fingerprint != 0 && word.idle_at() > units(now) {
+            if fingerprint != 0 && word.idle_at() > units::of(now) {
                 each(fingerprint, word, now);
             }
         }

@@ -1,4 +1,5 @@
-//! What is said to one who comes while others wait: a place at the end of the line, and what is left there.
+//! What a request is told that comes while others wait: when a place at the end of the line passes, and what is
+//! left then.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,8 +10,8 @@ use super::super::meter::Meter;
 use super::Single;
 
 impl<T: Clone + fmt::Debug> Single<T> {
-    /// What one is told who can't pass now: behind everybody who waits, after an
-    /// [`advance`](Self::advance) to this time. None if nobody does.
+    /// What a request is told that has to stand behind all waiters, after an [`advance`](Self::advance) to this
+    /// time. None if there are no waiters.
     pub(crate) fn behind<M: Meter<Terms = T> + ?Sized>(
         &self,
         meter: &M,
@@ -26,14 +27,14 @@ impl<T: Clone + fmt::Debug> Single<T> {
             return Some(raw);
         }
         let at = self.place_at_the_end(meter, terms, now, cost);
-        // Who looks ahead of the clock has let nobody pass, though they will have by then.
+        // A look at a later time hasn't let any waiter pass, though some will have passed by then.
         if at <= now {
             return Some(self.left_behind(meter, terms, now));
         }
         Some(self.refusal(meter, terms, now, at))
     }
 
-    /// What will be left at a time when everybody has passed: no less than this.
+    /// What will be left at least at a time when all waiters have passed.
     fn left_behind<M: Meter<Terms = T> + ?Sized>(
         &self,
         meter: &M,

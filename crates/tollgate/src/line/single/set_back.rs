@@ -10,7 +10,8 @@ use super::Single;
 use crate::steps::SLACK;
 
 impl<T: Clone + fmt::Debug> Single<T> {
-    /// Somebody came at a time far behind: the clock was set back, unless that one was stopped on its way.
+    /// A request came with a time far behind: the clock was set back, unless the thread was stopped between
+    /// reading it and coming here.
     #[cold]
     pub(super) fn keep_pace<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
         let now = meter.shows().max(now);
@@ -19,7 +20,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         }
     }
 
-    /// The clock was set back to this time: nobody waits for it to be again where it was.
+    /// The clock was set back to this time: no waiter waits until it has caught up.
     fn set_back<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
         let from = mem::replace(&mut self.seen, now);
         self.refused_until = Timestamp::ZERO;

@@ -9,7 +9,7 @@ use super::VERSION;
 /// Why quotas can't be kept in a file.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum StoreError {
+pub enum FileError {
     /// The file can't be written or read.
     Io {
         /// The file.
@@ -66,7 +66,7 @@ pub enum StoreError {
     },
 }
 
-impl fmt::Display for StoreError {
+impl fmt::Display for FileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io { path, source } => write!(f, "quota store {}: {source}", path.display()),
@@ -113,7 +113,7 @@ impl fmt::Display for StoreError {
     }
 }
 
-impl std::error::Error for StoreError {
+impl std::error::Error for FileError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Io { source, .. } => Some(source),

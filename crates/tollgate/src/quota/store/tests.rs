@@ -53,7 +53,7 @@ fn state(contents: &Contents) -> State {
     state
 }
 
-fn try_read(bytes: &[u8]) -> Result<(State, u64), StoreError> {
+fn try_read(bytes: &[u8]) -> Result<(State, u64), FileError> {
     let contents = read(Path::new("quotas"), bytes)?;
     Ok((state(&contents), contents.torn))
 }
@@ -248,7 +248,7 @@ fn with_keys(name: &str, keys: &[Vec<u8>]) -> (Vec<u8>, usize) {
 
 #[test]
 fn a_key_that_looks_like_a_batch_is_none() {
-    // All that somebody can know who brings keys: the batches of a file of his own.
+    // All that an attacker who chooses keys can know: the batches of another file.
     let (theirs, base) = with_keys("theirs", &[b"a".to_vec()]);
     let (bytes, _) = with_keys("looks", &[theirs[base..].to_vec()]);
     assert_eq!(try_read(&bytes).unwrap().0.len(), 2);

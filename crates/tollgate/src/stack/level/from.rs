@@ -10,8 +10,7 @@ use super::{AnyLimit, Inner};
 use crate::clock::Clock;
 use crate::keyed::Key;
 use crate::{
-    ConcurrencyKey, ConcurrencyLimiter, ExactKey, KeyedConcurrency, Limiter, OwnedExactKey,
-    OwnedKey, TreeLevel,
+    ConcurrencyLimiter, KeyedConcurrency, Limiter, concurrency, exact_keyed, keyed, tree::TreeLevel,
 };
 
 impl<'a, C: Clock> From<&'a Limiter<C>> for AnyLimit<'a> {
@@ -57,92 +56,92 @@ impl<'a, C: Clock> From<Key<'a, C>> for AnyLimit<'a> {
     }
 }
 
-impl<'a, C: Clock> From<&'a OwnedKey<C>> for AnyLimit<'a> {
-    fn from(key: &'a OwnedKey<C>) -> Self {
+impl<'a, C: Clock> From<&'a keyed::OwnedKey<C>> for AnyLimit<'a> {
+    fn from(key: &'a keyed::OwnedKey<C>) -> Self {
         key.key().into()
     }
 }
 
-impl<'a, C: Clock + 'a> From<OwnedKey<C>> for AnyLimit<'a> {
-    fn from(key: OwnedKey<C>) -> Self {
+impl<'a, C: Clock + 'a> From<keyed::OwnedKey<C>> for AnyLimit<'a> {
+    fn from(key: keyed::OwnedKey<C>) -> Self {
         let (limiter, key) = key.into_parts();
         Self(Inner::OwnedKeyParts { limiter, key })
     }
 }
 
-impl<'a, K, Q, C> From<&'a ExactKey<'a, K, Q, C>> for AnyLimit<'a>
+impl<'a, K, Q, C> From<&'a exact_keyed::Key<'a, K, Q, C>> for AnyLimit<'a>
 where
     K: Borrow<Q> + Send,
     Q: Eq + ToOwned<Owned = K> + Sync + ?Sized,
     C: Clock,
 {
-    fn from(key: &'a ExactKey<'a, K, Q, C>) -> Self {
+    fn from(key: &'a exact_keyed::Key<'a, K, Q, C>) -> Self {
         Self::new(key)
     }
 }
 
-impl<'a, K, C> From<&'a OwnedExactKey<K, C>> for AnyLimit<'a>
+impl<'a, K, C> From<&'a exact_keyed::OwnedKey<K, C>> for AnyLimit<'a>
 where
     K: Eq + Clone + Send + Sync,
     C: Clock,
 {
-    fn from(key: &'a OwnedExactKey<K, C>) -> Self {
+    fn from(key: &'a exact_keyed::OwnedKey<K, C>) -> Self {
         Self::new(key)
     }
 }
 
-impl<'a, K, C> From<OwnedExactKey<K, C>> for AnyLimit<'a>
+impl<'a, K, C> From<exact_keyed::OwnedKey<K, C>> for AnyLimit<'a>
 where
     K: Eq + Clone + Send + Sync + 'a,
     C: Clock + 'a,
 {
-    fn from(key: OwnedExactKey<K, C>) -> Self {
+    fn from(key: exact_keyed::OwnedKey<K, C>) -> Self {
         Self::owned(key)
     }
 }
 
-impl<K, Q: ?Sized, C: Clock> Exactly for &ExactKey<'_, K, Q, C> {}
-impl<K, C: Clock> Exactly for &OwnedExactKey<K, C> {}
-impl<K, C: Clock> Exactly for OwnedExactKey<K, C> {}
+impl<K, Q: ?Sized, C: Clock> Exactly for &exact_keyed::Key<'_, K, Q, C> {}
+impl<K, C: Clock> Exactly for &exact_keyed::OwnedKey<K, C> {}
+impl<K, C: Clock> Exactly for exact_keyed::OwnedKey<K, C> {}
 
-impl<'a, K, Q, C> From<&'a ConcurrencyKey<'a, Arc<KeyedConcurrency<K, C>>, Q>> for AnyLimit<'a>
+impl<'a, K, Q, C> From<&'a concurrency::Key<'a, Arc<KeyedConcurrency<K, C>>, Q>> for AnyLimit<'a>
 where
     K: Borrow<Q> + Send + Sync + 'static,
     Q: Hash + Eq + ToOwned<Owned = K> + fmt::Debug + Sync + ?Sized,
     C: Clock + 'static,
 {
-    fn from(key: &'a ConcurrencyKey<'a, Arc<KeyedConcurrency<K, C>>, Q>) -> Self {
+    fn from(key: &'a concurrency::Key<'a, Arc<KeyedConcurrency<K, C>>, Q>) -> Self {
         Self::new(key)
     }
 }
 
 #[cfg(feature = "quota")]
-impl<'a, C: Clock> From<&'a crate::quota::QuotaKey<'a, C>> for AnyLimit<'a> {
-    fn from(key: &'a crate::quota::QuotaKey<'a, C>) -> Self {
+impl<'a, C: Clock> From<&'a crate::quota::Key<'a, C>> for AnyLimit<'a> {
+    fn from(key: &'a crate::quota::Key<'a, C>) -> Self {
         Self::new(key)
     }
 }
 
 #[cfg(feature = "quota")]
-impl<'a, C: Clock> From<&'a crate::quota::OwnedQuotaKey<C>> for AnyLimit<'a> {
-    fn from(key: &'a crate::quota::OwnedQuotaKey<C>) -> Self {
+impl<'a, C: Clock> From<&'a crate::quota::OwnedKey<C>> for AnyLimit<'a> {
+    fn from(key: &'a crate::quota::OwnedKey<C>) -> Self {
         Self::new(key)
     }
 }
 
 #[cfg(feature = "quota")]
-impl<'a, C: Clock + 'a> From<crate::quota::OwnedQuotaKey<C>> for AnyLimit<'a> {
-    fn from(key: crate::quota::OwnedQuotaKey<C>) -> Self {
+impl<'a, C: Clock + 'a> From<crate::quota::OwnedKey<C>> for AnyLimit<'a> {
+    fn from(key: crate::quota::OwnedKey<C>) -> Self {
         Self::owned(key)
     }
 }
 
 #[cfg(feature = "quota")]
-impl<C: Clock> Exactly for &crate::quota::QuotaKey<'_, C> {}
+impl<C: Clock> Exactly for &crate::quota::Key<'_, C> {}
 #[cfg(feature = "quota")]
-impl<C: Clock> Exactly for &crate::quota::OwnedQuotaKey<C> {}
+impl<C: Clock> Exactly for &crate::quota::OwnedKey<C> {}
 #[cfg(feature = "quota")]
-impl<C: Clock> Exactly for crate::quota::OwnedQuotaKey<C> {}
+impl<C: Clock> Exactly for crate::quota::OwnedKey<C> {}
 
 impl<'a, C: Clock> From<&'a TreeLevel<'a, C>> for AnyLimit<'a> {
     fn from(leaf: &'a TreeLevel<'a, C>) -> Self {

@@ -50,9 +50,10 @@ impl<'a> Format<'a> {
         while let [letter, rest @ ..] = self.rest {
             self.rest = rest;
             let whole = |size| {
-                let sign = match letter.is_ascii_lowercase() {
-                    true => Sign::Signed,
-                    false => Sign::Unsigned,
+                let sign = if letter.is_ascii_lowercase() {
+                    Sign::Signed
+                } else {
+                    Sign::Unsigned
                 };
                 Part::Whole(size, sign)
             };

@@ -1,0 +1,420 @@
+//! A state that can be booked ahead, without its limit: what an entry of a table holds.
+
+use core::time::Duration;
+
+use crate::arithmetic::{Charge, Floor, Since};
+use crate::{Arithmetic, Decision, Outcome, Timestamp};
+
+/// A [`Book`](crate::Book) without its limit, for tables where many keys are under one: each call is handed the
+/// limit that the state is kept under.
+///
+/// ```
+/// use tollgate_core::{Arithmetic, Ledger, Rate, SlidingLog, Timestamp};
+///
+/// let limit = SlidingLog::new(Rate::per_second(2))?;
+/// let mut ledgers = [Ledger::default(), Ledger::default()];
+/// assert!(ledgers[0].decide(&limit, Timestamp::ZERO, 2).is_allowed());
+/// assert!(!ledgers[0].allow(&limit, Timestamp::ZERO, 1));
+/// assert!(ledgers[1].allow(&limit, Timestamp::ZERO, 1));
+/// # Ok::<(), tollgate_core::LimitError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Ledger<A: Arithmetic> {
+    state: A::State,
+    /// Nobody passes before this time: the act time of the latest booking, for algorithms that
+    /// keep bookings as hits instead of debt. They have no other way to tell a time before a
+    /// booking from a clock that stepped back.
+    floor: A::Floor,
+    /// Counts what happened, so that a receipt knows what came after it: charges in the lower half, and in the
+    /// upper half, the *era*, gifts, live changes and resets (see [`give_back`](Self::give_back)).
+    version: u64,
+}
+
+/// Where the era begins in a version.
+const ERA: u32 = 32;
+
+impl<A: Arithmetic> Default for Ledger<A> {
+    fn default() -> Self {
+        Self::from_parts(A::State::default(), Timestamp::ZERO)
+    }
+}
+
+/// What a booking is given back by.
+#[derive(Clone, Copy, Debug)]
+pub struct Booked {
+    charge: Charge,
+    version: u64,
+    floor_before: Timestamp,
+}
+
+impl Booked {
+    /// When the booked request may act.
+    pub const fn at(&self) -> Timestamp {
+        self.charge.at()
+    }
+
+    /// What was taken.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use tollgate_core::{Arithmetic, Ledger, Rate, Timestamp, TokenBucket};
+    ///
+    /// let limit = TokenBucket::new(Rate::per_second(10))?;
+    /// let mut ledger = Ledger::default();
+    /// let booked = ledger.reserve(&limit, Timestamp::ZERO, 4, Duration::ZERO).expect("a full bucket");
+    /// assert_eq!(booked.cost(), 4);
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    pub const fn cost(&self) -> u64 {
+        self.charge.cost()
+    }
+}
+
+/// Why nothing was booked; nothing was charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unbooked {
+    /// Never, or not within the caller's patience: the decision says which.
+    Refused(Decision),
+    /// It would act further ahead than the algorithm books, see [`Arithmetic::horizon`], or rely on tokens
+    /// that are out, see [`Arithmetic::can_wait`].
+    TooFarAhead(Decision),
+}
+
+impl Unbooked {
+    /// What the limit said.
+    pub const fn decision(self) -> Decision {
+        match self {
+            Self::Refused(decision) | Self::TooFarAhead(decision) => decision,
+        }
+    }
+}
+
+impl<A: Arithmetic> Ledger<A> {
+    /// The ledger in this state, with the latest booking acting at `floor`: the origin if there is
+    /// none, or the state says it by itself.
+    pub fn from_parts(state: A::State, floor: Timestamp) -> Self {
+        Self {
+            state,
+            floor: A::Floor::at(floor),
+            version: 0,
+        }
+    }
+
+    /// The state and the floor: what [`from_parts`](Self::from_parts) takes.
+    pub fn parts(&self) -> (&A::State, Timestamp) {
+        (&self.state, self.floor.time())
+    }
+
+    /// The state as it stands.
+    pub const fn state(&self) -> &A::State {
+        &self.state
+    }
+
+    /// Decides one request and charges it if it passes. A cost of 0 peeks.
+    #[inline]
+    pub fn decide(&mut self, limit: &A, now: Timestamp, cost: u64) -> Decision {
+        let at = self.try_charge(limit, now, cost);
+        self.report(limit, now, at)
+    }
+
+    /// Decides one request as [`decide`](Self::decide) would, and charges nothing.
+    pub fn look(&self, limit: &A, now: Timestamp, cost: u64) -> Decision {
+        self.report(limit, now, self.earliest(limit, now, cost))
+    }
+
+    /// Whether a request passes; it is charged if so.
+    #[must_use = "a request that isn't allowed mustn't pass"]
+    #[inline]
+    pub fn allow(&mut self, limit: &A, now: Timestamp, cost: u64) -> bool {
+        self.try_charge(limit, now, cost)
+            .is_some_and(|at| at <= now)
+    }
+
+    /// Takes the cost to act as soon as it may, if that is within `patience`.
+    ///
+    /// # Errors
+    /// [`Unbooked`] says why not, with the decision.
+    pub fn reserve(
+        &mut self,
+        limit: &A,
+        now: Timestamp,
+        cost: u64,
+        patience: Duration,
+    ) -> Result<Booked, Unbooked> {
+        let at = self.earliest(limit, now, cost);
+        let Some(act) = at.filter(|at| *at - now <= patience) else {
+            return Err(Unbooked::Refused(self.report(limit, now, at)));
+        };
+        if act - now > limit.horizon() {
+            return Err(Unbooked::TooFarAhead(self.report(limit, now, at)));
+        }
+        Ok(self.charge(limit, now, act.max(now), cost))
+    }
+
+    /// As [`reserve`](Self::reserve), while `out` tokens were taken and are not yet known to be spent. Some of those
+    /// may come back, but nobody knows when, so no reservation relies on them.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use tollgate_core::{Arithmetic, Ledger, Rate, Timestamp, TokenBucket, Unbooked};
+    ///
+    /// let limit = TokenBucket::new(Rate::per_second(10))?;
+    /// let (mut ledger, now) = (Ledger::default(), Timestamp::ZERO);
+    /// ledger.reserve(&limit, now, 8, Duration::ZERO).expect("a full bucket"); // these are out
+    /// assert!(ledger.allow(&limit, now, 2));
+    /// // Two drain whatever becomes of the eight; a third would be one of them.
+    /// let refused = ledger.reserve_beside(&limit, 8, (now, 3, Duration::MAX));
+    /// assert!(matches!(refused, Err(Unbooked::TooFarAhead(_))));
+    /// let booked = ledger.reserve_beside(&limit, 8, (now, 2, Duration::MAX));
+    /// assert_eq!(booked.expect("beside them").at(), Timestamp::from_millis(200));
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve).
+    pub fn reserve_beside(
+        &mut self,
+        limit: &A,
+        out: u64,
+        (now, cost, patience): (Timestamp, u64, Duration),
+    ) -> Result<Booked, Unbooked> {
+        if out == 0 || limit.can_wait(cost, out) {
+            return self.reserve(limit, now, cost, patience);
+        }
+        let booked = self.reserve(limit, now, cost, Duration::ZERO);
+        booked.map_err(|unbooked| {
+            let decision = unbooked.decision();
+            let in_time = decision.retry_after <= patience;
+            if decision.outcome == Outcome::Denied && in_time {
+                return Unbooked::TooFarAhead(decision);
+            }
+            unbooked
+        })
+    }
+
+    /// Gives back what nothing was built on. A booking is given back once: the caller sees to it.
+    ///
+    /// An algorithm tells from the act times of later bookings how much of this one they rely on. A gift, a live
+    /// change or a reset moves those times, so nobody could tell any more: a booking from before it stays booked.
+    pub fn give_back(&mut self, limit: &A, now: Timestamp, booked: &Booked) {
+        let same_era = booked.version >> ERA == self.version >> ERA;
+        if booked.charge.cost() == 0 || !same_era {
+            return;
+        }
+        let since = if booked.version == self.version {
+            // The latest charge is undone as if it had not been, and the one before it becomes
+            // the latest: cancelling in reverse order restores everything.
+            self.version -= 1;
+            self.floor = A::Floor::at(booked.floor_before);
+            Since::Nothing
+        } else {
+            Since::Others
+        };
+        limit.give_back(&mut self.state, now, &booked.charge, since);
+    }
+
+    /// Gives back `tokens` without a booking, at most what was spent.
+    pub fn gift(&mut self, limit: &A, now: Timestamp, tokens: u64) {
+        limit.gift(&mut self.state, now, tokens);
+        self.begin_era();
+    }
+
+    /// Takes `tokens` though no request asked for them, at most until none is left.
+    ///
+    /// ```
+    /// use tollgate_core::{Arithmetic, FixedWindow, Ledger, Rate, Timestamp};
+    ///
+    /// let limit = FixedWindow::new(Rate::per_hour(10))?;
+    /// let (mut ledger, now) = (Ledger::default(), Timestamp::ZERO);
+    /// ledger.penalize(&limit, now, 4);
+    /// assert_eq!(ledger.look(&limit, now, 0).remaining, 6);
+    /// ledger.penalize(&limit, now, 100);
+    /// assert_eq!(ledger.look(&limit, now, 0).remaining, 0);
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    pub fn penalize(&mut self, limit: &A, now: Timestamp, tokens: u64) {
+        let left = self.look(limit, now, 0).remaining;
+        self.try_charge(limit, now, tokens.min(left));
+    }
+
+    /// Keeps `out` tokens, which were taken and are not yet known to be spent, from draining.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use tollgate_core::{Arithmetic, Ledger, Rate, Timestamp, TokenBucket};
+    ///
+    /// let limit = TokenBucket::new(Rate::per_second(10))?;
+    /// let (mut ledger, at) = (Ledger::default(), Timestamp::from_secs);
+    /// let taken = ledger.reserve(&limit, at(0), 4, Duration::ZERO).expect("a full bucket");
+    /// // A minute later the four are still out: six are there, not ten.
+    /// ledger.keep_out(&limit, at(60), 4);
+    /// assert_eq!(ledger.look(&limit, at(60), 0).remaining, 6);
+    /// // Three come back unspent.
+    /// ledger.hand_in(&limit, at(60), &taken, 3);
+    /// assert_eq!(ledger.look(&limit, at(60), 0).remaining, 9);
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    pub fn keep_out(&mut self, limit: &A, now: Timestamp, out: u64) {
+        limit.keep_out(&mut self.state, now, out);
+    }
+
+    /// Gives back `tokens` of a booking that were out until now and turned out not to be spent.
+    pub fn hand_in(&mut self, limit: &A, now: Timestamp, booked: &Booked, tokens: u64) {
+        limit.hand_in(&mut self.state, now, &booked.charge, tokens);
+        // A booking made before must not restore a state from before this.
+        self.version = self.version.wrapping_add(1);
+    }
+
+    /// Charges tokens that were spent already, beyond what was asked for: as debt of up to a full bucket, or as
+    /// much as is left of a window.
+    pub fn overdraw(&mut self, limit: &A, now: Timestamp, tokens: u64) {
+        limit.overdraw(&mut self.state, now, tokens);
+        self.version = self.version.wrapping_add(1);
+    }
+
+    /// Carries the state over from the limit `old` to `new`, at a live change.
+    pub fn carry_over(&mut self, old: &A, new: &A, now: Timestamp) {
+        new.adopt(&mut self.state, old, now);
+        self.begin_era();
+    }
+
+    /// Whether the state answered as one never used already before `now`. Not at `now` itself, because the
+    /// last representable time stands for all times after it.
+    pub fn is_idle(&self, limit: &A, now: Timestamp) -> bool {
+        limit.idle_at(&self.state).max(self.floor.time()) < now
+    }
+
+    /// Forgets everything: what was booked before can't be given back.
+    pub fn reset(&mut self) {
+        self.state = A::State::default();
+        self.floor = A::Floor::default();
+        self.begin_era();
+    }
+
+    /// Carries the state over from the limit `old` to `new` so that it may be carried over again, to
+    /// any other: what was spent stays spent in every algorithm.
+    pub fn keep_spent(&mut self, old: &A, new: &A, now: Timestamp) {
+        new.keep_spent(&mut self.state, old, now);
+        self.begin_era();
+    }
+
+    /// When a cost passes at `new` if the ledger stays under `old` until then.
+    pub fn earliest_while(&self, old: &A, new: &A, now: Timestamp, cost: u64) -> Option<Timestamp> {
+        let from = now.max(self.floor.time());
+        new.earliest_while(&self.state, old, from, cost)
+    }
+
+    /// Forgets bookings that act later than an empty bucket of this limit takes to fill: they would
+    /// hold everybody back for longer than this limit should. What is left is an empty bucket.
+    pub fn forget_bookings(&mut self, limit: &A, now: Timestamp) {
+        if self.floor.time() <= now {
+            return;
+        }
+        let empty = limit.empty(now);
+        let full_again = |state: &A::State| limit.earliest(state, now, limit.limit());
+        let longest = full_again(&empty);
+        let owes_more = match (full_again(&self.state), longest) {
+            (Some(own), Some(longest)) => own > longest,
+            (None, Some(_)) => true,
+            (_, None) => false,
+        };
+        if owes_more {
+            self.state = empty;
+        }
+        if longest.is_some_and(|longest| self.floor.time() > longest) {
+            self.floor = A::Floor::default();
+        }
+        self.begin_era();
+    }
+
+    /// Moves the state to a clock that shows `to` when this one shows `from`.
+    pub fn shift(&mut self, limit: &A, from: Timestamp, to: Timestamp) {
+        limit.shift(&mut self.state, from, to);
+        let floor = self.floor.time();
+        self.floor = A::Floor::at(if floor > from {
+            floor.shifted(from, to)
+        } else {
+            Timestamp::ZERO
+        });
+        self.begin_era();
+    }
+
+    /// Follows a clock that showed `from` and was set back to `to`, by more than a state
+    /// [lasts](Arithmetic::lasts).
+    ///
+    /// What may have been charged before the clock ran ahead, and still counts at `to`, stays as it is. What was
+    /// charged while it was ahead counts for as long as it had left, and what was over at `from` is forgotten:
+    /// otherwise the key would be refused until the clock shows `from` again.
+    ///
+    /// ```
+    /// use tollgate_core::{Arithmetic, FixedWindow, Ledger, Rate, Timestamp};
+    ///
+    /// let limit = FixedWindow::new(Rate::per_minute(5))?;
+    /// let (mut ledger, at) = (Ledger::default(), Timestamp::from_secs);
+    /// assert!(ledger.allow(&limit, at(31_536_030), 5));
+    /// ledger.set_back(&limit, at(31_536_040), at(40));
+    /// assert!(!ledger.allow(&limit, at(40), 1));
+    /// assert!(ledger.allow(&limit, at(60), 5));
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    pub fn set_back(&mut self, limit: &A, from: Timestamp, to: Timestamp) {
+        let idle = limit.idle_at(&self.state).max(self.floor.time());
+        if idle - to > limit.lasts() {
+            self.shift(limit, from, to);
+        }
+    }
+
+    /// From here on, no earlier booking can be given back.
+    const fn begin_era(&mut self) {
+        self.version = ((self.version >> ERA) + 1) << ERA;
+    }
+
+    /// Charges the cost if it passes now; returns when it passes.
+    #[inline]
+    fn try_charge(&mut self, limit: &A, now: Timestamp, cost: u64) -> Option<Timestamp> {
+        let at = self.earliest(limit, now, cost);
+        if at.is_some_and(|at| at <= now) && cost > 0 {
+            self.charge(limit, now, now, cost);
+        }
+        at
+    }
+
+    /// When this cost passes, not before what is booked already.
+    #[inline]
+    fn earliest(&self, limit: &A, now: Timestamp, cost: u64) -> Option<Timestamp> {
+        let from = if cost == 0 {
+            now
+        } else {
+            now.max(self.floor.time())
+        };
+        limit.earliest(&self.state, from, cost)
+    }
+
+    #[inline]
+    pub(crate) fn charge(&mut self, limit: &A, now: Timestamp, at: Timestamp, cost: u64) -> Booked {
+        let floor_before = self.floor.time();
+        let charge = limit.charge(&mut self.state, now, at, cost);
+        if cost > 0 {
+            self.version = self.version.wrapping_add(1);
+            if at > now {
+                self.floor = A::Floor::at(at);
+            }
+        }
+        Booked {
+            charge,
+            version: self.version,
+            floor_before,
+        }
+    }
+
+    fn report(&self, limit: &A, now: Timestamp, at: Option<Timestamp>) -> Decision {
+        let mut decision = limit.report(&self.state, now, at);
+        if now < self.floor.time() && decision.outcome != Outcome::Never {
+            decision.remaining = 0;
+        }
+        decision
+    }
+}
+
+#[cfg(test)]
+mod tests;

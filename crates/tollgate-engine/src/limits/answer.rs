@@ -1,0 +1,98 @@
+//! The answer of a backend to all checks of a request.
+
+use std::time::Duration;
+
+use tollgate::stack::Pass;
+use tollgate::{Decision, Outcome};
+
+use super::check::Check;
+use super::kind::LimitKind;
+use crate::policy::OnStoreFailure;
+
+/// The answer to all checks of a request, as a backend gives it: who decides for requests asks an
+/// [engine](crate::Engine), whose [verdict](crate::Verdict) can't lose its slots unseen.
+///
+/// ```
+/// use tollgate::Decision;
+/// use tollgate_engine::backend::Answer;
+///
+/// let open = Answer::new(None, Decision::UNLIMITED);
+/// assert!(open.allowed && open.fallback.is_none());
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+#[must_use = "it holds the slots of the request, and gives them back when it is dropped"]
+pub struct Answer {
+    /// Whether all passed, and were charged. If not, nothing was.
+    pub allowed: bool,
+    /// The check that decided: the tightest, or of those that refused the one that takes longest.
+    pub decider: Option<usize>,
+    /// What it said.
+    pub decision: Decision,
+    /// Slots of concurrency limits.
+    pub pass: Pass,
+    /// If a store couldn't be asked: what decided instead. A refusal of a limit that is
+    /// [closed](OnStoreFailure::Closed) then says nothing about that limit.
+    pub fallback: Option<OnStoreFailure>,
+    /// Where it is from: what that says about a store.
+    pub source: Source,
+}
+
+/// Where an answer is from.
+///
+/// ```
+/// use tollgate::Decision;
+/// use tollgate_engine::backend::{Answer, Source};
+///
+/// assert_eq!(Answer::new(None, Decision::UNLIMITED).source, Source::Asked);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The backend was asked: it works.
+    Asked,
+    /// The backend was asked before, and its latest answer says that it works.
+    Ahead,
+    /// It was known here, which says nothing about the backend.
+    Known,
+}
+
+impl Answer {
+    /// The answer of checks that said this, each by itself: of those that refused the one that takes
+    /// longest, or else the one with the fewest such requests left.
+    pub fn over(checks: &[Check<'_>], decisions: &[Decision]) -> Self {
+        let said = || checks.iter().zip(decisions).enumerate();
+        let wait = |decision: &Decision| match decision.outcome {
+            Outcome::Never => Duration::MAX,
+            _ => decision.retry_after,
+        };
+        let refused = said().filter(|(_, (_, decision))| !decision.is_allowed());
+        // Of equals the first: `max_by_key` takes the last.
+        let gravest = refused
+            .rev()
+            .max_by_key(|(_, (_, decision))| wait(decision));
+        let cost = |check: &Check<'_>| match check.limit.kind() {
+            // However much it costs, it runs once.
+            LimitKind::Concurrency(_) => 1,
+            _ => check.cost.max(1),
+        };
+        let tightest =
+            || said().min_by_key(|(_, (check, decision))| decision.remaining / cost(check));
+        match gravest.or_else(tightest) {
+            Some((number, (_, decision))) => Self::new(Some(number), *decision),
+            None => Self::new(None, Decision::UNLIMITED),
+        }
+    }
+
+    /// What the check that decided said: the tightest if all passed, or of those that refused the one
+    /// that takes longest.
+    pub fn new(decider: Option<usize>, decision: Decision) -> Self {
+        Self {
+            allowed: decision.is_allowed(),
+            decider,
+            decision,
+            pass: Pass::default(),
+            fallback: None,
+            source: Source::Asked,
+        }
+    }
+}

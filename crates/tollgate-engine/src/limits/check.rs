@@ -1,0 +1,35 @@
+//! One question to a backend: may this key take so much of this limit?
+
+use super::key::RequestKey;
+use super::limit::Limit;
+
+/// One question: may this key take so much of this limit?
+///
+/// ```
+/// use tollgate::{Algorithm, Rate};
+/// use tollgate_engine::backend::{LimitKind, SoleLimit};
+///
+/// let kind = LimitKind::Rate { rate: Rate::per_second(5), algorithm: Algorithm::Gcra };
+/// let (limit, facts) = (SoleLimit::new("logins", kind)?, SoleLimit::facts("ada"));
+/// let check = limit.check(&facts, 2);
+/// assert_eq!(format!("{} of {} for {}", check.cost, check.limit.kind(), check.key), "2 of 5/s for key=ada");
+/// # Ok::<(), tollgate::LimitError>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Check<'a> {
+    /// The limit.
+    pub limit: &'a Limit,
+    /// Whose.
+    pub key: RequestKey<'a>,
+    /// How much.
+    pub cost: u64,
+}
+
+impl<'a> Check<'a> {
+    /// A question about a key of which only the fingerprint is known, as it is for rates and slots that are
+    /// kept in memory. Quotas are kept by the key itself.
+    pub fn by_fingerprint(limit: &'a Limit, fingerprint: [u64; 2], cost: u64) -> Self {
+        let key = RequestKey::unnamed(fingerprint);
+        Self { limit, key, cost }
+    }
+}

@@ -1,0 +1,50 @@
+//! A limit in the form in which core decides by it: made once, when a policy is compiled.
+
+use tollgate::core::{Arithmetic as _, Gcra};
+use tollgate::quota::Quota;
+use tollgate::{Algorithm, ExactKeyedLimiter, LimitError, Tier};
+
+use super::kind::LimitKind;
+
+/// The algorithms that need more than a word of state, by number.
+pub(crate) const EXACT: [Algorithm; 4] = [
+    Algorithm::TokenBucket,
+    Algorithm::LeakyBucket,
+    Algorithm::SlidingLog,
+    Algorithm::SlidingCounter,
+];
+
+/// A limit as core takes it.
+#[derive(Clone, Debug)]
+pub(crate) enum CoreForm {
+    Gcra(Gcra),
+    /// Which of the [exact](EXACT) algorithms, and the rate made for it.
+    Exact(usize, Tier),
+    Window(Tier),
+    Quota(Box<Quota>),
+    Concurrency(u32),
+}
+
+impl CoreForm {
+    pub(crate) fn new(kind: &LimitKind) -> Result<Self, LimitError> {
+        Ok(match kind {
+            LimitKind::Rate {
+                rate,
+                algorithm: Algorithm::Gcra,
+            } => Self::Gcra(Gcra::new(*rate)?),
+            LimitKind::Rate { rate, algorithm } => {
+                let number = EXACT.iter().position(|own| {
+                    std::mem::discriminant(own) == std::mem::discriminant(algorithm)
+                });
+                let builder = ExactKeyedLimiter::<u64>::builder(*rate, 1);
+                let tier = builder.algorithm(*algorithm).tier(*rate)?;
+                match algorithm {
+                    Algorithm::FixedWindow(_) => Self::Window(tier),
+                    _ => Self::Exact(number.unwrap_or(0), tier),
+                }
+            }
+            LimitKind::Quota(quota) => Self::Quota(Box::new(quota.clone())),
+            LimitKind::Concurrency(limit) => Self::Concurrency(*limit),
+        })
+    }
+}

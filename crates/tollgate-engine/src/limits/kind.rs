@@ -1,0 +1,80 @@
+//! What sort of limit a check is of, and what headers say about it.
+
+use std::fmt;
+use std::time::Duration;
+
+use tollgate::quota::Quota;
+use tollgate::{Algorithm, Rate};
+
+/// What sort of limit, and how much.
+///
+/// ```
+/// use tollgate::quota::Quota;
+/// use tollgate::{Algorithm, Rate};
+/// use tollgate_engine::backend::LimitKind;
+///
+/// let kinds = [
+///     LimitKind::Rate { rate: Rate::per_second(5), algorithm: Algorithm::Gcra },
+///     LimitKind::Quota(Quota::per_day(9)),
+///     LimitKind::Concurrency(8),
+/// ];
+/// assert_eq!(kinds.map(|kind| kind.to_string()), ["5/s", "9/day", "8 at once"]);
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum LimitKind {
+    /// So many in a time.
+    Rate {
+        /// How many.
+        rate: Rate,
+        /// How they are counted.
+        algorithm: Algorithm,
+    },
+    /// A total over a long period.
+    Quota(Quota),
+    /// So many at once.
+    Concurrency(u32),
+}
+
+impl LimitKind {
+    /// How many it allows in its [window](Self::window), or at once; none if it limits nothing.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::quota::Quota;
+    /// use tollgate_engine::backend::LimitKind;
+    ///
+    /// let day = LimitKind::Quota(Quota::rolling(500, Duration::from_secs(86_400)));
+    /// assert_eq!((day.quota(), day.window()), (Some(500), Some(Duration::from_secs(86_400))));
+    /// let slots = LimitKind::Concurrency(8);
+    /// assert_eq!((slots.quota(), slots.window()), (Some(8), None));
+    /// ```
+    pub fn quota(&self) -> Option<u64> {
+        match self {
+            Self::Rate { rate, .. } => (!rate.is_unlimited()).then(|| rate.count()),
+            Self::Quota(quota) => (!quota.is_unlimited()).then(|| quota.count()),
+            Self::Concurrency(slots) => Some(u64::from(*slots)),
+        }
+    }
+
+    /// The time that its [quota](Self::quota) is for; none if it is for none, or for days and months of a
+    /// calendar, which aren't equally long.
+    pub fn window(&self) -> Option<Duration> {
+        match self {
+            Self::Rate { rate, .. } => rate.period(),
+            Self::Quota(quota) => quota.rolling_period(),
+            Self::Concurrency(_) => None,
+        }
+    }
+}
+
+/// As a policy says it.
+impl fmt::Display for LimitKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rate { rate, .. } => rate.fmt(f),
+            Self::Quota(quota) => quota.fmt(f),
+            Self::Concurrency(slots) => write!(f, "{slots} at once"),
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! A limit: what a check is judged by, and which state it is kept in.
+
+use tollgate::{Algorithm, LimitError, Rate};
+
+use super::form::CoreForm;
+use super::kind::LimitKind;
+use super::prepared::PreparedList;
+use crate::policy::{Counting, OnStoreFailure, Settle};
+
+/// What one check is judged by.
+///
+/// ```
+/// use tollgate_engine::backend::{LimitKind, SoleLimit};
+/// use tollgate_engine::policy::{Counting, OnStoreFailure};
+///
+/// let sole = SoleLimit::new("jobs", LimitKind::Concurrency(8))?.on_store_failure(OnStoreFailure::Closed);
+/// let limit = sole.limit();
+/// assert_eq!(limit.kind().to_string(), "8 at once");
+/// assert_eq!((limit.on_store_failure(), limit.counting()), (OnStoreFailure::Closed, Counting::Exact));
+/// # Ok::<(), tollgate::LimitError>(())
+/// ```
+// What every decision reads comes first and is small: of ten thousand limits few are in a cache.
+#[derive(Clone, Debug)]
+pub struct Limit {
+    pub(crate) form: CoreForm,
+    /// Of the counter.
+    pub(crate) id: u64,
+    /// Whether a refusal holds as long as it says, whatever others do.
+    pub(crate) lasting: bool,
+    /// Whether what it is asked for is an estimate, to be settled.
+    pub(crate) is_estimated: bool,
+    pub(crate) on_store_failure: OnStoreFailure,
+    pub(crate) counting: Counting,
+    details: Box<Details>,
+}
+
+/// What most decisions don't read.
+#[derive(Clone, Debug)]
+struct Details {
+    kind: LimitKind,
+    counter: Counter,
+    /// The fact by which a cluster keeps it with others on one node.
+    slot: Option<Box<str>>,
+    estimates: Estimates,
+    prepared: PreparedList,
+}
+
+/// Whether a limit's counter keeps track of estimates that are held of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Estimates {
+    /// Costs are what they are.
+    #[default]
+    None,
+    /// Of others that count in it.
+    OfOthers,
+    /// Its own are.
+    Own(Settle),
+}
+
+/// Which state a limit is kept in, together with the key: limits of the same counter count together.
+///
+/// ```
+/// use tollgate_engine::backend::{Counter, LimitKind, SoleLimit};
+///
+/// let jobs = SoleLimit::new("jobs", LimitKind::Concurrency(8))?;
+/// let Counter { name, ordinal, .. } = jobs.limit().counter();
+/// assert_eq!((name.as_str(), *ordinal), ("jobs", 0));
+/// # Ok::<(), tollgate::LimitError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counter {
+    /// The rule's name, or the one by which rules share it.
+    pub name: String,
+    /// Which of the limits of that rule with the same algorithm and period. With these it follows from the
+    /// rule, whatever was in force before, and is the same in every process.
+    pub ordinal: usize,
+    /// Tells it from all others of its engine.
+    pub id: u64,
+}
+
+impl Limit {
+    /// A limit of this counter, which a fleet counts exactly: in a store, quotas are closed while that can't be
+    /// asked, and others judged locally.
+    pub(crate) fn new(kind: LimitKind, counter: Counter) -> Result<Self, LimitError> {
+        Ok(Self {
+            form: CoreForm::new(&kind)?,
+            id: counter.id,
+            lasting: false,
+            is_estimated: false,
+            on_store_failure: match kind {
+                LimitKind::Quota(_) => OnStoreFailure::Closed,
+                _ => OnStoreFailure::Local,
+            },
+            counting: Counting::Exact,
+            details: Box::new(Details {
+                kind,
+                counter,
+                slot: None,
+                estimates: Estimates::None,
+                prepared: PreparedList::default(),
+            }),
+        })
+    }
+
+    /// This limit, whose counter no other limit counts in: then time alone ends a refusal of most rates.
+    pub(crate) fn alone(mut self) -> Self {
+        self.lasting = matches!(self.kind(), LimitKind::Rate { algorithm, .. }
+            if *algorithm != Algorithm::SlidingCounter);
+        self
+    }
+
+    /// This limit, kept in a store in this way.
+    pub(crate) fn stored(
+        mut self,
+        on_store_failure: OnStoreFailure,
+        counting: Counting,
+        slot: Option<&str>,
+    ) -> Self {
+        self.on_store_failure = on_store_failure;
+        self.counting = counting;
+        self.details.slot = slot.map(Into::into);
+        self.details.prepared = PreparedList::default();
+        self
+    }
+
+    /// This limit, whose counter keeps track of estimates.
+    pub(crate) fn with_estimates(mut self, estimates: Estimates) -> Result<Self, LimitError> {
+        // What slots hold, they hold in any case.
+        if matches!(self.kind(), LimitKind::Concurrency(_)) {
+            return Ok(self);
+        }
+        self.details.estimates = estimates;
+        self.is_estimated = matches!(estimates, Estimates::Own(_));
+        // What comes back may let others pass sooner than they were told.
+        self.lasting &= estimates == Estimates::None;
+        self.form = CoreForm::new(&self.kept_as(self.kind()))?;
+        Ok(self)
+    }
+
+    /// What is kept of a kind: one word has no room for what is held, and a bucket says the same.
+    fn kept_as(&self, kind: &LimitKind) -> LimitKind {
+        match kind {
+            LimitKind::Rate {
+                rate,
+                algorithm: Algorithm::Gcra,
+            } if self.keeps_estimates() => LimitKind::Rate {
+                rate: *rate,
+                algorithm: Algorithm::TokenBucket,
+            },
+            kind => kind.clone(),
+        }
+    }
+
+    /// This limit, kept in the state of another and where that is.
+    pub(crate) fn counting_as(mut self, other: &Self) -> Self {
+        self.id = other.id;
+        self.on_store_failure = other.on_store_failure;
+        self.details.counter = other.details.counter.clone();
+        self.counting = other.counting;
+        self.details.prepared = PreparedList::default();
+        self
+    }
+
+    /// What backends have prepared of it.
+    #[inline]
+    pub(super) fn prepared(&self) -> &PreparedList {
+        &self.details.prepared
+    }
+
+    /// What sort of limit, and how much.
+    pub fn kind(&self) -> &LimitKind {
+        &self.details.kind
+    }
+
+    /// Which state it is kept in.
+    pub fn counter(&self) -> &Counter {
+        &self.details.counter
+    }
+
+    /// What a request gets while the backend can't be asked.
+    pub fn on_store_failure(&self) -> OnStoreFailure {
+        self.on_store_failure
+    }
+
+    /// How a fleet counts it together, or that each node counts by itself.
+    pub fn counting(&self) -> Counting {
+        self.counting
+    }
+
+    /// How a cost of it is settled, if that is an estimate: what is asked for is then held until
+    /// [`Answer::pass`](super::Answer::pass) is told what the request did cost.
+    ///
+    /// ```
+    /// use tollgate_engine::backend::{LimitKind, SoleLimit};
+    ///
+    /// let limit = SoleLimit::new("jobs", LimitKind::Concurrency(8))?;
+    /// assert!(limit.limit().settle().is_none());
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    pub fn settle(&self) -> Option<Settle> {
+        match self.details.estimates {
+            Estimates::Own(settle) => Some(settle),
+            _ => None,
+        }
+    }
+
+    /// Whether a cost of it is an estimate.
+    #[inline]
+    pub fn is_estimated(&self) -> bool {
+        self.is_estimated
+    }
+
+    /// Whether its counter keeps track of estimates: its own, or those of others that count in it.
+    pub fn keeps_estimates(&self) -> bool {
+        self.details.estimates != Estimates::None
+    }
+
+    /// The fact by which a cluster keeps it with others on one node, if the rule names one.
+    pub fn slot(&self) -> Option<&str> {
+        self.details.slot.as_deref()
+    }
+
+    /// The same limit cut down to a part of it: `part.0` of `part.1`, at least one and never more than
+    /// it is.
+    pub(crate) fn cut(&self, part: (u64, u64)) -> Result<Self, LimitError> {
+        let cut = |count: u64| {
+            let (of, all) = (u128::from(part.0), u128::from(part.1.max(1)));
+            let count = u128::from(count);
+            let cut = (count * of).div_ceil(all).clamp(count.min(1), count);
+            u64::try_from(cut).unwrap_or(u64::MAX)
+        };
+        let kind = match self.kind() {
+            LimitKind::Rate { rate, algorithm } => LimitKind::Rate {
+                rate: match rate.period() {
+                    Some(period) if !rate.is_zero() => {
+                        Rate::new(cut(rate.count()), period).burst(cut(rate.burst_size()))
+                    }
+                    _ => *rate,
+                },
+                algorithm: *algorithm,
+            },
+            LimitKind::Quota(quota) => LimitKind::Quota(quota.with_count(cut(quota.count()))),
+            LimitKind::Concurrency(most) => {
+                let most = u32::try_from(cut(u64::from(*most))).unwrap_or(*most);
+                LimitKind::Concurrency(most)
+            }
+        };
+        let mut limit = self.clone();
+        limit.form = CoreForm::new(&self.kept_as(&kind))?;
+        limit.details.kind = kind;
+        Ok(limit)
+    }
+}

@@ -1,0 +1,166 @@
+//! What is done to the keys of a shard besides asking: blocks, gifts, resets, what a snapshot reads and restores.
+
+use std::borrow::Borrow;
+
+use tollgate_core::{Booked, Ledger, Timestamp};
+
+use super::super::entry::{Entry, Origin};
+use super::super::kept::Kept;
+use super::{Lookup, Need, New, NotRestored, Shard, Work};
+
+impl<K, A: Kept> Shard<K, A> {
+    /// Whether a key is blocked.
+    pub(in super::super) fn is_blocked<Q>(&mut self, ask: &Lookup<'_, Q>) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let entry = self.find(ask).and_then(|slot| self.entries.get(slot));
+        entry.is_some_and(|entry| entry.place.is_guarded() && ask.now < self.until(entry))
+    }
+
+    /// Blocks the key; no if it is new and there is no slot for it.
+    pub(in super::super) fn block<Q>(
+        &mut self,
+        ask: &Lookup<'_, Q>,
+        until: Timestamp,
+        need: Need,
+    ) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        if until <= ask.now {
+            return true;
+        }
+        self.latest.pass(ask.now);
+        if let Some(slot) = self.find(ask) {
+            self.guard(slot, until);
+            return true;
+        }
+        if !self.make_room(ask.now, need) {
+            return false;
+        }
+        self.insert(New {
+            key: ask.key.to_owned(),
+            hash: ask.hash,
+            ledger: Ledger::default(),
+            tier: None,
+            // The first call that passes says which limit it is under.
+            origin: Origin::Given,
+            blocked_until: until,
+        });
+        true
+    }
+
+    /// Gives the key tokens, if it has spent any.
+    pub(in super::super) fn gift<Q>(&mut self, ask: &Lookup<'_, Q>, tokens: u64)
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        self.update(ask, |ledger, limit, _| ledger.gift(limit, ask.now, tokens));
+    }
+
+    /// Gives a booking back, if it was made in the entry that is there now.
+    pub(in super::super) fn give_back<Q>(
+        &mut self,
+        ask: &Lookup<'_, Q>,
+        booked: &Booked,
+        birth: u64,
+    ) where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        self.update(ask, |ledger, limit, own| {
+            if own == birth {
+                ledger.give_back(limit, ask.now, booked);
+            }
+        });
+    }
+
+    /// Forgets the key.
+    pub(in super::super) fn reset<Q>(&mut self, ask: &Lookup<'_, Q>)
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        if let Some(slot) = self.find(ask) {
+            self.work.reset += 1;
+            self.remove(slot);
+        }
+    }
+
+    /// Stores a key that a snapshot held.
+    pub(in super::super) fn restore(
+        &mut self,
+        new: New<K, A>,
+        now: Timestamp,
+    ) -> Result<(), NotRestored>
+    where
+        K: Eq,
+    {
+        let need = Need {
+            evict: false,
+            block: new.blocked_until > now,
+        };
+        let ask = Lookup {
+            key: &new.key,
+            hash: new.hash,
+            now,
+            clock: now,
+        };
+        if self.find(&ask).is_some() {
+            return Err(NotRestored::Twice);
+        }
+        if !self.make_room(now, need) {
+            return Err(NotRestored::Full);
+        }
+        self.insert(new);
+        Ok(())
+    }
+
+    /// Visits every key that is active at `now`: its entry, the limit that it is under, when it is
+    /// idle and until when it is blocked.
+    pub(in super::super) fn for_each(
+        &mut self,
+        now: Timestamp,
+        mut each: impl FnMut(&Entry<K, A>, &A, Timestamp, Timestamp),
+    ) {
+        self.keep_pace(now);
+        for slot in 0..self.entries.slots() {
+            self.follow(slot);
+            self.keep_out(slot, now);
+            let Some(entry) = self.entries.get(slot) else {
+                continue;
+            };
+            let limit = entry.tier.as_deref().unwrap_or(&self.limit);
+            let (idle, until) = (limit.idle_at(entry.ledger.state()), self.until(entry));
+            if idle.max(until) > now {
+                each(entry, limit, idle, until);
+            }
+        }
+    }
+
+    pub(in super::super) fn work(&self) -> Work {
+        Work {
+            slots: u64::from(self.entries.slots()),
+            ..self.work
+        }
+    }
+
+    /// Changes the state of a key that is there, and puts it where it belongs.
+    fn update<Q>(&mut self, ask: &Lookup<'_, Q>, change: impl FnOnce(&mut Ledger<A>, &A, u64))
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        if let Some(slot) = self.find(ask)
+            && let Some(entry) = self.entries.get_mut(slot)
+        {
+            let limit = entry.tier.as_deref().unwrap_or(&self.limit);
+            change(&mut entry.ledger, limit, u64::from(entry.birth.get()));
+            self.settle(slot);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! How many shards a table of keys has, how many keys each takes, and which one a key is in: once for all tables.
+
+/// A table divided into shards, each with a lock of its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shards {
+    /// How many there are: a power of two.
+    pub(crate) count: usize,
+    /// How many keys each takes.
+    pub(crate) room: usize,
+    /// Shifts a hash so that its top bits are a shard's number.
+    shift: u32,
+}
+
+impl Shards {
+    /// For this many keys, with `shard_keys` or more in each shard, and at most so many shards: as many as threads
+    /// need to rarely meet at one lock.
+    pub(crate) fn for_threads(capacity: usize, shard_keys: usize, most: usize) -> Self {
+        Self::new(capacity, (capacity / shard_keys).clamp(1, most))
+    }
+
+    /// For this many keys, in at least so many shards.
+    pub(crate) fn new(capacity: usize, least: usize) -> Self {
+        let count = least.next_power_of_two();
+        // Keys spread over shards at random, so a shard may get more than its share: six standard
+        // deviations more are as good as never.
+        let share = capacity.div_ceil(count);
+        let spread = if count == 1 { 0 } else { 6 * share.isqrt() };
+        Self {
+            count,
+            room: share.saturating_add(spread),
+            shift: (u64::BITS - count.trailing_zeros()) % u64::BITS,
+        }
+    }
+
+    /// Which shard a key with this hash is in.
+    #[inline]
+    pub(crate) fn number(&self, hash: u64) -> usize {
+        // One shard has nothing to shift by, and a mask for it is zero.
+        usize::try_from(hash >> self.shift).unwrap_or(0) & (self.count - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_hash_is_in_a_shard_and_all_shards_are_used() {
+        for least in [1, 2, 5, 256] {
+            let shards = Shards::new(1_000_000, least);
+            let number = |part: usize| shards.number((part as u64) << (u64::BITS - 8));
+            let mut used: Vec<usize> = (0..256).map(number).collect();
+            used.sort_unstable();
+            used.dedup();
+            assert_eq!(used, (0..least.next_power_of_two()).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn one_shard_takes_the_capacity_and_several_have_room_to_spare() {
+        assert_eq!(Shards::for_threads(1_000, 1_024, 256).room, 1_000);
+        let many = Shards::for_threads(1_000_000, 1_024, 256);
+        assert_eq!(many.count, 256);
+        assert_eq!(many.room, 3_907 + 6 * 62);
+        assert_eq!(Shards::for_threads(usize::MAX, 1, 64).count, 64);
+    }
+}

@@ -1,0 +1,11 @@
+//! One limiter: its verbs, the laws of its arithmetic, threads and waits.
+
+#[macro_use]
+#[path = "../common/mod.rs"]
+mod common;
+
+mod laws;
+mod threads;
+mod verbs;
+#[cfg(feature = "tokio")]
+mod waiting;

@@ -1,0 +1,101 @@
+//! Relative links of the documents: the file is there, and so is the heading.
+
+use std::fs;
+use std::path::Path;
+
+use crate::{files, root};
+
+/// A document's lines outside of code, where links are links.
+fn prose(text: &str) -> impl Iterator<Item = &str> {
+    let mut in_code = false;
+    text.lines().filter(move |line| {
+        let fence = line.trim_start().starts_with("```");
+        in_code ^= fence;
+        !in_code && !fence
+    })
+}
+
+/// What `[text](target)` leads to. Code in backquotes has no links.
+fn targets(line: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    for text in line.split('`').step_by(2) {
+        let links = text.split("](").skip(1);
+        found.extend(links.filter_map(|rest| Some(rest.split_once(')')?.0)));
+    }
+    // A link whose text is code begins before a backquote and ends behind it.
+    found.dedup();
+    found
+}
+
+/// The name under which a heading is linked to.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim().chars().filter_map(|letter| match letter {
+        ' ' => Some('-'),
+        '-' | '_' => Some(letter),
+        _ => letter.is_alphanumeric().then_some(letter),
+    });
+    kept.flat_map(char::to_lowercase).collect()
+}
+
+fn has_heading(text: &str, name: &str) -> bool {
+    let mut headings = prose(text).filter(|line| line.starts_with('#'));
+    headings.any(|line| anchor(line.trim_start_matches('#')) == name)
+}
+
+/// Why a link leads nowhere, if so.
+fn fault(document: &Path, text: &str, target: &str) -> Option<String> {
+    if target.contains("://") || target.starts_with("mailto:") {
+        return None;
+    }
+    let (path, heading) = target.split_once('#').unwrap_or((target, ""));
+    let there = match path {
+        "" => document.to_owned(),
+        path => document.parent()?.join(path),
+    };
+    if !there.exists() {
+        return Some(format!("{target}: there is no such file"));
+    }
+    if heading.is_empty() {
+        return None;
+    }
+    let text = match path {
+        "" => text.to_owned(),
+        _ => fs::read_to_string(&there).ok()?,
+    };
+    let missing = !has_heading(&text, heading);
+    missing.then(|| format!("{target}: there is no such heading"))
+}
+
+#[test]
+fn every_relative_link_leads_somewhere() {
+    let mut documents = Vec::new();
+    files(root(), "md", &mut documents);
+    let (mut seen, mut problems) = (0, Vec::new());
+    for document in documents {
+        let text = fs::read_to_string(&document).unwrap();
+        let shown = document.strip_prefix(root()).unwrap().display();
+        for target in prose(&text).flat_map(targets) {
+            seen += 1;
+            let fault = fault(&document, &text, target);
+            problems.extend(fault.map(|fault| format!("{shown}: {fault}")));
+        }
+    }
+    assert!(seen > 10, "only {seen} links found");
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
+fn a_link_that_leads_nowhere_is_found() {
+    let document = root().join("README.md");
+    let text = "# What it is\n```\n# Code\n```\n";
+    let fault = |target| fault(&document, text, target);
+    assert_eq!(fault("LICENSE-MIT"), None);
+    assert_eq!(fault("https://example.com/none"), None);
+    assert_eq!(fault("#what-it-is"), None);
+    assert!(fault("#code").is_some());
+    assert!(fault("docs/none.md").is_some());
+    assert!(fault("docs/policy.md#no-such-heading").is_some());
+    let line = "a [`b`](c.md), `[not](one)` and [d](e.md#f)";
+    assert_eq!(targets(line), ["c.md", "e.md#f"]);
+    assert_eq!(anchor(" Why 25 ms?"), "why-25-ms");
+}
