@@ -1,6 +1,7 @@
 //! What no compiler checks: every source file says what lives in it and fits in a head, as its functions do; nobody
-//! but core knows the unit that a word counts time in; links lead somewhere, and crates can be published.
+//! but core knows the unit that a word counts time in; imports go one way, links lead somewhere, and crates can be published.
 
+mod imports;
 mod links;
 mod manifests;
 
@@ -8,9 +9,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Files above this length want to be two.
-const MOST_LINES: usize = 600;
+const MOST_LINES: usize = 500;
 /// Functions of `src` whose body is longer want to be two; but for tests, which may be long tables.
-const MOST_BODY: usize = 115;
+const MOST_BODY: usize = 60;
+/// Functions that are long because they are one flat table.
+const TABLES: [(&str, &str); 1] = [("crates/tollgate-engine/src/schema.rs", "definitions")];
 /// Spelled in two parts so that this file doesn't find itself.
 const UNFINISHED: [&str; 3] = [
     concat!("todo", "!("),
@@ -42,8 +45,12 @@ fn sources() -> Vec<Source> {
     files(root(), "rs", &mut found);
     assert!(found.len() > 30, "only {} sources found", found.len());
     let read = |file: PathBuf| Source {
-        path: file.strip_prefix(root()).unwrap().display().to_string(),
-        text: fs::read_to_string(&file).unwrap(),
+        path: file
+            .strip_prefix(root())
+            .expect("a file below the root")
+            .display()
+            .to_string(),
+        text: fs::read_to_string(&file).expect("a text file"),
     };
     found.into_iter().map(read).collect()
 }
@@ -103,7 +110,9 @@ fn every_function_fits_in_a_head() {
         if !path.contains("src/") {
             return Vec::new();
         }
-        let long = functions(text).into_iter().filter(|it| it.1 > MOST_BODY);
+        let is_table = |name: &str| TABLES.contains(&(path.as_str(), name));
+        let long = functions(text).into_iter();
+        let long = long.filter(|(name, lines)| *lines > MOST_BODY && !is_table(name));
         let shown =
             long.map(|(name, lines)| format!("{name} has {lines} lines, more than {MOST_BODY}"));
         shown.collect()
@@ -151,14 +160,14 @@ fn functions(text: &str) -> Vec<(&str, usize)> {
             continue;
         };
         let indent = &line[..line.len() - line.trim_start().len()];
-        let closes = |line: &&str| line.strip_prefix(indent) == Some("}");
+        let closes = |line: &str| line.strip_prefix(indent) == Some("}");
         let opens = |line: &&str| line.ends_with('{') || line.ends_with(';') || line.ends_with('}');
         let Some(open) = lines[number..].iter().position(opens) else {
             continue;
         };
         let open = number + open;
         if lines[open].ends_with('{')
-            && let Some(body) = lines[open + 1..].iter().position(|line| closes(&line))
+            && let Some(body) = lines[open + 1..].iter().position(|line| closes(line))
         {
             found.push((name, body));
         }

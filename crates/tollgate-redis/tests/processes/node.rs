@@ -210,13 +210,14 @@ async fn ask(
             !is_local || failure != Failure::Never,
             "the store was there all the time"
         );
-        match answer.refused().is_none() {
-            true => admissions.push(Admission {
+        if answer.refused().is_none() {
+            admissions.push(Admission {
                 asked: asked.as_nanos(),
                 told: told.as_nanos(),
                 is_local,
-            }),
-            false => tokio::task::yield_now().await,
+            })
+        } else {
+            tokio::task::yield_now().await
         }
     }
 }

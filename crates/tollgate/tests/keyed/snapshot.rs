@@ -7,9 +7,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use tollgate::clock::{Manual, Wall};
-use tollgate::core::{Arithmetic, Gcra};
 use tollgate::{
-    AtCap, Clock, KeyedLimiter, Rate, Timestamp,
+    Algorithm, AtCap, Clock, KeyedLimiter, Rate, Tier, Timestamp,
     keyed::{self, SnapshotError},
 };
 use tollgate_testkit::scratch::Scratch;
@@ -34,7 +33,7 @@ fn some(keys: u64) -> KeyedLimiter<Manual> {
         let _ = limiter.check_n(&key, key % 11);
     }
     let day = Duration::from_secs(86_400);
-    limiter.block_for("blocked", day).expect("a slot");
+    limiter.key("blocked").block_for(day).expect("a slot");
     limiter
 }
 
@@ -83,7 +82,7 @@ fn what_is_restored_is_what_was_there() {
         .unwrap();
     assert_eq!(active(&restored), active(&limiter));
     for key in 0..5_000u64 {
-        assert_eq!(restored.peek(&key), limiter.peek(&key), "{key}");
+        assert_eq!(restored.key(&key).peek(), limiter.key(&key).peek(), "{key}");
         assert_eq!(restored.check(&key), limiter.check(&key), "{key}");
     }
     assert_eq!(restored.check("blocked"), limiter.check("blocked"));
@@ -109,7 +108,8 @@ fn the_time_since_the_snapshot_counts() {
     let scratch = Scratch::new("time");
     let limiter = some(11);
     limiter
-        .block_for("half an hour", Duration::from_secs(1_800))
+        .key("half an hour")
+        .block_for(Duration::from_secs(1_800))
         .unwrap();
     limiter.snapshot(&scratch.path("limits.snapshot")).unwrap();
     // An hour ago: ten tokens came back, and the shorter block is over.
@@ -119,7 +119,7 @@ fn the_time_since_the_snapshot_counts() {
     let restored = builder(10_000, 0)
         .restore(&scratch.path("limits.snapshot"))
         .unwrap();
-    assert!((0..11u64).all(|key| restored.peek(&key).remaining == 10));
+    assert!((0..11u64).all(|key| restored.key(&key).peek().remaining == 10));
     assert!(restored.allow("half an hour"));
     let wait = restored.check("blocked").retry_after;
     assert!(wait <= Duration::from_secs(82_800), "{wait:?}");
@@ -171,7 +171,7 @@ fn the_default_clock_restores_too() {
     let builder = KeyedLimiter::builder(Rate::per_hour(10), 10_000);
     let restored: KeyedLimiter = builder.restore(&scratch.path("limits.snapshot")).unwrap();
     assert!(!restored.allow("blocked"));
-    assert_eq!(restored.peek(&10u64).remaining, 0);
+    assert_eq!(restored.key(&10u64).peek().remaining, 0);
 }
 
 #[test]
@@ -277,10 +277,10 @@ fn keys_at_several_rates_are_restored_with_what_they_owe() {
     let file = scratch.path("limits.snapshot");
     let limiter = some(0);
     let rates: Vec<_> = (1..=200)
-        .map(|count| Gcra::new(Rate::per_minute(count).burst(9)).unwrap())
+        .map(|count| Tier::new(Algorithm::Gcra, Rate::per_minute(count).burst(9)).unwrap())
         .collect();
     for (key, rate) in (0u64..).zip(&rates) {
-        assert!(limiter.key_at_rate(&key, rate).allow_n(1 + key % 9));
+        assert!(limiter.key(&key).at(rate).unwrap().allow_n(1 + key % 9));
     }
     limiter.snapshot(&file).unwrap();
     without_time(&file);
@@ -291,7 +291,7 @@ fn keys_at_several_rates_are_restored_with_what_they_owe() {
         .unwrap();
     for (key, rate) in (0u64..).zip(&rates) {
         let look =
-            |limiter: &KeyedLimiter<Manual>, rate| limiter.key_at_rate(&key, rate).check_n(0);
+            |limiter: &KeyedLimiter<Manual>, rate| limiter.key(&key).at(rate).unwrap().check_n(0);
         assert_eq!(look(&restored, rate), look(&limiter, rate), "{key}");
         // At any other rate it owes as many.
         let other = &rates[usize::try_from(key * 7 % 200).unwrap()];

@@ -16,7 +16,12 @@ const START: u64 = 1_717_200_000;
 
 /// Flushes only when told to.
 fn builder(quota: Quota) -> quota::Builder<Manual> {
-    QuotaLimiter::builder(quota)
+    bounded(quota, 1_000_000)
+}
+
+/// The same for so many keys.
+fn bounded(quota: Quota, capacity: usize) -> quota::Builder<Manual> {
+    QuotaLimiter::builder(quota, capacity)
         .clock(Manual::starting_at(Timestamp::from_secs(START)))
         .flush_every(Duration::from_secs(86_400))
 }
@@ -185,8 +190,7 @@ fn too_many_keys_and_impossible_paths_are_errors() {
         let _ = limiter.check(&key.to_le_bytes());
     }
     drop(limiter);
-    let error = builder(Quota::per_day(10))
-        .max_keys(19)
+    let error = bounded(Quota::per_day(10), 19)
         .open(&scratch.file())
         .unwrap_err();
     assert_eq!(
@@ -194,14 +198,14 @@ fn too_many_keys_and_impossible_paths_are_errors() {
         "quota store quotas holds 20 keys, more than the 19 that may be counted"
     );
     let error = builder(Quota::per_day(10))
-        .open("/no/such/folder/quotas".as_ref())
+        .open("/no/such/folder/quotas")
         .unwrap_err();
     let text = error.to_string();
     assert!(
         text.starts_with("quota store /no/such/folder/quotas: "),
         "{text}"
     );
-    let error = builder(Quota::per_day(10)).open("/".as_ref()).unwrap_err();
+    let error = builder(Quota::per_day(10)).open("/").unwrap_err();
     assert_eq!(error.to_string(), "quota store /: not the name of a file");
 }
 

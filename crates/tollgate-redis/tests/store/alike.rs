@@ -1,14 +1,12 @@
 //! The engine decides alike in memory and in Redis: the same requests at the same times get the same
 //! answers, to the microsecond, whatever the policy.
 
-mod common;
-
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::time::Duration;
 
-use common::{PATIENT, eventually, is_soak};
+use crate::common::{PATIENT, eventually, is_soak};
 use proptest::prelude::*;
 use proptest::test_runner::{FileFailurePersistence, TestCaseError, TestRunner};
 use tollgate::clock::Manual;
@@ -25,7 +23,7 @@ const NOON: u64 = 1_717_243_200;
 
 /// A request, after some microseconds, that runs for so many more.
 #[derive(Clone, Debug)]
-struct Step {
+struct RequestAt {
     after: u64,
     facts: Vec<(&'static str, &'static str)>,
     runs: usize,
@@ -74,7 +72,7 @@ return held";
 async fn run<B: Backend<Error = Infallible>>(
     engine: &Engine<B>,
     clock: &Manual,
-    steps: &[Step],
+    steps: &[RequestAt],
     settled: impl AsyncFn(),
 ) -> Vec<Seen> {
     let mut all = Vec::new();
@@ -104,7 +102,7 @@ async fn run<B: Backend<Error = Infallible>>(
 }
 
 /// Runs a policy on both, and compares.
-async fn alike(server: &Server, text: &str, steps: &[Step]) -> Result<u64, TestCaseError> {
+async fn alike(server: &Server, text: &str, steps: &[RequestAt]) -> Result<u64, TestCaseError> {
     let policy = Policy::from_text(text, Format::Yaml)
         .expect("a policy")
         .policy;
@@ -161,9 +159,9 @@ async fn alike(server: &Server, text: &str, steps: &[Step]) -> Result<u64, TestC
 }
 
 /// Many requests of one user, evenly spaced.
-fn even(count: usize, after: u64) -> Vec<Step> {
+fn even(count: usize, after: u64) -> Vec<RequestAt> {
     let facts = vec![("user", "1"), ("path", "/a"), ("tokens", "2")];
-    let step = Step {
+    let step = RequestAt {
         after,
         facts,
         runs: 3,
@@ -251,7 +249,7 @@ fn rule() -> impl Strategy<Value = String> {
     )
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = RequestAt> {
     let one = |name: &'static str, values: &[&'static str]| {
         let value = prop::sample::select(values.to_vec());
         prop::option::weighted(0.9, value.prop_map(move |value| (name, value)))
@@ -267,7 +265,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => 0..2_000_000u64,
         1 => 0..4_000_000_000u64,
     ];
-    (after, facts, 0..5usize).prop_map(|(after, (user, path, tokens), runs)| Step {
+    (after, facts, 0..5usize).prop_map(|(after, (user, path, tokens), runs)| RequestAt {
         after,
         facts: [user, path, tokens].into_iter().flatten().collect(),
         runs,

@@ -1,14 +1,12 @@
 //! Stores that are there and can't do what they are asked, and that need no help once they can.
 
-mod common;
-
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::proxy::{Act, Proxy};
-use common::{DEADLINE, LIMIT, PATIENT, Subject, connect, eventually};
+use crate::common::proxy::{Act, Proxy};
+use crate::common::{DEADLINE, LIMIT, PATIENT, Subject, connect, eventually};
 use tokio::time::Instant;
 use tollgate::quota::Quota;
 use tollgate::{Algorithm, Rate, core::Align};
@@ -157,7 +155,7 @@ async fn is_patient(redis: &Redis, connections: impl Fn() -> u64) {
     while began.elapsed() < WHILE {
         let asked = limiter.try_check("k", 1).await;
         asked.expect_err("it answers no call");
-        tokio::time::sleep(common::POLL).await;
+        tokio::time::sleep(crate::common::POLL).await;
     }
     // Twice as long each time, up to a second, and half of that by chance.
     let most = 9 + 2 * began.elapsed().as_secs();
@@ -179,9 +177,10 @@ async fn a_store_that_answers_no_call_is_not_connected_to_again_and_again() {
     server.command(&["REPLICAOF", "NO", "ONE"]);
     // One that hangs up at each script.
     let proxy = Proxy::start(server.address(), |words| {
-        match words[0].starts_with("EVAL") {
-            true => Act::Cut,
-            false => Act::Pass,
+        if words[0].starts_with("EVAL") {
+            Act::Cut
+        } else {
+            Act::Pass
         }
     });
     is_patient(&connect(&proxy.url()), || proxy.connections()).await;
@@ -245,7 +244,7 @@ async fn no_call_outlives_connections_that_are_closed_every_few_milliseconds() {
         while !own.load(Ordering::Relaxed) {
             let kill = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
             admin.command(&kill).unwrap();
-            let _ = never.recv_timeout(common::POLL);
+            let _ = never.recv_timeout(crate::common::POLL);
         }
     });
     let asking = (0..8).map(|number| {

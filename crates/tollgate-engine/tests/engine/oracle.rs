@@ -258,22 +258,22 @@ impl State {
     }
 }
 
-type Place = (String, usize, Vec<String>);
+type StateName = (String, usize, Vec<String>);
 
 #[derive(Default)]
 struct Slow {
-    states: HashMap<Place, State>,
+    states: HashMap<StateName, State>,
 }
 
 impl Slow {
     /// All or none of these; which decided, and what it said.
     fn ask(
         &mut self,
-        checks: &[(Place, u64)],
+        checks: &[(StateName, u64)],
         now: Timestamp,
         request: usize,
     ) -> Option<(usize, Said)> {
-        let said = |states: &HashMap<Place, State>, peek: bool| -> Vec<Said> {
+        let said = |states: &HashMap<StateName, State>, peek: bool| -> Vec<Said> {
             let costs = checks
                 .iter()
                 .map(|(place, cost)| (place, if peek { 0 } else { *cost }));
@@ -309,7 +309,7 @@ impl Slow {
         }
     }
 
-    fn checks(&mut self, rule: &Rule, facts: &Facts<'_>) -> Vec<(Place, u64)> {
+    fn checks(&mut self, rule: &Rule, facts: &Facts<'_>) -> Vec<(StateName, u64)> {
         let key: Vec<String> = rule
             .key
             .iter()

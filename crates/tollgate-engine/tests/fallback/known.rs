@@ -33,9 +33,10 @@ impl Backend for Store {
             return ready(Ok(answer));
         }
         self.asked.fetch_add(1, Ordering::Relaxed);
-        ready(match self.fails.load(Ordering::Relaxed) {
-            true => Err("away"),
-            false => Ok(answer),
+        ready(if self.fails.load(Ordering::Relaxed) {
+            Err("away")
+        } else {
+            Ok(answer)
         })
     }
 

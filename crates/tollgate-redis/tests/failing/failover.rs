@@ -1,12 +1,10 @@
 //! Failures of stores that heal themselves: a master that is replaced, a slot that moves.
 
-mod common;
-
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use common::{DEADLINE, Subject, eventually, is_soak};
+use crate::common::{DEADLINE, Subject, eventually, is_soak};
 use tollgate_testkit::redis::{Builder, Cluster, Sentinels, Server, slot_of};
 
 /// Where the keys of a [`Subject`] are in a cluster.

@@ -2,20 +2,21 @@
 
 use std::fmt::Write as _;
 use std::hash::BuildHasher;
+use std::time::Duration;
 
+use foldhash::quality::SeedableRandomState;
 use tollgate_engine::backend::{Check, Limit};
 use tollgate_engine::policy::Counting;
 
-use super::Direct;
 use crate::error::StoreLimitError;
 use crate::key::{self, Sharing};
 use crate::lease::Leased;
-use crate::question::{Form, Kind};
+use crate::question::{Kind, StoreForm};
 
 /// A limit as the store reads it.
 #[derive(Debug)]
-pub(crate) struct Compiled {
-    pub(crate) form: Form,
+pub(crate) struct StoredLimit {
+    pub(crate) form: StoreForm,
     pub(crate) is_leased: bool,
     pub(super) leased: Option<Leased>,
     /// What its keys begin with, up to the hash tag.
@@ -24,12 +25,22 @@ pub(crate) struct Compiled {
     counter: String,
     /// Which value of the key is the hash tag.
     slot: Option<Box<str>>,
-    /// Of all that its keys are called by, and what they are judged by: another limit has another one, whoever
-    /// asks by it.
+    /// A hash of the names of its keys and of what they are judged by: limits that differ in either have different
+    /// versions, in whichever policy they are.
     pub(super) version: u64,
 }
 
-/// What a key's values take, mostly.
+/// How limits of a client are called in the store, and told apart.
+pub(crate) struct Naming {
+    /// What all keys begin with.
+    pub(crate) prefix: Box<str>,
+    /// For how long a slot is held without a sign of life.
+    pub(super) slot_life: Duration,
+    /// Tells limits apart.
+    pub(super) hasher: SeedableRandomState,
+}
+
+/// How many bytes the values of most keys take.
 const ROOM: usize = 48;
 
 /// Which values of a key.
@@ -40,27 +51,28 @@ enum Values {
     Others,
 }
 
-impl Compiled {
-    pub(super) fn new(limit: &Limit, direct: &Direct) -> Result<Self, StoreLimitError> {
+impl StoredLimit {
+    pub(super) fn new(limit: &Limit, naming: &Naming) -> Result<Self, StoreLimitError> {
         let kind = limit.kind();
-        let form = Form::new(kind, direct.life)?;
-        // What is out of a level is kept track of as leases are, whoever has it.
-        let is_level = matches!(&form, Form::Asked(numbers) if numbers.kind == Kind::Level);
+        let form = StoreForm::new(kind, naming.slot_life)?;
+        // Estimates that are held of a level are kept track of in the same way as leases.
+        let is_level = matches!(&form, StoreForm::Asked(numbers) if numbers.kind == Kind::Level);
         let keeps_track = limit.keeps_estimates() && is_level;
         let is_leased = limit.counting() == Counting::Leased || keeps_track;
-        let sharing = match is_leased {
-            true => Sharing::Leased,
-            false => Sharing::Exact,
+        let sharing = if is_leased {
+            Sharing::Leased
+        } else {
+            Sharing::Exact
         };
-        let head = key::head(&direct.prefix, kind, sharing);
+        let head = key::head(&naming.prefix, kind, sharing);
         let mut counter = String::new();
         key::escape(&limit.counter().name, &mut counter);
         let _ = write!(counter, ":{}", limit.counter().ordinal);
         let slot: Option<Box<str>> = limit.slot().map(Into::into);
         let what = (&head, &counter, &slot, format!("{form:?}"));
-        let version = direct.hasher.hash_one(what);
+        let version = naming.hasher.hash_one(what);
         let leased = match &form {
-            Form::Asked(numbers) if is_leased && numbers.kind == Kind::Level => Some(Leased {
+            StoreForm::Asked(numbers) if is_leased && numbers.kind == Kind::Level => Some(Leased {
                 numbers: *numbers,
                 version,
             }),

@@ -1,16 +1,12 @@
 //! A decision by rates asks for no memory: counted by the allocator, thread by thread.
 
-mod common;
-
-use common::{engine, only, policy, rates, rule};
 use tollgate::clock::Manual;
 use tollgate::quota::Quota;
 use tollgate_engine::Facts;
 use tollgate_engine::policy::{KeyPart, Limits, Mode, Pattern};
-use tollgate_testkit::memory::{Counting, calls};
+use tollgate_testkit::memory::calls;
 
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+use crate::common::{engine, only, policy, rates, rule};
 
 fn allocations(run: impl FnOnce()) -> u64 {
     let before = calls();

@@ -1,29 +1,14 @@
 //! What the engine does with each word of a policy.
 
-mod common;
-
-use std::convert::Infallible;
-use std::future::{Future, Ready};
-use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use common::{engine, only, policy, rates, rule};
+use crate::common::{engine, only, policy, rates, rule};
+use crate::{awaited, user};
 use tollgate::clock::Manual;
 use tollgate::{Outcome, Timestamp};
-use tollgate_engine::backend::{Answer, Backend, Check, Memory};
-use tollgate_engine::document::Format;
-use tollgate_engine::facts::{Descriptor, Unit};
-use tollgate_engine::observer::{Event, Observer};
+use tollgate_engine::Facts;
 use tollgate_engine::policy::{Cost, Limits, Mode, Tier};
 use tollgate_engine::verdict::Cause;
-use tollgate_engine::{Engine, Facts};
-
-fn user(name: &str) -> Facts<'_> {
-    Facts::new().with("user", name)
-}
 
 fn unlimited() -> Limits {
     Limits {
@@ -279,153 +264,6 @@ fn near_is_from_the_part_that_the_policy_says() {
     assert_eq!(near, expect);
 }
 
-/// Counts how often it is asked.
-struct Asked {
-    memory: Memory<Manual, Manual>,
-    times: AtomicU64,
-}
-
-impl Backend for Asked {
-    type Error = Infallible;
-    type Asking<'a> = Ready<Result<Answer, Infallible>>;
-
-    fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
-        self.times.fetch_add(1, Ordering::Relaxed);
-        self.memory.check(checks)
-    }
-
-    fn now(&self) -> Timestamp {
-        self.memory.now()
-    }
-}
-
-fn awaited<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(done) => done,
-        Poll::Pending => panic!("memory never waits"),
-    }
-}
-
-#[test]
-fn a_remembered_refusal_holds_until_time_or_a_new_policy_ends_it() {
-    let clock = Manual::starting_at(Timestamp::from_secs(1));
-    let memory = Memory::builder().clock(clock.clone()).wall(clock.clone());
-    let backend = Asked {
-        memory: memory.keys(100).build(),
-        times: AtomicU64::new(0),
-    };
-    let hourly = policy(vec![rule("one", rates(&["1/h"]))]);
-    let engine = Engine::new(hourly, backend).unwrap().with_deny_cache(16);
-    let facts = user("1");
-    let decide = || awaited(engine.decide_async(&facts)).unwrap();
-    let asked = || engine.backend().times.load(Ordering::Relaxed);
-    assert!(decide().passed().is_some());
-    for _ in 0..3 {
-        let verdict = decide();
-        assert_eq!(
-            (verdict.refused().is_none(), verdict.cause()),
-            (false, Cause::Rule("one"))
-        );
-        clock.advance(Duration::from_secs(60));
-    }
-    let left = Duration::from_secs(3_600 - 180);
-    assert_eq!(decide().decision().retry_after, left);
-    assert_eq!(
-        asked(),
-        2,
-        "one passed, one was refused, the others were known"
-    );
-    assert!(
-        awaited(engine.decide_async(&user("2")))
-            .unwrap()
-            .passed()
-            .is_some()
-    );
-    assert_eq!(asked(), 3);
-
-    engine
-        .reload(policy(vec![rule("one", rates(&["100/h"]))]))
-        .unwrap();
-    // What is left of the one, and this one, of a hundred.
-    assert_eq!(decide().decision().remaining, 98);
-    assert_eq!(asked(), 4, "another policy, another question");
-}
-
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<String>>>);
-
-impl Observer for Log {
-    fn decided(&self, event: &Event<'_>) {
-        let Event {
-            cause,
-            mode,
-            decision,
-            ..
-        } = event;
-        let near = if event.near_limit { " near" } else { "" };
-        let line = format!("{cause} {mode:?} {:?}{near}", decision.outcome);
-        self.0.lock().expect("a log").push(line);
-    }
-}
-
-#[test]
-fn an_observer_is_told_of_every_verdict_and_of_shadows() {
-    let log = Log::default();
-    let mut shadow = rule("trial", rates(&["zero"]));
-    shadow.mode = Mode::Shadow;
-    let rules = vec![rule("one", rates(&["1/h"])), shadow];
-    let engine = engine(policy(rules), &Manual::new()).with_observer(log.clone());
-    let facts = user("1");
-    let _ = (
-        engine.decide(&facts),
-        engine.decide(&facts),
-        engine.decide(&Facts::new()),
-    );
-    assert_eq!(
-        *log.0.lock().unwrap(),
-        [
-            "rule \"one\" Enforce Allowed near",
-            "rule \"trial\" Shadow Never",
-            "rule \"one\" Enforce Denied",
-            "no rule Enforce Allowed",
-        ]
-    );
-}
-
-#[test]
-fn an_observer_is_told_of_every_descriptor_that_met_a_limit() {
-    let text = "
-domain: edge
-descriptors:
-- {key: user, rate_limit: {unit: day, requests_per_unit: 2}}
-- {key: trial, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 0}}
-";
-    let policy = tollgate_engine::Policy::from_text(text, Format::Yaml)
-        .unwrap()
-        .policy;
-    let log = Log::default();
-    let engine = engine(policy, &Manual::new()).with_observer(log.clone());
-    let ada = Descriptor::new(&[("user", "ada")]);
-    let asked = Descriptor {
-        limit: Some((0, Unit::Hour)),
-        ..Descriptor::new(&[("any", "thing")])
-    };
-    let trial = Descriptor::new(&[("trial", "")]);
-    for descriptors in [&[ada, trial][..], &[ada], &[asked], &[]] {
-        let _ = engine.decide_descriptors("edge", descriptors, 1);
-    }
-    assert_eq!(
-        *log.0.lock().unwrap(),
-        [
-            "descriptor \"edge/user\" Enforce Allowed",
-            "descriptor \"edge/trial\" Shadow Never",
-            "descriptor \"edge/user\" Enforce Allowed near",
-            "a limit that was asked for Enforce Never",
-            "no rule Enforce Allowed",
-        ]
-    );
-}
-
 #[test]
 fn a_backend_may_be_awaited() {
     let engine = engine(policy(vec![rule("one", rates(&["1/h"]))]), &Manual::new());
@@ -449,26 +287,6 @@ fn a_policy_that_is_off_does_nothing() {
 }
 
 #[test]
-fn what_is_forgotten_counts_no_more_and_refusals_neither() {
-    let mut window = rule("window", rates(&["1/h"]));
-    window.algorithm = tollgate::Algorithm::SlidingLog;
-    let total = Limits {
-        quota: Some(tollgate::Quota::per_day(1)),
-        ..Limits::default()
-    };
-    let rules = vec![rule("one", rates(&["1/h"])), window, rule("total", total)];
-    let engine = engine(policy(rules), &Manual::new()).with_deny_cache(16);
-    let (facts, other) = (user("1"), user("2"));
-    for facts in [&facts, &other] {
-        assert!(engine.decide(facts).passed().is_some());
-        assert!(engine.decide(facts).refused().is_some());
-    }
-    engine.forget(&facts);
-    assert!(engine.decide(&facts).passed().is_some());
-    assert!(engine.decide(&other).refused().is_some());
-}
-
-#[test]
 fn of_several_limits_that_refuse_the_one_that_takes_longest_is_told() {
     let clock = Manual::new();
     let narrow = rule("second", rates(&["1/s"]));
@@ -485,39 +303,4 @@ fn of_several_limits_that_refuse_the_one_that_takes_longest_is_told() {
         refused.decision().retry_after,
         Duration::from_millis(1_800_000 - 1_500)
     );
-}
-
-/// A backend whose answers take a second to come back.
-struct Far(Memory<Manual, Manual>, Manual);
-
-impl Backend for Far {
-    type Error = Infallible;
-    type Asking<'a> = Ready<Result<Answer, Infallible>>;
-
-    fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
-        let answer = self.0.answer(checks);
-        self.1.advance(Duration::from_secs(1));
-        std::future::ready(Ok(answer))
-    }
-
-    fn now(&self) -> Timestamp {
-        Backend::now(&self.0)
-    }
-}
-
-#[test]
-fn a_remembered_refusal_ends_when_it_was_to_however_long_the_answer_took() {
-    let clock = Manual::starting_at(Timestamp::from_secs(1));
-    let memory = Memory::builder().clock(clock.clone()).wall(clock.clone());
-    let far = Far(memory.keys(100).build(), clock.clone());
-    let slow = policy(vec![rule("one", rates(&["1/10s"]))]);
-    let engine = Engine::new(slow, far).unwrap().with_deny_cache(16);
-    let facts = user("1");
-    let decide = || awaited(engine.decide_async(&facts)).unwrap();
-    assert!(decide().passed().is_some());
-    assert_eq!(decide().decision().retry_after, Duration::from_secs(9));
-    // It was said a second ago.
-    assert_eq!(decide().decision().retry_after, Duration::from_secs(8));
-    clock.advance(Duration::from_secs(8));
-    assert!(decide().passed().is_some());
 }

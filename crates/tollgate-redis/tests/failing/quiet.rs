@@ -1,8 +1,6 @@
 //! What sends nothing to the store, and what a request is told while there is none.
 
-mod common;
-
-use common::{LIMIT, PATIENT, TIMEOUT, connect, eventually};
+use crate::common::{LIMIT, PATIENT, TIMEOUT, connect, eventually};
 use tollgate::quota::Quota;
 use tollgate::{Algorithm, Outcome, Rate};
 use tollgate_engine::backend::{Breaker, LimitKind, Memory};

@@ -1,10 +1,8 @@
 //! What is answered while a store is away, by every failure policy, and that it comes back by itself.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{LIMIT, PATIENT, POLICIES, Subject, eventually};
+use crate::common::{LIMIT, PATIENT, POLICIES, Subject, eventually};
 use futures_util::future::join_all;
 use tollgate::Rate;
 use tollgate_engine::backend::LimitKind;

@@ -1,17 +1,18 @@
-//! How a `Redis` without a store is made.
+//! How a `Redis` without a store is made, for tests.
 
 use std::sync::Arc;
 
 use tollgate::clock::Manual;
 use tollgate_engine::backend::Local;
 
-use super::{Rehearsal, memory};
+use super::{Home, Redis, RedisBuilder};
 use crate::address::Address;
-use crate::redis::{Home, Redis, RedisBuilder};
+use crate::rehearsal::{Rehearsal, memory};
 
 impl Redis {
-    /// The same without a store, in the memory of this process and by a clock that is set by hand: for tests
-    /// of what uses it. It needs no runtime, and fails only when its [`Rehearsal`] is told to.
+    /// A client without a store, in the memory of this process and by a clock that is set by hand: for tests of what
+    /// uses it. It needs no runtime, and fails only when its [`Rehearsal`] is told to. It decides as a store would, but
+    /// for [`pace`](crate::RedisLimiter::pace), which books apart from what `check` has charged.
     ///
     /// ```
     /// use tollgate::{Rate, clock::Manual};
@@ -46,7 +47,7 @@ impl Redis {
 }
 
 impl RedisBuilder {
-    /// Builds the same without a store, by a clock that is set by hand: [`Redis::in_memory`] with what was
+    /// Builds a client without a store, by a clock that is set by hand: [`Redis::in_memory`] with what was
     /// chosen here, so that a test has the failure policy of what it tests. It doesn't matter what the URL
     /// says.
     ///
@@ -70,10 +71,10 @@ impl RedisBuilder {
     /// # }
     /// ```
     pub fn in_memory(mut self, clock: Manual) -> Redis {
-        let guard = self.guard();
+        let guard = self.options.guard();
         let local = Arc::new(Local::new(memory(&clock)));
-        local.set_nodes(self.nodes.unwrap_or(1));
-        let store = Rehearsal::noted(&self, (&clock, Arc::clone(&local)));
+        local.set_nodes(self.options.nodes.unwrap_or(1));
+        let store = Rehearsal::noted(&self.options, (&clock, Arc::clone(&local)));
         let fallback = guard.before(store, local);
         Redis {
             home: Home::Memory(Arc::new(fallback)),

@@ -4,10 +4,7 @@ use tollgate::Decision;
 use tollgate_engine::envoy::{self, Compiled};
 use tollgate_engine::facts::Descriptor;
 use tollgate_engine::policy::Mode;
-use tollgate_testkit::memory::{Counting, calls};
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+use tollgate_testkit::memory::calls;
 
 #[test]
 fn a_request_allocates_nothing() {
