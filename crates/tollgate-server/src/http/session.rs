@@ -41,6 +41,7 @@ enum Route {
     Release,
     Settle,
     Envoy,
+    Usage,
     Health,
 }
 
@@ -75,6 +76,7 @@ impl<B: Store> Session<B> {
             Route::Release => self.release_hold(&request.body),
             Route::Settle => self.settle_hold(&request.body),
             Route::Envoy => self.envoy(&request.body).await,
+            Route::Usage => self.usage(request.query).await,
         };
         if let Err((status, why)) = done {
             self.answer.problem(status, &why);
@@ -234,6 +236,7 @@ fn route(request: &Request<'_>, door: Door) -> Result<Route, Wrong> {
         "/v1/permits/renew" if is_public => ("POST", Route::Renew),
         "/v1/permits/release" if is_public => ("POST", Route::Release),
         "/v1/settle" if is_public => ("POST", Route::Settle),
+        "/v1/usage" if is_public => ("GET", Route::Usage),
         "/json" if is_public => ("POST", Route::Envoy),
         "/v1/refund" if is_public => ("POST", Route::Refund),
         "/healthcheck" if is_public => ("GET", Route::Health),
