@@ -12,15 +12,15 @@ use tollgate_engine::document::Format;
 use tollgate_server::{Address, Server, Settings};
 
 /// A service that runs in a runtime of its own, until it is dropped.
-pub struct Running {
-    pub clock: Arc<Manual>,
-    pub server: Option<Server>,
+pub(crate) struct Running {
+    pub(crate) clock: Arc<Manual>,
+    pub(crate) server: Option<Server>,
     runtime: tokio::runtime::Runtime,
 }
 
 impl Running {
     /// By a policy, with settings that a test may change.
-    pub fn new(policy: &str, change: impl FnOnce(&mut Settings)) -> Self {
+    pub(crate) fn new(policy: &str, change: impl FnOnce(&mut Settings)) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
@@ -59,29 +59,29 @@ impl Running {
         }
     }
 
-    pub fn resp(&self) -> Client {
+    pub(crate) fn resp(&self) -> Client {
         Client::to(self.address(|server| server.addresses().resp.clone()))
     }
 
-    pub fn http(&self) -> Client {
+    pub(crate) fn http(&self) -> Client {
         Client::to(self.address(|server| server.addresses().http.clone()))
     }
 
-    pub fn admin(&self) -> Client {
+    pub(crate) fn admin(&self) -> Client {
         Client::to(self.address(|server| server.addresses().admin.clone()))
     }
 
-    pub fn grpc(&self) -> SocketAddr {
+    pub(crate) fn grpc(&self) -> SocketAddr {
         self.address(|server| server.addresses().grpc.clone())
     }
 
-    pub fn block_on<T>(&self, doing: impl Future<Output = T>) -> T {
+    pub(crate) fn block_on<T>(&self, doing: impl Future<Output = T>) -> T {
         self.runtime.block_on(doing)
     }
 }
 
 /// A connection of bytes.
-pub struct Client(pub TcpStream);
+pub(crate) struct Client(pub(crate) TcpStream);
 
 impl Client {
     fn to(address: SocketAddr) -> Self {
@@ -92,7 +92,7 @@ impl Client {
     }
 
     /// Says something, and reads until as much has come.
-    pub fn ask(&mut self, say: &str, length: usize) -> String {
+    pub(crate) fn ask(&mut self, say: &str, length: usize) -> String {
         self.0.write_all(say.as_bytes()).expect("written");
         let mut answer = vec![0; length];
         self.0
@@ -103,19 +103,25 @@ impl Client {
 
     /// Says something, and checks what is answered.
     #[track_caller]
-    pub fn expect(&mut self, say: &str, answer: &str) {
+    pub(crate) fn expect(&mut self, say: &str, answer: &str) {
         assert_eq!(self.ask(say, answer.len()), answer, "to {say:?}");
     }
 
     /// Reads until the other side closes.
-    pub fn rest(&mut self) -> String {
+    pub(crate) fn rest(&mut self) -> String {
         let mut rest = String::new();
         self.0.read_to_string(&mut rest).expect("an end");
         rest
     }
 
     /// Sends a request of HTTP that closes the connection after it; the status, and all that came.
-    pub fn request(&mut self, method: &str, path: &str, fields: &str, body: &str) -> (u16, String) {
+    pub(crate) fn request(
+        &mut self,
+        method: &str,
+        path: &str,
+        fields: &str,
+        body: &str,
+    ) -> (u16, String) {
         let length = body.len();
         let text = format!(
             "{method} {path} HTTP/1.1\r\nhost: here\r\nconnection: close\r\n{fields}content-length: {length}\r\n\r\n{body}"

@@ -2,5 +2,6 @@
 
 mod http;
 mod kit;
+mod openapi;
 mod resp;
 mod rls;
