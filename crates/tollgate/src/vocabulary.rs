@@ -42,7 +42,7 @@ fn tables() -> Vec<(String, BTreeMap<String, bool>)> {
             .collect();
         if !line.starts_with('|') {
             header.clear();
-        } else if cells[0] == "word" {
+        } else if line.starts_with("| word | `") {
             for name in &cells[1..] {
                 header.push(columns.len());
                 columns.push(((*name).to_owned(), BTreeMap::new()));
