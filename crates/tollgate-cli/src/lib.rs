@@ -19,9 +19,11 @@
 #![forbid(unsafe_code)]
 
 mod cli;
+mod color;
 pub mod load;
 pub mod pages;
 pub mod policy;
 pub mod simulate;
 
 pub use cli::{Cli, CliError, Command, Ended};
+pub use color::Color;

@@ -48,12 +48,16 @@ what decisions are to get then; a wrong password, TLS where none is spoken and m
 are. If it goes away later, decisions get what --on-failure says, local if it says nothing; they are
 counted as fallback, neither as admitted nor as denied.
 
+Ctrl-C ends the run before its time, with a report of what there was until then.
+
 Exit code 0: there is a report; 1: the store can't be asked or, by the report, it decided nothing (such
 as read-only, out-of-memory or foreign) and --on-failure isn't given, or waiting doesn't mend it; 2: the
 arguments are wrong.
 
 With --json, one object:
   backend mode rate algorithm name keys tasks cost on_failure     what was asked for
+  started_at ended_at interrupted                                 the dates of the run, and whether
+                                                                  Ctrl-C ended it
   elapsed_s decisions decisions_per_s                             of the whole run
   admitted denied                                                 what the limit said
   fallback_decisions fallback_admitted fallback_denied            what was decided without the store

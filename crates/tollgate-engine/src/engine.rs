@@ -21,9 +21,11 @@ mod descriptors;
 mod gather;
 mod peek;
 mod retired;
+pub(crate) mod rollout;
 pub(crate) mod rules;
 mod said;
 mod turns;
+pub(crate) mod warm;
 
 pub use bounds::{Bounds, TooMuch};
 pub use descriptors::{DescriptorFindings, DescriptorStatus, DescriptorVerdict, DescriptorsPassed};
@@ -92,7 +94,7 @@ impl<B: Backend> Engine<B> {
     /// # Errors
     /// What the policy says can't be done.
     pub fn new(policy: Policy, backend: B) -> Result<Self, PolicyError> {
-        let rules = Rules::new(policy, None)?;
+        let rules = Rules::new(policy, None, backend.now())?;
         rules.suit(&backend)?;
         Ok(Self {
             rules: ArcSwap::from_pointee(rules),
@@ -242,7 +244,7 @@ impl<B: Backend> Engine<B> {
         let reloading = self.reloading.lock();
         let mut retired = reloading.unwrap_or_else(PoisonError::into_inner);
         let before = self.rules.load_full();
-        let rules = Rules::new(policy, Some(&before))?;
+        let rules = Rules::new(policy, Some(&before), self.backend.now())?;
         rules.suit(&self.backend)?;
         self.rules.store(Arc::new(rules));
         retired.retire(before);
@@ -422,6 +424,7 @@ fn tell(observer: &dyn Observer, verdict: &Findings<'_>, took: Duration) {
     observer.decided(&Event {
         cause: verdict.cause(),
         mode: verdict.mode(),
+        enforced_percent: verdict.enforced_percent(),
         decision: verdict.said.decision,
         near_limit: verdict.is_near_limit(),
         took,
@@ -430,6 +433,7 @@ fn tell(observer: &dyn Observer, verdict: &Findings<'_>, took: Duration) {
         observer.decided(&Event {
             cause: refusal.cause,
             mode: Mode::Shadow,
+            enforced_percent: refusal.enforced_percent,
             decision: refusal.decision,
             near_limit: false,
             took,

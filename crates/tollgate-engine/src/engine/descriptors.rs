@@ -15,7 +15,7 @@ use crate::envoy::{self, Charge, Lookup, StatusCode};
 use crate::facts::{Descriptor, Facts};
 use crate::observer::{Event, Observer};
 use crate::policy::{Mode, OnStoreFailure};
-use crate::verdict::{BLOCKED, Cause, Permits, is_near};
+use crate::verdict::{BLOCKED, Cause, Permits, is_near, percent_of};
 
 mod charge;
 mod pool;
@@ -383,6 +383,7 @@ impl<B: Backend> Engine<B> {
             observer.decided(&Event {
                 cause: Cause::TooMuch(what),
                 mode,
+                enforced_percent: percent_of(mode),
                 decision: BLOCKED,
                 near_limit: false,
                 took: self.backend.now() - started,
@@ -415,6 +416,7 @@ fn tell(
     let mut event = Event {
         cause: Cause::Nothing,
         mode: rules.mode,
+        enforced_percent: percent_of(rules.mode),
         decision: Decision::UNLIMITED,
         near_limit: false,
         took,
@@ -435,6 +437,7 @@ fn tell(
                 .as_deref()
                 .map_or(Cause::Asked, Cause::Descriptor),
             mode: rules.mode.max(own),
+            enforced_percent: percent_of(rules.mode.max(own)),
             decision,
             near_limit: is_near(&decision, rules.near_limit_percent),
             took,

@@ -7,6 +7,7 @@ use arc_swap::Guard;
 use tollgate::{Clock, Decision};
 
 use super::gather::Gathered;
+use super::warm::is_gate;
 use super::{Engine, runs};
 use crate::backend::{Backend, Memory};
 use crate::facts::Facts;
@@ -92,6 +93,8 @@ pub struct Left {
     pub mode: Mode,
     /// Which of its limits.
     pub kind: LimitKind,
+    /// Whether it stands beside a rate only until the rule is warm.
+    pub is_warm_up: bool,
     /// What the request would be told by it alone.
     pub decision: Decision,
 }
@@ -103,15 +106,20 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
         let mut gathered = Gathered::new();
         gathered.fill(&rules, facts, (&self.hashers, &self.bounds), &self.backend);
         let mut left = Vec::new();
-        for group in [&gathered.enforced, &gathered.shadow] {
+        let groups = [
+            (&gathered.enforced, Mode::Enforce),
+            (&gathered.shadow, Mode::Shadow),
+        ];
+        for (group, mode) in groups {
             let checks = group.checks.as_slice();
             let each = self.backend.look_ahead(checks);
             for ((check, asker), decision) in checks.iter().zip(group.askers.as_slice()).zip(each) {
                 let rule = &rules.applied[*asker as usize];
                 left.push(Left {
                     rule: rule.name.to_string(),
-                    mode: rule.mode,
+                    mode,
                     kind: check.limit.kind().clone(),
+                    is_warm_up: is_gate(check.limit),
                     decision,
                 });
             }

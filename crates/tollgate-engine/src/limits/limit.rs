@@ -245,6 +245,11 @@ impl Limit {
                 LimitKind::Concurrency(most)
             }
         };
+        self.with_kind(kind)
+    }
+
+    /// The same counter by another limit.
+    pub(crate) fn with_kind(&self, kind: LimitKind) -> Result<Self, LimitError> {
         let mut limit = self.clone();
         limit.form = CoreForm::new(&self.kept_as(&kind))?;
         limit.details.kind = kind;

@@ -137,7 +137,7 @@ impl Reader<'_> {
     }
 
     /// A length of time.
-    fn duration(&mut self, node: &Node, what: &str) -> Option<Duration> {
+    pub(super) fn duration(&mut self, node: &Node, what: &str) -> Option<Duration> {
         let Value::Text(text) = &node.value else {
             self.unexpected(node, what);
             return None;

@@ -4,13 +4,13 @@ use tollgate::{Algorithm, Rate};
 
 use super::codes;
 use super::fields::{
-    ALGORITHMS, ASKS_NO_STORE, COUNTINGS, FAILURES, MODES, NOT_LEASED, RULE, TIER, lends,
+    ALGORITHMS, ASKS_NO_STORE, COUNTINGS, FAILURES, NOT_LEASED, RULE, TIER, lends,
 };
 use super::idle::{RULE_KEPT, TIER_KEPT};
 use super::reader::{Fields, Reader};
 use super::{LimitPlaces, RulePlaces, TierPlaces};
 use crate::document::{Node, Span, Value};
-use crate::policy::{Counting, KeyPart, Limits, Match, Mode, OnStoreFailure, Rule, Tier};
+use crate::policy::{Counting, KeyPart, Limits, Match, OnStoreFailure, Rule, Tier};
 
 /// Most rates of one rule or tier.
 const MOST_RATES: usize = 16;
@@ -46,8 +46,8 @@ impl Reader<'_> {
         let algorithm = self.algorithm(&fields);
         let (limits, places) = self.limits(&fields, algorithm, "rule");
         let cost = self.own_cost(&fields, &limits, &places);
-        let mode = fields.get("mode");
-        let mode = mode.and_then(|node| self.word(node, "mode", MODES));
+        let (mode, enforced_percent) = self.rollout(&fields, key.as_deref().unwrap_or_default());
+        let warm_up = self.warm_up(&fields, &limits);
         let over = self.over(&fields);
         let failure = self.failure(&fields);
         let counting = self.counting(&fields, algorithm, failure);
@@ -77,7 +77,9 @@ impl Reader<'_> {
             algorithm,
             cost,
             over,
-            mode: mode.unwrap_or(Mode::Enforce),
+            mode,
+            enforced_percent,
+            warm_up,
             replaces,
             shared,
             span: node.span,

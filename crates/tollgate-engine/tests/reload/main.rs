@@ -4,7 +4,9 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod restart;
+mod rollout;
 mod waits;
+mod warm_up;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
