@@ -1,5 +1,7 @@
 //! `tollgate explain`: dates, a store that is down, waits, hints, and all that a proxy may say of a request.
 
+use std::process::Command;
+
 use serde_json::{Value, json};
 
 use super::{EPOCH, folder, run, run_with, steps};
@@ -364,6 +366,15 @@ fn colours_come_where_they_are_wanted() {
     );
     let (_, out, _) = run(&folder, &["--color", "always", "explain", "good.yaml"]);
     assert!(out.contains("\u{1b}[32mallowed\u{1b}[0m"), "{out:?}");
+    // The variables by which users say it for all programs.
+    let by = |variables: &[(&str, &str)]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        let command = command.args(["check", "bad.yaml"]).current_dir(&folder);
+        let output = command.envs(variables.iter().copied()).output();
+        output.expect("it runs").stdout.contains(&0x1b)
+    };
+    assert!(by(&[("CLICOLOR_FORCE", "1")]));
+    assert!(!by(&[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")]));
     // Errors that end a command go to standard error.
     let (_, _, err) = run(&folder, &["explain", "bad.yaml", "--color", "always"]);
     assert!(
