@@ -455,7 +455,7 @@ pub(super) fn level<'a, C: Clock + 'static, W: Clock + 'static>(
 ) -> Option<Level<'a>> {
     Some(match held {
         Held::Nothing => return None,
-        Held::Rate(key) => Level::new(UNNAMED, &*key).cost(check.cost),
+        Held::Rate(key) => Level::new(UNNAMED, key).cost(check.cost),
         Held::Exact(key) => Level::new(UNNAMED, key).cost(check.cost),
         Held::Window(key) => Level::new(UNNAMED, key).cost(check.cost),
         Held::Quota(key) => Level::new(UNNAMED, key).cost(check.cost),
