@@ -399,9 +399,11 @@ fn a_rule_that_is_rolled_out_or_warms_up_says_so() {
         "{out}"
     );
     let (_, out, _) = run_with(policy, &["check", "-", "--json"]);
-    assert!(
-        out.contains("\"mode\":\"enforce\",\"enforced_percent\":30,"),
-        "{out}"
+    let report: Value = serde_json::from_str(&out).expect("JSON");
+    let limit = &report["files"][0]["limits"][0];
+    assert_eq!(
+        (&limit["mode"], &limit["enforced_percent"]),
+        (&json!("enforce"), &json!(30))
     );
     // 1 is among them, and 0 isn't, wherever it is asked.
     let enforced = explain(policy, &["--fact", "user=1", "--n", "11"]);
