@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // A tier is compiled once; which one applies may be any function of the key.
     let enterprise = Tier::new(Algorithm::Gcra, Rate::per_second(1_000))?;
-    let decision = limiter.key("acme").at(&enterprise).unwrap().check_n(500);
+    let decision = limiter.key("acme").at(&enterprise)?.check_n(500);
     println!(
         "acme: allowed {}, {} left",
         decision.is_allowed(),

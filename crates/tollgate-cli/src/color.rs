@@ -1,7 +1,5 @@
 //! Colours: whether they are wanted, and which piece has which.
 
-use std::io::Write;
-
 use anstream::{AutoStream, ColorChoice, stream::RawStream};
 use anstyle::{AnsiColor, Style};
 use clap::ValueEnum;
@@ -30,7 +28,7 @@ impl Color {
     /// assert_eq!(Color::Auto.on(&Vec::new()), Color::Never); // It is no terminal.
     /// ```
     #[must_use]
-    pub fn on(self, stream: &(impl RawStream + Write)) -> Self {
+    pub fn on(self, stream: &impl RawStream) -> Self {
         match self {
             Self::Auto if AutoStream::choice(stream) == ColorChoice::Never => Self::Never,
             Self::Auto => Self::Always,

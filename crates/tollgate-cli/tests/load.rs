@@ -494,7 +494,7 @@ fn hears_interrupts(process: u32) -> bool {
     let about = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let caught = about.lines().find_map(|line| line.strip_prefix("SigCgt:"));
     let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    caught.is_some_and(|mask| mask & 1 << (SIGINT - 1) != 0)
+    caught.is_some_and(|mask| mask & (1 << (SIGINT - 1)) != 0)
 }
 
 #[cfg(target_os = "linux")]

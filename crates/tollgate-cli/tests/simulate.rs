@@ -280,7 +280,7 @@ fn no_command_is_help_with_the_code_of_a_usage_error() {
         "{help}"
     );
     assert!(help.contains("simulate"), "{help}");
-    assert_eq!(stdout(&["--help"]), help);
+    assert_eq!(stdout(&["-h"]), help);
     assert_eq!(
         stdout(&["--version"]),
         concat!("tollgate ", env!("CARGO_PKG_VERSION"), "\n")

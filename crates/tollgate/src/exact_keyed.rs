@@ -42,7 +42,7 @@ pub use crate::snapshot::SnapshotError;
 use shard::Lookup;
 use tables::Tables;
 
-/// A limit for each key, by any [`Algorithm`](crate::Algorithm), in a table that stores the keys.
+/// A limit for each key, by any [`Algorithm`], in a table that stores the keys.
 ///
 /// Choose it over [`KeyedLimiter`](crate::KeyedLimiter) where two keys may never share a limit, not
 /// even with the tiny probability of equal fingerprints, where operators want to see the keys, or

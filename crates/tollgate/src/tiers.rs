@@ -138,10 +138,8 @@ impl From<LimitError> for TierError {
 /// ```
 /// use tollgate::{Quota, Rate, Tiers, tiers::Allowance, stack::Kind};
 ///
-/// let tiers = Tiers::builder((///     "free",
-///     Allowance::new(Rate::per_second(10).burst(20)).quota(Quota::per_day(1_000)).concurrency(5),
-///), 1_000_000)
-/// .tier(
+/// let free = Allowance::new(Rate::per_second(10).burst(20)).quota(Quota::per_day(1_000));
+/// let tiers = Tiers::builder(("free", free.concurrency(5)), 1_000_000).tier(
 ///     "enterprise",
 ///     Allowance::new(Rate::per_second(1_000).burst(2_000))
 ///         .quota(Quota::per_day(10_000_000))

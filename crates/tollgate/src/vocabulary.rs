@@ -16,7 +16,7 @@ const DESIGN: &str = include_str!("../../../DESIGN.md");
 const ROOT: &str = include_str!("lib.rs");
 
 /// Names that several modules have, each for the same part that it plays there.
-const ROLES: [&str; 8] = [
+const ROLES: [&str; 9] = [
     "Acquire",
     "Acquiring",
     "ActiveKey",
@@ -24,6 +24,7 @@ const ROLES: [&str; 8] = [
     "Key",
     "OwnedKey",
     "Receipt",
+    "Settings",
     "Stats",
 ];
 
@@ -41,7 +42,7 @@ fn tables() -> Vec<(String, BTreeMap<String, bool>)> {
             .collect();
         if !line.starts_with('|') {
             header.clear();
-        } else if cells[0] == "word" {
+        } else if line.starts_with("| word | `") {
             for name in &cells[1..] {
                 header.push(columns.len());
                 columns.push(((*name).to_owned(), BTreeMap::new()));
@@ -60,9 +61,10 @@ fn tables() -> Vec<(String, BTreeMap<String, bool>)> {
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("the sources") {
         let path = entry.expect("an entry").path();
-        match path.is_dir() {
-            true => sources(&path, found),
-            false => found.push(path),
+        if path.is_dir() {
+            sources(&path, found);
+        } else {
+            found.push(path);
         }
     }
 }
@@ -94,6 +96,7 @@ fn functions() -> BTreeMap<(String, String), Names> {
     let mut files = Vec::new();
     sources(&folder, &mut files);
     let mut known: BTreeMap<_, Names> = BTreeMap::new();
+    let mut clocked = Vec::new();
     for file in files {
         let within = file.strip_prefix(&folder).expect("a source");
         let module = within.components().next().expect("a name");
@@ -104,6 +107,12 @@ fn functions() -> BTreeMap<(String, String), Names> {
         for line in text.lines() {
             if line.starts_with("impl") {
                 owner = implemented(line);
+            }
+            let alias = line.strip_prefix("pub type ");
+            if let Some((name, _)) = alias.and_then(|alias| alias.split_once('<'))
+                && line.contains("= Clocked<")
+            {
+                clocked.push((module.clone(), name.to_owned()));
             }
             let public = line.strip_prefix("    pub ").unwrap_or_default();
             let public = public.trim_start_matches("const ").strip_prefix("fn ");
@@ -116,6 +125,11 @@ fn functions() -> BTreeMap<(String, String), Names> {
                     .insert(public[..end].to_owned());
             }
         }
+    }
+    // Builders that keep their settings apart from their clock have what is common to all of those.
+    let common = known[&("clock".to_owned(), "Clocked".to_owned())].clone();
+    for builder in clocked {
+        known.entry(builder).or_default().extend(common.clone());
     }
     known
 }

@@ -1,5 +1,7 @@
 //! `tollgate explain`: dates, a store that is down, waits, hints, and all that a proxy may say of a request.
 
+use std::process::Command;
+
 use serde_json::{Value, json};
 
 use super::{EPOCH, folder, run, run_with, steps};
@@ -364,6 +366,15 @@ fn colours_come_where_they_are_wanted() {
     );
     let (_, out, _) = run(&folder, &["--color", "always", "explain", "good.yaml"]);
     assert!(out.contains("\u{1b}[32mallowed\u{1b}[0m"), "{out:?}");
+    // The variables by which users say it for all programs.
+    let by = |variables: &[(&str, &str)]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        let command = command.args(["check", "bad.yaml"]).current_dir(&folder);
+        let output = command.envs(variables.iter().copied()).output();
+        output.expect("it runs").stdout.contains(&0x1b)
+    };
+    assert!(by(&[("CLICOLOR_FORCE", "1")]));
+    assert!(!by(&[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")]));
     // Errors that end a command go to standard error.
     let (_, _, err) = run(&folder, &["explain", "bad.yaml", "--color", "always"]);
     assert!(
@@ -388,9 +399,11 @@ fn a_rule_that_is_rolled_out_or_warms_up_says_so() {
         "{out}"
     );
     let (_, out, _) = run_with(policy, &["check", "-", "--json"]);
-    assert!(
-        out.contains("\"mode\":\"enforce\",\"enforced_percent\":30,"),
-        "{out}"
+    let report: Value = serde_json::from_str(&out).expect("JSON");
+    let limit = &report["files"][0]["limits"][0];
+    assert_eq!(
+        (&limit["mode"], &limit["enforced_percent"]),
+        (&json!("enforce"), &json!(30))
     );
     // 1 is among them, and 0 isn't, wherever it is asked.
     let enforced = explain(policy, &["--fact", "user=1", "--n", "11"]);

@@ -166,7 +166,7 @@ tier_fact: plan
     let report: Value = serde_json::from_str(&out).expect("JSON");
     assert_eq!(
         report["files"][0]["limits"][2],
-        json!({"kind": "tier", "name": "free", "mode": "shadow", "counting": "exact",
+        json!({"kind": "tier", "name": "free", "mode": "shadow", "enforced_percent": 0, "counting": "exact",
                "on_store_failure": "closed"})
     );
     assert_eq!(

@@ -34,7 +34,7 @@ impl Rollout {
     fn place(self, key: &RequestKey<'_>) -> u8 {
         let mut hash = self.salt;
         key.write_bytes(&mut |bytes| hash = fold(hash, bytes));
-        let place = u128::from(mixed(hash)) * 100 >> 64;
+        let place = (u128::from(mixed(hash)) * 100) >> 64;
         u8::try_from(place).unwrap_or(u8::MAX)
     }
 }
@@ -50,7 +50,7 @@ fn fold(hash: u64, bytes: &[u8]) -> u64 {
 
 /// Spreads all bits over the upper ones, by which a key is placed.
 fn mixed(hash: u64) -> u64 {
-    let hash = (hash ^ hash >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let hash = (hash ^ hash >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    hash ^ hash >> 31
+    let hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    hash ^ (hash >> 31)
 }

@@ -52,7 +52,7 @@ impl Rehearsal {
             Ok(reserved) if reserved.delay() <= longest => {
                 let delay = reserved.delay();
                 // Dropped, it would be given back.
-                std::mem::forget(reserved);
+                reserved.keep();
                 Some(delay)
             }
             // Dropped, it is given back.

@@ -61,7 +61,8 @@ async fn every_algorithm_admits_its_count() {
         }
         assert_eq!(allowed, 7, "{algorithm:?}");
         assert_eq!(limiter.peek("k").await.unwrap().remaining, 0);
-        assert_eq!(limiter.refund("k", 3).await.unwrap().remaining, 3);
+        limiter.refund("k", 3).await.unwrap();
+        assert_eq!(limiter.peek("k").await.unwrap().remaining, 3);
         assert_eq!(limiter.allow_at_most("k", 5).await.unwrap(), 3);
         assert_eq!(limiter.allow_at_most("k", 5).await.unwrap(), 0);
         limiter.reset("k").await.unwrap();
@@ -110,7 +111,8 @@ async fn quotas_count_by_the_calendar_and_by_parts() {
         allowed += u32::from(limiter.check("t").await.passed().is_some());
     }
     assert_eq!(allowed, 3);
-    assert_eq!(limiter.refund("t", 2).await.unwrap().remaining, 2);
+    limiter.refund("t", 2).await.unwrap();
+    assert_eq!(limiter.peek("t").await.unwrap().remaining, 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -244,7 +246,7 @@ async fn a_refusal_is_repeated_without_asking() {
     }
     let after = server.command_calls("evalsha") + server.command_calls("eval");
     assert_eq!((after - before, redis.stats().near_hits), (0, 100));
-    let _ = limiter.refund("k", 1).await.unwrap();
+    limiter.refund("k", 1).await.unwrap();
     assert!(
         limiter.check("k").await.passed().is_some(),
         "what was given back here is seen"

@@ -115,9 +115,10 @@ impl<K> Tables<K> {
         fn is_of<K, A: Kept>(_: &Table<K, A>, tier: &Tier) -> bool {
             A::of(tier).is_some()
         }
-        match each!(self, table => is_of(table, tier)) {
-            true => Ok(()),
-            false => Err(tier.not_for(self.algorithm())),
+        if each!(self, table => is_of(table, tier)) {
+            Ok(())
+        } else {
+            Err(tier.not_for(self.algorithm()))
         }
     }
 

@@ -120,12 +120,13 @@ impl<C> Builder<C> {
     ///     .on_threshold(&[80, 100], move |event| {
     ///         log.lock().unwrap().push((event.percent, event.used));
     ///     })
-    ///     .build();
+    ///     .build()?;
     /// for _ in 0..10 {
     ///     limiter.check_n("tenant", 90);
     /// }
     /// limiter.check_n("tenant", 100);
     /// assert_eq!(*told.lock().unwrap(), [(80, 810), (100, 1_000)]);
+    /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     pub fn on_threshold<F>(mut self, percentages: &[u8], tell: F) -> Self
     where

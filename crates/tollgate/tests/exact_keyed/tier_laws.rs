@@ -34,7 +34,7 @@ impl OneKey {
     }
 
     fn key(&self) -> exact_keyed::Key<'static, String, str, Manual> {
-        self.table.key("key").at(self.tier).unwrap()
+        self.table.key("key").at(self.tier).expect("what it can do")
     }
 }
 

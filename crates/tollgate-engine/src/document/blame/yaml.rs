@@ -28,7 +28,7 @@ pub(super) fn guess(scene: &Scene<'_>) -> Option<Guess> {
 fn conflict(scene: &Scene<'_>) -> Option<Guess> {
     let marks = ["<<<<<<<", "=======", ">>>>>>>"];
     let is_mark = |line: &&str| marks.iter().any(|mark| line.starts_with(mark));
-    let line = scene.lines.iter().position(|line| is_mark(line))?;
+    let line = scene.lines.iter().position(is_mark)?;
     Some(Guess {
         line,
         column: 0,
