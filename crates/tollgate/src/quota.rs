@@ -9,6 +9,26 @@
 //! # Ok::<(), tollgate::quota::QuotaError>(())
 //! ```
 //!
+//! That one lives in memory. To go on after a restart, keep it in a file: end the builder with
+//! [`open`](Builder::open).
+//!
+//! ```
+//! # let folder = std::env::temp_dir().join(format!("tollgate-quota-page-{}", std::process::id()));
+//! # std::fs::create_dir_all(&folder)?;
+//! # let path = folder.join("quotas");
+//! use tollgate::{Quota, QuotaLimiter};
+//!
+//! let limiter = QuotaLimiter::builder(Quota::per_month(10_000), 1_000_000).open(&path)?;
+//! assert!(limiter.check("tenant").is_allowed());
+//! limiter.close()?; // the program ends
+//!
+//! let limiter = QuotaLimiter::builder(Quota::per_month(10_000), 1_000_000).open(&path)?;
+//! assert_eq!(limiter.peek("tenant").remaining, 9_999);
+//! # drop(limiter);
+//! # std::fs::remove_dir_all(&folder)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # What a crash can cost
 //! Charges are counted in memory and saved by a thread, every second by default and early when much
 //! was granted. After a crash a key may have been granted what was not yet saved a second time: at most
