@@ -152,9 +152,10 @@ pub fn explain(
     let extras = Extras {
         hits: &options.hits,
         limits: &options.limit,
-        show: match options.statuses {
-            true => Show::Statuses,
-            false => Show::Charges,
+        show: if options.statuses {
+            Show::Statuses
+        } else {
+            Show::Charges
         },
     };
     let domain = options.domain.as_deref();
