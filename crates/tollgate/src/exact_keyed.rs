@@ -31,7 +31,7 @@ mod table;
 mod tables;
 mod tier;
 
-pub use builder::Builder;
+pub use builder::{Builder, Settings};
 pub use key::Key;
 pub use operator::ActiveKey;
 pub use owned::OwnedKey;
@@ -42,7 +42,7 @@ pub use crate::snapshot::SnapshotError;
 use shard::Lookup;
 use tables::Tables;
 
-/// A limit for each key, by any [`Algorithm`](crate::Algorithm), in a table that stores the keys.
+/// A limit for each key, by any [`Algorithm`], in a table that stores the keys.
 ///
 /// Choose it over [`KeyedLimiter`](crate::KeyedLimiter) where two keys may never share a limit, not
 /// even with the tiny probability of equal fingerprints, where operators want to see the keys, or
