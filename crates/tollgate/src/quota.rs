@@ -74,7 +74,7 @@ use crate::keyed::NoSlot;
 use crate::keyed::counters::Counters;
 use crate::sync::Ordering;
 
-pub use builder::{Builder, Durability, OnFileFailure};
+pub use builder::{Builder, Durability, OnFileFailure, Settings};
 pub use error::QuotaError;
 pub use level::{Key, OwnedKey};
 pub use period::{Quota, Weekday};
@@ -135,7 +135,7 @@ struct Observer {
     tell: Box<dyn Fn(&ThresholdEvent<'_>) + Send + Sync>,
 }
 
-/// What a quota limiter has counted, and how its store fares.
+/// What a quota limiter has counted, and whether its store works.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -405,7 +405,7 @@ impl<C: Clock> QuotaLimiter<C> {
         self.keeper.as_mut().map_or(Ok(()), Keeper::close)
     }
 
-    /// What was counted so far, and how the store fares.
+    /// What was counted so far, and whether the store works.
     pub fn stats(&self) -> Stats {
         let (allowed, denied) = self.counters.sums();
         let mut stats = Stats {
@@ -461,7 +461,7 @@ impl<C: Clock> QuotaLimiter<C> {
     }
 }
 
-/// What was said, whichever way.
+/// The decision, whether the charge passed or was refused.
 fn decision(charged: Result<Receipt, QuotaRefused>) -> Decision {
     match charged {
         Ok(receipt) => receipt.decision,
