@@ -211,14 +211,20 @@ impl Backend for Direct {
                 asked.push((number, self.question(check, Op::Gift, now)?));
             }
         }
+        let mut given = Ok(());
         for (number, question) in asked {
             // Each is a request by itself.
             let question = (vec![question], self.at());
             let mut patience = self.store.patience();
-            self.ask(checks, &[number], question, &mut patience).await?;
+            let one = self.ask(checks, &[number], question, &mut patience).await;
+            given = one.map(drop);
+            if given.is_err() {
+                break;
+            }
         }
+        // Also if one failed: those before it came back, and it may have.
         self.improved();
-        Ok(())
+        given
     }
 
     fn spent_ahead(&self, check: &Check<'_>) -> u64 {

@@ -10,6 +10,7 @@ use tollgate::Timestamp;
 
 use super::bounds::{Bounds, Excess};
 use super::rules::{Applied, Rules};
+use super::warm::is_gate;
 use crate::backend::Backend;
 use crate::facts::Facts;
 use crate::limits::{Check, KeyHashers, LimitKind, RequestKey};
@@ -150,7 +151,18 @@ impl<'a> Gathered<'a> {
         }
         let found = self.enforced.checks.as_slice().len() + self.shadow.checks.as_slice().len();
         if found > bounds.checks {
-            self.exceed_checks(rules, found, bounds);
+            self.exceed_limits(rules, found, bounds);
+        }
+    }
+
+    /// There are so many checks; gates are no limits of the request, and aren't counted.
+    #[cold]
+    fn exceed_limits(&mut self, rules: &Rules, found: usize, bounds: &Bounds) {
+        let checks = [&self.enforced, &self.shadow].map(|group| group.checks.as_slice());
+        let gates = checks.into_iter().flatten();
+        let gates = gates.filter(|check| is_gate(check.limit)).count();
+        if found - gates > bounds.checks {
+            self.exceed_checks(rules, found - gates, bounds);
         }
     }
 

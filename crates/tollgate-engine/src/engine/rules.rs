@@ -10,9 +10,10 @@ use tollgate::{Algorithm, LimitError, Timestamp};
 use super::counters::{Counters, Sharing};
 use super::descriptors::Trees;
 use super::rollout::Rollout;
-use super::warm::WarmUp;
+use super::turns::Demand;
+use super::warm::{WarmUp, is_gate};
 use crate::backend::Backend;
-use crate::limits::{Estimates, KeyPlan, Limit, LimitKind, RequestKey};
+use crate::limits::{Check, Estimates, KeyPlan, Limit, LimitKind, RequestKey};
 use crate::matcher::{Matcher, Slots};
 use crate::policy::{Cost, Counting, Limits, Match, Mode, OnStoreFailure, Over, Policy, Rule};
 use crate::verdict::percent_of;
@@ -96,11 +97,29 @@ impl Applied {
         part.unwrap_or(percent_of(self.mode))
     }
 
-    /// What stands beside its rates at this time.
+    /// What stands beside its rates now.
     #[inline]
     pub(crate) fn gates(&self, now: Option<Timestamp>) -> &[Limit] {
         let warm = self.warm.as_ref().zip(now);
         warm.map_or(&[], |(warm, now)| warm.gates(now))
+    }
+
+    /// What a request that one of its checks refused asks for in line.
+    pub(crate) fn demand(&self, check: &Check<'_>, now: Option<Timestamp>) -> Demand {
+        let demand = Demand::of(check);
+        let own = self.limits.as_slice().first();
+        match (own, self.warm.as_ref().zip(now)) {
+            (Some(own), Some((warm, now))) if is_gate(check.limit) => {
+                demand.beside(own.id, warm.changes_at(now))
+            }
+            _ => demand,
+        }
+    }
+
+    /// What stood beside them at a time.
+    pub(crate) fn gates_at(&self, at: Option<Timestamp>) -> &[Limit] {
+        let warm = self.warm.as_ref().zip(at);
+        warm.map_or(&[], |(warm, at)| warm.gates_at(at))
     }
 }
 
@@ -355,15 +374,22 @@ impl Draft<'_> {
             let mut applied = before.applied.iter();
             applied.find(|applied| !applied.is_tier && *applied.name == *rule.name)
         });
-        let since = match before {
-            None => self.now,
-            Some(Applied {
-                warm: Some(warm), ..
-            }) => warm.since(),
-            Some(_) => return Ok(None),
+        let head = match before {
+            None => Some(Duration::ZERO),
+            Some(before) => {
+                let warm = before.warm.as_ref();
+                warm.and_then(|warm| warm.part_of(length, self.now))
+            }
         };
-        let own = (rule.name.as_str(), &rule.limits);
-        let warm = WarmUp::new(own, (since, length), &mut self.counters);
+        let Some(head) = head else {
+            return Ok(None);
+        };
+        let own = (
+            rule.name.as_str(),
+            &rule.limits,
+            estimates(&rule.cost, false),
+        );
+        let warm = WarmUp::new(own, length, (head, self.now), &mut self.counters);
         Ok(Some(Box::new(warm.map_err(of(&rule.name))?)))
     }
 

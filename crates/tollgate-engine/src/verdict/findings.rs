@@ -152,7 +152,7 @@ impl Findings<'_> {
             return None;
         };
         let applied = &self.rules.applied[number as usize];
-        let gates = applied.gates(self.said.at);
+        let gates = applied.gates_at(self.said.at);
         let mut limits = applied.limits.as_slice().iter().chain(gates);
         limits.find(|limit| limit.id == self.said.limit)
     }
