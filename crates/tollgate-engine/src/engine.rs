@@ -354,7 +354,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
         if !said.settle(&gathered) {
             let in_line = rules.waits && self.turns.is_any();
             match &self.deny {
-                _ if in_line && self.stands_behind(said, &gathered) => {}
+                _ if in_line && self.stands_behind(said, rules, &gathered) => {}
                 None if !rules.waits => {
                     let checks = gathered.enforced.checks.as_slice();
                     said.hear(&gathered, self.backend.answer(checks));

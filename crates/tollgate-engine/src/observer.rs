@@ -7,7 +7,8 @@ use tollgate::Decision;
 use crate::policy::Mode;
 use crate::verdict::Cause;
 
-/// Is told of every verdict, on the thread that decides. An engine without one neither reads the clock
+/// Is told of every verdict, on the thread that decides, once it is given to
+/// [`Engine::with_observer`](crate::Engine::with_observer). An engine without one neither reads the clock
 /// for it nor calls anything.
 ///
 /// ```

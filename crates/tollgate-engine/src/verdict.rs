@@ -2,23 +2,21 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::Guard;
-use tollgate::{Decision, Outcome, Timestamp, concurrency::Ending, stack::Pass};
+use tollgate::{Decision, Outcome, Timestamp};
 
 pub use crate::engine::TooMuch;
-use crate::engine::rules::Rules;
-use crate::facts::Facts;
-use crate::limits::Limit;
-use crate::limits::RequestKey;
 use crate::matcher::few::Few;
 use crate::policy::{Mode, OnStoreFailure};
 
 mod cause;
+mod findings;
+mod permits;
 
 pub use cause::Cause;
+pub use findings::{Findings, ShadowRefusal};
+pub use permits::Permits;
 
 pub(crate) use cause::By;
 
@@ -97,29 +95,6 @@ pub struct Passed<'f>(Findings<'f>);
 /// ```
 pub struct Refused<'f>(Findings<'f>);
 
-/// What is told of a request, whether it passed or was refused: what decided, by which key, and what is left.
-///
-/// ```
-/// # use tollgate::clock::Manual;
-/// # use tollgate_engine::backend::Memory;
-/// # use tollgate_engine::document::Format;
-/// # use tollgate_engine::{Engine, Facts, Policy};
-/// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
-/// # let text = "limits: [{name: searches, rate: 10/h}]";
-/// # let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
-/// use tollgate_engine::verdict::{Cause, Findings};
-///
-/// let log = |told: &Findings<'_>| format!("{}, {} left", told.cause(), told.decision().remaining);
-/// assert_eq!(log(&engine.decide(&Facts::new())), "rule \"searches\", 9 left");
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub struct Findings<'f> {
-    pub(crate) said: Said,
-    /// The policy that it was decided by.
-    pub(crate) rules: Guard<Arc<Rules>>,
-    pub(crate) facts: &'f Facts<'f>,
-}
-
 /// What was said about a request, or what is said so far.
 pub(crate) struct Said {
     pub(crate) allowed: bool,
@@ -158,154 +133,6 @@ impl Default for Said {
 pub(crate) struct Shadowed {
     pub(crate) by: By,
     pub(crate) decision: Decision,
-}
-
-/// What a rule in shadow would have refused.
-///
-/// ```
-/// # use tollgate::clock::Manual;
-/// # use tollgate_engine::backend::Memory;
-/// # use tollgate_engine::document::Format;
-/// # use tollgate_engine::{Engine, Facts, Policy, Verdict};
-/// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
-/// # use tollgate_engine::verdict::Cause;
-/// let text = "limits: [{name: trial, rate: 1/h, mode: shadow}]";
-/// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
-/// let facts = Facts::new();
-/// let _ = engine.decide(&facts);
-/// let Verdict::Passed(passed) = engine.decide(&facts) else { panic!("it is on trial") };
-/// let refusal = passed.shadow_refusals().next().expect("the second in an hour");
-/// assert_eq!((refusal.cause, refusal.decision.retry_after.as_secs()), (Cause::Rule("trial"), 3_600));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ShadowRefusal<'a> {
-    /// The rule.
-    pub cause: Cause<'a>,
-    /// What it said.
-    pub decision: Decision,
-    /// For how many keys in a hundred the rule is enforced: 0 unless it is being rolled out.
-    pub enforced_percent: u8,
-}
-
-impl Findings<'_> {
-    /// What decided: of a request that passed, the rule with the fewest such requests left.
-    pub fn cause(&self) -> Cause<'_> {
-        self.said.by.cause(&self.rules)
-    }
-
-    /// Whether what decided is enforced for this key, or only counts. All that is in shadow is told by
-    /// [`shadow_refusals`](Self::shadow_refusals).
-    pub fn mode(&self) -> Mode {
-        match (self.said.by, self.key()) {
-            (By::Applied(number) | By::StoreFailure(number), Some(key)) => {
-                self.rules.applied[number as usize].mode_for(&key)
-            }
-            _ => self.rules.mode,
-        }
-    }
-
-    /// For how many keys in a hundred what decided is enforced: 100, or 0 of what is in shadow, unless it is
-    /// being rolled out (`mode: {enforce: 10%}`).
-    ///
-    /// ```
-    /// # use tollgate::clock::Manual;
-    /// # use tollgate_engine::backend::Memory;
-    /// # use tollgate_engine::document::Format;
-    /// # use tollgate_engine::{Engine, Facts, Policy};
-    /// # use tollgate_engine::policy::Mode;
-    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
-    /// let text = "limits: [{name: new, key: user, rate: 1/h, mode: {enforce: 99%}}]";
-    /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
-    /// let facts = Facts::new().with("user", "42");
-    /// let verdict = engine.decide(&facts);
-    /// assert_eq!((verdict.mode(), verdict.enforced_percent()), (Mode::Enforce, 99));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn enforced_percent(&self) -> u8 {
-        match self.said.by {
-            By::Applied(number) | By::StoreFailure(number) => {
-                self.rules.applied[number as usize].enforced_percent()
-            }
-            _ => percent_of(self.rules.mode),
-        }
-    }
-
-    /// One decision for all: what is left of the tightest limit, or of those that refused the one
-    /// with the largest `retry_after`. A request that meets no limit has no limit, and one that is
-    /// blocked never passes.
-    pub fn decision(&self) -> &Decision {
-        &self.said.decision
-    }
-
-    /// The key by which it was decided; none if no rule decided.
-    pub fn key(&self) -> Option<RequestKey<'_>> {
-        let (By::Applied(number) | By::StoreFailure(number)) = self.said.by else {
-            return None;
-        };
-        let plan = &self.rules.applied[number as usize].key;
-        Some(RequestKey::new(plan, self.facts, self.said.fingerprint))
-    }
-
-    /// Whether it passed, and the limit that decided is as far used as the policy calls near: 80 % unless it
-    /// says otherwise.
-    pub fn is_near_limit(&self) -> bool {
-        self.said.allowed && is_near(&self.said.decision, self.rules.near_limit_percent)
-    }
-
-    /// The limit that decided, for headers that tell it; none if none did.
-    ///
-    /// ```
-    /// # use tollgate::clock::Manual;
-    /// # use tollgate_engine::backend::Memory;
-    /// # use tollgate_engine::document::Format;
-    /// # use tollgate_engine::{Engine, Facts, Policy};
-    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
-    /// let text = "limits: [{name: search, rate: [5/s, 100/min]}]";
-    /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
-    /// let facts = Facts::new();
-    /// let verdict = engine.decide(&facts);
-    /// let kind = verdict.limit().expect("the tightest").kind();
-    /// let (quota, window) = (kind.quota().expect("a rate"), kind.window().expect("a rate"));
-    /// let left = verdict.decision().remaining;
-    /// assert_eq!(format!("q={quota};w={};r={left}", window.as_secs()), "q=5;w=1;r=4");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn limit(&self) -> Option<&Limit> {
-        let (By::Applied(number) | By::StoreFailure(number)) = self.said.by else {
-            return None;
-        };
-        let applied = &self.rules.applied[number as usize];
-        let gates = applied.gates(self.said.at);
-        let mut limits = applied.limits.as_slice().iter().chain(gates);
-        limits.find(|limit| limit.id == self.said.limit)
-    }
-
-    /// What rules in shadow would have refused, in the order of the file. A request that is refused
-    /// isn't shown to them: it would have charged them nothing.
-    pub fn shadow_refusals(&self) -> impl Iterator<Item = ShadowRefusal<'_>> {
-        self.said
-            .shadows
-            .as_slice()
-            .iter()
-            .map(|shadowed| ShadowRefusal {
-                cause: shadowed.by.cause(&self.rules),
-                decision: shadowed.decision,
-                enforced_percent: match shadowed.by {
-                    By::Applied(number) => self.rules.applied[number as usize].enforced_percent(),
-                    _ => 0,
-                },
-            })
-    }
-
-    /// What decided if a store couldn't be asked; none if it was, or there is none.
-    ///
-    /// A request that is refused because the store can't be asked
-    /// ([`Cause::StoreFailure`]) wants another answer than one that has reached a limit: 503, not 429.
-    pub fn fallback(&self) -> Option<OnStoreFailure> {
-        self.said.fallback
-    }
 }
 
 impl<'f> Verdict<'f> {
@@ -410,95 +237,6 @@ impl fmt::Debug for Passed<'_> {
 impl fmt::Debug for Refused<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
-    }
-}
-
-impl fmt::Debug for Findings<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Findings")
-            .field("cause", &self.cause())
-            .field("decision", &self.said.decision)
-            .finish_non_exhaustive()
-    }
-}
-
-/// What a request holds while it runs: slots of concurrency limits, given back when this is dropped, and costs
-/// that are estimates, until [`settle`](Self::settle) tells what the request did cost. Estimates of which nothing
-/// is said are charged, or given back, as the rule has chosen ([`Unsettled`](crate::policy::Unsettled)).
-///
-/// It outlives a change of the policy, and what it holds counts in the next one.
-///
-/// ```
-/// # use tollgate::concurrency::Ending;
-/// # use tollgate::clock::Manual;
-/// # use tollgate_engine::backend::Memory;
-/// # use tollgate_engine::document::Format;
-/// # use tollgate_engine::{Engine, Facts, Policy, Verdict};
-/// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
-/// let text = "limits: [{name: exports, concurrency: 1}]";
-/// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
-/// let facts = Facts::new();
-/// let Verdict::Passed(passed) = engine.decide(&facts) else { panic!("the first") };
-/// let permits = passed.into_permits();
-/// assert!(engine.decide(&facts).refused().is_some());
-/// permits.end(Ending::Success);
-/// assert!(engine.decide(&facts).passed().is_some());
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug, Default)]
-#[must_use = "permits that are dropped give back their slots, and settle nothing"]
-pub struct Permits {
-    pub(crate) own: Pass,
-    /// Of rules in shadow that have some.
-    pub(crate) shadows: Vec<Pass>,
-}
-
-impl Permits {
-    /// The request cost so much, by rules whose cost is an estimate: the rest of that comes back, or what was
-    /// underestimated is owed. Said once; slots are held on until this is dropped or [ends](Self::end).
-    ///
-    /// ```
-    /// # use tollgate::clock::Manual;
-    /// # use tollgate_engine::backend::Memory;
-    /// # use tollgate_engine::document::Format;
-    /// # use tollgate_engine::{Engine, Facts, Policy, Verdict};
-    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
-    /// let text = "limits: [{name: tokens, rate: 10000/h, cost: {fact: max_tokens, settle_within: 60s}}]";
-    /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
-    /// let facts = Facts::new().with("max_tokens", "4000");
-    /// let Verdict::Passed(passed) = engine.decide(&facts) else { panic!("the first") };
-    /// let mut permits = passed.into_permits(); // Moved into the task that streams the answer.
-    /// assert_eq!(engine.peek(&facts).decision().remaining, 6_000);
-    /// permits.settle(1_500);
-    /// assert_eq!(engine.peek(&facts).decision().remaining, 8_500);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn settle(&mut self, spent: u64) {
-        self.own.settle(spent);
-        for pass in &mut self.shadows {
-            pass.settle(spent);
-        }
-    }
-
-    /// Whether nothing is held: then it makes no difference when this is dropped.
-    pub fn is_empty(&self) -> bool {
-        self.own.is_empty() && self.shadows.iter().all(Pass::is_empty)
-    }
-
-    /// The request never ran: estimates come back, whatever the rule has chosen, and slots are free.
-    pub fn cancel(self) {
-        self.own.cancel();
-        for pass in self.shadows {
-            pass.cancel();
-        }
-    }
-
-    /// The request ended like this: served, dropped for overload, or neither.
-    pub fn end(self, ending: Ending) {
-        self.own.end(ending);
-        for pass in self.shadows {
-            pass.end(ending);
-        }
     }
 }
 

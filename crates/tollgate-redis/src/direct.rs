@@ -237,10 +237,10 @@ impl Backend for Direct {
     }
 
     async fn give_back<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<(), StoreError> {
-        self.act(checks, Op::Gift, |stored| !stored.is_leased)
-            .await?;
+        let given = self.act(checks, Op::Gift, |stored| !stored.is_leased).await;
+        // Also if one failed: those before it came back, and it may have.
         self.improved();
-        Ok(())
+        given
     }
 
     fn spent_ahead(&self, check: &Check<'_>) -> u64 {

@@ -23,7 +23,9 @@ pub use acquire::Acquiring;
 pub use builder::{Builder, Settings};
 pub use home::PermitHome;
 pub(crate) use home::SharedHome;
-pub use keyed::{Key, KeySlot, KeyedBuilder, KeyedConcurrency, KeyedPermit, OwnedKeyedPermit};
+pub use keyed::{
+    Key, KeySlot, KeyedBuilder, KeyedConcurrency, KeyedPermit, KeyedSettings, OwnedKeyedPermit,
+};
 pub use observer::{Ended, Ending, PermitObserver};
 pub use permit::Permit;
 pub use refused::{NoPermit, Occupancy};

@@ -31,7 +31,7 @@ mod table;
 mod tables;
 mod tier;
 
-pub use builder::Builder;
+pub use builder::{Builder, Settings};
 pub use key::Key;
 pub use operator::ActiveKey;
 pub use owned::OwnedKey;

@@ -35,7 +35,7 @@ mod tiered;
 mod together;
 mod word;
 
-pub use builder::Builder;
+pub use builder::{Builder, Settings};
 pub use key::Key;
 pub(crate) use level::KeyParts;
 pub use operator::{ActiveKey, NoSlot, Stats};

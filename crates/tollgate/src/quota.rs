@@ -9,6 +9,26 @@
 //! # Ok::<(), tollgate::quota::QuotaError>(())
 //! ```
 //!
+//! That one lives in memory. To go on after a restart, keep it in a file: end the builder with
+//! [`open`](Builder::open).
+//!
+//! ```
+//! # let folder = std::env::temp_dir().join(format!("tollgate-quota-page-{}", std::process::id()));
+//! # std::fs::create_dir_all(&folder)?;
+//! # let path = folder.join("quotas");
+//! use tollgate::{Quota, QuotaLimiter};
+//!
+//! let limiter = QuotaLimiter::builder(Quota::per_month(10_000), 1_000_000).open(&path)?;
+//! assert!(limiter.check("tenant").is_allowed());
+//! limiter.close()?; // the program ends
+//!
+//! let limiter = QuotaLimiter::builder(Quota::per_month(10_000), 1_000_000).open(&path)?;
+//! assert_eq!(limiter.peek("tenant").remaining, 9_999);
+//! # drop(limiter);
+//! # std::fs::remove_dir_all(&folder)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # What a crash can cost
 //! Charges are counted in memory and saved by a thread, every second by default and early when much
 //! was granted. After a crash a key may have been granted what was not yet saved a second time: at most
@@ -54,7 +74,7 @@ use crate::keyed::NoSlot;
 use crate::keyed::counters::Counters;
 use crate::sync::Ordering;
 
-pub use builder::{Builder, Durability, OnFileFailure};
+pub use builder::{Builder, Durability, OnFileFailure, Settings};
 pub use error::QuotaError;
 pub use level::{Key, OwnedKey};
 pub use period::{Quota, Weekday};
@@ -115,7 +135,7 @@ struct Observer {
     tell: Box<dyn Fn(&ThresholdEvent<'_>) + Send + Sync>,
 }
 
-/// What a quota limiter has counted, and how its store fares.
+/// What a quota limiter has counted, and whether its store works.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -385,7 +405,7 @@ impl<C: Clock> QuotaLimiter<C> {
         self.keeper.as_mut().map_or(Ok(()), Keeper::close)
     }
 
-    /// What was counted so far, and how the store fares.
+    /// What was counted so far, and whether the store works.
     pub fn stats(&self) -> Stats {
         let (allowed, denied) = self.counters.sums();
         let mut stats = Stats {
@@ -441,7 +461,7 @@ impl<C: Clock> QuotaLimiter<C> {
     }
 }
 
-/// What was said, whichever way.
+/// The decision, whether the charge passed or was refused.
 fn decision(charged: Result<Receipt, QuotaRefused>) -> Decision {
     match charged {
         Ok(receipt) => receipt.decision,

@@ -18,7 +18,7 @@ mod operator;
 mod parse;
 mod usage;
 
-pub use builder::Builder;
+pub use builder::{Builder, Settings};
 pub use operator::Stats;
 pub use parse::AllowanceParseError;
 pub use usage::{TenantUsage, Usage};

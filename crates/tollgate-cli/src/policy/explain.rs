@@ -37,10 +37,12 @@ With --json, first one object of the policy:
                                                   warm_up_ms, counting, on_store_failure, may_wait_ms,
                                                   limits}]
   descriptors                                     in place of rules: [{descriptor, limit, why, limits,
-                                                  hidden_by}]
+                                                  on_store_failure, hidden_by}]
   hints                                           facts that may be misspelt: [{fact, near}]
 and then one a request:
-  at_ms outcome rule remaining retry_after_ms     what was decided; null after never, and of no limit
+  at_ms outcome rule remaining retry_after_ms     what was decided; null after never, and of no limit.
+                                                  Denied with 0: a slot is missing, and when
+                                                  one is free again isn't known
   limit                                           which limit of the rule decided
   without_store                                   what decided while the store is down
   waits                                           {longest_ms, passes}, where the rule lets requests wait
@@ -150,9 +152,10 @@ pub fn explain(
     let extras = Extras {
         hits: &options.hits,
         limits: &options.limit,
-        show: match options.statuses {
-            true => Show::Statuses,
-            false => Show::Charges,
+        show: if options.statuses {
+            Show::Statuses
+        } else {
+            Show::Charges
         },
     };
     let domain = options.domain.as_deref();

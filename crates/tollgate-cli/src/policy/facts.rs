@@ -47,7 +47,7 @@ impl FromStr for Entries {
                 Ok((part.key.trim().to_owned(), value.trim().to_owned()))
             }
             None if !part.key.trim().is_empty() => Err(format!(
-                "{:?} has no value; write it as key=value, or as key= for an empty one",
+                "{:?} has no value; write it as key=value, as key= for an empty one, or with \\, for a comma in a value",
                 part.key.trim()
             )),
             _ => Err(format!(

@@ -264,9 +264,10 @@ pub(crate) struct Charged {
 impl LeftOf {
     fn new(left: Left) -> Self {
         Self {
-            limit: match left.is_warm_up {
-                true => format!("{} while it warms up", left.kind),
-                false => left.kind.to_string(),
+            limit: if left.is_warm_up {
+                format!("{} while it warms up", left.kind)
+            } else {
+                left.kind.to_string()
             },
             remaining: self::left(&left.decision),
             rule: left.rule,

@@ -339,7 +339,7 @@ fn no_file_at_all_ends_with_2() {
     let arguments = [&["explain", "policy.yaml"][..], &descriptor].concat();
     let (code, _, err) = run(&folder, &arguments);
     assert_eq!(code, Some(2));
-    let expect = "\"user\" has no value; write it as key=value, or as key= for an empty one";
+    let expect = "\"user\" has no value; write it as key=value, as key= for an empty one, or with \\, for a comma in a value";
     assert!(err.contains(expect), "{err}");
     let every = run(&folder, &["explain", "policy.yaml", "--every", "soon"]);
     assert_eq!(every.0, Some(2));
@@ -446,8 +446,8 @@ fn a_folder_without_policies_is_told() {
     let folder = folder("no-policies", &[("notes.txt", "")]);
     let (code, out, _) = run(&folder, &["check", "."]);
     assert_eq!(code, Some(1));
-    let message = "error[unreadable]: \".\" is a folder, not a policy file\n";
-    let help = "= help: give the path of a policy file, or a folder with some\n";
+    let message = "error[unreadable]: the folder \".\" has no policy file in it\n";
+    let help = "= help: give a folder with files named .yaml, .yml or .toml, or the path of one\n";
     assert!(out.contains(message) && out.contains(help), "{out}");
     let (code, _, err) = run(&folder, &["explain", "."]);
     assert_eq!(code, Some(1));

@@ -114,7 +114,7 @@ impl<B: Backend> Engine<B> {
                 // A request that had its turn in one line passes other lines: else two would wait for each other.
                 let is_new = rules.waits && standing.is_none();
                 let behind = if is_new && self.turns.is_any() {
-                    self.line_before(&gathered)
+                    self.line_before(&rules, &gathered)
                 } else {
                     None
                 };
@@ -159,11 +159,13 @@ impl<B: Backend> Engine<B> {
     }
 
     /// The refusal by a line of others that the request would pass.
-    fn line_before(&self, gathered: &Gathered<'_>) -> Option<Answer> {
+    fn line_before(&self, rules: &Rules, gathered: &Gathered<'_>) -> Option<Answer> {
         let now = self.backend.now();
-        let checks = gathered.enforced.checks.as_slice().iter();
-        let lines = checks.enumerate().filter_map(|(number, check)| {
-            let behind = self.turns.behind(&Demand::of(check), now)?;
+        let group = &gathered.enforced;
+        let checks = group.checks.as_slice().iter().zip(group.askers.as_slice());
+        let lines = checks.enumerate().filter_map(|(number, (check, asker))| {
+            let demand = rules.applied[*asker as usize].demand(check, gathered.now);
+            let behind = self.turns.behind(&demand, now)?;
             Some((number, behind))
         });
         let longest = lines.max_by_key(|(_, behind)| behind.retry_after);
@@ -204,8 +206,8 @@ impl<B: Backend> Engine<B> {
         let is_limit = answer.fallback != Some(OnStoreFailure::Closed);
         let can_wait = is_limit && answer.decision.outcome == Outcome::Denied;
         let (check, asker) = asked().nth(answer.decider.filter(|_| can_wait)?)?;
-        let longest = rules.applied[*asker as usize].waits?;
-        Some((Demand::of(check), longest))
+        let rule = &rules.applied[*asker as usize];
+        Some((rule.demand(check, gathered.now), rule.waits?))
     }
 
     /// Waits and asks, until the request passes, or can't in time.
@@ -282,6 +284,7 @@ impl<B: Backend> Engine<B> {
             Duration::ZERO => (now + POLL).min(deadline),
             wait => now + wait,
         };
+        let asks_at = demand.until.map_or(asks_at, |until| asks_at.min(until));
         let is_own = |standing: &&mut Standing<'_>| standing.spot() == demand.spot;
         match waited.standing.as_mut().filter(is_own) {
             Some(standing) => standing.asks_again(demand, said, asks_at),
@@ -333,8 +336,13 @@ impl<B: Backend> Engine<B> {
     /// Whether a request that can't wait would pass others who do: it is refused then, and told how long it had
     /// to.
     #[cold]
-    pub(super) fn stands_behind(&self, said: &mut Said, gathered: &Gathered<'_>) -> bool {
-        let answer = self.line_before(gathered);
+    pub(super) fn stands_behind(
+        &self,
+        said: &mut Said,
+        rules: &Rules,
+        gathered: &Gathered<'_>,
+    ) -> bool {
+        let answer = self.line_before(rules, gathered);
         let is_behind = answer.is_some();
         if let Some(answer) = answer {
             said.hear(gathered, answer);

@@ -10,6 +10,7 @@ use tollgate::Timestamp;
 
 use super::bounds::{Bounds, Excess};
 use super::rules::{Applied, Rules};
+use super::warm::is_gate;
 use crate::backend::Backend;
 use crate::facts::Facts;
 use crate::limits::{Check, KeyHashers, LimitKind, RequestKey};
@@ -136,23 +137,13 @@ impl<'a> Gathered<'a> {
                 continue;
             };
             let applied = &rules.applied[rule];
-            let number = u32::try_from(rule).unwrap_or(u32::MAX);
-            let fingerprint = match early.find(number) {
-                Some(fingerprint) => fingerprint,
-                None => match late(applied, &known, hashers) {
-                    Some(fingerprint) => fingerprint,
-                    None => continue,
-                },
+            let Some(own) = meet(rule, applied, (&early, hashers), (&known, facts)) else {
+                continue;
             };
-            let own = Met {
-                number,
-                fingerprint,
-            };
-            let mode = applied.mode_for(&RequestKey::new(&applied.key, facts, fingerprint));
             if rules.replacing {
-                met.push((own, mode));
+                met.push(own);
             } else {
-                self.ask(applied, (own, mode), &known, facts);
+                self.ask(applied, own, &known, facts);
             }
         }
         if rules.replacing {
@@ -160,7 +151,18 @@ impl<'a> Gathered<'a> {
         }
         let found = self.enforced.checks.as_slice().len() + self.shadow.checks.as_slice().len();
         if found > bounds.checks {
-            self.exceed_checks(rules, found, bounds);
+            self.exceed_limits(rules, found, bounds);
+        }
+    }
+
+    /// There are so many checks; gates are no limits of the request, and aren't counted.
+    #[cold]
+    fn exceed_limits(&mut self, rules: &Rules, found: usize, bounds: &Bounds) {
+        let checks = [&self.enforced, &self.shadow].map(|group| group.checks.as_slice());
+        let gates = checks.into_iter().flatten();
+        let gates = gates.filter(|check| is_gate(check.limit)).count();
+        if found - gates > bounds.checks {
+            self.exceed_checks(rules, found - gates, bounds);
         }
     }
 
@@ -349,6 +351,27 @@ impl Early {
         met.find(|met| met.number == number)
             .map(|met| met.fingerprint)
     }
+}
+
+/// A rule whose match a request has, and how it applies to the request's key; none if the request lacks a part of that.
+#[inline(always)]
+fn meet<'a>(
+    number: usize,
+    rule: &'a Applied,
+    (early, hashers): (&Early, &KeyHashers),
+    (known, facts): (&Known<'_, '_>, &'a Facts<'a>),
+) -> Option<(Met, Mode)> {
+    let number = u32::try_from(number).unwrap_or(u32::MAX);
+    let fingerprint = match early.find(number) {
+        Some(fingerprint) => fingerprint,
+        None => late(rule, known, hashers)?,
+    };
+    let mode = rule.mode_for(&RequestKey::new(&rule.key, facts, fingerprint));
+    let met = Met {
+        number,
+        fingerprint,
+    };
+    Some((met, mode))
 }
 
 /// The key of a tier, of one rule of very many that may match, or of a request that might be exempt.

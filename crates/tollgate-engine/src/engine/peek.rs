@@ -48,7 +48,7 @@ impl<B: Backend> Engine<B> {
             gathered.fill(&rules, facts, (&self.hashers, &self.bounds), &self.backend);
             if !said.settle(&gathered) {
                 let in_line = rules.waits && self.turns.is_any();
-                if !in_line || !self.stands_behind(&mut said, &gathered) {
+                if !in_line || !self.stands_behind(&mut said, &rules, &gathered) {
                     let checks = gathered.enforced.checks.as_slice();
                     let each = self.backend.peek(checks).await?;
                     said.hear(&gathered, Answer::over(checks, &each));

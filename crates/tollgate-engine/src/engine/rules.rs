@@ -10,18 +10,19 @@ use tollgate::{Algorithm, LimitError, Timestamp};
 use super::counters::{Counters, Sharing};
 use super::descriptors::Trees;
 use super::rollout::Rollout;
-use super::warm::WarmUp;
+use super::turns::Demand;
+use super::warm::{WarmUp, is_gate};
 use crate::backend::Backend;
-use crate::limits::{Estimates, KeyPlan, Limit, LimitKind, RequestKey};
+use crate::limits::{Check, Estimates, KeyPlan, Limit, LimitKind, RequestKey};
 use crate::matcher::{Matcher, Slots};
-use crate::policy::{
-    Cost, Counting, KeyPart, Limits, Match, Mode, OnStoreFailure, Over, Policy, Rule,
-};
+use crate::policy::{Cost, Counting, Limits, Match, Mode, OnStoreFailure, Over, Policy, Rule};
 use crate::verdict::percent_of;
 
 mod error;
+mod tiers;
 
 pub use error::PolicyError;
+pub(crate) use tiers::Tiers;
 
 /// Whose limits tiers are.
 pub(crate) const TENANT: &str = "tenant";
@@ -81,7 +82,7 @@ pub(crate) struct Applied {
 }
 
 impl Applied {
-    /// Whether it bites, for one key.
+    /// Whether it is enforced for one key, or only counts.
     #[inline]
     pub(crate) fn mode_for(&self, key: &RequestKey<'_>) -> Mode {
         match self.rollout {
@@ -90,17 +91,35 @@ impl Applied {
         }
     }
 
-    /// For how many keys in a hundred it does.
+    /// For how many keys in a hundred it is enforced.
     pub(crate) fn enforced_percent(&self) -> u8 {
         let part = self.rollout.map(|rollout| rollout.percent);
         part.unwrap_or(percent_of(self.mode))
     }
 
-    /// What stands beside its rates at this time.
+    /// What stands beside its rates now.
     #[inline]
     pub(crate) fn gates(&self, now: Option<Timestamp>) -> &[Limit] {
         let warm = self.warm.as_ref().zip(now);
         warm.map_or(&[], |(warm, now)| warm.gates(now))
+    }
+
+    /// What a request that one of its checks refused asks for in line.
+    pub(crate) fn demand(&self, check: &Check<'_>, now: Option<Timestamp>) -> Demand {
+        let demand = Demand::of(check);
+        let own = self.limits.as_slice().first();
+        match (own, self.warm.as_ref().zip(now)) {
+            (Some(own), Some((warm, now))) if is_gate(check.limit) => {
+                demand.beside(own.id, warm.changes_at(now))
+            }
+            _ => demand,
+        }
+    }
+
+    /// What stood beside them at a time.
+    pub(crate) fn gates_at(&self, at: Option<Timestamp>) -> &[Limit] {
+        let warm = self.warm.as_ref().zip(at);
+        warm.map_or(&[], |(warm, at)| warm.gates_at(at))
     }
 }
 
@@ -148,30 +167,6 @@ impl OwnLimits {
             Self::One(limit) => slice::from_ref(limit),
             Self::Others(limits) => limits,
         }
-    }
-}
-
-/// Which tier a tenant is in.
-#[derive(Debug, Default)]
-pub(crate) struct Tiers {
-    pub(crate) tenant: Option<u32>,
-    fact: Option<u32>,
-    by_tenant: HashMap<Box<str>, u32, FixedState>,
-    by_name: HashMap<Box<str>, u32, FixedState>,
-    default: Option<u32>,
-}
-
-impl Tiers {
-    /// The number of the tier in force for a tenant, if any.
-    #[inline]
-    pub(crate) fn number<'f>(
-        &self,
-        tenant: &str,
-        text: impl FnOnce(u32) -> Option<&'f str>,
-    ) -> Option<u32> {
-        let by_fact = || self.by_name.get(text(self.fact?)?).copied();
-        let known = self.by_tenant.get(tenant).copied().or_else(by_fact);
-        known.or(self.default)
     }
 }
 
@@ -379,75 +374,23 @@ impl Draft<'_> {
             let mut applied = before.applied.iter();
             applied.find(|applied| !applied.is_tier && *applied.name == *rule.name)
         });
-        let since = match before {
-            None => self.now,
-            Some(Applied {
-                warm: Some(warm), ..
-            }) => warm.since(),
-            Some(_) => return Ok(None),
+        let head = match before {
+            None => Some(Duration::ZERO),
+            Some(before) => {
+                let warm = before.warm.as_ref();
+                warm.and_then(|warm| warm.part_of(length, self.now))
+            }
         };
-        let own = (rule.name.as_str(), &rule.limits);
-        let warm = WarmUp::new(own, (since, length), &mut self.counters);
+        let Some(head) = head else {
+            return Ok(None);
+        };
+        let own = (
+            rule.name.as_str(),
+            &rule.limits,
+            estimates(&rule.cost, false),
+        );
+        let warm = WarmUp::new(own, length, (head, self.now), &mut self.counters);
         Ok(Some(Box::new(warm.map_err(of(&rule.name))?)))
-    }
-
-    fn tiers(&mut self, policy: &Policy, applied: &mut Vec<Applied>) -> Result<Tiers, PolicyError> {
-        if policy.tiers.is_empty() || policy.mode == Mode::Off {
-            return no_tiers(policy);
-        }
-        let settled_elsewhere = policy.tiers.values().any(|tier| tier.cost.settle.is_some());
-        let mut by_name: HashMap<Box<str>, u32, FixedState> = HashMap::default();
-        for (name, tier) in &policy.tiers {
-            by_name.insert(
-                name.as_str().into(),
-                u32::try_from(applied.len()).unwrap_or(u32::MAX),
-            );
-            // A tenant's counters are the same in every tier, so that it takes along what it spent.
-            let place = ("tier", Sharing::Shared);
-            let limits = self.limits(&tier.limits, tier.algorithm, place, name)?;
-            let kept = Way {
-                failure: tier.on_store_failure,
-                counting: tier.counting,
-                slot: None,
-                estimates: estimates(&tier.cost, settled_elsewhere),
-            };
-            let Cost { fact, default, .. } = &tier.cost;
-            applied.push(Applied {
-                name: name.as_str().into(),
-                key: KeyPlan::new(&[KeyPart::Fact(TENANT.to_owned())], &mut self.slots),
-                limits: OwnLimits::new(kept.mark(limits).map_err(of(name))?),
-                waits: patience(tier.over),
-                cost: fact.as_ref().map(|fact| self.slots.number(fact)),
-                default_cost: *default,
-                mode: policy.mode,
-                replaces: Box::default(),
-                holds: tier.limits.concurrency.is_some() || tier.cost.settle.is_some(),
-                is_estimated: tier.cost.settle.is_some(),
-                is_tier: true,
-                shares: false,
-                rollout: None,
-                warm: None,
-            });
-        }
-        let number = |tier: &String| {
-            let unknown = || PolicyError::UnknownTier { tier: tier.clone() };
-            by_name.get(tier.as_str()).copied().ok_or_else(unknown)
-        };
-        let mut by_tenant: HashMap<Box<str>, u32, FixedState> = HashMap::default();
-        for (tenant, tier) in &policy.tenants {
-            by_tenant.insert(tenant.as_str().into(), number(tier)?);
-        }
-        let default = policy.default_tier.as_ref().map(number).transpose()?;
-        Ok(Tiers {
-            tenant: Some(self.slots.number(TENANT)),
-            fact: policy
-                .tier_fact
-                .as_ref()
-                .map(|fact| self.slots.number(fact)),
-            by_tenant,
-            by_name,
-            default,
-        })
     }
 
     fn trees(&mut self, policy: &Policy) -> Result<Trees, PolicyError> {
@@ -489,16 +432,5 @@ impl Draft<'_> {
             .collect();
         let placed = self.counters.place(counter, sharing, &kinds);
         placed.map_err(of(rule))
-    }
-}
-
-/// A policy without tiers, or that is off: an error if it puts tenants into tiers that aren't there.
-fn no_tiers(policy: &Policy) -> Result<Tiers, PolicyError> {
-    let mut named = policy.default_tier.iter().chain(policy.tenants.values());
-    match named.next() {
-        Some(tier) if policy.tiers.is_empty() => {
-            Err(PolicyError::UnknownTier { tier: tier.clone() })
-        }
-        _ => Ok(Tiers::default()),
     }
 }

@@ -48,6 +48,8 @@ pub(crate) struct Demand {
     cost: u64,
     /// How long one unit takes to come; zero if that isn't known, or if there are only some at once.
     pace: Duration,
+    /// When that changes, if it does.
+    pub(crate) until: Option<Timestamp>,
 }
 
 impl Demand {
@@ -71,6 +73,17 @@ impl Demand {
             spot: Spot::of(check),
             cost,
             pace,
+            until: None,
+        }
+    }
+
+    /// The same demand of a gate that stands until then beside this limit, in whose line it waits: that goes on when
+    /// the gate is gone.
+    pub(crate) fn beside(self, limit: u64, until: Timestamp) -> Self {
+        Self {
+            spot: Spot { limit, ..self.spot },
+            until: Some(until),
+            ..self
         }
     }
 
@@ -431,7 +444,9 @@ impl Standing<'_> {
     pub(crate) fn passed(self, left: u64, now: Timestamp) {
         let demand = self.demand;
         self.turns.leave(demand.spot, self.number, |_, next| {
-            Some(now + demand.takes(next.cost.saturating_sub(left)))
+            let takes = demand.takes(next.cost.saturating_sub(left));
+            // What is slow for now may be faster by then: the next one asks.
+            Some(demand.until.map_or(now + takes, |_| now))
         });
     }
 }

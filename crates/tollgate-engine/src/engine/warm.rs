@@ -3,26 +3,96 @@
 //! Beside each rate of such a rule stands a gate, a limit of this process alone that is a part of the rate. The rule's
 //! own counters know nothing of it, so that a node which has just started takes nothing from the others of a fleet.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tollgate::{Algorithm, LimitError, Rate, Timestamp};
 
 use super::counters::{Counters, Sharing};
-use crate::limits::{CoreForm, Limit, LimitKind};
+use crate::limits::{CoreForm, Estimates, Limit, LimitKind};
 use crate::policy::{Counting, Limits, OnStoreFailure};
 
 /// What the name of a gate's counter begins with.
 const NAME: &str = "warm-up";
 /// The whole, in tenths.
 const TENTHS: u32 = 10;
+/// How many steps there are before the whole.
+const STEPS: u32 = TENTHS - 1;
+/// A time that lies further back than this is that of a clock which was set; threads may be as far apart.
+const SLACK: Duration = Duration::from_secs(1);
 
 /// The gates of a rule.
 #[derive(Debug)]
 pub(crate) struct WarmUp {
-    since: Timestamp,
+    elapsed: Elapsed,
     length: Duration,
+    /// Once it is warm it stays so, whatever the clock shows.
+    is_warm: AtomicBool,
     /// By the tenths that are let through: the first is one.
     steps: Box<[Box<[Limit]>]>,
+}
+
+/// How long it has been warming up, on a clock that may be set back.
+///
+/// What had passed when that happened is in `head`, and the rest counts from `since`. Both change under the lock, `since`
+/// first, so that one who reads `head` before it sees no more time than has passed.
+#[derive(Debug)]
+struct Elapsed {
+    since: AtomicU64,
+    head: AtomicU64,
+    /// The latest time that was seen.
+    latest: AtomicU64,
+    setting: Mutex<()>,
+}
+
+impl Elapsed {
+    fn new(head: Duration, since: Timestamp) -> Self {
+        Self {
+            since: AtomicU64::new(since.as_nanos()),
+            head: AtomicU64::new(nanos(head)),
+            latest: AtomicU64::new(since.as_nanos()),
+            setting: Mutex::new(()),
+        }
+    }
+
+    /// As it is at this time.
+    #[inline]
+    fn at(&self, now: Timestamp) -> Duration {
+        let head = self.head.load(Ordering::Acquire);
+        let since = self.since.load(Ordering::Acquire);
+        Duration::from_nanos(head.saturating_add(now.as_nanos().saturating_sub(since)))
+    }
+
+    /// The same for a time that the clock shows.
+    #[inline]
+    fn now(&self, now: Timestamp) -> Duration {
+        let latest = self.latest.load(Ordering::Relaxed);
+        if now.as_nanos() > latest {
+            self.latest.fetch_max(now.as_nanos(), Ordering::Relaxed);
+        } else if latest - now.as_nanos() > nanos(SLACK) {
+            self.set_back(now);
+        }
+        self.at(now)
+    }
+
+    #[cold]
+    fn set_back(&self, now: Timestamp) {
+        let _setting = self.setting.lock().unwrap_or_else(PoisonError::into_inner);
+        let latest = Timestamp::from_nanos(self.latest.load(Ordering::Relaxed));
+        // Another may have come first.
+        if latest - now <= SLACK {
+            return;
+        }
+        let passed = nanos(self.at(latest));
+        self.since.store(now.as_nanos(), Ordering::Release);
+        self.head.store(passed, Ordering::Release);
+        self.latest.store(now.as_nanos(), Ordering::Relaxed);
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// One rate, and what it is at each step.
@@ -56,10 +126,11 @@ fn part(rate: Rate, tenths: u32) -> Rate {
 }
 
 impl WarmUp {
-    /// The gates of a rule that came into force at this time.
+    /// The gates of a rule that warms up for so long, of which so much is over at this time.
     pub(crate) fn new(
-        (rule, limits): (&str, &Limits),
-        (since, length): (Timestamp, Duration),
+        (rule, limits, estimates): (&str, &Limits, Estimates),
+        length: Duration,
+        (head, now): (Duration, Timestamp),
         counters: &mut Counters,
     ) -> Result<Self, LimitError> {
         let rates = limits.rates.iter();
@@ -73,10 +144,11 @@ impl WarmUp {
             .filter_map(|gate| gate.0.last().cloned())
             .collect();
         let placed = counters.place(&format!("{NAME}/{rule}"), Sharing::Alone, &whole)?;
-        let steps = (0..9).map(|step| {
+        let steps = (0..STEPS as usize).map(|step| {
             let own = placed.iter().zip(&gates);
             let own = own.map(|(limit, Gate(kinds))| {
-                let mut limit = limit.with_kind(kinds[step].clone())?;
+                let limit = limit.with_kind(kinds[step].clone())?;
+                let mut limit = limit.with_estimates(estimates)?;
                 limit.counting = Counting::Local;
                 limit.on_store_failure = OnStoreFailure::Local;
                 // What it refuses may pass sooner, at the next step.
@@ -86,27 +158,65 @@ impl WarmUp {
             own.collect::<Result<_, LimitError>>()
         });
         Ok(Self {
-            since,
+            elapsed: Elapsed::new(head, now),
             length,
+            is_warm: AtomicBool::new(false),
             steps: steps.collect::<Result<_, _>>()?,
         })
     }
 
-    /// When it began.
-    pub(crate) fn since(&self) -> Timestamp {
-        self.since
+    /// How much of another length is over for one that is as warm as this at this time; none if it is warm.
+    pub(crate) fn part_of(&self, length: Duration, now: Timestamp) -> Option<Duration> {
+        let passed = self.elapsed.now(now);
+        if self.is_warm.load(Ordering::Relaxed) || passed >= self.length {
+            return None;
+        }
+        let whole = u128::from(nanos(self.length).max(1));
+        let part = u128::from(nanos(passed)) * u128::from(nanos(length)) / whole;
+        Some(Duration::from_nanos(
+            u64::try_from(part).unwrap_or(u64::MAX),
+        ))
     }
 
-    /// The gates that stand at this time: none once it is warm.
+    /// The gates that stand now: none once it is warm.
     #[inline]
     pub(crate) fn gates(&self, now: Timestamp) -> &[Limit] {
-        let passed = now - self.since;
+        if self.is_warm.load(Ordering::Relaxed) {
+            return &[];
+        }
+        let passed = self.elapsed.now(now);
+        if passed >= self.length {
+            self.is_warm.store(true, Ordering::Relaxed);
+        }
+        self.gates_after(passed)
+    }
+
+    /// The gates that stood at a time.
+    pub(crate) fn gates_at(&self, at: Timestamp) -> &[Limit] {
+        self.gates_after(self.elapsed.at(at))
+    }
+
+    /// When the next gates take the place of those that stand at this time.
+    pub(crate) fn changes_at(&self, now: Timestamp) -> Timestamp {
+        let passed = self.elapsed.at(now);
+        let next = (self.step(passed) + 1) * self.length.as_nanos();
+        let next = next.div_ceil(u128::from(STEPS));
+        let left = next.saturating_sub(passed.as_nanos());
+        now + Duration::from_nanos(u64::try_from(left).unwrap_or(u64::MAX))
+    }
+
+    #[inline]
+    fn gates_after(&self, passed: Duration) -> &[Limit] {
         if passed >= self.length {
             return &[];
         }
-        let step = passed.as_nanos() * 9 / self.length.as_nanos().max(1);
-        let step = usize::try_from(step).unwrap_or(usize::MAX);
+        let step = usize::try_from(self.step(passed)).unwrap_or(usize::MAX);
         self.steps.get(step).map_or(&[], |gates| gates)
+    }
+
+    #[inline]
+    fn step(&self, passed: Duration) -> u128 {
+        passed.as_nanos() * u128::from(STEPS) / self.length.as_nanos().max(1)
     }
 }
 

@@ -196,6 +196,7 @@ pub(super) fn wrong_type(name: &str, expected: &str, value: &Node) -> Diagnostic
     };
     let problem = Diagnostic::error(WRONG_TYPE, message, value.span);
     match value.value {
+        Value::Float(_) if name == "requests_per_unit" => problem.help("take a longer unit"),
         Value::Float(_) => problem.help("quote it if text is meant"),
         _ => problem,
     }

@@ -138,9 +138,18 @@ impl Reader<'_> {
 
     /// A length of time.
     pub(super) fn duration(&mut self, node: &Node, what: &str) -> Option<Duration> {
-        let Value::Text(text) = &node.value else {
-            self.unexpected(node, what);
-            return None;
+        let text = match &node.value {
+            Value::Text(text) => text,
+            Value::Integer(number @ 1..) => {
+                let message = format!("expected {what}, found a whole number");
+                let help = format!("say its unit: {number}s");
+                self.error_with(codes::WRONG_TYPE, message, node.span, help);
+                return None;
+            }
+            _ => {
+                self.unexpected(node, what);
+                return None;
+            }
         };
         self.length(text, node.span)
     }

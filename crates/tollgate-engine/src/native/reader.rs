@@ -179,7 +179,9 @@ impl Reader<'_> {
                 "write it with the rate: rate: 10 per 30s".to_owned()
             }
             "rules" => "did you mean \"limits\"?".to_owned(),
-            "rates" | "limit" | "rate_limit" => "did you mean \"rate\"?".to_owned(),
+            "rates" | "limit" | "rate_limit" if names.contains(&"rate") => {
+                "did you mean \"rate\"?".to_owned()
+            }
             _ => suggest::help(text, &names)
                 .unwrap_or_else(|| format!("its fields are {}", names.join(", "))),
         };

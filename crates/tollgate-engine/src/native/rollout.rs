@@ -93,7 +93,10 @@ impl Reader<'_> {
         let percent = percent.filter(|percent| (1..=100).contains(percent));
         if percent.is_none() {
             let message = "expected a part from 1% to 100%, in whole percents";
-            let help = "write 80% or 0.8";
+            let help = match node.value {
+                Value::Integer(number @ 1..=100) => format!("write {number}%"),
+                _ => "write it as 80% or 0.8".to_owned(),
+            };
             self.error_with(codes::OUT_OF_RANGE, message, node.span, help);
         }
         percent

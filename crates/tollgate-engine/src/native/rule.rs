@@ -263,7 +263,10 @@ impl Reader<'_> {
 
     fn no_limit(&mut self, fields: &Fields<'_>, what: &str) {
         let message = format!("this {what} has no limit");
-        let help = "give it a rate, a quota or a concurrency, or say unlimited: true";
+        let help = match limit_in_match(fields) {
+            Some(name) => format!("{name:?} stands inside match: move it one level to the left"),
+            None => "give it a rate, a quota or a concurrency, or say unlimited: true".to_owned(),
+        };
         let span = first_line(fields.span);
         self.error_with(codes::NO_LIMIT, message, span, help);
     }
@@ -341,6 +344,19 @@ pub(super) fn first_line(span: Span) -> Span {
         end: span.start,
         ..span
     }
+}
+
+/// The limit that stands among the conditions of a rule, where it was indented too far.
+fn limit_in_match(fields: &Fields<'_>) -> Option<&'static str> {
+    let (_, _, conditions) = fields.iter().find(|(name, ..)| *name == "match")?;
+    let Value::Map(conditions) = &conditions.value else {
+        return None;
+    };
+    let limits = ["rate", "quota", "concurrency", "unlimited"];
+    limits.into_iter().find(|limit| {
+        let mut names = conditions.iter().map(|(name, _)| &name.value);
+        names.any(|name| matches!(name, Value::Text(text) if text == limit))
+    })
 }
 
 /// The first line of a rate's error without what the file's line and column say: what is wrong, and

@@ -130,10 +130,16 @@ impl Loader {
         };
         if path.is_dir() {
             let span = at(self);
-            let message = format!("{shown:?} is a folder, not a policy file");
-            let help = match from {
-                Some(_) => "include the files in it",
-                None => "give the path of a policy file, or a folder with some",
+            // A folder that was given stands for the files in it, so one that comes here has none.
+            let (message, help) = match from {
+                Some(_) => (
+                    format!("{shown:?} is a folder, not a policy file"),
+                    "include the files in it",
+                ),
+                None => (
+                    format!("the folder {shown:?} has no policy file in it"),
+                    "give a folder with files named .yaml, .yml or .toml, or the path of one",
+                ),
             };
             return self.error(codes::UNREADABLE, message, span, help);
         }

@@ -243,7 +243,7 @@ const FILES: &[File] = &[
     (&["domain: a", "domain: a"], Err(&["duplicate-domain 1/1:9"])),
     (&["domain: a\n---\ndomain: a\n"], Err(&["duplicate-domain 0/3:9"])),
     (&["domain: a\n---\ndomain: b\ndescriptors: [c]\n"], Err(&["not-a-map 0/4:15"])),
-    (&["domain: a\n---\ndomain: [\n"], Err(&["syntax 0/3:10"])),
+    (&["domain: a\n---\ndomain: [\n"], Err(&["syntax 0/3:9"])),
     (&["domain: ''"], Err(&["empty-domain 0/1:1"])),
     (&["descriptors: []"], Err(&["empty-domain 0/1:1"])),
     (&[""], Err(&["empty-domain 0/0:0"])),

@@ -437,3 +437,31 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn who_waits_for_a_rule_that_warms_up_has_its_turn_as_soon_as_it_is_warm_enough() {
+    let clock = Manual::new();
+    // A tenth of one a minute is one in ten minutes, but only for the first ninth of ten seconds.
+    let text = "limits: [{name: a, rate: 1/m burst 1, warm_up: 10s, over: wait 1h}]";
+    let engine = engine(text, &clock);
+    let mut tasks = Tasks::new();
+    for name in 0..3 {
+        start(&mut tasks, name, &engine);
+    }
+    assert_eq!(names(&tasks.take_done()), [0]);
+    let mut order = Vec::new();
+    for second in 1..=185 {
+        clock.advance(1_000 * MS);
+        if second == 59 {
+            // One that comes once it is warm stands behind those who came before.
+            start(&mut tasks, 3, &engine);
+        }
+        tasks.run();
+        order.extend(
+            names(&tasks.take_done())
+                .into_iter()
+                .map(|name| (name, second / 60)),
+        );
+    }
+    assert_eq!(order, [(1, 1), (2, 2), (3, 3)]);
+}

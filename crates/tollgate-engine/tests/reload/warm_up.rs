@@ -11,7 +11,7 @@ use tollgate::{Clock, Decision, Timestamp};
 use tollgate_engine::backend::{Answer, Backend, Check, Fallback, Local, Memory};
 use tollgate_engine::document::Format;
 use tollgate_engine::policy::Policy;
-use tollgate_engine::{Engine, Facts};
+use tollgate_engine::{Bounds, Engine, Facts};
 
 use super::common::{TestEngine, engine};
 
@@ -154,6 +154,99 @@ fn a_reload_warms_up_what_is_new_and_nothing_again() {
     engine.reload(Policy::default()).expect("a policy");
     engine.reload(policy(warm)).expect("a policy");
     assert_eq!(part(&engine).as_deref(), Some("100 per 10s burst 10"));
+}
+
+/// The gate that stands, as it is told.
+fn gate(engine: &TestEngine) -> Option<String> {
+    let facts = Facts::new().with("user", "1");
+    let left = engine.left(&facts);
+    let gate = left.iter().find(|left| left.is_warm_up);
+    gate.map(|left| left.kind.to_string())
+}
+
+#[test]
+fn another_length_leaves_a_rule_as_warm_as_it_was() {
+    let clock = Manual::new();
+    let engine = engine(policy("rate: 100/s, warm_up: 9s"), &clock);
+    clock.advance(Duration::from_secs(4));
+    assert_eq!(gate(&engine).as_deref(), Some("500 per 10s burst 50"));
+    for length in ["90s", "900s", "9s"] {
+        let next = policy(&format!("rate: 100/s, warm_up: {length}"));
+        engine.reload(next).expect("a policy");
+        let told = gate(&engine);
+        assert_eq!(told.as_deref(), Some("500 per 10s burst 50"), "{length}");
+    }
+    clock.advance(Duration::from_secs(5));
+    assert_eq!(gate(&engine), None, "it is warm");
+    let longer = policy("rate: 100/s, warm_up: 90s");
+    engine.reload(longer).expect("a policy");
+    assert_eq!(gate(&engine), None, "and stays so");
+}
+
+#[test]
+fn a_clock_that_is_set_back_leaves_a_rule_as_warm_as_it_was() {
+    let clock = Manual::starting_at(Timestamp::from_secs(10_000));
+    let engine = engine(policy("rate: 100/s, warm_up: 9s"), &clock);
+    clock.advance(Duration::from_secs(4));
+    assert_eq!(gate(&engine).as_deref(), Some("500 per 10s burst 50"));
+    clock.set(Timestamp::from_secs(5_000));
+    assert_eq!(gate(&engine).as_deref(), Some("500 per 10s burst 50"));
+    clock.advance(Duration::from_secs(5));
+    assert_eq!(gate(&engine), None, "it is warm");
+    clock.set(Timestamp::from_secs(1));
+    assert_eq!(gate(&engine), None, "and stays so");
+}
+
+#[test]
+fn gates_are_not_counted_among_the_limits_of_a_request() {
+    let clock = Manual::new();
+    let bounds = Bounds {
+        checks: 2,
+        ..Bounds::default()
+    };
+    let engine = engine(policy("rate: [100/s, 1000/m], warm_up: 9s"), &clock).with_bounds(bounds);
+    let facts = Facts::new().with("user", "1");
+    assert!(engine.decide(&facts).passed().is_some());
+}
+
+#[test]
+fn what_an_estimate_came_to_counts_in_the_gate_too() {
+    let rule = "rate: 1000/s, cost: {fact: units, default: 10, settle_within: 60s}, warm_up: 90s";
+    let clock = Manual::new();
+    let engine = engine(policy(rule), &clock);
+    let facts = Facts::new().with("user", "1");
+    let left = || {
+        let left = engine.left(&facts);
+        let gate = left.iter().find(|left| left.is_warm_up);
+        gate.map(|left| left.decision.remaining)
+    };
+    let mut permits = engine.decide(&facts).passed().expect("room").into_permits();
+    assert_eq!(left(), Some(90));
+    permits.settle(1);
+    assert_eq!(left(), Some(99), "the rest comes back");
+    let mut permits = engine.decide(&facts).passed().expect("room").into_permits();
+    permits.settle(299);
+    // What was underestimated is owed, up to a full bucket: of the rule there is still room, but not of its tenth.
+    let verdict = engine.decide(&facts);
+    assert_eq!(verdict.decision().limit, 100);
+    assert!(verdict.refused().is_some(), "nothing is left");
+    clock.advance(Duration::from_millis(1_100));
+    assert!(engine.decide(&facts).passed().is_some());
+}
+
+#[test]
+fn estimates_that_are_settled_grow_by_tenths_too() {
+    let clock = Manual::new();
+    let rule = "rate: 100/s, cost: {default: 1, settle_within: 60s}, warm_up: 9s";
+    let engine = engine(policy(rule), &clock);
+    let passed = each_second(&engine, &clock, 12);
+    for (second, passed) in (1..).zip(&passed[..9]) {
+        let part = second * 10;
+        assert!(*passed <= 2 * part, "{passed} in second {second}");
+        assert!(*passed + 2 >= part, "{passed} in second {second}");
+    }
+    let all: u64 = passed[..9].iter().sum();
+    assert!((440..=450 + 100).contains(&all), "{all}");
 }
 
 /// A store that lets everything pass, and notes what it is asked.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate::quota::Quota;
 use tollgate::{Algorithm, Outcome, Rate, Timestamp, core::Align};
-use tollgate_engine::backend::LimitKind;
+use tollgate_engine::backend::{Backend, LimitKind, SoleLimit};
 use tollgate_redis::{Redis, StoreError};
 use tollgate_testkit::redis::{Server, until};
 
@@ -300,4 +300,26 @@ async fn a_slow_answer_is_waited_for_as_long_as_was_said() {
     let answer = limiter.try_check("k", 1).await.unwrap();
     assert!(answer.refused().is_none());
     assert_eq!(redis.stats().connects, 1, "the connection was kept");
+}
+
+#[tokio::test]
+async fn what_came_back_before_another_failed_is_not_refused_from_memory() {
+    let server = Server::start();
+    let redis = connect(&server);
+    let limit = |name: &str| {
+        let (rate, algorithm) = (Rate::per_hour(1), Algorithm::Gcra);
+        SoleLimit::new(name, LimitKind::Rate { rate, algorithm }).unwrap()
+    };
+    let (foreign, own) = (limit("foreign"), limit("own"));
+    let facts = SoleLimit::facts("k");
+    let (foreign, own) = (foreign.check(&facts, 1), own.check(&facts, 1));
+    let allowed = async |check| redis.check(&[check]).await.unwrap().allowed;
+    assert!(allowed(foreign).await);
+    let keys = server.command(&["KEYS", "*"]);
+    let key = keys.items()[0].text().unwrap();
+    server.command(&["SET", &key, "of somebody else"]);
+    assert!(allowed(own).await && !allowed(own).await);
+    let Ok(()) = Backend::give_back(&redis, &[own, foreign]).await;
+    assert_eq!(redis.stats().strange_keys, 1, "the second failed");
+    assert!(allowed(own).await, "the first came back");
 }

@@ -40,7 +40,10 @@ struct Service {
 
 async fn start() -> Service {
     let clock = Arc::new(Manual::new());
-    let memory = Memory::builder().clock(Arc::clone(&clock)).wall(Arc::clone(&clock)).build();
+    let memory = Memory::builder()
+        .clock(Arc::clone(&clock))
+        .wall(Arc::clone(&clock))
+        .build();
     let settings = Settings {
         http: Address::Off,
         grpc: Address::Off,
@@ -56,7 +59,9 @@ async fn start() -> Service {
     };
     let stream = TcpStream::connect(address).expect("a connection");
     stream.set_nodelay(true).expect("an option");
-    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+    stream
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .expect("a timeout");
     Service {
         clock,
         client: BufReader::new(stream),
@@ -66,13 +71,23 @@ async fn start() -> Service {
 
 impl Service {
     fn throttle(&mut self, key: &str, sequence: &Sequence, quantity: u64) -> [i64; 5] {
-        let Sequence { max_burst, count, period_s, .. } = sequence;
+        let Sequence {
+            max_burst,
+            count,
+            period_s,
+            ..
+        } = sequence;
         let line = format!("CL.THROTTLE {key} {max_burst} {count} {period_s} {quantity}\r\n");
-        self.client.get_mut().write_all(line.as_bytes()).expect("written");
+        self.client
+            .get_mut()
+            .write_all(line.as_bytes())
+            .expect("written");
         assert_eq!(self.line(), "*5");
         std::array::from_fn(|_| {
             let line = self.line();
-            line.strip_prefix(':').and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{line:?}"))
+            line.strip_prefix(':')
+                .and_then(|number| number.parse().ok())
+                .unwrap_or_else(|| panic!("{line:?}"))
         })
     }
 
@@ -102,18 +117,26 @@ impl Key {
     }
 
     fn heard(&mut self, op: &Op) {
-        self.until = u64::try_from(op.pttl_ms).ok().map(|left| op.t_us / 1_000 + left);
+        self.until = u64::try_from(op.pttl_ms)
+            .ok()
+            .map(|left| op.t_us / 1_000 + left);
     }
 }
 
 #[test]
 fn redis_cell_server() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build();
     let runtime = runtime.expect("a runtime");
     let mut tally = Tally::new("redis_cell_server");
     for sequence in sequences::<Sequence>("redis_cell_server") {
         let mut service = runtime.block_on(start());
-        let mut key = Key { name: 0, until: None };
+        let mut key = Key {
+            name: 0,
+            until: None,
+        };
         let mut now = 0;
         tally.replay(sequence.id, &sequence.ops, |op| -> Judged {
             service.clock.advance(Duration::from_micros(op.t_us - now));
@@ -121,11 +144,21 @@ fn redis_cell_server() {
             let ended = key.at(op.t_us);
             let reply = service.throttle(&format!("k{}", key.name), &sequence, op.n);
             key.heard(op);
-            let names = ["limited", "limit", "remaining", "retry after", "reset after"];
+            let names = [
+                "limited",
+                "limit",
+                "remaining",
+                "retry after",
+                "reset after",
+            ];
             for ((name, ours), theirs) in names.into_iter().zip(reply).zip(op.reply) {
                 Ours.says(name, ours, theirs)?;
             }
-            Ok(if ended.is_empty() { Verdict::Compared } else { Verdict::ComparedThenSet(ended) })
+            Ok(if ended.is_empty() {
+                Verdict::Compared
+            } else {
+                Verdict::ComparedThenSet(ended)
+            })
         });
     }
     tally.finish();

@@ -20,7 +20,7 @@ mod builder;
 mod key;
 mod shard;
 
-pub use builder::KeyedBuilder;
+pub use builder::{KeyedBuilder, KeyedSettings};
 pub use key::{Key, KeySlot, KeyedPermit, OwnedKeyedPermit};
 
 use shard::{LimitOf, Shard};

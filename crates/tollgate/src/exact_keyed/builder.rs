@@ -9,7 +9,7 @@ use super::table::Plan;
 use super::tables::Tables;
 use super::tier::RateOf;
 use crate::acquire::Waiting;
-use crate::clock::{Clock, Monotonic};
+use crate::clock::{Clock, Clocked, Monotonic};
 use crate::keyed::counters::Counters;
 use crate::keyed::hasher::KeyHasher;
 use crate::limiter::DefaultClock;
@@ -28,31 +28,31 @@ use crate::{Algorithm, AtCap, Tier};
 /// assert!(limiter.allow("user:42"));
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
+pub type Builder<K, C = DefaultClock> = Clocked<Settings<K>, C>;
+
+/// What is chosen of an exact-key limiter before it is built, but for its clock.
 #[derive(Debug)]
-#[must_use = "a builder does nothing until it is built"]
-pub struct Builder<K, C = DefaultClock> {
+pub struct Settings<K> {
     rate: Rate,
     pub(super) capacity: usize,
     pub(super) algorithm: Algorithm,
     at_cap: AtCap,
     longest_wait: Duration,
     max_waiters: usize,
-    pub(super) clock: C,
     rate_of: RateOf<K>,
 }
 
 impl<K> Builder<K> {
     pub(super) fn new(rate: Rate, capacity: usize) -> Self {
-        Self {
+        Self::of(Settings {
             rate,
             capacity,
             algorithm: Algorithm::default(),
             at_cap: AtCap::default(),
             longest_wait: Duration::from_secs(60),
             max_waiters: Waiting::DEFAULT_MAX,
-            clock: DefaultClock::new(),
             rate_of: RateOf(None),
-        }
+        })
     }
 
     /// Builds it on the default clock.
@@ -67,26 +67,26 @@ impl<K> Builder<K> {
 impl<K, C> Builder<K, C> {
     /// How it counts: [`Algorithm::Gcra`] unless said otherwise.
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
-        self.algorithm = algorithm;
+        self.settings.algorithm = algorithm;
         self
     }
 
     /// What happens to new keys at the cap: [`AtCap::ShareOne`] unless said otherwise.
     pub fn at_cap(mut self, at_cap: AtCap) -> Self {
-        self.at_cap = at_cap;
+        self.settings.at_cap = at_cap;
         self
     }
 
     /// How far ahead a reservation may act: a minute unless said otherwise. A wait takes as long as it takes.
     /// A key is active, and keeps its slot, until what it has booked is over.
     pub fn longest_wait(mut self, longest: Duration) -> Self {
-        self.longest_wait = longest;
+        self.settings.longest_wait = longest;
         self
     }
 
     /// How many may wait at once, on all keys together. The default is 65,536.
     pub fn max_waiters(mut self, most: usize) -> Self {
-        self.max_waiters = most;
+        self.settings.max_waiters = most;
         self
     }
 
@@ -115,22 +115,8 @@ impl<K, C> Builder<K, C> {
         S: AsRef<[Tier]> + Send + Sync + 'static,
         F: for<'a> Fn(&'a S, &K) -> Option<&'a Tier> + Send + Sync + 'static,
     {
-        self.rate_of = RateOf(Some(Box::new(Choice { tiers, choose })));
+        self.settings.rate_of = RateOf(Some(Box::new(Choice { tiers, choose })));
         self
-    }
-
-    /// Reads this clock instead of the default one.
-    pub fn clock<D: Clock>(self, clock: D) -> Builder<K, D> {
-        Builder {
-            rate: self.rate,
-            capacity: self.capacity,
-            algorithm: self.algorithm,
-            at_cap: self.at_cap,
-            longest_wait: self.longest_wait,
-            max_waiters: self.max_waiters,
-            clock,
-            rate_of: self.rate_of,
-        }
     }
 }
 
@@ -152,23 +138,24 @@ impl<K, C: Clock> Builder<K, C> {
     where
         E: From<LimitError>,
     {
-        if let Some(choice) = &self.rate_of.0 {
-            all_for(&**choice, self.algorithm)?;
+        let Self { settings, clock } = self;
+        if let Some(choice) = &settings.rate_of.0 {
+            all_for(&**choice, settings.algorithm)?;
         }
         let plan = Plan {
-            capacity: self.capacity,
-            at_cap: self.at_cap,
-            rate_of: self.rate_of,
+            capacity: settings.capacity,
+            at_cap: settings.at_cap,
+            rate_of: settings.rate_of,
         };
         Ok(ExactKeyedLimiter {
-            tables: tables(self.algorithm, self.rate, plan)?,
+            tables: tables(settings.algorithm, settings.rate, plan)?,
             hasher: KeyHasher::random(),
             counters: Counters::new(),
-            capacity: self.capacity,
-            longest_wait: self.longest_wait,
+            capacity: settings.capacity,
+            longest_wait: settings.longest_wait,
             lines: crate::line::of_keys::KeyLines::new(),
-            waiting: Waiting::new(self.max_waiters),
-            clock: self.clock,
+            waiting: Waiting::new(settings.max_waiters),
+            clock,
         })
     }
 }

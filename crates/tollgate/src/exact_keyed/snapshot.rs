@@ -44,8 +44,8 @@ const LENGTH: usize = 2;
 const HEADER: usize = 10;
 
 impl<K, C: Clock> ExactKeyedLimiter<K, C> {
-    /// Writes the keys that are active now to a file, and how many they are; a file that was there
-    /// is replaced as a whole, or stays. It is readable by its owner alone.
+    /// Writes the keys that are active now to a file, and returns how many they are. A file that was
+    /// there is replaced as a whole, or stays as it was. It is readable by its owner alone.
     ///
     /// `encode` appends a key's bytes, and must not call this limiter. Shards are copied one after
     /// the other, so checks go on meanwhile, and a key that is charged meanwhile may be in it as
@@ -83,7 +83,7 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
 
 impl<K: Hash + Eq> Builder<K> {
     /// Builds it on the default clock with the keys of a file that [`ExactKeyedLimiter::snapshot`]
-    /// wrote; else as on a clock that was given.
+    /// wrote. The rest is as on a clock that was given.
     ///
     /// # Errors
     /// As on a clock that was given.
@@ -117,7 +117,7 @@ impl<K: Hash + Eq, C: Clock> Builder<K, C> {
         let path = path.as_ref();
         let contents = Contents::read(path)?;
         let now = self.clock.now();
-        let (algorithm, capacity) = (self.algorithm, self.capacity);
+        let (algorithm, capacity) = (self.settings.algorithm, self.settings.capacity);
         let aligned = matches!(algorithm, Algorithm::FixedWindow(Align::Boundary(_)));
         let free = matches!(algorithm, Algorithm::FixedWindow(_) | Algorithm::SlidingLog);
         let limiter = self.build_with(|algorithm, rate, plan| {

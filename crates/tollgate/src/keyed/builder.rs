@@ -12,7 +12,7 @@ use super::pace::PaceCell;
 use super::table::Table;
 use super::{ByKey, KeyedLimiter, OneRate};
 use crate::acquire::Waiting;
-use crate::clock::{Clock, Monotonic};
+use crate::clock::{Clock, Clocked, Monotonic};
 use crate::limiter::DefaultClock;
 use crate::sync::AtomicU64;
 use crate::tier::{Choice, Chooses, all_for};
@@ -29,9 +29,11 @@ use crate::{AtCap, Tier};
 /// assert!(limiter.allow("user:42"));
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
+pub type Builder<C = DefaultClock, T = OneRate> = Clocked<Settings<T>, C>;
+
+/// What is chosen of a keyed limiter before it is built, but for its clock.
 #[derive(Debug)]
-#[must_use = "a builder does nothing until it is built"]
-pub struct Builder<C = DefaultClock, T = OneRate> {
+pub struct Settings<T = OneRate> {
     rate: Rate,
     capacity: usize,
     at_cap: AtCap,
@@ -39,7 +41,6 @@ pub struct Builder<C = DefaultClock, T = OneRate> {
     max_waiters: usize,
     hasher: KeyHasher,
     intervals: Arc<Intervals>,
-    clock: C,
     tier_of: T,
     /// A tier that isn't for this limiter.
     misfit: Option<LimitError>,
@@ -47,7 +48,7 @@ pub struct Builder<C = DefaultClock, T = OneRate> {
 
 impl Builder {
     pub(super) fn new(rate: Rate, capacity: usize) -> Self {
-        Self {
+        Self::of(Settings {
             rate,
             capacity,
             at_cap: AtCap::default(),
@@ -55,10 +56,9 @@ impl Builder {
             max_waiters: Waiting::DEFAULT_MAX,
             hasher: KeyHasher::random(),
             intervals: Arc::new(Intervals::new()),
-            clock: DefaultClock::new(),
             tier_of: OneRate::new(),
             misfit: None,
-        }
+        })
     }
 }
 
@@ -75,37 +75,21 @@ impl<T> Builder<DefaultClock, T> {
 impl<C, T> Builder<C, T> {
     /// What happens to new keys at the cap: [`AtCap::ShareOne`] unless said otherwise.
     pub fn at_cap(mut self, at_cap: AtCap) -> Self {
-        self.at_cap = at_cap;
+        self.settings.at_cap = at_cap;
         self
     }
 
     /// How far ahead a reservation may act: a minute unless said otherwise. A wait takes as long as it
     /// takes.
     pub fn longest_wait(mut self, longest: Duration) -> Self {
-        self.longest_wait = longest;
+        self.settings.longest_wait = longest;
         self
     }
 
     /// How many may wait at once, on all keys together. The default is 65,536.
     pub fn max_waiters(mut self, most: usize) -> Self {
-        self.max_waiters = most;
+        self.settings.max_waiters = most;
         self
-    }
-
-    /// Reads this clock instead of the default one.
-    pub fn clock<D: Clock>(self, clock: D) -> Builder<D, T> {
-        Builder {
-            rate: self.rate,
-            capacity: self.capacity,
-            at_cap: self.at_cap,
-            longest_wait: self.longest_wait,
-            max_waiters: self.max_waiters,
-            hasher: self.hasher,
-            intervals: self.intervals,
-            clock,
-            tier_of: self.tier_of,
-            misfit: self.misfit,
-        }
     }
 
     /// Each key's tier is the one of these that this function says, or none for the limiter's own rate.
@@ -131,24 +115,36 @@ impl<C, T> Builder<C, T> {
         F: for<'a> Fn(&'a S, &K) -> Option<&'a Tier> + Send + Sync + 'static,
     {
         let choice: Box<dyn Chooses<K>> = Box::new(Choice { tiers, choose });
-        Builder {
-            rate: self.rate,
-            capacity: self.capacity,
-            at_cap: self.at_cap,
-            longest_wait: self.longest_wait,
-            max_waiters: self.max_waiters,
-            hasher: self.hasher,
-            intervals: self.intervals,
+        let Settings {
+            rate,
+            capacity,
+            at_cap,
+            longest_wait,
+            max_waiters,
+            hasher,
+            intervals,
+            ..
+        } = self.settings;
+        Clocked {
+            settings: Settings {
+                rate,
+                capacity,
+                at_cap,
+                longest_wait,
+                max_waiters,
+                hasher,
+                intervals,
+                misfit: all_for(&*choice, crate::Algorithm::Gcra).err(),
+                tier_of: ByKey(choice),
+            },
             clock: self.clock,
-            misfit: all_for(&*choice, crate::Algorithm::Gcra).err(),
-            tier_of: ByKey(choice),
         }
     }
 
     /// With the hash of this seed, and these intervals under the tags that they had.
     pub(super) fn adopting(mut self, seed: u64, intervals: Intervals) -> Self {
-        self.hasher = KeyHasher::with_seed(seed);
-        self.intervals = Arc::new(intervals);
+        self.settings.hasher = KeyHasher::with_seed(seed);
+        self.settings.intervals = Arc::new(intervals);
         self
     }
 }
@@ -159,23 +155,24 @@ impl<C: Clock, T> Builder<C, T> {
     /// # Errors
     /// If GCRA can't represent the rate, or a tier isn't one of GCRA.
     pub fn build(self) -> Result<KeyedLimiter<C, T>, LimitError> {
-        let limit = Gcra::new(self.rate)?;
-        self.misfit.map_or(Ok(()), Err)?;
+        let Self { settings, clock } = self;
+        let limit = Gcra::new(settings.rate)?;
+        settings.misfit.map_or(Ok(()), Err)?;
         // A year at most, so that no wait comes near the end of a word's time.
-        let longest_wait = self.longest_wait.min(Duration::from_secs(31_536_000));
+        let longest_wait = settings.longest_wait.min(Duration::from_secs(31_536_000));
         Ok(KeyedLimiter {
-            pace: PaceCell::new(limit, &self.intervals),
-            table: Table::new(self.capacity, self.clock.now(), self.intervals),
-            hasher: self.hasher,
+            pace: PaceCell::new(limit, &settings.intervals),
+            table: Table::new(settings.capacity, clock.now(), settings.intervals),
+            hasher: settings.hasher,
             counters: Counters::new(),
-            at_cap: self.at_cap,
+            at_cap: settings.at_cap,
             overflowed: AtomicU64::new(0),
-            capacity: self.capacity,
+            capacity: settings.capacity,
             longest_wait: units::of(Timestamp::ZERO + longest_wait),
             lines: crate::line::of_keys::KeyLines::new(),
-            waiting: Waiting::new(self.max_waiters),
-            clock: self.clock,
-            tier_of: self.tier_of,
+            waiting: Waiting::new(settings.max_waiters),
+            clock,
+            tier_of: settings.tier_of,
         })
     }
 }

@@ -13,7 +13,7 @@ use super::store::{End, Store};
 use super::table::Table;
 use super::{FileError, Observer, Quota, QuotaLimiter, ThresholdEvent};
 use crate::AtCap;
-use crate::clock::{Clock, Wall};
+use crate::clock::{Clock, Clocked, Wall};
 use crate::keyed::counters::Counters;
 
 /// What requests get while as much is unsaved as may be, because the store fails or is slow.
@@ -47,6 +47,8 @@ pub enum Durability {
 
 /// Builds a [`QuotaLimiter`]; made by [`QuotaLimiter::builder`].
 ///
+/// It reads [`Wall`] unless given another clock, whose times are nanoseconds since the Unix epoch too.
+///
 /// ```
 /// use std::time::Duration;
 /// use tollgate::quota::{OnFileFailure, Quota, QuotaLimiter};
@@ -67,19 +69,26 @@ pub enum Durability {
 /// # std::fs::remove_file(path.with_extension("lock")).ok();
 /// # Ok::<(), tollgate::quota::FileError>(())
 /// ```
-#[must_use = "a builder does nothing until it is built"]
-pub struct Builder<C = Wall> {
+pub type Builder<C = Wall> = Clocked<Settings, C>;
+
+/// What is chosen of a quota limiter before it is built or opened, but for its clock.
+pub struct Settings {
     quota: Quota,
     capacity: usize,
     at_cap: AtCap,
     observer: Option<Observer>,
     limits: Limits,
-    clock: C,
+}
+
+impl Settings {
+    fn table(&self) -> Arc<Table> {
+        Arc::new(Table::new(&self.quota, self.capacity, self.at_cap))
+    }
 }
 
 impl Builder {
     pub(super) fn new(quota: Quota, capacity: usize) -> Self {
-        Self {
+        let settings = Settings {
             quota,
             capacity,
             at_cap: AtCap::DenyNew,
@@ -90,6 +99,9 @@ impl Builder {
                 on_failure: OnFileFailure::default(),
                 durability: Durability::default(),
             },
+        };
+        Self {
+            settings,
             clock: Wall,
         }
     }
@@ -99,7 +111,7 @@ impl<C> Builder<C> {
     /// What happens to new keys at the cap: [`AtCap::DenyNew`] unless said otherwise, or
     /// [`AtCap::AdmitNew`]. Those that have nothing left that counts make room first.
     pub fn at_cap(mut self, at_cap: AtCap) -> Self {
-        self.at_cap = at_cap;
+        self.settings.at_cap = at_cap;
         self
     }
 
@@ -135,7 +147,7 @@ impl<C> Builder<C> {
         let mut percentages = percentages.to_vec();
         percentages.sort_unstable();
         percentages.dedup();
-        self.observer = Some(Observer {
+        self.settings.observer = Some(Observer {
             percentages,
             tell: Box::new(tell),
         });
@@ -145,40 +157,28 @@ impl<C> Builder<C> {
     /// How often what was granted is saved: every second unless said otherwise. A crash loses at
     /// most what was granted in such a time and the time that a flush takes.
     pub fn flush_every(mut self, interval: Duration) -> Self {
-        self.limits.flush_every = interval;
+        self.settings.limits.flush_every = interval;
         self
     }
 
     /// How many units may be granted and not saved: 100,000 unless said otherwise. A crash loses no
     /// more, or one request's cost if that alone is more. At half of it a flush begins early.
     pub fn max_unsaved(mut self, units: u64) -> Self {
-        self.limits.max_unsaved = units;
+        self.settings.limits.max_unsaved = units;
         self
     }
 
     /// What requests get while as much is unsaved as may be: [`OnFileFailure::Refuse`] unless said
     /// otherwise.
     pub fn on_file_failure(mut self, policy: OnFileFailure) -> Self {
-        self.limits.on_failure = policy;
+        self.settings.limits.on_failure = policy;
         self
     }
 
     /// What a crash costs: [`Durability::Flush`] unless said otherwise.
     pub fn durability(mut self, durability: Durability) -> Self {
-        self.limits.durability = durability;
+        self.settings.limits.durability = durability;
         self
-    }
-
-    /// Reads this clock instead of [`Wall`]. Its times are nanoseconds since the Unix epoch.
-    pub fn clock<D: Clock>(self, clock: D) -> Builder<D> {
-        Builder {
-            quota: self.quota,
-            capacity: self.capacity,
-            at_cap: self.at_cap,
-            observer: self.observer,
-            limits: self.limits,
-            clock,
-        }
     }
 }
 
@@ -186,23 +186,23 @@ impl<C: Clock> Builder<C> {
     /// Builds one that counts in memory, and forgets when it is dropped.
     ///
     /// # Errors
-    /// If it was told to treat new keys at the cap as it can't.
+    /// If [`at_cap`](Self::at_cap) was given a choice that this limiter doesn't have.
     pub fn build(self) -> Result<QuotaLimiter<C>, LimitError> {
         self.check_cap()?;
         Ok(self.finish())
     }
 
-    /// Whoever shares a quota, or is put aside and starts afresh, has another than was agreed.
+    /// A key that shares a quota, or is evicted and starts afresh, would have another quota than was agreed.
     fn check_cap(&self) -> Result<(), LimitError> {
-        match self.at_cap {
+        match self.settings.at_cap {
             AtCap::DenyNew | AtCap::AdmitNew => Ok(()),
             other => Err(other.refused_by("a QuotaLimiter", "DenyNew or AdmitNew")),
         }
     }
 
     pub(crate) fn finish(self) -> QuotaLimiter<C> {
-        let table = Table::new(&self.quota, self.capacity, self.at_cap);
-        self.with(Arc::new(table), None)
+        let table = self.settings.table();
+        self.with(table, None)
     }
 
     /// Builds one that goes on from a file, and keeps its counts there. A file that isn't there is
@@ -211,13 +211,14 @@ impl<C: Clock> Builder<C> {
     /// Beside the file there will be one that ends in `.lock`, and for moments one in `.new`.
     ///
     /// # Errors
-    /// If the file can't be read or written, is in use, damaged or something else, or holds more keys
-    /// than may be counted; or if it was told to treat new keys at the cap as it can't.
+    /// If the file can't be read or written, is in use, damaged or of another kind, or holds more keys
+    /// than may be counted; or if [`at_cap`](Self::at_cap) was given a choice that this limiter
+    /// doesn't have.
     pub fn open(self, path: impl AsRef<Path>) -> Result<QuotaLimiter<C>, FileError> {
         let path = path.as_ref();
         self.check_cap().map_err(FileError::Limit)?;
         let (store, contents) = Store::open(path)?;
-        let table = Arc::new(Table::new(&self.quota, self.capacity, self.at_cap));
+        let table = self.settings.table();
         let now = self.clock.now().as_nanos();
         table.raise_floor(contents.floor);
         let active = |entry: &&Entry| entry.idle_at() > now;
@@ -227,10 +228,10 @@ impl<C: Clock> Builder<C> {
             return Err(FileError::TooManyKeys {
                 path: path.to_owned(),
                 keys,
-                capacity: self.capacity,
+                capacity: self.settings.capacity,
             });
         }
-        let saver = Arc::new(Saver::new(store, self.limits, contents.torn));
+        let saver = Arc::new(Saver::new(store, self.settings.limits, contents.torn));
         saver.save(&table, End::Open)?;
         let keeper = Keeper::start(&table, &saver).map_err(|source| FileError::Io {
             path: path.to_owned(),
@@ -245,16 +246,16 @@ impl<C: Clock> Builder<C> {
             table,
             saver,
             keeper,
-            observer: self.observer,
+            observer: self.settings.observer,
             counters: Counters::new(),
             clock: self.clock,
         }
     }
 }
 
-impl<C> fmt::Debug for Builder<C> {
+impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder")
+        f.debug_struct("Settings")
             .field("quota", &self.quota)
             .field("capacity", &self.capacity)
             .field("limits", &self.limits)

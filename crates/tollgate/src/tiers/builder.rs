@@ -4,12 +4,14 @@ use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
 
 use super::{Allowance, Directory, Plan, TierError, Tiers};
-use crate::clock::{Clock, Monotonic, Wall};
+use crate::clock::{Clock, Clocked, Monotonic, Wall};
 use crate::limiter::DefaultClock;
 use crate::quota::{Quota, QuotaLimiter};
 use crate::{KeyedConcurrency, KeyedLimiter, Stack};
 
 /// Builds [`Tiers`]; made by [`Tiers::builder`].
+///
+/// Its clock is that of the rates and slots; quotas have their own ([`quotas`](Builder::quotas)).
 ///
 /// ```
 /// use tollgate::{Rate, Tiers, tiers::Allowance};
@@ -23,25 +25,25 @@ use crate::{KeyedConcurrency, KeyedLimiter, Stack};
 /// );
 /// # Ok::<(), tollgate::tiers::TierError>(())
 /// ```
+pub type Builder<C = DefaultClock, W = Wall> = Clocked<Settings<W>, C>;
+
+/// What is chosen of tiers before they are built, but for the clock of their rates.
 #[derive(Debug)]
-#[must_use = "a builder does nothing until it is built"]
-pub struct Builder<C = DefaultClock, W: Clock = Wall> {
+pub struct Settings<W: Clock = Wall> {
     default: String,
     tiers: Vec<(String, Allowance)>,
     capacity: usize,
     quotas: QuotaLimiter<W>,
-    clock: C,
 }
 
 impl Builder {
     pub(super) fn new((default, allowance): (&str, Allowance), capacity: usize) -> Self {
-        Self {
+        Self::of(Settings {
             default: default.to_owned(),
             tiers: vec![(default.to_owned(), allowance)],
             capacity,
             quotas: QuotaLimiter::new(Quota::unlimited(), capacity),
-            clock: DefaultClock::new(),
-        }
+        })
     }
 }
 
@@ -58,30 +60,27 @@ impl<W: Clock> Builder<DefaultClock, W> {
 impl<C, W: Clock> Builder<C, W> {
     /// Adds a tier, or changes one that was added before.
     pub fn tier(mut self, name: &str, allowance: Allowance) -> Self {
-        self.tiers.push((name.to_owned(), allowance));
+        self.settings.tiers.push((name.to_owned(), allowance));
         self
     }
 
     /// Counts quotas here: in a file that survives restarts, say, or with thresholds. Its own quota
     /// doesn't matter. By default they are counted in memory.
     pub fn quotas<V: Clock>(self, quotas: QuotaLimiter<V>) -> Builder<C, V> {
-        Builder {
-            default: self.default,
-            tiers: self.tiers,
-            capacity: self.capacity,
-            quotas,
+        let Settings {
+            default,
+            tiers,
+            capacity,
+            ..
+        } = self.settings;
+        Clocked {
+            settings: Settings {
+                default,
+                tiers,
+                capacity,
+                quotas,
+            },
             clock: self.clock,
-        }
-    }
-
-    /// Reads this clock for rates instead of the default one.
-    pub fn clock<D: Clock>(self, clock: D) -> Builder<D, W> {
-        Builder {
-            default: self.default,
-            tiers: self.tiers,
-            capacity: self.capacity,
-            quotas: self.quotas,
-            clock,
         }
     }
 }
@@ -92,36 +91,37 @@ impl<C: Clock + Clone, W: Clock> Builder<C, W> {
     /// # Errors
     /// If a rate can't be represented.
     pub fn build(self) -> Result<Tiers<C, W>, TierError> {
+        let Self { settings, clock } = self;
         let mut tiers = HashMap::new();
-        for (name, allowance) in self.tiers {
+        for (name, allowance) in settings.tiers {
             let plan = Plan::new(&name, allowance)?;
             tiers.insert(name, plan);
         }
-        let Some(default) = tiers.get(&self.default).cloned() else {
+        let Some(default) = tiers.get(&settings.default).cloned() else {
             return Err(TierError::Unknown {
-                tier: self.default,
+                tier: settings.default,
                 known: tiers.into_keys().collect(),
             });
         };
         let Allowance {
             rate, concurrency, ..
         } = default.allowance;
-        let slots = KeyedConcurrency::builder(concurrency.unwrap_or(u32::MAX), self.capacity)
-            .clock(self.clock.clone())
+        let slots = KeyedConcurrency::builder(concurrency.unwrap_or(u32::MAX), settings.capacity)
+            .clock(clock.clone())
             .finish();
         Ok(Tiers {
-            rates: KeyedLimiter::builder(rate, self.capacity)
-                .clock(self.clock)
+            rates: KeyedLimiter::builder(rate, settings.capacity)
+                .clock(clock)
                 .build()?,
             directory: RwLock::new(Directory {
                 default,
                 tiers,
                 tenants: HashMap::new(),
             }),
-            quotas: self.quotas,
+            quotas: settings.quotas,
             slots: Arc::new(slots),
             stack: Stack::new(),
-            capacity: self.capacity,
+            capacity: settings.capacity,
         })
     }
 }

@@ -126,9 +126,10 @@ impl Text {
         }
         if let Some(waits) = step.waits {
             let longest = readable(waits.longest);
-            match waits.passes {
-                true => write!(out, " (may wait {longest}: it passes then)")?,
-                false => write!(out, " (may wait {longest}: that isn't enough)")?,
+            if waits.passes {
+                write!(out, " (may wait {longest}: it passes then)")?;
+            } else {
+                write!(out, " (may wait {longest}: that isn't enough)")?;
             }
         }
         if let Some(what) = &step.too_much {
@@ -169,9 +170,10 @@ fn mode(rule: &Part<'_>) -> Option<String> {
 
 /// What is said of a limit behind its name.
 fn in_brackets(notes: &[String]) -> String {
-    match notes.is_empty() {
-        true => String::new(),
-        false => format!(" ({})", notes.join(", ")),
+    if notes.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", notes.join(", "))
     }
 }
 

@@ -10,7 +10,7 @@ use super::KeyedConcurrency;
 use super::shard::Shard;
 use crate::AtCap;
 use crate::acquire::Waiting;
-use crate::clock::{Clock, Monotonic};
+use crate::clock::{Clock, Clocked, Monotonic};
 use crate::concurrency::gate::Gate;
 use crate::concurrency::stats::Tally;
 use crate::keyed::hasher::KeyHasher;
@@ -40,37 +40,37 @@ const WAITERS_PER_KEY: usize = 1_024;
 /// assert!(limiter.try_acquire("acme").is_ok());
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
+pub type KeyedBuilder<K, C = DefaultClock> = Clocked<KeyedSettings<K>, C>;
+
+/// What is chosen of a keyed concurrency limiter before it is built, but for its clock.
 #[derive(Debug)]
-#[must_use = "a builder does nothing until it is built"]
-pub struct KeyedBuilder<K, C = DefaultClock> {
+pub struct KeyedSettings<K> {
     limit: u32,
     capacity: usize,
     at_cap: AtCap,
     max_waiters: usize,
     max_waiters_per_key: usize,
     timeout: Option<Duration>,
-    clock: C,
     keys: PhantomData<fn() -> K>,
 }
 
 impl<K> KeyedBuilder<K> {
     pub(super) fn new(limit: u32, capacity: usize) -> Self {
-        Self {
+        Self::of(KeyedSettings {
             limit,
             capacity,
             at_cap: AtCap::default(),
             max_waiters: Waiting::DEFAULT_MAX,
             max_waiters_per_key: WAITERS_PER_KEY,
             timeout: None,
-            clock: DefaultClock::new(),
             keys: PhantomData,
-        }
+        })
     }
 
     /// Builds it on the default clock.
     ///
     /// # Errors
-    /// If it was told to treat new keys at the cap as it can't.
+    /// If [`at_cap`](Self::at_cap) was given a choice that this limiter doesn't have.
     pub fn build(self) -> Result<KeyedConcurrency<K>, LimitError> {
         self.clock(Monotonic::new()).build()
     }
@@ -80,41 +80,27 @@ impl<K, C> KeyedBuilder<K, C> {
     /// What happens to new keys at the cap: [`AtCap::ShareOne`] unless said otherwise, or
     /// [`AtCap::DenyNew`].
     pub fn at_cap(mut self, at_cap: AtCap) -> Self {
-        self.at_cap = at_cap;
+        self.settings.at_cap = at_cap;
         self
     }
 
     /// How many may wait at once, on all keys together. The default is 65,536.
     pub fn max_waiters(mut self, most: usize) -> Self {
-        self.max_waiters = most;
+        self.settings.max_waiters = most;
         self
     }
 
     /// How many may wait at once on one key, so that one can't fill the queue of all. The default
     /// is 1,024.
     pub fn max_waiters_per_key(mut self, most: usize) -> Self {
-        self.max_waiters_per_key = most;
+        self.settings.max_waiters_per_key = most;
         self
     }
 
     /// How long a wait may take if the call doesn't say: without end, unless this is given.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
+        self.settings.timeout = Some(timeout);
         self
-    }
-
-    /// Reads this clock instead of the default one.
-    pub fn clock<D: Clock>(self, clock: D) -> KeyedBuilder<K, D> {
-        KeyedBuilder {
-            limit: self.limit,
-            capacity: self.capacity,
-            at_cap: self.at_cap,
-            max_waiters: self.max_waiters,
-            max_waiters_per_key: self.max_waiters_per_key,
-            timeout: self.timeout,
-            clock,
-            keys: PhantomData,
-        }
     }
 }
 
@@ -122,9 +108,9 @@ impl<K, C: Clock> KeyedBuilder<K, C> {
     /// Builds it on the clock that was given.
     ///
     /// # Errors
-    /// If it was told to treat new keys at the cap as it can't.
+    /// If [`at_cap`](Self::at_cap) was given a choice that this limiter doesn't have.
     pub fn build(self) -> Result<KeyedConcurrency<K, C>, LimitError> {
-        match self.at_cap {
+        match self.settings.at_cap {
             AtCap::ShareOne | AtCap::DenyNew => Ok(self.finish()),
             // Whoever isn't counted has no permit to end, and a key in flight is never put aside.
             other => Err(other.refused_by("a KeyedConcurrency", "ShareOne or DenyNew")),
@@ -132,20 +118,21 @@ impl<K, C: Clock> KeyedBuilder<K, C> {
     }
 
     pub(crate) fn finish(self) -> KeyedConcurrency<K, C> {
-        let sizes = Shards::for_threads(self.capacity, SHARD_KEYS, MOST_SHARDS);
+        let Self { settings, clock } = self;
+        let sizes = Shards::for_threads(settings.capacity, SHARD_KEYS, MOST_SHARDS);
         let shard = || Padded(Mutex::new(Shard::new(sizes.room)));
         KeyedConcurrency {
             shards: (0..sizes.count).map(|_| shard()).collect(),
             sizes,
             hasher: KeyHasher::random(),
-            limit: AtomicU64::new(u64::from(self.limit)),
-            at_cap: self.at_cap,
-            shared: Arc::new(Gate::new(self.limit)),
-            waiting: Waiting::new(self.max_waiters),
-            max_waiters_per_key: self.max_waiters_per_key,
-            timeout: self.timeout,
+            limit: AtomicU64::new(u64::from(settings.limit)),
+            at_cap: settings.at_cap,
+            shared: Arc::new(Gate::new(settings.limit)),
+            waiting: Waiting::new(settings.max_waiters),
+            max_waiters_per_key: settings.max_waiters_per_key,
+            timeout: settings.timeout,
             tally: Tally::new(),
-            clock: self.clock,
+            clock,
         }
     }
 }

@@ -1,0 +1,193 @@
+//! What a verdict tells, whichever it is: what decided, by which key and limit, and what rules in shadow would have refused.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arc_swap::Guard;
+use tollgate::Decision;
+
+use super::{By, Cause, Said, is_near, percent_of};
+use crate::engine::rules::Rules;
+use crate::facts::Facts;
+use crate::limits::{Limit, RequestKey};
+use crate::policy::{Mode, OnStoreFailure};
+
+/// What is told of a request, whether it passed or was refused: what decided, by which key, and what is left.
+///
+/// ```
+/// # use tollgate::clock::Manual;
+/// # use tollgate_engine::backend::Memory;
+/// # use tollgate_engine::document::Format;
+/// # use tollgate_engine::{Engine, Facts, Policy};
+/// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+/// # let text = "limits: [{name: searches, rate: 10/h}]";
+/// # let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
+/// use tollgate_engine::verdict::{Cause, Findings};
+///
+/// let log = |told: &Findings<'_>| format!("{}, {} left", told.cause(), told.decision().remaining);
+/// assert_eq!(log(&engine.decide(&Facts::new())), "rule \"searches\", 9 left");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Findings<'f> {
+    pub(crate) said: Said,
+    /// The policy that it was decided by.
+    pub(crate) rules: Guard<Arc<Rules>>,
+    pub(crate) facts: &'f Facts<'f>,
+}
+
+/// What a rule in shadow would have refused.
+///
+/// ```
+/// # use tollgate::clock::Manual;
+/// # use tollgate_engine::backend::Memory;
+/// # use tollgate_engine::document::Format;
+/// # use tollgate_engine::{Engine, Facts, Policy, Verdict};
+/// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+/// # use tollgate_engine::verdict::Cause;
+/// let text = "limits: [{name: trial, rate: 1/h, mode: shadow}]";
+/// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
+/// let facts = Facts::new();
+/// let _ = engine.decide(&facts);
+/// let Verdict::Passed(passed) = engine.decide(&facts) else { panic!("it is on trial") };
+/// let refusal = passed.shadow_refusals().next().expect("the second in an hour");
+/// assert_eq!((refusal.cause, refusal.decision.retry_after.as_secs()), (Cause::Rule("trial"), 3_600));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ShadowRefusal<'a> {
+    /// The rule.
+    pub cause: Cause<'a>,
+    /// What it said.
+    pub decision: Decision,
+    /// For how many keys in a hundred the rule is enforced: 0 unless it is being rolled out.
+    pub enforced_percent: u8,
+}
+
+impl Findings<'_> {
+    /// What decided: of a request that passed, the rule with the fewest such requests left.
+    pub fn cause(&self) -> Cause<'_> {
+        self.said.by.cause(&self.rules)
+    }
+
+    /// Whether what decided is enforced for this key, or only counts. All that is in shadow is told by
+    /// [`shadow_refusals`](Self::shadow_refusals).
+    pub fn mode(&self) -> Mode {
+        match (self.said.by, self.key()) {
+            (By::Applied(number) | By::StoreFailure(number), Some(key)) => {
+                self.rules.applied[number as usize].mode_for(&key)
+            }
+            _ => self.rules.mode,
+        }
+    }
+
+    /// For how many keys in a hundred what decided is enforced: 100, or 0 of what is in shadow, unless it is
+    /// being rolled out (`mode: {enforce: 10%}`).
+    ///
+    /// ```
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Facts, Policy};
+    /// # use tollgate_engine::policy::Mode;
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// let text = "limits: [{name: new, key: user, rate: 1/h, mode: {enforce: 99%}}]";
+    /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
+    /// let facts = Facts::new().with("user", "42");
+    /// let verdict = engine.decide(&facts);
+    /// assert_eq!((verdict.mode(), verdict.enforced_percent()), (Mode::Enforce, 99));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn enforced_percent(&self) -> u8 {
+        match self.said.by {
+            By::Applied(number) | By::StoreFailure(number) => {
+                self.rules.applied[number as usize].enforced_percent()
+            }
+            _ => percent_of(self.rules.mode),
+        }
+    }
+
+    /// One decision for all: what is left of the tightest limit, or of those that refused the one
+    /// with the largest `retry_after`. A request that meets no limit has no limit, and one that is
+    /// blocked never passes.
+    pub fn decision(&self) -> &Decision {
+        &self.said.decision
+    }
+
+    /// The key by which it was decided; none if no rule decided.
+    pub fn key(&self) -> Option<RequestKey<'_>> {
+        let (By::Applied(number) | By::StoreFailure(number)) = self.said.by else {
+            return None;
+        };
+        let plan = &self.rules.applied[number as usize].key;
+        Some(RequestKey::new(plan, self.facts, self.said.fingerprint))
+    }
+
+    /// Whether it passed, and the limit that decided is as far used as the policy calls near: 80 % unless it
+    /// says otherwise.
+    pub fn is_near_limit(&self) -> bool {
+        self.said.allowed && is_near(&self.said.decision, self.rules.near_limit_percent)
+    }
+
+    /// The limit that decided, for headers that tell it; none if none did.
+    ///
+    /// ```
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Facts, Policy};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// let text = "limits: [{name: search, rate: [5/s, 100/min]}]";
+    /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
+    /// let facts = Facts::new();
+    /// let verdict = engine.decide(&facts);
+    /// let kind = verdict.limit().expect("the tightest").kind();
+    /// let (quota, window) = (kind.quota().expect("a rate"), kind.window().expect("a rate"));
+    /// let left = verdict.decision().remaining;
+    /// assert_eq!(format!("q={quota};w={};r={left}", window.as_secs()), "q=5;w=1;r=4");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn limit(&self) -> Option<&Limit> {
+        let (By::Applied(number) | By::StoreFailure(number)) = self.said.by else {
+            return None;
+        };
+        let applied = &self.rules.applied[number as usize];
+        let gates = applied.gates_at(self.said.at);
+        let mut limits = applied.limits.as_slice().iter().chain(gates);
+        limits.find(|limit| limit.id == self.said.limit)
+    }
+
+    /// What rules in shadow would have refused, in the order of the file. A request that is refused
+    /// isn't shown to them: it would have charged them nothing.
+    pub fn shadow_refusals(&self) -> impl Iterator<Item = ShadowRefusal<'_>> {
+        self.said
+            .shadows
+            .as_slice()
+            .iter()
+            .map(|shadowed| ShadowRefusal {
+                cause: shadowed.by.cause(&self.rules),
+                decision: shadowed.decision,
+                enforced_percent: match shadowed.by {
+                    By::Applied(number) => self.rules.applied[number as usize].enforced_percent(),
+                    _ => 0,
+                },
+            })
+    }
+
+    /// What decided if a store couldn't be asked; none if it was, or there is none.
+    ///
+    /// A request that is refused because the store can't be asked
+    /// ([`Cause::StoreFailure`]) wants another answer than one that has reached a limit: 503, not 429.
+    pub fn fallback(&self) -> Option<OnStoreFailure> {
+        self.said.fallback
+    }
+}
+
+impl fmt::Debug for Findings<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Findings")
+            .field("cause", &self.cause())
+            .field("decision", &self.said.decision)
+            .finish_non_exhaustive()
+    }
+}

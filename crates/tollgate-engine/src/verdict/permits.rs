@@ -1,0 +1,84 @@
+//! What a request holds while it runs, and how that ends.
+
+use tollgate::concurrency::Ending;
+use tollgate::stack::Pass;
+
+/// What a request holds while it runs: slots of concurrency limits, given back when this is dropped, and costs
+/// that are estimates, until [`settle`](Self::settle) tells what the request did cost. Estimates of which nothing
+/// is said are charged, or given back, as the rule has chosen ([`Unsettled`](crate::policy::Unsettled)).
+///
+/// It outlives a change of the policy, and what it holds counts in the next one.
+///
+/// ```
+/// # use tollgate::concurrency::Ending;
+/// # use tollgate::clock::Manual;
+/// # use tollgate_engine::backend::Memory;
+/// # use tollgate_engine::document::Format;
+/// # use tollgate_engine::{Engine, Facts, Policy, Verdict};
+/// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+/// let text = "limits: [{name: exports, concurrency: 1}]";
+/// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
+/// let facts = Facts::new();
+/// let Verdict::Passed(passed) = engine.decide(&facts) else { panic!("the first") };
+/// let permits = passed.into_permits();
+/// assert!(engine.decide(&facts).refused().is_some());
+/// permits.end(Ending::Success);
+/// assert!(engine.decide(&facts).passed().is_some());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Default)]
+#[must_use = "permits that are dropped give back their slots, and settle nothing"]
+pub struct Permits {
+    pub(crate) own: Pass,
+    /// Of rules in shadow that have some.
+    pub(crate) shadows: Vec<Pass>,
+}
+
+impl Permits {
+    /// The request cost so much, by rules whose cost is an estimate: the rest of that comes back, or what was
+    /// underestimated is owed. Said once; slots are held on until this is dropped or [ends](Self::end).
+    ///
+    /// ```
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Facts, Policy, Verdict};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// let text = "limits: [{name: tokens, rate: 10000/h, cost: {fact: max_tokens, settle_within: 60s}}]";
+    /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
+    /// let facts = Facts::new().with("max_tokens", "4000");
+    /// let Verdict::Passed(passed) = engine.decide(&facts) else { panic!("the first") };
+    /// let mut permits = passed.into_permits(); // Moved into the task that streams the answer.
+    /// assert_eq!(engine.peek(&facts).decision().remaining, 6_000);
+    /// permits.settle(1_500);
+    /// assert_eq!(engine.peek(&facts).decision().remaining, 8_500);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn settle(&mut self, spent: u64) {
+        self.own.settle(spent);
+        for pass in &mut self.shadows {
+            pass.settle(spent);
+        }
+    }
+
+    /// Whether nothing is held: then it makes no difference when this is dropped.
+    pub fn is_empty(&self) -> bool {
+        self.own.is_empty() && self.shadows.iter().all(Pass::is_empty)
+    }
+
+    /// The request never ran: estimates come back, whatever the rule has chosen, and slots are free.
+    pub fn cancel(self) {
+        self.own.cancel();
+        for pass in self.shadows {
+            pass.cancel();
+        }
+    }
+
+    /// The request ended like this: served, dropped for overload, or neither.
+    pub fn end(self, ending: Ending) {
+        self.own.end(ending);
+        for pass in self.shadows {
+            pass.end(ending);
+        }
+    }
+}
