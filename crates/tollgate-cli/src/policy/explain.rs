@@ -150,9 +150,10 @@ pub fn explain(
     let extras = Extras {
         hits: &options.hits,
         limits: &options.limit,
-        show: match options.statuses {
-            true => Show::Statuses,
-            false => Show::Charges,
+        show: if options.statuses {
+            Show::Statuses
+        } else {
+            Show::Charges
         },
     };
     let domain = options.domain.as_deref();
@@ -202,7 +203,7 @@ pub fn explain(
 
 fn write_json(
     head: &Head<'_>,
-    steps: &[super::request::Step],
+    steps: &[super::request::DecidedRequest],
     out: &mut impl Write,
 ) -> io::Result<()> {
     serde_json::to_writer(&mut *out, head)?;

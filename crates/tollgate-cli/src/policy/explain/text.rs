@@ -7,7 +7,7 @@ use tollgate_engine::render;
 
 use super::super::check::counted;
 use super::super::length::readable;
-use super::super::request::{Charged, LeftOf, OVER_LIMIT, Step};
+use super::super::request::{Charged, DecidedRequest, LeftOf, OVER_LIMIT};
 use super::super::stage::Store;
 use super::parts::{Found, Part};
 use super::{Color, Head};
@@ -23,7 +23,7 @@ impl Text {
     pub(super) fn write(
         self,
         head: &Head<'_>,
-        steps: &[Step],
+        steps: &[DecidedRequest],
         out: &mut impl Write,
     ) -> io::Result<()> {
         if let Some(rules) = &head.rules {
@@ -102,7 +102,7 @@ impl Text {
         failure.map(|failure| format!("{failure} without the store"))
     }
 
-    fn step(self, step: &Step, out: &mut impl Write) -> io::Result<()> {
+    fn step(self, step: &DecidedRequest, out: &mut impl Write) -> io::Result<()> {
         let remaining = step
             .remaining
             .map_or("-".to_owned(), |left| left.to_string());
@@ -126,9 +126,10 @@ impl Text {
         }
         if let Some(waits) = step.waits {
             let longest = readable(waits.longest);
-            match waits.passes {
-                true => write!(out, " (may wait {longest}: it passes then)")?,
-                false => write!(out, " (may wait {longest}: that isn't enough)")?,
+            if waits.passes {
+                write!(out, " (may wait {longest}: it passes then)")?;
+            } else {
+                write!(out, " (may wait {longest}: that isn't enough)")?;
             }
         }
         if let Some(what) = &step.too_much {
@@ -169,9 +170,10 @@ fn mode(rule: &Part<'_>) -> Option<String> {
 
 /// What is said of a limit behind its name.
 fn in_brackets(notes: &[String]) -> String {
-    match notes.is_empty() {
-        true => String::new(),
-        false => format!(" ({})", notes.join(", ")),
+    if notes.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", notes.join(", "))
     }
 }
 
