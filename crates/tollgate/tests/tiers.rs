@@ -25,7 +25,7 @@ fn tiers() -> (Tiers<Manual, Manual>, Manual) {
     let quotas = QuotaLimiter::builder(Quota::unlimited(), 1_000_000)
         .clock(clock.clone())
         .build()
-        .unwrap();
+        .expect("settings that fit");
     let tiers = Tiers::builder(
         ("free", allowance("10/s burst 20, 1000/day, 5 at once")),
         1_000_000,

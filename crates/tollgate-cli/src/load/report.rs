@@ -267,9 +267,10 @@ impl fmt::Display for LoadReport {
             f,
             "\nload       {count} {tasks} for {seconds:.3}s, cost {cost}"
         )?;
-        f.write_str(match self.interrupted {
-            true => ", ended by Ctrl-C\n\n",
-            false => "\n\n",
+        f.write_str(if self.interrupted {
+            ", ended by Ctrl-C\n\n"
+        } else {
+            "\n\n"
         })?;
 
         let line = |f: &mut fmt::Formatter<'_>, label: &str, count: u64, rest: &str| {

@@ -24,9 +24,10 @@ impl Rollout {
 
     /// What the rule is for one key.
     pub(crate) fn mode(self, key: &RequestKey<'_>) -> Mode {
-        match self.place(key) < self.percent {
-            true => Mode::Enforce,
-            false => Mode::Shadow,
+        if self.place(key) < self.percent {
+            Mode::Enforce
+        } else {
+            Mode::Shadow
         }
     }
 

@@ -62,7 +62,13 @@ fn compare(algorithm: Algorithm, seed: u64) {
                 table.key(&key).reset();
                 table.key(&key).peek()
             }),
-            4 => tables.map(|table| table.key(&key).at(&gold).unwrap().check_n(2)),
+            4 => tables.map(|table| {
+                table
+                    .key(&key)
+                    .at(&gold)
+                    .expect("a tier of the algorithm")
+                    .check_n(2)
+            }),
             5 => tables.map(|table| {
                 drop(table.key(&key).reserve(1));
                 table.key(&key).peek()

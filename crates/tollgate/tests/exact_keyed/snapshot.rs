@@ -225,7 +225,7 @@ fn the_default_clock_restores_too_and_keys_may_be_anything() {
     };
     assert_eq!(
         limiter
-            .snapshot(&scratch.path("keys.snapshot"), encode)
+            .snapshot(scratch.path("keys.snapshot"), encode)
             .unwrap(),
         1
     );
@@ -236,7 +236,7 @@ fn the_default_clock_restores_too_and_keys_may_be_anything() {
     };
     let builder = ExactKeyedLimiter::builder(Rate::per_hour(10), 100);
     let restored: ExactKeyedLimiter<_> = builder
-        .restore(&scratch.path("keys.snapshot"), decode)
+        .restore(scratch.path("keys.snapshot"), decode)
         .unwrap();
     assert!(!restored.allow(&key));
 }

@@ -34,7 +34,10 @@ impl OneKey {
     }
 
     fn key(&self) -> exact_keyed::Key<'static, String, str, Manual> {
-        self.table.key("key").at(self.tier).unwrap()
+        self.table
+            .key("key")
+            .at(self.tier)
+            .expect("a tier of the algorithm")
     }
 }
 

@@ -121,10 +121,16 @@ impl Table {
                 }
                 limiter.check_n(cost)
             }
-            Holder::Keyed(table, limits) => {
-                table.key(KEY).at(&limits[limit]).unwrap().check_n(cost)
-            }
-            Holder::Exact(table, tiers) => table.key(KEY).at(&tiers[limit]).unwrap().check_n(cost),
+            Holder::Keyed(table, limits) => table
+                .key(KEY)
+                .at(&limits[limit])
+                .expect("a tier of the algorithm")
+                .check_n(cost),
+            Holder::Exact(table, tiers) => table
+                .key(KEY)
+                .at(&tiers[limit])
+                .expect("a tier of the algorithm")
+                .check_n(cost),
         }
     }
 }

@@ -89,11 +89,11 @@ fn nor_after_a_restart() {
         for durability in [Durability::Flush, Durability::Ahead { block: 5 }] {
             let scratch = Scratch::new("ahead");
             let limiter = builder(&quota, START).durability(durability);
-            let limiter = limiter.open(&scratch.file()).unwrap();
+            let limiter = limiter.open(scratch.file()).unwrap();
             ahead_for_three_minutes(&limiter);
             drop(limiter);
             let again = builder(&quota, START + 3 * MINUTE).durability(durability);
-            let again = again.open(&scratch.file()).unwrap();
+            let again = again.open(scratch.file()).unwrap();
             holds_nobody_back(&again, &quota);
         }
     }
@@ -119,7 +119,7 @@ fn keys_of_a_clock_that_was_ahead_make_room_within_a_period() {
 fn steps(quota: &Quota, seed: u64) {
     let mut random = Random::new(seed);
     let mut number = |end: u64| u32::try_from(random.below(end)).unwrap_or(0);
-    let limiter = builder(quota, START).build().unwrap();
+    let limiter = builder(quota, START).build().expect("settings that fit");
     let (mut ran, mut offset, mut late) = (Duration::ZERO, 900 * DAY, Duration::ZERO);
     let (mut far_steps, mut passed) = (0, [0; 3]);
     for _ in 0..600 {

@@ -25,7 +25,13 @@ const JUNE: Timestamp = Timestamp::from_secs(1_717_200_000);
 fn limiter() -> (QuotaLimiter<Manual>, Manual) {
     let clock = Manual::starting_at(JUNE);
     let builder = QuotaLimiter::builder(Quota::per_day(1), 1_000_000);
-    (builder.clock(clock.clone()).build().unwrap(), clock)
+    (
+        builder
+            .clock(clock.clone())
+            .build()
+            .expect("settings that fit"),
+        clock,
+    )
 }
 
 #[test]
@@ -158,7 +164,7 @@ fn holds(
             .clock(Manual::starting_at(now))
             .flush_every(DAY);
         match scratch {
-            Some(scratch) => builder.open(&scratch.file()).expect("a store that opens"),
+            Some(scratch) => builder.open(scratch.file()).expect("a store that opens"),
             None => builder.build().expect("a policy that it has"),
         }
     };

@@ -27,7 +27,7 @@ fn bounded(quota: Quota, capacity: usize) -> (quota::Builder<Manual>, Manual) {
 
 fn limiter(quota: Quota) -> (QuotaLimiter<Manual>, Manual) {
     let (builder, clock) = builder(quota);
-    (builder.build().unwrap(), clock)
+    (builder.build().expect("settings that fit"), clock)
 }
 
 #[test]

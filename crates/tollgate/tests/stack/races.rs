@@ -106,7 +106,7 @@ fn lose(loses: Loses, place: usize, used: u64, holds: bool) {
     let quota = tollgate::QuotaLimiter::builder(tollgate::Quota::per_day(3), 1)
         .clock(clock.clone())
         .build()
-        .unwrap();
+        .expect("settings that fit");
     #[cfg(feature = "quota")]
     assert!(quota.check("first").is_allowed());
     #[cfg(feature = "quota")]

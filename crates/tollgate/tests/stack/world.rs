@@ -134,7 +134,7 @@ impl World {
                 KeyedConcurrency::builder(3, 64)
                     .clock(clock.clone())
                     .build()
-                    .unwrap(),
+                    .expect("settings that fit"),
             ),
             #[cfg(feature = "quota")]
             quota: QuotaLimiter::builder(
@@ -143,7 +143,7 @@ impl World {
             )
             .clock(clock.clone())
             .build()
-            .unwrap(),
+            .expect("settings that fit"),
             names: ["ada", "bo", "cy"].map(String::from),
             clock,
         }
@@ -159,7 +159,11 @@ impl World {
 
     fn key(&self, pick: Pick) -> keyed::Key<'_, Manual> {
         match pick {
-            Pick::KeyAtRate(key) => self.keyed.key(&key).at(&self.other_rate).unwrap(),
+            Pick::KeyAtRate(key) => self
+                .keyed
+                .key(&key)
+                .at(&self.other_rate)
+                .expect("a tier of the algorithm"),
             Pick::Key(key) => self.keyed.key(&key),
             _ => unreachable!("no key of the table"),
         }
