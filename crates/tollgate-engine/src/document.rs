@@ -23,21 +23,21 @@ pub struct Span {
     /// Which of a policy's files, in the order in which they were read.
     pub file: u32,
     /// Its first character.
-    pub start: Place,
+    pub start: LineColumn,
     /// The first character after it.
-    pub end: Place,
+    pub end: LineColumn,
 }
 
 /// A character of a file: line and column, both from 1 (0 where nothing is known).
 ///
 /// ```
-/// use tollgate_engine::document::Place;
+/// use tollgate_engine::document::LineColumn;
 ///
-/// let (early, late) = (Place { line: 2, column: 9 }, Place { line: 10, column: 1 });
+/// let (early, late) = (LineColumn { line: 2, column: 9 }, LineColumn { line: 10, column: 1 });
 /// assert!(early < late);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct LineColumn {
     /// From 1.
     pub line: u32,
     /// In characters, from 1.

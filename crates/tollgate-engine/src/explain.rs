@@ -1,4 +1,4 @@
-//! Which parts of a policy are for a request, and why the others aren't: rule by rule, as it is read.
+//! Which parts of a policy apply to a request, and why the others don't: rule by rule, as it is read.
 //!
 //! It compiles nothing and counts nothing; [`Engine`](crate::Engine) decides the same, without a look at
 //! most rules.
@@ -16,7 +16,7 @@ use crate::policy::{Counting, KeyPart, Limits, Match, Mode, OnStoreFailure, Over
 use crate::suggest;
 use crate::verdict::{Cause, percent_of};
 
-/// One part of a policy, and what it is to a request.
+/// One part of a policy, and whether it applies to a request.
 ///
 /// ```
 /// # use tollgate_engine::{policy::Mode, verdict::Cause};
@@ -36,26 +36,26 @@ use crate::verdict::{Cause, percent_of};
 pub struct Entry<'a> {
     /// Which part: an entry of `block` or `exempt`, a rule, or a tier.
     pub cause: Cause<'a>,
-    /// Whether it bites, with what the whole policy says of that; for the request's key, if it is enforced for a
-    /// part of them.
+    /// Whether it is enforced, in shadow or off, after the mode of the whole policy; of one that is enforced for a
+    /// part of its keys, what holds for the key of this request.
     pub mode: Mode,
     /// For how many keys in a hundred it is enforced.
     pub enforced_percent: u8,
     /// For how long after a start its rates grow.
     pub warm_up: Option<Duration>,
-    /// How a fleet counts it; none of what counts nothing.
+    /// How several nodes count it together; none for what counts nothing.
     pub counting: Option<Counting>,
-    /// What it allows; none of an entry of `block` or `exempt`.
+    /// What it allows; none for an entry of `block` or `exempt`.
     pub limits: Option<&'a Limits>,
     /// What becomes of a request that is over it.
     pub over: Over,
-    /// What is done while a store can't be asked; none of what asks none.
+    /// What is done while the store can't be asked; none for what asks no store.
     pub on_store_failure: Option<OnStoreFailure>,
-    /// What it is to the request.
+    /// Whether it applies to the request, and why or why not.
     pub standing: Standing<'a>,
 }
 
-/// What a part of a policy is to a request.
+/// Whether a part of a policy applies to a request, and why or why not.
 ///
 /// ```
 /// # use tollgate_engine::explain::Standing;
@@ -114,7 +114,7 @@ impl fmt::Display for Standing<'_> {
     }
 }
 
-/// What each part of a policy is to a request: `block`, `exempt`, the rules in their order, and the
+/// Whether each part of a policy applies to a request, and why or why not: `block`, `exempt`, the rules in their order, and the
 /// tenant's tier, if it is in one.
 ///
 /// ```
@@ -228,7 +228,7 @@ fn listed<'a>(
     }
 }
 
-/// The mode of a rule, which the policy may weaken, and for a part of the keys the rule itself.
+/// The mode that holds for a rule: the policy may weaken it, and a rollout leaves a part of the keys in shadow.
 fn mode(policy: &Policy, rule: &Rule, facts: &Facts<'_>) -> Mode {
     let mode = rule.mode.max(policy.mode);
     match Rollout::of(rule, mode) {
@@ -240,7 +240,7 @@ fn mode(policy: &Policy, rule: &Rule, facts: &Facts<'_>) -> Mode {
     }
 }
 
-/// What a rule is to a request, if it were alone.
+/// Whether a rule applies to a request, if there were no other.
 fn by_itself<'a>(rule: &'a Rule, mode: Mode, facts: &'a Facts<'a>) -> Standing<'a> {
     let matched = matcher::explain(&rule.matches, facts);
     let mut parts = rule.key.iter().map(KeyPart::fact);
@@ -304,7 +304,7 @@ fn without_store(counting: Counting, failure: OnStoreFailure) -> Option<OnStoreF
     (counting != Counting::Local).then_some(failure)
 }
 
-/// Facts of a request that nothing in the policy asks for and that are a slip away from one that something does:
+/// Facts of a request that nothing in the policy asks for, but whose names are close to one that something asks for:
 /// each with that one.
 ///
 /// ```
@@ -338,7 +338,7 @@ pub fn misspelt<'a>(policy: &'a Policy, facts: &Facts<'a>) -> Vec<(&'a str, &'a 
     let given: Vec<_> = facts.iter().map(|(name, _)| name).collect();
     let unasked = given.iter().filter(|name| !asked.contains(*name));
     let near = unasked.filter_map(|name| {
-        // One that the request has is not what was meant.
+        // A fact that the request has as well is not what was meant.
         let others = asked.iter().copied().filter(|other| !given.contains(other));
         Some((*name, suggest::closest(name, others)?))
     });

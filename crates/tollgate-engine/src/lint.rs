@@ -1,4 +1,4 @@
-//! What a policy may not mean: warnings with stable names, each with what to do instead.
+//! What the author of a policy probably didn't mean: warnings with stable names, each with what to do instead.
 
 use std::collections::HashSet;
 
@@ -30,16 +30,16 @@ pub const NEVER_DECIDES: Code = Code("never-decides");
 pub const KEY_ANYONE_CAN_SET: Code = Code("key-anyone-can-set");
 /// A low rate for an address, which many may share.
 pub const ADDRESS_ALONE: Code = Code("address-alone");
-/// A counter for each route and each of something else.
+/// A key of the route and something else, so that there is a counter for each pair of them.
 pub const ROUTE_TIMES_KEY: Code = Code("route-times-key");
-/// A burst below the rate or above five times of it.
+/// A burst below the rate, or above five times the rate.
 pub const BURST_RATIO: Code = Code("burst-ratio");
-/// Passes without the store where that is dangerous.
+/// A rule that lets requests pass without the store where that is dangerous.
 pub const OPEN_ON_FAILURE: Code = Code("open-on-failure");
 /// Two limits for the same requests by the same key.
 pub const SAME_KEY_AND_MATCH: Code = Code("same-key-and-match");
 
-/// A fact that is a slip away from one that every request may have.
+/// A fact whose name is close to that of one that every request may have.
 pub const MISSPELT_FACT: Code = Code("misspelt-fact");
 /// A condition on a fact that is called like a field of a rule.
 pub const FIELD_IN_MATCH: Code = Code("field-in-match");
@@ -72,7 +72,7 @@ pub const ALL: [Code; 15] = [
 /// Most warnings that are kept.
 const MOST: usize = 1_000;
 
-/// What a policy may not mean, at the rules in question.
+/// What the author of a policy probably didn't mean, at the rules in question.
 ///
 /// Files that are read with [`Policy::from_path`] have been looked at already, with exact places.
 ///
@@ -103,8 +103,8 @@ pub fn lint(policy: &Policy) -> Vec<Diagnostic> {
     lint_at(policy, &places)
 }
 
-/// What limits of trees of descriptors may not mean, each by itself: which of them a request meets is for
-/// the proxy to say, so none is held against another.
+/// The same for limits of trees of descriptors, each by itself: which of them a request meets is for the proxy to
+/// say, so none is compared with another.
 pub(crate) fn lint_domains(domains: &Domains) -> Vec<Diagnostic> {
     let mut found = Found(Vec::new());
     for mut rule in envoy::to_rules(domains).rules {
@@ -181,7 +181,7 @@ fn rates(
             found.warn(BURST_BELOW_ONE, *span, message, help);
             continue;
         }
-        // Of a token bucket it is a stock, which is had once.
+        // A token bucket that never refills is a stock that can be used up once.
         if rate.is_zero() && algorithm != Algorithm::TokenBucket {
             let message = "a rate of zero: nothing passes, ever, whatever the burst".to_owned();
             let help = "give a rate above zero, list the requests under block, or say algorithm: token-bucket \
@@ -197,7 +197,7 @@ fn rates(
         let Some(period) = rate.period().filter(|_| is_bucket) else {
             continue;
         };
-        // Of a rate per a part of a second, what it is in a second is what people mean.
+        // A rate per part of a second is judged by what it is in a whole second, which is what people mean.
         const SECOND: u128 = 1_000_000_000;
         let count = u128::from(rate.count());
         let count = match period.as_nanos() {
@@ -302,7 +302,7 @@ fn is_open(failure: OnStoreFailure, counting: Counting) -> bool {
     failure == OnStoreFailure::Open && counting != Counting::Local
 }
 
-/// Warns of a quota that is open then; whether it is.
+/// Warns of a quota that lets requests pass then, and says whether it does.
 fn open_quota(
     found: &mut Found,
     (limits, counting): (&Limits, Counting),

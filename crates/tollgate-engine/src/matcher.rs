@@ -279,7 +279,7 @@ impl Matcher {
             for (fact, pattern) in &rule.conditions {
                 let slot = slots.number(fact);
                 let test = match pattern {
-                    // Seldom the same twice.
+                    // Rules seldom share these, so each has its own.
                     Pattern::Exact(_) | Pattern::Glob(_) | Pattern::Prefix(_) => {
                         Test::new(pattern, (&mut regexes, &mut globs))?
                     }

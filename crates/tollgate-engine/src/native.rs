@@ -47,7 +47,7 @@ pub(crate) struct Places {
     tier_fact: Span,
     /// Each fact that is asked for.
     pub(crate) facts: Vec<Mention>,
-    /// Each method that is, as it is written.
+    /// Each method that is asked for, as it is written.
     pub(crate) methods: Vec<(String, Span)>,
 }
 
@@ -150,9 +150,9 @@ struct Decoder<'a> {
     decoded: Decoded,
     /// What each rule says itself of failures of the store.
     failures: Vec<Option<OnStoreFailure>>,
-    /// And each tier.
+    /// And what each tier says.
     tier_failures: BTreeMap<String, OnStoreFailure>,
-    /// What all of them say.
+    /// And what is said for all of them.
     failure: Option<OnStoreFailure>,
     /// Where fields stand that only one of the files may have.
     once: HashMap<&'static str, Span>,
@@ -323,7 +323,7 @@ impl Decoder<'_> {
         format!("{file} line {}", span.start.line)
     }
 
-    /// Notes facts that a policy which says what there is doesn't say.
+    /// Notes facts that aren't in the policy's list of facts, if it has one.
     fn undeclared(&mut self) {
         self.decoded.places.methods = std::mem::take(&mut self.reader.methods);
         for mention in std::mem::take(&mut self.reader.mentions) {

@@ -53,7 +53,7 @@ pub fn human(diagnostics: &[Diagnostic], sources: &Sources) -> String {
 pub enum Piece {
     /// The kind of an error, and the marks below its line.
     Error,
-    /// Likewise of a warning.
+    /// The kind of a warning, and the marks below its line.
     Warning,
     /// The frame around the line, with its number.
     Frame,
@@ -133,7 +133,7 @@ fn one(
 fn picture(file: &Source, line: &str, span: Span) -> (String, String) {
     let index = |column: u32| usize::try_from(column).unwrap_or(usize::MAX);
     let start = index(span.start.column).saturating_sub(1);
-    // What goes on below is marked to the end of its first line.
+    // A span of several lines is marked to the end of its first line.
     let end = if span.end.line > span.start.line {
         usize::MAX
     } else {
@@ -171,13 +171,13 @@ fn picture(file: &Source, line: &str, span: Span) -> (String, String) {
         shown.push('…');
     }
     if start >= at {
-        // Just after the last character.
+        // The span begins just after the last character.
         marks.push('^');
     }
     (shown, marks)
 }
 
-/// A sign that can't play tricks with a terminal.
+/// The character, or one in its place if it could change what a terminal shows.
 fn visible(sign: char) -> char {
     match sign {
         '\t' => '\t',
@@ -186,7 +186,7 @@ fn visible(sign: char) -> char {
     }
 }
 
-/// Whether a sign shows nothing, or changes how others are shown.
+/// Whether a character is invisible, or changes how others are shown.
 pub(crate) fn is_hidden(sign: char) -> bool {
     sign.is_control()
         || matches!(
@@ -198,7 +198,7 @@ pub(crate) fn is_hidden(sign: char) -> bool {
         )
 }
 
-/// A text of which no sign plays tricks with a terminal: those that show nothing, or change how others are
+/// A text that can't change what a terminal shows beside it: characters that are invisible, or change how others are
 /// shown, are written as escapes.
 ///
 /// ```

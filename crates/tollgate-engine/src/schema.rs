@@ -12,13 +12,13 @@ use crate::policy::Counting;
 
 /// A length of time: a number and a unit.
 const DURATION: &str = "[0-9][0-9_]*[A-Za-z]+";
-/// What can stand for text: a number or a truth is taken as it is written.
+/// What can stand for text: a number, `true` or `false` is taken as it is written.
 const TEXT: [&str; 3] = ["string", "number", "boolean"];
-/// Signs of the name of a fact: all but those of ASCII and Latin, and punctuation, that are no letters or digits.
-/// Not every validator knows which others are, but the decoder does.
+/// The name of a fact. Of ASCII and Latin it excludes what is neither letter nor digit, and common punctuation. Which
+/// characters of other scripts are letters not every validator knows, so that is left to the decoder.
 const FACT: &str = "[^\\u0000-,/;-@\\u005b-\\u005e`\\u007b-\\u00a9\\u00ab-\\u00b1\\u00b4\\u00b6-\\u00b8\\u00bb\\u00bf\
                     \\u00d7\\u00f7\\u2000-\\u206f\\ufeff\\s]+";
-/// Signs that show nothing, or change how others are shown, as `render` knows them.
+/// Characters that are invisible or change how others are shown; `render` escapes the same.
 const HIDDEN: &str =
     "\\u0000-\\u001f\\u007f-\\u009f\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u2069\\ufeff";
 
@@ -91,7 +91,7 @@ fn definitions() -> Value {
             "examples": [{"fact": "tokens", "default": 1}],
         },
         "rollout": with(ROLLOUT, json!({"required": ["enforce"]})),
-        // Text of which the first and last sign aren't white, and none is one that can't be seen.
+        // Text that neither begins nor ends with white space, and has no invisible character.
         "name": {
             "type": TEXT,
             "minLength": 1,
@@ -130,34 +130,34 @@ fn definitions() -> Value {
     })
 }
 
-/// It has this field.
+/// A map that has this field.
 fn has(field: &str) -> Value {
     json!({"required": [field]})
 }
 
-/// It has this field, with one of these values.
+/// A map that has this field, with one of these values.
 fn says(field: &str, values: &Value) -> Value {
     json!({"required": [field], "properties": {field: {"enum": values}}})
 }
 
-/// It has the one only with one of the others.
+/// A map that has the one field only together with one of the others.
 fn needs(one: &str, others: &[&str]) -> Value {
     let mut ways = vec![json!({"not": has(one)})];
     ways.extend(others.iter().copied().map(has));
     json!({"anyOf": ways})
 }
 
-/// It has a key of at least one fact.
+/// A map whose key has at least one fact.
 fn some_key() -> Value {
     json!({"required": ["key"], "properties": {"key": {"not": {"type": "array", "maxItems": 0}}}})
 }
 
-/// Not all of these at once.
+/// A map for which these don't all hold at once.
 fn not_all(all: &[Value]) -> Value {
     json!({"not": {"allOf": all}})
 }
 
-/// Which fields do nothing by themselves or with one another, with those that say where something is counted.
+/// Which fields need or exclude others, as they would do nothing; `kept` are those that say where something is counted.
 fn together(kept: &[&str]) -> Vec<Value> {
     let algorithms = ALGORITHMS
         .iter()
@@ -185,7 +185,7 @@ fn together(kept: &[&str]) -> Vec<Value> {
     if kept.contains(&"slot") {
         rules.push(needs("slot", &["key"]));
         rules.push(needs("warm_up", &["rate"]));
-        // A part of the keys takes some.
+        // To enforce a rule for a part of its keys, it must have keys.
         let part = json!({"required": ["mode"], "properties": {"mode": {"type": "object"}}});
         rules.push(not_all(&[part, json!({"not": some_key()})]));
         rules.push(not_all(&[counting(Counting::Local), has("slot")]));

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::diagnostic::Diagnostic;
 use crate::document::columns::Columns;
-use crate::document::{Format, Place, Span, without_mark};
+use crate::document::{Format, LineColumn, Span, without_mark};
 use crate::policy::Policy;
 use crate::{envoy, lint, native, render};
 
@@ -382,7 +382,7 @@ impl Sources {
             let column = span.start.column.saturating_add(before);
             column.saturating_add(small(chars))
         };
-        let place = |chars: usize| Place {
+        let place = |chars: usize| LineColumn {
             line: span.start.line,
             column: column(chars),
         };
@@ -448,7 +448,7 @@ mod tests {
     use super::*;
 
     fn span(start: u32, end: u32) -> Span {
-        let place = |column| Place { line: 2, column };
+        let place = |column| LineColumn { line: 2, column };
         Span {
             file: 0,
             start: place(start),

@@ -2,10 +2,10 @@
 
 /// How many words are looked at, so that thousands of wrong names can't take forever.
 const MOST_CANDIDATES: usize = 300;
-/// Longer words than this are no slip of the finger.
+/// Words longer than this are not compared: they are hardly typing mistakes.
 const LONGEST: usize = 40;
 
-/// The candidate that is at most a third of its letters, and three at most, away.
+/// The closest candidate, if no more than three letters and no more than a third of them differ.
 pub(crate) fn closest<'a>(
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,
@@ -54,7 +54,7 @@ pub(crate) fn any_of(words: &[&str]) -> String {
     }
 }
 
-/// Letters without case, and with `_` for `-`: to confuse those is the commonest slip.
+/// Letters without case, and with `_` for `-`: to confuse those is the most common mistake.
 fn plain(word: &str) -> Option<Vec<char>> {
     let letters = word.chars().map(|letter| match letter {
         '-' => '_',

@@ -12,13 +12,16 @@ fn imports(source: &Path) -> BTreeMap<String, BTreeSet<String>> {
     files(source, "rs", &mut sources);
     let mut imports: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for file in sources {
-        let path = file.strip_prefix(source).unwrap().with_extension("");
+        let path = file
+            .strip_prefix(source)
+            .expect("a file below the folder")
+            .with_extension("");
         let mut parts = path.iter().map(|part| part.to_string_lossy().into_owned());
         let own = parts.next().unwrap_or_default();
         if own == "lib" || parts.any(|part| part == "tests") {
             continue;
         }
-        let text = fs::read_to_string(&file).unwrap();
+        let text = fs::read_to_string(&file).expect("a text file");
         let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or("");
         let code = text.lines().filter(|line| !line.trim().starts_with("//"));
         for after in code.flat_map(|line| line.split("crate::").skip(1)) {

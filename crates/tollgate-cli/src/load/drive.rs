@@ -93,11 +93,10 @@ pub(super) async fn drive(target: &Target, options: &Load) -> io::Result<Driven>
     let progress = Progress::new(options.duration);
     let mut ticks = tokio::time::interval(TICK);
     let mut tally = Tally::new()?;
-    let mut interrupt = pin!(tokio::signal::ctrl_c());
+    let mut interrupt = pin!(interrupted());
     loop {
         tokio::select! {
-            // Where it can't be listened for, it ends the process as it always did.
-            Ok(()) = &mut interrupt, if ending == Ending::Whole => {
+            () = &mut interrupt, if ending == Ending::Whole => {
                 common.is_over.store(true, Ordering::Relaxed);
                 ending = Ending::Interrupted;
             }
@@ -190,5 +189,12 @@ impl Tally {
 
     pub(super) fn decisions(&self) -> u64 {
         self.admitted + self.denied + self.fallback_admitted + self.fallback_denied
+    }
+}
+
+/// Ends with Ctrl-C. Where that can't be listened for, it ends the process as it always did, and this never ends.
+async fn interrupted() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending::<()>().await;
     }
 }

@@ -205,7 +205,7 @@ pub fn explain(
 
 fn write_json(
     head: &Head<'_>,
-    steps: &[super::request::Step],
+    steps: &[super::request::DecidedRequest],
     out: &mut impl Write,
 ) -> io::Result<()> {
     serde_json::to_writer(&mut *out, head)?;

@@ -90,12 +90,17 @@ impl<'a> Request<'a> {
     }
 
     /// Decides it, at what the stage's clock shows. Who passes is among those who run from then on.
-    pub(crate) fn decide(&self, stage: &Stage, at: Duration, running: &mut Running) -> Step {
+    pub(crate) fn decide(
+        &self,
+        stage: &Stage,
+        at: Duration,
+        running: &mut Running,
+    ) -> DecidedRequest {
         running.end_until(at);
         match self {
             Self::Facts(facts) => {
                 let verdict = stage.decide(facts);
-                let mut step = Step::new(at, &verdict);
+                let mut step = DecidedRequest::new(at, &verdict);
                 let left = stage.left(facts);
                 if left.len() > 1 {
                     step.left = left.into_iter().map(LeftOf::new).collect();
@@ -108,7 +113,7 @@ impl<'a> Request<'a> {
                 let hits = request.extras.of(None, request.extras.hits);
                 let hits = hits.map_or(1, |Hits(hits)| hits);
                 let verdict = stage.decide_descriptors(request.domain, &descriptors, hits);
-                let mut step = Step::of(at, &verdict);
+                let mut step = DecidedRequest::of(at, &verdict);
                 // All or none is told by the outcome.
                 if request.charging == Charging::Each || request.extras.show == Show::Statuses {
                     let each = request.entries.iter().zip(&verdict.statuses);
@@ -199,7 +204,7 @@ pub(super) const OVER_LIMIT: &str = "over-limit";
 
 /// One request, decided.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Step {
+pub(crate) struct DecidedRequest {
     #[serde(rename = "at_ms", serialize_with = "in_millis")]
     pub(crate) at: Duration,
     pub(crate) outcome: &'static str,
@@ -317,7 +322,7 @@ fn in_millis_or_never<S: Serializer>(wait: &Option<Duration>, out: S) -> Result<
     }
 }
 
-impl Step {
+impl DecidedRequest {
     /// Whether it passes.
     pub(crate) fn is_allowed(&self) -> bool {
         self.outcome == ALLOWED

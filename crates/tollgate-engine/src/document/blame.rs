@@ -1,7 +1,7 @@
 //! What is most likely wrong with a text that can't be read: a parser says where it gave up, people want to know what
 //! to change, and where.
 
-use super::{Diagnostic, Format, Place, SYNTAX, Span};
+use super::{Diagnostic, Format, LineColumn, SYNTAX, Span};
 
 mod scan;
 mod toml;
@@ -50,7 +50,7 @@ pub(super) fn likely(problem: Diagnostic, text: &str, format: Format) -> Diagnos
     let Some(guess) = guess else {
         return problem.help(FALLBACK);
     };
-    let place = |column: usize| Place {
+    let place = |column: usize| LineColumn {
         line: small(guess.line + 1),
         column: small(column + 1),
     };

@@ -4,7 +4,7 @@ use toml_span::value::{Table, ValueInner};
 
 use super::columns::Columns;
 use super::{
-    Diagnostic, MOST_DEPTH, MOST_NODES, Node, Place, SYNTAX, Span, TOO_LARGE, Value, duplicate,
+    Diagnostic, LineColumn, MOST_DEPTH, MOST_NODES, Node, SYNTAX, Span, TOO_LARGE, Value, duplicate,
 };
 
 pub(super) fn parse(text: &str, file: u32) -> Result<Node, Vec<Diagnostic>> {
@@ -104,7 +104,7 @@ impl<'a> Lines<'a> {
         }
     }
 
-    fn place(&self, byte: usize) -> Place {
+    fn place(&self, byte: usize) -> LineColumn {
         // The parser may point into the middle of a character.
         let byte = (byte.min(self.text.len())..self.text.len())
             .find(|byte| self.text.is_char_boundary(*byte))
@@ -113,7 +113,7 @@ impl<'a> Lines<'a> {
         let characters = |byte| self.columns.characters(self.text, byte);
         let column = characters(byte) - characters(self.starts[line - 1]);
         let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        Place {
+        LineColumn {
             line: small(line),
             column: small(column + 1),
         }
@@ -137,7 +137,7 @@ mod tests {
             panic!("a map")
         };
         assert_eq!(inner[0].1.value, text("10/s"));
-        assert_eq!(inner[0].0.span.start, Place { line: 3, column: 1 });
+        assert_eq!(inner[0].0.span.start, LineColumn { line: 3, column: 1 });
     }
 
     #[test]

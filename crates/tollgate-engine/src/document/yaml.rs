@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span as YamlSpan, Tag};
 
 use super::{
-    Diagnostic, MOST_COPIED, MOST_DEPTH, MOST_NODES, Node, Place, SYNTAX, Span, TOO_LARGE, Value,
-    duplicate,
+    Diagnostic, LineColumn, MOST_COPIED, MOST_DEPTH, MOST_NODES, Node, SYNTAX, Span, TOO_LARGE,
+    Value, duplicate,
 };
 
 pub(super) fn parse(text: &str, file: u32) -> Result<Node, Vec<Diagnostic>> {
@@ -299,8 +299,8 @@ impl Builder {
 }
 
 /// Just after the last character that counts.
-fn end_of(text: &str, counts: impl Fn(char) -> bool) -> Place {
-    let mut at = Place { line: 1, column: 1 };
+fn end_of(text: &str, counts: impl Fn(char) -> bool) -> LineColumn {
+    let mut at = LineColumn { line: 1, column: 1 };
     let mut end = at;
     let mut signs = text.chars().peekable();
     while let Some(sign) = signs.next() {
@@ -318,9 +318,9 @@ fn end_of(text: &str, counts: impl Fn(char) -> bool) -> Place {
     end
 }
 
-fn place(marker: Marker) -> Place {
+fn place(marker: Marker) -> LineColumn {
     let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-    Place {
+    LineColumn {
         line: small(marker.line()),
         // The parser counts columns from 0.
         column: small(marker.col()).saturating_add(1),

@@ -367,7 +367,8 @@ impl Draft<'_> {
     /// What stands beside the rates of a rule that comes into force, or has not long ago. One that was there already
     /// when it was told to warm up is warm.
     fn warm_up(&mut self, rule: &Rule) -> Result<Option<Box<WarmUp>>, PolicyError> {
-        let Some(length) = rule.warm_up else {
+        // What is unlimited has no rate to grow.
+        let Some(length) = rule.warm_up.filter(|_| !rule.limits.unlimited) else {
             return Ok(None);
         };
         let before = self.before.and_then(|before| {

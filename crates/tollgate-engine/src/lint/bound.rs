@@ -1,4 +1,4 @@
-//! Which of two limits on the same traffic always refuses first. Whole numbers, rounded to "no".
+//! Which of two limits on the same traffic always refuses first. It counts in whole numbers, and says "no" in doubt.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ impl Counted {
             .is_some_and(|most| most <= u128::from(self.rate.count()))
     }
 
-    /// How many can pass in any span of this length, or more than that.
+    /// No more than this can pass in any span of this length.
     fn most_within(&self, span: Duration) -> Option<u128> {
         let period = self.rate.period()?.as_nanos();
         let count = u128::from(self.rate.count());
@@ -54,7 +54,7 @@ impl Counted {
         self.in_a_window().checked_mul(windows)
     }
 
-    /// How many can pass in no time.
+    /// How many can pass at one instant.
     fn at_once(&self) -> u128 {
         if self.is_bucket() {
             u128::from(self.rate.burst_size())
@@ -90,7 +90,7 @@ pub(super) fn quota_never_refuses(quota: &Quota, rate: &Counted) -> bool {
     most.is_some_and(|most| most <= u128::from(quota.count()))
 }
 
-/// Saturates where both sides of a comparison are beyond any file.
+/// It saturates only at numbers that no policy file has.
 fn times(count: u64, period: Duration) -> u128 {
     u128::from(count).saturating_mul(period.as_nanos())
 }

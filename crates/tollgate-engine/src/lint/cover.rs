@@ -6,8 +6,8 @@ use crate::matcher::address::Network;
 use crate::matcher::glob::Glob;
 use crate::policy::{KeyPart, Match, Pattern};
 
-/// How much may still be compared, so that a check of a huge file ends soon: without it, nothing is
-/// found to cover anything.
+/// How much may still be compared, so that a check of a huge file ends soon. Once that is used up, nothing
+/// is found to cover anything.
 pub(super) struct Fuel(Cell<usize>);
 
 impl Fuel {

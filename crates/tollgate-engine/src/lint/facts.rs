@@ -1,4 +1,4 @@
-//! Facts that no request is likely to have: a rule that asks for one never applies, without a word.
+//! Facts that no request is likely to have: a rule that asks for one never applies, and nothing tells.
 
 use super::cover::{Fuel, covers};
 use super::{EXEMPT_IS_BLOCKED, FIELD_IN_MATCH, Found, LOWER_CASE_METHOD, MISSPELT_FACT};
@@ -41,7 +41,7 @@ fn misspelt(found: &mut Found, mention: &Mention, near: &str) {
     found.warn(MISSPELT_FACT, mention.span, message, help);
 }
 
-/// The fact that every request may have, and that this is a slip away from.
+/// The fact that every request may have and whose name is close to this one.
 fn near(fact: &str) -> Option<String> {
     if let Some((head, name)) = fact.split_once(['.', ':'])
         && matches!(
@@ -75,7 +75,7 @@ const ALIKE: [(&str, &str); 8] = [
     ("http_method", "method"),
 ];
 
-/// Methods are told as requests have them: in capitals.
+/// Warns of methods in small letters: requests have them in capitals.
 fn methods(found: &mut Found, policy: &Policy, written: &[(String, Span)]) {
     let rules = policy.rules.iter().map(|rule| &rule.matches);
     for matches in rules.chain(&policy.exempt).chain(&policy.block) {
@@ -119,7 +119,7 @@ fn exact<'a>(pattern: &'a Pattern, texts: &mut Vec<&'a str>) {
     }
 }
 
-/// What is blocked is so whatever else is said of it.
+/// Warns of exemptions of what is blocked: a block comes first, so they do nothing.
 fn exempt(found: &mut Found, policy: &Policy) {
     let fuel = Fuel::new();
     for (number, exempt) in policy.exempt.iter().enumerate() {

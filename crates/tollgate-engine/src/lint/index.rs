@@ -43,7 +43,7 @@ impl<'a> Index<'a> {
     pub(super) fn covered_by(&self, outer: &Match) -> Vec<usize> {
         let each = outer.conditions.iter();
         let candidates = each.map(|condition| self.candidates(condition));
-        // Only the shortest is written out.
+        // The condition with the fewest candidates is enough: all that are covered are among them.
         match candidates.min_by_key(Candidates::len) {
             Some(fewest) => fewest.indices(),
             None => (0..self.rules).collect(),

@@ -4,7 +4,7 @@ use super::{ADDRESS_ALONE, Found, KEY_ANYONE_CAN_SET, ROUTE_TIMES_KEY};
 use crate::native::RulePlaces;
 use crate::policy::{KeyPart, Pattern, Rule};
 
-/// Headers that prove something, so that to make one up gains nothing.
+/// Headers that prove who sends them, so that making one up gains nothing.
 const PROOF: [&str; 5] = [
     "authorization",
     "proxy-authorization",
@@ -89,7 +89,7 @@ fn routes(found: &mut Found, rule: &Rule, place: &RulePlaces, facts: &[&str]) {
     found.warn(ROUTE_TIMES_KEY, place.key, message, help);
 }
 
-/// Whether the rule's conditions leave just a list of values to a fact.
+/// Whether the rule's conditions allow a fact only a list of values.
 fn is_bounded(rule: &Rule, name: &str) -> bool {
     fn listed(pattern: &Pattern) -> bool {
         match pattern {
@@ -114,7 +114,7 @@ pub(super) fn texts<'a>(pattern: &'a Pattern, found: &mut Vec<&'a str>) {
                 texts(pattern, found);
             }
         }
-        // What must not hold says nothing of what does.
+        // A condition that says what isn't wanted names none of the texts that are.
         _ => {}
     }
 }

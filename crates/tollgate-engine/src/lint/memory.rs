@@ -9,7 +9,7 @@ use crate::document::Span;
 const HIT: u64 = 16;
 /// And in a store, about.
 const HIT_IN_STORE: u64 = 70;
-/// From this on it is told, in bytes a key in memory.
+/// The fewest bytes a key, in memory, that are worth a warning.
 const MUCH: u64 = 16 << 10;
 
 /// A sliding log remembers each hit of its window.
@@ -29,7 +29,7 @@ pub(super) fn lint(found: &mut Found, rate: &Rate, algorithm: Algorithm, span: S
     found.warn(LOG_MEMORY, span, message, help);
 }
 
-/// So many bytes, to two digits or more.
+/// A number of bytes as people write it, to at least two digits.
 fn size(bytes: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB")];
     let unit = UNITS.iter().find(|(unit, _)| bytes >= *unit);

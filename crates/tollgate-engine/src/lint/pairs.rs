@@ -29,13 +29,13 @@ pub(super) fn lint(found: &mut Found, policy: &Policy, places: &Places) {
     across(found, policy, places, &pointless, (&index, &fuel));
 }
 
-/// Rules of which something was said already, by index.
+/// Rules that a warning was given for already, by index.
 struct Pointless {
     unreachable: HashSet<usize>,
     twice: HashSet<(usize, usize)>,
 }
 
-/// Rules that no request comes to, by index.
+/// Rules that no request can reach, by index.
 fn unreachable(
     found: &mut Found,
     policy: &Policy,
@@ -199,7 +199,7 @@ fn across(
         .iter()
         .flat_map(|rule| rule.replaces.iter().map(String::as_str))
         .collect();
-    // What always applies, and bites.
+    // Rules that always apply, and are enforced.
     let firm = |index: &usize| {
         let rule = &policy.rules[*index];
         let enforced = is_enforced(rule) && policy.mode != Mode::Off;

@@ -10,7 +10,7 @@ pub(crate) struct Address {
     family: Family,
 }
 
-/// Which addresses it is one of.
+/// Whether an address is of IPv4 or IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Family {
     V4,
@@ -127,7 +127,7 @@ impl Network {
     }
 }
 
-/// Networks in a tree of their bits, one for each family, with the numbers of who is there.
+/// Networks in a tree of their bits, one for each family, with the numbers of the rules that are filed there.
 #[derive(Debug, Default)]
 pub(super) struct Networks {
     v4: Tree,
@@ -174,7 +174,7 @@ impl Networks {
         nodes[at].here.push(number);
     }
 
-    /// Who is at a network that the address is in.
+    /// Visits the rules of every network that the address is in.
     pub(super) fn each(&self, address: Address, mut each: impl FnMut(u32)) {
         let tree = match address.family {
             Family::V4 => &self.v4,

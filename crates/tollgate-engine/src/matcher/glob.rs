@@ -16,7 +16,7 @@ pub(crate) struct Glob {
     tail: Box<str>,
     rest: Box<[Part]>,
     machine: Machine,
-    /// Among all of a matcher.
+    /// Its number among all globs of a matcher.
     pub(super) number: u32,
 }
 
@@ -79,7 +79,7 @@ impl Glob {
         &self.head
     }
 
-    /// What a walk is over, if it takes one.
+    /// The parts that a walk goes over, if the glob takes one.
     pub(super) fn parts(&self) -> Option<&[Part]> {
         match &*self.rest {
             [] | [Part::All] | [Part::Segment] => None,
@@ -271,7 +271,7 @@ pub(super) fn count_steps(words: usize) {
     let _ = words;
 }
 
-/// The places of parts that are so, as bits.
+/// The places of parts for which this holds, as bits.
 fn places(parts: &[Part], words: usize, is_so: impl Fn(Part) -> bool) -> Vec<u64> {
     let mut places = vec![0; words];
     for (place, part) in parts.iter().enumerate() {

@@ -13,7 +13,7 @@ use super::{Condition, Known, Numbers};
 /// All rules by the condition that they are filed under.
 #[derive(Debug)]
 pub(super) struct Index {
-    /// Those that anything is on, with the slot of their fact.
+    /// The shelves that have rules, each with the slot of its fact.
     shelves: Box<[(u32, Shelf)]>,
     /// Rules without a condition to file them under: looked at by every request.
     rest: Box<[u32]>,
@@ -27,7 +27,7 @@ struct Shelf {
     exact: Buckets,
     prefixes: Option<Prefixes>,
     networks: Option<Networks>,
-    /// Rules for whatever the fact is.
+    /// Rules that may match whatever the fact says.
     known: Box<[u32]>,
 }
 

@@ -101,7 +101,7 @@ impl Prefixes {
         }
     }
 
-    /// Who is at a prefix of this text.
+    /// Adds the rules of every prefix of this text.
     #[inline]
     pub(super) fn each<const N: usize>(&self, text: &str, found: &mut Few<u32, N>) {
         hashes(&self.lengths, text.as_bytes(), |hash| {

@@ -19,11 +19,11 @@ const REMEMBERED: usize = 256 << 10;
 /// What a table may take that some are put into to be faster.
 const TABLE: usize = 64 << 10;
 
-/// One that is compiled.
+/// A compiled regular expression.
 #[derive(Debug)]
 pub(crate) struct Whole(meta::Regex);
 
-/// Why one can't be used.
+/// Why a regular expression can't be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RegexError {
     /// It takes more than so many bytes.

@@ -38,7 +38,7 @@ pub const BAD_KEY: Code = Code("bad-key");
 pub const NO_LIMIT: Code = Code("no-limit");
 /// A limit that lets nothing pass, ever.
 pub const NOTHING_PASSES: Code = Code("nothing-passes");
-/// A cost of 0, which only looks.
+/// A cost of 0, which charges nothing.
 pub const COST_ZERO: Code = Code("cost-zero");
 /// No tier of this name.
 pub const UNKNOWN_TIER: Code = Code("unknown-tier");

@@ -12,11 +12,11 @@ use crate::document::{Node, Span, Value};
 use crate::policy::{Cost, Limits, Over, Settle};
 use crate::suggest;
 
-/// Nothing waits for longer: as good as for ever, and far from what a clock can't show.
+/// The longest that anything may wait: as good as for ever, and well within what a clock can show.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 impl Reader<'_> {
-    /// What a request costs, by a limit that this may be too much for.
+    /// What a request costs. Notes a cost that is too much for one of the limits.
     pub(super) fn own_cost(
         &mut self,
         fields: &Fields<'_>,

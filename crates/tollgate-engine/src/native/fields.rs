@@ -64,7 +64,7 @@ pub(crate) enum Shape {
     Algorithm,
     /// One of [`MODES`].
     Mode,
-    /// One of them, or [`ROLLOUT`].
+    /// One of [`MODES`], or [`ROLLOUT`].
     RuleMode,
     /// One of [`FAILURES`].
     OnStoreFailure,
@@ -325,14 +325,14 @@ const fn failure(failure: OnStoreFailure) -> (&'static str, Option<OnStoreFailur
     (failure.name(), Some(failure))
 }
 
-/// How a fleet can count, by name.
+/// How several nodes can count together, by name.
 pub(crate) const COUNTINGS: &[(&str, Counting)] = &[
     (Counting::Exact.name(), Counting::Exact),
     (Counting::Leased.name(), Counting::Leased),
     (Counting::Local.name(), Counting::Local),
 ];
 
-/// What a request can be charged that says nothing, by name.
+/// What becomes of an estimate that nobody settles, by name.
 pub(crate) const UNSETTLED: &[(&str, Unsettled)] = &[
     (Unsettled::Charge.name(), Unsettled::Charge),
     (Unsettled::Refund.name(), Unsettled::Refund),
@@ -344,7 +344,7 @@ pub(crate) const NOT_LEASED: &str = "only rates by gcra, token-bucket or leaky c
 pub(crate) const ASKS_NO_STORE: &str =
     "on_store_failure does nothing where counting is local: no store is asked";
 
-/// Whether tokens of such rates can be taken ahead.
+/// Whether a rate by this algorithm can be leased: whether tokens can be taken ahead.
 pub(crate) const fn lends(algorithm: Algorithm) -> bool {
     matches!(
         algorithm,

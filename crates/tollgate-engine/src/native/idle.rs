@@ -4,18 +4,18 @@ use super::codes;
 use super::reader::{Fields, Reader};
 use crate::document::Value;
 
-/// What a request can be charged to.
+/// The fields that a request's cost can be charged to.
 pub(crate) const CHARGED: [&str; 2] = ["rate", "quota"];
-/// What is counted anywhere.
+/// The fields by which anything is counted.
 pub(crate) const COUNTED: [&str; 3] = ["rate", "quota", "concurrency"];
-/// What says where and how that is, of a rule and of a tier.
+/// The fields that say where and how it is counted, of a rule and of a tier.
 pub(crate) const RULE_KEPT: &[&str] = &["counting", "on_store_failure", "over", "slot"];
 pub(crate) const TIER_KEPT: &[&str] = &["counting", "on_store_failure", "over"];
 
 const LEAVE_OUT: &str = "leave it out";
 
 impl Reader<'_> {
-    /// Notes each field that nothing hears, also of those that say where something is counted.
+    /// Notes each field that would have no effect, those among them that say where something is counted.
     pub(super) fn idle(&mut self, fields: &Fields<'_>, kept: &[&str]) {
         let has = |name: &str| fields.get(name).is_some();
         let any = |names: &[&str]| names.iter().any(|name| has(name));

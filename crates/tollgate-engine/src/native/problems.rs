@@ -33,7 +33,7 @@ impl Problems {
         }
     }
 
-    /// Whether more are only counted, so that nobody need think of what to say.
+    /// Whether further errors are only counted, so that their texts need not be made.
     pub(crate) fn is_full(&self) -> bool {
         self.found.len() >= MOST
     }

@@ -56,7 +56,7 @@ impl Reader<'_> {
             } => (
                 column - 1,
                 match expected.strip_prefix("nothing that ") {
-                    // Said of something that is there, where nothing should be.
+                    // "Expected nothing that …" is better said as what is wrong.
                     Some(cant) => cant.to_owned(),
                     None => format!("expected {expected}"),
                 },

@@ -30,7 +30,7 @@ pub(super) struct Reader<'a> {
     pub(super) regexes: Regexes,
     /// Facts that are asked for so far.
     pub(super) mentions: Vec<Mention>,
-    /// Methods that are.
+    /// Methods that are asked for so far.
     pub(super) methods: Vec<(String, Span)>,
 }
 
@@ -101,7 +101,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The sign before a value that isn't there, if YAML took it for a tag or an anchor.
+    /// The character before a missing value, if YAML took it for a tag or an anchor.
     fn hidden_by(&self, node: &Node) -> Option<char> {
         if node.value != Value::Null {
             return None;
@@ -250,7 +250,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Text. A number or truth that the file spells as it would be printed counts as text.
+    /// Text. A number, `true` or `false` that the file spells as it would be printed counts as text.
     pub(super) fn text(&mut self, node: &Node, expected: &str) -> Option<String> {
         let printed = match &node.value {
             Value::Text(text) => return Some(text.clone()),
@@ -402,7 +402,7 @@ fn in_lines(text: &str, table: &[Field]) -> Option<String> {
     ))
 }
 
-/// A name that means what it says, sign by sign.
+/// A name that is compared as it is written.
 pub(super) fn as_written(name: &str) -> Cow<'_, str> {
     Cow::Borrowed(name)
 }

@@ -9,7 +9,7 @@ use crate::document::Span;
 use crate::policy::Rule;
 use crate::suggest;
 
-/// Notes names of nothing, and names that can't mean what they say.
+/// Notes references to what isn't there, and those that make no sense.
 pub(super) fn check(reader: &mut Reader<'_>, decoded: &Decoded, names: &HashMap<String, Span>) {
     tiers(reader, decoded);
     replaces(reader, decoded, names);

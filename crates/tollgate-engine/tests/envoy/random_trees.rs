@@ -7,7 +7,7 @@ use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use proptest::sample::select;
 use tollgate::{Algorithm, Rate, core::Align};
-use tollgate_engine::document::{Place, Span};
+use tollgate_engine::document::{LineColumn, Span};
 use tollgate_engine::envoy::{self, Compiled, Domains, Leaf, matching};
 use tollgate_engine::facts::{Descriptor, Unit};
 use tollgate_engine::policy::{
@@ -131,7 +131,7 @@ pub(crate) fn domains() -> impl Strategy<Value = Domains> {
         for rule in rules {
             if let Some(limit) = &mut rule.limit {
                 *next += 1;
-                limit.span.start = Place {
+                limit.span.start = LineColumn {
                     line: *next,
                     column: 1,
                 };

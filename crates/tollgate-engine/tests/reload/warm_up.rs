@@ -198,6 +198,15 @@ fn a_clock_that_is_set_back_leaves_a_rule_as_warm_as_it_was() {
 }
 
 #[test]
+fn what_is_unlimited_has_no_rate_to_grow() {
+    let mut policy = policy("rate: 1/h, warm_up: 9s");
+    policy.rules[0].limits.unlimited = true;
+    let engine = engine(policy, &Manual::new());
+    let facts = Facts::new().with("user", "1");
+    assert!((0..10).all(|_| engine.decide(&facts).passed().is_some()));
+}
+
+#[test]
 fn gates_are_not_counted_among_the_limits_of_a_request() {
     let clock = Manual::new();
     let bounds = Bounds {

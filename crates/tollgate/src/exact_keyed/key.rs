@@ -110,7 +110,7 @@ where
         self.check_at(now, 0)
     }
 
-    /// What is said to one who comes now, if somebody waits for the key.
+    /// What a request is told that comes now, if others wait for the key already.
     #[inline(always)]
     pub(super) fn told_to_wait(&self, now: Timestamp, cost: u64) -> Option<Decision> {
         if self.limiter.lines.is_marked(self.hash) {
@@ -134,7 +134,7 @@ where
     ///
     /// # Errors
     /// [`Refused::Never`] if the cost is above the burst; [`Refused::TooFarAhead`] if it would act
-    /// further ahead than the limiter's longest wait, or than the algorithm books (a sliding log one
+    /// further ahead than the limiter's longest wait, or than the algorithm can book (a sliding log: one
     /// window); [`Refused::Blocked`] if the key is blocked; [`Refused::QueueFull`] if it is new and has no room.
     ///
     /// ```
@@ -261,7 +261,7 @@ impl<'a, K, Q: ?Sized, C: Clock> Key<'a, K, Q, C> {
     /// Each call may come with another: what the key has spent stays spent, so in any window no more
     /// passes than the largest burst and the fastest rate of those that were asked in it, in whatever
     /// order. The key is counted by the rate that last let it pass, or a faster one that refused it:
-    /// what it owes is paid back at that. A look and any other refusal store nothing, a rate of zero or
+    /// what it owes is paid back at that. A peek and any other refusal store nothing, a rate of zero or
     /// unlimited leaves what is owed where it is, and what was booked at another rate isn't given back.
     /// A block is independent of the rate. What a refund gives is counted by the rate that the key was
     /// counted by before.
@@ -273,7 +273,7 @@ impl<'a, K, Q: ?Sized, C: Clock> Key<'a, K, Q, C> {
     ///
     /// # Errors
     /// [`LimitError::OtherAlgorithm`] if the tier was made for another algorithm than this limiter's. Where
-    /// the windows of a tier begin is its own.
+    /// windows begin makes no other algorithm: a tier has its own alignment.
     ///
     /// ```
     /// use tollgate::{Algorithm, ExactKeyedLimiter, Rate, Tier, clock::Manual};
@@ -296,7 +296,7 @@ impl<'a, K, Q: ?Sized, C: Clock> Key<'a, K, Q, C> {
         })
     }
 
-    /// The key as the table is asked for it.
+    /// What the table is asked for, to find the key.
     pub(super) fn ask(&self, now: Timestamp) -> Lookup<'a, Q> {
         Lookup {
             key: self.key,
@@ -306,7 +306,7 @@ impl<'a, K, Q: ?Sized, C: Clock> Key<'a, K, Q, C> {
         }
     }
 
-    /// The same as of a turn in line, which may have come long before the clock's time.
+    /// The same at the time of a turn in the queue, which may have come long before the time that the clock shows.
     fn ask_in_turn(&self, now: Timestamp) -> Lookup<'a, Q> {
         Lookup {
             clock: now.max(self.limiter.clock.now()),

@@ -80,7 +80,7 @@ where
                 let ask = self.ask(now);
                 self.improve(now, || self.limiter.tables.settle_shared(&ask, id, spent));
             }
-            // Not kept track of: it isn't limited, or of a request that came to nothing.
+            // Nothing to keep track of: the key isn't limited, or the request came to nothing.
             Taken::Charge(ticket) if spent == 0 => self.give_back_in_turn(now, &ticket),
             _ => {}
         }

@@ -12,7 +12,7 @@ use crate::keyed::{self, NoSlot};
 pub struct ActiveKey<'a, K> {
     /// The key itself.
     pub key: &'a K,
-    /// How long until it is as one never seen.
+    /// How long until it is like a key that was never seen.
     pub idle_after: Duration,
     /// Whether it is blocked now.
     pub blocked: bool,

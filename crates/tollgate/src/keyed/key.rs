@@ -32,7 +32,7 @@ pub struct Key<'a, C: Clock = Monotonic, T = OneRate> {
     pub(super) limiter: &'a KeyedLimiter<C, T>,
     /// Without the tag of the rate's interval.
     pub(super) fingerprint: u64,
-    /// The tier that it is at, if it isn't at the limiter's own rate, whatever that is then.
+    /// The tier that it is at; none for the rate that the limiter has when it is asked.
     pub(super) tier: Option<InForce>,
 }
 
@@ -106,7 +106,7 @@ impl<'a, C: Clock, T> Key<'a, C, T> {
         limiter.admit(self.fingerprint, || self.pace(), cost)
     }
 
-    /// What decides, of the rate that is in force for it.
+    /// What decides at the rate that is in force for the key.
     #[inline(always)]
     fn pace(&self) -> (Pace, Tag) {
         match self.tier {

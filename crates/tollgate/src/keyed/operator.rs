@@ -48,13 +48,13 @@ impl std::error::Error for NoSlot {}
 pub struct ActiveKey {
     /// The key's hash, see [`KeyedLimiter::fingerprint`].
     pub fingerprint: u64,
-    /// How long until it is as one never seen.
+    /// How long until it is like a key that was never seen.
     pub idle_after: Duration,
     /// Whether it is blocked now.
     pub blocked: bool,
 }
 
-/// What a keyed limiter has counted: ever growing, but for `slots`.
+/// What a keyed limiter has counted. All but `slots` only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -142,8 +142,8 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
 
     /// The most bytes the table ever uses, rounded up to whole pages by the system: about 25 a key of
     /// the capacity, with what is spare and a stash of a 50th, and 16 kB for the rates. Below 32,768
-    /// keys, where there is one shard, it is 136 a key, 4.5 MB at most, so that threads seldom meet at
-    /// a line. Memory is reserved at once, but used only as keys come.
+    /// keys, where there is one shard, it is 136 a key, 4.5 MB at most, so that threads seldom write
+    /// to the same cache line. Memory is reserved at once, but used only as keys come.
     pub fn memory_bound(&self) -> usize {
         self.table.reserved_bytes()
     }

@@ -36,8 +36,8 @@ const VERSION: u64 = 2;
 const HEADER: usize = 10;
 
 impl<C: Clock, T> KeyedLimiter<C, T> {
-    /// Writes the keys that are active now to a file, and how many they are; a file that was there
-    /// is replaced as a whole, or stays.
+    /// Writes the keys that are active now to a file, and returns how many they are. A file that was
+    /// there is replaced as a whole, or stays as it was.
     ///
     /// The file holds the hash seed, with which keys that share a limit can be made: it is readable
     /// by its owner alone, and should stay so. Shards are copied one after the other, so checks go
@@ -126,7 +126,7 @@ impl<C: Clock, T> Builder<C, T> {
             };
             let word = word.moved(elapsed).later(units::of(now));
             let shard = limiter.table.shard(fingerprint);
-            // Whichever its interval is: nobody else is there yet.
+            // At no rate, whatever the key's interval: nobody else uses the table yet.
             let ask = ChargeRequest {
                 fingerprint,
                 tag: Tag::NONE,

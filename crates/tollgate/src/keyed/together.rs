@@ -50,7 +50,7 @@ impl After {
 #[non_exhaustive]
 pub struct Together {
     /// Which key decided: of a request that passed, the one with the fewest such requests left; of one
-    /// that was refused, the one that takes longest. None if there were no keys.
+    /// that was refused, the one with the longest wait. None if there were no keys.
     pub decider: Option<usize>,
     /// What it said.
     pub decision: Decision,

@@ -20,13 +20,13 @@ pub(super) const MOST_PERIODS: usize = 4;
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) key: Arc<[u8]>,
-    /// Another one after a reset: what was charged before isn't given back.
+    /// A reset changes it, so that what was charged before isn't given back.
     pub(super) id: u64,
-    /// The latest time it was charged at. It decides at no earlier one.
+    /// The latest time it was charged at. It is never judged at an earlier one.
     pub(super) latest: u64,
-    /// The one that was charged under last.
+    /// The account of the period that it was charged under last.
     pub(super) own: Account,
-    /// From the one that was charged under most recently.
+    /// Those of other periods, the most recently charged first.
     pub(super) others: Vec<Account>,
     /// Whether it is to be saved.
     pub(super) dirty: bool,
@@ -82,7 +82,7 @@ impl Entry {
         self.accounts().find(|account| account.is_of(quota))
     }
 
-    /// When it will be as one never seen.
+    /// When it will be like a key that was never seen.
     pub(super) fn idle_at(&self) -> u64 {
         self.accounts().map(Account::idle_at).max().unwrap_or(0)
     }
@@ -139,8 +139,8 @@ impl Entry {
         }
     }
 
-    /// Counts what the two accounts know that were asked longest ago by one of any span as long as
-    /// either period can be: whichever is asked again finds no less than was spent.
+    /// Merges the two accounts that were asked longest ago into one, whose span is as long as either period
+    /// can be: whichever is asked again finds no less than was spent.
     fn merge_oldest(&mut self, at: u64) {
         let (Some(one), Some(other)) = (self.others.pop(), self.others.pop()) else {
             return;

@@ -122,7 +122,7 @@ impl Unsaved {
     }
 }
 
-/// The store, and how it fares.
+/// The store, and how its flushes went.
 pub(super) struct Saver {
     pub(super) unsaved: Unsaved,
     /// A child that was forked since has a copy of everything but the thread: whatever both granted would be

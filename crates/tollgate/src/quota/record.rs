@@ -97,7 +97,7 @@ impl Batch {
         self.records += 1;
     }
 
-    /// All of them are bounded far below.
+    /// Writes two lengths. All of them are far below what 16 bits can hold.
     fn lengths(&mut self, lengths: [usize; 2]) {
         for length in lengths {
             let length = u16::try_from(length).unwrap_or(u16::MAX);

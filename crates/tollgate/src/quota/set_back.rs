@@ -65,7 +65,7 @@ impl Entry {
                 .all(|account| ahead > reach(&account.period))
     }
 
-    /// The same as a clock that was set back to `now` finds it.
+    /// The key as it counts for a clock that was set back to `now`.
     pub(super) fn as_of(&self, now: u64) -> Self {
         let mut entry = self.clone();
         entry.set_back(now);

@@ -16,9 +16,9 @@ use crate::{
 pub struct Stats {
     /// By their rates.
     pub rates: keyed::Stats,
-    /// By their quotas, and how the file of those fares.
+    /// By their quotas, and whether the file of those works.
     pub quotas: quota::Stats,
-    /// By how many may be at once.
+    /// By their concurrency limits.
     pub slots: concurrency::Stats,
 }
 

@@ -7,7 +7,7 @@ use tollgate_engine::render;
 
 use super::super::check::counted;
 use super::super::length::readable;
-use super::super::request::{Charged, LeftOf, OVER_LIMIT, Step};
+use super::super::request::{Charged, DecidedRequest, LeftOf, OVER_LIMIT};
 use super::super::stage::Store;
 use super::parts::{Found, Part};
 use super::{Color, Head};
@@ -23,7 +23,7 @@ impl Text {
     pub(super) fn write(
         self,
         head: &Head<'_>,
-        steps: &[Step],
+        steps: &[DecidedRequest],
         out: &mut impl Write,
     ) -> io::Result<()> {
         if let Some(rules) = &head.rules {
@@ -102,7 +102,7 @@ impl Text {
         failure.map(|failure| format!("{failure} without the store"))
     }
 
-    fn step(self, step: &Step, out: &mut impl Write) -> io::Result<()> {
+    fn step(self, step: &DecidedRequest, out: &mut impl Write) -> io::Result<()> {
         let remaining = step
             .remaining
             .map_or("-".to_owned(), |left| left.to_string());
