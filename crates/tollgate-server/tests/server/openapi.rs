@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::kit::Running;
 
-const POLICY: &str = "limits: [{name: per-user, key: user, rate: 100/s, concurrency: 5}]\ndomains: {edge: {descriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 2}}]}}";
+const POLICY: &str = "limits: [{name: per-user, key: user, rate: 100/s, concurrency: 5}]";
 
 fn document(running: &Running) -> Value {
     let (status, answer) = running.http().request("GET", "/openapi.json", "", "");
