@@ -225,9 +225,10 @@ fn tell(out: &mut Replies<'_>, answer: &Answered<'_>) -> Result<(), String> {
     let decision = &answer.decision;
     for (name, count) in [("limit", decision.limit), ("remaining", decision.remaining)] {
         out.text(name);
-        match decision.is_unlimited() {
-            true => out.null(),
-            false => out.count(count),
+        if decision.is_unlimited() {
+            out.null();
+        } else {
+            out.count(count);
         }
     }
     out.text("retry_after");
