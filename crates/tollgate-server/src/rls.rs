@@ -1,9 +1,12 @@
-//! Envoy's rate-limit service, version 3, on HTTP/2 as it is: one method, and its messages by hand.
+//! Envoy's rate-limit service, version 3, on HTTP/2 as it is: one method, health and reflection, with their messages by hand.
 
 mod answer;
 mod call;
 mod connection;
 mod decide;
+mod descriptors;
+mod health;
+mod reflect;
 mod request;
 mod wire;
 

@@ -7,7 +7,7 @@
 //! - [`fairness`] says as a number how evenly something was shared.
 //! - [`memory`] counts what is allocated, [`threads`] begin together, [`scratch`] is a test's own
 //!   folder.
-//! - [`redis`] starts real servers and hurts them.
+//! - [`redis`] starts real servers and hurts them; [`programs`] are what else is run.
 //! - [`world`] is a store in memory that runs the real scripts, with its time, its faults and its luck
 //!   given from outside.
 //! - [`vectors`] replay what other limiters were seen to answer.
@@ -28,6 +28,7 @@ pub mod fairness;
 pub mod laws;
 pub mod memory;
 pub mod oracle;
+pub mod programs;
 pub mod redis;
 pub mod scratch;
 pub mod threads;

@@ -42,8 +42,12 @@ fn sources() -> Vec<Source> {
     files(root(), "rs", &mut found);
     assert!(found.len() > 30, "only {} sources found", found.len());
     let read = |file: PathBuf| Source {
-        path: file.strip_prefix(root()).unwrap().display().to_string(),
-        text: fs::read_to_string(&file).unwrap(),
+        path: file
+            .strip_prefix(root())
+            .expect("a path of the project")
+            .display()
+            .to_string(),
+        text: fs::read_to_string(&file).expect("a source that can be read"),
     };
     found.into_iter().map(read).collect()
 }
@@ -95,6 +99,19 @@ fn every_source_file_is_tidy() {
         problems.extend(unfinished.map(|it| format!("contains {it}")));
         problems
     });
+}
+
+#[test]
+fn reflection_tells_what_the_proto_files_say() {
+    let checked = std::process::Command::new(env!("CARGO_BIN_EXE_xtask"))
+        .args(["protos", "--check"])
+        .output()
+        .expect("the task starts");
+    assert!(
+        checked.status.success(),
+        "{}",
+        String::from_utf8_lossy(&checked.stderr)
+    );
 }
 
 #[test]
@@ -158,7 +175,7 @@ fn functions(text: &str) -> Vec<(&str, usize)> {
         };
         let open = number + open;
         if lines[open].ends_with('{')
-            && let Some(body) = lines[open + 1..].iter().position(|line| closes(&line))
+            && let Some(body) = lines[open + 1..].iter().position(closes)
         {
             found.push((name, body));
         }

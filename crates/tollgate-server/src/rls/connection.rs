@@ -16,7 +16,7 @@ use tokio::time::{sleep, timeout};
 use super::call::{self, Failed, Method, PREFIX};
 use super::decide::{Question, Undecided, decide};
 use super::request::Request as Asked;
-use super::{answer, wire};
+use super::{answer, health, reflect};
 use crate::service::{Service, Store};
 
 /// A call that isn't over.
@@ -91,6 +91,13 @@ async fn begin<B: Store>(
         Ok(method) => method,
         Err(failed) => return call::answer(&mut respond, Err(failed)),
     };
+    if method == Method::Reflection {
+        let service = Arc::clone(service);
+        calls.push(Box::pin(async move {
+            reflect::serve(&service.bounds, request.into_body(), &mut respond).await;
+        }));
+        return Ok(());
+    }
     let mut body = Body {
         stream: request.into_body(),
         bytes: Vec::new(),
@@ -148,30 +155,14 @@ async fn finish<B: Store>(
         Ok(Err(failed)) => Err(failed),
         Ok(Ok(())) => match method {
             Method::ShouldRateLimit => should_rate_limit(&service, &body.bytes).await,
-            Method::HealthCheck => call::message(&body.bytes).map(|_| serving()),
-            Method::HealthWatch => return watch(&mut respond).await,
+            Method::HealthCheck => health::check(&body.bytes),
+            Method::HealthWatch => return health::watch(&body.bytes, &mut respond).await,
+            // It has a stream of messages, and was begun as one.
+            Method::Reflection => return,
         },
     };
     if call::answer(&mut respond, outcome).is_err() {
         respond.send_reset(Reason::CANCEL);
-    }
-}
-
-/// `grpc.health.v1.HealthCheckResponse`: it serves.
-fn serving() -> Bytes {
-    let mut out = vec![0; PREFIX];
-    wire::number(&mut out, 1, 1);
-    call::framed(out)
-}
-
-/// Tells that it serves, and stays until the client leaves: there is nothing else to tell.
-async fn watch(respond: &mut SendResponse<Bytes>) {
-    let Ok(mut stream) = call::begin(respond) else {
-        return;
-    };
-    if stream.send_data(serving(), false).is_ok() {
-        // The client has left, or the connection is over.
-        let _ = poll_fn(|cx| stream.poll_reset(cx)).await;
     }
 }
 
@@ -187,10 +178,7 @@ impl Body {
                 }
                 Poll::Ready(Some(Ok(bytes))) => {
                     if self.bytes.len() + bytes.len() > self.most {
-                        let most = self.most - PREFIX;
-                        return Poll::Ready(Err(Failed::too_large(format_args!(
-                            "a message of more than the {most} bytes that are taken"
-                        ))));
+                        return Poll::Ready(Err(Failed::longer_than(self.most - PREFIX)));
                     }
                     self.bytes.extend_from_slice(&bytes);
                     // What was read makes room for more; it fails if the connection is over.

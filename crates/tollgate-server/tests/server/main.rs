@@ -4,3 +4,5 @@ mod http;
 mod kit;
 mod resp;
 mod rls;
+mod rls_client;
+mod rls_reflection;

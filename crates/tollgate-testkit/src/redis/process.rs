@@ -95,10 +95,3 @@ impl Drop for Process {
         self.kill();
     }
 }
-
-/// Panics with how to install a program, unless it is there.
-pub(super) fn need(program: &str, install: &str) {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
-    assert!(found, "{program} is missing, install it: {install}");
-}
