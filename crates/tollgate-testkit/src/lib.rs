@@ -7,7 +7,7 @@
 //! - [`fairness`] says as a number how evenly something was shared.
 //! - [`memory`] counts what is allocated, [`threads`] begin together, [`scratch`] is a test's own
 //!   folder.
-//! - [`redis`] starts real servers and hurts them; [`programs`] are what else is run.
+//! - [`redis`] starts real servers and hurts them, [`envoy`] a real Envoy; [`programs`] says where such are.
 //! - [`world`] is a store in memory that runs the real scripts, with its time, its faults and its luck
 //!   given from outside.
 //! - [`vectors`] replay what other limiters were seen to answer.
@@ -24,6 +24,7 @@
 //! # Ok::<(), laws::Broken>(())
 //! ```
 
+pub mod envoy;
 pub mod fairness;
 pub mod laws;
 pub mod memory;
