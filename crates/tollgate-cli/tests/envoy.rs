@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use tollgate_testkit::envoy::{Envoy, port_value};
@@ -16,19 +16,26 @@ use tollgate_testkit::scratch::Scratch;
 struct Service(Child);
 
 impl Service {
-    fn start(scratch: &Scratch, policy: &str, grpc: &Port) -> Self {
+    fn start(scratch: &Scratch, policy: &str, grpc: u16) -> Self {
+        Self::with(scratch, policy, grpc, &[])
+    }
+
+    /// With more options. What it says is in a file.
+    fn with(scratch: &Scratch, policy: &str, grpc: u16, options: &[&str]) -> Self {
         let (file, ready) = (scratch.path("policy.yaml"), scratch.path("ready.json"));
         fs::write(&file, policy).expect("a policy");
         let _ = fs::remove_file(&ready);
+        let said = fs::File::create(scratch.path("said")).expect("a file");
         let child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
             .arg("serve")
             .arg(&file)
             .arg("--ready-file")
             .arg(&ready)
             .arg("--grpc")
-            .arg(format!("127.0.0.1:{}", grpc.number()))
+            .arg(format!("127.0.0.1:{grpc}"))
             .args(["--http", "off", "--resp", "off", "--admin", "off"])
-            .stdout(Stdio::null())
+            .args(options)
+            .stdout(said)
             .spawn();
         let service = Self(child.expect("tollgate starts"));
         until(Duration::from_secs(60), "the service to be ready", || {
@@ -139,7 +146,7 @@ fn a_real_envoy_asks_tollgate() {
     let page = fs::read_to_string(page).expect("docs/envoy.md");
     let (policy, config) = (block(&page, "policy.yaml"), block(&page, "envoy.yaml"));
     let (scratch, grpc) = (Scratch::new("behind-envoy"), Port::free());
-    let service = Service::start(&scratch, &policy, &grpc);
+    let service = Service::start(&scratch, &policy, grpc.number());
     let config = config.replace(&port_value(8081), &port_value(grpc.number()));
     let strict = config.replace("failure_mode_deny: false", "failure_mode_deny: true");
     assert_ne!(config, strict);
@@ -164,7 +171,7 @@ fn a_real_envoy_asks_tollgate() {
     assert_eq!(get(strict, "/", "").status, 500);
 
     // It counts in memory, and begins anew.
-    let _service = Service::start(&scratch, &policy, &grpc);
+    let _service = Service::start(&scratch, &policy, grpc.number());
     let long = Duration::from_secs(60);
     until(long, "Envoy to ask again", || {
         !get(edge, "/trial", "")
@@ -175,4 +182,29 @@ fn a_real_envoy_asks_tollgate() {
         get(strict, "/trial", "").status == 200
     });
     assert_eq!(statuses(edge, "/", "", 4), [200, 200, 200, 429]);
+}
+
+#[test]
+fn who_starts_it_on_a_store_is_told_of_limits_that_are_closed() {
+    let scratch = Scratch::new("closed-at-start");
+    let nobody = Port::free();
+    let store = format!("redis://127.0.0.1:{}", nobody.number());
+    let closed = "limits: [{name: monthly, key: user, quota: 5/month}]";
+    let open = "limits: [{name: quick, key: user, rate: 5/s}]";
+    let said = |policy: &str, options: &[&str]| {
+        let _service = Service::with(&scratch, policy, 0, options);
+        until(Duration::from_secs(60), "the service to say it all", || {
+            let said = fs::read_to_string(scratch.path("said")).unwrap_or_default();
+            said.contains("gRPC  on")
+        });
+        fs::read_to_string(scratch.path("said")).unwrap_or_default()
+    };
+    let error = said(closed, &["--backend", &store]);
+    assert!(error.contains("nothing passes \"monthly\""), "{error}");
+    assert!(error.contains("--rls-closed deny"), "{error}");
+    let deny = said(closed, &["--backend", &store, "--rls-closed", "deny"]);
+    assert!(deny.contains("--rls-closed error"), "{deny}");
+    for text in [said(open, &["--backend", &store]), said(closed, &[])] {
+        assert!(!text.contains("--rls-closed"), "{text}");
+    }
 }

@@ -14,5 +14,6 @@ mod service;
 
 pub use bounds::Bounds;
 pub use listen::{Address, AddressError};
+pub use rls::{RlsClosed, UnknownAnswer};
 pub use secret::Secret;
 pub use server::{Addresses, Server, Settings, StartError};

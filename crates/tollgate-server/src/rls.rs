@@ -2,6 +2,7 @@
 
 mod answer;
 mod call;
+mod closed;
 mod connection;
 mod decide;
 mod descriptors;
@@ -10,5 +11,6 @@ mod reflect;
 mod request;
 mod wire;
 
+pub use closed::{RlsClosed, UnknownAnswer};
 pub(crate) use connection::serve;
-pub(crate) use decide::{Decided, Question, Undecided, decide};
+pub(crate) use decide::{Decided, Limit, Question, Undecided, decide};

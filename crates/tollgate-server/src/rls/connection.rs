@@ -127,8 +127,8 @@ async fn should_rate_limit<B: Store>(service: &Service<B>, body: &[u8]) -> Resul
         hits_addend: asked.hits_addend,
     };
     let decided = decide(service, &question).await.map_err(|why| match why {
-        Undecided::Invalid(why) => Failed::invalid(why),
-        Undecided::Unavailable(why) => Failed::unavailable(why),
+        Undecided::Invalid(_) => Failed::invalid(why),
+        Undecided::Unavailable(_) => Failed::unavailable(why),
     })?;
     let mut out = Vec::with_capacity(128);
     out.extend([0; PREFIX]);

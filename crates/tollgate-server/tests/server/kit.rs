@@ -9,18 +9,46 @@ use tollgate::clock::Manual;
 use tollgate_engine::Policy;
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
-use tollgate_server::{Address, Server, Settings};
+use tollgate_redis::Redis;
+use tollgate_server::{Address, Server, Settings, StartError};
 
 /// A service that runs in a runtime of its own, until it is dropped.
-pub struct Running {
-    pub clock: Arc<Manual>,
-    pub server: Option<Server>,
+pub(crate) struct Running {
+    pub(crate) clock: Arc<Manual>,
+    pub(crate) server: Option<Server>,
     runtime: tokio::runtime::Runtime,
 }
 
 impl Running {
     /// By a policy, with settings that a test may change.
-    pub fn new(policy: &str, change: impl FnOnce(&mut Settings)) -> Self {
+    pub(crate) fn new(policy: &str, change: impl FnOnce(&mut Settings)) -> Self {
+        let clock = Arc::new(Manual::new());
+        let memory = Memory::builder()
+            .clock(Arc::clone(&clock))
+            .wall(Arc::clone(&clock))
+            .build();
+        let here = (memory, Arc::clone(&clock));
+        Self::start(clock, policy, change, async |policy, settings| {
+            Server::in_memory(policy, here, settings).await
+        })
+    }
+
+    /// The same on a store, whose time is its own.
+    pub(crate) fn on_store(policy: &str, url: &str, change: impl FnOnce(&mut Settings)) -> Self {
+        let builder = Redis::builder(url).expect("an address");
+        let clock = Arc::new(Manual::new());
+        Self::start(clock, policy, change, async |policy, settings| {
+            let redis = builder.build().expect("a store");
+            Server::on_store(policy, redis, settings).await
+        })
+    }
+
+    fn start(
+        clock: Arc<Manual>,
+        policy: &str,
+        change: impl FnOnce(&mut Settings),
+        start: impl AsyncFnOnce(Policy, Settings) -> Result<Server, StartError>,
+    ) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
@@ -29,11 +57,6 @@ impl Running {
         let policy = Policy::from_text(policy, Format::Yaml)
             .expect("a policy")
             .policy;
-        let clock = Arc::new(Manual::new());
-        let memory = Memory::builder()
-            .clock(Arc::clone(&clock))
-            .wall(Arc::clone(&clock))
-            .build();
         let any: Address = "127.0.0.1:0".parse().expect("an address");
         let mut settings = Settings {
             http: any.clone(),
@@ -43,7 +66,7 @@ impl Running {
             ..Settings::default()
         };
         change(&mut settings);
-        let started = Server::in_memory(policy, (memory, Arc::clone(&clock)), settings);
+        let started = start(policy, settings);
         let server = runtime.block_on(started).expect("a service");
         Self {
             clock,
@@ -59,29 +82,29 @@ impl Running {
         }
     }
 
-    pub fn resp(&self) -> Client {
+    pub(crate) fn resp(&self) -> Client {
         Client::to(self.address(|server| server.addresses().resp.clone()))
     }
 
-    pub fn http(&self) -> Client {
+    pub(crate) fn http(&self) -> Client {
         Client::to(self.address(|server| server.addresses().http.clone()))
     }
 
-    pub fn admin(&self) -> Client {
+    pub(crate) fn admin(&self) -> Client {
         Client::to(self.address(|server| server.addresses().admin.clone()))
     }
 
-    pub fn grpc(&self) -> SocketAddr {
+    pub(crate) fn grpc(&self) -> SocketAddr {
         self.address(|server| server.addresses().grpc.clone())
     }
 
-    pub fn block_on<T>(&self, doing: impl Future<Output = T>) -> T {
+    pub(crate) fn block_on<T>(&self, doing: impl Future<Output = T>) -> T {
         self.runtime.block_on(doing)
     }
 }
 
 /// A connection of bytes.
-pub struct Client(pub TcpStream);
+pub(crate) struct Client(pub(crate) TcpStream);
 
 impl Client {
     fn to(address: SocketAddr) -> Self {
@@ -92,7 +115,7 @@ impl Client {
     }
 
     /// Says something, and reads until as much has come.
-    pub fn ask(&mut self, say: &str, length: usize) -> String {
+    pub(crate) fn ask(&mut self, say: &str, length: usize) -> String {
         self.0.write_all(say.as_bytes()).expect("written");
         let mut answer = vec![0; length];
         self.0
@@ -103,19 +126,25 @@ impl Client {
 
     /// Says something, and checks what is answered.
     #[track_caller]
-    pub fn expect(&mut self, say: &str, answer: &str) {
+    pub(crate) fn expect(&mut self, say: &str, answer: &str) {
         assert_eq!(self.ask(say, answer.len()), answer, "to {say:?}");
     }
 
     /// Reads until the other side closes.
-    pub fn rest(&mut self) -> String {
+    pub(crate) fn rest(&mut self) -> String {
         let mut rest = String::new();
         self.0.read_to_string(&mut rest).expect("an end");
         rest
     }
 
     /// Sends a request of HTTP that closes the connection after it; the status, and all that came.
-    pub fn request(&mut self, method: &str, path: &str, fields: &str, body: &str) -> (u16, String) {
+    pub(crate) fn request(
+        &mut self,
+        method: &str,
+        path: &str,
+        fields: &str,
+        body: &str,
+    ) -> (u16, String) {
         let length = body.len();
         let text = format!(
             "{method} {path} HTTP/1.1\r\nhost: here\r\nconnection: close\r\n{fields}content-length: {length}\r\n\r\n{body}"

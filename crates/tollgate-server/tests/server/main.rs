@@ -5,4 +5,6 @@ mod kit;
 mod resp;
 mod rls;
 mod rls_client;
+mod rls_closed;
 mod rls_reflection;
+mod rls_table;
