@@ -6,5 +6,6 @@ mod resp;
 mod rls;
 mod rls_client;
 mod rls_closed;
+mod rls_hostile;
 mod rls_reflection;
 mod rls_table;

@@ -1,7 +1,7 @@
 //! A client of gRPC on plain HTTP/2, whose messages are bytes, or JSON by descriptors.
 
 use bytes::{Bytes, BytesMut};
-use h2::client::SendRequest;
+use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
 use http::HeaderMap;
 use prost_reflect::prost::Message;
@@ -69,7 +69,8 @@ impl<'r> Grpc<'r> {
         Self { running, client }
     }
 
-    fn begin(&mut self, path: &str) -> (h2::client::ResponseFuture, SendStream<Bytes>) {
+    /// Begins a call, whose message is still to come.
+    pub(crate) fn begin(&mut self, path: &str) -> (ResponseFuture, SendStream<Bytes>) {
         let client = self.client.clone();
         let mut client = self.running.block_on(client.ready()).expect("room");
         let asked = http::Request::post(format!("http://service{path}"))
@@ -83,8 +84,16 @@ impl<'r> Grpc<'r> {
     pub(crate) fn call(&mut self, path: &str, message: &[u8]) -> Result<Vec<u8>, Failed> {
         let (response, mut send) = self.begin(path);
         send.send_data(framed(message), true).expect("sent");
+        self.answer(response)
+    }
+
+    /// Waits for the answer of a call that was begun.
+    pub(crate) fn answer(&self, response: ResponseFuture) -> Result<Vec<u8>, Failed> {
         self.running.block_on(async {
-            let response = response.await.expect("an answer");
+            // One that never comes fails the test.
+            let long = std::time::Duration::from_secs(60);
+            let response = tokio::time::timeout(long, response).await;
+            let response = response.expect("an answer in time").expect("an answer");
             let early = status(response.headers());
             let mut body = response.into_body();
             let mut answer = Vec::new();
