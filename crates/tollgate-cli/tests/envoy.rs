@@ -159,6 +159,13 @@ fn a_real_envoy_asks_tollgate() {
 
     limits_and_what_is_left(edge);
     shadow_override_and_hits(edge);
+    // The log tells which limit it was.
+    let long = Duration::from_secs(60);
+    until(long, "Envoy to write its log", || {
+        let log = open.log();
+        log.contains("429 / edge/tier=free/remote_address\n")
+            && log.contains("429 / edge/api_key\n")
+    });
     // Both ask the same service.
     assert_eq!(get(strict, "/", "").status, 429);
 
@@ -172,7 +179,6 @@ fn a_real_envoy_asks_tollgate() {
 
     // It counts in memory, and begins anew.
     let _service = Service::start(&scratch, &policy, grpc.number());
-    let long = Duration::from_secs(60);
     until(long, "Envoy to ask again", || {
         !get(edge, "/trial", "")
             .field("x-ratelimit-limit")

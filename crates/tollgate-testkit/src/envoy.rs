@@ -46,6 +46,8 @@ impl Envoy {
             .arg("-c")
             .arg(&file)
             .args(["--concurrency", "1", "-l", "warning"])
+            // Access logs are written every ten seconds otherwise.
+            .args(["--file-flush-interval-msec", "20"])
             // Envoys that know of one another would share memory by a number.
             .arg("--disable-hot-restart");
         let envoy = Self {

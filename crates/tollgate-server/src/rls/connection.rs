@@ -54,26 +54,20 @@ where
         let next = poll_fn(|cx| {
             while let Poll::Ready(Some(())) = calls.poll_next_unpin(cx) {}
             if let Poll::Ready(next) = connection.poll_accept(cx) {
-                return Poll::Ready(Next::Accepted(next));
+                return Poll::Ready(Ok(next));
             }
-            quiet.poll(cx, calls.is_empty()).map(Next::Quiet)
+            quiet.poll(cx, calls.is_empty()).map(Err)
         });
         match next.await {
-            Next::Accepted(Some(accepted)) => {
+            Ok(Some(accepted)) => {
                 let (request, respond) = accepted?;
                 begin(&service, &mut calls, request, respond).await;
                 quiet.heard();
             }
-            Next::Accepted(None) | Next::Quiet(Then::Close) => return Ok(()),
-            Next::Quiet(Then::SayGoodbye) => connection.graceful_shutdown(),
+            Ok(None) | Err(Then::Close) => return Ok(()),
+            Err(Then::SayGoodbye) => connection.graceful_shutdown(),
         }
     }
-}
-
-/// What happens next on a connection.
-enum Next {
-    Accepted(Option<Result<(Request<RecvStream>, SendResponse<Bytes>), h2::Error>>),
-    Quiet(Then),
 }
 
 /// Answers a call whose message is there, or lets it wait for the rest among the others.
@@ -151,7 +145,8 @@ async fn finish<B: Store>(
     match outcome.await {
         None => {}
         Some(Outcome::Answer(outcome)) => {
-            if call::answer(&mut respond, outcome).is_err() {
+            let sent = call::answer(&mut respond, outcome);
+            if sent.is_err() {
                 respond.send_reset(Reason::CANCEL);
             }
         }
