@@ -101,12 +101,30 @@ impl Question<'_> {
         for (name, value) in entries {
             facts.set(name, value);
         }
-        let cost = self
-            .descriptors
-            .first()
-            .and_then(|descriptor| descriptor.cost);
+        facts.costing(self.cost())
+    }
+
+    /// What rules are charged or given back, once a request: what the first of its descriptors says that says anything.
+    fn cost(&self) -> u64 {
         let whole = u64::from(self.hits_addend.max(1));
-        facts.costing(cost.unwrap_or(whole))
+        let gives_back = self.gives_back();
+        let such = self
+            .descriptors
+            .iter()
+            .filter(|one| one.refund == gives_back);
+        let mut costs = such.map(|one| one.cost.unwrap_or(whole));
+        costs.find(|cost| *cost > 0).unwrap_or_default()
+    }
+
+    /// All of it is given back.
+    fn gives_back(&self) -> bool {
+        self.descriptors.iter().all(|one| one.refund)
+    }
+
+    /// Nothing is taken: who looks or gives back holds no slot afterwards.
+    fn takes_nothing(&self) -> bool {
+        let takes = |one: &Descriptor<'_>| !one.refund && one.cost != Some(0);
+        !self.descriptors.iter().any(takes)
     }
 
     fn check(&self, most: usize) -> Result<(), Undecided> {
@@ -154,17 +172,17 @@ async fn ask<B: Store>(
     let mut by_rules = None;
     if service.engine.decides_by_facts() {
         let facts = question.facts();
-        if question
-            .descriptors
-            .iter()
-            .all(|descriptor| descriptor.refund)
-        {
+        if question.gives_back() {
             service.refund(&facts).await;
         } else {
             let places = question.descriptors.len();
             let dialects = &service.rls_headers;
-            let told = service.check(&facts, |answered| by_rule(places, answered, dialects));
-            by_rules = Some(told.await?);
+            let tell = |answered: &Answered<'_>| by_rule(places, answered, dialects);
+            by_rules = Some(if question.takes_nothing() {
+                service.peek(&facts, tell).await?
+            } else {
+                service.check(&facts, tell).await?
+            });
         }
     }
     if !service.engine.decides_by_descriptors() {
@@ -186,12 +204,12 @@ async fn ask<B: Store>(
     match verdict {
         DescriptorVerdict::Passed(passed) => {
             let permits = passed.into_permits();
-            if !permits.is_empty() {
+            if !permits.is_empty() && !question.takes_nothing() {
                 service.lend_by(&question.name(), permits);
             }
         }
         // Of all limits or of none: what the rules took comes back.
-        DescriptorVerdict::Refused(_) if by_rules.is_some() => {
+        DescriptorVerdict::Refused(_) if by_rules.is_some() && !question.takes_nothing() => {
             service.refund(&question.facts()).await;
         }
         DescriptorVerdict::Refused(_) => {}

@@ -340,3 +340,30 @@ fn header_fields_are_added_in_the_dialects_that_are_chosen() {
         );
     }
 }
+
+#[test]
+fn slots_are_lent_given_back_and_only_looked_at() {
+    let forms = [
+        "limits: [{name: jobs, key: job, concurrency: 1}]",
+        "domain: edge\ndescriptors: [{key: job, rate_limit: {concurrency: 1}}]",
+    ];
+    for policy in forms {
+        let three = Three::new(policy, |_| {});
+        let ask = |more: Value| {
+            let mut descriptor = json!({"entries": [{"key": "job", "value": "x"}]});
+            for (name, value) in more.as_object().expect("fields") {
+                descriptor[name] = value.clone();
+            }
+            let question = json!({"domain": "edge", "descriptors": [descriptor]});
+            three.ask(&question)["overallCode"].clone()
+        };
+        let (look, back) = (json!({"hitsAddend": "0"}), json!({"isNegativeHits": true}));
+        assert_eq!(ask(look.clone()), "OK", "{policy}");
+        assert_eq!(ask(json!({})), "OK", "looking takes nothing: {policy}");
+        assert_eq!(ask(json!({})), "OVER_LIMIT", "{policy}");
+        assert_eq!(ask(look.clone()), "OVER_LIMIT", "{policy}");
+        assert_eq!(ask(back.clone()), "OK", "{policy}");
+        assert_eq!(ask(json!({})), "OK", "it was given back: {policy}");
+        assert_eq!(ask(json!({})), "OVER_LIMIT", "{policy}");
+    }
+}
