@@ -4,8 +4,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::core::{Arithmetic, Gcra};
-use tollgate::{KeyedLimiter, Rate};
+use tollgate::{Algorithm, KeyedLimiter, Rate, Tier};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let limiter = KeyedLimiter::builder(Rate::per_second(2), 10_000)
@@ -19,15 +18,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     );
 
     // A tier is compiled once; which one applies may be any function of the key.
-    let enterprise = Gcra::new(Rate::per_second(1_000))?;
-    let decision = limiter.key_at_rate("acme", &enterprise).check_n(500);
+    let enterprise = Tier::new(Algorithm::Gcra, Rate::per_second(1_000))?;
+    let decision = limiter.key("acme").at(&enterprise)?.check_n(500);
     println!(
         "acme: allowed {}, {} left",
         decision.is_allowed(),
         decision.remaining
     );
 
-    limiter.block_for("mallory", Duration::from_secs(3_600))?;
+    limiter
+        .key("mallory")
+        .block_for(Duration::from_secs(3_600))?;
     println!(
         "mallory retries after {:?}",
         limiter.check("mallory").retry_after

@@ -95,9 +95,9 @@ impl Budget {
                 .algorithm(Algorithm::TokenBucket)
                 .clock(clock.clone())
                 .build()?,
-            day: QuotaLimiter::builder(Quota::per_day(A_DAY))
+            day: QuotaLimiter::builder(Quota::per_day(A_DAY), 1_000_000)
                 .clock(clock.clone())
-                .build(),
+                .build()?,
             stack: Stack::new(),
             clock,
         })
@@ -188,7 +188,7 @@ fn step_by_step() -> Result<(), Box<dyn Error>> {
     let acme = budget.minute.key("acme");
     let levels = [Level::estimated("tokens a minute", &acme, ESTIMATE)];
     let left = |what: &str, expected: u64| {
-        let left = budget.minute.peek("acme").remaining;
+        let left = budget.minute.key("acme").peek().remaining;
         println!("{what:<46} {left:>6} left");
         assert_eq!(left, expected, "{what}");
     };

@@ -58,9 +58,9 @@ impl Service {
             users: keyed(10)?,
             addresses: keyed(50)?,
             tenants: keyed(100)?,
-            days: QuotaLimiter::builder(Quota::per_day(100_000))
+            days: QuotaLimiter::builder(Quota::per_day(100_000), 1_000_000)
                 .clock(clock.clone())
-                .build(),
+                .build()?,
             login: Limiter::with_clock(Rate::per_second(500), clock.clone()),
             all: Limiter::with_clock(Rate::per_second(10_000), clock.clone()),
             slots: Arc::new(ConcurrencyLimiter::builder(50).clock(clock.clone()).build()),
@@ -73,9 +73,9 @@ impl Service {
     fn serve(&self, request: &Request) -> Result<(), (String, String)> {
         let day = self.days.key(&request.tenant);
         let mut levels = vec![
-            Level::new("user", self.users.key(&request.user)),
-            Level::new("address", self.addresses.key(&request.address)),
-            Level::new("tenant", self.tenants.key(&request.tenant)),
+            Level::new("user", &self.users.key(&request.user)),
+            Level::new("address", &self.addresses.key(&request.address)),
+            Level::new("tenant", &self.tenants.key(&request.tenant)),
             Level::new("daily", &day),
         ];
         if request.route == "/login" {
@@ -139,8 +139,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let user = service.traffic("one user, 100 requests", flood);
     assert_eq!((user.passed, user.by("user")), (10, 90));
     // The 90 were charged nowhere: neither to the address and tenant, nor to what all share.
-    assert_eq!(service.addresses.peek("10.0.0.1").remaining, 40);
-    assert_eq!(service.tenants.peek("tenant-1").remaining, 90);
+    assert_eq!(service.addresses.key("10.0.0.1").peek().remaining, 40);
+    assert_eq!(service.tenants.key("tenant-1").peek().remaining, 90);
     assert_eq!(service.days.peek("tenant-1").remaining, 99_990);
     assert_eq!(service.all.peek().remaining, 9_990);
 

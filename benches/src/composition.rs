@@ -208,7 +208,7 @@ fn fair(report: &mut Report) {
 
 fn quota(report: &mut Report) {
     let (limits, names) = (Limits::wide(), Names::new());
-    let quota = QuotaLimiter::new(Quota::per_month(1_000_000_000_000));
+    let quota = QuotaLimiter::new(Quota::per_month(1_000_000_000_000), 1_000_000);
     let mut check = looped(true, |step| {
         black_box(&black_box(&quota).check(names.user(step))).is_allowed()
     });

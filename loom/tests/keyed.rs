@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use loom::thread;
 use tollgate::clock::Manual;
-use tollgate::core::{Arithmetic, Gcra};
-use tollgate::{AtCap, KeyedLimiter, Rate, Timestamp};
+use tollgate::{Algorithm, AtCap, KeyedLimiter, Rate, Tier, Timestamp};
 
 const NOW: Timestamp = Timestamp::from_secs(5);
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -56,12 +55,12 @@ fn passes(table: &Table, key: u32) -> u64 {
 
 /// One if the key passes at so many a minute, with the same burst of two. The limiter's own rate is 60.
 fn passes_at(table: &Table, key: u32, a_minute: u64) -> u64 {
-    let rate = Gcra::new(Rate::per_minute(a_minute).burst(2)).unwrap();
-    u64::from(table.key_at_rate(&key, &rate).allow())
+    let rate = Tier::new(Algorithm::Gcra, Rate::per_minute(a_minute).burst(2)).unwrap();
+    u64::from(table.key(&key).at(&rate).unwrap().allow())
 }
 
 fn left(table: &Table, key: u32) -> u64 {
-    table.peek(&key).remaining
+    table.key(&key).peek().remaining
 }
 
 #[test]
@@ -167,7 +166,7 @@ fn a_gift_never_reaches_the_key_that_got_the_slot() {
             &table,
             [
                 |table| {
-                    table.refund(&3, 1);
+                    table.key(&3).refund(1);
                     0
                 },
                 |table| passes(table, 2) + passes(table, 4),
@@ -187,7 +186,7 @@ fn a_block_holds_whatever_is_charged_meanwhile() {
             [
                 |table| passes(table, 0) + passes(table, 0),
                 |table| {
-                    table.block_for(&0, HOUR).unwrap();
+                    table.key(&0).block_for(HOUR).unwrap();
                     // From here on nothing passes.
                     passes(table, 0)
                 },
@@ -195,7 +194,7 @@ fn a_block_holds_whatever_is_charged_meanwhile() {
         );
         assert!(passed <= 2);
         assert_eq!(passes(&table, 0), 0);
-        assert_eq!(table.peek(&0).retry_after, HOUR);
+        assert_eq!(table.key(&0).peek().retry_after, HOUR);
     });
 }
 
@@ -206,11 +205,11 @@ fn the_longer_of_two_blocks_holds() {
         both(
             &table,
             [
-                |table| u64::from(table.block_for(&0, HOUR).is_ok()),
-                |table| u64::from(table.block_for(&0, 2 * HOUR).is_ok()),
+                |table| u64::from(table.key(&0).block_for(HOUR).is_ok()),
+                |table| u64::from(table.key(&0).block_for(2 * HOUR).is_ok()),
             ],
         );
-        assert_eq!(table.peek(&0).retry_after, 2 * HOUR);
+        assert_eq!(table.key(&0).peek().retry_after, 2 * HOUR);
     });
 }
 
@@ -222,12 +221,12 @@ fn a_key_that_is_blocked_at_the_moment_of_an_eviction_stays_blocked() {
         let [_, passed] = both(
             &table,
             [
-                |table| u64::from(table.block_for(&0, HOUR).is_ok()),
+                |table| u64::from(table.key(&0).block_for(HOUR).is_ok()),
                 |table| passes(table, 8),
             ],
         );
         assert_eq!((passed, table.stats().evicted), (1, 1));
-        assert_eq!(table.peek(&0).retry_after, HOUR);
+        assert_eq!(table.key(&0).peek().retry_after, HOUR);
     });
 }
 
@@ -255,7 +254,7 @@ fn a_cancelled_slot_comes_back_or_not_but_never_twice() {
             &table,
             [
                 |table| {
-                    table.reserve(&0, 1).unwrap().cancel();
+                    table.key(&0).reserve(1).unwrap().cancel();
                     passes(table, 0)
                 },
                 |table| passes(table, 2),
@@ -272,7 +271,7 @@ fn a_key_is_never_judged_by_the_word_of_the_one_whose_slot_it_got() {
         // Key 0 is in the first slot, is idle next, and has nothing left; the others are idle later.
         let table = table(1, AtCap::EvictNearestIdle, 0);
         assert!(table.key(&0u32).allow_n(2));
-        (1..8).for_each(|key| table.block_for(&key, HOUR).unwrap());
+        (1..8).for_each(|key| table.key(&key).block_for(HOUR).unwrap());
         let new = |table: &Table| passes(table, 8);
         let passed = both(&table, [new, new]);
         assert_eq!(table.stats().evicted, 1);
@@ -343,7 +342,7 @@ fn a_gift_reaches_a_key_once_at_whichever_rate_it_counts() {
             &table,
             [
                 |table| {
-                    table.refund(&0, 1);
+                    table.key(&0).refund(1);
                     0
                 },
                 |table| passes_at(table, 0, 1) + passes_at(table, 0, 1),

@@ -153,8 +153,8 @@ fn a_key_that_one_leaves_is_anothers_turn() {
         let keys = keys(1);
         both(
             &keys,
-            |keys| assert!(keys.acquire(&1).wait_for_looks(1).is_none()),
-            |keys| assert!(keys.acquire(&1).wait_blocking().is_ok()),
+            |keys| assert!(keys.key(&1).acquire().wait_for_looks(1).is_none()),
+            |keys| assert!(keys.key(&1).acquire().wait_blocking().is_ok()),
         );
         assert_eq!(keys.waiters(), 0);
         assert_eq!(keys.check(&1).retry_after.as_secs(), 1);
@@ -167,8 +167,8 @@ fn a_key_that_is_given_back_is_not_missed_by_one_who_comes() {
         let keys = keys(0);
         both(
             &keys,
-            |keys| keys.refund(&1, 1),
-            |keys| assert!(keys.acquire(&1).wait_blocking().is_ok()),
+            |keys| keys.key(&1).refund(1),
+            |keys| assert!(keys.key(&1).acquire().wait_blocking().is_ok()),
         );
     });
 }
@@ -180,7 +180,7 @@ fn a_change_of_rate_is_not_missed_by_one_who_comes_to_a_key() {
         both(
             &keys,
             |keys| keys.set_rate(Rate::per_second(1).burst(2)).unwrap(),
-            |keys| assert!(keys.acquire(&1).wait_blocking().is_ok()),
+            |keys| assert!(keys.key(&1).acquire().wait_blocking().is_ok()),
         );
     });
 }

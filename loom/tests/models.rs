@@ -106,7 +106,7 @@ fn reservations_act_one_interval_apart() {
             thread::spawn(move || {
                 let slot = limiter.reserve_at(NOW, 1).unwrap();
                 let at = slot.act_at();
-                std::mem::forget(slot);
+                slot.keep();
                 at
             })
         });

@@ -160,7 +160,8 @@ fn keys_come_and_go() {
     let limiter = Arc::new(
         KeyedConcurrency::<u32>::builder(1, 2)
             .clock(Manual::new())
-            .build(),
+            .build()
+            .unwrap(),
     );
     let inside = [Inside::new(), Inside::new()];
     let threads = [0, 1, 0].map(|key| {

@@ -70,7 +70,7 @@ fn a_table_that_grows_under_its_threads_limits_every_key() {
         });
         for (key, passed) in (0u32..).zip(sums(&passed)) {
             // Six tries each; a charge that a move overtakes may be made twice, never not at all.
-            let left = table.peek(&key).remaining;
+            let left = table.key(&key).peek().remaining;
             assert!(passed + left <= BURST, "{key}: {passed} and {left} left");
         }
         let stats = table.stats();
@@ -131,7 +131,7 @@ fn blocks_survive_eviction_and_growth() {
         let table = table(3, AtCap::EvictNearestIdle);
         together(&table, |table, number| {
             let hour = Duration::from_secs(3_600);
-            let blocked = table.block_for(&number, hour).is_ok();
+            let blocked = table.key(&number).block_for(hour).is_ok();
             for turn in 0..6u32 {
                 let _ = table.allow(&(100 + number * 10 + turn));
                 assert!(!blocked || !table.allow(&number));
@@ -150,14 +150,14 @@ fn what_is_cancelled_comes_back_whole_while_the_table_grows() {
             for turn in 0..4u32 {
                 // Nobody else asks for these keys, but all of them are moved to make room.
                 assert!(table.allow(&(number, turn)));
-                let slot = table.reserve(&(number, turn / 2), 1);
+                let slot = table.key(&(number, turn / 2)).reserve(1);
                 slot.expect("two are left").cancel();
             }
         });
         for (number, turn) in
             (0..THREADS).flat_map(|number| (0..4u32).map(move |turn| (number, turn)))
         {
-            let left = table.peek(&(number, turn)).remaining;
+            let left = table.key(&(number, turn)).peek().remaining;
             assert_eq!(left, BURST - 1, "{turn} of {number}");
         }
         MOVED.fetch_add(table.stats().moved, Ordering::Relaxed);

@@ -89,7 +89,7 @@ impl Waited for KeyedLimiter<Timers> {
     type Home<'a> = tollgate::keyed::Key<'a, Timers>;
 
     fn acquire(&self) -> Acquire<Self::Home<'_>> {
-        self.acquire(&7)
+        self.key(&7).acquire()
     }
 
     fn check(&self) -> tollgate::Decision {

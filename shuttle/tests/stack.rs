@@ -72,7 +72,7 @@ impl Model {
             Level::new("slots", &self.slots),
         ];
         let mut plain = [
-            Level::new("keyed", self.keyed.key(&1)),
+            Level::new("keyed", &self.keyed.key(&1)),
             Level::new("shared", &self.shared),
             Level::new("slots", &self.slots),
         ];
@@ -122,9 +122,9 @@ fn model() {
     let left = model.shared.peek().remaining;
     assert!(spent + left <= BURST, "{spent} {left}");
     assert!(spent + left + lost >= BURST, "{spent} {left} {lost}");
-    let exact = model.exact.peek(&1).remaining;
+    let exact = model.exact.key(&1).peek().remaining;
     assert!(exact >= BURST - 2, "{exact}");
-    let keyed = model.keyed.peek(&1).remaining;
+    let keyed = model.keyed.key(&1).peek().remaining;
     assert!(keyed <= BURST && keyed + spent + lost >= BURST);
 }
 

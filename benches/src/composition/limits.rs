@@ -84,9 +84,9 @@ impl Limits {
     pub(crate) fn five(&self, step: u64) -> [Level<'_>; 5] {
         let names = &self.names;
         [
-            Level::new("user", self.users.key(of(&names.users, step))),
-            Level::new("address", self.addresses.key(of(&names.addresses, step))),
-            Level::new("tenant", self.tenants.key(of(&names.tenants, step))),
+            Level::new("user", &self.users.key(of(&names.users, step))),
+            Level::new("address", &self.addresses.key(of(&names.addresses, step))),
+            Level::new("tenant", &self.tenants.key(of(&names.tenants, step))),
             Level::new("route", &self.route),
             Level::new("service", &self.service),
         ]

@@ -5,9 +5,10 @@ use std::io::{self, Write};
 
 use clap::{Parser, Subcommand};
 
+use crate::color::Color;
 use crate::load::{self, Load, LoadFailure};
 use crate::pages::{self, Completions, Man};
-use crate::policy::{self, Check, Convert, Explain, PolicyFailure};
+use crate::policy::{self, Check, Convert, Explain, HAS_ERRORS, PolicyFailure};
 use crate::serve::{self, Serve, ServeFailure};
 use crate::simulate::{self, Options, PatternError};
 
@@ -15,6 +16,9 @@ use crate::simulate::{self, Options, PatternError};
 #[derive(Clone, Debug, Parser)]
 #[command(name = "tollgate", version)]
 pub struct Cli {
+    /// Whether what people read has colours.
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t, global = true)]
+    pub color: Color,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -68,7 +72,8 @@ pub enum CliError {
 }
 
 impl Cli {
-    /// Runs the command and writes what it has to say to `out`, and what is said beside it to `notes`.
+    /// Runs the command and writes what it has to say to `out`, and what is said beside it to `notes`. There are
+    /// colours if they are always wanted: who knows that `out` is a terminal [says so](Color::on).
     ///
     /// # Errors
     /// Arguments that make no sense together, or output that can't be written. A reader that
@@ -93,16 +98,16 @@ impl Cli {
                     write!(out, "{report}")
                 }
             }
-            Command::Check(options) => {
-                policy::check(options, out)
-                    .map_err(CliError::Policy)?
-                    .map(|valid| {
-                        if !valid {
-                            ended = Ended::Invalid;
-                        }
-                    })
+            Command::Check(options) => policy::check(options, self.color, out)
+                .map_err(CliError::Policy)?
+                .map(|valid| {
+                    if !valid {
+                        ended = Ended::Invalid;
+                    }
+                }),
+            Command::Explain(options) => {
+                policy::explain(options, self.color, out).map_err(CliError::Policy)?
             }
-            Command::Explain(options) => policy::explain(options, out).map_err(CliError::Policy)?,
             Command::Convert(options) => {
                 let converted = policy::convert(options).map_err(CliError::Policy)?;
                 failed = converted.failure().map(CliError::Policy);
@@ -148,6 +153,20 @@ impl CliError {
             Self::Load(failure) if failure.is_usage() => 2,
             Self::Serve(failure) if failure.is_usage() => 2,
             Self::Policy(_) | Self::Load(_) | Self::Serve(_) | Self::Write(_) => 1,
+        }
+    }
+}
+
+impl CliError {
+    /// What people are told of it.
+    pub fn shown(&self, color: Color) -> String {
+        let error = color.error();
+        match self {
+            Self::Policy(PolicyFailure::Rejected(rejected)) => {
+                let shown = color.diagnostics(&rejected.errors, &rejected.sources);
+                format!("{error} {HAS_ERRORS}\n{shown}")
+            }
+            other => format!("{error} {other}"),
         }
     }
 }

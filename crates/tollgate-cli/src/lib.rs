@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod cli;
+mod color;
 pub mod load;
 pub mod pages;
 pub mod policy;
@@ -27,3 +28,4 @@ pub mod serve;
 pub mod simulate;
 
 pub use cli::{Cli, CliError, Command, Ended};
+pub use color::Color;

@@ -17,7 +17,7 @@ use tollgate_engine::policy::OnStoreFailure;
 use tollgate_redis::{AddressError, ConnectError, FailureKind, StoreError, StoreLimitError};
 
 pub use report::{Failed, Latency, LoadReport};
-pub use target::Place;
+pub use target::LimitHome;
 
 use target::Target;
 use text::length;
@@ -48,12 +48,16 @@ what decisions are to get then; a wrong password, TLS where none is spoken and m
 are. If it goes away later, decisions get what --on-failure says, local if it says nothing; they are
 counted as fallback, neither as admitted nor as denied.
 
+Ctrl-C ends the run before its time, with a report of what there was until then.
+
 Exit code 0: there is a report; 1: the store can't be asked or, by the report, it decided nothing (such
 as read-only, out-of-memory or foreign) and --on-failure isn't given, or waiting doesn't mend it; 2: the
 arguments are wrong.
 
 With --json, one object:
   backend mode rate algorithm name keys tasks cost on_failure     what was asked for
+  started_at ended_at interrupted                                 the dates of the run, and whether
+                                                                  Ctrl-C ended it
   elapsed_s decisions decisions_per_s                             of the whole run
   admitted denied                                                 what the limit said
   fallback_decisions fallback_admitted fallback_denied            what was decided without the store
@@ -73,11 +77,11 @@ Examples:
 pub struct Load {
     /// Where the limit is kept: memory, or the URL of a Redis or Valkey.
     #[arg(long, value_name = "memory|URL", default_value = "memory")]
-    pub backend: Place,
+    pub backend: LimitHome,
     /// How a fleet counts: each decision in the store, or tokens that are taken ahead. In memory
     /// it is the same.
     #[arg(long, value_enum, value_name = "MODE", default_value_t)]
-    pub mode: Mode,
+    pub mode: FleetCounting,
     /// The limit of each key, such as "1000/s" or "100/s burst 200".
     #[arg(long, value_name = "RATE", default_value = "1000/s")]
     pub rate: Rate,
@@ -119,7 +123,7 @@ pub struct Load {
 
 /// How a fleet counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Mode {
+pub enum FleetCounting {
     /// Each decision is made in the store.
     #[default]
     Exact,
@@ -202,7 +206,7 @@ pub enum LoadFailure {
     Runtime(std::io::Error),
 }
 
-impl Mode {
+impl FleetCounting {
     const fn name(self) -> &'static str {
         match self {
             Self::Exact => "exact",

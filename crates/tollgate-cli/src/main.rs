@@ -7,13 +7,15 @@ use tollgate_cli::{Cli, Ended};
 
 fn main() -> ExitCode {
     // Clap prints usage errors itself and exits with 2.
-    let cli = Cli::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
+    let mut cli = Cli::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
+    let on_errors = cli.color.on(&io::stderr());
+    cli.color = cli.color.on(&io::stdout());
     match cli.run(&mut BufWriter::new(io::stdout().lock()), &mut io::stderr()) {
         Ok(Ended::Well) => ExitCode::SUCCESS,
         Ok(Ended::Invalid) => ExitCode::FAILURE,
         Err(error) => {
             // There is nobody left to tell when standard error is closed too.
-            let _ = writeln!(io::stderr(), "error: {error}");
+            let _ = writeln!(io::stderr(), "{}", error.shown(on_errors));
             ExitCode::from(error.exit_code())
         }
     }

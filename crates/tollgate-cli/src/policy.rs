@@ -3,24 +3,32 @@
 
 mod check;
 mod convert;
+mod date;
 mod explain;
 mod facts;
 mod input;
 mod length;
 mod request;
+mod stage;
 
 pub use check::{Check, check};
 pub use convert::{Conversion, Convert, convert};
-pub use explain::{Explain, explain};
-pub use facts::{Entries, Fact};
+pub use date::Date;
+pub use explain::{Explain, Only, explain};
+pub use facts::{Asked, Entries, Fact, Hits, OfDescriptor};
+pub use stage::Store;
 
-pub(crate) use explain::duration;
 pub(crate) use input::policy;
-pub(crate) use request::{Request, Running, engine};
+pub(crate) use length::duration;
+pub(crate) use request::{Extras, Request, Running};
+pub(crate) use stage::Stage;
 
 use std::fmt;
 
 use tollgate_engine::{PolicyError, Rejected};
+
+/// What is said before the errors themselves.
+pub(crate) const HAS_ERRORS: &str = "the policy has errors";
 
 /// Why a command on a policy came to nothing.
 #[derive(Debug)]
@@ -39,7 +47,7 @@ pub enum PolicyFailure {
 impl fmt::Display for PolicyFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Rejected(rejected) => write!(f, "the policy has errors\n{rejected}"),
+            Self::Rejected(rejected) => write!(f, "{HAS_ERRORS}\n{rejected}"),
             Self::Policy(error) => error.fmt(f),
             Self::Usage(message) | Self::Lossy(message) => f.write_str(message),
         }

@@ -440,8 +440,12 @@ fn arguments_that_make_no_sense_are_told() {
     for (arguments, expected) in [
         (
             &["--duration", "5"][..],
-            "invalid value '5' for '--duration <TIME>': expected a whole number and a unit, such as \
-             300ms, 5s or 1m",
+            "invalid value '5' for '--duration <TIME>': \"5\" is no length of time; write it as 10ms, \
+             2.5s, 1h30m or 7d",
+        ),
+        (
+            &["--duration", "0s"],
+            "it has to take some time, such as 300ms, 5s or 1m",
         ),
         (&["--keys", "0"], "0 is not in 1..=1000000"),
         (&["--tasks", "5000"], "5000 is not in 1..=4096"),
@@ -481,4 +485,50 @@ fn what_is_suggested_for_a_cost_above_the_burst_can_be_written() {
         let again = [&words(instead)[..], &["--duration", "1ms", "--json"]].concat();
         stdout(&again);
     }
+}
+
+/// Whether a process listens for Ctrl-C.
+#[cfg(target_os = "linux")]
+fn hears_interrupts(process: u32) -> bool {
+    const SIGINT: u64 = 2;
+    let about = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let caught = about.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    caught.is_some_and(|mask| mask & (1 << (SIGINT - 1)) != 0)
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_run_that_is_interrupted_still_has_a_report() {
+    for (format, told) in [
+        (&["--json"][..], "\"interrupted\":true"),
+        (&[], "cost 1, ended by Ctrl-C\n"),
+    ] {
+        let mut run = command(&[&["--duration", "10m", "--tasks", "2"][..], format].concat());
+        let run = run.stdout(Stdio::piped()).spawn().expect("it starts");
+        while !hears_interrupts(run.id()) {
+            std::thread::yield_now();
+        }
+        let mut kill = Command::new("kill");
+        kill.args(["-INT", &run.id().to_string()]);
+        assert!(kill.status().expect("a program of every system").success());
+        let output = run.wait_with_output().expect("it ends");
+        assert_eq!(output.status.code(), Some(0));
+        let report = text(output.stdout);
+        assert!(report.contains(told), "{report}");
+    }
+}
+
+#[test]
+fn a_report_has_the_dates_of_the_run() {
+    let report = json(&["--duration", "5ms"]);
+    let date = |field: &str| {
+        let text = report[field].as_str().expect("a date");
+        let date: Result<tollgate_cli::policy::Date, _> = text.parse();
+        date.expect("RFC 3339")
+    };
+    let (started, ended) = (date("started_at"), date("ended_at"));
+    assert!(started < ended, "{report}");
+    assert!(started.to_string().as_str() > "2026", "{report}");
+    assert_eq!(report["interrupted"], Value::Bool(false));
 }

@@ -275,9 +275,12 @@ fn bad_arguments_are_usage_errors() {
 #[test]
 fn no_command_is_help_with_the_code_of_a_usage_error() {
     let help = stderr(&[], USAGE);
-    assert!(help.contains("Usage: tollgate <COMMAND>"), "{help}");
+    assert!(
+        help.contains("Usage: tollgate [OPTIONS] <COMMAND>"),
+        "{help}"
+    );
     assert!(help.contains("simulate"), "{help}");
-    assert_eq!(stdout(&["--help"]), help);
+    assert_eq!(stdout(&["-h"]), help);
     assert_eq!(
         stdout(&["--version"]),
         concat!("tollgate ", env!("CARGO_PKG_VERSION"), "\n")

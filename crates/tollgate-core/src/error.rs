@@ -1,10 +1,11 @@
-//! Why a limit could not be built from a rate: what was asked, and what can be had.
+//! Why a limit could not be built: what was asked, and what can be had.
 
 use core::fmt;
 
 use crate::Rate;
 
-/// A [`Rate`] that an algorithm can't represent exactly enough to keep its laws.
+/// A limit that can't be built: mostly a [`Rate`] that an algorithm can't represent exactly enough to
+/// keep its laws.
 ///
 /// The text names the rate, the bound it crossed and what to use instead.
 ///
@@ -57,6 +58,24 @@ pub enum LimitError {
         /// The rate that was asked for.
         rate: Rate,
     },
+    /// A tier was made for another algorithm than that of the limiter it was given to.
+    OtherAlgorithm {
+        /// The rate of the tier.
+        rate: Rate,
+        /// What the tier was made for.
+        tier: &'static str,
+        /// What the limiter counts by.
+        limiter: &'static str,
+    },
+    /// A limiter was told to treat new keys at its cap in a way that it can't.
+    AtCap {
+        /// What it was told.
+        policy: &'static str,
+        /// Which sort of limiter.
+        limiter: &'static str,
+        /// What it can do instead.
+        instead: &'static str,
+    },
 }
 
 impl fmt::Display for LimitError {
@@ -69,21 +88,8 @@ impl fmt::Display for LimitError {
             ),
             Self::TooLongForOneWord {
                 rate,
-                largest_burst: 0,
-            } => write!(
-                f,
-                "rate \"{rate}\": one interval is above two years, more than GCRA's one word holds; \
-                 use the exact form (a token bucket or leaky bucket)"
-            ),
-            Self::TooLongForOneWord {
-                rate,
                 largest_burst,
-            } => write!(
-                f,
-                "rate \"{rate}\": burst x interval is above two years, more than GCRA's one word \
-                 holds; use a burst of at most {largest_burst}, or the exact form \
-                 (a token bucket or leaky bucket)"
-            ),
+            } => too_long(f, rate, *largest_burst),
             Self::BurstTooLarge {
                 rate,
                 largest_burst,
@@ -110,8 +116,42 @@ impl fmt::Display for LimitError {
             Self::WindowOutOfRange { rate } => {
                 write!(f, "rate \"{rate}\": a window lasts from 1 ns to 292 years")
             }
+            Self::OtherAlgorithm {
+                rate,
+                tier,
+                limiter,
+            } => write!(
+                f,
+                "tier \"{rate}\" was made for {tier}, and this limiter counts by {limiter}; \
+                 make the tier with the limiter's algorithm"
+            ),
+            Self::AtCap {
+                policy,
+                limiter,
+                instead,
+            } => write!(
+                f,
+                "{limiter} can't treat new keys at its cap as AtCap::{policy} says; use {instead}"
+            ),
         }
     }
+}
+
+/// For a rate of which GCRA's word can't hold the burst; or not even one interval, if no burst is small enough.
+fn too_long(f: &mut fmt::Formatter<'_>, rate: &Rate, largest_burst: u64) -> fmt::Result {
+    if largest_burst == 0 {
+        return write!(
+            f,
+            "rate \"{rate}\": one interval is above two years, more than GCRA's one word holds; \
+             use the exact form (a token bucket or leaky bucket)"
+        );
+    }
+    write!(
+        f,
+        "rate \"{rate}\": burst x interval is above two years, more than GCRA's one word \
+         holds; use a burst of at most {largest_burst}, or the exact form \
+         (a token bucket or leaky bucket)"
+    )
 }
 
 impl core::error::Error for LimitError {}

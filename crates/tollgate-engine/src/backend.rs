@@ -65,7 +65,7 @@ pub trait Backend: Send + Sync {
     fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a>;
 
     /// The same, and what each check said by itself: what is left after the charge, or whether it would have
-    /// passed alone, and if not after how long. One that can tell in the same breath does; unless said otherwise
+    /// passed alone, and if not after how long. A backend that learns this with the answer tells it; unless said otherwise
     /// each is asked again what is left, and those that refuse are told to wait as long as the one that takes
     /// longest. No two of the checks are of one counter and key, unless one of them costs nothing.
     fn check_each<'a>(
@@ -96,8 +96,8 @@ pub trait Backend: Send + Sync {
     }
 
     /// What each check would say by itself, charging nothing: whether its cost would pass, if not after how long,
-    /// and what is left. Unless said otherwise each is asked at no cost what is left, and what isn't enough is told
-    /// to wait until all is.
+    /// and what is left. Unless said otherwise each is asked at no cost what is left, and if that isn't enough the
+    /// wait is until the limit is as if never used.
     fn peek<'a>(
         &'a self,
         checks: &'a [Check<'a>],
@@ -105,8 +105,8 @@ pub trait Backend: Send + Sync {
         each::peek(self, checks)
     }
 
-    /// How much of a check's limit was spent, of what a store had given ahead, that nobody was told of; and what
-    /// could still be, which from now on can't. Asked before something is decided without the store.
+    /// How many tokens of a check's key a store has given ahead that [`Local`] wasn't told of: those that were spent, and
+    /// those that are left, which count as spent from now on. Asked before something is decided without the store.
     fn spent_ahead(&self, check: &Check<'_>) -> u64 {
         let _ = check;
         0
@@ -116,7 +116,7 @@ pub trait Backend: Send + Sync {
     fn now(&self) -> Timestamp;
 
     /// Wakes a task once [`now`](Self::now) shows `at`, as [`Clock::wake_at`](tollgate::Clock::wake_at) does: for
-    /// those who wait for their turn. None, unless said otherwise: its time goes on with the system's.
+    /// requests that wait for their turn. None, unless said otherwise: its time goes on with the system's.
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
         let _ = (at, waker);
         None
@@ -142,6 +142,13 @@ pub trait Backend: Send + Sync {
     /// given back, or a key was reset. A refusal that was remembered in an earlier epoch is not repeated.
     fn epoch(&self) -> u64 {
         0
+    }
+
+    /// Whether it remembers refusals and repeats them by itself, as a far one may with a [`DenyCache`]. Then the
+    /// engine doesn't do so too ([`with_deny_cache`](crate::Engine::with_deny_cache)): one cache on a path is enough, and
+    /// what is refused is counted in one place. No, unless said otherwise.
+    fn repeats_refusals(&self) -> bool {
+        false
     }
 
     /// Whether an error is about a part of the store, one node or one key of many, and the rest of it answers:

@@ -22,9 +22,11 @@ mod gather;
 mod gifts;
 mod peek;
 mod retired;
+pub(crate) mod rollout;
 pub(crate) mod rules;
 mod said;
 mod turns;
+pub(crate) mod warm;
 
 pub use bounds::{Bounds, TooMuch};
 pub use descriptors::{
@@ -95,7 +97,7 @@ impl<B: Backend> Engine<B> {
     /// # Errors
     /// What the policy says can't be done.
     pub fn new(policy: Policy, backend: B) -> Result<Self, PolicyError> {
-        let rules = Rules::new(policy, None)?;
+        let rules = Rules::new(policy, None, backend.now())?;
         rules.suit(&backend)?;
         Ok(Self {
             rules: ArcSwap::from_pointee(rules),
@@ -143,8 +145,9 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Remembers so many refusals, and repeats them without asking the backend for as long as they
-    /// are known to hold. For a backend that is far: one in memory answers as fast. A refusal that is
-    /// repeated tells how long that limit takes, and may leave out others that take longer; what is
+    /// are known to hold. For a backend that is far: one in memory answers as fast, and one that
+    /// [repeats refusals by itself](Backend::repeats_refusals), as the client of a store does, does so alone. A refusal
+    /// that is repeated tells how long that limit takes, and may leave out others that take longer; what is
     /// left is as of the first refusal.
     ///
     /// ```
@@ -162,7 +165,8 @@ impl<B: Backend> Engine<B> {
     /// ```
     #[must_use]
     pub fn with_deny_cache(mut self, entries: usize) -> Self {
-        self.deny = Some(DenyCache::new(entries));
+        let is_wanted = !self.backend.repeats_refusals();
+        self.deny = is_wanted.then(|| DenyCache::new(entries));
         self
     }
 
@@ -183,8 +187,8 @@ impl<B: Backend> Engine<B> {
         self
     }
 
-    /// Tells keys apart by fingerprints that follow from this number instead of chance, so that a test runs the
-    /// same each time. Whoever knows it can make keys that collide.
+    /// Tells keys apart by fingerprints that follow from this number instead of a random one, so that a test runs the
+    /// same each time. Someone who knows the number can make keys that collide.
     ///
     /// ```
     /// # use tollgate::clock::Manual;
@@ -219,7 +223,7 @@ impl<B: Backend> Engine<B> {
     /// However often a rule changes, no window sees more than the largest burst and the fastest rate of
     /// the versions in it allow. A token bucket keeps its tokens, so each change may add a burst there, and
     /// so may one that makes a tier or a shared counter stricter; if more than five versions get stricter
-    /// within seconds, the bound is by the fastest of them. Who has spent a slower rate waits until the
+    /// within seconds, the bound is by the fastest of them. A key that has spent a slower rate waits until the
     /// largest burst of all versions is paid back at the new one, and at most a second more.
     ///
     /// # Errors
@@ -243,7 +247,7 @@ impl<B: Backend> Engine<B> {
         let reloading = self.reloading.lock();
         let mut retired = reloading.unwrap_or_else(PoisonError::into_inner);
         let before = self.rules.load_full();
-        let rules = Rules::new(policy, Some(&before))?;
+        let rules = Rules::new(policy, Some(&before), self.backend.now())?;
         rules.suit(&self.backend)?;
         self.rules.store(Arc::new(rules));
         retired.retire(before);
@@ -256,7 +260,7 @@ impl<B: Backend> Engine<B> {
         self.rules.load().policy.clone()
     }
 
-    /// Who answers its checks.
+    /// The backend that answers its checks.
     pub fn backend(&self) -> &B {
         &self.backend
     }
@@ -293,7 +297,7 @@ impl<B: Backend> Engine<B> {
         let Some(deny) = &self.deny else {
             return Asked::default();
         };
-        // Before the question: whatever improves after it makes its answer old.
+        // Read before the question: an answer is of the epoch in which it was asked for.
         let version = DenyVersion(rules.version, self.backend.epoch());
         let at = self.backend.now();
         let known = deny.find(group.checks.as_slice(), at, version);
@@ -331,9 +335,9 @@ impl<B: Backend> Engine<B> {
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
-    /// Decides a request. It never waits: where a rule says `over: wait`, who is over it is refused here, and so is
-    /// who would pass those who wait in [`decide_async`](Self::decide_async). It asks for no memory unless it takes a slot, is for very
-    /// many rules, or is by very long keys.
+    /// Decides a request. It never waits: if a rule says `over: wait`, a request that is over it is refused here, and so is
+    /// one that would pass others that wait in [`decide_async`](Self::decide_async). It allocates nothing unless the
+    /// request takes a slot, meets very many rules, or has very long keys.
     #[inline]
     pub fn decide<'f>(&self, facts: &'f Facts<'f>) -> Verdict<'f> {
         let started = self.started();
@@ -367,7 +371,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
         verdict.settled()
     }
 
-    /// What the rules in force say, or what is remembered of it, where others may wait for what is held.
+    /// What the rules in force say, or what is remembered of it, if other requests may wait for what this one holds.
     #[inline(never)]
     fn hear_aside(&self, said: &mut Said, rules: &Rules, gathered: &Gathered<'_>) {
         let asked = self.before_asking(rules, &gathered.enforced);
@@ -409,6 +413,7 @@ fn tell(observer: &dyn Observer, verdict: &Findings<'_>, took: Duration) {
     observer.decided(&Event {
         cause: verdict.cause(),
         mode: verdict.mode(),
+        enforced_percent: verdict.enforced_percent(),
         decision: verdict.said.decision,
         near_limit: verdict.is_near_limit(),
         took,
@@ -417,6 +422,7 @@ fn tell(observer: &dyn Observer, verdict: &Findings<'_>, took: Duration) {
         observer.decided(&Event {
             cause: refusal.cause,
             mode: Mode::Shadow,
+            enforced_percent: refusal.enforced_percent,
             decision: refusal.decision,
             near_limit: false,
             took,

@@ -55,7 +55,7 @@ use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{Node, Value};
 use crate::policy::Domain;
 
-pub use compiled::{Compiled, Leaf, Lookup, Step};
+pub use compiled::{Compiled, Leaf, Lookup, PathEntry};
 pub use convert::{Converted, Loss, Unsaid, convert, to_rules};
 pub(crate) use decode::names;
 pub use decode::{Decoded, decode};

@@ -5,14 +5,16 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::time::Duration;
 
+use crate::engine::rollout::Rollout;
 use crate::engine::rules::TENANT;
 use crate::facts::Facts;
 use crate::limits::{KeyPlan, RequestKey};
 use crate::matcher::{self, Explained, Slots};
 use crate::policy::{Counting, KeyPart, Limits, Match, Mode, OnStoreFailure, Over, Policy, Rule};
 use crate::suggest;
-use crate::verdict::Cause;
+use crate::verdict::{Cause, percent_of};
 
 /// One part of a policy, and what it is to a request.
 ///
@@ -34,8 +36,13 @@ use crate::verdict::Cause;
 pub struct Entry<'a> {
     /// Which part: an entry of `block` or `exempt`, a rule, or a tier.
     pub cause: Cause<'a>,
-    /// Whether it bites, with what the whole policy says of that.
+    /// Whether it bites, with what the whole policy says of that; for the request's key, if it is enforced for a
+    /// part of them.
     pub mode: Mode,
+    /// For how many keys in a hundred it is enforced.
+    pub enforced_percent: u8,
+    /// For how long after a start its rates grow.
+    pub warm_up: Option<Duration>,
     /// How a fleet counts it; none of what counts nothing.
     pub counting: Option<Counting>,
     /// What it allows; none of an entry of `block` or `exempt`.
@@ -151,14 +158,14 @@ pub fn explain<'a>(policy: &'a Policy, facts: &'a Facts<'a>) -> Vec<Entry<'a>> {
     let met: Vec<&Rule> = policy
         .rules
         .iter()
-        .filter(|rule| by_itself(rule, mode(policy, rule), facts).applies())
+        .filter(|rule| by_itself(rule, mode(policy, rule, facts), facts).applies())
         .collect();
     for rule in &policy.rules {
-        let mode = mode(policy, rule);
+        let mode = mode(policy, rule, facts);
         let own = by_itself(rule, mode, facts);
         // A rule in shadow takes only the place of others in shadow.
         let takes_its_place = |other: &&&Rule| {
-            self::mode(policy, other) <= mode && other.replaces.contains(&rule.name)
+            self::mode(policy, other, facts) <= mode && other.replaces.contains(&rule.name)
         };
         let standing = match (own.applies(), settled, met.iter().find(takes_its_place)) {
             (true, Some(by), _) => Standing::Settled(by),
@@ -168,6 +175,11 @@ pub fn explain<'a>(policy: &'a Policy, facts: &'a Facts<'a>) -> Vec<Entry<'a>> {
         entries.push(Entry {
             cause: Cause::Rule(&rule.name),
             mode,
+            enforced_percent: match rule.mode.max(policy.mode) {
+                Mode::Enforce => rule.enforced_percent,
+                other => percent_of(other),
+            },
+            warm_up: rule.warm_up,
             counting: Some(rule.counting),
             limits: Some(&rule.limits),
             over: rule.over,
@@ -206,6 +218,8 @@ fn listed<'a>(
     Entry {
         cause,
         mode: policy.mode,
+        enforced_percent: percent_of(policy.mode),
+        warm_up: None,
         counting: None,
         limits: None,
         over: Over::Refuse,
@@ -214,9 +228,16 @@ fn listed<'a>(
     }
 }
 
-/// The mode of a rule, which the policy may weaken.
-fn mode(policy: &Policy, rule: &Rule) -> Mode {
-    rule.mode.max(policy.mode)
+/// The mode of a rule, which the policy may weaken, and for a part of the keys the rule itself.
+fn mode(policy: &Policy, rule: &Rule, facts: &Facts<'_>) -> Mode {
+    let mode = rule.mode.max(policy.mode);
+    match Rollout::of(rule, mode) {
+        None => mode,
+        Some(rollout) => {
+            let plan = KeyPlan::new(&rule.key, &mut Slots::default());
+            rollout.mode(&RequestKey::new(&plan, facts, [0; 2]))
+        }
+    }
 }
 
 /// What a rule is to a request, if it were alone.
@@ -269,6 +290,8 @@ fn tier<'a>(
     Some(Entry {
         cause: Cause::Tier(name),
         mode: policy.mode,
+        enforced_percent: percent_of(policy.mode),
+        warm_up: None,
         counting: Some(tier.counting),
         limits: Some(&tier.limits),
         over: tier.over,

@@ -8,7 +8,7 @@ use crate::diagnostic::Code;
 use crate::document::{Node, Span, Value};
 use crate::facts::{KNOWN_FACTS, is_known_fact};
 use crate::matcher::regex::Regexes;
-use crate::policy::{Mode, OnStoreFailure, Policy};
+use crate::policy::{OnStoreFailure, Policy};
 use crate::source::Sources;
 use crate::suggest;
 
@@ -22,6 +22,7 @@ pub(crate) mod problems;
 mod quota;
 mod reader;
 mod refs;
+mod rollout;
 mod rule;
 
 pub(crate) use pattern::{LONGEST_CONDITION, MOST_KEY_FACTS};
@@ -219,11 +220,10 @@ impl Decoder<'_> {
             self.decoded.places.default_tier = node.span;
         }
         if let Some(node) = self.once(fields, "mode") {
-            let mode = self.reader.word(node, "mode", fields::MODES);
-            self.decoded.policy.mode = mode.unwrap_or(Mode::Enforce);
+            self.decoded.policy.mode = self.reader.whole_mode(node);
         }
         if let Some(node) = self.once(fields, "near_limit")
-            && let Some(percent) = self.percent(node)
+            && let Some(percent) = self.reader.percent(node)
         {
             self.decoded.policy.near_limit_percent = percent;
         }
@@ -309,28 +309,6 @@ impl Decoder<'_> {
     }
 
     /// `80%` or `0.8`.
-    fn percent(&mut self, node: &Node) -> Option<u8> {
-        let percent = match &node.value {
-            Value::Text(text) => {
-                let digits = text.strip_suffix('%').map(str::trim_end);
-                digits.and_then(|digits| digits.parse::<u8>().ok())
-            }
-            // What a file writes as 0.8 is the number that is nearest to 80 / 100.
-            Value::Float(part) => {
-                (1..=100).find(|percent| (f64::from(*percent) / 100.0 - part).abs() < 1e-9)
-            }
-            _ => None,
-        };
-        let percent = percent.filter(|percent| (1..=100).contains(percent));
-        if percent.is_none() {
-            let message = "expected a part from 1% to 100%, in whole percents";
-            let help = "write 80% or 0.8";
-            self.reader
-                .error_with(codes::OUT_OF_RANGE, message, node.span, help);
-        }
-        percent
-    }
-
     fn twice(&mut self, what: &str, name: &str, first: Span, second: Span, code: Code) {
         let name = reader::shorten(name);
         let message = format!("a second {what} of the name {name:?}");

@@ -1,4 +1,4 @@
-//! Who is told of every verdict: for metrics, logs and traces.
+//! An observer, which is told of every verdict: for metrics, logs and traces.
 
 use std::time::Duration;
 
@@ -47,8 +47,10 @@ pub trait Observer: Send + Sync {
 pub struct Event<'a> {
     /// What decided.
     pub cause: Cause<'a>,
-    /// Whether it bites.
+    /// Whether what decided is enforced for this key, or only counts.
     pub mode: Mode,
+    /// For how many keys in a hundred the rule does: 100 or 0 unless it is being rolled out.
+    pub enforced_percent: u8,
     /// What was decided: for a rule in shadow, what it would have been.
     pub decision: Decision,
     /// Whether it passed, and the limit is as far used as the policy calls near.

@@ -3,6 +3,7 @@
 //! Decoders make it ([`native`](crate), Envoy's form); the engine compiles it. It holds no state.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use tollgate::quota::Quota;
 use tollgate::{Algorithm, Rate};
@@ -43,7 +44,8 @@ pub struct Policy {
     pub exempt: Vec<Match>,
     /// Requests that never pass.
     pub block: Vec<Match>,
-    /// In force for all rules that say nothing stricter: shadow lets everything pass.
+    /// The most that is done about any rule: in shadow nothing is refused, and off no rule is even asked, whatever
+    /// the rules say of themselves.
     pub mode: Mode,
     /// From this part of a limit on, in percent, it counts as near: 80 unless said otherwise.
     pub near_limit_percent: u8,
@@ -95,8 +97,14 @@ pub struct Rule {
     pub algorithm: Algorithm,
     /// What a request costs.
     pub cost: Cost,
-    /// Whether it bites.
+    /// Whether it refuses requests, only counts them, or does nothing.
     pub mode: Mode,
+    /// For how many keys in a hundred it is enforced, if its mode is that: 100 unless said otherwise. For the
+    /// others it is in shadow. Which they are follows from the names of the rule and the key, so it is the same
+    /// everywhere, and those of a small part are among those of a larger one.
+    pub enforced_percent: u8,
+    /// For how long after a start its rates grow to what they are: a tenth at first.
+    pub warm_up: Option<Duration>,
     /// What becomes of a request that is over its limit.
     pub over: Over,
     /// What happens while the store can't be asked.
@@ -134,6 +142,8 @@ impl Rule {
             algorithm: Algorithm::default(),
             cost: Cost::default(),
             mode: Mode::default(),
+            enforced_percent: 100,
+            warm_up: None,
             over: Over::default(),
             counting: Counting::default(),
             slot: None,
@@ -315,7 +325,7 @@ impl KeyPart {
     }
 }
 
-/// Whether a rule bites.
+/// Whether a rule refuses requests, only counts them, or does nothing.
 ///
 /// ```
 /// use tollgate_engine::policy::Mode;

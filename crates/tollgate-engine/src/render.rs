@@ -134,14 +134,16 @@ fn picture(file: &Source, line: &str, span: Span) -> (String, String) {
     let index = |column: u32| usize::try_from(column).unwrap_or(usize::MAX);
     let start = index(span.start.column).saturating_sub(1);
     // What goes on below is marked to the end of its first line.
-    let end = match span.end.line > span.start.line {
-        true => usize::MAX,
-        false => index(span.end.column).saturating_sub(1).max(start + 1),
+    let end = if span.end.line > span.start.line {
+        usize::MAX
+    } else {
+        index(span.end.column).saturating_sub(1).max(start + 1)
     };
     // A long line is cut so that the start of the span is in view.
-    let from = match line.len() > WIDEST {
-        true => start.saturating_sub(WIDEST / 2),
-        false => 0,
+    let from = if line.len() > WIDEST {
+        start.saturating_sub(WIDEST / 2)
+    } else {
+        0
     };
     let column = u32::try_from(from).unwrap_or(u32::MAX).saturating_add(1);
     let (part, more) = file.window(span.start.line, column, WIDEST);
@@ -155,10 +157,12 @@ fn picture(file: &Source, line: &str, span: Span) -> (String, String) {
     for sign in part.chars() {
         shown.push(visible(sign));
         if at < end {
-            marks.push(match at < start {
-                true if sign == '\t' => '\t',
-                true => ' ',
-                false => '^',
+            marks.push(if at >= start {
+                '^'
+            } else if sign == '\t' {
+                '\t'
+            } else {
+                ' '
             });
         }
         at += 1;
@@ -209,10 +213,12 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     }
     let mut escaped = String::with_capacity(text.len());
     for sign in text.chars() {
-        match is_hidden(sign) {
-            true if sign.is_ascii_control() => escaped.extend(sign.escape_default()),
-            true => escaped.extend(sign.escape_unicode()),
-            false => escaped.push(sign),
+        if !is_hidden(sign) {
+            escaped.push(sign);
+        } else if sign.is_ascii_control() {
+            escaped.extend(sign.escape_default());
+        } else {
+            escaped.extend(sign.escape_unicode());
         }
     }
     Cow::Owned(escaped)

@@ -4,8 +4,8 @@ use serde_json::{Map, Value, json};
 
 use crate::native::LONGEST_NAME;
 use crate::native::fields::{
-    ALGORITHMS, COST, COUNTINGS, FAILURES, Field, MODES, PATTERN, POLICY, RULE, Shape, TIER,
-    UNSETTLED, lends, names,
+    ALGORITHMS, COST, COUNTINGS, FAILURES, Field, MODES, PATTERN, POLICY, ROLLOUT, RULE, Shape,
+    TIER, UNSETTLED, lends, names,
 };
 use crate::native::idle::{CHARGED, COUNTED, RULE_KEPT, TIER_KEPT};
 use crate::policy::Counting;
@@ -90,6 +90,7 @@ fn definitions() -> Value {
             ],
             "examples": [{"fact": "tokens", "default": 1}],
         },
+        "rollout": with(ROLLOUT, json!({"required": ["enforce"]})),
         // Text of which the first and last sign aren't white, and none is one that can't be seen.
         "name": {
             "type": TEXT,
@@ -146,6 +147,11 @@ fn needs(one: &str, others: &[&str]) -> Value {
     json!({"anyOf": ways})
 }
 
+/// It has a key of at least one fact.
+fn some_key() -> Value {
+    json!({"required": ["key"], "properties": {"key": {"not": {"type": "array", "maxItems": 0}}}})
+}
+
 /// Not all of these at once.
 fn not_all(all: &[Value]) -> Value {
     json!({"not": {"allOf": all}})
@@ -178,6 +184,10 @@ fn together(kept: &[&str]) -> Vec<Value> {
     rules.extend(COUNTED.map(|counted| not_all(&[unlimited.clone(), has(counted)])));
     if kept.contains(&"slot") {
         rules.push(needs("slot", &["key"]));
+        rules.push(needs("warm_up", &["rate"]));
+        // A part of the keys takes some.
+        let part = json!({"required": ["mode"], "properties": {"mode": {"type": "object"}}});
+        rules.push(not_all(&[part, json!({"not": some_key()})]));
         rules.push(not_all(&[counting(Counting::Local), has("slot")]));
     }
     rules
@@ -239,6 +249,10 @@ fn shape(shape: Shape) -> Value {
         }),
         Shape::Algorithm => json!({"enum": names(ALGORITHMS)}),
         Shape::Mode => json!({"enum": names(MODES)}),
+        Shape::RuleMode => json!({
+            "anyOf": [{"enum": names(MODES)}, one("rollout")],
+            "examples": ["shadow", {"enforce": "10%"}],
+        }),
         Shape::OnStoreFailure => json!({"enum": names(FAILURES)}),
         Shape::Counting => json!({"enum": names(COUNTINGS)}),
         Shape::Unsettled => json!({"enum": names(UNSETTLED)}),

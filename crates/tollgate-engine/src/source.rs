@@ -60,7 +60,7 @@ pub struct Rejected {
     pub sources: Sources,
 }
 
-/// As it is shown, because that is what a `main` prints which ends with it.
+/// The same as `Display`, because a `main` that returns it prints this.
 impl fmt::Debug for Rejected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the policy has errors\n{self}")

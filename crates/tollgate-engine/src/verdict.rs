@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::Guard;
-use tollgate::{Decision, Outcome, concurrency::Ending, stack::Pass};
+use tollgate::{Decision, Outcome, Timestamp, concurrency::Ending, stack::Pass};
 
 pub use crate::engine::TooMuch;
 use crate::engine::rules::Rules;
@@ -132,6 +132,8 @@ pub(crate) struct Said {
     pub(crate) permits: Permits,
     pub(crate) shadows: Few<Shadowed, 2>,
     pub(crate) fallback: Option<OnStoreFailure>,
+    /// When, if a rule that warms up may have decided.
+    pub(crate) at: Option<Timestamp>,
 }
 
 impl Default for Said {
@@ -146,6 +148,7 @@ impl Default for Said {
             permits: Permits::default(),
             shadows: Few::new(),
             fallback: None,
+            at: None,
         }
     }
 }
@@ -182,6 +185,8 @@ pub struct ShadowRefusal<'a> {
     pub cause: Cause<'a>,
     /// What it said.
     pub decision: Decision,
+    /// For how many keys in a hundred the rule is enforced: 0 unless it is being rolled out.
+    pub enforced_percent: u8,
 }
 
 impl Findings<'_> {
@@ -190,14 +195,40 @@ impl Findings<'_> {
         self.said.by.cause(&self.rules)
     }
 
-    /// Whether what decided bites. All that is in shadow is told by
+    /// Whether what decided is enforced for this key, or only counts. All that is in shadow is told by
     /// [`shadow_refusals`](Self::shadow_refusals).
     pub fn mode(&self) -> Mode {
-        match self.said.by {
-            By::Applied(number) | By::StoreFailure(number) => {
-                self.rules.applied[number as usize].mode
+        match (self.said.by, self.key()) {
+            (By::Applied(number) | By::StoreFailure(number), Some(key)) => {
+                self.rules.applied[number as usize].mode_for(&key)
             }
             _ => self.rules.mode,
+        }
+    }
+
+    /// For how many keys in a hundred what decided is enforced: 100, or 0 of what is in shadow, unless it is
+    /// being rolled out (`mode: {enforce: 10%}`).
+    ///
+    /// ```
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Facts, Policy};
+    /// # use tollgate_engine::policy::Mode;
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// let text = "limits: [{name: new, key: user, rate: 1/h, mode: {enforce: 99%}}]";
+    /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
+    /// let facts = Facts::new().with("user", "42");
+    /// let verdict = engine.decide(&facts);
+    /// assert_eq!((verdict.mode(), verdict.enforced_percent()), (Mode::Enforce, 99));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn enforced_percent(&self) -> u8 {
+        match self.said.by {
+            By::Applied(number) | By::StoreFailure(number) => {
+                self.rules.applied[number as usize].enforced_percent()
+            }
+            _ => percent_of(self.rules.mode),
         }
     }
 
@@ -245,8 +276,10 @@ impl Findings<'_> {
         let (By::Applied(number) | By::StoreFailure(number)) = self.said.by else {
             return None;
         };
-        let limits = self.rules.applied[number as usize].limits.as_slice();
-        limits.iter().find(|limit| limit.id == self.said.limit)
+        let applied = &self.rules.applied[number as usize];
+        let gates = applied.gates(self.said.at);
+        let mut limits = applied.limits.as_slice().iter().chain(gates);
+        limits.find(|limit| limit.id == self.said.limit)
     }
 
     /// What rules in shadow would have refused, in the order of the file. A request that is refused
@@ -259,6 +292,10 @@ impl Findings<'_> {
             .map(|shadowed| ShadowRefusal {
                 cause: shadowed.by.cause(&self.rules),
                 decision: shadowed.decision,
+                enforced_percent: match shadowed.by {
+                    By::Applied(number) => self.rules.applied[number as usize].enforced_percent(),
+                    _ => 0,
+                },
             })
     }
 
@@ -462,6 +499,14 @@ impl Permits {
         for pass in self.shadows {
             pass.end(ending);
         }
+    }
+}
+
+/// For how many keys in a hundred what is in this mode is enforced.
+pub(crate) const fn percent_of(mode: Mode) -> u8 {
+    match mode {
+        Mode::Enforce => 100,
+        Mode::Shadow | Mode::Off => 0,
     }
 }
 

@@ -76,9 +76,10 @@ fn mistakes(table: &str) -> Vec<Mistake<'_>> {
 
 /// What is said of a file: each error or warning on a line, and its help below.
 fn told(mistake: &Mistake<'_>) -> String {
-    let format = match mistake.title.ends_with("(toml)") {
-        true => Format::Toml,
-        false => Format::Yaml,
+    let format = if mistake.title.ends_with("(toml)") {
+        Format::Toml
+    } else {
+        Format::Yaml
     };
     let found = match Policy::from_text(mistake.text, format) {
         Ok(checked) => checked.warnings,

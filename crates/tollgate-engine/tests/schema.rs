@@ -228,6 +228,14 @@ fn both_refuse_what_has_a_wrong_shape() {
         "name: a, rate: 1/s, unlimited: perhaps",
         "name: a, rate: 1/s, algorithm: magic",
         "name: a, rate: 1/s, mode: on",
+        "name: a, key: user, rate: 1/s, mode: {enforce: 0%}",
+        "name: a, key: user, rate: 1/s, mode: {enforce: 101%}",
+        "name: a, key: user, rate: 1/s, mode: {enforce: some}",
+        "name: a, key: user, rate: 1/s, mode: {shadow: 10%}",
+        "name: a, key: user, rate: 1/s, mode: {}",
+        "name: a, key: [], rate: 1/s, mode: {enforce: 10%}",
+        "name: a, rate: 1/s, warm_up: soon",
+        "name: a, rate: 1/s, warm_up: 5",
         "name: a, rate: 1/s, on_store_failure: panic",
         "name: a, rate: 1/s, counting: here",
         "name: a, rate: 1/s, cost: 0",
@@ -269,6 +277,7 @@ fn both_refuse_what_has_a_wrong_shape() {
         "near_limit: 0.0",
         "near_limit: 101%",
         "mode: [shadow]",
+        "mode: {enforce: 10%}",
         "include: {}",
         "version: 1",
         "[]",
@@ -386,7 +395,10 @@ fn both_refuse_the_same_fields_that_do_nothing_together() {
         &["counting: exact", "counting: leased", "counting: local"],
         &["on_store_failure: open", "on_store_failure: inherit"],
     ];
-    let key: [&[&str]; 1] = [&["key: user", "key: [ip, user], slot: user", "slot: user"]];
+    let key: [&[&str]; 2] = [
+        &["key: user", "key: [ip, user], slot: user", "slot: user"],
+        &["warm_up: 5s", "mode: {enforce: 10%}"],
+    ];
     let mut taken = 0;
     for way in ways(&[&limits[..], &kept, &key].concat()) {
         let rule = format!("limits: [{{name: a{way}}}]");

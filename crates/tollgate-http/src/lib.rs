@@ -28,3 +28,8 @@ pub mod refusal;
 pub use dialect::{Dialect, UnknownDialect};
 pub use fields::{Shown, retry_after};
 pub use refusal::{Kind, Refusal};
+
+/// What the front page shows is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct FrontPage;

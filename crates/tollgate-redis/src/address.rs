@@ -31,7 +31,7 @@ use std::str::FromStr;
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Address {
-    pub(crate) place: Place,
+    pub(crate) topology: Topology,
     pub(crate) user: Option<String>,
     pub(crate) password: Option<String>,
     pub(crate) database: i64,
@@ -40,16 +40,16 @@ pub struct Address {
     pub(crate) sentinel: Login,
 }
 
-/// Who one is to someone else than the store.
+/// A login other than the store's own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Login {
     pub(crate) user: Option<String>,
     pub(crate) password: Option<String>,
 }
 
-/// What sort of place.
+/// How the store is laid out, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Topology {
     Single(Node),
     Socket(PathBuf),
     Sentinel { sentinels: Vec<Node>, name: String },
@@ -71,7 +71,7 @@ pub(crate) struct Certificates {
     pub(crate) key: Option<PathBuf>,
 }
 
-/// A URL that says no place. Its text leaves out the password.
+/// A URL that doesn't say where the store is. Its text leaves out the password.
 ///
 /// ```
 /// use tollgate_redis::Address;
@@ -95,7 +95,7 @@ impl std::error::Error for AddressError {}
 
 /// What follows `redis` or `rediss`.
 #[derive(Clone, Copy)]
-enum Form {
+enum Scheme {
     Single,
     Unix,
     Sentinel,
@@ -103,10 +103,10 @@ enum Form {
 }
 
 impl Address {
-    /// What stands for a place where there is none.
+    /// The address of a client that has no store.
     pub(crate) const fn nowhere() -> Self {
         Self {
-            place: Place::Cluster(Vec::new()),
+            topology: Topology::Cluster(Vec::new()),
             user: None,
             password: None,
             database: 0,
@@ -130,7 +130,7 @@ impl FromStr for Address {
     }
 }
 
-/// Without a password, wherever it is.
+/// The URL without its password, whether that is before the host or in the query.
 fn without_login(url: &str) -> String {
     let (place, query) = match url.split_once('?') {
         Some((place, query)) if query.contains("password") => (place, "?…"),
@@ -145,21 +145,7 @@ fn without_login(url: &str) -> String {
 }
 
 fn parse(url: &str) -> Result<Address, String> {
-    let schemes = "redis://, rediss://, redis+unix://, redis+sentinel:// or redis+cluster://";
-    let (scheme, rest) = url
-        .split_once("://")
-        .ok_or_else(|| format!("expected {schemes}"))?;
-    let scheme = scheme.replacen("valkey", "redis", 1);
-    let (form, is_tls) = match scheme.as_str() {
-        "redis" => (Form::Single, false),
-        "rediss" => (Form::Single, true),
-        "unix" | "redis+unix" => (Form::Unix, false),
-        "redis+sentinel" => (Form::Sentinel, false),
-        "rediss+sentinel" => (Form::Sentinel, true),
-        "redis+cluster" => (Form::Cluster, false),
-        "rediss+cluster" => (Form::Cluster, true),
-        other => return Err(format!("{other:?} is none of {schemes}")),
-    };
+    let (form, is_tls, rest) = scheme(url)?;
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (login, rest) = match rest.rsplit_once('@') {
         Some((login, rest)) => (login, rest),
@@ -175,87 +161,116 @@ fn parse(url: &str) -> Result<Address, String> {
         tls: is_tls.then(Certificates::default),
         ..Address::nowhere()
     };
-    for (name, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
-        let value = decoded(value)?;
-        match (name, &mut address.tls) {
-            ("db", _) => address.database = database(&value)?,
-            ("user", _) => address.user = Some(value),
-            ("password", _) => address.password = Some(value),
-            ("sentinel_user" | "sentinel_password", _) if !matches!(form, Form::Sentinel) => {
-                return Err(format!(
-                    "{name:?} is for sentinels: begin with redis+sentinel"
-                ));
-            }
-            ("sentinel_user", _) => address.sentinel.user = Some(value),
-            ("sentinel_password", _) => address.sentinel.password = Some(value),
-            ("ca", Some(tls)) => tls.ca = Some(value.into()),
-            ("cert", Some(tls)) => tls.cert = Some(value.into()),
-            ("key", Some(tls)) => tls.key = Some(value.into()),
-            ("ca" | "cert" | "key", None) => {
-                return Err(format!("{name:?} is for TLS: begin with rediss"));
-            }
-            _ => {
-                return Err(format!(
-                    "{name:?} is none of db, user, password, sentinel_user, sentinel_password, ca, cert, key"
-                ));
-            }
-        }
-    }
-    if address
-        .tls
-        .as_ref()
-        .is_some_and(|tls| tls.cert.is_some() != tls.key.is_some())
-    {
-        return Err("a certificate and its key come together: ?cert=FILE&key=FILE".to_owned());
-    }
-    if let Form::Unix = form {
-        if rest.is_empty() {
-            return Err("the path of a socket is missing".to_owned());
-        }
-        address.place = Place::Socket(decoded(rest)?.into());
-        return Ok(address);
-    }
-    let mut parts = rest.split('/');
-    let hosts = parts.next().unwrap_or_default();
-    let default_port = match form {
-        Form::Sentinel => 26379,
-        _ => 6379,
-    };
-    let nodes = hosts
-        .split(',')
-        .map(|host| node(host, default_port))
-        .collect::<Result<Vec<_>, _>>()?;
-    let parts: Vec<_> = parts.filter(|part| !part.is_empty()).collect();
-    let (name, number) = match (form, parts.as_slice()) {
-        (Form::Sentinel, []) => return Err("the master's name is missing: …/mymaster".to_owned()),
-        (Form::Sentinel, [name]) => (decoded(name)?, None),
-        (Form::Sentinel, [name, number]) => (decoded(name)?, Some(*number)),
-        (_, []) => (String::new(), None),
-        (Form::Single, [number]) => (String::new(), Some(*number)),
-        (Form::Cluster, _) => return Err("a cluster has one database, 0".to_owned()),
-        (_, [.., last]) => return Err(format!("{last:?} is one part too many")),
-    };
-    if let Some(number) = number {
-        address.database = database(number)?;
-    }
-    address.place = match form {
-        Form::Sentinel => Place::Sentinel {
-            sentinels: nodes,
-            name,
-        },
-        Form::Cluster if address.database != 0 => {
-            return Err("a cluster has one database, 0".to_owned());
-        }
-        Form::Cluster => Place::Cluster(nodes),
-        _ => match <[Node; 1]>::try_from(nodes) {
-            Ok([node]) => Place::Single(node),
-            Err(_) => {
-                let what = "several hosts: redis+sentinel:// or redis+cluster:// is meant";
-                return Err(what.to_owned());
-            }
-        },
+    address.set(form, query)?;
+    address.topology = match form {
+        Scheme::Unix if rest.is_empty() => return Err("the path of a socket is missing".to_owned()),
+        Scheme::Unix => Topology::Socket(decoded(rest)?.into()),
+        form => address.hosts(form, rest)?,
     };
     Ok(address)
+}
+
+/// What the URL begins with: which form it has, whether by TLS, and what comes after that.
+fn scheme(url: &str) -> Result<(Scheme, bool, &str), String> {
+    let schemes = "redis://, rediss://, redis+unix://, redis+sentinel:// or redis+cluster://";
+    let (scheme, rest) = url
+        .split_once("://")
+        .ok_or_else(|| format!("expected {schemes}"))?;
+    let scheme = scheme.replacen("valkey", "redis", 1);
+    let (form, is_tls) = match scheme.as_str() {
+        "redis" => (Scheme::Single, false),
+        "rediss" => (Scheme::Single, true),
+        "unix" | "redis+unix" => (Scheme::Unix, false),
+        "redis+sentinel" => (Scheme::Sentinel, false),
+        "rediss+sentinel" => (Scheme::Sentinel, true),
+        "redis+cluster" => (Scheme::Cluster, false),
+        "rediss+cluster" => (Scheme::Cluster, true),
+        other => return Err(format!("{other:?} is none of {schemes}")),
+    };
+    Ok((form, is_tls, rest))
+}
+
+impl Address {
+    /// Takes what stands after the question mark.
+    fn set(&mut self, form: Scheme, query: &str) -> Result<(), String> {
+        for (name, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
+            let value = decoded(value)?;
+            match (name, &mut self.tls) {
+                ("db", _) => self.database = database(&value)?,
+                ("user", _) => self.user = Some(value),
+                ("password", _) => self.password = Some(value),
+                ("sentinel_user" | "sentinel_password", _) if !matches!(form, Scheme::Sentinel) => {
+                    return Err(format!(
+                        "{name:?} is for sentinels: begin with redis+sentinel"
+                    ));
+                }
+                ("sentinel_user", _) => self.sentinel.user = Some(value),
+                ("sentinel_password", _) => self.sentinel.password = Some(value),
+                ("ca", Some(tls)) => tls.ca = Some(value.into()),
+                ("cert", Some(tls)) => tls.cert = Some(value.into()),
+                ("key", Some(tls)) => tls.key = Some(value.into()),
+                ("ca" | "cert" | "key", None) => {
+                    return Err(format!("{name:?} is for TLS: begin with rediss"));
+                }
+                _ => {
+                    return Err(format!(
+                        "{name:?} is none of db, user, password, sentinel_user, sentinel_password, ca, cert, key"
+                    ));
+                }
+            }
+        }
+        let is_half = |tls: &Certificates| tls.cert.is_some() != tls.key.is_some();
+        if self.tls.as_ref().is_some_and(is_half) {
+            return Err("a certificate and its key come together: ?cert=FILE&key=FILE".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Takes the hosts, and what stands after them: the number of a database, or the name of a master.
+    fn hosts(&mut self, form: Scheme, text: &str) -> Result<Topology, String> {
+        let mut parts = text.split('/');
+        let hosts = parts.next().unwrap_or_default();
+        let default_port = match form {
+            Scheme::Sentinel => 26379,
+            _ => 6379,
+        };
+        let nodes = hosts
+            .split(',')
+            .map(|host| node(host, default_port))
+            .collect::<Result<Vec<_>, _>>()?;
+        let parts: Vec<_> = parts.filter(|part| !part.is_empty()).collect();
+        let (name, number) = match (form, parts.as_slice()) {
+            (Scheme::Sentinel, []) => {
+                return Err("the master's name is missing: …/mymaster".to_owned());
+            }
+            (Scheme::Sentinel, [name]) => (decoded(name)?, None),
+            (Scheme::Sentinel, [name, number]) => (decoded(name)?, Some(*number)),
+            (_, []) => (String::new(), None),
+            (Scheme::Single, [number]) => (String::new(), Some(*number)),
+            (Scheme::Cluster, _) => return Err("a cluster has one database, 0".to_owned()),
+            (_, [.., last]) => return Err(format!("{last:?} is one part too many")),
+        };
+        if let Some(number) = number {
+            self.database = database(number)?;
+        }
+        match form {
+            Scheme::Sentinel => Ok(Topology::Sentinel {
+                sentinels: nodes,
+                name,
+            }),
+            Scheme::Cluster if self.database != 0 => {
+                Err("a cluster has one database, 0".to_owned())
+            }
+            Scheme::Cluster => Ok(Topology::Cluster(nodes)),
+            _ => match <[Node; 1]>::try_from(nodes) {
+                Ok([node]) => Ok(Topology::Single(node)),
+                Err(_) => {
+                    let what = "several hosts: redis+sentinel:// or redis+cluster:// is meant";
+                    Err(what.to_owned())
+                }
+            },
+        }
+    }
 }
 
 fn database(text: &str) -> Result<i64, String> {
@@ -308,9 +323,10 @@ fn decoded(text: &str) -> Result<String, String> {
 impl fmt::Display for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { host, port } = self;
-        match host.contains(':') {
-            true => write!(f, "[{host}]:{port}"),
-            false => write!(f, "{host}:{port}"),
+        if host.contains(':') {
+            write!(f, "[{host}]:{port}")
+        } else {
+            write!(f, "{host}:{port}")
         }
     }
 }
@@ -324,19 +340,19 @@ impl fmt::Display for Address {
             nodes.join(",")
         };
         let database = self.database;
-        match &self.place {
-            Place::Single(node) => write!(f, "redis{tls}://{node}/{database}"),
-            Place::Socket(path) => {
+        match &self.topology {
+            Topology::Single(node) => write!(f, "redis{tls}://{node}/{database}"),
+            Topology::Socket(path) => {
                 write!(f, "redis+unix://{}?db={database}", Path::display(path))
             }
-            Place::Sentinel { sentinels, name } => {
+            Topology::Sentinel { sentinels, name } => {
                 write!(
                     f,
                     "redis{tls}+sentinel://{}/{name}/{database}",
                     list(sentinels)
                 )
             }
-            Place::Cluster(nodes) => write!(f, "redis{tls}+cluster://{}", list(nodes)),
+            Topology::Cluster(nodes) => write!(f, "redis{tls}+cluster://{}", list(nodes)),
         }
     }
 }

@@ -22,24 +22,24 @@ use tollgate_engine::backend::LimitKind;
 use tollgate_testkit::redis::Server;
 use tollgate_testkit::traffic::Random;
 
-use crate::question::{Form, Numbers, Op, Question, Raw};
+use crate::question::{Numbers, Op, Question, Raw, StoreForm};
 use crate::store::Store;
 
-/// A step of one key.
+/// What is done to one key.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum KeyAction {
     Decide(u64),
     AtMost(u64),
     Gift(u64),
     Reset,
 }
 
-fn question(key: &str, numbers: Numbers, step: Step) -> Question {
+fn question(key: &str, numbers: Numbers, step: KeyAction) -> Question {
     let (op, cost) = match step {
-        Step::Decide(cost) => (Op::Decide, cost),
-        Step::AtMost(cost) => (Op::AtMost, cost),
-        Step::Gift(cost) => (Op::Gift, cost),
-        Step::Reset => (Op::Reset, 0),
+        KeyAction::Decide(cost) => (Op::Decide, cost),
+        KeyAction::AtMost(cost) => (Op::AtMost, cost),
+        KeyAction::Gift(cost) => (Op::Gift, cost),
+        KeyAction::Reset => (Op::Reset, 0),
     };
     Question {
         key: key.into(),
@@ -52,7 +52,7 @@ fn question(key: &str, numbers: Numbers, step: Step) -> Question {
 
 /// A limit's state beside the one in the store.
 trait Model {
-    fn step(&mut self, now: u64, step: Step) -> (Decision, u64);
+    fn step(&mut self, now: u64, step: KeyAction) -> (Decision, u64);
 }
 
 struct Kept<A: tollgate::core::Arithmetic> {
@@ -69,7 +69,7 @@ type Read<A> = fn(
 ) -> (<A as tollgate::core::Arithmetic>::State, bool);
 
 impl<A: tollgate::core::Arithmetic> Model for Kept<A> {
-    fn step(&mut self, now: u64, step: Step) -> (Decision, u64) {
+    fn step(&mut self, now: u64, step: KeyAction) -> (Decision, u64) {
         let now = Timestamp::from_nanos(now);
         let (mut state, is_far) = (self.read)(&self.limit, &self.state, now);
         if is_far {
@@ -77,14 +77,14 @@ impl<A: tollgate::core::Arithmetic> Model for Kept<A> {
             self.state = state.clone();
         }
         match step {
-            Step::Decide(cost) => {
+            KeyAction::Decide(cost) => {
                 let decision = self.limit.decide(&mut state, now, cost);
                 if decision.is_allowed() && cost > 0 {
                     self.state = state;
                 }
                 (decision, 0)
             }
-            Step::AtMost(cost) => {
+            KeyAction::AtMost(cost) => {
                 let taken = self.limit.remaining(&state, now).min(cost);
                 let decision = self.limit.decide(&mut state, now, taken.max(1));
                 if decision.is_allowed() && taken > 0 {
@@ -92,7 +92,7 @@ impl<A: tollgate::core::Arithmetic> Model for Kept<A> {
                 }
                 (decision, taken)
             }
-            Step::Gift(tokens) => {
+            KeyAction::Gift(tokens) => {
                 self.limit.gift(&mut state, now, tokens);
                 let decision = self.limit.report(&state, now, Some(now));
                 if tokens > 0 {
@@ -100,7 +100,7 @@ impl<A: tollgate::core::Arithmetic> Model for Kept<A> {
                 }
                 (decision, 0)
             }
-            Step::Reset => {
+            KeyAction::Reset => {
                 self.state = A::State::default();
                 (self.limit.report(&self.state, now, Some(now)), 0)
             }
@@ -112,9 +112,10 @@ impl<A: tollgate::core::Arithmetic> Model for Kept<A> {
 fn clamped(level: &Level, capacity: u128, drain: u128, now: Timestamp) -> (Level, bool) {
     let (debt, as_of) = level.parts();
     let ahead = u128::from(as_of.nanos_since(now)) * drain;
-    match ahead > 0 && ahead + debt > capacity {
-        true => (Level::from_parts(debt.max(capacity), now), ahead > capacity),
-        false => (*level, false),
+    if ahead > 0 && ahead + debt > capacity {
+        (Level::from_parts(debt.max(capacity), now), ahead > capacity)
+    } else {
+        (*level, false)
     }
 }
 
@@ -147,36 +148,34 @@ fn model(rate: Rate, algorithm: Algorithm) -> Box<dyn Model> {
             FixedWindow::new(rate).unwrap().align(align),
             |limit, window, now| {
                 let (start, count) = window.parts();
-                match start > now + limit.rate().period().unwrap() {
-                    true => {
-                        let start = start_of(limit.rate(), limit.alignment(), now);
-                        (Window::from_parts(start, count), true)
-                    }
-                    false => (*window, false),
+                if start > now + limit.rate().period().unwrap() {
+                    let start = start_of(limit.rate(), limit.alignment(), now);
+                    (Window::from_parts(start, count), true)
+                } else {
+                    (*window, false)
                 }
             },
         ),
         Algorithm::SlidingLog => kept(SlidingLog::new(rate).unwrap(), |limit, log, now| {
             let newest = log.entries().last().map_or(Timestamp::ZERO, |(at, _)| at);
-            match newest > now + limit.rate().period().unwrap() {
-                true => {
-                    let used = limit.rate().count() - limit.remaining(log, newest);
-                    (Log::from_entries([(now, used)]), true)
-                }
-                false => (log.clone(), false),
+            if newest > now + limit.rate().period().unwrap() {
+                let used = limit.rate().count() - limit.remaining(log, newest);
+                (Log::from_entries([(now, used)]), true)
+            } else {
+                (log.clone(), false)
             }
         }),
-        Algorithm::SlidingCounter => kept(
-            SlidingCounter::new(rate).unwrap(),
-            |limit, counts, now| match counts.start() > now + limit.rate().period().unwrap() {
-                true => {
+        Algorithm::SlidingCounter => {
+            kept(SlidingCounter::new(rate).unwrap(), |limit, counts, now| {
+                if counts.start() > now + limit.rate().period().unwrap() {
                     let start = start_of(limit.rate(), Align::default(), now);
                     let (previous, current) = (counts.previous(), counts.current());
                     (Counts::from_parts(start, previous, current), true)
+                } else {
+                    (*counts, false)
                 }
-                false => (*counts, false),
-            },
-        ),
+            })
+        }
         other => panic!("{other:?} is not kept in a store"),
     }
 }
@@ -197,46 +196,108 @@ fn start_of(rate: Rate, align: Align, now: Timestamp) -> Timestamp {
 /// As many keys as each step asks at once.
 const KEYS: u64 = 50;
 
+/// A key of a random limit, in the store and as core has it.
+struct ModelledKey {
+    name: String,
+    numbers: Numbers,
+    burst: u64,
+    model: Box<dyn Model>,
+}
+
+fn is_window(algorithm: Algorithm) -> bool {
+    !matches!(
+        algorithm,
+        Algorithm::Gcra | Algorithm::LeakyBucket | Algorithm::TokenBucket
+    )
+}
+
+fn random_key(number: u64, algorithm: Algorithm, random: &mut Random) -> ModelledKey {
+    let count = [1, 2, 3, 7, 10, 100, 333, 1_000][random.below(8) as usize];
+    let period = [1, 7, 1_000, 999_983, 1_000_000, 60_000_000][random.below(6) as usize];
+    let period = period.max(count / 10);
+    let burst = match algorithm {
+        Algorithm::SlidingCounter => count + random.below(count / 2 + 1),
+        _ if is_window(algorithm) => count,
+        _ => 1 + random.below(3 * count),
+    };
+    // In the store, microseconds; in core, as many nanoseconds.
+    let rate = Rate::new(count, Duration::from_micros(period)).burst(burst);
+    let scaled = Rate::new(count, Duration::from_nanos(period)).burst(burst);
+    let form = StoreForm::new(&LimitKind::Rate { rate, algorithm }, Duration::ZERO).unwrap();
+    let aligned = match algorithm {
+        Algorithm::FixedWindow(Align::Boundary(boundary)) => {
+            let phase = boundary.as_nanos() / 1000;
+            Algorithm::FixedWindow(Align::Boundary(Timestamp::from_nanos(phase)))
+        }
+        other => other,
+    };
+    ModelledKey {
+        name: format!("k{number}"),
+        numbers: form.numbers_at(0).unwrap(),
+        burst,
+        model: model(scaled, aligned),
+    }
+}
+
+/// What is done to each key. Calls that only decide may have a script of their own.
+fn random_actions(keys: &[ModelledKey], random: &mut Random) -> Vec<KeyAction> {
+    let only_decides = random.below(2) == 0;
+    let action = |ModelledKey { burst, .. }: &ModelledKey| match random.below(40) {
+        0..3 if only_decides => KeyAction::Decide(1),
+        0 => KeyAction::Reset,
+        1 => KeyAction::Gift(random.below(*burst + 2)),
+        2 => KeyAction::AtMost(1 + random.below(2 * burst)),
+        3 => KeyAction::Decide(burst + 1),
+        4 => KeyAction::Decide(0),
+        5..20 => KeyAction::Decide(1),
+        _ => KeyAction::Decide(1 + random.below(*burst)),
+    };
+    keys.iter().map(action).collect()
+}
+
+/// Whether the store answered as core does.
+fn compare(key: &mut ModelledKey, action: KeyAction, now: u64, raw: Raw, algorithm: Algorithm) {
+    let ModelledKey {
+        name,
+        numbers,
+        model,
+        ..
+    } = key;
+    let what = format!("{algorithm:?} {name} {numbers:?} {action:?} at {now}");
+    let (expected, taken) = model.step(now, action);
+    let seen = match action {
+        KeyAction::AtMost(_) if raw.outcome == 1 => {
+            assert_eq!(raw.wait, taken as i64, "{what}");
+            Raw { wait: 0, ..raw }
+        }
+        _ => raw,
+    };
+    // One unit of core's time is a microsecond.
+    let expected = Decision::new(
+        expected.outcome,
+        expected.limit,
+        expected.remaining,
+        scaled_up(expected.retry_after),
+        scaled_up(expected.reset_after),
+    );
+    let mut seen = seen.decision(numbers.limit);
+    if is_window(algorithm) && seen.remaining == seen.limit {
+        // An empty window is as if never used: core still tells when it begins.
+        seen.reset_after = expected.reset_after;
+    }
+    assert_eq!(seen, expected, "{what}");
+}
+
 /// Runs 50,000 steps of random limits by one algorithm.
 async fn run(algorithm: Algorithm, seed: u64) {
     let server = Server::start();
     let store = Store::patient(&server);
     let mut random = Random::new(seed);
-    let is_window = !matches!(
-        algorithm,
-        Algorithm::Gcra | Algorithm::LeakyBucket | Algorithm::TokenBucket
-    );
     let mut keys: Vec<_> = (0..KEYS)
-        .map(|number| {
-            let count = [1, 2, 3, 7, 10, 100, 333, 1_000][random.below(8) as usize];
-            let period = [1, 7, 1_000, 999_983, 1_000_000, 60_000_000][random.below(6) as usize];
-            let period = period.max(count / 10);
-            let burst = match algorithm {
-                Algorithm::SlidingCounter => count + random.below(count / 2 + 1),
-                _ if is_window => count,
-                _ => 1 + random.below(3 * count),
-            };
-            // In the store, microseconds; in core, as many nanoseconds.
-            let stored = Rate::new(count, Duration::from_micros(period)).burst(burst);
-            let scaled = Rate::new(count, Duration::from_nanos(period)).burst(burst);
-            let kind = LimitKind::Rate {
-                rate: stored,
-                algorithm,
-            };
-            let form = Form::new(&kind, Duration::ZERO).unwrap();
-            let numbers = form.numbers_at(0).unwrap();
-            let aligned = match algorithm {
-                Algorithm::FixedWindow(Align::Boundary(boundary)) => {
-                    let phase = boundary.as_nanos() / 1000;
-                    Algorithm::FixedWindow(Align::Boundary(Timestamp::from_nanos(phase)))
-                }
-                other => other,
-            };
-            (format!("k{number}"), numbers, burst, model(scaled, aligned))
-        })
+        .map(|number| random_key(number, algorithm, &mut random))
         .collect();
     let mut now = 1_700_000_000_000_000;
-    for tick in 0..50_000 / KEYS {
+    for _ in 0..50_000 / KEYS {
         // From a microsecond to some windows on; now and then back, or nowhere.
         let reach = [2, 50, 5_000, 1_000_000, 200_000_000][random.below(5) as usize];
         let step = random.below(reach);
@@ -245,57 +306,16 @@ async fn run(algorithm: Algorithm, seed: u64) {
             1 => now,
             _ => now + step,
         };
-        // Calls that only decide may have a script of their own.
-        let only_decides = random.below(2) == 0;
-        let steps: Vec<_> = keys
-            .iter()
-            .map(|(_, _, burst, _)| match random.below(40) {
-                0..3 if only_decides => Step::Decide(1),
-                0 => Step::Reset,
-                1 => Step::Gift(random.below(*burst + 2)),
-                2 => Step::AtMost(1 + random.below(2 * burst)),
-                3 => Step::Decide(burst + 1),
-                4 => Step::Decide(0),
-                5..20 => Step::Decide(1),
-                _ => Step::Decide(1 + random.below(*burst)),
-            })
-            .collect();
-        let asked = keys.iter().zip(&steps).map(|((key, numbers, ..), step)| {
-            store.ask(vec![question(key, *numbers, *step)], Some(now))
+        let actions = random_actions(&keys, &mut random);
+        let asked = keys.iter().zip(&actions).map(|(key, action)| {
+            let question = question(&key.name, key.numbers, *action);
+            store.ask(vec![question], Some(now))
         });
         let answers = join_all(asked).await;
-        for (((key, numbers, _, model), step), answer) in keys.iter_mut().zip(&steps).zip(answers) {
+        for ((key, action), answer) in keys.iter_mut().zip(&actions).zip(answers) {
             let answers = answer.unwrap();
             assert_eq!(answers.now, now);
-            let raw = answers.each[0];
-            let (expected, taken) = model.step(now, *step);
-            let seen = match *step {
-                Step::AtMost(_) if raw.outcome == 1 => {
-                    assert_eq!(
-                        raw.wait, taken as i64,
-                        "{key} {step:?} at {now} (tick {tick})"
-                    );
-                    Raw { wait: 0, ..raw }
-                }
-                _ => raw,
-            };
-            // One unit of core's time is a microsecond.
-            let expected = Decision::new(
-                expected.outcome,
-                expected.limit,
-                expected.remaining,
-                scaled_up(expected.retry_after),
-                scaled_up(expected.reset_after),
-            );
-            let mut seen = seen.decision(numbers.limit);
-            if is_window && seen.remaining == seen.limit {
-                // An empty window is as if never used: core still tells when it begins.
-                seen.reset_after = expected.reset_after;
-            }
-            assert_eq!(
-                seen, expected,
-                "{algorithm:?} {key} {numbers:?} {step:?} at {now} (tick {tick})"
-            );
+            compare(key, *action, now, answers.each[0], algorithm);
         }
     }
 }
@@ -309,7 +329,7 @@ async fn levels_alone_are_answered_as_among_others() {
     let mut random = Random::new(9);
     let kept = |rate: Rate| {
         let algorithm = Algorithm::Gcra;
-        let form = Form::new(&LimitKind::Rate { rate, algorithm }, Duration::ZERO).unwrap();
+        let form = StoreForm::new(&LimitKind::Rate { rate, algorithm }, Duration::ZERO).unwrap();
         form.numbers_at(0).unwrap()
     };
     let limits = [
@@ -334,7 +354,7 @@ async fn levels_alone_are_answered_as_among_others() {
         let asked = |side: &str| {
             let of = |(key, cost): &(u64, u64)| {
                 let numbers = limits[*key as usize % limits.len()];
-                question(&format!("{side}{key}"), numbers, Step::Decide(*cost))
+                question(&format!("{side}{key}"), numbers, KeyAction::Decide(*cost))
             };
             let requests: Vec<Vec<_>> = requests
                 .iter()
@@ -346,7 +366,7 @@ async fn levels_alone_are_answered_as_among_others() {
         let ask = |questions| store.ask(questions, Some(now));
         let alone = join_all(asked("a").into_iter().map(ask)).await;
         let mut mixed = asked("m");
-        mixed.push(vec![question("other", limits[0], Step::Gift(0))]);
+        mixed.push(vec![question("other", limits[0], KeyAction::Gift(0))]);
         let mut among = join_all(mixed.into_iter().map(ask)).await;
         among.pop();
         let calls = store.stats().calls.load(Ordering::Relaxed) - before;
@@ -406,7 +426,7 @@ async fn numbers_just_below_two_to_the_53_are_exact() {
             rate: Rate::new(count, Duration::from_micros(period)).burst(burst),
             algorithm: Algorithm::Gcra,
         };
-        let form = Form::new(&kind, Duration::ZERO).unwrap();
+        let form = StoreForm::new(&kind, Duration::ZERO).unwrap();
         let numbers = form.numbers_at(0).unwrap();
         let scaled = Rate::new(count, Duration::from_nanos(period)).burst(burst);
         let mut model = model(scaled, Algorithm::Gcra);
@@ -420,10 +440,10 @@ async fn numbers_just_below_two_to_the_53_are_exact() {
                 1 => 1 + random.below(5),
                 _ => random.below(burst),
             };
-            let asked = question(&key, numbers, Step::Decide(cost));
+            let asked = question(&key, numbers, KeyAction::Decide(cost));
             let answers = store.ask(vec![asked], Some(now)).await.unwrap();
             let seen = answers.each[0].decision(numbers.limit);
-            let (expected, _) = model.step(now, Step::Decide(cost));
+            let (expected, _) = model.step(now, KeyAction::Decide(cost));
             let expected = Decision::new(
                 expected.outcome,
                 expected.limit,

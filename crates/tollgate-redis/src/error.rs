@@ -1,14 +1,16 @@
-//! What can go wrong between here and the store, and what a limit can't be kept there as.
+//! What can go wrong between here and the store, and why a limit can't be kept there.
 
 use std::fmt;
 use std::time::Duration;
 
 use tollgate::{LimitError, Rate};
 
-use crate::failure::FailureKind;
+mod kind;
+
+pub use kind::FailureKind;
 
 /// The store couldn't be asked, or gave no answer that could be used. It says nothing about the limit:
-/// what a request gets then is for [`OnStoreFailure`](tollgate_engine::policy::OnStoreFailure) to say.
+/// [`OnStoreFailure`](tollgate_engine::policy::OnStoreFailure) decides what a request gets then.
 ///
 /// ```
 /// use std::time::Duration;
@@ -22,7 +24,7 @@ use crate::failure::FailureKind;
 pub enum StoreError {
     /// No answer came in time.
     TimedOut {
-        /// The time there was.
+        /// How long it was waited for.
         after: Duration,
     },
     /// There is no connection.
@@ -56,7 +58,7 @@ pub enum StoreError {
     },
     /// What was asked for can't be kept in the store.
     Limit(StoreLimitError),
-    /// The runtime that this lives in has stopped.
+    /// The runtime that the client was built on has stopped.
     Stopped,
     /// It was awaited outside of a Tokio runtime, where nothing can tell that time is up.
     NoRuntime,
@@ -147,7 +149,7 @@ pub enum StoreLimitError {
         /// The rate that was asked for.
         rate: Rate,
     },
-    /// What only a limit that is counted exactly can be asked.
+    /// Something that only a limit that is counted exactly can do.
     Leased {
         /// What was asked for.
         what: &'static str,

@@ -12,9 +12,8 @@ use futures_util::stream;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::direct::Time;
 use crate::error::StoreError;
-use crate::host::{Host, Identity};
+use crate::host::{Host, Identity, Time};
 use crate::question::{Answers, Numbers, Op, Question};
 use crate::store::Store;
 
@@ -48,7 +47,7 @@ struct Inner {
     lost: AtomicU64,
     /// Held while slots are renewed.
     renewing: tokio::sync::Mutex<()>,
-    /// All that has ended was said.
+    /// The store was told of all that has ended.
     said: Notify,
     host: Host,
 }
@@ -202,18 +201,14 @@ impl Inner {
     fn renewed(self: &Arc<Self>, name: Box<str>, held: Held, answers: &Answers) {
         let is_had = answers.each.iter().all(|raw| raw.outcome == 1);
         let mut all = self.lock();
-        match is_had {
-            // It has ended while this was asked, and may have been taken again after it was given back.
-            true if !all.contains_key(&name) => {
-                drop(all);
-                self.end(name, held);
-            }
-            true => {}
+        if !is_had {
             // Others have it now: it can't be renewed, nor given back.
-            false => {
-                let lost = all.remove(&name).is_some();
-                self.lost.fetch_add(u64::from(lost), Ordering::Relaxed);
-            }
+            let lost = all.remove(&name).is_some();
+            self.lost.fetch_add(u64::from(lost), Ordering::Relaxed);
+        } else if !all.contains_key(&name) {
+            // It has ended while this was asked, and may have been taken again after it was given back.
+            drop(all);
+            self.end(name, held);
         }
     }
 

@@ -1,9 +1,9 @@
-//! Where a client runs: its clocks, its chance and its tasks. They are the system's, or those of a
+//! Where a client runs: its clocks, its random numbers and its tasks. They are the system's, or those of a
 //! simulated world, and nothing else in the client knows which.
 
 use std::fmt;
 use std::future::Future;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 
 use tokio::runtime::Handle;
@@ -14,12 +14,15 @@ use tollgate::{Clock, Timestamp};
 #[cfg(feature = "simulation")]
 use crate::simulation::{Paced, World};
 
+/// A clock of the caller's.
+pub(crate) type Time = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
 /// What a client has of its surroundings.
 #[derive(Clone)]
 pub(crate) struct Host {
     runtime: Handle,
     #[cfg(feature = "simulation")]
-    world: Option<std::sync::Arc<dyn World>>,
+    world: Option<Arc<dyn World>>,
 }
 
 impl Host {
@@ -34,7 +37,7 @@ impl Host {
 
     /// The same in a simulated world.
     #[cfg(feature = "simulation")]
-    pub(crate) fn simulated(self, world: std::sync::Arc<dyn World>) -> Self {
+    pub(crate) fn simulated(self, world: Arc<dyn World>) -> Self {
         Self {
             world: Some(world),
             ..self
@@ -42,7 +45,7 @@ impl Host {
     }
 
     #[cfg(feature = "simulation")]
-    pub(crate) fn world(&self) -> Option<&std::sync::Arc<dyn World>> {
+    pub(crate) fn world(&self) -> Option<&Arc<dyn World>> {
         self.world.as_ref()
     }
 
@@ -50,7 +53,7 @@ impl Host {
     pub(crate) fn clock(&self) -> HostClock {
         #[cfg(feature = "simulation")]
         if let Some(world) = &self.world {
-            return HostClock::Simulated(std::sync::Arc::clone(world));
+            return HostClock::Simulated(Arc::clone(world));
         }
         HostClock::System(Monotonic::new())
     }
@@ -59,12 +62,12 @@ impl Host {
     pub(crate) fn wall(&self) -> HostWall {
         #[cfg(feature = "simulation")]
         if let Some(world) = &self.world {
-            return HostWall::Simulated(std::sync::Arc::clone(world));
+            return HostWall::Simulated(Arc::clone(world));
         }
         HostWall::System(Wall)
     }
 
-    /// A number that nobody can foretell, nor another process draw, whatever it was forked from.
+    /// A number that can't be guessed, and that no other process draws, not even one forked from this.
     pub(crate) fn random(&self) -> u64 {
         #[cfg(feature = "simulation")]
         if let Some(world) = &self.world {
@@ -86,9 +89,7 @@ impl Host {
     {
         #[cfg(feature = "simulation")]
         if let Some(world) = &self.world {
-            return self
-                .runtime
-                .spawn(Paced::new(std::sync::Arc::clone(world), task));
+            return self.runtime.spawn(Paced::new(Arc::clone(world), task));
         }
         self.runtime.spawn(task)
     }
@@ -134,7 +135,7 @@ pub(crate) enum HostClock {
     System(Monotonic),
     /// A world's.
     #[cfg(feature = "simulation")]
-    Simulated(std::sync::Arc<dyn World>),
+    Simulated(Arc<dyn World>),
 }
 
 impl Clock for HostClock {
@@ -171,7 +172,7 @@ pub(crate) enum HostWall {
     System(Wall),
     /// A world's.
     #[cfg(feature = "simulation")]
-    Simulated(std::sync::Arc<dyn World>),
+    Simulated(Arc<dyn World>),
 }
 
 impl Clock for HostWall {

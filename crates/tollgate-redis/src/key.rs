@@ -4,7 +4,7 @@
 //!
 //! | part | |
 //! |---|---|
-//! | `tollgate` | the prefix, chosen by whoever set up the store |
+//! | `tollgate` | the prefix, chosen when the client is built |
 //! | `2` | the version of what is kept: another version is another key |
 //! | `5f1c09ab` | a hash of the algorithm, the period, and whether it is leased: likewise |
 //! | `{tenant=acme}` | the hash tag: keys with the same one are on the same node of a cluster |
@@ -21,7 +21,7 @@ use sha1_smol::Sha1;
 use tollgate::{Algorithm, core::Align};
 use tollgate_engine::backend::LimitKind;
 
-/// The version of what is kept. Whoever changes what a script writes raises it.
+/// The version of what is kept. A change of what a script writes raises it.
 const VERSION: u32 = 2;
 /// Values that are longer, in bytes, are replaced by their hash.
 const LONGEST_VALUE: usize = 128;
@@ -97,11 +97,10 @@ pub(crate) fn escape(text: &str, to: &mut String) {
         return to.push_str(text);
     }
     for byte in text.bytes() {
-        match is_plain(byte) {
-            true => to.push(char::from(byte)),
-            false => {
-                let _ = write!(to, "%{byte:02X}");
-            }
+        if is_plain(byte) {
+            to.push(char::from(byte))
+        } else {
+            let _ = write!(to, "%{byte:02X}");
         }
     }
 }

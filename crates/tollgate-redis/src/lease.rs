@@ -9,6 +9,7 @@ mod book;
 mod estimate;
 mod keep;
 mod look;
+mod refill;
 mod said;
 #[cfg(test)]
 mod tests;
@@ -32,12 +33,11 @@ use crate::host::{Host, HostClock, HostWall, Identity};
 use crate::question::Numbers;
 use crate::store::{Patience, Store};
 
-use asks::{Asker, Asks, Wants};
+use asks::Wants;
 use book::{Book, Spent};
 pub(crate) use estimate::Estimate;
-use estimate::Spoken;
 use keep::keep;
-use said::Lent;
+use refill::Came;
 
 const SHARDS: usize = 64;
 /// Leases that are returned at once when all are.
@@ -48,7 +48,7 @@ const AT_ONCE: usize = 64;
 pub(crate) struct Terms {
     /// For how long tokens are taken.
     pub(crate) life: Duration,
-    /// One part of so many of a burst is the most that a node holds.
+    /// A node holds at most the burst divided by this.
     pub(crate) part: u64,
     /// How many keys may have a lease here.
     pub(crate) most_keys: usize,
@@ -64,7 +64,7 @@ struct Inner {
     terms: Terms,
     /// The holder of what is spent at once, and not kept.
     passing: Identity,
-    /// This process's part of the limits, which is to know what is spent.
+    /// This process's part of the limits, which is told what is spent.
     local: Arc<Local<HostClock, HostWall>>,
     /// How often limits were reset here: what was refused before may pass.
     resets: AtomicU64,
@@ -101,7 +101,7 @@ pub(crate) struct Lease {
     place: LeaseKey,
     /// In the store.
     key: Box<str>,
-    /// Who holds it, in the store's eyes. Two of one key are two holders.
+    /// The holder's name in the store. Two leases of one key are two holders.
     holder: Identity,
     book: Book,
     numbers: Numbers,
@@ -109,7 +109,7 @@ pub(crate) struct Lease {
     limit: Limit,
     /// Resets so far when the store was last asked.
     resets: AtomicU64,
-    /// One at a time asks for more.
+    /// Held while more is asked for, which one task does at a time.
     asking: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -137,7 +137,7 @@ impl Leases {
         Self { inner }
     }
 
-    /// Spends a cost of what is held, if that says it all: no question to the store.
+    /// Spends a cost of what is held, if that can be decided without a question to the store.
     #[inline]
     pub(crate) fn try_spend(&self, place: LeaseKey, cost: u64) -> Option<Decision> {
         let shard = self.inner.shard(place).load();
@@ -154,9 +154,10 @@ impl Leases {
         patience: &mut Patience,
     ) -> Result<Decision, StoreError> {
         let (lease, is_kept) = self.inner.find_or_make((place, check.limit), limit, key);
-        let wants = match is_kept {
-            true => Wants::More(check.cost),
-            false => Wants::Just(check.cost),
+        let wants = if is_kept {
+            Wants::More(check.cost)
+        } else {
+            Wants::Just(check.cost)
         };
         let had = self
             .have(lease, check.cost, (wants, None), patience)
@@ -197,7 +198,7 @@ impl Leases {
                 if let Some(had) = inner.try_have(&lease, cost, hold) {
                     return Ok(had);
                 }
-                // A task of its own: what the store gives isn't lost with a caller who gives up.
+                // A task of its own: what the store gives isn't lost if the caller gives up.
                 let (asker, own) = (Arc::clone(inner), Arc::clone(&lease));
                 let asked = inner.host.spawn(async move {
                     let asked = asker.ask(&own, (wants, hold)).await;
@@ -225,8 +226,8 @@ impl Leases {
         }
     }
 
-    /// Gives back what was spent of a lease while it was planned so often, if it still stands. If someone
-    /// asks for more just now, it is lost.
+    /// Gives back what was spent of a lease, unless the lease was planned anew since (`plans` differs). If more is being
+    /// asked for at this moment, it is lost.
     pub(crate) fn put_back(&self, place: LeaseKey, cost: u64, plans: u64) {
         if let Some(lease) = self.inner.shard(place).load().get(&place) {
             self.inner.put_back(lease, cost, plans);
@@ -273,7 +274,7 @@ impl Leases {
 impl Inner {
     #[inline]
     fn shard(&self, place: LeaseKey) -> &Shard {
-        // Fingerprints are as good as chance.
+        // Fingerprints are as evenly spread as random numbers.
         let number = usize::try_from(place.1[1] >> 58).unwrap_or(0);
         &self.shards[number % SHARDS]
     }
@@ -388,104 +389,12 @@ impl Inner {
             lease.book.put_back(self.clock.now(), cost, plans);
         }
     }
-
-    /// Asks for more before it is needed, off the path of requests.
-    #[cold]
-    fn renew_ahead(self: &Arc<Self>, lease: &Arc<Lease>) {
-        if !lease.book.begin_renewal() {
-            return;
-        }
-        let (asker, lease) = (Arc::clone(self), Arc::clone(lease));
-        self.host.spawn(async move {
-            let _alone = lease.asking.lock().await;
-            // Someone may have asked meanwhile. What fails is tried again by whoever needs it.
-            if lease.book.runs_low(asker.clock.now()) {
-                let _ = asker.ask(&lease, (Wants::More(0), None)).await;
-            }
-            lease.book.end_renewal();
-        });
-    }
-
-    /// Whether a lease is kept for others to find: one beyond the most keys, or that was forgotten, isn't.
-    fn keeps(&self, lease: &Arc<Lease>) -> bool {
-        let shard = self.shard(lease.place).load();
-        let kept = shard.get(&lease.place);
-        kept.is_some_and(|kept| Arc::ptr_eq(kept, lease))
-    }
-
-    /// Returns what came back, and pays what is owed. Who comes while others do so finds nothing left to say.
-    fn tell(self: &Arc<Self>, lease: &Arc<Lease>) {
-        let (asker, lease) = (Arc::clone(self), Arc::clone(lease));
-        self.host.spawn(async move {
-            let _alone = lease.asking.lock().await;
-            if lease.book.is_unsaid(asker.clock.now()) {
-                // What can't be said is by whoever looks after it.
-                let _ = asker.ask(&lease, (Wants::Nothing, None)).await;
-            }
-        });
-    }
-
-    /// One call: says what is held, and takes or returns. What is wanted at least is spent before anyone else
-    /// sees what came.
-    async fn ask(
-        self: &Arc<Self>,
-        lease: &Arc<Lease>,
-        (wants, hold): (Wants, Option<Timestamp>),
-    ) -> Result<Came, StoreError> {
-        let numbers = lease.numbers;
-        let resets = self.resets.load(Ordering::Acquire);
-        let before = self.clock.now();
-        // Now, so that it drains from now on, whenever the store is away.
-        let key = lease.place.1;
-        self.local
-            .note_spent(&lease.limit, key, lease.book.note_spent());
-        let check = Check::by_fingerprint(&lease.limit, key, 0);
-        let owed = self.local.owed(&check);
-        // Where each request is asked about, nothing is taken ahead.
-        let part = match lease.limit.counting() {
-            Counting::Leased => (numbers.limit / self.terms.part).max(1),
-            _ => 0,
-        };
-        let asks = Asks::new((&lease.book, wants), before, (part, numbers));
-        let (holder, number) = match wants {
-            // Several may be under way, in any order.
-            Wants::Just(_) => (self.holder(&self.passing), 0),
-            _ => (self.holder(&lease.holder), lease.book.plans()),
-        };
-        let question = asks.question(Asker {
-            holder,
-            number,
-            life: self.terms.life,
-            spent: owed.as_ref().map_or(0, |owed| numbers.owed(owed)),
-        });
-        let record = question.record(&numbers);
-        let reply = self.store.lease(lease.key.clone(), record, None).await?;
-        let reply = Lent::read(&reply)?;
-        if let Some(owed) = &owed {
-            self.local.told(&check, owed);
-        }
-        let (least, granted) = (asks.least, asks.granted(&reply, before + self.terms.life));
-        lease.resets.store(resets, Ordering::Relaxed);
-        let spent = lease.book.take(self.clock.now(), &granted, (least, hold));
-        Ok(match spent {
-            Some((left, estimate)) => Came::Enough(Spoken {
-                leases: Arc::clone(self),
-                lease: Arc::clone(lease),
-                cost: least,
-                plans: number,
-                left,
-                estimate,
-            }),
-            None if asks.is_too_little(&reply) => Came::TooLittle(granted.retry_after),
-            None => Came::TooLate,
-        })
-    }
 }
 
 impl Lease {
     fn decision(&self, outcome: Outcome, left: u64, retry_after: Duration) -> Decision {
         let limit = self.numbers.limit;
-        // Where each request is asked about, what is left is what the store has.
+        // If the store is asked about each request, what is left is what the store has.
         let there = match self.limit.counting() {
             Counting::Leased => 0,
             _ => self.book.spared(),
@@ -493,15 +402,6 @@ impl Lease {
         let (left, zero) = (left.saturating_add(there).min(limit), Duration::ZERO);
         Decision::new(outcome, limit, left, retry_after, zero)
     }
-}
-
-/// What came of asking for a cost.
-enum Came {
-    Enough(Spoken),
-    /// Not before this time has passed.
-    TooLittle(Duration),
-    /// It may be had, by asking again.
-    TooLate,
 }
 
 impl fmt::Debug for Leases {

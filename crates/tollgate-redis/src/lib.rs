@@ -40,9 +40,11 @@ mod lease;
 mod limiter;
 mod nodes;
 mod noted;
+mod options;
 mod question;
 mod ready;
 mod redis;
+mod refusals;
 mod rehearsal;
 mod script;
 #[cfg(feature = "simulation")]
@@ -55,8 +57,8 @@ mod windows;
 
 pub use address::{Address, AddressError};
 pub use direct::{Asking, Direct};
-pub use error::{StoreError, StoreLimitError};
-pub use failure::{FailureKind, FailureStats};
+pub use error::{FailureKind, StoreError, StoreLimitError};
+pub use failure::FailureStats;
 pub use limiter::{RedisLimiter, RedisLimiterBuilder};
 pub use redis::{ConnectError, Deciding, Redis, RedisBuilder};
 pub use rehearsal::{Fault, Rehearsal};

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use tollgate::{Algorithm, Decision, LimitError, Rate, Timestamp};
-use tollgate_engine::backend::{Answer, Backend, Limit, LimitKind, SoleLimit};
+use tollgate_engine::backend::{Answer, Backend, LimitKind, SoleLimit};
 use tollgate_engine::policy::{Counting, OnStoreFailure};
 
 use crate::error::{StoreError, StoreLimitError};
 use crate::noted::Noted;
-use crate::question::{Kind, Numbers, Op, Raw, micros, wait};
+use crate::question::{Op, Raw, micros, possible, wait};
 use crate::redis::{Home, Redis};
 use crate::verdict::LimitVerdict;
 
@@ -68,6 +68,19 @@ pub struct RedisLimiterBuilder {
     failure: Option<OnStoreFailure>,
 }
 
+impl Redis {
+    /// A limiter of its own, apart from any policy, kept under this name. Make it once and keep it: what it
+    /// leases and remembers is its own.
+    pub fn limiter(&self, name: &str, rate: Rate) -> RedisLimiterBuilder {
+        RedisLimiterBuilder::new(self.clone(), name, rate)
+    }
+
+    /// A limiter of another kind: a quota, or slots.
+    pub fn limiter_of(&self, name: &str, kind: LimitKind) -> RedisLimiterBuilder {
+        RedisLimiterBuilder::of(self.clone(), name, kind)
+    }
+}
+
 impl RedisLimiterBuilder {
     pub(crate) fn new(redis: Redis, name: &str, rate: Rate) -> Self {
         let algorithm = Algorithm::Gcra;
@@ -118,7 +131,7 @@ impl RedisLimiterBuilder {
             .counting(self.counting)
             .on_store_failure(self.failure.unwrap_or(default));
         match &self.redis.home {
-            Home::Store(fallback) => drop(fallback.store().inner.compiled(limit.limit())?),
+            Home::Store(fallback) => drop(fallback.store().inner.stored(limit.limit())?),
             Home::Memory(fallback) => drop(fallback.store().inner.form(limit.limit())?),
         }
         Ok(RedisLimiter {
@@ -154,7 +167,7 @@ impl RedisLimiter {
         if let Some(answer) = self.spend_leased(key, cost) {
             return answer.into();
         }
-        // On the heap, so that what is leased doesn't carry it about.
+        // On the heap, so that a decision by a lease stays small.
         Box::pin(self.ask(key, cost)).await.into()
     }
 
@@ -172,7 +185,7 @@ impl RedisLimiter {
         &self.limit
     }
 
-    /// What is leased is said at once, unless the fallback has to be told that the store works again.
+    /// The answer by a lease, at once; not while the fallback is active, which has to learn that the store works again.
     #[inline]
     fn spend_leased(&self, key: &str, cost: u64) -> Option<Answer> {
         if self.limit.limit().counting() != Counting::Leased || self.redis.fallback_active() {
@@ -181,7 +194,7 @@ impl RedisLimiter {
         let facts = SoleLimit::facts(key);
         self.redis
             .direct()?
-            .spend_leased(&self.limit.check(&facts, cost))
+            .spend_at_once(&self.limit.check(&facts, cost))
     }
 
     /// Decides a cost without a failure policy.
@@ -249,7 +262,8 @@ impl RedisLimiter {
         }))
     }
 
-    /// Gives back units that no receipt stands for: a gift, of at most what was spent. Returns what is left.
+    /// Gives back units, at most as many as were spent, whatever they were charged for. [`peek`](Self::peek) tells what
+    /// is left.
     ///
     /// # Errors
     /// If the store couldn't be asked.
@@ -261,15 +275,16 @@ impl RedisLimiter {
     /// # let redis = tollgate_redis::Redis::in_memory(Manual::new());
     /// let exports = redis.limiter("exports", Rate::per_day(3)).build()?;
     /// let _ = exports.check_n("ada", 3).await;
-    /// assert_eq!(exports.refund("ada", 1).await?.remaining, 1);
+    /// exports.refund("ada", 1).await?;
+    /// assert_eq!(exports.peek("ada").await?.remaining, 1);
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn refund(&self, key: &str, units: u64) -> Result<Decision, StoreError> {
+    pub async fn refund(&self, key: &str, units: u64) -> Result<(), StoreError> {
         let given = self.act(key, units, Op::Gift, None).await;
-        // Without an answer it may have been given too.
+        // Also if no answer came: the store may have done it.
         self.improved();
-        given.map(|(decision, _)| decision)
+        given.map(drop)
     }
 
     /// Forgets what a key has spent. Slots stay with those who hold them. Of a leased limit, what nodes hold is
@@ -301,7 +316,7 @@ impl RedisLimiter {
     }
 
     /// Books the next free time of a key, for a downstream that takes no burst: how long to wait before
-    /// acting, none if that is longer than `longest`. With a burst of 1, those who wait as told act exactly
+    /// acting, none if that is longer than `longest`. With a burst of 1, callers that wait as they are told act exactly
     /// one interval apart.
     ///
     /// # Errors
@@ -368,8 +383,8 @@ impl RedisLimiter {
         };
         let direct = &store.inner;
         let at = at.map(|at| at.as_nanos() / 1000).or_else(|| direct.at());
-        let compiled = direct.compiled(check.limit)?;
-        if let Some(known) = compiled.form.known(cost) {
+        let stored = direct.stored(check.limit)?;
+        if let Some(known) = stored.form.known(cost) {
             return Ok((known, None));
         }
         let now = at.unwrap_or_else(|| direct.store_time());
@@ -384,42 +399,4 @@ impl RedisLimiter {
         let raw = answers?.each[0];
         Ok((raw.decision(most), Some(raw)))
     }
-}
-
-/// Whether a limit of this kind can be asked that.
-pub(crate) fn possible(op: Op, numbers: &Numbers, limit: &Limit) -> Result<(), StoreLimitError> {
-    let what = match op {
-        Op::Decide => "deciding at a time of one's own",
-        Op::AtMost => "taking as much as there is",
-        Op::Reserve(_) => "a reservation",
-        Op::Gift => "a refund",
-        Op::Reset | Op::GiveBack(_) | Op::Renew | Op::Release | Op::Raise(_) | Op::Look => {
-            return Ok(());
-        }
-    };
-    if limit.counting() == Counting::Leased {
-        return Err(StoreLimitError::Leased { what });
-    }
-    let limit = format!("{:?}", limit.kind());
-    let kind = numbers.kind;
-    let is_possible = match op {
-        Op::Reserve(_) => kind == Kind::Level,
-        Op::AtMost | Op::Gift => kind != Kind::Slots,
-        _ => true,
-    };
-    if !is_possible {
-        return Err(StoreLimitError::NotALevel { what, limit });
-    }
-    let [_, drain, capacity, ..] = numbers.five;
-    if let Op::Reserve(longest) = op {
-        let owed = u128::from(longest) * u128::from(drain) + 2 * u128::from(capacity);
-        if owed >= 1 << 53 {
-            return Err(StoreLimitError::TooLarge {
-                limit,
-                what: "what may be owed after the longest wait",
-                instead: "wait for a shorter time at most",
-            });
-        }
-    }
-    Ok(())
 }

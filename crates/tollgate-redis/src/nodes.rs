@@ -27,7 +27,7 @@ pub(crate) struct Nodes {
     /// Held while the count changes: what was said stays, whatever answer comes meanwhile.
     is_learned: Mutex<bool>,
     sign: Question,
-    /// Whose it is.
+    /// The name of this node in the store.
     node: Identity,
     /// Held while one is left or taken back.
     signing: tokio::sync::Mutex<()>,
@@ -36,7 +36,7 @@ pub(crate) struct Nodes {
 }
 
 impl Nodes {
-    /// A fleet of so many; of as many as leave signs of life if nothing is said.
+    /// A fleet of so many nodes; of as many as leave signs of life if the number isn't given.
     pub(crate) fn new(
         (store, local): (&Arc<Store>, Arc<Local<HostClock, HostWall>>),
         prefix: &str,
@@ -104,7 +104,7 @@ impl Nodes {
         let was_learned = std::mem::replace(&mut *self.is_learned(), false);
         let _signing = self.signing.lock().await;
         if let Some(store) = self.store.upgrade().filter(|_| was_learned) {
-            // If it can't be said, it runs out.
+            // If the store can't be told, it runs out.
             let _ = store.ask(vec![self.sign_for(Op::Release)], None).await;
         }
     }

@@ -1,4 +1,4 @@
-//! A store whose failures are counted by their kind, whoever asks it.
+//! A store whose failures are counted by their kind, whichever call met them.
 
 use std::fmt;
 use std::pin::Pin;
@@ -53,9 +53,16 @@ impl<B: Backend<Error = StoreError>> Backend for Noted<B> {
         told
     }
 
+    async fn forget<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<(), StoreError> {
+        let forgotten = self.inner.forget(checks).await;
+        // As for what is given back.
+        self.failures.hear(forgotten.as_ref().map(|()| true));
+        forgotten
+    }
+
     async fn give_back<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<(), StoreError> {
         let given = self.inner.give_back(checks).await;
-        // Where nothing is to be given, nobody was asked.
+        // If there was nothing to give back, the store wasn't asked.
         self.failures.hear(given.as_ref().map(|()| true));
         given
     }
@@ -83,6 +90,10 @@ impl<B: Backend<Error = StoreError>> Backend for Noted<B> {
 
     fn epoch(&self) -> u64 {
         self.inner.epoch()
+    }
+
+    fn repeats_refusals(&self) -> bool {
+        self.inner.repeats_refusals()
     }
 
     fn is_in_part(&self, error: &StoreError) -> bool {

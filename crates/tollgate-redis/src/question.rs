@@ -1,25 +1,17 @@
-//! Questions to the store, as the scripts read them, and their answers.
+//! Questions to the store: what is asked of which key, in the numbers that the scripts read.
+
+mod form;
+mod wire;
 
 use std::time::Duration;
 
-use tollgate::core::{self, Arithmetic as _};
-use tollgate::quota::Quota;
-use tollgate::{Algorithm, Decision, Outcome, Rate, Timestamp, core::Align};
-use tollgate_engine::backend::{LimitKind, Owed};
+use tollgate_engine::backend::Limit;
+use tollgate_engine::policy::Counting;
 
-use crate::error::{StoreError, StoreLimitError};
-use crate::script::Needs;
+use crate::error::StoreLimitError;
 
-/// Doubles are exact below this.
-const EXACT: u128 = 1 << 53;
-/// A cost that no limit admits.
-const BEYOND: u64 = 1 << 53;
-/// Two windows and the time since 1970 stay exact.
-const LONGEST_WINDOW: u128 = 1 << 51;
-/// Numbers that the reply begins with.
-const HEADER: usize = 2;
-/// Numbers of each answer.
-const ANSWER: usize = 4;
+pub(crate) use form::{Numbers, StoreForm};
+pub(crate) use wire::{Answers, Raw, put, read, wait};
 
 /// How a limit is kept, by the number that the scripts know it by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +44,7 @@ pub(crate) enum Op {
     Decide,
     /// As much of the cost as there is.
     AtMost,
-    /// Charges now what may act within so many microseconds.
+    /// Charges now what may have to wait for its time, for so many microseconds at most.
     Reserve(u64),
     /// Gives back what was charged at this time.
     GiveBack(u64),
@@ -67,232 +59,6 @@ pub(crate) enum Op {
     Look,
 }
 
-impl Op {
-    fn code(self) -> (u8, u64) {
-        match self {
-            Self::Decide => (0, 0),
-            Self::AtMost => (1, 0),
-            Self::Reserve(longest) => (2, longest),
-            Self::GiveBack(since) => (3, since),
-            Self::Gift => (4, 0),
-            Self::Reset => (5, 0),
-            Self::Renew => (6, 0),
-            Self::Release => (7, 0),
-            Self::Raise(units) => (8, units),
-            Self::Look => (9, 0),
-        }
-    }
-}
-
-/// A limit as the scripts read it.
-#[derive(Clone, Debug)]
-pub(crate) enum Form {
-    /// Nothing has to be asked: it limits nothing, or nothing ever passes.
-    Known(core::SlidingLog),
-    Asked(Numbers),
-    /// Its boundaries come with each question.
-    Calendar(Box<Quota>),
-}
-
-/// What is kept under a key, and what it is judged by.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Numbers {
-    pub(crate) kind: Kind,
-    pub(crate) five: [u64; 5],
-    /// The most that can pass at once.
-    pub(crate) limit: u64,
-}
-
-impl Form {
-    /// `life`: for how long a slot is held unless it is renewed.
-    pub(crate) fn new(limit: &LimitKind, life: Duration) -> Result<Self, StoreLimitError> {
-        match limit {
-            LimitKind::Rate { rate, algorithm } => Self::of_rate(*rate, *algorithm),
-            LimitKind::Quota(quota) => Self::of_quota(quota),
-            LimitKind::Concurrency(limit) => Ok(Self::Asked(Numbers {
-                kind: Kind::Slots,
-                five: [u64::from(*limit), micros(life), 0, 0, 0],
-                limit: u64::from(*limit),
-            })),
-            other => Err(StoreLimitError::NotALevel {
-                what: "a limit in a store",
-                limit: format!("{other:?}"),
-            }),
-        }
-    }
-
-    fn of_rate(rate: Rate, algorithm: Algorithm) -> Result<Self, StoreLimitError> {
-        // GCRA here is the exact form, which takes what one word can't.
-        match algorithm {
-            Algorithm::Gcra => Algorithm::LeakyBucket.takes(rate)?,
-            _ => algorithm.takes(rate)?,
-        }
-        let stores_once = rate.is_zero() && algorithm == Algorithm::TokenBucket;
-        let Some(period) = rate.period().filter(|_| !rate.is_zero()) else {
-            return match stores_once {
-                true => Numbers::level(rate, 0, 1).map(Self::Asked),
-                false => Ok(Self::Known(core::SlidingLog::new(rate)?)),
-            };
-        };
-        let nanos = period.as_nanos();
-        let count = u128::from(rate.count());
-        let numbers = match algorithm {
-            Algorithm::FixedWindow(align) => Numbers::window(rate, nanos, align)?,
-            Algorithm::SlidingCounter => Numbers::counter(rate, nanos)?,
-            Algorithm::SlidingLog => Numbers::windowed(Kind::Log, rate, nanos)?,
-            _ => {
-                // A microsecond drains `count · 1000 / nanos` tokens: in whole units, over their gcd.
-                let (drain, price) = (count * 1000, nanos);
-                let shared = gcd(drain, price);
-                Numbers::level(rate, drain / shared, price / shared)?
-            }
-        };
-        Ok(Self::Asked(numbers))
-    }
-
-    fn of_quota(quota: &Quota) -> Result<Self, StoreLimitError> {
-        if quota.is_unlimited() {
-            return Ok(Self::Known(core::SlidingLog::new(Rate::unlimited())?));
-        }
-        let limit = below_exact(u128::from(quota.count()), || {
-            too_large(quota, "its count", "use a smaller one")
-        })?;
-        match quota.rolling_period() {
-            None => Ok(Self::Calendar(Box::new(quota.clone()))),
-            Some(period) => Ok(Self::Asked(Numbers {
-                kind: Kind::Rolling,
-                five: [limit, micros(period).max(1), 0, 0, 0],
-                limit,
-            })),
-        }
-    }
-
-    /// The numbers as of a time on the store's clock, which calendars need.
-    pub(crate) fn numbers_at(&self, now: u64) -> Option<Numbers> {
-        match self {
-            Self::Known(_) => None,
-            Self::Asked(numbers) => Some(*numbers),
-            Self::Calendar(quota) => Some(Numbers::calendar(quota, now)),
-        }
-    }
-
-    /// The decision of a limit whose state doesn't matter.
-    pub(crate) fn known(&self, cost: u64) -> Option<Decision> {
-        match self {
-            Self::Known(limit) => {
-                Some(limit.decide(&mut Default::default(), Timestamp::ZERO, cost))
-            }
-            _ => None,
-        }
-    }
-}
-
-impl Numbers {
-    fn level(rate: Rate, drain: u128, price: u128) -> Result<Self, StoreLimitError> {
-        let capacity = price.saturating_mul(u128::from(rate.burst_size()));
-        let instead = "use a smaller burst, or a count that shares a factor with the period";
-        let error = || too_large(&rate, "its burst times its reduced period", instead);
-        Ok(Self {
-            kind: Kind::Level,
-            five: [
-                below_exact(price, error)?,
-                below_exact(drain, error)?,
-                below_exact(capacity, error)?,
-                0,
-                0,
-            ],
-            limit: rate.burst_size(),
-        })
-    }
-
-    /// What a key owes, in the units of a level.
-    pub(crate) fn owed(&self, owed: &Owed) -> u64 {
-        let [price, _, capacity, ..] = self.five;
-        let units = u64::try_from(owed.tokens(price)).unwrap_or(capacity);
-        units.min(capacity)
-    }
-
-    fn windowed(kind: Kind, rate: Rate, nanos: u128) -> Result<Self, StoreLimitError> {
-        if !nanos.is_multiple_of(1000) {
-            return Err(StoreLimitError::TooFine { rate });
-        }
-        let micros = nanos / 1000;
-        let limit = below_exact(u128::from(rate.count()) * 4, || {
-            too_large(&rate, "four times its count", "use a smaller count")
-        })? / 4;
-        if micros > LONGEST_WINDOW {
-            return Err(too_large(
-                &rate,
-                "its window and the time since 1970, in microseconds,",
-                "use a window below 71 years",
-            ));
-        }
-        let micros = u64::try_from(micros).unwrap_or(u64::MAX);
-        Ok(Self {
-            kind,
-            five: [limit, micros, 0, 0, 0],
-            limit: rate.burst_size(),
-        })
-    }
-
-    fn window(rate: Rate, nanos: u128, align: Align) -> Result<Self, StoreLimitError> {
-        let mut numbers = Self::windowed(Kind::Window, rate, nanos)?;
-        numbers.five[2] = match align {
-            Align::FirstHit => FIRST_HIT,
-            Align::Boundary(boundary) => {
-                let phase = u128::from(boundary.as_nanos()) % nanos;
-                if !phase.is_multiple_of(1000) {
-                    return Err(StoreLimitError::TooFine { rate });
-                }
-                u64::try_from(phase / 1000).unwrap_or(u64::MAX)
-            }
-        };
-        Ok(numbers)
-    }
-
-    fn counter(rate: Rate, nanos: u128) -> Result<Self, StoreLimitError> {
-        let Self { five, limit, .. } = Self::windowed(Kind::Counter, rate, nanos)?;
-        let [count, micros, ..] = five;
-        let instead = "use a shorter window, or GCRA";
-        let error = || too_large(&rate, "its burst times its window in microseconds", instead);
-        below_exact((u128::from(limit) + 1) * u128::from(micros), error)?;
-        let lent = u128::from(limit.saturating_sub(count)) * u128::from(count);
-        below_exact(lent, || {
-            too_large(
-                &rate,
-                "what its burst lends times its count",
-                "leave the burst out",
-            )
-        })?;
-        Ok(Self {
-            kind: Kind::Counter,
-            five: [count, limit, micros, 0, 0],
-            limit,
-        })
-    }
-
-    /// The boundaries of the period before a time, the one that it is in, and the next.
-    fn calendar(quota: &Quota, now: u64) -> Self {
-        let at = |micros: u64| Timestamp::from_nanos(micros.saturating_mul(1000));
-        let span = |micros: u64| {
-            let (start, end) = quota.period_at(at(micros)).unwrap_or_default();
-            // Boundaries are whole seconds; a time before 1970 is cut off.
-            (start.as_nanos() / 1000, end.as_nanos() / 1000)
-        };
-        let (start, end) = span(now);
-        let (before, _) = span(start.saturating_sub(1));
-        let (_, after) = span(end);
-        Self {
-            kind: Kind::Calendar,
-            five: [quota.count(), before, start, end, after],
-            limit: quota.count(),
-        }
-    }
-}
-
-/// How the scripts are told that windows begin at the first hit: as −1.
-const FIRST_HIT: u64 = u64::MAX;
-
 /// One question about one key.
 #[derive(Clone, Debug)]
 pub(crate) struct Question {
@@ -304,202 +70,45 @@ pub(crate) struct Question {
     pub(crate) holder: Option<Box<str>>,
 }
 
-impl Question {
-    pub(crate) fn need(&self, needs: &mut Needs) {
-        needs.kind(self.numbers.kind);
-        if self.op != Op::Decide {
-            needs.acts();
-        }
-    }
-
-    /// Appends its record: short if all of the call are short.
-    pub(crate) fn write(&self, to: &mut Vec<u8>, is_last: bool, is_plain: bool) {
-        let (op, extra) = self.op.code();
-        let Numbers { kind, five, .. } = self.numbers;
-        let last = u8::from(is_last);
-        // Beyond it is beyond every limit, and not to be taken for a mark.
-        let cost = self.cost.min(BEYOND);
-        if is_plain {
-            to.push(last);
-            put(to, &[cost]);
-            put(to, &five[..3]);
-            return;
-        }
-        to.extend_from_slice(&[op, kind as u8, last]);
-        put(to, &[cost, extra]);
-        put(to, &five);
-    }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "all are at most 2^53")]
-pub(crate) fn put(to: &mut Vec<u8>, numbers: &[u64]) {
-    for number in numbers {
-        let number = match *number {
-            FIRST_HIT => -1.0,
-            number => number as f64,
-        };
-        to.extend_from_slice(&number.to_le_bytes());
-    }
-}
-
-/// The answers to a call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answers {
-    /// The time by which it was judged, in microseconds.
-    pub(crate) now: u64,
-    pub(crate) each: Vec<Raw>,
-}
-
-/// One answer as it came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Raw {
-    pub(crate) outcome: i64,
-    pub(crate) remaining: i64,
-    /// How long until it would pass; of `AtMost`, how much was taken.
-    pub(crate) wait: i64,
-    pub(crate) reset: i64,
-}
-
-impl Raw {
-    /// The calendar that was sent isn't of this time.
-    pub(crate) fn is_of_another_time(&self) -> bool {
-        self.outcome == 3
-    }
-
-    /// The key holds what no limiter wrote.
-    pub(crate) fn is_of_a_foreign_key(&self) -> bool {
-        self.outcome == 4
-    }
-
-    pub(crate) fn decision(&self, limit: u64) -> Decision {
-        let outcome = match self.outcome {
-            1 => Outcome::Allowed,
-            2 => Outcome::Never,
-            _ => Outcome::Denied,
-        };
-        let remaining = u64::try_from(self.remaining).unwrap_or(0);
-        Decision::new(outcome, limit, remaining, wait(self.wait), wait(self.reset))
-    }
-}
-
-/// A time as the scripts tell it: −1 is never.
-pub(crate) fn wait(micros: i64) -> Duration {
-    u64::try_from(micros).map_or(Duration::MAX, Duration::from_micros)
-}
-
-/// Reads the reply to a call with so many questions; also how many keys hold what no limiter wrote.
-pub(crate) fn read(numbers: &[i64], questions: usize) -> Result<(Answers, u64), StoreError> {
-    let garbled = |what: String| StoreError::Garbled { what };
-    let expected = HEADER + ANSWER * questions;
-    if numbers.len() != expected {
-        let came = numbers.len();
-        return Err(garbled(format!("{expected} numbers expected, {came} came")));
-    }
-    let now = u64::try_from(numbers[0]).map_err(|_| garbled("a time before 1970".to_owned()))?;
-    let each = numbers[HEADER..].chunks_exact(ANSWER).map(|four| Raw {
-        outcome: four[0],
-        remaining: four[1],
-        wait: four[2],
-        reset: four[3],
-    });
-    let answers = Answers {
-        now,
-        each: each.collect(),
-    };
-    Ok((answers, u64::try_from(numbers[1]).unwrap_or(0)))
-}
-
 /// Whole microseconds, rounded up.
 pub(crate) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX)
 }
 
-fn below_exact(
-    number: u128,
-    error: impl FnOnce() -> StoreLimitError,
-) -> Result<u64, StoreLimitError> {
-    match u64::try_from(number) {
-        Ok(exact) if number < EXACT => Ok(exact),
-        _ => Err(error()),
+/// Whether a limit of this kind can be asked that.
+pub(crate) fn possible(op: Op, numbers: &Numbers, limit: &Limit) -> Result<(), StoreLimitError> {
+    let what = match op {
+        Op::Decide => "deciding at a time of one's own",
+        Op::AtMost => "taking as much as there is",
+        Op::Reserve(_) => "a reservation",
+        Op::Gift => "a refund",
+        Op::Reset | Op::GiveBack(_) | Op::Renew | Op::Release | Op::Raise(_) | Op::Look => {
+            return Ok(());
+        }
+    };
+    if limit.counting() == Counting::Leased {
+        return Err(StoreLimitError::Leased { what });
     }
-}
-
-fn too_large(
-    limit: &impl std::fmt::Display,
-    what: &'static str,
-    instead: &'static str,
-) -> StoreLimitError {
-    StoreLimitError::TooLarge {
-        limit: limit.to_string(),
-        what,
-        instead,
+    let limit = format!("{:?}", limit.kind());
+    let kind = numbers.kind;
+    let is_possible = match op {
+        Op::Reserve(_) => kind == Kind::Level,
+        Op::AtMost | Op::Gift => kind != Kind::Slots,
+        _ => true,
+    };
+    if !is_possible {
+        return Err(StoreLimitError::NotALevel { what, limit });
     }
-}
-
-fn gcd(mut a: u128, mut b: u128) -> u128 {
-    while b > 0 {
-        (a, b) = (b, a % b);
-    }
-    a
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn form(rate: Rate, algorithm: Algorithm) -> Result<Form, StoreLimitError> {
-        Form::new(&LimitKind::Rate { rate, algorithm }, Duration::ZERO)
-    }
-
-    #[test]
-    fn what_reaches_two_to_the_53_is_refused_and_what_does_not_is_kept() {
-        let second = |burst| Rate::per_second(1).burst(burst);
-        // A token is a million units, at a microsecond each.
-        let largest = ((1 << 53) - 1) / 1_000_000;
-        assert!(form(second(largest), Algorithm::Gcra).is_ok());
-        let error = form(second(largest + 1), Algorithm::Gcra).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "\"1/s burst 9007199255\" can't be kept exactly in a store whose numbers are whole below \
-             2^53: its burst times its reduced period reaches it; use a smaller burst, or a count that \
-             shares a factor with the period"
-        );
-        // What the count shares with the period doesn't count.
-        let many = Rate::per_day(10_000_000);
-        assert!(form(many, Algorithm::TokenBucket).is_ok());
-        assert!(form(Rate::per_day(9_999_991), Algorithm::TokenBucket).is_err());
-        let window = Rate::per_day(104_000);
-        assert!(form(window, Algorithm::SlidingCounter).is_ok());
-        assert!(form(Rate::per_day(105_000), Algorithm::SlidingCounter).is_err());
-        assert!(form(Rate::per_day(105_000), Algorithm::SlidingLog).is_ok());
-    }
-
-    #[test]
-    fn a_window_is_a_whole_number_of_microseconds() {
-        let fine = Rate::new(5, Duration::from_nanos(1_500));
-        assert!(form(fine, Algorithm::Gcra).is_ok());
-        let error = form(fine, Algorithm::SlidingLog).unwrap_err();
-        assert_eq!(error, StoreLimitError::TooFine { rate: fine });
-        let align = Algorithm::FixedWindow(Align::Boundary(Timestamp::from_nanos(7)));
-        assert!(form(Rate::per_second(5), align).is_err());
-    }
-
-    #[test]
-    fn no_limit_and_nothing_need_no_store() {
-        let known = |rate, cost| form(rate, Algorithm::Gcra).unwrap().known(cost);
-        assert_eq!(known(Rate::unlimited(), 5), Some(Decision::UNLIMITED));
-        let nothing = known(Rate::zero(), 1).unwrap();
-        assert_eq!((nothing.outcome, nothing.limit), (Outcome::Never, 0));
-        // A token bucket that never refills spends what it has once.
-        let stored = form(Rate::zero().burst(3), Algorithm::TokenBucket).unwrap();
-        assert!(stored.known(1).is_none());
-    }
-
-    #[test]
-    fn a_reply_of_another_length_is_no_answer() {
-        assert!(read(&[1, 0, 1, 2, 3, 4], 1).is_ok());
-        for garbled in [&[1, 0, 1, 2, 3][..], &[], &[-1, 0, 1, 2, 3, 4]] {
-            assert!(matches!(read(garbled, 1), Err(StoreError::Garbled { .. })));
+    let [_, drain, capacity, ..] = numbers.five;
+    if let Op::Reserve(longest) = op {
+        let owed = u128::from(longest) * u128::from(drain) + 2 * u128::from(capacity);
+        if owed >= 1 << 53 {
+            return Err(StoreLimitError::TooLarge {
+                limit,
+                what: "what may be owed after the longest wait",
+                instead: "wait for a shorter time at most",
+            });
         }
     }
+    Ok(())
 }

@@ -8,7 +8,7 @@ use tollgate_engine::backend::LimitKind;
 
 use crate::direct::Direct;
 use crate::error::StoreError;
-use crate::question::{Form, Op, Question};
+use crate::question::{Op, Question, StoreForm};
 use crate::redis::{Home, Redis};
 
 /// Between two looks.
@@ -49,14 +49,14 @@ impl Direct {
     async fn ready(&self, within: Duration) -> Result<(), StoreError> {
         // What a look at a limit needs, without one: it writes nothing.
         let (rate, algorithm) = (Rate::per_second(1), Algorithm::Gcra);
-        let form = Form::new(&LimitKind::Rate { rate, algorithm }, Duration::ZERO)?;
-        let Form::Asked(numbers) = form else {
+        let form = StoreForm::new(&LimitKind::Rate { rate, algorithm }, Duration::ZERO)?;
+        let StoreForm::Asked(numbers) = form else {
             return Ok(());
         };
         let deadline = Instant::now() + within;
         loop {
             let look = Question {
-                key: format!("{}:ready", self.prefix).into(),
+                key: format!("{}:ready", self.naming.prefix).into(),
                 op: Op::Decide,
                 numbers,
                 cost: 0,

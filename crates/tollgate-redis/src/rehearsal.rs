@@ -1,7 +1,6 @@
-//! The same limits without a store, for tests of what uses them: they fail and come back on command.
+//! A store of a test, in this process: it fails and comes back on command.
 
 mod act;
-mod build;
 mod lease;
 
 use std::collections::HashMap;
@@ -14,18 +13,17 @@ use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use tollgate::clock::{Clock, Manual, Wakeup};
-use tollgate::{Decision, ExactKeyedLimiter, Outcome, Timestamp};
-use tollgate_engine::backend::{
-    Answer, Backend, Check, DenyCache, DenyVersion, Limit, Local, Memory, Source,
-};
+use tollgate::{Decision, ExactKeyedLimiter, Timestamp};
+use tollgate_engine::backend::{Answer, Backend, Check, DenyVersion, Limit, Local, Memory, Source};
 use tollgate_engine::policy::Counting;
 
-use crate::error::{StoreError, StoreLimitError};
-use crate::failure::{FailureKind, Failures};
+use crate::error::{FailureKind, StoreError, StoreLimitError};
+use crate::failure::Failures;
 use crate::lease::Terms;
 use crate::noted::Noted;
-use crate::question::{Form, Kind};
-use crate::redis::RedisBuilder;
+use crate::options::Options;
+use crate::question::{Kind, StoreForm};
+use crate::refusals::Refusals;
 
 use lease::Leases;
 
@@ -93,8 +91,8 @@ pub struct Rehearsal {
     timeout: Duration,
     terms: Terms,
     slot_life: Duration,
-    near: Option<DenyCache>,
-    /// This process's part of the limits, which is to know what the store admits.
+    refusals: Refusals,
+    /// This process's part of the limits, which is told what the store admits.
     local: Arc<Local<Manual, Manual>>,
     state: Mutex<State>,
 }
@@ -147,7 +145,6 @@ pub(crate) struct Counts {
     pub(crate) questions: u64,
     pub(crate) failed: u64,
     pub(crate) timeouts: u64,
-    pub(crate) near_hits: u64,
 }
 
 impl Rehearsal {
@@ -183,17 +180,17 @@ impl Rehearsal {
         state.paced.clear();
     }
 
-    /// The store of a builder's choices, in front of which its failure policy is put.
-    fn noted(
-        builder: &RedisBuilder,
+    /// The store that was chosen, to put its failure policy in front of.
+    pub(crate) fn noted(
+        options: &Options,
         (clock, local): (&Manual, Arc<Local<Manual, Manual>>),
     ) -> Noted<Self> {
         let inner = Self {
             clock: clock.clone(),
-            timeout: builder.timeout,
-            terms: builder.terms,
-            slot_life: builder.slot_life,
-            near: (builder.near > 0).then(|| DenyCache::new(builder.near)),
+            timeout: options.timeout,
+            terms: options.terms,
+            slot_life: options.slot_life,
+            refusals: Refusals::new(options.near),
             local,
             state: Mutex::new(State {
                 fault: None,
@@ -219,6 +216,11 @@ impl Rehearsal {
         self.lock().counts
     }
 
+    /// How often a refusal was repeated without asking.
+    pub(crate) fn repeated_refusals(&self) -> u64 {
+        self.refusals.repeated()
+    }
+
     /// Tokens that this node holds.
     pub(crate) fn leased(&self) -> u64 {
         self.lock().leases.held(self.clock.now())
@@ -230,8 +232,8 @@ impl Rehearsal {
     }
 
     /// The limit as the store would read it.
-    pub(crate) fn form(&self, limit: &Limit) -> Result<Form, StoreLimitError> {
-        let form = Form::new(limit.kind(), self.slot_life)?;
+    pub(crate) fn form(&self, limit: &Limit) -> Result<StoreForm, StoreLimitError> {
+        let form = StoreForm::new(limit.kind(), self.slot_life)?;
         let is_leased = limit.counting() == Counting::Leased;
         if is_leased && !is_level(&form) && form.known(0).is_none() {
             return Err(StoreLimitError::NotALevel {
@@ -246,7 +248,6 @@ impl Rehearsal {
         let mut state = self.lock();
         let now = self.clock.now();
         if let Some(mut answer) = self.known_refusal(&state, checks, now) {
-            state.counts.near_hits += 1;
             answer.source = Source::Known;
             return Ok(answer);
         }
@@ -263,9 +264,10 @@ impl Rehearsal {
             checks.iter().for_each(|check| self.tell(state, check));
             state.memory.answer(checks)
         };
-        let mut answer = match asks {
-            true => self.asked(&mut state, checks.len(), judge)?,
-            false => judge(&mut state),
+        let mut answer = if asks {
+            self.asked(&mut state, checks.len(), judge)?
+        } else {
+            judge(&mut state)
         };
         if !asks {
             answer.source = Source::Known;
@@ -327,7 +329,7 @@ impl Rehearsal {
         state.counts.failed += 1;
         if fault == Fault::Slow {
             state.counts.timeouts += 1;
-            // Too late for whoever asked.
+            // Carried out, but too late for the request.
             drop(carry_out(state));
         }
         Err(self.error(fault))
@@ -349,23 +351,21 @@ impl Rehearsal {
         }
     }
 
-    /// A refusal that still holds, which nobody is asked about.
+    /// A refusal that still holds, for which the store isn't asked.
     fn known_refusal(&self, state: &State, checks: &[Check<'_>], now: Timestamp) -> Option<Answer> {
-        let near = self.near.as_ref()?;
         checks.iter().enumerate().find_map(|(number, check)| {
-            let version = state.version(check.limit);
-            let (_, decision) = near.find(&[*check], now, version)?;
+            let version = || state.version(check.limit);
+            let decision = self.refusals.find(check, now, version)?;
             Some(Answer::new(Some(number), decision))
         })
     }
 
     fn note_refusal(&self, state: &State, checks: &[Check<'_>], answer: &Answer, now: Timestamp) {
-        if let (Some(near), Some(number)) = (&self.near, answer.decider)
-            && answer.decision.outcome == Outcome::Denied
-            && !is_leased(checks[number].limit)
+        if let Some(check) = answer.decider.map(|number| &checks[number])
+            && !is_leased(check.limit)
         {
-            let version = state.version(checks[number].limit);
-            near.note(&checks[number], &answer.decision, now, version);
+            let version = || state.version(check.limit);
+            self.refusals.note(check, &answer.decision, now, version);
         }
     }
 
@@ -387,7 +387,7 @@ impl State {
         self.improved + Backend::epoch(&self.memory)
     }
 
-    /// What refusals of a limit are of.
+    /// What a remembered refusal of a limit depends on.
     fn version(&self, limit: &Limit) -> DenyVersion {
         let kind = FixedState::default().hash_one(format!("{:?}", limit.kind()));
         DenyVersion(kind, self.epoch())
@@ -409,6 +409,11 @@ impl Backend for Rehearsal {
 
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
         self.clock.wake_at(at, waker)
+    }
+
+    async fn forget<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<(), StoreError> {
+        let forget = |state: &mut State| state.memory.forget(checks);
+        self.asked(&mut self.lock(), checks.len(), forget)
     }
 
     async fn give_back<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<(), StoreError> {
@@ -433,22 +438,26 @@ impl Backend for Rehearsal {
     fn epoch(&self) -> u64 {
         self.lock().epoch()
     }
+
+    fn repeats_refusals(&self) -> bool {
+        self.refusals.are_kept()
+    }
 }
 
 /// Limits in this process, by a clock that is set by hand.
-fn memory(clock: &Manual) -> Memory<Manual, Manual> {
+pub(crate) fn memory(clock: &Manual) -> Memory<Manual, Manual> {
     let memory = Memory::builder().keys(KEYS).clock(clock.clone());
     memory.wall(clock.clone()).build()
 }
 
 /// Whether tokens are taken ahead of it.
 fn is_leased(limit: &Limit) -> bool {
-    let form = || Form::new(limit.kind(), Duration::ZERO);
+    let form = || StoreForm::new(limit.kind(), Duration::ZERO);
     limit.counting() == Counting::Leased && form().is_ok_and(|form| is_level(&form))
 }
 
-fn is_level(form: &Form) -> bool {
-    matches!(form, Form::Asked(numbers) if numbers.kind == Kind::Level)
+fn is_level(form: &StoreForm) -> bool {
+    matches!(form, StoreForm::Asked(numbers) if numbers.kind == Kind::Level)
 }
 
 /// A look that charges nothing.

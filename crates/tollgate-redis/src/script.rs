@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use sha1_smol::Sha1;
 
-use crate::question::Kind;
+use crate::question::{Kind, Op, Question};
 
 /// A script and the name that the store knows it by.
 #[derive(Debug)]
@@ -55,6 +55,14 @@ const LEVELS: u8 = 1 << Kind::Level as u8;
 const QUOTAS: u8 = 1 << Kind::Calendar as u8 | 1 << Kind::Rolling as u8;
 
 impl Needs {
+    /// Also what this question needs.
+    pub(crate) fn add(&mut self, question: &Question) {
+        self.kind(question.numbers.kind);
+        if question.op != Op::Decide {
+            self.acts();
+        }
+    }
+
     pub(crate) fn kind(&mut self, kind: Kind) {
         self.kinds |= 1 << kind as u8;
     }

@@ -1,4 +1,4 @@
-//! A client in a world that a test owns: its time, its chance, its network and whether it runs at all.
+//! A client in a world that a test owns: its time, its random numbers, its network and whether it runs at all.
 //!
 //! The seam is as low as it can be: everything above the bytes of a command and its reply is the real
 //! client. One thread and Tokio's paused time make a world deterministic; the test kit builds one.
@@ -44,7 +44,7 @@ pub trait World: Send + Sync + 'static {
     /// Wakes a task once the clock that never steps shows this, unless that is called off.
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> CallOff;
 
-    /// The next number by chance.
+    /// The next random number.
     fn random(&self) -> u64;
 
     /// Whether the node gets to run: a task of one that is stopped or starved waits until it does.

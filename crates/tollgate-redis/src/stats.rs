@@ -43,7 +43,7 @@ pub struct RedisStats {
     /// Slots that ran out while they were held, and that others have taken: the node was asleep or the store
     /// away for too long, or the store's clock stepped forward. What was free was taken again, and isn't lost.
     pub lost_slots: u64,
-    /// Nodes of the fleet, as was said or learned.
+    /// Nodes of the fleet, as given or learned.
     pub nodes: u64,
     /// What was decided without the store.
     pub fallback: FallbackStats,
@@ -67,7 +67,7 @@ impl Redis {
                     questions: counts.questions,
                     failed_round_trips: counts.failed,
                     timeouts: counts.timeouts,
-                    near_hits: counts.near_hits,
+                    near_hits: inner.repeated_refusals(),
                     leased: inner.leased(),
                     nodes: fallback.local().nodes(),
                     fallback: fallback.stats(),
@@ -88,7 +88,7 @@ impl Redis {
             timeouts: stats.timeouts.load(Ordering::Relaxed),
             connects: stats.connects.load(Ordering::Relaxed),
             strange_keys: stats.strange_keys.load(Ordering::Relaxed),
-            near_hits: direct.near_hits(),
+            near_hits: direct.refusals.repeated(),
             leased: direct.leases.held(),
             slots: direct.holders.held(),
             lost_slots: direct.holders.lost(),

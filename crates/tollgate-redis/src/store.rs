@@ -10,11 +10,13 @@ mod peer;
 mod probe;
 mod queue;
 mod reason;
+mod request;
+mod shared;
 mod slots;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -24,58 +26,16 @@ use crate::error::StoreError;
 use crate::host::Host;
 use crate::question::{Answers, Question};
 
-use batch::Batch;
 use connect::Connector;
 use driver::Driver;
-use queue::{Job, Queue, Reply, Request};
+use queue::Queue;
+use request::{Job, Reply, Request};
+use shared::{Shared, Stats};
 
 pub(crate) use patience::{GaveUp, Patience};
 
 /// Lanes of leases begin here, after those of a cluster's slots.
 const LEASES: u16 = slots::SLOTS;
-
-/// What was sent, and what came of it.
-#[derive(Debug, Default)]
-pub(crate) struct Stats {
-    /// Scripts that were run: round trips.
-    pub(crate) calls: AtomicU64,
-    /// Questions in them.
-    pub(crate) questions: AtomicU64,
-    pub(crate) failed_calls: AtomicU64,
-    pub(crate) timeouts: AtomicU64,
-    pub(crate) connects: AtomicU64,
-    pub(crate) strange_keys: AtomicU64,
-    /// Whether the latest that is known of the store is a failure.
-    pub(crate) is_failing: AtomicBool,
-    /// Whether some node of a cluster has answered, and its connection wasn't lost since.
-    answers_in_part: AtomicBool,
-}
-
-impl Stats {
-    /// A call has come back.
-    fn count(&self, batch: &Batch) {
-        self.calls.fetch_add(1, Ordering::Relaxed);
-        let questions = u64::try_from(batch.len()).unwrap_or(u64::MAX);
-        self.questions.fetch_add(questions, Ordering::Relaxed);
-    }
-}
-
-/// What the driver and those who ask share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) queue: Queue,
-    pub(crate) stats: Stats,
-    host: Host,
-}
-
-impl Shared {
-    /// A part of a time, by chance.
-    fn chance(&self, most: u128) -> Duration {
-        let number = u128::from(self.host.random());
-        let nanos = (most * number) >> 64;
-        Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
-    }
-}
 
 /// A store that can be asked.
 pub(crate) struct Store {
@@ -85,7 +45,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// One of a test, which is about answers and not about how soon they come.
+    /// A store for tests, which waits long for answers.
     #[cfg(test)]
     pub(crate) fn patient(server: &tollgate_testkit::redis::Server) -> Self {
         let address = server.url().parse().expect("a server's own URL");
@@ -127,7 +87,7 @@ impl Store {
         self.shared.stats.answers_in_part.load(Ordering::Relaxed)
     }
 
-    /// Nobody waits any longer.
+    /// A request has given up waiting.
     pub(crate) fn gave_up(&self, why: GaveUp) -> StoreError {
         if why == GaveUp::NoRuntime {
             return StoreError::NoRuntime;
@@ -141,13 +101,14 @@ impl Store {
 
     /// Which keys can go into one call.
     pub(crate) fn lane(&self, key: &str) -> u16 {
-        match self.is_cluster {
-            true => crate::key::slot(key),
-            false => 0,
+        if self.is_cluster {
+            crate::key::slot(key)
+        } else {
+            0
         }
     }
 
-    /// How long what is asked for from now on is waited for, all in all.
+    /// How long the answers to all questions of a request are waited for, from now on.
     pub(crate) fn patience(&self) -> Patience {
         Patience::new(&self.shared.host, self.timeout)
     }
@@ -161,7 +122,7 @@ impl Store {
         self.ask_with(&mut self.patience(), questions, at).await
     }
 
-    /// The same for one who has waited for others before.
+    /// The same, as part of a request that has waited for other answers before.
     pub(crate) async fn ask_with(
         &self,
         patience: &mut Patience,

@@ -125,12 +125,13 @@ impl From<Answer> for LimitVerdict {
             fallback: answer.fallback,
             source: answer.source,
         };
-        match answer.allowed {
-            true => Self::Passed(LimitPassed {
+        if answer.allowed {
+            Self::Passed(LimitPassed {
                 findings,
                 pass: answer.pass,
-            }),
-            false => Self::Refused(findings),
+            })
+        } else {
+            Self::Refused(findings)
         }
     }
 }

@@ -5,8 +5,7 @@ use std::fmt::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tollgate::clock::Clock;
-use tollgate::core::{Arithmetic as _, Gcra};
-use tollgate::{Decision, KeyedLimiter, LimitError, Rate};
+use tollgate::{Algorithm, Decision, KeyedLimiter, LimitError, Rate, Tier};
 use tollgate_engine::policy::OnStoreFailure;
 use tollgate_redis::{Redis, RedisLimiter};
 
@@ -43,14 +42,15 @@ impl<C: Clock> Here<C> {
 }
 
 impl<C: Clock + 'static> Cells for Here<C> {
-    type Limit = Gcra;
+    type Limit = Tier;
 
-    fn limit(&self, rate: Rate) -> Result<Gcra, String> {
-        Gcra::new(rate).map_err(|error| error.to_string())
+    fn limit(&self, rate: Rate) -> Result<Tier, String> {
+        Tier::new(Algorithm::Gcra, rate).map_err(|error| error.to_string())
     }
 
-    async fn charge(&self, limit: &Gcra, key: &[u8], cost: u64) -> Result<Decision, String> {
-        Ok(self.0.key_at_rate(key, limit).check_n(cost))
+    async fn charge(&self, limit: &Tier, key: &[u8], cost: u64) -> Result<Decision, String> {
+        let key = self.0.key(key).at(limit);
+        Ok(key.map_err(|error| error.to_string())?.check_n(cost))
     }
 }
 

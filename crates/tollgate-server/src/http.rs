@@ -6,5 +6,6 @@ mod envoy;
 mod hold;
 mod request;
 mod session;
+mod usage;
 
 pub(crate) use session::{Door, Session};

@@ -17,3 +17,8 @@ pub use listen::{Address, AddressError};
 pub use rls::{RlsClosed, UnknownAnswer};
 pub use secret::Secret;
 pub use server::{Addresses, Server, Settings, StartError};
+
+/// What the front page shows is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct FrontPage;

@@ -58,7 +58,7 @@ pub trait Subject {
 
 /// A holder that books ahead and takes back.
 pub trait Lender: Subject {
-    /// What a charge is given back by.
+    /// What is needed to give a charge back.
     type Receipt;
 
     /// Charges the cost to act as soon as it may, now or later: when it acts, and the receipt.

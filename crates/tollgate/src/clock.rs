@@ -60,6 +60,7 @@ use crate::sync::park_timeout;
 pub(crate) mod alarm;
 #[cfg(not(any(loom, shuttle)))]
 mod cached;
+mod clocked;
 #[cfg(all(unix, not(any(loom, shuttle))))]
 pub(crate) mod fork;
 mod manual;
@@ -77,6 +78,7 @@ mod wall;
 pub use self::tokio::Tokio;
 #[cfg(not(any(loom, shuttle)))]
 pub use cached::Cached;
+pub use clocked::Clocked;
 pub use manual::Manual;
 pub use monotonic::Monotonic;
 #[cfg(not(any(loom, shuttle)))]

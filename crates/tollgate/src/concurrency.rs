@@ -20,12 +20,10 @@ mod stats;
 pub use acquire::Acquire;
 #[cfg(not(any(loom, shuttle)))]
 pub use acquire::Acquiring;
-pub use builder::Builder;
+pub use builder::{Builder, Settings};
 pub use home::PermitHome;
 pub(crate) use home::SharedHome;
-pub use keyed::{
-    Key, KeySlot, KeyedBuilder, KeyedConcurrency, KeyedPermit, Overflow, OwnedKeyedPermit,
-};
+pub use keyed::{Key, KeySlot, KeyedBuilder, KeyedConcurrency, KeyedPermit, OwnedKeyedPermit};
 pub use observer::{Ended, Ending, PermitObserver};
 pub use permit::Permit;
 pub use refused::{NoPermit, Occupancy};

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, LimitError, Rate, Timestamp};
 
-use crate::acquire::{Acquire, Waiting};
+use crate::acquire::Waiting;
 use crate::clock::{Clock, Monotonic};
 use crate::keyed::counters::Counters;
 use crate::keyed::hasher::KeyHasher;
 use crate::line::of_keys::KeyLines;
-use crate::{Refused, Reservation};
+use crate::{Algorithm, Tier};
 
 mod act;
 mod builder;
@@ -35,7 +35,6 @@ pub use builder::Builder;
 pub use key::Key;
 pub use operator::ActiveKey;
 pub use owned::OwnedKey;
-pub use tier::Tier;
 
 pub use crate::keyed::{NoSlot, Stats};
 pub use crate::snapshot::SnapshotError;
@@ -43,7 +42,7 @@ pub use crate::snapshot::SnapshotError;
 use shard::Lookup;
 use tables::Tables;
 
-/// A limit for each key, by any [`Algorithm`](crate::Algorithm), in a table that stores the keys.
+/// A limit for each key, by any [`Algorithm`], in a table that stores the keys.
 ///
 /// Choose it over [`KeyedLimiter`](crate::KeyedLimiter) where two keys may never share a limit, not
 /// even with the tiny probability of equal fingerprints, where operators want to see the keys, or
@@ -135,7 +134,7 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        self.key(key).check_n(1)
+        self.key(key).check()
     }
 
     /// Decides a request of this key and cost. A cost of 0 peeks.
@@ -148,65 +147,19 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
         self.key(key).check_n(cost)
     }
 
-    /// Decides a request at a time on the limiter's clock.
-    pub fn check_at<Q>(&self, now: Timestamp, key: &Q, cost: u64) -> Decision
+    /// One key, with all verbs. [`Key::at`] puts it under another limit.
+    #[inline]
+    pub fn key<'a, Q>(&'a self, key: &'a Q) -> Key<'a, K, Q, C>
     where
         K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        Q: Hash + ?Sized,
     {
-        self.key(key).check_at(now, cost)
-    }
-
-    /// What this key has left, without charging anything.
-    pub fn peek<Q>(&self, key: &Q) -> Decision
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
-        self.check_n(key, 0)
-    }
-
-    /// Takes `cost` of this key's tokens, to be used after the reservation's delay.
-    ///
-    /// # Errors
-    /// [`Refused::Never`] if the cost is above the burst; [`Refused::TooFarAhead`] if it would act
-    /// further ahead than the limiter's longest wait, or than the algorithm books (a sliding log one
-    /// window); [`Refused::Blocked`] if the key is blocked; [`Refused::QueueFull`] if it is new and has no room.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tollgate::{Algorithm, ExactKeyedLimiter, Rate, clock::Manual};
-    ///
-    /// let limiter = ExactKeyedLimiter::builder(Rate::per_second(10).burst(1), 100)
-    ///     .algorithm(Algorithm::TokenBucket)
-    ///     .clock(Manual::new())
-    ///     .build()?;
-    /// assert!(limiter.allow("user"));
-    /// let slot = limiter.reserve("user", 1)?;
-    /// assert_eq!(slot.delay(), Duration::from_millis(100));
-    /// slot.cancel();
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn reserve<'a, Q>(
-        &'a self,
-        key: &'a Q,
-        cost: u64,
-    ) -> Result<Reservation<Key<'a, K, Q, C>>, Refused>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
-        self.key(key).reserve(cost)
-    }
-
-    /// Waits for one of this key's tokens, first come first served. Await it, or call
-    /// [`wait_blocking`](Acquire::wait_blocking).
-    pub fn acquire<'a, Q>(&'a self, key: &'a Q) -> Acquire<Key<'a, K, Q, C>>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
-        self.key(key).acquire_n(1)
+        Key {
+            limiter: self,
+            key,
+            hash: self.hasher.fingerprint(key),
+            tier: None,
+        }
     }
 
     /// Decides many requests at once, all at the time of the call, and locks a shard once for those of
@@ -257,71 +210,9 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
         });
     }
 
-    /// One key, to be asked more than once.
-    #[inline]
-    pub fn key<'a, Q>(&'a self, key: &'a Q) -> Key<'a, K, Q, C>
-    where
-        K: Borrow<Q>,
-        Q: Hash + ?Sized,
-    {
-        Key {
-            limiter: self,
-            key,
-            hash: self.hasher.fingerprint(key),
-            tier: None,
-        }
-    }
-
-    /// One key at a rate of its own: a plan, or an override.
-    ///
-    /// Each call may come with another: what the key has spent stays spent, so in any window no more
-    /// passes than the largest burst and the fastest rate of those that were asked in it, in whatever
-    /// order. The key is counted by the rate that last let it pass, or a faster one that refused it:
-    /// what it owes is paid back at that. A look and any other refusal store nothing, a rate of zero or
-    /// unlimited leaves what is owed where it is, and what was booked at another rate isn't given back.
-    /// A block is independent of the rate. What [`refund`](Self::refund) and
-    /// [`penalize`](Self::penalize) give and take is counted by the rate that the key is at.
-    ///
-    /// Windows of one length have one count; the largest limit bounds it. What was counted in a window
-    /// of another length goes along into the one that is open, and is forgotten with it: so whoever
-    /// changes the length to and fro may get the largest count in each of the shorter windows. Where one
-    /// user has limits of several lengths, make the length a part of the key.
-    ///
-    /// # Panics
-    /// If the tier was made for another algorithm than this limiter's.
-    ///
-    /// ```
-    /// use tollgate::{Algorithm, ExactKeyedLimiter, Rate, clock::Manual};
-    ///
-    /// let limiter = ExactKeyedLimiter::builder(Rate::per_minute(10), 1_000)
-    ///     .algorithm(Algorithm::SlidingLog)
-    ///     .clock(Manual::new())
-    ///     .build()?;
-    /// let gold = limiter.tier(Rate::per_minute(100))?;
-    /// assert!(limiter.check_n("user:42", 10).is_allowed());
-    /// assert_eq!(limiter.key_at_rate("user:42", &gold).check_n(1).remaining, 89);
-    /// # Ok::<(), tollgate::LimitError>(())
-    /// ```
-    #[inline]
-    pub fn key_at_rate<'a, Q>(&'a self, key: &'a Q, tier: &'a Tier) -> Key<'a, K, Q, C>
-    where
-        K: Borrow<Q>,
-        Q: Hash + ?Sized,
-    {
-        self.tables.expect(tier);
-        Key {
-            tier: Some(tier),
-            ..self.key(key)
-        }
-    }
-
-    /// A rate compiled for this limiter's algorithm, for [`key_at_rate`](Self::key_at_rate). Make it
-    /// once and keep it.
-    ///
-    /// # Errors
-    /// If the algorithm can't represent the rate.
-    pub fn tier(&self, rate: Rate) -> Result<Tier, LimitError> {
-        Tier::new(self.tables.algorithm(), rate)
+    /// How it counts.
+    pub fn algorithm(&self) -> Algorithm {
+        self.tables.algorithm()
     }
 
     /// The rate in force.
@@ -347,7 +238,7 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
     ///     .build()?;
     /// limiter.check_n("user", 4);
     /// limiter.set_rate(Rate::per_hour(100))?;
-    /// assert_eq!(limiter.peek("user").remaining, 96);
+    /// assert_eq!(limiter.key("user").peek().remaining, 96);
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     pub fn set_rate(&self, rate: Rate) -> Result<(), LimitError>

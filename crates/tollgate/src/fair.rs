@@ -16,7 +16,7 @@ mod meter;
 mod tests;
 mod wfq;
 
-pub use builder::Builder;
+pub use builder::{Builder, Settings};
 use wfq::{Claim, Fair, MAX_WEIGHT};
 
 /// One limit shared fairly by the clients that wait for it.

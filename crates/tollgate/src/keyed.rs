@@ -3,14 +3,14 @@
 use std::fmt;
 use std::hash::Hash;
 
-use tollgate_core::{Decision, Gcra, LimitError, Outcome, Pace, Rate, Timestamp};
+use tollgate_core::{Decision, LimitError, Outcome, Pace, Rate};
 
-use crate::acquire::{Acquire, Waiting};
+use crate::acquire::Waiting;
 use crate::clock::{Clock, Monotonic};
 use crate::home::sealed::Home;
 use crate::line::of_keys::KeyLines;
 use crate::sync::{AtomicU64, Backoff, Ordering};
-use crate::{Refused, Reservation};
+use crate::{AtCap, Tier};
 
 mod anchor;
 mod back;
@@ -31,17 +31,16 @@ mod slot;
 mod snapshot;
 mod stash;
 mod table;
+mod tiered;
 mod together;
 mod word;
 
-pub use builder::{AtCap, Builder};
-#[doc(hidden)]
-pub use cache_line::prefetch;
+pub use builder::Builder;
 pub use key::Key;
 pub(crate) use level::KeyParts;
 pub use operator::{ActiveKey, NoSlot, Stats};
 pub use owned::OwnedKey;
-pub use rated::RatedBy;
+pub use tiered::{ByKey, OneRate, TierOf};
 pub use together::Together;
 
 pub use crate::snapshot::SnapshotError;
@@ -51,6 +50,7 @@ use counters::Counters;
 use hasher::KeyHasher;
 use intervals::Tag;
 use pace::{InForce, PaceCell};
+use rated::Rated;
 use slot::ChargeRequest;
 use table::Table;
 use word::{Judged, KeyWord};
@@ -88,7 +88,7 @@ use word::{Judged, KeyWord};
 /// assert!(limiter.allow(&("tenant", "/route")));
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
-pub struct KeyedLimiter<C: Clock = Monotonic> {
+pub struct KeyedLimiter<C: Clock = Monotonic, T = OneRate> {
     table: Table,
     pace: PaceCell,
     hasher: KeyHasher,
@@ -101,6 +101,8 @@ pub struct KeyedLimiter<C: Clock = Monotonic> {
     lines: KeyLines<(), Option<InForce>>,
     waiting: Waiting,
     clock: C,
+    /// Which tiers keys are in.
+    tier_of: T,
 }
 
 impl KeyedLimiter {
@@ -121,65 +123,60 @@ impl KeyedLimiter {
     }
 }
 
-impl<C: Clock> KeyedLimiter<C> {
+impl<C: Clock, T> KeyedLimiter<C, T> {
     /// Whether one request of this key passes now; it is charged if so.
     // Always inlined: a call and the registers it saves are a tenth of the whole.
     #[must_use = "a request that isn't allowed mustn't pass"]
     #[inline(always)]
-    pub fn allow<K: Hash + ?Sized>(&self, key: &K) -> bool {
-        let allowed = self.allow_uncounted(key);
+    pub fn allow<K: Hash + ?Sized>(&self, key: &K) -> bool
+    where
+        T: TierOf<K>,
+    {
+        let allowed = self.key(key).admit(1);
         self.counters.count(allowed);
         allowed
     }
 
-    /// As [`allow`](Self::allow), but not counted: shows what counting costs.
-    #[must_use = "a request that isn't allowed mustn't pass"]
-    #[doc(hidden)]
-    #[inline(always)]
-    pub fn allow_uncounted<K: Hash + ?Sized>(&self, key: &K) -> bool {
-        self.admit(self.hasher.fingerprint(key), || self.pace.read_pace(), 1)
-    }
-
     /// Decides one request of this key.
     #[inline]
-    pub fn check<K: Hash + ?Sized>(&self, key: &K) -> Decision {
-        self.key(key).check_n(1)
+    pub fn check<K: Hash + ?Sized>(&self, key: &K) -> Decision
+    where
+        T: TierOf<K>,
+    {
+        self.key(key).check()
     }
 
     /// Decides a request of this key and cost. A cost of 0 peeks.
     #[inline]
-    pub fn check_n<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Decision {
+    pub fn check_n<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Decision
+    where
+        T: TierOf<K>,
+    {
         self.key(key).check_n(cost)
     }
 
-    /// Decides a request at a time on the limiter's clock.
-    pub fn check_at<K: Hash + ?Sized>(&self, now: Timestamp, key: &K, cost: u64) -> Decision {
-        self.key(key).check_at(now, cost)
+    /// One key, with all verbs: at the limiter's own rate, or at the tier that the function says which the
+    /// limiter was [built with](Builder::tier_of). [`Key::at`] puts it under another limit.
+    #[inline(always)]
+    pub fn key<K: Hash + ?Sized>(&self, key: &K) -> Key<'_, C, T>
+    where
+        T: TierOf<K>,
+    {
+        Key {
+            limiter: self,
+            fingerprint: self.hasher.fingerprint(key),
+            tier: self.tier(key),
+        }
     }
 
-    /// What this key has left, without charging anything.
-    pub fn peek<K: Hash + ?Sized>(&self, key: &K) -> Decision {
-        self.check_n(key, 0)
-    }
-
-    /// Takes `cost` of this key's tokens, to be used after the reservation's delay.
-    ///
-    /// # Errors
-    /// [`Refused::Never`] if the cost is above the burst, [`Refused::TooFarAhead`] if it would act
-    /// further ahead than the limiter's longest wait, [`Refused::Blocked`] if the key is blocked,
-    /// [`Refused::QueueFull`] if it is new and has no room.
-    pub fn reserve<K: Hash + ?Sized>(
-        &self,
-        key: &K,
-        cost: u64,
-    ) -> Result<Reservation<Key<'_, C>>, Refused> {
-        self.key(key).reserve(cost)
-    }
-
-    /// Waits for one of this key's tokens, first come first served. Await it, or call
-    /// [`wait_blocking`](Acquire::wait_blocking).
-    pub fn acquire<K: Hash + ?Sized>(&self, key: &K) -> Acquire<Key<'_, C>> {
-        self.key(key).acquire_n(1)
+    /// The tier that the function of the key says, if there is one.
+    #[inline(always)]
+    fn tier<K: ?Sized>(&self, key: &K) -> Option<InForce>
+    where
+        T: TierOf<K>,
+    {
+        let tier = self.tier_of.tier_of(key).and_then(Tier::gcra);
+        tier.map(|limit| InForce::of(limit, self.table.intervals()))
     }
 
     /// Decides many requests at once: hashes and fetches the lines of sixteen at a time before the first
@@ -195,12 +192,15 @@ impl<C: Clock> KeyedLimiter<C> {
     /// let allowed: Vec<_> = decisions.iter().map(|d| d.is_allowed()).collect();
     /// assert_eq!(allowed, [true, true, false]);
     /// ```
-    pub fn check_many<K: Hash>(&self, requests: &[(K, u64)], decisions: &mut Vec<Decision>) {
+    pub fn check_many<K: Hash>(&self, requests: &[(K, u64)], decisions: &mut Vec<Decision>)
+    where
+        T: TierOf<K>,
+    {
         decisions.clear();
         decisions.reserve(requests.len());
         let time = self.clock.now();
         let now = self.table.since_anchor(time);
-        let in_force = self.pace.read();
+        let own = self.pace.read();
         for batch in requests.chunks(BATCH) {
             let mut found = [(0, self.table.place(0)); BATCH];
             for (found, (key, _)) in found.iter_mut().zip(batch) {
@@ -210,12 +210,13 @@ impl<C: Clock> KeyedLimiter<C> {
                 *found = (fingerprint, place);
             }
             let found = found.iter().zip(batch);
-            decisions.extend(found.map(|(&(fingerprint, place), &(_, cost))| {
-                let key = Key {
+            decisions.extend(found.map(|(&(fingerprint, place), &(ref key, cost))| {
+                let tier = self.tier(key);
+                let key = Rated {
                     limiter: self,
                     fingerprint,
-                    in_force,
-                    is_own: true,
+                    in_force: tier.unwrap_or(own),
+                    is_own: tier.is_none(),
                 };
                 match key.told_to_wait(time, cost) {
                     Some(told) => told,
@@ -225,84 +226,18 @@ impl<C: Clock> KeyedLimiter<C> {
         }
     }
 
-    /// Starts to bring a key's lines into the cache, for a check that is to come, and doesn't wait for
-    /// them.
-    ///
-    /// ```
-    /// use tollgate::{KeyedLimiter, Rate};
-    ///
-    /// let limiter = KeyedLimiter::new(Rate::per_second(1), 1_000);
-    /// limiter.prefetch("user:42");
-    /// // What else there is to do for this request.
-    /// assert!(limiter.allow("user:42"));
-    /// ```
-    #[inline]
-    pub fn prefetch<K: Hash + ?Sized>(&self, key: &K) {
-        self.table.place(self.hasher.fingerprint(key)).prefetch();
-    }
-
-    /// One key at the limiter's own rate.
-    #[inline]
-    pub fn key<K: Hash + ?Sized>(&self, key: &K) -> Key<'_, C> {
-        Key {
-            is_own: true,
-            ..self.key_in_force(key, self.pace.read())
-        }
-    }
-
-    /// One key at a rate of its own: a tier, or an override.
-    ///
-    /// The rate may be another with each call: what the key has spent stays spent, in tokens. So in
-    /// any window no more passes than the largest burst and the fastest rate of those that were asked
-    /// in it, in whatever order. What is owed is paid back at the rate that last let the key pass, or
-    /// a faster one that refused it: an upgraded key waits until what it owes, at most the largest
-    /// burst and what is booked ahead, is paid back at the new rate, and a downgraded one no longer
-    /// than at the old.
-    ///
-    /// A limiter tells 1,023 distinct intervals between tokens apart. At those beyond, what was spent
-    /// carries over as the time that it takes to refill, so that rates may add up.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tollgate::core::{Arithmetic, Gcra};
-    /// use tollgate::{KeyedLimiter, Rate, clock::Manual};
-    ///
-    /// let limiter = KeyedLimiter::builder(Rate::per_hour(10), 100).clock(Manual::new()).build()?;
-    /// assert!(limiter.key("tenant").allow_n(10));
-    /// let gold = Gcra::new(Rate::per_second(10).burst(5))?;
-    /// // Six of the ten have to be paid back before one fits a bucket of five: not an hour.
-    /// let refused = limiter.key_at_rate("tenant", &gold).check_n(1);
-    /// assert_eq!(refused.retry_after, Duration::from_millis(600));
-    /// # Ok::<(), tollgate::LimitError>(())
-    /// ```
-    #[inline]
-    pub fn key_at_rate<K: Hash + ?Sized>(&self, key: &K, rate: &Gcra) -> Key<'_, C> {
-        self.key_in_force(key, InForce::of(rate, self.table.intervals()))
-    }
-
-    #[inline(always)]
-    fn key_in_force<K: Hash + ?Sized>(&self, key: &K, in_force: InForce) -> Key<'_, C> {
-        Key {
-            limiter: self,
-            fingerprint: self.hasher.fingerprint(key),
-            in_force,
-            is_own: false,
-        }
-    }
-
     /// The limiter's own rate.
     pub fn rate(&self) -> Rate {
         self.pace.rate()
     }
 
-    /// Changes the limiter's own rate; what keys have spent stays spent, as
-    /// [`key_at_rate`](Self::key_at_rate) says.
+    /// Changes the limiter's own rate; what keys have spent stays spent, as [`Key::at`] says.
     ///
     /// # Errors
     /// If GCRA can't represent the rate; then nothing changes.
     pub fn set_rate(&self, rate: Rate) -> Result<(), LimitError> {
         let now = self.clock.now();
-        let key = |fingerprint| Key {
+        let key = |fingerprint| Rated {
             limiter: self,
             fingerprint,
             in_force: self.pace.read(),
@@ -331,7 +266,7 @@ impl<C: Clock> KeyedLimiter<C> {
 /// How many requests of a batch are fetched ahead.
 const BATCH: usize = 16;
 
-impl<C: Clock> KeyedLimiter<C> {
+impl<C: Clock, T> KeyedLimiter<C, T> {
     /// Whether a request passes now. Few instructions matter here, and that what is known stays in
     /// registers: then the processor gets to the next key's lines while it waits for this one's.
     #[inline(always)]
@@ -381,13 +316,13 @@ impl<C: Clock> KeyedLimiter<C> {
     }
 
     /// A key to decide about, not to tell of.
-    fn key_at_pace(&self, fingerprint: u64, pace: Pace) -> Key<'_, C> {
+    fn key_at_pace(&self, fingerprint: u64, pace: Pace) -> Rated<'_, C, T> {
         let in_force = InForce {
             pace,
             burst: 0,
             tag: self.table.intervals().tag(pace.interval),
         };
-        Key {
+        Rated {
             limiter: self,
             fingerprint,
             in_force,
@@ -443,7 +378,7 @@ impl<C: Clock> KeyedLimiter<C> {
     }
 }
 
-impl<C: Clock> fmt::Debug for KeyedLimiter<C> {
+impl<C: Clock, T> fmt::Debug for KeyedLimiter<C, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeyedLimiter")
             .field("rate", &self.rate())

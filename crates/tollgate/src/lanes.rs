@@ -12,7 +12,7 @@ mod shares;
 #[cfg(test)]
 mod tests;
 
-pub use builder::{Builder, LanesError};
+pub use builder::{Builder, LanesError, Settings};
 use shares::Shares;
 
 /// One rate in priority lanes.

@@ -44,6 +44,7 @@
 #![deny(unsafe_code)]
 
 mod acquire;
+mod at_cap;
 mod cell;
 pub mod clock;
 pub mod concurrency;
@@ -65,16 +66,20 @@ mod snapshot;
 pub mod stack;
 mod steps;
 mod sync;
+mod tier;
 #[cfg(feature = "quota")]
 pub mod tiers;
 pub mod tree;
+#[cfg(all(test, feature = "quota", not(any(loom, shuttle))))]
+mod vocabulary;
 pub mod wait;
 
+pub use at_cap::AtCap;
 pub use clock::Clock;
 pub use concurrency::{ConcurrencyLimiter, KeyedConcurrency};
-pub use exact_keyed::{ExactKeyedLimiter, Tier};
+pub use exact_keyed::ExactKeyedLimiter;
 pub use fair::FairLimiter;
-pub use keyed::{AtCap, KeyedLimiter};
+pub use keyed::KeyedLimiter;
 pub use lanes::Lanes;
 pub use limiter::{Algorithm, Limiter};
 #[cfg(feature = "quota")]
@@ -82,6 +87,7 @@ pub use quota::{Quota, QuotaLimiter};
 pub use refused::Refused;
 pub use reservation::Reservation;
 pub use stack::{Level, Stack};
+pub use tier::Tier;
 #[cfg(feature = "quota")]
 pub use tiers::Tiers;
 pub use tollgate_core as core;

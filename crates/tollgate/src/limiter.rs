@@ -21,7 +21,7 @@ mod builder;
 mod level;
 mod switch;
 
-pub use builder::{Algorithm, Builder, DefaultClock};
+pub use builder::{Algorithm, Builder, DefaultClock, Settings};
 pub use switch::Switch;
 
 /// One limit, shared by any number of threads and tasks.

@@ -3,7 +3,7 @@
 //! ```
 //! use tollgate::{Quota, QuotaLimiter};
 //!
-//! let limiter = QuotaLimiter::new(Quota::per_month(10_000).in_zone("Europe/Zurich")?);
+//! let limiter = QuotaLimiter::new(Quota::per_month(10_000).in_zone("Europe/Zurich")?, 1_000_000);
 //! assert!(limiter.check("tenant").is_allowed());
 //! assert_eq!(limiter.peek("tenant").remaining, 9_999);
 //! # Ok::<(), tollgate::quota::QuotaError>(())
@@ -54,7 +54,7 @@ use crate::keyed::NoSlot;
 use crate::keyed::counters::Counters;
 use crate::sync::Ordering;
 
-pub use builder::{AtQuotaCap, Builder, Durability, OnFileFailure};
+pub use builder::{Builder, Durability, OnFileFailure};
 pub use error::QuotaError;
 pub use level::{Key, OwnedKey};
 pub use period::{Quota, Weekday};
@@ -74,12 +74,13 @@ const CLAIMS: usize = 8;
 ///
 /// let noon = Timestamp::from_secs(1_717_243_200); // 1 June 2024
 /// let clock = Manual::starting_at(noon);
-/// let limiter = QuotaLimiter::builder(Quota::per_day(100)).clock(clock.clone()).build();
+/// let limiter = QuotaLimiter::builder(Quota::per_day(100), 1_000_000).clock(clock.clone()).build()?;
 /// assert!(limiter.check_n("tenant", 100).is_allowed());
 /// let refused = limiter.check("tenant");
 /// assert_eq!(refused.retry_after, Duration::from_secs(12 * 3_600));
 /// clock.advance(refused.retry_after);
 /// assert!(limiter.check("tenant").is_allowed());
+/// # Ok::<(), tollgate::LimitError>(())
 /// ```
 pub struct QuotaLimiter<C = Wall> {
     table: Arc<Table>,
@@ -139,14 +140,18 @@ pub struct Stats {
 }
 
 impl QuotaLimiter {
-    /// The same quota for each key, by the system's clock, in memory alone.
-    pub fn new(quota: Quota) -> Self {
-        Self::builder(quota).build()
+    /// The same quota for each of at most `capacity` keys that are counted at once, by the system's clock,
+    /// in memory alone.
+    ///
+    /// A key takes about 500 bytes and its name, a rolling one up to 1.5 kB, and one with quotas of four
+    /// sorts of periods up to four times as much.
+    pub fn new(quota: Quota, capacity: usize) -> Self {
+        Self::builder(quota, capacity).finish()
     }
 
-    /// Chooses the store, the clock, the bounds and who is told of thresholds.
-    pub fn builder(quota: Quota) -> Builder {
-        Builder::new(quota)
+    /// Chooses the file, the clock, the bounds and who is told of thresholds.
+    pub fn builder(quota: Quota, capacity: usize) -> Builder {
+        Builder::new(quota, capacity)
     }
 }
 
@@ -169,35 +174,6 @@ impl<C: Clock> QuotaLimiter<C> {
         cost: u64,
     ) -> Decision {
         decision(self.charge_at(now, key, None, cost))
-    }
-
-    /// Decides a cost by a quota given with the call: that of the key's tier.
-    ///
-    /// What the key has used stays used under any other count and period, until the end of the period
-    /// that it lies in: each quota is judged by all that passed within its own period, under whichever
-    /// quota that was. So nothing passes under a quota that would bring its period above its count.
-    ///
-    /// A period that the key is charged under for the first time starts with what the key's other periods
-    /// count: the most of any of them, as if all of it had been charged at the time of the latest charge. Four
-    /// sorts of periods are told apart for each key; of more, those that were asked longest ago are counted as
-    /// one that lasts as long as any of them, so nothing is forgotten early. Once nothing counts any more, the
-    /// key is as one never seen.
-    ///
-    /// ```
-    /// use tollgate::{Quota, QuotaLimiter, clock::Manual};
-    ///
-    /// let limiter = QuotaLimiter::builder(Quota::per_day(1_000)).clock(Manual::new()).build();
-    /// limiter.check_n("tenant", 1_000);
-    /// let standard = Quota::per_day(100_000);
-    /// assert_eq!(limiter.check_with("tenant", &standard, 1).remaining, 98_999);
-    /// ```
-    pub fn check_with<K: AsRef<[u8]> + ?Sized>(
-        &self,
-        key: &K,
-        quota: &Quota,
-        cost: u64,
-    ) -> Decision {
-        decision(self.charge_at(self.clock.now(), key, Some(quota), cost))
     }
 
     /// What this key has left, without charging anything.
@@ -237,11 +213,11 @@ impl<C: Clock> QuotaLimiter<C> {
     /// ```
     /// use tollgate::{Quota, QuotaLimiter, clock::Manual};
     ///
-    /// let limiter = QuotaLimiter::builder(Quota::per_day(10)).clock(Manual::new()).build();
+    /// let limiter = QuotaLimiter::builder(Quota::per_day(10), 1_000_000).clock(Manual::new()).build()?;
     /// let receipt = limiter.charge("tenant", 4)?;
     /// assert_eq!(limiter.give_back("tenant", receipt), 4);
     /// assert_eq!(limiter.peek("tenant").remaining, 10);
-    /// # Ok::<(), tollgate::quota::QuotaRefused>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn charge<K: AsRef<[u8]> + ?Sized>(
         &self,
@@ -308,7 +284,7 @@ impl<C: Clock> QuotaLimiter<C> {
                 Err(QuotaRefused::used_up(quota, decision))
             }
             Charged::Refused(Refusal::NoRoom, decision, _) => Err(QuotaRefused::NoRoom {
-                max_keys: self.table.max_keys(),
+                capacity: self.table.capacity(),
                 decision,
             }),
             Charged::Refused(Refusal::Unsaved, decision, _) => Err(QuotaRefused::Unsaved {
@@ -345,12 +321,12 @@ impl<C: Clock> QuotaLimiter<C> {
         })
     }
 
-    /// Gives the key units back, whatever they were charged for, from the latest; returns how many:
-    /// no more than still count.
-    pub fn refund<K: AsRef<[u8]> + ?Sized>(&self, key: &K, units: u64) -> u64 {
+    /// Gives the key units back: a gift, whatever they were charged for, from the latest, and no more than
+    /// still count. [`peek`](Self::peek) tells what is left then.
+    pub fn refund<K: AsRef<[u8]> + ?Sized>(&self, key: &K, units: u64) {
         let now = self.clock.now().as_nanos();
         self.table
-            .update(key.as_ref(), |entry| entry.refund(units, now))
+            .update(key.as_ref(), |entry| entry.refund(units, now));
     }
 
     /// Forgets what the key has used.
@@ -364,7 +340,7 @@ impl<C: Clock> QuotaLimiter<C> {
     }
 
     /// Changes the quota of all keys that have none of their own. What they have used stays used, as
-    /// [`check_with`](Self::check_with) says.
+    /// [`Key::at`] says.
     pub fn set_quota(&self, quota: &Quota) {
         self.table.set_quota(quota);
     }
@@ -381,7 +357,7 @@ impl<C: Clock> QuotaLimiter<C> {
         if self.table.set_override(key.as_ref(), quota) {
             Ok(())
         } else {
-            Err(NoSlot::new(self.table.max_keys()))
+            Err(NoSlot::new(self.table.capacity()))
         }
     }
 

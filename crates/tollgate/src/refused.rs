@@ -81,8 +81,8 @@ impl fmt::Display for Refused {
             ),
             Self::TooFarAhead(decision) => write!(
                 f,
-                "rate limit: the wait of {:?} is longer than reservations reach ahead; `acquire` waits as long as \
-                 it takes",
+                "rate limit: the wait of {:?} is longer than a reservation may be made ahead; use `acquire`, \
+                 which waits as long as it takes",
                 decision.retry_after
             ),
             Self::Blocked(decision) => write!(

@@ -99,6 +99,26 @@ impl<H: Home> Reservation<H> {
         self.home.limit().now() - started
     }
 
+    /// Keeps the slot, whatever becomes of the handle: from now on nothing is given back.
+    ///
+    /// For whoever waits by other means than [`wait`](Self::wait), as by a queue of their own.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Limiter, Rate, clock::Manual};
+    ///
+    /// let limiter = Limiter::with_clock(Rate::per_second(10).burst(1), Manual::new());
+    /// assert!(limiter.allow());
+    /// let slot = limiter.reserve(1)?;
+    /// let act_at = slot.act_at();
+    /// slot.keep(); // to be used at that time; dropped, it would have been given back
+    /// assert_eq!(limiter.reserve(1)?.act_at() - act_at, Duration::from_millis(100));
+    /// # Ok::<(), tollgate::Refused>(())
+    /// ```
+    pub fn keep(mut self) {
+        self.mark_used();
+    }
+
     /// Gives back as much as no later reservation relies on.
     pub fn cancel(self) {
         let now = self.home.limit().now();

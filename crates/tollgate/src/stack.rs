@@ -49,7 +49,7 @@ use verdict::Worst;
 ///
 /// let request = |user: &str| {
 ///     stack.check(&[
-///         Level::new("user", users.key(user)),
+///         Level::new("user", &users.key(user)),
 ///         Level::new("service", &service),
 ///         Level::new("slots", &slots),
 ///     ])

@@ -108,7 +108,7 @@ impl fmt::Display for TierError {
             Self::Rate(error) => error.fmt(f),
             Self::TooManyTenants { most } => write!(
                 f,
-                "{most} tenants are assigned already; unassign some, or raise `max_tenants`"
+                "{most} tenants are assigned already; unassign some, or build them with a larger capacity"
             ),
         }
     }
@@ -138,11 +138,8 @@ impl From<LimitError> for TierError {
 /// ```
 /// use tollgate::{Quota, Rate, Tiers, tiers::Allowance, stack::Kind};
 ///
-/// let tiers = Tiers::builder(
-///     "free",
-///     Allowance::new(Rate::per_second(10).burst(20)).quota(Quota::per_day(1_000)).concurrency(5),
-/// )
-/// .tier(
+/// let free = Allowance::new(Rate::per_second(10).burst(20)).quota(Quota::per_day(1_000));
+/// let tiers = Tiers::builder(("free", free.concurrency(5)), 1_000_000).tier(
 ///     "enterprise",
 ///     Allowance::new(Rate::per_second(1_000).burst(2_000))
 ///         .quota(Quota::per_day(10_000_000))
@@ -165,7 +162,7 @@ pub struct Tiers<C: Clock = Monotonic, W: Clock = Wall> {
     quotas: QuotaLimiter<W>,
     slots: Arc<KeyedConcurrency<String, C>>,
     stack: Stack,
-    max_tenants: usize,
+    capacity: usize,
 }
 
 /// Which limits are whose.
@@ -232,9 +229,12 @@ impl Directory {
 }
 
 impl Tiers {
-    /// Starts with the tier of every tenant that is not assigned to another.
-    pub fn builder(default: &str, allowance: Allowance) -> Builder {
-        Builder::new(default, allowance)
+    /// Starts with the name and the allowance of the tier of every tenant that is not assigned to another.
+    ///
+    /// The capacity is how many tenants may be active at once, and how many may be assigned to a tier or have
+    /// limits of their own. Beyond it new tenants share one rate and one concurrency limit.
+    pub fn builder(default: (&str, Allowance), capacity: usize) -> Builder {
+        Builder::new(default, capacity)
     }
 }
 
@@ -268,7 +268,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// ```
     /// use tollgate::{Level, Limiter, Rate, Stack, Tiers, tiers::Allowance};
     ///
-    /// let tiers = Tiers::builder("free", Allowance::new(Rate::per_second(10))).build()?;
+    /// let tiers = Tiers::builder(("free", Allowance::new(Rate::per_second(10))), 1_000_000).build()?;
     /// let (global, stack) = (Limiter::new(Rate::per_second(1_000)), Stack::new());
     /// let pass = tiers.with_levels("acme", 1, |own| {
     ///     let mut levels = own.to_vec();
@@ -286,15 +286,15 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     ) -> T {
         let plan = self.plan(tenant);
         let allowance = &plan.allowance;
-        let rate = Level::new("rate", self.rates.key_at_rate(tenant, &plan.rate)).cost(cost);
+        let rate = Level::new("rate", &self.rates.key(tenant).counted_by(&plan.rate)).cost(cost);
         let key = self.quotas.key(tenant);
-        let quota = allowance.quota.as_ref().map(|quota| key.under(quota));
+        let quota = allowance.quota.as_ref().map(|quota| key.at(quota));
         let quota = quota
             .as_ref()
             .map(|key| Level::new("quota", key).cost(cost));
         let slots = allowance
             .concurrency
-            .map(|limit| self.slots.key_owned(tenant).at_limit(limit));
+            .map(|limit| self.slots.key_owned(tenant).at(limit));
         let slots = slots.as_ref().map(|key| Level::new("concurrency", key));
         match (quota, slots) {
             (None, None) => meet(&[rate]),
@@ -321,7 +321,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     pub fn assign(&self, tenant: &str, tier: &str) -> Result<(), TierError> {
         let mut directory = self.write();
         directory.expect(tier)?;
-        directory.place(tenant, LimitsOf::Tier(tier.to_owned()), self.max_tenants)
+        directory.place(tenant, LimitsOf::Tier(tier.to_owned()), self.capacity)
     }
 
     /// Gives a tenant limits of its own, whatever its tier.
@@ -332,7 +332,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// ```
     /// use tollgate::{Rate, Tiers, tiers::Allowance};
     ///
-    /// let tiers = Tiers::builder("free", Allowance::new(Rate::per_second(1))).build()?;
+    /// let tiers = Tiers::builder(("free", Allowance::new(Rate::per_second(1))), 1_000_000).build()?;
     /// tiers.set_override("acme", Allowance::new(Rate::per_second(1_000)))?;
     /// assert!(tiers.check_n("acme", 1_000).refusal().is_none());
     /// assert!(tiers.check_n("other", 1_000).refusal().is_some());
@@ -341,7 +341,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     pub fn set_override(&self, tenant: &str, allowance: Allowance) -> Result<(), TierError> {
         let plan = Plan::new(tenant, allowance)?;
         self.write()
-            .place(tenant, LimitsOf::Own(plan), self.max_tenants)
+            .place(tenant, LimitsOf::Own(plan), self.capacity)
     }
 
     /// Puts a tenant back into the default tier.

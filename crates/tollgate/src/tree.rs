@@ -23,7 +23,7 @@ mod taken;
 mod tests;
 mod walk;
 
-pub use builder::Builder;
+pub use builder::{Builder, Settings};
 pub use class::{Class, TreeError};
 pub use level::TreeLevel;
 pub use node::{Branch, Leaf, Leaves, NodeId};

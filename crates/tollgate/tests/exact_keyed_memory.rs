@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::{Algorithm, AtCap, ExactKeyedLimiter, Rate, core::Align};
+use tollgate::{Algorithm, AtCap, ExactKeyedLimiter, Rate, Tier, core::Align};
 use tollgate_testkit::memory::{Counting, live};
 
 #[global_allocator]
@@ -41,7 +41,7 @@ fn filled(algorithm: Algorithm, rate: Rate, capacity: usize) -> (usize, usize) {
     (0..15).for_each(|_| limiter.set_rate(rate).expect("a rate that fits"));
     most = most.max(since(before));
     for key in 0..2 * keys {
-        let _ = limiter.block_for(&key, Duration::from_secs(60));
+        let _ = limiter.key(&key).block_for(Duration::from_secs(60));
     }
     most = most.max(since(before));
     (most, limiter.memory_bound())
@@ -78,17 +78,17 @@ fn an_empty_table_takes_next_to_nothing() {
 #[test]
 fn a_check_of_a_key_that_is_there_allocates_nothing() {
     let limiter = ExactKeyedLimiter::<String>::new(Rate::per_second(1_000_000), 100);
-    let tier = limiter.tier(Rate::per_hour(5)).expect("a rate that fits");
+    let tier = Tier::new(limiter.algorithm(), Rate::per_hour(5)).expect("a rate that fits");
     let mut decisions = Vec::with_capacity(4);
-    limiter.penalize("user:42", 100_000).expect("a slot");
-    let _ = limiter.key_at_rate("user:43", &tier).check_n(3);
+    limiter.key("user:42").penalize(100_000).expect("a slot");
+    let _ = limiter.key("user:43").at(&tier).unwrap().check_n(3);
     let before = live();
     for _ in 0..1_000 {
         let _ = limiter.allow("user:42");
         let _ = limiter.check_n("user:42", 2);
         limiter.check_many(&[("user:42", 1), ("new", 0)], &mut decisions);
-        let _ = limiter.key_at_rate("user:43", &tier).check_n(1);
-        limiter.refund("user:42", 1);
+        let _ = limiter.key("user:43").at(&tier).unwrap().check_n(1);
+        limiter.key("user:42").refund(1);
     }
     assert_eq!(since(before), 0);
 }

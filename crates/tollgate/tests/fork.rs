@@ -95,7 +95,7 @@ fn a_forked_child_grants_nothing_from_its_parents_store() {
     let folder = std::env::temp_dir().join(format!("tollgate-fork-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let file = folder.join("quotas");
-    let open = || QuotaLimiter::builder(Quota::per_month(10)).open(&file);
+    let open = || QuotaLimiter::builder(Quota::per_month(10), 1_000_000).open(&file);
     let limiter = open().unwrap();
     assert!(limiter.check_n("tenant", 4).is_allowed());
     limiter.flush().unwrap();

@@ -85,9 +85,9 @@ fn no_check_of_a_key_allocates() {
         let _ = limiter.check(&number);
         let _ = limiter.check("the same");
         limiter.check_many(&[(number, 1), (number + 1, 2)], &mut decisions);
-        limiter.refund(&number, 1);
-        let _ = limiter.block_for(&number, Duration::from_secs(1));
-        if let Ok(slot) = limiter.reserve(&number, 1) {
+        limiter.key(&number).refund(1);
+        let _ = limiter.key(&number).block_for(Duration::from_secs(1));
+        if let Ok(slot) = limiter.key(&number).reserve(1) {
             slot.cancel();
         }
     }
@@ -191,7 +191,7 @@ fn no_stack_allocates_to_allow_refuse_or_give_back() {
         // Its entry is made.
         let _ = exact.check(&1);
         let levels = [
-            Level::new("user", keyed.key("ada")),
+            Level::new("user", &keyed.key("ada")),
             Level::new("tenant", &key),
             Level::new("route", &bucket),
             Level::new("service", &word),

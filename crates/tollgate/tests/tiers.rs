@@ -7,7 +7,7 @@ use tollgate::clock::Manual;
 use tollgate::quota::QuotaLimiter;
 use tollgate::{
     Algorithm, ExactKeyedLimiter, FairLimiter, KeyedLimiter, Level, Limiter, Quota, Rate, Stack,
-    Tiers, Timestamp,
+    Tier, Tiers, Timestamp,
     core::Align,
     stack::Kind,
     tiers::{Allowance, TierError, Usage},
@@ -22,22 +22,26 @@ fn allowance(text: &str) -> Allowance {
 /// The three tiers that most services begin with, at midnight of a day.
 fn tiers() -> (Tiers<Manual, Manual>, Manual) {
     let clock = Manual::starting_at(Timestamp::ZERO + 20_000 * DAY);
-    let quotas = QuotaLimiter::builder(Quota::unlimited())
-        .clock(clock.clone())
-        .build();
-    let tiers = Tiers::builder("free", allowance("10/s burst 20, 1000/day, 5 at once"))
-        .tier(
-            "standard",
-            allowance("100/s burst 200, 100000/day, 50 at once"),
-        )
-        .tier(
-            "enterprise",
-            allowance("1000/s burst 2000, 10000000/day, 500 at once"),
-        )
-        .quotas(quotas)
+    let quotas = QuotaLimiter::builder(Quota::unlimited(), 1_000_000)
         .clock(clock.clone())
         .build()
-        .expect("rates that fit");
+        .expect("what it can do");
+    let tiers = Tiers::builder(
+        ("free", allowance("10/s burst 20, 1000/day, 5 at once")),
+        1_000_000,
+    )
+    .tier(
+        "standard",
+        allowance("100/s burst 200, 100000/day, 50 at once"),
+    )
+    .tier(
+        "enterprise",
+        allowance("1000/s burst 2000, 10000000/day, 500 at once"),
+    )
+    .quotas(quotas)
+    .clock(clock.clone())
+    .build()
+    .expect("rates that fit");
     (tiers, clock)
 }
 
@@ -221,8 +225,7 @@ fn what_can_not_be_is_said() {
         unknown.to_string(),
         "no tier \"gold\"; there are enterprise, free, standard"
     );
-    let few = Tiers::builder("free", allowance("1/s"))
-        .max_tenants(1)
+    let few = Tiers::builder(("free", allowance("1/s")), 1)
         .build()
         .unwrap();
     few.assign("a", "free").unwrap();
@@ -253,7 +256,7 @@ fn an_allowance_is_text_and_back() {
     );
     assert_eq!(
         error("10/s, 5 at once, 6 at once"),
-        "\"6 at once\" says again what was said before it"
+        "\"6 at once\" repeats what an earlier part says; leave one of them out"
     );
     assert!(error("10/s, 5/fortnight").starts_with("\"5/fortnight\" is no quota ("));
     assert!(error("").contains("rate"));
@@ -407,7 +410,10 @@ fn no_limit_is_shown_as_a_word() {
         shown.push(format!("{limiter:?} {slot:?} {:?}", limiter.check()));
         shown.push(limiter.check().to_string());
         let builder = ExactKeyedLimiter::<String>::builder(rate, 10).algorithm(algorithm);
-        shown.push(format!("{builder:?} {:?}", builder.tier(rate).unwrap()));
+        shown.push(format!(
+            "{builder:?} {:?}",
+            Tier::new(algorithm, rate).unwrap()
+        ));
         let exact = builder.clock(clock.clone()).build().unwrap();
         shown.push(format!("{exact:?} {:?}", exact.check("a")));
     }
@@ -419,11 +425,14 @@ fn no_limit_is_shown_as_a_word() {
     shown.push(format!("{fair:?}"));
     let fair = fair.build().unwrap();
     shown.push(format!("{fair:?} {:?}", fair.check("a")));
-    let quotas = QuotaLimiter::new(Quota::unlimited());
+    let quotas = QuotaLimiter::new(Quota::unlimited(), 1_000_000);
     shown.push(format!("{quotas:?} {:?}", quotas.charge("a", 7)));
     let plain = Allowance::new(rate).quota(Quota::unlimited());
     shown.push(format!("{plain:?} {plain}"));
-    let tiers = Tiers::builder("free", plain).clock(clock).build().unwrap();
+    let tiers = Tiers::builder(("free", plain), 1_000_000)
+        .clock(clock)
+        .build()
+        .unwrap();
     shown.push(format!(
         "{tiers:?} {:?} {:?}",
         tiers.check("a"),

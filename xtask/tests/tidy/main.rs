@@ -1,6 +1,7 @@
 //! What no compiler checks: every source file says what lives in it and fits in a head, as its functions do; nobody
-//! but core knows the unit that a word counts time in; links lead somewhere, and crates can be published.
+//! but core knows the unit that a word counts time in; imports go one way, links lead somewhere, and crates can be published.
 
+mod imports;
 mod links;
 mod manifests;
 
@@ -8,9 +9,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Files above this length want to be two.
-const MOST_LINES: usize = 600;
+const MOST_LINES: usize = 500;
 /// Functions of `src` whose body is longer want to be two; but for tests, which may be long tables.
-const MOST_BODY: usize = 115;
+const MOST_BODY: usize = 60;
+/// Files that are still to be split.
+const TO_SPLIT: [&str; 3] = [
+    "crates/tollgate-cli/tests/load.rs",
+    "crates/tollgate-engine/src/engine/rules.rs",
+    "crates/tollgate-engine/src/verdict.rs",
+];
+/// Functions that may be longer: one flat table, and one that is still to be cut.
+const TABLES: [(&str, &str); 2] = [
+    ("crates/tollgate-engine/src/schema.rs", "definitions"),
+    ("crates/tollgate-engine/src/engine/gather.rs", "fill"),
+];
 /// Spelled in two parts so that this file doesn't find itself.
 const UNFINISHED: [&str; 3] = [
     concat!("todo", "!("),
@@ -44,10 +56,10 @@ fn sources() -> Vec<Source> {
     let read = |file: PathBuf| Source {
         path: file
             .strip_prefix(root())
-            .expect("a path of the project")
+            .expect("a file below the root")
             .display()
             .to_string(),
-        text: fs::read_to_string(&file).expect("a source that can be read"),
+        text: fs::read_to_string(&file).expect("a text file"),
     };
     found.into_iter().map(read).collect()
 }
@@ -86,13 +98,13 @@ fn all(problems: impl Fn(&Source) -> Vec<String>) {
 
 #[test]
 fn every_source_file_is_tidy() {
-    all(|Source { text, .. }| {
+    all(|Source { path, text }| {
         let mut problems = Vec::new();
         if !text.starts_with("//!") {
             problems.push("doesn't open with a //! line saying what lives there".to_owned());
         }
         let lines = text.lines().count();
-        if lines > MOST_LINES {
+        if lines > MOST_LINES && !TO_SPLIT.contains(&path.as_str()) {
             problems.push(format!("{lines} lines, more than {MOST_LINES}"));
         }
         let unfinished = UNFINISHED.iter().filter(|it| text.contains(**it));
@@ -120,7 +132,9 @@ fn every_function_fits_in_a_head() {
         if !path.contains("src/") {
             return Vec::new();
         }
-        let long = functions(text).into_iter().filter(|it| it.1 > MOST_BODY);
+        let is_table = |name: &str| TABLES.contains(&(path.as_str(), name));
+        let long = functions(text).into_iter();
+        let long = long.filter(|(name, lines)| *lines > MOST_BODY && !is_table(name));
         let shown =
             long.map(|(name, lines)| format!("{name} has {lines} lines, more than {MOST_BODY}"));
         shown.collect()
@@ -168,14 +182,14 @@ fn functions(text: &str) -> Vec<(&str, usize)> {
             continue;
         };
         let indent = &line[..line.len() - line.trim_start().len()];
-        let closes = |line: &&str| line.strip_prefix(indent) == Some("}");
+        let closes = |line: &str| line.strip_prefix(indent) == Some("}");
         let opens = |line: &&str| line.ends_with('{') || line.ends_with(';') || line.ends_with('}');
         let Some(open) = lines[number..].iter().position(opens) else {
             continue;
         };
         let open = number + open;
         if lines[open].ends_with('{')
-            && let Some(body) = lines[open + 1..].iter().position(closes)
+            && let Some(body) = lines[open + 1..].iter().position(|line| closes(line))
         {
             found.push((name, body));
         }

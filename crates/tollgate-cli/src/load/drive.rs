@@ -1,19 +1,21 @@
 //! The tasks: each asks, counts what came, and asks again.
 
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use tokio::task::JoinSet;
-use tollgate::clock::{Clock, Monotonic};
+use tollgate::clock::{Clock, Monotonic, Wall};
 use tollgate::{Outcome, Timestamp};
 use tollgate_redis::LimitVerdict;
 
 use super::Load;
 use super::progress::Progress;
 use super::target::{Target, key};
+use crate::policy::Date;
 
 /// Decisions that need no waiting are made so many in a row, before other tasks have their turn.
 const IN_A_ROW: u32 = 16;
@@ -29,6 +31,19 @@ const TICK: Duration = Duration::from_millis(100);
 pub(super) struct Driven {
     pub(super) tally: Tally,
     pub(super) elapsed: Duration,
+    /// By the calendar.
+    pub(super) started: Date,
+    pub(super) ended: Date,
+    pub(super) ending: Ending,
+}
+
+/// What ended a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// Its time was over.
+    Whole,
+    /// Ctrl-C.
+    Interrupted,
 }
 
 /// What came of one task's decisions.
@@ -49,6 +64,8 @@ struct Common {
     keys: Box<[String]>,
     cost: u64,
     until: Timestamp,
+    /// Whether to end before that.
+    is_over: AtomicBool,
     /// Decisions so far, for the progress bar.
     decided: AtomicU64,
 }
@@ -57,12 +74,14 @@ struct Common {
 pub(super) async fn drive(target: &Target, options: &Load) -> io::Result<Driven> {
     let clock = Monotonic::new();
     let keys = (0..options.keys).map(key).collect();
-    let began = clock.now();
+    let (began, started) = (clock.now(), Date::of(Wall.now()));
+    let mut ending = Ending::Whole;
     let common = Arc::new(Common {
         target: target.clone(),
         keys,
         cost: options.cost,
         until: began + options.duration,
+        is_over: AtomicBool::new(false),
         decided: AtomicU64::new(0),
     });
     let mut tasks = JoinSet::new();
@@ -74,8 +93,14 @@ pub(super) async fn drive(target: &Target, options: &Load) -> io::Result<Driven>
     let progress = Progress::new(options.duration);
     let mut ticks = tokio::time::interval(TICK);
     let mut tally = Tally::new()?;
+    let mut interrupt = pin!(tokio::signal::ctrl_c());
     loop {
         tokio::select! {
+            // Where it can't be listened for, it ends the process as it always did.
+            Ok(()) = &mut interrupt, if ending == Ending::Whole => {
+                common.is_over.store(true, Ordering::Relaxed);
+                ending = Ending::Interrupted;
+            }
             ended = tasks.join_next() => match ended {
                 Some(one) => tally.add(&one.map_err(io::Error::other)??)?,
                 None => break,
@@ -88,7 +113,13 @@ pub(super) async fn drive(target: &Target, options: &Load) -> io::Result<Driven>
     }
     let elapsed = clock.now() - began;
     progress.end();
-    Ok(Driven { tally, elapsed })
+    Ok(Driven {
+        tally,
+        elapsed,
+        started,
+        ended: Date::of(Wall.now()),
+        ending,
+    })
 }
 
 async fn run(common: Arc<Common>, clock: Monotonic, first: usize) -> io::Result<Tally> {
@@ -105,7 +136,7 @@ async fn run(common: Arc<Common>, clock: Monotonic, first: usize) -> io::Result<
             let now = clock.now();
             tally.note(&answer, now - at);
             at = now;
-            if now >= common.until {
+            if now >= common.until || common.is_over.load(Ordering::Relaxed) {
                 return Ok(tally);
             }
         }
@@ -138,9 +169,10 @@ impl Tally {
             (true, false) => &mut self.fallback_denied,
         };
         *count += 1;
-        let latency = match answer.fallback.is_none() && is_allowed {
-            true => &mut self.admitted_latency,
-            false => &mut self.other_latency,
+        let latency = if answer.fallback.is_none() && is_allowed {
+            &mut self.admitted_latency
+        } else {
+            &mut self.other_latency
         };
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         latency.saturating_record(nanos);

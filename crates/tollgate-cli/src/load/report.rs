@@ -9,10 +9,10 @@ use serde::{Serialize, Serializer};
 use tollgate_engine::render;
 use tollgate_redis::{FailureKind, FailureStats};
 
-use super::drive::Driven;
+use super::drive::{Driven, Ending};
 use super::target::Counts;
 use super::text::{short, thousands};
-use super::{Load, LoadFailure, Mode, OnFailure, Place};
+use super::{FleetCounting, LimitHome, Load, LoadFailure, OnFailure};
 use crate::simulate::spelled_out;
 
 /// What a limit and its store made of the load. The fields of its JSON come in this order.
@@ -39,6 +39,12 @@ pub struct LoadReport {
     pub cost: u64,
     /// What decisions got while the store couldn't be asked.
     pub on_failure: Option<&'static str>,
+    /// When the run began, by the calendar, as RFC 3339 has it.
+    pub started_at: String,
+    /// When it ended.
+    pub ended_at: String,
+    /// Whether Ctrl-C ended it before its time.
+    pub interrupted: bool,
     /// How long the run took, in seconds.
     pub elapsed_s: f64,
     /// All decisions.
@@ -134,12 +140,11 @@ impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = thousands(self.count);
         write!(f, "  {:<20}{count:>6}", self.kind)?;
-        match self.is_going_on {
-            true => write!(f, "  from {:.3}s to the end: ", self.began_s)?,
-            false => {
-                let last = self.began_s + self.lasted_s;
-                write!(f, "  first at {:.3}s, last at {last:.3}s: ", self.began_s)?;
-            }
+        if self.is_going_on {
+            write!(f, "  from {:.3}s to the end: ", self.began_s)?
+        } else {
+            let last = self.began_s + self.lasted_s;
+            write!(f, "  first at {:.3}s, last at {last:.3}s: ", self.began_s)?;
         }
         f.write_str(&self.first)
     }
@@ -147,7 +152,7 @@ impl fmt::Display for Failed {
 
 impl LoadReport {
     pub(super) fn new(options: &Load, driven: &Driven, counts: Counts) -> Self {
-        let Driven { tally, elapsed } = driven;
+        let Driven { tally, elapsed, .. } = driven;
         let decisions = tally.decisions();
         let mut all = tally.other_latency.clone();
         // Both have the same digits, and grow as they must.
@@ -159,10 +164,11 @@ impl LoadReport {
         let round_trips = store.map(|store| store.round_trips);
         let on_failure = options.on_failure.unwrap_or(OnFailure::Local);
         Self {
-            backend: Place::to_string(&options.backend),
-            mode: match is_store {
-                true => options.mode.name(),
-                false => Mode::Exact.name(),
+            backend: LimitHome::to_string(&options.backend),
+            mode: if is_store {
+                options.mode.name()
+            } else {
+                FleetCounting::Exact.name()
             },
             rate: spelled_out(options.rate),
             algorithm: options.algorithm.name(),
@@ -171,6 +177,9 @@ impl LoadReport {
             tasks: options.tasks,
             cost: options.cost,
             on_failure: is_store.then_some(on_failure.name()),
+            started_at: driven.started.to_string(),
+            ended_at: driven.ended.to_string(),
+            interrupted: driven.ending == Ending::Interrupted,
             elapsed_s: elapsed.as_secs_f64(),
             decisions,
             decisions_per_s: decisions as f64 / elapsed.as_secs_f64(),
@@ -254,10 +263,14 @@ impl fmt::Display for LoadReport {
         let tasks = if self.tasks == 1 { "task" } else { "tasks" };
         let seconds = self.elapsed.as_secs_f64();
         let (count, cost) = (thousands(u64::from(self.tasks)), self.cost);
-        writeln!(
+        write!(
             f,
-            "\nload       {count} {tasks} for {seconds:.3}s, cost {cost}\n"
+            "\nload       {count} {tasks} for {seconds:.3}s, cost {cost}"
         )?;
+        f.write_str(match self.interrupted {
+            true => ", ended by Ctrl-C\n\n",
+            false => "\n\n",
+        })?;
 
         let line = |f: &mut fmt::Formatter<'_>, label: &str, count: u64, rest: &str| {
             writeln!(f, "{label:<12}{:>16}{rest}", thousands(count))

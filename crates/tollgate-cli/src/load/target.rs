@@ -14,7 +14,7 @@ use tollgate_redis::{
     StoreLimitError,
 };
 
-use super::{Counted, Load, LoadFailure, Mode};
+use super::{Counted, FleetCounting, Load, LoadFailure};
 
 /// How long the store is waited for before the run.
 const MEET_WITHIN: Duration = Duration::from_secs(2);
@@ -23,16 +23,16 @@ const MEET_AT_ONCE: Duration = Duration::from_millis(50);
 
 /// Where a limit is kept, as it was written: `memory`, or a URL. Its `Debug` form shows no password.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Place(String);
+pub struct LimitHome(String);
 
-impl Place {
+impl LimitHome {
     /// The URL, unless it is memory.
     fn url(&self) -> Option<&str> {
         (self.0 != "memory").then_some(&*self.0)
     }
 }
 
-impl FromStr for Place {
+impl FromStr for LimitHome {
     type Err = Infallible;
 
     /// Takes any text: what is wrong with a URL is told later, without its password.
@@ -42,7 +42,7 @@ impl FromStr for Place {
 }
 
 /// Without user and password.
-impl fmt::Display for Place {
+impl fmt::Display for LimitHome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.url().map(str::parse::<Address>) {
             None => f.write_str("memory"),
@@ -52,9 +52,9 @@ impl fmt::Display for Place {
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for LimitHome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Place({self})")
+        write!(f, "LimitHome({self})")
     }
 }
 
@@ -112,7 +112,7 @@ impl Target {
             options.algorithm,
             Counted::Gcra | Counted::TokenBucket | Counted::Leaky
         );
-        if options.mode == Mode::Leased && !is_level {
+        if options.mode == FleetCounting::Leased && !is_level {
             return Err(LoadFailure::NotLeased(options.algorithm));
         }
         let redis = Redis::builder(url)
@@ -122,7 +122,7 @@ impl Target {
             .build()
             .map_err(LoadFailure::Connect)?;
         let mut limiter = redis.limiter(&options.name, rate).algorithm(algorithm);
-        if options.mode == Mode::Leased {
+        if options.mode == FleetCounting::Leased {
             limiter = limiter.leased();
         }
         if let Some(choice) = options.on_failure {

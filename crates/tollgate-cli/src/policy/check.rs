@@ -11,6 +11,7 @@ use tollgate_engine::{Checked, Rejected, envoy, render};
 
 use super::PolicyFailure;
 use super::input::{is_stdin, of_text, stdin};
+use crate::color::Color;
 
 /// The files to check.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
@@ -61,6 +62,8 @@ struct LimitReport {
     name: String,
     /// Its own, or the weaker one of the whole policy.
     mode: &'static str,
+    /// For how many keys in a hundred it is enforced.
+    enforced_percent: u8,
     #[serde(serialize_with = "by_name")]
     counting: Counting,
     on_store_failure: &'static str,
@@ -76,9 +79,13 @@ fn by_name<S: Serializer>(counting: &Counting, to: S) -> Result<S::Ok, S::Error>
 ///
 /// # Errors
 /// Standard input that can't be read, or output that can't be written.
-pub fn check(options: &Check, out: &mut impl Write) -> Result<io::Result<bool>, PolicyFailure> {
+pub fn check(
+    options: &Check,
+    color: Color,
+    out: &mut impl Write,
+) -> Result<io::Result<bool>, PolicyFailure> {
     let files = read(&options.files)?;
-    Ok(write(options, &files, out))
+    Ok(write(options, &files, color, out))
 }
 
 type Read = (String, Result<Checked, Rejected>);
@@ -96,7 +103,7 @@ fn read(files: &[PathBuf]) -> Result<Vec<Read>, PolicyFailure> {
     Ok(read)
 }
 
-fn write(options: &Check, files: &[Read], out: &mut impl Write) -> io::Result<bool> {
+fn write(options: &Check, files: &[Read], color: Color, out: &mut impl Write) -> io::Result<bool> {
     if options.json {
         let reports: Vec<_> = files
             .iter()
@@ -106,7 +113,7 @@ fn write(options: &Check, files: &[Read], out: &mut impl Write) -> io::Result<bo
         writeln!(out)?;
     } else {
         for (name, read) in files {
-            write_text(name, read, out)?;
+            write_text(name, read, color, out)?;
         }
         let warned = files.iter().filter_map(|(_, read)| read.as_ref().ok());
         let warnings = warned.map(|checked| checked.warnings.len()).sum();
@@ -124,9 +131,10 @@ fn write(options: &Check, files: &[Read], out: &mut impl Write) -> io::Result<bo
 /// A file, or those in a folder; the folder itself if it has none.
 pub(super) fn files_of(path: &Path) -> Vec<PathBuf> {
     let files = files_in(path);
-    match files.is_empty() {
-        true => vec![path.to_owned()],
-        false => files,
+    if files.is_empty() {
+        vec![path.to_owned()]
+    } else {
+        files
     }
 }
 
@@ -171,13 +179,19 @@ fn limits(policy: &Policy) -> Vec<LimitReport> {
             kind,
             name: name.to_owned(),
             mode: mode_name(mode.max(policy.mode)),
+            enforced_percent: match mode.max(policy.mode) {
+                Mode::Enforce => 100,
+                Mode::Shadow | Mode::Off => 0,
+            },
             counting,
             on_store_failure: failure.name(),
             has_quota: limits.quota.is_some(),
         };
     let rules = policy.rules.iter().map(|rule| {
         let kept = (rule.counting, rule.on_store_failure, &rule.limits);
-        report("rule", &rule.name, rule.mode, kept)
+        let mut own = report("rule", &rule.name, rule.mode, kept);
+        own.enforced_percent = own.enforced_percent.min(rule.enforced_percent);
+        own
     });
     let tiers = policy.tiers.iter().map(|(name, tier)| {
         let kept = (tier.counting, tier.on_store_failure, &tier.limits);
@@ -185,9 +199,10 @@ fn limits(policy: &Policy) -> Vec<LimitReport> {
     });
     let compiled = envoy::Compiled::new(&policy.domains);
     let leaves = compiled.leaves().iter().map(|leaf| {
-        let mode = match leaf.limit.shadow {
-            true => Mode::Shadow,
-            false => Mode::Enforce,
+        let mode = if leaf.limit.shadow {
+            Mode::Shadow
+        } else {
+            Mode::Enforce
         };
         let kept = (
             leaf.limit.counting,
@@ -199,7 +214,7 @@ fn limits(policy: &Policy) -> Vec<LimitReport> {
     rules.chain(tiers).chain(leaves).collect()
 }
 
-const fn mode_name(mode: Mode) -> &'static str {
+pub(super) const fn mode_name(mode: Mode) -> &'static str {
     match mode {
         Mode::Enforce => "enforce",
         Mode::Shadow => "shadow",
@@ -210,22 +225,21 @@ const fn mode_name(mode: Mode) -> &'static str {
 fn write_text(
     name: &str,
     read: &Result<Checked, Rejected>,
+    color: Color,
     out: &mut impl Write,
 ) -> io::Result<()> {
     let checked = match read {
         Ok(checked) => checked,
         Err(rejected) => {
-            write!(out, "{rejected}")?;
+            let shown = color.diagnostics(&rejected.errors, &rejected.sources);
+            write!(out, "{shown}")?;
             let errors = count(rejected.errors.len(), "error");
             return writeln!(out, "{}: {errors}", render::escaped(name));
         }
     };
     if !checked.warnings.is_empty() {
-        write!(
-            out,
-            "{}",
-            render::human(&checked.warnings, &checked.sources)
-        )?;
+        let shown = color.diagnostics(&checked.warnings, &checked.sources);
+        write!(out, "{shown}")?;
     }
     let policy = &checked.policy;
     write!(out, "{}: valid, ", render::escaped(name))?;
@@ -242,6 +256,9 @@ fn write_text(
         let LimitReport { name, mode, .. } = limit;
         let (failure, name) = (limit.on_store_failure, render::escaped(&name));
         write!(out, "  {tier}{name}: {mode}")?;
+        if let percent @ 1..100 = limit.enforced_percent {
+            write!(out, " for {percent}% of its keys")?;
+        }
         match counted(limit.counting) {
             Some(COUNTED_HERE) => writeln!(out, ", {COUNTED_HERE}")?,
             Some(counted) => writeln!(out, ", {counted}, {failure} if the store fails")?,

@@ -94,7 +94,7 @@ impl Conversion {
             kind: name(one.loss).replace(' ', "-"),
             decides: one.loss.decides(),
             limit: &one.limit,
-            what: &one.what,
+            what: one.what,
         });
         let report = Report {
             policy: self.text.as_deref(),

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use tollgate_engine::Facts;
-use tollgate_engine::facts::fact_name;
+use tollgate_engine::facts::{Unit, fact_name};
 
 /// One fact, as `name=value`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,25 +42,128 @@ impl FromStr for Entries {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let entry = |part: &str| match part
-            .split_once('=')
-            .map(|(key, value)| (key.trim(), value.trim()))
-        {
-            Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-            None if !part.trim().is_empty() => Err(format!(
+        let entry = |part: &Part| match part.value.as_ref() {
+            Some(value) if !part.key.trim().is_empty() => {
+                Ok((part.key.trim().to_owned(), value.trim().to_owned()))
+            }
+            None if !part.key.trim().is_empty() => Err(format!(
                 "{:?} has no value; write it as key=value, or as key= for an empty one",
-                part.trim()
+                part.key.trim()
             )),
             _ => Err(format!(
                 "{text:?} is no descriptor; write it as key=value,key2=value2"
             )),
         };
-        text.split(',')
-            .map(entry)
-            .collect::<Result<_, _>>()
-            .map(Self)
+        let parts = parts(text);
+        parts.iter().map(entry).collect::<Result<_, _>>().map(Self)
     }
 }
+
+/// One entry as it is written, without its escapes.
+#[derive(Debug, Default)]
+struct Part {
+    key: String,
+    value: Option<String>,
+}
+
+/// Splits entries at commas, and keys from values at the first equals sign. A backslash takes the meaning of a comma,
+/// an equals sign or a backslash behind it; before anything else it is one itself.
+fn parts(text: &str) -> Vec<Part> {
+    let mut parts = vec![Part::default()];
+    let mut signs = text.chars().peekable();
+    while let Some(sign) = signs.next() {
+        let escaped = match sign {
+            '\\' => signs.next_if(|next| matches!(next, ',' | '=' | '\\')),
+            _ => None,
+        };
+        let last = parts.len() - 1;
+        let part = &mut parts[last];
+        match (sign, escaped) {
+            (',', None) => parts.push(Part::default()),
+            ('=', None) if part.value.is_none() => part.value = Some(String::new()),
+            (sign, escaped) => {
+                let sign = escaped.unwrap_or(sign);
+                part.value.as_mut().unwrap_or(&mut part.key).push(sign);
+            }
+        }
+    }
+    parts
+}
+
+/// A value with its commas escaped, so that it can be given as it is shown.
+pub(super) fn with_escapes(value: &str) -> String {
+    value.replace('\\', "\\\\").replace(',', "\\,")
+}
+
+/// Something of one descriptor, by its number from 1, or of all: `3` or `2=3`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OfDescriptor<T> {
+    pub(super) number: Option<usize>,
+    pub(super) value: T,
+}
+
+impl<T: FromStr<Err = String>> FromStr for OfDescriptor<T> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (number, value) = match text.split_once('=') {
+            Some((number, value)) => {
+                let number = number.parse().ok().filter(|number| *number > 0);
+                let number = number.ok_or_else(|| {
+                    format!("{text:?} names no descriptor; write 2={value} for the second")
+                })?;
+                (Some(number), value)
+            }
+            None => (None, text),
+        };
+        Ok(Self {
+            number,
+            value: value.parse()?,
+        })
+    }
+}
+
+/// What a request counts as: the hits_addend of a proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hits(pub(super) u32);
+
+impl FromStr for Hits {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.parse().map(Self);
+        number.map_err(|_| format!("{text:?} is no whole number from 0 to {}", u32::MAX))
+    }
+}
+
+/// A limit that a proxy asks for in place of the file's, as `5/minute`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked(pub(super) u32, pub(super) Unit);
+
+impl FromStr for Asked {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parsed = text.split_once('/').and_then(|(count, unit)| {
+            let unit = UNITS.iter().find(|known| known.name() == unit)?;
+            Some(Self(count.parse().ok()?, *unit))
+        });
+        parsed.ok_or_else(|| {
+            let units = UNITS.map(Unit::name).join(", ");
+            format!("{text:?} is no limit; write it as 5/minute, with one of {units}")
+        })
+    }
+}
+
+const UNITS: [Unit; 7] = [
+    Unit::Second,
+    Unit::Minute,
+    Unit::Hour,
+    Unit::Day,
+    Unit::Week,
+    Unit::Month,
+    Unit::Year,
+];
 
 impl Entries {
     pub(super) fn pairs(&self) -> Vec<(&str, &str)> {
@@ -68,5 +171,26 @@ impl Entries {
         pairs
             .map(|(key, value)| (key.as_str(), value.as_str()))
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comma_is_escaped_by_a_backslash() {
+        let pairs = |text: &str| {
+            let entries: Entries = text.parse().unwrap();
+            let pairs = entries.pairs().into_iter();
+            pairs
+                .map(|(key, value)| format!("{key}|{value}"))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(pairs("a=1,b=2"), ["a|1", "b|2"]);
+        assert_eq!(pairs(r"agent=x\,y,b=2"), ["agent|x,y", "b|2"]);
+        assert_eq!(pairs(r"path=C:\\x,q=a=b"), [r"path|C:\x", "q|a=b"]);
+        assert_eq!(pairs(r"regex=\d"), [r"regex|\d"]);
+        assert_eq!(with_escapes(r"x,\y"), r"x\,\\y");
     }
 }

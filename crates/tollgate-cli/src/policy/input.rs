@@ -15,9 +15,10 @@ pub(super) fn is_stdin(path: &Path) -> bool {
 
 /// The policy at a path.
 pub(crate) fn policy(path: &Path) -> Result<Policy, PolicyFailure> {
-    let checked = match is_stdin(path) {
-        true => of_text(&stdin()?),
-        false => Policy::from_path(path),
+    let checked = if is_stdin(path) {
+        of_text(&stdin()?)
+    } else {
+        Policy::from_path(path)
     };
     Ok(checked?.policy)
 }
@@ -29,9 +30,10 @@ pub(super) fn of_text(text: &str) -> Result<Checked, Rejected> {
         Ok(_) => true,
         Err(rejected) => rejected.errors.iter().all(|error| error.code != SYNTAX),
     };
-    match is_toml {
-        true => as_toml,
-        false => Policy::from_text(text, Format::Yaml),
+    if is_toml {
+        as_toml
+    } else {
+        Policy::from_text(text, Format::Yaml)
     }
 }
 

@@ -4,20 +4,17 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
-use tollgate::clock::Manual;
 use tollgate::{Decision, Outcome};
-use tollgate_engine::backend::Memory;
 use tollgate_engine::engine::{DescriptorStatus, DescriptorVerdict, DescriptorsPassed, Left};
+use tollgate_engine::envoy::StatusCode;
 use tollgate_engine::facts::Descriptor;
-use tollgate_engine::policy::Charging;
+use tollgate_engine::policy::{Charging, OnStoreFailure, Over};
 use tollgate_engine::verdict::{Cause, Passed, Permits};
-use tollgate_engine::{Engine, Facts, Policy, Verdict};
+use tollgate_engine::{Facts, Policy, Verdict};
 
 use super::PolicyFailure;
-use super::facts::{Entries, Fact, facts};
-
-/// An engine whose time is set by hand.
-pub(crate) type Virtual = Engine<Memory<Manual, Manual>>;
+use super::facts::{Asked, Entries, Fact, Hits, OfDescriptor, facts, with_escapes};
+use super::stage::Stage;
 
 /// What is asked of a policy.
 #[derive(Debug)]
@@ -25,11 +22,36 @@ pub(crate) enum Request<'a> {
     /// Of one in our form.
     Facts(Box<Facts<'a>>),
     /// Of one in envoyproxy/ratelimit's form.
-    Descriptors {
-        domain: &'a str,
-        entries: Vec<Vec<(&'a str, &'a str)>>,
-        charging: Charging,
-    },
+    Descriptors(Described<'a>),
+}
+
+/// A request as a proxy describes it.
+#[derive(Debug)]
+pub(crate) struct Described<'a> {
+    pub(super) domain: &'a str,
+    pub(super) entries: Vec<Vec<(&'a str, &'a str)>>,
+    pub(super) charging: Charging,
+    pub(super) extras: Extras<'a>,
+}
+
+/// What a proxy may say beside the entries of a descriptor.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Extras<'a> {
+    /// What requests count as, and single descriptors of them.
+    pub(crate) hits: &'a [OfDescriptor<Hits>],
+    /// Limits in place of the file's.
+    pub(crate) limits: &'a [OfDescriptor<Asked>],
+    pub(crate) show: Show,
+}
+
+/// What is shown of each descriptor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Show {
+    /// What it was charged, where that isn't told by the outcome.
+    #[default]
+    Charges,
+    /// Its status, in any case.
+    Statuses,
 }
 
 impl<'a> Request<'a> {
@@ -38,7 +60,7 @@ impl<'a> Request<'a> {
         policy: &Policy,
         known: &'a [Fact],
         domain: Option<&'a str>,
-        descriptors: &'a [Entries],
+        (descriptors, extras): (&'a [Entries], Extras<'a>),
     ) -> Result<Self, PolicyFailure> {
         let usage = |message: &str| Err(PolicyFailure::Usage(message.to_owned()));
         match (policy.domains.is_empty(), domain) {
@@ -46,14 +68,18 @@ impl<'a> Request<'a> {
             (false, Some(_)) if !known.is_empty() => {
                 usage("the file has domains: a request to it has a --descriptor, and no --fact")
             }
-            (false, Some(domain)) => Ok(Self::Descriptors {
-                domain,
-                entries: descriptors.iter().map(Entries::pairs).collect(),
-                charging: policy
-                    .domains
-                    .get(domain)
-                    .map_or(Charging::default(), |domain| domain.charging),
-            }),
+            (false, Some(domain)) => {
+                extras.suit(descriptors.len())?;
+                Ok(Self::Descriptors(Described {
+                    domain,
+                    entries: descriptors.iter().map(Entries::pairs).collect(),
+                    charging: policy
+                        .domains
+                        .get(domain)
+                        .map_or(Charging::default(), |domain| domain.charging),
+                    extras,
+                }))
+            }
             (true, Some(_)) => {
                 usage("the file has no domains: say what is known of the request with --fact")
             }
@@ -63,31 +89,29 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Decides it, at what the engine's clock shows. Who passes is among those who run from then on.
-    pub(crate) fn decide(&self, engine: &Virtual, at: Duration, running: &mut Running) -> Step {
+    /// Decides it, at what the stage's clock shows. Who passes is among those who run from then on.
+    pub(crate) fn decide(&self, stage: &Stage, at: Duration, running: &mut Running) -> Step {
         running.end_until(at);
         match self {
             Self::Facts(facts) => {
-                let verdict = engine.decide(facts);
+                let verdict = stage.decide(facts);
                 let mut step = Step::new(at, &verdict);
-                let left = engine.left(facts);
+                let left = stage.left(facts);
                 if left.len() > 1 {
                     step.left = left.into_iter().map(LeftOf::new).collect();
                 }
                 running.begin(at, verdict.passed().map(Passed::into_permits));
                 step
             }
-            Self::Descriptors {
-                domain,
-                entries,
-                charging,
-            } => {
-                let descriptors: Vec<_> = entries.iter().map(|it| Descriptor::new(it)).collect();
-                let verdict = engine.decide_descriptors(domain, &descriptors, 1);
+            Self::Descriptors(request) => {
+                let descriptors = request.descriptors();
+                let hits = request.extras.of(None, request.extras.hits);
+                let hits = hits.map_or(1, |Hits(hits)| hits);
+                let verdict = stage.decide_descriptors(request.domain, &descriptors, hits);
                 let mut step = Step::of(at, &verdict);
                 // All or none is told by the outcome.
-                if *charging == Charging::Each {
-                    let each = entries.iter().zip(&verdict.statuses);
+                if request.charging == Charging::Each || request.extras.show == Show::Statuses {
+                    let each = request.entries.iter().zip(&verdict.statuses);
                     step.descriptors = each
                         .map(|(entries, said)| Charged::of(entries, said))
                         .collect();
@@ -95,6 +119,47 @@ impl<'a> Request<'a> {
                 running.begin(at, verdict.passed().map(DescriptorsPassed::into_permits));
                 step
             }
+        }
+    }
+}
+
+impl Described<'_> {
+    /// As the engine takes them.
+    pub(super) fn descriptors(&self) -> Vec<Descriptor<'_>> {
+        let numbered = (1..).zip(&self.entries);
+        let descriptors = numbered.map(|(number, entries)| {
+            let mut descriptor = Descriptor::new(entries);
+            let extras = &self.extras;
+            let asked = extras.of(Some(number), extras.limits);
+            let asked = asked.or_else(|| extras.of(None, extras.limits));
+            descriptor.limit = asked.map(|Asked(count, unit)| (count, unit));
+            let hits = extras.of(Some(number), extras.hits);
+            descriptor.cost = hits.map(|Hits(hits)| u64::from(hits));
+            descriptor
+        });
+        descriptors.collect()
+    }
+}
+
+impl Extras<'_> {
+    fn of<T: Copy>(&self, number: Option<usize>, all: &[OfDescriptor<T>]) -> Option<T> {
+        let mut all = all.iter().rev();
+        all.find(|one| one.number == number).map(|one| one.value)
+    }
+
+    /// Fails if a descriptor is named that there isn't.
+    fn suit(&self, descriptors: usize) -> Result<(), PolicyFailure> {
+        let hits = self.hits.iter().map(|one| one.number);
+        let limits = self.limits.iter().map(|one| one.number);
+        match hits
+            .chain(limits)
+            .flatten()
+            .find(|number| *number > descriptors)
+        {
+            Some(number) => Err(PolicyFailure::Usage(format!(
+                "there is no descriptor {number}: the request has {descriptors}"
+            ))),
+            None => Ok(()),
         }
     }
 }
@@ -130,6 +195,7 @@ impl Running {
 
 const ALLOWED: &str = "allowed";
 const DENIED: &str = "denied";
+pub(super) const OVER_LIMIT: &str = "over-limit";
 
 /// One request, decided.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -146,6 +212,12 @@ pub(crate) struct Step {
     /// The limit of that rule that decided.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) limit: Option<String>,
+    /// What decided because the store can't be asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) without_store: Option<&'static str>,
+    /// What comes of it where a request can wait, if the rule says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) waits: Option<Waits>,
     /// What is left of each limit that the request meets, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) left: Vec<LeftOf>,
@@ -157,6 +229,16 @@ pub(crate) struct Step {
     /// What came of each descriptor, where they are charged one by one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) descriptors: Vec<Charged>,
+}
+
+/// A request that is over a limit whose rule lets it wait.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Waits {
+    /// For no longer than this.
+    #[serde(rename = "longest_ms", serialize_with = "in_millis")]
+    pub(crate) longest: Duration,
+    /// Whether it passes within that time, if nobody else comes.
+    pub(crate) passes: bool,
 }
 
 /// What is left of one limit.
@@ -171,6 +253,8 @@ pub(crate) struct LeftOf {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Charged {
     pub(crate) descriptor: String,
+    /// Whether it passes by itself: `ok` or `over-limit`.
+    pub(crate) status: &'static str,
     /// The limit that it meets.
     pub(crate) limit: Option<String>,
     pub(crate) charged: u64,
@@ -180,7 +264,10 @@ pub(crate) struct Charged {
 impl LeftOf {
     fn new(left: Left) -> Self {
         Self {
-            limit: left.kind.to_string(),
+            limit: match left.is_warm_up {
+                true => format!("{} while it warms up", left.kind),
+                false => left.kind.to_string(),
+            },
             remaining: self::left(&left.decision),
             rule: left.rule,
         }
@@ -191,6 +278,10 @@ impl Charged {
     fn of(entries: &[(&str, &str)], said: &DescriptorStatus) -> Self {
         Self {
             descriptor: entries_text(entries),
+            status: match said.code {
+                StatusCode::Ok => "ok",
+                StatusCode::OverLimit => OVER_LIMIT,
+            },
             limit: said.limit.clone(),
             charged: said.charged,
             remaining: said.decision.as_ref().and_then(left),
@@ -202,13 +293,13 @@ impl Charged {
 pub(super) fn entries_text(entries: &[(&str, &str)]) -> String {
     let entries = entries.iter();
     let entries: Vec<_> = entries
-        .map(|(key, value)| format!("{key}={value}"))
+        .map(|(key, value)| format!("{key}={}", with_escapes(value)))
         .collect();
     entries.join(",")
 }
 
 // Serde hands over references.
-fn in_millis<S: Serializer>(length: &Duration, out: S) -> Result<S::Ok, S::Error> {
+pub(super) fn in_millis<S: Serializer>(length: &Duration, out: S) -> Result<S::Ok, S::Error> {
     // From whole nanoseconds, so that 2780 isn't 2780.0000000000005.
     #[expect(
         clippy::cast_precision_loss,
@@ -253,6 +344,8 @@ impl Step {
             remaining: left(decision),
             retry_after,
             limit: verdict.limit().map(|limit| limit.kind().to_string()),
+            without_store: verdict.fallback().map(OnStoreFailure::name),
+            waits: None,
             left: Vec::new(),
             too_much,
             shadow: verdict
@@ -261,6 +354,23 @@ impl Step {
                 .collect(),
             descriptors: Vec::new(),
         }
+    }
+
+    /// Notes what comes of a refusal where requests can wait, by what its rule says.
+    pub(super) fn with_waits(mut self, policy: &Policy) -> Self {
+        let name = self.rule.as_deref().unwrap_or("");
+        let rule = policy.rules.iter().find(|rule| rule.name == name);
+        let tier = || {
+            let mut tiers = policy.tiers.iter();
+            tiers.find(|(tier, _)| cause_name(Cause::Tier(tier)).as_deref() == Some(name))
+        };
+        let over = rule.map(|rule| rule.over);
+        let over = over.or_else(|| tier().map(|(_, tier)| tier.over));
+        if let (Some(Over::Wait(longest)), false) = (over, self.is_allowed()) {
+            let passes = self.retry_after.is_some_and(|wait| wait <= longest);
+            self.waits = Some(Waits { longest, passes });
+        }
+        self
     }
 
     /// A request of descriptors: what is told is of the one that decided.
@@ -277,6 +387,8 @@ impl Step {
             remaining: told.and_then(|status| left(status.decision.as_ref()?)),
             retry_after: or_never(verdict.retry_after),
             limit: None,
+            without_store: verdict.fallback.map(OnStoreFailure::name),
+            waits: None,
             left: Vec::new(),
             too_much: verdict.too_much.map(|what| what.to_string()),
             shadow: shadow.filter_map(|status| status.limit.clone()).collect(),
@@ -302,14 +414,4 @@ pub(crate) fn cause_name(cause: Cause<'_>) -> Option<String> {
 /// None of the longest time there is, which stands for never.
 fn or_never(wait: Duration) -> Option<Duration> {
     (wait < Duration::MAX).then_some(wait)
-}
-
-/// An engine on virtual time that begins at the origin.
-pub(crate) fn engine(policy: Policy) -> Result<(Virtual, Manual), PolicyFailure> {
-    let clock = Manual::new();
-    let memory = Memory::builder()
-        .clock(clock.clone())
-        .wall(clock.clone())
-        .build();
-    Ok((Engine::new(policy, memory)?, clock))
 }

@@ -9,7 +9,7 @@ use tollgate::Timestamp;
 use tollgate_engine::render;
 
 use super::Options;
-use crate::policy::{PolicyFailure, Request, Running, engine};
+use crate::policy::{Extras, PolicyFailure, Request, Running, Stage, Store};
 
 /// What a policy did to the requests of a pattern.
 #[derive(Clone, Debug, Serialize)]
@@ -47,18 +47,19 @@ pub fn simulate_policy(options: &Options) -> Result<PolicyReport, PolicyFailure>
         &policy,
         &options.facts,
         options.domain.as_deref(),
-        &options.descriptors,
+        (&options.descriptors, Extras::default()),
     )?;
-    let (engine, clock) = engine(policy.clone())?;
+    let stage = Stage::new(policy.clone(), Timestamp::ZERO, Store::Up)?;
     let mut running = Running::new(options.hold);
     let (mut refused, mut shadow) = (BTreeMap::new(), BTreeMap::new());
     let mut too_much = BTreeMap::new();
     let mut passed = Vec::new();
     for &at in &traffic.arrivals {
-        clock.set(at);
-        let step = request.decide(&engine, at - Timestamp::ZERO, &mut running);
+        let at = at - Timestamp::ZERO;
+        stage.set(at);
+        let step = request.decide(&stage, at, &mut running);
         if step.is_allowed() {
-            passed.push(at);
+            passed.push(Timestamp::ZERO + at);
         } else if let Some(bound) = step.too_much {
             *too_much.entry(bound).or_insert(0) += 1;
         } else {

@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use super::{POLICY, THEIRS, folder, run};
+use super::{EPOCH, POLICY, THEIRS, folder, run, steps};
 
 #[test]
 fn their_form_is_known_however_it_is_written_and_never_mistaken() {
@@ -52,7 +52,7 @@ fn their_form_is_known_however_it_is_written_and_never_mistaken() {
         ];
         run(&folder, &[&request[..], more].concat()).1
     };
-    let step: Value = serde_json::from_str(&request(&["--json"])).expect("JSON");
+    let step = &steps(&request(&["--json"]))[0];
     assert_eq!(
         (&step["outcome"], &step["retry_after_ms"]),
         (&json!("denied"), &Value::Null)
@@ -142,14 +142,13 @@ fn a_request_of_descriptors_is_explained_too() {
         "edge",
         "--descriptor",
         descriptor,
+        EPOCH[0],
+        EPOCH[1],
     ];
     let with = |more: &[&'static str]| [&request[..], more].concat();
     let (code, out, err) = run(&folder, &with(&["--n", "7", "--every", "1s", "--json"]));
     assert_eq!((code, err.as_str()), (Some(0), ""));
-    let steps: Vec<Value> = out
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("JSON"))
-        .collect();
+    let steps = steps(&out);
     let rule = "edge/path=/login/remote_address";
     assert_eq!(
         steps[0],
@@ -222,7 +221,8 @@ descriptors:
     let last = |keys: &[&str]| {
         let descriptors = keys.iter().flat_map(|key| ["--descriptor", key]);
         let request = ["explain", "theirs.yaml", "--domain", "x", "--n", "2"];
-        let request: Vec<_> = request.into_iter().chain(descriptors).collect();
+        let request = request.into_iter().chain(EPOCH).chain(descriptors);
+        let request: Vec<_> = request.collect();
         let (_, out, _) = run(&folder, &request);
         let last = out.lines().last().expect("a line for each request");
         last.split_whitespace()
@@ -283,7 +283,8 @@ fn domains_are_told_apart_over_all_files_that_are_checked() {
 #[test]
 fn what_is_no_file_or_too_large_is_not_converted() {
     let folder = folder("endless", &[]);
-    for path in ["/dev/zero", "."] {
+    fs::create_dir_all(folder.join("empty")).expect("a folder");
+    for path in ["/dev/zero", "empty"] {
         let (code, out, err) = run(&folder, &["convert", path]);
         assert_eq!((code, out.as_str()), (Some(2), ""), "{path}");
         assert_eq!(

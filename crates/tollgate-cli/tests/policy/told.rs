@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{POLICY, THEIRS, folder, run, run_with};
+use super::{EPOCH, POLICY, THEIRS, folder, run, run_with, steps};
 
 #[test]
 fn a_policy_is_read_from_standard_input() {
@@ -68,13 +68,17 @@ fn what_each_descriptor_is_charged_is_shown_where_it_is_not_all_or_none() {
     ];
     let folder = folder("charged", &files);
     let explain = |name: &'static str, more: &[&'static str]| {
-        let request = ["explain", name, "--domain", "x", "--n", "3"];
+        let request = [
+            "explain", name, "--domain", "x", "--n", "3", EPOCH[0], EPOCH[1],
+        ];
         let keys = ["a=1", "b=1", "c=1", "d=1"].map(|key| ["--descriptor", key]);
         let arguments = [&request[..], keys.as_flattened(), more].concat();
         run(&folder, &arguments).1
     };
     let out = explain("each.yaml", &[]);
-    let (_, steps) = out.split_once("\nrequests\n").expect("requests");
+    let (_, steps) = out
+        .split_once("\nrequests, from 1970-01-01T00:00:00Z\n")
+        .expect("requests");
     assert_eq!(
         steps,
         "            at  outcome  remaining     retry after  rule
@@ -85,21 +89,21 @@ fn what_each_descriptor_is_charged_is_shown_where_it_is_not_all_or_none() {
                 d=1: no limit
             0s  denied           0              1m  x/b
                 a=1: charged 1, 0 left
-                b=1: not charged, 0 left
+                b=1: over its limit, not charged, 0 left
                 c=1: unlimited
                 d=1: no limit
             0s  denied           0              1d  x/a
-                a=1: not charged, 0 left
-                b=1: not charged, 0 left
+                a=1: over its limit, not charged, 0 left
+                b=1: over its limit, not charged, 0 left
                 c=1: unlimited
                 d=1: no limit
 "
     );
     let out = explain("each.yaml", &["--json"]);
-    let second: Value = serde_json::from_str(out.lines().nth(1).expect("a line")).expect("JSON");
+    let second = &super::steps(&out)[1];
     assert_eq!(
         second["descriptors"][0],
-        json!({"descriptor": "a=1", "limit": "x/a", "charged": 1, "remaining": 0})
+        json!({"descriptor": "a=1", "status": "ok", "limit": "x/a", "charged": 1, "remaining": 0})
     );
     assert_eq!(second["descriptors"][1]["charged"], json!(0));
     // All or none is told by the outcome.
@@ -124,7 +128,7 @@ fn what_a_request_has_too_much_of_is_no_rule() {
         &folder,
         &["explain", "ours.yaml", "--fact", &long, "--json"],
     );
-    let step: Value = serde_json::from_str(&out).expect("JSON");
+    let step = &steps(&out)[0];
     let bound = "the fact \"user\" has 9000 bytes, more than the 8192 that are taken";
     assert_eq!(
         (&step["rule"], &step["too_much"]),
@@ -135,7 +139,7 @@ fn what_a_request_has_too_much_of_is_no_rule() {
     let descriptor = ["--domain", "edge", "--descriptor", &long];
     let arguments = [&["explain", "theirs.yaml", "--json"][..], &descriptor].concat();
     let (_, out, _) = run(&folder, &arguments);
-    let step: Value = serde_json::from_str(&out).expect("JSON");
+    let step = &steps(&out)[0];
     assert_eq!(step["rule"], Value::Null, "{out}");
     assert!(
         step["too_much"]
@@ -167,11 +171,9 @@ fn requests_that_run_for_a_while_hold_their_slots() {
         arguments.extend(more);
         let (code, out, err) = run(&folder, &arguments);
         assert_eq!((code, err.as_str()), (Some(0), ""));
-        let outcome = |line: &str| {
-            let step: Value = serde_json::from_str(line).expect("JSON");
-            step["outcome"] == "allowed"
-        };
-        out.lines().map(outcome).collect::<Vec<_>>()
+        let steps = steps(&out);
+        let outcomes = steps.iter().map(|step| step["outcome"] == "allowed");
+        outcomes.collect::<Vec<_>>()
     };
     assert_eq!(outcomes(&[]), [true; 6]);
     let held = outcomes(&["--hold", "3s"]);

@@ -20,7 +20,7 @@ pub(super) async fn again<B: Backend + ?Sized>(
             continue;
         }
         if let LimitKind::Concurrency(most) = check.limit.kind() {
-            // To ask would be to take one more. It wasn't the one that refused.
+            // Asking would take one more slot. It isn't the check that refused.
             let most = u64::from(*most);
             let (open, zero) = (Outcome::Allowed, Duration::ZERO);
             each.push(Decision::new(open, most, most, zero, zero));
@@ -29,9 +29,10 @@ pub(super) async fn again<B: Backend + ?Sized>(
         let left = [Check { cost: 0, ..*check }];
         let mut decision = backend.check(&left).await?.decision;
         if !answer.allowed && decision.remaining < check.cost {
-            decision.outcome = match check.cost > decision.limit {
-                true => Outcome::Never,
-                false => Outcome::Denied,
+            decision.outcome = if check.cost > decision.limit {
+                Outcome::Never
+            } else {
+                Outcome::Denied
             };
             decision.retry_after = answer.decision.retry_after;
         }
@@ -57,7 +58,7 @@ pub(super) async fn peek<B: Backend + ?Sized>(
         if cost > decision.limit {
             (decision.outcome, decision.retry_after) = (Outcome::Never, Duration::MAX);
         } else if decision.remaining < cost {
-            // Nobody says when there is enough: when there is all.
+            // When there is enough isn't told, only when the limit is as if never used.
             (decision.outcome, decision.retry_after) = (Outcome::Denied, decision.reset_after);
         }
         each.push(decision);

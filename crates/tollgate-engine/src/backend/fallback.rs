@@ -28,7 +28,7 @@ use asking::Way;
 use breaker::{Circuit, Gate};
 use event::{Counts, Tell, Telling};
 
-/// What a request is told that is refused for want of a store.
+/// How long a request is told to wait if it is refused because the store couldn't be asked.
 const COME_BACK_AFTER: Duration = Duration::from_secs(1);
 
 /// A backend that always has an answer: if the one behind it fails, what each rule has chosen.
@@ -87,7 +87,7 @@ pub struct Fallback<B, C: Clock = Monotonic, W: Clock = Wall> {
     local: Arc<Local<C, W>>,
     circuit: Circuit,
     counts: Counts,
-    /// Whether the latest answer was no store's.
+    /// Whether the latest answer came without the store.
     is_active: AtomicBool,
     active_since: AtomicU64,
     telling: Telling,
@@ -149,7 +149,7 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {
         &self.local
     }
 
-    /// Whether requests are decided without the store: the latest that wanted it was.
+    /// Whether requests are decided without the store: true if the latest request that needed it was.
     pub fn is_active(&self) -> bool {
         self.is_active.load(Ordering::Relaxed)
     }
@@ -180,9 +180,10 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {
     /// Whether the store is asked about these.
     #[inline]
     fn gate(&self, checks: &[Check<'_>]) -> Gate {
-        match self.circuit.is_closed() || !checks.iter().all(breaks) {
-            true => Gate::Open,
-            false => self.circuit.ask(self.now()),
+        if self.circuit.is_closed() || !checks.iter().all(breaks) {
+            Gate::Open
+        } else {
+            self.circuit.ask(self.now())
         }
     }
 
@@ -192,7 +193,7 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {
         if source == Source::Asked && checks.iter().any(breaks) {
             self.circuit.answered(self.now());
         }
-        // One who fails at the same moment may leave the circuit open alone.
+        // A failure at the same moment may leave the circuit open although nothing is active.
         if self.is_active.load(Ordering::Relaxed) || !self.circuit.is_closed() {
             self.recovered();
         }
@@ -213,7 +214,7 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {
         }
     }
 
-    /// The store failed one who had this turn.
+    /// The store failed a request that was let through so.
     #[cold]
     fn fails(&self, checks: &[Check<'_>], gate: Gate, error: &B::Error) {
         let now = self.now();
@@ -266,7 +267,7 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {
         };
         one_more(&self.counts.local);
         for check in &own {
-            // What was had from the store ahead is spent before anything is decided here.
+            // What the store gave ahead counts as spent before anything is decided here.
             let (limit, fingerprint) = (check.limit, check.key.fingerprint());
             let spent = self.backend.spent_ahead(check);
             self.local.note_spent(limit, fingerprint, spent);
@@ -301,7 +302,7 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {
             }
         }
         let answer = self.answer_without(checks);
-        // Of the others no more is known than that they were not the ones.
+        // Of the others it is only known that they didn't decide.
         let mut each = vec![Decision::UNLIMITED; checks.len()];
         if let Some(decider) = answer.decider.and_then(|decider| each.get_mut(decider)) {
             *decider = answer.decision;
@@ -310,7 +311,7 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {
     }
 }
 
-/// What is told for want of a store.
+/// The refusal of a request because the store couldn't be asked.
 fn refusal_of(wait: Duration) -> Decision {
     Decision::new(Outcome::Denied, 0, 0, wait, Duration::ZERO)
 }
@@ -335,12 +336,11 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Backend for Fallback<B,
 
     fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
         if checks.iter().any(is_counted_here) {
-            return match checks.iter().all(is_counted_here) {
-                true => {
-                    let answer = Some(self.local.memory().answer(checks));
-                    AskingOrFallback::new(self, checks, Gate::Open, Way::Said { answer })
-                }
-                false => self.check_here_first(checks),
+            return if checks.iter().all(is_counted_here) {
+                let answer = Some(self.local.memory().answer(checks));
+                AskingOrFallback::new(self, checks, Gate::Open, Way::Said { answer })
+            } else {
+                self.check_here_first(checks)
             };
         }
         let gate = self.gate(checks);
@@ -357,9 +357,10 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Backend for Fallback<B,
         &'a self,
         checks: &'a [Check<'a>],
     ) -> Result<(Answer, Vec<Decision>), Infallible> {
-        Ok(match checks.iter().any(is_counted_here) {
-            true => self.each_here_first(checks).await,
-            false => self.ask_each(checks).await,
+        Ok(if checks.iter().any(is_counted_here) {
+            self.each_here_first(checks).await
+        } else {
+            self.ask_each(checks).await
         })
     }
 
@@ -411,6 +412,10 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Backend for Fallback<B,
     fn epoch(&self) -> u64 {
         let here = self.local.memory().epoch();
         self.backend.epoch().wrapping_add(here)
+    }
+
+    fn repeats_refusals(&self) -> bool {
+        self.backend.repeats_refusals()
     }
 }
 

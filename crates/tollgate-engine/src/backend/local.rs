@@ -26,7 +26,7 @@ pub use untold::Owed;
 use nodes::{Divisor, Nodes};
 use untold::{Ended, Untold};
 
-/// Keys whose counts are set at once.
+/// So many keys can be set at the same time.
 const STRIPES: usize = 64;
 
 /// This process's part of all limits: a [`Memory`] that limits are cut down for, by the number of nodes.
@@ -122,7 +122,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
 
     /// How many nodes the fleet has, this one included. It may change at any time: a part is the limit
     /// divided by it, times two, and never more than the limit. It shrinks at once; it grows when all that was
-    /// noted in the smaller part has run out, so that nothing is had twice.
+    /// noted in the smaller part has run out, so that nothing is granted twice.
     pub fn set_nodes(&self, nodes: u64) {
         self.nodes.set(nodes.max(1), self.memory.clock().now());
     }
@@ -145,15 +145,16 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
         let is_told = |check: &Check<'_>| {
             check.cost > 0 && !matches!(check.limit.kind(), LimitKind::Concurrency(_))
         };
-        // Before it is charged: whoever asks the store from then on carries it.
+        // Before it is charged: every question to the store from then on tells of it.
         let told = || own.iter().filter(|check| is_told(check));
         for check in told() {
             self.untold.begin(check, now, lasts(check.limit.kind()));
         }
         let answer = self.memory.answer(&own);
-        let ended = match answer.allowed {
-            true => Ended::Admitted,
-            false => Ended::Refused,
+        let ended = if answer.allowed {
+            Ended::Admitted
+        } else {
+            Ended::Refused
         };
         told().for_each(|check| self.untold.end(check, ended));
         answer
@@ -216,9 +217,10 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
     /// What this key owes of decisions that the store wasn't told of; none if it was told of all.
     #[inline]
     pub fn owed(&self, check: &Check<'_>) -> Option<Owed> {
-        match self.untold.is_empty() {
-            true => None,
-            false => self.owed_by(check),
+        if self.untold.is_empty() {
+            None
+        } else {
+            self.owed_by(check)
         }
     }
 
@@ -240,8 +242,8 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
         Some(Owed {
             since,
             used: match Noted::of(check.limit) {
-                // What the store told is the store's: it is dated otherwise here, and others' too. And what
-                // has run out here since it was admitted isn't to be told as if it were new.
+                // What the store told isn't told back: it has other times here, and others may have used some of it. And
+                // what has run out here since it was admitted isn't to be told as if it were new.
                 Noted::Used => admitted.min(used),
                 _ => used,
             },
@@ -255,8 +257,8 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
         self.untold.told(check, owed.since);
     }
 
-    /// Decisions of one that the other will not know of: the store's here, because the memory has no room for
-    /// more keys, and those made here, because too many keys wait to be told.
+    /// Decisions that one side will never know of: of the store's, because the memory has no room for more keys, and of
+    /// those made here, because too many keys wait to be told.
     pub fn forgotten(&self) -> u64 {
         let beyond = self.beyond.load(Ordering::Relaxed);
         self.untold.forgotten().saturating_add(beyond)
@@ -280,7 +282,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
         }
         let missing = used.saturating_sub(is_used);
         if missing > 0 {
-            // A decision that comes between charges it himself.
+            // If a request is decided in between, it has charged some of this itself.
             let mut charged = self.memory.answer(&[Check {
                 cost: missing,
                 ..*own
@@ -306,7 +308,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
         let of = (self.nodes).divisor(outlives(limit.kind()), self.memory.clock().now());
         Share {
             of,
-            // What can't be cut is judged whole.
+            // A limit that can't be cut is judged whole.
             part: limit.cut((2, of.nodes)).unwrap_or_else(|_| limit.clone()),
         }
     }

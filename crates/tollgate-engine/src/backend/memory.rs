@@ -7,18 +7,15 @@ use std::array;
 use std::convert::Infallible;
 use std::fmt;
 use std::future::{Ready, ready};
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
 use tollgate::clock::{Monotonic, Wakeup, Wall};
-use tollgate::quota;
 use tollgate::{
     Algorithm, Clock, Decision, ExactKeyedLimiter, KeyedConcurrency, KeyedLimiter, Level,
-    QuotaLimiter, Stack, Timestamp, concurrency,
+    QuotaLimiter, Stack, Timestamp,
     core::Align,
-    exact_keyed,
     keyed::{self, Together},
     stack::{Pass, StackVerdict},
 };
@@ -30,39 +27,18 @@ mod builder;
 mod each;
 mod estimates;
 mod kept;
+mod keys;
 
 pub use builder::MemoryBuilder;
 pub(super) use estimates::is_held;
+pub(super) use keys::{BorrowedFrom, TableKey, level};
+
+use keys::{CounterKey, QuotaBytes, UNNAMED, exact, rated};
 
 /// Checks that are asked without asking for memory.
 const INLINE: usize = 8;
-/// Bytes of a key of a quota, with the counter's name, that need no memory.
-const SHORT: usize = 80;
-/// Levels are told apart by their place.
-const UNNAMED: &str = "";
 /// What fixed windows are counted by; where they begin comes with each rate.
 const WINDOWS: Algorithm = Algorithm::FixedWindow(Align::FirstHit);
-
-/// A key of a counter: the counter's number, and the key's fingerprint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct CounterKey(u64, [u64; 2]);
-
-/// In two steps, and as wide as they are: a slice would be fed with its length, and by the byte.
-impl Hash for CounterKey {
-    #[inline]
-    fn hash<H: Hasher>(&self, hasher: &mut H) {
-        let Self(counter, [low, high]) = *self;
-        hasher.write_u128(u128::from(high) << 64 | u128::from(low));
-        hasher.write_u64(counter);
-    }
-}
-
-impl CounterKey {
-    #[inline]
-    fn of(check: &Check<'_>) -> Self {
-        Self(check.limit.id, check.key.fingerprint())
-    }
-}
 
 /// Keeps the state of all limits in this process.
 ///
@@ -91,7 +67,7 @@ pub struct Memory<C: Clock = Monotonic, W: Clock = Wall> {
     slots: Arc<KeyedConcurrency<CounterKey, C>>,
     quotas: Arc<QuotaLimiter<W>>,
     stack: Stack,
-    /// Of those that the stack wasn't asked about. No decision reads it.
+    /// Those of checks that didn't go through the stack. No decision reads it.
     lost_races: AtomicU64,
     /// How often keys were forgotten. Read (acquire) before a refusal is remembered or repeated.
     forgotten: AtomicU64,
@@ -120,77 +96,11 @@ impl Default for Memory {
     }
 }
 
-/// A key of one table, while a request is judged.
-pub(super) enum Held<'a, C: Clock + 'static, W: Clock + 'static> {
-    Nothing,
-    Rate(keyed::Key<'a, C>),
-    Exact(exact_keyed::Key<'a, CounterKey, CounterKey, C>),
-    Window(exact_keyed::Key<'a, CounterKey, CounterKey, W>),
-    Slot(concurrency::Key<'a, Arc<KeyedConcurrency<CounterKey, C>>, CounterKey>),
-    Quota(quota::Key<'a, W>),
-}
-
-/// What some keys are borrowed from.
-pub(super) enum Owned {
-    Nothing,
-    Key(CounterKey),
-    Bytes(QuotaBytes),
-}
-
-/// A counter's name and a key, as quotas take them: the same in every process.
-#[derive(Clone, Debug)]
-pub(super) struct QuotaBytes {
-    short: [u8; SHORT],
-    used: usize,
-    /// All of it, if it isn't short.
-    long: Vec<u8>,
-}
-
-impl QuotaBytes {
-    fn of(check: &Check<'_>) -> Self {
-        let mut own = Self {
-            short: [0; SHORT],
-            used: 0,
-            long: Vec::new(),
-        };
-        let counter = check.limit.counter();
-        let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX).to_be_bytes();
-        own.add(&number(counter.name.len()));
-        own.add(counter.name.as_bytes());
-        own.add(&number(counter.ordinal));
-        check.key.write_bytes(&mut |bytes| own.add(bytes));
-        own
-    }
-
-    fn add(&mut self, bytes: &[u8]) {
-        if self.long.is_empty()
-            && let Some(room) = self.short.get_mut(self.used..self.used + bytes.len())
-        {
-            room.copy_from_slice(bytes);
-            self.used += bytes.len();
-            return;
-        }
-        if self.long.is_empty() {
-            self.long.extend_from_slice(&self.short[..self.used]);
-        }
-        self.long.extend_from_slice(bytes);
-    }
-
-    fn as_slice(&self) -> &[u8] {
-        if self.long.is_empty() {
-            &self.short[..self.used]
-        } else {
-            &self.long
-        }
-    }
-}
-
 impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     /// Charges all checks, or none, at once.
     #[inline]
     pub fn answer(&self, checks: &[Check<'_>]) -> Answer {
-        // Most policies: nothing has to be kept but the levels. A request has few of them, and what
-        // knows how many is shorter.
+        // Most policies have only GCRA, and a request few checks: code for a fixed number of them is shorter.
         let together = match checks {
             [] => None,
             [a] => self.together([a]),
@@ -238,10 +148,10 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     /// The key and cost of a check of GCRA.
     #[inline]
     fn plain<'a>(&'a self, check: &Check<'a>) -> Option<(keyed::Key<'a, C>, u64)> {
-        let CoreForm::Gcra(gcra) = &check.limit.form else {
+        let CoreForm::Gcra(tier) = &check.limit.form else {
             return None;
         };
-        let key = self.rates.key_at_rate(&CounterKey::of(check), gcra);
+        let key = rated(self.rates.key(&CounterKey::of(check)), tier);
         Some((key, check.cost))
     }
 
@@ -251,8 +161,9 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
             return self.answer_estimated(checks);
         }
         if checks.len() <= INLINE {
-            let owned: [Owned; INLINE] = array::from_fn(|number| Owned::of(checks.get(number)));
-            let held: [Held<'_, C, W>; INLINE] =
+            let owned: [BorrowedFrom; INLINE] =
+                array::from_fn(|number| BorrowedFrom::of(checks.get(number)));
+            let held: [TableKey<'_, C, W>; INLINE] =
                 array::from_fn(|number| self.hold(checks.get(number), &owned[number]));
             let Some(first) = checks.first().and_then(|check| level(&held[0], check)) else {
                 return self.judge(&[]);
@@ -265,7 +176,10 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
             });
             return self.judge(&levels[..checks.len()]);
         }
-        let owned: Vec<_> = checks.iter().map(|check| Owned::of(Some(check))).collect();
+        let owned: Vec<_> = checks
+            .iter()
+            .map(|check| BorrowedFrom::of(Some(check)))
+            .collect();
         let held: Vec<_> = (checks.iter().zip(&owned))
             .map(|(check, owned)| self.hold(Some(check), owned))
             .collect();
@@ -289,54 +203,26 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         }
     }
 
-    #[inline]
-    pub(super) fn hold<'a>(
-        &'a self,
-        check: Option<&Check<'a>>,
-        owned: &'a Owned,
-    ) -> Held<'a, C, W> {
-        let Some(check) = check else {
-            return Held::Nothing;
-        };
-        match (&check.limit.form, owned) {
-            (CoreForm::Gcra(gcra), _) => {
-                Held::Rate(self.rates.key_at_rate(&CounterKey::of(check), gcra))
-            }
-            (CoreForm::Exact(table, tier), Owned::Key(key)) => {
-                Held::Exact(self.exact[*table].key_at_rate(key, tier))
-            }
-            (CoreForm::Window(tier), Owned::Key(key)) => {
-                Held::Window(self.windows.key_at_rate(key, tier))
-            }
-            (CoreForm::Concurrency(limit), Owned::Key(key)) => {
-                Held::Slot(self.slots.key_owned(key).at_limit(*limit))
-            }
-            (CoreForm::Quota(quota), Owned::Bytes(bytes)) => {
-                Held::Quota(self.quotas.key(bytes.as_slice()).under(quota))
-            }
-            _ => Held::Nothing,
-        }
-    }
-
     /// Charges a check of a rate as far as there is room, whatever it costs. No if its key is beyond the
-    /// cap: what such keys share isn't theirs to fill.
+    /// cap: what such keys share isn't charged for one of them.
     pub(crate) fn fill(&self, check: &Check<'_>) -> bool {
         let (key, cost) = (CounterKey::of(check), check.cost);
         match &check.limit.form {
-            CoreForm::Gcra(gcra) => self.rates.key_at_rate(&key, gcra).penalize(cost).is_ok(),
+            CoreForm::Gcra(tier) => rated(self.rates.key(&key), tier).penalize(cost).is_ok(),
             CoreForm::Exact(table, tier) => {
-                let keys = &self.exact[*table];
-                keys.key_at_rate(&key, tier).penalize(cost).is_ok()
+                let key = exact(self.exact[*table].key(&key), tier);
+                key.penalize(cost).is_ok()
             }
-            CoreForm::Window(tier) => self.windows.key_at_rate(&key, tier).penalize(cost).is_ok(),
+            CoreForm::Window(tier) => exact(self.windows.key(&key), tier).penalize(cost).is_ok(),
             CoreForm::Quota(_) | CoreForm::Concurrency(_) => true,
         }
     }
 
-    /// Forgets what was used of a log or a quota, to be told anew: nobody may pass sooner by that.
+    /// Forgets what was used of a log or a quota, before it is set anew. It begins no new epoch, as nothing may pass sooner
+    /// by that.
     pub(crate) fn start_afresh(&self, check: &Check<'_>) {
         match &check.limit.form {
-            CoreForm::Exact(table, _) => self.exact[*table].reset(&CounterKey::of(check)),
+            CoreForm::Exact(table, _) => self.exact[*table].key(&CounterKey::of(check)).reset(),
             CoreForm::Quota(_) => self.quotas.reset(QuotaBytes::of(check).as_slice()),
             CoreForm::Gcra(_) | CoreForm::Window(_) | CoreForm::Concurrency(_) => {}
         }
@@ -347,7 +233,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         let key = CounterKey::of(check);
         match check.limit.form {
             CoreForm::Concurrency(_) => {
-                let slot = self.slots.key_owned(&key).at_limit(u32::MAX);
+                let slot = self.slots.key_owned(&key).at(u32::MAX);
                 self.stack.allow(&[Level::new(UNNAMED, &slot)])
             }
             _ => None,
@@ -375,9 +261,9 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         for check in checks {
             let (key, units) = (CounterKey::of(check), check.cost);
             match &check.limit.form {
-                CoreForm::Gcra(gcra) => self.rates.key_at_rate(&key, gcra).refund(units),
-                CoreForm::Exact(table, _) => self.exact[*table].refund(&key, units),
-                CoreForm::Window(_) => self.windows.refund(&key, units),
+                CoreForm::Gcra(tier) => rated(self.rates.key(&key), tier).refund(units),
+                CoreForm::Exact(table, _) => self.exact[*table].key(&key).refund(units),
+                CoreForm::Window(_) => self.windows.key(&key).refund(units),
                 CoreForm::Quota(_) => {
                     self.quotas.refund(QuotaBytes::of(check).as_slice(), units);
                 }
@@ -392,14 +278,14 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         for check in checks {
             let key = CounterKey::of(check);
             match &check.limit.form {
-                CoreForm::Gcra(_) => self.rates.reset(&key),
-                CoreForm::Exact(table, _) => self.exact[*table].reset(&key),
-                CoreForm::Window(_) => self.windows.reset(&key),
+                CoreForm::Gcra(_) => self.rates.key(&key).reset(),
+                CoreForm::Exact(table, _) => self.exact[*table].key(&key).reset(),
+                CoreForm::Window(_) => self.windows.key(&key).reset(),
                 CoreForm::Quota(_) => self.quotas.reset(QuotaBytes::of(check).as_slice()),
                 CoreForm::Concurrency(_) => {}
             }
         }
-        // After it: who was refused before it must not be told so again.
+        // Afterwards: a refusal from before must not be repeated.
         self.forgotten.fetch_add(1, Ordering::Release);
     }
 
@@ -418,35 +304,6 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     pub fn keys_in_flight(&self) -> usize {
         self.slots.len()
     }
-}
-
-impl Owned {
-    #[inline]
-    pub(super) fn of(check: Option<&Check<'_>>) -> Self {
-        match check.map(|check| (&check.limit.form, check)) {
-            Some((CoreForm::Exact(..) | CoreForm::Window(_) | CoreForm::Concurrency(_), check)) => {
-                Self::Key(CounterKey::of(check))
-            }
-            Some((CoreForm::Quota(_), check)) => Self::Bytes(QuotaBytes::of(check)),
-            Some((CoreForm::Gcra(_), _)) | None => Self::Nothing,
-        }
-    }
-}
-
-#[inline]
-pub(super) fn level<'a, C: Clock + 'static, W: Clock + 'static>(
-    held: &'a Held<'a, C, W>,
-    check: &Check<'a>,
-) -> Option<Level<'a>> {
-    Some(match held {
-        Held::Nothing => return None,
-        Held::Rate(key) => Level::new(UNNAMED, *key).cost(check.cost),
-        Held::Exact(key) => Level::new(UNNAMED, key).cost(check.cost),
-        Held::Window(key) => Level::new(UNNAMED, key).cost(check.cost),
-        Held::Quota(key) => Level::new(UNNAMED, key).cost(check.cost),
-        // However much it costs, it runs once.
-        Held::Slot(key) => Level::new(UNNAMED, key),
-    })
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> Backend for Memory<C, W> {
@@ -502,7 +359,9 @@ impl<C: Clock + 'static, W: Clock + 'static> Backend for Memory<C, W> {
     #[inline]
     fn prefetch(&self, limit: &Limit, fingerprint: [u64; 2]) {
         if let CoreForm::Gcra(_) = limit.form {
-            self.rates.prefetch(&CounterKey(limit.id, fingerprint));
+            self.rates
+                .key(&CounterKey(limit.id, fingerprint))
+                .prefetch();
         }
     }
 

@@ -138,9 +138,10 @@ fn bare(line: &str) -> Bare<'_> {
         column += text.chars().count() - trimmed.chars().count();
         text = trimmed;
     }
-    let comment = match text.starts_with('#') {
-        true => Some(0),
-        false => text.find(" #"),
+    let comment = if text.starts_with('#') {
+        Some(0)
+    } else {
+        text.find(" #")
     };
     let text = comment.map_or(text, |at| &text[..at]).trim_end();
     Bare { dash, column, text }

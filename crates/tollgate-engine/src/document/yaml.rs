@@ -10,17 +10,8 @@ use super::{
 };
 
 pub(super) fn parse(text: &str, file: u32) -> Result<Node, Vec<Diagnostic>> {
-    // To the parser it is the end of the text.
     if let Some((before, _)) = text.split_once('\0') {
-        let at = end_of(before, |_| true);
-        let span = Span {
-            file,
-            start: at,
-            end: at,
-        };
-        let message = "a NUL character, after which YAML is not read on";
-        let problem = Diagnostic::error(SYNTAX, message, span);
-        return Err(vec![problem.help("take it out, or write it as \"\\0\"")]);
+        return Err(vec![nul_after(before, file)]);
     }
     let mut builder = Builder {
         file,
@@ -77,6 +68,19 @@ pub(super) fn parse(text: &str, file: u32) -> Result<Node, Vec<Diagnostic>> {
         return Ok(builder.done.unwrap_or(empty));
     }
     Err(builder.problems)
+}
+
+/// A NUL character after this text: to the parser it is the end.
+fn nul_after(before: &str, file: u32) -> Diagnostic {
+    let at = end_of(before, |_| true);
+    let span = Span {
+        file,
+        start: at,
+        end: at,
+    };
+    let message = "a NUL character, after which YAML is not read on";
+    let problem = Diagnostic::error(SYNTAX, message, span);
+    problem.help("take it out, or write it as \"\\0\"")
 }
 
 /// A bound was exceeded: nothing more is read.

@@ -6,8 +6,7 @@ use std::fmt;
 ///
 /// A request beyond it is refused, as [`Cause::TooMuch`](crate::verdict::Cause::TooMuch) or
 /// [`DescriptorFindings::too_much`](crate::engine::DescriptorFindings::too_much), unless the policy is in shadow. Each
-/// limit that is asked takes time, in a shared store that of all; who can send a request must not choose how
-/// much.
+/// limit that is asked takes time, and in a shared store everybody's time; a client must not choose how much.
 ///
 /// ```
 /// # use tollgate::clock::Manual;
@@ -107,7 +106,7 @@ impl fmt::Display for TooMuch<'_> {
             Self::Checks { found, most } => {
                 write!(
                     f,
-                    "{found} limits to be asked, more than the {most} that are"
+                    "{found} limits to be asked, more than the {most} that may be"
                 )
             }
             Self::Fact { name, bytes, most } => write!(

@@ -20,7 +20,7 @@ use crate::limits::{Answer, LimitKind};
 use crate::policy::OnStoreFailure;
 use crate::verdict::{Findings, Said, Verdict};
 
-/// Where nobody knows when there is room, as of slots, it is looked for so often.
+/// If it isn't known when there is room, as of slots, it is looked for so often.
 const POLL: Duration = Duration::from_millis(10);
 
 /// The time of a backend, as a clock.
@@ -59,8 +59,8 @@ impl<B: Backend> Engine<B> {
     /// Where a rule says `over: wait 200ms`, a request that is over it waits for its turn: first come, first
     /// served among those of this process, with nothing held meanwhile. At its turn the whole request is asked
     /// again. One that can't have its turn in time is refused at once, and dropping this future frees the place.
-    /// The nodes of a fleet don't stand in one line: each has its own, and who comes first in the store when there
-    /// is room again passes first. Of several rules that refuse, the one that takes longest says whether to wait.
+    /// The nodes of a fleet don't stand in one line: each has its own, and the one whose question reaches the store first
+    /// when there is room again passes first. Of several rules that refuse, the one that takes longest says whether to wait.
     ///
     /// # Errors
     /// If the backend couldn't be asked about the rules in force. Those in shadow are left out then.
@@ -111,11 +111,12 @@ impl<B: Backend> Engine<B> {
             let mut gathered = Gathered::new();
             gathered.fill(&rules, facts, (&self.hashers, &self.bounds), &self.backend);
             if !said.settle(&gathered) {
-                // Who had its turn in one line passes others: two would wait for each other.
+                // A request that had its turn in one line passes other lines: else two would wait for each other.
                 let is_new = rules.waits && standing.is_none();
-                let behind = match is_new && self.turns.is_any() {
-                    true => self.line_before(&gathered),
-                    false => None,
+                let behind = if is_new && self.turns.is_any() {
+                    self.line_before(&gathered)
+                } else {
+                    None
                 };
                 let mut answer = match behind {
                     Some(answer) => answer,
@@ -169,7 +170,7 @@ impl<B: Backend> Engine<B> {
         longest.map(|(number, behind)| Answer::new(Some(number), behind))
     }
 
-    /// Who waits for what a request holds is told when it comes back.
+    /// Requests that wait for what this one holds are told when it comes back.
     #[inline(never)]
     pub(super) fn tell_of_what_comes_back(
         &self,
@@ -238,9 +239,10 @@ impl<B: Backend> Engine<B> {
             Some(standing) if attempt.said.allowed => {
                 // What another limit has left says nothing of this one.
                 let said = &attempt.said;
-                let left = match Spot::new(said.limit, said.fingerprint) == standing.spot() {
-                    true => said.decision.remaining,
-                    false => u64::MAX,
+                let left = if Spot::new(said.limit, said.fingerprint) == standing.spot() {
+                    said.decision.remaining
+                } else {
+                    u64::MAX
                 };
                 standing.passed(left, now);
             }
@@ -320,7 +322,7 @@ impl<B: Backend> Engine<B> {
                 match (sleep.as_mut().poll(context), is_turn) {
                     (Poll::Pending, _) => return Poll::Pending,
                     (Poll::Ready(()), Some(is_turn)) => return Poll::Ready(is_turn),
-                    // Who was before it is lost: it looks where it stands now.
+                    // The one before it is lost: it looks where it stands now.
                     (Poll::Ready(()), None) => {}
                 }
             }

@@ -15,7 +15,7 @@ use crate::envoy::{self, Charge, Lookup, StatusCode};
 use crate::facts::{Descriptor, Facts, Unit};
 use crate::observer::{Event, Observer};
 use crate::policy::{Mode, OnStoreFailure};
-use crate::verdict::{BLOCKED, Cause, Permits, is_near};
+use crate::verdict::{BLOCKED, Cause, Permits, is_near, percent_of};
 
 mod charge;
 mod pool;
@@ -23,6 +23,7 @@ mod trees;
 
 pub(crate) use trees::Trees;
 
+use charge::Decided;
 use trees::{Met, OwnLimit};
 
 /// The answer to a request of several descriptors: it passes and holds what it takes, or it is refused.
@@ -349,6 +350,17 @@ impl<B: Backend> Engine<B> {
         }
         let charging = trees.compiled.charging(domain);
         let decided = charge::decide(&self.backend, &met, charging).await?;
+        Ok(self.descriptor_verdict(&rules, &found, decided, started))
+    }
+
+    /// The verdict on a request of descriptors that were decided so.
+    fn descriptor_verdict(
+        &self,
+        rules: &Rules,
+        found: &[Lookup<'_>],
+        decided: Decided,
+        started: Option<Timestamp>,
+    ) -> DescriptorVerdict {
         let statuses: Vec<_> = (found.iter().zip(&decided.each))
             .map(|(lookup, decision)| envoy::status(*lookup, decision.as_slice()))
             .collect();
@@ -366,7 +378,7 @@ impl<B: Backend> Engine<B> {
             .collect();
         if let (Some(observer), Some(started)) = (&self.observer, started) {
             let took = self.backend.now() - started;
-            tell(&**observer, &rules, &found, &told, took);
+            tell(&**observer, rules, found, &told, took);
         }
         let code = match rules.mode {
             Mode::Enforce if !decided.allowed => StatusCode::OverLimit,
@@ -383,7 +395,7 @@ impl<B: Backend> Engine<B> {
             fallback: decided.fallback,
             too_much: None,
         };
-        Ok(DescriptorVerdict::new(code, findings, decided.permits))
+        DescriptorVerdict::new(code, findings, decided.permits)
     }
 
     fn too_much(&self, descriptors: &[Descriptor<'_>]) -> Option<TooMuch<'static>> {
@@ -415,6 +427,7 @@ impl<B: Backend> Engine<B> {
             observer.decided(&Event {
                 cause: Cause::TooMuch(what),
                 mode,
+                enforced_percent: percent_of(mode),
                 decision: BLOCKED,
                 near_limit: false,
                 took: self.backend.now() - started,
@@ -447,6 +460,7 @@ fn tell(
     let mut event = Event {
         cause: Cause::Nothing,
         mode: rules.mode,
+        enforced_percent: percent_of(rules.mode),
         decision: Decision::UNLIMITED,
         near_limit: false,
         took,
@@ -467,6 +481,7 @@ fn tell(
                 .as_deref()
                 .map_or(Cause::Asked, Cause::Descriptor),
             mode: rules.mode.max(own),
+            enforced_percent: percent_of(rules.mode.max(own)),
             decision,
             near_limit: is_near(&decision, rules.near_limit_percent),
             took,

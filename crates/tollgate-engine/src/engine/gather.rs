@@ -3,16 +3,16 @@
 //! A match is a rule's number, its limits, a key and a cost, wherever it came from: everything after
 //! this file knows no more of it.
 
+use std::hint::black_box;
 use std::num::{IntErrorKind, ParseIntError};
 
-use tollgate::keyed::prefetch;
+use tollgate::Timestamp;
 
 use super::bounds::{Bounds, Excess};
 use super::rules::{Applied, Rules};
 use crate::backend::Backend;
 use crate::facts::Facts;
-use crate::limits::Check;
-use crate::limits::{KeyHashers, RequestKey};
+use crate::limits::{Check, KeyHashers, LimitKind, RequestKey};
 use crate::matcher::few::Few;
 use crate::matcher::{Known, Numbers};
 use crate::policy::Mode;
@@ -34,6 +34,8 @@ pub(crate) struct Gathered<'a> {
     pub(crate) shadow: Group<'a>,
     /// The first rule that applies, if none asks anything.
     pub(crate) unasked: Option<Met>,
+    /// The time, if a rule of the policy warms up.
+    pub(crate) now: Option<Timestamp>,
 }
 
 /// A rule that applies to a request, by number, and the fingerprint of its key there.
@@ -85,10 +87,11 @@ impl<'a> Gathered<'a> {
             enforced: Group::new(),
             shadow: Group::new(),
             unasked: None,
+            now: None,
         }
     }
 
-    /// Fills what is empty.
+    /// Finds out what is to be asked about a request.
     #[inline]
     pub(crate) fn fill(
         &mut self,
@@ -120,7 +123,10 @@ impl<'a> Gathered<'a> {
                 return self.exceed_checks(rules, found, bounds);
             }
         }
-        let mut met = Few::<Met, INLINE>::new();
+        if rules.warms {
+            self.now = Some(backend.now());
+        }
+        let mut met = Few::<(Met, Mode), INLINE>::new();
         for number in matching.as_slice() {
             let number = *number as usize;
             let Some(rule) = number.checked_sub(first) else {
@@ -142,10 +148,11 @@ impl<'a> Gathered<'a> {
                 number,
                 fingerprint,
             };
+            let mode = applied.mode_for(&RequestKey::new(&applied.key, facts, fingerprint));
             if rules.replacing {
-                met.push(own);
+                met.push((own, mode));
             } else {
-                self.ask(applied, own, &known, facts);
+                self.ask(applied, (own, mode), &known, facts);
             }
         }
         if rules.replacing {
@@ -196,39 +203,72 @@ impl<'a> Gathered<'a> {
     fn ask_those_left(
         &mut self,
         rules: &'a Rules,
-        met: &[Met],
+        met: &[(Met, Mode)],
         known: &Known<'_, '_>,
         facts: &'a Facts<'a>,
     ) {
-        for one in met {
-            if !is_replaced(rules, met, one.number) {
+        for (one, mode) in met {
+            if !is_replaced(rules, met, (one.number, *mode)) {
                 let applied = &rules.applied[one.number as usize];
-                self.ask(applied, *one, known, facts);
+                self.ask(applied, (*one, *mode), known, facts);
             }
         }
     }
 
     /// Adds the checks of one rule.
     #[inline(always)]
-    fn ask(&mut self, rule: &'a Applied, met: Met, known: &Known<'_, '_>, facts: &'a Facts<'a>) {
+    fn ask(
+        &mut self,
+        rule: &'a Applied,
+        (met, mode): (Met, Mode),
+        known: &Known<'_, '_>,
+        facts: &'a Facts<'a>,
+    ) {
         self.unasked.get_or_insert(met);
         let cost = rule.cost.and_then(|slot| cost_of(known.text(slot)?));
         let cost = cost.or(facts.cost()).unwrap_or(rule.default_cost);
         let cost = cost.max(u64::from(rule.is_estimated));
         let key = RequestKey::new(&rule.key, facts, met.fingerprint);
         for limit in rule.limits.as_slice() {
-            // A limit is likely in no cache: it isn't waited for here.
+            // A limit is likely in no cache, so it isn't read here.
             let check = Check { limit, key, cost };
-            if rule.shares && self.is_asked((met.number, check), rule.mode) {
+            if rule.shares && self.is_asked((met.number, check), mode) {
                 continue;
             }
-            let group = match rule.mode {
-                Mode::Enforce => &mut self.enforced,
-                Mode::Shadow => &mut self.shadow,
-                Mode::Off => return,
+            self.add(check, met.number, mode);
+        }
+        if rule.warm.is_some() {
+            self.ask_gates(rule, (met.number, mode), (key, cost));
+        }
+    }
+
+    #[inline(always)]
+    fn add(&mut self, check: Check<'a>, number: u32, mode: Mode) {
+        let group = match mode {
+            Mode::Enforce => &mut self.enforced,
+            Mode::Shadow => &mut self.shadow,
+            Mode::Off => return,
+        };
+        group.checks.push(check);
+        group.askers.push(number);
+    }
+
+    /// Adds what stands beside the rates of a rule that isn't warm yet. A request that costs more than is let through
+    /// at once takes all of that: it is for the rule itself to say what never passes.
+    #[cold]
+    fn ask_gates(
+        &mut self,
+        rule: &'a Applied,
+        (number, mode): (u32, Mode),
+        (key, cost): (RequestKey<'a>, u64),
+    ) {
+        for limit in rule.gates(self.now) {
+            let most = match limit.kind() {
+                LimitKind::Rate { rate, .. } => rate.burst_size(),
+                _ => cost,
             };
-            group.checks.push(check);
-            group.askers.push(met.number);
+            let cost = cost.min(most);
+            self.add(Check { limit, key, cost }, number, mode);
         }
     }
 }
@@ -284,7 +324,10 @@ impl Early {
             let number = (*number as usize).checked_sub(first)?;
             Some((number, rules.applied.get(number)?))
         });
-        rules.clone().for_each(|(_, rule)| prefetch(rule));
+        for (_, rule) in rules.clone() {
+            // Loads that nobody waits for: those of several rules overlap.
+            black_box((rule.default_cost, rule.shares));
+        }
         for (number, rule) in rules {
             let Some(fingerprint) = rule.key.fingerprint(known, hashers) else {
                 continue;
@@ -323,11 +366,10 @@ fn tier(rules: &Rules, known: &Known<'_, '_>) -> Option<u32> {
 /// Whether another rule that applies takes its place. A rule in shadow takes only the place of others
 /// in shadow.
 #[inline]
-fn is_replaced(rules: &Rules, met: &[Met], number: u32) -> bool {
-    let mode = rules.applied[number as usize].mode;
-    met.iter().any(|other| {
+fn is_replaced(rules: &Rules, met: &[(Met, Mode)], (number, mode): (u32, Mode)) -> bool {
+    met.iter().any(|(other, its_mode)| {
         let other = &rules.applied[other.number as usize];
-        other.mode <= mode && other.replaces.contains(&number)
+        *its_mode <= mode && other.replaces.contains(&number)
     })
 }
 
@@ -335,7 +377,7 @@ fn is_too_large(error: &ParseIntError) -> bool {
     *error.kind() == IntErrorKind::PosOverflow
 }
 
-/// What a fact says that a request costs. A number beyond all others is no reason to cost less.
+/// What a fact says that a request costs. A number that is too large counts as the largest, not as the default.
 fn cost_of(text: &str) -> Option<u64> {
     match text.parse() {
         Ok(cost) => Some(cost),

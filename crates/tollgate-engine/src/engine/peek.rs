@@ -7,6 +7,7 @@ use arc_swap::Guard;
 use tollgate::{Clock, Decision};
 
 use super::gather::Gathered;
+use super::warm::is_gate;
 use super::{Engine, runs};
 use crate::backend::{Backend, Memory};
 use crate::facts::Facts;
@@ -64,6 +65,36 @@ impl<B: Backend> Engine<B> {
         let rules = Guard::from_inner(rules);
         Ok(Findings { said, rules, facts })
     }
+
+    /// What is left of each limit that a request meets, by a backend that may take its time. Nothing is charged.
+    ///
+    /// # Errors
+    /// If the backend couldn't be asked.
+    pub async fn left_async(&self, facts: &Facts<'_>) -> Result<Vec<Left>, B::Error> {
+        let rules = self.rules.load_full();
+        let mut gathered = Gathered::new();
+        gathered.fill(&rules, facts, (&self.hashers, &self.bounds), &self.backend);
+        let mut left = Vec::new();
+        let groups = [
+            (&gathered.enforced, Mode::Enforce),
+            (&gathered.shadow, Mode::Shadow),
+        ];
+        for (group, mode) in groups {
+            let checks = group.checks.as_slice();
+            let each = self.backend.peek(checks).await?;
+            for ((check, asker), decision) in checks.iter().zip(group.askers.as_slice()).zip(each) {
+                let rule = &rules.applied[*asker as usize];
+                left.push(Left {
+                    rule: rule.name.to_string(),
+                    mode,
+                    kind: check.limit.kind().clone(),
+                    is_warm_up: is_gate(check.limit),
+                    decision,
+                });
+            }
+        }
+        Ok(left)
+    }
 }
 
 /// What is left of one limit that a request meets.
@@ -92,6 +123,8 @@ pub struct Left {
     pub mode: Mode,
     /// Which of its limits.
     pub kind: LimitKind,
+    /// Whether it stands beside a rate only until the rule is warm.
+    pub is_warm_up: bool,
     /// What the request would be told by it alone.
     pub decision: Decision,
 }
@@ -99,24 +132,12 @@ pub struct Left {
 impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     /// What is left of each limit that a request meets, for a page that shows it. Nothing is charged.
     pub fn left(&self, facts: &Facts<'_>) -> Vec<Left> {
-        let rules = self.rules.load();
-        let mut gathered = Gathered::new();
-        gathered.fill(&rules, facts, (&self.hashers, &self.bounds), &self.backend);
-        let mut left = Vec::new();
-        for group in [&gathered.enforced, &gathered.shadow] {
-            let checks = group.checks.as_slice();
-            let each = self.backend.look_ahead(checks);
-            for ((check, asker), decision) in checks.iter().zip(group.askers.as_slice()).zip(each) {
-                let rule = &rules.applied[*asker as usize];
-                left.push(Left {
-                    rule: rule.name.to_string(),
-                    mode: rule.mode,
-                    kind: check.limit.kind().clone(),
-                    decision,
-                });
-            }
+        let looking = pin!(self.left_async(facts));
+        match looking.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(left)) => left,
+            Poll::Ready(Err(never)) => match never {},
+            Poll::Pending => unreachable!("memory answers at once"),
         }
-        left
     }
 
     /// What [`decide`](Self::decide) would say to this request now. Nothing is charged, held or told to the

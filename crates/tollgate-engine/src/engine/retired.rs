@@ -1,13 +1,13 @@
-//! What a reload has put out of force, and somebody may still read: it is dropped by the next reload,
-//! not by who decided last. Ten thousand rules take milliseconds to drop, and a decision doesn't.
+//! Policies that a reload has put out of force, and that a decision may still read: they are dropped by the next
+//! reload, not by the last decision. Ten thousand rules take milliseconds to drop, and no decision should.
 
 use std::sync::Arc;
 use std::thread;
 
-/// How many are kept for those who still read them. A verdict that is held for longer than so many
+/// How many are kept while they are still read. A verdict that is held for longer than so many
 /// reloads drops its policy itself.
 const MOST: usize = 4;
-/// How often a reload lets others run before it leaves what they read to the next. A decision that has
+/// How often a reload lets other threads run before it leaves what they read to the next reload. A decision that has
 /// a core ends meanwhile.
 const TURNS: u32 = 100;
 
@@ -20,11 +20,11 @@ impl<T> Retired<T> {
         Self(Vec::new())
     }
 
-    /// Takes what nobody new can get any more, and drops here what nobody has.
+    /// Takes a value that can't be got any more, and drops here those that are no longer held.
     pub(super) fn retire(&mut self, old: Arc<T>) {
         self.0.push(old);
         for _ in 0..TURNS {
-            // Whoever alone has it sees all that the others did before they let go of it.
+            // The only holder sees all that the others did before they let go of it.
             self.0.retain_mut(|old| Arc::get_mut(old).is_none());
             if self.0.is_empty() {
                 return;

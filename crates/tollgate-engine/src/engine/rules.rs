@@ -1,107 +1,30 @@
 //! A policy, compiled: what a request is matched against, and which limits that leads to.
 
 use std::collections::{HashMap, HashSet};
-use std::fmt;
 use std::slice;
 use std::time::Duration;
 
 use foldhash::fast::FixedState;
-use tollgate::{Algorithm, LimitError};
+use tollgate::{Algorithm, LimitError, Timestamp};
 
 use super::counters::{Counters, Sharing};
 use super::descriptors::Trees;
+use super::rollout::Rollout;
+use super::warm::WarmUp;
 use crate::backend::Backend;
-use crate::limits::{Estimates, KeyPlan, Limit, LimitKind};
-use crate::matcher::{Matcher, PatternError, Slots};
+use crate::limits::{Estimates, KeyPlan, Limit, LimitKind, RequestKey};
+use crate::matcher::{Matcher, Slots};
 use crate::policy::{
     Cost, Counting, KeyPart, Limits, Match, Mode, OnStoreFailure, Over, Policy, Rule,
 };
+use crate::verdict::percent_of;
+
+mod error;
+
+pub use error::PolicyError;
 
 /// Whose limits tiers are.
 pub(crate) const TENANT: &str = "tenant";
-
-/// Why a policy can't be put in force. What is in force stays.
-///
-/// ```
-/// use tollgate::clock::Manual;
-/// use tollgate_engine::backend::Memory;
-/// use tollgate_engine::{Engine, Policy, PolicyError};
-///
-/// let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
-/// let policy = Policy { default_tier: Some("free".to_owned()), ..Policy::default() };
-/// let error = Engine::new(policy, memory).expect_err("no such tier");
-/// assert_eq!(error, PolicyError::UnknownTier { tier: "free".to_owned() });
-/// assert_eq!(error.to_string(), "there is no tier \"free\"; add it to tiers, or name one that is there");
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PolicyError {
-    /// A condition can't be read.
-    Pattern(PatternError),
-    /// An algorithm can't represent a rate.
-    Rate {
-        /// The rule or tier.
-        rule: String,
-        /// Why.
-        error: LimitError,
-    },
-    /// The backend can't keep a limit.
-    Backend {
-        /// The rule, tier or descriptor.
-        rule: String,
-        /// Why, and what to do instead.
-        why: String,
-    },
-    /// A rule replaces one that there isn't.
-    UnknownRule {
-        /// The rule.
-        rule: String,
-        /// What it replaces.
-        replaces: String,
-    },
-    /// A tenant, or all that are unknown, are in a tier that there isn't.
-    UnknownTier {
-        /// What is named.
-        tier: String,
-    },
-    /// Two rules have one name.
-    SameName {
-        /// The name.
-        name: String,
-    },
-}
-
-impl fmt::Display for PolicyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Pattern(error) => error.fmt(f),
-            Self::Rate { rule, error } => write!(f, "{rule:?}: {error}"),
-            Self::Backend { rule, why } => write!(f, "{rule:?}: {why}"),
-            Self::UnknownRule { rule, replaces } => write!(
-                f,
-                "{rule:?} replaces {replaces:?}, and no rule has that name; name a rule of this \
-                 policy, or leave it out"
-            ),
-            Self::UnknownTier { tier } => write!(
-                f,
-                "there is no tier {tier:?}; add it to tiers, or name one that is there"
-            ),
-            Self::SameName { name } => write!(
-                f,
-                "two rules are called {name:?}; names tell counters apart: rename one, or give both \
-                 the same \"shared\" name if they are to count together"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for PolicyError {}
-
-impl From<PatternError> for PolicyError {
-    fn from(error: PatternError) -> Self {
-        Self::Pattern(error)
-    }
-}
 
 /// A policy in force. It holds no state.
 #[derive(Debug)]
@@ -121,6 +44,8 @@ pub(crate) struct Rules {
     pub(crate) replacing: bool,
     /// Whether any rule lets requests wait.
     pub(crate) waits: bool,
+    /// Whether any rule warms up, or did.
+    pub(crate) warms: bool,
     /// Which limits are kept in which state.
     pub(crate) counters: Counters,
     /// Tells this policy from those before it.
@@ -149,6 +74,34 @@ pub(crate) struct Applied {
     pub(crate) is_tier: bool,
     /// Whether other rules may count in the same state.
     pub(crate) shares: bool,
+    /// For which keys it is enforced, if for a part of them.
+    pub(crate) rollout: Option<Rollout>,
+    /// What stands beside its rates until it is warm.
+    pub(crate) warm: Option<Box<WarmUp>>,
+}
+
+impl Applied {
+    /// Whether it bites, for one key.
+    #[inline]
+    pub(crate) fn mode_for(&self, key: &RequestKey<'_>) -> Mode {
+        match self.rollout {
+            None => self.mode,
+            Some(rollout) => rollout.mode(key),
+        }
+    }
+
+    /// For how many keys in a hundred it does.
+    pub(crate) fn enforced_percent(&self) -> u8 {
+        let part = self.rollout.map(|rollout| rollout.percent);
+        part.unwrap_or(percent_of(self.mode))
+    }
+
+    /// What stands beside its rates at this time.
+    #[inline]
+    pub(crate) fn gates(&self, now: Option<Timestamp>) -> &[Limit] {
+        let warm = self.warm.as_ref().zip(now);
+        warm.map_or(&[], |(warm, now)| warm.gates(now))
+    }
 }
 
 impl Rules {
@@ -251,7 +204,10 @@ impl Way<'_> {
 }
 
 /// What rules of a policy are compiled with.
-struct Draft {
+struct Draft<'a> {
+    /// The rules in force so far, and the time.
+    before: Option<&'a Rules>,
+    now: Timestamp,
     /// Names of shared counters that some rule estimates costs of.
     settled: HashSet<String>,
     slots: Slots,
@@ -261,12 +217,18 @@ struct Draft {
 
 impl Rules {
     /// Compiles a policy, to follow another.
-    pub(crate) fn new(policy: Policy, before: Option<&Self>) -> Result<Self, PolicyError> {
+    pub(crate) fn new(
+        policy: Policy,
+        before: Option<&Self>,
+        now: Timestamp,
+    ) -> Result<Self, PolicyError> {
         let settled = policy
             .rules
             .iter()
             .filter(|rule| rule.cost.settle.is_some());
         let mut draft = Draft {
+            before,
+            now,
             settled: settled.filter_map(|rule| rule.shared.clone()).collect(),
             slots: Slots::default(),
             keys: HashMap::default(),
@@ -307,6 +269,7 @@ impl Rules {
             block: block.len(),
             replacing: applied.iter().any(|rule| !rule.replaces.is_empty()),
             waits: applied.iter().any(|rule| rule.waits.is_some()),
+            warms: applied.iter().any(|rule| rule.warm.is_some()),
             applied: applied.into(),
             tiers,
             trees,
@@ -343,7 +306,7 @@ fn of(rule: &str) -> impl Fn(LimitError) -> PolicyError {
     }
 }
 
-impl Draft {
+impl Draft<'_> {
     fn rule(
         &mut self,
         rule: &Rule,
@@ -401,22 +364,36 @@ impl Draft {
             is_estimated: rule.cost.settle.is_some(),
             is_tier: false,
             shares: rule.shared.is_some(),
+            rollout: Rollout::of(rule, rule.mode.max(mode)),
+            warm: self.warm_up(rule)?,
         })
+    }
+
+    /// What stands beside the rates of a rule that comes into force, or has not long ago. One that was there already
+    /// when it was told to warm up is warm.
+    fn warm_up(&mut self, rule: &Rule) -> Result<Option<Box<WarmUp>>, PolicyError> {
+        let Some(length) = rule.warm_up else {
+            return Ok(None);
+        };
+        let before = self.before.and_then(|before| {
+            let mut applied = before.applied.iter();
+            applied.find(|applied| !applied.is_tier && *applied.name == *rule.name)
+        });
+        let since = match before {
+            None => self.now,
+            Some(Applied {
+                warm: Some(warm), ..
+            }) => warm.since(),
+            Some(_) => return Ok(None),
+        };
+        let own = (rule.name.as_str(), &rule.limits);
+        let warm = WarmUp::new(own, (since, length), &mut self.counters);
+        Ok(Some(Box::new(warm.map_err(of(&rule.name))?)))
     }
 
     fn tiers(&mut self, policy: &Policy, applied: &mut Vec<Applied>) -> Result<Tiers, PolicyError> {
         if policy.tiers.is_empty() || policy.mode == Mode::Off {
-            return match policy
-                .default_tier
-                .iter()
-                .chain(policy.tenants.values())
-                .next()
-            {
-                Some(tier) if policy.tiers.is_empty() => {
-                    Err(PolicyError::UnknownTier { tier: tier.clone() })
-                }
-                _ => Ok(Tiers::default()),
-            };
+            return no_tiers(policy);
         }
         let settled_elsewhere = policy.tiers.values().any(|tier| tier.cost.settle.is_some());
         let mut by_name: HashMap<Box<str>, u32, FixedState> = HashMap::default();
@@ -448,6 +425,8 @@ impl Draft {
                 is_estimated: tier.cost.settle.is_some(),
                 is_tier: true,
                 shares: false,
+                rollout: None,
+                warm: None,
             });
         }
         let number = |tier: &String| {
@@ -510,5 +489,16 @@ impl Draft {
             .collect();
         let placed = self.counters.place(counter, sharing, &kinds);
         placed.map_err(of(rule))
+    }
+}
+
+/// A policy without tiers, or that is off: an error if it puts tenants into tiers that aren't there.
+fn no_tiers(policy: &Policy) -> Result<Tiers, PolicyError> {
+    let mut named = policy.default_tier.iter().chain(policy.tenants.values());
+    match named.next() {
+        Some(tier) if policy.tiers.is_empty() => {
+            Err(PolicyError::UnknownTier { tier: tier.clone() })
+        }
+        _ => Ok(Tiers::default()),
     }
 }

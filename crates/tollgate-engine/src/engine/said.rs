@@ -40,6 +40,7 @@ impl Said {
         self.decision = answer.decision;
         self.permits.own = answer.pass;
         self.fallback = answer.fallback;
+        self.at = gathered.now;
         let group = &gathered.enforced;
         let decider = answer.decider.and_then(|decider| {
             let number = *group.askers.as_slice().get(decider)?;

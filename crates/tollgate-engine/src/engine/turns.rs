@@ -1,7 +1,7 @@
 //! Requests that wait for their turn: a line for each key of a limit that refused some, in this process.
 //!
-//! Who stands in line holds nothing. The first asks for its whole request when there may be room, and whoever
-//! comes later stands behind: nobody passes a line. Other nodes have lines of their own.
+//! A request that waits in line holds nothing. The first asks for all that it needs when there may be room, and later
+//! ones stand behind it: none passes the line. Other nodes have lines of their own.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -17,10 +17,10 @@ use crate::limits::{Check, LimitKind};
 
 /// Lines whose lock is shared.
 const SHARDS: usize = 16;
-/// Who hasn't looked so long after its time was over never will, and isn't waited for any more.
+/// A request that hasn't looked so long after its time was over never will, and isn't waited for any more.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// Who stands behind one that asks just now, of a limit that has nothing at present, comes back after so long at
+/// A request behind one that is asking now, of a limit that has nothing at present, asks again after so long at
 /// least.
 pub(super) const SOON: Duration = Duration::from_millis(10);
 
@@ -63,7 +63,7 @@ impl Demand {
             _ => Duration::ZERO,
         };
         let cost = match check.limit.kind() {
-            // However much it costs, it runs once.
+            // A request takes one slot, however much it costs.
             LimitKind::Concurrency(_) => 1,
             _ => check.cost,
         };
@@ -83,10 +83,10 @@ impl Demand {
 
 /// All lines of an engine.
 pub(crate) struct Turns {
-    /// How many stand in all lines. Read (relaxed) by those who might pass one: who is late is no worse off than
-    /// one who came just before.
+    /// How many stand in all lines. Read (relaxed) by requests that might pass one: if it is read late, it is as if the
+    /// request had come just before.
     waiting: AtomicUsize,
-    /// Tells who stands anywhere from all others.
+    /// The number of the next request that comes to stand in a line.
     next: AtomicU64,
     /// How often something came back. It is counted before a line is looked for, and compared after one was begun
     /// (both in one order with `waiting`, hence sequentially consistent), so that one of the two sees the other.
@@ -94,7 +94,7 @@ pub(crate) struct Turns {
     shards: [Mutex<Shard>; SHARDS],
 }
 
-/// Those who wait for one key, in the order in which they came.
+/// The requests that wait for one key, in the order in which they came.
 struct Line {
     places: BTreeMap<u64, Waiter>,
     /// What all of them ask for.
@@ -143,7 +143,7 @@ impl Line {
         Some(gone)
     }
 
-    /// Takes those out who are lost and stand right before this one.
+    /// Takes out those that are lost and stand right before this one.
     fn remove_lost_before(&mut self, number: u64, now: Timestamp) -> Vec<Waiter> {
         let mut lost = Vec::new();
         while let Some((before, waiter)) = self.places.range(..number).next_back()
@@ -159,7 +159,7 @@ impl Line {
         lost
     }
 
-    /// Takes those out who are lost and stand at the head.
+    /// Takes out those that are lost and stand at the head.
     fn remove_lost(&mut self, now: Timestamp) -> Vec<Waiter> {
         let here = self.places.values().map(Waiter::is_waited_for_until);
         let lost = here.take_while(|until| *until < now).count();
@@ -169,7 +169,7 @@ impl Line {
         }
     }
 
-    /// What one is told who would stand at the end.
+    /// What a request would be told at the end of it.
     fn told_behind(&self, demand: &Demand, now: Timestamp) -> Decision {
         let first = self.places.values().next().map_or(0, |first| first.cost);
         let ahead = self.cost.saturating_sub(first).saturating_add(demand.cost);
@@ -191,7 +191,7 @@ pub(crate) struct Standing<'a> {
     number: u64,
 }
 
-/// What one who comes to stand in line was told, and until when it can wait.
+/// What a request was told before it came to stand in line, and until when it can wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Coming {
     pub(crate) said: Decision,
@@ -202,7 +202,7 @@ pub(crate) struct Coming {
     pub(crate) pokes: u64,
 }
 
-/// What one who stands in line is to do.
+/// What a request in line is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stand {
     /// It is the first, and asks at this time.
@@ -237,7 +237,7 @@ impl Turns {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// How often something came back so far, for who asks now and may come to stand in line.
+    /// How often something came back so far, for a request that is asked about now and may have to wait in line.
     pub(crate) fn pokes(&self) -> u64 {
         self.pokes.load(Ordering::SeqCst)
     }
@@ -249,7 +249,7 @@ impl Turns {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What one is told who would stand at the end of a line; none if there is no line, or if it could never pass.
+    /// What a request would be told at the end of a line; none if there is no line, or if it could never pass.
     pub(crate) fn behind(&self, demand: &Demand, now: Timestamp) -> Option<Decision> {
         let mut shard = self.shard(demand.spot);
         let line = shard.get_mut(&demand.spot)?;
@@ -278,9 +278,10 @@ impl Turns {
             places: BTreeMap::new(),
             cost: 0,
             // What came back since it asked may be what it lacks.
-            asks_at: match self.pokes() == coming.pokes {
-                true => coming.asks_at,
-                false => Timestamp::ZERO,
+            asks_at: if self.pokes() == coming.pokes {
+                coming.asks_at
+            } else {
+                Timestamp::ZERO
             },
             is_poked: false,
             said: coming.said,
@@ -324,7 +325,7 @@ impl Turns {
         }
     }
 
-    /// Takes one out of a line, and wakes who is first then: when that asks, if it is known.
+    /// Takes a request out of a line, and wakes the one that is first then, with when that asks, if it is known.
     fn leave(
         &self,
         spot: Spot,
@@ -426,7 +427,7 @@ impl Standing<'_> {
         })
     }
 
-    /// It passed, with so much left then: who is next asks when there may be enough for it.
+    /// It passed, with so much left then: the next one asks when there may be enough for it.
     pub(crate) fn passed(self, left: u64, now: Timestamp) {
         let demand = self.demand;
         self.turns.leave(demand.spot, self.number, |_, next| {
@@ -439,7 +440,7 @@ impl Drop for Standing<'_> {
     fn drop(&mut self) {
         self.turns
             .leave(self.demand.spot, self.number, |gone, next| {
-                // Who asks for as much waits for as long; another asks when that is.
+                // The next one waits for as long if it costs as much; if not, it asks at once.
                 (gone.cost != next.cost).then_some(Timestamp::ZERO)
             });
     }

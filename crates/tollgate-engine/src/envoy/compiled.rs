@@ -65,7 +65,7 @@ pub struct Leaf {
     /// The domain.
     pub domain: Arc<str>,
     /// The descriptors that lead to it, from the outermost.
-    pub steps: Box<[Step]>,
+    pub steps: Box<[PathEntry]>,
     /// What it allows.
     pub limit: DescriptorLimit,
     /// Metrics by all values.
@@ -107,7 +107,7 @@ impl Leaf {
 /// assert_eq!((&*step.key, step.value.as_deref(), step.shared), ("user", Some("v*"), true));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct PathEntry {
     /// The entry's key.
     pub key: Box<str>,
     /// The value or pattern; none for any value.
@@ -362,7 +362,7 @@ impl Wildcard {
 /// Where compiling is.
 struct Way<'l> {
     domain: Arc<str>,
-    steps: Vec<Step>,
+    steps: Vec<PathEntry>,
     leaves: &'l mut Vec<Leaf>,
 }
 
@@ -370,7 +370,7 @@ impl Way<'_> {
     fn level(&mut self, tree: &[DescriptorRule]) -> Level {
         let mut level = Level::default();
         for rule in tree {
-            self.steps.push(Step {
+            self.steps.push(PathEntry {
                 key: rule.key.as_str().into(),
                 value: rule.value.as_deref().map(Box::from),
                 shared: rule.share_threshold,

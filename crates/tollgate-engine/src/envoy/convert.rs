@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::compiled::Wildcard;
-use super::{Compiled, Domains, Leaf, Step};
+use super::{Compiled, Domains, Leaf, PathEntry};
 use crate::document::Format;
 use crate::facts::fact_name;
 use crate::native::{LONGEST_CONDITION, LONGEST_NAME, MOST_KEY_FACTS};
@@ -416,7 +416,7 @@ fn longest(pattern: &Pattern) -> usize {
 }
 
 /// The steps whose values tell one counter from another.
-fn counted(leaf: &Leaf) -> impl Iterator<Item = &Step> {
+fn counted(leaf: &Leaf) -> impl Iterator<Item = &PathEntry> {
     leaf.steps.iter().filter(|step| {
         let value = step.value.as_ref();
         !step.shared && value.is_none_or(|value| value.contains('*'))

@@ -9,8 +9,8 @@ use super::check::Check;
 use super::kind::LimitKind;
 use crate::policy::OnStoreFailure;
 
-/// The answer to all checks of a request, as a backend gives it: who decides for requests asks an
-/// [engine](crate::Engine), whose [verdict](crate::Verdict) can't lose its slots unseen.
+/// The answer to all checks of a request, as a backend gives it. Applications ask an [engine](crate::Engine), whose
+/// [verdict](crate::Verdict) shows plainly what holds the slots of a request.
 ///
 /// ```
 /// use tollgate::Decision;
@@ -71,7 +71,7 @@ impl Answer {
             .rev()
             .max_by_key(|(_, (_, decision))| wait(decision));
         let cost = |check: &Check<'_>| match check.limit.kind() {
-            // However much it costs, it runs once.
+            // A request takes one slot, however much it costs.
             LimitKind::Concurrency(_) => 1,
             _ => check.cost.max(1),
         };

@@ -19,7 +19,7 @@ use super::limit::Limit;
 pub struct Check<'a> {
     /// The limit.
     pub limit: &'a Limit,
-    /// Whose.
+    /// Whose it is.
     pub key: RequestKey<'a>,
     /// How much.
     pub cost: u64,

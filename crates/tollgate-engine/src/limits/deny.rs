@@ -14,7 +14,7 @@ use tollgate::{Algorithm, Decision, Outcome, Timestamp};
 use super::check::Check;
 use super::kind::LimitKind;
 
-/// Refusals that compete for a place.
+/// How many refusals share a set of the table: the one that ends first gives way.
 const WAYS: usize = 4;
 
 /// A bounded table of refusals, for a backend that is far.
@@ -41,7 +41,7 @@ const WAYS: usize = 4;
 pub struct DenyCache {
     sets: Box<[Mutex<[Entry; WAYS]>]>,
     /// No refusal holds longer: most requests read no more than this. It orders nothing; the entries
-    /// are behind locks, and who misses a new one asks the backend.
+    /// are behind locks, and a request that misses a new one asks the backend.
     latest: AtomicU64,
 }
 
@@ -57,7 +57,7 @@ struct Entry {
     version: DenyVersion,
 }
 
-/// What a refusal was said by: the policy's version, and how often the backend had improved.
+/// What a refusal depends on: the policy's or limit's version, and the backend's [epoch](crate::backend::Backend::epoch).
 ///
 /// ```
 /// use tollgate_engine::backend::DenyVersion;
@@ -101,7 +101,7 @@ impl DenyCache {
                     && now < entry.until
             })?;
             let longer = entry.longer(check)?;
-            // A cost that can never pass is for the backend to tell.
+            // Of a cost that can never pass, the backend tells.
             (check.cost <= entry.limit).then(|| {
                 let retry_after = entry.until - now + longer;
                 let denied = Outcome::Denied;

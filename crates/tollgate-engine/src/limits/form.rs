@@ -1,8 +1,7 @@
 //! A limit in the form in which core decides by it: made once, when a policy is compiled.
 
-use tollgate::core::{Arithmetic as _, Gcra};
 use tollgate::quota::Quota;
-use tollgate::{Algorithm, ExactKeyedLimiter, LimitError, Tier};
+use tollgate::{Algorithm, LimitError, Tier};
 
 use super::kind::LimitKind;
 
@@ -17,7 +16,7 @@ pub(crate) const EXACT: [Algorithm; 4] = [
 /// A limit as core takes it.
 #[derive(Clone, Debug)]
 pub(crate) enum CoreForm {
-    Gcra(Gcra),
+    Gcra(Tier),
     /// Which of the [exact](EXACT) algorithms, and the rate made for it.
     Exact(usize, Tier),
     Window(Tier),
@@ -31,13 +30,12 @@ impl CoreForm {
             LimitKind::Rate {
                 rate,
                 algorithm: Algorithm::Gcra,
-            } => Self::Gcra(Gcra::new(*rate)?),
+            } => Self::Gcra(Tier::new(Algorithm::Gcra, *rate)?),
             LimitKind::Rate { rate, algorithm } => {
                 let number = EXACT.iter().position(|own| {
                     std::mem::discriminant(own) == std::mem::discriminant(algorithm)
                 });
-                let builder = ExactKeyedLimiter::<u64>::builder(*rate, 1);
-                let tier = builder.algorithm(*algorithm).tier(*rate)?;
+                let tier = Tier::new(*algorithm, *rate)?;
                 match algorithm {
                     Algorithm::FixedWindow(_) => Self::Window(tier),
                     _ => Self::Exact(number.unwrap_or(0), tier),

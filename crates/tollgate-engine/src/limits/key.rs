@@ -180,7 +180,8 @@ impl KeyHashers {
         [low.finish(), high.finish()]
     }
 
-    /// The fingerprint of a key of one text, as [`KeyPlan::fingerprint`] has it.
+    /// The fingerprint of a key of one text, of a limit of no policy. [`KeyPlan::fingerprint`] makes another one of
+    /// the same text; the two never meet, since a counter is asked about by one of them only.
     #[inline]
     pub(crate) fn of_text(&self, text: &str) -> [u64; 2] {
         self.start().map(|mut hasher| {

@@ -48,12 +48,12 @@ struct Details {
 /// Whether a limit's counter keeps track of estimates that are held of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Estimates {
-    /// Costs are what they are.
+    /// There are none: costs are known.
     #[default]
     None,
-    /// Of others that count in it.
+    /// Those of other limits that count in it.
     OfOthers,
-    /// Its own are.
+    /// Its own.
     Own(Settle),
 }
 
@@ -125,7 +125,7 @@ impl Limit {
 
     /// This limit, whose counter keeps track of estimates.
     pub(crate) fn with_estimates(mut self, estimates: Estimates) -> Result<Self, LimitError> {
-        // What slots hold, they hold in any case.
+        // Slots are held in any case.
         if matches!(self.kind(), LimitKind::Concurrency(_)) {
             return Ok(self);
         }
@@ -137,7 +137,7 @@ impl Limit {
         Ok(self)
     }
 
-    /// What is kept of a kind: one word has no room for what is held, and a bucket says the same.
+    /// The kind as it is kept: GCRA's one word has no room for estimates, and a token bucket decides the same.
     fn kept_as(&self, kind: &LimitKind) -> LimitKind {
         match kind {
             LimitKind::Rate {
@@ -245,6 +245,11 @@ impl Limit {
                 LimitKind::Concurrency(most)
             }
         };
+        self.with_kind(kind)
+    }
+
+    /// The same counter by another limit.
+    pub(crate) fn with_kind(&self, kind: LimitKind) -> Result<Self, LimitError> {
         let mut limit = self.clone();
         limit.form = CoreForm::new(&self.kept_as(&kind))?;
         limit.details.kind = kind;

@@ -20,12 +20,12 @@ pub(super) fn lint(found: &mut Found, rate: &Rate, algorithm: Algorithm, span: S
         return;
     }
     let message = format!(
-        "a log of {hits} hits takes up to {} a key in memory, and {} in a store",
+        "a log of {hits} hits takes about {} a key in memory, and {} in a store",
         size(bytes),
         size(hits.saturating_mul(HIT_IN_STORE))
     );
-    let help = "say algorithm: sliding-window, which takes two numbers a key and errs by a few percent at most, \
-                or gcra, or a shorter period";
+    let help =
+        "say algorithm: sliding-window or gcra, whose memory is constant, or a shorter period";
     found.warn(LOG_MEMORY, span, message, help);
 }
 

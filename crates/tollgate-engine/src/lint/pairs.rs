@@ -56,7 +56,9 @@ fn unreachable(
     };
     let (exempt, blocked) = (inside(&policy.exempt), inside(&policy.block));
     let mut replacing: HashMap<&str, Vec<&Rule>> = HashMap::new();
-    for (rule, _) in in_use(policy, places) {
+    // One that is enforced for a part of its keys leaves the others to what it replaces.
+    let for_all = |(rule, _): &(&Rule, &RulePlaces)| rule.enforced_percent == 100;
+    for (rule, _) in in_use(policy, places).filter(for_all) {
         for replaced in &rule.replaces {
             replacing.entry(replaced).or_default().push(rule);
         }
@@ -106,12 +108,17 @@ fn replaced<'a>(rule: &Rule, by: Option<&Vec<&'a Rule>>, fuel: &Fuel) -> Option<
     })
 }
 
+/// Whether it is enforced for all its keys.
+fn is_enforced(rule: &Rule) -> bool {
+    rule.mode == Mode::Enforce && rule.enforced_percent == 100
+}
+
 /// Enforced limits that have the same key and match as one before, as pairs of indices.
 fn twice(found: &mut Found, policy: &Policy, places: &Places) -> HashSet<(usize, usize)> {
     let mut firsts: HashMap<String, usize> = HashMap::new();
     let mut pairs = HashSet::new();
     for (index, (rule, place)) in policy.rules.iter().zip(&places.rules).enumerate() {
-        if rule.mode != Mode::Enforce || rule.limits.unlimited {
+        if !is_enforced(rule) || rule.limits.unlimited {
             continue;
         }
         let mut conditions: Vec<_> = rule.matches.conditions.iter().collect();
@@ -195,7 +202,7 @@ fn across(
     // What always applies, and bites.
     let firm = |index: &usize| {
         let rule = &policy.rules[*index];
-        let enforced = rule.mode == Mode::Enforce && policy.mode != Mode::Off;
+        let enforced = is_enforced(rule) && policy.mode != Mode::Off;
         enforced && !rule.limits.rates.is_empty() && !gives_way.contains(rule.name.as_str())
     };
     let mut wide: Vec<usize> = (0..policy.rules.len()).filter(firm).collect();

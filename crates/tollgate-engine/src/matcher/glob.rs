@@ -210,10 +210,7 @@ impl Machine {
     /// The same as [`walk`](Self::walk) for a pattern whose places are bits of one word, as most are.
     fn walk_a_word(&self, text: &str) -> bool {
         let (repeats, takes) = (self.repeats[0], &*self.takes);
-        let is_done = match self.is_open {
-            true => 1 << (self.end - 1),
-            false => 0,
-        };
+        let is_done = if self.is_open { 1 << (self.end - 1) } else { 0 };
         let mut at = 1 | (repeats & 1) << 1;
         for sign in text.chars() {
             count_steps(1);

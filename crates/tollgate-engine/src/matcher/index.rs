@@ -31,9 +31,9 @@ struct Shelf {
     known: Box<[u32]>,
 }
 
-/// A place in the index for one alternative of a condition.
+/// Where one alternative of a condition is filed in the index.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Place<'a> {
+enum Filing<'a> {
     Exact(&'a str),
     Prefix(&'a str),
     Network(&'a Network),
@@ -41,7 +41,7 @@ enum Place<'a> {
     Known,
 }
 
-impl<'a> Place<'a> {
+impl<'a> Filing<'a> {
     fn beginning(prefix: &'a str) -> Self {
         match prefix {
             "" => Self::Known,
@@ -50,19 +50,19 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Where a condition can be filed: one place for each of its alternatives. None if it can't be.
-fn places(test: &Test) -> Option<Vec<Place<'_>>> {
+/// Where a condition can be filed, for each of its alternatives. None if it can't be.
+fn filings(test: &Test) -> Option<Vec<Filing<'_>>> {
     match test {
-        Test::Exact(text) => Some(vec![Place::Exact(text.as_str())]),
-        Test::Prefix(prefix) => Some(vec![Place::beginning(prefix.as_str())]),
-        Test::Glob(glob) => Some(vec![Place::beginning(glob.head())]),
-        Test::Cidr(network) => Some(vec![Place::Network(network)]),
+        Test::Exact(text) => Some(vec![Filing::Exact(text.as_str())]),
+        Test::Prefix(prefix) => Some(vec![Filing::beginning(prefix.as_str())]),
+        Test::Glob(glob) => Some(vec![Filing::beginning(glob.head())]),
+        Test::Cidr(network) => Some(vec![Filing::Network(network)]),
         Test::OneOf(tests) => {
-            let places: Option<Vec<_>> = tests.iter().map(places).collect();
-            places.map(|places| places.concat())
+            let filings: Option<Vec<_>> = tests.iter().map(filings).collect();
+            filings.map(|filings| filings.concat())
         }
-        Test::Present | Test::Regex(_) => Some(vec![Place::Known]),
-        Test::Shared(test) => places(test),
+        Test::Present | Test::Regex(_) => Some(vec![Filing::Known]),
+        Test::Shared(test) => filings(test),
         Test::Absent | Test::Not(_) => None,
     }
 }
@@ -77,12 +77,12 @@ struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    fn file(&mut self, place: Place<'a>, number: u32) {
-        match place {
-            Place::Exact(text) => self.exact.push((text, number)),
-            Place::Prefix(prefix) => self.prefixes.push((prefix.into(), number)),
-            Place::Known => self.known.push(number),
-            Place::Network(network) => {
+    fn file(&mut self, filing: Filing<'a>, number: u32) {
+        match filing {
+            Filing::Exact(text) => self.exact.push((text, number)),
+            Filing::Prefix(prefix) => self.prefixes.push((prefix.into(), number)),
+            Filing::Known => self.known.push(number),
+            Filing::Network(network) => {
                 let networks = self.networks.get_or_insert_with(Networks::default);
                 networks.add(network, number);
             }
@@ -110,33 +110,33 @@ impl<'a> Draft<'a> {
 impl Index {
     pub(super) fn new(rules: &[Box<[Condition]>], slots: usize) -> Self {
         let hasher = FixedState::default();
-        let mut sharers: HashMap<(u32, Place<'_>), u32, FixedState> = HashMap::default();
+        let mut sharers: HashMap<(u32, Filing<'_>), u32, FixedState> = HashMap::default();
         for Condition { slot, test, .. } in rules.iter().flatten() {
-            for place in places(test).into_iter().flatten() {
-                *sharers.entry((*slot, place)).or_default() += 1;
+            for filing in filings(test).into_iter().flatten() {
+                *sharers.entry((*slot, filing)).or_default() += 1;
             }
         }
         let mut drafts: Vec<Draft<'_>> = (0..slots).map(|_| Draft::default()).collect();
         let mut rest = Vec::new();
         for (number, conditions) in (0..).zip(rules) {
-            let crowd = |slot: u32, places: &[Place<'_>]| {
-                places.iter().fold(0, |sum: u32, place| match place {
-                    Place::Known => u32::MAX,
-                    place => {
-                        let sharers = sharers.get(&(slot, *place)).copied();
+            let crowd = |slot: u32, filings: &[Filing<'_>]| {
+                filings.iter().fold(0, |sum: u32, filing| match filing {
+                    Filing::Known => u32::MAX,
+                    filing => {
+                        let sharers = sharers.get(&(slot, *filing)).copied();
                         sum.saturating_add(sharers.unwrap_or(0))
                     }
                 })
             };
             let fileable = conditions
                 .iter()
-                .filter_map(|condition| Some((condition.slot, places(&condition.test)?)));
-            match fileable.min_by_key(|(slot, places)| crowd(*slot, places)) {
-                Some((slot, places)) => {
+                .filter_map(|condition| Some((condition.slot, filings(&condition.test)?)));
+            match fileable.min_by_key(|(slot, filings)| crowd(*slot, filings)) {
+                Some((slot, filings)) => {
                     let draft = &mut drafts[slot as usize];
-                    places
+                    filings
                         .into_iter()
-                        .for_each(|place| draft.file(place, number));
+                        .for_each(|filing| draft.file(filing, number));
                 }
                 None => rest.push(number),
             }

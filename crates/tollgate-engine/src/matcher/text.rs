@@ -1,5 +1,5 @@
-//! A text that is kept in place if it is short: who reads a rule has read it then, and needn't wait
-//! for memory elsewhere.
+//! A text that is kept in place if it is short: it is read together with its rule, without another
+//! wait for memory.
 
 use std::fmt;
 

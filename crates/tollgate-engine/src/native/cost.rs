@@ -137,7 +137,7 @@ impl Reader<'_> {
     }
 
     /// A length of time.
-    fn duration(&mut self, node: &Node, what: &str) -> Option<Duration> {
+    pub(super) fn duration(&mut self, node: &Node, what: &str) -> Option<Duration> {
         let Value::Text(text) = &node.value else {
             self.unexpected(node, what);
             return None;
@@ -157,9 +157,10 @@ impl Reader<'_> {
         let Some(length) = length.and_then(|rate| rate.period()) else {
             let digits = text.trim_end_matches(char::is_alphabetic);
             let is_zero = is_counted && is_one_word && digits.chars().all(|sign| sign == '0');
-            let message = match is_zero {
-                true => "a length of time must be above zero".to_owned(),
-                false => format!("{:?} is no length of time", shorten(text)),
+            let message = if is_zero {
+                "a length of time must be above zero".to_owned()
+            } else {
+                format!("{:?} is no length of time", shorten(text))
             };
             self.error_with(codes::WRONG_TYPE, message, span, help);
             return None;

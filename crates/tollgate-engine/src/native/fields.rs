@@ -64,6 +64,8 @@ pub(crate) enum Shape {
     Algorithm,
     /// One of [`MODES`].
     Mode,
+    /// One of them, or [`ROLLOUT`].
+    RuleMode,
     /// One of [`FAILURES`].
     OnStoreFailure,
     Counting,
@@ -180,8 +182,14 @@ pub(crate) const RULE: &[Field] = &[
     field("over", Shape::Over, OVER),
     field(
         "mode",
-        Shape::Mode,
-        "Whether it bites: enforce unless said otherwise.",
+        Shape::RuleMode,
+        "Whether it refuses (enforce), counts and tells what it would refuse (shadow), or is off; {enforce: 10%} \
+         enforces it for a part of its keys and has it in shadow for the others. Enforce unless said otherwise.",
+    ),
+    field(
+        "warm_up",
+        Shape::Duration,
+        "For how long after a start its rates grow from a tenth to what they are.",
     ),
     field("on_store_failure", Shape::OnStoreFailure, ON_STORE_FAILURE),
     field("counting", Shape::Counting, COUNTING),
@@ -253,6 +261,13 @@ pub(crate) const COST: &[Field] = &[
          otherwise, or nothing (refund).",
     ),
 ];
+
+/// A mode for a part of the keys.
+pub(crate) const ROLLOUT: &[Field] = &[field(
+    "enforce",
+    Shape::Part,
+    "The part of the keys for which the rule is enforced, in whole percents.",
+)];
 
 /// A condition that says its kind. It has just one of these.
 pub(crate) const PATTERN: &[Field] = &[
@@ -365,6 +380,11 @@ mod tests {
             (POLICY, "", ""),
             (RULE, "limits:\n-\n  name: a\n  rate: 1/s", "  "),
             (TIER, "default_tier: a\ntiers:\n  a:", "    "),
+            (
+                ROLLOUT,
+                "limits:\n-\n  name: a\n  rate: 1/s\n  mode:",
+                "    ",
+            ),
             (COST, "limits:\n-\n  name: a\n  rate: 1/s\n  cost:", "    "),
             (
                 PATTERN,

@@ -24,16 +24,17 @@ impl Reader<'_> {
             value.is_some_and(|value| matches!(value, Value::Text(text) if text == word))
         };
         if has("cost") && !any(&CHARGED) && (has("concurrency") || has("unlimited")) {
-            let (message, help) = match has("concurrency") {
-                true => (
+            let (message, help) = if has("concurrency") {
+                (
                     "a cost is charged to rates and quotas, but there is none: a request takes one slot, \
                      whatever it costs",
                     "add a rate or a quota, or leave it out",
-                ),
-                false => (
+                )
+            } else {
+                (
                     "a cost is charged to rates and quotas, but there is none",
                     LEAVE_OUT,
-                ),
+                )
             };
             self.error_with(codes::CONFLICT, message, fields.place("cost"), help);
         }

@@ -118,9 +118,10 @@ impl Reader<'_> {
             return None;
         }
         match kind {
-            "present" => Some(match self.flag(value)? {
-                true => Pattern::Present,
-                false => Pattern::Absent,
+            "present" => Some(if self.flag(value)? {
+                Pattern::Present
+            } else {
+                Pattern::Absent
             }),
             "not" => {
                 let inner = self.pattern(value, fact)?;

@@ -317,9 +317,10 @@ impl Reader<'_> {
             return Some(fact_name(&name).into_owned());
         }
         let message = format!("{:?} is no name of a fact", shorten(&name));
-        let help = match name.contains(char::is_whitespace) {
-            true => "put a comma between two facts, as in [user, ip]",
-            false => "use letters, digits, _ - . and :, as in user or header.x-plan",
+        let help = if name.contains(char::is_whitespace) {
+            "put a comma between two facts, as in [user, ip]"
+        } else {
+            "use letters, digits, _ - . and :, as in user or header.x-plan"
         };
         self.error_with(codes::BAD_NAME, message, span, help);
         None

@@ -4,13 +4,13 @@ use tollgate::{Algorithm, Rate};
 
 use super::codes;
 use super::fields::{
-    ALGORITHMS, ASKS_NO_STORE, COUNTINGS, FAILURES, MODES, NOT_LEASED, RULE, TIER, lends,
+    ALGORITHMS, ASKS_NO_STORE, COUNTINGS, FAILURES, NOT_LEASED, RULE, TIER, lends,
 };
 use super::idle::{RULE_KEPT, TIER_KEPT};
 use super::reader::{Fields, Reader};
 use super::{LimitPlaces, RulePlaces, TierPlaces};
 use crate::document::{Node, Span, Value};
-use crate::policy::{Counting, KeyPart, Limits, Match, Mode, OnStoreFailure, Rule, Tier};
+use crate::policy::{Counting, KeyPart, Limits, Match, OnStoreFailure, Rule, Tier};
 
 /// Most rates of one rule or tier.
 const MOST_RATES: usize = 16;
@@ -37,15 +37,7 @@ impl Reader<'_> {
         let fields = self.fields(node, "a rule", RULE)?;
         self.idle(&fields, RULE_KEPT);
         let name = fields.get("name");
-        let text = match name {
-            Some(node) => self.name(node, "the name of a rule"),
-            None => {
-                let message = "expected a name for this rule";
-                let help = "add one such as name: per-user; verdicts and metrics show it";
-                self.error_with(codes::MISSING_FIELD, message, first_line(node.span), help);
-                None
-            }
-        };
+        let text = self.rule_name(name, node);
         let matches = match fields.get("match") {
             Some(node) => self.matches(node),
             None => Match::default(),
@@ -54,22 +46,13 @@ impl Reader<'_> {
         let algorithm = self.algorithm(&fields);
         let (limits, places) = self.limits(&fields, algorithm, "rule");
         let cost = self.own_cost(&fields, &limits, &places);
-        let mode = fields.get("mode");
-        let mode = mode.and_then(|node| self.word(node, "mode", MODES));
+        let (mode, enforced_percent) = self.rollout(&fields, key.as_deref().unwrap_or_default());
+        let warm_up = self.warm_up(&fields, &limits);
         let over = self.over(&fields);
         let failure = self.failure(&fields);
         let counting = self.counting(&fields, algorithm, failure);
         let slot = fields.get("slot");
-        let slot = slot.and_then(|node| {
-            let fact = self.fact(node)?;
-            let own = |part: &KeyPart| part.fact() == fact;
-            if !key.as_ref().is_some_and(|key| key.iter().any(own)) {
-                let message = format!("the slot {fact:?} is no fact of the key");
-                let help = "name one of the facts of the key, or leave it out: the first is taken";
-                self.error_with(codes::CONFLICT, message, node.span, help);
-            }
-            Some(fact)
-        });
+        let slot = slot.and_then(|node| self.slot(node, key.as_deref().unwrap_or_default()));
         let replaces = fields.get("replaces");
         let replaces = replaces.map(|node| self.names(node, "the name of a rule"));
         let (replaces, replace_places) = replaces.unwrap_or_default().into_iter().unzip();
@@ -94,7 +77,9 @@ impl Reader<'_> {
             algorithm,
             cost,
             over,
-            mode: mode.unwrap_or(Mode::Enforce),
+            mode,
+            enforced_percent,
+            warm_up,
             replaces,
             shared,
             span: node.span,
@@ -104,6 +89,28 @@ impl Reader<'_> {
             failure,
             places,
         })
+    }
+
+    /// The name of a rule, which it must have.
+    fn rule_name(&mut self, name: Option<&Node>, rule: &Node) -> Option<String> {
+        if let Some(node) = name {
+            return self.name(node, "the name of a rule");
+        }
+        let message = "expected a name for this rule";
+        let help = "add one such as name: per-user; verdicts and metrics show it";
+        self.error_with(codes::MISSING_FIELD, message, first_line(rule.span), help);
+        None
+    }
+
+    /// The fact of the key that says in which slot of a cluster a key is.
+    fn slot(&mut self, node: &Node, key: &[KeyPart]) -> Option<String> {
+        let fact = self.fact(node)?;
+        if !key.iter().any(|part| part.fact() == fact) {
+            let message = format!("the slot {fact:?} is no fact of the key");
+            let help = "name one of the facts of the key, or leave it out: the first is taken";
+            self.error_with(codes::CONFLICT, message, node.span, help);
+        }
+        Some(fact)
     }
 
     pub(super) fn tier(&mut self, node: &Node) -> Option<TierDraft> {

@@ -51,11 +51,11 @@ impl Default for Cost {
 pub struct Settle {
     /// For so long the estimate is held. After that all of it counts as spent.
     pub within: Duration,
-    /// What a request is charged that ends without a word about its cost.
+    /// What a request is charged that ends without saying what it cost.
     pub unsettled: Unsettled,
 }
 
-/// What a request is charged that ends without a word about its cost: its client has gone, its task was dropped.
+/// What a request is charged that ends without saying what it cost: its client has gone, or its task was dropped.
 ///
 /// ```
 /// use tollgate_engine::policy::Unsettled;

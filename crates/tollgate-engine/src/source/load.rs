@@ -172,31 +172,27 @@ impl Loader {
             return;
         };
         self.open.push(canonical);
-        let folder = path.parent().unwrap_or(Path::new(""));
-        for (name, span) in self.includes(&tree) {
+        self.included(&tree, path.parent().unwrap_or(Path::new("")));
+        self.open.pop();
+        self.loaded.trees.push(tree);
+    }
+
+    /// Reads the files that one in this folder includes.
+    fn included(&mut self, tree: &Node, folder: &Path) {
+        for (name, span) in self.includes(tree) {
             if self.open.len() >= MOST_INCLUDE_DEPTH {
                 let message = format!("included deeper than {MOST_INCLUDE_DEPTH} levels");
-                self.error(
-                    codes::INCLUDE,
-                    message,
-                    span,
-                    "include it from the first file",
-                );
+                let help = "include it from the first file";
+                self.error(codes::INCLUDE, message, span, help);
             } else if self.seen.len() >= MOST_FILES {
                 let message = format!("more than {MOST_FILES} files");
-                self.error(
-                    codes::INCLUDE,
-                    message,
-                    span,
-                    "join some of the files into one",
-                );
+                let help = "join some of the files into one";
+                self.error(codes::INCLUDE, message, span, help);
                 break;
             } else {
                 self.file(&folder.join(name), Some(span));
             }
         }
-        self.open.pop();
-        self.loaded.trees.push(tree);
     }
 
     /// The file's identity and text, within what is left of the bound on all files together.

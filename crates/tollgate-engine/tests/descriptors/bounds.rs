@@ -81,7 +81,7 @@ fn eight_thousand_rules_for_one_request_overflow_no_stack() {
     );
     assert_eq!(
         refused.cause().to_string(),
-        "8000 limits to be asked, more than the 256 that are"
+        "8000 limits to be asked, more than the 256 that may be"
     );
     drop(refused);
     let engine = engine.with_bounds(BOUNDLESS);

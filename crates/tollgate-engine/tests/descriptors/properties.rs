@@ -143,9 +143,10 @@ impl Model {
         let total = |counter: &str| -> u64 {
             let own = all().filter(|meets| meets.counter == counter);
             let costs = own.map(|meets| meets.cost);
-            match counter.starts_with("slot") {
-                true => costs.max().unwrap_or(0),
-                false => costs.sum(),
+            if counter.starts_with("slot") {
+                costs.max().unwrap_or(0)
+            } else {
+                costs.sum()
             }
         };
         let before = self.used.clone();
@@ -187,9 +188,10 @@ fn agrees(parts: &[Part], said: &Said, verdict: &DescriptorVerdict) -> Result<()
             continue;
         };
         let shadow = matches!(part.entry.0, "tried" | "quiet");
-        let code = match *over && !shadow {
-            true => StatusCode::OverLimit,
-            false => StatusCode::Ok,
+        let code = if *over && !shadow {
+            StatusCode::OverLimit
+        } else {
+            StatusCode::Ok
         };
         prop_assert_eq!(status.code, code, "{:?} of {:?}", part, verdict);
         prop_assert_eq!(status.would_refuse, *over && shadow, "{:?}", part);

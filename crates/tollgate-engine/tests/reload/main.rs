@@ -4,7 +4,9 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod restart;
+mod rollout;
 mod waits;
+mod warm_up;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -166,11 +168,15 @@ const VERSIONS: [&str; 9] = [
 ];
 
 /// One step of a run: so many milliseconds pass, then perhaps another version, then so many requests.
-type Step = (u64, Option<usize>, usize);
+type BurstAfter = (u64, Option<usize>, usize);
 
 /// Plays steps against one key, from the first version on, and checks that no window sees more than the
 /// largest burst and the fastest rate of the versions in it allow together.
-fn holds(algorithm: Algorithm, versions: &[&str], steps: &[Step]) -> Result<(), TestCaseError> {
+fn holds(
+    algorithm: Algorithm,
+    versions: &[&str],
+    steps: &[BurstAfter],
+) -> Result<(), TestCaseError> {
     let version = |rate| {
         let mut policy = version(rate);
         policy.rules[0].algorithm = algorithm;
@@ -222,7 +228,7 @@ fn holds(algorithm: Algorithm, versions: &[&str], steps: &[Step]) -> Result<(), 
     Ok(())
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<BurstAfter>> {
     let change = prop::option::weighted(0.2, 0..VERSIONS.len());
     prop::collection::vec((0..400u64, change, 0..12usize), 1..80)
 }

@@ -35,9 +35,9 @@ const PERIODS: [&str; 9] = [
 ];
 
 /// One step: so many milliseconds pass, then perhaps another version, then a request of this cost.
-type Ask = (u64, Option<usize>, u64);
+type CostAfter = (u64, Option<usize>, u64);
 
-fn asks() -> impl Strategy<Value = Vec<Ask>> {
+fn asks() -> impl Strategy<Value = Vec<CostAfter>> {
     let millis = prop_oneof![6 => Just(0), 3 => 0..400u64, 1 => 0..60_000u64, 1 => 0..4_000_000u64];
     let change = prop::option::weighted(0.15, 0..PERIODS.len());
     let cost = prop_oneof![6 => Just(1u64), 2 => 1..5u64];
@@ -61,7 +61,7 @@ fn costly(algorithm: Algorithm, rate: &str) -> Policy {
 fn tells_the_wait(
     algorithm: Algorithm,
     versions: &[&str],
-    steps: &[Ask],
+    steps: &[CostAfter],
 ) -> Result<(), TestCaseError> {
     let start = Timestamp::from_secs(1_000_000);
     let clock = Manual::starting_at(start);

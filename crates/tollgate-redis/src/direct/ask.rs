@@ -2,7 +2,7 @@
 
 use tollgate_engine::backend::{Check, Owed};
 
-use super::Direct;
+use super::{Direct, StoredLimit};
 use crate::error::StoreError;
 use crate::question::{Answers, Kind, Op, Question};
 use crate::store::Patience;
@@ -18,10 +18,59 @@ fn is_calendar(question: &Question) -> bool {
 }
 
 impl Direct {
+    /// A question about the key of a check.
+    pub(crate) fn question(
+        &self,
+        check: &Check<'_>,
+        op: Op,
+        now: u64,
+    ) -> Result<Question, StoreError> {
+        let stored = self.stored(check.limit)?;
+        self.question_of(check, stored, op, now)
+    }
+
+    /// A question about the key of a check, by what was prepared of its limit.
+    fn question_of(
+        &self,
+        check: &Check<'_>,
+        stored: &StoredLimit,
+        op: Op,
+        now: u64,
+    ) -> Result<Question, StoreError> {
+        let numbers = stored.form.numbers_at(now);
+        let numbers = numbers.ok_or_else(|| StoreError::Garbled {
+            what: "a limit that nothing is kept of".to_owned(),
+        })?;
+        let slots = numbers.kind == Kind::Slots;
+        Ok(Question {
+            key: stored.key(check).into(),
+            op,
+            numbers,
+            // A request takes one slot, however much it costs.
+            cost: if slots { check.cost.min(1) } else { check.cost },
+            holder: slots.then(|| self.holders.name()),
+        })
+    }
+
+    /// The question whether a check passes.
+    pub(super) fn decide(
+        &self,
+        check: &Check<'_>,
+        stored: &StoredLimit,
+        now: u64,
+    ) -> Result<Question, StoreError> {
+        let mut question = self.question_of(check, stored, Op::Decide, now)?;
+        if question.numbers.kind == Kind::Slots {
+            // A request takes one slot, also at no cost.
+            question.cost = 1;
+        }
+        Ok(question)
+    }
+
     /// Asks questions of one lane.
     ///
-    /// This lives in every decision's future, which is small enough to be had at once from the allocator. What
-    /// takes more is on its own.
+    /// This is part of every decision's future, which is to stay small enough for the allocator's fast path. What takes
+    /// more is boxed by itself.
     pub(crate) async fn ask(
         &self,
         checks: &[Check<'_>],
@@ -38,7 +87,7 @@ impl Direct {
         Box::pin(self.ask_at_length(checks, numbers, told, asked, patience)).await
     }
 
-    /// Asks, after telling the store in the same breath what was decided here without it. A calendar that the
+    /// Asks, and in the same call first tells the store what was decided here without it. A calendar that the
     /// store's clock isn't in is sent once more.
     async fn ask_at_length(
         &self,
@@ -60,8 +109,8 @@ impl Direct {
         }
         self.note_time(answers.now);
         for (question, number) in again.iter_mut().zip(numbers) {
-            let compiled = self.compiled(checks[*number].limit)?;
-            question.numbers = compiled
+            let stored = self.stored(checks[*number].limit)?;
+            question.numbers = stored
                 .form
                 .numbers_at(answers.now)
                 .unwrap_or(question.numbers);
@@ -70,12 +119,13 @@ impl Direct {
         let answers = self
             .tell_and_ask(checks, told, (again, at), patience)
             .await?;
-        // The clock has stepped meanwhile, or nobody's calendar reaches as far: that is no refusal.
-        match answers.each.iter().any(|raw| raw.is_of_another_time()) {
-            true => Err(StoreError::Garbled {
+        // The clock has stepped meanwhile, or the calendar doesn't reach as far: that is no refusal.
+        if answers.each.iter().any(|raw| raw.is_of_another_time()) {
+            Err(StoreError::Garbled {
                 what: "the store's clock is in no period that it was told of".to_owned(),
-            }),
-            false => Ok(answers),
+            })
+        } else {
+            Ok(answers)
         }
     }
 
@@ -108,7 +158,7 @@ impl Direct {
         questions.splice(0..0, told.iter().map(|(_, _, raise)| raise.clone()));
         let mut answers = self.store.ask_with(patience, questions, at).await?;
         answers.each.drain(..told.len());
-        // Unless its calendar wasn't of this time: then it is told with the next question.
+        // If the calendar was of another time, nothing was told: it goes with the next question.
         if !answers.each.iter().any(|raw| raw.is_of_another_time()) {
             for (number, owed, _) in &told {
                 self.local.told(&checks[*number], owed);

@@ -1,27 +1,24 @@
-//! Costs that are estimates: held of a lease, or charged and put right when the request is over.
+//! The last step of a request whose costs were estimates: what it did cost is put right when it is over.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tollgate::{
-    Clock, Decision,
+    Clock,
     stack::{Pass, Settled},
 };
 use tollgate_engine::backend::Check;
-use tollgate_engine::policy::{Settle, Unsettled};
+use tollgate_engine::policy::Unsettled;
 
-use super::{Compiled, Direct};
-use crate::error::StoreError;
-use crate::lease::{Estimate, LeaseKey, Leased};
+use super::Direct;
+use crate::lease::Estimate;
 use crate::question::{Op, Question};
-use crate::store::Patience;
 
 /// Whether a check's cost is an estimate.
 pub(super) fn is_held(check: &Check<'_>) -> bool {
     check.cost > 0 && check.limit.is_estimated()
 }
 
-/// What a request is charged in the end of an estimate.
+/// What a request is charged in the end, where its cost was estimated.
 fn spent(settled: Settled, unsettled: Unsettled, estimate: u64) -> u64 {
     match (settled, unsettled) {
         (Settled::Spent(spent), _) => spent,
@@ -43,32 +40,10 @@ fn unsettled(check: &Check<'_>) -> Unsettled {
         .map_or_else(Unsettled::default, |settle| settle.unsettled)
 }
 
-fn within(check: &Check<'_>) -> Duration {
-    let settle = |settle: Settle| settle.within;
-    check.limit.settle().map_or(Duration::ZERO, settle)
-}
-
 impl Direct {
-    /// Holds the cost of a check of a level: one record of this node and key in the store, however many requests
-    /// hold some.
-    pub(super) async fn hold_lease(
-        &self,
-        check: &Check<'_>,
-        compiled: &Compiled,
-        leased: &Leased,
-        patience: &mut Patience,
-    ) -> Result<(Decision, Option<Estimate>), StoreError> {
-        let place = LeaseKey::of(leased, check);
-        let key = || compiled.key(check).into();
-        let held = self
-            .leases
-            .hold((place, check), leased, key, (within(check), patience));
-        held.await
-    }
-
     /// Puts right what was charged, of windows, logs and quotas, when it is known what the request cost: the rest
     /// is given back to the window or period that was charged, and what it cost beyond is charged as far as there
-    /// is room. What can't be said to the store stays charged.
+    /// is room. If the store can't be told, it stays charged.
     pub(super) fn hold_charge(
         &self,
         check: &Check<'_>,
@@ -78,15 +53,17 @@ impl Direct {
         let (estimate, unsettled) = (question.cost, unsettled(check));
         let (store, at) = (Arc::clone(&self.store), self.at());
         let (host, clock) = (self.host.clone(), self.clock.clone());
-        let until = clock.now() + within(check);
+        let within = check.limit.settle().map(|settle| settle.within);
+        let until = clock.now() + within.unwrap_or_default();
         pass.hold_estimate(move |settled| {
             if clock.now() >= until && settled != Settled::Cancelled {
                 return;
             }
             let spent = spent(settled, unsettled, estimate);
-            let (op, cost) = match spent > estimate {
-                true => (Op::AtMost, spent - estimate),
-                false => (Op::GiveBack(since), estimate - spent),
+            let (op, cost) = if spent > estimate {
+                (Op::AtMost, spent - estimate)
+            } else {
+                (Op::GiveBack(since), estimate - spent)
             };
             if cost > 0 {
                 let question = Question {

@@ -3,7 +3,8 @@
 use tollgate::{Decision, Outcome};
 use tollgate_engine::backend::{Answer, Check};
 
-use super::{Direct, Step};
+use super::Direct;
+use super::plan::{Need, Plan};
 use crate::error::StoreError;
 use crate::question::Op;
 
@@ -19,14 +20,14 @@ impl Direct {
             .map(|check| Check { cost: 0, ..*check })
             .collect();
         let mut each = Vec::with_capacity(checks.len());
-        if let Ok(mut steps) = self.plan(&peeks)? {
-            for step in &mut steps {
-                if let Step::Ask(question) = step {
-                    // Slots too.
+        if let Plan::Ask(mut needs) = self.plan(&peeks)? {
+            for need in &mut needs {
+                if let Need::Answer(question) = need {
+                    // Also of slots, of which a decision takes one at any cost.
                     question.cost = 0;
                 }
             }
-            let (_, left) = self.carry_out(&peeks, steps).await?;
+            let left = self.carry_out(&peeks, needs).await?.each;
             each = left.unwrap_or_default();
         }
         each.resize(checks.len(), Decision::UNLIMITED);
@@ -51,15 +52,15 @@ impl Direct {
         let mut patience = self.store.patience();
         let mut each = Vec::with_capacity(checks.len());
         for (number, check) in checks.iter().enumerate() {
-            let compiled = self.compiled(check.limit)?;
-            each.push(match (self.known(check, compiled), &compiled.leased) {
+            let stored = self.stored(check.limit)?;
+            each.push(match (self.known(check, stored), &stored.leased) {
                 (Some(known), _) => known,
                 (None, Some(leased)) => {
-                    let key = || compiled.key(check).into();
+                    let key = || stored.key(check).into();
                     self.leases.look(check, leased, key, &mut patience).await?
                 }
                 (None, None) => {
-                    let mut question = self.decide(check, compiled, now)?;
+                    let mut question = self.decide(check, stored, now)?;
                     question.op = Op::Look;
                     let limit = question.numbers.limit;
                     let asked = (vec![question], self.at());

@@ -87,7 +87,7 @@ impl Backend for Noting {
     fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
         let direct = self.0.direct().unwrap();
         for check in checks {
-            let made = direct.compiled(check.limit).unwrap();
+            let made = direct.stored(check.limit).unwrap();
             let place = std::ptr::from_ref(made).addr();
             self.1.lock().unwrap().push((place, made.version));
         }

@@ -6,16 +6,16 @@ use super::Direct;
 use crate::lease::{Estimate, LeaseKey};
 use crate::question::{Op, Question};
 
-/// Of which check, what was asked, and when.
+/// Which check it is of, what was asked, and when.
 type Charge = (usize, Question, u64);
 
 /// What was charged so far, given back unless it is kept.
 pub(super) struct Undo<'a> {
     direct: &'a Direct,
     pub(super) leases: Vec<(LeaseKey, u64, u64)>,
-    /// Of which check, and when.
+    /// Charged in the store.
     pub(super) charges: Vec<Charge>,
-    /// Held of leases, of which check: dropped, they come back.
+    /// Held of leases, by the number of the check: dropped, they come back.
     pub(super) estimates: Vec<(usize, Estimate)>,
     /// Slots that may have been taken.
     pub(super) unsure: Vec<Question>,
@@ -55,7 +55,7 @@ impl Drop for Undo<'_> {
             }
             question.op = Op::GiveBack(since);
             let (store, at) = (Arc::clone(&self.direct.store), self.direct.at());
-            // If it can't be said, it drains.
+            // If the store can't be told, it drains by itself.
             self.direct.host.spawn(async move {
                 let _ = store.ask(vec![question], at).await;
             });

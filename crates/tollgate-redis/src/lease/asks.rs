@@ -27,12 +27,12 @@ pub(super) struct Asks {
     plan: Plan,
     /// What is to be spent before anyone else sees what came.
     pub(super) least: u64,
-    /// What may be taken ahead; nothing where each request is asked about.
+    /// What may be taken ahead; nothing if the store is asked about each request.
     part: u64,
     numbers: Numbers,
 }
 
-/// Who asks, how often it has, for how long it takes what it gets, and how many units it knows to be owed.
+/// The holder that asks, how often it has asked, for how long it takes tokens, and how many units it knows to be owed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asker {
     pub(super) holder: u64,
@@ -108,7 +108,7 @@ impl Asks {
             dropped: holds + out - self.kept(reply),
             until,
             retry_after: reply.retry_after.max(pause(&self.numbers)),
-            // Where each request is asked about, a refusal is only of the one that heard it.
+            // If the store is asked about each request, a refusal is for that request alone.
             asked: if self.part > 0 { more } else { reply.granted },
             remaining: reply.remaining,
         }

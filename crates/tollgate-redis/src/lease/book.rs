@@ -3,12 +3,15 @@
 //! One at a time plans, asks and takes; anyone spends meanwhile. What a plan says is held may be spent
 //! while the store is asked, and counts as held there until the next plan: that grants nothing extra.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tollgate::Timestamp;
+
+mod accounts;
+
+use accounts::{Accounts, HeldEstimate};
 
 /// A lease is to last so long at the present demand.
 const COVERS: Duration = Duration::from_millis(100);
@@ -24,9 +27,11 @@ pub(super) struct Book {
     until: AtomicU64,
     /// The store had nothing more: there is some at this time.
     refused_until: AtomicU64,
-    /// It had so many all the same, too few for who asked: who wants no more than these and what is here asks.
+    /// How many it had left all the same, too few for that request. A request for no more than these and what is here
+    /// asks.
     spared: AtomicU64,
-    /// It isn't asked again before this. Sooner than that, if it is far: others may return some, or reset all.
+    /// It isn't asked again before this, which is sooner than that if that is far off: others may return some, or reset
+    /// all.
     asked_from: AtomicU64,
     /// Below so many, more are asked for ahead.
     low: AtomicU64,
@@ -39,87 +44,11 @@ pub(super) struct Book {
     covers: AtomicU64,
     /// Plans so far: what was spent before one can't be put back after it.
     plans: AtomicU64,
-    /// When someone last asked, as far as was noticed.
+    /// When the key was last asked about, as far as was noticed.
     used_at: AtomicU64,
     renewing: AtomicBool,
     /// Held while tokens come, or go other than by being spent.
     accounts: Mutex<Accounts>,
-}
-
-/// What is known of tokens that were spent, which leaves no other trace, and of those that are held for requests.
-#[derive(Debug, Default)]
-struct Accounts {
-    /// All that came, less what was returned, dropped or worth nothing in the end: what isn't here any more of
-    /// it was spent, or is out.
-    had: u64,
-    /// So much of it was noted as spent.
-    noted: u64,
-    /// What requests hold until it is known what they cost: the store is told of it as of what is here.
-    out: u64,
-    estimates: BTreeMap<u64, Estimate>,
-    /// None of them is over before.
-    over_from: Timestamp,
-    /// The number of the next.
-    next: u64,
-    /// What was spent beyond estimates, and the store doesn't know of.
-    owed: u64,
-    /// Whether less is out than the store was told: what was spent of it drains once the store knows.
-    is_less: bool,
-}
-
-/// What one request holds.
-#[derive(Clone, Copy, Debug)]
-struct Estimate {
-    tokens: u64,
-    /// Then it is spent.
-    until: Timestamp,
-}
-
-impl Accounts {
-    fn open(&mut self, tokens: u64, until: Timestamp) -> u64 {
-        let number = self.next;
-        self.next += 1;
-        self.out += tokens;
-        let is_first = self.estimates.is_empty() || until < self.over_from;
-        self.over_from = if is_first { until } else { self.over_from };
-        self.estimates.insert(number, Estimate { tokens, until });
-        number
-    }
-
-    /// Estimates whose time is over are spent.
-    fn expire(&mut self, now: Timestamp) {
-        if now < self.over_from {
-            return;
-        }
-        let mut out = self.out;
-        self.estimates.retain(|_, estimate| {
-            let stays = now < estimate.until;
-            out -= if stays { 0 } else { estimate.tokens };
-            stays
-        });
-        self.out = out;
-        let first = self.estimates.values().map(|estimate| estimate.until).min();
-        self.over_from = first.unwrap_or(Timestamp::MAX);
-    }
-
-    /// The store takes all that was out for spent.
-    fn lapse(&mut self) {
-        self.estimates.clear();
-        self.out = 0;
-    }
-
-    /// Tokens went that nobody spent. What was noted of them isn't, of those to come.
-    fn lose(&mut self, tokens: u64) {
-        self.had = self.had.saturating_sub(tokens);
-        self.noted = self.noted.min(self.had);
-    }
-
-    /// How much more than was noted before.
-    fn note(&mut self, spent: u64) -> u64 {
-        let more = spent.saturating_sub(self.noted);
-        self.noted += more;
-        more
-    }
 }
 
 /// What came of a cost.
@@ -157,7 +86,7 @@ pub(super) struct Granted {
     pub(super) remaining: u64,
 }
 
-/// What a lease needs, apart from those who spend it.
+/// What is to be done about a lease, apart from spending it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Care {
     None,
@@ -170,7 +99,7 @@ impl Book {
     #[inline]
     pub(super) fn spend(&self, now: Timestamp, cost: u64) -> Spent {
         let now = now.as_nanos();
-        // Acquire: whoever sees a lease's end sees no tokens of one before it.
+        // Acquire: a thread that sees a lease's end sees no tokens of an earlier one.
         let is_live = now < self.until.load(Ordering::Acquire);
         let mut tokens = self.tokens.load(Ordering::Relaxed);
         while is_live && tokens >= cost {
@@ -221,13 +150,12 @@ impl Book {
             self.used_at.store(now.as_nanos(), Ordering::Relaxed);
         }
         self.low.store(covers / 4, Ordering::Relaxed);
-        let (holds, returns) = match holds < cost {
-            true => {
-                // What is returned isn't demand.
-                self.level.store(0, Ordering::Relaxed);
-                (0, self.withdraw(holds))
-            }
-            false => (holds, 0),
+        let (holds, returns) = if holds < cost {
+            // What is returned isn't demand.
+            self.level.store(0, Ordering::Relaxed);
+            (0, self.withdraw(holds))
+        } else {
+            (holds, 0)
         };
         Plan {
             holds,
@@ -322,7 +250,7 @@ impl Book {
     }
 
     /// A request cost so much of what it held: the rest is here again, and what it cost beyond that is spent from
-    /// what is here, or owed, up to this. Whether the store has something to hear of it soon.
+    /// what is here, or owed, up to this. Returns whether the store has to be told soon.
     pub(super) fn settle_estimate(
         &self,
         now: Timestamp,
@@ -332,7 +260,7 @@ impl Book {
         let mut accounts = self.accounts();
         accounts.expire(now);
         let is_live = now.as_nanos() < self.until.load(Ordering::Acquire);
-        let Some(Estimate { tokens, .. }) = accounts.estimates.remove(&number) else {
+        let Some(HeldEstimate { tokens, .. }) = accounts.estimates.remove(&number) else {
             // It was spent when its time, or the lease's, was over.
             return false;
         };
@@ -366,7 +294,7 @@ impl Book {
         self.spared.load(Ordering::Relaxed)
     }
 
-    /// Whether something is here, or owed, or less is out than was said.
+    /// Whether the store has to be told something: tokens are here, some are owed, or less is out than it knows.
     pub(super) fn is_unsaid(&self, now: Timestamp) -> bool {
         let accounts = self.accounts();
         accounts.owed > 0 || accounts.is_less || self.held(now) > 0
@@ -452,12 +380,11 @@ impl Book {
             _ => None,
         };
         drop(accounts);
-        let (refused_until, asked_from) = match granted.more < granted.asked {
-            true => {
-                let until = now + granted.retry_after;
-                (until.as_nanos(), until.min(granted.until).as_nanos())
-            }
-            false => (0, 0),
+        let (refused_until, asked_from) = if granted.more < granted.asked {
+            let until = now + granted.retry_after;
+            (until.as_nanos(), until.min(granted.until).as_nanos())
+        } else {
+            (0, 0)
         };
         self.refused_until.store(refused_until, Ordering::Relaxed);
         self.spared.store(granted.remaining, Ordering::Relaxed);
@@ -469,7 +396,7 @@ impl Book {
         left.map(|left| (left, number))
     }
 
-    /// Puts back what was spent while this many plans had been made. The caller keeps plans away.
+    /// Puts back what was spent while this many plans had been made. The caller sees to it that no plan is made meanwhile.
     pub(super) fn put_back(&self, now: Timestamp, cost: u64, plans: u64) {
         let is_live = now.as_nanos() < self.until.load(Ordering::Acquire);
         if is_live && self.plans.load(Ordering::Relaxed) == plans {
@@ -489,7 +416,7 @@ impl Book {
         }
     }
 
-    /// Whether this one may renew; others leave it to him.
+    /// Whether the caller is the one to renew it: only one does at a time.
     pub(super) fn begin_renewal(&self) -> bool {
         !self.renewing.swap(true, Ordering::Relaxed)
     }
@@ -506,7 +433,7 @@ impl Book {
         let was_used = tokens < level || self.refused.load(Ordering::Relaxed) > 0;
         let nanos = now.as_nanos();
         if was_used {
-            // Spending leaves no time behind: it is measured now.
+            // Spending records no time, so it counts as of now.
             self.measure(now, tokens);
         }
         let life = u64::try_from(life.as_nanos()).unwrap_or(u64::MAX);
@@ -528,10 +455,12 @@ impl Book {
                 Care::None
             };
         }
-        match idle >= life / 2 {
-            true => Care::Return,
-            false if until - nanos <= life / 2 => Care::Renew,
-            false => Care::None,
+        if idle >= life / 2 {
+            Care::Return
+        } else if until - nanos <= life / 2 {
+            Care::Renew
+        } else {
+            Care::None
         }
     }
 }

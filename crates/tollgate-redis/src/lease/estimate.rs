@@ -39,7 +39,8 @@ impl Estimate {
         let most = lease.numbers.limit;
         let now = leases.clock.now();
         let is_news = lease.book.settle_estimate(now, (number, spent), most);
-        // What is leased is spent here by the next; what isn't, or what nobody looks after, is others' as well.
+        // Tokens of a lease are spent here by the next request. Those of a limit that isn't leased, or of a key that isn't kept,
+        // are returned for others.
         let is_here = lease.limit.counting() == Counting::Leased && leases.keeps(lease);
         if is_news && !is_here {
             leases.tell(lease);
@@ -61,7 +62,7 @@ impl fmt::Debug for Estimate {
     }
 }
 
-/// What was spent for one who asked, until he hears of it: if he has gone, it is put back.
+/// What was spent for a request, until the request is told: if it has been dropped meanwhile, it is put back.
 pub(super) struct Spoken {
     pub(super) leases: Arc<Inner>,
     pub(super) lease: Arc<Lease>,

@@ -20,7 +20,7 @@ pub(super) async fn keep(leases: Weak<Inner>, every: Duration) {
         };
         let now = inner.clock.now();
         for lease in inner.all() {
-            // Who asks for it now looks after it.
+            // A request that asks for it now looks after it.
             let Ok(_asking) = lease.asking.try_lock() else {
                 continue;
             };
@@ -32,7 +32,7 @@ pub(super) async fn keep(leases: Weak<Inner>, every: Duration) {
                     // With it goes what is known of its tokens.
                     let spent = lease.book.note_spent();
                     inner.local.note_spent(&lease.limit, lease.place.1, spent);
-                    // Whoever has it in hand now still spends what he gets, and asks anew next time.
+                    // A request that has found it before still spends what it gets, and the next one asks anew.
                     inner.shard(lease.place).rcu(|shard| {
                         let mut fewer = HashMap::clone(shard);
                         fewer.remove(&lease.place);
@@ -42,7 +42,7 @@ pub(super) async fn keep(leases: Weak<Inner>, every: Duration) {
                 }
             };
             if asked.is_err() {
-                // The others wouldn't fare better, and it comes back soon.
+                // The others would fail too, and this comes round again soon.
                 break;
             }
         }

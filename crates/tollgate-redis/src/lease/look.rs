@@ -26,7 +26,7 @@ impl Leases {
             None => 0,
         };
         let least = check.cost.saturating_sub(here).min(numbers.limit);
-        // Of nobody's, so that whatever is held stays held.
+        // As a holder that holds nothing, so that whatever is held stays held.
         let question = Lessee {
             holder: inner.holder(&inner.passing),
             number: 0,

@@ -18,7 +18,7 @@ use tollgate_testkit::traffic::Random;
 
 use super::book::{Book, Granted, Spent};
 use super::said::{Lent, Lessee};
-use crate::question::{Form, Numbers, Op, Question};
+use crate::question::{Numbers, Op, Question, StoreForm};
 use crate::store::Store;
 use crate::windows;
 
@@ -29,7 +29,7 @@ fn numbers(rate: &str) -> Numbers {
         rate: rate.parse().unwrap(),
         algorithm: tollgate::Algorithm::Gcra,
     };
-    let form = Form::new(&kind, Duration::ZERO).unwrap();
+    let form = StoreForm::new(&kind, Duration::ZERO).unwrap();
     form.numbers_at(0).unwrap()
 }
 
@@ -414,7 +414,7 @@ async fn what_never_comes_back_is_lent_once() {
         rate: Rate::zero().burst(3),
         algorithm: tollgate::Algorithm::TokenBucket,
     };
-    let form = Form::new(&kind, Duration::ZERO).unwrap();
+    let form = StoreForm::new(&kind, Duration::ZERO).unwrap();
     let numbers = form.numbers_at(0).unwrap();
     let now = 1_700_000_000_000_000;
     let mut node = Node::default();

@@ -9,8 +9,7 @@ use tollgate_engine::backend::{Check, LimitKind, SoleLimit};
 
 use super::{KEYS, Paced, Rehearsal, State};
 use crate::error::{StoreError, StoreLimitError};
-use crate::limiter::possible;
-use crate::question::{Op, Raw};
+use crate::question::{Op, Raw, possible};
 
 impl Rehearsal {
     /// What the store would do.
@@ -49,11 +48,11 @@ impl Rehearsal {
         let paced = self.paced(state, limit)?;
         let decision = paced.check_n(key, 0);
         let longest = Duration::from_micros(longest);
-        let reserved = match paced.reserve(key, cost) {
+        let reserved = match paced.key(key).reserve(cost) {
             Ok(reserved) if reserved.delay() <= longest => {
                 let delay = reserved.delay();
                 // Dropped, it would be given back.
-                std::mem::forget(reserved);
+                reserved.keep();
                 Some(delay)
             }
             // Dropped, it is given back.
@@ -115,7 +114,7 @@ fn carry_out(state: &mut State, check: &Check<'_>, op: Op) -> (Decision, Duratio
             let most = ask(0).remaining.min(check.cost);
             let decision = ask(most.max(1));
             let taken = if decision.is_allowed() { most } else { 0 };
-            // Where a wait would be, what was taken.
+            // What was taken stands where a wait would.
             (decision, Duration::from_micros(taken))
         }
         Op::Gift | Op::GiveBack(_) => {

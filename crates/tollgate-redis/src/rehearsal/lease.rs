@@ -12,15 +12,15 @@ use tollgate_engine::backend::{Answer, Check, LimitKind};
 use super::{Rehearsal, State, is_leased, peek};
 
 /// A counter and the fingerprint of a key.
-type Place = (u64, [u64; 2]);
+type CounterAndKey = (u64, [u64; 2]);
 
-fn place(check: &Check<'_>) -> Place {
+fn place(check: &Check<'_>) -> CounterAndKey {
     (check.limit.counter().id, check.key.fingerprint())
 }
 
 /// What is held of all keys.
 #[derive(Debug, Default)]
-pub(super) struct Leases(HashMap<Place, Lease>);
+pub(super) struct Leases(HashMap<CounterAndKey, Lease>);
 
 /// What is held of one key.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ struct Lease {
 pub(super) struct Spending<'a> {
     leases: &'a Leases,
     now: Timestamp,
-    planned: HashMap<Place, u64>,
+    planned: HashMap<CounterAndKey, u64>,
 }
 
 impl Leases {

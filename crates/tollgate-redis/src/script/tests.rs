@@ -14,13 +14,13 @@ use tollgate_testkit::redis::Server;
 use tollgate_testkit::traffic::Random;
 
 use crate::error::StoreError;
-use crate::question::{Answers, Form, Kind, Numbers, Op, Question};
+use crate::question::{Answers, Kind, Numbers, Op, Question, StoreForm};
 use crate::store::Store;
 
 const NOW: u64 = 1_700_000_000_000_000;
 
 fn numbers(kind: &LimitKind) -> Numbers {
-    let form = Form::new(kind, Duration::from_secs(60)).expect("a limit for the store");
+    let form = StoreForm::new(kind, Duration::from_secs(60)).expect("a limit for the store");
     form.numbers_at(NOW).expect("it is asked")
 }
 
@@ -245,10 +245,11 @@ async fn quotas_equal_those_in_memory_whatever_the_clock_does() {
     let rolling = tollgate::quota::Quota::rolling(40, Duration::from_secs(60));
     let by_calendar = "40/hour".parse().expect("a quota");
     for (quota, seed) in [(rolling, 3), (by_calendar, 4)] {
-        let limiter = tollgate::QuotaLimiter::builder(quota.clone())
+        let limiter = tollgate::QuotaLimiter::builder(quota.clone(), 1_000_000)
             .clock(tollgate::clock::Manual::new())
-            .build();
-        let form = Form::new(&LimitKind::Quota(quota.clone()), Duration::ZERO);
+            .build()
+            .unwrap();
+        let form = StoreForm::new(&LimitKind::Quota(quota.clone()), Duration::ZERO);
         let form = form.expect("a limit for the store");
         let mut random = Random::new(seed);
         let mut now = NOW;
@@ -286,7 +287,7 @@ async fn a_clock_that_steps_back_blocks_nobody_for_longer_than_a_period() {
         algorithm,
     }));
     for kind in kinds {
-        let form = Form::new(&kind, Duration::ZERO).expect("a limit for the store");
+        let form = StoreForm::new(&kind, Duration::ZERO).expect("a limit for the store");
         let ask = async |at: u64| {
             let asked = Question {
                 key: format!("{kind:?}").into(),

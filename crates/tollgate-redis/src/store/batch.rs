@@ -6,7 +6,7 @@ use crate::error::StoreError;
 use crate::question::{Answers, Kind, read};
 use crate::script::{self, Needs, Script};
 
-use super::queue::{Job, Reply, Request};
+use super::request::{Job, Reply, Request};
 
 /// Requests that go together.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl Batch {
         command
     }
 
-    /// Leaves out what nobody waits for any more.
+    /// Leaves out requests that were given up.
     pub(super) fn leave_out_unwaited(&mut self) {
         self.requests.retain(|request| !request.reply.is_closed());
     }
@@ -103,9 +103,7 @@ impl Batch {
                 })
         };
         for (questions, own) in asked() {
-            questions
-                .iter()
-                .for_each(|question| question.need(&mut needs));
+            questions.iter().for_each(|question| needs.add(question));
             time = at(own);
         }
         let (mut keys, mut holders, mut program) = (Vec::new(), Vec::new(), Vec::new());
@@ -115,7 +113,7 @@ impl Batch {
                 question.write(&mut program, is_last, needs.is_plain());
                 keys.push(&*question.key);
                 if question.numbers.kind == Kind::Slots {
-                    // Whatever is asked of slots: the script takes one for each such question.
+                    // Whatever is asked of slots: the script reads one holder for each such question.
                     let holder = question.holder.as_deref().unwrap_or_default();
                     holders.push(holder.as_bytes());
                 }
@@ -135,7 +133,7 @@ impl Batch {
         self.requests.iter().map(|request| request.job.len()).sum()
     }
 
-    /// Tells all what came. Returns how many keys hold what no limiter wrote: whoever asked about one is told so.
+    /// Tells all what came. Returns how many keys hold what no limiter wrote: requests about one are told so.
     pub(crate) fn deliver(self, numbers: Vec<i64>) -> Result<u64, StoreError> {
         if let [
             Request {
@@ -190,12 +188,13 @@ impl Batch {
     pub(crate) fn again(self, error: &StoreError) -> Vec<Request> {
         let (mut again, mut over) = (Vec::new(), Vec::new());
         for request in self.requests {
-            match request.is_again || !request.job.may_repeat() || request.reply.is_closed() {
-                true => over.push(request),
-                false => again.push(Request {
+            if request.is_again || !request.job.may_repeat() || request.reply.is_closed() {
+                over.push(request)
+            } else {
+                again.push(Request {
                     is_again: true,
                     ..request
-                }),
+                })
             }
         }
         for request in over {
@@ -213,11 +212,11 @@ mod tests {
     use tollgate_engine::backend::LimitKind;
 
     use super::*;
-    use crate::question::{Form, Op, Question};
+    use crate::question::{Op, Question, StoreForm};
 
     #[test]
     fn what_gives_is_not_sent_again() {
-        let form = Form::new(&LimitKind::Concurrency(1), Duration::ZERO).unwrap();
+        let form = StoreForm::new(&LimitKind::Concurrency(1), Duration::ZERO).unwrap();
         let numbers = form.numbers_at(0).unwrap();
         let ask = |op| Question {
             key: "k".into(),

@@ -12,9 +12,8 @@ use ::redis::{
     RedisError, TlsMode,
 };
 
-use crate::address::{Address, Node, Place};
-use crate::error::StoreError;
-use crate::failure::FailureKind;
+use crate::address::{Address, Node, Topology};
+use crate::error::{FailureKind, StoreError};
 use crate::host::Host;
 
 use super::files::{Files, Known};
@@ -48,7 +47,7 @@ enum To {
 }
 
 impl Connector {
-    /// Connections that decisions wait for so long for.
+    /// Makes connections for decisions that wait for this long.
     pub(crate) fn new(
         address: &Address,
         timeout: Duration,
@@ -177,7 +176,7 @@ impl Connector {
         match greeting.map_err(|error| reason::store_error(&error)) {
             Err(error @ StoreError::Unreachable { .. }) => Err(error),
             Err(error) if error.kind() == FailureKind::Auth => Err(error),
-            // What else it may say is for those who ask.
+            // Any other error is told to the requests that meet it.
             _ => Ok(link),
         }
     }
@@ -196,14 +195,14 @@ impl To {
             client(addr.clone(), address, files)?;
             Ok(Self::Server(addr))
         };
-        match &address.place {
-            Place::Single(node) => server(addr(node, address)),
-            Place::Socket(path) => server(ConnectionAddr::Unix(path.clone())),
-            Place::Sentinel { .. } => {
+        match &address.topology {
+            Topology::Single(node) => server(addr(node, address)),
+            Topology::Socket(path) => server(ConnectionAddr::Unix(path.clone())),
+            Topology::Sentinel { .. } => {
                 let client = sentinel(address, files)?;
                 Ok(Self::Sentinel(Box::new(Some(client).into())))
             }
-            Place::Cluster(nodes) => {
+            Topology::Cluster(nodes) => {
                 for node in nodes {
                     client(addr(node, address), address, files)?;
                 }
@@ -227,7 +226,7 @@ async fn by_whom(client: &mut SentinelClient, error: &RedisError) -> StoreError 
     }
 }
 
-/// What sentinels say to one who asks for masters, if none is content.
+/// What sentinels answer when they are asked for masters and none can be used.
 async fn sentinels_say(client: &mut SentinelClient) -> Result<(), RedisError> {
     let sentinel = client.async_get_sentinel_client().await?;
     let mut connection = sentinel.get_multiplexed_async_connection().await?;
@@ -235,7 +234,7 @@ async fn sentinels_say(client: &mut SentinelClient) -> Result<(), RedisError> {
     masters.query_async(&mut connection).await
 }
 
-/// Why nothing can be reached by an address, whoever is there.
+/// Why nothing can be reached by an address, whatever is there.
 fn unusable(address: &Address, error: &RedisError) -> StoreError {
     match address.tls {
         // Files that can't be read, or hold no certificate.
@@ -245,8 +244,8 @@ fn unusable(address: &Address, error: &RedisError) -> StoreError {
 }
 
 fn sentinel(address: &Address, files: &Known) -> Result<SentinelClient, RedisError> {
-    let (sentinels, name) = match &address.place {
-        Place::Sentinel { sentinels, name } => (&sentinels[..], &**name),
+    let (sentinels, name) = match &address.topology {
+        Topology::Sentinel { sentinels, name } => (&sentinels[..], &**name),
         _ => (&[][..], ""),
     };
     let sentinels = sentinels.iter().map(|node| addr(node, address));

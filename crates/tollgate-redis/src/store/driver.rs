@@ -13,16 +13,15 @@ use futures_util::future::OptionFuture;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::Shared;
 use super::batch::Batch;
 use super::connect::Connector;
 use super::link::{Failure, Link, Manner, Then};
-use super::peer::{Loss, Peer, State, Up};
+use super::peer::{Loss, Peer, PeerId, State, Up};
 use super::reason;
+use super::shared::Shared;
 use super::slots::{self, Looked, SLOTS};
 use crate::address::Node;
-use crate::error::StoreError;
-use crate::failure::FailureKind;
+use crate::error::{FailureKind, StoreError};
 
 use looks::Looks;
 
@@ -31,14 +30,11 @@ const MOST_HOPS: u8 = 5;
 /// After the second of them, and between attempts at keys that are half here and half there.
 const HALF_WAY: Duration = Duration::from_millis(5);
 
-/// Who is connected to, by number.
-pub(super) type PeerId = u32;
-
-/// Who has which key.
+/// Which node has which key.
 enum Map {
     /// One has them all.
     One,
-    /// Nobody has told yet, or why nobody does.
+    /// It isn't known yet, or why it can't be found out.
     Unknown(Option<StoreError>),
     /// By slot.
     Slots(Box<[Option<PeerId>]>),
@@ -61,7 +57,7 @@ pub(crate) struct Driver {
     peers: BTreeMap<PeerId, Peer>,
     next_peer: PeerId,
     map: Map,
-    /// What waits until it is known who has which key.
+    /// Calls that wait until it is known which node has which key.
     parked: Vec<Batch>,
     calls: FuturesUnordered<Task<Done>>,
     connecting: FuturesUnordered<Task<(PeerId, Result<Link, StoreError>)>>,
@@ -145,7 +141,7 @@ impl Driver {
         }
     }
 
-    /// Sends a call to who has its keys.
+    /// Sends a call to the node that has its keys.
     fn dispatch(&mut self, batch: Batch) {
         let slot = batch.lane % SLOTS;
         let peer = match &self.map {
@@ -331,7 +327,7 @@ impl Driver {
         self.shared.queue.done(lane, again);
     }
 
-    /// Sends a call of a cluster to where its keys are by what was said; returns it if nobody knows.
+    /// Sends a call of a cluster to the node that is said to have its keys; returns it if that isn't known.
     fn follow(&mut self, mut batch: Batch, peer: PeerId, then: &Then) -> Option<Batch> {
         let asked = self.peers.get(&peer).and_then(|peer| peer.node.clone());
         let Some(asked) = asked.filter(|_| !matches!(self.map, Map::One)) else {
@@ -380,18 +376,17 @@ impl Driver {
     fn sort_out(&mut self, mut batch: Batch) {
         batch.leave_out_unwaited();
         let lane = batch.lane;
-        match batch.is_one() {
-            true => {
-                let owner = match &self.map {
-                    Map::Slots(slots) => slots[usize::from(lane % SLOTS)],
-                    _ => None,
-                };
-                match owner {
-                    Some(owner) => self.give(owner, batch, Manner::Plain, HALF_WAY),
-                    None => self.dispatch(batch),
-                }
+        if batch.is_one() {
+            let owner = match &self.map {
+                Map::Slots(slots) => slots[usize::from(lane % SLOTS)],
+                _ => None,
+            };
+            match owner {
+                Some(owner) => self.give(owner, batch, Manner::Plain, HALF_WAY),
+                None => self.dispatch(batch),
             }
-            false => self.shared.queue.one_by_one(batch),
+        } else {
+            self.shared.queue.one_by_one(batch)
         }
     }
 
@@ -402,7 +397,7 @@ impl Driver {
     }
 }
 
-/// With the runtime it lives in, or by a fault: who asks is told so at once.
+/// It ends with its runtime, or by a fault: every request is told so at once.
 impl Drop for Driver {
     fn drop(&mut self) {
         self.shared.queue.close();
@@ -423,9 +418,10 @@ fn call(
                 sleep(after).await;
                 batch.leave_out_unwaited();
             }
-            match batch.is_empty() {
-                true => Ok(Vec::new()),
-                false => link.run(&mut batch, manner).await,
+            if batch.is_empty() {
+                Ok(Vec::new())
+            } else {
+                link.run(&mut batch, manner).await
             }
         };
         let result = tokio::select! {

@@ -27,7 +27,7 @@ pub(crate) enum Link {
 pub(crate) enum Manner {
     /// For what it has.
     Plain,
-    /// For what it gets just now, by the word of who had it.
+    /// For a slot that is moving to it, as the node that had it says.
     Asking,
 }
 
@@ -48,7 +48,7 @@ pub(crate) enum Then {
     Wrong,
     /// The keys are at another node: of this cluster, by host and port.
     Moved(String),
-    /// This time they are.
+    /// The keys are at another node for this one call.
     Ask(String),
     /// Some are here and some there.
     TryAgain,
@@ -58,7 +58,7 @@ pub(crate) enum Then {
 
 impl Link {
     /// Runs a call, which the store may have to be told the script of first. What nobody waits for any more is
-    /// left out by then: who gave up says so in a call behind this one, which mustn't be overtaken.
+    /// left out by then: a request that gave up gives back in a later call, which this one mustn't overtake.
     pub(super) async fn run(
         &mut self,
         batch: &mut Batch,
@@ -88,7 +88,7 @@ impl Link {
                 connection.send_packed_command(command).await
             }
             (Self::Direct(connection), Manner::Asking) => {
-                // In one breath: the word counts for the next command alone.
+                // Sent together: `ASKING` counts for the next command alone.
                 let mut both = Pipeline::with_capacity(2);
                 both.cmd("ASKING").add_command(command.clone());
                 let replies = connection.send_packed_commands(&both, 1, 1).await;

@@ -17,9 +17,9 @@ const LOOKS: u32 = 4;
 /// A timer that is late by no more was on time: it ticks once a millisecond, and its thread has other work.
 const ON_TIME: Duration = Duration::from_millis(2);
 /// How often other tasks get a turn before time is up: the socket is read, the reply taken from the
-/// connection, told to the driver, and by it to who waits.
+/// connection, told to the driver, and by the driver to the request.
 const TURNS: usize = 4;
-/// Nobody waits for longer: 30 years, which every clock can count.
+/// The longest wait: 30 years, which every clock can count.
 const LONGEST: Duration = Duration::from_secs(30 * 365 * 86_400);
 
 /// How long one decision waits, whatever it asks and how many.
@@ -33,7 +33,7 @@ pub(crate) struct Patience {
     looked: Option<Instant>,
 }
 
-/// Why nobody waits any longer.
+/// Why a wait has ended without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GaveUp {
     /// Time is up.
@@ -77,7 +77,7 @@ impl Patience {
             }
         }
         self.until = Some(until);
-        // What is there already wins, though nobody has come to look at it. The runtime that looks may be
+        // What is there already wins, although it hasn't been looked at yet. The runtime that looks may be
         // another than this one, and be starved alone.
         let turns = self.host.spawn(async {
             for _ in 0..TURNS {
@@ -92,7 +92,7 @@ impl Patience {
     }
 }
 
-/// A timer can be made only within a runtime; who polls may be another one each time.
+/// A timer can be made only within a runtime, and each poll may be in another one.
 fn has_timer() -> Result<(), GaveUp> {
     match Handle::try_current() {
         Ok(_) => Ok(()),
@@ -100,7 +100,7 @@ fn has_timer() -> Result<(), GaveUp> {
     }
 }
 
-/// So long from then, or as far off as a timer goes: who waits for as long as it takes says so by the longest time.
+/// So long from then, or as far off as a timer goes: `Duration::MAX` is to wait for as long as it takes.
 fn after(now: Instant, wait: Duration) -> Instant {
     now + wait.min(LONGEST)
 }

@@ -1,16 +1,15 @@
-//! One who is connected to: the store, or a node of a cluster, which is up or down by itself.
+//! A server that is connected to: the store, or a node of a cluster, each of which is up or down by itself.
 
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::Shared;
 use super::batch::Batch;
 use super::link::{Link, Manner};
+use super::shared::Shared;
 use crate::address::Node;
-use crate::error::StoreError;
-use crate::failure::FailureKind;
+use crate::error::{FailureKind, StoreError};
 
 /// Between attempts to connect: so long at first, twice as long each time, and no longer than this. A part
 /// of it is left to chance, so that a fleet doesn't come back all at once.
@@ -25,12 +24,15 @@ pub(super) fn pause_for(pause: &mut Duration, shared: &Shared) -> Instant {
     Instant::now() + half + chance
 }
 
+/// The number of a server that is connected to.
+pub(super) type PeerId = u32;
+
 /// How the connection is.
 pub(super) enum State {
-    /// There is none, and one is being made; who asks waits as long as he may.
+    /// There is none, and one is being made; a request waits for it as long as its patience lasts.
     New,
     Up(Up),
-    /// There is none, and none can be made now; who asks is told so at once.
+    /// There is none, and none can be made now; a request is told so at once.
     Down(StoreError),
 }
 
@@ -119,7 +121,7 @@ impl Peer {
         matches!(&self.state, State::Up(up) if up.has_answered)
     }
 
-    /// A call was answered: this one is to be had again at once when it breaks. Whether that is new.
+    /// A call was answered: if the connection breaks, another is made at once. Returns whether it is the first answer.
     pub(super) fn answered(&mut self, number: u64) -> bool {
         if let State::Up(up) = &mut self.state
             && up.number == number
@@ -149,20 +151,17 @@ impl Peer {
             // What a connection before this one left behind says nothing of it.
             return false;
         }
-        // All who wait for it know at once.
+        // All that wait for it are told at once.
         up.ended.send_replace(Some(error.clone()));
         let is_fruitless = !up.has_answered;
         let goes_down = loss == Loss::Wrong || (is_fruitless && self.was_fruitless);
         self.was_fruitless = is_fruitless;
-        match goes_down {
-            true => {
-                self.tell(error);
-                self.goes_down(error.clone(), shared);
-            }
-            false => {
-                self.state = State::New;
-                self.retry_at = Instant::now();
-            }
+        if goes_down {
+            self.tell(error);
+            self.goes_down(error.clone(), shared);
+        } else {
+            self.state = State::New;
+            self.retry_at = Instant::now();
         }
         true
     }

@@ -10,9 +10,8 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::reason;
-use crate::address::{Address, Node, Place};
-use crate::error::StoreError;
-use crate::failure::FailureKind;
+use crate::address::{Address, Node, Topology};
+use crate::error::{FailureKind, StoreError};
 
 /// How long all of it may take.
 const WITHIN: Duration = Duration::from_millis(500);
@@ -29,11 +28,11 @@ pub(super) async fn explained(error: StoreError, address: &Address) -> StoreErro
         error.kind(),
         FailureKind::TimedOut | FailureKind::Disconnected | FailureKind::Garbled
     );
-    let nodes = match &address.place {
-        Place::Single(node) => std::slice::from_ref(node),
-        Place::Sentinel { sentinels, .. } => sentinels,
-        Place::Cluster(nodes) => nodes,
-        Place::Socket(_) => &[],
+    let nodes = match &address.topology {
+        Topology::Single(node) => std::slice::from_ref(node),
+        Topology::Sentinel { sentinels, .. } => sentinels,
+        Topology::Cluster(nodes) => nodes,
+        Topology::Socket(_) => &[],
     };
     if !may_be_tls {
         return error;

@@ -7,12 +7,12 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use foldhash::fast::FixedState;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 
 use crate::error::StoreError;
-use crate::question::{Answers, Op, Question, Raw};
 
 use super::batch::Batch;
+use super::request::Request;
 
 /// Questions of one call: so many that a script takes well below a millisecond.
 const MOST_MERGED: usize = 128;
@@ -21,42 +21,10 @@ const MOST_CALLS: u16 = 2;
 /// The same where each request goes alone, and so many requests do after a call that couldn't be merged.
 const MOST_LONE_CALLS: u16 = 32;
 const LONE: u16 = 256;
-/// Requests that wait in one lane. Others are no worse off for it.
+/// Requests that may wait in one lane. A full lane keeps no request out of another.
 const MOST_WAITING: usize = 65_536;
-/// From so many on, those that nobody waits for are dropped.
+/// From so many on, requests that were given up are dropped.
 const SWEPT: usize = 256;
-
-/// What is to be sent, and who wants to know.
-#[derive(Debug)]
-pub(crate) struct Request {
-    pub(crate) job: Job,
-    /// Requests of one lane may share a call: in a cluster, those of one slot.
-    pub(crate) lane: u16,
-    /// It was sent before, and the connection broke.
-    pub(crate) is_again: bool,
-    pub(crate) reply: oneshot::Sender<Result<Reply, StoreError>>,
-}
-
-#[derive(Debug)]
-pub(crate) enum Job {
-    /// Questions, answered all or none, at a time of the caller's or the store's.
-    Ask {
-        questions: Vec<Question>,
-        at: Option<u64>,
-    },
-    /// The script of leases, which goes alone.
-    Lease {
-        key: Box<str>,
-        numbers: Vec<u8>,
-        at: Option<u64>,
-    },
-}
-
-#[derive(Debug)]
-pub(crate) enum Reply {
-    Answers(Answers),
-    Numbers(Vec<i64>),
-}
 
 /// What waits, lane by lane.
 #[derive(Debug, Default)]
@@ -68,7 +36,7 @@ pub(crate) struct Queue {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// By numbers that nobody chooses: there is nothing to guard against.
+    /// By numbers that no client can choose, so a fixed hash will do.
     lanes: HashMap<u16, Lane, FixedState>,
     /// Lanes that have something to send and are free to.
     ready: Vec<u16>,
@@ -82,7 +50,7 @@ struct Lane {
     is_ready: bool,
     /// So many of the next requests go alone.
     lone: u16,
-    /// When so many wait, those that nobody waits for are dropped.
+    /// When so many wait, those that were given up are dropped.
     sweep_at: usize,
 }
 
@@ -146,7 +114,7 @@ impl Queue {
         self.done(lane, batch.requests);
     }
 
-    /// Takes no more, and lets all who wait know.
+    /// Takes no more requests, and tells all that wait.
     pub(crate) fn close(&self) {
         let mut inner = self.lock();
         inner.is_closed = true;
@@ -213,7 +181,7 @@ impl Lane {
         }
     }
 
-    /// The requests of the next call, without those that nobody waits for any more.
+    /// The requests of the next call, without those that were given up.
     fn next(&mut self) -> Vec<Request> {
         let mut requests: Vec<Request> = Vec::new();
         let mut questions = 0;
@@ -240,51 +208,12 @@ impl Lane {
     }
 }
 
-impl Job {
-    pub(super) fn len(&self) -> usize {
-        match self {
-            Self::Ask { questions, .. } => questions.len(),
-            Self::Lease { .. } => 1,
-        }
-    }
-
-    /// Whether it may be carried out twice: that grants nothing. What is given back twice was someone
-    /// else's the second time, a lease says what is held now, and a slot that was taken the first time
-    /// would stay so if another limit refuses the second.
-    pub(super) fn may_repeat(&self) -> bool {
-        let gives =
-            |question: &Question| matches!(question.op, Op::GiveBack(_) | Op::Gift | Op::Reset);
-        let slot = |question: &Question| question.holder.is_some();
-        match self {
-            Self::Ask { questions, .. } => {
-                let is_one = questions.len() == 1;
-                !questions.iter().any(gives) && (is_one || !questions.iter().any(slot))
-            }
-            Self::Lease { .. } => false,
-        }
-    }
-
-    /// The key of it that was found to hold what no limiter wrote.
-    pub(super) fn foreign_of(&self, answers: &[Raw]) -> Option<String> {
-        let Self::Ask { questions, .. } = self else {
-            return None;
-        };
-        let mut asked = questions.iter().zip(answers);
-        let (question, _) = asked.find(|(_, raw)| raw.is_of_a_foreign_key())?;
-        Some(question.key.to_string())
-    }
-
-    fn goes_with(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Ask { at, .. }, Self::Ask { at: other, .. }) => at == other,
-            _ => false,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use tokio::sync::oneshot;
+
     use super::*;
+    use crate::store::request::{Job, Reply};
 
     fn request(lane: u16) -> (Request, oneshot::Receiver<Result<Reply, StoreError>>) {
         let (reply, answer) = oneshot::channel();

@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use ::redis::{ErrorKind, RedisError};
 
-use crate::error::StoreError;
-use crate::failure::FailureKind;
+use crate::error::{FailureKind, StoreError};
 
 /// What to do when one side speaks TLS and the other doesn't.
 const NO_TLS: &str = "it speaks no TLS on this port; write redis instead of rediss into its URL, or the \

@@ -1,4 +1,4 @@
-//! Who has which slot of a cluster: asked of some who are known, and taken from the first who knows of all.
+//! Which node has which slot of a cluster: asked of some that are known, and taken from the first that knows of all.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,16 +9,15 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::timeout;
 
 use super::connect::Connector;
-use super::driver::PeerId;
 use super::link::{Failure, Link, Then, failure};
+use super::peer::PeerId;
 use super::reason;
 use crate::address::Node;
-use crate::error::StoreError;
-use crate::failure::FailureKind;
+use crate::error::{FailureKind, StoreError};
 
 /// How many slots there are.
 pub(super) const SLOTS: u16 = 16_384;
-/// How long one who may know of more slots than others is waited for.
+/// How long a node that may know of more slots than others is waited for.
 const KNOWS_MORE: Duration = Duration::from_millis(50);
 
 /// Slots next to each other, and who has them: their master first, then its replicas.
@@ -29,7 +28,7 @@ pub(super) struct Range {
     pub(super) nodes: Vec<Node>,
 }
 
-/// One who may know.
+/// A node that may know.
 pub(super) enum Witness {
     /// There is a connection: this one.
     Linked(Node, Link, LinkId),
@@ -43,11 +42,11 @@ pub(super) type LinkId = (PeerId, u64);
 /// What came of asking.
 pub(super) struct Looked {
     pub(super) ranges: Result<Vec<Range>, StoreError>,
-    /// Connections that were found to be broken. Who asks nothing else of a node learns it here.
+    /// Connections that were found to be broken. If nothing else is asked of a node, that is noticed here.
     pub(super) lost: Vec<(LinkId, StoreError)>,
 }
 
-/// Asks them all at once: one that is silent keeps nobody waiting, and one that doesn't know of all slots, as
+/// Asks them all at once: one that is silent makes nothing wait, and one that doesn't know of all slots, as
 /// after a restart that has cost it its memory, is believed only if no other knows of more.
 pub(super) async fn look(connector: Arc<Connector>, witnesses: Vec<Witness>) -> Looked {
     let connector = &connector;
@@ -78,7 +77,7 @@ pub(super) async fn look(connector: Arc<Connector>, witnesses: Vec<Witness>) -> 
         }
     }
     let ranges = match (best, told) {
-        // Who knows of no slot says nothing of those of others.
+        // A node that knows of no slot says nothing of those of others.
         (Some(_), Some(error)) if most == 0 => Err(error),
         (Some(ranges), _) => Ok(ranges),
         (None, Some(error)) => Err(error),
@@ -90,7 +89,7 @@ pub(super) async fn look(connector: Arc<Connector>, witnesses: Vec<Witness>) -> 
     Looked { ranges, lost }
 }
 
-/// What one says, or why nothing; and by which connection, if that is broken.
+/// What one node says, or why it says nothing; and by which connection, if that is broken.
 async fn ask(
     connector: &Connector,
     witness: Witness,
@@ -111,7 +110,7 @@ async fn ask(
     }
 }
 
-/// How many slots somebody has.
+/// How many slots are known to belong to a node.
 fn covered(ranges: &[Range]) -> u32 {
     let owned = ranges.iter().filter(|range| !range.nodes.is_empty());
     owned
@@ -119,7 +118,7 @@ fn covered(ranges: &[Range]) -> u32 {
         .sum()
 }
 
-/// Reads what `CLUSTER SLOTS` says. Who names no host means his own.
+/// Reads what `CLUSTER SLOTS` says. A node that names no host means its own.
 fn ranges(reply: &Value, asked: &Node) -> Result<Vec<Range>, StoreError> {
     let garbled = || StoreError::Garbled {
         what: format!("slots and who has them expected, {reply:?} came"),
@@ -160,7 +159,7 @@ fn node(value: &Value, asked: &Node) -> Option<Node> {
     named(host, u16::try_from(*port).ok()?, asked)
 }
 
-/// The node that a redirection names, by who was asked.
+/// The node that a redirection names; without a host, the one that was asked.
 pub(super) fn redirected(to: &str, asked: &Node) -> Option<Node> {
     let (host, port) = to.rsplit_once(':')?;
     named(host, port.parse().ok()?, asked)

@@ -293,3 +293,23 @@ limits:
     ask("/closed", "900").await.expect("it is back").settle(100);
     assert_eq!(left("/closed").await.remaining, 900);
 }
+
+#[tokio::test]
+async fn a_refusal_is_remembered_by_the_client_alone_whatever_the_engine_is_told() {
+    let policy = "limits: [{name: all, rate: 1/h}]";
+    let policy = Policy::from_text(policy, Format::Yaml).unwrap().policy;
+    for (near, repeated, asked) in [(10, 3, 2), (0, 0, 2)] {
+        let builder = Redis::builder("redis://any").unwrap().near_cache(near);
+        let redis = builder.in_memory(Manual::new());
+        let engine = Engine::new(policy.clone(), redis.clone()).unwrap();
+        let engine = engine.with_deny_cache(10);
+        let facts = Facts::new();
+        for number in 0..5 {
+            let Ok(verdict) = engine.decide_async(&facts).await;
+            assert_eq!(verdict.passed().is_some(), number == 0);
+        }
+        let stats = redis.stats();
+        let seen = (stats.near_hits, stats.round_trips);
+        assert_eq!(seen, (repeated, asked), "{near} remembered by the client");
+    }
+}

@@ -62,7 +62,8 @@ async fn steps(limiter: &RedisLimiter, clock: &Manual, paced: bool) -> Vec<Seen>
         seen.push(Seen::Taken(
             limiter.allow_at_most("ada", 5).await.expect(store),
         ));
-        seen.push(limiter.refund("ada", 2).await.expect(store).into());
+        limiter.refund("ada", 2).await.expect(store);
+        seen.push(limiter.peek("ada").await.expect(store).into());
         let at = tollgate::Clock::now(clock);
         let decided = limiter.check_at(at, "grace", 2).await.expect(store);
         seen.push(decided.into());

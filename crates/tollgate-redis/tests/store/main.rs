@@ -1,10 +1,16 @@
-//! What is kept in the store: names, lives and sizes of keys, and what becomes of it when a limit changes.
+//! What is kept in the store: names, lives and sizes of keys, and what becomes of it when a limit changes. What is
+//! decided there is what is decided in memory, and what a peer's scripts were seen to answer.
 
+mod alike;
 mod changing;
 #[path = "../common/mod.rs"]
 mod common;
+mod descriptors;
 mod estimates;
+mod limiter;
 mod names;
+mod redis_rate;
+mod slots;
 
 use std::time::Duration;
 

@@ -9,6 +9,9 @@ use crate::connection::{Heard, Speaks, Then};
 use crate::service::{Answered, Service, Store};
 use tollgate_http::{Dialect, Kind, Refusal, fields, json, retry_after};
 
+/// What can be asked, for machines.
+const OPENAPI: &[u8] = include_bytes!("openapi.json");
+
 /// One client's connection.
 pub(crate) struct Session<B: Store> {
     pub(super) service: Arc<Service<B>>,
@@ -41,6 +44,8 @@ enum Route {
     Release,
     Settle,
     Envoy,
+    Usage,
+    OpenApi,
     Health,
 }
 
@@ -75,6 +80,11 @@ impl<B: Store> Session<B> {
             Route::Release => self.release_hold(&request.body),
             Route::Settle => self.settle_hold(&request.body),
             Route::Envoy => self.envoy(&request.body).await,
+            Route::Usage => self.usage(request.query).await,
+            Route::OpenApi => {
+                self.answer.body.extend_from_slice(OPENAPI);
+                Ok(())
+            }
         };
         if let Err((status, why)) = done {
             self.answer.problem(status, &why);
@@ -234,8 +244,10 @@ fn route(request: &Request<'_>, door: Door) -> Result<Route, Wrong> {
         "/v1/permits/renew" if is_public => ("POST", Route::Renew),
         "/v1/permits/release" if is_public => ("POST", Route::Release),
         "/v1/settle" if is_public => ("POST", Route::Settle),
+        "/v1/usage" if is_public => ("GET", Route::Usage),
         "/json" if is_public => ("POST", Route::Envoy),
         "/v1/refund" if is_public => ("POST", Route::Refund),
+        "/openapi.json" if is_public => ("GET", Route::OpenApi),
         "/healthcheck" if is_public => ("GET", Route::Health),
         "/healthz" | "/readyz" if !is_public => ("GET", Route::Health),
         path => return Err((404, format!("nothing is at {path}: see GET /openapi.json"))),

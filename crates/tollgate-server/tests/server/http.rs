@@ -284,3 +284,46 @@ fn envoys_question_is_answered_as_json() {
         assert!(status == 400 && told.contains(says), "{says}: {told}");
     }
 }
+
+#[test]
+fn what_was_used_is_told_by_rule_and_tenant() {
+    let policy = "limits: [{name: calls, key: tenant, rate: 10/min}, {name: month, key: tenant, quota: 1000/day}]";
+    let running = Running::new(policy, |_| {});
+    for tenant in ["acme", "acme", "big co"] {
+        let text = format!(r#"{{"facts": {{"tenant": "{tenant}"}}}}"#);
+        assert_eq!(post(&running, "/v1/check", &text).0, 200);
+    }
+    let usage = |query: &str| {
+        let (status, answer) = running
+            .http()
+            .request("GET", &format!("/v1/usage{query}"), "", "");
+        (status, body(&answer).to_owned())
+    };
+    let (status, lines) = usage("?tenant=acme&tenant=big+co&tenant=%6eew&format=lines");
+    assert_eq!(status, 200);
+    let told = |tenant: &str, rule: &str| {
+        let line = lines
+            .lines()
+            .find(|line| line.contains(&format!("\"{tenant}\"")) && line.contains(rule));
+        let line = line.unwrap_or_else(|| panic!("{tenant}, {rule}: {lines}"));
+        line.split("\"used\":")
+            .nth(1)
+            .and_then(|rest| rest.split(',').next())
+            .map(str::to_owned)
+    };
+    assert_eq!(lines.lines().count(), 6);
+    for (tenant, used) in [("acme", "2"), ("big co", "1"), ("new", "0")] {
+        for rule in ["calls", "month"] {
+            assert_eq!(
+                told(tenant, rule).as_deref(),
+                Some(used),
+                "{tenant}, {rule}: {lines}"
+            );
+        }
+    }
+    assert_eq!(usage("").1, "[]");
+    let (_, list) = usage("?tenant=acme");
+    assert!(list.starts_with(r#"[{"facts":{"tenant":"acme"},"rule":"calls","limit":"10/m","of":10,"used":2,"remaining":8,"reset_after":12},"#), "{list}");
+    assert_eq!(usage("?tenant=%zz").0, 400);
+    assert_eq!(usage("?tenant=a&tenant=b&user=c&user=d").0, 400);
+}

@@ -2,6 +2,7 @@
 
 mod http;
 mod kit;
+mod openapi;
 mod resp;
 mod rls;
 mod rls_client;

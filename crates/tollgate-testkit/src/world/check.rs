@@ -25,7 +25,7 @@ mod turns;
 
 use spells::Spell;
 
-/// Something that must not be.
+/// Something that must not happen.
 ///
 /// ```
 /// use tollgate_testkit::world::Violation;
@@ -50,10 +50,10 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Judges what came of a story.
+/// Judges the record of a story.
 ///
 /// # Errors
-/// The first thing that must not be.
+/// The first thing that must not happen.
 pub fn judge(story: &Story, record: &Record) -> Result<(), Violation> {
     let spells = &spells::of(story)[..];
     let case = Case {
@@ -97,7 +97,7 @@ const TIMEOUTS: u64 = 1;
 /// Time passes by whole milliseconds, and a few of them are rounded up.
 const TICK: u64 = 4_000;
 
-/// A story and what came of it.
+/// A story and its record.
 #[derive(Clone, Copy)]
 struct Case<'a> {
     story: &'a Story,
@@ -138,7 +138,8 @@ impl<'a> Case<'a> {
         latest.max().unwrap_or(0)
     }
 
-    /// When a request was asked about last, at the earliest: one that waits is again and again.
+    /// The earliest time at which a request may have been asked about last: one that waits is asked about again
+    /// and again.
     fn tried_at(&self, told: &Told) -> u64 {
         let is_frozen = self.frozen_between(told.ask.node, told.asked_at, told.at) > 0;
         let longest = TIMEOUTS * self.setting().timeout * 1_000 + TICK;
@@ -154,7 +155,7 @@ impl<'a> Case<'a> {
         self.setting().longest_wait() > 0 && told.version != told.last_version
     }
 
-    /// For how long a node got no turn of this time.
+    /// For how long the node was frozen within this time.
     fn frozen_between(&self, node: usize, from: u64, to: u64) -> u64 {
         let frozen = self.spells.iter().filter(|spell| spell.freezes(node));
         frozen
@@ -162,8 +163,8 @@ impl<'a> Case<'a> {
             .sum()
     }
 
-    /// A failure never looks like a denial, and a denial never like something that may pass: it says that there
-    /// isn't as much and for how long, and "never" only of what never passes.
+    /// A failure never looks like a denial, and a denial never like an admission: a denial says that there isn't enough
+    /// and for how long, and "never" only for what can never pass.
     fn failures(&self) -> Result<(), String> {
         for told in &self.record.answers {
             let decision = told.decision;
@@ -173,7 +174,7 @@ impl<'a> Case<'a> {
                 return Err(format!("refused, to come back at once: {told:?}"));
             }
             let is_counted = rule.is_some_and(|rule| rule.counted != Counted::Leased);
-            // Who stands behind others is refused whatever is left.
+            // A request behind others in line is refused whatever is left.
             let is_alone = self.setting().longest_wait() == 0;
             if decision.outcome == Outcome::Denied
                 && is_counted
@@ -189,7 +190,7 @@ impl<'a> Case<'a> {
                 .iter()
                 .any(|(at, node)| *at <= told.at && *node == told.ask.node);
             let is_local = |rule: &Rule| rule.counted == Counted::Local;
-            // Who stands behind others hears it from them.
+            // For a request behind others in line, the wait comes from them.
             if is_refusal && is_alone && !was_reached && !self.setting().rules.iter().any(is_local)
             {
                 return Err(format!(
@@ -238,7 +239,7 @@ impl<'a> Limit<'a> {
             .filter(move |told| told.allowed && rule.of_period(told.version, period).is_some())
     }
 
-    /// Whether nobody counted it: this rule let it pass for want of a store.
+    /// Whether it was counted nowhere: this rule let it pass because the store couldn't be asked.
     fn is_uncounted(&self, told: &Told) -> bool {
         let is_open = self.rule.failure == Failure::Open && self.rule.counted != Counted::Local;
         told.fallback.is_some() && is_open
@@ -292,7 +293,7 @@ impl<'a> Limit<'a> {
             .rule
             .amounts()
             .filter(|amount| amount.period == self.period);
-        // Of what comes back a node keeps twice what it is likely to need.
+        // Of tokens that come back, a node keeps twice what it is likely to need.
         let twice = 1 + u64::from(self.rule.estimated.is_some());
         match self.rule.counted {
             Counted::Leased => twice * amounts.map(of).sum::<u64>(),
@@ -305,7 +306,7 @@ impl<'a> Limit<'a> {
         nodes * self.leased_by_one()
     }
 
-    /// What an operator may have given back in a time; all is as much as there may be.
+    /// What an operator may have given back within a time. If everything was, that is as much as there can be.
     fn given_between(&self, from: u64, to: u64, all: u64) -> u64 {
         let gifts = self.case.record.gifts.iter().filter(|given| {
             let gift = given.gift;

@@ -1,7 +1,7 @@
 //! The network between nodes and the store: it delays, loses, and cuts before or after execution.
 //!
-//! What a node has sent goes its way whatever becomes of the node: each command is a task of its own, which no
-//! freeze of the node holds up. Commands of one line arrive in their order, and so do their replies.
+//! What a node has sent arrives whatever happens to the node: each command is a task of its own, which isn't frozen
+//! with the node. Commands of one line arrive in their order, and so do their replies.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,7 +25,7 @@ pub(super) const EPOCH: u64 = 1_900_000_000_000_000;
 pub(super) struct Universe {
     began: Instant,
     inner: Mutex<Inner>,
-    /// How often the store went away: who waits for it is told.
+    /// How often the store went away; tasks that wait for it are told.
     deaths: Bell,
     /// How often it was stopped or went on.
     turns: Bell,
@@ -63,7 +63,7 @@ struct Shard {
     ahead: i64,
 }
 
-/// Tells all who listen, in the order in which they came: a channel would wake them by chance.
+/// Wakes all listeners in the order in which they came; a channel would wake them in any order.
 #[derive(Debug, Default)]
 struct Bell {
     rung: AtomicU64,

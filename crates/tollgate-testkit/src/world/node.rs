@@ -18,7 +18,7 @@ use super::network::{EPOCH, Universe};
 use super::story::Setting;
 use crate::traffic::Random;
 
-/// Where its clock begins: nobody takes it for another clock's time.
+/// Where its clock begins: a time that can't be mistaken for another clock's.
 const ORIGIN: Timestamp = Timestamp::from_secs(1_000_000);
 
 /// A process, from its start to its death.
@@ -26,7 +26,7 @@ pub(super) struct Life {
     universe: Arc<Universe>,
     node: usize,
     random: Mutex<Random>,
-    /// Who waits to run; none if it runs.
+    /// The tasks that wait to run while it is frozen; none if it runs.
     frozen: Mutex<Option<Vec<Waker>>>,
     is_dead: AtomicBool,
     /// How far its wall clock is ahead, in microseconds.
@@ -45,7 +45,7 @@ impl Life {
         })
     }
 
-    /// It gets no turn from now on.
+    /// It is frozen from now on.
     pub(super) fn freeze(&self) {
         self.frozen().get_or_insert_default();
     }

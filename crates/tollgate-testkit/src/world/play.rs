@@ -1,4 +1,4 @@
-//! Plays a story, on one thread and on a clock of its own, and keeps what came of it.
+//! Plays a story, on one thread and on a clock of its own, and keeps a record.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -280,16 +280,16 @@ impl Stage {
     /// Lets time pass in which nobody asks.
     async fn pass_until(&self, at: u64) {
         self.settle().await;
-        // They would only look at their clocks.
+        // The nodes would do nothing but look at their clocks.
         self.nodes.iter().for_each(|node| node.life.freeze());
         sleep_until(self.universe.at(at - SETTLES)).await;
         self.nodes.iter().for_each(|node| node.life.thaw());
         sleep_until(self.universe.at(at)).await;
     }
 
-    /// Everyone asks, one after the other, for what this makes of the bursts in force.
+    /// Every client asks, one after the other, for the cost that this makes of the burst in force.
     async fn ask_by_each(&self, cost: impl Fn(u64) -> u64) {
-        // What all share is for the first alone.
+        // What all clients share is asked for by the first alone.
         let is_shared = self.setting.rules.iter().any(|rule| rule.is_shared);
         let keys = if is_shared { 1 } else { self.setting.keys };
         for who in 0..usize::try_from(keys).unwrap_or(1) {
@@ -322,7 +322,7 @@ impl Stage {
         }
     }
 
-    /// All is well, and after a while all is quiet: then everyone may have all there is.
+    /// Trouble ends, and after a while all is quiet: then every client must be able to have its whole limit.
     async fn end(mut self) -> Record {
         self.universe.set_weather(self.setting.weather());
         self.universe.set_apart(Vec::new());
@@ -341,8 +341,8 @@ impl Stage {
         self.note(|record| record.quiet_at = quiet_at);
         self.settle().await;
         look_at_keys(&self.universe, &self.record);
-        // What a clock was ahead of is seen once somebody asks, and is over in a bucket's time from then on. A
-        // node that remembers a refusal asks once that is over.
+        // That a clock was set back is noticed by the next request, and over after the time that a bucket takes to
+        // fill. A node that remembers a refusal asks only once that is over.
         self.ask_by_each(|_| 1).await;
         self.pass_until(quiet_at - drains).await;
         self.ask_by_each(|_| 1).await;

@@ -10,7 +10,7 @@ const PLAYS: usize = 400;
 /// Plays a story and judges it.
 ///
 /// # Errors
-/// The first thing that must not be.
+/// The first thing that must not happen.
 pub fn try_story(story: &Story) -> Result<(), Violation> {
     judge(story, &play(story))
 }

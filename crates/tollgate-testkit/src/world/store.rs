@@ -1,7 +1,7 @@
 //! A small Redis: strings and sorted sets that expire, and scripts in the Lua of the real one.
 //!
-//! It is pure: time comes with each call, luck comes as numbers, and nothing happens by itself. It knows
-//! nothing of clients and networks. What it doesn't know it refuses as an unknown command.
+//! It is deterministic: time comes with each call, chance comes as numbers, and nothing happens by itself. It
+//! knows nothing of clients and networks. What it doesn't know it refuses as an unknown command.
 
 mod command;
 mod error;

@@ -18,5 +18,6 @@ mod go_rate;
 mod governor;
 mod py_limits;
 mod redis_cell;
+mod redis_cell_server;
 mod redis_rate;
 mod tally;

@@ -7,7 +7,7 @@ use super::gate::Gate;
 use super::stats::Tally;
 use super::{ConcurrencyLimiter, PermitObserver};
 use crate::acquire::Waiting;
-use crate::clock::{Clock, Monotonic};
+use crate::clock::{Clock, Clocked, Monotonic};
 use crate::limiter::DefaultClock;
 
 /// Builds a [`ConcurrencyLimiter`]; made by [`ConcurrencyLimiter::builder`].
@@ -23,24 +23,24 @@ use crate::limiter::DefaultClock;
 ///     .build();
 /// assert!(bulkhead.acquire().wait_blocking().is_ok());
 /// ```
-#[must_use = "a builder does nothing until it is built"]
-pub struct Builder<C = DefaultClock> {
+pub type Builder<C = DefaultClock> = Clocked<Settings, C>;
+
+/// What is chosen of a concurrency limiter before it is built, but for its clock.
+pub struct Settings {
     limit: u32,
     max_waiters: usize,
     timeout: Option<Duration>,
     observer: Option<Box<dyn PermitObserver>>,
-    clock: C,
 }
 
 impl Builder {
     pub(super) fn new(limit: u32) -> Self {
-        Self {
+        Self::of(Settings {
             limit,
             max_waiters: Waiting::DEFAULT_MAX,
             timeout: None,
             observer: None,
-            clock: DefaultClock::new(),
-        }
+        })
     }
 
     /// Builds it on the default clock.
@@ -53,7 +53,7 @@ impl<C> Builder<C> {
     /// How many may wait at once; one more gets
     /// [`QueueFull`](super::NoPermit::QueueFull). The default is 65,536.
     pub fn max_waiters(mut self, most: usize) -> Self {
-        self.max_waiters = most;
+        self.settings.max_waiters = most;
         self
     }
 
@@ -65,25 +65,14 @@ impl<C> Builder<C> {
     /// How long a wait may take if the call doesn't say: without end, unless this is given. A call
     /// that wants no end then says `timeout(Duration::MAX)`.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
+        self.settings.timeout = Some(timeout);
         self
     }
 
     /// Tells this observer of every permit that ends.
     pub fn observer(mut self, observer: impl PermitObserver + 'static) -> Self {
-        self.observer = Some(Box::new(observer));
+        self.settings.observer = Some(Box::new(observer));
         self
-    }
-
-    /// Reads this clock instead of the default one.
-    pub fn clock<D: Clock>(self, clock: D) -> Builder<D> {
-        Builder {
-            limit: self.limit,
-            max_waiters: self.max_waiters,
-            timeout: self.timeout,
-            observer: self.observer,
-            clock,
-        }
     }
 }
 
@@ -91,19 +80,19 @@ impl<C: Clock> Builder<C> {
     /// Builds it on the clock that was given.
     pub fn build(self) -> ConcurrencyLimiter<C> {
         ConcurrencyLimiter {
-            gate: Gate::new(self.limit),
+            gate: Gate::new(self.settings.limit),
             tally: Tally::new(),
-            observer: self.observer,
-            max_waiters: self.max_waiters,
-            timeout: self.timeout,
+            observer: self.settings.observer,
+            max_waiters: self.settings.max_waiters,
+            timeout: self.settings.timeout,
             clock: self.clock,
         }
     }
 }
 
-impl<C> fmt::Debug for Builder<C> {
+impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder")
+        f.debug_struct("Settings")
             .field("limit", &self.limit)
             .field("max_waiters", &self.max_waiters)
             .field("timeout", &self.timeout)

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::gate::{Gate, MAX_LIMIT};
 use super::stats::{Count, Tally};
 use super::{Acquire, NoPermit, Occupancy, Stats};
+use crate::AtCap;
 use crate::acquire::Waiting;
 use crate::clock::{Clock, Monotonic};
 use crate::keyed::hasher::KeyHasher;
@@ -24,25 +25,11 @@ pub use key::{Key, KeySlot, KeyedPermit, OwnedKeyedPermit};
 
 use shard::{LimitOf, Shard};
 
-/// What happens to a new key when the table is full: as many keys as its capacity have something in flight.
-///
-/// Keys that are there keep their own limits, whatever the policy.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Overflow {
-    /// All keys without a slot share one limit, the limiter's own, even if their calls give another: the
-    /// default. A flood of new keys gets no more than one key's worth, and a rightful new key has a chance.
-    #[default]
-    ShareOne,
-    /// New keys are refused until a slot is free.
-    Deny,
-}
-
 /// How many at once for each key, as a tenant: a [`ConcurrencyLimiter`](super::ConcurrencyLimiter)
 /// for each key that has anything in flight or queued.
 ///
 /// A key with nothing in flight has no entry, so nothing has to expire and memory is bounded by what is in
-/// flight; the capacity bounds the number of keys. Beyond it [`Overflow`] says what happens to new ones. A
+/// flight; the capacity bounds the number of keys. Beyond it [`AtCap`] says what happens to new ones. A
 /// table of more than 2,047 keys has several shards, each with some room to spare, so it may hold up to 26 %
 /// more. A key that got a permit of the shared limit, and later a slot, may have permits of both.
 ///
@@ -67,7 +54,7 @@ pub struct KeyedConcurrency<K, C: Clock = Monotonic> {
     hasher: KeyHasher,
     /// The limit of keys whose calls give none; read and applied under the lock of a shard.
     limit: AtomicU64,
-    overflow: Overflow,
+    at_cap: AtCap,
     /// The gate that keys without a slot share.
     shared: Arc<Gate>,
     waiting: Waiting,
@@ -80,7 +67,9 @@ pub struct KeyedConcurrency<K, C: Clock = Monotonic> {
 impl<K> KeyedConcurrency<K> {
     /// So many at once for each of at least `capacity` keys, on the default clock.
     pub fn new(limit: u32, capacity: usize) -> Self {
-        Self::builder(limit, capacity).build()
+        Self::builder(limit, capacity)
+            .clock(Monotonic::new())
+            .finish()
     }
 
     /// Chooses the policy at the capacity, the bounds on waiting, and the clock.
@@ -243,9 +232,10 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
             return Ok((gate, Some(slot)));
         }
         drop(shard);
-        match self.overflow {
-            Overflow::ShareOne => Ok((Arc::clone(&self.shared), None)),
-            Overflow::Deny => {
+        match self.at_cap {
+            AtCap::ShareOne => Ok((Arc::clone(&self.shared), None)),
+            // It was built with one of the two.
+            _ => {
                 self.tally.count(Count::Refused);
                 Err(NoPermit::TooManyKeys(NO_ROOM))
             }
@@ -275,9 +265,9 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
         if !shard.is_full() {
             return Occupancy { limit, ..NO_ROOM };
         }
-        match self.overflow {
-            Overflow::ShareOne => self.shared.occupancy(),
-            Overflow::Deny => NO_ROOM,
+        match self.at_cap {
+            AtCap::ShareOne => self.shared.occupancy(),
+            _ => NO_ROOM,
         }
     }
 }

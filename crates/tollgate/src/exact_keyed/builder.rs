@@ -7,13 +7,14 @@ use tollgate_core::{LimitError, Rate};
 use super::ExactKeyedLimiter;
 use super::table::Plan;
 use super::tables::Tables;
-use super::tier::{RateOf, Tier};
+use super::tier::RateOf;
 use crate::acquire::Waiting;
 use crate::clock::{Clock, Monotonic};
 use crate::keyed::counters::Counters;
 use crate::keyed::hasher::KeyHasher;
 use crate::limiter::DefaultClock;
-use crate::{Algorithm, AtCap};
+use crate::tier::{Choice, all_for};
+use crate::{Algorithm, AtCap, Tier};
 
 /// Builds an [`ExactKeyedLimiter`]; made by [`ExactKeyedLimiter::builder`].
 ///
@@ -57,7 +58,7 @@ impl<K> Builder<K> {
     /// Builds it on the default clock.
     ///
     /// # Errors
-    /// If the algorithm can't represent the rate.
+    /// If the algorithm can't represent the rate, or a tier isn't one of the algorithm.
     pub fn build(self) -> Result<ExactKeyedLimiter<K>, LimitError> {
         self.clock(Monotonic::new()).build()
     }
@@ -89,43 +90,32 @@ impl<K, C> Builder<K, C> {
         self
     }
 
-    /// A rate compiled for the algorithm that was chosen so far, for [`rate_of`](Self::rate_of).
-    ///
-    /// # Errors
-    /// If the algorithm can't represent the rate.
-    pub fn tier(&self, rate: Rate) -> Result<Tier, LimitError> {
-        Tier::new(self.algorithm, rate)
-    }
-
-    /// Each key's rate is what this function says of it: a tier of this builder, or nothing for the
-    /// limiter's own rate.
+    /// Each key's tier is the one of these that this function says, or none for the limiter's own rate.
     ///
     /// It is asked when a key is new (which clones the key even for a look), and again when the key
     /// comes back after it was idle or at another rate, until it passes; in between the key stays at
     /// its tier, so a check costs no more than without it. It runs under a lock and must not call the
     /// limiter.
     ///
-    /// # Panics
-    /// A check panics if the function returns a tier that was made for another algorithm.
-    ///
     /// ```
-    /// use tollgate::{ExactKeyedLimiter, Rate, clock::Manual};
+    /// use tollgate::{Algorithm, ExactKeyedLimiter, Rate, Tier, clock::Manual};
     ///
-    /// let builder = ExactKeyedLimiter::builder(Rate::per_hour(1), 1_000);
-    /// let staff = builder.tier(Rate::per_hour(100))?;
-    /// let limiter = builder
-    ///     .rate_of(move |user: &String| user.starts_with("staff:").then(|| staff.clone()))
+    /// let staff = Tier::new(Algorithm::Gcra, Rate::per_hour(100))?;
+    /// let limiter = ExactKeyedLimiter::builder(Rate::per_hour(1), 1_000)
+    ///     .tier_of([staff], |[staff], user: &String| user.starts_with("staff:").then_some(staff))
     ///     .clock(Manual::new())
     ///     .build()?;
     /// assert!(limiter.allow("guest") && !limiter.allow("guest"));
-    /// assert!(limiter.check_n("staff:7", 100).is_allowed());
+    /// assert!(limiter.key("staff:7").allow_n(100));
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
-    pub fn rate_of(
-        mut self,
-        function: impl Fn(&K) -> Option<Tier> + Send + Sync + 'static,
-    ) -> Self {
-        self.rate_of = RateOf(Some(Box::new(function)));
+    pub fn tier_of<S, F>(mut self, tiers: S, choose: F) -> Self
+    where
+        K: 'static,
+        S: AsRef<[Tier]> + Send + Sync + 'static,
+        F: for<'a> Fn(&'a S, &K) -> Option<&'a Tier> + Send + Sync + 'static,
+    {
+        self.rate_of = RateOf(Some(Box::new(Choice { tiers, choose })));
         self
     }
 
@@ -148,7 +138,7 @@ impl<K, C: Clock> Builder<K, C> {
     /// Builds it on the clock that was given.
     ///
     /// # Errors
-    /// If the algorithm can't represent the rate.
+    /// If the algorithm can't represent the rate, or a tier isn't one of the algorithm.
     pub fn build(self) -> Result<ExactKeyedLimiter<K, C>, LimitError> {
         let now = self.clock.now();
         self.build_with(|algorithm, rate, plan| Tables::new(algorithm, rate, plan, now))
@@ -158,7 +148,13 @@ impl<K, C: Clock> Builder<K, C> {
     pub(super) fn build_with<E>(
         self,
         tables: impl FnOnce(Algorithm, Rate, Plan<K>) -> Result<Tables<K>, E>,
-    ) -> Result<ExactKeyedLimiter<K, C>, E> {
+    ) -> Result<ExactKeyedLimiter<K, C>, E>
+    where
+        E: From<LimitError>,
+    {
+        if let Some(choice) = &self.rate_of.0 {
+            all_for(&**choice, self.algorithm)?;
+        }
         let plan = Plan {
             capacity: self.capacity,
             at_cap: self.at_cap,

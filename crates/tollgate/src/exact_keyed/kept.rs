@@ -7,7 +7,7 @@ use tollgate_core::{
     Rate, SlidingCounter, SlidingLog, Tat, Timestamp, TokenBucket, Window,
 };
 
-use super::tier::{Compiled, Tier};
+use crate::tier::{Compiled, Tier};
 
 /// An algorithm whose states a table keeps.
 pub(super) trait Kept: Arithmetic + PartialEq {
@@ -16,18 +16,6 @@ pub(super) trait Kept: Arithmetic + PartialEq {
 
     /// The limit of a tier of this algorithm.
     fn of(tier: &Tier) -> Option<&Arc<Self>>;
-
-    /// The limit of a tier that the caller says is of this algorithm.
-    fn expect(tier: &Tier) -> &Arc<Self> {
-        match Self::of(tier) {
-            Some(limit) => limit,
-            None => panic!(
-                "the tier {} was made for another algorithm than this limiter's; make it with this \
-                 limiter's `tier`, or its builder's",
-                tier.rate()
-            ),
-        }
-    }
 
     /// This limit at another rate.
     fn at_rate(&self, rate: Rate) -> Result<Self, LimitError> {

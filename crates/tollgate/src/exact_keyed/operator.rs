@@ -1,12 +1,9 @@
 //! What an operator does to single keys, and sees of the whole table.
 
-use std::borrow::Borrow;
-use std::hash::Hash;
 use std::time::Duration;
 
 use super::ExactKeyedLimiter;
 use crate::clock::Clock;
-use crate::home::sealed::Home;
 use crate::keyed::{self, NoSlot};
 
 /// A key that has something spent or is blocked; seen by [`ExactKeyedLimiter::for_each_active`].
@@ -22,91 +19,9 @@ pub struct ActiveKey<'a, K> {
 }
 
 impl<K, C: Clock> ExactKeyedLimiter<K, C> {
-    /// Forgets what the key has spent, and any block.
-    pub fn reset<Q>(&self, key: &Q)
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let key = self.key(key);
-        self.tables.reset(&key.ask(self.clock.now()));
-        self.lines.wake(key.hash);
-    }
-
-    /// Gives the key `tokens` back: a gift, whatever it was charged for, and at most what it has
-    /// spent. A block stays.
-    ///
-    /// A window uncounts them in the window that is open, a sliding log strikes out the newest hits,
-    /// and a sliding counter takes them off its current window first.
-    ///
-    /// ```
-    /// use tollgate::{Algorithm, ExactKeyedLimiter, Rate, clock::Manual};
-    ///
-    /// let limiter = ExactKeyedLimiter::builder(Rate::per_hour(10), 100)
-    ///     .algorithm(Algorithm::SlidingLog)
-    ///     .clock(Manual::new())
-    ///     .build()?;
-    /// limiter.check_n("user", 8);
-    /// limiter.refund("user", 5);
-    /// assert_eq!(limiter.peek("user").remaining, 7);
-    /// # Ok::<(), tollgate::LimitError>(())
-    /// ```
-    pub fn refund<Q>(&self, key: &Q, tokens: u64)
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let key = self.key(key);
-        self.tables.gift(&key.ask(self.clock.now()), tokens);
-        self.lines.wake(key.hash);
-    }
-
-    /// Takes `tokens` from the key though no request asked for them, at most until it is empty. A
-    /// blocked key is left as it is.
-    ///
-    /// # Errors
-    /// [`NoSlot`] if the key is new and the table is full.
-    pub fn penalize<Q>(&self, key: &Q, tokens: u64) -> Result<(), NoSlot>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
-        self.key(key).penalize(tokens)
-    }
-
-    /// Refuses the key everything for this long, whatever its rate: checks, reservations and waits.
-    /// A block is never shortened, and no flood of other keys can push it out. What the key had
-    /// spent before runs on meanwhile.
-    ///
-    /// # Errors
-    /// [`NoSlot`] if the key is new and the table is full, with the part that is kept for blocks.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tollgate::{ExactKeyedLimiter, Rate};
-    ///
-    /// let limiter = ExactKeyedLimiter::new(Rate::per_second(1_000), 100);
-    /// limiter.block_for("203.0.113.7", Duration::from_secs(3600))?;
-    /// assert!(!limiter.allow("203.0.113.7"));
-    /// # Ok::<(), tollgate::keyed::NoSlot>(())
-    /// ```
-    pub fn block_for<Q>(&self, key: &Q, duration: Duration) -> Result<(), NoSlot>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
-        let (key, now) = (self.key(key), self.clock.now());
-        let done = self.tables.block(&key.ask(now), duration);
-        // Those who wait are refused too.
-        key.improve(now, || ());
-        self.unless_full(done)
-    }
-
     /// How many keys are active now. Scans the whole table: for operators, not for requests.
     pub fn len(&self) -> usize {
-        let mut count = 0;
-        self.for_each_active(|_| count += 1);
-        count
+        self.tables.count(self.clock.now())
     }
 
     /// Whether no key is active now. Scans as [`len`](Self::len) does.
@@ -115,7 +30,8 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
     }
 
     /// Visits every key that is active now. Scans the whole table, a shard at a time, and holds the
-    /// keys of that shard up meanwhile: `each` must not call this limiter.
+    /// keys of that shard up while they are cloned, but not while they are visited: `each` may take
+    /// its time, and call this limiter.
     ///
     /// ```
     /// use tollgate::{ExactKeyedLimiter, Rate};
@@ -127,7 +43,10 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
     /// limiter.for_each_active(|seen| active.push(seen.key.clone()));
     /// assert_eq!(active, ["busy"]);
     /// ```
-    pub fn for_each_active(&self, mut each: impl FnMut(ActiveKey<'_, K>)) {
+    pub fn for_each_active(&self, mut each: impl FnMut(ActiveKey<'_, K>))
+    where
+        K: Clone,
+    {
         self.tables
             .for_each(self.clock.now(), |key, idle_after, blocked| {
                 each(ActiveKey {

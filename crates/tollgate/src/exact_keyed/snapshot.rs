@@ -64,19 +64,19 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
     ///
     /// let restored = ExactKeyedLimiter::builder(Rate::per_hour(10), 1_000)
     ///     .restore(&path, |bytes| String::from_utf8(bytes.to_vec()).ok())?;
-    /// assert_eq!(restored.peek("user:42").remaining, 2);
+    /// assert_eq!(restored.key("user:42").peek().remaining, 2);
     /// # std::fs::remove_file(&path).unwrap();
     /// # Ok::<(), tollgate::keyed::SnapshotError>(())
     /// ```
     pub fn snapshot(
         &self,
-        path: &Path,
+        path: impl AsRef<Path>,
         encode: impl FnMut(&K, &mut Vec<u8>),
     ) -> Result<u64, SnapshotError> {
         let now = self.clock.now();
         let (words, keys) = each!(&self.tables, table => written(table, now, encode));
         let bytes = words.into_iter().flat_map(u64::to_le_bytes).collect();
-        snapshot::write(path, bytes)?;
+        snapshot::write(path.as_ref(), bytes)?;
         Ok(keys)
     }
 }
@@ -89,7 +89,7 @@ impl<K: Hash + Eq> Builder<K> {
     /// As on a clock that was given.
     pub fn restore(
         self,
-        path: &Path,
+        path: impl AsRef<Path>,
         decode: impl FnMut(&[u8]) -> Option<K>,
     ) -> Result<ExactKeyedLimiter<K>, SnapshotError> {
         self.clock(Monotonic::new()).restore(path, decode)
@@ -111,9 +111,10 @@ impl<K: Hash + Eq, C: Clock> Builder<K, C> {
     /// algorithm can't represent the rate.
     pub fn restore(
         self,
-        path: &Path,
+        path: impl AsRef<Path>,
         mut decode: impl FnMut(&[u8]) -> Option<K>,
     ) -> Result<ExactKeyedLimiter<K, C>, SnapshotError> {
+        let path = path.as_ref();
         let contents = Contents::read(path)?;
         let now = self.clock.now();
         let (algorithm, capacity) = (self.algorithm, self.capacity);

@@ -9,12 +9,12 @@ use super::act::{Act, Check, Penalize, Reserve};
 use super::entry::Entry;
 use super::kept::Kept;
 use super::shard::{Answer, Lookup, NOBODY, Need, New, NotRestored, Shard, Under, Work};
-use super::tier::{RateOf, Tier};
-use crate::AtCap;
+use super::tier::RateOf;
 use crate::cell::Ticket;
 use crate::holds::HoldId;
 use crate::shards::Shards;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, PoisonError};
+use crate::{AtCap, Tier};
 
 mod shared;
 mod timeline;
@@ -272,9 +272,9 @@ impl<K, A: Kept> Table<K, A> {
             evict: false,
             block: false,
         };
-        let under = match tier {
+        let under = match tier.and_then(A::of) {
             None => Under::Present(&self.rate_of),
-            Some(tier) => Under::Given(A::expect(tier)),
+            Some(limit) => Under::Given(limit),
         };
         let (mut shard, local) = self.enter(ask);
         let answer = shard.act(&local, &under, &Penalize(tokens), need);
@@ -316,10 +316,26 @@ impl<K, A: Kept> Table<K, A> {
         now: Timestamp,
         mut each: impl FnMut(&Entry<K, A>, &A, Timestamp, Timestamp),
     ) {
-        for shard in &self.shards {
-            let mut shard = lock(&shard.0);
-            shard.for_each(self.local_time(now), &mut each);
+        for number in 0..self.shards.len() {
+            self.for_each_of(number, now, &mut each);
         }
+    }
+
+    /// The same for the keys of one shard, which is locked meanwhile.
+    pub(super) fn for_each_of(
+        &self,
+        number: usize,
+        now: Timestamp,
+        each: impl FnMut(&Entry<K, A>, &A, Timestamp, Timestamp),
+    ) {
+        if let Some(shard) = self.shards.get(number) {
+            let mut shard = lock(&shard.0);
+            shard.for_each(self.local_time(now), each);
+        }
+    }
+
+    pub(super) fn shards(&self) -> usize {
+        self.shards.len()
     }
 
     /// Stores a key that a snapshot held.
@@ -369,9 +385,10 @@ impl<K, A: Kept> Table<K, A> {
     }
 
     fn under<'t>(&'t self, tier: Option<&'t Tier>) -> Under<'t, K, A> {
-        match tier {
+        // Handles are at tiers of this algorithm alone.
+        match tier.and_then(A::of) {
             None => Under::Own(&self.rate_of),
-            Some(tier) => Under::Given(A::expect(tier)),
+            Some(limit) => Under::Given(limit),
         }
     }
 

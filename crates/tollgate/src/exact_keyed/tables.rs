@@ -12,10 +12,9 @@ use super::act::{Allow, Check, Look, Reserve};
 use super::kept::Kept;
 use super::shard::{Lookup, Work};
 use super::table::{Plan, Table, Timeline};
-use super::tier::Tier;
-use crate::Algorithm;
 use crate::cell::Ticket;
 use crate::holds::HoldId;
+use crate::{Algorithm, Tier};
 
 /// The last time that GCRA's word can tell from the next, nine years after the anchor. A state
 /// charged then is never idle, so it is never dropped.
@@ -110,13 +109,17 @@ impl<K> Tables<K> {
         }
     }
 
-    /// Panics unless the tier is of this algorithm.
+    /// That a tier is of this algorithm.
     #[inline]
-    pub(super) fn expect(&self, tier: &Tier) {
-        fn of<K, A: Kept>(_: &Table<K, A>, tier: &Tier) {
-            A::expect(tier);
+    pub(super) fn expect(&self, tier: &Tier) -> Result<(), LimitError> {
+        fn is_of<K, A: Kept>(_: &Table<K, A>, tier: &Tier) -> bool {
+            A::of(tier).is_some()
         }
-        each!(self, table => of(table, tier));
+        if each!(self, table => is_of(table, tier)) {
+            Ok(())
+        } else {
+            Err(tier.not_for(self.algorithm()))
+        }
     }
 
     /// Whether a key is blocked.
@@ -157,14 +160,30 @@ impl<K> Tables<K> {
         each!(self, table => table.check_many(requests, each));
     }
 
-    /// Visits every key that is active at `now`: how long until it is idle, whether it is blocked.
-    pub(super) fn for_each(&self, now: Timestamp, mut each: impl FnMut(&K, Duration, bool)) {
-        each!(self, table => {
-            let local = table.local_time(now);
-            table.for_each(now, |entry, _, idle, until| {
-                each(&entry.key, idle.max(until) - local, until > local);
+    /// Visits every key that is active at `now`, outside of all locks: how long until it is idle, whether
+    /// it is blocked.
+    pub(super) fn for_each(&self, now: Timestamp, mut each: impl FnMut(&K, Duration, bool))
+    where
+        K: Clone,
+    {
+        let mut active = Vec::new();
+        each!(self, table => for number in 0..table.shards() {
+            table.for_each_of(number, now, |entry, _, idle, until| {
+                // Under the shard's lock, so that it counts from where the states do.
+                let local = table.local_time(now);
+                active.push((entry.key.clone(), idle.max(until) - local, until > local));
             });
+            for (key, idle_after, blocked) in active.drain(..) {
+                each(&key, idle_after, blocked);
+            }
         });
+    }
+
+    /// How many keys are active at `now`.
+    pub(super) fn count(&self, now: Timestamp) -> usize {
+        let mut count = 0;
+        each!(self, table => table.for_each(now, |_, _, _, _| count += 1));
+        count
     }
 
     pub(super) fn work(&self) -> (Work, u64) {

@@ -8,7 +8,7 @@ use super::FairLimiter;
 use super::codel::Codel;
 use super::meter::Meter;
 use super::wfq::Fair;
-use crate::clock::{Clock, Monotonic};
+use crate::clock::{Clock, Clocked, Monotonic};
 use crate::keyed::hasher::KeyHasher;
 use crate::limiter::DefaultClock;
 use crate::line::Line;
@@ -28,11 +28,12 @@ use crate::line::Line;
 /// assert!(limiter.allow("acme"));
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
+pub type Builder<C = DefaultClock> = Clocked<Settings, C>;
+
+/// What is chosen of a fair limiter before it is built, but for its clock.
 #[derive(Debug)]
-#[must_use = "a builder does nothing until it is built"]
-pub struct Builder<C = DefaultClock> {
+pub struct Settings {
     rate: Rate,
-    clock: C,
     max_waiters: usize,
     max_waiters_per_client: usize,
     codel: Option<Codel>,
@@ -41,14 +42,13 @@ pub struct Builder<C = DefaultClock> {
 
 impl Builder {
     pub(super) fn new(rate: Rate) -> Self {
-        Self {
+        Self::of(Settings {
             rate,
-            clock: DefaultClock::new(),
             max_waiters: 65_536,
             max_waiters_per_client: 1_024,
             codel: None,
             start_empty: false,
-        }
+        })
     }
 
     /// Builds it on the default clock.
@@ -64,13 +64,13 @@ impl<C> Builder<C> {
     /// How many may be in line at once, 65,536 unless said otherwise; one more gets
     /// [`Refused::QueueFull`](crate::Refused::QueueFull).
     pub fn max_waiters(mut self, most: usize) -> Self {
-        self.max_waiters = most;
+        self.settings.max_waiters = most;
         self
     }
 
     /// How many of one client may be in line at once, 1,024 unless said otherwise.
     pub fn max_waiters_per_client(mut self, most: usize) -> Self {
-        self.max_waiters_per_client = most;
+        self.settings.max_waiters_per_client = most;
         self
     }
 
@@ -80,26 +80,14 @@ impl<C> Builder<C> {
     /// (CoDel, for each client). A burst that clears within the interval loses nothing, and neither
     /// does a client with one request in line.
     pub fn shed_when_standing(mut self, target: Duration, interval: Duration) -> Self {
-        self.codel = Some(Codel { target, interval });
+        self.settings.codel = Some(Codel { target, interval });
         self
     }
 
     /// Starts with nothing to give instead of a full burst.
     pub fn start_empty(mut self) -> Self {
-        self.start_empty = true;
+        self.settings.start_empty = true;
         self
-    }
-
-    /// Reads this clock instead of the default one.
-    pub fn clock<D: Clock>(self, clock: D) -> Builder<D> {
-        Builder {
-            rate: self.rate,
-            clock,
-            max_waiters: self.max_waiters,
-            max_waiters_per_client: self.max_waiters_per_client,
-            codel: self.codel,
-            start_empty: self.start_empty,
-        }
     }
 }
 
@@ -109,17 +97,22 @@ impl<C: Clock> Builder<C> {
     /// # Errors
     /// If GCRA can't represent the rate.
     pub fn build(self) -> Result<FairLimiter<C>, LimitError> {
-        let limit = Gcra::new(self.rate)?;
+        let limit = Gcra::new(self.settings.rate)?;
         let now = self.clock.now();
         let full = Meter::new(limit, now);
-        let meter = if self.start_empty {
+        let meter = if self.settings.start_empty {
             full.drained(now)
         } else {
             full
         };
-        let fair = Fair::new(meter, now, self.max_waiters_per_client, self.codel);
+        let fair = Fair::new(
+            meter,
+            now,
+            self.settings.max_waiters_per_client,
+            self.settings.codel,
+        );
         Ok(FairLimiter {
-            line: Line::new(fair, self.max_waiters, self.clock),
+            line: Line::new(fair, self.settings.max_waiters, self.clock),
             hasher: KeyHasher::random(),
         })
     }

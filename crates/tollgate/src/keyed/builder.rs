@@ -5,40 +5,18 @@ use std::time::Duration;
 
 use tollgate_core::{Arithmetic, Gcra, LimitError, Rate, Timestamp, units};
 
-use super::KeyedLimiter;
 use super::counters::Counters;
 use super::hasher::KeyHasher;
 use super::intervals::Intervals;
 use super::pace::PaceCell;
 use super::table::Table;
+use super::{ByKey, KeyedLimiter, OneRate};
 use crate::acquire::Waiting;
 use crate::clock::{Clock, Monotonic};
 use crate::limiter::DefaultClock;
 use crate::sync::AtomicU64;
-
-/// What happens to a new key when every slot that it may have holds an active key.
-///
-/// Keys that are there keep their limits, whatever the policy, except under
-/// [`EvictNearestIdle`](Self::EvictNearestIdle).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum AtCap {
-    /// All keys without a slot share one bucket of the rate: the default. A flood of new keys can't
-    /// get more than one key's worth through, and a rightful new key has a chance. A [`KeyedLimiter`]
-    /// has one for each rate that they are asked at.
-    #[default]
-    ShareOne,
-    /// New keys are denied until a slot is free.
-    DenyNew,
-    /// New keys pass without being counted: availability over protection.
-    AdmitNew,
-    /// The key that is idle next makes room, though it is active: for those who expect an LRU. In a
-    /// [`KeyedLimiter`] that is the next of the eight that stand in the new key's way.
-    ///
-    /// This is a way around the limit: whoever can make up new keys can flush its own spent key out
-    /// of the table and start it afresh. Blocked keys are never evicted.
-    EvictNearestIdle,
-}
+use crate::tier::{Choice, Chooses, all_for};
+use crate::{AtCap, Tier};
 
 /// Builds a [`KeyedLimiter`]; made by [`KeyedLimiter::builder`].
 ///
@@ -53,7 +31,7 @@ pub enum AtCap {
 /// ```
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it is built"]
-pub struct Builder<C = DefaultClock> {
+pub struct Builder<C = DefaultClock, T = OneRate> {
     rate: Rate,
     capacity: usize,
     at_cap: AtCap,
@@ -62,6 +40,9 @@ pub struct Builder<C = DefaultClock> {
     hasher: KeyHasher,
     intervals: Arc<Intervals>,
     clock: C,
+    tier_of: T,
+    /// A tier that isn't for this limiter.
+    misfit: Option<LimitError>,
 }
 
 impl Builder {
@@ -75,19 +56,23 @@ impl Builder {
             hasher: KeyHasher::random(),
             intervals: Arc::new(Intervals::new()),
             clock: DefaultClock::new(),
+            tier_of: OneRate::new(),
+            misfit: None,
         }
     }
+}
 
+impl<T> Builder<DefaultClock, T> {
     /// Builds it on the default clock.
     ///
     /// # Errors
-    /// If GCRA can't represent the rate.
-    pub fn build(self) -> Result<KeyedLimiter, LimitError> {
+    /// If GCRA can't represent the rate, or a tier isn't one of GCRA.
+    pub fn build(self) -> Result<KeyedLimiter<Monotonic, T>, LimitError> {
         self.clock(Monotonic::new()).build()
     }
 }
 
-impl<C> Builder<C> {
+impl<C, T> Builder<C, T> {
     /// What happens to new keys at the cap: [`AtCap::ShareOne`] unless said otherwise.
     pub fn at_cap(mut self, at_cap: AtCap) -> Self {
         self.at_cap = at_cap;
@@ -108,7 +93,7 @@ impl<C> Builder<C> {
     }
 
     /// Reads this clock instead of the default one.
-    pub fn clock<D: Clock>(self, clock: D) -> Builder<D> {
+    pub fn clock<D: Clock>(self, clock: D) -> Builder<D, T> {
         Builder {
             rate: self.rate,
             capacity: self.capacity,
@@ -118,6 +103,45 @@ impl<C> Builder<C> {
             hasher: self.hasher,
             intervals: self.intervals,
             clock,
+            tier_of: self.tier_of,
+            misfit: self.misfit,
+        }
+    }
+
+    /// Each key's tier is the one of these that this function says, or none for the limiter's own rate.
+    ///
+    /// Keys are of one type then. The function is asked with every call, so it should be quick.
+    ///
+    /// ```
+    /// use tollgate::{Algorithm, KeyedLimiter, Rate, Tier, clock::Manual};
+    ///
+    /// let staff = Tier::new(Algorithm::Gcra, Rate::per_hour(100))?;
+    /// let limiter = KeyedLimiter::builder(Rate::per_hour(1), 1_000)
+    ///     .tier_of([staff], |[staff], user: &str| user.starts_with("staff:").then_some(staff))
+    ///     .clock(Manual::new())
+    ///     .build()?;
+    /// assert!(limiter.allow("guest") && !limiter.allow("guest"));
+    /// assert!(limiter.key("staff:7").allow_n(100));
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    pub fn tier_of<K, S, F>(self, tiers: S, choose: F) -> Builder<C, ByKey<K>>
+    where
+        K: ?Sized + 'static,
+        S: AsRef<[Tier]> + Send + Sync + 'static,
+        F: for<'a> Fn(&'a S, &K) -> Option<&'a Tier> + Send + Sync + 'static,
+    {
+        let choice: Box<dyn Chooses<K>> = Box::new(Choice { tiers, choose });
+        Builder {
+            rate: self.rate,
+            capacity: self.capacity,
+            at_cap: self.at_cap,
+            longest_wait: self.longest_wait,
+            max_waiters: self.max_waiters,
+            hasher: self.hasher,
+            intervals: self.intervals,
+            clock: self.clock,
+            misfit: all_for(&*choice, crate::Algorithm::Gcra).err(),
+            tier_of: ByKey(choice),
         }
     }
 
@@ -129,13 +153,14 @@ impl<C> Builder<C> {
     }
 }
 
-impl<C: Clock> Builder<C> {
+impl<C: Clock, T> Builder<C, T> {
     /// Builds it on the clock that was given.
     ///
     /// # Errors
-    /// If GCRA can't represent the rate.
-    pub fn build(self) -> Result<KeyedLimiter<C>, LimitError> {
+    /// If GCRA can't represent the rate, or a tier isn't one of GCRA.
+    pub fn build(self) -> Result<KeyedLimiter<C, T>, LimitError> {
         let limit = Gcra::new(self.rate)?;
+        self.misfit.map_or(Ok(()), Err)?;
         // A year at most, so that no wait comes near the end of a word's time.
         let longest_wait = self.longest_wait.min(Duration::from_secs(31_536_000));
         Ok(KeyedLimiter {
@@ -150,6 +175,7 @@ impl<C: Clock> Builder<C> {
             lines: crate::line::of_keys::KeyLines::new(),
             waiting: Waiting::new(self.max_waiters),
             clock: self.clock,
+            tier_of: self.tier_of,
         })
     }
 }

@@ -43,11 +43,7 @@ impl CacheLine {
 }
 
 #[cfg(not(any(loom, shuttle)))]
-pub use reserved::prefetch;
-#[cfg(not(any(loom, shuttle)))]
 pub(crate) use reserved::{CacheLines, fetch};
-#[cfg(any(loom, shuttle))]
-pub use touched::prefetch;
 #[cfg(any(loom, shuttle))]
 pub(crate) use touched::{CacheLines, fetch};
 
@@ -67,39 +63,16 @@ mod reserved {
 
     use super::CacheLine;
 
-    /// Starts to bring a value into the cache, without waiting for it. A hint, for those who look at
-    /// several places in memory; not every processor takes it.
-    #[doc(hidden)]
+    /// Starts to bring a line into the cache, without waiting for it; it is read where there is no such hint.
     #[inline(always)]
-    pub fn prefetch<T>(value: &T) {
+    pub(crate) fn fetch(line: &CacheLine) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            const LINE: usize = size_of::<CacheLine>();
-            let start = std::ptr::from_ref(value).cast::<i8>();
-            let fetch = |offset: usize| {
-                // SAFETY: every x86-64 has the instruction, and it is a hint: it reads nothing that
-                // the program could see, at an address within a live value.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(offset)) };
-            };
-            let mut offset = 0;
-            while offset < size_of::<T>() {
-                fetch(offset);
-                offset += LINE;
-            }
-            // The end of a value that may begin anywhere in a line can be in one line more.
-            if align_of::<T>() < LINE && size_of::<T>() > 1 {
-                fetch(size_of::<T>() - 1);
-            }
+            // SAFETY: every x86-64 has the instruction, and it is a hint: it reads nothing that the
+            // program could see, at an address within a live value.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(line).cast::<i8>()) };
         }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = value;
-    }
-
-    /// The same for a line, which is read where there is no such hint.
-    #[inline(always)]
-    pub(crate) fn fetch(line: &CacheLine) {
-        prefetch(line);
         #[cfg(not(all(target_arch = "x86_64", not(miri))))]
         std::hint::black_box(line.0[0].word.load(std::sync::atomic::Ordering::Relaxed));
     }
@@ -221,9 +194,6 @@ mod touched {
     use crate::sync::AtomicU64;
 
     /// Nothing to fetch: the model has no caches.
-    #[doc(hidden)]
-    pub fn prefetch<T>(_value: &T) {}
-
     pub(crate) fn fetch(_line: &CacheLine) {}
 
     #[derive(Debug)]

@@ -1,57 +1,86 @@
-//! One key of a keyed limiter: the verbs, and what reservations and waits hold.
+//! One key of a keyed limiter: the handle, with the verbs.
 
 use std::fmt;
 use std::time::Duration;
 
-use tollgate_core::{Decision, Outcome, Pace, Tat, Timestamp, units};
+use tollgate_core::{Decision, Gcra, LimitError, Pace, Timestamp};
 
-use super::anchor::Moment;
-use super::back::SLACK;
+use super::intervals::Tag;
 use super::pace::InForce;
-use super::shard::{Answer, Need};
-use super::slot::ChargeRequest;
-use super::table::Candidates;
-use super::word::{Judged, KeyWord};
-use super::{AtCap, KeyedLimiter};
-use crate::acquire::{Acquire, Waiting};
-use crate::cell::Ticket;
+use super::rated::Rated;
+use super::{KeyedLimiter, NoSlot, OneRate};
+use crate::acquire::Acquire;
 use crate::clock::{Clock, Monotonic};
 use crate::home::sealed::{Home, Lends};
-use crate::line::meter::Meter;
-use crate::line::places::Id;
-use crate::line::single::Single;
-use crate::line::{Post, State};
-use crate::{Refused, Reservation};
+use crate::{Algorithm, Refused, Reservation, Tier};
 
-/// One key of a [`KeyedLimiter`], at the rate that applies to it: what reservations and waits hold.
-///
-/// Made by [`KeyedLimiter::key`] and [`KeyedLimiter::key_at_rate`]; it has the same verbs as a
-/// [`Limiter`](crate::Limiter).
+/// One key of a [`KeyedLimiter`], hashed once, with the verbs of a [`Limiter`](crate::Limiter). Made by
+/// [`KeyedLimiter::key`]; [`at`](Self::at) puts it under another limit.
 ///
 /// ```
-/// use tollgate::core::{Arithmetic, Gcra};
+/// use std::time::Duration;
 /// use tollgate::{KeyedLimiter, Rate, clock::Manual};
 ///
-/// let limiter = KeyedLimiter::builder(Rate::per_second(10), 1_000)
-///     .clock(Manual::new())
-///     .build()?;
-/// // Tiers are compiled once and given with the call.
-/// let enterprise = Gcra::new(Rate::per_second(1_000))?;
-/// assert!(limiter.key_at_rate("acme", &enterprise).allow_n(1_000));
-/// // What was spent stays spent at any other rate, until the rate that it was spent at refills it.
-/// assert!(!limiter.key("acme").allow());
-/// # Ok::<(), tollgate::LimitError>(())
+/// let limiter = KeyedLimiter::builder(Rate::per_second(10), 1_000).clock(Manual::new()).build()?;
+/// let user = limiter.key("user:42");
+/// assert!(user.allow_n(8));
+/// assert_eq!(user.peek().remaining, 2);
+/// assert_eq!(user.reserve(3)?.delay(), Duration::from_millis(100));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Key<'a, C: Clock = Monotonic> {
-    pub(super) limiter: &'a KeyedLimiter<C>,
+pub struct Key<'a, C: Clock = Monotonic, T = OneRate> {
+    pub(super) limiter: &'a KeyedLimiter<C, T>,
     /// Without the tag of the rate's interval.
     pub(super) fingerprint: u64,
-    pub(super) in_force: InForce,
-    /// Whether that is the limiter's own rate, which may change while somebody waits.
-    pub(super) is_own: bool,
+    /// The tier that it is at, if it isn't at the limiter's own rate, whatever that is then.
+    pub(super) tier: Option<InForce>,
 }
 
-impl<'a, C: Clock> Key<'a, C> {
+impl<'a, C: Clock, T> Key<'a, C, T> {
+    /// The same key under another limit: a plan, or an override.
+    ///
+    /// It may be another with each call: what the key has spent stays spent, in tokens. So in
+    /// any window no more passes than the largest burst and the fastest rate of those that were asked
+    /// in it, in whatever order. What is owed is paid back at the rate that last let the key pass, or
+    /// a faster one that refused it: an upgraded key waits until what it owes, at most the largest
+    /// burst and what is booked ahead, is paid back at the new rate, and a downgraded one no longer
+    /// than at the old.
+    ///
+    /// A limiter tells 1,023 distinct intervals between tokens apart. At those beyond, what was spent
+    /// carries over as the time that it takes to refill, so that rates may add up.
+    ///
+    /// # Errors
+    /// [`LimitError::OtherAlgorithm`] if the tier isn't one of GCRA.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Algorithm, KeyedLimiter, Rate, Tier, clock::Manual};
+    ///
+    /// let limiter = KeyedLimiter::builder(Rate::per_hour(10), 100).clock(Manual::new()).build()?;
+    /// assert!(limiter.key("tenant").allow_n(10));
+    /// let gold = Tier::new(Algorithm::Gcra, Rate::per_second(10).burst(5))?;
+    /// // Six of the ten have to be paid back before one fits a bucket of five: not an hour.
+    /// let refused = limiter.key("tenant").at(&gold)?.check();
+    /// assert_eq!(refused.retry_after, Duration::from_millis(600));
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    #[inline]
+    pub fn at(self, tier: &Tier) -> Result<Self, LimitError> {
+        match tier.gcra() {
+            Some(limit) => Ok(self.counted_by(limit)),
+            None => Err(tier.not_for(Algorithm::Gcra)),
+        }
+    }
+
+    /// The same key by this limit.
+    #[inline]
+    pub(crate) fn counted_by(self, limit: &Gcra) -> Self {
+        Self {
+            tier: Some(InForce::of(limit, self.limiter.table.intervals())),
+            ..self
+        }
+    }
+
     /// Whether one request passes now; it is charged if so.
     #[must_use = "a request that isn't allowed mustn't pass"]
     #[inline]
@@ -63,12 +92,33 @@ impl<'a, C: Clock> Key<'a, C> {
     #[must_use = "a request that isn't allowed mustn't pass"]
     #[inline]
     pub fn allow_n(&self, cost: u64) -> bool {
-        let InForce { pace, tag, .. } = self.in_force;
-        let allowed = self.limiter.admit(self.fingerprint, || (pace, tag), cost);
+        let allowed = self.admit(cost);
         if cost > 0 {
             self.limiter.counters.count(allowed);
         }
         allowed
+    }
+
+    /// The same, but not counted.
+    #[inline(always)]
+    pub(super) fn admit(&self, cost: u64) -> bool {
+        let limiter = self.limiter;
+        limiter.admit(self.fingerprint, || self.pace(), cost)
+    }
+
+    /// What decides, of the rate that is in force for it.
+    #[inline(always)]
+    fn pace(&self) -> (Pace, Tag) {
+        match self.tier {
+            Some(InForce { pace, tag, .. }) => (pace, tag),
+            None => self.limiter.pace.read_pace(),
+        }
+    }
+
+    /// Decides one request, and says how much is left and when to come back.
+    #[inline]
+    pub fn check(&self) -> Decision {
+        self.check_n(1)
     }
 
     /// Decides a request of this cost. A cost of 0 peeks.
@@ -77,78 +127,28 @@ impl<'a, C: Clock> Key<'a, C> {
         self.check_at(self.limiter.clock.now(), cost)
     }
 
-    /// Decides a request at a time on the limiter's clock.
+    /// Decides a request of this cost at a time on the limiter's clock.
     #[inline]
     pub fn check_at(&self, now: Timestamp, cost: u64) -> Decision {
-        if let Some(told) = self.told_to_wait(now, cost) {
-            return told;
-        }
-        let place = self.limiter.table.place(self.fingerprint);
-        let now = self.limiter.table.since_anchor(now);
-        self.check_in(place, now, cost)
+        self.rated().check_at(now, cost)
     }
 
-    /// What is said to one who comes now, if somebody waits for the key.
-    #[inline(always)]
-    pub(super) fn told_to_wait(&self, now: Timestamp, cost: u64) -> Option<Decision> {
-        if !self.limiter.lines.is_marked(self.fingerprint) {
-            return None;
-        }
-        let told = self.behind(now, cost)?;
-        if cost > 0 {
-            self.limiter.counters.count(told.is_allowed());
-        }
-        Some(told)
+    /// What is left, without charging anything.
+    pub fn peek(&self) -> Decision {
+        self.check_n(0)
     }
 
-    /// Decides a request of a key that may be here.
-    #[inline(always)]
-    pub(super) fn check_in(&self, place: Candidates<'_>, moment: Moment, cost: u64) -> Decision {
-        let ask = self.ask(moment, cost, 0);
-        let now = moment.now;
-        let slot = place.guess(ask.fingerprint);
-        match place.shard.try_pass(slot, &ask) {
-            Some((true, word)) => {
-                self.limiter.counters.count(true);
-                self.left(Outcome::Allowed, Duration::ZERO, word, now)
-            }
-            Some((false, word)) => {
-                let judged = word.judge(ask.pace, now, cost);
-                self.decided(&judged, cost)
-            }
-            None => self.check_slowly(moment, cost),
-        }
-    }
-
-    /// Charges a cost that passes now, if that takes no closer look: the key's word then.
-    #[inline]
-    pub(super) fn pass(&self, now: Moment, cost: u64) -> Option<KeyWord> {
-        let place = self.limiter.table.place(self.fingerprint);
-        let ask = self.ask(now, cost, 0);
-        let passed = place.shard.try_pass(place.guess(ask.fingerprint), &ask);
-        passed.and_then(|(passed, word)| passed.then_some(word))
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn check_slowly(&self, now: Moment, cost: u64) -> Decision {
-        self.decided(&self.charge(now, cost), cost)
-    }
-
-    /// Counts a decision and says all about it.
-    #[inline]
-    fn decided(&self, judged: &Judged, cost: u64) -> Decision {
-        if cost > 0 {
-            let allowed = judged.outcome == Outcome::Allowed;
-            self.limiter.counters.count(allowed);
-        }
-        self.report(judged, cost)
+    /// What is left at a time on the limiter's clock.
+    pub fn peek_at(&self, now: Timestamp) -> Decision {
+        self.check_at(now, 0)
     }
 
     /// Takes `cost` tokens, to be used after the reservation's delay.
     ///
     /// # Errors
-    /// As [`KeyedLimiter::reserve`].
+    /// [`Refused::Never`] if the cost is above the burst, [`Refused::TooFarAhead`] if it would act
+    /// further ahead than the limiter's longest wait, [`Refused::Blocked`] if the key is blocked,
+    /// [`Refused::QueueFull`] if it is new and has no room.
     pub fn reserve(&self, cost: u64) -> Result<Reservation<Self>, Refused> {
         self.reserve_at(self.limiter.clock.now(), cost)
     }
@@ -156,12 +156,14 @@ impl<'a, C: Clock> Key<'a, C> {
     /// Takes `cost` tokens at a time on the limiter's clock.
     ///
     /// # Errors
-    /// As [`KeyedLimiter::reserve`].
+    /// As [`reserve`](Self::reserve).
     pub fn reserve_at(&self, now: Timestamp, cost: u64) -> Result<Reservation<Self>, Refused> {
-        let ticket = self.reserve_in_turn(now, cost)?;
+        let ticket = self.rated().reserve_in_turn(now, cost)?;
         Ok(Reservation::new(*self, ticket))
     }
-    /// Waits for one token, first come first served: [`acquire_n`](Self::acquire_n) of 1.
+
+    /// Waits for one token, first come first served. Await it, or call
+    /// [`wait_blocking`](Acquire::wait_blocking).
     pub fn acquire(self) -> Acquire<Self> {
         self.acquire_n(1)
     }
@@ -171,282 +173,122 @@ impl<'a, C: Clock> Key<'a, C> {
         Acquire::new(self, cost)
     }
 
-    /// What its slot holds while its word counts by this rate's interval.
+    /// Gives the key `tokens` back: a gift, whatever it was charged for, and at most what it has spent. A
+    /// block stays. [`peek`](Self::peek) tells what is left then.
+    ///
+    /// ```
+    /// use tollgate::{KeyedLimiter, Rate, clock::Manual};
+    ///
+    /// let limiter = KeyedLimiter::builder(Rate::per_hour(10), 100).clock(Manual::new()).build()?;
+    /// let user = limiter.key("user");
+    /// assert!(user.allow_n(8));
+    /// user.refund(5);
+    /// assert_eq!(user.peek().remaining, 7);
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    pub fn refund(&self, tokens: u64) {
+        self.rated().give(tokens);
+    }
+
+    /// Takes `tokens` from the key though no request asked for them, at most until it is empty, by the rate
+    /// that it is at. A blocked key is left as it is.
+    ///
+    /// # Errors
+    /// [`NoSlot`] if the key is new and the table is full.
+    ///
+    /// ```
+    /// use tollgate::{Algorithm, KeyedLimiter, Rate, Tier, clock::Manual};
+    ///
+    /// let limiter = KeyedLimiter::builder(Rate::per_second(10), 1_000).clock(Manual::new()).build()?;
+    /// let small = Tier::new(Algorithm::Gcra, Rate::per_second(3))?;
+    /// let acme = limiter.key("acme").at(&small)?;
+    /// acme.penalize(100)?;
+    /// assert_eq!(acme.peek().remaining, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn penalize(&self, tokens: u64) -> Result<(), NoSlot> {
+        self.rated().take(tokens)
+    }
+
+    /// Forgets what the key has spent, and any block.
+    pub fn reset(&self) {
+        self.rated().forget();
+    }
+
+    /// Refuses the key everything for this long, whatever its rate. A block is never shortened, and
+    /// no flood of other keys can push it out. What the key had spent before comes back meanwhile; if
+    /// that takes longer than the block, the rest is owed after it, at most doubled, because a word
+    /// has few bits for it.
+    ///
+    /// # Errors
+    /// [`NoSlot`] if the key is new and the table is full, with the part that is kept for blocks.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{KeyedLimiter, Rate};
+    ///
+    /// let limiter = KeyedLimiter::new(Rate::per_second(1_000), 100);
+    /// limiter.key("203.0.113.7").block_for(Duration::from_secs(3600))?;
+    /// assert!(!limiter.allow("203.0.113.7"));
+    /// # Ok::<(), tollgate::keyed::NoSlot>(())
+    /// ```
+    pub fn block_for(&self, duration: Duration) -> Result<(), NoSlot> {
+        self.rated().block(duration)
+    }
+
+    /// Starts to bring the key's lines into the cache, for a check that is to come, and doesn't wait for
+    /// them.
+    ///
+    /// ```
+    /// use tollgate::{KeyedLimiter, Rate};
+    ///
+    /// let limiter = KeyedLimiter::new(Rate::per_second(1), 1_000);
+    /// let user = limiter.key("user:42");
+    /// user.prefetch();
+    /// // What else there is to do for this request.
+    /// assert!(user.allow());
+    /// ```
+    #[inline]
+    pub fn prefetch(&self) {
+        self.limiter.table.place(self.fingerprint).prefetch();
+    }
+
+    /// The key at the rate that is in force for it now.
     #[inline(always)]
-    pub(super) fn tagged(&self) -> u64 {
-        self.in_force.tag.on(self.fingerprint)
-    }
-
-    #[inline(always)]
-    pub(super) fn ask(&self, moment: Moment, cost: u64, patience: u64) -> ChargeRequest<'a> {
-        ChargeRequest {
-            fingerprint: self.tagged(),
-            tag: self.in_force.tag,
-            pace: self.in_force.pace,
-            moment,
-            anchor: self.limiter.table.anchor(),
-            cost,
-            patience,
+    pub(super) fn rated(&self) -> Rated<'a, C, T> {
+        Rated {
+            limiter: self.limiter,
+            fingerprint: self.fingerprint,
+            in_force: match self.tier {
+                Some(tier) => tier,
+                None => self.limiter.pace.read(),
+            },
+            is_own: self.tier.is_none(),
         }
-    }
-
-    /// Charges the key, or what stands for it at the cap.
-    pub(super) fn charge(&self, now: Moment, cost: u64) -> Judged {
-        let shard = self.limiter.table.shard(self.fingerprint);
-        let ask = self.ask(self.limiter.table.kept_pace(shard, now), cost, 0);
-        self.or_at_the_cap(shard.charge(&ask, self.need()), &ask)
-    }
-
-    /// The same, exactly once, for somebody who may give the charge back.
-    pub(super) fn charge_once(&self, now: Moment, cost: u64, patience: u64) -> Judged {
-        let shard = self.limiter.table.shard(self.fingerprint);
-        let ask = self.ask(self.limiter.table.kept_pace(shard, now), cost, patience);
-        self.or_at_the_cap(shard.charge_once(&ask, self.need()), &ask)
-    }
-
-    fn need(&self) -> Need {
-        match self.limiter.at_cap {
-            AtCap::EvictNearestIdle => Need::Evict,
-            _ => Need::Idle,
-        }
-    }
-
-    fn or_at_the_cap(&self, answer: Answer, ask: &ChargeRequest<'_>) -> Judged {
-        match answer {
-            Answer::Judged(judged) => judged,
-            Answer::Full => self.limiter.at_the_cap(ask),
-        }
-    }
-
-    /// What would come of a charge, as far as a glance tells.
-    #[inline(always)]
-    pub(super) fn glance(&self, now: Moment, cost: u64) -> Judged {
-        let place = self.limiter.table.place(self.fingerprint);
-        let ask = self.ask(now, cost, 0);
-        let judged = place.shard.look(place.guess(ask.fingerprint), &ask);
-        if judged.wait > SLACK {
-            return self.glance_again(now, cost);
-        }
-        judged
-    }
-
-    /// Somebody is to wait for so long that the clock may have been set back.
-    #[cold]
-    #[inline(never)]
-    fn glance_again(&self, now: Moment, cost: u64) -> Judged {
-        let place = self.limiter.table.place(self.fingerprint);
-        let now = self.limiter.table.kept_pace(place.shard, now);
-        let ask = self.ask(now, cost, 0);
-        place.shard.look(place.guess(ask.fingerprint), &ask)
-    }
-
-    /// The same for a request that comes to nothing unless this passes: a refusal at a faster rate than
-    /// the key's word counts by makes it count by that, so that the wait that is told begins.
-    #[inline(always)]
-    pub(super) fn ask_for(&self, now: Moment, cost: u64) -> Judged {
-        let judged = self.glance(now, cost);
-        if judged.takes_over {
-            self.take_over(now, cost);
-        }
-        judged
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn take_over(&self, now: Moment, cost: u64) {
-        let shard = self.limiter.table.shard(self.fingerprint);
-        shard.take_over(&self.ask(now, cost, 0));
-    }
-
-    pub(super) fn report(&self, judged: &Judged, cost: u64) -> Decision {
-        let now = judged.now;
-        let InForce { pace, burst, .. } = self.in_force;
-        let wait = Duration::from_nanos(Pace::wait_nanos(judged.wait));
-        let charged = judged.outcome == Outcome::Allowed && cost > 0 && pace.interval > 0;
-        let word = if charged { judged.after } else { judged.before };
-        let word = word.at(units::of(now));
-        if word.is_blocked() {
-            let reset_after =
-                Duration::from_nanos(units::to_nanos(word.idle_at() - units::of(now)));
-            return Decision::new(Outcome::Denied, burst, 0, wait, reset_after);
-        }
-        let retry_after = match judged.outcome {
-            Outcome::Allowed => Duration::ZERO,
-            Outcome::Denied => wait,
-            Outcome::Never => Duration::MAX,
-        };
-        self.left(judged.outcome, retry_after, word, now)
-    }
-
-    /// What a key with this word, which isn't blocked, has left.
-    #[inline(always)]
-    pub(super) fn left(
-        &self,
-        outcome: Outcome,
-        retry_after: Duration,
-        word: KeyWord,
-        now: Timestamp,
-    ) -> Decision {
-        let InForce { pace, burst, .. } = self.in_force;
-        let tat = Tat::from_word(word.0);
-        let reset_after = if pace.interval == 0 {
-            Duration::ZERO
-        } else {
-            tat.time() - now
-        };
-        let remaining = pace.remaining(tat, now);
-        Decision::new(outcome, burst, remaining, retry_after, reset_after)
     }
 }
 
-impl<C: Clock> Clone for Key<'_, C> {
+impl<C: Clock, T> Clone for Key<'_, C, T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<C: Clock> Copy for Key<'_, C> {}
+impl<C: Clock, T> Copy for Key<'_, C, T> {}
 
-impl<C: Clock> fmt::Debug for Key<'_, C> {
+impl<C: Clock, T> fmt::Debug for Key<'_, C, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Key").finish_non_exhaustive()
     }
 }
 
-impl<C: Clock> Post for Key<'_, C> {
-    type Waits = Single<Option<InForce>>;
-
-    fn clock(&self) -> &dyn Clock {
-        &self.limiter.clock
-    }
-
-    fn visit<T>(
-        &self,
-        present: Option<Id>,
-        change: impl FnOnce(&mut State<Self::Waits>) -> T,
-    ) -> T {
-        let key = (self.fingerprint, |(): &()| true);
-        self.limiter.lines.visit(key, || (), present, change)
-    }
-
-    fn advance(&self, waits: &mut Self::Waits, now: Timestamp) {
-        waits.advance(self, now);
-    }
-
-    fn leave(&self, waits: &mut Self::Waits, now: Timestamp, id: Id) {
-        waits.leave(self, now, id);
-    }
-
-    fn gone(&self) {
-        self.waiting().leave();
-    }
-}
-
-impl<C: Clock> Meter for Key<'_, C> {
-    /// None stands for the limiter's own rate.
-    type Terms = Option<InForce>;
-
-    fn look(&self, terms: &Self::Terms, now: Timestamp, cost: u64) -> Decision {
-        let (key, local) = (self.on(terms), self.in_turn(now));
-        key.report(&key.ask_for(local, cost), 0)
-    }
-
-    fn book(
-        &self,
-        terms: &Self::Terms,
-        now: Timestamp,
-        cost: u64,
-        patience: Duration,
-    ) -> Result<Ticket, Refused> {
-        let (key, local) = (self.on(terms), self.in_turn(now));
-        let patience = patience.min(self.longest_booking());
-        let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
-        let judged = key.charge_once(local, cost, patience);
-        if !judged.taken {
-            return Err(Refused::from_decision(key.report(&judged, cost)));
-        }
-        let wait = Pace::wait_nanos(judged.wait);
-        let after = Tat::from_word(judged.after.0);
-        let pace = key.in_force.pace;
-        let charge = pace.receipt(after, now.plus_nanos(wait), cost);
-        Ok(Ticket::Charged(charge))
-    }
-
-    fn longest_booking(&self) -> Duration {
-        Duration::from_nanos(Pace::wait_nanos(self.limiter.longest_wait))
-    }
-
-    fn give_back(&self, terms: &Self::Terms, now: Timestamp, ticket: &Ticket) {
-        let Ticket::Charged(charge) = ticket else {
-            return;
-        };
-        let now = self.limiter.table.since_anchor(now);
-        let shard = self.limiter.table.shard(self.fingerprint);
-        shard.update(&self.on(terms).ask(now, 0, 0), |word, now| {
-            let tat = Tat::from_word(word.0);
-            Pace::returned(tat, now, charge).map(|tat| KeyWord(tat.to_word()))
-        });
-    }
-
-    fn shows(&self) -> Timestamp {
-        self.limiter.clock.now()
-    }
-
-    fn is_blocked(&self, now: Timestamp) -> bool {
-        let now = self.limiter.table.since_anchor(now);
-        let judged = self.glance(now, 0);
-        judged.before.is_blocked_at(units::of(judged.now))
-    }
-
-    fn takes(&self, terms: &Self::Terms, tokens: u128) -> Duration {
-        self.on(terms).in_force.pace.time_for(tokens)
-    }
-}
-
-impl<C: Clock> Home for Key<'_, C> {
-    fn terms(&self) -> Self::Terms {
-        (!self.is_own).then_some(self.in_force)
-    }
-
-    fn waiting(&self) -> &Waiting {
-        &self.limiter.waiting
-    }
-
-    fn see(&self, now: Timestamp, cost: u64) -> Decision {
-        let local = self.limiter.table.since_anchor(now);
-        self.report(&self.glance(local, cost), 0)
-    }
-
-    fn visit_if_any<T>(&self, change: impl FnOnce(&mut State<Self::Waits>) -> T) -> Option<T> {
-        let key = (self.fingerprint, |(): &()| true);
-        self.limiter.lines.visit_if_any(key, change)
-    }
-}
-
-impl<'k, C: Clock> Lends for Key<'k, C> {
+impl<'k, C: Clock, T> Lends for Key<'k, C, T> {
     type Limit<'a>
-        = Self
+        = Rated<'k, C, T>
     where
         Self: 'a;
 
-    fn limit(&self) -> Self {
-        *self
-    }
-}
-
-impl<C: Clock> Key<'_, C> {
-    /// A time at which somebody's turn came, as words count it.
-    fn in_turn(&self, turn: Timestamp) -> Moment {
-        let times = (turn, self.limiter.clock.now());
-        let table = &self.limiter.table;
-        table.since_anchor_in_turn(self.fingerprint, times)
-    }
-
-    /// The same key on these terms.
-    fn on(&self, terms: &Option<InForce>) -> Self {
-        Self {
-            in_force: terms.unwrap_or_else(|| self.limiter.pace.read()),
-            ..*self
-        }
+    fn limit(&self) -> Rated<'k, C, T> {
+        self.rated()
     }
 }

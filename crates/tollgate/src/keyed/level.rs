@@ -5,19 +5,22 @@ use std::time::Duration;
 use tollgate_core::{Decision, Outcome, Tat, Timestamp};
 
 use super::pace::InForce;
+use super::rated::Rated;
 use super::{Key, KeyedLimiter};
 use crate::clock::Clock;
 use crate::home::sealed::Home;
 use crate::line::meter::Meter;
 use crate::stack::limit::{KeyedBook, Mark, Seen, Taken};
 
-impl<'a, C: Clock> Key<'a, C> {
-    /// What it is made of.
-    pub(crate) fn parts(&self) -> (&'a KeyedLimiter<C>, KeyParts) {
+impl<'a, C: Clock, T> Key<'a, C, T> {
+    /// What it is made of, at the rate that is in force for it.
+    #[inline]
+    pub(crate) fn parts(&self) -> (&'a KeyedLimiter<C, T>, KeyParts) {
+        let rated = self.rated();
         let parts = KeyParts {
-            fingerprint: self.fingerprint,
-            in_force: self.in_force,
-            is_own: self.is_own,
+            fingerprint: rated.fingerprint,
+            in_force: rated.in_force,
+            is_own: rated.is_own,
         };
         (self.limiter, parts)
     }
@@ -31,10 +34,10 @@ pub(crate) struct KeyParts {
     is_own: bool,
 }
 
-impl<C: Clock> KeyedLimiter<C> {
+impl<C: Clock, T> KeyedLimiter<C, T> {
     #[inline]
-    pub(super) fn key_of(&self, parts: &KeyParts) -> Key<'_, C> {
-        Key {
+    fn key_of(&self, parts: &KeyParts) -> Rated<'_, C, T> {
+        Rated {
             limiter: self,
             fingerprint: parts.fingerprint,
             in_force: parts.in_force,
@@ -43,7 +46,7 @@ impl<C: Clock> KeyedLimiter<C> {
     }
 }
 
-impl<C: Clock> KeyedBook for KeyedLimiter<C> {
+impl<C: Clock, T: Send + Sync> KeyedBook for KeyedLimiter<C, T> {
     fn now(&self, seen: &mut Seen) -> Timestamp {
         seen.read(&self.clock)
     }

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use tollgate_core::{Timestamp, units};
 
+use super::KeyedLimiter;
 use super::anchor::Moment;
 use super::intervals::KEY_BITS;
 use super::pace::InForce;
+use super::rated::Rated;
 use super::shard::Need;
 use super::word::{Foreign, KeyWord};
-use super::{Key, KeyedLimiter};
 use crate::clock::Clock;
 use crate::home::sealed::Home;
 use crate::sync::Ordering;
@@ -80,78 +81,7 @@ pub struct Stats {
     pub slots: u64,
 }
 
-impl<C: Clock> KeyedLimiter<C> {
-    /// Forgets what the key has spent, and any block.
-    pub fn reset<K: Hash + ?Sized>(&self, key: &K) {
-        let key = self.key(key);
-        let time = self.clock.now();
-        let (now, shard) = (
-            self.table.since_anchor(time),
-            self.table.shard(key.fingerprint),
-        );
-        key.improve(time, || shard.reset(&key.ask(now, 0, 0)));
-    }
-
-    /// Gives the key `tokens` back: a gift, whatever it was charged for. A block stays.
-    ///
-    /// ```
-    /// use tollgate::{KeyedLimiter, Rate, clock::Manual};
-    ///
-    /// let limiter = KeyedLimiter::builder(Rate::per_hour(10), 100).clock(Manual::new()).build()?;
-    /// limiter.check_n("user", 8);
-    /// limiter.refund("user", 5);
-    /// assert_eq!(limiter.peek("user").remaining, 7);
-    /// # Ok::<(), tollgate::LimitError>(())
-    /// ```
-    pub fn refund<K: Hash + ?Sized>(&self, key: &K, tokens: u64) {
-        self.key(key).refund(tokens);
-    }
-
-    /// Takes `tokens` from the key though no request asked for them, at most until it is empty.
-    ///
-    /// # Errors
-    /// [`NoSlot`] if the key is new and the table is full.
-    pub fn penalize<K: Hash + ?Sized>(&self, key: &K, tokens: u64) -> Result<(), NoSlot> {
-        self.key(key).penalize(tokens)
-    }
-
-    /// Refuses the key everything for this long, whatever its rate. A block is never shortened, and
-    /// no flood of other keys can push it out. What the key had spent before comes back meanwhile; if
-    /// that takes longer than the block, the rest is owed after it, at most doubled, because a word
-    /// has few bits for it.
-    ///
-    /// # Errors
-    /// [`NoSlot`] if the key is new and the table is full, with the part that is kept for blocks.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tollgate::{KeyedLimiter, Rate};
-    ///
-    /// let limiter = KeyedLimiter::new(Rate::per_second(1_000), 100);
-    /// limiter.block_for("203.0.113.7", Duration::from_secs(3600))?;
-    /// assert!(!limiter.allow("203.0.113.7"));
-    /// # Ok::<(), tollgate::keyed::NoSlot>(())
-    /// ```
-    pub fn block_for<K: Hash + ?Sized>(&self, key: &K, duration: Duration) -> Result<(), NoSlot> {
-        let key = self.key(key);
-        let time = self.clock.now();
-        let now = self.table.since_anchor(time);
-        if duration.is_zero() {
-            return Ok(());
-        }
-        let longer = |found: Foreign, now: Timestamp| {
-            let until = units::of(now + duration);
-            match found.word {
-                word if word.is_blocked() && word.until() > until => word,
-                word => KeyWord::blocked(until, word.idle_at()),
-            }
-        };
-        let set = self.set(&key, now, Need::Block, longer);
-        // Those who wait are refused too.
-        key.improve(time, || ());
-        set
-    }
-
+impl<C: Clock, T> KeyedLimiter<C, T> {
     /// How many keys are active now. Scans the whole table: for operators, not for requests.
     pub fn len(&self) -> usize {
         let now = self.table.since_anchor(self.clock.now());
@@ -176,7 +106,7 @@ impl<C: Clock> KeyedLimiter<C> {
     ///
     /// let limiter = KeyedLimiter::builder(Rate::per_hour(5), 1_000).clock(Manual::new()).build()?;
     /// limiter.check_n("busy", 5);
-    /// limiter.peek("looked at");
+    /// limiter.key("looked at").peek();
     /// let mut active = Vec::new();
     /// limiter.for_each_active(|seen| active.push(seen.fingerprint));
     /// assert_eq!(active, [limiter.fingerprint("busy")]);
@@ -242,7 +172,7 @@ impl<C: Clock> KeyedLimiter<C> {
 
     fn set(
         &self,
-        key: &Key<'_, C>,
+        key: &Rated<'_, C, T>,
         now: Moment,
         need: Need,
         change: impl Fn(Foreign, Timestamp) -> KeyWord,
@@ -258,9 +188,39 @@ impl<C: Clock> KeyedLimiter<C> {
     }
 }
 
-impl<C: Clock> Key<'_, C> {
-    /// Gives the key `tokens` back, as [`KeyedLimiter::refund`] does.
-    pub fn refund(&self, tokens: u64) {
+impl<C: Clock, T> Rated<'_, C, T> {
+    /// Forgets what the key has spent, and any block.
+    pub(super) fn forget(&self) {
+        let limiter = self.limiter;
+        let time = limiter.clock.now();
+        let now = limiter.table.since_anchor(time);
+        let shard = limiter.table.shard(self.fingerprint);
+        self.improve(time, || shard.reset(&self.ask(now, 0, 0)));
+    }
+
+    /// Refuses the key everything for this long.
+    pub(super) fn block(&self, duration: Duration) -> Result<(), NoSlot> {
+        let limiter = self.limiter;
+        let time = limiter.clock.now();
+        let now = limiter.table.since_anchor(time);
+        if duration.is_zero() {
+            return Ok(());
+        }
+        let longer = |found: Foreign, now: Timestamp| {
+            let until = units::of(now + duration);
+            match found.word {
+                word if word.is_blocked() && word.until() > until => word,
+                word => KeyWord::blocked(until, word.idle_at()),
+            }
+        };
+        let set = limiter.set(self, now, Need::Block, longer);
+        // Those who wait are refused too.
+        self.improve(time, || ());
+        set
+    }
+
+    /// Gives the key `tokens` back.
+    pub(super) fn give(&self, tokens: u64) {
         if tokens == 0 {
             return;
         }
@@ -279,22 +239,8 @@ impl<C: Clock> Key<'_, C> {
         });
     }
 
-    /// Takes `tokens` from the key, as [`KeyedLimiter::penalize`] does, at the rate that applies to it.
-    ///
-    /// # Errors
-    /// [`NoSlot`] if the key is new and the table is full.
-    ///
-    /// ```
-    /// use tollgate::core::{Arithmetic, Gcra};
-    /// use tollgate::{KeyedLimiter, Rate, clock::Manual};
-    ///
-    /// let limiter = KeyedLimiter::builder(Rate::per_second(10), 1_000).clock(Manual::new()).build()?;
-    /// let small = Gcra::new(Rate::per_second(3))?;
-    /// limiter.key_at_rate("acme", &small).penalize(100)?;
-    /// assert_eq!(limiter.key_at_rate("acme", &small).check_n(0).remaining, 0);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn penalize(&self, tokens: u64) -> Result<(), NoSlot> {
+    /// Takes `tokens` from the key, by the rate in force.
+    pub(super) fn take(&self, tokens: u64) -> Result<(), NoSlot> {
         let limiter = self.limiter;
         let now = limiter.table.since_anchor(limiter.clock.now());
         let InForce { pace, burst, .. } = self.in_force;

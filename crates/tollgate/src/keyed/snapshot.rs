@@ -26,6 +26,7 @@ use super::slot::ChargeRequest;
 use super::word::KeyWord;
 use super::{Builder, KeyedLimiter};
 use crate::clock::{Clock, Monotonic};
+use crate::limiter::DefaultClock;
 use crate::snapshot::{self, SnapshotError, wall_nanos};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"tollgate");
@@ -34,7 +35,7 @@ const VERSION: u64 = 2;
 /// Words before the intervals.
 const HEADER: usize = 10;
 
-impl<C: Clock> KeyedLimiter<C> {
+impl<C: Clock, T> KeyedLimiter<C, T> {
     /// Writes the keys that are active now to a file, and how many they are; a file that was there
     /// is replaced as a whole, or stays.
     ///
@@ -54,11 +55,12 @@ impl<C: Clock> KeyedLimiter<C> {
     /// assert_eq!(limiter.snapshot(&path)?, 1);
     ///
     /// let restored = KeyedLimiter::builder(Rate::per_hour(10), 1_000).restore(&path)?;
-    /// assert_eq!(restored.peek("user:42").remaining, 2);
+    /// assert_eq!(restored.key("user:42").peek().remaining, 2);
     /// # std::fs::remove_file(&path).unwrap();
     /// # Ok::<(), tollgate::keyed::SnapshotError>(())
     /// ```
-    pub fn snapshot(&self, path: &Path) -> Result<u64, SnapshotError> {
+    pub fn snapshot(&self, path: impl AsRef<Path>) -> Result<u64, SnapshotError> {
+        let path = path.as_ref();
         let mut words = vec![MAGIC, VERSION, self.hasher.seed()];
         words.extend(probes(&self.hasher));
         // The limiter's clock first: time that passes in between counts as not passed, and grants nothing.
@@ -82,7 +84,7 @@ impl<C: Clock> KeyedLimiter<C> {
     }
 }
 
-impl Builder {
+impl<T> Builder<DefaultClock, T> {
     /// Builds it on the default clock with the keys of a file that [`KeyedLimiter::snapshot`] wrote,
     /// as they are after the time that has passed since by the wall clock. A wall clock that went
     /// back counts as no time passed.
@@ -90,12 +92,15 @@ impl Builder {
     /// # Errors
     /// If the file can't be read, is no intact snapshot of this format and build, or holds more
     /// active keys than find a slot; or if GCRA can't represent the rate.
-    pub fn restore(self, path: &Path) -> Result<KeyedLimiter, SnapshotError> {
+    pub fn restore(
+        self,
+        path: impl AsRef<Path>,
+    ) -> Result<KeyedLimiter<Monotonic, T>, SnapshotError> {
         self.clock(Monotonic::new()).restore(path)
     }
 }
 
-impl<C: Clock> Builder<C> {
+impl<C: Clock, T> Builder<C, T> {
     /// Builds it with the keys of a file that [`KeyedLimiter::snapshot`] wrote, as they are after
     /// the time that has passed since by the wall clock. A wall clock that went back counts as no
     /// time passed.
@@ -103,7 +108,8 @@ impl<C: Clock> Builder<C> {
     /// # Errors
     /// If the file can't be read, is no intact snapshot of this format and build, or holds more
     /// active keys than find a slot; or if GCRA can't represent the rate.
-    pub fn restore(self, path: &Path) -> Result<KeyedLimiter<C>, SnapshotError> {
+    pub fn restore(self, path: impl AsRef<Path>) -> Result<KeyedLimiter<C, T>, SnapshotError> {
+        let path = path.as_ref();
         let contents = Contents::read(path)?;
         let elapsed = wall_nanos().saturating_sub(contents.wall_nanos);
         let elapsed = units::from_nanos(elapsed);

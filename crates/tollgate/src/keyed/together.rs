@@ -6,6 +6,7 @@ use tollgate_core::{Decision, Outcome, Tat, Timestamp};
 
 use super::anchor::Moment;
 use super::cache_line::Slot;
+use super::rated::Rated;
 use super::shard::Shard;
 use super::table::Candidates;
 use super::word::KeyWord;
@@ -57,27 +58,26 @@ pub struct Together {
     pub lost_race: bool,
 }
 
-impl<C: Clock> KeyedLimiter<C> {
+impl<C: Clock, T> KeyedLimiter<C, T> {
     /// Charges each of these keys of this limiter its cost, or none of them.
     ///
     /// As by a [`Stack`](crate::Stack), all are looked at before the first is charged, and what was
     /// charged is given back if another request came between.
     ///
     /// ```
-    /// use tollgate::core::{Arithmetic, Gcra};
-    /// use tollgate::{KeyedLimiter, Rate, clock::Manual};
+    /// use tollgate::{Algorithm, KeyedLimiter, Rate, Tier, clock::Manual};
     ///
     /// let limiter = KeyedLimiter::builder(Rate::per_hour(1), 100).clock(Manual::new()).build()?;
-    /// let tenant = Gcra::new(Rate::per_hour(10))?;
-    /// let keys = [(limiter.key("user"), 1), (limiter.key_at_rate("tenant", &tenant), 4)];
+    /// let tenant = Tier::new(Algorithm::Gcra, Rate::per_hour(10))?;
+    /// let keys = [(limiter.key("user"), 1), (limiter.key("tenant").at(&tenant)?, 4)];
     /// assert!(limiter.check_together(&keys).decision.is_allowed());
     /// let refused = limiter.check_together(&keys);
     /// assert_eq!((refused.decider, refused.decision.is_allowed()), (Some(0), false));
-    /// assert_eq!(limiter.key_at_rate("tenant", &tenant).check_n(0).remaining, 6);
+    /// assert_eq!(limiter.key("tenant").at(&tenant)?.peek().remaining, 6);
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     #[inline]
-    pub fn check_together(&self, keys: &[(Key<'_, C>, u64)]) -> Together {
+    pub fn check_together(&self, keys: &[(Key<'_, C, T>, u64)]) -> Together {
         // All at once, so that the waits for memory overlap.
         let mut places: [Option<Candidates<'_>>; FETCHED] = [None; FETCHED];
         for (fetched, (key, _)) in places.iter_mut().zip(keys) {
@@ -98,6 +98,7 @@ impl<C: Clock> KeyedLimiter<C> {
         for (number, (key, cost)) in keys.iter().enumerate() {
             let place = places.get(number).copied().flatten();
             let place = place.unwrap_or_else(|| self.table.place(key.fingerprint));
+            let key = key.rated();
             let slot = place.guess(key.tagged());
             if let Some(found) = slots.get_mut(number) {
                 *found = Some((place.shard, slot));
@@ -113,9 +114,9 @@ impl<C: Clock> KeyedLimiter<C> {
     /// The refusal with the longest wait, of keys that have waiters.
     #[cold]
     #[inline(never)]
-    fn refused_in_turn(&self, keys: &[(Key<'_, C>, u64)], now: Timestamp) -> Option<Together> {
+    fn refused_in_turn(&self, keys: &[(Key<'_, C, T>, u64)], now: Timestamp) -> Option<Together> {
         let behind = keys.iter().enumerate().filter_map(|(number, (key, cost))| {
-            let told = key.behind(now, *cost)?;
+            let told = key.rated().behind(now, *cost)?;
             (!told.is_allowed()).then_some((number, told))
         });
         let (number, decision) = behind.max_by_key(|(_, told)| told.retry_after)?;
@@ -130,9 +131,10 @@ impl<C: Clock> KeyedLimiter<C> {
     /// The refusal with the longest wait.
     #[cold]
     #[inline(never)]
-    fn refused(&self, keys: &[(Key<'_, C>, u64)], local: Moment) -> Together {
+    fn refused(&self, keys: &[(Key<'_, C, T>, u64)], local: Moment) -> Together {
         let mut worst: Option<(usize, Decision)> = None;
         for (number, (key, cost)) in keys.iter().enumerate() {
+            let key = key.rated();
             let decision = key.report(&key.ask_for(local, *cost), 0);
             let graver = |other: &(usize, Decision)| decision.retry_after > other.1.retry_after;
             if !decision.is_allowed() && worst.as_ref().is_none_or(graver) {
@@ -142,7 +144,9 @@ impl<C: Clock> KeyedLimiter<C> {
         let Some((number, decision)) = worst else {
             // It had no room a moment ago, and that is what the caller is told.
             let wait = Duration::ZERO;
-            let limit = keys.first().map_or(0, |(key, _)| key.in_force.burst);
+            let limit = keys
+                .first()
+                .map_or(0, |(key, _)| key.rated().in_force.burst);
             return Together {
                 decider: Some(0),
                 decision: Decision::new(Outcome::Denied, limit, 0, wait, wait),
@@ -159,7 +163,7 @@ impl<C: Clock> KeyedLimiter<C> {
     #[inline]
     fn charge_all(
         &self,
-        keys: &[(Key<'_, C>, u64)],
+        keys: &[(Key<'_, C, T>, u64)],
         slots: &[Option<(&Shard, &Slot)>; FETCHED],
         now: Timestamp,
     ) -> Together {
@@ -167,6 +171,7 @@ impl<C: Clock> KeyedLimiter<C> {
         let mut tightest: Option<(u64, usize, (KeyWord, Timestamp))> = None;
         let mut after = After::NOTHING;
         for (number, (key, cost)) in keys.iter().enumerate() {
+            let key = key.rated();
             let ask = key.ask(local, *cost, 0);
             // The slot that was looked at: if it changed hands since, that is seen.
             let found = slots.get(number).copied().flatten();
@@ -201,7 +206,7 @@ impl<C: Clock> KeyedLimiter<C> {
             }
         }
         let decided = tightest.map(|(_, number, (word, asked))| {
-            let left = keys[number].0.left_of(word, asked);
+            let left = keys[number].0.rated().left_of(word, asked);
             (number, left)
         });
         Together {
@@ -216,7 +221,7 @@ impl<C: Clock> KeyedLimiter<C> {
     #[inline(never)]
     fn give_all_back(
         &self,
-        charged: &[(Key<'_, C>, u64)],
+        charged: &[(Key<'_, C, T>, u64)],
         after: &After,
         now: Timestamp,
         decision: Decision,
@@ -225,6 +230,7 @@ impl<C: Clock> KeyedLimiter<C> {
             if let Some(word) = after.of(number)
                 && *cost > 0
             {
+                let key = key.rated();
                 let after = Tat::from_word(word.0);
                 let charge = key.in_force.pace.receipt(after, now, *cost);
                 key.give_back_in_turn(now, &Ticket::Charged(charge));
@@ -238,7 +244,7 @@ impl<C: Clock> KeyedLimiter<C> {
     }
 }
 
-impl<C: Clock> Key<'_, C> {
+impl<C: Clock, T> Rated<'_, C, T> {
     #[inline]
     fn remaining(&self, word: KeyWord, local: Timestamp) -> u64 {
         self.in_force.pace.remaining(Tat::from_word(word.0), local)
@@ -281,7 +287,7 @@ mod tests {
         let admitted = admitted.load(Ordering::Relaxed);
         assert!(admitted <= 100);
         for key in ["a", "b"] {
-            assert!(limiter.peek(key).remaining <= 100 - admitted);
+            assert!(limiter.key(key).peek().remaining <= 100 - admitted);
         }
     }
 
@@ -297,7 +303,7 @@ mod tests {
             (refused.decider, refused.decision.is_allowed()),
             (Some(13), false)
         );
-        assert!((0..20).all(|key| limiter.peek(&key).remaining == u64::from(key != 13)));
+        assert!((0..20).all(|key| limiter.key(&key).peek().remaining == u64::from(key != 13)));
         assert_eq!(limiter.check_together(&[]).decision, Decision::UNLIMITED);
     }
 
@@ -313,7 +319,7 @@ mod tests {
             let lost = limiter.check_together(&keys);
             assert!(lost.lost_race && !lost.decision.is_allowed());
             assert_eq!(lost.decider, Some(count));
-            let charged = (0..count).filter(|key| limiter.peek(key).remaining < 2);
+            let charged = (0..count).filter(|key| limiter.key(key).peek().remaining < 2);
             assert_eq!(charged.count(), 0, "of {count}");
         }
     }

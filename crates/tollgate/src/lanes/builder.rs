@@ -6,7 +6,7 @@ use tollgate_core::{LimitError, Rate};
 
 use super::Lanes;
 use super::shares::Shares;
-use crate::clock::{Clock, Monotonic};
+use crate::clock::{Clock, Clocked, Monotonic};
 use crate::limiter::DefaultClock;
 use crate::line::Line;
 
@@ -24,13 +24,14 @@ use crate::line::Line;
 /// assert_eq!(lanes.iter().count(), 2);
 /// # Ok::<(), tollgate::lanes::LanesError>(())
 /// ```
+pub type Builder<C = DefaultClock> = Clocked<Settings, C>;
+
+/// What is chosen of lanes before they are built, but for their clock.
 #[derive(Debug)]
-#[must_use = "a builder does nothing until it is built"]
-pub struct Builder<C = DefaultClock> {
+pub struct Settings {
     rate: Rate,
     lanes: Vec<(String, u64)>,
     max_waiters: usize,
-    clock: C,
 }
 
 /// Lanes that can't be built, and why.
@@ -88,12 +89,11 @@ pub enum LanesError {
 
 impl Builder {
     pub(super) const fn new(rate: Rate) -> Self {
-        Self {
+        Self::of(Settings {
             rate,
             lanes: Vec::new(),
             max_waiters: 1_024,
-            clock: DefaultClock::new(),
-        }
+        })
     }
 
     /// Builds them on the default clock.
@@ -109,39 +109,30 @@ impl<C> Builder<C> {
     /// Adds a lane below those that are there, guaranteed `share` of the rate's count in each of its
     /// periods, and as large a part of its burst.
     pub fn lane(mut self, name: impl Into<String>, share: u64) -> Self {
-        self.lanes.push((name.into(), share));
+        self.settings.lanes.push((name.into(), share));
         self
     }
 
     /// How many may wait in each lane, 1,024 unless said otherwise; one more gets
     /// [`Refused::QueueFull`](crate::Refused::QueueFull).
     pub fn max_waiters_per_lane(mut self, most: usize) -> Self {
-        self.max_waiters = most;
+        self.settings.max_waiters = most;
         self
-    }
-
-    /// Reads this clock instead of the default one.
-    pub fn clock<D: Clock>(self, clock: D) -> Builder<D> {
-        Builder {
-            rate: self.rate,
-            lanes: self.lanes,
-            max_waiters: self.max_waiters,
-            clock,
-        }
     }
 
     /// The rate of each lane's share.
     fn shares(&self) -> Result<Vec<Rate>, LanesError> {
-        let rate = self.rate;
-        if !(1..=64).contains(&self.lanes.len()) {
+        let rate = self.settings.rate;
+        if !(1..=64).contains(&self.settings.lanes.len()) {
             return Err(LanesError::Count {
-                lanes: self.lanes.len(),
+                lanes: self.settings.lanes.len(),
             });
         }
         let Some(period) = rate.period() else {
             return Err(LanesError::NoPeriod { rate });
         };
         let sum = self
+            .settings
             .lanes
             .iter()
             .fold(0u64, |sum, (_, share)| sum.saturating_add(*share));
@@ -150,8 +141,11 @@ impl<C> Builder<C> {
         }
         let mut shares = Vec::new();
         let mut bursts = 0u64;
-        for (number, (name, share)) in self.lanes.iter().enumerate() {
-            if self.lanes[..number].iter().any(|(other, _)| other == name) {
+        for (number, (name, share)) in self.settings.lanes.iter().enumerate() {
+            if self.settings.lanes[..number]
+                .iter()
+                .any(|(other, _)| other == name)
+            {
                 return Err(LanesError::SameName { name: name.clone() });
             }
             if *share == 0 {
@@ -180,12 +174,22 @@ impl<C: Clock> Builder<C> {
     /// [`LanesError`] names what doesn't fit.
     pub fn build(self) -> Result<Lanes<C>, LanesError> {
         let rates = self.shares()?;
-        let most = self.max_waiters.saturating_mul(rates.len());
+        let most = self.settings.max_waiters.saturating_mul(rates.len());
         let now = self.clock.now();
-        let shares = Shares::new(self.rate, rates.into_iter(), self.max_waiters, now);
+        let shares = Shares::new(
+            self.settings.rate,
+            rates.into_iter(),
+            self.settings.max_waiters,
+            now,
+        );
         let shares = shares.map_err(LanesError::Limit)?;
         Ok(Lanes {
-            names: self.lanes.into_iter().map(|(name, _)| name).collect(),
+            names: self
+                .settings
+                .lanes
+                .into_iter()
+                .map(|(name, _)| name)
+                .collect(),
             line: Line::new(shares, most, self.clock),
         })
     }
@@ -194,7 +198,7 @@ impl<C: Clock> Builder<C> {
 impl fmt::Display for LanesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Count { lanes } => write!(f, "{lanes} lanes: there are 1 to 64 of them"),
+            Self::Count { lanes } => write!(f, "{lanes} lanes were given; give 1 to 64"),
             Self::SameName { name } => {
                 write!(
                     f,
@@ -218,7 +222,7 @@ impl fmt::Display for LanesError {
             ),
             Self::NoPeriod { rate } => write!(
                 f,
-                "rate \"{rate}\" has no period to share: lanes take a rate of so many in so long"
+                "rate \"{rate}\" has no period; give lanes a rate with one, such as 100/s"
             ),
             Self::Limit(error) => error.fmt(f),
         }

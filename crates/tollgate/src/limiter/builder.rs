@@ -14,7 +14,7 @@ use crate::cell::Cell;
 use crate::cell::locked::{Locked, Slot};
 use crate::cell::striped::Striped;
 use crate::cell::word::{Mover, Word};
-use crate::clock::{Clock, Monotonic};
+use crate::clock::{Clock, Clocked, Monotonic};
 use crate::sync::Mutex;
 
 /// How a limiter counts.
@@ -75,12 +75,13 @@ impl Algorithm {
 /// assert!(!limiter.allow());
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
+pub type Builder<C = DefaultClock> = Clocked<Settings, C>;
+
+/// What is chosen of a limiter before it is built, but for its clock.
 #[derive(Debug)]
-#[must_use = "a builder does nothing until it is built"]
-pub struct Builder<C = DefaultClock> {
+pub struct Settings {
     rate: Rate,
     algorithm: Algorithm,
-    clock: C,
     start: Start,
     stripes: Option<usize>,
     max_waiters: usize,
@@ -105,14 +106,13 @@ enum Start {
 
 impl Builder {
     pub(super) fn new(rate: Rate) -> Self {
-        Self {
+        Self::of(Settings {
             rate,
             algorithm: Algorithm::Gcra,
-            clock: DefaultClock::new(),
             start: Start::Full,
             stripes: None,
             max_waiters: Waiting::DEFAULT_MAX,
-        }
+        })
     }
 
     /// Builds it on the default clock.
@@ -127,13 +127,13 @@ impl Builder {
 impl<C> Builder<C> {
     /// How it counts: [`Algorithm::Gcra`] unless said otherwise.
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
-        self.algorithm = algorithm;
+        self.settings.algorithm = algorithm;
         self
     }
 
     /// Starts with nothing to give instead of a full burst.
     pub fn start_empty(mut self) -> Self {
-        self.start = Start::Empty;
+        self.settings.start = Start::Empty;
         self
     }
 
@@ -151,32 +151,20 @@ impl<C> Builder<C> {
 
     /// Spreads one very hot GCRA limit over this many stripes, rounded up to a power of two.
     pub fn stripes(mut self, stripes: usize) -> Self {
-        self.stripes = Some(stripes);
+        self.settings.stripes = Some(stripes);
         self
     }
 
     /// How many may wait at once; one more gets [`Refused::QueueFull`](crate::Refused::QueueFull).
     /// The default is 65,536.
     pub fn max_waiters(mut self, most: usize) -> Self {
-        self.max_waiters = most;
+        self.settings.max_waiters = most;
         self
     }
 
     /// Lets any number wait. Only for callers that are bounded elsewhere.
     pub fn unbounded_waiters(self) -> Self {
         self.max_waiters(usize::MAX)
-    }
-
-    /// Reads this clock instead of the default one.
-    pub fn clock<D: Clock>(self, clock: D) -> Builder<D> {
-        Builder {
-            rate: self.rate,
-            algorithm: self.algorithm,
-            clock,
-            start: self.start,
-            stripes: self.stripes,
-            max_waiters: self.max_waiters,
-        }
     }
 }
 
@@ -187,46 +175,46 @@ impl<C: Clock> Builder<C> {
     /// If the algorithm can't represent the rate.
     pub fn build(self) -> Result<Limiter<C>, LimitError> {
         let now = self.clock.now();
-        let cell = match self.algorithm {
+        let cell = match self.settings.algorithm {
             Algorithm::Gcra => self.word(now)?,
             Algorithm::TokenBucket => {
-                let limit = TokenBucket::new(self.rate)?;
+                let limit = TokenBucket::new(self.settings.rate)?;
                 locked(Locked::TokenBucket(self.slot(limit, now)))
             }
             Algorithm::LeakyBucket => {
-                let limit = LeakyBucket::new(self.rate)?;
+                let limit = LeakyBucket::new(self.settings.rate)?;
                 locked(Locked::LeakyBucket(self.slot(limit, now)))
             }
             Algorithm::FixedWindow(align) => {
-                let limit = FixedWindow::new(self.rate)?.align(align);
+                let limit = FixedWindow::new(self.settings.rate)?.align(align);
                 locked(Locked::FixedWindow(self.slot(limit, now)))
             }
             Algorithm::SlidingLog => {
-                let limit = SlidingLog::new(self.rate)?;
+                let limit = SlidingLog::new(self.settings.rate)?;
                 locked(Locked::SlidingLog(self.slot(limit, now)))
             }
             Algorithm::SlidingCounter => {
-                let limit = SlidingCounter::new(self.rate)?;
+                let limit = SlidingCounter::new(self.settings.rate)?;
                 locked(Locked::SlidingCounter(self.slot(limit, now)))
             }
         };
-        let waiting = Waiting::new(self.max_waiters);
+        let waiting = Waiting::new(self.settings.max_waiters);
         Ok(Limiter::from_parts(cell, self.clock, waiting))
     }
 
     fn word(&self, now: Timestamp) -> Result<Cell, LimitError> {
-        let limit = Gcra::new(self.rate)?;
-        Ok(match self.stripes {
+        let limit = Gcra::new(self.settings.rate)?;
+        Ok(match self.settings.stripes {
             None => {
                 let word = Word::new(limit, now, Mover::Word);
-                if let Start::Empty = self.start {
+                if let Start::Empty = self.settings.start {
                     word.drain();
                 }
                 Cell::Word(word)
             }
             Some(stripes) => {
                 let striped = Striped::new(limit, now, stripes);
-                if let Start::Empty = self.start {
+                if let Start::Empty = self.settings.start {
                     striped.drain();
                 }
                 Cell::Striped(Box::new(striped))
@@ -235,7 +223,7 @@ impl<C: Clock> Builder<C> {
     }
 
     fn slot<A: tollgate_core::Arithmetic>(&self, limit: A, now: Timestamp) -> Mutex<Slot<A>> {
-        let state = match self.start {
+        let state = match self.settings.start {
             Start::Full => A::State::default(),
             Start::Empty => limit.empty(now),
         };

@@ -5,26 +5,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tollgate_core::LimitError;
+
 use super::entry::Entry;
 use super::keeper::{Keeper, Limits, Saver};
 use super::store::{End, Store};
 use super::table::Table;
 use super::{FileError, Observer, Quota, QuotaLimiter, ThresholdEvent};
+use crate::AtCap;
 use crate::clock::{Clock, Wall};
 use crate::keyed::counters::Counters;
-
-/// What happens to a new key when as many are counted as may be.
-///
-/// Keys that are counted keep their quotas. Those that have nothing left that counts make room first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum AtQuotaCap {
-    /// New keys are refused until there is room: the default.
-    #[default]
-    DenyNew,
-    /// New keys pass without being counted: availability over protection.
-    AdmitNew,
-}
 
 /// What requests get while as much is unsaved as may be, because the store fails or is slow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -62,8 +52,7 @@ pub enum Durability {
 /// use tollgate::quota::{OnFileFailure, Quota, QuotaLimiter};
 ///
 /// let path = std::env::temp_dir().join(format!("tollgate-quota-doc-{}", std::process::id()));
-/// let limiter = QuotaLimiter::builder(Quota::per_month(10_000))
-///     .max_keys(50_000)
+/// let limiter = QuotaLimiter::builder(Quota::per_month(10_000), 50_000)
 ///     .flush_every(Duration::from_millis(500))
 ///     .max_unsaved(1_000)
 ///     .on_file_failure(OnFileFailure::Refuse)
@@ -71,7 +60,7 @@ pub enum Durability {
 /// limiter.check_n("tenant", 7);
 /// limiter.close()?;
 ///
-/// let reopened = QuotaLimiter::builder(Quota::per_month(10_000)).open(&path)?;
+/// let reopened = QuotaLimiter::builder(Quota::per_month(10_000), 50_000).open(&path)?;
 /// assert_eq!(reopened.peek("tenant").remaining, 9_993);
 /// # reopened.close()?;
 /// # std::fs::remove_file(&path).unwrap();
@@ -81,19 +70,19 @@ pub enum Durability {
 #[must_use = "a builder does nothing until it is built"]
 pub struct Builder<C = Wall> {
     quota: Quota,
-    max_keys: usize,
-    at_cap: AtQuotaCap,
+    capacity: usize,
+    at_cap: AtCap,
     observer: Option<Observer>,
     limits: Limits,
     clock: C,
 }
 
 impl Builder {
-    pub(super) fn new(quota: Quota) -> Self {
+    pub(super) fn new(quota: Quota, capacity: usize) -> Self {
         Self {
             quota,
-            max_keys: 1_000_000,
-            at_cap: AtQuotaCap::default(),
+            capacity,
+            at_cap: AtCap::DenyNew,
             observer: None,
             limits: Limits {
                 flush_every: Duration::from_secs(1),
@@ -107,16 +96,9 @@ impl Builder {
 }
 
 impl<C> Builder<C> {
-    /// How many keys may be counted at once: a million unless said otherwise. One takes about 500
-    /// bytes and its name, a rolling one up to 1.5 kB, and one with quotas of four sorts of periods up to
-    /// four times as much.
-    pub fn max_keys(mut self, most: usize) -> Self {
-        self.max_keys = most;
-        self
-    }
-
-    /// What happens to new keys at the cap: [`AtQuotaCap::DenyNew`] unless said otherwise.
-    pub fn at_cap(mut self, at_cap: AtQuotaCap) -> Self {
+    /// What happens to new keys at the cap: [`AtCap::DenyNew`] unless said otherwise, or
+    /// [`AtCap::AdmitNew`]. Those that have nothing left that counts make room first.
+    pub fn at_cap(mut self, at_cap: AtCap) -> Self {
         self.at_cap = at_cap;
         self
     }
@@ -133,17 +115,18 @@ impl<C> Builder<C> {
     ///
     /// let told = Arc::new(Mutex::new(Vec::new()));
     /// let log = Arc::clone(&told);
-    /// let limiter = QuotaLimiter::builder(Quota::per_day(1_000))
+    /// let limiter = QuotaLimiter::builder(Quota::per_day(1_000), 1_000_000)
     ///     .clock(Manual::new())
     ///     .on_threshold(&[80, 100], move |event| {
     ///         log.lock().unwrap().push((event.percent, event.used));
     ///     })
-    ///     .build();
+    ///     .build()?;
     /// for _ in 0..10 {
     ///     limiter.check_n("tenant", 90);
     /// }
     /// limiter.check_n("tenant", 100);
     /// assert_eq!(*told.lock().unwrap(), [(80, 810), (100, 1_000)]);
+    /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     pub fn on_threshold<F>(mut self, percentages: &[u8], tell: F) -> Self
     where
@@ -190,7 +173,7 @@ impl<C> Builder<C> {
     pub fn clock<D: Clock>(self, clock: D) -> Builder<D> {
         Builder {
             quota: self.quota,
-            max_keys: self.max_keys,
+            capacity: self.capacity,
             at_cap: self.at_cap,
             observer: self.observer,
             limits: self.limits,
@@ -201,8 +184,24 @@ impl<C> Builder<C> {
 
 impl<C: Clock> Builder<C> {
     /// Builds one that counts in memory, and forgets when it is dropped.
-    pub fn build(self) -> QuotaLimiter<C> {
-        let table = Table::new(&self.quota, self.max_keys, self.at_cap);
+    ///
+    /// # Errors
+    /// If it was told to treat new keys at the cap as it can't.
+    pub fn build(self) -> Result<QuotaLimiter<C>, LimitError> {
+        self.check_cap()?;
+        Ok(self.finish())
+    }
+
+    /// Whoever shares a quota, or is put aside and starts afresh, has another than was agreed.
+    fn check_cap(&self) -> Result<(), LimitError> {
+        match self.at_cap {
+            AtCap::DenyNew | AtCap::AdmitNew => Ok(()),
+            other => Err(other.refused_by("a QuotaLimiter", "DenyNew or AdmitNew")),
+        }
+    }
+
+    pub(crate) fn finish(self) -> QuotaLimiter<C> {
+        let table = Table::new(&self.quota, self.capacity, self.at_cap);
         self.with(Arc::new(table), None)
     }
 
@@ -213,10 +212,12 @@ impl<C: Clock> Builder<C> {
     ///
     /// # Errors
     /// If the file can't be read or written, is in use, damaged or something else, or holds more keys
-    /// than may be counted.
-    pub fn open(self, path: &Path) -> Result<QuotaLimiter<C>, FileError> {
+    /// than may be counted; or if it was told to treat new keys at the cap as it can't.
+    pub fn open(self, path: impl AsRef<Path>) -> Result<QuotaLimiter<C>, FileError> {
+        let path = path.as_ref();
+        self.check_cap().map_err(FileError::Limit)?;
         let (store, contents) = Store::open(path)?;
-        let table = Arc::new(Table::new(&self.quota, self.max_keys, self.at_cap));
+        let table = Arc::new(Table::new(&self.quota, self.capacity, self.at_cap));
         let now = self.clock.now().as_nanos();
         table.raise_floor(contents.floor);
         let active = |entry: &&Entry| entry.idle_at() > now;
@@ -226,7 +227,7 @@ impl<C: Clock> Builder<C> {
             return Err(FileError::TooManyKeys {
                 path: path.to_owned(),
                 keys,
-                max_keys: self.max_keys,
+                capacity: self.capacity,
             });
         }
         let saver = Arc::new(Saver::new(store, self.limits, contents.torn));
@@ -255,7 +256,7 @@ impl<C> fmt::Debug for Builder<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder")
             .field("quota", &self.quota)
-            .field("max_keys", &self.max_keys)
+            .field("capacity", &self.capacity)
             .field("limits", &self.limits)
             .finish_non_exhaustive()
     }

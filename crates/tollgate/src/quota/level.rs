@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tollgate_core::{Decision, Timestamp};
 
 use super::table::QuotaRequest;
-use super::{Quota, QuotaLimiter, Receipt};
+use super::{Quota, QuotaLimiter, Receipt, decision};
 use crate::clock::{Clock, Wall};
 use crate::stack::Kind;
 use crate::stack::limit::{Breadth, Limit, Seen, Shares, Taken};
@@ -17,11 +17,12 @@ use crate::stack::limit::{Breadth, Limit, Seen, Shares, Taken};
 /// ```
 /// use tollgate::{Level, Quota, QuotaLimiter, Stack, clock::Manual};
 ///
-/// let limiter = QuotaLimiter::builder(Quota::per_day(10)).clock(Manual::new()).build();
+/// let limiter = QuotaLimiter::builder(Quota::per_day(10), 1_000_000).clock(Manual::new()).build()?;
 /// let (stack, standard) = (Stack::new(), Quota::per_day(100));
-/// let tenant = limiter.key("acme").under(&standard);
+/// let tenant = limiter.key("acme").at(&standard);
 /// assert!(stack.allow(&[Level::new("daily", &tenant).cost(60)]).is_some());
-/// assert_eq!(tenant.check_n(0).remaining, 40);
+/// assert_eq!(tenant.peek().remaining, 40);
+/// # Ok::<(), tollgate::LimitError>(())
 /// ```
 pub struct Key<'a, C: Clock = Wall> {
     limiter: &'a QuotaLimiter<C>,
@@ -48,12 +49,13 @@ impl<C: Clock> QuotaLimiter<C> {
 /// use std::time::Duration;
 /// use tollgate::{Level, Quota, QuotaLimiter, Stack, stack::Hold, clock::Manual};
 ///
-/// let limiter = QuotaLimiter::builder(Quota::per_day(100)).clock(Manual::new()).build();
+/// let limiter = QuotaLimiter::builder(Quota::per_day(100), 1_000_000).clock(Manual::new()).build()?;
 /// let limiter = Arc::new(limiter);
 /// let levels = [Level::estimated("daily", limiter.key_owned("acme"), 60)];
 /// let hold: Hold<'static> = Stack::new().hold(&levels, Duration::from_secs(60)).expect("room");
 /// std::thread::spawn(move || hold.settle(20)).join().unwrap();
 /// assert_eq!(limiter.peek("acme").remaining, 80);
+/// # Ok::<(), tollgate::LimitError>(())
 /// ```
 pub struct OwnedKey<C: Clock = Wall> {
     limiter: Arc<QuotaLimiter<C>>,
@@ -84,7 +86,7 @@ impl<C: Clock> OwnedKey<C> {
 
     /// The same key by another quota: that of its tier.
     #[must_use]
-    pub fn under(mut self, quota: &Quota) -> Self {
+    pub fn at(mut self, quota: &Quota) -> Self {
         self.quota = Some(quota.clone());
         self
     }
@@ -109,18 +111,61 @@ impl<C: Clock> fmt::Debug for OwnedKey<C> {
 
 impl<'a, C: Clock> Key<'a, C> {
     /// The same key by another quota: that of its tier.
+    ///
+    /// What the key has used stays used under any other count and period, until the end of the period
+    /// that it lies in: each quota is judged by all that passed within its own period, under whichever
+    /// quota that was. So nothing passes under a quota that would bring its period above its count.
+    ///
+    /// A period that the key is charged under for the first time knows nothing of the past but what
+    /// others count: the most that any of them does, as if all of it had been charged when the latest
+    /// was. Four sorts of periods are told apart for each key; of more, those that were asked longest
+    /// ago are counted as one that lasts as long as any of them, so nothing is forgotten early. Once
+    /// nothing counts any more, the key is as one never seen.
+    ///
+    /// ```
+    /// use tollgate::{Quota, QuotaLimiter, clock::Manual};
+    ///
+    /// let limiter = QuotaLimiter::builder(Quota::per_day(1_000), 10_000).clock(Manual::new()).build()?;
+    /// limiter.check_n("tenant", 1_000);
+    /// let standard = Quota::per_day(100_000);
+    /// assert_eq!(limiter.key("tenant").at(&standard).check().remaining, 98_999);
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
     #[must_use]
-    pub fn under(mut self, quota: &'a Quota) -> Self {
+    pub fn at(mut self, quota: &'a Quota) -> Self {
         self.quota = Some(quota);
         self
     }
 
+    /// Decides one unit.
+    pub fn check(&self) -> Decision {
+        self.check_n(1)
+    }
+
     /// Decides a cost. A cost of 0 peeks.
     pub fn check_n(&self, cost: u64) -> Decision {
-        match self.quota {
-            Some(quota) => self.limiter.check_with(self.key, quota, cost),
-            None => self.limiter.check_n(self.key, cost),
-        }
+        self.check_at(self.limiter.clock.now(), cost)
+    }
+
+    /// Decides a cost at a time on the limiter's clock.
+    pub fn check_at(&self, now: Timestamp, cost: u64) -> Decision {
+        decision(self.limiter.charge_at(now, self.key, self.quota, cost))
+    }
+
+    /// What is left, without charging anything.
+    pub fn peek(&self) -> Decision {
+        let now = self.limiter.clock.now();
+        self.limiter.look_at(now, self.key, self.quota, 0)
+    }
+
+    /// Gives the key units back, as [`QuotaLimiter::refund`].
+    pub fn refund(&self, units: u64) {
+        self.limiter.refund(self.key, units);
+    }
+
+    /// Forgets what the key has used.
+    pub fn reset(&self) {
+        self.limiter.reset(self.key);
     }
 
     /// What the key has used of a quota, more than its count included, and when that counts no more: for one

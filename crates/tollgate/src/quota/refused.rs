@@ -13,11 +13,11 @@ use super::Quota;
 /// use tollgate::{Quota, QuotaLimiter, Timestamp, clock::Manual};
 ///
 /// let june = Timestamp::from_secs(1_717_200_000);
-/// let limiter = QuotaLimiter::builder(Quota::per_month(2)).clock(Manual::starting_at(june)).build();
+/// let limiter = QuotaLimiter::builder(Quota::per_month(2), 1_000_000).clock(Manual::starting_at(june)).build()?;
 /// limiter.charge("tenant", 2)?;
 /// let refused = limiter.charge("tenant", 1).unwrap_err();
 /// assert_eq!(refused.to_string(), "quota: 2/month is used up; resets in 30d");
-/// # Ok::<(), tollgate::quota::QuotaRefused>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -39,7 +39,7 @@ pub enum QuotaRefused {
     /// The key is new, and the limiter counts as many keys as it may.
     NoRoom {
         /// How many may be counted.
-        max_keys: usize,
+        capacity: usize,
         /// When to try again.
         decision: Decision,
     },
@@ -121,9 +121,9 @@ impl fmt::Display for QuotaRefused {
             Self::Never { quota, .. } => {
                 write!(f, "quota: the cost is above {quota}, so it never fits")
             }
-            Self::NoRoom { max_keys, .. } => write!(
+            Self::NoRoom { capacity, .. } => write!(
                 f,
-                "quota: no room for a new key, {max_keys} are counted; retry in {wait}"
+                "quota: no room for a new key, {capacity} are counted; retry in {wait}"
             ),
             Self::Unsaved { max_unsaved, .. } => write!(
                 f,

@@ -12,12 +12,13 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, Outcome, Timestamp};
 
+use super::Quota;
 use super::account::Account;
 use super::entry::{self, Entry, Judged};
 use super::keeper::Unsaved;
 use super::period::Part;
 use super::set_back::reach;
-use super::{AtQuotaCap, Quota};
+use crate::AtCap;
 use crate::keyed::hasher::KeyHasher;
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, Padded, PoisonError};
 
@@ -33,8 +34,8 @@ pub(super) struct Table {
     hasher: KeyHasher,
     keys: AtomicUsize,
     overrides: AtomicUsize,
-    max_keys: usize,
-    at_cap: AtQuotaCap,
+    capacity: usize,
+    at_cap: AtCap,
     next_id: AtomicU64,
 }
 
@@ -94,7 +95,7 @@ pub(super) struct Done {
 }
 
 impl Table {
-    pub(super) fn new(quota: &Quota, max_keys: usize, at_cap: AtQuotaCap) -> Self {
+    pub(super) fn new(quota: &Quota, capacity: usize, at_cap: AtCap) -> Self {
         let hasher = KeyHasher::random();
         let shard = || Shard {
             keys: Keys {
@@ -113,7 +114,7 @@ impl Table {
             hasher,
             keys: AtomicUsize::new(0),
             overrides: AtomicUsize::new(0),
-            max_keys,
+            capacity,
             at_cap,
             next_id: AtomicU64::new(1),
         }
@@ -141,8 +142,8 @@ impl Table {
         self.keys.load(Ordering::Relaxed)
     }
 
-    pub(super) fn max_keys(&self) -> usize {
-        self.max_keys
+    pub(super) fn capacity(&self) -> usize {
+        self.capacity
     }
 
     /// Judges without writing.
@@ -254,7 +255,7 @@ impl Table {
         let decision = judged.decision;
         self.drop_idle(keys, judged.at, DROPPED_BY_EACH);
         if !self.take_slot() {
-            if self.at_cap == AtQuotaCap::AdmitNew {
+            if self.at_cap == AtCap::AdmitNew {
                 return Err(Charged::Done(Done::uncounted(decision)));
             }
             let denied = denied(&decision, ask.cost, Duration::ZERO);
@@ -333,7 +334,7 @@ impl Table {
     pub(super) fn set_override(&self, key: &[u8], quota: Quota) -> bool {
         let mut shard = self.shard(key);
         let is_new = !shard.overrides.contains_key(key);
-        if is_new && !take(&self.overrides, self.max_keys) {
+        if is_new && !take(&self.overrides, self.capacity) {
             return false;
         }
         shard.overrides.insert(Arc::from(key), quota);
@@ -347,7 +348,7 @@ impl Table {
     }
 
     fn take_slot(&self) -> bool {
-        take(&self.keys, self.max_keys)
+        take(&self.keys, self.capacity)
     }
 
     fn new_id(&self) -> u64 {

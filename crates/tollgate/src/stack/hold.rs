@@ -39,11 +39,11 @@ use crate::concurrency::Ending;
 /// let hold = stack
 ///     .hold(&[Level::estimated("tokens", &acme, 4_000)], Duration::from_secs(60))
 ///     .expect("a full bucket");
-/// assert_eq!(tokens.peek("acme").remaining, 6_000);
+/// assert_eq!(tokens.key("acme").peek().remaining, 6_000);
 /// clock.advance(Duration::from_secs(30));
-/// assert_eq!(tokens.peek("acme").remaining, 6_000); // what is out doesn't drain
+/// assert_eq!(tokens.key("acme").peek().remaining, 6_000); // what is out doesn't drain
 /// hold.settle(1_500);
-/// assert_eq!(tokens.peek("acme").remaining, 8_500);
+/// assert_eq!(tokens.key("acme").peek().remaining, 8_500);
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
 ///
@@ -74,7 +74,7 @@ use crate::concurrency::Ending;
 ///     hold.settle(used);
 /// });
 /// # stream.join().unwrap();
-/// assert!(tokens.peek("acme").remaining >= 9_985);
+/// assert!(tokens.key("acme").peek().remaining >= 9_985);
 /// assert_eq!(slots.available(), 50);
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```

@@ -21,7 +21,7 @@ mod from;
 /// let tenants = KeyedLimiter::new(Rate::per_second(100), 1_000);
 /// let service = Limiter::new(Rate::per_second(10_000));
 /// let levels = [
-///     Level::new("tenant", tenants.key("acme")).cost(5),
+///     Level::new("tenant", &tenants.key("acme")).cost(5),
 ///     Level::new("service", &service),
 /// ];
 /// assert_eq!(levels[0].name(), "tenant");
@@ -38,13 +38,14 @@ pub struct Level<'a> {
 }
 
 impl<'a> Level<'a> {
-    /// A limit at a cost of 1: a `&Limiter`, a [`Key`](crate::keyed::Key) of a `KeyedLimiter`, a reference to a key of
-    /// another keyed limiter or of a quota, a `&Arc<ConcurrencyLimiter>`, or a reference to an owned
-    /// key of a `KeyedConcurrency`. Slots are shared (`Arc`), because who holds one may outlive the
-    /// call.
+    /// A limit at a cost of 1, by reference: `&Limiter`, `&Arc<Limiter>`, `&Arc<ConcurrencyLimiter>`, or
+    /// `&key` of any limiter by key, whose handle borrows the limiter or shares it. Slots are shared
+    /// (`Arc`, and keys by [`key_owned`](crate::KeyedConcurrency::key_owned)), because who holds one may outlive
+    /// the call.
     ///
-    /// An `Arc<Limiter>`, an `Arc<ConcurrencyLimiter>` and owned keys may also be given by value. If all levels
-    /// of a [`Hold`](super::Hold) are, it borrows nothing and can live in a task.
+    /// What shares its limit may also be given by value: `Arc<Limiter>`, `Arc<ConcurrencyLimiter>`, and handles
+    /// of the type `OwnedKey`. If all levels of a [`Hold`](super::Hold) are, it borrows nothing and can live in
+    /// a task.
     #[inline]
     pub fn new(name: &'a str, limit: impl Into<AnyLimit<'a>>) -> Self {
         Self {

@@ -14,9 +14,8 @@ use crate::{KeyedConcurrency, KeyedLimiter, Stack};
 /// ```
 /// use tollgate::{Rate, Tiers, tiers::Allowance};
 ///
-/// let tiers = Tiers::builder("free", Allowance::new(Rate::per_second(10)))
+/// let tiers = Tiers::builder(("free", Allowance::new(Rate::per_second(10))), 1_000_000)
 ///     .tier("standard", Allowance::new(Rate::per_second(100)))
-///     .max_tenants(10_000)
 ///     .build()?;
 /// assert_eq!(
 ///     tiers.assign("acme", "gold").unwrap_err().to_string(),
@@ -29,18 +28,18 @@ use crate::{KeyedConcurrency, KeyedLimiter, Stack};
 pub struct Builder<C = DefaultClock, W: Clock = Wall> {
     default: String,
     tiers: Vec<(String, Allowance)>,
-    max_tenants: usize,
+    capacity: usize,
     quotas: QuotaLimiter<W>,
     clock: C,
 }
 
 impl Builder {
-    pub(super) fn new(default: &str, allowance: Allowance) -> Self {
+    pub(super) fn new((default, allowance): (&str, Allowance), capacity: usize) -> Self {
         Self {
             default: default.to_owned(),
             tiers: vec![(default.to_owned(), allowance)],
-            max_tenants: 1_000_000,
-            quotas: QuotaLimiter::new(Quota::unlimited()),
+            capacity,
+            quotas: QuotaLimiter::new(Quota::unlimited(), capacity),
             clock: DefaultClock::new(),
         }
     }
@@ -63,21 +62,13 @@ impl<C, W: Clock> Builder<C, W> {
         self
     }
 
-    /// How many tenants may be active at once, and how many may be assigned to a tier or have limits
-    /// of their own: a million unless said otherwise. Beyond it new tenants share one rate and one
-    /// concurrency limit.
-    pub fn max_tenants(mut self, most: usize) -> Self {
-        self.max_tenants = most;
-        self
-    }
-
     /// Counts quotas here: in a file that survives restarts, say, or with thresholds. Its own quota
     /// doesn't matter. By default they are counted in memory.
     pub fn quotas<V: Clock>(self, quotas: QuotaLimiter<V>) -> Builder<C, V> {
         Builder {
             default: self.default,
             tiers: self.tiers,
-            max_tenants: self.max_tenants,
+            capacity: self.capacity,
             quotas,
             clock: self.clock,
         }
@@ -88,7 +79,7 @@ impl<C, W: Clock> Builder<C, W> {
         Builder {
             default: self.default,
             tiers: self.tiers,
-            max_tenants: self.max_tenants,
+            capacity: self.capacity,
             quotas: self.quotas,
             clock,
         }
@@ -115,11 +106,11 @@ impl<C: Clock + Clone, W: Clock> Builder<C, W> {
         let Allowance {
             rate, concurrency, ..
         } = default.allowance;
-        let slots = KeyedConcurrency::builder(concurrency.unwrap_or(u32::MAX), self.max_tenants)
+        let slots = KeyedConcurrency::builder(concurrency.unwrap_or(u32::MAX), self.capacity)
             .clock(self.clock.clone())
-            .build();
+            .finish();
         Ok(Tiers {
-            rates: KeyedLimiter::builder(rate, self.max_tenants)
+            rates: KeyedLimiter::builder(rate, self.capacity)
                 .clock(self.clock)
                 .build()?,
             directory: RwLock::new(Directory {
@@ -130,7 +121,7 @@ impl<C: Clock + Clone, W: Clock> Builder<C, W> {
             quotas: self.quotas,
             slots: Arc::new(slots),
             stack: Stack::new(),
-            max_tenants: self.max_tenants,
+            capacity: self.capacity,
         })
     }
 }

@@ -29,7 +29,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// use tollgate::{Quota, Rate, Tiers, tiers::Allowance};
     ///
     /// let free = Allowance::new(Rate::per_hour(10)).quota(Quota::per_day(100));
-    /// let tiers = Tiers::builder("free", free).build()?;
+    /// let tiers = Tiers::builder(("free", free), 1_000_000).build()?;
     /// let _ = tiers.check_n("acme", 8);
     /// tiers.refund("acme", 5);
     /// assert_eq!(tiers.usage("acme").rate.used, 3);
@@ -38,7 +38,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// ```
     pub fn refund(&self, tenant: &str, cost: u64) {
         let plan = self.plan(tenant);
-        self.rates.key_at_rate(tenant, &plan.rate).refund(cost);
+        self.rates.key(tenant).counted_by(&plan.rate).refund(cost);
         self.quotas.refund(tenant, cost);
     }
 
@@ -50,17 +50,20 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// ```
     /// use tollgate::{Rate, Tiers, tiers::Allowance};
     ///
-    /// let tiers = Tiers::builder("free", Allowance::new(Rate::per_hour(10))).build()?;
+    /// let tiers = Tiers::builder(("free", Allowance::new(Rate::per_hour(10))), 1_000_000).build()?;
     /// tiers.penalize("acme", 8)?;
     /// assert_eq!(tiers.usage("acme").rate.used, 8);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn penalize(&self, tenant: &str, tokens: u64) -> Result<(), NoSlot> {
         let plan = self.plan(tenant);
-        self.rates.key_at_rate(tenant, &plan.rate).penalize(tokens)
+        self.rates
+            .key(tenant)
+            .counted_by(&plan.rate)
+            .penalize(tokens)
     }
 
-    /// Refuses a tenant everything for this long, as [`KeyedLimiter::block_for`] does.
+    /// Refuses a tenant everything for this long, as [`Key::block_for`] does.
     ///
     /// # Errors
     /// [`NoSlot`] if the tenant is new and as many are active as may be.
@@ -69,7 +72,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// use std::time::Duration;
     /// use tollgate::{Rate, Tiers, tiers::Allowance};
     ///
-    /// let tiers = Tiers::builder("free", Allowance::new(Rate::per_hour(10))).build()?;
+    /// let tiers = Tiers::builder(("free", Allowance::new(Rate::per_hour(10))), 1_000_000).build()?;
     /// tiers.block_for("acme", Duration::from_secs(60))?;
     /// assert!(tiers.allow("acme").is_none());
     /// tiers.reset("acme");
@@ -77,15 +80,15 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// [`KeyedLimiter::block_for`]: crate::KeyedLimiter::block_for
+    /// [`Key::block_for`]: crate::keyed::Key::block_for
     pub fn block_for(&self, tenant: &str, duration: Duration) -> Result<(), NoSlot> {
-        self.rates.block_for(tenant, duration)
+        self.rates.key(tenant).block_for(duration)
     }
 
     /// Forgets what a tenant has spent of its rate and of its quota, and any block. What it has in flight stays
     /// valid, and counts.
     pub fn reset(&self, tenant: &str) {
-        self.rates.reset(tenant);
+        self.rates.key(tenant).reset();
         self.quotas.reset(tenant);
     }
 
@@ -102,7 +105,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// ```
     /// use tollgate::{Rate, Tiers, tiers::Allowance};
     ///
-    /// let tiers = Tiers::builder("free", Allowance::new(Rate::per_hour(1))).build()?;
+    /// let tiers = Tiers::builder(("free", Allowance::new(Rate::per_hour(1))), 1_000_000).build()?;
     /// assert!(tiers.allow("acme").is_some() && tiers.allow("acme").is_none());
     /// assert_eq!(tiers.stats().rates.allowed, 1);
     /// # Ok::<(), tollgate::tiers::TierError>(())

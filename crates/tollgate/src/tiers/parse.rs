@@ -45,7 +45,10 @@ impl fmt::Display for AllowanceParseError {
                 f,
                 "{part:?} names no number of requests; write it as \"5 at once\""
             ),
-            Self::Twice { part } => write!(f, "{part:?} says again what was said before it"),
+            Self::Twice { part } => write!(
+                f,
+                "{part:?} repeats what an earlier part says; leave one of them out"
+            ),
         }
     }
 }

@@ -6,7 +6,7 @@ use tollgate_core::Timestamp;
 
 use super::{Plan, Tiers};
 use crate::clock::Clock;
-use crate::home::sealed::Home;
+use crate::home::sealed::{Home, Lends};
 use crate::quota::Quota;
 
 /// What a tenant has used of each limit that its tier has; made by [`Tiers::usage`].
@@ -46,7 +46,7 @@ impl Usage {
     /// ```
     /// use tollgate::{Rate, Tiers, tiers::Allowance};
     ///
-    /// let tiers = Tiers::builder("free", Allowance::new(Rate::per_hour(10))).build()?;
+    /// let tiers = Tiers::builder(("free", Allowance::new(Rate::per_hour(10))), 1_000_000).build()?;
     /// let _ = tiers.check_n("acme", 4);
     /// assert_eq!(tiers.usage("acme").rate.remaining(), Some(6));
     /// # Ok::<(), tollgate::tiers::TierError>(())
@@ -69,9 +69,9 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     ///
     /// let noon = Timestamp::from_secs(1_717_243_200); // 1 June 2024
     /// let clock = Manual::starting_at(noon);
-    /// let quotas = QuotaLimiter::builder(Quota::unlimited()).clock(clock.clone()).build();
+    /// let quotas = QuotaLimiter::builder(Quota::unlimited(), 1_000_000).clock(clock.clone()).build()?;
     /// let free = "10/s burst 20, 1000/day, 5 at once".parse().expect("an allowance");
-    /// let tiers = Tiers::builder("free", free).quotas(quotas).clock(clock).build()?;
+    /// let tiers = Tiers::builder(("free", free), 1_000_000).quotas(quotas).clock(clock).build()?;
     ///
     /// let pass = tiers.check_n("acme", 4);
     /// let usage = tiers.usage("acme");
@@ -105,8 +105,8 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     }
 
     fn rate_used(&self, tenant: &str, plan: &Plan) -> Usage {
-        let key = self.rates.key_at_rate(tenant, &plan.rate);
-        let seen = key.look_in_turn(self.rates.clock().now(), 0);
+        let key = self.rates.key(tenant).counted_by(&plan.rate);
+        let seen = key.limit().look_in_turn(self.rates.clock().now(), 0);
         let limited = !plan.allowance.rate.is_unlimited();
         Usage {
             used: seen.limit.saturating_sub(seen.remaining),
@@ -128,7 +128,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     }
 
     fn slots_used(&self, tenant: &str, limit: u32) -> Usage {
-        let seen = self.slots.key(tenant).at_limit(limit).peek();
+        let seen = self.slots.key(tenant).at(limit).peek();
         Usage {
             used: u64::from(seen.in_use),
             limit: Some(u64::from(seen.limit)),

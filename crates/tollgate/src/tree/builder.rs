@@ -5,7 +5,7 @@ use tollgate_core::Rate;
 use super::Tree;
 use super::class::{Class, TreeError};
 use super::nodes::Nodes;
-use crate::clock::{Clock, Monotonic};
+use crate::clock::{Clock, Clocked, Monotonic};
 use crate::keyed::hasher::KeyHasher;
 use crate::limiter::DefaultClock;
 use crate::sync::Mutex;
@@ -21,21 +21,21 @@ use crate::sync::Mutex;
 /// assert_eq!(passed, 2);
 /// # Ok::<(), tollgate::tree::TreeError>(())
 /// ```
+pub type Builder<C = DefaultClock> = Clocked<Settings, C>;
+
+/// What is chosen of a tree before it is built, but for its clock.
 #[derive(Debug)]
-#[must_use = "a builder does nothing until it is built"]
-pub struct Builder<C = DefaultClock> {
+pub struct Settings {
     rate: Rate,
     strict: bool,
-    clock: C,
 }
 
 impl Builder {
     pub(super) const fn new(rate: Rate) -> Self {
-        Self {
+        Self::of(Settings {
             rate,
             strict: false,
-            clock: DefaultClock::new(),
-        }
+        })
     }
 
     /// Builds it on the default clock.
@@ -51,17 +51,8 @@ impl<C> Builder<C> {
     /// Lends nothing: a request passes only if its leaf and every class above it have the tokens, first
     /// come first served. Classes with a ceil are refused.
     pub fn strict(mut self) -> Self {
-        self.strict = true;
+        self.settings.strict = true;
         self
-    }
-
-    /// Reads this clock instead of the default one.
-    pub fn clock<D: Clock>(self, clock: D) -> Builder<D> {
-        Builder {
-            rate: self.rate,
-            strict: self.strict,
-            clock,
-        }
     }
 }
 
@@ -71,8 +62,8 @@ impl<C: Clock> Builder<C> {
     /// # Errors
     /// If the rate can't be represented.
     pub fn build(self) -> Result<Tree<C>, TreeError> {
-        let root = Class::new(self.rate).compile("root", self.strict)?;
-        let nodes = Nodes::new(&root, self.strict);
+        let root = Class::new(self.settings.rate).compile("root", self.settings.strict)?;
+        let nodes = Nodes::new(&root, self.settings.strict);
         Ok(Tree {
             root: nodes.root(),
             nodes: Mutex::new(nodes),

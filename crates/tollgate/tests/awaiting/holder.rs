@@ -68,7 +68,7 @@ impl Holder for KeyedLimiter<Manual> {
     }
 
     fn check_at(&self, now: Timestamp, cost: u64) -> Decision {
-        self.check_at(now, "ada", cost)
+        self.key("ada").check_at(now, cost)
     }
 
     fn reserve_at(
@@ -92,7 +92,7 @@ impl Holder for ExactKeyedLimiter<String, Manual> {
     }
 
     fn check_at(&self, now: Timestamp, cost: u64) -> Decision {
-        self.check_at(now, "ada", cost)
+        self.key("ada").check_at(now, cost)
     }
 
     fn reserve_at(

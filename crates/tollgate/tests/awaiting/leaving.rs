@@ -158,11 +158,11 @@ fn a_reservation_that_is_refused_books_nobody() {
     let limiter = keyed(Rate::per_minute(2).burst(1), &clock);
     assert!(limiter.allow("ada"));
     let mut waiting: Vec<_> = (0..3)
-        .map(|_| Polled::new(limiter.acquire("ada")))
+        .map(|_| Polled::new(limiter.key("ada").acquire()))
         .collect();
     assert!(waiting.iter_mut().all(|wait| wait.poll().is_none()));
     // No key is booked further ahead than a minute.
-    let refused = limiter.reserve("ada", 1).unwrap_err();
+    let refused = limiter.key("ada").reserve(1).unwrap_err();
     assert_eq!(refused.decision().retry_after, Duration::from_secs(120));
     drop(waiting.remove(0));
     assert_eq!(limiter.check("ada").retry_after, Duration::from_secs(90));
@@ -208,17 +208,17 @@ fn a_blocked_key_is_not_waited_for() {
     let clock = Manual::new();
     let limiter = keyed(Rate::per_second(1), &clock);
     assert!(limiter.allow("ada"));
-    let mut wait = Polled::new(limiter.acquire("ada"));
+    let mut wait = Polled::new(limiter.key("ada").acquire());
     assert!(wait.poll().is_none());
     let hour = Duration::from_secs(3_600);
-    limiter.block_for("ada", hour).unwrap();
+    limiter.key("ada").block_for(hour).unwrap();
     assert_eq!(wait.woken(), 1);
     let refused = wait.poll().unwrap().unwrap_err();
     assert_eq!(
         refused.to_string(),
         "rate limit: the key is blocked; retry after 3600s"
     );
-    let refused = limiter.acquire("ada").wait_blocking().unwrap_err();
+    let refused = limiter.key("ada").acquire().wait_blocking().unwrap_err();
     assert!(matches!(refused, Refused::Blocked(_)));
 }
 
@@ -232,7 +232,7 @@ fn keys_without_room_wait_for_what_they_share_in_one_order() {
         let _ = limiter.allow(&key);
     }
     let mut waiting: Vec<_> = (0..3)
-        .map(|key| Polled::new(limiter.acquire(&("late", key))))
+        .map(|key| Polled::new(limiter.key(&("late", key)).acquire()))
         .collect();
     assert!(waiting.iter_mut().all(|wait| wait.poll().is_none()));
     for (number, mut wait) in (1..).zip(waiting) {
@@ -292,7 +292,7 @@ mod on_paused_time {
 
     impl Waited for KeyedLimiter<Tokio> {
         async fn pass(&self) -> Result<Duration, Refused> {
-            self.acquire("ada").await
+            self.key("ada").acquire().await
         }
 
         fn retry_after(&self) -> Duration {
@@ -302,7 +302,7 @@ mod on_paused_time {
 
     impl Waited for ExactKeyedLimiter<String, Tokio> {
         async fn pass(&self) -> Result<Duration, Refused> {
-            self.acquire("ada").await
+            self.key("ada").acquire().await
         }
 
         fn retry_after(&self) -> Duration {

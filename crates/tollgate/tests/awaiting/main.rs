@@ -103,13 +103,13 @@ fn a_manual_clock_wakes_whoever_awaits_it() {
     let builder = KeyedLimiter::builder(Rate::per_second(1), 100);
     let keyed = builder.clock(clock.clone()).build().unwrap();
     assert!(keyed.allow("ada"));
-    let waited = is_woken_at(&clock, second, Polled::new(keyed.acquire("ada")));
+    let waited = is_woken_at(&clock, second, Polled::new(keyed.key("ada").acquire()));
     assert_eq!(waited, Ok(second));
 
     let builder = ExactKeyedLimiter::builder(Rate::per_second(1), 100);
     let exact = builder.clock(clock.clone()).build().unwrap();
     assert!(exact.allow("ada"));
-    let waited = is_woken_at(&clock, second, Polled::new(exact.acquire("ada")));
+    let waited = is_woken_at(&clock, second, Polled::new(exact.key("ada").acquire()));
     assert_eq!(waited, Ok(second));
 
     let builder = FairLimiter::builder(Rate::per_second(1)).clock(clock.clone());

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    KeyedConcurrency,
-    concurrency::{NoPermit, Overflow, OwnedKeyedPermit},
+    AtCap, KeyedConcurrency,
+    concurrency::{NoPermit, OwnedKeyedPermit},
 };
 
 #[test]
@@ -54,7 +54,7 @@ fn refusals_and_looks_leave_no_entry() {
 #[test]
 fn a_tier_s_limit_comes_with_the_call_and_the_latest_is_in_force() {
     let limiter = KeyedConcurrency::<String>::new(1, 100);
-    let enterprise = limiter.key("acme").at_limit(500);
+    let enterprise = limiter.key("acme").at(500);
     let many = enterprise.try_acquire_n(400).unwrap();
     assert_eq!(enterprise.peek().available(), 100);
     assert!(
@@ -62,7 +62,7 @@ fn a_tier_s_limit_comes_with_the_call_and_the_latest_is_in_force() {
         "others have theirs"
     );
     // A live change of the tier: what is out stays, and drains.
-    let standard = limiter.key("acme").at_limit(50);
+    let standard = limiter.key("acme").at(50);
     assert_eq!(standard.peek().available(), 0);
     assert!(matches!(standard.try_acquire(), Err(NoPermit::Full(_))));
     drop(many);
@@ -79,7 +79,7 @@ fn a_higher_limit_with_a_call_admits_those_who_wait() {
         while limiter.waiters() == 0 {
             thread::yield_now();
         }
-        let refused = limiter.key("acme").at_limit(2).try_acquire().unwrap_err();
+        let refused = limiter.key("acme").at(2).try_acquire().unwrap_err();
         assert_eq!(
             (refused.occupancy().limit, refused.occupancy().in_use),
             (2, 2)
@@ -96,7 +96,7 @@ fn a_live_limit_reaches_keys_in_flight_but_not_those_with_their_own() {
     let plain: Vec<_> = (0..100)
         .map(|key| limiter.try_acquire(&key).unwrap())
         .collect();
-    let own = limiter.key(&1_000).at_limit(7).try_acquire().unwrap();
+    let own = limiter.key(&1_000).at(7).try_acquire().unwrap();
     limiter.set_limit(3);
     assert_eq!(limiter.limit(), 3);
     for key in 0..100 {
@@ -132,8 +132,9 @@ fn at_the_capacity_new_keys_share_one_limit() {
 #[test]
 fn at_the_capacity_new_keys_are_denied_if_so_chosen() {
     let limiter = KeyedConcurrency::<u32>::builder(2, 10)
-        .overflow(Overflow::Deny)
-        .build();
+        .at_cap(AtCap::DenyNew)
+        .build()
+        .unwrap();
     let mut there: Vec<_> = (0..10)
         .map(|key| limiter.try_acquire(&key).unwrap())
         .collect();
@@ -159,8 +160,9 @@ fn at_the_capacity_new_keys_are_denied_if_so_chosen() {
 fn a_large_table_holds_its_capacity_and_not_a_third_more() {
     const CAPACITY: u32 = 20_000;
     let limiter = KeyedConcurrency::<u32>::builder(1, 20_000)
-        .overflow(Overflow::Deny)
-        .build();
+        .at_cap(AtCap::DenyNew)
+        .build()
+        .unwrap();
     let permits: Vec<_> = (0..2 * CAPACITY)
         .map_while(|key| limiter.try_acquire(&key).ok())
         .collect();
@@ -178,7 +180,8 @@ fn waiters_are_bounded_for_each_key_and_in_total() {
         .max_waiters_per_key(2)
         .timeout(Duration::from_millis(5))
         .clock(clock.clone())
-        .build();
+        .build()
+        .unwrap();
     let held = [1, 2].map(|key| limiter.try_acquire(&key).unwrap());
     let queue_full = |key: u32| {
         let refused = limiter.acquire(&key).wait_blocking().unwrap_err();
@@ -242,5 +245,22 @@ fn keys_of_one_hash_are_told_apart() {
     assert_eq!(limiter.len(), 9);
     for key in 0..10 {
         assert_eq!(limiter.try_acquire(&Colliding(key)).is_ok(), key == 4);
+    }
+}
+
+#[test]
+fn what_slots_cannot_do_at_their_cap_is_refused_when_they_are_built() {
+    for (at_cap, name) in [
+        (AtCap::AdmitNew, "AdmitNew"),
+        (AtCap::EvictNearestIdle, "EvictNearestIdle"),
+    ] {
+        let builder = KeyedConcurrency::<u32>::builder(2, 10).at_cap(at_cap);
+        assert_eq!(
+            builder.build().unwrap_err().to_string(),
+            format!(
+                "a KeyedConcurrency can't treat new keys at its cap as AtCap::{name} says; \
+                 use ShareOne or DenyNew"
+            )
+        );
     }
 }

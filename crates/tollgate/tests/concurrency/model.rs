@@ -289,7 +289,7 @@ proptest! {
     fn a_key_is_its_model_and_leaves_no_entry(limit in 0u32..8, steps in steps()) {
         let limiter = KeyedConcurrency::builder(limit, 1)
             .max_waiters_per_key(MAX_WAITERS)
-            .build();
+            .build().unwrap();
         let subject = OneKey(Arc::new(limiter));
         judge(&subject, limit, steps)?;
         prop_assert_eq!((subject.0.len(), subject.0.waiters()), (0, 0));

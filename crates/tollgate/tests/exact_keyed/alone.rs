@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::{Algorithm, Clock, ExactKeyedLimiter, Rate, Timestamp};
+use tollgate::{Algorithm, Clock, ExactKeyedLimiter, Rate, Tier, Timestamp};
 use tollgate_testkit::traffic::Random;
 
 const EVERY_ALGORITHM: [Algorithm; 6] = [
@@ -36,7 +36,7 @@ fn compare(algorithm: Algorithm, seed: u64) {
     let clock = start();
     let all = table(algorithm, &clock);
     let alone: Vec<_> = (0..KEYS).map(|_| table(algorithm, &clock)).collect();
-    let gold = all.tier(Rate::per_second(20)).expect("a rate that fits");
+    let gold = Tier::new(all.algorithm(), Rate::per_second(20)).expect("a rate that fits");
     for step in 0..600 {
         clock.advance(Duration::from_millis(random.below(200)));
         let key = random.below(KEYS);
@@ -44,28 +44,34 @@ fn compare(algorithm: Algorithm, seed: u64) {
         let tables = [&all, own];
         let told = match random.below(10) {
             0 => tables.map(|table| {
-                table.refund(&key, 2);
-                table.peek(&key)
+                table.key(&key).refund(2);
+                table.key(&key).peek()
             }),
             1 => tables.map(|table| {
-                table.penalize(&key, 3).expect("a slot");
-                table.peek(&key)
+                table.key(&key).penalize(3).expect("a slot");
+                table.key(&key).peek()
             }),
             2 => {
                 let block = Duration::from_millis(random.below(900));
                 tables.map(|table| {
-                    table.block_for(&key, block).expect("a slot");
-                    table.peek(&key)
+                    table.key(&key).block_for(block).expect("a slot");
+                    table.key(&key).peek()
                 })
             }
             3 => tables.map(|table| {
-                table.reset(&key);
-                table.peek(&key)
+                table.key(&key).reset();
+                table.key(&key).peek()
             }),
-            4 => tables.map(|table| table.key_at_rate(&key, &gold).check_n(2)),
+            4 => tables.map(|table| {
+                table
+                    .key(&key)
+                    .at(&gold)
+                    .expect("what it can do")
+                    .check_n(2)
+            }),
             5 => tables.map(|table| {
-                drop(table.reserve(&key, 1));
-                table.peek(&key)
+                drop(table.key(&key).reserve(1));
+                table.key(&key).peek()
             }),
             _ => {
                 let cost = 1 + random.below(3);
@@ -89,9 +95,9 @@ fn a_look_at_a_later_time_ends_no_block() {
     for algorithm in EVERY_ALGORITHM {
         let clock = start();
         let limiter = table(algorithm, &clock);
-        limiter.block_for(&7, Duration::from_secs(60)).unwrap();
+        limiter.key(&7).block_for(Duration::from_secs(60)).unwrap();
         let later = clock.now() + Duration::from_secs(61);
-        assert!(limiter.check_at(later, &7, 0).is_allowed());
+        assert!(limiter.key(&7).check_at(later, 0).is_allowed());
         assert!(!limiter.allow(&7), "{algorithm:?}");
         clock.advance(Duration::from_secs(60));
         assert!(limiter.allow(&7), "{algorithm:?}");
@@ -105,13 +111,18 @@ fn what_was_forgiven_is_not_given_back() {
         let builder = builder.algorithm(algorithm).clock(start());
         let limiter = builder.longest_wait(Duration::from_secs(3_600)).build();
         let limiter = limiter.expect("a rate that fits");
-        let other = limiter.tier(Rate::per_hour(3)).expect("a rate that fits");
+        let other = Tier::new(limiter.algorithm(), Rate::per_hour(3)).expect("a rate that fits");
         assert!(limiter.allow(&7));
-        let booked: Vec<_> = (0..5).filter_map(|_| limiter.reserve(&7, 1).ok()).collect();
+        let booked: Vec<_> = (0..5)
+            .filter_map(|_| limiter.key(&7).reserve(1).ok())
+            .collect();
         // More is owed than an empty bucket of three, so the rest is forgotten.
-        assert!(!limiter.key_at_rate(&7, &other).allow(), "{algorithm:?}");
+        assert!(
+            !limiter.key(&7).at(&other).unwrap().allow(),
+            "{algorithm:?}"
+        );
         booked.into_iter().rev().for_each(drop);
-        let passed = (0..10).filter(|_| limiter.key_at_rate(&7, &other).allow());
+        let passed = (0..10).filter(|_| limiter.key(&7).at(&other).unwrap().allow());
         assert!(passed.count() <= 2, "{algorithm:?}: one was used");
     }
 }
@@ -121,11 +132,11 @@ fn the_function_is_asked_again_when_an_idle_key_comes_back() {
     let clock = start();
     let upgraded = Arc::new(AtomicBool::new(false));
     let builder = ExactKeyedLimiter::<u64>::builder(Rate::per_second(1), 100);
-    let gold = builder
-        .tier(Rate::per_second(10))
-        .expect("a rate that fits");
+    let gold = Tier::new(Algorithm::Gcra, Rate::per_second(10)).expect("a rate that fits");
     let told = Arc::clone(&upgraded);
-    let builder = builder.rate_of(move |_| told.load(Ordering::Relaxed).then(|| gold.clone()));
+    let builder = builder.tier_of([gold], move |[gold], _| {
+        told.load(Ordering::Relaxed).then_some(gold)
+    });
     let limiter = builder.clock(clock.clone()).build().unwrap();
     assert!(limiter.allow(&7) && !limiter.allow(&7));
     upgraded.store(true, Ordering::Relaxed);

@@ -40,7 +40,7 @@ fn table<K>(algorithm: Algorithm, rate: Rate, capacity: usize) -> Table<K> {
 
 impl Subject for OneKey {
     fn decide_at(&mut self, now: Timestamp, cost: u64) -> Decision {
-        self.0.check_at(now, "key", cost)
+        self.0.key("key").check_at(now, cost)
     }
 }
 
@@ -82,7 +82,7 @@ fn many_keys(kind: Kind, algorithm: Algorithm, seed: u64) -> Result<(), TestCase
                 let (key, cost) = (first + random.below(60), random.below(4));
                 let oracle = oracles.entry(key).or_insert_with(|| kind.oracle(rate));
                 let expect = oracle.decide(now, cost);
-                let got = limiter.check_at(now, &key, cost);
+                let got = limiter.key(&key).check_at(now, cost);
                 prop_assert_eq!(got.outcome, expect.outcome, "{:?} {} {}", kind, key, now);
                 prop_assert_eq!(
                     got.remaining,
@@ -156,7 +156,7 @@ fn a_clock_that_was_a_year_ahead_holds_nobody_back() {
         let limiter = since_start(algorithm, Rate::per_minute(5));
         let spend = |now: Timestamp, key: u64| {
             (0..9)
-                .filter(|_| limiter.check_at(now, &key, 1).is_allowed())
+                .filter(|_| limiter.key(&key).check_at(now, 1).is_allowed())
                 .count()
         };
         assert_eq!(spend(START, 0), 5);
@@ -165,9 +165,13 @@ fn a_clock_that_was_a_year_ahead_holds_nobody_back() {
             spend(START + YEAR + Duration::from_secs(second), 10 + second);
         }
         limiter.clock().set(START + YEAR + 3 * MINUTE);
-        limiter.block_for(&9, 10 * MINUTE).unwrap();
+        limiter.key(&9).block_for(10 * MINUTE).unwrap();
         let now = START + 3 * MINUTE;
-        assert_eq!(limiter.check_at(now, &500, 0).remaining, 5, "{algorithm:?}");
+        assert_eq!(
+            limiter.key(&500).check_at(now, 0).remaining,
+            5,
+            "{algorithm:?}"
+        );
         assert_eq!(spend(now, 500), 5, "{algorithm:?}");
         // Who spent all while it was ahead has it again within one period, two of a counter's.
         assert!(spend(now, 189) <= 1, "{algorithm:?}");
@@ -206,10 +210,13 @@ fn steps(algorithm: Algorithm, seed: u64) {
         }
         let now = START + ran + offset;
         let (key, cost) = (number(3), u64::from(1 + number(3)));
-        let allowed = limiter.check_at(now, &u64::from(key), cost).is_allowed();
+        let allowed = limiter
+            .key(&u64::from(key))
+            .check_at(now, cost)
+            .is_allowed();
         passed[key as usize] += if allowed { cost } else { 0 };
         // Others come and go, so that idle keys are dropped.
-        let _ = limiter.check_at(now, &u64::from(100 + number(50)), 1);
+        let _ = limiter.key(&u64::from(100 + number(50))).check_at(now, 1);
     }
     let periods = ran.as_secs().div_ceil(60);
     let most = LIMIT * (2 + periods + far_steps);
@@ -219,12 +226,12 @@ fn steps(algorithm: Algorithm, seed: u64) {
     // Back by far, and the same keys have everything again after what a state lasts.
     let now = START + ran;
     assert!(
-        limiter.check_at(now, &999, LIMIT).is_allowed(),
+        limiter.key(&999).check_at(now, LIMIT).is_allowed(),
         "{algorithm:?} {seed}"
     );
     for key in 0..3 {
-        let _ = limiter.check_at(now, &key, 1);
-        let all = limiter.check_at(now + 2 * MINUTE, &key, LIMIT);
+        let _ = limiter.key(&key).check_at(now, 1);
+        let all = limiter.key(&key).check_at(now + 2 * MINUTE, LIMIT);
         assert!(all.is_allowed(), "{algorithm:?} {seed}: {all:?}");
     }
 }
@@ -260,16 +267,20 @@ fn gcra_answers_for_forty_years_as_a_token_bucket_does() {
             let key = format!("{}", random.below(6));
             let key = key.as_str();
             let cost = 1 + random.below(rate.burst_size() + 1);
-            let expected = bucket.check_at(now, key, cost);
-            assert_eq!(keys.check_at(now, key, cost), expected, "{rate} at {now:?}");
+            let expected = bucket.key(key).check_at(now, cost);
+            assert_eq!(
+                keys.key(key).check_at(now, cost),
+                expected,
+                "{rate} at {now:?}"
+            );
             if random.below(50) == 0 && now >= blocked_until {
                 let clock = keys.clock();
                 clock.advance(now - clock.now());
-                keys.block_for("blocked", 30 * DAY).unwrap();
+                keys.key("blocked").block_for(30 * DAY).unwrap();
                 blocked_until = now + 30 * DAY;
             }
             assert_eq!(
-                keys.check_at(now, "blocked", 0).is_allowed(),
+                keys.key("blocked").check_at(now, 0).is_allowed(),
                 now >= blocked_until
             );
         }
@@ -283,9 +294,9 @@ fn whoever_comes_back_after_years_of_silence_passes_at_once() {
     let mut now = Timestamp::from_secs(1);
     for days in [1, 4_000, 30_000, 100] {
         for _ in 0..3 {
-            assert!(keys.check_at(now, "k", 1).is_allowed(), "{now:?}");
+            assert!(keys.key("k").check_at(now, 1).is_allowed(), "{now:?}");
         }
-        assert!(!keys.check_at(now, "k", 1).is_allowed(), "{now:?}");
+        assert!(!keys.key("k").check_at(now, 1).is_allowed(), "{now:?}");
         now += days * DAY;
     }
 }

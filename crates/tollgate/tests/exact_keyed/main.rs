@@ -6,6 +6,7 @@
 mod common;
 
 mod alone;
+mod capacity;
 mod laws;
 mod snapshot;
 mod tier_laws;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    Algorithm, AtCap, ExactKeyedLimiter, KeyedLimiter, Rate, Timestamp, core::Align, exact_keyed,
-    keyed::SnapshotError,
+    Algorithm, AtCap, ExactKeyedLimiter, KeyedLimiter, Rate, Tier, Timestamp, core::Align,
+    exact_keyed, keyed::SnapshotError,
 };
 use tollgate_testkit::scratch::Scratch;
 
@@ -51,7 +51,7 @@ fn some(algorithm: Algorithm, keys: u64) -> Table {
     limiter.clock().advance(Duration::from_secs(1_200));
     spend(|cost| cost - cost / 2);
     let day = Duration::from_secs(86_400);
-    limiter.block_for("blocked", day).expect("a slot");
+    limiter.key("blocked").block_for(day).expect("a slot");
     limiter
 }
 
@@ -106,7 +106,7 @@ fn what_is_restored_is_what_was_there() {
             let restored = load(builder(algorithm, at), &scratch.path("keys.snapshot")).unwrap();
             assert_eq!(restored.len(), limiter.len(), "{algorithm:?}");
             for key in (0..2_000u64).map(|key| key.to_string()) {
-                let (was, is) = (limiter.peek(&*key), restored.peek(&*key));
+                let (was, is) = (limiter.key(&*key).peek(), restored.key(&*key).peek());
                 assert_eq!(is.remaining, was.remaining, "{algorithm:?} {key}");
                 if exact {
                     assert_eq!(is, was, "{algorithm:?} {key}");
@@ -130,7 +130,7 @@ fn a_restored_key_never_gets_more_than_it_would_have_had() {
         let restored = load(builder(algorithm, at), &scratch.path("keys.snapshot")).unwrap();
         for _ in 0..30 {
             for key in (0..200u64).map(|key| key.to_string()) {
-                let (was, is) = (limiter.peek(&*key), restored.peek(&*key));
+                let (was, is) = (limiter.key(&*key).peek(), restored.key(&*key).peek());
                 let early = is.remaining > was.remaining;
                 // Once the window that was open is over, a fixed one starts afresh at other times.
                 let fixed = matches!(algorithm, Algorithm::FixedWindow(Align::Boundary(_)));
@@ -149,7 +149,7 @@ fn the_time_since_the_snapshot_counts() {
         let scratch = Scratch::new("exact-time");
         let limiter = some(algorithm, 11);
         let short = Duration::from_secs(1_800);
-        limiter.block_for("half an hour", short).unwrap();
+        limiter.key("half an hour").block_for(short).unwrap();
         save(&limiter, &scratch.path("keys.snapshot"));
         // Two hours ago: all tokens came back, and the shorter block is over.
         tamper(&scratch.path("keys.snapshot"), WALL, |wall| {
@@ -161,7 +161,7 @@ fn the_time_since_the_snapshot_counts() {
         )
         .unwrap();
         assert_eq!(restored.len(), 1, "{algorithm:?}");
-        assert!((0..11).all(|key: u64| restored.peek(&*key.to_string()).remaining == 10));
+        assert!((0..11).all(|key: u64| restored.key(&*key.to_string()).peek().remaining == 10));
         assert!(restored.allow("half an hour"));
         let wait = restored.check("blocked").retry_after;
         assert!(wait <= Duration::from_secs(86_400 - 7_200), "{wait:?}");
@@ -182,23 +182,23 @@ fn tiers_bookings_and_another_rate_carry_over() {
     for algorithm in EVERY_ALGORITHM {
         let scratch = Scratch::new("exact-tiers");
         let limiter = some(algorithm, 0);
-        let gold = limiter.tier(Rate::per_hour(100)).unwrap();
-        let _ = limiter.key_at_rate("gold", &gold).check_n(40);
+        let gold = Tier::new(limiter.algorithm(), Rate::per_hour(100)).unwrap();
+        let _ = limiter.key("gold").at(&gold).unwrap().check_n(40);
         let _ = limiter.check_n("plain", 4);
         assert!(limiter.check_n("booked", 10).is_allowed());
         let act_at = limiter.key("booked").reserve(1).map(|slot| {
             let delay = slot.delay();
-            std::mem::forget(slot);
+            slot.keep();
             delay
         });
         save(&limiter, &scratch.path("keys.snapshot"));
         without_time(&scratch.path("keys.snapshot"));
         let next = || builder(algorithm, Duration::from_secs(1_800));
         let restored = load(next(), &scratch.path("keys.snapshot")).unwrap();
-        let gold = restored.tier(Rate::per_hour(100)).unwrap();
-        let left = restored.key_at_rate("gold", &gold).check_n(0).remaining;
+        let gold = Tier::new(restored.algorithm(), Rate::per_hour(100)).unwrap();
+        let left = restored.key("gold").at(&gold).unwrap().check_n(0).remaining;
         assert_eq!(left, 60, "{algorithm:?}");
-        assert_eq!(restored.peek("plain").remaining, 6, "{algorithm:?}");
+        assert_eq!(restored.key("plain").peek().remaining, 6, "{algorithm:?}");
         if act_at.is_ok() {
             assert_eq!(restored.check("booked"), limiter.check("booked"));
         }
@@ -208,7 +208,7 @@ fn tiers_bookings_and_another_rate_carry_over() {
             .clock(Manual::starting_at(Timestamp::from_secs(1_800)));
         let faster = load(faster, &scratch.path("keys.snapshot")).unwrap();
         limiter.set_rate(Rate::per_hour(20)).unwrap();
-        let (is, was) = (faster.peek("plain"), limiter.peek("plain"));
+        let (is, was) = (faster.key("plain").peek(), limiter.key("plain").peek());
         assert_eq!(is.remaining, was.remaining, "{algorithm:?}");
     }
 }
@@ -225,7 +225,7 @@ fn the_default_clock_restores_too_and_keys_may_be_anything() {
     };
     assert_eq!(
         limiter
-            .snapshot(&scratch.path("keys.snapshot"), encode)
+            .snapshot(scratch.path("keys.snapshot"), encode)
             .unwrap(),
         1
     );
@@ -236,7 +236,7 @@ fn the_default_clock_restores_too_and_keys_may_be_anything() {
     };
     let builder = ExactKeyedLimiter::builder(Rate::per_hour(10), 100);
     let restored: ExactKeyedLimiter<_> = builder
-        .restore(&scratch.path("keys.snapshot"), decode)
+        .restore(scratch.path("keys.snapshot"), decode)
         .unwrap();
     assert!(!restored.allow(&key));
 }

@@ -26,7 +26,7 @@ impl OneKey {
             .clock(Manual::new())
             .build()
             .expect("a rate that fits");
-        let tier = table.tier(rate).expect("a rate that fits");
+        let tier = Tier::new(table.algorithm(), rate).expect("a rate that fits");
         Self {
             table: Box::leak(Box::new(table)),
             tier: Box::leak(Box::new(tier)),
@@ -34,7 +34,7 @@ impl OneKey {
     }
 
     fn key(&self) -> exact_keyed::Key<'static, String, str, Manual> {
-        self.table.key_at_rate("key", self.tier)
+        self.table.key("key").at(self.tier).expect("what it can do")
     }
 }
 
@@ -61,7 +61,7 @@ impl Lender for OneKey {
 impl Adjustable for OneKey {
     /// The next call comes with another tier.
     fn set_rate_at(&mut self, _now: Timestamp, rate: Rate) {
-        let tier = self.table.tier(rate).expect("a rate that fits");
+        let tier = Tier::new(self.table.algorithm(), rate).expect("a rate that fits");
         self.tier = Box::leak(Box::new(tier));
     }
 

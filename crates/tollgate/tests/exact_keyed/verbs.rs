@@ -28,7 +28,12 @@ const EVERY_POLICY: [AtCap; 4] = [
     AtCap::EvictNearestIdle,
 ];
 
-fn table<K>(algorithm: Algorithm, rate: Rate, capacity: usize, at_cap: AtCap) -> Table<K> {
+pub(crate) fn table<K>(
+    algorithm: Algorithm,
+    rate: Rate,
+    capacity: usize,
+    at_cap: AtCap,
+) -> Table<K> {
     ExactKeyedLimiter::builder(rate, capacity)
         .algorithm(algorithm)
         .at_cap(at_cap)
@@ -41,7 +46,7 @@ fn table<K>(algorithm: Algorithm, rate: Rate, capacity: usize, at_cap: AtCap) ->
 fn spend(limiter: &Table<u64>, key: u64) {
     assert!(
         limiter
-            .check_n(&key, limiter.peek(&key).remaining)
+            .check_n(&key, limiter.key(&key).peek().remaining)
             .is_allowed()
     );
 }
@@ -83,7 +88,9 @@ fn eviction_takes_the_key_that_is_idle_next_and_is_a_way_around_the_limit() {
         assert!(limiter.check_n(&key, 2 + key).is_allowed());
     }
     assert!(limiter.check_n(&100, 9).is_allowed());
-    let left: Vec<_> = (0..5).map(|key| limiter.peek(&key).remaining).collect();
+    let left: Vec<_> = (0..5)
+        .map(|key| limiter.key(&key).peek().remaining)
+        .collect();
     assert_eq!(left, [10, 7, 6, 5, 4]);
     // The bypass: a spent key floods the table with made-up ones and starts afresh.
     spend(&limiter, 4);
@@ -101,14 +108,14 @@ fn blocked_keys_stay_blocked_under_a_flood() {
             (0..10).for_each(|key| spend(&limiter, key));
             for key in 0..20 {
                 let block = Duration::from_secs(10 + key);
-                limiter.block_for(&key, block).unwrap();
+                limiter.key(&key).block_for(block).unwrap();
             }
             for second in 0..10 {
                 for made_up in 0..300 {
                     let _ = limiter.allow(&(1_000 + second * 300 + made_up));
                     assert!(!limiter.allow(&(made_up % 20)), "{algorithm:?} {at_cap:?}");
                 }
-                assert!(limiter.reserve(&(second % 20), 1).is_err());
+                assert!(limiter.key(&(second % 20)).reserve(1).is_err());
                 limiter.clock().advance(Duration::from_secs(1));
             }
             let decision = limiter.check(&10);
@@ -126,16 +133,16 @@ fn blocks_have_room_of_their_own_and_an_error_beyond_it() {
     let limiter = table(Algorithm::Gcra, Rate::per_hour(1), 64, AtCap::DenyNew);
     (0..64).for_each(|key| spend(&limiter, key));
     let hour = Duration::from_secs(3600);
-    let blocked = (100..200).take_while(|key| limiter.block_for(key, hour).is_ok());
+    let blocked = (100..200).take_while(|key| limiter.key(key).block_for(hour).is_ok());
     assert_eq!(blocked.count(), 17);
-    let error = limiter.block_for(&500, hour).unwrap_err();
+    let error = limiter.key(&500).block_for(hour).unwrap_err();
     assert!(error.to_string().contains("capacity of 64"));
-    assert!(limiter.penalize(&500, 1).is_err());
+    assert!(limiter.key(&500).penalize(1).is_err());
     // A shorter block doesn't shorten, a key that is there always has room, reset lifts it.
-    limiter.block_for(&100, Duration::ZERO).unwrap();
-    limiter.block_for(&0, hour).unwrap();
+    limiter.key(&100).block_for(Duration::ZERO).unwrap();
+    limiter.key(&0).block_for(hour).unwrap();
     assert!(!limiter.allow(&100));
-    limiter.reset(&0);
+    limiter.key(&0).reset();
     assert_eq!(limiter.len(), 63 + 17);
 }
 
@@ -185,7 +192,7 @@ fn only_a_new_key_that_was_charged_is_cloned() {
     let limiter = table(Algorithm::Gcra, Rate::per_hour(2), 100, AtCap::DenyNew);
     for _ in 0..10 {
         for key in (0..100).map(Costly) {
-            let _ = limiter.peek(&key);
+            let _ = limiter.key(&key).peek();
             // A cost above the burst never passes, so half of the keys are never stored.
             let _ = limiter.check_n(&key, if key.0 < 50 { 1 } else { 3 });
         }
@@ -198,14 +205,14 @@ fn a_key_that_was_dropped_does_not_start_again_at_an_earlier_time() {
     let rate = Rate::per_second(3);
     let limiter = table(EVERY_ALGORITHM[3], rate, 10, AtCap::DenyNew);
     let at = Timestamp::from_secs;
-    assert!(limiter.check_at(at(1), "a", 3).is_allowed());
-    assert!(limiter.check_at(at(10), "b", 1).is_allowed());
+    assert!(limiter.key("a").check_at(at(1), 3).is_allowed());
+    assert!(limiter.key("b").check_at(at(10), 1).is_allowed());
     assert_eq!(limiter.stats().expired, 1);
     // A late call at 1 s counts in the window from 2 s on, the first in which the key was idle.
-    assert!(limiter.check_at(at(1), "a", 3).is_allowed());
-    assert!(!limiter.check_at(at(1), "a", 1).is_allowed());
-    assert!(!limiter.check_at(at(2), "a", 1).is_allowed());
-    assert!(limiter.check_at(at(3), "a", 1).is_allowed());
+    assert!(limiter.key("a").check_at(at(1), 3).is_allowed());
+    assert!(!limiter.key("a").check_at(at(1), 1).is_allowed());
+    assert!(!limiter.key("a").check_at(at(2), 1).is_allowed());
+    assert!(limiter.key("a").check_at(at(3), 1).is_allowed());
 }
 
 #[test]
@@ -214,15 +221,15 @@ fn reservations_are_given_back_to_the_entry_that_they_were_made_in() {
         let limiter = table(algorithm, Rate::per_second(2), 10, AtCap::DenyNew);
         assert!(limiter.check_n("key", 2).is_allowed());
         let before = limiter.check("key");
-        let first = limiter.reserve("key", 1).unwrap();
-        let second = limiter.reserve("key", 1).unwrap();
+        let first = limiter.key("key").reserve(1).unwrap();
+        let second = limiter.key("key").reserve(1).unwrap();
         assert!(!first.delay().is_zero() && second.act_at() >= first.act_at());
         second.cancel();
         first.cancel();
         assert_eq!(limiter.check("key"), before, "{algorithm:?}");
 
         // The key comes back after it was dropped: what it takes then is no longer the ticket's.
-        let old = limiter.reserve("key", 1).unwrap();
+        let old = limiter.key("key").reserve(1).unwrap();
         limiter.clock().advance(Duration::from_secs(9));
         assert!(limiter.allow("other"));
         assert_eq!(limiter.stats().expired, 1);
@@ -240,12 +247,15 @@ fn what_was_booked_in_the_shared_bucket_comes_back_to_it() {
         0,
         AtCap::ShareOne,
     );
-    let slot = limiter.reserve("a", 5).unwrap();
+    let slot = limiter.key("a").reserve(5).unwrap();
     assert!(!limiter.allow("b"));
     slot.cancel();
     assert!(limiter.check_n("c", 5).is_allowed());
-    assert!(matches!(limiter.reserve("d", 6), Err(Refused::Never(_))));
-    let late = limiter.acquire("d").timeout(Duration::from_secs(1));
+    assert!(matches!(
+        limiter.key("d").reserve(6),
+        Err(Refused::Never(_))
+    ));
+    let late = limiter.key("d").acquire().timeout(Duration::from_secs(1));
     assert!(matches!(late.wait_blocking(), Err(Refused::TooLate(_))));
 }
 
@@ -263,7 +273,7 @@ fn a_changed_rate_keeps_what_every_key_has_spent() {
         // Most kinds are back at 6, but for one word's rounding; a token bucket gains nothing by a raised burst and loses what a
         // lowered one can't hold.
         for key in 0..500 {
-            let left = limiter.peek(&key).remaining;
+            let left = limiter.key(&key).peek().remaining;
             let least = if algorithm == Algorithm::TokenBucket {
                 0
             } else {
@@ -271,7 +281,7 @@ fn a_changed_rate_keeps_what_every_key_has_spent() {
             };
             assert!((least..=6).contains(&left), "{algorithm:?} {key} {left}");
         }
-        assert_eq!(limiter.peek(&1_000).remaining, 10);
+        assert_eq!(limiter.key(&1_000).peek().remaining, 10);
         if algorithm != Algorithm::SlidingLog {
             let unfit = Rate::new(1, Duration::MAX);
             assert!(limiter.set_rate(unfit).is_err(), "{algorithm:?}");
@@ -302,19 +312,19 @@ fn a_key_that_a_slower_rate_keeps_busy_is_not_dropped_by_the_faster_one() {
 fn gifts_and_fines_stay_between_full_and_empty() {
     for algorithm in EVERY_ALGORITHM {
         let limiter = table(algorithm, Rate::per_hour(10), 10, AtCap::DenyNew);
-        let left = || limiter.peek("key").remaining;
-        limiter.refund("key", 5);
+        let left = || limiter.key("key").peek().remaining;
+        limiter.key("key").refund(5);
         assert_eq!(left(), 10);
-        limiter.penalize("key", 3).unwrap();
+        limiter.key("key").penalize(3).unwrap();
         assert_eq!(left(), 7, "{algorithm:?}");
-        limiter.penalize("key", 99).unwrap();
+        limiter.key("key").penalize(99).unwrap();
         assert_eq!(left(), 0);
-        limiter.refund("key", 4);
+        limiter.key("key").refund(4);
         assert_eq!(left(), 4, "{algorithm:?}");
-        limiter.refund("key", u64::MAX);
+        limiter.key("key").refund(u64::MAX);
         assert_eq!(left(), 10, "{algorithm:?}");
         let _ = limiter.check_n("key", 6);
-        limiter.reset("key");
+        limiter.key("key").reset();
         assert_eq!(left(), 10);
     }
 }
@@ -364,9 +374,9 @@ fn stats_tell_why_keys_were_dropped_and_what_that_took() {
         AtCap::EvictNearestIdle,
     );
     (0..100u64).for_each(|key| assert!(limiter.check_n(&key, 1 + key % 3).is_allowed()));
-    limiter.reset(&0);
-    limiter.reset(&0);
-    limiter.reset(&1_000);
+    limiter.key(&0).reset();
+    limiter.key(&0).reset();
+    limiter.key(&1_000).reset();
     assert_eq!(limiter.stats().reset, 1);
     // One slot is free, then two keys have to go.
     (200..203u64).for_each(|key| assert!(limiter.allow(&key)));
@@ -390,42 +400,6 @@ fn stats_tell_why_keys_were_dropped_and_what_that_took() {
 }
 
 #[test]
-fn a_full_table_looks_at_a_key_again_only_after_it_was_charged() {
-    for at_cap in [AtCap::DenyNew, AtCap::EvictNearestIdle] {
-        let limiter = table(Algorithm::LeakyBucket, Rate::per_second(100), 500, at_cap);
-        for round in 0..20u64 {
-            // All keys are charged, so that none is idle when it first was to be.
-            (0..500u64).for_each(|key| assert!(limiter.check_n(&key, 60).is_allowed()));
-            limiter.clock().advance(Duration::from_millis(400));
-            let before = limiter.stats();
-            assert_eq!(before.expired, 0, "{round}");
-            for made_up in 0..10 {
-                assert_eq!(limiter.allow(&(1_000 + made_up)), at_cap != AtCap::DenyNew);
-            }
-            let looked = limiter.stats().examined - before.examined;
-            assert!(looked <= 500 + 3 * 10, "{at_cap:?} {looked}");
-            (1_000..1_010u64).for_each(|key| limiter.reset(&key));
-            limiter.clock().advance(Duration::from_millis(200));
-        }
-    }
-}
-
-#[test]
-fn a_table_of_any_capacity_can_be_built() {
-    /// Of a key of one word, at least.
-    const LEAST_BYTES: usize = 64;
-    for capacity in [0, 1, 2_047, 2_048, 1 << 40, usize::MAX] {
-        let limiter = table(Algorithm::Gcra, Rate::per_hour(1), capacity, AtCap::DenyNew);
-        assert_eq!(limiter.allow(&1u64), capacity > 0);
-        assert_eq!(limiter.capacity(), capacity);
-        assert!(
-            limiter.memory_bound() / LEAST_BYTES >= capacity.min(1 << 41),
-            "{capacity}"
-        );
-    }
-}
-
-#[test]
 fn a_clock_that_counts_from_long_ago_fits() {
     let epoch = Timestamp::from_secs(60 * 365 * 86_400);
     for algorithm in EVERY_ALGORITHM {
@@ -436,7 +410,7 @@ fn a_clock_that_counts_from_long_ago_fits() {
             .unwrap();
         assert!(limiter.check_n("key", 2).is_allowed());
         assert!(!limiter.allow("key"));
-        let slot = limiter.reserve("key", 1).unwrap();
+        let slot = limiter.key("key").reserve(1).unwrap();
         assert!(slot.act_at() > epoch && slot.delay() <= Duration::from_secs(2));
     }
 }
@@ -468,8 +442,29 @@ async fn waiters_of_one_key_pass_in_turn() {
         .clock(tollgate::clock::Tokio::new())
         .build()
         .unwrap();
-    assert_eq!(limiter.acquire("key").await, Ok(Duration::ZERO));
-    assert_eq!(limiter.acquire("key").await, Ok(Duration::from_millis(100)));
-    assert_eq!(limiter.acquire("other").await, Ok(Duration::ZERO));
+    assert_eq!(limiter.key("key").acquire().await, Ok(Duration::ZERO));
+    assert_eq!(
+        limiter.key("key").acquire().await,
+        Ok(Duration::from_millis(100))
+    );
+    assert_eq!(limiter.key("other").acquire().await, Ok(Duration::ZERO));
     assert_eq!(limiter.waiters(), 0);
+}
+
+#[test]
+fn whoever_visits_active_keys_may_call_the_limiter() {
+    for algorithm in EVERY_ALGORITHM {
+        // Of several shards.
+        let limiter = table::<u64>(algorithm, Rate::per_hour(5), 5_000, AtCap::DenyNew);
+        (0..3_000).for_each(|key| assert!(limiter.allow(&key)));
+        let mut seen = 0;
+        limiter.for_each_active(|active| {
+            let key = limiter.key(active.key);
+            assert_eq!(key.peek().remaining, 4, "{algorithm:?}");
+            key.reset();
+            assert!(limiter.stats().allowed >= 3_000 && limiter.rate() == Rate::per_hour(5));
+            seen += 1;
+        });
+        assert_eq!((seen, limiter.len()), (3_000, 0), "{algorithm:?}");
+    }
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{FileFailurePersistence, TestCaseError};
 use tollgate::clock::Manual;
-use tollgate::core::{Arithmetic as _, Gcra};
 use tollgate::{
     Algorithm, Clock, Decision, ExactKeyedLimiter, KeyedLimiter, Limiter, Outcome, Rate, Tier,
     Timestamp, core::Align,
@@ -27,7 +26,7 @@ struct Table {
 }
 
 enum Holder {
-    Keyed(Box<KeyedLimiter<Manual>>, Vec<Gcra>),
+    Keyed(Box<KeyedLimiter<Manual>>, Vec<Tier>),
     Exact(Box<ExactKeyedLimiter<String, Manual>>, Vec<Tier>),
     One(Box<Limiter<Manual>>),
 }
@@ -61,7 +60,8 @@ impl Table {
         let holder = match sort {
             Sort::Keyed | Sort::LiveKeyed => {
                 let limiter = KeyedLimiter::builder(own, 100).clock(clock);
-                let compile = |rate: &Rate| Gcra::new(*rate).expect("a rate that fits");
+                let compile =
+                    |rate: &Rate| Tier::new(Algorithm::Gcra, *rate).expect("a rate that fits");
                 Holder::Keyed(
                     Box::new(limiter.build().expect("a rate that fits")),
                     rates.iter().map(compile).collect(),
@@ -73,7 +73,8 @@ impl Table {
                     .clock(clock)
                     .build()
                     .expect("a rate that fits");
-                let compile = |rate: &Rate| limiter.tier(*rate).expect("a rate that fits");
+                let compile =
+                    |rate: &Rate| Tier::new(limiter.algorithm(), *rate).expect("a rate that fits");
                 let tiers = rates.iter().map(compile).collect();
                 Holder::Exact(Box::new(limiter), tiers)
             }
@@ -120,8 +121,16 @@ impl Table {
                 }
                 limiter.check_n(cost)
             }
-            Holder::Keyed(table, limits) => table.key_at_rate(KEY, &limits[limit]).check_n(cost),
-            Holder::Exact(table, tiers) => table.key_at_rate(KEY, &tiers[limit]).check_n(cost),
+            Holder::Keyed(table, limits) => table
+                .key(KEY)
+                .at(&limits[limit])
+                .expect("what it can do")
+                .check_n(cost),
+            Holder::Exact(table, tiers) => table
+                .key(KEY)
+                .at(&tiers[limit])
+                .expect("what it can do")
+                .check_n(cost),
         }
     }
 }

@@ -40,7 +40,7 @@ impl Flood {
         let blocked_until = clock.now() + Duration::from_secs(600);
         for number in 0..BLOCKED {
             let key = key("blocked", number);
-            let blocked = limiter.block_for(&key, Duration::from_secs(600));
+            let blocked = limiter.key(&key).block_for(Duration::from_secs(600));
             assert_eq!(blocked, Ok(()));
         }
         for number in 0..LIMITED {
@@ -89,7 +89,7 @@ impl Flood {
             assert_eq!(decision.retry_after, self.blocked_until - now);
         }
         for number in 0..LIMITED {
-            let left = self.limiter.peek(&key("limited", number)).remaining;
+            let left = self.limiter.key(&key("limited", number)).peek().remaining;
             assert!(left <= 1, "limited key {number} has {left} left");
         }
     }

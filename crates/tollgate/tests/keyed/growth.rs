@@ -44,7 +44,7 @@ fn as_many_keys_as_the_capacity_can_be_blocked_before_any_is_charged() {
     let (limiter, clock) = limiter(Rate::per_second(1), 40_000);
     let minute = Duration::from_secs(60);
     for key in 0..40_000 {
-        assert_eq!(limiter.block_for(&key, minute), Ok(()), "{key}");
+        assert_eq!(limiter.key(&key).block_for(minute), Ok(()), "{key}");
     }
     clock.advance(minute - Duration::from_nanos(1));
     assert!((0..40_000).all(|key| !limiter.allow(&key)));
@@ -56,7 +56,7 @@ fn as_many_keys_as_the_capacity_can_be_blocked_before_any_is_charged() {
 fn as_many_keys_as_the_capacity_can_be_fined_before_any_is_charged() {
     let (limiter, _) = limiter(Rate::per_second(1), 40_000);
     for key in 0..40_000 {
-        assert_eq!(limiter.penalize(&key, 1), Ok(()), "{key}");
+        assert_eq!(limiter.key(&key).penalize(1), Ok(()), "{key}");
     }
     assert!((0..40_000).all(|key| !limiter.allow(&key)));
 }
@@ -78,18 +78,19 @@ fn an_idle_key_makes_room_at_once_when_there_is_no_other() {
 fn a_look_at_a_key_takes_no_slot_and_lets_no_time_pass() {
     let (limiter, clock) = limiter(Rate::per_second(1), 10);
     for key in 0..1_000 {
-        let _ = limiter.peek(&key);
+        let _ = limiter.key(&key).peek();
         assert!(!limiter.key(&key).allow_n(2));
     }
     assert!(limiter.is_empty());
     // Looking ahead doesn't change what is decided at an earlier time.
     let start = tollgate::Clock::now(&clock);
     let later = start + Duration::from_secs(100);
-    assert!(limiter.check_at(later, "key", 0).is_allowed());
-    assert!(limiter.check_at(start, "key", 1).is_allowed());
+    assert!(limiter.key("key").check_at(later, 0).is_allowed());
+    assert!(limiter.key("key").check_at(start, 1).is_allowed());
     assert!(
         limiter
-            .check_at(start + Duration::from_secs(1), "key", 1)
+            .key("key")
+            .check_at(start + Duration::from_secs(1), 1)
             .is_allowed()
     );
 }

@@ -71,7 +71,7 @@ fn fill(limiter: &KeyedLimiter<Manual>, from: u64) -> u64 {
         .map_or(0, |last| last - start);
     let mut refused = 0;
     for number in 0u64.. {
-        let fined = limiter.penalize(&("filler", number), 1);
+        let fined = limiter.key(&("filler", number)).penalize(1);
         refused = if fined.is_ok() { 0 } else { refused + 1 };
         if refused == 2_000 {
             break;

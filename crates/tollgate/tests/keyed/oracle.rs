@@ -130,15 +130,15 @@ impl Pair {
         match random.below(100) {
             0 => {
                 model.keys.remove(&key);
-                self.table.reset(&key);
+                self.table.key(&key).reset();
             }
             1 => {
                 model.refund(local(now), key, cost);
-                self.table.refund(&key, cost);
+                self.table.key(&key).refund(cost);
             }
             2 => {
                 model.penalize(local(now), key, cost);
-                self.table.penalize(&key, cost).expect("a slot");
+                self.table.key(&key).penalize(cost).expect("a slot");
             }
             3..=6 => {
                 let expected = model.decide(local(now), key, cost).is_allowed();

@@ -28,7 +28,7 @@ fn random_times(capacity: usize, span: Duration, longest_wait: Duration, seed: u
         let since = if random.below(3) == 0 { jump } else { drift };
         let key = index(random.below(KEYS as u64));
         let cost = 1 + random.below(3);
-        if limiter.check_at(BASE + since, &key, cost).is_allowed() {
+        if limiter.key(&key).check_at(BASE + since, cost).is_allowed() {
             admitted[key] += cost;
         }
     }

@@ -31,14 +31,17 @@ fn waits_of_keys_without_a_slot_queue_up_in_the_shared_bucket() {
     fill(&limiter, 0);
     let delays: Vec<_> = (1_000..1_005)
         .map(|key| {
-            let slot = limiter.reserve(&key, 1).unwrap();
+            let slot = limiter.key(&key).reserve(1).unwrap();
             let delay = slot.delay();
-            std::mem::forget(slot);
+            slot.keep();
             delay.as_secs()
         })
         .collect();
     assert_eq!(delays, [1, 2, 3, 4, 5]);
-    let refused = limiter.acquire("late").timeout(Duration::from_secs(5));
+    let refused = limiter
+        .key("late")
+        .acquire()
+        .timeout(Duration::from_secs(5));
     assert!(matches!(refused.wait_blocking(), Err(Refused::TooLate(_))));
 }
 
@@ -53,12 +56,12 @@ fn new_keys_can_be_denied() {
         assert!(!limiter.allow(&key));
         // There is nothing that a wait could be charged to.
         assert!(matches!(
-            limiter.reserve(&key, 1),
+            limiter.key(&key).reserve(1),
             Err(Refused::QueueFull(_))
         ));
-        assert!(limiter.acquire(&key).wait_blocking().is_err());
+        assert!(limiter.key(&key).acquire().wait_blocking().is_err());
         // A look shows a full bucket: the key has spent nothing.
-        assert_eq!(limiter.peek(&key).remaining, 2);
+        assert_eq!(limiter.key(&key).peek().remaining, 2);
     }
     // Those who are there go on.
     assert!((0..there).all(|key| limiter.allow(&key)));
@@ -78,7 +81,7 @@ fn new_keys_can_be_admitted_uncounted() {
             (Outcome::Allowed, 2)
         );
         assert_eq!(limiter.check_n("new", 3).outcome, Outcome::Never);
-        assert!(limiter.reserve("new", 1).unwrap().delay().is_zero());
+        assert!(limiter.key("new").reserve(1).unwrap().delay().is_zero());
     }
     assert!((0..there).all(|key| limiter.allow(&key) && !limiter.allow(&key)));
 }
@@ -106,7 +109,7 @@ fn evicting_the_nearest_to_idle_lets_a_flood_reset_a_spent_key() {
 fn a_blocked_key_is_never_evicted() {
     let (limiter, clock) = with_policy(Rate::per_hour(10), 100, AtCap::EvictNearestIdle);
     for key in 0..100 {
-        limiter.block_for(&("blocked", key), HOUR).unwrap();
+        limiter.key(&("blocked", key)).block_for(HOUR).unwrap();
     }
     let end = clock.now() + HOUR;
     for key in 0..20_000 {
@@ -121,10 +124,10 @@ fn a_blocked_key_is_never_evicted() {
 #[test]
 fn an_evicting_table_full_of_blocked_keys_denies_new_ones() {
     let (limiter, _) = with_policy(Rate::per_hour(10), 1, AtCap::EvictNearestIdle);
-    let blocked = (0..).find(|key| limiter.block_for(key, HOUR).is_err());
+    let blocked = (0..).find(|key| limiter.key(key).block_for(HOUR).is_err());
     let blocked = blocked.unwrap();
     assert!(!limiter.allow("new"));
-    assert!(limiter.reserve("new", 1).is_err());
+    assert!(limiter.key("new").reserve(1).is_err());
     assert!((0..blocked).all(|key| !limiter.allow(&key)));
     assert_eq!(limiter.stats().evicted, 0);
 }
@@ -133,20 +136,20 @@ fn an_evicting_table_full_of_blocked_keys_denies_new_ones() {
 fn a_part_of_the_table_is_kept_for_blocks() {
     let (limiter, _) = with_policy(Rate::per_hour(1), 10, AtCap::DenyNew);
     fill(&limiter, 0);
-    let text = limiter.penalize("new", 1).unwrap_err().to_string();
+    let text = limiter.key("new").penalize(1).unwrap_err().to_string();
     assert_eq!(
         text,
         "no slot for a new key: more than the capacity of 10 keys are active; build the limiter \
          with a larger capacity"
     );
     for key in 0..10 {
-        limiter.block_for(&("blocked", key), HOUR).unwrap();
+        limiter.key(&("blocked", key)).block_for(HOUR).unwrap();
     }
-    assert!((0..10).all(|key| limiter.peek(&("blocked", key)).retry_after == HOUR));
+    assert!((0..10).all(|key| limiter.key(&("blocked", key)).peek().retry_after == HOUR));
     // It ends too, and then blocking says so.
-    let refused = (10..200).find_map(|key| limiter.block_for(&("blocked", key), HOUR).err());
+    let refused = (10..200).find_map(|key| limiter.key(&("blocked", key)).block_for(HOUR).err());
     assert_eq!(refused.unwrap().to_string(), text);
     // A key that is there can always be blocked.
-    limiter.block_for(&0u64, HOUR).unwrap();
-    assert_eq!(limiter.peek(&0u64).retry_after, HOUR);
+    limiter.key(&0u64).block_for(HOUR).unwrap();
+    assert_eq!(limiter.key(&0u64).peek().retry_after, HOUR);
 }

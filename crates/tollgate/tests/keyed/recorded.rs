@@ -52,7 +52,7 @@ fn every_answer_is_the_one_that_governor_gave() {
                 continue;
             };
             let at = Timestamp::from_nanos(op.t);
-            let decision = limiter.check_at(at, key, op.n.unwrap_or(1));
+            let decision = limiter.key(key).check_at(at, op.n.unwrap_or(1));
             let place = format!("sequence {} operation {index} {decision:?}", sequence.id);
             let allowed = decision.outcome == Outcome::Allowed;
             assert_eq!(op.ok, Some(allowed), "{place}");

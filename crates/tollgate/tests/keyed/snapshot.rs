@@ -7,9 +7,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use tollgate::clock::{Manual, Wall};
-use tollgate::core::{Arithmetic, Gcra};
 use tollgate::{
-    AtCap, Clock, KeyedLimiter, Rate, Timestamp,
+    Algorithm, AtCap, Clock, KeyedLimiter, Rate, Tier, Timestamp,
     keyed::{self, SnapshotError},
 };
 use tollgate_testkit::scratch::Scratch;
@@ -34,7 +33,7 @@ fn some(keys: u64) -> KeyedLimiter<Manual> {
         let _ = limiter.check_n(&key, key % 11);
     }
     let day = Duration::from_secs(86_400);
-    limiter.block_for("blocked", day).expect("a slot");
+    limiter.key("blocked").block_for(day).expect("a slot");
     limiter
 }
 
@@ -73,17 +72,17 @@ fn what_is_restored_is_what_was_there() {
     // Keys that spent nothing aren't active.
     let count = 5_000 - 5_000u64.div_ceil(11) + 1;
     assert_eq!(
-        limiter.snapshot(&scratch.path("limits.snapshot")).unwrap(),
+        limiter.snapshot(scratch.path("limits.snapshot")).unwrap(),
         count
     );
     without_time(&scratch.path("limits.snapshot"));
     // On a clock that shows another time.
     let restored = builder(10_000, 9)
-        .restore(&scratch.path("limits.snapshot"))
+        .restore(scratch.path("limits.snapshot"))
         .unwrap();
     assert_eq!(active(&restored), active(&limiter));
     for key in 0..5_000u64 {
-        assert_eq!(restored.peek(&key), limiter.peek(&key), "{key}");
+        assert_eq!(restored.key(&key).peek(), limiter.key(&key).peek(), "{key}");
         assert_eq!(restored.check(&key), limiter.check(&key), "{key}");
     }
     assert_eq!(restored.check("blocked"), limiter.check("blocked"));
@@ -94,11 +93,11 @@ fn what_is_restored_is_what_was_there() {
 fn a_table_of_another_size_takes_the_keys_too() {
     let scratch = Scratch::new("size");
     let limiter = some(3_000);
-    limiter.snapshot(&scratch.path("limits.snapshot")).unwrap();
+    limiter.snapshot(scratch.path("limits.snapshot")).unwrap();
     without_time(&scratch.path("limits.snapshot"));
     for capacity in [3_000, 200_000] {
         let restored = builder(capacity, 0)
-            .restore(&scratch.path("limits.snapshot"))
+            .restore(scratch.path("limits.snapshot"))
             .unwrap();
         assert_eq!(active(&restored), active(&limiter), "{capacity}");
     }
@@ -109,17 +108,18 @@ fn the_time_since_the_snapshot_counts() {
     let scratch = Scratch::new("time");
     let limiter = some(11);
     limiter
-        .block_for("half an hour", Duration::from_secs(1_800))
+        .key("half an hour")
+        .block_for(Duration::from_secs(1_800))
         .unwrap();
-    limiter.snapshot(&scratch.path("limits.snapshot")).unwrap();
+    limiter.snapshot(scratch.path("limits.snapshot")).unwrap();
     // An hour ago: ten tokens came back, and the shorter block is over.
     tamper(&scratch.path("limits.snapshot"), WALL, |wall| {
         wall - 3_600_000_000_000
     });
     let restored = builder(10_000, 0)
-        .restore(&scratch.path("limits.snapshot"))
+        .restore(scratch.path("limits.snapshot"))
         .unwrap();
-    assert!((0..11u64).all(|key| restored.peek(&key).remaining == 10));
+    assert!((0..11u64).all(|key| restored.key(&key).peek().remaining == 10));
     assert!(restored.allow("half an hour"));
     let wait = restored.check("blocked").retry_after;
     assert!(wait <= Duration::from_secs(82_800), "{wait:?}");
@@ -129,7 +129,7 @@ fn the_time_since_the_snapshot_counts() {
     tamper(&scratch.path("limits.snapshot"), WALL, |_| 0);
     assert!(
         builder(1, 0)
-            .restore(&scratch.path("limits.snapshot"))
+            .restore(scratch.path("limits.snapshot"))
             .unwrap()
             .is_empty()
     );
@@ -165,23 +165,21 @@ fn time_between_the_two_clocks_of_a_snapshot_grants_nothing() {
 #[test]
 fn the_default_clock_restores_too() {
     let scratch = Scratch::new("default");
-    some(100)
-        .snapshot(&scratch.path("limits.snapshot"))
-        .unwrap();
+    some(100).snapshot(scratch.path("limits.snapshot")).unwrap();
     let builder = KeyedLimiter::builder(Rate::per_hour(10), 10_000);
-    let restored: KeyedLimiter = builder.restore(&scratch.path("limits.snapshot")).unwrap();
+    let restored: KeyedLimiter = builder.restore(scratch.path("limits.snapshot")).unwrap();
     assert!(!restored.allow("blocked"));
-    assert_eq!(restored.peek(&10u64).remaining, 0);
+    assert_eq!(restored.key(&10u64).peek().remaining, 0);
 }
 
 #[test]
 fn a_snapshot_replaces_the_one_before_and_leaves_nothing_else() {
     let scratch = Scratch::new("replace");
     some(1_000)
-        .snapshot(&scratch.path("limits.snapshot"))
+        .snapshot(scratch.path("limits.snapshot"))
         .unwrap();
     assert_eq!(
-        some(0).snapshot(&scratch.path("limits.snapshot")).unwrap(),
+        some(0).snapshot(scratch.path("limits.snapshot")).unwrap(),
         1
     );
     let files = fs::read_dir(scratch.folder()).unwrap().count();
@@ -203,7 +201,7 @@ fn a_snapshot_replaces_the_one_before_and_leaves_nothing_else() {
 
 /// The error of restoring the file, as text.
 fn refused(scratch: &Scratch, capacity: usize) -> String {
-    match builder(capacity, 0).restore(&scratch.path("limits.snapshot")) {
+    match builder(capacity, 0).restore(scratch.path("limits.snapshot")) {
         Ok(_) => "restored".to_owned(),
         Err(error) => scratch.text(&error),
     }
@@ -277,10 +275,10 @@ fn keys_at_several_rates_are_restored_with_what_they_owe() {
     let file = scratch.path("limits.snapshot");
     let limiter = some(0);
     let rates: Vec<_> = (1..=200)
-        .map(|count| Gcra::new(Rate::per_minute(count).burst(9)).unwrap())
+        .map(|count| Tier::new(Algorithm::Gcra, Rate::per_minute(count).burst(9)).unwrap())
         .collect();
     for (key, rate) in (0u64..).zip(&rates) {
-        assert!(limiter.key_at_rate(&key, rate).allow_n(1 + key % 9));
+        assert!(limiter.key(&key).at(rate).unwrap().allow_n(1 + key % 9));
     }
     limiter.snapshot(&file).unwrap();
     without_time(&file);
@@ -291,7 +289,7 @@ fn keys_at_several_rates_are_restored_with_what_they_owe() {
         .unwrap();
     for (key, rate) in (0u64..).zip(&rates) {
         let look =
-            |limiter: &KeyedLimiter<Manual>, rate| limiter.key_at_rate(&key, rate).check_n(0);
+            |limiter: &KeyedLimiter<Manual>, rate| limiter.key(&key).at(rate).unwrap().check_n(0);
         assert_eq!(look(&restored, rate), look(&limiter, rate), "{key}");
         // At any other rate it owes as many.
         let other = &rates[usize::try_from(key * 7 % 200).unwrap()];
@@ -304,12 +302,12 @@ fn keys_at_several_rates_are_restored_with_what_they_owe() {
 #[test]
 fn no_damaged_or_shortened_file_is_loaded() {
     let scratch = Scratch::new("damaged");
-    some(20).snapshot(&scratch.path("limits.snapshot")).unwrap();
+    some(20).snapshot(scratch.path("limits.snapshot")).unwrap();
     let right = fs::read(scratch.path("limits.snapshot")).unwrap();
     for length in 0..right.len() {
         fs::write(scratch.path("limits.snapshot"), &right[..length]).unwrap();
         let error = builder(100, 0)
-            .restore(&scratch.path("limits.snapshot"))
+            .restore(scratch.path("limits.snapshot"))
             .unwrap_err();
         let named = matches!(
             error,
@@ -323,7 +321,7 @@ fn no_damaged_or_shortened_file_is_loaded() {
         fs::write(scratch.path("limits.snapshot"), damaged).unwrap();
         assert!(
             builder(100, 0)
-                .restore(&scratch.path("limits.snapshot"))
+                .restore(scratch.path("limits.snapshot"))
                 .is_err(),
             "{place}"
         );
@@ -341,7 +339,7 @@ fn no_damaged_or_shortened_file_is_loaded() {
 fn more_keys_than_fit_are_an_error() {
     let scratch = Scratch::new("many");
     some(1_100)
-        .snapshot(&scratch.path("limits.snapshot"))
+        .snapshot(scratch.path("limits.snapshot"))
         .unwrap();
     assert_eq!(
         refused(&scratch, 50),
@@ -369,12 +367,12 @@ fn what_the_system_says_comes_with_the_path() {
     assert_eq!(error.to_string(), "snapshot /: not the name of a file");
     // A rate that can't be represented is refused as by `build`.
     let scratch = Scratch::new("rate");
-    some(1).snapshot(&scratch.path("limits.snapshot")).unwrap();
+    some(1).snapshot(scratch.path("limits.snapshot")).unwrap();
     let slow = Rate::new(1, Duration::from_secs(100 * 365 * 86_400));
     let builder = KeyedLimiter::builder(slow, 10).clock(Manual::new());
     let expected = KeyedLimiter::builder(slow, 10).build().unwrap_err();
     let error = builder
-        .restore(&scratch.path("limits.snapshot"))
+        .restore(scratch.path("limits.snapshot"))
         .unwrap_err();
     assert_eq!(error.to_string(), expected.to_string());
 }
@@ -388,10 +386,10 @@ fn of_two_snapshots_at_once_each_is_whole() {
             scope.spawn(|| {
                 for _ in 0..20 {
                     limiter
-                        .snapshot(&scratch.path("limits.snapshot"))
+                        .snapshot(scratch.path("limits.snapshot"))
                         .expect("written");
                     builder(10_000, 0)
-                        .restore(&scratch.path("limits.snapshot"))
+                        .restore(scratch.path("limits.snapshot"))
                         .expect("whole");
                 }
             });

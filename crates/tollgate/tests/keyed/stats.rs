@@ -17,8 +17,8 @@ fn stats_tell_why_keys_left_their_slots() {
     assert_eq!((stats.expired, stats.reset, stats.evicted), (0, 0, 0));
     // Each new key looked at the eight slots of its two lines, or more where those were full.
     assert!(stats.examined >= 100 * 8, "{}", stats.examined);
-    limiter.reset(&0u64);
-    limiter.reset(&1_000u64);
+    limiter.key(&0u64).reset();
+    limiter.key(&1_000u64).reset();
     assert_eq!(limiter.stats().reset, 1);
     // All are idle a second later, and as many others take their slots over, but for some that were
     // empty.

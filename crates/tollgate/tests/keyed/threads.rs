@@ -45,7 +45,7 @@ fn at_one_instant_all_threads_share_the_burst_of_each_key() {
         let mut missing = 0;
         for (key, admitted) in admitted.iter().enumerate() {
             let passed = admitted.load(Ordering::Relaxed);
-            let left = limiter.peek(&(key as u64)).remaining;
+            let left = limiter.key(&(key as u64)).peek().remaining;
             assert!(passed + left <= 10, "{key}: {passed} passed, {left} left");
             missing += 10 - passed - left;
         }
@@ -104,13 +104,16 @@ fn gifts_fines_and_blocks_under_threads_reach_the_right_key() {
         for turn in 0..1_000u64 {
             let own = (number, turn);
             assert!(limiter.key(&own).allow_n(60));
-            limiter.refund(&own, 20);
-            limiter.penalize(&own, 30).unwrap();
+            limiter.key(&own).refund(20);
+            limiter.key(&own).penalize(30).unwrap();
             let earlier = (number, random.below(turn + 1));
             if turn % 10 == 3 {
-                limiter.block_for(&own, Duration::from_secs(60)).unwrap();
+                limiter
+                    .key(&own)
+                    .block_for(Duration::from_secs(60))
+                    .unwrap();
             }
-            let reserved = limiter.reserve(&earlier, 5);
+            let reserved = limiter.key(&earlier).reserve(5);
             assert_eq!(reserved.is_err(), earlier.1 % 10 == 3);
             if let Ok(slot) = reserved {
                 slot.cancel();
@@ -120,7 +123,11 @@ fn gifts_fines_and_blocks_under_threads_reach_the_right_key() {
     for number in 0..THREADS {
         for turn in 0..1_000u64 {
             let expected = if turn % 10 == 3 { 0 } else { 30 };
-            assert_eq!(limiter.peek(&(number, turn)).remaining, expected, "{turn}");
+            assert_eq!(
+                limiter.key(&(number, turn)).peek().remaining,
+                expected,
+                "{turn}"
+            );
         }
     }
 }

@@ -50,8 +50,8 @@ fn every_key_answers_for_forty_years_as_the_exact_form_does() {
 fn blocks_and_shared_buckets_last_as_long_as_they_should() {
     let (limiter, clock) = with_policy(Rate::every(DAY).burst(100), 1, AtCap::ShareOne);
     clock.advance(200 * DAY);
-    limiter.block_for("three years", 3 * 365 * DAY).unwrap();
-    limiter.block_for("for ever", Duration::MAX).unwrap();
+    limiter.key("three years").block_for(3 * 365 * DAY).unwrap();
+    limiter.key("for ever").block_for(Duration::MAX).unwrap();
     for years in 1..=10u32 {
         clock.advance(364 * DAY);
         assert_eq!(limiter.allow("three years"), years > 3, "{years}");
@@ -94,7 +94,7 @@ fn what_words_count_from_moves_under_threads_and_nothing_is_granted_twice() {
             }
         });
         for (key, passed) in (0u64..).zip(passed) {
-            let left = limiter.peek(&key).remaining;
+            let left = limiter.key(&key).peek().remaining;
             assert_eq!(passed.into_inner() + left, 1, "{key}");
         }
     }
@@ -121,13 +121,13 @@ fn a_clock_that_was_far_ahead_holds_nobody_back() {
         clock.advance(30 * DAY);
         let start = clock.now();
         assert_eq!(spend(&limiter, 0), 5);
-        limiter.block_for(&1, 40 * DAY).unwrap();
+        limiter.key(&1).block_for(40 * DAY).unwrap();
         clock.advance(ahead);
         for key in 10..600 {
             assert_eq!(spend(&limiter, key), 5);
             clock.advance(DAY / 86_400);
         }
-        limiter.block_for(&2, DAY / 2).unwrap();
+        limiter.key(&2).block_for(DAY / 2).unwrap();
         clock.set(start + DAY / 144);
         // All who come, at once; who spent all while it was ahead, as soon as it is paid back.
         for key in 1_000..1_600 {
@@ -200,10 +200,10 @@ fn what_is_behind_by_less_than_a_state_lasts_grants_nothing() {
     for _ in 0..20 {
         clock.advance(2 * DAY);
         let _ = limiter.allow("other");
-        assert_eq!(limiter.peek("key").remaining, 2);
+        assert_eq!(limiter.key("key").peek().remaining, 2);
         let back = clock.now() - Timestamp::ZERO - 2 * DAY;
         clock.set(Timestamp::ZERO + back);
-        assert_eq!(limiter.peek("key").remaining, 0);
+        assert_eq!(limiter.key("key").peek().remaining, 0);
         let _ = limiter.allow("other");
     }
 }

@@ -22,7 +22,7 @@ async fn waiters_of_each_key_pass_in_the_order_in_which_they_came() {
         .map(|number| {
             let (limiter, order) = (Arc::clone(&limiter), Arc::clone(&order));
             tokio::spawn(async move {
-                limiter.acquire(&(number % 2)).await.unwrap();
+                limiter.key(&(number % 2)).acquire().await.unwrap();
                 order.lock().unwrap().push((number, limiter.clock().now()));
             })
         })
@@ -44,15 +44,15 @@ async fn waiters_of_each_key_pass_in_the_order_in_which_they_came() {
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_is_dropped_gives_its_place_back() {
     let limiter = paused(Rate::every(Duration::from_millis(100)));
-    limiter.acquire("key").await.unwrap();
+    limiter.key("key").acquire().await.unwrap();
     let short = tokio::time::timeout(
         Duration::from_millis(10),
-        limiter.acquire("key").into_future(),
+        limiter.key("key").acquire().into_future(),
     );
     assert!(short.await.is_err());
     assert_eq!(limiter.waiters(), 0);
     assert_eq!(
-        limiter.acquire("key").await,
+        limiter.key("key").acquire().await,
         Ok(Duration::from_millis(90)),
         "as if nobody had waited"
     );
@@ -64,13 +64,13 @@ async fn all_keys_together_may_have_so_many_waiters() {
     let tasks: Vec<_> = (0..100u64)
         .map(|number| {
             let limiter = Arc::clone(&limiter);
-            tokio::spawn(async move { limiter.acquire(&(number % 50)).await })
+            tokio::spawn(async move { limiter.key(&(number % 50)).acquire().await })
         })
         .collect();
     while limiter.waiters() < 50 {
         tokio::task::yield_now().await;
     }
-    let refused = limiter.acquire(&0u64).await.unwrap_err();
+    let refused = limiter.key(&0u64).acquire().await.unwrap_err();
     assert!(matches!(refused, Refused::QueueFull(_)), "{refused}");
     for task in tasks {
         task.await.unwrap().unwrap();

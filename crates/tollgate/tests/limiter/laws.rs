@@ -168,7 +168,7 @@ mod uptime {
         for ahead in 1..=20 {
             let booked = limiter.reserve(1).expect("any time ahead");
             assert_eq!(booked.delay(), ahead * DAY);
-            std::mem::forget(booked);
+            booked.keep();
         }
         assert_eq!(limiter.check().retry_after, 21 * DAY);
         assert!(!limiter.allow());
@@ -199,7 +199,7 @@ mod uptime {
                 assert_eq!(spend(), 600);
                 if algorithm != Algorithm::SlidingLog {
                     // What is booked by the wrong time acts by it.
-                    std::mem::forget(limiter.reserve(600).expect("any time ahead"));
+                    limiter.reserve(600).expect("any time ahead").keep();
                 }
                 limiter.clock().set(START);
                 assert_eq!(limiter.peek().limit, 600);

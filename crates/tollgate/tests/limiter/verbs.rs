@@ -208,7 +208,7 @@ fn a_log_books_at_most_one_window_ahead() {
     assert!(matches!(refused, Refused::TooFarAhead(_)));
     assert_eq!(
         refused.to_string(),
-        "rate limit: the wait of 2s is longer than reservations reach ahead; `acquire` waits as long as it takes"
+        "rate limit: the wait of 2s is longer than a reservation may be made ahead; use `acquire`, which waits as long as it takes"
     );
 }
 
@@ -278,7 +278,7 @@ fn ten_a_second_burst_twenty_lets_forty_through_by_two_seconds() {
         .map(|_| {
             let slot = limiter.reserve(1).unwrap();
             let act = slot.act_at();
-            std::mem::forget(slot);
+            slot.keep();
             act
         })
         .collect();

@@ -22,7 +22,7 @@ fn error(builder: lanes::Builder) -> String {
 fn what_does_not_fit_is_named() {
     let rate = Rate::per_second(100);
     let lanes = || Lanes::builder(rate);
-    assert_eq!(error(lanes()), "0 lanes: there are 1 to 64 of them");
+    assert_eq!(error(lanes()), "0 lanes were given; give 1 to 64");
     assert_eq!(
         error(lanes().lane("a", 1).lane("a", 2)),
         "two lanes are called \"a\": give each a name of its own"
@@ -43,7 +43,7 @@ fn what_does_not_fit_is_named() {
     );
     assert_eq!(
         error(Lanes::builder(Rate::unlimited()).lane("a", 60)),
-        "rate \"unlimited\" has no period to share: lanes take a rate of so many in so long"
+        "rate \"unlimited\" has no period; give lanes a rate with one, such as 100/s"
     );
 }
 

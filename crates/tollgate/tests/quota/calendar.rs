@@ -259,7 +259,7 @@ proptest! {
         steps in prop::collection::vec((0i64..200, 1u64..7), 1..30),
     ) {
         let quota = quota(zone, unit);
-        let limiter = QuotaLimiter::builder(quota.clone()).clock(Manual::new()).build();
+        let limiter = QuotaLimiter::builder(quota.clone(), 1_000_000).clock(Manual::new()).build().unwrap();
         let (mut at, mut used) = (at, 0);
         let mut period = oracle(zone, unit, at);
         for (quarters, cost) in steps {

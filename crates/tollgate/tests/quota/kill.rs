@@ -55,7 +55,7 @@ fn used(limiter: &QuotaLimiter<Manual>, key: &str) -> [u64; 2] {
 
 fn open(file: &Path, durability: Durability) -> QuotaLimiter<Manual> {
     // A clock that stands: no period ends meanwhile.
-    QuotaLimiter::builder(Quota::per_month(COUNT))
+    QuotaLimiter::builder(Quota::per_month(COUNT), 1_000_000)
         .clock(Manual::starting_at(Timestamp::from_secs(1_717_200_000)))
         .flush_every(Duration::from_millis(2))
         .max_unsaved(MAX_UNSAVED)
@@ -87,7 +87,9 @@ fn child() {
         // Each key is charged by both in turn.
         let quota = &quotas[usize::from(number / keys.count % 2 == 1)];
         if limiter
-            .check_with(&keys.name(number), quota, 1)
+            .key(&keys.name(number))
+            .at(quota)
+            .check_n(1)
             .is_allowed()
         {
             number += 1;

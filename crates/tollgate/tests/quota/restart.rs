@@ -16,7 +16,12 @@ const START: u64 = 1_717_200_000;
 
 /// Flushes only when told to.
 fn builder(quota: Quota) -> quota::Builder<Manual> {
-    QuotaLimiter::builder(quota)
+    bounded(quota, 1_000_000)
+}
+
+/// The same for so many keys.
+fn bounded(quota: Quota, capacity: usize) -> quota::Builder<Manual> {
+    QuotaLimiter::builder(quota, capacity)
         .clock(Manual::starting_at(Timestamp::from_secs(START)))
         .flush_every(Duration::from_secs(86_400))
 }
@@ -28,7 +33,7 @@ fn what_is_reopened_is_what_was_there() {
         Quota::rolling(1_000_000, 60 * DAY),
     ] {
         let scratch = Scratch::new("same");
-        let limiter = builder(quota.clone()).open(&scratch.file()).unwrap();
+        let limiter = builder(quota.clone()).open(scratch.file()).unwrap();
         for turn in 0..40u64 {
             for key in 0..50u64 {
                 let _ = limiter.check_n(&format!("tenant-{key}"), key * turn);
@@ -45,7 +50,7 @@ fn what_is_reopened_is_what_was_there() {
         for _ in 0..2 {
             let again = builder(quota.clone());
             let again = again.clock(Manual::starting_at(Timestamp::from_secs(now)));
-            let again = again.open(&scratch.file()).unwrap();
+            let again = again.open(scratch.file()).unwrap();
             for (key, look) in looks.iter().enumerate() {
                 assert_eq!(
                     again.peek(&format!("tenant-{key}")),
@@ -63,13 +68,13 @@ fn what_is_reopened_is_what_was_there() {
 #[test]
 fn a_period_that_ended_meanwhile_is_over() {
     let scratch = Scratch::new("over");
-    let limiter = builder(Quota::per_day(10)).open(&scratch.file()).unwrap();
+    let limiter = builder(Quota::per_day(10)).open(scratch.file()).unwrap();
     let _ = limiter.check_n("a", 10);
     drop(limiter);
     let later = |seconds| {
         let clock = Manual::starting_at(Timestamp::from_secs(seconds));
         let builder = builder(Quota::per_day(10)).clock(clock);
-        builder.open(&scratch.file()).unwrap()
+        builder.open(scratch.file()).unwrap()
     };
     let next_day = later(START + 86_400);
     assert_eq!(next_day.stats().keys, 0);
@@ -85,15 +90,13 @@ fn a_period_that_ended_meanwhile_is_over() {
 #[test]
 fn another_period_or_count_after_a_restart_counts_what_was_used() {
     let scratch = Scratch::new("changed");
-    let limiter = builder(Quota::per_day(10)).open(&scratch.file()).unwrap();
+    let limiter = builder(Quota::per_day(10)).open(scratch.file()).unwrap();
     let _ = limiter.check_n("a", 7);
     drop(limiter);
-    let limiter = builder(Quota::per_day(100)).open(&scratch.file()).unwrap();
+    let limiter = builder(Quota::per_day(100)).open(scratch.file()).unwrap();
     assert_eq!(limiter.peek("a").remaining, 93);
     drop(limiter);
-    let limiter = builder(Quota::per_month(100))
-        .open(&scratch.file())
-        .unwrap();
+    let limiter = builder(Quota::per_month(100)).open(scratch.file()).unwrap();
     assert_eq!(limiter.check("a").remaining, 92);
     assert_eq!(limiter.peek("a").reset_after, 30 * DAY);
 }
@@ -106,7 +109,7 @@ fn thresholds_are_not_told_again_after_a_restart() {
         let log = Arc::clone(&told);
         builder(Quota::per_day(10))
             .on_threshold(&[80], move |event| log.lock().unwrap().push(event.used))
-            .open(&scratch.file())
+            .open(scratch.file())
             .unwrap()
     };
     let limiter = open();
@@ -121,9 +124,9 @@ fn thresholds_are_not_told_again_after_a_restart() {
 #[test]
 fn a_file_in_use_is_refused() {
     let scratch = Scratch::new("locked");
-    let limiter = builder(Quota::per_day(10)).open(&scratch.file()).unwrap();
+    let limiter = builder(Quota::per_day(10)).open(scratch.file()).unwrap();
     let _ = limiter.check("a");
-    let second = builder(Quota::per_day(10)).open(&scratch.file());
+    let second = builder(Quota::per_day(10)).open(scratch.file());
     let error = second.unwrap_err();
     assert!(matches!(error, FileError::Locked { .. }));
     assert_eq!(
@@ -131,7 +134,7 @@ fn a_file_in_use_is_refused() {
         "quota store quotas is in use by another limiter; give each process a file of its own"
     );
     drop(limiter);
-    let limiter = builder(Quota::per_day(10)).open(&scratch.file()).unwrap();
+    let limiter = builder(Quota::per_day(10)).open(scratch.file()).unwrap();
     assert_eq!(limiter.peek("a").remaining, 9);
 }
 
@@ -180,28 +183,27 @@ fn a_file_of_two_names_is_refused_under_either() {
 #[test]
 fn too_many_keys_and_impossible_paths_are_errors() {
     let scratch = Scratch::new("many");
-    let limiter = builder(Quota::per_day(10)).open(&scratch.file()).unwrap();
+    let limiter = builder(Quota::per_day(10)).open(scratch.file()).unwrap();
     for key in 0..20u32 {
         let _ = limiter.check(&key.to_le_bytes());
     }
     drop(limiter);
-    let error = builder(Quota::per_day(10))
-        .max_keys(19)
-        .open(&scratch.file())
+    let error = bounded(Quota::per_day(10), 19)
+        .open(scratch.file())
         .unwrap_err();
     assert_eq!(
         scratch.text(&error),
         "quota store quotas holds 20 keys, more than the 19 that may be counted"
     );
     let error = builder(Quota::per_day(10))
-        .open("/no/such/folder/quotas".as_ref())
+        .open("/no/such/folder/quotas")
         .unwrap_err();
     let text = error.to_string();
     assert!(
         text.starts_with("quota store /no/such/folder/quotas: "),
         "{text}"
     );
-    let error = builder(Quota::per_day(10)).open("/".as_ref()).unwrap_err();
+    let error = builder(Quota::per_day(10)).open("/").unwrap_err();
     assert_eq!(error.to_string(), "quota store /: not the name of a file");
 }
 
@@ -263,7 +265,7 @@ fn a_failing_store_grants_if_that_was_chosen() {
     let limiter = builder(Quota::per_day(1_000))
         .max_unsaved(10)
         .on_file_failure(OnFileFailure::Grant)
-        .open(&folder.join("quotas"))
+        .open(folder.join("quotas"))
         .unwrap();
     fs::remove_dir_all(&folder).unwrap();
     assert!(limiter.check_n("a", 900).is_allowed());
@@ -278,7 +280,7 @@ fn a_cost_above_the_bound_passes_alone() {
     let scratch = Scratch::new("alone");
     let limiter = builder(Quota::per_day(1_000))
         .max_unsaved(10)
-        .open(&scratch.file())
+        .open(scratch.file())
         .unwrap();
     assert!(limiter.check_n("a", 500).is_allowed());
     limiter.flush().unwrap();
@@ -291,7 +293,7 @@ fn the_thread_flushes_early_and_in_time() {
     // Early: half of the bound is granted, and the interval is a day.
     let limiter = builder(Quota::per_day(1_000))
         .max_unsaved(100)
-        .open(&scratch.file())
+        .open(scratch.file())
         .unwrap();
     let _ = limiter.check_n("a", 51);
     while limiter.stats().unsaved > 0 {
@@ -301,7 +303,7 @@ fn the_thread_flushes_early_and_in_time() {
     // In time: the interval is short, and the bound far away.
     let limiter = builder(Quota::per_day(1_000))
         .flush_every(Duration::from_millis(1))
-        .open(&scratch.file())
+        .open(scratch.file())
         .unwrap();
     let _ = limiter.check_n("a", 1);
     while limiter.stats().unsaved > 0 {
@@ -314,7 +316,7 @@ fn the_thread_flushes_early_and_in_time() {
 fn the_file_stays_small_however_often_it_is_flushed() {
     let scratch = Scratch::new("small");
     let limiter = builder(Quota::per_day(u64::MAX))
-        .open(&scratch.file())
+        .open(scratch.file())
         .unwrap();
     let keys: Vec<String> = (0..300).map(|key| format!("{key:0>900}")).collect();
     let mut largest = 0;
@@ -332,14 +334,14 @@ fn the_file_stays_small_however_often_it_is_flushed() {
     drop(limiter);
     let bytes = fs::metadata(scratch.file()).unwrap().len();
     assert!(bytes < 300_000, "{bytes}");
-    let limiter = builder(Quota::per_day(100)).open(&scratch.file()).unwrap();
+    let limiter = builder(Quota::per_day(100)).open(scratch.file()).unwrap();
     assert!(keys.iter().all(|key| limiter.peek(key).remaining == 88));
 }
 
 #[test]
 fn a_damaged_file_is_an_error_and_stays_as_it_is() {
     let scratch = Scratch::new("damaged");
-    let open = || builder(Quota::per_day(100)).open(&scratch.file());
+    let open = || builder(Quota::per_day(100)).open(scratch.file());
     let limiter = open().unwrap();
     let _ = limiter.check_n("a", 30);
     limiter.flush().unwrap();
@@ -382,7 +384,7 @@ fn what_is_not_in_the_file_is_counted_as_unsaved() {
     let scratch = Scratch::new("together");
     let limiter = builder(Quota::per_day(u64::MAX))
         .max_unsaved(u64::MAX)
-        .open(&scratch.file())
+        .open(scratch.file())
         .unwrap();
     let keys: Vec<String> = (0..2_000).map(|key| format!("tenant-{key}")).collect();
     let mut granted = 0;
@@ -459,7 +461,7 @@ fn what_cannot_be_saved_ahead_is_refused() {
     fs::create_dir(&folder).unwrap();
     let limiter = builder(Quota::per_day(1_000))
         .durability(Durability::Ahead { block: 10 })
-        .open(&folder.join("quotas"))
+        .open(folder.join("quotas"))
         .unwrap();
     assert!(limiter.check_n("a", 1).is_allowed());
     fs::remove_dir_all(&folder).unwrap();

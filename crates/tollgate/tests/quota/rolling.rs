@@ -16,7 +16,7 @@ proptest! {
         steps in prop::collection::vec((0u64..1_000, 0u64..20, 0u8..10), 1..150),
     ) {
         let quota = Quota::rolling(count, Duration::from_nanos(period));
-        let limiter = QuotaLimiter::builder(quota).clock(Manual::new()).build();
+        let limiter = QuotaLimiter::builder(quota, 1_000_000).clock(Manual::new()).build().unwrap();
         let part = period.div_ceil(60);
         // What was granted, at the times that the key has seen: they never go back.
         let mut granted: Vec<(u64, u64)> = Vec::new();
@@ -59,7 +59,7 @@ proptest! {
     ) {
         let quota = Quota::rolling(count, Duration::from_nanos(period));
         let both: Vec<_> = [vec![a + b], vec![a, b]].into_iter().map(|costs| {
-            let limiter = QuotaLimiter::builder(quota.clone()).clock(Manual::new()).build();
+            let limiter = QuotaLimiter::builder(quota.clone(), 1_000_000).clock(Manual::new()).build().unwrap();
             let at = Timestamp::from_nanos(now);
             let _ = limiter.check_at(at, "key", first);
             let passed = costs.iter().all(|cost| limiter.check_at(at, "key", *cost).is_allowed());
@@ -75,9 +75,10 @@ proptest! {
 fn thirty_days_come_back_within_twelve_hours_more() {
     let day = Duration::from_secs(86_400);
     let clock = Manual::starting_at(Timestamp::from_secs(1_700_000_000));
-    let limiter = QuotaLimiter::builder(Quota::rolling(10_000_000, 30 * day))
+    let limiter = QuotaLimiter::builder(Quota::rolling(10_000_000, 30 * day), 1_000_000)
         .clock(clock.clone())
-        .build();
+        .build()
+        .unwrap();
     assert!(limiter.check_n("key", 10_000_000).is_allowed());
     let wait = limiter.check("key").retry_after;
     assert!(wait > 30 * day && wait <= 30 * day + day / 2, "{wait:?}");

@@ -16,7 +16,12 @@ const MINUTE: Duration = Duration::from_secs(60);
 const START: Timestamp = Timestamp::from_secs(1_717_243_200);
 
 fn builder(quota: &Quota, now: Timestamp) -> quota::Builder<Manual> {
-    QuotaLimiter::builder(quota.clone())
+    bounded(quota, now, 1_000_000)
+}
+
+/// The same for so many keys.
+fn bounded(quota: &Quota, now: Timestamp, capacity: usize) -> quota::Builder<Manual> {
+    QuotaLimiter::builder(quota.clone(), capacity)
         .clock(Manual::starting_at(now))
         .flush_every(DAY)
 }
@@ -72,7 +77,7 @@ fn holds_nobody_back(limiter: &QuotaLimiter<Manual>, quota: &Quota) {
 #[test]
 fn a_clock_that_was_a_year_ahead_holds_nobody_back() {
     for quota in quotas() {
-        let limiter = builder(&quota, START).build();
+        let limiter = builder(&quota, START).build().unwrap();
         ahead_for_three_minutes(&limiter);
         holds_nobody_back(&limiter, &quota);
     }
@@ -84,11 +89,11 @@ fn nor_after_a_restart() {
         for durability in [Durability::Flush, Durability::Ahead { block: 5 }] {
             let scratch = Scratch::new("ahead");
             let limiter = builder(&quota, START).durability(durability);
-            let limiter = limiter.open(&scratch.file()).unwrap();
+            let limiter = limiter.open(scratch.file()).unwrap();
             ahead_for_three_minutes(&limiter);
             drop(limiter);
             let again = builder(&quota, START + 3 * MINUTE).durability(durability);
-            let again = again.open(&scratch.file()).unwrap();
+            let again = again.open(scratch.file()).unwrap();
             holds_nobody_back(&again, &quota);
         }
     }
@@ -96,7 +101,7 @@ fn nor_after_a_restart() {
 
 #[test]
 fn keys_of_a_clock_that_was_ahead_make_room_within_a_period() {
-    let limiter = builder(&Quota::per_day(10), START).max_keys(100).build();
+    let limiter = bounded(&Quota::per_day(10), START, 100).build().unwrap();
     limiter.clock().advance(365 * DAY);
     for key in 0..100 {
         assert!(limiter.check(&format!("ahead-{key}")).is_allowed());
@@ -114,7 +119,7 @@ fn keys_of_a_clock_that_was_ahead_make_room_within_a_period() {
 fn steps(quota: &Quota, seed: u64) {
     let mut random = Random::new(seed);
     let mut number = |end: u64| u32::try_from(random.below(end)).unwrap_or(0);
-    let limiter = builder(quota, START).build();
+    let limiter = builder(quota, START).build().expect("what it can do");
     let (mut ran, mut offset, mut late) = (Duration::ZERO, 900 * DAY, Duration::ZERO);
     let (mut far_steps, mut passed) = (0, [0; 3]);
     for _ in 0..600 {

@@ -97,10 +97,10 @@ fn what_is_no_quota_says_where_and_what() {
 
 #[test]
 fn refusals_say_that_they_are_a_quota_s() {
-    let limiter = QuotaLimiter::builder(Quota::per_day(10))
+    let limiter = QuotaLimiter::builder(Quota::per_day(10), 1)
         .clock(Manual::new())
-        .max_keys(1)
-        .build();
+        .build()
+        .unwrap();
     let refused = |key: &str, cost| limiter.charge(key, cost).unwrap_err().to_string();
     assert_eq!(
         refused("a", 11),
@@ -132,9 +132,10 @@ fn refusals_say_that_they_are_a_quota_s() {
         (0, "1d"),
     ] {
         limiter.clock().set(tollgate::Timestamp::from_secs(seconds));
-        let fresh = QuotaLimiter::builder(Quota::per_day(1))
+        let fresh = QuotaLimiter::builder(Quota::per_day(1), 1_000_000)
             .clock(limiter.clock().clone())
-            .build();
+            .build()
+            .unwrap();
         let _ = fresh.charge("a", 1).unwrap();
         assert_eq!(
             fresh.charge("a", 1).unwrap_err().to_string(),

@@ -4,21 +4,30 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use tollgate::AtCap;
 use tollgate::clock::Manual;
-use tollgate::quota::{self, AtQuotaCap, QuotaRefused};
+use tollgate::quota::{self, FileError, QuotaRefused};
 use tollgate::{Clock, Outcome, Quota, QuotaLimiter, Timestamp};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
 fn builder(quota: Quota) -> (quota::Builder<Manual>, Manual) {
+    bounded(quota, 1_000_000)
+}
+
+/// The same for so many keys.
+fn bounded(quota: Quota, capacity: usize) -> (quota::Builder<Manual>, Manual) {
     // 1 June 2024, a Saturday.
     let clock = Manual::starting_at(Timestamp::from_secs(1_717_200_000));
-    (QuotaLimiter::builder(quota).clock(clock.clone()), clock)
+    (
+        QuotaLimiter::builder(quota, capacity).clock(clock.clone()),
+        clock,
+    )
 }
 
 fn limiter(quota: Quota) -> (QuotaLimiter<Manual>, Manual) {
     let (builder, clock) = builder(quota);
-    (builder.build(), clock)
+    (builder.build().expect("what it can do"), clock)
 }
 
 #[test]
@@ -84,7 +93,7 @@ fn a_receipt_gives_back_only_to_its_own_period() {
     assert_eq!(limiter.give_back("a", lost), 0);
     // It is after the period became another.
     let kept = limiter.charge("a", 1).unwrap();
-    let _ = limiter.check_with("a", &Quota::per_month(10), 1);
+    let _ = limiter.key("a").at(&Quota::per_month(10)).check_n(1);
     assert_eq!(limiter.give_back("a", kept), 1);
     // A receipt is for the key that was charged.
     let other = limiter.charge("b", 3).unwrap();
@@ -113,10 +122,12 @@ fn a_rolling_receipt_gives_back_to_its_part() {
 fn a_refund_gives_no_more_than_was_used() {
     let (limiter, _) = limiter(Quota::per_day(10));
     let _ = limiter.check_n("a", 6);
-    assert_eq!(limiter.refund("a", 2), 2);
-    assert_eq!(limiter.refund("a", 100), 4);
-    assert_eq!(limiter.refund("nobody", 1), 0);
-    assert_eq!(limiter.peek("a").remaining, 10);
+    limiter.refund("a", 2);
+    assert_eq!(limiter.peek("a").remaining, 6);
+    limiter.refund("a", 100);
+    limiter.refund("nobody", 1);
+    let left = ["a", "nobody"].map(|key| limiter.peek(key).remaining);
+    assert_eq!(left, [10, 10]);
 }
 
 #[test]
@@ -134,7 +145,7 @@ fn tiers_overrides_and_live_changes_keep_what_was_used() {
     assert!(!limiter.check("a").is_allowed());
     let enterprise = Quota::per_day(10_000_000);
     assert_eq!(
-        limiter.check_with("a", &enterprise, 99).remaining,
+        limiter.key("a").at(&enterprise).check_n(99).remaining,
         9_999_000
     );
     // Another period: what still counts, counts as if charged when the latest was.
@@ -143,26 +154,29 @@ fn tiers_overrides_and_live_changes_keep_what_was_used() {
         limiter.look_at(clock.now(), "a", Some(&month), 0).remaining,
         500
     );
-    assert_eq!(limiter.check_with("a", &month, 1).remaining, 499);
+    assert_eq!(limiter.key("a").at(&month).check_n(1).remaining, 499);
     clock.advance(DAY);
-    assert_eq!(limiter.check_with("a", &month, 0).remaining, 499);
+    assert_eq!(limiter.key("a").at(&month).check_n(0).remaining, 499);
     // And from the month back to a day, which is another.
     let day = Quota::per_day(1_500);
     assert_eq!(
         limiter.look_at(clock.now(), "a", Some(&day), 0).remaining,
         1_500
     );
-    let _ = limiter.check_with("a", &month, 1);
-    assert_eq!(limiter.check_with("a", &day, 400).reset_after, DAY);
+    let _ = limiter.key("a").at(&month).check_n(1);
+    assert_eq!(limiter.key("a").at(&day).check_n(400).reset_after, DAY);
     // A wait that was told comes true, though nobody is charged meanwhile.
     let weekly = Quota::rolling(1_500, 7 * DAY);
-    let mut wait = limiter.check_with("a", &weekly, 1_000).retry_after;
+    let mut wait = limiter.key("a").at(&weekly).check_n(1_000).retry_after;
     assert!(wait >= 7 * DAY && wait <= 8 * DAY, "{wait:?}");
     clock.advance(wait / 2);
     wait -= wait / 2;
-    assert_eq!(limiter.check_with("a", &weekly, 1_000).retry_after, wait);
+    assert_eq!(
+        limiter.key("a").at(&weekly).check_n(1_000).retry_after,
+        wait
+    );
     clock.advance(wait);
-    assert!(limiter.check_with("a", &weekly, 1_000).is_allowed());
+    assert!(limiter.key("a").at(&weekly).check_n(1_000).is_allowed());
 }
 
 #[test]
@@ -185,8 +199,8 @@ fn a_clock_that_steps_back_grants_nothing() {
 
 #[test]
 fn a_key_that_was_dropped_when_idle_does_not_start_in_the_past() {
-    let (builder, clock) = builder(Quota::per_day(10));
-    let limiter = builder.max_keys(1).build();
+    let (builder, clock) = bounded(Quota::per_day(10), 1);
+    let limiter = builder.build().unwrap();
     let _ = limiter.check_n("a", 10);
     clock.advance(DAY);
     let _ = limiter.check_n("b", 1); // takes the place of "a", which is idle
@@ -214,7 +228,8 @@ fn thresholds_are_told_once_a_period() {
                 .unwrap()
                 .push((key, event.percent, event.used, event.limit));
         })
-        .build();
+        .build()
+        .unwrap();
     let take = || std::mem::take(&mut *told.lock().unwrap());
     let _ = limiter.check_n("a", 4);
     assert_eq!(take(), []);
@@ -247,7 +262,8 @@ fn a_rolling_threshold_is_told_again_after_it_fell_below() {
     let (builder, clock) = builder(Quota::rolling(10, 60 * DAY));
     let limiter = builder
         .on_threshold(&[80], move |_| *log.lock().unwrap() += 1)
-        .build();
+        .build()
+        .unwrap();
     let _ = limiter.check_n("a", 5);
     clock.advance(30 * DAY);
     let _ = limiter.check_n("a", 4);
@@ -261,15 +277,15 @@ fn a_rolling_threshold_is_told_again_after_it_fell_below() {
 
 #[test]
 fn at_the_cap_new_keys_wait_until_others_are_idle() {
-    let (few, clock) = builder(Quota::per_day(10));
-    let limiter = few.max_keys(100).build();
+    let (few, clock) = bounded(Quota::per_day(10), 100);
+    let limiter = few.build().unwrap();
     for key in 0..100u32 {
         assert!(limiter.check(&key.to_le_bytes()).is_allowed());
     }
     let refused = limiter.charge("new", 1).unwrap_err();
     assert!(matches!(
         refused,
-        QuotaRefused::NoRoom { max_keys: 100, .. }
+        QuotaRefused::NoRoom { capacity: 100, .. }
     ));
     assert_eq!(refused.decision().retry_after, DAY);
     assert!(
@@ -280,8 +296,8 @@ fn at_the_cap_new_keys_wait_until_others_are_idle() {
     assert!(limiter.check("new").is_allowed());
     assert!(limiter.stats().keys <= 100);
 
-    let (few, _) = builder(Quota::per_day(10));
-    let limiter = few.max_keys(1).at_cap(AtQuotaCap::AdmitNew).build();
+    let (few, _) = bounded(Quota::per_day(10), 1);
+    let limiter = few.at_cap(AtCap::AdmitNew).build().unwrap();
     let _ = limiter.check("first");
     for _ in 0..50 {
         assert!(limiter.check("new").is_allowed());
@@ -294,8 +310,8 @@ fn at_the_cap_new_keys_wait_until_others_are_idle() {
 
 #[test]
 fn memory_stays_bounded_while_keys_come_and_go() {
-    let (few, clock) = builder(Quota::rolling(10, DAY));
-    let limiter = few.max_keys(1_000).build();
+    let (few, clock) = bounded(Quota::rolling(10, DAY), 1_000);
+    let limiter = few.build().unwrap();
     for key in 0..50_000u32 {
         clock.advance(DAY / 500);
         assert!(limiter.check(&key.to_le_bytes()).is_allowed(), "{key}");
@@ -332,4 +348,22 @@ fn threads_together_get_the_quota_and_no_more() {
     let left = limiter.peek("shared").remaining;
     assert_eq!(passed.iter().sum::<u64>(), 10_000 - left);
     assert!(left < 3, "{left}");
+}
+
+#[test]
+fn what_a_quota_cannot_do_at_its_cap_is_refused_when_it_is_built() {
+    for (at_cap, name) in [
+        (AtCap::ShareOne, "ShareOne"),
+        (AtCap::EvictNearestIdle, "EvictNearestIdle"),
+    ] {
+        let text = format!(
+            "a QuotaLimiter can't treat new keys at its cap as AtCap::{name} says; \
+             use DenyNew or AdmitNew"
+        );
+        let builder = || builder(Quota::per_day(10)).0.at_cap(at_cap);
+        assert_eq!(builder().build().unwrap_err().to_string(), text);
+        let opened = builder().open("never-made").unwrap_err();
+        assert!(matches!(opened, FileError::Limit(_)));
+        assert_eq!(opened.to_string(), text);
+    }
 }

@@ -259,7 +259,7 @@ fn run(place: Keeper, rate: Rate, acts: &[(u64, Act)], late: bool) -> Result<(),
     }
     for (slot, _, spent) in booked {
         story.spent.push(spent);
-        std::mem::forget(slot);
+        slot.keep();
     }
     story.holds()
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::{Algorithm, AtCap, ExactKeyedLimiter, Level, Rate, Stack, stack::Hold};
+use tollgate::{Algorithm, AtCap, ExactKeyedLimiter, Level, Rate, Stack, Tier, stack::Hold};
 
 use super::subject::{Keeper, Subject, Table};
 
@@ -45,9 +45,17 @@ fn a_key_of_which_something_is_out_is_not_dropped_as_idle() {
             let stats = table.stats();
             assert!(stats.expired > 900, "{stats:?}");
             assert!(table.len() > 1);
-            assert_eq!(table.peek("held").remaining, 1, "{algorithm:?} {at_cap:?}");
+            assert_eq!(
+                table.key("held").peek().remaining,
+                1,
+                "{algorithm:?} {at_cap:?}"
+            );
             hold.settle(1);
-            assert_eq!(table.peek("held").remaining, 4, "{algorithm:?} {at_cap:?}");
+            assert_eq!(
+                table.key("held").peek().remaining,
+                4,
+                "{algorithm:?} {at_cap:?}"
+            );
         }
     }
 }
@@ -71,7 +79,11 @@ fn who_would_evict_finds_held_keys_last() {
         }
         assert!(table.stats().evicted > 400);
         for name in &names[..5] {
-            assert_eq!(table.peek(name.as_str()).remaining, 4, "{algorithm:?}");
+            assert_eq!(
+                table.key(name.as_str()).peek().remaining,
+                4,
+                "{algorithm:?}"
+            );
         }
         // With nothing but held keys the one that is over first goes: the policy says so, and counts.
         let before = table.stats().evicted;
@@ -81,7 +93,7 @@ fn who_would_evict_finds_held_keys_last() {
         for name in &names {
             let _ = table.check_n(name.as_str(), 5);
         }
-        let left = |name: &String| table.peek(name.as_str()).remaining;
+        let left = |name: &String| table.key(name.as_str()).peek().remaining;
         let before: Vec<_> = names.iter().map(left).collect();
         many.into_iter().chain(few).for_each(Hold::cancel);
         let after: Vec<_> = names.iter().map(left).collect();
@@ -100,13 +112,13 @@ fn what_is_held_of_a_key_that_was_reset_is_gone() {
         let key = table.key("key");
         let levels = [Level::estimated("key", &key, 4)];
         let hold = stack.hold(&levels, HOUR).unwrap();
-        table.reset("key");
-        assert_eq!(table.peek("key").remaining, 5);
+        table.key("key").reset();
+        assert_eq!(table.key("key").peek().remaining, 5);
         assert!(table.check_n("key", 5).is_allowed());
         hold.settle(0);
-        assert_eq!(table.peek("key").remaining, 0, "{algorithm:?}");
+        assert_eq!(table.key("key").peek().remaining, 0, "{algorithm:?}");
         clock.advance(Duration::from_secs(1));
-        assert_eq!(table.peek("key").remaining, 5, "{algorithm:?}");
+        assert_eq!(table.key("key").peek().remaining, 5, "{algorithm:?}");
     }
 }
 
@@ -117,15 +129,15 @@ fn a_blocked_key_keeps_what_is_out() {
         let table = table(algorithm, AtCap::DenyNew, &clock);
         let key = table.key("key");
         let hold = stack.hold(&[Level::estimated("key", &key, 4)], HOUR);
-        table.block_for("key", Duration::from_secs(1)).unwrap();
+        table.key("key").block_for(Duration::from_secs(1)).unwrap();
         clock.advance(Duration::from_secs(2));
         for number in 0..100 {
             let _ = table.check(format!("other {number}").as_str());
             clock.advance(Duration::from_millis(2));
         }
-        assert_eq!(table.peek("key").remaining, 1, "{algorithm:?}");
+        assert_eq!(table.key("key").peek().remaining, 1, "{algorithm:?}");
         hold.unwrap().cancel();
-        assert_eq!(table.peek("key").remaining, 5, "{algorithm:?}");
+        assert_eq!(table.key("key").peek().remaining, 5, "{algorithm:?}");
     }
 }
 
@@ -151,7 +163,11 @@ fn a_snapshot_owes_what_is_out() {
             .restore(&path, |bytes| String::from_utf8(bytes.to_vec()).ok());
         std::fs::remove_file(&path).unwrap();
         assert_eq!(keys.unwrap(), 1, "{algorithm:?}");
-        assert_eq!(restored.unwrap().peek("key").remaining, 0, "{algorithm:?}");
+        assert_eq!(
+            restored.unwrap().key("key").peek().remaining,
+            0,
+            "{algorithm:?}"
+        );
         drop(hold);
     }
 }
@@ -161,19 +177,22 @@ fn a_key_that_moves_to_another_tier_still_owes_what_is_out() {
     for algorithm in BUCKETS {
         let subject = Subject::new(Keeper::Exact(algorithm), Rate::per_second(10));
         let table = subject.table();
-        let low = table.tier(Rate::per_second(5)).unwrap();
-        let high = table.tier(Rate::per_second(100)).unwrap();
+        let low = Tier::new(table.algorithm(), Rate::per_second(5)).unwrap();
+        let high = Tier::new(table.algorithm(), Rate::per_second(100)).unwrap();
         let hold = subject.hold(5, 60_000).expect("ten left");
         subject.advance(10_000);
         // Five are out, which is all that the lower tier may have.
-        let decision = table.key_at_rate("key", &low).check_n(1);
+        let decision = table.key("key").at(&low).unwrap().check_n(1);
         assert!(!decision.is_allowed(), "{algorithm:?}");
         subject.advance(10_000);
-        let decision = table.key_at_rate("key", &high).check_n(0);
+        let decision = table.key("key").at(&high).unwrap().check_n(0);
         assert!(decision.remaining <= 95, "{algorithm:?} {decision:?}");
         hold.settle(0);
         subject.advance(10_000);
-        assert_eq!(table.key_at_rate("key", &high).check_n(0).remaining, 100);
+        assert_eq!(
+            table.key("key").at(&high).unwrap().check_n(0).remaining,
+            100
+        );
     }
 }
 

@@ -29,13 +29,13 @@ fn keys_and_words_get_back_what_was_charged() {
     for (user, left) in [("ada", 8), ("bob", 9)] {
         let levels = [
             Level::new("once", &shared).cost(3),
-            Level::new("user", users.key(user)).cost(4),
+            Level::new("user", &users.key(user)).cost(4),
             Level::new("twice", &shared).cost(3),
         ];
         assert!(stack.allow(&levels).is_none());
         let verdict = stack.check(&levels);
         assert_eq!(verdict.refusal().unwrap().name, "twice");
-        assert_eq!(users.peek(user).remaining, left);
+        assert_eq!(users.key(user).peek().remaining, left);
         assert_eq!(shared.peek().remaining, 5);
     }
     assert_eq!(stack.lost_races(), 4);

@@ -2,6 +2,7 @@
 
 mod bound;
 mod holds;
+mod kinds;
 mod laws;
 mod lost_race;
 mod mixed;

@@ -103,10 +103,10 @@ fn lose(loses: Loses, place: usize, used: u64, holds: bool) {
     let denied = (0..10_000u32).filter(|key| !table.allow(key)).last();
     let full_key = table.key(&denied.expect("a cap"));
     #[cfg(feature = "quota")]
-    let quota = tollgate::QuotaLimiter::builder(tollgate::Quota::per_day(3))
-        .max_keys(1)
+    let quota = tollgate::QuotaLimiter::builder(tollgate::Quota::per_day(3), 1)
         .clock(clock.clone())
-        .build();
+        .build()
+        .expect("what it can do");
     #[cfg(feature = "quota")]
     assert!(quota.check("first").is_allowed());
     #[cfg(feature = "quota")]
@@ -130,7 +130,7 @@ fn lose(loses: Loses, place: usize, used: u64, holds: bool) {
         .map(|(&pick, owner)| it.level(pick, "other", owner))
         .collect();
     let (loser, kind) = match loses {
-        Loses::FullTable => (Level::new("loser", full_key), Kind::Rate),
+        Loses::FullTable => (Level::new("loser", &full_key), Kind::Rate),
         #[cfg(feature = "quota")]
         Loses::FullQuota => (Level::new("loser", &quota_key), Kind::Quota),
         Loses::KeySlotTwice => (Level::new("loser", &seat), Kind::Concurrency),

@@ -101,9 +101,10 @@ fn a_quota_gives_back_to_its_period() {
     use tollgate::{Quota, QuotaLimiter};
 
     let (clock, stack) = (Manual::new(), Stack::new());
-    let quota = QuotaLimiter::builder(Quota::per_day(10))
+    let quota = QuotaLimiter::builder(Quota::per_day(10), 10)
         .clock(clock.clone())
-        .build();
+        .build()
+        .unwrap();
     let key = quota.key("acme");
     let day = Duration::from_secs(86_400);
     let hold = |cost| {

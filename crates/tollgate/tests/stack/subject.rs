@@ -92,7 +92,7 @@ impl Subject {
             Limit::Limiter(limiter) => Level::estimated("limit", limiter, cost),
             Limit::Exact(_, key) => Level::estimated("limit", key, cost),
             // It takes no estimate. At the rate in force: a key keeps the one that it was made at.
-            Limit::Keyed(table) => Level::new("limit", table.key("key")).cost(cost),
+            Limit::Keyed(table) => Level::new("limit", &table.key("key")).cost(cost),
         }
     }
 
@@ -152,8 +152,8 @@ impl Subject {
     pub(crate) fn refund(&self, tokens: u64) -> bool {
         match self.limit {
             Limit::Limiter(_) => return false,
-            Limit::Exact(table, _) => table.refund("key", tokens),
-            Limit::Keyed(table) => table.refund("key", tokens),
+            Limit::Exact(table, _) => table.key("key").refund(tokens),
+            Limit::Keyed(table) => table.key("key").refund(tokens),
         }
         true
     }
@@ -172,6 +172,14 @@ impl Slot {
             Self::Limiter(slot) => slot.delay(),
             Self::Exact(slot) => slot.delay(),
             Self::Keyed(slot) => slot.delay(),
+        }
+    }
+
+    pub(crate) fn keep(self) {
+        match self {
+            Self::Limiter(slot) => slot.keep(),
+            Self::Exact(slot) => slot.keep(),
+            Self::Keyed(slot) => slot.keep(),
         }
     }
 

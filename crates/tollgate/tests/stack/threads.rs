@@ -82,7 +82,7 @@ fn no_order_of_levels_lets_more_through() {
             let tenant = (number % 2) as u64;
             let (key, seat) = (exact.key(&tenant), seats.key_owned(&tenant));
             let mut levels = [
-                Level::new("keyed", keyed.key(&tenant)),
+                Level::new("keyed", &keyed.key(&tenant)),
                 Level::new("exact", &key),
                 Level::new("shared", &shared),
                 Level::new("slots", &slots),
@@ -115,8 +115,8 @@ fn no_order_of_levels_lets_more_through() {
             let (passed, tenant) = (passed.load(Ordering::Relaxed), tenant as u64);
             assert!(passed <= 800, "{passed}");
             // All that passed was charged; a race lost beside others may have cost more, never less.
-            assert!(exact.peek(&tenant).remaining <= 800 - passed);
-            assert!(keyed.peek(&tenant).remaining <= 900 - passed);
+            assert!(exact.key(&tenant).peek().remaining <= 800 - passed);
+            assert!(keyed.key(&tenant).peek().remaining <= 900 - passed);
         }
         assert!(shared.peek().remaining <= 1_500 - total);
         assert!(gauge.most.load(Ordering::SeqCst) <= 3);
@@ -211,7 +211,7 @@ fn what_is_held_by_threads_comes_back_exactly() {
         });
         // Nothing is out any more, and what was spent is all that is owed, whatever races were lost.
         assert_eq!(shared.peek().remaining, 150 - spent, "{algorithm:?}");
-        let left = exact.peek(&0).remaining + exact.peek(&1).remaining;
+        let left = exact.key(&0).peek().remaining + exact.key(&1).peek().remaining;
         assert_eq!(left, 200 - spent, "{algorithm:?}");
         assert_eq!(slots.peek().in_use, 0);
         assert!(spent > 0);

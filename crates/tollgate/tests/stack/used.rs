@@ -105,8 +105,8 @@ fn what_is_charged_to_a_quota_is_what_was_used() {
         let quota: Quota = quota.parse().expect("a quota");
         for seed in 0..20 {
             let clock = Manual::starting_at(super::world::START);
-            let builder = QuotaLimiter::builder(quota.clone());
-            let limiter = Arc::new(builder.clock(clock.clone()).build());
+            let builder = QuotaLimiter::builder(quota.clone(), 1_000_000);
+            let limiter = Arc::new(builder.clock(clock.clone()).build().unwrap());
             let levels = [Level::estimated(
                 "quota",
                 limiter.key_owned("acme"),
@@ -163,8 +163,8 @@ impl Shared {
     fn left(&self) -> [u64; 4] {
         [
             self.limiter.peek().remaining,
-            self.exact.peek("acme").remaining,
-            self.keyed.peek("acme").remaining,
+            self.exact.key("acme").peek().remaining,
+            self.keyed.key("acme").peek().remaining,
             u64::from(self.slots.available()),
         ]
     }

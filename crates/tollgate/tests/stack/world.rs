@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::core::{Arithmetic as _, Gcra};
 use tollgate::{
     Algorithm, ConcurrencyLimiter, Decision, ExactKeyedLimiter, KeyedConcurrency, KeyedLimiter,
-    Level, Limiter, Outcome, Rate, Timestamp,
+    Level, Limiter, Outcome, Rate, Tier, Timestamp,
     concurrency::{self, KeyedPermit, Permit},
     core::Align,
     exact_keyed, keyed,
@@ -62,7 +61,7 @@ pub(crate) struct World {
     pub(crate) clock: Manual,
     pub(crate) limiters: Vec<Limiter<Manual>>,
     keyed: KeyedLimiter<Manual>,
-    other_rate: Gcra,
+    other_rate: Tier,
     exact: Vec<ExactKeyedLimiter<String, Manual>>,
     pub(crate) slots: Arc<ConcurrencyLimiter<Manual>>,
     key_slots: Arc<KeyedConcurrency<u8, Manual>>,
@@ -127,18 +126,24 @@ impl World {
         Self {
             limiters,
             keyed: keyed.build().expect("a rate that fits"),
-            other_rate: Gcra::new(rate.burst(2 * count)).expect("a rate that fits"),
+            other_rate: Tier::new(Algorithm::Gcra, rate.burst(2 * count))
+                .expect("a rate that fits"),
             exact: ALGORITHMS.into_iter().map(exact).collect(),
             slots: Arc::new(ConcurrencyLimiter::builder(6).clock(clock.clone()).build()),
             key_slots: Arc::new(
                 KeyedConcurrency::builder(3, 64)
                     .clock(clock.clone())
-                    .build(),
+                    .build()
+                    .expect("what it can do"),
             ),
             #[cfg(feature = "quota")]
-            quota: QuotaLimiter::builder(Quota::rolling(4 * count, Duration::from_secs(3)))
-                .clock(clock.clone())
-                .build(),
+            quota: QuotaLimiter::builder(
+                Quota::rolling(4 * count, Duration::from_secs(3)),
+                1_000_000,
+            )
+            .clock(clock.clone())
+            .build()
+            .expect("what it can do"),
             names: ["ada", "bo", "cy"].map(String::from),
             clock,
         }
@@ -154,7 +159,11 @@ impl World {
 
     fn key(&self, pick: Pick) -> keyed::Key<'_, Manual> {
         match pick {
-            Pick::KeyAtRate(key) => self.keyed.key_at_rate(&key, &self.other_rate),
+            Pick::KeyAtRate(key) => self
+                .keyed
+                .key(&key)
+                .at(&self.other_rate)
+                .expect("what it can do"),
             Pick::Key(key) => self.keyed.key(&key),
             _ => unreachable!("no key of the table"),
         }
@@ -184,7 +193,7 @@ impl World {
             (_, Owner::Slots(key)) => Level::new(name, key),
             #[cfg(feature = "quota")]
             (_, Owner::Quota(key)) => Level::new(name, key),
-            _ => Level::new(name, self.key(pick)),
+            _ => Level::new(name, &self.key(pick)),
         }
     }
 
@@ -192,7 +201,7 @@ impl World {
     pub(crate) fn peek(&self, pick: Pick) -> Decision {
         match pick {
             Pick::Limiter(index) => self.limiters[index].peek(),
-            Pick::Exact(index, key) => self.exact[index].peek(self.name(key)),
+            Pick::Exact(index, key) => self.exact[index].key(self.name(key)).peek(),
             #[cfg(feature = "quota")]
             Pick::Quota(key) => self.quota.peek(self.name(key)),
             Pick::Slots | Pick::KeySlots(_) => {

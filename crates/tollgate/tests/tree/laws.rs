@@ -221,9 +221,9 @@ proptest! {
         // Loans of more than a quarter of a burst may take what is promised: see the documentation.
         let small = |spot: &Spot| spot.rate.burst_size() / 5;
         drive(&wood, &mut random, 3_000, small, |now, spot, cost, passed| {
-            let has = meters[spot].check_at(now, &0, 0).remaining >= cost;
+            let has = meters[spot].key(&0).check_at(now, 0).remaining >= cost;
             if has && passed {
-                let _ = meters[spot].check_at(now, &0, cost);
+                let _ = meters[spot].key(&0).check_at(now, cost);
             }
             if has && !passed {
                 // Who borrowed up to its own ceil has had more than its rate.

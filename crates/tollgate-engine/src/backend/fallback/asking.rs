@@ -49,9 +49,9 @@ pin_project! {
         Here {
             here: Pin<Box<dyn Future<Output = Answer> + Send + 'a>>,
         },
-        /// It is there.
+        /// The answer is there already.
         Said { answer: Option<Answer> },
-        /// Nobody is asked.
+        /// The store isn't asked.
         Without,
     }
 }

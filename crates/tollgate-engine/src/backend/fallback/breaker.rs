@@ -138,7 +138,7 @@ impl Circuit {
         }
     }
 
-    /// The turn of one that this was said to.
+    /// The turn of a request that was told this.
     pub(super) fn turn(&self, gate: Gate) -> Turn<'_> {
         Turn((gate == Gate::Probe).then_some(self))
     }
@@ -163,7 +163,7 @@ impl Circuit {
         was_open
     }
 
-    /// The store was asked in vain. Returns for how long it isn't asked, if that begins now: not if it was a
+    /// The store was asked and gave no answer. Returns for how long it isn't asked, if that begins now: not if it was a
     /// probe, which only prolongs it.
     pub(super) fn fails(&self, now: Timestamp, gate: Gate) -> Option<Duration> {
         let over = self.breaker.failing_over;
@@ -187,7 +187,7 @@ impl Circuit {
         (!is_open).then_some(stays)
     }
 
-    /// Whether it was asked for long enough without an answer. A pause in which nobody asked says nothing.
+    /// Whether it was asked for long enough without an answer. A pause without requests says nothing.
     fn is_silent(&self, now: Timestamp) -> bool {
         let nanos = now.as_nanos().max(1);
         let latest = self.latest.swap(nanos, Ordering::Relaxed);
@@ -239,9 +239,10 @@ impl Calls {
         let place = usize::try_from(number).unwrap_or(0) % PARTS;
         let relaxed = Ordering::Relaxed;
         let _ = self.0[place].fetch_update(relaxed, relaxed, |word| {
-            let (calls, failed) = match word >> (2 * COUNT_BITS) == number {
-                true => ((word >> COUNT_BITS) & COUNT, word & COUNT),
-                false => (0, 0),
+            let (calls, failed) = if word >> (2 * COUNT_BITS) == number {
+                ((word >> COUNT_BITS) & COUNT, word & COUNT)
+            } else {
+                (0, 0)
             };
             if calls == COUNT {
                 // As many as there can be: the share stays as it is.

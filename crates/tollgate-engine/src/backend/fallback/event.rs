@@ -32,11 +32,11 @@ pub(super) struct Counts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FallbackStats {
-    /// Times that the store was asked in vain.
+    /// How often the store was asked and gave no answer.
     pub errors: u64,
-    /// Requests that passed for want of a store.
+    /// Requests that passed because the store couldn't be asked.
     pub open: u64,
-    /// Requests that were refused for want of a store.
+    /// Requests that were refused because the store couldn't be asked.
     pub closed: u64,
     /// Requests that were judged in this process.
     pub local: u64,
@@ -106,12 +106,11 @@ impl Telling {
             self.told_at
                 .compare_exchange(told_at, nanos, relaxed, relaxed)
         };
-        match is_due && claims().is_ok() {
-            true => Some(self.untold.swap(0, Ordering::Relaxed)),
-            false => {
-                self.untold.fetch_add(1, Ordering::Relaxed);
-                None
-            }
+        if is_due && claims().is_ok() {
+            Some(self.untold.swap(0, Ordering::Relaxed))
+        } else {
+            self.untold.fetch_add(1, Ordering::Relaxed);
+            None
         }
     }
 }

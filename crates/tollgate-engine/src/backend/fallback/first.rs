@@ -1,7 +1,7 @@
 //! Rules that are counted in this process although there is a store: they are asked first.
 //!
 //! What they refuse isn't sent. What they let pass is held while the store is asked about the rest, and given
-//! back if that refuses, or if nobody waits for it any more: all or none.
+//! back if that refuses, or if the request is given up: all or none.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use tollgate::{Clock, Decision, Level, stack::Terms};
 
 use super::{AskingOrFallback, Fallback, Gate, Way, is_counted_here};
 use crate::backend::Backend;
-use crate::backend::memory::{Held, Owned, is_held, level};
+use crate::backend::memory::{BorrowedFrom, TableKey, is_held, level};
 use crate::limits::{Answer, Check, Source};
 
-/// For so long what passed here may wait for the store; then it is spent. Nobody is served before.
+/// For so long what passed here may wait for the store; then it is spent. The request isn't served before.
 const TERMS: Terms = Terms::within(Duration::from_secs(60)).refund_on_drop();
 
 impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {
@@ -37,9 +37,9 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {
         let owned: Vec<_> = plain
             .checks
             .iter()
-            .map(|check| Owned::of(Some(check)))
+            .map(|check| BorrowedFrom::of(Some(check)))
             .collect();
-        let held: Vec<Held<'_, C, W>> = (plain.checks.iter().zip(&owned))
+        let held: Vec<TableKey<'_, C, W>> = (plain.checks.iter().zip(&owned))
             .map(|(check, owned)| memory.hold(Some(check), owned))
             .collect();
         let levels: Vec<Level<'_>> = (held.iter().zip(&plain.checks))
@@ -83,17 +83,7 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {
             }
             let left = memory.look_at(&here.checks);
             here.tell(&mut each, &left);
-            let own = Answer::over(&here.checks, &left);
-            let number = own
-                .decider
-                .and_then(|decider| here.numbers.get(decider).copied());
-            // Of equals the first.
-            let rank = |answer: &Answer, number: Option<usize>| {
-                (answer.decision.remaining, number.unwrap_or(usize::MAX))
-            };
-            if rank(&own, number) < rank(&answer, answer.decider) {
-                (answer.decider, answer.decision) = (number, own.decision);
-            }
+            here.decide_if_tighter(&left, &mut answer);
         } else {
             hold.cancel();
             drop(estimates);
@@ -126,8 +116,8 @@ struct Part<'a> {
 impl<'a> Part<'a> {
     /// Those that are counted here, and the others.
     fn two(checks: &[Check<'a>]) -> (Self, Self) {
-        let of = |here: Place| {
-            let mine = |check: &Check<'_>| is_counted_here(check) == (here == Place::Here);
+        let of = |here: Counted| {
+            let mine = |check: &Check<'_>| is_counted_here(check) == (here == Counted::Here);
             let own = checks
                 .iter()
                 .copied()
@@ -136,7 +126,7 @@ impl<'a> Part<'a> {
             let (numbers, checks) = own.unzip();
             Self { numbers, checks }
         };
-        (of(Place::Here), of(Place::There))
+        (of(Counted::Here), of(Counted::There))
     }
 
     /// Those whose costs are known.
@@ -150,6 +140,20 @@ impl<'a> Part<'a> {
         Self { numbers, checks }
     }
 
+    /// If less is left of one of these than of what decided, it is the one to tell of; of equals the first is.
+    fn decide_if_tighter(&self, left: &[Decision], answer: &mut Answer) {
+        let own = Answer::over(&self.checks, left);
+        let number = own
+            .decider
+            .and_then(|decider| self.numbers.get(decider).copied());
+        let rank = |answer: &Answer, number: Option<usize>| {
+            (answer.decision.remaining, number.unwrap_or(usize::MAX))
+        };
+        if rank(&own, number) < rank(answer, answer.decider) {
+            (answer.decider, answer.decision) = (number, own.decision);
+        }
+    }
+
     /// Tells what these said, among all.
     fn tell(&self, all: &mut [Decision], said: &[Decision]) {
         for (number, decision) in self.numbers.iter().zip(said) {
@@ -159,7 +163,7 @@ impl<'a> Part<'a> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Counted {
     Here,
     There,
 }

@@ -8,7 +8,7 @@ use crate::limits::Check;
 use crate::policy::OnStoreFailure;
 
 impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {
-    /// What each check would say by itself. A look is no question that a circuit is kept open or closed by.
+    /// What each check would say by itself. A look neither opens nor closes a circuit.
     pub(super) async fn look_at_each(&self, checks: &[Check<'_>]) -> Vec<Decision> {
         let (here, there): (Vec<_>, Vec<_>) = checks
             .iter()
@@ -16,15 +16,19 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {
             .partition(|check| is_counted_here(check));
         let mut here = self.local.memory().look_ahead(&here).into_iter();
         let is_asked = self.circuit.is_closed() || !there.iter().all(breaks);
-        let asked = match is_asked && !there.is_empty() {
-            true => self.backend.peek(&there).await.ok(),
-            false => None,
+        let asked = if is_asked && !there.is_empty() {
+            self.backend.peek(&there).await.ok()
+        } else {
+            None
         };
         let there = asked.unwrap_or_else(|| self.look_without(&there));
         let mut there = there.into_iter();
-        let said = |check: &Check<'_>| match is_counted_here(check) {
-            true => here.next(),
-            false => there.next(),
+        let said = |check: &Check<'_>| {
+            if is_counted_here(check) {
+                here.next()
+            } else {
+                there.next()
+            }
         };
         let each = checks.iter().map(said);
         each.map(|said| said.unwrap_or(Decision::UNLIMITED))

@@ -33,7 +33,7 @@ pub(super) struct Divisor {
     pub(super) nodes: u64,
     /// The change since which that is so.
     change: u64,
-    /// It is another from then on, though nothing changes.
+    /// From then on it is another, although the number of nodes doesn't change.
     until: Option<Timestamp>,
 }
 
@@ -61,7 +61,7 @@ impl Nodes {
             known.earlier.push((before, now));
         }
         if known.earlier.len() > MOST {
-            // The largest for longer.
+            // The largest number counts for longer then.
             let (largest, _) = known.earlier.remove(0);
             known.earlier[0].0 = largest;
         }

@@ -17,8 +17,8 @@ const TIDY_EVERY: Duration = Duration::from_millis(100);
 
 /// What a key owes here: the store is to know of at least as much.
 ///
-/// It is a state, not a difference: told twice it changes nothing, and a question that the store was asked in
-/// vain, but counted, isn't counted twice.
+/// It is a state, not a difference: told twice it changes nothing, and a question that the store counted although
+/// its answer was lost isn't counted twice.
 ///
 /// ```
 /// use std::time::Duration;
@@ -61,8 +61,9 @@ impl Owed {
 /// Keys that the store has to be told of.
 #[derive(Default)]
 pub(super) struct Untold {
-    /// How many. Read by every question: nothing is locked while there are none. Relaxed: who decided here
-    /// before he asks sees his own, and of others' at the same moment either order is true.
+    /// How many. Read by every question: nothing is locked while there are none. Relaxed: a thread
+    /// that decided here before it asks sees what it wrote itself, and of two threads at the same moment either may
+    /// be first.
     count: AtomicUsize,
     keys: Mutex<Keys>,
     numbers: AtomicU64,
@@ -72,7 +73,7 @@ pub(super) struct Untold {
 /// The keys, and when it is worth looking for those that owe nothing any more.
 #[derive(Default)]
 struct Keys {
-    all: HashMap<Place, Entry>,
+    all: HashMap<CounterAndKey, Entry>,
     /// All were looked at, and aren't again before this.
     tidy_from: Timestamp,
     /// How often they were.
@@ -81,7 +82,7 @@ struct Keys {
 }
 
 /// A counter and the fingerprint of a key.
-type Place = (u64, [u64; 2]);
+type CounterAndKey = (u64, [u64; 2]);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
@@ -95,7 +96,7 @@ struct Entry {
     until: Timestamp,
 }
 
-fn place(check: &Check<'_>) -> Place {
+fn place(check: &Check<'_>) -> CounterAndKey {
     (check.limit.counter().id, check.key.fingerprint())
 }
 

@@ -68,7 +68,7 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
     /// Never: the tables are made for a rate that every algorithm takes.
     pub fn build(self) -> Memory<C, W> {
         let quotas = self.quotas().build();
-        self.with(quotas)
+        self.with(quotas.expect("the default at the cap is one that quotas have"))
     }
 
     /// Builds it, and keeps what is used of quotas in this file: a restart goes on from there. A file that isn't
@@ -109,9 +109,7 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
 
     fn quotas(&self) -> quota::Builder<W> {
         // Every check brings its own.
-        QuotaLimiter::builder(Quota::per_day(1))
-            .max_keys(self.keys)
-            .clock(self.wall.clone())
+        QuotaLimiter::builder(Quota::per_day(1), self.keys).clock(self.wall.clone())
     }
 
     fn with(self, quotas: QuotaLimiter<W>) -> Memory<C, W> {
@@ -140,7 +138,11 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
             rates: rates.expect("one a second is a rate for GCRA"),
             exact: exact.expect("one a second is a rate for every algorithm"),
             windows: Arc::new(windows.expect("one a second is a rate for windows")),
-            slots: Arc::new(slots.build()),
+            slots: Arc::new(
+                slots
+                    .build()
+                    .expect("the default at the cap is one that slots have"),
+            ),
             quotas: Arc::new(quotas),
             stack: Stack::new(),
             lost_races: AtomicU64::new(0),

@@ -2,7 +2,7 @@
 
 use tollgate::{Clock, Decision, Level};
 
-use super::{Memory, Owned, level};
+use super::{BorrowedFrom, Memory, level};
 use crate::limits::{Answer, Check};
 
 impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
@@ -16,7 +16,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
 
     /// What is left of a limit. Of slots too none is taken for that.
     pub(super) fn left(&self, check: &Check<'_>) -> Decision {
-        let owned = Owned::of(Some(check));
+        let owned = BorrowedFrom::of(Some(check));
         let held = self.hold(Some(check), &owned);
         level(&held, check).map_or(Decision::UNLIMITED, |level| {
             *self.stack.peek(&[level.cost(0)]).decision()
@@ -26,7 +26,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     /// What each check would say by itself, charging nothing: what is left is as it is now.
     pub fn look_ahead(&self, checks: &[Check<'_>]) -> Vec<Decision> {
         let said = |check: &Check<'_>| {
-            let owned = Owned::of(Some(check));
+            let owned = BorrowedFrom::of(Some(check));
             let held = self.hold(Some(check), &owned);
             let level = level(&held, check);
             level.map_or(Decision::UNLIMITED, |level| self.would(&level))
@@ -44,14 +44,15 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
 
     /// What is left of a limit that passed, or would have; of another, why not.
     fn look(&self, check: &Check<'_>, answer: &Answer) -> Decision {
-        let owned = Owned::of(Some(check));
+        let owned = BorrowedFrom::of(Some(check));
         let held = self.hold(Some(check), &owned);
         let Some(level) = level(&held, check) else {
             return Decision::UNLIMITED;
         };
-        match answer.allowed {
-            true => *self.stack.peek(&[level.cost(0)]).decision(),
-            false => self.would(&level),
+        if answer.allowed {
+            *self.stack.peek(&[level.cost(0)]).decision()
+        } else {
+            self.would(&level)
         }
     }
 }

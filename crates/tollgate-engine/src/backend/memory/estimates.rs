@@ -5,21 +5,22 @@ use tollgate::{
     stack::{Hold, Terms},
 };
 
-use super::{CounterKey, Memory, QuotaBytes, UNNAMED};
+use super::Memory;
+use super::keys::{CounterKey, QuotaBytes, UNNAMED};
 use crate::limits::{Answer, Check, CoreForm};
 use crate::policy::{Settle, Unsettled};
 
 /// Estimates that are held for a request that isn't sure to run: unless it does, they come back.
-pub(crate) struct Held(Option<Hold<'static>>);
+pub(crate) struct HeldEstimates(Option<Hold<'static>>);
 
-impl Held {
+impl HeldEstimates {
     /// The request runs.
     pub(crate) fn keep(mut self) -> Option<Hold<'static>> {
         self.0.take()
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldEstimates {
     fn drop(&mut self) {
         if let Some(hold) = self.0.take() {
             hold.cancel();
@@ -72,22 +73,27 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     }
 
     /// Holds the estimates among these checks, all or none; which refused, and what it said.
-    pub(crate) fn hold_estimates(&self, checks: &[Check<'_>]) -> Result<Held, (usize, Decision)> {
+    pub(crate) fn hold_estimates(
+        &self,
+        checks: &[Check<'_>],
+    ) -> Result<HeldEstimates, (usize, Decision)> {
         let of = |(number, check): (usize, &Check<'_>)| {
             let terms = terms(check.limit.settle().filter(|_| is_held(check))?);
             let (key, cost) = (CounterKey::of(check), check.cost);
             let level = match &check.limit.form {
                 CoreForm::Exact(table, tier) => {
-                    let key = self.exact[*table].key_owned(&key).at_rate(tier);
+                    let key = self.exact[*table].key_owned(&key);
+                    let key = key.at(tier).unwrap_or(key);
                     Level::estimated(UNNAMED, key, cost)
                 }
                 CoreForm::Window(tier) => {
-                    let key = self.windows.key_owned(&key).at_rate(tier);
+                    let key = self.windows.key_owned(&key);
+                    let key = key.at(tier).unwrap_or(key);
                     Level::estimated(UNNAMED, key, cost)
                 }
                 CoreForm::Quota(quota) => {
                     let bytes = QuotaBytes::of(check);
-                    let key = self.quotas.key_owned(bytes.as_slice()).under(quota);
+                    let key = self.quotas.key_owned(bytes.as_slice()).at(quota);
                     Level::estimated(UNNAMED, key, cost)
                 }
                 // Kept in the table of buckets where it is estimated; and slots are never.
@@ -98,13 +104,13 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         let held = checks.iter().enumerate().filter_map(of);
         let (numbers, levels): (Vec<usize>, Vec<Level<'static>>) = held.unzip();
         if levels.is_empty() {
-            return Ok(Held(None));
+            return Ok(HeldEstimates(None));
         }
         match self
             .stack
             .hold(&levels, Terms::within(std::time::Duration::MAX))
         {
-            Ok(hold) => Ok(Held(Some(hold))),
+            Ok(hold) => Ok(HeldEstimates(Some(hold))),
             Err(refusal) => Err((numbers[refusal.index], refusal.decision)),
         }
     }

@@ -1,4 +1,4 @@
-//! What a memory keeps of quotas, and how the file of those fares.
+//! What a memory has counted of quotas, and whether their file could be written.
 
 use tollgate::Clock;
 use tollgate::quota::{self, FileError};
@@ -6,7 +6,7 @@ use tollgate::quota::{self, FileError};
 use super::Memory;
 
 impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
-    /// What quotas have counted, and how their file fares, if they have one.
+    /// What quotas have counted, and whether their file could be written, if they have one.
     ///
     /// ```
     /// use tollgate_engine::backend::Memory;

@@ -24,9 +24,10 @@ impl Open {
     pub(super) fn at(scene: &Scene<'_>) -> Self {
         let mut open = Self::default();
         for (number, line) in scene.lines.iter().enumerate().take(scene.line + 1) {
-            let end = match number == scene.line {
-                true => scene.column,
-                false => usize::MAX,
+            let end = if number == scene.line {
+                scene.column
+            } else {
+                usize::MAX
             };
             open.line(number, line, end);
         }

@@ -28,7 +28,7 @@ pub(super) fn guess(scene: &Scene<'_>) -> Option<Guess> {
 fn conflict(scene: &Scene<'_>) -> Option<Guess> {
     let marks = ["<<<<<<<", "=======", ">>>>>>>"];
     let is_mark = |line: &&str| marks.iter().any(|mark| line.starts_with(mark));
-    let line = scene.lines.iter().position(|line| is_mark(&line))?;
+    let line = scene.lines.iter().position(is_mark)?;
     Some(Guess {
         line,
         column: 0,
@@ -135,9 +135,10 @@ fn quote(scene: &Scene<'_>) -> Option<Guess> {
         column: scene.column,
         sign: scene.rest().chars().next().unwrap_or(' '),
     };
-    let opened = match scene.says.contains("quoted scalar") && matches!(here.sign, '"' | '\'') {
-        true => here,
-        false => Open::at(scene).quote?,
+    let opened = if scene.says.contains("quoted scalar") && matches!(here.sign, '"' | '\'') {
+        here
+    } else {
+        Open::at(scene).quote?
     };
     Some(Guess {
         line: opened.line,
@@ -165,9 +166,10 @@ fn bracket(scene: &Scene<'_>) -> Option<Guess> {
     }
     let line = scene.text(opened.line);
     let comment = line.chars().skip(opened.column).collect::<String>();
-    let help = match comment.contains(" #") {
-        true => "\" #\" begins a comment: put a text with it in quotes".to_owned(),
-        false => format!("end it with {close}, and put a comma between two entries"),
+    let help = if comment.contains(" #") {
+        "\" #\" begins a comment: put a text with it in quotes".to_owned()
+    } else {
+        format!("end it with {close}, and put a comma between two entries")
     };
     Some(Guess {
         line: opened.line,
@@ -208,9 +210,10 @@ fn space(scene: &Scene<'_>) -> Option<Guess> {
             column: bare.column + name.chars().count(),
             width: 1,
             message: format!("no space after the colon of {name:?}"),
-            help: match value.starts_with(['[', '{']) {
-                true => "put one between them".to_owned(),
-                false => format!("write {name}: {}", word(value)),
+            help: if value.starts_with(['[', '{']) {
+                "put one between them".to_owned()
+            } else {
+                format!("write {name}: {}", word(value))
             },
         })
     })
@@ -249,9 +252,10 @@ fn colon_in_value(scene: &Scene<'_>) -> Option<Guess> {
 
 /// `name` without a colon, above a line that has one.
 fn colon(scene: &Scene<'_>) -> Option<Guess> {
-    let lines = match scene.is_at_end() {
-        true => [Some(scene.line), scene.before(scene.line)],
-        false => [scene.before(scene.line), Some(scene.line)],
+    let lines = if scene.is_at_end() {
+        [Some(scene.line), scene.before(scene.line)]
+    } else {
+        [scene.before(scene.line), Some(scene.line)]
     };
     lines.into_iter().flatten().find_map(|line| {
         let bare = bare(scene.text(line));
@@ -260,9 +264,10 @@ fn colon(scene: &Scene<'_>) -> Option<Guess> {
             return None;
         }
         let value = rest.trim_start().trim_start_matches('=').trim_start();
-        let help = match value.is_empty() {
-            true => format!("write {name}:"),
-            false => format!("write {name}: {value}"),
+        let help = if value.is_empty() {
+            format!("write {name}:")
+        } else {
+            format!("write {name}: {value}")
         };
         Some(Guess {
             line,

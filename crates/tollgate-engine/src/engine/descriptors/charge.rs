@@ -57,9 +57,10 @@ pub(super) async fn decide<B: Backend>(
         Charging::AllOrNone => deciding.all_or_none(backend).await?,
         Charging::Each => deciding.each_by_itself(backend).await?,
     };
-    match allowed || charging == Charging::Each {
-        true => deciding.charge_shadows(backend).await,
-        false => deciding.look_at_shadows(backend).await,
+    if allowed || charging == Charging::Each {
+        deciding.charge_shadows(backend).await
+    } else {
+        deciding.look_at_shadows(backend).await
     }
     Ok(deciding.decided(allowed))
 }
@@ -112,7 +113,7 @@ impl<'m, 'a> Deciding<'m, 'a> {
             }
             let asked = numbers.len();
             numbers.retain(|number| !self.refuses(number));
-            // Were it refused by none, to ask again would be in vain.
+            // If none of them refused it, asking again would change nothing.
             if self.is_refused() || numbers.len() == asked {
                 return Ok(false);
             }
@@ -189,9 +190,10 @@ impl<'m, 'a> Deciding<'m, 'a> {
     }
 
     fn decided(self, allowed: bool) -> Decided {
-        let (decider, retry_after) = match allowed {
-            true => (self.tightest(), Duration::ZERO),
-            false => self.gravest(),
+        let (decider, retry_after) = if allowed {
+            (self.tightest(), Duration::ZERO)
+        } else {
+            self.gravest()
         };
         Decided {
             allowed,
@@ -219,9 +221,10 @@ impl<'m, 'a> Deciding<'m, 'a> {
         // Of equals the first: `max_by_key` takes the last.
         let alone: Vec<_> = self.of(Force::Alone).filter_map(wait).collect();
         let alone = alone.into_iter().rev().max_by_key(by_wait);
-        let quota = match self.quotas_refuse() {
-            true => self.of(Force::Quota).filter_map(wait).min_by_key(by_wait),
-            false => None,
+        let quota = if self.quotas_refuse() {
+            self.of(Force::Quota).filter_map(wait).min_by_key(by_wait)
+        } else {
+            None
         };
         let gravest = quota.into_iter().chain(alone).max_by_key(by_wait);
         gravest.map_or((None, Duration::ZERO), |(number, wait)| {
@@ -244,19 +247,19 @@ impl<'m, 'a> Deciding<'m, 'a> {
 
 /// What all of these come to, which are under way at once: a store may be asked about all of them in one call.
 async fn all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
-    enum Step<F: Future> {
-        Under(Pin<Box<F>>),
+    enum Asked<F: Future> {
+        UnderWay(Pin<Box<F>>),
         Done(F::Output),
     }
-    let mut steps: Vec<_> = futures
-        .map(|future| Step::Under(Box::pin(future)))
+    let mut asked: Vec<_> = futures
+        .map(|future| Asked::UnderWay(Box::pin(future)))
         .collect();
     poll_fn(|context| {
         let mut state = Poll::Ready(());
-        for step in &mut steps {
-            if let Step::Under(future) = step {
+        for one in &mut asked {
+            if let Asked::UnderWay(future) = one {
                 match future.as_mut().poll(context) {
-                    Poll::Ready(output) => *step = Step::Done(output),
+                    Poll::Ready(output) => *one = Asked::Done(output),
                     Poll::Pending => state = Poll::Pending,
                 }
             }
@@ -264,9 +267,9 @@ async fn all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
         state
     })
     .await;
-    let done = steps.into_iter().filter_map(|step| match step {
-        Step::Done(output) => Some(output),
-        Step::Under(_) => None,
+    let done = asked.into_iter().filter_map(|one| match one {
+        Asked::Done(output) => Some(output),
+        Asked::UnderWay(_) => None,
     });
     done.collect()
 }

@@ -59,7 +59,7 @@ impl<'m, 'a> Pool<'m, 'a> {
                 pool.own.push(number);
                 let cost = &mut pool.counted[number].cost;
                 *cost = match check.limit.kind() {
-                    // However often it is named, it runs once.
+                    // A request takes one slot, however often the limit is named.
                     LimitKind::Concurrency(_) => 1,
                     _ => cost.saturating_add(check.cost),
                 };
@@ -98,9 +98,10 @@ impl<'m, 'a> Pool<'m, 'a> {
         }
         let (answer, mut said) = backend.check_each(&self.checks).await?;
         said.resize(self.checks.len(), Decision::UNLIMITED);
-        match answer.allowed {
-            true => said.iter_mut().for_each(allow),
-            false => self.refuse(&answer, &mut said),
+        if answer.allowed {
+            said.iter_mut().for_each(allow)
+        } else {
+            self.refuse(&answer, &mut said)
         }
         let each = self.each(&said);
         Ok((answer, each))
@@ -115,7 +116,7 @@ impl<'m, 'a> Pool<'m, 'a> {
                 _ => {
                     let look = [Check { cost: 0, ..*check }];
                     let left = backend.check(&look).await?.decision;
-                    // When it is as if never used at the latest.
+                    // At the latest when it is as if never used.
                     without(left, counted.cost, left.reset_after)
                 }
             });
@@ -151,7 +152,7 @@ impl<'m, 'a> Pool<'m, 'a> {
             let checks: Vec<_> = met.checks(met.cost()).collect();
             let said = checks.iter().zip(own.by_ref()).map(|(check, number)| {
                 let mut decision = said.get(*number).copied().unwrap_or(Decision::UNLIMITED);
-                // Who takes nothing isn't refused for what others take.
+                // A descriptor that takes nothing isn't refused for what others take.
                 let is_slots = matches!(check.limit.kind(), LimitKind::Concurrency(_));
                 if check.cost == 0 && self.counted[*number].cost > 0 && !is_slots {
                     allow(&mut decision);
@@ -181,9 +182,10 @@ fn allow(decision: &mut Decision) {
 /// What a limit that has this much left says to a cost that passes after a wait, if it ever does.
 fn without(mut left: Decision, cost: u64, wait: Duration) -> Decision {
     if left.remaining < cost {
-        (left.outcome, left.retry_after) = match cost > left.limit {
-            true => (Outcome::Never, Duration::MAX),
-            false => (Outcome::Denied, wait),
+        (left.outcome, left.retry_after) = if cost > left.limit {
+            (Outcome::Never, Duration::MAX)
+        } else {
+            (Outcome::Denied, wait)
         };
     }
     left

@@ -38,9 +38,10 @@ impl Trees {
         let of_leaves = leaves.iter().map(|leaf| Ok(limits(leaf)?.into()));
         let of_leaves = of_leaves.collect::<Result<_, E>>()?;
         let deepest = leaves.iter().map(|leaf| leaf.steps.len()).max();
-        let most = match domains.is_empty() {
-            true => 0,
-            false => deepest.unwrap_or(0).max(APART),
+        let most = if domains.is_empty() {
+            0
+        } else {
+            deepest.unwrap_or(0).max(APART)
         };
         let places: Box<[_]> = (0..most).map(|place| format!("{place:02}")).collect();
         // Values are found by their places, not by numbers.

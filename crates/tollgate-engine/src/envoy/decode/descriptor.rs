@@ -168,8 +168,34 @@ impl Reader<'_> {
             self.problems
                 .push(problem.help("all values of one wildcard count together"));
         }
-        for (mode, name) in [(shadow, "shadow_mode"), (quota_mode, "quota_mode")] {
-            if let Some(span) = mode.filter(|_| !limit_given) {
+        if !limit_given {
+            self.modes_do_nothing([(shadow, "shadow_mode"), (quota_mode, "quota_mode")]);
+        }
+        self.has_key(&rule, key_given).then_some(rule)
+    }
+
+    /// Whether a descriptor has a key. One with a `*` is warned of.
+    fn has_key(&mut self, rule: &DescriptorRule, given: Option<Span>) -> bool {
+        if rule.key.is_empty() {
+            let at = given.unwrap_or(rule.span);
+            self.problems.push(
+                Diagnostic::error(EMPTY_KEY, "a descriptor has no key", at)
+                    .help("say which entry it is for: `key: remote_address`"),
+            );
+            return false;
+        }
+        if let Some(span) = given.filter(|_| rule.key.contains('*')) {
+            let message = "a * in a key is no wildcard";
+            let problem = Diagnostic::warning(STAR_IN_KEY, message, span);
+            self.problems.push(problem.help("put it into the value"));
+        }
+        true
+    }
+
+    /// Modes beside no limit.
+    fn modes_do_nothing(&mut self, modes: [(Option<Span>, &str); 2]) {
+        for (mode, name) in modes {
+            if let Some(span) = mode {
                 let message = format!("{name} does nothing without a rate_limit");
                 self.problems.push(
                     Diagnostic::warning(MODE_WITHOUT_LIMIT, message, span)
@@ -177,20 +203,6 @@ impl Reader<'_> {
                 );
             }
         }
-        if rule.key.is_empty() {
-            let at = key_given.unwrap_or(node.span);
-            self.problems.push(
-                Diagnostic::error(EMPTY_KEY, "a descriptor has no key", at)
-                    .help("say which entry it is for: `key: remote_address`"),
-            );
-            return None;
-        }
-        if let Some(span) = key_given.filter(|_| rule.key.contains('*')) {
-            let message = "a * in a key is no wildcard";
-            let problem = Diagnostic::warning(STAR_IN_KEY, message, span);
-            self.problems.push(problem.help("put it into the value"));
-        }
-        Some(rule)
     }
 
     /// Names that `replaces` uses and no limit of the domain has.

@@ -16,6 +16,16 @@ use crate::facts::Unit;
 use crate::native::fields::{ALGORITHMS, ASKS_NO_STORE, COUNTINGS, NOT_LEASED, lends};
 use crate::policy::{Counting, DescriptorLimit, Limits, OnStoreFailure};
 
+/// The fields of a limit, by their names.
+struct Named<'n>(Vec<(&'n str, &'n Node)>);
+
+impl<'n> Named<'n> {
+    fn get(&self, wanted: &str) -> Option<&'n Node> {
+        let found = self.0.iter().find(|(name, _)| *name == wanted);
+        found.map(|(_, value)| *value)
+    }
+}
+
 impl Reader<'_> {
     pub(super) fn limit(&mut self, node: &Node) -> Option<DescriptorLimit> {
         match node.value {
@@ -43,53 +53,60 @@ impl Reader<'_> {
             span: node.span,
         };
         let problems_before = self.problems.len();
-        let fields = fields(node, Level::Limit, &mut self.problems);
-        let field = |wanted: &str| {
-            let found = fields.iter().find(|(name, _)| *name == wanted);
-            found.map(|(_, value)| *value)
-        };
-        if let Some(name) = field("name") {
+        let fields = Named(fields(node, Level::Limit, &mut self.problems));
+        if let Some(name) = fields.get("name") {
             limit.name = self.text("name", name).filter(|name| !name.is_empty());
         }
-        if let Some(replaces) = field("replaces") {
+        if let Some(replaces) = fields.get("replaces") {
             limit.replaces = self.replaces(replaces, limit.name.as_deref());
         }
-        if let Some(unlimited) = field("unlimited") {
+        if let Some(unlimited) = fields.get("unlimited") {
             limit.limits.unlimited = self.truth("unlimited", unlimited).is_some();
         }
         // A rate is ours, and so is what it means unless an algorithm is named.
-        if field("rate").is_some() {
+        if fields.get("rate").is_some() {
             limit.algorithm = Algorithm::default();
         }
-        if let Some(value) = field("algorithm")
+        if let Some(value) = fields.get("algorithm")
             && let field = ("algorithm", "algorithm", BAD_ALGORITHM)
             && let Some(algorithm) = self.word(field, ALGORITHMS, value)
         {
             limit.algorithm = algorithm;
         }
-        let requests = match field("requests_per_unit") {
-            Some(value) => {
-                let count = self.source.count(value);
-                if count.is_none() {
-                    let expected = "a whole number from 0 to 4294967295";
-                    self.problems
-                        .push(wrong_type("requests_per_unit", expected, value));
+        self.allowed(&mut limit, &fields, (node, problems_before));
+        let (counting, failure) = (fields.get("counting"), fields.get(ON_STORE_FAILURE));
+        self.kept(&mut limit, counting, failure);
+        if limit.limits.unlimited {
+            for name in ["rate", "quota", "concurrency"] {
+                if let Some(value) = fields.get(name) {
+                    self.problems.push(unlimited_with(name, value));
                 }
-                count.map(|count| (count, value))
             }
-            None => None,
-        };
-        let unit = field("unit").and_then(|value| {
+        }
+        Some(limit)
+    }
+
+    /// What it allows: by our fields, or by their unit and number.
+    fn allowed(
+        &mut self,
+        limit: &mut DescriptorLimit,
+        fields: &Named<'_>,
+        (node, problems_before): (&Node, usize),
+    ) {
+        let requests = fields
+            .get("requests_per_unit")
+            .and_then(|value| Some((self.requests(value)?, value)));
+        let unit = fields.get("unit").and_then(|value| {
             let text = self.text("unit", value)?;
             (!text.is_empty()).then_some((text, value))
         });
-        if let Some(quota) = field("quota") {
+        if let Some(quota) = fields.get("quota") {
             limit.limits.quota = self.parsed("quota", BAD_QUOTA, quota);
         }
-        if let Some(concurrency) = field("concurrency") {
+        if let Some(concurrency) = fields.get("concurrency") {
             limit.limits.concurrency = self.concurrency(concurrency);
         }
-        if let Some(rates) = field("rate") {
+        if let Some(rates) = fields.get("rate") {
             limit.limits.rates = self.rates(rates, limit.algorithm);
             let both = unit.as_ref().map(|(_, value)| *value);
             if let Some(value) = both.or(requests.map(|(_, value)| value)) {
@@ -104,29 +121,27 @@ impl Reader<'_> {
             {
                 self.problems.push(unlimited_with("unit", value));
             }
-        } else if unit.is_some() || (field("quota").or(field("concurrency"))).is_none() {
-            self.rate_of_unit(&mut limit, unit, requests.map(|(count, _)| count), node);
+        } else if unit.is_some() || (fields.get("quota").or(fields.get("concurrency"))).is_none() {
+            self.rate_of_unit(limit, unit, requests.map(|(count, _)| count), node);
             // A mistake elsewhere may be why.
-            if field("requests_per_unit").is_none() && !self.has_errors_since(problems_before) {
-                self.problems.push(
-                    Diagnostic::warning(
-                        NO_REQUESTS,
-                        "no requests_per_unit: that is 0, which refuses everything",
-                        node.span,
-                    )
-                    .help("write `requests_per_unit: 0` if it is meant"),
-                );
+            let is_missing = fields.get("requests_per_unit").is_none();
+            if is_missing && !self.has_errors_since(problems_before) {
+                let message = "no requests_per_unit: that is 0, which refuses everything";
+                let problem = Diagnostic::warning(NO_REQUESTS, message, node.span);
+                self.problems
+                    .push(problem.help("write `requests_per_unit: 0` if it is meant"));
             }
         }
-        self.kept(&mut limit, field("counting"), field(ON_STORE_FAILURE));
-        if limit.limits.unlimited {
-            for name in ["rate", "quota", "concurrency"] {
-                if let Some(value) = field(name) {
-                    self.problems.push(unlimited_with(name, value));
-                }
-            }
+    }
+
+    fn requests(&mut self, value: &Node) -> Option<u32> {
+        let count = self.source.count(value);
+        if count.is_none() {
+            let expected = "a whole number from 0 to 4294967295";
+            self.problems
+                .push(wrong_type("requests_per_unit", expected, value));
         }
-        Some(limit)
+        count
     }
 
     /// How it is kept in a store.

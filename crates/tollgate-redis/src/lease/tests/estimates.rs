@@ -267,9 +267,10 @@ impl<'a> Fleet<'a> {
         let (more_owed, paid) = (now_owed.saturating_sub(owed), owed.saturating_sub(now_owed));
         self.spent.push((now, paid));
         if open.over_at.is_none() {
-            self.spent.push(match is_live {
-                true => (now, spent - more_owed),
-                false => (process.until.min(open.until), open.tokens),
+            self.spent.push(if is_live {
+                (now, spent - more_owed)
+            } else {
+                (process.until.min(open.until), open.tokens)
             });
             self.settled += spent;
         }
@@ -423,7 +424,7 @@ async fn what_is_settled_and_returned_leaves_what_was_spent() {
             rate: Rate::zero().burst(1_000_000),
             algorithm: tollgate::Algorithm::TokenBucket,
         };
-        let form = Form::new(&kind, Duration::ZERO).unwrap();
+        let form = StoreForm::new(&kind, Duration::ZERO).unwrap();
         let numbers = form.numbers_at(0).unwrap();
         let part = [0, 60][seed as usize % 2];
         let mut fleet = Fleet::new(&store, (numbers, part), World::Fair, seed);

@@ -14,7 +14,7 @@ const MARCH: u64 = 1_740_787_200_000_000;
 /// Slots that are held for so long at a time.
 fn slots_for(most: u32, life: u64) -> Numbers {
     let kind = LimitKind::Concurrency(most);
-    let form = Form::new(&kind, Duration::from_micros(life)).expect("a limit for the store");
+    let form = StoreForm::new(&kind, Duration::from_micros(life)).expect("a limit for the store");
     form.numbers_at(NOW).expect("it is asked")
 }
 
@@ -94,7 +94,7 @@ async fn a_quota_tells_truly_however_far_the_clock_steps_back() {
     ];
     for round in 0..300 {
         let (quota, longest) = &quotas[round % quotas.len()];
-        let form = Form::new(&LimitKind::Quota(quota.clone()), Duration::ZERO);
+        let form = StoreForm::new(&LimitKind::Quota(quota.clone()), Duration::ZERO);
         let form = form.expect("a limit for the store");
         let key = format!("{quota} {round}");
         let ask = async |cost, at: u64| {

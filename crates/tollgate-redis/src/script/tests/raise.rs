@@ -96,7 +96,7 @@ async fn a_level_is_raised_in_units_of_whoever_asks() {
 async fn a_calendar_of_another_time_raises_nothing_and_says_so() {
     let server = Server::start();
     let store = Store::patient(&server);
-    let form = Form::new(&LimitKind::Quota(Quota::per_hour(10)), Duration::ZERO);
+    let form = StoreForm::new(&LimitKind::Quota(Quota::per_hour(10)), Duration::ZERO);
     let form = form.expect("a limit for the store");
     let old = form.numbers_at(NOW - 86_400_000_000).expect("asked");
     let said = left(&store, vec![raise(old, 4)]).await;

@@ -1,4 +1,4 @@
-//! When it is asked who has which slot of a cluster, and what the driver makes of the answer.
+//! When nodes are asked which of them has which slot of a cluster, and what the driver makes of the answer.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Driver, Map, PeerId};
+use super::{Driver, Map};
 use crate::address::Node;
 use crate::error::StoreError;
-use crate::store::peer::{FIRST_PAUSE, Loss, Peer, State, pause_for};
+use crate::store::peer::{FIRST_PAUSE, Loss, Peer, PeerId, State, pause_for};
 use crate::store::slots::{self, Looked, Range, SLOTS, Witness};
 
-/// Slots are asked for no more often, whoever is told that his have moved.
+/// Slots are asked for no more often, however many calls are told that their keys have moved.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
-/// So many are asked at once: of those who are connected, or else of all who are known.
+/// So many nodes are asked at once: of those that are connected, or else of all that are known.
 const WITNESSES: usize = 3;
 const FAR_WITNESSES: usize = 16;
 
@@ -70,7 +70,7 @@ impl Driver {
         self.is_changed = true;
     }
 
-    /// Whom to ask who has which slot: some who are connected, by chance; or else all who were ever named.
+    /// Which nodes to ask who has which slot: some that are connected, chosen at random; or else all that were ever named.
     fn witnesses(&self) -> Vec<Witness> {
         let linked = |(&id, peer): (&PeerId, &Peer)| match (&peer.node, &peer.state) {
             (Some(node), State::Up(up)) => {
@@ -124,12 +124,10 @@ impl Driver {
         let mut owners: Vec<PeerId> = slots.iter().flatten().copied().collect();
         owners.dedup();
         let is_settled = slots.iter().all(Option::is_some) && !owners.iter().any(is_away);
-        match is_settled {
-            true => self.looks.pause = FIRST_PAUSE,
-            false if self.looks.due.is_none() => {
-                self.looks.due = Some(pause_for(&mut self.looks.pause, &self.shared));
-            }
-            false => {}
+        if is_settled {
+            self.looks.pause = FIRST_PAUSE;
+        } else if self.looks.due.is_none() {
+            self.looks.due = Some(pause_for(&mut self.looks.pause, &self.shared));
         }
         self.unpark_all();
     }
@@ -162,7 +160,7 @@ impl Driver {
         self.part_from_others(&ids);
     }
 
-    /// Who has no slot isn't connected to any more once he is away; who still answers may get some.
+    /// A node that has no slot isn't connected to again once its connection is lost; one that still answers may get some.
     fn part_from_others(&mut self, owners: &HashMap<Node, PeerId>) {
         let owners: Vec<PeerId> = owners.values().copied().collect();
         let is_over = |id: &PeerId, peer: &Peer| !peer.is_up() && !owners.contains(id);

@@ -1,5 +1,5 @@
-//! Nobody decides without a store that could be asked, however starved a node was, nor for longer after an outage
-//! than its circuit stays open.
+//! No node decides by itself while the store could be asked, even if the node was frozen for a while; and after an
+//! outage only for as long as its circuit stays open.
 
 use super::spells::{GIVES_UP, Ill, Spell};
 use super::{Case, Fault, Told};
@@ -10,7 +10,7 @@ const SILENT: u64 = 2_000_000;
 /// Or once half of so many calls failed within this time.
 const CALLS: usize = 20;
 const CALLS_WITHIN: u64 = 5_000_000;
-/// So long it stays open at first, and so long at most: twice as long each time that the next call fails too.
+/// How long it stays open at first, and at most: it doubles each time that the next call fails too.
 const OPENS_FOR: u64 = 1_000_000;
 const LONGEST_OPEN: u64 = 60_000_000;
 
@@ -82,7 +82,8 @@ fn is_excused(case: Case<'_>, told: &Told) -> bool {
     })
 }
 
-/// Whether another request was under way to the store: one tries whether a circuit may be closed, however late.
+/// Whether another request was under way to the store: while a circuit is open, one request at a time tries whether it
+/// may close, and that may take long.
 fn is_probed(case: Case<'_>, told: &Told) -> bool {
     let mut answers = case.record.answers.iter();
     answers.any(|other| {
@@ -93,7 +94,7 @@ fn is_probed(case: Case<'_>, told: &Told) -> bool {
     })
 }
 
-/// Whether so many asked a node at once that they may have waited for each other: of a lease one asks at a time.
+/// Whether so many asked a node at once that they may have waited for each other: only one at a time asks for a lease.
 fn is_crowded(case: Case<'_>, told: &Told) -> bool {
     let at_once = case.record.answers.iter().filter(|other| {
         other.ask.node == told.ask.node && other.asked_at <= told.at && told.asked_at <= other.at

@@ -52,8 +52,8 @@ impl Limit<'_> {
         Ok(())
     }
 
-    /// Looks at every window that begins and ends with something that passed. What is held counts nowhere else
-    /// than where it is looked at: when it was admitted, and when it was settled.
+    /// Looks at every window that begins and ends with something that passed. What is held is counted in two ways, each
+    /// by itself: when it was admitted, and when it was settled.
     fn windows(&self, told: &[&Told], what: &str, who: Who) -> Result<(), String> {
         self.windows_of(&self.charges_by(told, When::Admitted), what, who)?;
         // Windows are charged when it is admitted; and which limits were in force is known of then.
@@ -139,8 +139,8 @@ impl Limit<'_> {
         Ok(())
     }
 
-    /// Since when it may have been counted. What a node decides for want of a store it does in the end, and what
-    /// it counts in any case before it asks.
+    /// The earliest time at which it may have been counted. What a node decides without the store, it decides at the
+    /// time of the answer; what it counts locally in any case, it counts before it asks.
     fn counted_from(&self, told: &Told) -> u64 {
         if self.is_local(told) && self.rule.counted != Counted::Local {
             told.at
@@ -255,7 +255,7 @@ impl Limit<'_> {
             }
         }
         if who == Who::Both {
-            // What there is no room for isn't noted, nor is a part of a token.
+            // What exceeds a bucket isn't noted, nor is a part of a token.
             whole += 1 + self.in_flight(from, to) + burst * u64::from(self.is_windowed());
         }
         whole
@@ -281,7 +281,7 @@ impl Limit<'_> {
         within.map(|told| told.ask.cost).sum()
     }
 
-    /// What the store admitted while the node decided by itself: neither can have known of the other.
+    /// What the store admitted while the node decided by itself: neither could know of the other.
     fn in_flight(&self, from: u64, to: u64) -> u64 {
         let within = |told: &&Told| from <= told.at && self.case.tried_at(told) <= to;
         let own = |told: &&Told| self.is_local(told);
@@ -302,7 +302,7 @@ struct Charge {
     cost: u64,
 }
 
-/// When what was held counts: any time until the store hears what became of it is as good.
+/// When what was held counts: any time is possible until the store hears how it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     Admitted,

@@ -29,7 +29,7 @@ impl Bucket {
         fits
     }
 
-    /// In how many microseconds a cost passes that doesn't now.
+    /// After how many microseconds a cost passes.
     pub(super) fn wait(&self, cost: u64, amount: Amount) -> u64 {
         let over = (self.debt + units(cost, amount)).saturating_sub(units(amount.burst, amount));
         let micros = over.div_ceil(u128::from(amount.count.max(1)));
@@ -50,7 +50,7 @@ impl Bucket {
         self.debt += units(cost, amount);
     }
 
-    /// A time from which on nothing is known but that a full bucket is owed at most.
+    /// From this time on all that is known is that at most a full bucket is owed.
     pub(super) fn forget(&mut self, now: u64, amount: Amount) {
         self.at = now.max(self.at);
         self.debt = self.debt.max(units(amount.burst, amount));

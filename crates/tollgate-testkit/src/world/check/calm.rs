@@ -1,4 +1,5 @@
-//! Where nothing goes wrong, more can be said: what a slow oracle admits passes, and the wait told is enough.
+//! Where nothing goes wrong, more can be checked: what a slow oracle admits passes, and a wait that was told is long
+//! enough.
 
 use tollgate_core::Outcome;
 
@@ -61,7 +62,8 @@ fn as_the_oracle(case: Case<'_>, rule: &Rule, amount: Amount) -> Result<(), Stri
     Ok(())
 }
 
-/// Who comes back when he was told passes, unless someone came between or something happened.
+/// A request that comes back at the time that it was told passes, unless another came between or something went
+/// wrong.
 fn told_waits(case: Case<'_>) -> Result<(), String> {
     if case.setting().remembers {
         // What a node remembers was true when it was told; since then others may have passed.
@@ -77,7 +79,7 @@ fn told_waits(case: Case<'_>) -> Result<(), String> {
             continue;
         };
         let rule = &case.setting().rules[rule];
-        // What is held comes back when nobody knows, and who waits stands behind others.
+        // Nobody knows when what is held comes back, and a request that waits stands behind others.
         let is_known = rule.estimated.is_none() && case.setting().longest_wait() == 0;
         let is_exact = rule.counted == Counted::Exact && rule.sort != Sort::Slots && is_known;
         let by_store = before.fallback.is_none() && back.fallback.is_none();
@@ -86,7 +88,7 @@ fn told_waits(case: Case<'_>) -> Result<(), String> {
         let from = before.asked_at.saturating_sub(case.lingers());
         let is_between = |other: &&Told| {
             let is_another = !std::ptr::eq(*other, before) && !std::ptr::eq(*other, back);
-            // What one limit refused another may have charged, and given back.
+            // What one limit refused, another may have charged and given back.
             is_another
                 && (other.allowed || case.setting().rules.len() > 1)
                 && from <= other.at

@@ -6,7 +6,7 @@ use crate::world::story::{Ends, Estimated, Sort};
 /// What is said to the store when a request ends has arrived by then, beside the time it takes on its way.
 const ARRIVES: u64 = 50_000;
 
-/// What one cost counts as.
+/// How a cost counts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cost {
     /// In any case.
@@ -34,7 +34,7 @@ impl Limit<'_> {
             Ends::Unsaid => held,
             Ends::Cancelled => 0,
         };
-        // Who died said nothing.
+        // A request whose node died said nothing.
         let Some(ended_at) = told.ended_at else {
             let (least, most, settled) = (held, held, None);
             return Cost {

@@ -1,5 +1,5 @@
-//! Nobody is refused by a store that has room: neither after a limit was raised or reset, nor because of what
-//! others asked for and didn't get.
+//! No request is refused while the store has room: neither after a limit was raised or reset, nor because of requests
+//! of others that were refused.
 
 use super::bucket::{Bucket, units};
 use super::{Fault, Limit, Told};
@@ -90,7 +90,7 @@ impl Limit<'_> {
         let mut others = asked.chain(unanswered).filter(|(ask, from, to)| {
             ask.node == told.ask.node && *from <= told.at && told.asked_at <= *to
         });
-        // One is itself.
+        // One of them is the request itself.
         self.case.setting().longest_wait() > 0 && others.nth(1).is_some()
     }
 
@@ -112,7 +112,7 @@ impl Limit<'_> {
         }
     }
 
-    /// What a lease was worth that ran out while its node was frozen: what that held, and what it asked for.
+    /// How much a lease that ran out while its node was frozen may have held: what the node had, and what it asked for.
     fn lost_by_freezes(&self, told: &Told) -> Vec<(u64, u64)> {
         let mut lost = Vec::new();
         for (at, fault) in &self.case.record.faults {
@@ -128,7 +128,7 @@ impl Limit<'_> {
         lost
     }
 
-    /// When all was last given back by this node, so that it knows, and nothing is known from before.
+    /// When this node last gave everything back: then nothing from before matters.
     fn reset_before(&self, told: &Told) -> Option<u64> {
         let record = self.case.record;
         let mut answers = record.answers.iter();
@@ -157,7 +157,7 @@ impl Limit<'_> {
         let record = self.case.record;
         let is_slots = self.rule.sort == Sort::Slots;
         let faults = record.faults.iter().filter_map(|(at, fault)| match fault {
-            // It is noticed by whoever asks next, however late.
+            // It is noticed by the next request, however late that is.
             Fault::Stepped(by) if *by < 0 && *at <= told.at => Some(if is_slots {
                 self.next_asked(*at).unwrap_or(told.at)
             } else {

@@ -1,4 +1,4 @@
-//! What a node decides without the store begins where the store left off: what that admitted to it is noted.
+//! When a node decides without the store, it starts from what the store had admitted to it before.
 
 use super::bucket::{Bucket, units};
 use super::{Limit, Told};
@@ -81,7 +81,7 @@ impl Limit<'_> {
     fn judge_refusal(&self, before: &[&Told], told: &Told, part: Amount) -> Result<(), String> {
         let case = self.case;
         let of_node = |event: &Event| match event {
-            // Who gave up may have been counted.
+            // A request that gave up may have been counted.
             Event::Ask(ask) => ask.node == told.ask.node && ask.patience.is_some(),
             _ => false,
         };
@@ -107,7 +107,7 @@ impl Limit<'_> {
             most.debt = most.debt.min(units(part.burst, part));
         }
         most.drain(told.at, part);
-        // A token for what is rounded.
+        // One token more, for rounding.
         let after = most.debt + units(recent + told.ask.cost + 1, part);
         if after <= units(part.burst, part) {
             Err(format!(

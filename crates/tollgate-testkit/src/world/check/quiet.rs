@@ -1,4 +1,5 @@
-//! Once all is quiet nothing is lost for ever: everyone may have all there is, and keys end by themselves.
+//! Once all is quiet, nothing is lost for good: every client can have its whole limit, and keys expire by
+//! themselves.
 
 use super::Case;
 

@@ -4,7 +4,8 @@ use super::{Fault, Limit};
 
 impl Limit<'_> {
     pub(super) fn judge_slots(&self) -> Result<(), String> {
-        // Who is frozen, apart or forgotten may be taken for dead while it runs: that is stated.
+        // A holder that is frozen, cut off or forgotten by the store may be taken for dead while it runs: that
+        // is documented.
         let case = self.case;
         if case
             .record

@@ -1,4 +1,4 @@
-//! For how long what was wrong in a story, and whom that kept from asking the store.
+//! What was wrong in a story and for how long, and which nodes that kept from asking the store.
 
 use super::Case;
 use crate::world::story::{Event, Story};
@@ -9,7 +9,7 @@ pub(super) struct Spell {
     pub(super) ill: Ill,
     pub(super) from: u64,
     pub(super) to: u64,
-    /// Whom it hit.
+    /// Which nodes it affected.
     nodes: Nodes,
 }
 
@@ -31,9 +31,9 @@ pub(super) enum Ill {
     Frozen,
 }
 
-/// A connection that was lost is looked for after so long at most.
+/// A lost connection is replaced after so long at most.
 const RECONNECTS: u64 = 1_200_000;
-/// One that nothing comes back from is given up before, and so is one that never comes up.
+/// A connection that doesn't answer, or never comes up, is given up before that.
 pub(super) const GIVES_UP: u64 = 5_500_000;
 
 impl Spell {

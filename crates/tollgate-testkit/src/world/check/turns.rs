@@ -1,4 +1,5 @@
-//! Who waits for its turn: for no longer than its rule says, behind those who came before, and not for ever.
+//! Requests that wait for their turn: no longer than their rule says, behind those that came before, and never for
+//! ever.
 
 use tollgate_core::Outcome;
 
@@ -22,7 +23,7 @@ pub(super) fn judge(case: Case<'_>) -> Result<(), String> {
     in_order(case)
 }
 
-/// Nobody is refused who could wait.
+/// No request is refused that could wait.
 fn is_refused_too_early(case: Case<'_>, told: &Told) -> Result<(), String> {
     let rule = told.rule.map(|rule| &case.setting().rules[rule]);
     let Some(waits) = rule.and_then(|rule| rule.waits) else {
@@ -38,7 +39,7 @@ fn is_refused_too_early(case: Case<'_>, told: &Told) -> Result<(), String> {
     }
 }
 
-/// Nobody passes who came after one that still waits.
+/// No request passes one that came before it and still waits.
 fn in_order(case: Case<'_>) -> Result<(), String> {
     let [rule] = &case.setting().rules[..] else {
         return Ok(());
@@ -46,7 +47,7 @@ fn in_order(case: Case<'_>) -> Result<(), String> {
     if rule.waits.is_none() || rule.versions.iter().any(|limits| limits.len() > 1) {
         return Ok(());
     }
-    // By then it waits or is told.
+    // By then it is waiting, or has its answer.
     let stands = TIMEOUTS * case.setting().timeout * 1_000 + TICK;
     let answers = &case.record.answers;
     for first in answers {

@@ -48,7 +48,7 @@ impl Asking {
 
     pub(super) async fn run(mut self) {
         let mut wait = self.once().await;
-        // Who was told when to come back does so, once.
+        // A request that was told when to come back does so, once.
         if let Some((number, after)) = wait.take() {
             tokio::time::sleep(after).await;
             if self.note(|record| record.quiet_at > 0) {

@@ -7,12 +7,12 @@ use super::super::network::Exchange;
 use super::super::story::{Gift, Request};
 use super::super::{Call, Counts};
 
-/// What came of a story.
+/// The record of a story.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Requests that got an answer, in the order in which they did.
     pub answers: Vec<Told>,
-    /// Requests that got none: given up, or with their node. The store may have counted them.
+    /// Requests that got no answer: they were given up, or their node died. The store may have counted them.
     pub unanswered: Vec<Unanswered>,
     /// Which version of the policy a node had from when on.
     pub versions: Vec<(u64, usize, usize)>,
@@ -33,7 +33,7 @@ pub struct Record {
     pub calls: Vec<Call>,
     /// What the store did.
     pub counts: Counts,
-    /// Who still waited for a turn in the end.
+    /// How many requests still waited for a turn in the end.
     pub waiting: usize,
 }
 
@@ -50,7 +50,7 @@ pub struct Told {
     pub at: u64,
     /// The version that it was judged by, if it didn't wait.
     pub version: usize,
-    /// The version when it was told: who waits is judged by what is in force at its turn.
+    /// The version when it was answered: a request that waits is judged by what is in force at its turn.
     pub last_version: usize,
     /// Whether it passed.
     pub allowed: bool,

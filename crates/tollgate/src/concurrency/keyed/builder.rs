@@ -4,8 +4,11 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tollgate_core::LimitError;
+
+use super::KeyedConcurrency;
 use super::shard::Shard;
-use super::{KeyedConcurrency, Overflow};
+use crate::AtCap;
 use crate::acquire::Waiting;
 use crate::clock::{Clock, Monotonic};
 use crate::concurrency::gate::Gate;
@@ -26,22 +29,23 @@ const WAITERS_PER_KEY: usize = 1_024;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::{KeyedConcurrency, concurrency::Overflow};
+/// use tollgate::{AtCap, KeyedConcurrency};
 ///
 /// // A bulkhead for each tenant.
 /// let limiter = KeyedConcurrency::<String>::builder(5, 10_000)
 ///     .max_waiters_per_key(20)
 ///     .timeout(Duration::from_millis(100))
-///     .overflow(Overflow::Deny)
-///     .build();
+///     .at_cap(AtCap::DenyNew)
+///     .build()?;
 /// assert!(limiter.try_acquire("acme").is_ok());
+/// # Ok::<(), tollgate::LimitError>(())
 /// ```
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct KeyedBuilder<K, C = DefaultClock> {
     limit: u32,
     capacity: usize,
-    overflow: Overflow,
+    at_cap: AtCap,
     max_waiters: usize,
     max_waiters_per_key: usize,
     timeout: Option<Duration>,
@@ -54,7 +58,7 @@ impl<K> KeyedBuilder<K> {
         Self {
             limit,
             capacity,
-            overflow: Overflow::default(),
+            at_cap: AtCap::default(),
             max_waiters: Waiting::DEFAULT_MAX,
             max_waiters_per_key: WAITERS_PER_KEY,
             timeout: None,
@@ -64,15 +68,19 @@ impl<K> KeyedBuilder<K> {
     }
 
     /// Builds it on the default clock.
-    pub fn build(self) -> KeyedConcurrency<K> {
+    ///
+    /// # Errors
+    /// If it was told to treat new keys at the cap as it can't.
+    pub fn build(self) -> Result<KeyedConcurrency<K>, LimitError> {
         self.clock(Monotonic::new()).build()
     }
 }
 
 impl<K, C> KeyedBuilder<K, C> {
-    /// What happens to new keys at the capacity: [`Overflow::ShareOne`] unless said otherwise.
-    pub fn overflow(mut self, overflow: Overflow) -> Self {
-        self.overflow = overflow;
+    /// What happens to new keys at the cap: [`AtCap::ShareOne`] unless said otherwise, or
+    /// [`AtCap::DenyNew`].
+    pub fn at_cap(mut self, at_cap: AtCap) -> Self {
+        self.at_cap = at_cap;
         self
     }
 
@@ -100,7 +108,7 @@ impl<K, C> KeyedBuilder<K, C> {
         KeyedBuilder {
             limit: self.limit,
             capacity: self.capacity,
-            overflow: self.overflow,
+            at_cap: self.at_cap,
             max_waiters: self.max_waiters,
             max_waiters_per_key: self.max_waiters_per_key,
             timeout: self.timeout,
@@ -112,7 +120,18 @@ impl<K, C> KeyedBuilder<K, C> {
 
 impl<K, C: Clock> KeyedBuilder<K, C> {
     /// Builds it on the clock that was given.
-    pub fn build(self) -> KeyedConcurrency<K, C> {
+    ///
+    /// # Errors
+    /// If it was told to treat new keys at the cap as it can't.
+    pub fn build(self) -> Result<KeyedConcurrency<K, C>, LimitError> {
+        match self.at_cap {
+            AtCap::ShareOne | AtCap::DenyNew => Ok(self.finish()),
+            // Whoever isn't counted has no permit to end, and a key in flight is never put aside.
+            other => Err(other.refused_by("a KeyedConcurrency", "ShareOne or DenyNew")),
+        }
+    }
+
+    pub(crate) fn finish(self) -> KeyedConcurrency<K, C> {
         let sizes = Shards::for_threads(self.capacity, SHARD_KEYS, MOST_SHARDS);
         let shard = || Padded(Mutex::new(Shard::new(sizes.room)));
         KeyedConcurrency {
@@ -120,7 +139,7 @@ impl<K, C: Clock> KeyedBuilder<K, C> {
             sizes,
             hasher: KeyHasher::random(),
             limit: AtomicU64::new(u64::from(self.limit)),
-            overflow: self.overflow,
+            at_cap: self.at_cap,
             shared: Arc::new(Gate::new(self.limit)),
             waiting: Waiting::new(self.max_waiters),
             max_waiters_per_key: self.max_waiters_per_key,

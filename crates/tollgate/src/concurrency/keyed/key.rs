@@ -70,7 +70,7 @@ impl<K, C: Clock> Handle for Arc<KeyedConcurrency<K, C>> {
 ///
 /// let limiter = KeyedConcurrency::<String>::new(5, 1_000);
 /// // A tier's limit is given with the call.
-/// let permit = limiter.key("acme").at_limit(500).try_acquire_n(300)?;
+/// let permit = limiter.key("acme").at(500).try_acquire_n(300)?;
 /// assert_eq!(limiter.key("acme").peek().available(), 200);
 /// # drop(permit);
 /// # Ok::<(), tollgate::concurrency::NoPermit>(())
@@ -100,7 +100,7 @@ impl<'q, L: Handle, Q: ?Sized> Key<'q, L, Q> {
     ///
     /// The limit of the latest call is in force for those who wait, too: give all calls of a key
     /// the same, and another only when its tier has changed.
-    pub fn at_limit(mut self, limit: u32) -> Self {
+    pub fn at(mut self, limit: u32) -> Self {
         self.limit = Some(limit);
         self
     }

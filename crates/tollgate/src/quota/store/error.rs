@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use tollgate_core::LimitError;
+
 use super::VERSION;
 
 /// Why quotas can't be kept in a file.
@@ -62,8 +64,10 @@ pub enum FileError {
         /// The keys in it that have used something.
         keys: usize,
         /// How many may be counted.
-        max_keys: usize,
+        capacity: usize,
     },
+    /// The limiter can't be built as it was told.
+    Limit(LimitError),
 }
 
 impl fmt::Display for FileError {
@@ -103,12 +107,13 @@ impl fmt::Display for FileError {
             Self::TooManyKeys {
                 path,
                 keys,
-                max_keys,
+                capacity,
             } => write!(
                 f,
-                "quota store {} holds {keys} keys, more than the {max_keys} that may be counted",
+                "quota store {} holds {keys} keys, more than the {capacity} that may be counted",
                 path.display()
             ),
+            Self::Limit(error) => error.fmt(f),
         }
     }
 }
@@ -117,6 +122,7 @@ impl std::error::Error for FileError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Io { source, .. } => Some(source),
+            Self::Limit(error) => Some(error),
             _ => None,
         }
     }

@@ -48,22 +48,23 @@ impl<C: Clock + 'static> From<Arc<ConcurrencyLimiter<C>>> for AnyLimit<'_> {
     }
 }
 
-impl<'a, C: Clock> From<Key<'a, C>> for AnyLimit<'a> {
+/// Of the key itself nothing is kept, so it may be made for this call alone.
+impl<'a, C: Clock, T: Send + Sync> From<&Key<'a, C, T>> for AnyLimit<'a> {
     #[inline]
-    fn from(key: Key<'a, C>) -> Self {
+    fn from(key: &Key<'a, C, T>) -> Self {
         let (limiter, key) = key.parts();
         Self(Inner::KeyParts { limiter, key })
     }
 }
 
-impl<'a, C: Clock> From<&'a keyed::OwnedKey<C>> for AnyLimit<'a> {
-    fn from(key: &'a keyed::OwnedKey<C>) -> Self {
-        key.key().into()
+impl<'a, C: Clock, T: Send + Sync> From<&'a keyed::OwnedKey<C, T>> for AnyLimit<'a> {
+    fn from(key: &'a keyed::OwnedKey<C, T>) -> Self {
+        (&key.key()).into()
     }
 }
 
-impl<'a, C: Clock + 'a> From<keyed::OwnedKey<C>> for AnyLimit<'a> {
-    fn from(key: keyed::OwnedKey<C>) -> Self {
+impl<'a, C: Clock + 'a, T: Send + Sync + 'a> From<keyed::OwnedKey<C, T>> for AnyLimit<'a> {
+    fn from(key: keyed::OwnedKey<C, T>) -> Self {
         let (limiter, key) = key.into_parts();
         Self(Inner::OwnedKeyParts { limiter, key })
     }

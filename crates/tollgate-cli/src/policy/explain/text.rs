@@ -1,0 +1,194 @@
+//! An explanation as people read it.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use tollgate_engine::render;
+
+use super::super::check::counted;
+use super::super::length::readable;
+use super::super::request::{Charged, LeftOf, OVER_LIMIT, Step};
+use super::super::stage::Store;
+use super::parts::{Found, Part};
+use super::{Color, Head};
+
+/// How it is shown.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Text {
+    pub(super) color: Color,
+    pub(super) store: Store,
+}
+
+impl Text {
+    pub(super) fn write(
+        self,
+        head: &Head<'_>,
+        steps: &[Step],
+        out: &mut impl Write,
+    ) -> io::Result<()> {
+        if let Some(rules) = &head.rules {
+            writeln!(out, "rules")?;
+            for rule in rules {
+                self.rule(rule, out)?;
+            }
+        }
+        if let Some(descriptors) = &head.descriptors {
+            writeln!(out, "descriptors")?;
+            for found in descriptors {
+                self.found(found, out)?;
+            }
+        }
+        for hint in &head.hints {
+            let line = format!(
+                "hint: nothing asks for the fact {:?}; did you mean {:?}?",
+                hint.fact, hint.near
+            );
+            writeln!(out, "{}", render::escaped(&line))?;
+        }
+        writeln!(out, "\nrequests, from {}", head.at)?;
+        writeln!(
+            out,
+            "  {:>12}  {:7}  {:>9}  {:>14}  rule",
+            "at", "outcome", "remaining", "retry after"
+        )?;
+        for step in steps {
+            self.step(step, out)?;
+        }
+        Ok(())
+    }
+
+    fn rule(self, rule: &Part<'_>, out: &mut impl Write) -> io::Result<()> {
+        let applies = if rule.applies { "yes" } else { "no " };
+        let mut notes = Vec::new();
+        notes.extend(mode(rule));
+        let warm_up = rule.warm_up.map(readable);
+        notes.extend(warm_up.map(|length| format!("warms up for {length}")));
+        notes.extend(rule.counting.and_then(counted).map(str::to_owned));
+        let wait = rule.may_wait.map(readable);
+        notes.extend(wait.map(|wait| format!("may wait {wait}")));
+        notes.extend(self.without_store(rule.on_store_failure));
+        let (name, notes) = (&rule.rule, in_brackets(&notes));
+        let line = format!("  {applies}  {name}{notes}: {}", rule.standing);
+        writeln!(out, "{}", render::escaped(&line))?;
+        if rule.applies && !rule.limits.is_empty() {
+            writeln!(out, "       {}", rule.limits.join(", "))?;
+        }
+        Ok(())
+    }
+
+    fn found(self, found: &Found, out: &mut impl Write) -> io::Result<()> {
+        let mut notes = found.notes.clone();
+        notes.extend(self.without_store(found.on_store_failure));
+        let mut line = format!("  {}: ", found.descriptor);
+        match (&found.limit, &found.why) {
+            (Some(limit), Some(why)) => line.push_str(&format!("{limit}, {why}")),
+            (Some(limit), None) => {
+                line.push_str(&format!("{limit}{}", in_brackets(&notes)));
+            }
+            (None, why) => {
+                line.push_str(&format!("no limit: {}", why.as_deref().unwrap_or("")));
+            }
+        }
+        writeln!(out, "{}", render::escaped(&line))?;
+        if !found.limits.is_empty() {
+            writeln!(out, "    {}", found.limits.join(", "))?;
+        }
+        Ok(())
+    }
+
+    /// What is done without the store, if it is down.
+    fn without_store(self, failure: Option<&str>) -> Option<String> {
+        let failure = failure.filter(|_| self.store == Store::Down);
+        failure.map(|failure| format!("{failure} without the store"))
+    }
+
+    fn step(self, step: &Step, out: &mut impl Write) -> io::Result<()> {
+        let remaining = step
+            .remaining
+            .map_or("-".to_owned(), |left| left.to_string());
+        let retry = match step.retry_after {
+            Some(Duration::ZERO) => "-".to_owned(),
+            Some(wait) => readable(wait),
+            None => "never".to_owned(),
+        };
+        let rule = render::escaped(step.rule.as_deref().unwrap_or("-"));
+        let at = readable(step.at);
+        let outcome = self.color.outcome(step.outcome, 7);
+        write!(
+            out,
+            "  {at:>12}  {outcome}  {remaining:>9}  {retry:>14}  {rule}"
+        )?;
+        if let Some(limit) = &step.limit {
+            write!(out, ": {limit}")?;
+        }
+        if let Some(choice) = step.without_store {
+            write!(out, " (no store: {choice})")?;
+        }
+        if let Some(waits) = step.waits {
+            let longest = readable(waits.longest);
+            match waits.passes {
+                true => write!(out, " (may wait {longest}: it passes then)")?,
+                false => write!(out, " (may wait {longest}: that isn't enough)")?,
+            }
+        }
+        if let Some(what) = &step.too_much {
+            write!(out, " (no rule was asked: {})", render::escaped(what))?;
+        }
+        for shadow in &step.shadow {
+            let shadow = render::escaped(shadow);
+            write!(out, " (in shadow {shadow} would refuse)")?;
+        }
+        writeln!(out)?;
+        for LeftOf {
+            rule,
+            limit,
+            remaining,
+        } in &step.left
+        {
+            let left = remaining.map_or("all".to_owned(), |left| left.to_string());
+            let rule = render::escaped(rule);
+            writeln!(out, "  {:>12}  {left} left of {rule}: {limit}", "")?;
+        }
+        for each in &step.descriptors {
+            write_charged(each, out)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether it bites, unless it does so for all.
+fn mode(rule: &Part<'_>) -> Option<String> {
+    let percent = rule.enforced_percent;
+    match (percent, rule.is_in_shadow()) {
+        (1..100, true) => Some(format!("in shadow: enforced for {percent}% of its keys")),
+        (1..100, false) => Some(format!("enforced, as for {percent}% of its keys")),
+        (_, true) => Some("in shadow".to_owned()),
+        (_, false) => None,
+    }
+}
+
+/// What is said of a limit behind its name.
+fn in_brackets(notes: &[String]) -> String {
+    match notes.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", notes.join(", ")),
+    }
+}
+
+/// What was charged for one descriptor, below its request.
+fn write_charged(each: &Charged, out: &mut impl Write) -> io::Result<()> {
+    let descriptor = render::escaped(&each.descriptor);
+    let over = match each.status {
+        OVER_LIMIT => "over its limit, ",
+        _ => "",
+    };
+    write!(out, "  {:>12}  {descriptor}: ", "")?;
+    match (&each.limit, each.remaining) {
+        (None, None) => writeln!(out, "no limit"),
+        (_, None) => writeln!(out, "unlimited"),
+        (_, Some(left)) if each.charged > 0 => {
+            writeln!(out, "{over}charged {}, {left} left", each.charged)
+        }
+        (_, Some(left)) => writeln!(out, "{over}not charged, {left} left"),
+    }
+}

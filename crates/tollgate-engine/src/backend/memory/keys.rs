@@ -1,0 +1,176 @@
+//! Keys as the tables take them: by a counter and a fingerprint, or for quotas by the key itself.
+
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use tollgate::{Clock, KeyedConcurrency, Level, Tier, concurrency, exact_keyed, keyed, quota};
+
+use super::Memory;
+use crate::limits::{Check, CoreForm};
+
+/// Bytes of a key of a quota, with the counter's name, that need no memory.
+const SHORT: usize = 80;
+/// Levels are told apart by their place.
+pub(super) const UNNAMED: &str = "";
+
+/// A key of a counter: the counter's number, and the key's fingerprint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::backend) struct CounterKey(pub(super) u64, pub(super) [u64; 2]);
+
+/// In two steps, and as wide as they are: a slice would be fed with its length, and by the byte.
+impl Hash for CounterKey {
+    #[inline]
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        let Self(counter, [low, high]) = *self;
+        hasher.write_u128(u128::from(high) << 64 | u128::from(low));
+        hasher.write_u64(counter);
+    }
+}
+
+impl CounterKey {
+    #[inline]
+    pub(super) fn of(check: &Check<'_>) -> Self {
+        Self(check.limit.id, check.key.fingerprint())
+    }
+}
+
+/// A key under a limit that was compiled for its table: of the table's algorithm, so there is no error.
+#[inline]
+pub(super) fn rated<'a, C: Clock>(key: keyed::Key<'a, C>, tier: &Tier) -> keyed::Key<'a, C> {
+    key.at(tier).unwrap_or(key)
+}
+
+/// The same in a table of exact keys.
+#[inline]
+pub(super) fn exact<'a, C: Clock>(
+    key: exact_keyed::Key<'a, CounterKey, CounterKey, C>,
+    tier: &'a Tier,
+) -> exact_keyed::Key<'a, CounterKey, CounterKey, C> {
+    key.at(tier).unwrap_or(key)
+}
+
+/// A key of one table, while a request is judged.
+pub(in crate::backend) enum TableKey<'a, C: Clock + 'static, W: Clock + 'static> {
+    Nothing,
+    Rate(keyed::Key<'a, C>),
+    Exact(exact_keyed::Key<'a, CounterKey, CounterKey, C>),
+    Window(exact_keyed::Key<'a, CounterKey, CounterKey, W>),
+    Slot(concurrency::Key<'a, Arc<KeyedConcurrency<CounterKey, C>>, CounterKey>),
+    Quota(quota::Key<'a, W>),
+}
+
+/// What some keys are borrowed from.
+pub(in crate::backend) enum BorrowedFrom {
+    Nothing,
+    Key(CounterKey),
+    Bytes(QuotaBytes),
+}
+
+/// A counter's name and a key, as quotas take them: the same in every process.
+#[derive(Clone, Debug)]
+pub(in crate::backend) struct QuotaBytes {
+    short: [u8; SHORT],
+    used: usize,
+    /// All of it, if it isn't short.
+    long: Vec<u8>,
+}
+
+impl QuotaBytes {
+    pub(super) fn of(check: &Check<'_>) -> Self {
+        let mut own = Self {
+            short: [0; SHORT],
+            used: 0,
+            long: Vec::new(),
+        };
+        let counter = check.limit.counter();
+        let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX).to_be_bytes();
+        own.add(&number(counter.name.len()));
+        own.add(counter.name.as_bytes());
+        own.add(&number(counter.ordinal));
+        check.key.write_bytes(&mut |bytes| own.add(bytes));
+        own
+    }
+
+    fn add(&mut self, bytes: &[u8]) {
+        if self.long.is_empty()
+            && let Some(room) = self.short.get_mut(self.used..self.used + bytes.len())
+        {
+            room.copy_from_slice(bytes);
+            self.used += bytes.len();
+            return;
+        }
+        if self.long.is_empty() {
+            self.long.extend_from_slice(&self.short[..self.used]);
+        }
+        self.long.extend_from_slice(bytes);
+    }
+
+    pub(super) fn as_slice(&self) -> &[u8] {
+        if self.long.is_empty() {
+            &self.short[..self.used]
+        } else {
+            &self.long
+        }
+    }
+}
+
+impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
+    /// The key of a check, in the table that its limit is kept in.
+    #[inline]
+    pub(in crate::backend) fn hold<'a>(
+        &'a self,
+        check: Option<&Check<'a>>,
+        owned: &'a BorrowedFrom,
+    ) -> TableKey<'a, C, W> {
+        let Some(check) = check else {
+            return TableKey::Nothing;
+        };
+        match (&check.limit.form, owned) {
+            (CoreForm::Gcra(tier), _) => {
+                TableKey::Rate(rated(self.rates.key(&CounterKey::of(check)), tier))
+            }
+            (CoreForm::Exact(table, tier), BorrowedFrom::Key(key)) => {
+                TableKey::Exact(exact(self.exact[*table].key(key), tier))
+            }
+            (CoreForm::Window(tier), BorrowedFrom::Key(key)) => {
+                TableKey::Window(exact(self.windows.key(key), tier))
+            }
+            (CoreForm::Concurrency(limit), BorrowedFrom::Key(key)) => {
+                TableKey::Slot(self.slots.key_owned(key).at(*limit))
+            }
+            (CoreForm::Quota(quota), BorrowedFrom::Bytes(bytes)) => {
+                TableKey::Quota(self.quotas.key(bytes.as_slice()).at(quota))
+            }
+            _ => TableKey::Nothing,
+        }
+    }
+}
+
+impl BorrowedFrom {
+    #[inline]
+    pub(in crate::backend) fn of(check: Option<&Check<'_>>) -> Self {
+        match check.map(|check| (&check.limit.form, check)) {
+            Some((CoreForm::Exact(..) | CoreForm::Window(_) | CoreForm::Concurrency(_), check)) => {
+                Self::Key(CounterKey::of(check))
+            }
+            Some((CoreForm::Quota(_), check)) => Self::Bytes(QuotaBytes::of(check)),
+            Some((CoreForm::Gcra(_), _)) | None => Self::Nothing,
+        }
+    }
+}
+
+#[inline]
+pub(in crate::backend) fn level<'a, C: Clock + 'static, W: Clock + 'static>(
+    held: &'a TableKey<'a, C, W>,
+    check: &Check<'a>,
+) -> Option<Level<'a>> {
+    Some(match held {
+        TableKey::Nothing => return None,
+        TableKey::Rate(key) => Level::new(UNNAMED, key).cost(check.cost),
+        TableKey::Exact(key) => Level::new(UNNAMED, key).cost(check.cost),
+        TableKey::Window(key) => Level::new(UNNAMED, key).cost(check.cost),
+        TableKey::Quota(key) => Level::new(UNNAMED, key).cost(check.cost),
+        // However much it costs, it runs once.
+        TableKey::Slot(key) => Level::new(UNNAMED, key),
+    })
+}

@@ -1,0 +1,56 @@
+//! Which keys a rule is enforced for, if not for all: the same in every process and after every start, and more of
+//! them as the part grows.
+
+use crate::limits::RequestKey;
+use crate::policy::{Mode, Rule};
+
+/// A part of a rule's keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rollout {
+    pub(crate) percent: u8,
+    /// Of the rule's name, so that it isn't the same users whom every rule is tried on.
+    salt: u64,
+}
+
+impl Rollout {
+    /// None if the rule is enforced for all keys, or for none.
+    pub(crate) fn of(rule: &Rule, mode: Mode) -> Option<Self> {
+        let is_part = mode == Mode::Enforce && rule.enforced_percent < 100;
+        is_part.then(|| Self {
+            percent: rule.enforced_percent,
+            salt: fold(START, rule.name.as_bytes()),
+        })
+    }
+
+    /// What the rule is for one key.
+    pub(crate) fn mode(self, key: &RequestKey<'_>) -> Mode {
+        match self.place(key) < self.percent {
+            true => Mode::Enforce,
+            false => Mode::Shadow,
+        }
+    }
+
+    /// Where a key stands among a hundred.
+    fn place(self, key: &RequestKey<'_>) -> u8 {
+        let mut hash = self.salt;
+        key.write_bytes(&mut |bytes| hash = fold(hash, bytes));
+        let place = (u128::from(mixed(hash)) * 100) >> 64;
+        u8::try_from(place).unwrap_or(u8::MAX)
+    }
+}
+
+/// FNV-1a, which is the same everywhere and for ever: nobody gains by a collision here.
+const START: u64 = 0xcbf2_9ce4_8422_2325;
+const FACTOR: u64 = 0x0100_0000_01b3;
+
+fn fold(hash: u64, bytes: &[u8]) -> u64 {
+    let fold = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(FACTOR);
+    bytes.iter().fold(hash, fold)
+}
+
+/// Spreads all bits over the upper ones, by which a key is placed.
+fn mixed(hash: u64) -> u64 {
+    let hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    hash ^ (hash >> 31)
+}

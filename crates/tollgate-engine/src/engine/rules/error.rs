@@ -1,0 +1,90 @@
+//! Why a policy can't be put in force.
+
+use std::fmt;
+
+use tollgate::LimitError;
+
+use crate::matcher::PatternError;
+
+/// Why a policy can't be put in force. What is in force stays.
+///
+/// ```
+/// use tollgate::clock::Manual;
+/// use tollgate_engine::backend::Memory;
+/// use tollgate_engine::{Engine, Policy, PolicyError};
+///
+/// let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+/// let policy = Policy { default_tier: Some("free".to_owned()), ..Policy::default() };
+/// let error = Engine::new(policy, memory).expect_err("no such tier");
+/// assert_eq!(error, PolicyError::UnknownTier { tier: "free".to_owned() });
+/// assert_eq!(error.to_string(), "there is no tier \"free\"; add it to tiers, or name one that is there");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PolicyError {
+    /// A condition can't be read.
+    Pattern(PatternError),
+    /// An algorithm can't represent a rate.
+    Rate {
+        /// The rule or tier.
+        rule: String,
+        /// Why.
+        error: LimitError,
+    },
+    /// The backend can't keep a limit.
+    Backend {
+        /// The rule, tier or descriptor.
+        rule: String,
+        /// Why, and what to do instead.
+        why: String,
+    },
+    /// A rule replaces one that there isn't.
+    UnknownRule {
+        /// The rule.
+        rule: String,
+        /// What it replaces.
+        replaces: String,
+    },
+    /// A tenant, or all that are unknown, are in a tier that there isn't.
+    UnknownTier {
+        /// What is named.
+        tier: String,
+    },
+    /// Two rules have one name.
+    SameName {
+        /// The name.
+        name: String,
+    },
+}
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pattern(error) => error.fmt(f),
+            Self::Rate { rule, error } => write!(f, "{rule:?}: {error}"),
+            Self::Backend { rule, why } => write!(f, "{rule:?}: {why}"),
+            Self::UnknownRule { rule, replaces } => write!(
+                f,
+                "{rule:?} replaces {replaces:?}, and no rule has that name; name a rule of this \
+                 policy, or leave it out"
+            ),
+            Self::UnknownTier { tier } => write!(
+                f,
+                "there is no tier {tier:?}; add it to tiers, or name one that is there"
+            ),
+            Self::SameName { name } => write!(
+                f,
+                "two rules are called {name:?}; names tell counters apart: rename one, or give both \
+                 the same \"shared\" name if they are to count together"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for PolicyError {}
+
+impl From<PatternError> for PolicyError {
+    fn from(error: PatternError) -> Self {
+        Self::Pattern(error)
+    }
+}

@@ -1,0 +1,11 @@
+//! What asks for no memory: counted by the allocator, thread by thread.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod decisions;
+mod envoy;
+
+use tollgate_testkit::memory::Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;

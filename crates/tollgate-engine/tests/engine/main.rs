@@ -1,0 +1,26 @@
+//! What the engine does with each word of a policy, and that it equals a slow oracle.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod observed;
+mod oracle;
+mod refusals;
+mod rules;
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use tollgate_engine::Facts;
+
+pub(crate) fn user(name: &str) -> Facts<'_> {
+    Facts::new().with("user", name)
+}
+
+/// The output of what is ready at once.
+pub(crate) fn awaited<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(done) => done,
+        Poll::Pending => panic!("memory never waits"),
+    }
+}

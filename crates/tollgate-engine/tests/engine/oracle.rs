@@ -1,0 +1,495 @@
+//! The engine equals a slow oracle: rules matched one by one, keys as lists of text, and every limit
+//! answered from the list of all that passed.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tollgate::clock::Manual;
+use tollgate::quota::Quota;
+use tollgate::{Algorithm, Outcome, Rate, Timestamp, core::Align};
+use tollgate_engine::backend::Memory;
+use tollgate_engine::matcher::holds;
+use tollgate_engine::policy::{
+    Cost, KeyPart, Limits, Match, Mode, OnStoreFailure, Pattern, Policy, Rule,
+};
+use tollgate_engine::verdict::{Cause, Passed, Permits};
+use tollgate_engine::{Engine, Facts};
+use tollgate_testkit::oracle::{Kind, Oracle};
+
+const HOUR: u64 = 3_600_000_000_000;
+
+#[derive(Clone, Debug)]
+struct Request {
+    facts: Vec<(&'static str, &'static str)>,
+    after_millis: u64,
+    /// How many requests later it ends.
+    runs: usize,
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let one = |name: &'static str, texts: &[&'static str]| {
+        let fact = prop::sample::select(texts.to_vec()).prop_map(move |text| (name, text));
+        prop::option::weighted(0.8, fact)
+    };
+    let facts = (
+        one("path", &["/api/a", "/api/a", "/api/b", "/healthz"]),
+        one("user", &["1", "1", "1", "2"]),
+        one("ip", &["10.0.0.1", "10.0.0.2", "2001:db8::1"]),
+        one("tokens", &["1", "2", "3", "many", "0"]),
+    );
+    // Mostly in quick succession, so that limits are met.
+    let millis = prop_oneof![
+        12 => Just(0),
+        6 => 0..50u64,
+        3 => 0..2_000u64,
+        1 => Just(3_600_000),
+    ];
+    (facts, millis, 0..6usize).prop_map(|((path, user, ip, tokens), after_millis, runs)| {
+        let facts = [path, user, ip, tokens];
+        Request {
+            facts: facts.into_iter().flatten().collect(),
+            after_millis,
+            runs,
+        }
+    })
+}
+
+fn algorithm() -> impl Strategy<Value = Algorithm> {
+    prop::sample::select(vec![
+        Algorithm::Gcra,
+        Algorithm::Gcra,
+        Algorithm::Gcra,
+        Algorithm::Gcra,
+        Algorithm::Gcra,
+        Algorithm::TokenBucket,
+        Algorithm::LeakyBucket,
+        Algorithm::FixedWindow(Align::default()),
+        Algorithm::SlidingLog,
+        Algorithm::SlidingCounter,
+    ])
+}
+
+fn limits() -> impl Strategy<Value = Limits> {
+    let rate = prop::sample::select(vec![
+        "3/s",
+        "1/s",
+        "2/s",
+        "5 per 250ms",
+        "7/minute",
+        "4/minute",
+        "6/h",
+        "3/s",
+        "5 per 250ms",
+        "zero",
+    ])
+    .prop_map(|rate| rate.parse::<Rate>().expect("a rate"));
+    (
+        prop::collection::vec(rate, 0..4),
+        prop::option::weighted(0.15, 1..20u64),
+        prop::option::weighted(0.15, 1..4u32),
+    )
+        .prop_map(|(rates, quota, concurrency)| Limits {
+            rates,
+            quota: quota.map(Quota::per_hour),
+            concurrency,
+            unlimited: false,
+        })
+}
+
+fn conditions() -> impl Strategy<Value = Vec<(String, Pattern)>> {
+    let condition = prop::sample::select(vec![
+        ("path", Pattern::Present),
+        ("path", Pattern::Glob("/api/**".to_owned())),
+        ("path", Pattern::Prefix("/api/a".to_owned())),
+        ("user", Pattern::Exact("1".to_owned())),
+        ("ip", Pattern::Cidr("10.0.0.0/31".to_owned())),
+        ("user", Pattern::Absent),
+    ]);
+    let own = condition.prop_map(|(fact, pattern)| (fact.to_owned(), pattern));
+    prop::collection::vec(own, 0..2)
+}
+
+fn rule() -> impl Strategy<Value = Rule> {
+    let key = prop::sample::subsequence(vec!["user", "ip", "path"], 0..3);
+    let mode = prop::sample::select(vec![
+        Mode::Enforce,
+        Mode::Enforce,
+        Mode::Enforce,
+        Mode::Enforce,
+        Mode::Shadow,
+        Mode::Off,
+    ]);
+    let shape = (conditions(), key, limits(), algorithm());
+    (
+        shape,
+        any::<bool>(),
+        mode,
+        prop::option::weighted(0.3, 0..5usize),
+    )
+        .prop_map(
+            |((conditions, key, limits, algorithm), priced, mode, replaces)| Rule {
+                matches: Match {
+                    conditions,
+                    ..Match::default()
+                },
+                key: key
+                    .into_iter()
+                    .map(|fact| match fact {
+                        "ip" => KeyPart::Network {
+                            fact: fact.to_owned(),
+                            bits: 30,
+                        },
+                        fact => KeyPart::Fact(fact.to_owned()),
+                    })
+                    .collect(),
+                algorithm,
+                cost: Cost {
+                    fact: priced.then(|| "tokens".to_owned()),
+                    ..Cost::default()
+                },
+                mode,
+                on_store_failure: OnStoreFailure::Local,
+                replaces: replaces
+                    .map(|number| number.to_string())
+                    .into_iter()
+                    .collect(),
+                ..Rule::new("", limits)
+            },
+        )
+}
+
+/// Conditions that aren't for all.
+fn some() -> impl Strategy<Value = Vec<Match>> {
+    let own = conditions().prop_filter("not for all", |all| !all.is_empty());
+    let own = own.prop_map(|conditions| Match {
+        conditions,
+        ..Match::default()
+    });
+    prop::option::weighted(0.15, own).prop_map(Vec::from_iter)
+}
+
+fn policy() -> impl Strategy<Value = Policy> {
+    let mode = prop::sample::select(vec![
+        Mode::Enforce,
+        Mode::Enforce,
+        Mode::Enforce,
+        Mode::Shadow,
+    ]);
+    (prop::collection::vec(rule(), 1..5), mode, some(), some()).prop_map(
+        |(mut rules, mode, exempt, block)| {
+            let count = rules.len();
+            for (number, rule) in rules.iter_mut().enumerate() {
+                rule.name = number.to_string();
+                rule.replaces
+                    .retain(|name| name.parse::<usize>().is_ok_and(|number| number < count));
+            }
+            Policy {
+                rules,
+                mode,
+                exempt,
+                block,
+                near_limit_percent: 80,
+                ..Policy::default()
+            }
+        },
+    )
+}
+
+/// The state of one key of one limit.
+enum State {
+    Rate(Box<dyn Oracle>),
+    /// Used in each hour.
+    Quota(u64, HashMap<u64, u64>),
+    /// The requests that hold a slot.
+    Slots(u64, Vec<usize>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Said {
+    outcome: Outcome,
+    remaining: u64,
+    retry_after: Duration,
+}
+
+impl State {
+    fn look(&self, now: Timestamp, cost: u64) -> Said {
+        let (limit, left, wait) = match self {
+            Self::Rate(oracle) => {
+                let remaining = oracle.remaining(now);
+                let (outcome, retry_after) = match oracle.earliest(now, cost) {
+                    None => (Outcome::Never, Duration::MAX),
+                    Some(at) if at <= now => (Outcome::Allowed, Duration::ZERO),
+                    Some(at) => (Outcome::Denied, at - now),
+                };
+                return Said {
+                    outcome,
+                    remaining,
+                    retry_after,
+                };
+            }
+            Self::Quota(limit, used) => {
+                let hour = now.as_nanos() / HOUR;
+                let left = limit - used.get(&hour).copied().unwrap_or(0);
+                let wait = Duration::from_nanos((hour + 1) * HOUR - now.as_nanos());
+                (*limit, left, wait)
+            }
+            Self::Slots(limit, held) => (*limit, limit - held.len() as u64, Duration::ZERO),
+        };
+        let (outcome, retry_after) = match () {
+            () if cost <= left => (Outcome::Allowed, Duration::ZERO),
+            () if cost > limit => (Outcome::Never, Duration::MAX),
+            () => (Outcome::Denied, wait),
+        };
+        Said {
+            outcome,
+            remaining: left,
+            retry_after,
+        }
+    }
+
+    fn charge(&mut self, now: Timestamp, cost: u64, request: usize) {
+        match self {
+            Self::Rate(oracle) if cost > 0 => oracle.record(now, cost),
+            Self::Rate(_) => {}
+            Self::Quota(_, used) => *used.entry(now.as_nanos() / HOUR).or_default() += cost,
+            Self::Slots(_, held) => held.push(request),
+        }
+    }
+}
+
+type StateName = (String, usize, Vec<String>);
+
+#[derive(Default)]
+struct Slow {
+    states: HashMap<StateName, State>,
+}
+
+impl Slow {
+    /// All or none of these; which decided, and what it said.
+    fn ask(
+        &mut self,
+        checks: &[(StateName, u64)],
+        now: Timestamp,
+        request: usize,
+    ) -> Option<(usize, Said)> {
+        let said = |states: &HashMap<StateName, State>, peek: bool| -> Vec<Said> {
+            let costs = checks
+                .iter()
+                .map(|(place, cost)| (place, if peek { 0 } else { *cost }));
+            costs
+                .map(|(place, cost)| states[place].look(now, cost))
+                .collect()
+        };
+        let before = said(&self.states, false);
+        let refused = before
+            .iter()
+            .enumerate()
+            .filter(|(_, said)| said.outcome != Outcome::Allowed);
+        // The first of those that take longest.
+        let worst = refused.rev().max_by_key(|(_, said)| said.retry_after);
+        if let Some((number, said)) = worst {
+            return Some((number, *said));
+        }
+        for (place, cost) in checks {
+            self.states
+                .get_mut(place)
+                .expect("looked at before")
+                .charge(now, *cost, request);
+        }
+        let after = said(&self.states, true).into_iter().enumerate();
+        after.min_by_key(|(number, said)| said.remaining / checks[*number].1.max(1))
+    }
+
+    fn end(&mut self, request: usize) {
+        for state in self.states.values_mut() {
+            if let State::Slots(_, held) = state {
+                held.retain(|own| *own != request);
+            }
+        }
+    }
+
+    fn checks(&mut self, rule: &Rule, facts: &Facts<'_>) -> Vec<(StateName, u64)> {
+        let key: Vec<String> = rule
+            .key
+            .iter()
+            .map(|part| part_of(part, facts).expect("it applies"))
+            .collect();
+        let cost = rule
+            .cost
+            .fact
+            .as_ref()
+            .and_then(|fact| facts.get(fact)?.parse().ok());
+        let cost = cost.unwrap_or(rule.cost.default);
+        let limits = &rule.limits;
+        let mut made: Vec<(State, u64)> = Vec::new();
+        for rate in &limits.rates {
+            made.push((State::Rate(kind(rule.algorithm).oracle(*rate)), cost));
+        }
+        if let Some(quota) = &limits.quota {
+            made.push((State::Quota(quota.count(), HashMap::new()), cost));
+        }
+        if let Some(limit) = limits.concurrency {
+            made.push((State::Slots(u64::from(limit), Vec::new()), 1));
+        }
+        let placed = made
+            .into_iter()
+            .enumerate()
+            .map(|(ordinal, (state, cost))| {
+                let place = (rule.name.clone(), ordinal, key.clone());
+                self.states.entry(place.clone()).or_insert(state);
+                (place, cost)
+            });
+        placed.collect()
+    }
+}
+
+fn kind(algorithm: Algorithm) -> Kind {
+    match algorithm {
+        Algorithm::TokenBucket => Kind::TokenBucket,
+        Algorithm::LeakyBucket => Kind::LeakyBucket,
+        Algorithm::FixedWindow(align) => Kind::FixedWindow(align),
+        Algorithm::SlidingLog => Kind::SlidingLog,
+        Algorithm::SlidingCounter => Kind::SlidingCounter,
+        _ => Kind::Gcra,
+    }
+}
+
+/// Of `ip/30`, the first 30 bits of these addresses are in the text.
+fn part_of(part: &KeyPart, facts: &Facts<'_>) -> Option<String> {
+    match part {
+        KeyPart::Fact(fact) => facts.get(fact).map(str::to_owned),
+        KeyPart::Network { fact, .. } => facts.get(fact).map(|ip| {
+            let network = if ip.starts_with("10.0.0.") {
+                "10.0.0.0/30"
+            } else {
+                "2001:db8::/30"
+            };
+            network.to_owned()
+        }),
+    }
+}
+
+/// What the engine should say: whether it passes, by which rule, and that rule's decision; and which
+/// rules in shadow refuse.
+type Expected = (bool, String, Option<Said>, Vec<String>);
+
+fn expected(
+    slow: &mut Slow,
+    policy: &Policy,
+    facts: &Facts<'_>,
+    now: Timestamp,
+    request: usize,
+) -> Expected {
+    let position = |list: &[Match]| list.iter().position(|one| holds(one, facts));
+    let mut shadows = Vec::new();
+    if let Some(entry) = position(&policy.block) {
+        if policy.mode == Mode::Enforce {
+            return (false, Cause::Block(entry).to_string(), None, Vec::new());
+        }
+        shadows.push(Cause::Block(entry).to_string());
+    }
+    if let Some(entry) = position(&policy.exempt) {
+        return (true, Cause::Exempt(entry).to_string(), None, shadows);
+    }
+    let mode = |rule: &Rule| rule.mode.max(policy.mode);
+    let applies = |rule: &&Rule| {
+        let has_key = rule.key.iter().all(|part| part_of(part, facts).is_some());
+        rule.mode != Mode::Off && holds(&rule.matches, facts) && has_key
+    };
+    let met: Vec<&Rule> = policy.rules.iter().filter(applies).collect();
+    let stays = |rule: &&&Rule| {
+        !met.iter()
+            .any(|other| mode(other) <= mode(rule) && other.replaces.contains(&rule.name))
+    };
+    let staying: Vec<&Rule> = met.iter().filter(stays).copied().collect();
+    let enforced: Vec<_> = staying
+        .iter()
+        .filter(|rule| mode(rule) == Mode::Enforce)
+        .collect();
+    let checks: Vec<_> = enforced
+        .iter()
+        .flat_map(|rule| slow.checks(rule, facts))
+        .collect();
+    let decided = slow.ask(&checks, now, request);
+    let allowed = decided.is_none_or(|(_, said)| said.outcome == Outcome::Allowed);
+    let name = match &decided {
+        Some((number, _)) => Some(checks[*number].0.0.clone()),
+        None => staying.first().map(|rule| rule.name.clone()),
+    };
+    let cause = name.map_or_else(
+        || Cause::Nothing.to_string(),
+        |name| Cause::Rule(&name).to_string(),
+    );
+    if allowed {
+        for rule in staying.iter().filter(|rule| mode(rule) == Mode::Shadow) {
+            let checks = slow.checks(rule, facts);
+            let said = slow.ask(&checks, now, request);
+            if said.is_some_and(|(_, said)| said.outcome != Outcome::Allowed) {
+                shadows.push(Cause::Rule(&rule.name).to_string());
+            }
+        }
+    }
+    (allowed, cause, decided.map(|(_, said)| said), shadows)
+}
+
+fn is_possible(policy: &Policy) -> bool {
+    // Windows take no rate of zero in some algorithms: such a policy is refused as a whole.
+    Engine::new(policy.clone(), Memory::builder().keys(100).build()).is_ok()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    #[test]
+    fn the_engine_equals_a_slow_oracle(
+        policy in policy().prop_filter("can be put in force", is_possible),
+        requests in prop::collection::vec(request(), 1..100),
+        deny_cache in any::<bool>(),
+    ) {
+        let start = Timestamp::from_secs(7_200);
+        let clock = Manual::starting_at(start);
+        let memory = Memory::builder().keys(1_000).clock(clock.clone()).wall(clock.clone()).build();
+        let mut engine = Engine::new(policy.clone(), memory).unwrap();
+        if deny_cache {
+            engine = engine.with_deny_cache(64);
+        }
+        let mut slow = Slow::default();
+        let mut now = start;
+        let mut running: Vec<(usize, usize, Permits)> = Vec::new();
+        for (number, request) in requests.iter().enumerate() {
+            now += Duration::from_millis(request.after_millis);
+            clock.set(now);
+            running.retain(|(own, until, _)| {
+                let ends = *until <= number;
+                if ends {
+                    slow.end(*own);
+                }
+                !ends
+            });
+            let facts: Facts<'_> = request.facts.iter().copied().collect();
+            let (allowed, cause, said, shadows) = expected(&mut slow, &policy, &facts, now, number);
+            let verdict = engine.decide(&facts);
+            prop_assert_eq!(verdict.refused().is_none(), allowed, "{} {:?} {:?}", number, verdict, said);
+            let told: Vec<_> = verdict.shadow_refusals().map(|one| one.cause.to_string()).collect();
+            prop_assert_eq!(told, shadows);
+            // A refusal that is remembered may leave out a limit that takes longer.
+            if allowed || !deny_cache {
+                prop_assert_eq!(verdict.cause().to_string(), cause, "{}", number);
+                if let Some(said) = said {
+                    let decision = verdict.decision();
+                    let told = Said {
+                        outcome: decision.outcome,
+                        remaining: decision.remaining,
+                        retry_after: decision.retry_after,
+                    };
+                    prop_assert_eq!(told, said, "{} {:?}", number, verdict);
+                }
+            }
+            running.push((number, number + 1 + request.runs, verdict.passed().map(Passed::into_permits).unwrap_or_default()));
+        }
+        drop(running);
+        prop_assert_eq!(engine.backend().keys_in_flight(), 0);
+        prop_assert_eq!(engine.backend().lost_races(), 0);
+    }
+}

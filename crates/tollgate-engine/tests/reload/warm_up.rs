@@ -1,0 +1,204 @@
+//! Rules whose rates grow after a start: from a tenth to the whole, by tenths, in this process alone.
+
+use std::future::{Ready, ready};
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tollgate::clock::Manual;
+use tollgate::{Clock, Decision, Timestamp};
+use tollgate_engine::backend::{Answer, Backend, Check, Fallback, Local, Memory};
+use tollgate_engine::document::Format;
+use tollgate_engine::policy::Policy;
+use tollgate_engine::{Engine, Facts};
+
+use super::common::{TestEngine, engine};
+
+const STEP: Duration = Duration::from_millis(1);
+
+fn policy(rule: &str) -> Policy {
+    let text = format!("limits: [{{name: api, key: user, {rule}}}]");
+    Policy::from_text(&text, Format::Yaml)
+        .expect("a policy")
+        .policy
+}
+
+/// How many pass in each second, of one request a millisecond.
+fn each_second(engine: &TestEngine, clock: &Manual, seconds: usize) -> Vec<u64> {
+    let facts = Facts::new().with("user", "1");
+    let second = |_| {
+        let passed = (0..1_000).filter(|_| {
+            let passed = engine.decide(&facts).passed().is_some();
+            clock.advance(STEP);
+            passed
+        });
+        u64::try_from(passed.count()).expect("a thousand at most")
+    };
+    (0..seconds).map(second).collect()
+}
+
+#[test]
+fn a_rate_grows_by_tenths_and_no_second_sees_more_than_its_part() {
+    for algorithm in [
+        "gcra",
+        "token-bucket",
+        "leaky",
+        "fixed-window",
+        "sliding-log",
+    ] {
+        let clock = Manual::new();
+        let text = format!("rate: 100/s, algorithm: {algorithm}, warm_up: 9s");
+        let engine = engine(policy(&text), &clock);
+        let passed = each_second(&engine, &clock, 12);
+        for (second, passed) in (1..).zip(&passed[..9]) {
+            // A tenth more each second, and a burst of as much; what was spent of one counts in the next.
+            let part = second * 10;
+            assert!(
+                *passed <= 2 * part,
+                "{algorithm}: {passed} in second {second}"
+            );
+            assert!(
+                *passed + 2 >= part,
+                "{algorithm}: {passed} in second {second}"
+            );
+        }
+        // From the tenth on it is the rule alone that limits.
+        for passed in &passed[10..] {
+            assert!((98..=102).contains(passed), "{algorithm}: {passed:?}");
+        }
+        let all: u64 = passed[..9].iter().sum();
+        // The sum of the parts, and one burst.
+        assert!((440..=450 + 100).contains(&all), "{algorithm}: {all}");
+    }
+}
+
+#[test]
+fn a_small_rate_is_cut_exactly() {
+    // A tenth of one a second is one in ten seconds.
+    let clock = Manual::new();
+    let engine = engine(policy("rate: 1/s, warm_up: 900s"), &clock);
+    let passed: u64 = each_second(&engine, &clock, 90).iter().sum();
+    assert!((9..=10).contains(&passed), "{passed}");
+}
+
+#[test]
+fn what_decides_and_what_is_left_is_told_of_the_part() {
+    let clock = Manual::new();
+    let engine = engine(policy("rate: 100/s burst 200, warm_up: 9s"), &clock);
+    let facts = Facts::new().with("user", "1");
+    let verdict = engine.decide(&facts);
+    assert_eq!(verdict.decision().remaining, 19);
+    let kind = verdict.limit().expect("the part").kind().to_string();
+    assert_eq!(kind, "100 per 10s burst 20");
+    let left = engine.left(&facts);
+    let told: Vec<_> = left
+        .iter()
+        .map(|left| (left.is_warm_up, left.decision.remaining))
+        .collect();
+    assert_eq!(told, [(false, 199), (true, 19)]);
+    drop(verdict);
+    clock.advance(Duration::from_secs(9));
+    let verdict = engine.decide(&facts);
+    assert_eq!(
+        verdict.limit().expect("the rate").kind().to_string(),
+        "100/s burst 200"
+    );
+    assert_eq!(engine.left(&facts).len(), 1);
+}
+
+#[test]
+fn a_request_that_costs_more_than_the_part_passes_nevertheless() {
+    let clock = Manual::new();
+    let engine = engine(
+        policy("rate: 100/s, cost: {fact: units}, warm_up: 9s"),
+        &clock,
+    );
+    let facts = Facts::new().with("user", "1").with("units", "60");
+    assert!(engine.decide(&facts).passed().is_some());
+    // It has taken all of the part, which comes back in a second.
+    let one = Facts::new().with("user", "1").with("units", "1");
+    let refused = engine.decide(&one);
+    assert_eq!(refused.decision().retry_after, Duration::from_millis(100));
+}
+
+#[test]
+fn a_reload_warms_up_what_is_new_and_nothing_again() {
+    let clock = Manual::new();
+    let warm = "rate: 100/s, warm_up: 9s";
+    let engine = engine(policy(warm), &clock);
+    let facts = Facts::new().with("user", "1");
+    let part = |engine: &TestEngine| {
+        let left = engine.left(&facts);
+        left.iter()
+            .find(|left| left.is_warm_up)
+            .map(|left| left.kind.to_string())
+    };
+    assert_eq!(part(&engine).as_deref(), Some("100 per 10s burst 10"));
+    clock.advance(Duration::from_secs(4));
+    // The same rule goes on where it was, also with another rate.
+    engine.reload(policy(warm)).expect("a policy");
+    assert_eq!(part(&engine).as_deref(), Some("500 per 10s burst 50"));
+    engine
+        .reload(policy("rate: 200/s, warm_up: 9s"))
+        .expect("a policy");
+    assert_eq!(part(&engine).as_deref(), Some("1000 per 10s burst 100"));
+    clock.advance(Duration::from_secs(5));
+    engine.reload(policy(warm)).expect("a policy");
+    assert_eq!(part(&engine), None, "it is warm");
+    // One that is in force when it is told to warm up is warm.
+    engine.reload(policy("rate: 100/s")).expect("a policy");
+    engine.reload(policy(warm)).expect("a policy");
+    assert_eq!(part(&engine), None);
+    // One that comes back has gone cold.
+    engine.reload(Policy::default()).expect("a policy");
+    engine.reload(policy(warm)).expect("a policy");
+    assert_eq!(part(&engine).as_deref(), Some("100 per 10s burst 10"));
+}
+
+/// A store that lets everything pass, and notes what it is asked.
+struct Store(Manual, Arc<Mutex<Vec<String>>>);
+
+impl Backend for Store {
+    type Error = &'static str;
+    type Asking<'a> = Ready<Result<Answer, Self::Error>>;
+
+    fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
+        let names = checks
+            .iter()
+            .map(|check| check.limit.counter().name.clone());
+        self.1.lock().expect("not poisoned").extend(names);
+        ready(Ok(Answer::new(None, Decision::UNLIMITED)))
+    }
+
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+}
+
+#[test]
+fn a_node_that_starts_holds_back_by_itself_and_tells_the_store_nothing_of_it() {
+    let (clock, asked) = (Manual::new(), Arc::new(Mutex::new(Vec::new())));
+    let memory = Memory::builder()
+        .clock(clock.clone())
+        .wall(clock.clone())
+        .build();
+    let store = Store(clock.clone(), Arc::clone(&asked));
+    let store = Fallback::with_local(store, Arc::new(Local::new(memory))).nodes(8);
+    let engine = Engine::new(policy("rate: 100/s, warm_up: 9s"), store).expect("a policy");
+    let facts = Facts::new().with("user", "1");
+    let passes = || {
+        let deciding = pin!(engine.decide_async(&facts));
+        match deciding.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(verdict)) => verdict.passed().is_some(),
+            _ => panic!("it answers at once"),
+        }
+    };
+    let passed = (0..50).filter(|_| passes()).count();
+    // Of a tenth, whatever the number of nodes: it is this node's own.
+    assert_eq!(passed, 10);
+    let names = asked.lock().expect("not poisoned").clone();
+    assert_eq!(names, vec!["rule/api".to_owned(); 10]);
+    clock.advance(Duration::from_secs(9));
+    assert_eq!((0..50).filter(|_| passes()).count(), 50);
+}

@@ -1,0 +1,136 @@
+//! A limit as the store reads it, and the names of its keys.
+
+use std::fmt::Write as _;
+use std::hash::BuildHasher;
+use std::time::Duration;
+
+use foldhash::quality::SeedableRandomState;
+use tollgate_engine::backend::{Check, Limit};
+use tollgate_engine::policy::Counting;
+
+use crate::error::StoreLimitError;
+use crate::key::{self, Sharing};
+use crate::lease::Leased;
+use crate::question::{Kind, StoreForm};
+
+/// A limit as the store reads it.
+#[derive(Debug)]
+pub(crate) struct StoredLimit {
+    pub(crate) form: StoreForm,
+    pub(crate) is_leased: bool,
+    pub(super) leased: Option<Leased>,
+    /// What its keys begin with, up to the hash tag.
+    head: String,
+    /// Its counter, escaped.
+    counter: String,
+    /// Which value of the key is the hash tag.
+    slot: Option<Box<str>>,
+    /// A hash of the names of its keys and of what they are judged by: limits that differ in either have different
+    /// versions, in whichever policy they are.
+    pub(super) version: u64,
+}
+
+/// How limits of a client are called in the store, and told apart.
+pub(crate) struct Naming {
+    /// What all keys begin with.
+    pub(crate) prefix: Box<str>,
+    /// For how long a slot is held without a sign of life.
+    pub(super) slot_life: Duration,
+    /// Tells limits apart.
+    pub(super) hasher: SeedableRandomState,
+}
+
+/// How many bytes the values of most keys take.
+const ROOM: usize = 48;
+
+/// Which values of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Values {
+    /// Those that say on which node of a cluster it is.
+    OfTag,
+    Others,
+}
+
+impl StoredLimit {
+    pub(super) fn new(limit: &Limit, naming: &Naming) -> Result<Self, StoreLimitError> {
+        let kind = limit.kind();
+        let form = StoreForm::new(kind, naming.slot_life)?;
+        // Estimates that are held of a level are kept track of in the same way as leases.
+        let is_level = matches!(&form, StoreForm::Asked(numbers) if numbers.kind == Kind::Level);
+        let keeps_track = limit.keeps_estimates() && is_level;
+        let is_leased = limit.counting() == Counting::Leased || keeps_track;
+        let sharing = if is_leased {
+            Sharing::Leased
+        } else {
+            Sharing::Exact
+        };
+        let head = key::head(&naming.prefix, kind, sharing);
+        let mut counter = String::new();
+        key::escape(&limit.counter().name, &mut counter);
+        let _ = write!(counter, ":{}", limit.counter().ordinal);
+        let slot: Option<Box<str>> = limit.slot().map(Into::into);
+        let what = (&head, &counter, &slot, format!("{form:?}"));
+        let version = naming.hasher.hash_one(what);
+        let leased = match &form {
+            StoreForm::Asked(numbers) if is_leased && numbers.kind == Kind::Level => Some(Leased {
+                numbers: *numbers,
+                version,
+            }),
+            _ => None,
+        };
+        if is_leased && leased.is_none() && form.known(0).is_none() {
+            return Err(StoreLimitError::NotALevel {
+                what: "a lease",
+                limit: format!("{kind:?}"),
+            });
+        }
+        Ok(Self {
+            head,
+            version,
+            form,
+            is_leased,
+            leased,
+            counter,
+            slot,
+        })
+    }
+
+    /// The name of a check's key: its first value is the hash tag, unless the limit says which.
+    pub(crate) fn key(&self, check: &Check<'_>) -> String {
+        let mut key = String::with_capacity(self.head.len() + self.counter.len() + ROOM);
+        key.push_str(&self.head);
+        key.push('{');
+        if self.write_values(check, &mut key, Values::OfTag) == 0 {
+            key.push_str(&self.counter);
+        }
+        key.push_str("}:");
+        key.push_str(&self.counter);
+        self.write_values(check, &mut key, Values::Others);
+        key
+    }
+
+    /// Appends these of a key's values, and tells how many there were.
+    fn write_values(&self, check: &Check<'_>, key: &mut String, which: Values) -> usize {
+        let (mut number, mut written) = (0, 0);
+        check.key.each(&mut |fact, value| {
+            let is_tag = match &self.slot {
+                Some(slot) => **slot == *fact,
+                None => number == 0,
+            };
+            number += 1;
+            if is_tag != (which == Values::OfTag) {
+                return;
+            }
+            match (written, which) {
+                (0, Values::OfTag) => {}
+                (0, Values::Others) => key.push(':'),
+                _ => key.push(','),
+            }
+            written += 1;
+            key::escape(fact, key);
+            key.push('=');
+            key::escape(value, key);
+        });
+        written
+    }
+}

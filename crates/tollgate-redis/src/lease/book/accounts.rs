@@ -1,0 +1,83 @@
+//! What a node knows of the tokens of one key: how many it had, how many of those were noted as spent, and which
+//! are held for requests.
+
+use std::collections::BTreeMap;
+
+use tollgate::Timestamp;
+
+/// What is known of tokens that were spent, which leaves no other trace, and of those that are held for requests.
+#[derive(Debug, Default)]
+pub(super) struct Accounts {
+    /// All that came, less what was returned, dropped or worth nothing in the end: what isn't here any more of
+    /// it was spent, or is out.
+    pub(super) had: u64,
+    /// So much of it was noted as spent.
+    pub(super) noted: u64,
+    /// What requests hold until it is known what they cost: the store is told of it as of what is here.
+    pub(super) out: u64,
+    pub(super) estimates: BTreeMap<u64, HeldEstimate>,
+    /// No estimate ends before this.
+    over_from: Timestamp,
+    /// The number of the next.
+    next: u64,
+    /// What was spent beyond estimates, and the store doesn't know of.
+    pub(super) owed: u64,
+    /// Whether less is out than the store was told: what was spent of it drains once the store knows.
+    pub(super) is_less: bool,
+}
+
+/// What one request holds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HeldEstimate {
+    pub(super) tokens: u64,
+    /// Then it is spent.
+    until: Timestamp,
+}
+
+impl Accounts {
+    pub(super) fn open(&mut self, tokens: u64, until: Timestamp) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.out += tokens;
+        let is_first = self.estimates.is_empty() || until < self.over_from;
+        self.over_from = if is_first { until } else { self.over_from };
+        self.estimates
+            .insert(number, HeldEstimate { tokens, until });
+        number
+    }
+
+    /// Estimates whose time is over are spent.
+    pub(super) fn expire(&mut self, now: Timestamp) {
+        if now < self.over_from {
+            return;
+        }
+        let mut out = self.out;
+        self.estimates.retain(|_, estimate| {
+            let stays = now < estimate.until;
+            out -= if stays { 0 } else { estimate.tokens };
+            stays
+        });
+        self.out = out;
+        let first = self.estimates.values().map(|estimate| estimate.until).min();
+        self.over_from = first.unwrap_or(Timestamp::MAX);
+    }
+
+    /// The store counts all that was out as spent.
+    pub(super) fn lapse(&mut self) {
+        self.estimates.clear();
+        self.out = 0;
+    }
+
+    /// Tokens were lost that nobody spent. What was noted of them isn't noted of those to come.
+    pub(super) fn lose(&mut self, tokens: u64) {
+        self.had = self.had.saturating_sub(tokens);
+        self.noted = self.noted.min(self.had);
+    }
+
+    /// How much more than was noted before.
+    pub(super) fn note(&mut self, spent: u64) -> u64 {
+        let more = spent.saturating_sub(self.noted);
+        self.noted += more;
+        more
+    }
+}

@@ -1,0 +1,118 @@
+//! Asking the store for more tokens of a key, or returning some.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tollgate::{Clock, Timestamp};
+use tollgate_engine::backend::Check;
+use tollgate_engine::policy::Counting;
+
+use super::asks::{Asker, Asks, Wants};
+use super::estimate::Spoken;
+use super::said::Lent;
+use super::{Inner, Lease};
+use crate::error::StoreError;
+
+/// What came of asking for a cost.
+pub(super) enum Came {
+    Enough(Spoken),
+    /// Not before this time has passed.
+    TooLittle(Duration),
+    /// It may be had, by asking again.
+    TooLate,
+}
+
+impl Inner {
+    /// Asks for more before it is needed, off the path of requests.
+    #[cold]
+    pub(super) fn renew_ahead(self: &Arc<Self>, lease: &Arc<Lease>) {
+        if !lease.book.begin_renewal() {
+            return;
+        }
+        let (asker, lease) = (Arc::clone(self), Arc::clone(lease));
+        self.host.spawn(async move {
+            let _alone = lease.asking.lock().await;
+            // Another task may have asked meanwhile. If it fails, the next request that needs it asks.
+            if lease.book.runs_low(asker.clock.now()) {
+                let _ = asker.ask(&lease, (Wants::More(0), None)).await;
+            }
+            lease.book.end_renewal();
+        });
+    }
+
+    /// Whether a lease is kept for others to find: one beyond the most keys, or that was forgotten, isn't.
+    pub(super) fn keeps(&self, lease: &Arc<Lease>) -> bool {
+        let shard = self.shard(lease.place).load();
+        let kept = shard.get(&lease.place);
+        kept.is_some_and(|kept| Arc::ptr_eq(kept, lease))
+    }
+
+    /// Returns what came back, and pays what is owed. Of several calls at once, the first does it for all.
+    pub(super) fn tell(self: &Arc<Self>, lease: &Arc<Lease>) {
+        let (asker, lease) = (Arc::clone(self), Arc::clone(lease));
+        self.host.spawn(async move {
+            let _alone = lease.asking.lock().await;
+            if lease.book.is_unsaid(asker.clock.now()) {
+                // If it fails, the task that looks after leases tries again.
+                let _ = asker.ask(&lease, (Wants::Nothing, None)).await;
+            }
+        });
+    }
+
+    /// One call: says what is held, and takes or returns. What is wanted at least is spent before anyone else
+    /// sees what came.
+    pub(super) async fn ask(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        (wants, hold): (Wants, Option<Timestamp>),
+    ) -> Result<Came, StoreError> {
+        let numbers = lease.numbers;
+        let resets = self.resets.load(Ordering::Acquire);
+        let before = self.clock.now();
+        // Noted now, so that it drains from now on if the store goes away.
+        let key = lease.place.1;
+        self.local
+            .note_spent(&lease.limit, key, lease.book.note_spent());
+        let check = Check::by_fingerprint(&lease.limit, key, 0);
+        let owed = self.local.owed(&check);
+        // If the store is asked about each request, nothing is taken ahead.
+        let part = match lease.limit.counting() {
+            Counting::Leased => (numbers.limit / self.terms.part).max(1),
+            _ => 0,
+        };
+        let asks = Asks::new((&lease.book, wants), before, (part, numbers));
+        let (holder, number) = match wants {
+            // Several may be under way, in any order.
+            Wants::Just(_) => (self.holder(&self.passing), 0),
+            _ => (self.holder(&lease.holder), lease.book.plans()),
+        };
+        let question = asks.question(Asker {
+            holder,
+            number,
+            life: self.terms.life,
+            spent: owed.as_ref().map_or(0, |owed| numbers.owed(owed)),
+        });
+        let record = question.record(&numbers);
+        let reply = self.store.lease(lease.key.clone(), record, None).await?;
+        let reply = Lent::read(&reply)?;
+        if let Some(owed) = &owed {
+            self.local.told(&check, owed);
+        }
+        let (least, granted) = (asks.least, asks.granted(&reply, before + self.terms.life));
+        lease.resets.store(resets, Ordering::Relaxed);
+        let spent = lease.book.take(self.clock.now(), &granted, (least, hold));
+        Ok(match spent {
+            Some((left, estimate)) => Came::Enough(Spoken {
+                leases: Arc::clone(self),
+                lease: Arc::clone(lease),
+                cost: least,
+                plans: number,
+                left,
+                estimate,
+            }),
+            None if asks.is_too_little(&reply) => Came::TooLittle(granted.retry_after),
+            None => Came::TooLate,
+        })
+    }
+}

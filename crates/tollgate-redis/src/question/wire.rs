@@ -1,0 +1,144 @@
+//! Questions as bytes, and replies as answers: what goes over the wire.
+
+use std::time::Duration;
+
+use tollgate::{Decision, Outcome};
+
+use super::form::FIRST_HIT;
+use super::{Numbers, Op, Question};
+use crate::error::StoreError;
+
+/// A cost that no limit admits.
+const BEYOND: u64 = 1 << 53;
+/// Numbers that the reply begins with.
+const HEADER: usize = 2;
+/// Numbers of each answer.
+const ANSWER: usize = 4;
+
+impl Op {
+    fn code(self) -> (u8, u64) {
+        match self {
+            Self::Decide => (0, 0),
+            Self::AtMost => (1, 0),
+            Self::Reserve(longest) => (2, longest),
+            Self::GiveBack(since) => (3, since),
+            Self::Gift => (4, 0),
+            Self::Reset => (5, 0),
+            Self::Renew => (6, 0),
+            Self::Release => (7, 0),
+            Self::Raise(units) => (8, units),
+            Self::Look => (9, 0),
+        }
+    }
+}
+
+impl Question {
+    /// Appends its record: short if all of the call are short.
+    pub(crate) fn write(&self, to: &mut Vec<u8>, is_last: bool, is_plain: bool) {
+        let (op, extra) = self.op.code();
+        let Numbers { kind, five, .. } = self.numbers;
+        let last = u8::from(is_last);
+        // A cost beyond this is beyond every limit; cut, it can't be taken for a special number.
+        let cost = self.cost.min(BEYOND);
+        if is_plain {
+            to.push(last);
+            put(to, &[cost]);
+            put(to, &five[..3]);
+            return;
+        }
+        to.extend_from_slice(&[op, kind as u8, last]);
+        put(to, &[cost, extra]);
+        put(to, &five);
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "all are at most 2^53")]
+pub(crate) fn put(to: &mut Vec<u8>, numbers: &[u64]) {
+    for number in numbers {
+        let number = match *number {
+            FIRST_HIT => -1.0,
+            number => number as f64,
+        };
+        to.extend_from_slice(&number.to_le_bytes());
+    }
+}
+
+/// The answers to a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Answers {
+    /// The time by which it was judged, in microseconds.
+    pub(crate) now: u64,
+    pub(crate) each: Vec<Raw>,
+}
+
+/// One answer as it came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Raw {
+    pub(crate) outcome: i64,
+    pub(crate) remaining: i64,
+    /// How long until it would pass; of `AtMost`, how much was taken.
+    pub(crate) wait: i64,
+    pub(crate) reset: i64,
+}
+
+impl Raw {
+    /// The calendar that was sent isn't of this time.
+    pub(crate) fn is_of_another_time(&self) -> bool {
+        self.outcome == 3
+    }
+
+    /// The key holds what no limiter wrote.
+    pub(crate) fn is_of_a_foreign_key(&self) -> bool {
+        self.outcome == 4
+    }
+
+    pub(crate) fn decision(&self, limit: u64) -> Decision {
+        let outcome = match self.outcome {
+            1 => Outcome::Allowed,
+            2 => Outcome::Never,
+            _ => Outcome::Denied,
+        };
+        let remaining = u64::try_from(self.remaining).unwrap_or(0);
+        Decision::new(outcome, limit, remaining, wait(self.wait), wait(self.reset))
+    }
+}
+
+/// A time as the scripts tell it: −1 is never.
+pub(crate) fn wait(micros: i64) -> Duration {
+    u64::try_from(micros).map_or(Duration::MAX, Duration::from_micros)
+}
+
+/// Reads the reply to a call with so many questions; also how many keys hold what no limiter wrote.
+pub(crate) fn read(numbers: &[i64], questions: usize) -> Result<(Answers, u64), StoreError> {
+    let garbled = |what: String| StoreError::Garbled { what };
+    let expected = HEADER + ANSWER * questions;
+    if numbers.len() != expected {
+        let came = numbers.len();
+        return Err(garbled(format!("{expected} numbers expected, {came} came")));
+    }
+    let now = u64::try_from(numbers[0]).map_err(|_| garbled("a time before 1970".to_owned()))?;
+    let each = numbers[HEADER..].chunks_exact(ANSWER).map(|four| Raw {
+        outcome: four[0],
+        remaining: four[1],
+        wait: four[2],
+        reset: four[3],
+    });
+    let answers = Answers {
+        now,
+        each: each.collect(),
+    };
+    Ok((answers, u64::try_from(numbers[1]).unwrap_or(0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_of_another_length_is_no_answer() {
+        assert!(read(&[1, 0, 1, 2, 3, 4], 1).is_ok());
+        for garbled in [&[1, 0, 1, 2, 3][..], &[], &[-1, 0, 1, 2, 3, 4]] {
+            assert!(matches!(read(garbled, 1), Err(StoreError::Garbled { .. })));
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! What the driver and requests share: the queue, and what is counted.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::batch::Batch;
+use super::queue::Queue;
+use crate::host::Host;
+
+/// What was sent, and what came of it.
+#[derive(Debug, Default)]
+pub(crate) struct Stats {
+    /// Scripts that were run: round trips.
+    pub(crate) calls: AtomicU64,
+    /// Questions in them.
+    pub(crate) questions: AtomicU64,
+    pub(crate) failed_calls: AtomicU64,
+    pub(crate) timeouts: AtomicU64,
+    pub(crate) connects: AtomicU64,
+    pub(crate) strange_keys: AtomicU64,
+    /// Whether the latest that is known of the store is a failure.
+    pub(crate) is_failing: AtomicBool,
+    /// Whether some node of a cluster has answered, and its connection wasn't lost since.
+    pub(super) answers_in_part: AtomicBool,
+}
+
+impl Stats {
+    /// A call has come back.
+    pub(super) fn count(&self, batch: &Batch) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let questions = u64::try_from(batch.len()).unwrap_or(u64::MAX);
+        self.questions.fetch_add(questions, Ordering::Relaxed);
+    }
+}
+
+/// What the driver and requests share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) queue: Queue,
+    pub(crate) stats: Stats,
+    pub(super) host: Host,
+}
+
+impl Shared {
+    /// A random part of a time.
+    pub(super) fn chance(&self, most: u128) -> Duration {
+        let number = u128::from(self.host.random());
+        let nanos = (most * number) >> 64;
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
+    }
+}

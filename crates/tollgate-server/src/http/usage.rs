@@ -1,0 +1,169 @@
+//! `GET /v1/usage?tenant=acme`: what was used of each limit that a request with these facts meets.
+//!
+//! A fact that is given several times is asked for each: `tenant=acme&tenant=umbrella`. With `format=lines` each answer
+//! is a line of JSON by itself.
+
+use std::borrow::Cow;
+
+use tollgate_engine::Facts;
+use tollgate_engine::engine::Left;
+use tollgate_http::json;
+
+use super::session::{Session, Wrong, bad};
+use crate::service::Store;
+
+/// What an address asks for.
+struct Asked<'q> {
+    /// The fact that is given several times, or else the last.
+    each: Option<(Cow<'q, str>, Vec<Cow<'q, str>>)>,
+    others: Vec<(Cow<'q, str>, Cow<'q, str>)>,
+    is_lines: bool,
+}
+
+impl<B: Store> Session<B> {
+    pub(super) async fn usage(&mut self, query: &str) -> Result<(), Wrong> {
+        let asked = Asked::read(query)?;
+        let most = self.service.bounds.batch;
+        let (name, values) = asked
+            .each
+            .unwrap_or((Cow::Borrowed(""), vec![Cow::Borrowed("")]));
+        if values.len() > most {
+            return Err((
+                413,
+                format!(
+                    "{} values of {name}, more than the {most} that are taken",
+                    values.len()
+                ),
+            ));
+        }
+        self.answer.media = if asked.is_lines {
+            "application/x-ndjson"
+        } else {
+            "application/json"
+        };
+        let mut between: &[u8] = if asked.is_lines { b"" } else { b"[" };
+        for value in &values {
+            let mut facts = Facts::new();
+            for (name, value) in &asked.others {
+                facts.set(name, value);
+            }
+            if !name.is_empty() {
+                facts.set(&name, value);
+            }
+            let Ok(left) = self.service.engine.left_async(&facts).await;
+            for left in left.iter().filter(|left| !left.is_warm_up) {
+                self.answer.body.extend_from_slice(between);
+                between = if asked.is_lines { b"\n" } else { b"," };
+                show(&mut self.answer.body, &facts, left);
+            }
+        }
+        self.answer
+            .body
+            .extend_from_slice(match (asked.is_lines, between) {
+                (true, _) => b"\n",
+                (false, b"[") => b"[]",
+                (false, _) => b"]",
+            });
+        Ok(())
+    }
+}
+
+impl<'q> Asked<'q> {
+    fn read(query: &'q str) -> Result<Self, Wrong> {
+        let mut asked = Self {
+            each: None,
+            others: Vec::new(),
+            is_lines: false,
+        };
+        let mut named: Vec<(Cow<'q, str>, Vec<Cow<'q, str>>)> = Vec::new();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let (name, value) = (decoded(name)?, decoded(value)?);
+            if name == "format" {
+                asked.is_lines = match &*value {
+                    "lines" => true,
+                    "list" => false,
+                    _ => return Err(bad("format: it is lines or list".to_owned())),
+                };
+                continue;
+            }
+            match named.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, values)) => values.push(value),
+                None => named.push((name, vec![value])),
+            }
+        }
+        for (name, mut values) in named {
+            if values.len() > 1 && asked.each.is_some() {
+                return Err(bad(format!(
+                    "{name}: only one fact may have several values"
+                )));
+            }
+            if values.len() > 1 {
+                asked.each = Some((name, values));
+            } else if let Some(value) = values.pop() {
+                asked.others.push((name, value));
+            }
+        }
+        Ok(asked)
+    }
+}
+
+/// Text of an address, in which `%20` and `+` are spaces.
+fn decoded(text: &str) -> Result<Cow<'_, str>, Wrong> {
+    if !text.contains(['%', '+']) {
+        return Ok(Cow::Borrowed(text));
+    }
+    let wrong = || bad(format!("{text}: it isn't percent-encoded text"));
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'+' => b' ',
+            b'%' => {
+                let (high, low) = (rest.next().and_then(digit), rest.next().and_then(digit));
+                high.zip(low)
+                    .map(|(high, low)| high << 4 | low)
+                    .ok_or_else(wrong)?
+            }
+            other => other,
+        });
+    }
+    String::from_utf8(bytes)
+        .map(Cow::Owned)
+        .map_err(|_| wrong())
+}
+
+fn digit(byte: u8) -> Option<u8> {
+    char::from(byte)
+        .to_digit(16)
+        .and_then(|digit| u8::try_from(digit).ok())
+}
+
+/// One limit: whose, which, how much of it, and when it is as if never used.
+fn show(out: &mut Vec<u8>, facts: &Facts<'_>, left: &Left) {
+    out.extend(b"{\"facts\":{");
+    for (place, (name, value)) in facts.iter().enumerate() {
+        if place > 0 {
+            out.push(b',');
+        }
+        json::string(out, name);
+        out.push(b':');
+        json::string(out, value);
+    }
+    out.extend(b"},\"rule\":");
+    json::string(out, &left.rule);
+    out.extend(b",\"limit\":");
+    json::string(out, &left.kind.to_string());
+    let decision = &left.decision;
+    if !decision.is_unlimited() {
+        out.extend(b",\"of\":");
+        json::number(out, decision.limit);
+        out.extend(b",\"used\":");
+        json::number(out, decision.limit.saturating_sub(decision.remaining));
+        out.extend(b",\"remaining\":");
+        json::number(out, decision.remaining);
+    }
+    out.extend(b",\"reset_after\":");
+    json::seconds(out, decision.reset_after);
+    out.push(b'}');
+}

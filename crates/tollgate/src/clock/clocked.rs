@@ -1,0 +1,41 @@
+//! What all builders have in common: the settings of their limiter, and the clock that it will read.
+
+use super::Clock;
+use crate::limiter::DefaultClock;
+
+/// The settings `S` of a limiter that is to be built, and the clock that it will read: what every `Builder` is.
+///
+/// ```
+/// use tollgate::clock::{Clocked, Manual};
+/// use tollgate::{Limiter, Rate, limiter};
+///
+/// let builder: Clocked<limiter::Settings> = Limiter::builder(Rate::per_second(10)).max_waiters(100);
+/// let limiter: Limiter<Manual> = builder.clock(Manual::new()).build()?;
+/// assert!(limiter.allow());
+/// # Ok::<(), tollgate::LimitError>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct Clocked<S, C = DefaultClock> {
+    pub(crate) settings: S,
+    pub(crate) clock: C,
+}
+
+impl<S> Clocked<S> {
+    pub(crate) const fn of(settings: S) -> Self {
+        Self {
+            settings,
+            clock: DefaultClock::new(),
+        }
+    }
+}
+
+impl<S, C> Clocked<S, C> {
+    /// Reads this clock instead of the default one.
+    pub fn clock<D: Clock>(self, clock: D) -> Clocked<S, D> {
+        Clocked {
+            settings: self.settings,
+            clock,
+        }
+    }
+}

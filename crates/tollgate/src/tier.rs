@@ -1,0 +1,171 @@
+//! Tiers: limits that keys are put under, by a handle or by a function of the key.
+
+use std::sync::Arc;
+
+use tollgate_core::{
+    Arithmetic as _, FixedWindow, Gcra, LeakyBucket, LimitError, Rate, SlidingCounter, SlidingLog,
+    TokenBucket,
+};
+
+use crate::Algorithm;
+
+/// A limit for some keys: a plan, or an override for one customer. Made of an algorithm and a rate.
+///
+/// `limiter.key(k).at(&tier)` puts a key of a [`KeyedLimiter`](crate::KeyedLimiter) or an
+/// [`ExactKeyedLimiter`](crate::ExactKeyedLimiter) under it, if the limiter counts by the same algorithm;
+/// the builders of both have a method `tier_of` for a function that says each key's tier.
+///
+/// Make it once and keep it. Clones share it, and so do the keys that are at it.
+///
+/// ```
+/// use tollgate::{Algorithm, ExactKeyedLimiter, KeyedLimiter, Rate, Tier};
+///
+/// let gold = Tier::new(Algorithm::Gcra, Rate::per_minute(600))?;
+/// assert_eq!((gold.algorithm(), gold.rate()), (Algorithm::Gcra, Rate::per_minute(600)));
+///
+/// let limiter = KeyedLimiter::new(Rate::per_minute(60), 10_000);
+/// assert!(limiter.key("user:42").at(&gold)?.allow_n(100));
+/// let exact = ExactKeyedLimiter::<String>::new(Rate::per_minute(60), 10_000);
+/// assert!(exact.key("user:42").at(&gold)?.allow_n(100));
+///
+/// let log = Tier::new(Algorithm::SlidingLog, Rate::per_minute(600))?;
+/// assert_eq!(
+///     limiter.key("user:42").at(&log).unwrap_err().to_string(),
+///     "tier \"600/m\" was made for a sliding log, and this limiter counts by GCRA; \
+///      make the tier with the limiter's algorithm"
+/// );
+/// # Ok::<(), tollgate::LimitError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tier(pub(crate) Compiled);
+
+/// The limit of a tier.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Compiled {
+    Gcra(Arc<Gcra>),
+    TokenBucket(Arc<TokenBucket>),
+    LeakyBucket(Arc<LeakyBucket>),
+    FixedWindow(Arc<FixedWindow>),
+    SlidingLog(Arc<SlidingLog>),
+    SlidingCounter(Arc<SlidingCounter>),
+}
+
+impl Tier {
+    /// This rate, counted by this algorithm.
+    ///
+    /// # Errors
+    /// If the algorithm can't represent the rate.
+    pub fn new(algorithm: Algorithm, rate: Rate) -> Result<Self, LimitError> {
+        Ok(Self(match algorithm {
+            Algorithm::Gcra => Compiled::Gcra(Arc::new(Gcra::new(rate)?)),
+            Algorithm::TokenBucket => Compiled::TokenBucket(Arc::new(TokenBucket::new(rate)?)),
+            Algorithm::LeakyBucket => Compiled::LeakyBucket(Arc::new(LeakyBucket::new(rate)?)),
+            Algorithm::FixedWindow(align) => {
+                Compiled::FixedWindow(Arc::new(FixedWindow::new(rate)?.align(align)))
+            }
+            Algorithm::SlidingLog => Compiled::SlidingLog(Arc::new(SlidingLog::new(rate)?)),
+            Algorithm::SlidingCounter => {
+                Compiled::SlidingCounter(Arc::new(SlidingCounter::new(rate)?))
+            }
+        }))
+    }
+
+    /// The algorithm it was made for.
+    pub fn algorithm(&self) -> Algorithm {
+        match &self.0 {
+            Compiled::Gcra(_) => Algorithm::Gcra,
+            Compiled::TokenBucket(_) => Algorithm::TokenBucket,
+            Compiled::LeakyBucket(_) => Algorithm::LeakyBucket,
+            Compiled::FixedWindow(limit) => Algorithm::FixedWindow(limit.alignment()),
+            Compiled::SlidingLog(_) => Algorithm::SlidingLog,
+            Compiled::SlidingCounter(_) => Algorithm::SlidingCounter,
+        }
+    }
+
+    /// The rate it was made from.
+    pub fn rate(&self) -> Rate {
+        match &self.0 {
+            Compiled::Gcra(limit) => limit.rate(),
+            Compiled::TokenBucket(limit) => limit.rate(),
+            Compiled::LeakyBucket(limit) => limit.rate(),
+            Compiled::FixedWindow(limit) => limit.rate(),
+            Compiled::SlidingLog(limit) => limit.rate(),
+            Compiled::SlidingCounter(limit) => limit.rate(),
+        }
+    }
+
+    /// Its limit, if it is one of GCRA.
+    #[inline(always)]
+    pub(crate) fn gcra(&self) -> Option<&Gcra> {
+        match &self.0 {
+            Compiled::Gcra(limit) => Some(limit),
+            _ => None,
+        }
+    }
+
+    /// The error of a tier that was given to a limiter of this algorithm, and isn't for it.
+    #[cold]
+    pub(crate) fn not_for(&self, limiter: Algorithm) -> LimitError {
+        LimitError::OtherAlgorithm {
+            rate: self.rate(),
+            tier: name(self.algorithm()),
+            limiter: name(limiter),
+        }
+    }
+}
+
+/// An algorithm as errors call it.
+const fn name(algorithm: Algorithm) -> &'static str {
+    match algorithm {
+        Algorithm::Gcra => "GCRA",
+        Algorithm::TokenBucket => "a token bucket",
+        Algorithm::LeakyBucket => "a leaky bucket",
+        Algorithm::FixedWindow(_) => "a fixed window",
+        Algorithm::SlidingLog => "a sliding log",
+        Algorithm::SlidingCounter => "a sliding counter",
+    }
+}
+
+/// What says which of its tiers a key is in.
+pub(crate) trait Chooses<K: ?Sized>: Send + Sync {
+    /// The tier of a key, if it isn't at the limiter's own rate.
+    fn tier_of(&self, key: &K) -> Option<&Tier>;
+
+    /// All that it chooses from.
+    fn tiers(&self) -> &[Tier];
+}
+
+/// Tiers, and a function that chooses one of them for a key.
+pub(crate) struct Choice<S, F> {
+    pub(crate) tiers: S,
+    pub(crate) choose: F,
+}
+
+impl<K, S, F> Chooses<K> for Choice<S, F>
+where
+    K: ?Sized,
+    S: AsRef<[Tier]> + Send + Sync,
+    F: for<'a> Fn(&'a S, &K) -> Option<&'a Tier> + Send + Sync,
+{
+    #[inline]
+    fn tier_of(&self, key: &K) -> Option<&Tier> {
+        (self.choose)(&self.tiers, key)
+    }
+
+    fn tiers(&self) -> &[Tier] {
+        self.tiers.as_ref()
+    }
+}
+
+/// That all tiers that may be chosen are for a limiter of this algorithm.
+pub(crate) fn all_for<K: ?Sized>(
+    choice: &dyn Chooses<K>,
+    limiter: Algorithm,
+) -> Result<(), LimitError> {
+    let kind = std::mem::discriminant(&limiter);
+    let is_other = |tier: &&Tier| std::mem::discriminant(&tier.algorithm()) != kind;
+    match choice.tiers().iter().find(is_other) {
+        Some(tier) => Err(tier.not_for(limiter)),
+        None => Ok(()),
+    }
+}
