@@ -1,14 +1,20 @@
 //! Project chores, one word each: `cargo xtask <TASK>`.
 
+mod protos;
+
 use std::env;
 use std::io::{self, Write};
 use std::process::{Command, ExitCode};
+
+use protos::Then;
 
 const HELP: &str = "\
 Project chores: cargo xtask <TASK>
 
   bench [GROUP] [--json]  ratios against the floor and other limiters, from one run that takes
                           turns; without GROUP all of them, with --json one line a case and peer
+  protos [--check]        compiles what the service tells by reflection from its .proto files, or
+                          says whether that was done
   help                    this list
 ";
 
@@ -21,6 +27,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Some("bench") => bench(arguments),
+        Some("protos") => protos(arguments.next().as_deref()),
         Some(unknown) => fail(&format!(
             "unknown task {unknown:?}; `cargo xtask help` lists the tasks"
         )),
@@ -40,6 +47,18 @@ fn bench(arguments: impl Iterator<Item = String>) -> ExitCode {
             u8::try_from(code).unwrap_or(1).into()
         }),
         Err(error) => fail(&format!("can't start cargo: {error}")),
+    }
+}
+
+fn protos(option: Option<&str>) -> ExitCode {
+    let then = match option {
+        None => Then::Write,
+        Some("--check") => Then::Compare,
+        Some(unknown) => return fail(&format!("protos has --check, and not {unknown:?}")),
+    };
+    match protos::run(then) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => fail(&why),
     }
 }
 

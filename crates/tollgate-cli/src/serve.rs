@@ -12,7 +12,9 @@ use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_http::Dialect;
 use tollgate_redis::Redis;
-use tollgate_server::{Address, Addresses, Bounds, Secret, Server, Settings, StartError};
+use tollgate_server::{
+    Address, Addresses, Bounds, RlsClosed, Secret, Server, Settings, StartError,
+};
 
 use crate::policy::{self, PolicyFailure, duration};
 
@@ -90,6 +92,22 @@ pub struct Serve {
         default_value = "draft-8"
     )]
     pub headers: Vec<Dialect>,
+    /// Header fields that Envoy adds to its answers, as for --headers; none without.
+    #[arg(
+        long,
+        env = "TOLLGATE_RLS_HEADERS",
+        value_name = "DIALECT",
+        value_delimiter = ','
+    )]
+    pub rls_headers: Vec<Dialect>,
+    /// What Envoy is told while a store can't be asked about a limit that is closed: error, or deny.
+    #[arg(
+        long,
+        env = "TOLLGATE_RLS_CLOSED",
+        value_name = "ANSWER",
+        default_value = "error"
+    )]
+    pub rls_closed: RlsClosed,
     /// A file whose first line operators tell by AUTH.
     #[arg(long, env = "TOLLGATE_RESP_PASSWORD_FILE", value_name = "FILE")]
     pub resp_password_file: Option<PathBuf>,
@@ -258,6 +276,8 @@ impl Serve {
             resp: self.resp.clone(),
             admin: self.admin.clone(),
             dialects: self.headers.clone(),
+            rls_headers: self.rls_headers.clone(),
+            rls_closed: self.rls_closed,
             password: secret(&self.resp_password_file)?,
             token: secret(&self.http_token_file)?,
             throttle_keys: self.throttle_keys,
@@ -300,6 +320,9 @@ impl Serve {
             let memory = (Memory::new(), Monotonic::default());
             Server::in_memory(policy, memory, settings).await
         } else {
+            if let Some(warning) = self.rls_closed.warning(&policy) {
+                writeln!(out, "warning: {warning}").map_err(ServeFailure::System)?;
+            }
             let redis = self.store().await?;
             Server::on_store(policy, redis, settings).await
         };

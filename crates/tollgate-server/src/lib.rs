@@ -14,6 +14,7 @@ mod service;
 
 pub use bounds::Bounds;
 pub use listen::{Address, AddressError};
+pub use rls::{RlsClosed, UnknownAnswer};
 pub use secret::Secret;
 pub use server::{Addresses, Server, Settings, StartError};
 

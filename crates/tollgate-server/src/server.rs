@@ -20,6 +20,7 @@ use crate::cells::{Here, There};
 use crate::connection::{self, Patience};
 use crate::holds::Holds;
 use crate::listen::{Address, Client, Listener, Open, Place, take};
+use crate::rls::RlsClosed;
 use crate::secret::Secret;
 use crate::service::{Service, Store};
 use crate::{http, resp, rls};
@@ -46,6 +47,10 @@ pub struct Settings {
     pub bounds: Bounds,
     /// The header fields that tell what is left.
     pub dialects: Vec<Dialect>,
+    /// The header fields that Envoy adds to what it passes on; by default none, as it has some of its own.
+    pub rls_headers: Vec<Dialect>,
+    /// What Envoy is told of a decision that could not be made.
+    pub rls_closed: RlsClosed,
     /// What operators tell on RESP; none is an operator there without.
     pub password: Option<Secret>,
     /// What operators tell on HTTP.
@@ -68,6 +73,8 @@ impl Default for Settings {
             admin: local(6070),
             bounds: Bounds::default(),
             dialects: vec![Dialect::Draft8],
+            rls_headers: Vec::new(),
+            rls_closed: RlsClosed::default(),
             password: None,
             token: None,
             throttle_keys: 1_000_000,
@@ -200,6 +207,8 @@ impl Server {
             holds,
             bounds: settings.bounds,
             dialects: settings.dialects,
+            rls_headers: settings.rls_headers,
+            rls_closed: settings.rls_closed,
             password: settings.password,
             token: settings.token,
         });

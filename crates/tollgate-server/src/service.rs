@@ -15,6 +15,7 @@ use tollgate_redis::Redis;
 use crate::bounds::Bounds;
 use crate::cells::{Cells, Here, There};
 use crate::holds::Holds;
+use crate::rls::RlsClosed;
 use crate::secret::Secret;
 
 /// What decides, for every protocol.
@@ -25,6 +26,10 @@ pub(crate) struct Service<B: Store> {
     pub(crate) holds: Holds,
     /// The header fields that tell what is left.
     pub(crate) dialects: Vec<Dialect>,
+    /// The same for Envoy to add.
+    pub(crate) rls_headers: Vec<Dialect>,
+    /// What Envoy is told of a decision that could not be made.
+    pub(crate) rls_closed: RlsClosed,
     /// What an operator has to tell on RESP.
     pub(crate) password: Option<Secret>,
     /// What an operator has to tell on HTTP.

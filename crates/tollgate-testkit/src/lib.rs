@@ -7,7 +7,7 @@
 //! - [`fairness`] says as a number how evenly something was shared.
 //! - [`memory`] counts what is allocated, [`threads`] begin together, [`scratch`] is a test's own
 //!   folder.
-//! - [`redis`] starts real servers and hurts them.
+//! - [`redis`] starts real servers and hurts them, [`envoy`] a real Envoy; [`programs`] says where such are.
 //! - [`world`] is a store in memory that runs the real scripts, with its time, its faults and its luck
 //!   given from outside.
 //! - [`vectors`] replay what other limiters were seen to answer.
@@ -24,10 +24,12 @@
 //! # Ok::<(), laws::Broken>(())
 //! ```
 
+pub mod envoy;
 pub mod fairness;
 pub mod laws;
 pub mod memory;
 pub mod oracle;
+pub mod programs;
 pub mod redis;
 pub mod scratch;
 pub mod threads;

@@ -105,6 +105,19 @@ fn every_source_file_is_tidy() {
 }
 
 #[test]
+fn reflection_tells_what_the_proto_files_say() {
+    let checked = std::process::Command::new(env!("CARGO_BIN_EXE_xtask"))
+        .args(["protos", "--check"])
+        .output()
+        .expect("the task starts");
+    assert!(
+        checked.status.success(),
+        "{}",
+        String::from_utf8_lossy(&checked.stderr)
+    );
+}
+
+#[test]
 fn every_function_fits_in_a_head() {
     all(|Source { path, text }| {
         if !path.contains("src/") {

@@ -9,7 +9,7 @@ use tollgate_http::json;
 
 use super::body;
 use super::session::{Session, Wrong, bad};
-use crate::rls::{Decided, Question, Undecided, decide};
+use crate::rls::{Decided, Limit, Question, Undecided, decide};
 use crate::service::Store;
 
 /// `envoy.service.ratelimit.v3.RateLimitRequest`.
@@ -117,7 +117,7 @@ impl<B: Store> Session<B> {
             .await
             .map_err(|why| match why {
                 Undecided::Invalid(why) => bad(why),
-                Undecided::Unavailable(why) => (503, why),
+                Undecided::Unavailable(_) => (503, why.to_string()),
             })?;
         self.answer.status = if decided.is_allowed { 200 } else { 429 };
         show(&mut self.answer.body, &decided);
@@ -152,16 +152,8 @@ fn show(out: &mut Vec<u8>, decided: &Decided) {
         out.extend(b"{\"code\":");
         json::string(out, code(status.is_allowed));
         if let Some(limit) = &status.limit {
-            out.extend(b",\"currentLimit\":{\"requestsPerUnit\":");
-            json::number(out, u64::from(limit.requests));
-            if let Some(unit) = limit.unit {
-                out.extend(b",\"unit\":");
-                json::string(out, &unit.name().to_uppercase());
-            }
-            if let Some(name) = &limit.name {
-                out.extend(b",\"name\":");
-                json::string(out, name);
-            }
+            out.extend(b",\"currentLimit\":{");
+            show_limit(out, limit);
             out.push(b'}');
         }
         if status.remaining > 0 {
@@ -179,5 +171,57 @@ fn show(out: &mut Vec<u8>, decided: &Decided) {
         }
         out.push(b'}');
     }
-    out.extend(b"]}");
+    out.push(b']');
+    show_rest(out, decided);
+    out.push(b'}');
+}
+
+fn show_limit(out: &mut Vec<u8>, limit: &Limit) {
+    let start = out.len();
+    let begin = |out: &mut Vec<u8>, name: &[u8]| {
+        if out.len() > start {
+            out.push(b',');
+        }
+        out.extend_from_slice(name);
+    };
+    if limit.requests > 0 {
+        begin(out, b"\"requestsPerUnit\":");
+        json::number(out, u64::from(limit.requests));
+    }
+    if let Some(unit) = limit.unit {
+        begin(out, b"\"unit\":");
+        json::string(out, &unit.name().to_uppercase());
+    }
+    if let Some(name) = &limit.name {
+        begin(out, b"\"name\":");
+        json::string(out, name);
+    }
+}
+
+/// What comes beside the statuses: header fields, and metadata.
+fn show_rest(out: &mut Vec<u8>, decided: &Decided) {
+    let mut before = &b",\"responseHeadersToAdd\":["[..];
+    for (name, value) in &decided.headers {
+        out.extend_from_slice(before);
+        out.extend(b"{\"key\":");
+        json::string(out, name);
+        out.extend(b",\"value\":");
+        json::string(out, value);
+        out.push(b'}');
+        before = b",";
+    }
+    if !decided.headers.is_empty() {
+        out.push(b']');
+    }
+    let mut before = &b",\"dynamicMetadata\":{"[..];
+    for (name, text) in decided.metadata() {
+        out.extend_from_slice(before);
+        json::string(out, name);
+        out.push(b':');
+        json::string(out, text);
+        before = b",";
+    }
+    if !decided.metadata().is_empty() {
+        out.push(b'}');
+    }
 }

@@ -17,8 +17,18 @@ pub(crate) fn write(out: &mut Vec<u8>, decided: &Decided) {
     for one in &decided.statuses {
         message(out, 2, |out| status(out, one));
     }
-    if let Some(rule) = &decided.rule {
-        message(out, 6, |out| text_of(out, "rule", rule));
+    for (name, value) in &decided.headers {
+        message(out, 3, |out| {
+            bytes(out, 1, name.as_bytes());
+            bytes(out, 2, value.as_bytes());
+        });
+    }
+    if !decided.metadata().is_empty() {
+        message(out, 6, |out| {
+            for (name, text) in decided.metadata() {
+                text_of(out, name, text);
+            }
+        });
     }
 }
 

@@ -29,7 +29,13 @@ impl Failed {
         Self::new(4, why)
     }
 
-    pub(crate) fn too_large(why: impl std::fmt::Display) -> Self {
+    pub(crate) fn not_found(why: impl std::fmt::Display) -> Self {
+        Self::new(5, why)
+    }
+
+    /// A message of more bytes than are taken.
+    pub(crate) fn longer_than(most: usize) -> Self {
+        let why = format_args!("a message of more than the {most} bytes that are taken");
         Self::new(8, why)
     }
 
@@ -39,6 +45,13 @@ impl Failed {
 
     pub(crate) fn unavailable(why: impl std::fmt::Display) -> Self {
         Self::new(14, why)
+    }
+
+    fn tell(&self, fields: &mut HeaderMap) {
+        fields.insert(GRPC_STATUS, HeaderValue::from(u16::from(self.code)));
+        if let Ok(why) = HeaderValue::try_from(percent_encoded(&self.why)) {
+            fields.insert(GRPC_MESSAGE, why);
+        }
     }
 
     fn new(code: u8, why: impl std::fmt::Display) -> Self {
@@ -53,6 +66,7 @@ pub(crate) enum Method {
     ShouldRateLimit,
     HealthCheck,
     HealthWatch,
+    Reflection,
 }
 
 impl Method {
@@ -63,6 +77,10 @@ impl Method {
             }
             "/grpc.health.v1.Health/Check" => Ok(Self::HealthCheck),
             "/grpc.health.v1.Health/Watch" => Ok(Self::HealthWatch),
+            "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+            | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" => {
+                Ok(Self::Reflection)
+            }
             path => Err(Failed::unknown(format_args!("no method {path:?}"))),
         }
     }
@@ -84,21 +102,30 @@ pub(crate) fn is_grpc<T>(request: &Request<T>) -> bool {
 
 /// The one message of a body.
 pub(crate) fn message(body: &[u8]) -> Result<&[u8], Failed> {
-    let Some((prefix, message)) = body.split_at_checked(PREFIX) else {
+    let Some((prefix, message)) = body.split_first_chunk::<PREFIX>() else {
         return Err(Failed::invalid("the body has no message"));
     };
-    let length = u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]);
-    if prefix[0] != 0 {
-        return Err(Failed::unknown(
-            "compressed messages aren't understood: send identity",
-        ));
-    }
-    if u32::try_from(message.len()) != Ok(length) {
+    if length(*prefix, usize::MAX)? != message.len() {
         return Err(Failed::invalid(
             "the body isn't one message of the length that it says",
         ));
     }
     Ok(message)
+}
+
+/// The length of a message, by what comes before it.
+pub(crate) fn length(prefix: [u8; PREFIX], most: usize) -> Result<usize, Failed> {
+    let [is_compressed, length @ ..] = prefix;
+    if is_compressed != 0 {
+        return Err(Failed::unknown(
+            "compressed messages aren't understood: send identity",
+        ));
+    }
+    let length = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
+    if length > most {
+        return Err(Failed::longer_than(most));
+    }
+    Ok(length)
 }
 
 /// A message with its prefix, from one that was written behind room for it.
@@ -117,21 +144,29 @@ pub(crate) fn answer(
         Ok(framed) => {
             let mut stream = begin(respond)?;
             stream.send_data(framed, false)?;
-            let mut trailers = HeaderMap::with_capacity(1);
-            trailers.insert(GRPC_STATUS, HeaderValue::from_static("0"));
-            stream.send_trailers(trailers)
+            end(&mut stream, Ok(()))
         }
         Err(failed) => {
             let mut response = Response::new(());
             let fields = response.headers_mut();
             fields.insert(CONTENT_TYPE, GRPC);
-            fields.insert(GRPC_STATUS, HeaderValue::from(u16::from(failed.code)));
-            if let Ok(why) = HeaderValue::try_from(percent_encoded(&failed.why)) {
-                fields.insert(GRPC_MESSAGE, why);
-            }
+            failed.tell(fields);
             respond.send_response(response, true).map(drop)
         }
     }
+}
+
+/// Ends an answer that has messages.
+pub(crate) fn end(
+    stream: &mut SendStream<Bytes>,
+    outcome: Result<(), Failed>,
+) -> Result<(), h2::Error> {
+    let mut trailers = HeaderMap::with_capacity(1);
+    match outcome {
+        Ok(()) => drop(trailers.insert(GRPC_STATUS, HeaderValue::from_static("0"))),
+        Err(failed) => failed.tell(&mut trailers),
+    }
+    stream.send_trailers(trailers)
 }
 
 /// Begins an answer that has messages.

@@ -11,12 +11,13 @@ use h2::server::{Builder, SendResponse};
 use h2::{Reason, RecvStream};
 use http::Request;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::call::{self, Failed, Method, PREFIX};
 use super::decide::{Question, Undecided, decide};
+use super::quiet::{Quiet, Then};
 use super::request::Request as Asked;
-use super::{answer, wire};
+use super::{answer, health, reflect};
 use crate::service::{Service, Store};
 
 /// A call that isn't over.
@@ -48,31 +49,23 @@ where
     };
     let mut connection = connection?;
     let mut calls = Calls::new();
-    let mut idle = pin!(sleep(bounds.idle_time));
+    let mut quiet = Quiet::new(connection.ping_pong(), bounds);
     loop {
         let next = poll_fn(|cx| {
             while let Poll::Ready(Some(())) = calls.poll_next_unpin(cx) {}
             if let Poll::Ready(next) = connection.poll_accept(cx) {
-                return Poll::Ready(Some(next));
+                return Poll::Ready(Ok(next));
             }
-            if calls.is_empty() && idle.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(None);
-            }
-            Poll::Pending
+            quiet.poll(cx, calls.is_empty()).map(Err)
         });
         match next.await {
-            Some(Some(accepted)) => {
+            Ok(Some(accepted)) => {
                 let (request, respond) = accepted?;
-                begin(&service, &mut calls, request, respond).await?;
-                idle.as_mut()
-                    .reset(tokio::time::Instant::now() + bounds.idle_time);
+                begin(&service, &mut calls, request, respond).await;
+                quiet.heard();
             }
-            Some(None) => return Ok(()),
-            None => {
-                connection.graceful_shutdown();
-                idle.as_mut()
-                    .reset(tokio::time::Instant::now() + bounds.idle_time);
-            }
+            Ok(None) | Err(Then::Close) => return Ok(()),
+            Err(Then::SayGoodbye) => connection.graceful_shutdown(),
         }
     }
 }
@@ -83,14 +76,23 @@ async fn begin<B: Store>(
     calls: &mut Calls,
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
-) -> Result<(), h2::Error> {
+) {
+    // Where an answer can't be sent, the client has reset the stream. Others of its connection go on.
     if !call::is_grpc(&request) {
-        return call::refuse(&mut respond);
+        let _ = call::refuse(&mut respond);
+        return;
     }
     let method = match Method::of(&request) {
         Ok(method) => method,
-        Err(failed) => return call::answer(&mut respond, Err(failed)),
+        Err(failed) => return drop(call::answer(&mut respond, Err(failed))),
     };
+    if method == Method::Reflection {
+        let service = Arc::clone(service);
+        calls.push(Box::pin(async move {
+            reflect::serve(&service.bounds, request.into_body(), &mut respond).await;
+        }));
+        return;
+    }
     let mut body = Body {
         stream: request.into_body(),
         bytes: Vec::new(),
@@ -104,11 +106,10 @@ async fn begin<B: Store>(
             Err(failed) => Some(Err(failed.clone())),
         };
         if let Some(outcome) = outcome {
-            return call::answer(&mut respond, outcome);
+            return drop(call::answer(&mut respond, outcome));
         }
     }
     calls.push(Box::pin(finish(Arc::clone(service), method, body, respond)));
-    Ok(())
 }
 
 /// What a body asks, decided and framed.
@@ -120,8 +121,8 @@ async fn should_rate_limit<B: Store>(service: &Service<B>, body: &[u8]) -> Resul
         hits_addend: asked.hits_addend,
     };
     let decided = decide(service, &question).await.map_err(|why| match why {
-        Undecided::Invalid(why) => Failed::invalid(why),
-        Undecided::Unavailable(why) => Failed::unavailable(why),
+        Undecided::Invalid(_) => Failed::invalid(why),
+        Undecided::Unavailable(_) => Failed::unavailable(why),
     })?;
     let mut out = Vec::with_capacity(128);
     out.extend([0; PREFIX]);
@@ -129,16 +130,41 @@ async fn should_rate_limit<B: Store>(service: &Service<B>, body: &[u8]) -> Resul
     Ok(call::framed(out))
 }
 
-/// Reads what is missing of a call, and answers it.
+/// Reads what is missing of a call, and answers it, unless its client gives it up before.
 async fn finish<B: Store>(
     service: Arc<Service<B>>,
     method: Method,
-    mut body: Body,
+    body: Body,
     mut respond: SendResponse<Bytes>,
 ) {
+    let mut outcome = pin!(outcome(&service, method, body));
+    let outcome = poll_fn(|cx| match respond.poll_reset(cx) {
+        Poll::Ready(_) => Poll::Ready(None),
+        Poll::Pending => outcome.as_mut().poll(cx).map(Some),
+    });
+    match outcome.await {
+        None => {}
+        Some(Outcome::Answer(outcome)) => {
+            let sent = call::answer(&mut respond, outcome);
+            if sent.is_err() {
+                respond.send_reset(Reason::CANCEL);
+            }
+        }
+        Some(Outcome::Watch(body)) => health::watch(&body, &mut respond).await,
+    }
+}
+
+/// What comes of a call that has one message.
+enum Outcome {
+    Answer(Result<Bytes, Failed>),
+    /// It goes on, by the message that began it.
+    Watch(Vec<u8>),
+}
+
+async fn outcome<B: Store>(service: &Service<B>, method: Method, mut body: Body) -> Outcome {
     let time = service.bounds.request_time;
     let read = timeout(time, poll_fn(|cx| body.poll_read(cx))).await;
-    let outcome = match read {
+    Outcome::Answer(match read {
         Err(_) => {
             let seconds = time.as_secs();
             Err(Failed::too_slow(format_args!(
@@ -147,32 +173,12 @@ async fn finish<B: Store>(
         }
         Ok(Err(failed)) => Err(failed),
         Ok(Ok(())) => match method {
-            Method::ShouldRateLimit => should_rate_limit(&service, &body.bytes).await,
-            Method::HealthCheck => call::message(&body.bytes).map(|_| serving()),
-            Method::HealthWatch => return watch(&mut respond).await,
+            Method::ShouldRateLimit => should_rate_limit(service, &body.bytes).await,
+            Method::HealthCheck => health::check(&body.bytes),
+            Method::HealthWatch => return Outcome::Watch(body.bytes),
+            Method::Reflection => Err(Failed::unknown("this method has a stream of messages")),
         },
-    };
-    if call::answer(&mut respond, outcome).is_err() {
-        respond.send_reset(Reason::CANCEL);
-    }
-}
-
-/// `grpc.health.v1.HealthCheckResponse`: it serves.
-fn serving() -> Bytes {
-    let mut out = vec![0; PREFIX];
-    wire::number(&mut out, 1, 1);
-    call::framed(out)
-}
-
-/// Tells that it serves, and stays until the client leaves: there is nothing else to tell.
-async fn watch(respond: &mut SendResponse<Bytes>) {
-    let Ok(mut stream) = call::begin(respond) else {
-        return;
-    };
-    if stream.send_data(serving(), false).is_ok() {
-        // The client has left, or the connection is over.
-        let _ = poll_fn(|cx| stream.poll_reset(cx)).await;
-    }
+    })
 }
 
 impl Body {
@@ -187,10 +193,7 @@ impl Body {
                 }
                 Poll::Ready(Some(Ok(bytes))) => {
                     if self.bytes.len() + bytes.len() > self.most {
-                        let most = self.most - PREFIX;
-                        return Poll::Ready(Err(Failed::too_large(format_args!(
-                            "a message of more than the {most} bytes that are taken"
-                        ))));
+                        return Poll::Ready(Err(Failed::longer_than(self.most - PREFIX)));
                     }
                     self.bytes.extend_from_slice(&bytes);
                     // What was read makes room for more; it fails if the connection is over.

@@ -1,14 +1,19 @@
 //! What Envoy asks, decided: by trees of descriptors, by rules, or by both.
 
+use std::fmt;
 use std::time::Duration;
 
+use smallvec::SmallVec;
+use tollgate::clock::{Clock, Wall};
 use tollgate_engine::Facts;
 use tollgate_engine::backend::LimitKind;
 use tollgate_engine::engine::{DescriptorStatus, DescriptorVerdict};
 use tollgate_engine::envoy::StatusCode;
 use tollgate_engine::facts::{Descriptor, Unit};
 use tollgate_engine::policy::OnStoreFailure;
+use tollgate_http::{Dialect, Shown, fields};
 
+use super::closed::RlsClosed;
 use crate::service::{Answered, Service, Store};
 
 /// What is asked: a domain, its descriptors, and what the whole request costs.
@@ -28,6 +33,10 @@ pub(crate) struct Decided {
     pub(crate) statuses: Vec<Status>,
     /// What decided.
     pub(crate) rule: Option<String>,
+    /// The limit that a store had to be asked about and could not.
+    pub(crate) store_failure: Option<String>,
+    /// Header fields for the client.
+    pub(crate) headers: Vec<(&'static str, String)>,
 }
 
 /// What is told of one descriptor.
@@ -52,8 +61,20 @@ pub(crate) struct Limit {
 pub(crate) enum Undecided {
     /// The question makes no sense.
     Invalid(String),
-    /// The store can't be asked, and nothing passes without it.
+    /// The store can't be asked about this limit, and nothing passes without it.
     Unavailable(String),
+}
+
+impl fmt::Display for Undecided {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid(why) => f.write_str(why),
+            Self::Unavailable(limit) => write!(
+                f,
+                "the store can't be asked about {limit:?}, and nothing passes without it"
+            ),
+        }
+    }
 }
 
 impl Question<'_> {
@@ -80,12 +101,30 @@ impl Question<'_> {
         for (name, value) in entries {
             facts.set(name, value);
         }
-        let cost = self
-            .descriptors
-            .first()
-            .and_then(|descriptor| descriptor.cost);
+        facts.costing(self.cost())
+    }
+
+    /// What rules are charged or given back, once a request: what the first of its descriptors says that says anything.
+    fn cost(&self) -> u64 {
         let whole = u64::from(self.hits_addend.max(1));
-        facts.costing(cost.unwrap_or(whole))
+        let gives_back = self.gives_back();
+        let such = self
+            .descriptors
+            .iter()
+            .filter(|one| one.refund == gives_back);
+        let mut costs = such.map(|one| one.cost.unwrap_or(whole));
+        costs.find(|cost| *cost > 0).unwrap_or_default()
+    }
+
+    /// All of it is given back.
+    fn gives_back(&self) -> bool {
+        self.descriptors.iter().all(|one| one.refund)
+    }
+
+    /// Nothing is taken: who looks or gives back holds no slot afterwards.
+    fn takes_nothing(&self) -> bool {
+        let takes = |one: &Descriptor<'_>| !one.refund && one.cost != Some(0);
+        !self.descriptors.iter().any(takes)
     }
 
     fn check(&self, most: usize) -> Result<(), Undecided> {
@@ -102,8 +141,23 @@ impl Question<'_> {
     }
 }
 
-/// Decides about a request.
+/// Decides about a request. Where it can't, the settings say whether that is an answer.
 pub(crate) async fn decide<B: Store>(
+    service: &Service<B>,
+    question: &Question<'_>,
+) -> Result<Decided, Undecided> {
+    match ask(service, question).await {
+        Err(Undecided::Unavailable(limit)) if service.rls_closed == RlsClosed::Deny => {
+            let mut refused = unlimited(question.descriptors.len());
+            refused.refuse();
+            refused.store_failure = Some(limit);
+            Ok(refused)
+        }
+        decided => decided,
+    }
+}
+
+async fn ask<B: Store>(
     service: &Service<B>,
     question: &Question<'_>,
 ) -> Result<Decided, Undecided> {
@@ -118,16 +172,17 @@ pub(crate) async fn decide<B: Store>(
     let mut by_rules = None;
     if service.engine.decides_by_facts() {
         let facts = question.facts();
-        if question
-            .descriptors
-            .iter()
-            .all(|descriptor| descriptor.refund)
-        {
+        if question.gives_back() {
             service.refund(&facts).await;
         } else {
             let places = question.descriptors.len();
-            let told = service.check(&facts, |answered| by_rule(places, answered));
-            by_rules = Some(told.await?);
+            let dialects = &service.rls_headers;
+            let tell = |answered: &Answered<'_>| by_rule(places, answered, dialects);
+            by_rules = Some(if question.takes_nothing() {
+                service.peek(&facts, tell).await?
+            } else {
+                service.check(&facts, tell).await?
+            });
         }
     }
     if !service.engine.decides_by_descriptors() {
@@ -145,21 +200,67 @@ pub(crate) async fn decide<B: Store>(
         .engine
         .decide_descriptors_async(domain, descriptors, hits_addend);
     let Ok(verdict) = asked.await;
-    let decided = by_tree(&verdict);
+    let decided = by_tree(domain, &verdict, &service.rls_headers);
     match verdict {
         DescriptorVerdict::Passed(passed) => {
             let permits = passed.into_permits();
-            if !permits.is_empty() {
+            if !permits.is_empty() && !question.takes_nothing() {
                 service.lend_by(&question.name(), permits);
             }
         }
         // Of all limits or of none: what the rules took comes back.
-        DescriptorVerdict::Refused(_) if by_rules.is_some() => {
+        DescriptorVerdict::Refused(_) if by_rules.is_some() && !question.takes_nothing() => {
             service.refund(&question.facts()).await;
         }
         DescriptorVerdict::Refused(_) => {}
     }
-    decided
+    let decided = decided?;
+    // What limits is told before what doesn't.
+    Ok(match by_rules {
+        Some(by_rules) if decided.limits_nothing() => by_rules,
+        _ => decided,
+    })
+}
+
+impl Decided {
+    /// What the proxy can tell others of the decision: names and texts.
+    pub(crate) fn metadata(&self) -> SmallVec<[(&'static str, &str); 2]> {
+        let each = [("rule", &self.rule), ("store_failure", &self.store_failure)];
+        each.into_iter()
+            .filter_map(|(name, text)| Some((name, text.as_deref()?)))
+            .collect()
+    }
+
+    fn refuse(&mut self) {
+        self.is_allowed = false;
+        for status in &mut self.statuses {
+            status.is_allowed = false;
+        }
+    }
+
+    fn limits_nothing(&self) -> bool {
+        self.is_allowed && self.statuses.iter().all(|status| status.limit.is_none())
+    }
+}
+
+/// The fields that show a limit, in the dialects that were chosen.
+fn headers(dialects: &[Dialect], shown: Option<Shown<'_>>) -> Vec<(&'static str, String)> {
+    let mut written = Vec::new();
+    if let (Some(shown), false) = (shown, dialects.is_empty()) {
+        fields::write(dialects, &[shown], unix_now(dialects), |name, value| {
+            written.push((name, value.to_owned()));
+        });
+    }
+    written
+}
+
+/// The time, for the one dialect that tells it.
+fn unix_now(dialects: &[Dialect]) -> u64 {
+    if dialects.contains(&Dialect::Github) {
+        Wall.now().as_nanos() / 1_000_000_000
+    } else {
+        0
+    }
 }
 
 /// What is told where nothing limits.
@@ -173,20 +274,24 @@ fn unlimited(descriptors: usize) -> Decided {
         is_allowed: true,
         statuses: std::iter::repeat_with(open).take(descriptors).collect(),
         rule: None,
+        store_failure: None,
+        headers: Vec::new(),
     }
 }
 
 /// What rules have said: the first descriptor tells the limit.
-fn by_rule(descriptors: usize, answered: &Answered<'_>) -> Result<Decided, Undecided> {
+fn by_rule(
+    descriptors: usize,
+    answered: &Answered<'_>,
+    dialects: &[Dialect],
+) -> Result<Decided, Undecided> {
     if let Some(rule) = answered.failure() {
-        return Err(Undecided::Unavailable(format!(
-            "the store can't be asked about {rule:?}, and nothing passes without it"
-        )));
+        return Err(Undecided::Unavailable(rule.to_owned()));
     }
     let is_allowed = answered.is_allowed;
     let mut decided = unlimited(descriptors);
-    for status in &mut decided.statuses {
-        status.is_allowed = is_allowed;
+    if !is_allowed {
+        decided.refuse();
     }
     let decision = &answered.decision;
     let small = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
@@ -209,8 +314,8 @@ fn by_rule(descriptors: usize, answered: &Answered<'_>) -> Result<Decided, Undec
         };
     }
     Ok(Decided {
-        is_allowed,
         rule: answered.rule().map(str::to_owned),
+        headers: headers(dialects, answered.shown()),
         ..decided
     })
 }
@@ -233,14 +338,21 @@ fn unit_of(kind: &LimitKind) -> Option<Unit> {
 }
 
 /// What trees have said.
-fn by_tree(verdict: &DescriptorVerdict) -> Result<Decided, Undecided> {
+fn by_tree(
+    domain: &str,
+    verdict: &DescriptorVerdict,
+    dialects: &[Dialect],
+) -> Result<Decided, Undecided> {
     if let Some(what) = verdict.too_much {
         return Err(Undecided::Invalid(what.to_string()));
     }
     let is_allowed = verdict.refused().is_none();
+    let decider = verdict
+        .decider
+        .and_then(|place| verdict.statuses.get(place));
+    let rule = decider.and_then(|status| status.limit.as_deref());
     if !is_allowed && verdict.fallback == Some(OnStoreFailure::Closed) {
-        let why = "the store can't be asked, and nothing passes without it";
-        return Err(Undecided::Unavailable(why.to_owned()));
+        return Err(Undecided::Unavailable(rule.unwrap_or(domain).to_owned()));
     }
     let status = |status: &DescriptorStatus| Status {
         is_allowed: status.code == StatusCode::Ok,
@@ -254,12 +366,22 @@ fn by_tree(verdict: &DescriptorVerdict) -> Result<Decided, Undecided> {
         }),
         remaining: status.remaining,
     };
-    let decider = verdict
-        .decider
-        .and_then(|place| verdict.statuses.get(place));
     Ok(Decided {
         is_allowed,
         statuses: verdict.statuses.iter().map(status).collect(),
-        rule: decider.and_then(|status| status.limit.clone()),
+        rule: rule.map(str::to_owned),
+        store_failure: None,
+        headers: headers(dialects, decider.and_then(|status| shown(domain, status))),
+    })
+}
+
+/// What header fields show of a descriptor's limit. One that the request brought along has no name but its domain's.
+fn shown<'a>(domain: &'a str, status: &'a DescriptorStatus) -> Option<Shown<'a>> {
+    let (limit, decision) = (status.current_limit.as_ref()?, status.decision.as_ref()?);
+    let name = limit.name.as_deref().or(status.limit.as_deref());
+    let shown = Shown::of(name.unwrap_or(domain), decision);
+    Some(match limit.unit {
+        Some(unit) => shown.window(Duration::from_secs(unit.seconds())),
+        None => shown,
     })
 }

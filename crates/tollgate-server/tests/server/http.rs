@@ -257,7 +257,7 @@ fn envoys_question_is_answered_as_json() {
     let asked = r#"{"domain": "edge", "descriptors": [{"entries": [{"key": "user", "value": "ada"}], "hitsAddend": "2"}]}"#;
     let status = |code, left: &str| {
         format!(
-            r#"{{"overallCode":"{code}","statuses":[{{"code":"{code}","currentLimit":{{"requestsPerUnit":2,"unit":"HOUR","name":"users"}}{left},"durationUntilReset":"3600s"}}]}}"#
+            r#"{{"overallCode":"{code}","statuses":[{{"code":"{code}","currentLimit":{{"requestsPerUnit":2,"unit":"HOUR","name":"users"}}{left},"durationUntilReset":"3600s"}}],"dynamicMetadata":{{"rule":"edge/user"}}}}"#
         )
     };
     let first = asked.replace("\"2\"", "1");

@@ -9,7 +9,8 @@ use tollgate::clock::Manual;
 use tollgate_engine::Policy;
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
-use tollgate_server::{Address, Server, Settings};
+use tollgate_redis::Redis;
+use tollgate_server::{Address, Server, Settings, StartError};
 
 /// A service that runs in a runtime of its own, until it is dropped.
 pub(crate) struct Running {
@@ -21,6 +22,33 @@ pub(crate) struct Running {
 impl Running {
     /// By a policy, with settings that a test may change.
     pub(crate) fn new(policy: &str, change: impl FnOnce(&mut Settings)) -> Self {
+        let clock = Arc::new(Manual::new());
+        let memory = Memory::builder()
+            .clock(Arc::clone(&clock))
+            .wall(Arc::clone(&clock))
+            .build();
+        let here = (memory, Arc::clone(&clock));
+        Self::start(clock, policy, change, async |policy, settings| {
+            Server::in_memory(policy, here, settings).await
+        })
+    }
+
+    /// The same on a store, whose time is its own.
+    pub(crate) fn on_store(policy: &str, url: &str, change: impl FnOnce(&mut Settings)) -> Self {
+        let builder = Redis::builder(url).expect("an address");
+        let clock = Arc::new(Manual::new());
+        Self::start(clock, policy, change, async |policy, settings| {
+            let redis = builder.build().expect("a store");
+            Server::on_store(policy, redis, settings).await
+        })
+    }
+
+    fn start(
+        clock: Arc<Manual>,
+        policy: &str,
+        change: impl FnOnce(&mut Settings),
+        start: impl AsyncFnOnce(Policy, Settings) -> Result<Server, StartError>,
+    ) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
@@ -29,11 +57,6 @@ impl Running {
         let policy = Policy::from_text(policy, Format::Yaml)
             .expect("a policy")
             .policy;
-        let clock = Arc::new(Manual::new());
-        let memory = Memory::builder()
-            .clock(Arc::clone(&clock))
-            .wall(Arc::clone(&clock))
-            .build();
         let any: Address = "127.0.0.1:0".parse().expect("an address");
         let mut settings = Settings {
             http: any.clone(),
@@ -43,7 +66,7 @@ impl Running {
             ..Settings::default()
         };
         change(&mut settings);
-        let started = Server::in_memory(policy, (memory, Arc::clone(&clock)), settings);
+        let started = start(policy, settings);
         let server = runtime.block_on(started).expect("a service");
         Self {
             clock,

@@ -5,3 +5,8 @@ mod kit;
 mod openapi;
 mod resp;
 mod rls;
+mod rls_client;
+mod rls_closed;
+mod rls_hostile;
+mod rls_reflection;
+mod rls_table;

@@ -1,8 +1,7 @@
 //! Envoy's protocol, by a client of plain HTTP/2.
 
-use bytes::Bytes;
-
 use crate::kit::Running;
+use crate::rls_client::{Grpc, SHOULD};
 
 const TREE: &str = "domain: edge\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 2, name: users}}]";
 
@@ -26,45 +25,12 @@ fn request(domain: &str, entries: &[(&str, &str)]) -> Vec<u8> {
 
 /// Calls a method: the status and what was answered.
 fn call(running: &Running, path: &str, message: &[u8]) -> (String, Vec<u8>) {
-    let address = running.grpc();
-    running.block_on(async {
-        let stream = tokio::net::TcpStream::connect(address)
-            .await
-            .expect("a connection");
-        let (client, connection) = h2::client::handshake(stream).await.expect("HTTP/2");
-        tokio::spawn(connection);
-        let mut client = client.ready().await.expect("room");
-        let asked = http::Request::post(format!("http://{address}{path}"))
-            .header("content-type", "application/grpc")
-            .body(())
-            .expect("a request");
-        let (response, mut send) = client.send_request(asked, false).expect("sent");
-        let mut framed = vec![0];
-        framed.extend(u32::try_from(message.len()).expect("short").to_be_bytes());
-        framed.extend(message);
-        send.send_data(Bytes::from(framed), true).expect("sent");
-        let response = response.await.expect("an answer");
-        let status = |fields: &http::HeaderMap| {
-            fields
-                .get("grpc-status")
-                .map(|status| String::from_utf8_lossy(status.as_bytes()).into_owned())
-        };
-        let early = status(response.headers());
-        let mut body = response.into_body();
-        let mut answer = Vec::new();
-        while let Some(bytes) = body.data().await {
-            answer.extend(bytes.expect("data"));
-        }
-        let trailers = body.trailers().await.expect("an end");
-        let late = trailers.as_ref().and_then(status);
-        (
-            early.or(late).expect("a status"),
-            answer.split_off(answer.len().min(5)),
-        )
-    })
+    let mut client = Grpc::to(running);
+    match client.call(path, message) {
+        Ok(answer) => ("0".to_owned(), answer),
+        Err(failed) => (failed.code.to_string(), Vec::new()),
+    }
 }
-
-const SHOULD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 #[test]
 fn a_tree_decides_and_tells_what_is_left() {
@@ -124,6 +90,13 @@ fn what_cant_be_answered_has_a_status() {
             "12",
         ),
         ("/grpc.health.v1.Health/Check", &[], "0"),
+        ("/grpc.health.v1.Health/Check", &field(1, b"other"), "5"),
+        ("/grpc.health.v1.Health/Check", &[0xff], "3"),
+        (
+            "/grpc.health.v1.Health/Check",
+            &field(1, b"envoy.service.ratelimit.v3.RateLimitService"),
+            "0",
+        ),
     ] {
         assert_eq!(
             call(&running, path, message).0,

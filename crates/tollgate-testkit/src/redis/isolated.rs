@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
 
 use super::port::Port;
-use super::process::need;
 use super::{Builder, Server};
+use crate::programs::find;
 
 /// A server in a network namespace of its own, reached over a pair of virtual interfaces. The network
 /// can be cut: packets vanish, and nobody is told.
@@ -89,8 +89,8 @@ impl Isolated {
 
 impl Network {
     fn new() -> Self {
-        need("ip", "apt-get install iproute2");
-        need("iptables", "apt-get install iptables");
+        find("ip", "apt-get install iproute2");
+        find("iptables", "apt-get install iptables");
         let number = Port::free();
         // Addresses that are set aside for tests of networks, four for each pair of interfaces.
         let first = u32::from(Ipv4Addr::new(198, 18, 0, 0)) + 4 * u32::from(number.index());

@@ -13,15 +13,25 @@ const COUNT: u16 = 12_000;
 ///
 /// What keeps it is the UDP port of the same number: only one process can hold that, and the system
 /// takes it back however the process ends.
+///
+/// ```
+/// use tollgate_testkit::redis::Port;
+///
+/// let port = Port::free();
+/// assert_ne!(port.number(), Port::free().number());
+/// ```
 #[derive(Debug)]
-pub(super) struct Port {
+pub struct Port {
     number: u16,
     _kept: UdpSocket,
 }
 
 impl Port {
     /// A port that is free, from a random place on.
-    pub(super) fn free() -> Self {
+    ///
+    /// # Panics
+    /// If all are taken.
+    pub fn free() -> Self {
         let spread = RandomState::new().hash_one(COUNT) % u64::from(COUNT);
         let start = u16::try_from(spread).expect("less than the count of ports");
         (0..COUNT)
@@ -31,7 +41,7 @@ impl Port {
     }
 
     /// Its number.
-    pub(super) fn number(&self) -> u16 {
+    pub fn number(&self) -> u16 {
         self.number
     }
 

@@ -13,11 +13,11 @@ const TICK: Duration = Duration::from_millis(10);
 
 /// A process, killed and waited for when it is dropped.
 #[derive(Debug)]
-pub(super) struct Process(Mutex<Child>);
+pub(crate) struct Process(Mutex<Child>);
 
 impl Process {
     /// Starts it with what it says appended to a file.
-    pub(super) fn spawn(command: &mut Command, log: &Path) -> Self {
+    pub(crate) fn spawn(command: &mut Command, log: &Path) -> Self {
         let log = File::options().create(true).append(true).open(log);
         let log = log.expect("a log file in the test's folder");
         let errors = log.try_clone().expect("a second handle of the log");
@@ -34,7 +34,7 @@ impl Process {
         self.child().id()
     }
 
-    pub(super) fn running(&self) -> bool {
+    pub(crate) fn running(&self) -> bool {
         self.child().try_wait().is_ok_and(|ended| ended.is_none())
     }
 
@@ -94,11 +94,4 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
     }
-}
-
-/// Panics with how to install a program, unless it is there.
-pub(super) fn need(program: &str, install: &str) {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
-    assert!(found, "{program} is missing, install it: {install}");
 }

@@ -9,9 +9,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::port::Port;
-use super::process::{Process, need};
+use super::process::Process;
 use super::wait::happens;
 use super::{Builder, Certificates, Client, Reply};
+use crate::programs::find;
 use crate::scratch::Scratch;
 
 /// How long a server may take to come up. It takes a few milliseconds, but for a machine that is busy.
@@ -233,9 +234,9 @@ impl Server {
         if settings.valkey {
             let install = "./test does, or apt-get install valkey-server valkey-tools \
                            (on Debian 12 from its backports)";
-            need("valkey-server", install);
+            find("valkey-server", install);
         } else {
-            need("redis-server", "apt-get install redis-server redis-tools");
+            find("redis-server", "apt-get install redis-server redis-tools");
         }
         let mut why = String::new();
         for _ in 0..5 {

@@ -33,7 +33,7 @@ pub fn until(deadline: Duration, what: &str, condition: impl FnMut() -> bool) {
 }
 
 /// Asks again and again, and says whether the answer was yes before the deadline.
-pub(super) fn happens(deadline: Duration, mut condition: impl FnMut() -> bool) -> bool {
+pub(crate) fn happens(deadline: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let began = Instant::now();
     while !condition() {
         if began.elapsed() >= deadline {

@@ -1,0 +1,216 @@
+//! `docs/envoy.md` is true: its two files, a real Envoy, and `tollgate serve` as a process of its own.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use tollgate_testkit::envoy::{Envoy, port_value};
+use tollgate_testkit::redis::{Port, until};
+use tollgate_testkit::scratch::Scratch;
+
+/// A service as people start it, killed when it is dropped.
+struct Service(Child);
+
+impl Service {
+    fn start(scratch: &Scratch, policy: &str, grpc: u16) -> Self {
+        Self::with(scratch, policy, grpc, &[])
+    }
+
+    /// With more options. What it says is in a file.
+    fn with(scratch: &Scratch, policy: &str, grpc: u16, options: &[&str]) -> Self {
+        let (file, ready) = (scratch.path("policy.yaml"), scratch.path("ready.json"));
+        fs::write(&file, policy).expect("a policy");
+        let _ = fs::remove_file(&ready);
+        let said = fs::File::create(scratch.path("said")).expect("a file");
+        let child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .arg("serve")
+            .arg(&file)
+            .arg("--ready-file")
+            .arg(&ready)
+            .arg("--grpc")
+            .arg(format!("127.0.0.1:{grpc}"))
+            .args(["--http", "off", "--resp", "off", "--admin", "off"])
+            .args(options)
+            .stdout(said)
+            .spawn();
+        let service = Self(child.expect("tollgate starts"));
+        until(Duration::from_secs(60), "the service to be ready", || {
+            ready.exists()
+        });
+        service
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What came back: the status, and header fields by their names.
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    fields: BTreeMap<String, String>,
+}
+
+impl Answer {
+    fn field(&self, name: &str) -> &str {
+        self.fields.get(name).map_or("", String::as_str)
+    }
+}
+
+fn get(address: SocketAddr, path: &str, fields: &str) -> Answer {
+    let mut stream = TcpStream::connect(address).expect("a connection");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: edge\r\nconnection: close\r\n{fields}\r\n");
+    stream.write_all(request.as_bytes()).expect("written");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("an answer");
+    let mut lines = text.lines();
+    let status = lines.next().and_then(|line| line.split(' ').nth(1));
+    let fields = lines.map_while(|line| line.split_once(": "));
+    Answer {
+        status: status.expect("a status").parse().expect("a number"),
+        fields: fields
+            .map(|(name, value)| (name.to_lowercase(), value.to_owned()))
+            .collect(),
+    }
+}
+
+/// A file of the page.
+fn block(page: &str, name: &str) -> String {
+    let fence = format!("```yaml file={name}\n");
+    let (_, rest) = page.split_once(&fence).expect("a block of the page");
+    rest.split_once("```")
+        .expect("an end of the block")
+        .0
+        .to_owned()
+}
+
+/// What is asked in a row, and the statuses that come back.
+fn statuses(edge: SocketAddr, path: &str, fields: &str, times: usize) -> Vec<u16> {
+    (0..times).map(|_| get(edge, path, fields).status).collect()
+}
+
+fn limits_and_what_is_left(edge: SocketAddr) {
+    for left in ["2", "1", "0"] {
+        let answer = get(edge, "/", "");
+        assert_eq!(answer.status, 200, "{answer:?}");
+        assert_eq!(answer.field("x-ratelimit-limit"), "3, 3;w=86400");
+        assert_eq!(answer.field("x-ratelimit-remaining"), left);
+        let reset: u32 = answer.field("x-ratelimit-reset").parse().expect("seconds");
+        assert!(reset <= 86_400, "{answer:?}");
+    }
+    let refused = get(edge, "/", "");
+    assert_eq!(refused.status, 429, "{refused:?}");
+    assert_eq!(refused.field("x-ratelimit-remaining"), "0");
+    assert_eq!(refused.field("x-envoy-ratelimited"), "true");
+    // Another descriptor, and another value of it: other limits.
+    for key in ["one", "two"] {
+        let key = format!("x-api-key: {key}\r\n");
+        let answer = get(edge, "/", &key);
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let limit = answer.field("x-ratelimit-limit");
+        assert_eq!(limit, "2, 2;w=86400;name=\"per-key\"");
+        assert_eq!(statuses(edge, "/", &key, 2), [200, 429]);
+    }
+}
+
+fn shadow_override_and_hits(edge: SocketAddr) {
+    let answer = get(edge, "/trial", "");
+    assert_eq!(answer.field("x-ratelimit-limit"), "1, 1;w=86400");
+    assert_eq!(statuses(edge, "/trial", "", 3), [200; 3]);
+    // The policy knows nothing of this descriptor: the request brings its limit along.
+    let answer = get(edge, "/plan", "");
+    assert_eq!(answer.field("x-ratelimit-limit"), "2, 2;w=86400");
+    assert_eq!(statuses(edge, "/plan", "", 2), [200, 429]);
+    // 4 + 6 of the 10 megabytes; the files are counted one by one beside them, and are the next limit.
+    let answer = get(edge, "/upload", "x-megabytes: 4\r\n");
+    assert_eq!(answer.field("x-ratelimit-remaining"), "6", "{answer:?}");
+    let answer = get(edge, "/upload", "x-megabytes: 6\r\n");
+    assert_eq!(
+        (answer.status, answer.field("x-ratelimit-remaining")),
+        (200, "0")
+    );
+    assert_eq!(get(edge, "/upload", "x-megabytes: 1\r\n").status, 429);
+}
+
+#[test]
+fn a_real_envoy_asks_tollgate() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/envoy.md");
+    let page = fs::read_to_string(page).expect("docs/envoy.md");
+    let (policy, config) = (block(&page, "policy.yaml"), block(&page, "envoy.yaml"));
+    let (scratch, grpc) = (Scratch::new("behind-envoy"), Port::free());
+    let service = Service::start(&scratch, &policy, grpc.number());
+    let config = config.replace(&port_value(8081), &port_value(grpc.number()));
+    let strict = config.replace("failure_mode_deny: false", "failure_mode_deny: true");
+    assert_ne!(config, strict);
+    let listeners = [10_000, 10_001];
+    let (open, strict) = (
+        Envoy::start(&config, &listeners),
+        Envoy::start(&strict, &listeners),
+    );
+    let (edge, strict) = (open.address(10_000), strict.address(10_000));
+
+    limits_and_what_is_left(edge);
+    shadow_override_and_hits(edge);
+    // The log tells which limit it was.
+    let long = Duration::from_secs(60);
+    until(long, "Envoy to write its log", || {
+        let log = open.log();
+        log.contains("429 / edge/tier=free/remote_address\n")
+            && log.contains("429 / edge/api_key\n")
+    });
+    // Both ask the same service.
+    assert_eq!(get(strict, "/", "").status, 429);
+
+    drop(service);
+    let answer = get(edge, "/", "");
+    assert_eq!(
+        (answer.status, answer.field("x-ratelimit-limit")),
+        (200, "")
+    );
+    assert_eq!(get(strict, "/", "").status, 500);
+
+    // It counts in memory, and begins anew.
+    let _service = Service::start(&scratch, &policy, grpc.number());
+    until(long, "Envoy to ask again", || {
+        !get(edge, "/trial", "")
+            .field("x-ratelimit-limit")
+            .is_empty()
+    });
+    until(long, "the other Envoy to ask again", || {
+        get(strict, "/trial", "").status == 200
+    });
+    assert_eq!(statuses(edge, "/", "", 4), [200, 200, 200, 429]);
+}
+
+#[test]
+fn who_starts_it_on_a_store_is_told_of_limits_that_are_closed() {
+    let scratch = Scratch::new("closed-at-start");
+    let nobody = Port::free();
+    let store = format!("redis://127.0.0.1:{}", nobody.number());
+    let closed = "limits: [{name: monthly, key: user, quota: 5/month}]";
+    let open = "limits: [{name: quick, key: user, rate: 5/s}]";
+    let said = |policy: &str, options: &[&str]| {
+        let _service = Service::with(&scratch, policy, 0, options);
+        until(Duration::from_secs(60), "the service to say it all", || {
+            let said = fs::read_to_string(scratch.path("said")).unwrap_or_default();
+            said.contains("gRPC  on")
+        });
+        fs::read_to_string(scratch.path("said")).unwrap_or_default()
+    };
+    let error = said(closed, &["--backend", &store]);
+    assert!(error.contains("nothing passes \"monthly\""), "{error}");
+    assert!(error.contains("--rls-closed deny"), "{error}");
+    let deny = said(closed, &["--backend", &store, "--rls-closed", "deny"]);
+    assert!(deny.contains("--rls-closed error"), "{deny}");
+    for text in [said(open, &["--backend", &store]), said(closed, &[])] {
+        assert!(!text.contains("--rls-closed"), "{text}");
+    }
+}

@@ -1,0 +1,26 @@
+//! Any bytes as a question of Envoy's, for the fuzz target and for the suite, which reads the target's seeds.
+
+use super::request::Request;
+
+/// Reads a message, and says whether it is one. What is read lies in the message, in its order: each byte is used once.
+pub(crate) fn read(message: &[u8]) -> bool {
+    let Ok(request) = Request::read(message) else {
+        return false;
+    };
+    let descriptors = request.descriptors();
+    let texts = descriptors.iter().flat_map(|one| one.entries);
+    let mut from = message.as_ptr_range().start;
+    for text in texts.flat_map(|(key, value)| {
+        let mut both = [key, value];
+        both.sort_by_key(|text| text.as_ptr());
+        both
+    }) {
+        if text.is_empty() {
+            continue;
+        }
+        let place = text.as_bytes().as_ptr_range();
+        assert!(place.start >= from && place.end <= message.as_ptr_range().end);
+        from = place.end;
+    }
+    true
+}

