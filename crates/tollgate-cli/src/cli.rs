@@ -82,22 +82,7 @@ impl Cli {
         let mut ended = Ended::Well;
         let mut failed = None;
         let written = match &self.command {
-            Command::Simulate(options) if options.file.is_some() => {
-                let report = simulate::simulate_policy(options).map_err(CliError::Policy)?;
-                if options.json {
-                    report.write_json(out)
-                } else {
-                    write!(out, "{report}")
-                }
-            }
-            Command::Simulate(options) => {
-                let report = simulate::simulate(options).map_err(CliError::Pattern)?;
-                if options.json {
-                    report.write_json(out)
-                } else {
-                    write!(out, "{report}")
-                }
-            }
+            Command::Simulate(options) => simulated(options, out)?,
             Command::Check(options) => policy::check(options, self.color, out)
                 .map_err(CliError::Policy)?
                 .map(|valid| {
@@ -141,6 +126,24 @@ impl Cli {
             _ => failed.map_or(Ok(ended), Err),
         }
     }
+}
+
+/// Plays traffic, and writes what came of it.
+fn simulated(options: &Options, out: &mut impl Write) -> Result<io::Result<()>, CliError> {
+    if options.file.is_some() {
+        let report = simulate::simulate_policy(options).map_err(CliError::Policy)?;
+        return Ok(if options.json {
+            report.write_json(out)
+        } else {
+            write!(out, "{report}")
+        });
+    }
+    let report = simulate::simulate(options).map_err(CliError::Pattern)?;
+    Ok(if options.json {
+        report.write_json(out)
+    } else {
+        write!(out, "{report}")
+    })
 }
 
 impl CliError {

@@ -140,12 +140,14 @@ pub fn write(
     let mut shown = limits.iter().filter(|limit| limit.quota < u64::MAX);
     let Some(first) = shown.next() else { return };
     let mut value = String::with_capacity(64);
+    let mut field = |name, say: &dyn Fn(&mut String)| {
+        value.clear();
+        say(&mut value);
+        put(name, &value);
+    };
+    let plain = |number: u64| move |out: &mut String| text(out, format_args!("{number}"));
+    let (limit, left, reset) = counts(first);
     for dialect in dialects {
-        let mut field = |name, say: &dyn Fn(&mut String)| {
-            value.clear();
-            say(&mut value);
-            put(name, &value);
-        };
         match dialect {
             Dialect::Draft8 => {
                 let each = || std::iter::once(first).chain(shown.clone());
@@ -153,51 +155,35 @@ pub fn write(
                 field("ratelimit", &|out| list(out, each(), left_item));
             }
             Dialect::Draft7 => {
-                let (limit, left, reset) = counts(first);
-                field("ratelimit", &|out| {
+                let all = |out: &mut String| {
                     text(
                         out,
                         format_args!("limit={limit}, remaining={left}, reset={reset}"),
                     );
-                });
+                };
+                field("ratelimit", &all);
                 field("ratelimit-policy", &|out| quota_and_window(out, first));
             }
             Dialect::Draft6 => {
-                let (limit, left, reset) = counts(first);
-                field("ratelimit-limit", &|out| text(out, format_args!("{limit}")));
-                field("ratelimit-remaining", &|out| {
-                    text(out, format_args!("{left}"))
-                });
-                field("ratelimit-reset", &|out| text(out, format_args!("{reset}")));
+                field("ratelimit-limit", &plain(limit));
+                field("ratelimit-remaining", &plain(left));
+                field("ratelimit-reset", &plain(reset));
                 field("ratelimit-policy", &|out| quota_and_window(out, first));
             }
             Dialect::Draft3 => {
-                let (limit, left, reset) = counts(first);
                 field("x-ratelimit-limit", &|out| {
                     text(out, format_args!("{limit}, "));
                     quota_and_window(out, first);
                 });
-                field("x-ratelimit-remaining", &|out| {
-                    text(out, format_args!("{left}"))
-                });
-                field("x-ratelimit-reset", &|out| {
-                    text(out, format_args!("{reset}"))
-                });
+                field("x-ratelimit-remaining", &plain(left));
+                field("x-ratelimit-reset", &plain(reset));
             }
             Dialect::Github => {
-                let (limit, left, _) = counts(first);
-                let used = limit.saturating_sub(left);
-                let full = unix_now.saturating_add(secs(first.full_after)).min(LARGEST);
-                field("x-ratelimit-limit", &|out| {
-                    text(out, format_args!("{limit}"))
-                });
-                field("x-ratelimit-remaining", &|out| {
-                    text(out, format_args!("{left}"))
-                });
-                field("x-ratelimit-used", &|out| text(out, format_args!("{used}")));
-                field("x-ratelimit-reset", &|out| {
-                    text(out, format_args!("{full}"))
-                });
+                let full = unix_now.saturating_add(secs(first.full_after));
+                field("x-ratelimit-limit", &plain(limit));
+                field("x-ratelimit-remaining", &plain(left));
+                field("x-ratelimit-used", &plain(limit.saturating_sub(left)));
+                field("x-ratelimit-reset", &plain(full.min(LARGEST)));
             }
         }
     }

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::time::Duration;
 
-use tollgate::clock::Clock;
+use tollgate::clock::{Clock, Wall};
 use tollgate::{Algorithm, Decision, Outcome};
 use tollgate_engine::backend::{Backend, Limit, LimitKind, Memory};
 use tollgate_engine::verdict::{Cause, Findings, Permits};
@@ -233,5 +233,14 @@ impl<'a> Answered<'a> {
             Cause::StoreFailure(name) if !self.is_allowed => Some(name),
             _ => None,
         }
+    }
+}
+
+/// The time, for the one dialect that tells it.
+pub(crate) fn unix_now(dialects: &[Dialect]) -> u64 {
+    if dialects.contains(&Dialect::Github) {
+        Wall.now().as_nanos() / 1_000_000_000
+    } else {
+        0
     }
 }

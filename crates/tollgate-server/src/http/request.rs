@@ -133,44 +133,75 @@ fn head(input: &[u8]) -> Result<Option<Head<'_>>, Bad> {
         length: Length::Known(0),
         asks_to_go_on: false,
     };
-    let (mut length, mut chunks) = (None, false);
+    let mut body = BodyFields::default();
     for field in parsed.headers.iter() {
-        let (name, value) = (field.name, field.value.trim_ascii());
-        if name.eq_ignore_ascii_case("content-length") {
-            let told = number(value).ok_or(Bad::Length)?;
-            if length.replace(told).is_some() {
-                return Err(Bad::Length);
-            }
-        } else if name.eq_ignore_ascii_case("transfer-encoding") {
-            if chunks || !value.eq_ignore_ascii_case(b"chunked") || !is_new {
-                return Err(Bad::Coding);
-            }
-            chunks = true;
-        } else if name.eq_ignore_ascii_case("connection") {
-            head.request.keep_alive = keeps_alive(value, head.request.keep_alive);
-        } else if name.eq_ignore_ascii_case("host") {
-            if head.request.host.replace(value).is_some() {
-                return Err(Bad::Host);
-            }
-        } else if name.eq_ignore_ascii_case("expect") {
-            head.asks_to_go_on = is_new && value.eq_ignore_ascii_case(b"100-continue");
-        } else if name.eq_ignore_ascii_case("content-type") {
-            head.request.content_type = Some(value);
-        } else if name.eq_ignore_ascii_case("origin") {
-            head.request.origin = Some(value);
-        } else if name.eq_ignore_ascii_case("authorization") {
-            head.request.authorization = Some(value);
+        let value = field.value.trim_ascii();
+        if !body.read(field.name, value, is_new)? {
+            head.read(field.name, value, is_new)?;
         }
     }
     if is_new && head.request.host.is_none() {
         return Err(Bad::Host);
     }
-    head.length = match (length, chunks) {
-        (Some(_), true) => return Err(Bad::Length),
-        (_, true) => Length::Chunks,
-        (length, false) => Length::Known(length.unwrap_or(0)),
-    };
+    head.length = body.length()?;
     Ok(Some(head))
+}
+
+/// What is said of the length of a body.
+#[derive(Default)]
+struct BodyFields {
+    length: Option<usize>,
+    is_chunked: bool,
+}
+
+impl BodyFields {
+    /// Reads a field, if it is one of these.
+    fn read(&mut self, name: &str, value: &[u8], is_new: bool) -> Result<bool, Bad> {
+        if name.eq_ignore_ascii_case("content-length") {
+            let told = number(value).ok_or(Bad::Length)?;
+            if self.length.replace(told).is_some() {
+                return Err(Bad::Length);
+            }
+        } else if name.eq_ignore_ascii_case("transfer-encoding") {
+            if self.is_chunked || !value.eq_ignore_ascii_case(b"chunked") || !is_new {
+                return Err(Bad::Coding);
+            }
+            self.is_chunked = true;
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    fn length(&self) -> Result<Length, Bad> {
+        match (self.length, self.is_chunked) {
+            (Some(_), true) => Err(Bad::Length),
+            (None, true) => Ok(Length::Chunks),
+            (length, false) => Ok(Length::Known(length.unwrap_or(0))),
+        }
+    }
+}
+
+impl<'i> Head<'i> {
+    /// Reads a field that isn't about the body.
+    fn read(&mut self, name: &str, value: &'i [u8], is_new: bool) -> Result<(), Bad> {
+        if name.eq_ignore_ascii_case("connection") {
+            self.request.keep_alive = keeps_alive(value, self.request.keep_alive);
+        } else if name.eq_ignore_ascii_case("host") {
+            if self.request.host.replace(value).is_some() {
+                return Err(Bad::Host);
+            }
+        } else if name.eq_ignore_ascii_case("expect") {
+            self.asks_to_go_on = is_new && value.eq_ignore_ascii_case(b"100-continue");
+        } else if name.eq_ignore_ascii_case("content-type") {
+            self.request.content_type = Some(value);
+        } else if name.eq_ignore_ascii_case("origin") {
+            self.request.origin = Some(value);
+        } else if name.eq_ignore_ascii_case("authorization") {
+            self.request.authorization = Some(value);
+        }
+        Ok(())
+    }
 }
 
 /// Whether the options of a connection keep it, as it was assumed until one says otherwise.

@@ -6,7 +6,7 @@ use super::answer::Answer;
 use super::body::{self, Asked};
 use super::request::{self, Found, Most, Request};
 use crate::connection::{Heard, Speaks, Then};
-use crate::service::{Answered, Service, Store};
+use crate::service::{Answered, Service, Store, unix_now};
 use tollgate_http::{Dialect, Kind, Refusal, fields, json, retry_after};
 
 /// What can be asked, for machines.
@@ -281,7 +281,7 @@ fn may_post(request: &Request<'_>) -> Result<(), Wrong> {
 /// One answer, with its fields and status.
 pub(super) fn tell(answer: &mut Answer, dialects: &[Dialect], answered: &Answered<'_>) {
     if let Some(shown) = answered.shown() {
-        fields::write(dialects, &[shown], 0, |name, value| {
+        fields::write(dialects, &[shown], unix_now(dialects), |name, value| {
             answer.field(name, value)
         });
     }

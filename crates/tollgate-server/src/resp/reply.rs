@@ -127,9 +127,11 @@ mod tests {
         String::from_utf8(bytes).expect("text")
     }
 
+    type Say = dyn Fn(&mut Replies<'_>);
+
     #[test]
     fn each_answer_has_its_form_in_both_versions() {
-        let forms: [(&dyn Fn(&mut Replies<'_>), &str, &str); 9] = [
+        let forms: [(&Say, &str, &str); 9] = [
             (&|out| out.simple("OK"), "+OK\r\n", "+OK\r\n"),
             (
                 &|out| out.error("ERR a\r\nb"),

@@ -4,7 +4,6 @@ use std::fmt;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tollgate::clock::{Clock, Wall};
 use tollgate_engine::Facts;
 use tollgate_engine::backend::LimitKind;
 use tollgate_engine::engine::{DescriptorStatus, DescriptorVerdict};
@@ -14,7 +13,7 @@ use tollgate_engine::policy::OnStoreFailure;
 use tollgate_http::{Dialect, Shown, fields};
 
 use super::closed::RlsClosed;
-use crate::service::{Answered, Service, Store};
+use crate::service::{Answered, Service, Store, unix_now};
 
 /// What is asked: a domain, its descriptors, and what the whole request costs.
 #[derive(Clone, Copy, Debug)]
@@ -252,15 +251,6 @@ fn headers(dialects: &[Dialect], shown: Option<Shown<'_>>) -> Vec<(&'static str,
         });
     }
     written
-}
-
-/// The time, for the one dialect that tells it.
-fn unix_now(dialects: &[Dialect]) -> u64 {
-    if dialects.contains(&Dialect::Github) {
-        Wall.now().as_nanos() / 1_000_000_000
-    } else {
-        0
-    }
 }
 
 /// What is told where nothing limits.

@@ -1,5 +1,7 @@
 //! Commands that every Redis client knows: about the connection and the server.
 
+use tollgate::clock::{Clock, Wall};
+
 use super::Session;
 use crate::resp::reply::{Replies, Version};
 use crate::service::Store;
@@ -313,9 +315,8 @@ fn config<'w>(mut words: impl Iterator<Item = &'w [u8]>, out: &mut Replies<'_>) 
 }
 
 fn time(out: &mut Replies<'_>) {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let now = now.unwrap_or_default();
+    let micros = Wall.now().as_nanos() / 1_000;
     out.array(2);
-    out.text(&now.as_secs().to_string());
-    out.text(&now.subsec_micros().to_string());
+    out.text(&(micros / 1_000_000).to_string());
+    out.text(&(micros % 1_000_000).to_string());
 }
