@@ -130,17 +130,7 @@ impl Loader {
         };
         if path.is_dir() {
             let span = at(self);
-            // A folder that was given stands for the files in it, so one that comes here has none.
-            let (message, help) = match from {
-                Some(_) => (
-                    format!("{shown:?} is a folder, not a policy file"),
-                    "include the files in it",
-                ),
-                None => (
-                    format!("the folder {shown:?} has no policy file in it"),
-                    "give a folder with files named .yaml, .yml or .toml, or the path of one",
-                ),
-            };
+            let (message, help) = no_file(&shown, from);
             return self.error(codes::UNREADABLE, message, span, help);
         }
         let Some(format) = format_of(path) else {
@@ -371,5 +361,20 @@ fn size(node: &Node) -> usize {
         Value::List(items) => items.iter().map(size).sum(),
         Value::Map(fields) => fields.iter().map(|(_, value)| size(value) + 1).sum(),
         _ => 0,
+    }
+}
+
+/// What is said of a folder in place of a file. One that was given stands for the files in it, so one that comes here
+/// has none.
+fn no_file(shown: &str, from: Option<Span>) -> (String, &'static str) {
+    match from {
+        Some(_) => (
+            format!("{shown:?} is a folder, not a policy file"),
+            "include the files in it",
+        ),
+        None => (
+            format!("the folder {shown:?} has no policy file in it"),
+            "give a folder with files named .yaml, .yml or .toml, or the path of one",
+        ),
     }
 }
