@@ -62,7 +62,7 @@ pub(crate) fn run(report: &mut Report) {
 }
 
 fn engine(report: &mut Report) -> Option<Engine> {
-    let memory = Memory::builder().keys(2_000_000).build();
+    let memory = Memory::builder().capacity(2_000_000).build();
     match Engine::new(policy(rate(0)), memory) {
         Ok(engine) => Some(engine),
         Err(error) => {

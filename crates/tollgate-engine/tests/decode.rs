@@ -462,7 +462,7 @@ fn a_tier_counts_by_its_own_algorithm() {
     let text = "tiers: {log: {rate: 2/h, algorithm: sliding-log}, smooth: {rate: 2/h}}\n\
                 tier_fact: plan\n";
     let clock = tollgate::clock::Manual::starting_at(tollgate::Timestamp::from_secs(1));
-    let memory = Memory::builder().keys(10).clock(clock);
+    let memory = Memory::builder().capacity(10).clock(clock);
     let engine = Engine::new(yaml(text), memory.build()).expect("a policy");
     let waits = |plan: &str| {
         let facts = Facts::new().with("tenant", plan).with("plan", plan);

@@ -446,7 +446,7 @@ impl Backend for Rehearsal {
 
 /// Limits in this process, by a clock that is set by hand.
 pub(crate) fn memory(clock: &Manual) -> Memory<Manual, Manual> {
-    let memory = Memory::builder().keys(KEYS).clock(clock.clone());
+    let memory = Memory::builder().capacity(KEYS).clock(clock.clone());
     memory.wall(clock.clone()).build()
 }
 

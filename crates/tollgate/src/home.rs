@@ -32,6 +32,11 @@ pub(crate) mod sealed {
             Self: 'a;
 
         fn limit(&self) -> Self::Limit<'_>;
+
+        /// Sleeps by the limit's clock, without a look at the limit itself where that costs something.
+        fn nap_until(&self, at: Timestamp) {
+            self.limit().clock().nap_until(at);
+        }
     }
 
     impl<H: Lends> Stands for H {
@@ -42,6 +47,10 @@ pub(crate) mod sealed {
 
         fn post(&self) -> H::Limit<'_> {
             self.limit()
+        }
+
+        fn nap_until(&self, at: Timestamp) {
+            Lends::nap_until(self, at);
         }
     }
 

@@ -91,6 +91,12 @@ pub(crate) trait Stands {
         Self: 'a;
 
     fn post(&self) -> Self::Post<'_>;
+
+    /// Sleeps by the post's clock. Nothing lies between a look at the line and this: a model checker's thread that
+    /// yields in between loses a wake-up, as real ones don't.
+    fn nap_until(&self, at: Timestamp) {
+        self.post().clock().nap_until(at);
+    }
 }
 
 /// A line, and how to wake those who stand in it.
@@ -273,7 +279,7 @@ impl<S: Stands> Standing<S> {
                 Progress::Done(result) => return Some(result),
                 Progress::Waiting(until) if left > 0 => {
                     let until = until.unwrap_or(Timestamp::MAX);
-                    self.at.post().clock().nap_until(until);
+                    self.at.nap_until(until);
                 }
                 Progress::Waiting(_) => {}
             }
@@ -289,7 +295,7 @@ impl<S: Stands> Standing<S> {
                 Progress::Done(result) => return result,
                 Progress::Waiting(until) => {
                     let until = until.unwrap_or(Timestamp::MAX);
-                    self.at.post().clock().nap_until(until);
+                    self.at.nap_until(until);
                 }
             }
         }

@@ -105,7 +105,7 @@ impl Target {
             let limit = SoleLimit::new(&options.name, kind);
             let limit = limit.map_err(|error| LoadFailure::Limit(StoreLimitError::Rate(error)))?;
             let keys = usize::try_from(options.keys).unwrap_or(usize::MAX);
-            let memory = Memory::builder().keys(keys).build();
+            let memory = Memory::builder().capacity(keys).build();
             return Ok(Self::Memory(Arc::new((memory, limit))));
         };
         let is_level = matches!(

@@ -20,6 +20,8 @@ pub struct PolicyReport {
     pub offered: usize,
     /// How many passed.
     pub admitted: usize,
+    /// How many of these met no limit.
+    pub unlimited: usize,
     /// How many each rule refused.
     pub refused: BTreeMap<String, usize>,
     /// How many had too much of something, so that no rule was asked.
@@ -54,10 +56,12 @@ pub fn simulate_policy(options: &Options) -> Result<PolicyReport, PolicyFailure>
     let (mut refused, mut shadow) = (BTreeMap::new(), BTreeMap::new());
     let mut too_much = BTreeMap::new();
     let mut passed = Vec::new();
+    let mut unlimited = 0;
     for &at in &traffic.arrivals {
         let at = at - Timestamp::ZERO;
         stage.set(at);
         let step = request.decide(&stage, at, &mut running);
+        unlimited += usize::from(step.is_allowed() && step.rule.is_none());
         if step.is_allowed() {
             passed.push(Timestamp::ZERO + at);
         } else if let Some(bound) = step.too_much {
@@ -73,6 +77,7 @@ pub fn simulate_policy(options: &Options) -> Result<PolicyReport, PolicyFailure>
         traffic: traffic.description,
         offered: traffic.arrivals.len(),
         admitted: passed.len(),
+        unlimited,
         refused,
         too_much,
         shadow,
@@ -97,6 +102,10 @@ impl fmt::Display for PolicyReport {
         writeln!(f, "offered   {}", self.offered)?;
         writeln!(f, "admitted  {}", self.admitted)?;
         writeln!(f, "peak      {} in any second", self.peak_1s)?;
+        if self.unlimited > 0 {
+            let count = self.unlimited;
+            writeln!(f, "no limit  was met by {count}; tollgate explain says why")?;
+        }
         for (rule, count) in &self.refused {
             writeln!(f, "refused   {count} by {}", render::escaped(rule))?;
         }

@@ -442,6 +442,20 @@ fn a_policy_is_played_against_traffic() {
 }
 
 #[test]
+fn traffic_that_meets_no_limit_is_told() {
+    let policy = "limits: [{name: per-user, key: user, rate: 50/s}]\n";
+    let folder = folder("unlimited", &[("policy.yaml", policy)]);
+    let simulate = |fact| {
+        let (_, out, _) = run(&folder, &["simulate", "policy.yaml", "--fact", fact]);
+        out
+    };
+    let misspelt = simulate("usr=1");
+    let told = "no limit  was met by 400; tollgate explain says why\n";
+    assert!(misspelt.contains(told), "{misspelt}");
+    assert!(!simulate("user=1").contains("no limit"));
+}
+
+#[test]
 fn a_folder_without_policies_is_told() {
     let folder = folder("no-policies", &[("notes.txt", "")]);
     let (code, out, _) = run(&folder, &["check", "."]);

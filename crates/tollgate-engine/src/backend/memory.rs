@@ -55,7 +55,7 @@ const WINDOWS: Algorithm = Algorithm::FixedWindow(Align::FirstHit);
 /// use tollgate_engine::backend::Memory;
 ///
 /// let clock = Manual::new();
-/// let memory = Memory::builder().keys(10_000).clock(clock.clone()).wall(clock).build();
+/// let memory = Memory::builder().capacity(10_000).clock(clock.clone()).wall(clock).build();
 /// assert_eq!(memory.lost_races(), 0);
 /// ```
 pub struct Memory<C: Clock = Monotonic, W: Clock = Wall> {
@@ -83,7 +83,7 @@ impl Memory {
     /// Chooses how many keys there may be, and the clocks.
     pub fn builder() -> MemoryBuilder {
         MemoryBuilder {
-            keys: 1_000_000,
+            capacity: 1_000_000,
             clock: Monotonic::new(),
             wall: Wall,
         }

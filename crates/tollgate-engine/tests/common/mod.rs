@@ -42,7 +42,7 @@ pub(crate) fn policy(rules: Vec<Rule>) -> Policy {
 }
 
 pub(crate) fn engine(policy: Policy, clock: &Manual) -> TestEngine {
-    let memory = Memory::builder().keys(10_000);
+    let memory = Memory::builder().capacity(10_000);
     let memory = memory.clock(clock.clone()).wall(clock.clone()).build();
     Engine::new(policy, memory).expect("a policy")
 }

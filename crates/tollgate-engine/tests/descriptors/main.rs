@@ -33,7 +33,7 @@ impl Edge {
             .expect("their form")
             .policy;
         let clock = Manual::new();
-        let memory = Memory::builder().keys(1_000);
+        let memory = Memory::builder().capacity(1_000);
         let memory = memory.clock(clock.clone()).wall(clock.clone());
         let engine = Engine::new(policy, memory.build()).expect("a policy that fits");
         Self { engine, clock }

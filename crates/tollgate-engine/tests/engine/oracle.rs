@@ -435,7 +435,7 @@ fn expected(
 
 fn is_possible(policy: &Policy) -> bool {
     // Windows take no rate of zero in some algorithms: such a policy is refused as a whole.
-    Engine::new(policy.clone(), Memory::builder().keys(100).build()).is_ok()
+    Engine::new(policy.clone(), Memory::builder().capacity(100).build()).is_ok()
 }
 
 proptest! {
@@ -449,7 +449,7 @@ proptest! {
     ) {
         let start = Timestamp::from_secs(7_200);
         let clock = Manual::starting_at(start);
-        let memory = Memory::builder().keys(1_000).clock(clock.clone()).wall(clock.clone()).build();
+        let memory = Memory::builder().capacity(1_000).clock(clock.clone()).wall(clock.clone()).build();
         let mut engine = Engine::new(policy.clone(), memory).unwrap();
         if deny_cache {
             engine = engine.with_deny_cache(64);

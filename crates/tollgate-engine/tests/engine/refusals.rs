@@ -39,7 +39,7 @@ fn a_remembered_refusal_holds_until_time_or_a_new_policy_ends_it() {
     let clock = Manual::starting_at(Timestamp::from_secs(1));
     let memory = Memory::builder().clock(clock.clone()).wall(clock.clone());
     let backend = Asked {
-        memory: memory.keys(100).build(),
+        memory: memory.capacity(100).build(),
         times: AtomicU64::new(0),
     };
     let hourly = policy(vec![rule("one", rates(&["1/h"]))]);
@@ -121,7 +121,7 @@ impl Backend for Far {
 fn a_remembered_refusal_ends_when_it_was_to_however_long_the_answer_took() {
     let clock = Manual::starting_at(Timestamp::from_secs(1));
     let memory = Memory::builder().clock(clock.clone()).wall(clock.clone());
-    let far = Far(memory.keys(100).build(), clock.clone());
+    let far = Far(memory.capacity(100).build(), clock.clone());
     let slow = policy(vec![rule("one", rates(&["1/10s"]))]);
     let engine = Engine::new(slow, far).unwrap().with_deny_cache(16);
     let facts = user("1");

@@ -94,7 +94,7 @@ impl Backend for Silent {
 #[test]
 fn what_is_given_up_while_the_store_is_asked_costs_nothing_here() {
     let clock = Manual::starting_at(Timestamp::from_secs(1_000));
-    let memory = Memory::builder().keys(100).clock(clock.clone());
+    let memory = Memory::builder().capacity(100).clock(clock.clone());
     let local = Arc::new(Local::new(memory.wall(clock.clone()).build()));
     let store = Fallback::with_local(Silent(clock), local);
     let policy = Policy::from_text(LOCAL_FIRST, Format::Yaml).expect("a policy");

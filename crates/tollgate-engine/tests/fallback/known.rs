@@ -295,7 +295,10 @@ fn keys_beyond_the_cap_are_not_noted_and_that_is_counted() {
     ];
     for algorithm in algorithms {
         let clock = Manual::new();
-        let memory = Memory::builder().keys(64).clock(clock.clone()).wall(clock);
+        let memory = Memory::builder()
+            .capacity(64)
+            .clock(clock.clone())
+            .wall(clock);
         let local = Local::new(memory.build());
         let kind = LimitKind::Rate {
             rate: Rate::per_hour(10),

@@ -71,7 +71,7 @@ impl Fleet {
     fn new(policy: &str, nodes: u64) -> Self {
         let clock = Manual::starting_at(Timestamp::from_secs(1_000));
         let memory = || {
-            let memory = Memory::builder().keys(1_000).clock(clock.clone());
+            let memory = Memory::builder().capacity(1_000).clock(clock.clone());
             memory.wall(clock.clone()).build()
         };
         let local = Arc::new(Local::new(memory()));

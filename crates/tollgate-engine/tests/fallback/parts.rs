@@ -36,7 +36,7 @@ struct Node {
 impl Node {
     fn new(kind: &LimitKind, nodes: u64) -> Self {
         let clock = Manual::starting_at(Timestamp::from_secs(36_000));
-        let memory = Memory::builder().keys(100).clock(clock.clone());
+        let memory = Memory::builder().capacity(100).clock(clock.clone());
         let local = Local::new(memory.wall(clock.clone()).build());
         local.set_nodes(nodes);
         Self {

@@ -126,7 +126,7 @@ impl Backend for Far {
 }
 
 fn far(text: &str, clock: &Manual) -> Engine<Far> {
-    let memory = Memory::builder().keys(100);
+    let memory = Memory::builder().capacity(100);
     let memory = memory.clock(clock.clone()).wall(clock.clone()).build();
     let far = Far {
         memory,

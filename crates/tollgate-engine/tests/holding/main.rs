@@ -20,7 +20,7 @@ pub(crate) fn policy(text: &str) -> Policy {
 }
 
 pub(crate) fn engine(text: &str, clock: &Manual) -> TestEngine {
-    let memory = Memory::builder().keys(10_000);
+    let memory = Memory::builder().capacity(10_000);
     let memory = memory.clock(clock.clone()).wall(clock.clone()).build();
     Engine::new(policy(text), memory).expect("a policy")
 }

@@ -30,7 +30,7 @@ fn clock() -> Manual {
 }
 
 fn open(path: &Path, clock: &Manual) -> Result<Memory<Manual, Manual>, FileError> {
-    let memory = Memory::builder().keys(10_000);
+    let memory = Memory::builder().capacity(10_000);
     memory
         .clock(clock.clone())
         .wall(clock.clone())

@@ -291,4 +291,8 @@ impl<'k, C: Clock, T> Lends for Key<'k, C, T> {
     fn limit(&self) -> Rated<'k, C, T> {
         self.rated()
     }
+
+    fn nap_until(&self, at: Timestamp) {
+        self.limiter.clock.nap_until(at);
+    }
 }

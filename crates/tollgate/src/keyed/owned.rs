@@ -183,6 +183,10 @@ impl<C: Clock, T> Lends for OwnedKey<C, T> {
     fn limit(&self) -> Rated<'_, C, T> {
         self.key().rated()
     }
+
+    fn nap_until(&self, at: Timestamp) {
+        self.limiter.clock.nap_until(at);
+    }
 }
 
 impl<C: Clock, T> Clone for OwnedKey<C, T> {

@@ -20,7 +20,7 @@ pin_project! {
     /// ```
     /// use tollgate_engine::backend::{AskingOrFallback, Backend, Fallback, Memory};
     ///
-    /// let store = Fallback::new(Memory::builder().keys(10).build());
+    /// let store = Fallback::new(Memory::builder().capacity(10).build());
     /// let asking: AskingOrFallback<'_, _, _, _> = store.check(&[]);
     /// assert!(!store.is_active());
     /// # drop(asking);

@@ -21,13 +21,13 @@ use crate::limits::EXACT;
 /// use tollgate_engine::backend::Memory;
 ///
 /// let clock = Manual::new();
-/// let memory = Memory::builder().keys(1_000).clock(clock.clone()).wall(clock).build();
+/// let memory = Memory::builder().capacity(1_000).clock(clock.clone()).wall(clock).build();
 /// assert_eq!(memory.keys_in_flight(), 0);
 /// ```
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct MemoryBuilder<C = Monotonic, W = Wall> {
-    pub(super) keys: usize,
+    pub(super) capacity: usize,
     pub(super) clock: C,
     pub(super) wall: W,
 }
@@ -35,15 +35,15 @@ pub struct MemoryBuilder<C = Monotonic, W = Wall> {
 impl<C, W> MemoryBuilder<C, W> {
     /// How many active keys of all limits together are sure of a slot: a million unless said
     /// otherwise; of GCRA, of each other algorithm, of concurrency and of quotas as many each.
-    pub fn keys(mut self, most: usize) -> Self {
-        self.keys = most;
+    pub fn capacity(mut self, keys: usize) -> Self {
+        self.capacity = keys;
         self
     }
 
     /// Rates are counted by this clock instead of [`Monotonic`], but for fixed windows.
     pub fn clock<D: Clock>(self, clock: D) -> MemoryBuilder<D, W> {
         MemoryBuilder {
-            keys: self.keys,
+            capacity: self.capacity,
             clock,
             wall: self.wall,
         }
@@ -53,7 +53,7 @@ impl<C, W> MemoryBuilder<C, W> {
     /// Unix epoch, to which windows are aligned.
     pub fn wall<D: Clock>(self, wall: D) -> MemoryBuilder<C, D> {
         MemoryBuilder {
-            keys: self.keys,
+            capacity: self.capacity,
             clock: self.clock,
             wall,
         }
@@ -109,18 +109,18 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
 
     fn quotas(&self) -> quota::Builder<W> {
         // Every check brings its own.
-        QuotaLimiter::builder(Quota::per_day(1), self.keys).clock(self.wall.clone())
+        QuotaLimiter::builder(Quota::per_day(1), self.capacity).clock(self.wall.clone())
     }
 
     fn with(self, quotas: QuotaLimiter<W>) -> Memory<C, W> {
         // Every check brings its own.
         let rate = Rate::per_second(1);
-        let rates = KeyedLimiter::builder(rate, self.keys)
+        let rates = KeyedLimiter::builder(rate, self.capacity)
             .longest_wait(Duration::ZERO)
             .clock(self.clock.clone())
             .build();
         let exact = EXACT.map(|algorithm| {
-            ExactKeyedLimiter::builder(rate, self.keys)
+            ExactKeyedLimiter::builder(rate, self.capacity)
                 .algorithm(algorithm)
                 .longest_wait(Duration::ZERO)
                 .clock(self.clock.clone())
@@ -128,12 +128,12 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
                 .map(Arc::new)
         });
         let exact: Result<_, LimitError> = exact.into_iter().collect();
-        let windows = ExactKeyedLimiter::builder(rate, self.keys)
+        let windows = ExactKeyedLimiter::builder(rate, self.capacity)
             .algorithm(WINDOWS)
             .longest_wait(Duration::ZERO)
             .clock(self.wall)
             .build();
-        let slots = KeyedConcurrency::builder(1, self.keys).clock(self.clock.clone());
+        let slots = KeyedConcurrency::builder(1, self.capacity).clock(self.clock.clone());
         Memory {
             rates: rates.expect("one a second is a rate for GCRA"),
             exact: exact.expect("one a second is a rate for every algorithm"),
