@@ -28,7 +28,7 @@ const HIDDEN: &str =
 /// ```
 /// let schema = tollgate_engine::schema::json_schema();
 /// assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
-/// assert_eq!(schema["$defs"]["rule"]["properties"]["mode"]["enum"][1], "shadow");
+/// assert_eq!(schema["properties"]["mode"]["enum"][1], "shadow");
 /// ```
 pub fn json_schema() -> Value {
     let mut schema = object(POLICY);
