@@ -17,13 +17,18 @@ use tollgate_redis::Redis;
 
 use crate::bounds::Bounds;
 use crate::cells::{Here, There};
-use crate::connection::{self, Patience};
+use crate::connection::{self, Patience, Speaks};
 use crate::holds::Holds;
 use crate::listen::{Address, Client, Listener, Open, Place, take};
 use crate::rls::RlsClosed;
 use crate::secret::Secret;
 use crate::service::{Service, Store};
 use crate::{http, resp, rls};
+
+/// What a client is told that is one too many.
+const RESP_FULL: &[u8] = b"-ERR max number of clients reached\r\n";
+const HTTP_FULL: &[u8] =
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\nretry-after: 1\r\n\r\n";
 
 /// Where a service listens, and how.
 ///
@@ -219,9 +224,25 @@ impl Server {
         let mut tasks = JoinSet::new();
         let watched = Arc::clone(&service);
         tasks.spawn(async move { watched.holds.watch().await });
-        serve_resp(&mut tasks, resp, &service);
-        serve_http(&mut tasks, http, &service, http::Door::Public);
-        serve_http(&mut tasks, admin, &service, http::Door::Admin);
+        let ids = AtomicU64::new(1);
+        serve_bytes(&mut tasks, resp, &service, RESP_FULL, move |service| {
+            resp::Session::new(service, ids.fetch_add(1, Ordering::Relaxed))
+        });
+        let by = |door| move |service| http::Session::new(service, door);
+        serve_bytes(
+            &mut tasks,
+            http,
+            &service,
+            HTTP_FULL,
+            by(http::Door::Public),
+        );
+        serve_bytes(
+            &mut tasks,
+            admin,
+            &service,
+            HTTP_FULL,
+            by(http::Door::Admin),
+        );
         serve_grpc(&mut tasks, grpc, &service);
         Ok(Self { addresses, tasks })
     }
@@ -254,25 +275,23 @@ fn write_whole(path: &std::path::Path, text: &[u8]) -> io::Result<()> {
     std::fs::rename(&beside, path)
 }
 
-fn patience(bounds: &Bounds) -> Patience {
-    Patience {
-        idle: bounds.idle_time,
-        request: bounds.request_time,
-    }
-}
-
-fn serve_resp<B: Store>(
+/// Serves those who come by this listener, each by a session of its own.
+fn serve_bytes<B: Store, P: Speaks + 'static>(
     tasks: &mut JoinSet<()>,
     listener: Option<Listener>,
     service: &Arc<Service<B>>,
+    full: &'static [u8],
+    session: impl Fn(Arc<Service<B>>) -> P + Send + 'static,
 ) {
     let Some(listener) = listener else { return };
     let open = Open::new(service.bounds.connections);
     let service = Arc::clone(service);
-    let ids = AtomicU64::new(1);
     let serve = move |client, place: Place| {
-        let session = resp::Session::new(Arc::clone(&service), ids.fetch_add(1, Ordering::Relaxed));
-        let patience = patience(&service.bounds);
+        let session = session(Arc::clone(&service));
+        let patience = Patience {
+            idle: service.bounds.idle_time,
+            request: service.bounds.request_time,
+        };
         async move {
             let _place = place;
             // A connection that breaks is over: there is nobody to tell.
@@ -282,31 +301,6 @@ fn serve_resp<B: Store>(
             };
         }
     };
-    let full = b"-ERR max number of clients reached\r\n";
-    tasks.spawn(take(listener, open, full, serve));
-}
-
-fn serve_http<B: Store>(
-    tasks: &mut JoinSet<()>,
-    listener: Option<Listener>,
-    service: &Arc<Service<B>>,
-    door: http::Door,
-) {
-    let Some(listener) = listener else { return };
-    let open = Open::new(service.bounds.connections);
-    let service = Arc::clone(service);
-    let serve = move |client, place: Place| {
-        let session = http::Session::new(Arc::clone(&service), door);
-        let patience = patience(&service.bounds);
-        async move {
-            let _place = place;
-            let _ = match client {
-                Client::Tcp(stream) => connection::serve(stream, session, patience).await,
-                Client::Unix(stream) => connection::serve(stream, session, patience).await,
-            };
-        }
-    };
-    let full = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\nretry-after: 1\r\n\r\n";
     tasks.spawn(take(listener, open, full, serve));
 }
 
