@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use h2::Reason;
+use tollgate_testkit::memory::held;
 
 use crate::kit::Running;
 use crate::rls_client::{Grpc, SHOULD, framed};
@@ -128,16 +129,6 @@ impl Raw {
     }
 }
 
-/// The bytes of memory that this process has.
-fn resident() -> usize {
-    let pages = std::fs::read_to_string("/proc/self/statm").expect("statm");
-    let pages = pages
-        .split(' ')
-        .nth(1)
-        .and_then(|pages| pages.parse::<usize>().ok());
-    pages.expect("a number") * 4096
-}
-
 /// Others are served as if nothing were.
 #[track_caller]
 fn others_are_served(running: &Running) {
@@ -149,7 +140,7 @@ fn others_are_served(running: &Running) {
 fn thousands_of_streams_that_are_reset_end_their_connection_and_no_other() {
     let running = Running::new(TREE, |_| {});
     let mut other = Grpc::to(&running);
-    let before = resident();
+    let before = held();
     for _ in 0..20 {
         let mut raw = Raw::greeted(&running, &[]);
         let streams = (0..5_000).map(|number| 2 * number + 1);
@@ -165,7 +156,7 @@ fn thousands_of_streams_that_are_reset_end_their_connection_and_no_other() {
     }
     assert!(other.call(SHOULD, ADA).is_ok());
     others_are_served(&running);
-    let more = resident().saturating_sub(before);
+    let more = held().saturating_sub(before);
     assert!(more < MOST_MEMORY, "{more} bytes more");
 }
 
@@ -237,7 +228,7 @@ fn a_client_that_never_reads_holds_no_more_than_its_streams() {
 #[test]
 fn a_client_that_only_speaks_is_heard_no_longer() {
     let running = Running::new(TREE, |_| {});
-    let before = resident();
+    let before = held();
     let mut raw = Raw::greeted(&running, &[]);
     raw.0.set_nonblocking(true).expect("a flag");
     let pings = frame(PING, 0, 0, &[7; 8]).repeat(1_000);
@@ -257,14 +248,14 @@ fn a_client_that_only_speaks_is_heard_no_longer() {
         }
     }
     assert_eq!(stalled, 100, "all of 1.7 GB was taken");
-    let more = resident().saturating_sub(before);
+    let more = held().saturating_sub(before);
     assert!(more < MOST_MEMORY, "{more} bytes more");
 }
 
 #[test]
 fn messages_over_the_limit_are_told_so_and_not_kept() {
     let running = Running::new(TREE, |settings| settings.bounds.request_bytes = 1_000);
-    let before = resident();
+    let before = held();
     for _ in 0..100 {
         let mut client = Grpc::to(&running);
         let (response, mut send) = client.begin(SHOULD);
@@ -278,7 +269,7 @@ fn messages_over_the_limit_are_told_so_and_not_kept() {
         );
     }
     others_are_served(&running);
-    let more = resident().saturating_sub(before);
+    let more = held().saturating_sub(before);
     assert!(more < MOST_MEMORY, "{more} bytes more");
 }
 
