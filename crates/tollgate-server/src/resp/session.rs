@@ -111,7 +111,10 @@ impl<B: Store> Session<B> {
         out: &mut Replies<'_>,
     ) -> Result<(), String> {
         let facts = facts(words)?;
-        self.service.check(&facts, |answer| tell(out, answer)).await
+        let checked = self.service.check(&facts, |answer| tell(out, answer));
+        checked
+            .await
+            .unwrap_or_else(|full| Err(format!("UNAVAILABLE {full}")))
     }
 
     async fn peek<'w>(
