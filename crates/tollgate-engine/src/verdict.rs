@@ -200,6 +200,30 @@ impl Passed<'_> {
     pub fn into_permits(self) -> Permits {
         self.0.said.permits
     }
+
+    /// The same, while what was said is still to be told; none if it holds nothing.
+    ///
+    /// ```
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Facts, Policy, Verdict};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// # let text = "limits: [{name: exports, concurrency: 1}]";
+    /// # let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
+    /// let facts = Facts::new();
+    /// let Verdict::Passed(mut passed) = engine.decide(&facts) else { panic!("the first") };
+    /// let permits = passed.take_permits().expect("a slot");
+    /// assert_eq!(passed.decision().remaining, 0);
+    /// assert!(passed.take_permits().is_none());
+    /// # drop(permits);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn take_permits(&mut self) -> Option<Permits> {
+        let own = &mut self.0.said.permits;
+        (!own.is_empty()).then(|| std::mem::take(own))
+    }
 }
 
 impl<'f> Deref for Verdict<'f> {

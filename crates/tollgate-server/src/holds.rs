@@ -5,6 +5,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
+use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -50,10 +51,10 @@ pub(crate) enum Known {
     Held(Box<[u8]>),
 }
 
-/// There is no room for more, and what should have been held ends now.
+/// There is no room for more: whoever should have held something must not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Full {
-    pub(crate) most: usize,
+    most: usize,
 }
 
 impl Holds {
@@ -97,6 +98,7 @@ impl Holds {
     }
 
     /// Keeps what a request holds, by a name that may have others already.
+    /// If there is no room they are cancelled: it never ran.
     pub(crate) fn keep(&self, name: &[u8], permits: Permits, life: Duration) -> Result<(), Full> {
         self.keep_answered(name, permits, life, &[])
     }
@@ -115,6 +117,7 @@ impl Holds {
         if table.count >= self.most {
             drop(table);
             drop(ended);
+            permits.cancel();
             return Err(Full { most: self.most });
         }
         let answer = answer.into();
@@ -227,5 +230,15 @@ impl Table {
             self.held.remove(name);
         }
         Some(held.permits)
+    }
+}
+
+impl fmt::Display for Full {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let most = self.most;
+        write!(
+            f,
+            "no more may be held: {most} already are (--max-holds), so nothing was decided or charged"
+        )
     }
 }

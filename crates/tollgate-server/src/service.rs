@@ -14,7 +14,7 @@ use tollgate_redis::Redis;
 
 use crate::bounds::Bounds;
 use crate::cells::{Cells, Here, There};
-use crate::holds::Holds;
+use crate::holds::{Full, Holds};
 use crate::rls::RlsClosed;
 use crate::secret::Secret;
 
@@ -76,21 +76,22 @@ impl Store for Redis {
 }
 
 impl<B: Store> Service<B> {
-    /// Decides a request, and keeps what it holds for as long as nobody gives it back.
+    /// Decides a request, and keeps what it holds for as long as nobody gives it back. If no more may be held, it is
+    /// not decided: a slot that nobody keeps would be free at once.
     pub(crate) async fn check<R>(
         &self,
         facts: &Facts<'_>,
         tell: impl FnOnce(&Answered<'_>) -> R,
-    ) -> R {
-        let verdict = B::decide(&self.engine, facts).await;
-        let told = tell(&Answered::of(&verdict, verdict.refused().is_none()));
-        if let Verdict::Passed(passed) = verdict {
-            let permits = passed.into_permits();
-            if !permits.is_empty() {
-                self.lend(facts, permits);
-            }
+    ) -> Result<R, Full> {
+        let mut verdict = B::decide(&self.engine, facts).await;
+        if let Verdict::Passed(passed) = &mut verdict
+            && let Some(permits) = passed.take_permits()
+            && let Err(full) = self.lend(&name_of(facts), permits)
+        {
+            self.take_back(facts).await;
+            return Err(full);
         }
-        told
+        Ok(tell(&Answered::of(&verdict, verdict.refused().is_none())))
     }
 
     /// What a request would be told.
@@ -105,24 +106,24 @@ impl<B: Store> Service<B> {
 }
 
 impl<B: Store> Service<B> {
-    /// Keeps what a request holds, for a caller that has no name for it.
+    /// Keeps what a request holds, for a caller that has no name for it but what it asked.
     #[cold]
-    fn lend(&self, facts: &Facts<'_>, permits: Permits) {
-        let name = name_of(facts);
-        // If there is no room for it, it ends at once: what is lent without a name is a courtesy.
-        let _ = self.holds.keep(&name, permits, self.bounds.hold_time);
+    pub(crate) fn lend(&self, name: &[u8], permits: Permits) -> Result<(), Full> {
+        self.holds.keep(name, permits, self.bounds.hold_time)
     }
 
-    /// The same of one that is known by something else.
-    pub(crate) fn lend_by(&self, name: &[u8], permits: Permits) {
-        // As above.
-        let _ = self.holds.keep(name, permits, self.bounds.hold_time);
+    /// Takes back what a request was charged that can't run. What others hold isn't touched.
+    #[cold]
+    pub(crate) fn take_back(&self, facts: &Facts<'_>) -> impl Future<Output = ()> + Send {
+        async {
+            let Ok(()) = self.engine.refund_async(facts).await;
+        }
     }
 
     /// Gives back what a request like this cost, and ends the oldest that one holds without a name.
     pub(crate) async fn refund(&self, facts: &Facts<'_>) {
         drop(self.holds.take(&name_of(facts)));
-        let Ok(()) = self.engine.refund_async(facts).await;
+        self.take_back(facts).await;
     }
 
     /// Forgets what requests like this have spent.

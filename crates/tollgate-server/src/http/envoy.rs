@@ -117,7 +117,7 @@ impl<B: Store> Session<B> {
             .await
             .map_err(|why| match why {
                 Undecided::Invalid(why) => bad(why),
-                Undecided::Unavailable(_) => (503, why.to_string()),
+                Undecided::Unavailable(_) | Undecided::Full(_) => (503, why.to_string()),
             })?;
         self.answer.status = if decided.is_allowed { 200 } else { 429 };
         show(&mut self.answer.body, &decided);

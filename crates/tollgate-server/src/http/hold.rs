@@ -89,13 +89,8 @@ impl<B: Store> Session<B> {
                 .holds
                 .keep_answered(&name, passed.into_permits(), life, &self.answer.body);
         if let Err(full) = kept {
-            // It was charged, and won't run.
-            service.refund(&facts).await;
-            let most = full.most;
-            return Err((
-                503,
-                format!("{most} are held at the same time, and no more may be"),
-            ));
+            service.take_back(&facts).await;
+            return Err((503, full.to_string()));
         }
         Ok(())
     }

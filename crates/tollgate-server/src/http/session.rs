@@ -99,10 +99,10 @@ impl<B: Store> Session<B> {
         let asked: Asked<'_> = body::read(body).map_err(bad)?;
         let facts = asked.facts();
         let (answer, dialects) = (&mut self.answer, &self.service.dialects);
-        self.service
-            .check(&facts, |answered| tell(answer, dialects, answered))
-            .await;
-        Ok(())
+        let checked = self
+            .service
+            .check(&facts, |answered| tell(answer, dialects, answered));
+        checked.await.map_err(|full| (503, full.to_string()))
     }
 
     /// Decides a list, in order: each has an answer, and the status is 200 whatever they are.
@@ -125,9 +125,15 @@ impl<B: Store> Session<B> {
             }
             let facts = one.facts();
             let out = &mut self.answer.body;
-            self.service
-                .check(&facts, |answered| show(out, answered))
-                .await;
+            let checked = self
+                .service
+                .check(&facts, |answered| match undecided(answered) {
+                    Some(why) => show_undecided(out, &why),
+                    None => show(out, answered),
+                });
+            if let Err(full) = checked.await {
+                show_undecided(&mut self.answer.body, &full.to_string());
+            }
         }
         self.answer.body.push(b']');
         Ok(())
@@ -342,5 +348,21 @@ pub(super) fn show(out: &mut Vec<u8>, answered: &Answered<'_>) {
             json::seconds(out, time);
         }
     }
+    out.push(b'}');
+}
+
+/// Why nothing could be decided; none if something was.
+fn undecided(answered: &Answered<'_>) -> Option<String> {
+    let limit = answered.failure()?;
+    Some(format!(
+        "the store can't be asked about {limit:?}, and nothing passes without it"
+    ))
+}
+
+/// One answer of a list, of a request that nothing was decided about.
+fn show_undecided(out: &mut Vec<u8>, why: &str) {
+    out.extend(b"{\"allowed\":false,\"rule\":null,\"limit\":null,\"remaining\":null");
+    out.extend(b",\"retry_after\":null,\"reset_after\":null,\"error\":");
+    json::string(out, why);
     out.push(b'}');
 }

@@ -112,7 +112,10 @@ impl<B: Store> Session<B> {
     ) -> Result<(), String> {
         let mut facts = Facts::new();
         read_facts(words, &mut facts)?;
-        self.service.check(&facts, |answer| tell(out, answer)).await
+        let checked = self.service.check(&facts, |answer| tell(out, answer));
+        checked
+            .await
+            .unwrap_or_else(|full| Err(format!("UNAVAILABLE {full}")))
     }
 
     async fn peek<'w>(

@@ -35,7 +35,13 @@ impl Failed {
 
     /// A message of more bytes than are taken.
     pub(crate) fn longer_than(most: usize) -> Self {
-        let why = format_args!("a message of more than the {most} bytes that are taken");
+        Self::exhausted(format_args!(
+            "a message of more than the {most} bytes that are taken"
+        ))
+    }
+
+    /// There is no room for more.
+    pub(crate) fn exhausted(why: impl std::fmt::Display) -> Self {
         Self::new(8, why)
     }
 

@@ -123,6 +123,7 @@ async fn should_rate_limit<B: Store>(service: &Service<B>, body: &[u8]) -> Resul
     let decided = decide(service, &question).await.map_err(|why| match why {
         Undecided::Invalid(_) => Failed::invalid(why),
         Undecided::Unavailable(_) => Failed::unavailable(why),
+        Undecided::Full(_) => Failed::exhausted(why),
     })?;
     let mut out = Vec::with_capacity(128);
     out.extend([0; PREFIX]);

@@ -13,6 +13,7 @@ use tollgate_engine::policy::OnStoreFailure;
 use tollgate_http::{Dialect, Shown, fields};
 
 use super::closed::RlsClosed;
+use crate::holds::Full;
 use crate::service::{Answered, Service, Store, unix_now};
 
 /// What is asked: a domain, its descriptors, and what the whole request costs.
@@ -32,8 +33,8 @@ pub(crate) struct Decided {
     pub(crate) statuses: Vec<Status>,
     /// What decided.
     pub(crate) rule: Option<String>,
-    /// The limit that a store had to be asked about and could not.
-    pub(crate) store_failure: Option<String>,
+    /// Why it was refused if nothing was decided: a name, and what is told by it.
+    pub(crate) failure: Option<(&'static str, String)>,
     /// Header fields for the client.
     pub(crate) headers: Vec<(&'static str, String)>,
 }
@@ -62,6 +63,8 @@ pub(crate) enum Undecided {
     Invalid(String),
     /// The store can't be asked about this limit, and nothing passes without it.
     Unavailable(String),
+    /// What it would hold can't be kept.
+    Full(Full),
 }
 
 impl fmt::Display for Undecided {
@@ -72,6 +75,7 @@ impl fmt::Display for Undecided {
                 f,
                 "the store can't be asked about {limit:?}, and nothing passes without it"
             ),
+            Self::Full(full) => full.fmt(f),
         }
     }
 }
@@ -126,6 +130,20 @@ impl Question<'_> {
         !self.descriptors.iter().any(takes)
     }
 
+    /// Gives back what the trees were charged, of a request that can't run.
+    #[cold]
+    async fn give_back_trees<B: Store>(&self, service: &Service<B>) {
+        let taken = self.descriptors.iter().filter(|one| !one.refund);
+        let back: Vec<_> = taken
+            .map(|one| Descriptor {
+                refund: true,
+                ..one.clone()
+            })
+            .collect();
+        let asked = (service.engine).decide_descriptors_async(self.domain, &back, self.hits_addend);
+        let Ok(_) = asked.await;
+    }
+
     fn check(&self, most: usize) -> Result<(), Undecided> {
         let found = self.descriptors.len();
         let wrong = match (self.domain, found) {
@@ -145,15 +163,19 @@ pub(crate) async fn decide<B: Store>(
     service: &Service<B>,
     question: &Question<'_>,
 ) -> Result<Decided, Undecided> {
-    match ask(service, question).await {
-        Err(Undecided::Unavailable(limit)) if service.rls_closed == RlsClosed::Deny => {
-            let mut refused = unlimited(question.descriptors.len());
-            refused.refuse();
-            refused.store_failure = Some(limit);
-            Ok(refused)
-        }
-        decided => decided,
-    }
+    let undecided = match ask(service, question).await {
+        Err(undecided) if service.rls_closed == RlsClosed::Deny => undecided,
+        decided => return decided,
+    };
+    let failure = match undecided {
+        Undecided::Invalid(_) => return Err(undecided),
+        Undecided::Unavailable(limit) => ("store_failure", limit),
+        Undecided::Full(full) => ("failure", full.to_string()),
+    };
+    let mut refused = unlimited(question.descriptors.len());
+    refused.refuse();
+    refused.failure = Some(failure);
+    Ok(refused)
 }
 
 async fn ask<B: Store>(
@@ -180,7 +202,10 @@ async fn ask<B: Store>(
             by_rules = Some(if question.takes_nothing() {
                 service.peek(&facts, tell).await?
             } else {
-                service.check(&facts, tell).await?
+                service
+                    .check(&facts, tell)
+                    .await
+                    .map_err(Undecided::Full)??
             });
         }
     }
@@ -199,19 +224,21 @@ async fn ask<B: Store>(
         .engine
         .decide_descriptors_async(domain, descriptors, hits_addend);
     let Ok(verdict) = asked.await;
-    let decided = by_tree(domain, &verdict, &service.rls_headers);
-    match verdict {
-        DescriptorVerdict::Passed(passed) => {
-            let permits = passed.into_permits();
-            if !permits.is_empty() && !question.takes_nothing() {
-                service.lend_by(&question.name(), permits);
-            }
+    let mut decided = by_tree(domain, &verdict, &service.rls_headers);
+    if let DescriptorVerdict::Passed(passed) = verdict {
+        let permits = passed.into_permits();
+        if !permits.is_empty()
+            && !question.takes_nothing()
+            && let Err(full) = service.lend(&question.name(), permits)
+        {
+            question.give_back_trees(service).await;
+            decided = Err(Undecided::Full(full));
         }
-        // Of all limits or of none: what the rules took comes back.
-        DescriptorVerdict::Refused(_) if by_rules.is_some() && !question.takes_nothing() => {
-            service.refund(&question.facts()).await;
-        }
-        DescriptorVerdict::Refused(_) => {}
+    }
+    let passes = decided.as_ref().is_ok_and(|decided| decided.is_allowed);
+    // Of all limits or of none: what the rules took comes back.
+    if !passes && by_rules.is_some() && !question.takes_nothing() {
+        service.refund(&question.facts()).await;
     }
     let decided = decided?;
     // What limits is told before what doesn't.
@@ -224,9 +251,9 @@ async fn ask<B: Store>(
 impl Decided {
     /// What the proxy can tell others of the decision: names and texts.
     pub(crate) fn metadata(&self) -> SmallVec<[(&'static str, &str); 2]> {
-        let each = [("rule", &self.rule), ("store_failure", &self.store_failure)];
-        each.into_iter()
-            .filter_map(|(name, text)| Some((name, text.as_deref()?)))
+        let rule = self.rule.iter().map(|rule| ("rule", rule.as_str()));
+        let failure = self.failure.iter();
+        rule.chain(failure.map(|(name, text)| (*name, text.as_str())))
             .collect()
     }
 
@@ -264,7 +291,7 @@ fn unlimited(descriptors: usize) -> Decided {
         is_allowed: true,
         statuses: std::iter::repeat_with(open).take(descriptors).collect(),
         rule: None,
-        store_failure: None,
+        failure: None,
         headers: Vec::new(),
     }
 }
@@ -360,7 +387,7 @@ fn by_tree(
         is_allowed,
         statuses: verdict.statuses.iter().map(status).collect(),
         rule: rule.map(str::to_owned),
-        store_failure: None,
+        failure: None,
         headers: headers(dialects, decider.and_then(|status| shown(domain, status))),
     })
 }

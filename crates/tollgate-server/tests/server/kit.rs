@@ -22,6 +22,11 @@ pub(crate) struct Running {
 impl Running {
     /// By a policy, with settings that a test may change.
     pub(crate) fn new(policy: &str, change: impl FnOnce(&mut Settings)) -> Self {
+        Self::by(read(policy), change)
+    }
+
+    /// By a policy that no single file says.
+    pub(crate) fn by(policy: Policy, change: impl FnOnce(&mut Settings)) -> Self {
         let clock = Arc::new(Manual::new());
         let memory = Memory::builder()
             .clock(Arc::clone(&clock))
@@ -37,7 +42,7 @@ impl Running {
     pub(crate) fn on_store(policy: &str, url: &str, change: impl FnOnce(&mut Settings)) -> Self {
         let builder = Redis::builder(url).expect("an address");
         let clock = Arc::new(Manual::new());
-        Self::start(clock, policy, change, async |policy, settings| {
+        Self::start(clock, read(policy), change, async |policy, settings| {
             let redis = builder.build().expect("a store");
             Server::on_store(policy, redis, settings).await
         })
@@ -45,7 +50,7 @@ impl Running {
 
     fn start(
         clock: Arc<Manual>,
-        policy: &str,
+        policy: Policy,
         change: impl FnOnce(&mut Settings),
         start: impl AsyncFnOnce(Policy, Settings) -> Result<Server, StartError>,
     ) -> Self {
@@ -54,9 +59,6 @@ impl Running {
             .enable_all()
             .build()
             .expect("a runtime");
-        let policy = Policy::from_text(policy, Format::Yaml)
-            .expect("a policy")
-            .policy;
         let any: Address = "127.0.0.1:0".parse().expect("an address");
         let mut settings = Settings {
             http: any.clone(),
@@ -101,6 +103,12 @@ impl Running {
     pub(crate) fn block_on<T>(&self, doing: impl Future<Output = T>) -> T {
         self.runtime.block_on(doing)
     }
+}
+
+/// A policy of one file.
+pub(crate) fn read(policy: &str) -> Policy {
+    let read = Policy::from_text(policy, Format::Yaml);
+    read.expect("a policy").policy
 }
 
 /// A connection of bytes.

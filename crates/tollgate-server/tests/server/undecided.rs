@@ -1,0 +1,182 @@
+//! What can't be decided is said to be that: where no more may be held, a slot that nobody could keep is an error, never
+//! an admission that holds nothing; and where the store is gone, a list tells so too.
+
+use prost_reflect::DescriptorPool;
+use serde_json::{Value, json};
+use tollgate_server::{RlsClosed, Settings};
+use tollgate_testkit::redis::Server;
+
+use crate::kit::{Running, read};
+use crate::rls_client::{Failed, Grpc};
+
+/// A slot, a cost, and an estimate, so that each would show what is left of a request that wasn't admitted.
+const RULES: &str = "limits: [{name: jobs, key: tenant, rate: 10/h, concurrency: 5}, \
+    {name: tokens, key: tenant, rate: 1000/h, cost: {fact: max_tokens, default: 100, settle_within: 60s}}]";
+
+const TREE: &str = "domain: edge\ndescriptors: [{key: tenant, rate_limit: \
+    {unit: hour, requests_per_unit: 10, concurrency: 5}}]";
+
+const WHY: &str =
+    "no more may be held: 1 already are (--max-holds), so nothing was decided or charged";
+
+const JSON: &str = "content-type: application/json\r\n";
+
+fn one_hold(settings: &mut Settings) {
+    settings.bounds.holds = 1;
+}
+
+fn post(running: &Running, path: &str, text: &str) -> (u16, String) {
+    let (status, answer) = running.http().request("POST", path, JSON, text);
+    let body = answer.split_once("\r\n\r\n").expect("a body").1;
+    (status, body.to_owned())
+}
+
+/// What is used of each limit by a tenant: requests, slots, tokens.
+fn used(running: &Running, tenant: &str) -> Vec<u64> {
+    let path = format!("/v1/usage?tenant={tenant}");
+    let (status, answer) = running.http().request("GET", &path, "", "");
+    assert_eq!(status, 200, "{answer}");
+    let body = answer.split_once("\r\n\r\n").expect("a body").1;
+    let told: Vec<Value> = serde_json::from_str(body).expect("JSON");
+    let each = told.iter().map(|one| one["used"].as_u64());
+    each.map(|used| used.expect("a number")).collect()
+}
+
+fn ask(running: &Running, tenant: &str, more: &str) -> Result<Value, Failed> {
+    let set = include_bytes!("../../src/rls/descriptors.bin");
+    let pool = DescriptorPool::decode(&set[..]).expect("descriptors");
+    let question = format!(
+        r#"{{"domain": "edge", "descriptors": [{{"entries": [{{"key": "tenant", "value": "{tenant}"}}]{more}}}]}}"#
+    );
+    let method = (
+        "envoy.service.ratelimit.v3.RateLimitService",
+        "ShouldRateLimit",
+    );
+    Grpc::to(running).call_json(&pool, method, &question)
+}
+
+#[test]
+fn a_redis_client_is_told_that_no_more_may_be_held() {
+    let password = std::env::temp_dir().join(format!("tollgate-full-{}", std::process::id()));
+    std::fs::write(&password, "secret\n").expect("a file");
+    let running = Running::new(RULES, |settings| {
+        one_hold(settings);
+        settings.password = tollgate_server::Secret::from_file(&password).ok();
+    });
+    std::fs::remove_file(&password).expect("removed");
+    let mut client = running.resp();
+    let passed = "*12\r\n$7\r\nallowed\r\n:1\r\n";
+    assert_eq!(client.ask("TG.CHECK tenant=a\r\n", passed.len()), passed);
+    let mut client = running.resp();
+    client.expect("TG.CHECK tenant=b\r\n", &format!("-UNAVAILABLE {WHY}\r\n"));
+    assert_eq!(used(&running, "b"), [0, 0, 0]);
+    assert_eq!(used(&running, "a"), [1, 1, 100], "the other keeps its own");
+    // Nothing was lost: once there is room, it passes.
+    client.expect("AUTH secret\r\nTG.REFUND tenant=a\r\n", "+OK\r\n+OK\r\n");
+    assert_eq!(client.ask("TG.CHECK tenant=b\r\n", passed.len()), passed);
+    assert_eq!(used(&running, "b"), [1, 1, 100]);
+}
+
+#[test]
+fn a_client_of_http_is_told_that_no_more_may_be_held() {
+    let running = Running::new(RULES, one_hold);
+    let [a, b] = ["a", "b"].map(|tenant| format!(r#"{{"facts": {{"tenant": "{tenant}"}}}}"#));
+    assert_eq!(post(&running, "/v1/check", &a).0, 200);
+    let (status, told) = post(&running, "/v1/check", &b);
+    assert_eq!(status, 503, "{told}");
+    assert!(told.contains(WHY), "{told}");
+    let list = format!(r#"[{b}, {{"facts": {{}}}}]"#);
+    let (status, told) = post(&running, "/v1/check", &list);
+    let told: Vec<Value> = serde_json::from_str(&told).expect("JSON");
+    assert_eq!((status, told.len()), (200, 2));
+    assert_eq!(told[0]["allowed"], false);
+    assert_eq!(told[0]["error"], WHY);
+    assert_eq!(
+        (&told[1]["allowed"], told[1].get("error")),
+        (&json!(true), None)
+    );
+    // A call with a name gets no more than one without, and ends nothing of another's.
+    let named = r#"{"id": "job", "facts": {"tenant": "a"}}"#;
+    let (status, told) = post(&running, "/v1/permits", named);
+    assert_eq!(status, 503, "{told}");
+    assert!(told.contains(WHY), "{told}");
+    assert_eq!(used(&running, "b"), [0, 0, 0]);
+    assert_eq!(used(&running, "a"), [1, 1, 100]);
+}
+
+#[test]
+fn envoy_is_told_that_no_more_may_be_held() {
+    for policy in [RULES, TREE] {
+        let running = Running::new(policy, one_hold);
+        assert_eq!(
+            ask(&running, "a", "").expect("an answer")["overallCode"],
+            "OK"
+        );
+        let full = Failed {
+            code: 8,
+            why: WHY.to_owned(),
+        };
+        for _ in 0..20 {
+            assert_eq!(ask(&running, "b", ""), Err(full.clone()), "{policy}");
+        }
+        let json = r#"{"domain": "edge", "descriptors": [{"entries": [{"key": "tenant", "value": "b"}]}]}"#;
+        let (status, told) = post(&running, "/json", json);
+        assert_eq!((status, told.contains(WHY)), (503, true), "{told}");
+        // Ten an hour would be spent by now, had any of them been charged.
+        let back = ask(&running, "a", r#", "isNegativeHits": true"#);
+        assert_eq!(back.expect("an answer")["overallCode"], "OK");
+        assert_eq!(
+            ask(&running, "b", "").expect("an answer")["overallCode"],
+            "OK"
+        );
+    }
+}
+
+#[test]
+fn envoy_is_refused_with_the_reason_if_one_wants_no_errors() {
+    for policy in [RULES, TREE] {
+        let running = Running::new(policy, |settings| {
+            one_hold(settings);
+            settings.rls_closed = RlsClosed::Deny;
+        });
+        assert_eq!(
+            ask(&running, "a", "").expect("an answer")["overallCode"],
+            "OK"
+        );
+        let refused = json!({
+            "overallCode": "OVER_LIMIT",
+            "statuses": [{"code": "OVER_LIMIT"}],
+            "dynamicMetadata": {"failure": WHY},
+        });
+        assert_eq!(ask(&running, "b", ""), Ok(refused));
+    }
+}
+
+#[test]
+fn what_the_rules_took_comes_back_if_the_trees_slot_cant_be_kept() {
+    let mut both = read("limits: [{name: calls, key: tenant, rate: 10/h}]");
+    both.domains = read(TREE).domains;
+    let running = Running::by(both, one_hold);
+    assert_eq!(
+        ask(&running, "a", "").expect("an answer")["overallCode"],
+        "OK"
+    );
+    for _ in 0..20 {
+        assert_eq!(ask(&running, "b", "").map_err(|failed| failed.code), Err(8));
+    }
+    assert_eq!(used(&running, "b"), [0]);
+}
+
+#[test]
+fn a_list_tells_that_the_store_is_gone() {
+    let server = Server::start();
+    let policy = "limits: [{name: daily, key: user, quota: 5/day}]";
+    let running = Running::on_store(policy, &server.url(), |_| {});
+    let ada = r#"{"facts": {"user": "ada"}}"#;
+    assert_eq!(post(&running, "/v1/check", ada).0, 200);
+    server.kill();
+    let why = "the store can't be asked about \"daily\", and nothing passes without it";
+    let (status, told) = post(&running, "/v1/check", &format!("[{ada}]"));
+    let told: Value = serde_json::from_str(&told).expect("JSON");
+    assert_eq!((status, &told[0]["error"]), (200, &json!(why)));
+}
