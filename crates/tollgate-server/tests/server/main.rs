@@ -10,3 +10,4 @@ mod rls_closed;
 mod rls_hostile;
 mod rls_reflection;
 mod rls_table;
+mod scenarios;
