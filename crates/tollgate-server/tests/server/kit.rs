@@ -48,6 +48,28 @@ impl Running {
         })
     }
 
+    /// The same by a clock that the test moves: what a store answers is what memory does, to the microsecond.
+    pub(crate) fn on_store_in_time(
+        policy: &str,
+        url: &str,
+        change: impl FnOnce(&mut Settings),
+    ) -> Self {
+        let clock = Arc::new(Manual::new());
+        let builder = Redis::builder(url)
+            .expect("an address")
+            .timeout(Duration::from_secs(20))
+            // A clock that leaps gives nobody time to renew.
+            .slot_life(Duration::from_secs(1_000_000))
+            // It would tell of the refusal that it knows, of several.
+            .near_cache(0)
+            .nodes(1)
+            .clock(Arc::clone(&clock));
+        Self::start(clock, policy, change, async |policy, settings| {
+            let redis = builder.build().expect("a store");
+            Server::on_store(policy, redis, settings).await
+        })
+    }
+
     fn start(
         clock: Arc<Manual>,
         policy: Policy,

@@ -10,4 +10,5 @@ mod rls_closed;
 mod rls_hostile;
 mod rls_reflection;
 mod rls_table;
+mod scenarios;
 mod undecided;
