@@ -64,7 +64,7 @@ impl Running {
             .near_cache(0)
             .nodes(1)
             .clock(Arc::clone(&clock));
-        Self::start(clock, policy, change, async |policy, settings| {
+        Self::start(clock, read(policy), change, async |policy, settings| {
             let redis = builder.build().expect("a store");
             Server::on_store(policy, redis, settings).await
         })
