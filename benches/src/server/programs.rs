@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tollgate_testkit::scratch::Scratch;
@@ -139,7 +140,9 @@ pub(super) struct Server {
 impl Server {
     /// This project's service, by a policy.
     pub(super) fn tollgate(built: &Built, policy: &str) -> Result<Self, Failure> {
-        let folder = Scratch::new("bench-server");
+        static STARTED: AtomicUsize = AtomicUsize::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let folder = Scratch::new(&format!("bench-server-{number}"));
         let (file, ready) = (folder.path("policy.yaml"), folder.path("ready"));
         fs::write(&file, policy)?;
         let any = "127.0.0.1:0";

@@ -100,7 +100,8 @@ where
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::TimedOut && !was_idle => {
                 protocol.too_slow(&mut out);
-                return stream.write_all(&out).await;
+                timer.as_mut().set(patience.request);
+                return in_time(timer.as_mut(), pin!(stream.write_all(&out))).await;
             }
             Err(error) => return Err(error),
         }
