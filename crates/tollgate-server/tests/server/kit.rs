@@ -10,7 +10,8 @@ use tollgate_engine::Policy;
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_redis::Redis;
-use tollgate_server::{Address, Server, Settings, StartError};
+use tollgate_server::{Address, Secret, Server, Settings, StartError};
+use tollgate_testkit::scratch::Scratch;
 
 /// A service that runs in a runtime of its own, until it is dropped.
 pub(crate) struct Running {
@@ -107,7 +108,11 @@ impl Running {
     }
 
     pub(crate) fn resp(&self) -> Client {
-        Client::to(self.address(|server| server.addresses().resp.clone()))
+        Client::to(self.resp_address())
+    }
+
+    pub(crate) fn resp_address(&self) -> SocketAddr {
+        self.address(|server| server.addresses().resp.clone())
     }
 
     pub(crate) fn http(&self) -> Client {
@@ -131,6 +136,14 @@ impl Running {
 pub(crate) fn read(policy: &str) -> Policy {
     let read = Policy::from_text(policy, Format::Yaml);
     read.expect("a policy").policy
+}
+
+/// A secret as operators keep it: in a file.
+pub(crate) fn secret(text: &str) -> Secret {
+    let folder = Scratch::new("secret");
+    let file = folder.path("secret");
+    std::fs::write(&file, text).expect("a file");
+    Secret::from_file(&file).expect("a secret")
 }
 
 /// A connection of bytes.

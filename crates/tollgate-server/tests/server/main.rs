@@ -1,5 +1,6 @@
 //! The service as its clients see it: real sockets, virtual time.
 
+mod clients;
 mod http;
 mod kit;
 mod openapi;

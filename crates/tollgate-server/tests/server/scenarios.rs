@@ -11,11 +11,10 @@ use tollgate_engine::backend::{Limit, LimitKind, Memory};
 use tollgate_engine::document::Format;
 use tollgate_engine::verdict::{Cause, Findings, Permits, Verdict};
 use tollgate_engine::{Engine, Facts, Policy};
-use tollgate_server::{Secret, Settings};
+use tollgate_server::Settings;
 use tollgate_testkit::redis::{Client, Server};
-use tollgate_testkit::scratch::Scratch;
 
-use crate::kit::Running;
+use crate::kit::{Running, secret};
 use crate::rls_client::Grpc;
 
 /// 1 June 2024, noon: where every scenario begins.
@@ -312,10 +311,7 @@ fn by_http(running: &Running, step: &Step) -> Option<Told> {
 }
 
 fn by_resp(running: &Running, step: &Step) -> Option<Told> {
-    let Ok(address) = running.resp().0.peer_addr() else {
-        panic!("no address");
-    };
-    let mut client = Client::tcp(address).expect("a connection");
+    let mut client = Client::tcp(running.resp_address()).expect("a connection");
     let name = match step.verb {
         Verb::Check => "TG.CHECK",
         Verb::Peek => "TG.PEEK",
@@ -434,12 +430,9 @@ fn differs(
 }
 
 fn compare(scenarios: &[(String, &[&'static str])]) {
-    let folder = Scratch::new("scenarios");
-    let file = folder.path("secret");
-    std::fs::write(&file, SECRET).expect("a file");
     let secrets = |settings: &mut Settings| {
-        settings.password = Secret::from_file(&file).ok();
-        settings.token = Secret::from_file(&file).ok();
+        settings.password = Some(secret(SECRET));
+        settings.token = Some(secret(SECRET));
         // The clock of the holds is the machine's.
         settings.bounds.hold_time = Duration::from_secs(3_600);
     };
