@@ -3,6 +3,7 @@
 mod http;
 mod kit;
 mod openapi;
+mod replicas;
 mod resp;
 mod rls;
 mod rls_client;
