@@ -106,7 +106,7 @@ impl Cli {
                 }
             }
             Command::Serve(options) => {
-                serve::serve(options, out).map_err(CliError::Serve)?;
+                serve::serve(options, out, notes).map_err(CliError::Serve)?;
                 Ok(())
             }
             Command::Completions(options) => pages::completions(options, out),

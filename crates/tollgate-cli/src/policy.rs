@@ -7,6 +7,7 @@ mod date;
 mod explain;
 mod facts;
 mod input;
+mod leases;
 mod length;
 mod request;
 mod stage;
@@ -19,7 +20,8 @@ pub use facts::{Asked, Entries, Fact, Hits, OfDescriptor};
 pub use stage::Store;
 
 pub(crate) use input::policy;
-pub(crate) use length::duration;
+pub(crate) use leases::leases;
+pub(crate) use length::{duration, readable};
 pub(crate) use request::{Extras, Request, Running};
 pub(crate) use stage::Stage;
 

@@ -12,9 +12,11 @@ use crate::document::Span;
 
 mod cost;
 mod descriptor;
+mod divide;
 
 pub use cost::{Cost, Over, Settle, Unsettled};
 pub use descriptor::{Charging, DescriptorLimit, DescriptorRule, Domain};
+pub use divide::Divided;
 
 /// All that one set of files says.
 ///

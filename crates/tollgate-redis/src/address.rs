@@ -103,6 +103,17 @@ enum Scheme {
 }
 
 impl Address {
+    /// A URL without user and password, to be shown, whether it is one or not.
+    ///
+    /// ```
+    /// use tollgate_redis::Address;
+    ///
+    /// assert_eq!(Address::without_login("redis://ada:secret@db:6379/0"), "redis://…@db:6379/0");
+    /// ```
+    pub fn without_login(url: &str) -> String {
+        without_login(url)
+    }
+
     /// The address of a client that has no store.
     pub(crate) const fn nowhere() -> Self {
         Self {

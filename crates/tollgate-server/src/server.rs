@@ -64,6 +64,9 @@ pub struct Settings {
     pub throttle_keys: usize,
     /// What `CL.THROTTLE` is answered while a store can't be asked.
     pub throttle_on_store_failure: OnStoreFailure,
+    /// How many services share the limits, each of which counts in its own memory: each enforces a part. On a store
+    /// they count together, and this says nothing.
+    pub replicas: u32,
     /// A file that gets the addresses once all are bound.
     pub ready_file: Option<PathBuf>,
 }
@@ -84,6 +87,7 @@ impl Default for Settings {
             token: None,
             throttle_keys: 1_000_000,
             throttle_on_store_failure: OnStoreFailure::Local,
+            replicas: 1,
             ready_file: None,
         }
     }
@@ -166,6 +170,7 @@ impl Server {
         W: Clock + 'static,
     {
         let cells = Here::new(settings.throttle_keys, clock).map_err(StartError::Throttle)?;
+        let policy = policy.divided(settings.replicas).policy;
         let engine = Engine::new(policy, memory).map_err(StartError::Policy)?;
         Self::start(engine, cells, settings).await
     }
@@ -177,8 +182,9 @@ impl Server {
     pub async fn on_store(
         policy: Policy,
         redis: Redis,
-        settings: Settings,
+        mut settings: Settings,
     ) -> Result<Self, StartError> {
+        settings.replicas = 1;
         let cells = There::new(redis.clone(), settings.throttle_on_store_failure);
         let engine = Engine::new(policy, redis).map_err(StartError::Policy)?;
         Self::start(engine, cells, settings).await
@@ -189,6 +195,10 @@ impl Server {
         cells: B::Cells,
         settings: Settings,
     ) -> Result<Self, StartError> {
+        if let Some(path) = &settings.ready_file {
+            // Whoever waits for it mustn't find that of a service before.
+            let _ = std::fs::remove_file(path);
+        }
         let http = bind("HTTP", &settings.http).await?;
         let grpc = bind("gRPC", &settings.grpc).await?;
         let resp = bind("RESP", &settings.resp).await?;
@@ -214,6 +224,7 @@ impl Server {
             dialects: settings.dialects,
             rls_headers: settings.rls_headers,
             rls_closed: settings.rls_closed,
+            replicas: settings.replicas.max(1),
             password: settings.password,
             token: settings.token,
         });
@@ -367,19 +378,31 @@ impl fmt::Display for StartError {
                 error,
             } if error.kind() == io::ErrorKind::AddrInUse => {
                 let flag = protocol.to_lowercase();
+                let by = match address {
+                    Address::Unix(_) => "by another process, or is no socket",
+                    _ => "by another process",
+                };
                 write!(
                     f,
-                    "{address} is in use by another process: choose another address for {protocol} by --{flag}, or --{flag} off"
+                    "{address} is in use {by}: choose another address for {protocol} by --{flag}, or --{flag} off"
                 )
             }
             Self::Listen {
                 protocol,
                 address,
                 error,
-            } => write!(f, "can't listen on {address} for {protocol}: {error}"),
+            } => {
+                let flag = protocol.to_lowercase();
+                write!(
+                    f,
+                    "can't listen on {address} for {protocol}: {error}; choose another address by --{flag}"
+                )
+            }
             Self::Policy(error) => error.fmt(f),
             Self::Throttle(error) => write!(f, "the keys of CL.THROTTLE: {error}"),
-            Self::ReadyFile(path, error) => write!(f, "can't write {}: {error}", path.display()),
+            Self::ReadyFile(path, error) => {
+                write!(f, "can't write --ready-file {}: {error}", path.display())
+            }
         }
     }
 }

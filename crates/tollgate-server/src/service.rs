@@ -30,6 +30,8 @@ pub(crate) struct Service<B: Store> {
     pub(crate) rls_headers: Vec<Dialect>,
     /// What Envoy is told of a decision that could not be made.
     pub(crate) rls_closed: RlsClosed,
+    /// How many count apart: limits that come along with a request are divided by it, as those of the policy are.
+    pub(crate) replicas: u32,
     /// What an operator has to tell on RESP.
     pub(crate) password: Option<Secret>,
     /// What an operator has to tell on HTTP.
@@ -114,10 +116,8 @@ impl<B: Store> Service<B> {
 
     /// Takes back what a request was charged that can't run. What others hold isn't touched.
     #[cold]
-    pub(crate) fn take_back(&self, facts: &Facts<'_>) -> impl Future<Output = ()> + Send {
-        async {
-            let Ok(()) = self.engine.refund_async(facts).await;
-        }
+    pub(crate) async fn take_back(&self, facts: &Facts<'_>) {
+        let Ok(()) = self.engine.refund_async(facts).await;
     }
 
     /// Gives back what a request like this cost, and ends the oldest that one holds without a name.

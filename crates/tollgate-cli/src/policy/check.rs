@@ -11,6 +11,7 @@ use tollgate_engine::{Checked, Rejected, envoy, render};
 
 use super::PolicyFailure;
 use super::input::{is_stdin, of_text, stdin};
+use super::leases;
 use crate::color::Color;
 
 /// The files to check.
@@ -139,23 +140,34 @@ pub(super) fn files_of(path: &Path) -> Vec<PathBuf> {
 }
 
 fn report<'a>(name: &str, read: &'a Result<Checked, Rejected>) -> FileReport<'a> {
-    let (diagnostics, limits) = match read {
-        Ok(checked) => (
-            render::reports(&checked.warnings, &checked.sources),
-            limits(&checked.policy),
-        ),
-        Err(rejected) => (
-            render::reports(&rejected.errors, &rejected.sources),
-            Vec::new(),
-        ),
+    let (diagnostics, limits, notes) = match read {
+        Ok(checked) => {
+            let limits = limits(&checked.policy);
+            let notes = notes(&checked.policy, &limits);
+            let warnings = render::reports(&checked.warnings, &checked.sources);
+            (warnings, limits, notes)
+        }
+        Err(rejected) => {
+            let errors = render::reports(&rejected.errors, &rejected.sources);
+            (errors, Vec::new(), Vec::new())
+        }
     };
     FileReport {
         file: name.to_owned(),
         valid: read.is_ok(),
         diagnostics,
-        notes: note_on_quotas(&limits).into_iter().collect(),
+        notes,
         limits,
     }
+}
+
+/// What an operator should know, though nothing is wrong.
+fn notes(policy: &Policy, limits: &[LimitReport]) -> Vec<Note> {
+    let leases = leases(policy).map(|message| Note {
+        code: "slots-are-leases",
+        message,
+    });
+    note_on_quotas(limits).into_iter().chain(leases).collect()
 }
 
 /// The file doesn't say where its limits are kept, so whoever runs it has to.
@@ -250,7 +262,7 @@ fn write_text(
     }
     writeln!(out, ", {}", count(checked.warnings.len(), "warning"))?;
     let limits = limits(policy);
-    let note = note_on_quotas(&limits);
+    let notes = notes(policy, &limits);
     for limit in limits {
         let tier = if limit.kind == "tier" { "tier " } else { "" };
         let LimitReport { name, mode, .. } = limit;
@@ -265,7 +277,7 @@ fn write_text(
             None => writeln!(out, ", {failure} if the store fails")?,
         }
     }
-    if let Some(Note { message, .. }) = note {
+    for Note { message, .. } in notes {
         writeln!(out, "  note: {message}")?;
     }
     Ok(())

@@ -1,36 +1,31 @@
-//! Where the settings of `tollgate serve` come from: flags, then the environment, then a file, then defaults.
+//! Where the settings of `tollgate serve` come from: flags, then the environment, then a file, then defaults. What is
+//! wrong with one is told in one line, with where it was said.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
-use clap::{ArgMatches, CommandFactory, FromArgMatches};
+use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
 use tollgate_engine::document::{self, Format, Value};
+use tollgate_redis::Address;
 
 use crate::Cli;
 
+/// What is asked about the settings themselves, and by the command line alone.
+const NOT_IN_A_FILE: [&str; 4] = ["config", "print-config", "help", "color"];
+
 /// Where a value came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// A flag.
     Flag,
     /// The environment.
     Environment,
-    /// The file that `--config` names.
-    File,
+    /// The file that `--config` names, and the line of it.
+    File(String),
     /// Nobody said anything.
     Default,
-}
-
-impl Origin {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Flag => "flag",
-            Self::Environment => "environment",
-            Self::File => "file",
-            Self::Default => "default",
-        }
-    }
 }
 
 /// One setting, as `--print-config` shows it.
@@ -38,49 +33,71 @@ impl Origin {
 pub struct Setting {
     /// As its flag is called.
     pub name: String,
-    /// What it is in the end.
-    pub value: String,
+    /// What it is in the end; none if it isn't set.
+    pub value: Option<String>,
     /// Who said so.
     pub origin: Origin,
 }
 
 impl Setting {
-    /// A line for people.
+    /// A line for people, and for a file of settings.
     pub(crate) fn line(&self) -> String {
-        format!("{} = {}  # {}\n", self.name, self.value, self.origin.name())
+        let name = &self.name;
+        let Some(value) = &self.value else {
+            return format!("# {name} is not set\n");
+        };
+        let from = match &self.origin {
+            Origin::Flag => "flag".to_owned(),
+            Origin::Environment => format!("environment {}", variable(name)),
+            Origin::File(place) => format!("file {place}"),
+            Origin::Default => "default".to_owned(),
+        };
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+@,:".contains(&byte);
+        let value = match value.as_str() {
+            text if text.bytes().all(is_plain) && !text.is_empty() && !text.ends_with(':') => {
+                value.clone()
+            }
+            text => format!("{text:?}"),
+        };
+        format!("{name}: {value}  # {from}\n")
     }
 }
 
 impl Cli {
-    /// Reads a command line. What `tollgate serve` has a file for is read from that where neither a flag nor the
-    /// environment says it.
+    /// Reads a command line. `serve` reads the environment and a file beside it, too.
     ///
     /// # Errors
-    /// What is wrong with the arguments, or with what the file says.
-    pub fn read(args: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
-        let mut args: Vec<OsString> = args.into_iter().collect();
-        let matches = Self::command().try_get_matches_from(&args)?;
+    /// What is wrong with it, or what was asked about it.
+    pub fn read(args: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Self, clap::Error> {
+        let mut args: Vec<OsString> = args.into_iter().map(Into::into).collect();
+        let serves = args.get(1).is_some_and(|name| name == "serve");
+        let read = |args: &[OsString]| {
+            let matches = Self::command().try_get_matches_from(args);
+            matches.map_err(|error| {
+                if serves {
+                    in_one_line(error, args)
+                } else {
+                    error
+                }
+            })
+        };
+        let matches = read(&args)?;
         let Some(serve) = matches.subcommand_matches("serve") else {
             return Self::from_arg_matches(&matches);
         };
         let mut from_file = Vec::new();
         if let Some(path) = serve.get_one::<std::path::PathBuf>("config") {
-            for (name, value) in file(path).map_err(wrong)? {
+            for Entry { name, value, place } in file(path).map_err(wrong)? {
+                let argument = argument(&name, &value, &place).map_err(wrong)?;
                 let id = name.replace('-', "_");
-                // A name that there isn't is told by the command line, which knows what is alike.
-                let is_known = serve.try_contains_id(&id).is_ok();
-                let is_said = is_known
-                    && !matches!(
-                        serve.value_source(&id),
-                        None | Some(ValueSource::DefaultValue)
-                    );
-                if !is_said {
-                    args.extend(value.argument(&name).map(OsString::from));
-                    from_file.push(id);
+                let source = serve.value_source(&id);
+                if matches!(source, None | Some(ValueSource::DefaultValue)) {
+                    args.extend(argument);
+                    from_file.push((id, place));
                 }
             }
         }
-        let matches = Self::command().try_get_matches_from(&args)?;
+        let matches = read(&args)?;
         let mut cli = Self::from_arg_matches(&matches)?;
         if let (crate::Command::Serve(options), Some(serve)) =
             (&mut cli.command, matches.subcommand_matches("serve"))
@@ -92,37 +109,103 @@ impl Cli {
 }
 
 fn wrong(why: String) -> clap::Error {
-    Cli::command().error(clap::error::ErrorKind::InvalidValue, why)
+    clap::Error::raw(ErrorKind::InvalidValue, format!("{why}\n"))
 }
 
-/// All settings that have a value, by their names.
-fn settings(matches: &ArgMatches, from_file: &[String]) -> Vec<Setting> {
-    let command = Cli::command();
-    let serve = command
-        .find_subcommand("serve")
-        .cloned()
-        .unwrap_or_default();
-    let arguments = serve.get_arguments().filter(|one| one.get_long().is_some());
-    arguments
-        .filter_map(|argument| {
-            let id = argument.get_id().as_str();
-            let values: Vec<_> = matches
-                .get_raw(id)?
-                .map(|value| value.to_string_lossy())
-                .collect();
-            let origin = match matches.value_source(id)? {
-                _ if from_file.iter().any(|own| own == id) => Origin::File,
-                ValueSource::EnvVariable => Origin::Environment,
-                ValueSource::CommandLine => Origin::Flag,
-                _ => Origin::Default,
-            };
-            Some(Setting {
-                name: argument.get_long()?.to_owned(),
-                value: values.join(","),
-                origin,
-            })
+/// The variable of a setting.
+fn variable(name: &str) -> String {
+    format!("TOLLGATE_{}", name.to_uppercase().replace('-', "_"))
+}
+
+fn serve_command() -> Command {
+    let mut command = Cli::command();
+    command.build();
+    let serve = command.find_subcommand("serve").cloned();
+    serve.unwrap_or_default()
+}
+
+/// What is wrong, without the usage below it; what was asked for stays as it is.
+fn in_one_line(error: clap::Error, args: &[OsString]) -> clap::Error {
+    if !error.use_stderr() {
+        return error;
+    }
+    let mut what = said(&error.render().to_string());
+    if let Some((argument, name)) = argument_of(&error)
+        && !args.iter().any(|arg| is_flag(arg, &name))
+        && std::env::var_os(variable(&name)).is_some()
+    {
+        let place = format!("{} in the environment", variable(&name));
+        what = what.replace(&format!("'{argument}'"), &place);
+    }
+    clap::Error::raw(error.kind(), format!("{what}; see tollgate serve --help\n"))
+}
+
+/// What an error says: its first lines, and its tips.
+fn said(text: &str) -> String {
+    let text = text.strip_prefix("error: ").unwrap_or(text);
+    let mut parts = text.split("\n\n");
+    let joined = |part: &str| part.split_whitespace().collect::<Vec<_>>().join(" ");
+    let first = joined(parts.next().unwrap_or_default());
+    let tips = parts.filter_map(|part| part.trim_start().strip_prefix("tip: "));
+    tips.fold(first, |said, tip| format!("{said}; {}", joined(tip)))
+}
+
+/// The argument that an error is about, as it shows it, and its name.
+fn argument_of(error: &clap::Error) -> Option<(String, String)> {
+    let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let name = shown.split([' ', '=']).next()?;
+    let name = name.trim_start_matches("--").trim_matches(['[', ']']);
+    Some((shown.clone(), name.to_lowercase()))
+}
+
+fn is_flag(arg: &OsStr, name: &str) -> bool {
+    let text = arg.to_string_lossy();
+    let flag = text.strip_prefix("--");
+    flag.and_then(|flag| flag.strip_prefix(name))
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+}
+
+/// All settings, by their names.
+fn settings(matches: &ArgMatches, from_file: &[(String, String)]) -> Vec<Setting> {
+    let serve = serve_command();
+    let arguments = serve.get_arguments();
+    let setting = |argument: &clap::Arg| {
+        let id = argument.get_id().as_str();
+        let name = id.replace('_', "-");
+        if NOT_IN_A_FILE.contains(&name.as_str()) {
+            return None;
+        }
+        let values = matches.try_get_raw(id).ok()?.into_iter().flatten();
+        let values: Vec<_> = values.map(|value| value.to_string_lossy()).collect();
+        let place = from_file.iter().find(|(own, _)| own == id);
+        let origin = match (place, matches.value_source(id)) {
+            (Some((_, place)), _) => Origin::File(place.clone()),
+            (None, Some(ValueSource::EnvVariable)) => Origin::Environment,
+            (None, Some(ValueSource::CommandLine)) => Origin::Flag,
+            (None, _) => Origin::Default,
+        };
+        let value = (!values.is_empty()).then(|| values.join(","));
+        let value = match name.as_str() {
+            "backend" => value.map(|url| Address::without_login(&url)),
+            _ => value,
+        };
+        Some(Setting {
+            name,
+            value,
+            origin,
         })
-        .collect()
+    };
+    arguments.filter_map(setting).collect()
+}
+
+/// A setting of a file.
+struct Entry {
+    name: String,
+    value: Said,
+    /// The file and the line.
+    place: String,
 }
 
 /// A value of a file.
@@ -133,14 +216,6 @@ enum Said {
 }
 
 impl Said {
-    /// As it is said on a command line.
-    fn argument(&self, name: &str) -> Option<String> {
-        match self {
-            Self::Switch(is_on) => is_on.then(|| format!("--{name}")),
-            Self::Text(text) => Some(format!("--{name}={text}")),
-        }
-    }
-
     fn of(value: &Value) -> Option<Self> {
         let text = match value {
             Value::Bool(is_on) => return Some(Self::Switch(*is_on)),
@@ -166,36 +241,90 @@ impl Said {
     }
 }
 
+fn is_switch(name: &str) -> bool {
+    let serve = serve_command();
+    let mut arguments = serve.get_arguments();
+    let found = arguments.find(|argument| argument.get_long() == Some(name));
+    found.is_some_and(|argument| !argument.get_action().takes_values())
+}
+
+/// A setting of a file as the words of a command line, if they are right by themselves.
+fn argument(name: &str, value: &Said, place: &str) -> Result<Vec<OsString>, String> {
+    let words: Vec<_> = match value {
+        _ if NOT_IN_A_FILE.contains(&name) => {
+            return Err(format!(
+                "{place}: {name} is for the command line, and no setting of a file"
+            ));
+        }
+        Said::Text(_) if is_switch(name) => {
+            return Err(format!("{place}: {name} should be true or false"));
+        }
+        Said::Switch(false) => Vec::new(),
+        Said::Switch(true) => vec![format!("--{name}")],
+        Said::Text(text) if name == "policy" => vec![text.clone()],
+        Said::Text(text) => vec![format!("--{name}={text}")],
+    };
+    let alone = ["tollgate", "serve"].map(str::to_owned);
+    let read = Cli::command().try_get_matches_from(alone.iter().chain(&words));
+    if let Err(error) = read {
+        let flag = format!("--{name}");
+        return Err(match (error.kind(), error.get(ContextKind::SuggestedArg)) {
+            (ErrorKind::UnknownArgument, Some(ContextValue::String(other))) => {
+                let other = other.trim_start_matches("--");
+                format!("{place}: there is no setting {name:?}: did you mean {other}?")
+            }
+            (ErrorKind::UnknownArgument, _) => format!(
+                "{place}: there is no setting {name:?}: tollgate serve --print-config shows all"
+            ),
+            _ => {
+                let why = said(&error.render().to_string());
+                let why = why.replace(&format!("'{flag} "), &format!("'{name} "));
+                format!("{place}: {why}")
+            }
+        });
+    }
+    Ok(words.into_iter().map(OsString::from).collect())
+}
+
 /// The settings of a file: names as of the flags, and values.
-fn file(path: &Path) -> Result<Vec<(String, Said)>, String> {
+fn file(path: &Path) -> Result<Vec<Entry>, String> {
     let shown = path.display();
-    let text = std::fs::read_to_string(path).map_err(|error| format!("{shown}: {error}"))?;
-    let format = match path.extension().and_then(|ending| ending.to_str()) {
+    let text =
+        std::fs::read_to_string(path).map_err(|error| format!("--config {shown}: {error}"))?;
+    let format = match path.extension().and_then(OsStr::to_str) {
         Some("toml") => Format::Toml,
         _ => Format::Yaml,
     };
     let node = document::parse(&text, format, 0);
-    let node = node.map_err(|errors| {
-        let first = errors.first().map(|error| error.message.clone());
-        format!("{shown}: {}", first.unwrap_or_default())
+    let node = node.map_err(|errors| match errors.first() {
+        Some(first) => format!("{shown}:{}: {}", first.span.start.line, first.message),
+        None => format!("{shown}: it can't be read"),
     })?;
-    let Value::Map(entries) = node.value else {
-        return Err(format!(
-            "{shown}: it holds names and values, as http: 127.0.0.1:8080"
-        ));
+    let entries = match node.value {
+        Value::Map(entries) => entries,
+        Value::Null => Vec::new(),
+        _ => {
+            return Err(format!(
+                "{shown}: it holds names and values, as http: 127.0.0.1:8080"
+            ));
+        }
     };
     let one = |(name, value): (document::Node, document::Node)| {
+        let place = format!("{shown}:{}", name.span.start.line);
         let Value::Text(name) = name.value else {
-            return Err(format!("{shown}: a name isn't text"));
+            return Err(format!("{place}: a name should be text, as http"));
         };
-        let said = Said::of(&value.value);
-        let said = said.ok_or_else(|| {
+        let said = Said::of(&value.value).ok_or_else(|| {
             format!(
-                "{shown}: {name} is {}, and should be text, a whole number, or true",
+                "{place}: {name} is {}, and should be text, a whole number, or true",
                 value.value.kind()
             )
         })?;
-        Ok((name, said))
+        Ok(Entry {
+            name,
+            value: said,
+            place,
+        })
     };
     entries.into_iter().map(one).collect()
 }

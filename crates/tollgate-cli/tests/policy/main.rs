@@ -102,6 +102,26 @@ descriptors:
 const QUOTA_IN_MEMORY: &str = "the quotas of 1 limit are kept in memory, and a restart forgets what was used, unless the \
      program keeps its limits in Redis or Valkey, or gives its memory a file for quotas (`quota_file`)";
 
+/// What is said of slots, wherever they stand.
+const LEASES: &str = "that are taken over Envoy's protocol or Redis' are leases: free again by negative hits or \
+     TG.REFUND, else when their time is over";
+
+#[test]
+fn a_check_notes_that_slots_are_leases_for_callers_without_names() {
+    let text = "limits: [{name: a, key: user, concurrency: 2}, {name: off, key: user, concurrency: 1, mode: off}]\n\
+                tiers: {pro: {concurrency: 5}}\ntier_fact: plan\n";
+    let folder = folder("leases", &[("policy.yaml", text)]);
+    let (code, out, _) = run(&folder, &["check", "--strict", "--json", "policy.yaml"]);
+    let report: Value = serde_json::from_str(&out).expect("JSON");
+    let message = format!("slots of \"a\" and 1 more {LEASES}");
+    let notes = json!([{"code": "slots-are-leases", "message": message}]);
+    assert_eq!(
+        (code, &report["files"][0]["notes"]),
+        (Some(0), &notes),
+        "{out}"
+    );
+}
+
 #[test]
 fn a_check_notes_that_quotas_live_in_memory_and_fails_nothing_for_it() {
     let theirs = "\
@@ -207,6 +227,7 @@ descriptors:
 theirs.yaml: valid, 1 domain, 0 warnings
   edge/a: enforce, leased, open if the store fails
   edge/b: enforce, counted in this process
+  note: slots of \"edge/b\" {LEASES}
 "
         )
     );

@@ -80,7 +80,10 @@ impl<B: Store> Session<B> {
         words: impl ExactSizeIterator<Item = &'w [u8]> + Send,
         out: &mut Replies<'_>,
     ) -> Result<(), String> {
-        let asked = Throttle::read(words).map_err(wrong)?;
+        let mut asked = Throttle::read(words).map_err(wrong)?;
+        if self.service.replicas > 1 {
+            asked.ask = asked.ask.divided(self.service.replicas);
+        }
         let most = self.service.bounds.key_bytes;
         if asked.key.len() > most {
             return Err(format!(

@@ -66,6 +66,23 @@ impl<'w> Throttle<'w> {
 }
 
 impl Ask {
+    /// What each of so many answers by that count apart: a part of the burst, and of the tokens or one in a longer time.
+    pub(crate) fn divided(self, by: u32) -> Self {
+        let by = u64::from(by.max(1));
+        let max_burst = (self.max_burst.saturating_add(1) / by).saturating_sub(1);
+        let longer = self.period.saturating_mul(by);
+        let (count, period) = match self.count {
+            count if count % by == 0 => (count / by, self.period),
+            count if longer <= LONGEST => (count, longer),
+            count => ((count / by).max(1), self.period),
+        };
+        Self {
+            max_burst,
+            count,
+            period,
+        }
+    }
+
     /// The time in which one token comes back.
     fn emission(&self) -> Result<Duration, Wrong> {
         if self.count == 0 {

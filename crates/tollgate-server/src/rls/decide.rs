@@ -132,6 +132,20 @@ impl Question<'_> {
         !self.descriptors.iter().any(takes)
     }
 
+    /// The same with the part of limits that come along, where several count apart.
+    fn parts(&self, by: u32) -> Option<Vec<Descriptor<'_>>> {
+        let brings_any = || self.descriptors.iter().any(|one| one.limit.is_some());
+        if by <= 1 || !brings_any() {
+            return None;
+        }
+        let part = |requests: u32| (requests / by).max(requests.min(1));
+        let each = self.descriptors.iter().map(|one| Descriptor {
+            limit: one.limit.map(|(requests, unit)| (part(requests), unit)),
+            ..*one
+        });
+        Some(each.collect())
+    }
+
     /// Gives back what the trees were charged, of a request that can't run.
     #[cold]
     async fn give_back_trees<B: Store>(&self, service: &Service<B>) {
@@ -139,7 +153,7 @@ impl Question<'_> {
         let back: Vec<_> = taken
             .map(|one| Descriptor {
                 refund: true,
-                ..one.clone()
+                ..*one
             })
             .collect();
         let asked = (service.engine).decide_descriptors_async(self.domain, &back, self.hits_addend);
@@ -187,6 +201,11 @@ pub(crate) async fn ask<B: Store>(
     dialects: &[Dialect],
 ) -> Result<Decided, Undecided> {
     question.check(service.bounds.descriptors)?;
+    let parts = question.parts(service.replicas);
+    let question = &Question {
+        descriptors: parts.as_deref().unwrap_or(question.descriptors),
+        ..*question
+    };
     if question
         .descriptors
         .iter()

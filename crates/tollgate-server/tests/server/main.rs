@@ -4,6 +4,7 @@ mod clients;
 mod http;
 mod kit;
 mod openapi;
+mod replicas;
 mod resp;
 mod rls;
 mod rls_client;

@@ -5,51 +5,22 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command};
 use std::time::Duration;
 
 use tollgate_testkit::envoy::{Envoy, port_value};
 use tollgate_testkit::redis::{Port, until};
 use tollgate_testkit::scratch::Scratch;
 
-/// A service as people start it, killed when it is dropped.
-struct Service(Child);
+use crate::kit::{Service, file};
 
-impl Service {
-    fn start(scratch: &Scratch, policy: &str, grpc: u16) -> Self {
-        Self::with(scratch, policy, grpc, &[])
-    }
-
-    /// With more options. What it says is in a file.
-    fn with(scratch: &Scratch, policy: &str, grpc: u16, options: &[&str]) -> Self {
-        let (file, ready) = (scratch.path("policy.yaml"), scratch.path("ready.json"));
-        fs::write(&file, policy).expect("a policy");
-        let _ = fs::remove_file(&ready);
-        let said = fs::File::create(scratch.path("said")).expect("a file");
-        let child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-            .arg("serve")
-            .arg(&file)
-            .arg("--ready-file")
-            .arg(&ready)
-            .arg("--grpc")
-            .arg(format!("127.0.0.1:{grpc}"))
-            .args(["--http", "off", "--resp", "off", "--admin", "off"])
-            .args(options)
-            .stdout(said)
-            .spawn();
-        let service = Self(child.expect("tollgate starts"));
-        until(Duration::from_secs(60), "the service to be ready", || {
-            ready.exists()
-        });
-        service
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// A service for Envoy alone.
+fn start(scratch: &Scratch, policy: &str, grpc: u16, options: &[&str]) -> Service {
+    let policy = file(scratch, "policy.yaml", policy);
+    let address = format!("127.0.0.1:{grpc}");
+    let mut all = vec![policy.to_str().expect("text"), "--grpc", &address];
+    all.extend(["--http", "off", "--resp", "off", "--admin", "off"]);
+    all.extend(options);
+    Service::start(&all)
 }
 
 /// What came back: the status, and header fields by their names.
@@ -146,7 +117,7 @@ fn a_real_envoy_asks_tollgate() {
     let page = fs::read_to_string(page).expect("docs/envoy.md");
     let (policy, config) = (block(&page, "policy.yaml"), block(&page, "envoy.yaml"));
     let (scratch, grpc) = (Scratch::new("behind-envoy"), Port::free());
-    let service = Service::start(&scratch, &policy, grpc.number());
+    let service = start(&scratch, &policy, grpc.number(), &[]);
     let config = config.replace(&port_value(8081), &port_value(grpc.number()));
     let strict = config.replace("failure_mode_deny: false", "failure_mode_deny: true");
     assert_ne!(config, strict);
@@ -178,7 +149,7 @@ fn a_real_envoy_asks_tollgate() {
     assert_eq!(get(strict, "/", "").status, 500);
 
     // It counts in memory, and begins anew.
-    let _service = Service::start(&scratch, &policy, grpc.number());
+    let _service = start(&scratch, &policy, grpc.number(), &[]);
     until(long, "Envoy to ask again", || {
         !get(edge, "/trial", "")
             .field("x-ratelimit-limit")
@@ -198,12 +169,9 @@ fn who_starts_it_on_a_store_is_told_of_limits_that_are_closed() {
     let closed = "limits: [{name: monthly, key: user, quota: 5/month}]";
     let open = "limits: [{name: quick, key: user, rate: 5/s}]";
     let said = |policy: &str, options: &[&str]| {
-        let _service = Service::with(&scratch, policy, 0, options);
-        until(Duration::from_secs(60), "the service to say it all", || {
-            let said = fs::read_to_string(scratch.path("said")).unwrap_or_default();
-            said.contains("gRPC  on")
-        });
-        fs::read_to_string(scratch.path("said")).unwrap_or_default()
+        let service = start(&scratch, policy, 0, options);
+        let said = service.said("gRPC  on");
+        said + &service.warned()
     };
     let error = said(closed, &["--backend", &store]);
     assert!(error.contains("nothing passes \"monthly\""), "{error}");

@@ -1,0 +1,331 @@
+//! The options of `tollgate serve`, and what they mean to the service.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::Args;
+use tollgate_http::Dialect;
+use tollgate_server::{Address, Bounds, RlsClosed, Secret, Settings};
+
+use super::{ServeFailure, Setting};
+use crate::policy::duration;
+
+/// Options of `tollgate serve`.
+#[derive(Args, Clone, Debug)]
+#[command(
+    allow_negative_numbers = true,
+    after_help = "\
+Each option can also be said in the environment (TOLLGATE_HTTP for --http) or in a file that --config
+names (http: 127.0.0.1:8080). A flag counts before the environment, and that before the file.
+
+Exit code 0: it was ended by SIGTERM or Ctrl-C; 1: it couldn't start; 2: wrong usage.
+
+Examples:
+  tollgate serve
+  tollgate serve policy.yaml --http 0.0.0.0:8080 --resp off
+  tollgate serve ratelimit/config/ --backend redis://127.0.0.1:6379"
+)]
+pub struct Serve {
+    /// A policy, or a folder of policies, in our form or envoyproxy/ratelimit's; an example without.
+    #[arg(env = "TOLLGATE_POLICY")]
+    pub policy: Option<PathBuf>,
+    /// Where HTTP is answered: an address, unix:PATH, or off.
+    #[arg(
+        long,
+        env = "TOLLGATE_HTTP",
+        value_name = "ADDR",
+        default_value = "127.0.0.1:8080"
+    )]
+    pub http: Address,
+    /// Where Envoy is answered.
+    #[arg(
+        long,
+        env = "TOLLGATE_GRPC",
+        value_name = "ADDR",
+        default_value = "127.0.0.1:8081"
+    )]
+    pub grpc: Address,
+    /// Where Redis clients are answered.
+    #[arg(
+        long,
+        env = "TOLLGATE_RESP",
+        value_name = "ADDR",
+        default_value = "127.0.0.1:6380"
+    )]
+    pub resp: Address,
+    /// Where probes and operators are answered.
+    #[arg(
+        long,
+        env = "TOLLGATE_ADMIN",
+        value_name = "ADDR",
+        default_value = "127.0.0.1:6070"
+    )]
+    pub admin: Address,
+    /// Where limits are counted: memory, or the URL of a store.
+    #[arg(
+        long,
+        env = "TOLLGATE_BACKEND",
+        hide_env_values = true,
+        value_name = "URL",
+        default_value = "memory"
+    )]
+    pub backend: String,
+    /// In memory, how many processes share the limits: each enforces its part, as they count apart.
+    #[arg(
+        long,
+        env = "TOLLGATE_REPLICAS",
+        value_name = "N",
+        default_value = "1",
+        value_parser = at_least_one::<u32>
+    )]
+    pub replicas: u32,
+    /// Don't start while the store can't be asked.
+    #[arg(long, env = "TOLLGATE_REQUIRE_STORE", value_parser = yes_or_no)]
+    pub require_store: bool,
+    /// Header fields that tell what is left: draft-8, draft-7, draft-6, draft-3, github; several with commas.
+    #[arg(
+        long,
+        env = "TOLLGATE_HEADERS",
+        value_name = "DIALECT",
+        value_delimiter = ',',
+        default_value = "draft-8"
+    )]
+    pub headers: Vec<Dialect>,
+    /// Header fields that Envoy adds to its answers, as for --headers; none without.
+    #[arg(
+        long,
+        env = "TOLLGATE_RLS_HEADERS",
+        value_name = "DIALECT",
+        value_delimiter = ','
+    )]
+    pub rls_headers: Vec<Dialect>,
+    /// What Envoy is told while a store can't be asked about a limit that is closed: error, or deny.
+    #[arg(
+        long,
+        env = "TOLLGATE_RLS_CLOSED",
+        value_name = "ANSWER",
+        default_value = "error"
+    )]
+    pub rls_closed: RlsClosed,
+    /// A file whose first line operators tell by AUTH.
+    #[arg(long, env = "TOLLGATE_RESP_PASSWORD_FILE", value_name = "FILE")]
+    pub resp_password_file: Option<PathBuf>,
+    /// A file whose first line operators send as Authorization: Bearer.
+    #[arg(long, env = "TOLLGATE_HTTP_TOKEN_FILE", value_name = "FILE")]
+    pub http_token_file: Option<PathBuf>,
+    /// A file that gets one JSON object with the addresses, once all are bound.
+    #[arg(long, env = "TOLLGATE_READY_FILE", value_name = "FILE")]
+    pub ready_file: Option<PathBuf>,
+    /// Keys of CL.THROTTLE that are kept in memory.
+    #[arg(
+        long,
+        env = "TOLLGATE_THROTTLE_KEYS",
+        value_name = "N",
+        default_value = "1000000",
+        value_parser = at_least_one::<usize>
+    )]
+    pub throttle_keys: usize,
+    /// How much clients may bring and take.
+    #[command(flatten)]
+    pub most: Most,
+    /// A file of settings: YAML, or TOML if it ends so.
+    #[arg(long, env = "TOLLGATE_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Show what all settings are, and where each is from, and end.
+    #[arg(long)]
+    pub print_config: bool,
+    /// Where each setting is from.
+    #[arg(skip)]
+    pub origins: Vec<Setting>,
+}
+
+/// How much clients may bring and take.
+#[derive(Args, Clone, Debug)]
+pub struct Most {
+    /// Connections of each protocol at the same time.
+    #[arg(
+        long,
+        env = "TOLLGATE_MAX_CONNECTIONS",
+        value_name = "N",
+        default_value = "10000",
+        value_parser = at_least_one::<usize>
+    )]
+    pub max_connections: usize,
+    /// Bytes of a request: a command, a body, a message.
+    #[arg(
+        long,
+        env = "TOLLGATE_MAX_REQUEST_BYTES",
+        value_name = "N",
+        default_value = "65536",
+        value_parser = at_least_one::<usize>
+    )]
+    pub max_request_bytes: usize,
+    /// Bytes of the first lines of a request of HTTP.
+    #[arg(
+        long,
+        env = "TOLLGATE_MAX_HEAD_BYTES",
+        value_name = "N",
+        default_value = "8192",
+        value_parser = at_least_one::<usize>
+    )]
+    pub max_head_bytes: usize,
+    /// Bytes of a key, or of one fact.
+    #[arg(
+        long,
+        env = "TOLLGATE_MAX_KEY_BYTES",
+        value_name = "N",
+        default_value = "8192",
+        value_parser = at_least_one::<usize>
+    )]
+    pub max_key_bytes: usize,
+    /// Arguments of a command.
+    #[arg(
+        long,
+        env = "TOLLGATE_MAX_ARGUMENTS",
+        value_name = "N",
+        default_value = "1024",
+        value_parser = at_least_one::<usize>
+    )]
+    pub max_arguments: usize,
+    /// Descriptors of a request of Envoy.
+    #[arg(
+        long,
+        env = "TOLLGATE_MAX_DESCRIPTORS",
+        value_name = "N",
+        default_value = "64",
+        value_parser = at_least_one::<usize>
+    )]
+    pub max_descriptors: usize,
+    /// Requests of one batch of HTTP.
+    #[arg(
+        long,
+        env = "TOLLGATE_MAX_BATCH",
+        value_name = "N",
+        default_value = "1000",
+        value_parser = at_least_one::<usize>
+    )]
+    pub max_batch: usize,
+    /// Commands or requests that are answered in one write.
+    #[arg(
+        long,
+        env = "TOLLGATE_MAX_PIPELINE",
+        value_name = "N",
+        default_value = "1000",
+        value_parser = at_least_one::<usize>
+    )]
+    pub max_pipeline: usize,
+    /// Calls of one connection of HTTP/2 at the same time.
+    #[arg(
+        long,
+        env = "TOLLGATE_MAX_STREAMS",
+        value_name = "N",
+        default_value = "256",
+        value_parser = at_least_one::<u32>
+    )]
+    pub max_streams: u32,
+    /// What callers may hold at the same time.
+    #[arg(
+        long,
+        env = "TOLLGATE_MAX_HOLDS",
+        value_name = "N",
+        default_value = "100000",
+        value_parser = whole
+    )]
+    pub max_holds: usize,
+    /// How long a slot is held that was taken over RLS or RESP, if nobody gives it back.
+    #[arg(long, env = "TOLLGATE_HOLD_TIME", value_name = "TIME", default_value = "60s", value_parser = some_time)]
+    pub hold_time: Duration,
+    /// How long a client may take to send a request, and to read its answer.
+    #[arg(long, env = "TOLLGATE_REQUEST_TIME", value_name = "TIME", default_value = "10s", value_parser = some_time)]
+    pub request_time: Duration,
+    /// How long a connection may be quiet.
+    #[arg(long, env = "TOLLGATE_IDLE_TIME", value_name = "TIME", default_value = "10m", value_parser = some_time)]
+    pub idle_time: Duration,
+}
+
+impl Serve {
+    /// What the service is told.
+    pub(super) fn settings(&self) -> Result<Settings, ServeFailure> {
+        let secret = |flag: &str, file: &Option<PathBuf>| {
+            let read = file.as_ref().map(Secret::from_file).transpose();
+            read.map_err(|why| ServeFailure::Usage(format!("--{flag}: {why}")))
+        };
+        let Most {
+            max_connections,
+            max_request_bytes,
+            max_head_bytes,
+            max_key_bytes,
+            max_arguments,
+            max_descriptors,
+            max_batch,
+            max_pipeline,
+            max_streams,
+            max_holds,
+            hold_time,
+            request_time,
+            idle_time,
+        } = self.most;
+        Ok(Settings {
+            http: self.http.clone(),
+            grpc: self.grpc.clone(),
+            resp: self.resp.clone(),
+            admin: self.admin.clone(),
+            dialects: self.headers.clone(),
+            rls_headers: self.rls_headers.clone(),
+            rls_closed: self.rls_closed,
+            password: secret("resp-password-file", &self.resp_password_file)?,
+            token: secret("http-token-file", &self.http_token_file)?,
+            throttle_keys: self.throttle_keys,
+            replicas: self.replicas,
+            ready_file: self.ready_file.clone(),
+            bounds: Bounds {
+                connections: max_connections,
+                request_bytes: max_request_bytes,
+                head_bytes: max_head_bytes,
+                key_bytes: max_key_bytes,
+                arguments: max_arguments,
+                descriptors: max_descriptors,
+                batch: max_batch,
+                pipeline: max_pipeline,
+                streams: max_streams,
+                holds: max_holds,
+                hold_time,
+                request_time,
+                idle_time,
+            },
+            ..Settings::default()
+        })
+    }
+}
+
+/// A count of what there has to be some of.
+fn at_least_one<T: FromStr + PartialEq + Default>(text: &str) -> Result<T, String> {
+    match text.parse() {
+        Ok(count) if count != T::default() => Ok(count),
+        _ => Err("it should be a whole number of at least 1".to_owned()),
+    }
+}
+
+/// A count of what there may be none of.
+fn whole(text: &str) -> Result<usize, String> {
+    let read = text.parse();
+    read.map_err(|_| "it should be a whole number".to_owned())
+}
+
+/// A switch, as the environment tells it.
+fn yes_or_no(text: &str) -> Result<bool, String> {
+    match text.to_lowercase().as_str() {
+        "true" | "yes" | "on" | "1" => Ok(true),
+        "false" | "no" | "off" | "0" => Ok(false),
+        _ => Err("it should be true or false".to_owned()),
+    }
+}
+
+/// A time in which something can happen.
+fn some_time(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("it should be longer than nothing, as 10s".to_owned()),
+        time => Ok(time),
+    }
+}

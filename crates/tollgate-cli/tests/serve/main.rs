@@ -1,0 +1,8 @@
+//! `tollgate serve` as people start it: the real command, real clients and real stores.
+
+mod config;
+mod envoy;
+mod kit;
+mod starting;
+mod stores;
+mod wrong;

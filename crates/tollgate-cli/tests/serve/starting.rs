@@ -1,0 +1,205 @@
+//! Starting and ending: what is said, what can be copied from it, and which policies are taken.
+
+use std::process::Command;
+
+use serde_json::Value;
+use tollgate_testkit::programs::buf;
+use tollgate_testkit::scratch::Scratch;
+
+use crate::kit::{ANY, Service, file};
+
+/// Runs a line as somebody who copied it would: the exit code must be 0.
+fn run(line: &str) -> String {
+    let buf = buf();
+    let folder = buf.parent().expect("a folder").canonicalize();
+    let path = std::env::var("PATH").expect("a path");
+    let ran = Command::new("sh")
+        .args(["-c", line])
+        .env(
+            "PATH",
+            format!("{}:{path}", folder.expect("a folder").display()),
+        )
+        .output()
+        .expect("sh runs");
+    let errors = String::from_utf8_lossy(&ran.stderr).into_owned();
+    assert!(ran.status.success(), "{line}: {errors}");
+    String::from_utf8(ran.stdout).expect("text")
+}
+
+/// The three lines work as they are printed.
+fn lines_work(service: &Service) {
+    let said = service.said("ShouldRateLimit");
+    let lines: Vec<_> = said
+        .lines()
+        .skip_while(|line| *line != "try:")
+        .skip(1)
+        .collect();
+    let [curl, redis_cli, grpc] = lines[..] else {
+        panic!("three lines: {said}");
+    };
+    let answer: Value = serde_json::from_str(&run(curl)).expect("JSON");
+    assert_eq!(
+        (&answer["allowed"], &answer["rule"]),
+        (&true.into(), &"per-user".into())
+    );
+    let answer = run(redis_cli);
+    assert!(answer.contains("allowed\n1\nrule\nper-user\n"), "{answer}");
+    let answer: Value = serde_json::from_str(&run(grpc)).expect("JSON");
+    assert_eq!(answer["overallCode"], "OK", "{answer}");
+    assert_eq!(answer["statuses"][0]["currentLimit"]["name"], "per-user");
+}
+
+#[test]
+fn without_a_policy_it_says_what_to_try_and_that_works_as_it_is_printed() {
+    let service = Service::start(&ANY);
+    lines_work(&service);
+    let said = service.said("try:");
+    assert!(said.contains("serves an example policy"), "{said}");
+    for name in ["HTTP  on ", "gRPC  on ", "RESP  on ", "admin on "] {
+        assert!(said.contains(name), "{name}: {said}");
+    }
+    assert!(
+        said.contains("replicas count apart: --replicas N divides"),
+        "{said}"
+    );
+    assert_eq!(service.warned(), "", "there is nothing to warn of");
+}
+
+#[test]
+fn what_to_try_works_on_sockets_of_the_file_system() {
+    let scratch = Scratch::new("sockets");
+    let [http, grpc, resp] = ["h", "g", "r"].map(|name| {
+        let path = scratch.path(name);
+        format!("unix:{}", path.display())
+    });
+    let options = [
+        "--http", &http, "--grpc", &grpc, "--resp", &resp, "--admin", "off",
+    ];
+    let service = Service::start(&options);
+    assert_eq!(service.ready["http"], http.as_str());
+    lines_work(&service);
+    assert!(service.end("TERM").success());
+    assert!(!scratch.path("h").exists(), "sockets are removed");
+}
+
+#[test]
+fn the_ready_file_has_the_real_addresses() {
+    let service = Service::start(&ANY);
+    for name in ["http", "grpc", "resp", "admin"] {
+        let address = service.ready[name].as_str().expect("an address");
+        let port = address
+            .strip_prefix("127.0.0.1:")
+            .expect("this machine only");
+        assert_ne!(port, "0");
+        std::net::TcpStream::connect(address).expect("a listener");
+    }
+    assert_eq!(service.ready["pid"], service.pid());
+    assert_eq!(service.ready.as_object().expect("an object").len(), 5);
+}
+
+#[test]
+fn a_ready_file_of_a_service_before_isnt_taken_for_this_ones() {
+    let scratch = Scratch::new("stale");
+    let stale = file(&scratch, "ready.json", "{\"pid\":1}");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let http = taken.local_addr().expect("an address").to_string();
+    let path = stale.to_str().expect("text");
+    let (code, _) = crate::kit::fails(&["--http", &http, "--ready-file", path], |_| {});
+    assert_eq!(code, 1);
+    assert!(!stale.exists());
+}
+
+#[test]
+fn signals_end_it_well_while_clients_are_connected() {
+    for signal in ["TERM", "INT"] {
+        let service = Service::start(&ANY);
+        let each = ["http", "grpc", "resp"].map(|name| {
+            let address = service.ready[name].as_str().expect("an address");
+            std::net::TcpStream::connect(address).expect("a connection")
+        });
+        let status = service.end(signal);
+        assert_eq!(status.code(), Some(0), "{signal}");
+        drop(each);
+    }
+}
+
+const TREE: &str =
+    "domain: DOMAIN\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 1}}]";
+
+#[test]
+fn a_folder_of_theirs_serves_several_domains() {
+    let scratch = Scratch::new("theirs");
+    for domain in ["edge", "api"] {
+        let name = format!("config/{domain}.yaml");
+        file(&scratch, &name, &TREE.replace("DOMAIN", domain));
+    }
+    let folder = scratch.path("config");
+    let mut options = vec![folder.to_str().expect("text")];
+    options.extend(ANY);
+    let service = Service::start(&options);
+    for domain in ["edge", "api"] {
+        let question = format!(
+            r#"{{"domain": "{domain}", "descriptors": [{{"entries": [{{"key": "user", "value": "ada"}}]}}]}}"#
+        );
+        assert_eq!(service.post("/json", &question).0, 200, "{domain}");
+        assert_eq!(service.post("/json", &question).0, 429, "{domain}");
+    }
+    let said = service.said("admin on");
+    assert!(
+        said.contains(&format!("serves {}", folder.display())),
+        "{said}"
+    );
+    assert!(!said.contains("try:"), "{said}");
+}
+
+#[test]
+fn a_folder_of_ours_and_one_file_are_served() {
+    let scratch = Scratch::new("ours");
+    for (name, fact) in [("a", "user"), ("b", "tenant")] {
+        let text = format!("limits: [{{name: by-{fact}, key: {fact}, rate: 1/h}}]");
+        file(&scratch, &format!("policies/{name}.yaml"), &text);
+    }
+    for (path, refused) in [("policies", [429, 429]), ("policies/b.yaml", [200, 429])] {
+        let path = scratch.path(path);
+        let mut options = vec![path.to_str().expect("text")];
+        options.extend(ANY);
+        let service = Service::start(&options);
+        for (fact, status) in ["user", "tenant"].into_iter().zip(refused) {
+            let question = format!(r#"{{"facts": {{"{fact}": "ada"}}}}"#);
+            assert_eq!(service.post("/v1/check", &question).0, 200, "{fact}");
+            assert_eq!(service.post("/v1/check", &question).0, status, "{fact}");
+        }
+    }
+}
+
+#[test]
+fn replicas_say_by_what_they_divide() {
+    let scratch = Scratch::new("replicas");
+    let text =
+        "limits: [{name: calls, key: user, rate: 9/h}, {name: jobs, key: job, concurrency: 2}]";
+    let policy = file(&scratch, "policy.yaml", text);
+    let mut options = vec![policy.to_str().expect("text"), "--replicas", "3"];
+    options.extend(ANY);
+    let service = Service::start(&options);
+    let said = service.said("admin on");
+    assert!(
+        said.contains("replicas count apart: each limit is divided by 3\n"),
+        "{said}"
+    );
+    let ada = r#"{"facts": {"user": "ada"}}"#;
+    let passed = (0..9).filter(|_| service.post("/v1/check", ada).0 == 200);
+    assert_eq!(passed.count(), 3);
+    let warned = service.warned();
+    assert!(
+        warned.contains(
+            "warning: \"jobs\" allows 2 at once, fewer than 3 replicas: each lets 1 pass\n"
+        ),
+        "{warned}"
+    );
+    assert!(
+        warned.contains(
+            "warning: slots of \"jobs\" that are taken over Envoy's protocol or Redis' are leases"
+        ),
+        "{warned}"
+    );
+}

@@ -1,0 +1,90 @@
+//! Stores that are there, that aren't, and that refuse us.
+
+use tollgate_testkit::redis::{Port, Server};
+use tollgate_testkit::scratch::Scratch;
+
+use crate::kit::{ANY, Service, fails, file};
+
+const POLICY: &str =
+    "limits: [{name: daily, key: user, quota: 5/day}, {name: calls, key: tenant, rate: 5/s}]";
+
+const ADA: &str = r#"{"facts": {"user": "ada"}}"#;
+const ACME: &str = r#"{"facts": {"tenant": "acme"}}"#;
+
+/// A policy, a store, and all ports free.
+fn options<'a>(policy: &'a str, store: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let mut options = vec![policy, "--backend", store];
+    options.extend(more);
+    options.extend(ANY);
+    options
+}
+
+#[test]
+fn services_on_one_store_count_together() {
+    let (scratch, store) = (Scratch::new("store"), Server::start());
+    let policy = file(&scratch, "policy.yaml", POLICY);
+    let (policy, url) = (policy.to_str().expect("text"), store.url());
+    let options = options(policy, &url, &["--require-store"]);
+    let both = [Service::start(&options), Service::start(&options)];
+    let passed = (0..8).filter(|number| both[number % 2].post("/v1/check", ADA).0 == 200);
+    assert_eq!(passed.count(), 5);
+    let said = both[0].said("admin on");
+    assert!(!said.contains("count apart"), "{said}");
+    for service in both {
+        assert_eq!(service.end("TERM").code(), Some(0));
+    }
+}
+
+#[test]
+fn a_store_that_refuses_the_credentials_is_one_line() {
+    let scratch = Scratch::new("credentials");
+    let policy = file(&scratch, "policy.yaml", POLICY);
+    let store = Server::builder().password("right").start();
+    let url = format!("redis://:not-it@127.0.0.1:{}", store.port());
+    let (code, said) = fails(&options(policy.to_str().expect("text"), &url, &[]), |_| {});
+    assert_eq!(code, 1, "{said}");
+    let said: Vec<_> = said
+        .lines()
+        .filter(|line| !line.starts_with("warning: "))
+        .collect();
+    assert_eq!(
+        said,
+        [format!(
+            "error: redis://…@127.0.0.1:{}: the store answered with an error: wrong user or password; correct them in its URL, as user:password@ before the host, with %40 for @ and the like",
+            store.port()
+        )]
+    );
+    // With the right one it starts.
+    let url = store.url();
+    Service::start(&options(
+        policy.to_str().expect("text"),
+        &url,
+        &["--require-store"],
+    ));
+}
+
+#[test]
+fn a_store_that_isnt_there_is_a_warning_and_each_rule_decides() {
+    let (scratch, nobody) = (Scratch::new("nobody"), Port::free());
+    let policy = file(&scratch, "policy.yaml", POLICY);
+    let url = format!("redis://127.0.0.1:{}", nobody.number());
+    let service = Service::start(&options(policy.to_str().expect("text"), &url, &[]));
+    let warned = service.warned();
+    let start = format!("warning: {url}: the store can't be reached: ");
+    let about = warned.lines().find(|line| line.starts_with(&start));
+    let end = "; until it can be asked, each rule's on_store_failure decides";
+    assert!(about.is_some_and(|line| line.ends_with(end)), "{warned}");
+    assert_eq!(service.post("/v1/check", ADA).0, 503, "quotas are closed");
+    assert_eq!(service.post("/v1/check", ACME).0, 200, "rates are local");
+    let (code, said) = fails(
+        &options(policy.to_str().expect("text"), &url, &["--require-store"]),
+        |_| {},
+    );
+    assert_eq!(code, 1);
+    let errors: Vec<_> = said
+        .lines()
+        .filter(|line| line.starts_with("error: "))
+        .collect();
+    assert_eq!(errors.len(), 1, "{said}");
+    assert!(errors[0].starts_with(&format!("error: {url}: the store can't be reached: ")));
+}
