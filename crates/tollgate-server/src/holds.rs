@@ -133,6 +133,7 @@ impl Holds {
             .peek()
             .is_none_or(|Reverse((next, _))| until < *next);
         table.ends.push(Reverse((until, name.into())));
+        table.forget_old_ends();
         drop(table);
         if is_next {
             self.sooner.notify_one();
@@ -206,7 +207,7 @@ impl Table {
         ended
     }
 
-    /// Whoever renews leaves the time before behind: all of them are thrown out once they are many.
+    /// Whoever renews or gives back leaves a time behind: all of them are thrown out once they are many.
     fn forget_old_ends(&mut self) {
         if self.ends.len() <= self.count * 4 + 64 {
             return;
@@ -240,5 +241,29 @@ impl fmt::Display for Full {
             f,
             "no more may be held: {most} already are (--max-holds), so nothing was decided or charged"
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_given_back_or_renewed_leaves_no_end_behind() {
+        let (holds, hour) = (Holds::new(10), Duration::from_secs(3_600));
+        assert!(holds.keep(b"kept", Permits::default(), hour).is_ok());
+        let check = || {
+            let ends = holds.table().ends.len();
+            assert!(ends <= 100, "{ends} ends of one that is held");
+        };
+        for _ in 0..1_000 {
+            assert!(holds.keep(b"short", Permits::default(), hour).is_ok());
+            assert!(holds.take(b"short").is_some());
+        }
+        check();
+        for _ in 0..1_000 {
+            assert!(holds.renew(b"kept", hour));
+        }
+        check();
     }
 }
