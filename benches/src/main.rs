@@ -15,6 +15,7 @@ mod policy;
 mod redis;
 mod report;
 mod runner;
+mod server;
 mod tail;
 mod timing;
 mod two_threads;
@@ -27,13 +28,14 @@ use report::Report;
 type Group = (&'static str, fn(&mut Report));
 
 /// Every group, in the order in which they run.
-const GROUPS: [Group; 6] = [
+const GROUPS: [Group; 7] = [
     ("limiter", limiter::run),
     ("waiting", waiting::run),
     ("keyed", keyed::run),
     ("composition", composition::run),
     ("policy", policy::run),
     ("redis", redis::run),
+    ("server", server::run),
 ];
 
 fn main() -> ExitCode {
@@ -121,7 +123,7 @@ mod tests {
         check(
             &["fast"],
             Err(
-                "unknown group \"fast\"; the groups are limiter, waiting, keyed, composition, policy, redis",
+                "unknown group \"fast\"; the groups are limiter, waiting, keyed, composition, policy, redis, server",
             ),
         );
         check(

@@ -62,8 +62,19 @@ impl<'a> Facts<'a> {
     /// ```
     #[must_use]
     pub const fn costing(mut self, cost: u64) -> Self {
-        self.cost = Some(cost);
+        self.set_cost(cost);
         self
+    }
+
+    /// Notes what the request costs, as [`costing`](Self::costing) does.
+    ///
+    /// ```
+    /// let mut facts = tollgate_engine::Facts::new();
+    /// facts.set_cost(3);
+    /// assert_eq!(facts.cost(), Some(3));
+    /// ```
+    pub const fn set_cost(&mut self, cost: u64) {
+        self.cost = Some(cost);
     }
 
     /// What the request itself says that it costs.

@@ -100,7 +100,8 @@ where
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::TimedOut && !was_idle => {
                 protocol.too_slow(&mut out);
-                return stream.write_all(&out).await;
+                timer.as_mut().set(patience.request);
+                return in_time(timer.as_mut(), pin!(stream.write_all(&out))).await;
             }
             Err(error) => return Err(error),
         }
@@ -137,40 +138,52 @@ async fn in_time<T>(
 }
 
 pin_project_lite::pin_project! {
-    /// An alarm that is set for each request, and moves its timer only when that goes off too early: most are set
-    /// anew long before.
+    /// An alarm that is set for each request. The clock is read once something has to be waited for, and the timer is
+    /// moved only when it goes off too early: most alarms are set anew long before.
     struct Timer {
         #[pin]
         sleep: Sleep,
-        until: Instant,
+        alarm: Alarm,
     }
+}
+
+/// When time is over.
+#[derive(Clone, Copy)]
+enum Alarm {
+    /// So long after it is waited for.
+    In(Duration),
+    At(Instant),
 }
 
 impl Timer {
     fn new(time: Duration) -> Self {
-        let until = Instant::now() + time;
         Self {
-            sleep: sleep_until(until),
-            until,
+            sleep: sleep_until(Instant::now() + time),
+            alarm: Alarm::In(time),
         }
     }
 
+    /// Sets it anew, from when it is waited for.
     fn set(self: Pin<&mut Self>, time: Duration) {
-        let this = self.project();
-        *this.until = Instant::now() + time;
-        // It would go off too late.
-        if this.sleep.deadline() > *this.until {
-            this.sleep.reset(*this.until);
-        }
+        *self.project().alarm = Alarm::In(time);
     }
 
     fn poll_over(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let mut this = self.project();
+        let until = match *this.alarm {
+            Alarm::At(until) => until,
+            Alarm::In(time) => Instant::now() + time,
+        };
+        *this.alarm = Alarm::At(until);
+        // It would go off too late.
+        if this.sleep.deadline() > until {
+            this.sleep.as_mut().reset(until);
+        }
         while this.sleep.as_mut().poll(cx).is_ready() {
-            if Instant::now() >= *this.until {
+            if Instant::now() >= until {
                 return Poll::Ready(());
             }
-            this.sleep.as_mut().reset(*this.until);
+            this.sleep.as_mut().reset(until);
         }
         Poll::Pending
     }

@@ -2,6 +2,8 @@
 
 mod answer;
 mod body;
+mod check;
+mod descriptors;
 mod envoy;
 mod hold;
 mod request;

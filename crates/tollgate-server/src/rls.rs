@@ -17,7 +17,7 @@ mod wire;
 
 pub use closed::{RlsClosed, UnknownAnswer};
 pub(crate) use connection::serve;
-pub(crate) use decide::{Decided, Limit, Question, Undecided, decide};
+pub(crate) use decide::{Decided, Limit, Question, Undecided, ask, decide};
 
 #[cfg(test)]
 mod tests {

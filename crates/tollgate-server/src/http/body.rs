@@ -8,8 +8,10 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use smallvec::SmallVec;
 use tollgate_engine::Facts;
 
+use super::descriptors::AskedDescriptor;
+
 /// A request to decide about.
-#[derive(Debug, serde::Deserialize)]
+#[derive(Debug, Default, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Asked<'b> {
     /// What is known of it.
@@ -17,9 +19,23 @@ pub(crate) struct Asked<'b> {
     pub(crate) facts: Pairs<'b>,
     /// What it costs, unless a rule finds that in a fact.
     pub(crate) cost: Option<u64>,
+    /// In place of facts: a domain and what Envoy would tell of the request there.
+    #[serde(borrow)]
+    pub(crate) domain: Option<Cow<'b, str>>,
+    #[serde(borrow)]
+    pub(crate) descriptors: Option<Vec<AskedDescriptor<'b>>>,
 }
 
 impl Asked<'_> {
+    /// What is wrong with it where facts are asked for.
+    pub(crate) fn check_facts(&self) -> Result<(), String> {
+        match (&self.domain, &self.descriptors) {
+            (_, Some(_)) => Err("descriptors: not here, send facts".to_owned()),
+            (Some(_), None) => Err("domain: it goes with descriptors".to_owned()),
+            (None, None) => Ok(()),
+        }
+    }
+
     /// The same in the engine's words.
     pub(crate) fn facts(&self) -> Facts<'_> {
         let facts = self

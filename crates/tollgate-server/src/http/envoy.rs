@@ -4,10 +4,10 @@ use std::borrow::Cow;
 use std::fmt::Write;
 
 use serde::Deserialize;
-use tollgate_engine::facts::{Descriptor, Unit};
 use tollgate_http::json;
 
 use super::body;
+use super::descriptors::{self, AskedDescriptor};
 use super::session::{Session, Wrong, bad};
 use crate::rls::{Decided, Limit, Question, Undecided, decide};
 use crate::service::Store;
@@ -23,116 +23,30 @@ struct Asked<'b> {
     hits_addend: u32,
 }
 
-#[derive(Debug, Deserialize)]
-struct AskedDescriptor<'b> {
-    #[serde(borrow, default)]
-    entries: Vec<Entry<'b>>,
-    limit: Option<AskedLimit>,
-    #[serde(alias = "hitsAddend")]
-    hits_addend: Option<Count>,
-    #[serde(alias = "isNegativeHits", default)]
-    is_negative_hits: bool,
-}
-
-#[derive(Debug, Deserialize)]
-struct Entry<'b> {
-    #[serde(borrow, default)]
-    key: Cow<'b, str>,
-    #[serde(borrow, default)]
-    value: Cow<'b, str>,
-}
-
-#[derive(Debug, Deserialize)]
-struct AskedLimit {
-    #[serde(alias = "requestsPerUnit", default)]
-    requests_per_unit: u32,
-    #[serde(default)]
-    unit: AskedUnit,
-}
-
-/// A number of 64 bits, which this form of JSON has as text, too.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum Count {
-    Number(u64),
-    Text(String),
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "UPPERCASE")]
-enum AskedUnit {
-    #[default]
-    Unknown,
-    Second,
-    Minute,
-    Hour,
-    Day,
-    Month,
-    Year,
-}
-
-impl AskedUnit {
-    const fn unit(&self) -> Option<Unit> {
-        Some(match self {
-            Self::Unknown => return None,
-            Self::Second => Unit::Second,
-            Self::Minute => Unit::Minute,
-            Self::Hour => Unit::Hour,
-            Self::Day => Unit::Day,
-            Self::Month => Unit::Month,
-            Self::Year => Unit::Year,
-        })
-    }
-}
-
 impl<B: Store> Session<B> {
     pub(super) async fn envoy(&mut self, body: &[u8]) -> Result<(), Wrong> {
         let asked: Asked<'_> = body::read(body).map_err(bad)?;
-        let entries: Vec<Vec<(&str, &str)>> = asked
+        let entries: Vec<_> = asked
             .descriptors
             .iter()
-            .map(|one| {
-                one.entries
-                    .iter()
-                    .map(|entry| (&*entry.key, &*entry.value))
-                    .collect()
-            })
+            .map(AskedDescriptor::entries)
             .collect();
-        let mut descriptors = Vec::with_capacity(entries.len());
-        for (one, entries) in asked.descriptors.iter().zip(&entries) {
-            let limit = one.limit.as_ref();
-            descriptors.push(Descriptor {
-                limit: limit.and_then(|limit| Some((limit.requests_per_unit, limit.unit.unit()?))),
-                cost: one.hits_addend.as_ref().map(Count::number).transpose()?,
-                refund: one.is_negative_hits,
-                ..Descriptor::new(entries)
-            });
-        }
+        let descriptors = descriptors::of(&asked.descriptors, &entries)?;
         let question = Question {
             domain: &asked.domain,
             descriptors: &descriptors,
             hits_addend: asked.hits_addend,
         };
-        let decided = decide(&self.service, &question)
-            .await
-            .map_err(|why| match why {
-                Undecided::Invalid(why) => bad(why),
-                Undecided::Unavailable(_) | Undecided::Full(_) => (503, why.to_string()),
-            })?;
+        let decided =
+            Box::pin(decide(&self.service, &question))
+                .await
+                .map_err(|why| match why {
+                    Undecided::Invalid(why) => bad(why),
+                    Undecided::Unavailable(_) | Undecided::Full(_) => (503, why.to_string()),
+                })?;
         self.answer.status = if decided.is_allowed { 200 } else { 429 };
         show(&mut self.answer.body, &decided);
         Ok(())
-    }
-}
-
-impl Count {
-    fn number(&self) -> Result<u64, Wrong> {
-        match self {
-            Self::Number(number) => Ok(*number),
-            Self::Text(text) => text
-                .parse()
-                .map_err(|_| bad(format!("hitsAddend: {text:?} is no whole number"))),
-        }
     }
 }
 

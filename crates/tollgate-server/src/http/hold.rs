@@ -8,7 +8,8 @@ use serde::Deserialize;
 use tollgate_engine::Verdict;
 
 use super::body::{self, Asked, Pairs};
-use super::session::{Session, Wrong, bad, show, tell};
+use super::check::{show, tell};
+use super::session::{Session, Wrong, bad};
 use crate::holds::Known;
 use crate::service::{Answered, Store};
 
@@ -71,7 +72,11 @@ impl<B: Store> Session<B> {
             Known::Nothing => {}
         }
         let _undecided = Undecided(&service, &name);
-        let asked = Asked { facts, cost };
+        let asked = Asked {
+            facts,
+            cost,
+            ..Asked::default()
+        };
         let facts = asked.facts();
         let verdict = B::decide(&service.engine, &facts).await;
         let is_allowed = verdict.refused().is_none();

@@ -6,8 +6,7 @@ use super::answer::Answer;
 use super::body::{self, Asked};
 use super::request::{self, Found, Most, Request};
 use crate::connection::{Heard, Speaks, Then};
-use crate::service::{Answered, Service, Store, unix_now};
-use tollgate_http::{Dialect, Kind, Refusal, fields, json, retry_after};
+use crate::service::{Service, Store};
 
 /// What can be asked, for machines.
 const OPENAPI: &[u8] = include_bytes!("openapi.json");
@@ -91,67 +90,10 @@ impl<B: Store> Session<B> {
         }
     }
 
-    async fn check(&mut self, body: &[u8]) -> Result<(), Wrong> {
-        let is_list = body.trim_ascii_start().first() == Some(&b'[');
-        if is_list {
-            return self.check_all(body).await;
-        }
-        let asked: Asked<'_> = body::read(body).map_err(bad)?;
-        let facts = asked.facts();
-        let (answer, dialects) = (&mut self.answer, &self.service.dialects);
-        let checked = self
-            .service
-            .check(&facts, |answered| tell(answer, dialects, answered));
-        checked.await.map_err(|full| (503, full.to_string()))
-    }
-
-    /// Decides a list, in order: each has an answer, and the status is 200 whatever they are.
-    async fn check_all(&mut self, body: &[u8]) -> Result<(), Wrong> {
-        let asked: Vec<Asked<'_>> = body::read(body).map_err(bad)?;
-        let most = self.service.bounds.batch;
-        if asked.len() > most {
-            return Err((
-                413,
-                format!(
-                    "{} requests, more than the {most} that are taken",
-                    asked.len()
-                ),
-            ));
-        }
-        self.answer.body.push(b'[');
-        for (number, one) in asked.iter().enumerate() {
-            if number > 0 {
-                self.answer.body.push(b',');
-            }
-            let facts = one.facts();
-            let out = &mut self.answer.body;
-            let checked = self
-                .service
-                .check(&facts, |answered| match undecided(answered) {
-                    Some(why) => show_undecided(out, &why),
-                    None => show(out, answered),
-                });
-            if let Err(full) = checked.await {
-                show_undecided(&mut self.answer.body, &full.to_string());
-            }
-        }
-        self.answer.body.push(b']');
-        Ok(())
-    }
-
-    async fn peek(&mut self, body: &[u8]) -> Result<(), Wrong> {
-        let asked: Asked<'_> = body::read(body).map_err(bad)?;
-        let facts = asked.facts();
-        let out = &mut self.answer.body;
-        self.service
-            .peek(&facts, |answered| show(out, answered))
-            .await;
-        Ok(())
-    }
-
     async fn refund(&mut self, request: &Request<'_>) -> Result<(), Wrong> {
         self.may_operate(request)?;
         let asked: Asked<'_> = body::read(&request.body).map_err(bad)?;
+        asked.check_facts().map_err(bad)?;
         self.service.refund(&asked.facts()).await;
         self.answer.body.extend(b"{}");
         Ok(())
@@ -282,87 +224,4 @@ fn may_post(request: &Request<'_>) -> Result<(), Wrong> {
         Some(origin) if origin.split(|byte| *byte == b'/').nth(2) == Some(own) => Ok(()),
         Some(_) => Err((403, "requests of other origins aren't answered".to_owned())),
     }
-}
-
-/// One answer, with its fields and status.
-pub(super) fn tell(answer: &mut Answer, dialects: &[Dialect], answered: &Answered<'_>) {
-    if let Some(shown) = answered.shown() {
-        fields::write(dialects, &[shown], unix_now(dialects), |name, value| {
-            answer.field(name, value)
-        });
-    }
-    if answered.is_allowed {
-        return show(&mut answer.body, answered);
-    }
-    let wait = retry_after(&answered.decision);
-    if let Some(seconds) = wait {
-        answer.field("retry-after", &seconds.to_string());
-    }
-    let kind = answered.kind();
-    answer.status = kind.status();
-    if kind == Kind::Unavailable {
-        let limit = answered.rule().unwrap_or_default();
-        let refusal = Refusal {
-            kind,
-            limit,
-            retry_after: wait,
-        };
-        answer.media = Refusal::PROBLEM_TYPE;
-        return refusal.problem_json(&mut answer.body);
-    }
-    show(&mut answer.body, answered);
-}
-
-/// One answer as JSON.
-pub(super) fn show(out: &mut Vec<u8>, answered: &Answered<'_>) {
-    let decision = &answered.decision;
-    out.extend(if answered.is_allowed {
-        &b"{\"allowed\":true"[..]
-    } else {
-        b"{\"allowed\":false"
-    });
-    out.extend(b",\"rule\":");
-    match answered.rule() {
-        Some(name) => json::string(out, name),
-        None => out.extend(b"null"),
-    }
-    for (name, count) in [
-        (&b",\"limit\":"[..], decision.limit),
-        (b",\"remaining\":", decision.remaining),
-    ] {
-        out.extend_from_slice(name);
-        if decision.is_unlimited() {
-            out.extend(b"null");
-        } else {
-            json::number(out, count);
-        }
-    }
-    for (name, time) in [
-        (&b",\"retry_after\":"[..], decision.retry_after),
-        (b",\"reset_after\":", decision.reset_after),
-    ] {
-        out.extend_from_slice(name);
-        if time == std::time::Duration::MAX {
-            out.extend(b"null");
-        } else {
-            json::seconds(out, time);
-        }
-    }
-    out.push(b'}');
-}
-
-/// Why nothing could be decided; none if something was.
-fn undecided(answered: &Answered<'_>) -> Option<String> {
-    let limit = answered.failure()?;
-    Some(format!(
-        "the store can't be asked about {limit:?}, and nothing passes without it"
-    ))
-}
-
-/// One answer of a list, of a request that nothing was decided about.
-fn show_undecided(out: &mut Vec<u8>, why: &str) {
-    out.extend(b"{\"allowed\":false,\"rule\":null,\"limit\":null,\"remaining\":null");
-    out.extend(b",\"retry_after\":null,\"reset_after\":null,\"error\":");
-    json::string(out, why);
-    out.push(b'}');
 }

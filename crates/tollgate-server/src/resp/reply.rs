@@ -55,6 +55,11 @@ impl Replies<'_> {
         self.bulk(text.as_bytes());
     }
 
+    /// A word of the protocol, with its length already before it: `$5\r\nlimit\r\n`.
+    pub(crate) fn word(&mut self, bulk: &'static [u8]) {
+        self.bytes.extend_from_slice(bulk);
+    }
+
     /// Bytes of any length.
     pub(crate) fn bulk(&mut self, bytes: &[u8]) {
         self.head(b'$', bytes.len());
@@ -80,12 +85,19 @@ impl Replies<'_> {
 
     /// A time in seconds: a number with decimals, or the text of one in the second version.
     pub(crate) fn seconds(&mut self, time: Duration) {
-        let mut digits = Vec::with_capacity(20);
-        json::seconds(&mut digits, time);
+        let start = self.bytes.len();
         match self.version {
-            Version::Two => self.bulk(&digits),
-            Version::Three => self.line(b',', &digits),
+            Version::Three => self.bytes.push(b','),
+            Version::Two => {}
         }
+        json::seconds(self.bytes, time);
+        if self.version == Version::Two {
+            // How long it is comes first, and is known last.
+            let digits = self.bytes.len() - start;
+            self.head(b'$', digits);
+            self.bytes[start..].rotate_left(digits);
+        }
+        self.bytes.extend(b"\r\n");
     }
 
     /// So many answers that belong together follow.

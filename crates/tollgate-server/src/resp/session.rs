@@ -113,7 +113,8 @@ impl<B: Store> Session<B> {
         words: impl Iterator<Item = &'w [u8]> + Send,
         out: &mut Replies<'_>,
     ) -> Result<(), String> {
-        let facts = facts(words)?;
+        let mut facts = Facts::new();
+        read_facts(words, &mut facts)?;
         let checked = self.service.check(&facts, |answer| tell(out, answer));
         checked
             .await
@@ -125,7 +126,8 @@ impl<B: Store> Session<B> {
         words: impl Iterator<Item = &'w [u8]> + Send,
         out: &mut Replies<'_>,
     ) -> Result<(), String> {
-        let facts = facts(words)?;
+        let mut facts = Facts::new();
+        read_facts(words, &mut facts)?;
         self.service.peek(&facts, |answer| tell(out, answer)).await
     }
 }
@@ -193,10 +195,11 @@ fn wrong(why: impl std::fmt::Display) -> String {
     format!("ERR {why}")
 }
 
-/// Reads `name=value … [COST n]`.
-fn facts<'w>(words: impl Iterator<Item = &'w [u8]>) -> Result<Facts<'w>, String> {
-    let mut facts = Facts::new();
-    let mut words = words;
+/// Reads `name=value … [COST n]`. Into facts that are there already: they are large to be moved.
+fn read_facts<'w>(
+    mut words: impl Iterator<Item = &'w [u8]>,
+    facts: &mut Facts<'w>,
+) -> Result<(), String> {
     while let Some(word) = words.next() {
         let text = std::str::from_utf8(word).map_err(|_| "ERR facts are UTF-8 text".to_owned())?;
         match text.split_once('=') {
@@ -204,13 +207,12 @@ fn facts<'w>(words: impl Iterator<Item = &'w [u8]>) -> Result<Facts<'w>, String>
             None if text.eq_ignore_ascii_case("COST") => {
                 let cost = words.next().and_then(|word| std::str::from_utf8(word).ok());
                 let cost = cost.and_then(|text| text.parse().ok());
-                let cost = cost.ok_or("ERR COST is followed by a whole number")?;
-                facts = facts.costing(cost);
+                facts.set_cost(cost.ok_or("ERR COST is followed by a whole number")?);
             }
             _ => return Err(format!("ERR {text:?} is no fact: write name=value")),
         }
     }
-    Ok(facts)
+    Ok(())
 }
 
 /// Six pairs: whether it is allowed, the rule that decided, its limit, what is left, and two times in seconds.
@@ -221,29 +223,33 @@ fn tell(out: &mut Replies<'_>, answer: &Answered<'_>) -> Result<(), String> {
         ));
     }
     out.map(6);
-    out.text("allowed");
+    out.word(b"$7\r\nallowed\r\n");
     out.boolean(answer.is_allowed);
-    out.text("rule");
+    out.word(b"$4\r\nrule\r\n");
     match answer.rule() {
         Some(name) => out.text(name),
         None => out.null(),
     }
     let decision = &answer.decision;
-    for (name, count) in [("limit", decision.limit), ("remaining", decision.remaining)] {
-        out.text(name);
+    let counts = [
+        (&b"$5\r\nlimit\r\n"[..], decision.limit),
+        (b"$9\r\nremaining\r\n", decision.remaining),
+    ];
+    for (name, count) in counts {
+        out.word(name);
         if decision.is_unlimited() {
             out.null();
         } else {
             out.count(count);
         }
     }
-    out.text("retry_after");
+    out.word(b"$11\r\nretry_after\r\n");
     if answer.is_allowed || decision.retry_after < std::time::Duration::MAX {
         out.seconds(decision.retry_after);
     } else {
         out.null();
     }
-    out.text("reset_after");
+    out.word(b"$11\r\nreset_after\r\n");
     out.seconds(decision.reset_after);
     Ok(())
 }

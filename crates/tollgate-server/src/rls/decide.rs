@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use smallvec::SmallVec;
+use tollgate::Decision;
 use tollgate_engine::Facts;
 use tollgate_engine::backend::LimitKind;
 use tollgate_engine::engine::{DescriptorStatus, DescriptorVerdict};
@@ -31,8 +32,9 @@ pub(crate) struct Decided {
     pub(crate) is_allowed: bool,
     /// One for each descriptor.
     pub(crate) statuses: Vec<Status>,
-    /// What decided.
+    /// What decided, and what it said: nothing if nothing limits.
     pub(crate) rule: Option<String>,
+    pub(crate) decision: Option<Decision>,
     /// Why it was refused if nothing was decided: a name, and what is told by it.
     pub(crate) failure: Option<(&'static str, String)>,
     /// Header fields for the client.
@@ -177,7 +179,7 @@ pub(crate) async fn decide<B: Store>(
     service: &Service<B>,
     question: &Question<'_>,
 ) -> Result<Decided, Undecided> {
-    let undecided = match ask(service, question).await {
+    let undecided = match ask(service, question, &service.rls_headers).await {
         Err(undecided) if service.rls_closed == RlsClosed::Deny => undecided,
         decided => return decided,
     };
@@ -192,9 +194,11 @@ pub(crate) async fn decide<B: Store>(
     Ok(refused)
 }
 
-async fn ask<B: Store>(
+/// Decides about a request, or says why it can't. The header fields are in these dialects.
+pub(crate) async fn ask<B: Store>(
     service: &Service<B>,
     question: &Question<'_>,
+    dialects: &[Dialect],
 ) -> Result<Decided, Undecided> {
     question.check(service.bounds.descriptors)?;
     let parts = question.parts(service.replicas);
@@ -216,7 +220,6 @@ async fn ask<B: Store>(
             service.refund(&facts).await;
         } else {
             let places = question.descriptors.len();
-            let dialects = &service.rls_headers;
             let tell = |answered: &Answered<'_>| by_rule(places, answered, dialects);
             by_rules = Some(if question.takes_nothing() {
                 service.peek(&facts, tell).await?
@@ -243,7 +246,7 @@ async fn ask<B: Store>(
         .engine
         .decide_descriptors_async(domain, descriptors, hits_addend);
     let Ok(verdict) = asked.await;
-    let mut decided = by_tree(domain, &verdict, &service.rls_headers);
+    let mut decided = by_tree(domain, &verdict, dialects);
     if let DescriptorVerdict::Passed(passed) = verdict {
         let permits = passed.into_permits();
         if !permits.is_empty()
@@ -310,6 +313,7 @@ fn unlimited(descriptors: usize) -> Decided {
         is_allowed: true,
         statuses: std::iter::repeat_with(open).take(descriptors).collect(),
         rule: None,
+        decision: None,
         failure: None,
         headers: Vec::new(),
     }
@@ -351,6 +355,7 @@ fn by_rule(
     }
     Ok(Decided {
         rule: answered.rule().map(str::to_owned),
+        decision: Some(answered.decision),
         headers: headers(dialects, answered.shown()),
         ..decided
     })
@@ -406,6 +411,7 @@ fn by_tree(
         is_allowed,
         statuses: verdict.statuses.iter().map(status).collect(),
         rule: rule.map(str::to_owned),
+        decision: decider.and_then(|status| status.decision),
         failure: None,
         headers: headers(dialects, decider.and_then(|status| shown(domain, status))),
     })

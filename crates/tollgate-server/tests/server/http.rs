@@ -47,6 +47,67 @@ fn a_request_is_decided_with_fields_that_tell_what_is_left() {
 }
 
 #[test]
+fn descriptors_are_decided_in_place_of_facts() {
+    let tree = "domain: edge\ndescriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 2}}]";
+    let running = Running::new(tree, |_| {});
+    let ask = |path: &str, cost: &str| {
+        let ada =
+            r#""domain": "edge", "descriptors": [{"entries": [{"key": "user", "value": "ada"}]}]"#;
+        let text = format!("{{{ada}{cost}}}");
+        running.http().request("POST", path, JSON, &text)
+    };
+    let told = |allowed: bool, remaining: u64, retry_after: u64, reset_after: u64| {
+        format!(
+            r#"{{"allowed":{allowed},"rule":"edge/user","limit":2,"remaining":{remaining},"retry_after":{retry_after},"reset_after":{reset_after}}}"#
+        )
+    };
+    let (status, answer) = ask("/v1/check", "");
+    assert_eq!((status, body(&answer)), (200, &*told(true, 1, 0, 60)));
+    assert!(answer.contains("\r\nratelimit: "), "{answer}");
+    // Neither of both charges anything.
+    for (path, cost) in [("/v1/peek", ""), ("/v1/check", r#", "cost": 0"#)] {
+        let (status, answer) = ask(path, cost);
+        assert_eq!(
+            (status, body(&answer)),
+            (200, &*told(true, 1, 0, 60)),
+            "{path}"
+        );
+    }
+    let (status, answer) = ask("/v1/check", r#", "cost": 2"#);
+    assert_eq!((status, body(&answer)), (429, &*told(false, 1, 60, 60)));
+    assert!(answer.contains("\r\nretry-after: 60\r\n"), "{answer}");
+    let list = r#"[{"domain": "edge", "descriptors": [{"entries": [{"key": "user", "value": "ada"}]}]}, {"facts": {"user": "ada"}}]"#;
+    let (status, answer) = running.http().request("POST", "/v1/check", JSON, list);
+    let free = r#"{"allowed":true,"rule":null,"limit":null,"remaining":null,"retry_after":0,"reset_after":0}"#;
+    let both = format!("[{},{free}]", told(true, 0, 0, 60));
+    assert_eq!((status, body(&answer)), (200, &*both));
+}
+
+#[test]
+fn a_request_has_facts_or_descriptors() {
+    let running = Running::new(POLICY, |_| {});
+    for (text, said) in [
+        (
+            r#"{"facts": {"user": "ada"}, "domain": "edge", "descriptors": []}"#,
+            "descriptors: they are the facts of the request, so send one of both",
+        ),
+        (
+            r#"{"facts": {"user": "ada"}, "domain": "edge"}"#,
+            "domain: it goes with descriptors",
+        ),
+        (r#"{"descriptors": []}"#, "the domain is empty"),
+        (
+            r#"{"domain": "edge", "descriptors": [], "cost": 4294967296}"#,
+            "cost: at most 4294967295 if there are descriptors",
+        ),
+    ] {
+        let (status, answer) = running.http().request("POST", "/v1/check", JSON, text);
+        assert_eq!(status, 400, "{text}: {answer}");
+        assert!(body(&answer).contains(said), "{text}: {answer}");
+    }
+}
+
+#[test]
 fn a_list_is_decided_in_order() {
     let running = Running::new(POLICY, |settings| settings.bounds.batch = 3);
     let list =

@@ -10,7 +10,8 @@ use tollgate_engine::Policy;
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_redis::Redis;
-use tollgate_server::{Address, Server, Settings, StartError};
+use tollgate_server::{Address, Secret, Server, Settings, StartError};
+use tollgate_testkit::scratch::Scratch;
 
 /// A service that runs in a runtime of its own, until it is dropped.
 pub(crate) struct Running {
@@ -42,6 +43,28 @@ impl Running {
     pub(crate) fn on_store(policy: &str, url: &str, change: impl FnOnce(&mut Settings)) -> Self {
         let builder = Redis::builder(url).expect("an address");
         let clock = Arc::new(Manual::new());
+        Self::start(clock, read(policy), change, async |policy, settings| {
+            let redis = builder.build().expect("a store");
+            Server::on_store(policy, redis, settings).await
+        })
+    }
+
+    /// The same by a clock that the test moves: what a store answers is what memory does, to the microsecond.
+    pub(crate) fn on_store_in_time(
+        policy: &str,
+        url: &str,
+        change: impl FnOnce(&mut Settings),
+    ) -> Self {
+        let clock = Arc::new(Manual::new());
+        let builder = Redis::builder(url)
+            .expect("an address")
+            .timeout(Duration::from_secs(20))
+            // A clock that leaps gives nobody time to renew.
+            .slot_life(Duration::from_secs(1_000_000))
+            // It would tell of the refusal that it knows, of several.
+            .near_cache(0)
+            .nodes(1)
+            .clock(Arc::clone(&clock));
         Self::start(clock, read(policy), change, async |policy, settings| {
             let redis = builder.build().expect("a store");
             Server::on_store(policy, redis, settings).await
@@ -85,7 +108,11 @@ impl Running {
     }
 
     pub(crate) fn resp(&self) -> Client {
-        Client::to(self.address(|server| server.addresses().resp.clone()))
+        Client::to(self.resp_address())
+    }
+
+    pub(crate) fn resp_address(&self) -> SocketAddr {
+        self.address(|server| server.addresses().resp.clone())
     }
 
     pub(crate) fn http(&self) -> Client {
@@ -109,6 +136,14 @@ impl Running {
 pub(crate) fn read(policy: &str) -> Policy {
     let read = Policy::from_text(policy, Format::Yaml);
     read.expect("a policy").policy
+}
+
+/// A secret as operators keep it: in a file.
+pub(crate) fn secret(text: &str) -> Secret {
+    let folder = Scratch::new("secret");
+    let file = folder.path("secret");
+    std::fs::write(&file, text).expect("a file");
+    Secret::from_file(&file).expect("a secret")
 }
 
 /// A connection of bytes.

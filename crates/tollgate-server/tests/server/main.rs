@@ -1,5 +1,6 @@
 //! The service as its clients see it: real sockets, virtual time.
 
+mod clients;
 mod http;
 mod kit;
 mod openapi;
@@ -11,4 +12,5 @@ mod rls_closed;
 mod rls_hostile;
 mod rls_reflection;
 mod rls_table;
+mod scenarios;
 mod undecided;

@@ -1,6 +1,8 @@
 //! Commands that change what was counted: for operators, who tell their password first.
 
-use super::{Session, facts};
+use tollgate_engine::Facts;
+
+use super::{Session, read_facts};
 use crate::resp::reply::Replies;
 use crate::service::Store;
 
@@ -23,7 +25,8 @@ impl<B: Store> Session<B> {
         out: &mut Replies<'_>,
     ) -> Result<(), String> {
         self.may_operate()?;
-        let facts = facts(words)?;
+        let mut facts = Facts::new();
+        read_facts(words, &mut facts)?;
         self.service.refund(&facts).await;
         out.simple("OK");
         Ok(())
@@ -36,7 +39,8 @@ impl<B: Store> Session<B> {
         out: &mut Replies<'_>,
     ) -> Result<(), String> {
         self.may_operate()?;
-        let facts = facts(words)?;
+        let mut facts = Facts::new();
+        read_facts(words, &mut facts)?;
         self.service.reset(&facts).await;
         out.simple("OK");
         Ok(())

@@ -1,0 +1,291 @@
+//! The group `server`: what a decision costs the service over each protocol, beside other servers that run at the
+//! same time on the same core, each asked in turns.
+
+use std::error::Error;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::report::{Line, Report};
+use crate::runner::{as_f64, median};
+
+mod generator;
+mod programs;
+mod speak;
+mod tools;
+
+mod memory;
+mod tail;
+
+use generator::{Generator, Pace};
+use programs::{Built, Server};
+use speak::Grpc;
+use tools::{Files, Load};
+
+type Failure = Box<dyn Error>;
+
+const ROUNDS: usize = 5;
+/// Calls in a round of the tools that count calls: about a second.
+const CALLS: u64 = 80_000;
+const PIPELINED_CALLS: u64 = 800_000;
+const SECONDS: u64 = 1;
+
+/// Every request passes.
+const POLICY: &str = "limits: [{name: per-user, key: user, rate: 1000000/s burst 1000000}]";
+const THROTTLE: [&str; 4] = ["key:__rand_int__", "1000000", "1000000", "1"];
+
+/// The policy of many rules: three of them match.
+const RULES: usize = 10_000;
+const POLICY_KEYS: u64 = 1_000_000;
+
+/// GCRA as one would write it in Lua; it is asked by an interval and a tolerance in microseconds.
+const LUA: &str = "\
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local interval, tolerance = tonumber(ARGV[1]), tonumber(ARGV[2])
+local tat = tonumber(redis.call('GET', KEYS[1])) or now
+if tat < now then tat = now end
+local after = tat + interval
+if after - now > tolerance then
+  return {1, tolerance / interval, 0, after - now - tolerance, tat - now}
+end
+redis.call('SET', KEYS[1], after, 'PX', math.ceil((after - now) / 1000))
+return {0, tolerance / interval, math.floor((tolerance - (after - now)) / interval), -1, after - now}
+";
+
+pub(crate) fn run(report: &mut Report) {
+    if let Some(missing) = programs::missing() {
+        return report.note(missing);
+    }
+    if let Err(error) = cases(report) {
+        report.note(format!("stopped: {error}"));
+    }
+}
+
+fn cases(report: &mut Report) -> Result<(), Failure> {
+    let built = Built::new()?;
+    let all = All {
+        ours: Server::tollgate(&built, POLICY)?,
+        tonic: Server::tonic_ok(&built)?,
+        crab: Server::throttlecrab(&built)?,
+        redis: Server::redis()?,
+        files: Files::new()?,
+    };
+    rls(report, &all)?;
+    http(report, &all)?;
+    resp(report, &all)?;
+    programs::ask_from_here()?;
+    policy(report, &built)?;
+    tail::run(report, &all)?;
+    drop(all);
+    memory::run(report, &built)?;
+    report.note(format!(
+        "{ROUNDS} rounds in turns, medians of their ratios; servers on one core, who asks on another. ns: processor \
+         time of the server for a decision; 1/s: decisions a second, where the ratio is theirs to ours. rls: h2load, \
+         10 connections of 10 streams; http-check: wrk, 50 connections; resp-n: redis-benchmark, 50 connections, n \
+         commands on the way, {} keys; policy-rls: {RULES} rules, 3 of which match, {POLICY_KEYS} keys, beside one \
+         rule and the same keys, from a generator of this benchmark",
+        tools::KEYS
+    ));
+    Ok(())
+}
+
+/// The servers, and what tools read.
+struct All {
+    ours: Server,
+    tonic: Server,
+    crab: Server,
+    redis: Server,
+    files: Files,
+}
+
+/// One server under one load.
+struct Side<'a> {
+    name: &'static str,
+    target: Option<f64>,
+    server: &'a Server,
+    load: Box<dyn FnMut() -> Result<Load, Failure> + 'a>,
+}
+
+impl<'a> Side<'a> {
+    fn new(
+        name: &'static str,
+        target: Option<f64>,
+        server: &'a Server,
+        load: impl FnMut() -> Result<Load, Failure> + 'a,
+    ) -> Self {
+        Self {
+            name,
+            target,
+            server,
+            load: Box::new(load),
+        }
+    }
+
+    /// Nanoseconds of the server's processor time for a decision, and decisions a second.
+    fn measure(&mut self) -> Result<(f64, f64), Failure> {
+        let before = self.server.cpu();
+        let load = (self.load)().map_err(|error| format!("{}: {error}", self.name))?;
+        let spent = as_f64(self.server.cpu() - before);
+        Ok((spent / load.decisions, load.per_second))
+    }
+}
+
+/// Rounds of all sides in turns. The first is ours; each of the others makes two lines.
+fn compare(report: &mut Report, case: &str, sides: &mut [Side<'_>]) -> Result<(), Failure> {
+    let mut rounds = vec![Vec::new(); sides.len()];
+    for round in 0..=ROUNDS {
+        for (side, seen) in sides.iter_mut().zip(&mut rounds) {
+            let measured = side.measure()?;
+            // The first one warms up.
+            if round > 0 {
+                seen.push(measured);
+            }
+        }
+    }
+    let (ours, others) = rounds.split_first().ok_or("no sides")?;
+    for (side, theirs) in sides[1..].iter().zip(others) {
+        let of = |seen: &[(f64, f64)], pick: fn(&(f64, f64)) -> f64| {
+            median(seen.iter().map(pick).collect())
+        };
+        let ratio = |pick: fn(&(f64, f64)) -> f64| {
+            median(
+                ours.iter()
+                    .zip(theirs)
+                    .map(|(a, b)| pick(a) / pick(b))
+                    .collect(),
+            )
+        };
+        let numbers = (of(ours, |seen| seen.0), of(theirs, |seen| seen.0), "ns");
+        report.add(Line::new(case, side.name, numbers, ratio(|seen| seen.0)).target(side.target));
+        let numbers = (of(ours, |seen| seen.1), of(theirs, |seen| seen.1), "1/s");
+        report.add(Line::new(
+            case,
+            side.name,
+            numbers,
+            ratio(|seen| seen.1).recip(),
+        ));
+    }
+    Ok(())
+}
+
+fn rls(report: &mut Report, all: &All) -> Result<(), Failure> {
+    let body = all.files.path("rls");
+    let load = |server: &Server| {
+        let (address, body) = (server.grpc, &body);
+        move || tools::h2load(here(address)?, body, CALLS)
+    };
+    let mut sides = [
+        Side::new("tollgate", None, &all.ours, load(&all.ours)),
+        Side::new("tonic-ok", Some(1.15), &all.tonic, load(&all.tonic)),
+    ];
+    compare(report, "rls", &mut sides)
+}
+
+fn http(report: &mut Report, all: &All) -> Result<(), Failure> {
+    let load = |server: &Server, script: &str| {
+        let (address, script) = (server.http, all.files.path(script));
+        move || tools::wrk(here(address)?, &script, SECONDS)
+    };
+    let crab = load(&all.crab, "throttle.lua");
+    let mut sides = [
+        Side::new("tollgate", None, &all.ours, load(&all.ours, "check.lua")),
+        Side::new("throttlecrab-http", Some(0.75), &all.crab, crab),
+    ];
+    compare(report, "http-check", &mut sides)
+}
+
+fn resp(report: &mut Report, all: &All) -> Result<(), Failure> {
+    let sha = all.redis.say(&["SCRIPT", "LOAD", LUA])?;
+    let asks: [(&str, Vec<&str>); 2] = [
+        ("resp", [&["CL.THROTTLE"][..], &THROTTLE].concat()),
+        ("resp-check", vec!["TG.CHECK", "user=__rand_int__"]),
+    ];
+    let incrby = ["INCRBY", "key:__rand_int__", "1"];
+    let lua = ["EVALSHA", &sha, "1", "lua:__rand_int__", "1", "1000000"];
+    let crab = [&["THROTTLE"][..], &THROTTLE].concat();
+    for (name, ask) in &asks {
+        for pipeline in [1, 16, 64] {
+            let calls = if pipeline == 1 {
+                CALLS
+            } else {
+                PIPELINED_CALLS
+            };
+            let load = |server: &Server, command: &[&str], calls| {
+                let (address, command) = (server.resp, command.iter().map(ToString::to_string));
+                let command: Vec<String> = command.collect();
+                move || {
+                    let command: Vec<&str> = command.iter().map(String::as_str).collect();
+                    tools::redis_benchmark(here(address)?, pipeline, calls, &command)
+                }
+            };
+            let mut sides = vec![
+                Side::new("tollgate", None, &all.ours, load(&all.ours, ask, calls)),
+                Side::new(
+                    "redis-incrby",
+                    Some(1.0),
+                    &all.redis,
+                    load(&all.redis, &incrby, calls),
+                ),
+            ];
+            sides.push(if pipeline == 1 {
+                Side::new(
+                    "throttlecrab-resp",
+                    Some(0.9),
+                    &all.crab,
+                    load(&all.crab, &crab, calls),
+                )
+            } else {
+                Side::new(
+                    "redis-lua",
+                    Some(0.2),
+                    &all.redis,
+                    load(&all.redis, &lua, calls / 5),
+                )
+            });
+            compare(report, &format!("{name}-{pipeline}"), &mut sides)?;
+        }
+    }
+    Ok(())
+}
+
+/// Ours with many rules beside ours with one.
+fn policy(report: &mut Report, built: &Built) -> Result<(), Failure> {
+    let (many, one) = (
+        Server::tollgate(built, &rules())?,
+        Server::tollgate(built, POLICY)?,
+    );
+    let load = |server: &Server| -> Result<_, Failure> {
+        let mut generator = Generator::new(here(server.grpc)?, 10, &Grpc::default(), POLICY_KEYS)?;
+        Ok(move || {
+            let ran = generator.run(Pace::Full, Duration::from_secs(SECONDS))?;
+            Ok(Load {
+                decisions: as_f64(ran.times.len() as u64),
+                per_second: ran.per_second,
+            })
+        })
+    };
+    let (loads, load) = (load(&many)?, load(&one)?);
+    let mut sides = [
+        Side::new("policy", None, &many, loads),
+        Side::new("rls", Some(1.3), &one, load),
+    ];
+    compare(report, "policy-rls", &mut sides)
+}
+
+/// Three rules for everybody, among many for certain tenants.
+fn rules() -> String {
+    let mut text = "limits:\n".to_owned();
+    for number in 3..RULES {
+        text += &format!(
+            "  - {{name: tenant-{number}, match: {{tenant: t{number}}}, key: user, rate: 10/s}}\n"
+        );
+    }
+    for name in ["second", "minute", "hour"] {
+        text += &format!("  - {{name: per-{name}, key: user, rate: 1000000000/{name}}}\n");
+    }
+    text
+}
+
+fn here(address: Option<SocketAddr>) -> Result<SocketAddr, Failure> {
+    address.ok_or_else(|| "it doesn't speak this protocol".into())
+}

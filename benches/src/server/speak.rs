@@ -1,0 +1,330 @@
+//! What the generator of this benchmark says, and how it knows that it was answered.
+
+use std::collections::VecDeque;
+
+use super::Failure;
+
+pub(super) const SHOULD_RATE_LIMIT: &str =
+    "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// One connection's side of a protocol. A request is known by the time at which it was due.
+pub(super) trait Speaks {
+    /// Requests that may be on the way at once.
+    const ROOM: usize;
+
+    /// What is said first.
+    fn greet(&mut self, _out: &mut Vec<u8>) {}
+
+    /// Asks for a key.
+    fn ask(&mut self, key: u64, due: u64, out: &mut Vec<u8>);
+
+    /// Hears what was answered: the bytes that are done with. When each was due goes to `answered`.
+    fn hear(
+        &mut self,
+        input: &[u8],
+        out: &mut Vec<u8>,
+        answered: &mut Vec<u64>,
+    ) -> Result<usize, Failure>;
+}
+
+/// One command of RESP at a time, whose answer has so many lines.
+#[derive(Clone)]
+pub(super) struct Resp {
+    /// The words before the key and after it.
+    pub(super) before: &'static str,
+    pub(super) after: &'static [&'static str],
+    pub(super) lines: usize,
+    asked: VecDeque<u64>,
+    heard: usize,
+}
+
+impl Resp {
+    pub(super) const fn new(
+        before: &'static str,
+        after: &'static [&'static str],
+        lines: usize,
+    ) -> Self {
+        Self {
+            before,
+            after,
+            lines,
+            asked: VecDeque::new(),
+            heard: 0,
+        }
+    }
+
+    /// The command for a key.
+    pub(super) fn command(&self, key: u64, out: &mut Vec<u8>) {
+        let word = |out: &mut Vec<u8>, text: &str| {
+            out.extend(format!("${}\r\n{text}\r\n", text.len()).into_bytes());
+        };
+        out.extend(format!("*{}\r\n", self.after.len() + 2).into_bytes());
+        word(out, self.before);
+        word(out, &format!("key:{key:012}"));
+        for text in self.after {
+            word(out, text);
+        }
+    }
+}
+
+impl Speaks for Resp {
+    const ROOM: usize = 1;
+
+    fn ask(&mut self, key: u64, due: u64, out: &mut Vec<u8>) {
+        self.asked.push_back(due);
+        self.command(key, out);
+    }
+
+    fn hear(
+        &mut self,
+        input: &[u8],
+        _: &mut Vec<u8>,
+        answered: &mut Vec<u64>,
+    ) -> Result<usize, Failure> {
+        let mut used = 0;
+        while let Some(end) = input[used..].iter().position(|byte| *byte == b'\n') {
+            if input[used] == b'-' {
+                let line = String::from_utf8_lossy(&input[used..used + end]).into_owned();
+                return Err(line.into());
+            }
+            used += end + 1;
+            self.heard += 1;
+            if self.heard == self.lines {
+                self.heard = 0;
+                answered.extend(self.asked.pop_front());
+            }
+        }
+        Ok(used)
+    }
+}
+
+/// One request of HTTP/1.1 at a time.
+#[derive(Clone)]
+pub(super) struct Http {
+    path: &'static str,
+    /// What is before and after the key in the body.
+    body: [&'static str; 2],
+    asked: VecDeque<u64>,
+}
+
+impl Http {
+    pub(super) const fn new(path: &'static str, body: [&'static str; 2]) -> Self {
+        Self {
+            path,
+            body,
+            asked: VecDeque::new(),
+        }
+    }
+}
+
+impl Speaks for Http {
+    const ROOM: usize = 1;
+
+    fn ask(&mut self, key: u64, due: u64, out: &mut Vec<u8>) {
+        self.asked.push_back(due);
+        let body = format!("{}u{key}{}", self.body[0], self.body[1]);
+        let (path, length) = (self.path, body.len());
+        out.extend(
+            format!(
+                "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+                 content-length: {length}\r\n\r\n{body}"
+            )
+            .into_bytes(),
+        );
+    }
+
+    fn hear(
+        &mut self,
+        input: &[u8],
+        _: &mut Vec<u8>,
+        answered: &mut Vec<u64>,
+    ) -> Result<usize, Failure> {
+        let mut used = 0;
+        loop {
+            let rest = &input[used..];
+            let Some(head) = rest.windows(4).position(|four| four == b"\r\n\r\n") else {
+                return Ok(used);
+            };
+            let text = std::str::from_utf8(&rest[..head])?.to_ascii_lowercase();
+            if !text.starts_with("http/1.1 200") {
+                return Err(text.into());
+            }
+            let length = text
+                .lines()
+                .find_map(|line| line.strip_prefix("content-length:"));
+            let length: usize = length.ok_or("an answer without a length")?.trim().parse()?;
+            if rest.len() < head + 4 + length {
+                return Ok(used);
+            }
+            used += head + 4 + length;
+            answered.extend(self.asked.pop_front());
+        }
+    }
+}
+
+/// Ten calls of gRPC at a time.
+#[derive(Clone, Default)]
+pub(super) struct Grpc {
+    stream: u32,
+    asked: Vec<(u32, u64)>,
+}
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RESET: u8 = 3;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const GO_AWAY: u8 = 7;
+const WINDOW: u8 = 8;
+/// Of `DATA` and `HEADERS` the end of the stream; of the others that it is an answer.
+const END: u8 = 1;
+const WHOLE: u8 = 4;
+
+impl Speaks for Grpc {
+    const ROOM: usize = 10;
+
+    fn greet(&mut self, out: &mut Vec<u8>) {
+        out.extend(PREFACE);
+        frame(out, SETTINGS, 0, 0, &[]);
+        // No run gets more than this connection may be sent.
+        frame(out, WINDOW, 0, 0, &(1u32 << 30).to_be_bytes());
+    }
+
+    fn ask(&mut self, key: u64, due: u64, out: &mut Vec<u8>) {
+        let is_first = self.stream == 0;
+        self.stream = if is_first { 1 } else { self.stream + 2 };
+        self.asked.push((self.stream, due));
+        frame(out, HEADERS, WHOLE, self.stream, &headers(is_first));
+        let body = framed(&rate_limit_request(format!("u{key}").as_bytes()));
+        frame(out, DATA, END, self.stream, &body);
+    }
+
+    fn hear(
+        &mut self,
+        input: &[u8],
+        out: &mut Vec<u8>,
+        answered: &mut Vec<u64>,
+    ) -> Result<usize, Failure> {
+        let mut used = 0;
+        while let Some((head, rest)) = input[used..].split_first_chunk::<9>() {
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+            let Some(payload) = rest.get(..length) else {
+                break;
+            };
+            let (kind, flags) = (head[3], head[4]);
+            let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+            match kind {
+                SETTINGS if flags & END == 0 => frame(out, SETTINGS, END, 0, &[]),
+                PING if flags & END == 0 => frame(out, PING, END, 0, payload),
+                // The frame of gRPC, then `overall_code: OK`.
+                DATA if payload.get(5..7).is_some_and(|code| code != [8, 1]) => {
+                    return Err("not every request passes".into());
+                }
+                DATA | HEADERS if flags & END != 0 => {
+                    let place = self.asked.iter().position(|(asked, _)| *asked == stream);
+                    answered.extend(place.map(|place| self.asked.swap_remove(place).1));
+                }
+                RESET | GO_AWAY => return Err(format!("frame {kind} of {payload:?}").into()),
+                _ => {}
+            }
+            used += 9 + length;
+        }
+        Ok(used)
+    }
+}
+
+fn frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+    let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+    out.extend(&length.to_be_bytes()[1..]);
+    out.extend([kind, flags]);
+    out.extend(stream.to_be_bytes());
+    out.extend(payload);
+}
+
+/// The fields of a call. The first one names them for the connection, those behind it say their numbers, as gRPC
+/// clients do.
+fn headers(is_first: bool) -> Vec<u8> {
+    // `:method: POST`, `:scheme: http`
+    let mut fields = vec![0x83, 0x86];
+    if !is_first {
+        fields.extend([0xc1, 0xc0, 0xbf, 0xbe]);
+        return fields;
+    }
+    let named: [(&[u8], &str); 4] = [
+        (b"\x44", SHOULD_RATE_LIMIT),
+        (b"\x41", "localhost"),
+        (b"\x5f", "application/grpc"),
+        (b"\x40\x02te", "trailers"),
+    ];
+    for (name, value) in named {
+        fields.extend(name);
+        fields.push(u8::try_from(value.len()).unwrap_or(u8::MAX));
+        fields.extend(value.as_bytes());
+    }
+    fields
+}
+
+/// A message as gRPC sends it: not compressed, with its length.
+pub(super) fn framed(message: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
+    [&[0], &length.to_be_bytes()[..], message].concat()
+}
+
+/// One descriptor `(user, value)` of the domain `edge`.
+pub(super) fn rate_limit_request(value: &[u8]) -> Vec<u8> {
+    let field = |tag: u8, bytes: &[u8]| {
+        let length = u8::try_from(bytes.len()).unwrap_or(u8::MAX);
+        [&[tag << 3 | 2, length], bytes].concat()
+    };
+    let entry = [field(1, b"user"), field(2, value)].concat();
+    [field(1, b"edge"), field(2, &field(1, &entry))].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_found_however_they_are_cut() {
+        let mut resp = Resp::new("INCRBY", &["1"], 2);
+        let mut out = Vec::new();
+        resp.ask(7, 70, &mut out);
+        assert_eq!(
+            out,
+            b"*3\r\n$6\r\nINCRBY\r\n$16\r\nkey:000000000007\r\n$1\r\n1\r\n"
+        );
+        let mut answered = Vec::new();
+        let heard = resp.hear(b"*1\r\n:", &mut out, &mut answered);
+        assert_eq!((heard.unwrap(), answered.len()), (4, 0));
+        let heard = resp.hear(b":5\r\n", &mut out, &mut answered);
+        assert_eq!((heard.unwrap(), &*answered), (4, &[70][..]));
+        assert!(resp.hear(b"-ERR no\r\n", &mut out, &mut answered).is_err());
+
+        let mut http = Http::new("/v1/check", ["{", "}"]);
+        http.ask(1, 10, &mut out);
+        answered.clear();
+        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
+        let cut = answer.len() - 1;
+        let heard = http.hear(&answer[..cut], &mut out, &mut answered);
+        assert_eq!((heard.unwrap(), answered.len()), (0, 0));
+        let heard = http.hear(answer, &mut out, &mut answered);
+        assert_eq!((heard.unwrap(), &*answered), (answer.len(), &[10][..]));
+    }
+
+    #[test]
+    fn calls_are_answered_in_any_order() {
+        let (mut grpc, mut out, mut answered) = (Grpc::default(), Vec::new(), Vec::new());
+        grpc.ask(1, 10, &mut out);
+        grpc.ask(2, 20, &mut out);
+        let mut answer = Vec::new();
+        frame(&mut answer, DATA, 0, 3, &framed(&[8, 1]));
+        frame(&mut answer, HEADERS, END | WHOLE, 3, &[]);
+        frame(&mut answer, HEADERS, END | WHOLE, 1, &[]);
+        let heard = grpc.hear(&answer, &mut out, &mut answered);
+        assert_eq!((heard.unwrap(), &*answered), (answer.len(), &[20, 10][..]));
+        let mut refused = Vec::new();
+        frame(&mut refused, DATA, 0, 5, &framed(&[8, 2]));
+        assert!(grpc.hear(&refused, &mut out, &mut answered).is_err());
+    }
+}

@@ -1,0 +1,155 @@
+//! Loads that known tools make: h2load, wrk, redis-benchmark.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tollgate_testkit::scratch::Scratch;
+
+use super::Failure;
+use super::programs::asker;
+use super::speak;
+
+/// Keys that requests are for.
+pub(super) const KEYS: u64 = 100_000;
+
+/// How many decisions a load made, and how many in a second.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load {
+    pub(super) decisions: f64,
+    pub(super) per_second: f64,
+}
+
+/// Files that the tools read.
+pub(super) struct Files {
+    folder: Scratch,
+}
+
+impl Files {
+    pub(super) fn new() -> Result<Self, Failure> {
+        let files = Self {
+            folder: Scratch::new("bench-load"),
+        };
+        files.write("rls", &speak::framed(&speak::rate_limit_request(b"u12345")))?;
+        let check = script("/v1/check", r#"{"facts":{"user":"u' .. number .. '"}}"#);
+        files.write("check.lua", check.as_bytes())?;
+        let throttle = r#"{"key":"u' .. number .. '","max_burst":1000000,"count_per_period":1000000,"period":1,"quantity":1}"#;
+        files.write("throttle.lua", script("/throttle", throttle).as_bytes())?;
+        Ok(files)
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<(), Failure> {
+        let mut file = std::fs::File::create(self.path(name))?;
+        Ok(file.write_all(bytes)?)
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path(name)
+    }
+}
+
+/// What wrk sends: each request for the next of the keys.
+fn script(path: &str, body: &str) -> String {
+    format!(
+        "wrk.method = 'POST'\nwrk.headers['content-type'] = 'application/json'\nlocal number = 0\n\
+         request = function()\n  number = (number + 1) % {KEYS}\n  \
+         return wrk.format(nil, '{path}', nil, '{body}')\nend\n"
+    )
+}
+
+/// Ten connections of ten streams each.
+pub(super) fn h2load(address: SocketAddr, body: &Path, calls: u64) -> Result<Load, Failure> {
+    let out = output(
+        asker("h2load")
+            .args(["-n", &calls.to_string(), "-c", "10", "-m", "10", "-d"])
+            .arg(body)
+            .args(["-H", "content-type: application/grpc", "-H", "te: trailers"])
+            .arg(format!("http://{address}{}", speak::SHOULD_RATE_LIMIT)),
+    )?;
+    let succeeded = before(&out, " succeeded");
+    let per_second = before(&out, " req/s");
+    let (Some(decisions), Some(per_second)) = (succeeded, per_second) else {
+        return Err(format!("h2load said {out:?}").into());
+    };
+    Ok(Load {
+        decisions,
+        per_second,
+    })
+}
+
+/// Fifty connections that are kept.
+pub(super) fn wrk(address: SocketAddr, script: &Path, seconds: u64) -> Result<Load, Failure> {
+    let out = output(
+        asker("wrk")
+            .args(["-t1", "-c50", &format!("-d{seconds}s"), "-s"])
+            .arg(script)
+            .arg(format!("http://{address}")),
+    )?;
+    let decisions = before(&out, " requests in");
+    let per_second = out
+        .lines()
+        .find_map(|line| line.strip_prefix("Requests/sec:")?.trim().parse().ok());
+    match (decisions, per_second) {
+        (Some(decisions), Some(per_second)) if !out.contains("Non-2xx") => Ok(Load {
+            decisions,
+            per_second,
+        }),
+        _ => Err(format!("wrk said {out:?}").into()),
+    }
+}
+
+/// Fifty connections, and so many commands on the way at once on each.
+pub(super) fn redis_benchmark(
+    address: SocketAddr,
+    pipeline: u64,
+    calls: u64,
+    command: &[&str],
+) -> Result<Load, Failure> {
+    let out = output(
+        asker("redis-benchmark")
+            .args(["-q", "-c", "50", "-p", &address.port().to_string()])
+            .args(["-P", &pipeline.to_string(), "-n", &calls.to_string()])
+            .args(["-r", &KEYS.to_string()])
+            .args(command),
+    )?;
+    // It tells how far it is on the same line.
+    let per_second = before(&out, " requests per second");
+    let per_second = per_second.ok_or_else(|| format!("redis-benchmark said {out:?}"))?;
+    #[expect(clippy::cast_precision_loss, reason = "calls stay far below 2^53")]
+    let decisions = calls as f64;
+    Ok(Load {
+        decisions,
+        per_second,
+    })
+}
+
+fn output(command: &mut Command) -> Result<String, Failure> {
+    let output = command.output()?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        return Ok(said);
+    }
+    let error = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{}: {said}{error}", output.status).into())
+}
+
+/// The last number right before some words.
+fn before(text: &str, words: &str) -> Option<f64> {
+    let (front, _) = text.rsplit_once(words)?;
+    let start = front.rfind(|c: char| !c.is_ascii_digit() && c != '.');
+    front[start.map_or(0, |start| start + 1)..].parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_found_before_words() {
+        let said = "finished in 1.02s, 98273.50 req/s, 5MB/s\nrequests: 100 total, 99 succeeded";
+        assert_eq!(before(said, " req/s"), Some(98_273.5));
+        assert_eq!(before(said, " succeeded"), Some(99.0));
+        assert_eq!(before(said, " failed"), None);
+    }
+}

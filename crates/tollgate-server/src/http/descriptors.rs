@@ -1,0 +1,109 @@
+//! Envoy's descriptors as JSON, for the calls that take them.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use tollgate_engine::facts::{Descriptor, Unit};
+
+use super::session::{Wrong, bad};
+
+/// `envoy.extensions.common.ratelimit.v3.RateLimitDescriptor`.
+#[derive(Debug, Deserialize)]
+pub(super) struct AskedDescriptor<'b> {
+    #[serde(borrow, default)]
+    entries: Vec<Entry<'b>>,
+    limit: Option<AskedLimit>,
+    #[serde(alias = "hitsAddend")]
+    hits_addend: Option<Count>,
+    #[serde(alias = "isNegativeHits", default)]
+    is_negative_hits: bool,
+}
+
+#[derive(Debug, Deserialize)]
+struct Entry<'b> {
+    #[serde(borrow, default)]
+    key: Cow<'b, str>,
+    #[serde(borrow, default)]
+    value: Cow<'b, str>,
+}
+
+#[derive(Debug, Deserialize)]
+struct AskedLimit {
+    #[serde(alias = "requestsPerUnit", default)]
+    requests_per_unit: u32,
+    #[serde(default)]
+    unit: AskedUnit,
+}
+
+/// A number of 64 bits, which this form of JSON has as text, too.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Count {
+    Number(u64),
+    Text(String),
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+enum AskedUnit {
+    #[default]
+    Unknown,
+    Second,
+    Minute,
+    Hour,
+    Day,
+    Month,
+    Year,
+}
+
+impl AskedUnit {
+    const fn unit(&self) -> Option<Unit> {
+        Some(match self {
+            Self::Unknown => return None,
+            Self::Second => Unit::Second,
+            Self::Minute => Unit::Minute,
+            Self::Hour => Unit::Hour,
+            Self::Day => Unit::Day,
+            Self::Month => Unit::Month,
+            Self::Year => Unit::Year,
+        })
+    }
+}
+
+/// The entries of one descriptor, borrowed.
+pub(super) type Entries<'a> = Vec<(&'a str, &'a str)>;
+
+impl AskedDescriptor<'_> {
+    pub(super) fn entries(&self) -> Entries<'_> {
+        let entries = self.entries.iter();
+        entries.map(|entry| (&*entry.key, &*entry.value)).collect()
+    }
+}
+
+/// The same in the engine's words.
+pub(super) fn of<'a>(
+    asked: &[AskedDescriptor<'_>],
+    entries: &'a [Entries<'a>],
+) -> Result<Vec<Descriptor<'a>>, Wrong> {
+    let one = |(one, entries): (&AskedDescriptor<'_>, &'a Entries<'a>)| {
+        let limit = one.limit.as_ref();
+        Ok(Descriptor {
+            limit: limit.and_then(|limit| Some((limit.requests_per_unit, limit.unit.unit()?))),
+            cost: one.hits_addend.as_ref().map(Count::number).transpose()?,
+            refund: one.is_negative_hits,
+            ..Descriptor::new(entries)
+        })
+    };
+    asked.iter().zip(entries).map(one).collect()
+}
+
+impl Count {
+    fn number(&self) -> Result<u64, Wrong> {
+        match self {
+            Self::Number(number) => Ok(*number),
+            Self::Text(text) => text
+                .parse()
+                .map_err(|_| bad(format!("hitsAddend: {text:?} is no whole number"))),
+        }
+    }
+}
