@@ -39,6 +39,10 @@ impl Time {
                 let still = tokio::task::spawn_blocking(move || wait.recv());
                 while let Some((time, done)) = passes.recv().await {
                     tokio::time::advance(time).await;
+                    // Whoever waited for this has its turn before more passes.
+                    for _ in 0..8 {
+                        tokio::task::yield_now().await;
+                    }
                     done.send(()).expect("a test that waits");
                 }
                 drop(over);
@@ -186,7 +190,11 @@ impl Running {
     }
 
     pub(crate) fn http(&self) -> Client {
-        Client::to(self.address(|server| server.addresses().http.clone()))
+        Client::to(self.http_address())
+    }
+
+    pub(crate) fn http_address(&self) -> SocketAddr {
+        self.address(|server| server.addresses().http.clone())
     }
 
     pub(crate) fn admin(&self) -> Client {
