@@ -17,7 +17,9 @@ use tokio::time::{Instant, Sleep, sleep_until};
 /// The most that is read at once.
 const READ: usize = 16 * 1024;
 /// What a buffer keeps while nothing happens.
-const KEPT: usize = 1_024;
+pub(crate) const KEPT: usize = 1_024;
+/// Answers of so many bytes are written before more are added: short requests may have long ones.
+pub(crate) const ENOUGH: usize = 64 * 1_024;
 
 /// How a protocol answers.
 pub(crate) trait Speaks: Send {
@@ -100,6 +102,7 @@ where
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::TimedOut && !was_idle => {
                 protocol.too_slow(&mut out);
+                // Whoever is slow may not read, either.
                 timer.as_mut().set(patience.request);
                 return in_time(timer.as_mut(), pin!(stream.write_all(&out))).await;
             }

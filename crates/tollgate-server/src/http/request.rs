@@ -117,6 +117,9 @@ fn head(input: &[u8]) -> Result<Option<Head<'_>>, Bad> {
         Err(httparse::Error::Version) => return Err(Bad::Version),
         Err(_) => return Err(Bad::Syntax),
     };
+    if has_bare_line_feed(&input[..bytes]) {
+        return Err(Bad::Syntax);
+    }
     let is_new = parsed.version == Some(1);
     let target = parsed.path.unwrap_or_default();
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
@@ -145,6 +148,11 @@ fn head(input: &[u8]) -> Result<Option<Head<'_>>, Bad> {
     }
     head.length = body.length()?;
     Ok(Some(head))
+}
+
+/// Whether a line ends without CR: some readers take what follows for the same line.
+fn has_bare_line_feed(lines: &[u8]) -> bool {
+    memchr::memchr_iter(b'\n', lines).any(|end| end == 0 || lines[end - 1] != b'\r')
 }
 
 /// What is said of the length of a body.
@@ -239,11 +247,12 @@ fn join(input: &[u8], most: usize) -> Result<Option<(Vec<u8>, usize)>, Bad> {
         if size == 0 {
             return Ok(trailer(&input[start..])?.map(|length| (body, start + length)));
         }
+        // With all that is around the chunks, which may be more than they are.
         let size = usize::try_from(size).map_err(|_| Bad::Body { most })?;
-        if size > most - body.len() {
+        let end = start.saturating_add(size);
+        if end > most {
             return Err(Bad::Body { most });
         }
-        let end = start + size;
         let Some(behind) = input.get(end..end + 2) else {
             return Ok(None);
         };

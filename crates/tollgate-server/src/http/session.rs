@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::answer::Answer;
 use super::body::{self, Asked};
 use super::request::{self, Found, Most, Request};
-use crate::connection::{Heard, Speaks, Then};
+use crate::connection::{ENOUGH, Heard, Speaks, Then};
 use crate::service::{Service, Store};
 
 /// What can be asked, for machines.
@@ -128,6 +128,9 @@ impl<B: Store> Speaks for Session<B> {
         };
         let mut used = 0;
         for _ in 0..bounds.pipeline {
+            if out.len() >= ENOUGH {
+                break;
+            }
             match request::find(&input[used..], &most) {
                 Ok(Found::Whole(request, length)) => {
                     self.told_to_go_on = false;
@@ -143,6 +146,9 @@ impl<B: Store> Speaks for Session<B> {
                     }
                 }
                 Ok(Found::Part { asks_to_go_on }) => {
+                    if used == input.len() {
+                        self.answer.shrink();
+                    }
                     if asks_to_go_on && !self.told_to_go_on {
                         self.told_to_go_on = true;
                         out.extend(b"HTTP/1.1 100 Continue\r\n\r\n");
