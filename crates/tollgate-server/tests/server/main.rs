@@ -1,6 +1,7 @@
 //! The service as its clients see it: real sockets, virtual time.
 
 mod clients;
+mod hostile_review;
 mod http;
 mod kit;
 mod openapi;
