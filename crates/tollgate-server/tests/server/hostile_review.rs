@@ -64,3 +64,51 @@ fn an_id_is_of_one_request() {
     }
     assert_eq!(used(&running, "tenant=b"), [0]);
 }
+
+#[test]
+fn chunks_that_can_be_read_in_two_ways_are_refused() {
+    let running = Running::new("limits: [{name: all, rate: 100/h}]", |_| {});
+    let head = "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
+        connection: close\r\ntransfer-encoding: chunked\r\n\r\n";
+    for body in [
+        // No size at all, which isn't the last chunk.
+        "2\r\n{}\r\n\r\n\r\n",
+        "2\r\n{}\r\n;a\r\n\r\n",
+        "2\r\n{}\r\n \r\n\r\n",
+        // Some end a line here.
+        "2;a\nx\r\n{}\r\n0\r\n\r\n",
+        "2\r\n{}\r\n0;a\nx\r\n\r\n",
+    ] {
+        let mut client = running.http();
+        client
+            .0
+            .write_all(format!("{head}{body}").as_bytes())
+            .expect("written");
+        let told = client.rest();
+        assert!(told.starts_with("HTTP/1.1 400 "), "{body:?}: {told}");
+    }
+}
+
+#[test]
+fn what_is_around_chunks_is_bounded() {
+    let running = Running::new("limits: [{name: all, rate: 100/h}]", |_| {});
+    let mut client = running.http();
+    let head = "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
+    client.0.write_all(head.as_bytes()).expect("written");
+    let chunk = format!("1;{}\r\n \r\n", "x".repeat(200));
+    let mut sent = 0;
+    // 64 KiB are taken: far more around them than that is no request.
+    while sent < 1 << 20 {
+        match client.0.write_all(chunk.as_bytes()) {
+            Ok(()) => sent += chunk.len(),
+            Err(_) => break,
+        }
+    }
+    let mut first = [0; 12];
+    let read = std::io::Read::read_exact(&mut client.0, &mut first);
+    assert!(
+        read.is_err() || first == *b"HTTP/1.1 413",
+        "{:?}",
+        String::from_utf8_lossy(&first)
+    );
+}
