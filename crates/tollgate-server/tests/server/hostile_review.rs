@@ -112,3 +112,35 @@ fn what_is_around_chunks_is_bounded() {
         String::from_utf8_lossy(&first)
     );
 }
+
+/// Who waits and is gone doesn't stand in the way of those who come after.
+#[test]
+fn a_client_that_leaves_frees_its_place_in_line() {
+    for is_http in [false, true] {
+        let policy = "limits: [{name: calls, key: user, rate: 1/m, over: wait 1h}]";
+        let running = Running::new(policy, |_| {});
+        let passed = "*12\r\n$7\r\nallowed\r\n:1\r\n";
+        assert_eq!(
+            running.resp().ask("TG.CHECK user=ada\r\n", passed.len()),
+            passed
+        );
+        let wait =
+            || post(&running, "/v1/peek", r#"{"facts": {"user": "ada"}}"#).1["retry_after"].clone();
+        assert_eq!(wait(), 60);
+        let mut gone = if is_http {
+            running.http()
+        } else {
+            running.resp()
+        };
+        let say = if is_http {
+            "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 25\r\n\r\n{\"facts\":{\"user\":\"ada\"}} "
+        } else {
+            "PING\r\nTG.CHECK user=ada\r\n"
+        };
+        gone.0.write_all(say.as_bytes()).expect("written");
+        let until = |told: u64| (0..3_000).any(|_| wait() == told);
+        assert!(until(120), "it waits");
+        drop(gone);
+        assert!(until(60), "it is gone: http {is_http}");
+    }
+}
