@@ -85,6 +85,8 @@ fn a_client_of_http_is_told_that_no_more_may_be_held() {
     let (status, told) = post(&running, "/v1/check", &b);
     assert_eq!(status, 503, "{told}");
     assert!(told.contains(WHY), "{told}");
+    let (_, whole) = running.http().request("POST", "/v1/check", JSON, &b);
+    assert!(whole.contains("\r\nretry-after: 1\r\n"), "{whole}");
     let list = format!(r#"[{b}, {{"facts": {{}}}}]"#);
     let (status, told) = post(&running, "/v1/check", &list);
     let told: Vec<Value> = serde_json::from_str(&told).expect("JSON");
