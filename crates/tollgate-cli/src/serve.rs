@@ -169,10 +169,7 @@ pub fn serve(
             .write_all(lines.as_bytes())
             .map_err(ServeFailure::System);
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build();
-    let runtime = runtime.map_err(ServeFailure::System)?;
+    let runtime = runtime().map_err(ServeFailure::System)?;
     runtime.block_on(async {
         let mut end = end().map_err(ServeFailure::System)?;
         let started = tokio::select! {
@@ -187,6 +184,17 @@ pub fn serve(
         }
         Ok(())
     })
+}
+
+/// A thread for each core; with one core the thread that is there already, which has nobody to share with.
+fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut builder = if cores == 1 {
+        tokio::runtime::Builder::new_current_thread()
+    } else {
+        tokio::runtime::Builder::new_multi_thread()
+    };
+    builder.enable_all().build()
 }
 
 /// What ends it: SIGTERM, or Ctrl-C.

@@ -2,6 +2,8 @@
 
 use tollgate_http::json;
 
+use crate::connection::KEPT;
+
 /// An answer that is being put together.
 #[derive(Debug, Default)]
 pub(crate) struct Answer {
@@ -18,6 +20,12 @@ impl Answer {
         (self.status, self.media) = (200, "application/json");
         self.fields.clear();
         self.body.clear();
+    }
+
+    /// Gives memory back that few answers need.
+    pub(crate) fn shrink(&mut self) {
+        self.fields.shrink_to(KEPT);
+        self.body.shrink_to(KEPT);
     }
 
     /// Adds a field. Neither part may have a line break; none that is written here has.

@@ -99,9 +99,12 @@ impl<B: Store> Session<B> {
         }
         asked.check_facts().map_err(bad)?;
         let facts = asked.facts();
-        let out = &mut self.answer.body;
+        let answer = &mut self.answer;
         self.service
-            .peek(&facts, |answered| show(out, answered))
+            .peek(&facts, |answered| match answered.too_much() {
+                Some(what) => answer.problem(413, &what.to_string()),
+                None => show(&mut answer.body, answered),
+            })
             .await;
         Ok(())
     }
@@ -145,6 +148,9 @@ impl<B: Store> Session<B> {
 
 /// One answer, with its fields and status.
 pub(super) fn tell(answer: &mut Answer, dialects: &[Dialect], answered: &Answered<'_>) {
+    if let Some(what) = answered.too_much() {
+        return answer.problem(413, &what.to_string());
+    }
     if let Some(shown) = answered.shown() {
         fields::write(dialects, &[shown], unix_now(dialects), |name, value| {
             answer.field(name, value)
@@ -258,6 +264,9 @@ impl<'a> Told<'a> {
 
 /// Why nothing could be decided; none if something was.
 fn undecided(answered: &Answered<'_>) -> Option<String> {
+    if let Some(what) = answered.too_much() {
+        return Some(what.to_string());
+    }
     let limit = answered.failure()?;
     Some(format!(
         "the store can't be asked about {limit:?}, and nothing passes without it"

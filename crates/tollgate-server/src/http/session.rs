@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::answer::Answer;
 use super::body::{self, Asked};
 use super::request::{self, Found, Most, Request};
-use crate::connection::{Heard, Speaks, Then};
+use crate::connection::{ENOUGH, Heard, Speaks, Then};
 use crate::service::{Service, Store};
 
 /// What can be asked, for machines.
@@ -132,6 +132,9 @@ impl<B: Store> Speaks for Session<B> {
         };
         let mut used = 0;
         for _ in 0..bounds.pipeline {
+            if out.len() >= ENOUGH {
+                break;
+            }
             match request::find(&input[used..], &most) {
                 Ok(Found::Whole(request, length)) => {
                     self.told_to_go_on = false;
@@ -147,6 +150,9 @@ impl<B: Store> Speaks for Session<B> {
                     }
                 }
                 Ok(Found::Part { asks_to_go_on }) => {
+                    if used == input.len() {
+                        self.answer.shrink();
+                    }
                     if asks_to_go_on && !self.told_to_go_on {
                         self.told_to_go_on = true;
                         out.extend(b"HTTP/1.1 100 Continue\r\n\r\n");
@@ -171,6 +177,10 @@ impl<B: Store> Speaks for Session<B> {
             used,
             then: Then::Answer,
         }
+    }
+
+    fn lets_wait(&self) -> bool {
+        self.service.engine.lets_wait()
     }
 
     fn too_slow(&mut self, out: &mut Vec<u8>) {

@@ -8,6 +8,8 @@ use std::ops::Range;
 
 /// The longest line before the bytes of a command: `*1024\r\n`, `$65536\r\n`.
 const LONGEST_LINE: usize = 32;
+/// What most commands have.
+const FEW_WORDS: usize = 16;
 
 /// How much one command may bring.
 #[derive(Clone, Copy, Debug)]
@@ -106,6 +108,11 @@ impl Frame {
     pub(crate) fn clear(&mut self) {
         self.words.clear();
         (self.at, self.missing) = (0, None);
+    }
+
+    /// Gives memory back that few commands need.
+    pub(crate) fn shrink(&mut self) {
+        self.words.shrink_to(FEW_WORDS);
     }
 
     /// Reads `*12\r\n` or `$12\r\n` at the place that was reached, and goes behind it. An array or a word of a

@@ -8,7 +8,7 @@ use super::frame::{Frame, Most};
 use super::reply::{Replies, Version};
 use super::throttle::{Ask, Throttle};
 use crate::cells::Cells;
-use crate::connection::{Heard, Speaks, Then};
+use crate::connection::{ENOUGH, Heard, Speaks, Then};
 use crate::service::{Answered, Service, Store};
 
 mod about;
@@ -141,6 +141,9 @@ impl<B: Store> Speaks for Session<B> {
         };
         let mut used = 0;
         for _ in 0..bounds.pipeline {
+            if out.len() >= ENOUGH {
+                break;
+            }
             let mut frame = std::mem::take(&mut self.frame);
             let rest = &input[used..];
             match frame.read(rest, &most) {
@@ -150,6 +153,9 @@ impl<B: Store> Speaks for Session<B> {
                     used += length;
                 }
                 Ok(None) => {
+                    if rest.is_empty() {
+                        frame.shrink();
+                    }
                     self.frame = frame;
                     return Heard {
                         used,
@@ -178,6 +184,10 @@ impl<B: Store> Speaks for Session<B> {
             used,
             then: Then::Answer,
         }
+    }
+
+    fn lets_wait(&self) -> bool {
+        self.service.engine.lets_wait()
     }
 
     fn too_slow(&mut self, out: &mut Vec<u8>) {
@@ -221,6 +231,9 @@ fn tell(out: &mut Replies<'_>, answer: &Answered<'_>) -> Result<(), String> {
         return Err(format!(
             "UNAVAILABLE the store can't be asked about {rule:?}, and nothing passes without it"
         ));
+    }
+    if let Some(what) = answer.too_much() {
+        return Err(wrong(what));
     }
     out.map(6);
     out.word(b"$7\r\nallowed\r\n");

@@ -347,6 +347,9 @@ fn by_rule(
     if let Some(rule) = answered.failure() {
         return Err(Undecided::Unavailable(rule.to_owned()));
     }
+    if let Some(what) = answered.too_much() {
+        return Err(Undecided::Invalid(what.to_string()));
+    }
     let is_allowed = answered.is_allowed;
     let mut decided = unlimited(descriptors);
     if !is_allowed {

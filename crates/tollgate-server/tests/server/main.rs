@@ -1,6 +1,11 @@
 //! The service as its clients see it: real sockets, virtual time.
 
 mod clients;
+mod crowd;
+mod hostile;
+mod hostile_http;
+mod hostile_resp;
+mod hostile_review;
 mod http;
 mod kit;
 mod openapi;
