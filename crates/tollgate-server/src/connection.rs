@@ -26,6 +26,9 @@ pub(crate) trait Speaks: Send {
     /// Answers what is whole in `input`, from its first byte on.
     fn answer(&mut self, input: &[u8], out: &mut Vec<u8>) -> impl Future<Output = Heard> + Send;
 
+    /// Whether an answer may take as long as a rule lets requests wait.
+    fn lets_wait(&self) -> bool;
+
     /// What is said to a client that took too long with a request.
     fn too_slow(&mut self, out: &mut Vec<u8>);
 }
@@ -72,8 +75,16 @@ where
     let (mut input, mut out) = (Vec::new(), Vec::new());
     // How much of the input is done with.
     let mut done = 0;
+    // What was read before it was its turn.
+    let mut ahead = Vec::new();
     loop {
-        let heard = protocol.answer(&input[done..], &mut out).await;
+        let lets_wait = protocol.lets_wait();
+        let answer = protocol.answer(&input[done..], &mut out);
+        let heard = if lets_wait {
+            while_there(&mut stream, &mut ahead, pin!(answer)).await?
+        } else {
+            answer.await
+        };
         done += heard.used;
         if !out.is_empty() {
             timer.as_mut().set(patience.request);
@@ -87,6 +98,11 @@ where
         }
         input.drain(..done);
         done = 0;
+        if !ahead.is_empty() {
+            input.append(&mut ahead);
+            timer.as_mut().set(patience.request);
+            continue;
+        }
         if input.is_empty() {
             input.shrink_to(KEPT);
             out.shrink_to(KEPT);
@@ -109,6 +125,30 @@ where
             Err(error) => return Err(error),
         }
     }
+}
+
+/// Waits for an answer, as long as its client does: one that has closed its side is gone, and leaves the line.
+async fn while_there<S: AsyncRead + Unpin, T>(
+    stream: &mut S,
+    ahead: &mut Vec<u8>,
+    mut answer: Pin<&mut impl Future<Output = T>>,
+) -> io::Result<T> {
+    poll_fn(|cx| {
+        if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
+            return Poll::Ready(Ok(answer));
+        }
+        // One that sends more than that meanwhile is still there.
+        while ahead.len() < READ {
+            match pin!(read(stream, ahead)).poll(cx) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+            }
+        }
+        Poll::Pending
+    })
+    .await
 }
 
 /// Reads what is there, once something is.

@@ -6,6 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,23 +21,29 @@ pub(crate) struct Holds {
     /// The next to end has changed.
     sooner: Notify,
     most: usize,
+    hashers: [RandomState; 2],
 }
+
+/// What stands for a name, or for what was asked: names are as long as their callers like, and this isn't. Nobody
+/// outside can find two of which it is the same.
+type Id = [u64; 2];
 
 #[derive(Debug, Default)]
 struct Table {
-    held: HashMap<Box<[u8]>, VecDeque<Held>>,
+    held: HashMap<Id, VecDeque<Held>>,
     /// When each ends, or ended before it was renewed.
-    ends: BinaryHeap<Reverse<(Instant, Box<[u8]>)>>,
+    ends: BinaryHeap<Reverse<(Instant, Id)>>,
     count: usize,
     /// Names that are being decided about.
-    undecided: HashSet<Box<[u8]>>,
+    undecided: HashSet<Id>,
 }
 
 #[derive(Debug)]
 struct Held {
     permits: Permits,
     until: Instant,
-    /// What its caller was told.
+    /// What its caller has asked, if it has a name, and was told.
+    asked: Id,
     answer: Box<[u8]>,
 }
 
@@ -49,6 +56,8 @@ pub(crate) enum Known {
     Undecided,
     /// This was answered, and is held.
     Held(Box<[u8]>),
+    /// Something else was asked by this name, and is held.
+    Other,
 }
 
 /// There is no room for more: whoever should have held something must not run.
@@ -64,7 +73,12 @@ impl Holds {
             table: Mutex::default(),
             sooner: Notify::new(),
             most,
+            hashers: [RandomState::new(), RandomState::new()],
         }
+    }
+
+    fn id(&self, name: &[u8]) -> Id {
+        self.hashers.each_ref().map(|hasher| hasher.hash_one(name))
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -76,15 +90,22 @@ impl Holds {
         self.table().count
     }
 
-    /// What there is by a name. A call that finds nothing has the name to itself until it is
+    /// What there is by a name, for one that asks this. A call that finds nothing has the name to itself until it is
     /// [decided](Self::decided).
-    pub(crate) fn ask_for(&self, name: &[u8]) -> Known {
+    pub(crate) fn ask_for(&self, name: &[u8], asked: &[u8]) -> Known {
+        let (name, asked) = (self.id(name), self.id(asked));
         let mut table = self.table();
         let ended = table.end(Instant::now());
-        let answer = table.first(name).map(|held| held.answer.clone());
-        let known = match answer {
-            Some(answer) => Known::Held(answer),
-            None if table.undecided.insert(name.into()) => Known::Nothing,
+        let held = table.first(&name).map(|held| {
+            if held.asked == asked {
+                Known::Held(held.answer.clone())
+            } else {
+                Known::Other
+            }
+        });
+        let known = match held {
+            Some(known) => known,
+            None if table.undecided.insert(name) => Known::Nothing,
             None => Known::Undecided,
         };
         drop(table);
@@ -94,23 +115,24 @@ impl Holds {
 
     /// Others may ask for a name again.
     pub(crate) fn decided(&self, name: &[u8]) {
-        self.table().undecided.remove(name);
+        self.table().undecided.remove(&self.id(name));
     }
 
     /// Keeps what a request holds, by a name that may have others already.
     /// If there is no room they are cancelled: it never ran.
     pub(crate) fn keep(&self, name: &[u8], permits: Permits, life: Duration) -> Result<(), Full> {
-        self.keep_answered(name, permits, life, &[])
+        self.keep_answered(name, permits, life, (&[], &[]))
     }
 
-    /// The same, with what the caller is told, to tell it again.
+    /// The same, with what the caller has asked and is told, to tell it again.
     pub(crate) fn keep_answered(
         &self,
         name: &[u8],
         permits: Permits,
         life: Duration,
-        answer: &[u8],
+        (asked, answer): (&[u8], &[u8]),
     ) -> Result<(), Full> {
+        let (name, asked) = (self.id(name), self.id(asked));
         let until = Instant::now() + life;
         let mut table = self.table();
         let ended = table.end(Instant::now());
@@ -120,19 +142,20 @@ impl Holds {
             permits.cancel();
             return Err(Full { most: self.most });
         }
-        let answer = answer.into();
         let held = Held {
             permits,
             until,
-            answer,
+            asked,
+            answer: answer.into(),
         };
-        table.held.entry(name.into()).or_default().push_back(held);
+        table.held.entry(name).or_default().push_back(held);
         table.count += 1;
         let is_next = table
             .ends
             .peek()
             .is_none_or(|Reverse((next, _))| until < *next);
-        table.ends.push(Reverse((until, name.into())));
+        table.ends.push(Reverse((until, name)));
+        table.forget_old_ends();
         drop(table);
         if is_next {
             self.sooner.notify_one();
@@ -142,9 +165,10 @@ impl Holds {
 
     /// Takes the oldest of a name, to end it.
     pub(crate) fn take(&self, name: &[u8]) -> Option<Permits> {
+        let name = self.id(name);
         let mut table = self.table();
         let ended = table.end(Instant::now());
-        let taken = table.take_first(name);
+        let taken = table.take_first(&name);
         drop(table);
         drop(ended);
         taken
@@ -152,16 +176,16 @@ impl Holds {
 
     /// Whether a name has something, which then lives so long from now.
     pub(crate) fn renew(&self, name: &[u8], life: Duration) -> bool {
-        let now = Instant::now();
+        let (name, now) = (self.id(name), Instant::now());
         let until = now + life;
         let mut table = self.table();
         let ended = table.end(now);
         let mut found = false;
-        for held in table.held.get_mut(name).into_iter().flatten() {
+        for held in table.held.get_mut(&name).into_iter().flatten() {
             (held.until, found) = (until, true);
         }
         if found {
-            table.ends.push(Reverse((until, name.into())));
+            table.ends.push(Reverse((until, name)));
             table.forget_old_ends();
         }
         drop(table);
@@ -206,7 +230,7 @@ impl Table {
         ended
     }
 
-    /// Whoever renews leaves the time before behind: all of them are thrown out once they are many.
+    /// Whoever renews or gives back leaves a time behind: all of them are thrown out once they are many.
     fn forget_old_ends(&mut self) {
         if self.ends.len() <= self.count * 4 + 64 {
             return;
@@ -214,15 +238,15 @@ impl Table {
         let all = self
             .held
             .iter()
-            .flat_map(|(name, own)| own.iter().map(|held| Reverse((held.until, name.clone()))));
+            .flat_map(|(name, own)| own.iter().map(|held| Reverse((held.until, *name))));
         self.ends = all.collect();
     }
 
-    fn first(&self, name: &[u8]) -> Option<&Held> {
+    fn first(&self, name: &Id) -> Option<&Held> {
         self.held.get(name)?.front()
     }
 
-    fn take_first(&mut self, name: &[u8]) -> Option<Permits> {
+    fn take_first(&mut self, name: &Id) -> Option<Permits> {
         let own = self.held.get_mut(name)?;
         let held = own.pop_front()?;
         self.count -= 1;
@@ -240,5 +264,29 @@ impl fmt::Display for Full {
             f,
             "no more may be held: {most} already are (--max-holds), so nothing was decided or charged"
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_given_back_or_renewed_leaves_no_end_behind() {
+        let (holds, hour) = (Holds::new(10), Duration::from_secs(3_600));
+        assert!(holds.keep(b"kept", Permits::default(), hour).is_ok());
+        let check = || {
+            let ends = holds.table().ends.len();
+            assert!(ends <= 100, "{ends} ends of one that is held");
+        };
+        for _ in 0..1_000 {
+            assert!(holds.keep(b"short", Permits::default(), hour).is_ok());
+            assert!(holds.take(b"short").is_some());
+        }
+        check();
+        for _ in 0..1_000 {
+            assert!(holds.renew(b"kept", hour));
+        }
+        check();
     }
 }

@@ -133,7 +133,7 @@ impl<B: Store> Service<B> {
 }
 
 /// What a request without a name is known by: its facts, in one order whatever order they come in.
-fn name_of(facts: &Facts<'_>) -> Vec<u8> {
+pub(crate) fn name_of(facts: &Facts<'_>) -> Vec<u8> {
     let mut pairs: Vec<_> = facts.iter().collect();
     pairs.sort_unstable();
     let mut name = vec![b'f'];

@@ -5,13 +5,13 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use serde::Deserialize;
-use tollgate_engine::Verdict;
+use tollgate_engine::{Facts, Verdict};
 
 use super::body::{self, Asked, Pairs};
 use super::check::{show, tell};
 use super::session::{Session, Wrong, bad};
 use crate::holds::Known;
-use crate::service::{Answered, Store};
+use crate::service::{self, Answered, Store};
 
 /// The longest that something is held without a word.
 const LONGEST: u64 = 3_600;
@@ -39,7 +39,7 @@ struct Named<'b> {
 }
 
 /// A name that is being decided about, until this is dropped.
-struct Undecided<'a, B: Store>(&'a crate::service::Service<B>, &'a [u8]);
+struct Undecided<'a, B: Store>(&'a service::Service<B>, &'a [u8]);
 
 impl<B: Store> Drop for Undecided<'_, B> {
     fn drop(&mut self) {
@@ -58,10 +58,23 @@ impl<B: Store> Session<B> {
         } = body::read(body).map_err(bad)?;
         let (name, life) = (name_of(&id)?, life(ttl)?);
         let service = std::sync::Arc::clone(&self.service);
-        match service.holds.ask_for(&name) {
+        let asked = Asked {
+            facts,
+            cost,
+            ..Asked::default()
+        };
+        let facts = asked.facts();
+        let what = what_of(&facts);
+        match service.holds.ask_for(&name, &what) {
             Known::Held(answer) => {
                 self.answer.body.extend_from_slice(&answer);
                 return Ok(());
+            }
+            Known::Other => {
+                return Err((
+                    409,
+                    format!("id: {id:?} is held by a request of other facts or another cost"),
+                ));
             }
             Known::Undecided => {
                 return Err((
@@ -72,12 +85,6 @@ impl<B: Store> Session<B> {
             Known::Nothing => {}
         }
         let _undecided = Undecided(&service, &name);
-        let asked = Asked {
-            facts,
-            cost,
-            ..Asked::default()
-        };
-        let facts = asked.facts();
         let verdict = B::decide(&service.engine, &facts).await;
         let is_allowed = verdict.refused().is_none();
         let answered = Answered::of(&verdict, is_allowed);
@@ -89,10 +96,10 @@ impl<B: Store> Session<B> {
         let Verdict::Passed(passed) = verdict else {
             return Ok(());
         };
-        let kept =
-            service
-                .holds
-                .keep_answered(&name, passed.into_permits(), life, &self.answer.body);
+        let told = (what.as_slice(), self.answer.body.as_slice());
+        let kept = service
+            .holds
+            .keep_answered(&name, passed.into_permits(), life, told);
         if let Err(full) = kept {
             service.take_back(&facts).await;
             return Err((503, full.to_string()));
@@ -136,6 +143,15 @@ impl<B: Store> Session<B> {
         self.answer.body.extend(b"{\"settled\":true}");
         Ok(())
     }
+}
+
+/// What a call asks for, as bytes: the same call is the same, whatever the order of its facts.
+fn what_of(facts: &Facts<'_>) -> Vec<u8> {
+    let mut what = service::name_of(facts);
+    if let Some(cost) = facts.cost() {
+        what.extend(cost.to_le_bytes());
+    }
+    what
 }
 
 fn name_of(id: &str) -> Result<Vec<u8>, Wrong> {

@@ -233,11 +233,20 @@ fn number(digits: &[u8]) -> Option<usize> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// Joins the chunks of a body. None until the last is there.
+/// Joins the chunks of a body. None until the last is there. What is around them may be as much as they are.
 fn join(input: &[u8], most: usize) -> Result<Option<(Vec<u8>, usize)>, Bad> {
     let (mut body, mut at) = (Vec::new(), 0);
     loop {
-        let (start, size) = match httparse::parse_chunk_size(&input[at..]) {
+        let line = &input[at..];
+        // Without a digit it would be read as the last.
+        if line.first().is_some_and(|byte| !byte.is_ascii_hexdigit()) {
+            return Err(Bad::Chunks);
+        }
+        let (start, size) = match httparse::parse_chunk_size(line) {
+            // For some a line ends there.
+            Ok(httparse::Status::Complete((start, _))) if line[..start - 1].contains(&b'\n') => {
+                return Err(Bad::Chunks);
+            }
             Ok(httparse::Status::Complete((start, size))) => (at + start, size),
             // A chunk's line has a size and what nobody reads; a page of that is no chunk.
             Ok(httparse::Status::Partial) if input.len() - at > 256 => return Err(Bad::Chunks),
@@ -249,10 +258,10 @@ fn join(input: &[u8], most: usize) -> Result<Option<(Vec<u8>, usize)>, Bad> {
         }
         // With all that is around the chunks, which may be more than they are.
         let size = usize::try_from(size).map_err(|_| Bad::Body { most })?;
-        let end = start.saturating_add(size);
-        if end > most {
+        if size > most - body.len() || start - body.len() > most {
             return Err(Bad::Body { most });
         }
+        let end = start + size;
         let Some(behind) = input.get(end..end + 2) else {
             return Ok(None);
         };

@@ -175,6 +175,10 @@ impl<B: Store> Speaks for Session<B> {
         }
     }
 
+    fn lets_wait(&self) -> bool {
+        self.service.engine.lets_wait()
+    }
+
     fn too_slow(&mut self, out: &mut Vec<u8>) {
         let seconds = self.service.bounds.request_time.as_secs();
         self.answer.clear();

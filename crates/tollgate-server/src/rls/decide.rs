@@ -213,50 +213,18 @@ pub(crate) async fn ask<B: Store>(
     {
         drop(service.holds.take(&question.name()));
     }
-    let mut by_rules = None;
-    if service.engine.decides_by_facts() {
-        let facts = question.facts();
-        if question.gives_back() {
-            service.refund(&facts).await;
-        } else {
-            let places = question.descriptors.len();
-            let tell = |answered: &Answered<'_>| by_rule(places, answered, dialects);
-            by_rules = Some(if question.takes_nothing() {
-                service.peek(&facts, tell).await?
-            } else {
-                service
-                    .check(&facts, tell)
-                    .await
-                    .map_err(Undecided::Full)??
-            });
-        }
-    }
+    let mut by_rules = if service.engine.decides_by_facts() {
+        ask_rules(service, question, dialects).await?
+    } else {
+        None
+    };
     if !service.engine.decides_by_descriptors() {
         return Ok(by_rules.unwrap_or_else(|| unlimited(question.descriptors.len())));
     }
     if let Some(refused) = by_rules.take_if(|decided| !decided.is_allowed) {
         return Ok(refused);
     }
-    let Question {
-        domain,
-        descriptors,
-        hits_addend,
-    } = *question;
-    let asked = service
-        .engine
-        .decide_descriptors_async(domain, descriptors, hits_addend);
-    let Ok(verdict) = asked.await;
-    let mut decided = by_tree(domain, &verdict, dialects);
-    if let DescriptorVerdict::Passed(passed) = verdict {
-        let permits = passed.into_permits();
-        if !permits.is_empty()
-            && !question.takes_nothing()
-            && let Err(full) = service.lend(&question.name(), permits)
-        {
-            question.give_back_trees(service).await;
-            decided = Err(Undecided::Full(full));
-        }
-    }
+    let decided = ask_trees(service, question, dialects).await;
     let passes = decided.as_ref().is_ok_and(|decided| decided.is_allowed);
     // Of all limits or of none: what the rules took comes back.
     if !passes && by_rules.is_some() && !question.takes_nothing() {
@@ -268,6 +236,57 @@ pub(crate) async fn ask<B: Store>(
         Some(by_rules) if decided.limits_nothing() => by_rules,
         _ => decided,
     })
+}
+
+/// What rules say; nothing to a request that only gives back.
+async fn ask_rules<B: Store>(
+    service: &Service<B>,
+    question: &Question<'_>,
+    dialects: &[Dialect],
+) -> Result<Option<Decided>, Undecided> {
+    let facts = question.facts();
+    if question.gives_back() {
+        service.refund(&facts).await;
+        return Ok(None);
+    }
+    let places = question.descriptors.len();
+    let tell = |answered: &Answered<'_>| by_rule(places, answered, dialects);
+    let decided = if question.takes_nothing() {
+        service.peek(&facts, tell).await
+    } else {
+        let checked = service.check(&facts, tell).await;
+        checked.map_err(Undecided::Full)?
+    };
+    decided.map(Some)
+}
+
+/// What trees say. What they want held is kept, or else nothing is charged.
+async fn ask_trees<B: Store>(
+    service: &Service<B>,
+    question: &Question<'_>,
+    dialects: &[Dialect],
+) -> Result<Decided, Undecided> {
+    let Question {
+        domain,
+        descriptors,
+        hits_addend,
+    } = *question;
+    let asked = service
+        .engine
+        .decide_descriptors_async(domain, descriptors, hits_addend);
+    let Ok(verdict) = asked.await;
+    let decided = by_tree(domain, &verdict, dialects);
+    if let DescriptorVerdict::Passed(passed) = verdict {
+        let permits = passed.into_permits();
+        if !permits.is_empty()
+            && !question.takes_nothing()
+            && let Err(full) = service.lend(&question.name(), permits)
+        {
+            question.give_back_trees(service).await;
+            return Err(Undecided::Full(full));
+        }
+    }
+    decided
 }
 
 impl Decided {

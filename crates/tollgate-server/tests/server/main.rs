@@ -6,6 +6,7 @@ mod crowd;
 mod hostile;
 mod hostile_http;
 mod hostile_resp;
+mod hostile_review;
 mod http;
 mod kit;
 mod openapi;

@@ -1,0 +1,146 @@
+//! What a reviewer with bad intentions tried: each of these once gave a wrong answer, or cost others something.
+
+use std::io::Write;
+
+use prost_reflect::DescriptorPool;
+use serde_json::Value;
+use tollgate_testkit::redis::Server;
+
+use crate::kit::{Running, read, secret};
+use crate::rls_client::{Failed, Grpc};
+
+const JSON: &str = "content-type: application/json\r\n";
+
+fn post(running: &Running, path: &str, text: &str) -> (u16, Value) {
+    let (status, answer) = running.http().request("POST", path, JSON, text);
+    let body = answer.split_once("\r\n\r\n").expect("a body").1;
+    (status, serde_json::from_str(body).expect("JSON"))
+}
+
+/// What is used of each limit.
+fn used(running: &Running, query: &str) -> Vec<u64> {
+    let path = format!("/v1/usage?{query}");
+    let (status, answer) = running.http().request("GET", &path, "", "");
+    assert_eq!(status, 200, "{answer}");
+    let body = answer.split_once("\r\n\r\n").expect("a body").1;
+    let told: Vec<Value> = serde_json::from_str(body).expect("JSON");
+    let each = told.iter().map(|one| one["used"].as_u64());
+    each.map(|used| used.expect("a number")).collect()
+}
+
+/// Asks as Envoy does: about descriptors of one entry.
+fn ask(running: &Running, descriptors: &str) -> Result<Value, Failed> {
+    let set = include_bytes!("../../src/rls/descriptors.bin");
+    let pool = DescriptorPool::decode(&set[..]).expect("descriptors");
+    let question = format!(r#"{{"domain": "edge", "descriptors": [{descriptors}]}}"#);
+    let method = (
+        "envoy.service.ratelimit.v3.RateLimitService",
+        "ShouldRateLimit",
+    );
+    Grpc::to(running).call_json(&pool, method, &question)
+}
+
+fn one(key: &str, value: &str, more: &str) -> String {
+    format!(r#"{{"entries": [{{"key": "{key}", "value": "{value}"}}]{more}}}"#)
+}
+
+const TOKENS: &str = "limits: [{name: tokens, key: tenant, rate: 1000/h, \
+    cost: {fact: max_tokens, default: 100, settle_within: 60s}}]";
+
+#[test]
+fn an_id_is_of_one_request() {
+    let policy = "limits: [{name: jobs, key: tenant, concurrency: 1}]";
+    let running = Running::new(policy, |_| {});
+    let job = |tenant: &str, more: &str| {
+        format!(r#"{{"id": "job", "facts": {{"tenant": "{tenant}"}}{more}}}"#)
+    };
+    let (status, first) = post(&running, "/v1/permits", &job("a", ""));
+    assert_eq!((status, &first["allowed"]), (200, &true.into()));
+    assert_eq!(post(&running, "/v1/permits", &job("a", "")), (200, first));
+    assert_eq!(used(&running, "tenant=a"), [1]);
+    for other in [job("b", ""), job("a", r#", "cost": 2"#)] {
+        let (status, told) = post(&running, "/v1/permits", &other);
+        assert_eq!(status, 409, "{told}");
+    }
+    assert_eq!(used(&running, "tenant=b"), [0]);
+}
+
+#[test]
+fn chunks_that_can_be_read_in_two_ways_are_refused() {
+    let running = Running::new("limits: [{name: all, rate: 100/h}]", |_| {});
+    let head = "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
+        connection: close\r\ntransfer-encoding: chunked\r\n\r\n";
+    for body in [
+        // No size at all, which isn't the last chunk.
+        "2\r\n{}\r\n\r\n\r\n",
+        "2\r\n{}\r\n;a\r\n\r\n",
+        "2\r\n{}\r\n \r\n\r\n",
+        // Some end a line here.
+        "2;a\nx\r\n{}\r\n0\r\n\r\n",
+        "2\r\n{}\r\n0;a\nx\r\n\r\n",
+    ] {
+        let mut client = running.http();
+        client
+            .0
+            .write_all(format!("{head}{body}").as_bytes())
+            .expect("written");
+        let told = client.rest();
+        assert!(told.starts_with("HTTP/1.1 400 "), "{body:?}: {told}");
+    }
+}
+
+#[test]
+fn what_is_around_chunks_is_bounded() {
+    let running = Running::new("limits: [{name: all, rate: 100/h}]", |_| {});
+    let mut client = running.http();
+    let head = "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
+    client.0.write_all(head.as_bytes()).expect("written");
+    let chunk = format!("1;{}\r\n \r\n", "x".repeat(200));
+    let mut sent = 0;
+    // 64 KiB are taken: far more around them than that is no request.
+    while sent < 1 << 20 {
+        match client.0.write_all(chunk.as_bytes()) {
+            Ok(()) => sent += chunk.len(),
+            Err(_) => break,
+        }
+    }
+    let mut first = [0; 12];
+    let read = std::io::Read::read_exact(&mut client.0, &mut first);
+    assert!(
+        read.is_err() || first == *b"HTTP/1.1 413",
+        "{:?}",
+        String::from_utf8_lossy(&first)
+    );
+}
+
+/// Who waits and is gone doesn't stand in the way of those who come after.
+#[test]
+fn a_client_that_leaves_frees_its_place_in_line() {
+    for is_http in [false, true] {
+        let policy = "limits: [{name: calls, key: user, rate: 1/m, over: wait 1h}]";
+        let running = Running::new(policy, |_| {});
+        let passed = "*12\r\n$7\r\nallowed\r\n:1\r\n";
+        assert_eq!(
+            running.resp().ask("TG.CHECK user=ada\r\n", passed.len()),
+            passed
+        );
+        let wait =
+            || post(&running, "/v1/peek", r#"{"facts": {"user": "ada"}}"#).1["retry_after"].clone();
+        assert_eq!(wait(), 60);
+        let mut gone = if is_http {
+            running.http()
+        } else {
+            running.resp()
+        };
+        let say = if is_http {
+            "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 25\r\n\r\n{\"facts\":{\"user\":\"ada\"}} "
+        } else {
+            "PING\r\nTG.CHECK user=ada\r\n"
+        };
+        gone.0.write_all(say.as_bytes()).expect("written");
+        let until = |told: u64| (0..3_000).any(|_| wait() == told);
+        assert!(until(120), "it waits");
+        drop(gone);
+        assert!(until(60), "it is gone: http {is_http}");
+    }
+}
