@@ -36,6 +36,14 @@ impl Answer {
         self.fields.extend(b"\r\n");
     }
 
+    /// The same of a whole number.
+    pub(crate) fn count_field(&mut self, name: &str, value: u64) {
+        self.fields.extend_from_slice(name.as_bytes());
+        self.fields.extend(b": ");
+        json::number(&mut self.fields, value);
+        self.fields.extend(b"\r\n");
+    }
+
     /// Makes it a problem (RFC 9457) that says what is wrong.
     pub(crate) fn problem(&mut self, status: u16, detail: &str) {
         (self.status, self.media) = (status, "application/problem+json");

@@ -193,7 +193,7 @@ fn tell_decided(answer: &mut Answer, decided: &Decided) {
 fn tell_wait(answer: &mut Answer, decision: &Decision) -> Option<u64> {
     let wait = retry_after(decision);
     if let Some(seconds) = wait {
-        answer.field("retry-after", &seconds.to_string());
+        answer.count_field("retry-after", seconds);
     }
     wait
 }

@@ -13,6 +13,7 @@ use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_redis::Redis;
 use tollgate_server::{Address, Secret, Server, Settings, StartError};
+use tollgate_testkit::memory::calls;
 use tollgate_testkit::scratch::Scratch;
 
 /// A service that runs in a runtime of its own, until it is dropped.
@@ -26,12 +27,12 @@ pub(crate) struct Running {
 
 /// The time of a runtime that runs on a thread of its own: it passes when a test says so.
 struct Time {
-    pass: UnboundedSender<(Duration, mpsc::Sender<()>)>,
+    pass: UnboundedSender<(Duration, mpsc::Sender<u64>)>,
 }
 
 impl Time {
     fn of(runtime: Runtime) -> Self {
-        let (pass, mut passes) = unbounded_channel::<(Duration, mpsc::Sender<()>)>();
+        let (pass, mut passes) = unbounded_channel::<(Duration, mpsc::Sender<u64>)>();
         std::thread::spawn(move || {
             runtime.block_on(async {
                 // As long as something blocks, time doesn't pass by itself.
@@ -43,7 +44,7 @@ impl Time {
                     for _ in 0..8 {
                         tokio::task::yield_now().await;
                     }
-                    done.send(()).expect("a test that waits");
+                    done.send(calls()).expect("a test that waits");
                 }
                 drop(over);
                 still.await.expect("an end").expect_err("nothing was said");
@@ -134,12 +135,13 @@ impl Running {
         Self::in_memory(read(policy), change, Some(still))
     }
 
-    /// Lets time pass for a service in still time. What it has begun to read or write is done before.
-    pub(crate) fn pass(&self, time: Duration) {
+    /// Lets time pass for a service in still time. What it has begun to read or write is done before. How often it has
+    /// asked for memory until then.
+    pub(crate) fn pass(&self, time: Duration) -> u64 {
         let own = self.time.as_ref().expect("still time");
         let (done, wait) = mpsc::channel();
         own.pass.send((time, done)).expect("a runtime");
-        wait.recv().expect("time has passed");
+        wait.recv().expect("time has passed")
     }
 
     fn start(

@@ -1,5 +1,6 @@
 //! The service as its clients see it: real sockets, virtual time.
 
+mod allocations;
 mod clients;
 mod crowd;
 mod hostile;
@@ -19,3 +20,7 @@ mod rls_reflection;
 mod rls_table;
 mod scenarios;
 mod undecided;
+
+/// Some tests count what the service asks for; the others don't notice.
+#[global_allocator]
+static ALLOCATOR: tollgate_testkit::memory::Counting = tollgate_testkit::memory::Counting;

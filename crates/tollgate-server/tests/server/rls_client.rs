@@ -62,6 +62,7 @@ impl<'r> Grpc<'r> {
         let client = running.block_on(async {
             let stream = tokio::net::TcpStream::connect(address).await;
             let stream = stream.expect("a connection");
+            stream.set_nodelay(true).expect("a flag");
             let (client, connection) = h2::client::handshake(stream).await.expect("HTTP/2");
             tokio::spawn(connection);
             client
