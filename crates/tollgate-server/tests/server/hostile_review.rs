@@ -66,6 +66,82 @@ fn an_id_is_of_one_request() {
 }
 
 #[test]
+fn costs_of_64_bits_are_never_more_than_they_are() {
+    let server = Server::start();
+    let policy =
+        "limits: [{name: hourly, key: user, rate: 10/h}, {name: daily, key: user, quota: 20/day}]";
+    let change = |settings: &mut tollgate_server::Settings| settings.password = Some(secret("s"));
+    for running in [
+        Running::new(policy, change),
+        Running::on_store(policy, &server.url(), change),
+    ] {
+        let mut client = running.resp();
+        client.expect("AUTH s\r\n", "+OK\r\n");
+        let user = format!("user={}", std::process::id());
+        for most in [u64::MAX, u64::MAX - 1, 1 << 63, (1 << 53) + 1, 11] {
+            let told = "*12\r\n$7\r\nallowed\r\n:0\r\n";
+            let mut client = running.resp();
+            assert_eq!(
+                client.ask(&format!("TG.CHECK {user} COST {most}\r\n"), told.len()),
+                told
+            );
+        }
+        assert_eq!(used(&running, &user), [0, 0]);
+        let told = "*12\r\n$7\r\nallowed\r\n:1\r\n";
+        assert_eq!(
+            running
+                .resp()
+                .ask(&format!("TG.CHECK {user} COST 9\r\n"), told.len()),
+            told
+        );
+        client.expect(&format!("TG.REFUND {user} COST 2\r\n"), "+OK\r\n");
+        assert_eq!(used(&running, &user), [7, 7]);
+        client.expect(
+            &format!("TG.REFUND {user} COST {}\r\n", u64::MAX),
+            "+OK\r\n",
+        );
+        assert_eq!(used(&running, &user), [0, 0]);
+        client.expect(
+            &format!("TG.REFUND {user} COST {}\r\n", u64::MAX),
+            "+OK\r\n",
+        );
+        assert_eq!(used(&running, &user), [0, 0]);
+        assert_eq!(
+            running
+                .resp()
+                .ask(&format!("TG.CHECK {user} COST 11\r\n"), told.len()),
+            "*12\r\n$7\r\nallowed\r\n:0\r\n"
+        );
+        assert_eq!(
+            running
+                .resp()
+                .ask(&format!("TG.CHECK {user} COST 10\r\n"), told.len()),
+            told
+        );
+        assert_eq!(used(&running, &user), [10, 10]);
+    }
+}
+
+#[test]
+fn whoever_gives_back_isnt_refused_and_takes_no_slot() {
+    let tree = "domain: edge\ndescriptors: [{key: tenant, rate_limit: {unit: hour, requests_per_unit: 100, concurrency: 1}}]";
+    let running = Running::new(tree, |_| {});
+    let told =
+        |descriptors: &str| ask(&running, descriptors).expect("an answer")["overallCode"].clone();
+    let ada = one("tenant", "ada", "");
+    let beside = format!("{ada}, {}", one("path", "/x", ""));
+    assert_eq!(told(&beside), "OK");
+    assert_eq!(told(&ada), "OVER_LIMIT");
+    // It holds nothing by this name, so it frees nothing of another's.
+    let back = one("tenant", "ada", r#", "isNegativeHits": true"#);
+    assert_eq!(told(&back), "OK");
+    assert_eq!(told(&ada), "OVER_LIMIT");
+    // A look is refused, if a request would be, and takes nothing.
+    assert_eq!(told(&one("tenant", "bob", r#", "hitsAddend": 0"#)), "OK");
+    assert_eq!(told(&one("tenant", "bob", "")), "OK");
+}
+
+#[test]
 fn chunks_that_can_be_read_in_two_ways_are_refused() {
     let running = Running::new("limits: [{name: all, rate: 100/h}]", |_| {});
     let head = "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
