@@ -48,6 +48,88 @@ const TOKENS: &str = "limits: [{name: tokens, key: tenant, rate: 1000/h, \
     cost: {fact: max_tokens, default: 100, settle_within: 60s}}]";
 
 #[test]
+fn an_estimate_comes_back_if_the_trees_refuse() {
+    let mut both = read(TOKENS);
+    both.domains = read("domain: edge\ndescriptors: [{key: tenant, rate_limit: {unit: hour, requests_per_unit: 1}}]").domains;
+    let running = Running::by(both, |_| {});
+    let ada = one("tenant", "ada", "");
+    assert_eq!(ask(&running, &ada).expect("an answer")["overallCode"], "OK");
+    assert_eq!(used(&running, "tenant=ada"), [100]);
+    for _ in 0..3 {
+        let told = ask(&running, &ada).expect("an answer");
+        assert_eq!(told["overallCode"], "OVER_LIMIT");
+    }
+    assert_eq!(used(&running, "tenant=ada"), [100]);
+}
+
+#[test]
+fn what_cant_be_held_comes_back_once() {
+    let running = Running::new(TOKENS, |settings| settings.bounds.holds = 1);
+    let spent = r#"{"id": "one", "facts": {"tenant": "ada"}}"#;
+    assert_eq!(post(&running, "/v1/reserve", spent).0, 200);
+    let settled = post(&running, "/v1/settle", r#"{"id": "one", "spent": 300}"#);
+    assert_eq!(settled.0, 200);
+    assert_eq!(used(&running, "tenant=ada"), [300]);
+    let held = r#"{"id": "two", "facts": {"tenant": "bob"}}"#;
+    assert_eq!(post(&running, "/v1/reserve", held).0, 200);
+    let ada = r#"{"facts": {"tenant": "ada"}}"#;
+    assert_eq!(post(&running, "/v1/check", ada).0, 503);
+    let named = r#"{"id": "one", "facts": {"tenant": "ada"}}"#;
+    assert_eq!(post(&running, "/v1/reserve", named).0, 503);
+    let told = ask(&running, &one("tenant", "ada", ""));
+    assert_eq!(told.map_err(|failed| failed.code), Err(8));
+    assert_eq!(used(&running, "tenant=ada"), [300]);
+}
+
+#[test]
+fn a_refund_of_what_came_back_by_itself_is_no_gift() {
+    let policy = TOKENS.replace(
+        "settle_within: 60s",
+        "settle_within: 60s, unsettled: refund",
+    );
+    let running = Running::new(&policy, |settings| settings.password = Some(secret("s")));
+    let spent = r#"{"id": "one", "facts": {"tenant": "ada"}}"#;
+    assert_eq!(post(&running, "/v1/reserve", spent).0, 200);
+    let settled = post(&running, "/v1/settle", r#"{"id": "one", "spent": 300}"#);
+    assert_eq!(settled.0, 200);
+    let ada = r#"{"facts": {"tenant": "ada"}}"#;
+    assert_eq!(post(&running, "/v1/check", ada).0, 200);
+    assert_eq!(used(&running, "tenant=ada"), [400]);
+    let mut client = running.resp();
+    client.expect("AUTH s\r\nTG.REFUND tenant=ada\r\n", "+OK\r\n+OK\r\n");
+    assert_eq!(used(&running, "tenant=ada"), [300]);
+}
+
+/// Of two requests of the same facts, the one that is refused gives back its own estimate, not the other's.
+#[test]
+fn what_another_holds_isnt_given_back() {
+    let policy = TOKENS.replace(
+        "settle_within: 60s",
+        "settle_within: 60s, unsettled: refund",
+    );
+    let mut both = read(&policy);
+    both.domains = read("domain: edge\ndescriptors: [{key: tenant, rate_limit: {unit: hour, requests_per_unit: 500}}]").domains;
+    let running = Running::by(both, |_| {});
+    let cost = |hits: u32| one("tenant", "ada", &format!(r#", "hitsAddend": "{hits}""#));
+    let told = ask(&running, &cost(400)).expect("an answer");
+    assert_eq!(told["overallCode"], "OK");
+    let told = ask(&running, &cost(150)).expect("an answer");
+    assert_eq!(told["overallCode"], "OVER_LIMIT");
+    assert_eq!(used(&running, "tenant=ada"), [400]);
+}
+
+#[test]
+fn an_operator_gives_back_an_estimate() {
+    let running = Running::new(TOKENS, |settings| settings.password = Some(secret("s")));
+    let mut client = running.resp();
+    let passed = "*12\r\n$7\r\nallowed\r\n:1\r\n";
+    assert_eq!(client.ask("TG.CHECK tenant=ada\r\n", passed.len()), passed);
+    let mut client = running.resp();
+    client.expect("AUTH s\r\nTG.REFUND tenant=ada\r\n", "+OK\r\n+OK\r\n");
+    assert_eq!(used(&running, "tenant=ada"), [0]);
+}
+
+#[test]
 fn an_id_is_of_one_request() {
     let policy = "limits: [{name: jobs, key: tenant, concurrency: 1}]";
     let running = Running::new(policy, |_| {});
