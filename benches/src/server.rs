@@ -196,14 +196,16 @@ fn http(report: &mut Report, all: &All) -> Result<(), Failure> {
 
 fn resp(report: &mut Report, all: &All) -> Result<(), Failure> {
     let sha = all.redis.say(&["SCRIPT", "LOAD", LUA])?;
-    let asks: [(&str, Vec<&str>); 2] = [
-        ("resp", [&["CL.THROTTLE"][..], &THROTTLE].concat()),
-        ("resp-check", vec!["TG.CHECK", "user=__rand_int__"]),
+    // By a limit that the command brings along, which has targets; and by the policy, which has none.
+    let asks: [(&str, Vec<&str>, bool); 2] = [
+        ("resp", [&["CL.THROTTLE"][..], &THROTTLE].concat(), true),
+        ("resp-check", vec!["TG.CHECK", "user=__rand_int__"], false),
     ];
     let incrby = ["INCRBY", "key:__rand_int__", "1"];
     let lua = ["EVALSHA", &sha, "1", "lua:__rand_int__", "1", "1000000"];
     let crab = [&["THROTTLE"][..], &THROTTLE].concat();
-    for (name, ask) in &asks {
+    for (name, ask, has_targets) in &asks {
+        let target = |ratio| Some(ratio).filter(|_| *has_targets);
         for pipeline in [1, 16, 64] {
             let calls = if pipeline == 1 {
                 CALLS
@@ -222,7 +224,7 @@ fn resp(report: &mut Report, all: &All) -> Result<(), Failure> {
                 Side::new("tollgate", None, &all.ours, load(&all.ours, ask, calls)),
                 Side::new(
                     "redis-incrby",
-                    Some(1.0),
+                    target(1.0),
                     &all.redis,
                     load(&all.redis, &incrby, calls),
                 ),
@@ -230,14 +232,14 @@ fn resp(report: &mut Report, all: &All) -> Result<(), Failure> {
             sides.push(if pipeline == 1 {
                 Side::new(
                     "throttlecrab-resp",
-                    Some(0.9),
+                    target(0.9),
                     &all.crab,
                     load(&all.crab, &crab, calls),
                 )
             } else {
                 Side::new(
                     "redis-lua",
-                    Some(0.2),
+                    target(0.2),
                     &all.redis,
                     load(&all.redis, &lua, calls / 5),
                 )

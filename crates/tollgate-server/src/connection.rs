@@ -19,7 +19,7 @@ const READ: usize = 16 * 1024;
 /// What a buffer keeps while nothing happens.
 pub(crate) const KEPT: usize = 1_024;
 /// Answers of so many bytes are written before more are added: short requests may have long ones.
-pub(crate) const ENOUGH: usize = 64 * 1_024;
+pub(crate) const ENOUGH: usize = 65_536;
 
 /// How a protocol answers.
 pub(crate) trait Speaks: Send {

@@ -96,6 +96,21 @@ impl<B: Store> Service<B> {
         Ok(tell(&Answered::of(&verdict, verdict.refused().is_none())))
     }
 
+    /// Decides a request, and leaves it to the caller to keep what it holds.
+    pub(crate) async fn decide<R>(
+        &self,
+        facts: &Facts<'_>,
+        tell: impl FnOnce(&Answered<'_>) -> R,
+    ) -> (R, Option<Permits>) {
+        let mut verdict = B::decide(&self.engine, facts).await;
+        let permits = match &mut verdict {
+            Verdict::Passed(passed) => passed.take_permits(),
+            Verdict::Refused(_) => None,
+        };
+        let told = tell(&Answered::of(&verdict, verdict.refused().is_none()));
+        (told, permits)
+    }
+
     /// What a request would be told.
     pub(crate) async fn peek<R>(
         &self,
@@ -114,16 +129,22 @@ impl<B: Store> Service<B> {
         self.holds.keep(name, permits, self.bounds.hold_time)
     }
 
-    /// Takes back what a request was charged that can't run. What others hold isn't touched.
+    /// Takes back what a request was charged that can't run, and whose permits were cancelled. What others hold isn't
+    /// touched.
     #[cold]
     pub(crate) async fn take_back(&self, facts: &Facts<'_>) {
-        let Ok(()) = self.engine.refund_async(facts).await;
+        let Ok(()) = self.engine.refund_cancelled_async(facts).await;
     }
 
     /// Gives back what a request like this cost, and ends the oldest that one holds without a name.
     pub(crate) async fn refund(&self, facts: &Facts<'_>) {
-        drop(self.holds.take(&name_of(facts)));
-        self.take_back(facts).await;
+        let Ok(()) = match self.holds.take(&name_of(facts)) {
+            Some(permits) => {
+                drop(permits);
+                self.engine.refund_dropped_async(facts).await
+            }
+            None => self.engine.refund_async(facts).await,
+        };
     }
 
     /// Forgets what requests like this have spent.

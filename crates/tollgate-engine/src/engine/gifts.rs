@@ -10,6 +10,8 @@ use super::gather::{Gathered, Group};
 use super::turns::Spot;
 use crate::backend::{Backend, Memory};
 use crate::facts::Facts;
+use crate::limits::Limit;
+use crate::policy::{Settle, Unsettled};
 
 impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     /// Forgets what a request like this has spent, of every rule that applies to it: an operator's
@@ -56,7 +58,7 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Gives back what a request like this cost, of every rule that applies to it, and at most what was spent: for
-    /// one that passed and then wasn't served. Slots and estimates come back with what holds them.
+    /// one that passed and then wasn't served. Slots, and estimates that are still held, come back with what holds them.
     ///
     /// # Errors
     /// If the backend couldn't be asked.
@@ -80,11 +82,41 @@ impl<B: Backend> Engine<B> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn refund_async(&self, facts: &Facts<'_>) -> Result<(), B::Error> {
+        self.give_back(facts, |_| true).await
+    }
+
+    /// The same of a request that held something until now. An estimate that came back as that was dropped, as its rule
+    /// says, isn't given back once more.
+    ///
+    /// # Errors
+    /// If the backend couldn't be asked.
+    pub async fn refund_dropped_async(&self, facts: &Facts<'_>) -> Result<(), B::Error> {
+        let comes_back = |settle: Settle| settle.unsettled == Unsettled::Refund;
+        self.give_back(facts, |limit| !limit.settle().is_some_and(comes_back))
+            .await
+    }
+
+    /// The same of a request whose permits were [cancelled](crate::verdict::Permits::cancel): its estimates came back
+    /// with them.
+    ///
+    /// # Errors
+    /// If the backend couldn't be asked.
+    pub async fn refund_cancelled_async(&self, facts: &Facts<'_>) -> Result<(), B::Error> {
+        self.give_back(facts, |limit| !limit.is_estimated()).await
+    }
+
+    async fn give_back(
+        &self,
+        facts: &Facts<'_>,
+        is_meant: impl Fn(&Limit) -> bool + Send + Sync,
+    ) -> Result<(), B::Error> {
         let rules = self.rules.load_full();
         let mut gathered = Gathered::new();
         gathered.fill(&rules, facts, (&self.hashers, &self.bounds), &self.backend);
         for group in [&gathered.enforced, &gathered.shadow] {
-            self.backend.give_back(group.checks.as_slice()).await?;
+            let checks = group.checks.as_slice().iter().copied();
+            let checks: Vec<_> = checks.filter(|check| is_meant(check.limit)).collect();
+            self.backend.give_back(&checks).await?;
         }
         self.tell_those_who_wait(&gathered.enforced);
         Ok(())

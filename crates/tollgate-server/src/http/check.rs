@@ -118,7 +118,7 @@ impl<B: Store> Session<B> {
         let all = asked.descriptors.as_deref().unwrap_or_default();
         let entries: Vec<_> = all.iter().map(AskedDescriptor::entries).collect();
         let mut descriptors = descriptors::of(all, &entries)?;
-        let hits_addend = u32::try_from(asked.cost.unwrap_or(1)).map_err(|_| {
+        let hits_addend = u32::try_from(asked.cost.unwrap_or_default()).map_err(|_| {
             bad(format!(
                 "cost: at most {} if there are descriptors",
                 u32::MAX
@@ -127,7 +127,7 @@ impl<B: Store> Session<B> {
         for one in &mut descriptors {
             if then == Then::Look {
                 (one.cost, one.refund) = (Some(0), false);
-            } else if hits_addend == 0 {
+            } else if asked.cost == Some(0) {
                 // Envoy says zero and means one; here it is what it says.
                 one.cost.get_or_insert(0);
             }

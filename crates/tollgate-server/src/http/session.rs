@@ -87,6 +87,10 @@ impl<B: Store> Session<B> {
         };
         if let Err((status, why)) = done {
             self.answer.problem(status, &why);
+            if status == 503 {
+                // What is missing may be there again at any time.
+                self.answer.field("retry-after", "1");
+            }
         }
     }
 

@@ -7,15 +7,16 @@ use smallvec::SmallVec;
 use tollgate::Decision;
 use tollgate_engine::Facts;
 use tollgate_engine::backend::LimitKind;
-use tollgate_engine::engine::{DescriptorStatus, DescriptorVerdict};
+use tollgate_engine::engine::{DescriptorStatus, DescriptorVerdict, DescriptorsPassed};
 use tollgate_engine::envoy::StatusCode;
 use tollgate_engine::facts::{Descriptor, Unit};
 use tollgate_engine::policy::OnStoreFailure;
+use tollgate_engine::verdict::Permits;
 use tollgate_http::{Dialect, Shown, fields};
 
 use super::closed::RlsClosed;
 use crate::holds::Full;
-use crate::service::{Answered, Service, Store, unix_now};
+use crate::service::{self, Answered, Service, Store, unix_now};
 
 /// What is asked: a domain, its descriptors, and what the whole request costs.
 #[derive(Clone, Copy, Debug)]
@@ -106,19 +107,23 @@ impl Question<'_> {
         for (name, value) in entries {
             facts.set(name, value);
         }
-        facts.costing(self.cost())
+        match self.cost() {
+            Some(cost) => facts.costing(cost),
+            None => facts,
+        }
     }
 
-    /// What rules are charged or given back, once a request: what the first of its descriptors says that says anything.
-    fn cost(&self) -> u64 {
-        let whole = u64::from(self.hits_addend.max(1));
+    /// What rules are charged or given back, once a request: what the first of its descriptors says that isn't zero.
+    /// None if nothing is said: it is one then, or what the rule says.
+    fn cost(&self) -> Option<u64> {
+        let whole = (self.hits_addend > 0).then(|| u64::from(self.hits_addend));
         let gives_back = self.gives_back();
         let such = self
             .descriptors
             .iter()
             .filter(|one| one.refund == gives_back);
-        let mut costs = such.map(|one| one.cost.unwrap_or(whole));
-        costs.find(|cost| *cost > 0).unwrap_or_default()
+        let mut costs = such.map(|one| one.cost.or(whole));
+        costs.find(|cost| *cost != Some(0)).unwrap_or(Some(0))
     }
 
     /// All of it is given back.
@@ -148,16 +153,48 @@ impl Question<'_> {
 
     /// Gives back what the trees were charged, of a request that can't run.
     #[cold]
-    async fn give_back_trees<B: Store>(&self, service: &Service<B>) {
-        let taken = self.descriptors.iter().filter(|one| !one.refund);
+    async fn give_back_trees<B: Store>(&self, service: &Service<B>, charged: &[u64]) {
+        let taken = self.descriptors.iter().zip(charged);
+        let taken = taken.filter(|(_, charged)| **charged > 0);
         let back: Vec<_> = taken
-            .map(|one| Descriptor {
+            .map(|(one, charged)| Descriptor {
                 refund: true,
+                cost: Some(*charged),
                 ..*one
             })
             .collect();
         let asked = (service.engine).decide_descriptors_async(self.domain, &back, self.hits_addend);
         let Ok(_) = asked.await;
+    }
+
+    /// Keeps what a request holds that passed, by rules and by trees. If that can't be, it can't run, and what the rules
+    /// took comes back.
+    async fn keep<B: Store>(
+        &self,
+        service: &Service<B>,
+        (by_rules, by_trees): (Option<Permits>, Option<Permits>),
+    ) -> Result<(), Undecided> {
+        let by_trees = by_trees.filter(|permits| !permits.is_empty() && !self.takes_nothing());
+        if by_rules.is_none() && by_trees.is_none() {
+            return Ok(());
+        }
+        let (name, facts) = (self.name(), self.facts());
+        let is_by_trees = by_trees.is_some();
+        let mut kept = by_trees.map_or(Ok(()), |permits| service.lend(&name, permits));
+        match by_rules {
+            Some(permits) if kept.is_ok() => {
+                kept = service.lend(&service::name_of(&facts), permits);
+                if kept.is_err() && is_by_trees {
+                    // The oldest may be another's, but slots are alike.
+                    drop(service.holds.take(&name));
+                }
+            }
+            others => others.map_or((), Permits::cancel),
+        }
+        if kept.is_err() && service.engine.decides_by_facts() {
+            service.take_back(&facts).await;
+        }
+        kept.map_err(Undecided::Full)
     }
 
     fn check(&self, most: usize) -> Result<(), Undecided> {
@@ -213,59 +250,18 @@ pub(crate) async fn ask<B: Store>(
     {
         drop(service.holds.take(&question.name()));
     }
-    let mut by_rules = if service.engine.decides_by_facts() {
+    let (mut by_rules, held) = if service.engine.decides_by_facts() {
         ask_rules(service, question, dialects).await?
     } else {
-        None
+        (None, None)
     };
     if !service.engine.decides_by_descriptors() {
+        question.keep(service, (held, None)).await?;
         return Ok(by_rules.unwrap_or_else(|| unlimited(question.descriptors.len())));
     }
     if let Some(refused) = by_rules.take_if(|decided| !decided.is_allowed) {
         return Ok(refused);
     }
-    let decided = ask_trees(service, question, dialects).await;
-    let passes = decided.as_ref().is_ok_and(|decided| decided.is_allowed);
-    // Of all limits or of none: what the rules took comes back.
-    if !passes && by_rules.is_some() && !question.takes_nothing() {
-        service.refund(&question.facts()).await;
-    }
-    let decided = decided?;
-    // What limits is told before what doesn't.
-    Ok(match by_rules {
-        Some(by_rules) if decided.limits_nothing() => by_rules,
-        _ => decided,
-    })
-}
-
-/// What rules say; nothing to a request that only gives back.
-async fn ask_rules<B: Store>(
-    service: &Service<B>,
-    question: &Question<'_>,
-    dialects: &[Dialect],
-) -> Result<Option<Decided>, Undecided> {
-    let facts = question.facts();
-    if question.gives_back() {
-        service.refund(&facts).await;
-        return Ok(None);
-    }
-    let places = question.descriptors.len();
-    let tell = |answered: &Answered<'_>| by_rule(places, answered, dialects);
-    let decided = if question.takes_nothing() {
-        service.peek(&facts, tell).await
-    } else {
-        let checked = service.check(&facts, tell).await;
-        checked.map_err(Undecided::Full)?
-    };
-    decided.map(Some)
-}
-
-/// What trees say. What they want held is kept, or else nothing is charged.
-async fn ask_trees<B: Store>(
-    service: &Service<B>,
-    question: &Question<'_>,
-    dialects: &[Dialect],
-) -> Result<Decided, Undecided> {
     let Question {
         domain,
         descriptors,
@@ -275,18 +271,47 @@ async fn ask_trees<B: Store>(
         .engine
         .decide_descriptors_async(domain, descriptors, hits_addend);
     let Ok(verdict) = asked.await;
-    let decided = by_tree(domain, &verdict, dialects);
-    if let DescriptorVerdict::Passed(passed) = verdict {
-        let permits = passed.into_permits();
-        if !permits.is_empty()
-            && !question.takes_nothing()
-            && let Err(full) = service.lend(&question.name(), permits)
-        {
-            question.give_back_trees(service).await;
-            return Err(Undecided::Full(full));
+    let mut decided = by_tree(domain, &verdict, dialects);
+    let passes = decided.as_ref().is_ok_and(|decided| decided.is_allowed);
+    if passes {
+        let charged: Vec<_> = verdict.statuses.iter().map(|one| one.charged).collect();
+        let permits = verdict.passed().map(DescriptorsPassed::into_permits);
+        if let Err(full) = question.keep(service, (held, permits)).await {
+            question.give_back_trees(service, &charged).await;
+            decided = Err(full);
         }
+    } else if by_rules.is_some() && !question.takes_nothing() {
+        // Of all limits or of none: what the rules took comes back.
+        held.map(Permits::cancel);
+        service.take_back(&question.facts()).await;
     }
-    decided
+    let decided = decided?;
+    // What limits is told before what doesn't.
+    Ok(match by_rules {
+        Some(by_rules) if decided.limits_nothing() => by_rules,
+        _ => decided,
+    })
+}
+
+/// What rules say, and what a request holds by them that passes; nothing to one that only gives back.
+async fn ask_rules<B: Store>(
+    service: &Service<B>,
+    question: &Question<'_>,
+    dialects: &[Dialect],
+) -> Result<(Option<Decided>, Option<Permits>), Undecided> {
+    let facts = question.facts();
+    if question.gives_back() {
+        service.refund(&facts).await;
+        return Ok((None, None));
+    }
+    let places = question.descriptors.len();
+    let tell = |answered: &Answered<'_>| by_rule(places, answered, dialects);
+    let (decided, held) = if question.takes_nothing() {
+        (service.peek(&facts, tell).await, None)
+    } else {
+        service.decide(&facts, tell).await
+    };
+    Ok((Some(decided?), held))
 }
 
 impl Decided {

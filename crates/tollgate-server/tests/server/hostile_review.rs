@@ -48,6 +48,88 @@ const TOKENS: &str = "limits: [{name: tokens, key: tenant, rate: 1000/h, \
     cost: {fact: max_tokens, default: 100, settle_within: 60s}}]";
 
 #[test]
+fn an_estimate_comes_back_if_the_trees_refuse() {
+    let mut both = read(TOKENS);
+    both.domains = read("domain: edge\ndescriptors: [{key: tenant, rate_limit: {unit: hour, requests_per_unit: 1}}]").domains;
+    let running = Running::by(both, |_| {});
+    let ada = one("tenant", "ada", "");
+    assert_eq!(ask(&running, &ada).expect("an answer")["overallCode"], "OK");
+    assert_eq!(used(&running, "tenant=ada"), [100]);
+    for _ in 0..3 {
+        let told = ask(&running, &ada).expect("an answer");
+        assert_eq!(told["overallCode"], "OVER_LIMIT");
+    }
+    assert_eq!(used(&running, "tenant=ada"), [100]);
+}
+
+#[test]
+fn what_cant_be_held_comes_back_once() {
+    let running = Running::new(TOKENS, |settings| settings.bounds.holds = 1);
+    let spent = r#"{"id": "one", "facts": {"tenant": "ada"}}"#;
+    assert_eq!(post(&running, "/v1/reserve", spent).0, 200);
+    let settled = post(&running, "/v1/settle", r#"{"id": "one", "spent": 300}"#);
+    assert_eq!(settled.0, 200);
+    assert_eq!(used(&running, "tenant=ada"), [300]);
+    let held = r#"{"id": "two", "facts": {"tenant": "bob"}}"#;
+    assert_eq!(post(&running, "/v1/reserve", held).0, 200);
+    let ada = r#"{"facts": {"tenant": "ada"}}"#;
+    assert_eq!(post(&running, "/v1/check", ada).0, 503);
+    let named = r#"{"id": "one", "facts": {"tenant": "ada"}}"#;
+    assert_eq!(post(&running, "/v1/reserve", named).0, 503);
+    let told = ask(&running, &one("tenant", "ada", ""));
+    assert_eq!(told.map_err(|failed| failed.code), Err(8));
+    assert_eq!(used(&running, "tenant=ada"), [300]);
+}
+
+#[test]
+fn a_refund_of_what_came_back_by_itself_is_no_gift() {
+    let policy = TOKENS.replace(
+        "settle_within: 60s",
+        "settle_within: 60s, unsettled: refund",
+    );
+    let running = Running::new(&policy, |settings| settings.password = Some(secret("s")));
+    let spent = r#"{"id": "one", "facts": {"tenant": "ada"}}"#;
+    assert_eq!(post(&running, "/v1/reserve", spent).0, 200);
+    let settled = post(&running, "/v1/settle", r#"{"id": "one", "spent": 300}"#);
+    assert_eq!(settled.0, 200);
+    let ada = r#"{"facts": {"tenant": "ada"}}"#;
+    assert_eq!(post(&running, "/v1/check", ada).0, 200);
+    assert_eq!(used(&running, "tenant=ada"), [400]);
+    let mut client = running.resp();
+    client.expect("AUTH s\r\nTG.REFUND tenant=ada\r\n", "+OK\r\n+OK\r\n");
+    assert_eq!(used(&running, "tenant=ada"), [300]);
+}
+
+/// Of two requests of the same facts, the one that is refused gives back its own estimate, not the other's.
+#[test]
+fn what_another_holds_isnt_given_back() {
+    let policy = TOKENS.replace(
+        "settle_within: 60s",
+        "settle_within: 60s, unsettled: refund",
+    );
+    let mut both = read(&policy);
+    both.domains = read("domain: edge\ndescriptors: [{key: tenant, rate_limit: {unit: hour, requests_per_unit: 500}}]").domains;
+    let running = Running::by(both, |_| {});
+    let cost = |hits: u32| one("tenant", "ada", &format!(r#", "hitsAddend": "{hits}""#));
+    let told = ask(&running, &cost(400)).expect("an answer");
+    assert_eq!(told["overallCode"], "OK");
+    let told = ask(&running, &cost(150)).expect("an answer");
+    assert_eq!(told["overallCode"], "OVER_LIMIT");
+    assert_eq!(used(&running, "tenant=ada"), [400]);
+}
+
+#[test]
+fn an_operator_gives_back_an_estimate() {
+    let running = Running::new(TOKENS, |settings| settings.password = Some(secret("s")));
+    let mut client = running.resp();
+    let passed = "*12\r\n$7\r\nallowed\r\n:1\r\n";
+    assert_eq!(client.ask("TG.CHECK tenant=ada\r\n", passed.len()), passed);
+    let mut client = running.resp();
+    client.expect("AUTH s\r\nTG.REFUND tenant=ada\r\n", "+OK\r\n+OK\r\n");
+    assert_eq!(used(&running, "tenant=ada"), [0]);
+}
+
+#[test]
 fn an_id_is_of_one_request() {
     let policy = "limits: [{name: jobs, key: tenant, concurrency: 1}]";
     let running = Running::new(policy, |_| {});
@@ -63,6 +145,82 @@ fn an_id_is_of_one_request() {
         assert_eq!(status, 409, "{told}");
     }
     assert_eq!(used(&running, "tenant=b"), [0]);
+}
+
+#[test]
+fn costs_of_64_bits_are_never_more_than_they_are() {
+    let server = Server::start();
+    let policy =
+        "limits: [{name: hourly, key: user, rate: 10/h}, {name: daily, key: user, quota: 20/day}]";
+    let change = |settings: &mut tollgate_server::Settings| settings.password = Some(secret("s"));
+    for running in [
+        Running::new(policy, change),
+        Running::on_store(policy, &server.url(), change),
+    ] {
+        let mut client = running.resp();
+        client.expect("AUTH s\r\n", "+OK\r\n");
+        let user = format!("user={}", std::process::id());
+        for most in [u64::MAX, u64::MAX - 1, 1 << 63, (1 << 53) + 1, 11] {
+            let told = "*12\r\n$7\r\nallowed\r\n:0\r\n";
+            let mut client = running.resp();
+            assert_eq!(
+                client.ask(&format!("TG.CHECK {user} COST {most}\r\n"), told.len()),
+                told
+            );
+        }
+        assert_eq!(used(&running, &user), [0, 0]);
+        let told = "*12\r\n$7\r\nallowed\r\n:1\r\n";
+        assert_eq!(
+            running
+                .resp()
+                .ask(&format!("TG.CHECK {user} COST 9\r\n"), told.len()),
+            told
+        );
+        client.expect(&format!("TG.REFUND {user} COST 2\r\n"), "+OK\r\n");
+        assert_eq!(used(&running, &user), [7, 7]);
+        client.expect(
+            &format!("TG.REFUND {user} COST {}\r\n", u64::MAX),
+            "+OK\r\n",
+        );
+        assert_eq!(used(&running, &user), [0, 0]);
+        client.expect(
+            &format!("TG.REFUND {user} COST {}\r\n", u64::MAX),
+            "+OK\r\n",
+        );
+        assert_eq!(used(&running, &user), [0, 0]);
+        assert_eq!(
+            running
+                .resp()
+                .ask(&format!("TG.CHECK {user} COST 11\r\n"), told.len()),
+            "*12\r\n$7\r\nallowed\r\n:0\r\n"
+        );
+        assert_eq!(
+            running
+                .resp()
+                .ask(&format!("TG.CHECK {user} COST 10\r\n"), told.len()),
+            told
+        );
+        assert_eq!(used(&running, &user), [10, 10]);
+    }
+}
+
+#[test]
+fn whoever_gives_back_isnt_refused_and_takes_no_slot() {
+    let tree = "domain: edge\ndescriptors: [{key: tenant, rate_limit: {unit: hour, requests_per_unit: 100, concurrency: 1}}]";
+    let running = Running::new(tree, |_| {});
+    let told =
+        |descriptors: &str| ask(&running, descriptors).expect("an answer")["overallCode"].clone();
+    let ada = one("tenant", "ada", "");
+    let beside = format!("{ada}, {}", one("path", "/x", ""));
+    assert_eq!(told(&beside), "OK");
+    assert_eq!(told(&ada), "OVER_LIMIT");
+    // It holds nothing by this name, so it frees nothing of another's.
+    let back = one("tenant", "ada", r#", "isNegativeHits": true"#);
+    assert_eq!(told(&back), "OK");
+    assert_eq!(told(&ada), "OVER_LIMIT");
+    // A look is refused, if a request would be, and takes nothing.
+    assert_eq!(told(&one("tenant", "bob", r#", "hitsAddend": 0"#)), "OK");
+    assert_eq!(told(&one("tenant", "bob", "")), "OK");
 }
 
 #[test]

@@ -210,10 +210,14 @@ pub(super) enum Force {
 }
 
 impl<'a> Met<'a> {
+    /// What its limits are asked. Who gives back isn't asked for a slot: it would have to take one.
     pub(super) fn checks(&self, cost: u64) -> impl Iterator<Item = Check<'a>> {
         let key = self.key;
+        let gives_back = matches!(self.charge, Charge::GiveBack(_));
+        let is_slots = |limit: &Limit| matches!(limit.kind(), LimitKind::Concurrency(_));
         self.limits
             .iter()
+            .filter(move |limit| !(gives_back && is_slots(limit)))
             .map(move |limit| Check { limit, key, cost })
     }
 
