@@ -231,3 +231,64 @@ impl Timer {
         Poll::Pending
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, duplex};
+
+    use super::*;
+
+    const PATIENCE: Patience = Patience {
+        idle: Duration::from_secs(600),
+        request: Duration::from_secs(10),
+    };
+
+    /// Answers each byte with many, but for the last, which begins a request.
+    struct Many;
+
+    impl Speaks for Many {
+        async fn answer(&mut self, input: &[u8], out: &mut Vec<u8>) -> Heard {
+            let used = input.len().saturating_sub(1);
+            out.extend(vec![b'!'; used * 100]);
+            Heard {
+                used,
+                then: Then::Read,
+            }
+        }
+
+        fn lets_wait(&self) -> bool {
+            false
+        }
+
+        fn too_slow(&mut self, out: &mut Vec<u8>) {
+            out.extend([b'?'; 100]);
+        }
+    }
+
+    /// How many seconds a client is served that says so much, reads so much, and stays; and what it reads.
+    async fn served(said: &[u8], reads: usize) -> (u64, Vec<u8>) {
+        // Room for less than one answer.
+        let (mut client, service) = duplex(16);
+        let begun = Instant::now();
+        let serving = tokio::spawn(serve(service, Many, PATIENCE));
+        client.write_all(said).await.expect("written");
+        let mut heard = vec![0; reads];
+        client.read_exact(&mut heard).await.expect("read");
+        // Nobody is told that there is nobody to tell.
+        let _ = serving.await.expect("an end");
+        (begun.elapsed().as_secs(), heard)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_slow_is_let_go_whether_it_reads_or_not() {
+        assert_eq!(served(b"", 0).await, (600, Vec::new()));
+        // An answer that isn't read.
+        assert_eq!(served(b"ab", 0).await.0, 10);
+        assert_eq!(served(b"ab", 50).await.0, 10);
+        // A request that doesn't end, and what is said of it, which is read or not.
+        assert_eq!(served(b"a", 100).await, (10, vec![b'?'; 100]));
+        assert_eq!(served(b"a", 0).await.0, 20);
+        let (seconds, heard) = served(b"ab", 200).await;
+        assert_eq!((seconds, &heard[99..101]), (10, &b"!?"[..]));
+    }
+}

@@ -344,6 +344,11 @@ fn envoys_question_is_answered_as_json() {
         (r#"{"domain": ""}"#, "the domain is empty"),
         (r#"{"domain": "edge"}"#, "there are no descriptors"),
         (
+            r#"{"domain": "edge", "descriptors": [{"entires": []}]}"#,
+            "descriptors[0].entires: unknown field `entires`",
+        ),
+        (r#"{"domian": "edge"}"#, "unknown field `domian`"),
+        (
             r#"{"domain": "edge", "descriptors": [{"limit": {"unit": "EON"}}]}"#,
             "unknown variant `EON`",
         ),

@@ -255,6 +255,11 @@ impl Client {
 
     /// Reads until the other side closes, or resets what it hasn't read.
     pub(crate) fn rest(&mut self) -> String {
+        String::from_utf8(self.bytes()).expect("text")
+    }
+
+    /// The same of any bytes.
+    pub(crate) fn bytes(&mut self) -> Vec<u8> {
         let (mut rest, mut bytes) = (Vec::new(), [0; 4_096]);
         loop {
             match self.0.read(&mut bytes) {
@@ -264,7 +269,7 @@ impl Client {
                 Err(error) => panic!("{error}, after {:?}", rest.escape_ascii().to_string()),
             }
         }
-        String::from_utf8(rest).expect("text")
+        rest
     }
 
     /// Sends a request of HTTP that closes the connection after it; the status, and all that came.

@@ -19,6 +19,9 @@ mod rls_hostile;
 mod rls_reflection;
 mod rls_table;
 mod scenarios;
+#[path = "../common/seeds.rs"]
+mod seeds;
+mod sessions;
 mod undecided;
 
 /// Some tests count what the service asks for; the others don't notice.

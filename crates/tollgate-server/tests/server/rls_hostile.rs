@@ -2,7 +2,6 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
 use std::time::Duration;
 
 use h2::Reason;
@@ -10,6 +9,7 @@ use tollgate_testkit::memory::held;
 
 use crate::kit::Running;
 use crate::rls_client::{Grpc, SHOULD, framed};
+use crate::seeds;
 
 const TREE: &str = "domain: edge\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 1000000}}]";
 const WATCH: &str = "/grpc.health.v1.Health/Watch";
@@ -353,17 +353,14 @@ fn a_client_that_watches_and_is_there_stays() {
 fn any_message_has_an_answer_or_a_status() {
     let running = Running::new(TREE, |_| {});
     let mut client = Grpc::to(&running);
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/rls");
-    for entry in std::fs::read_dir(folder).expect("the seeds") {
-        let path = entry.expect("a seed").path();
-        let seed = std::fs::read(&path).expect("bytes");
+    for (name, seed) in seeds::of("rls") {
         for end in 0..=seed.len() {
             let code = client
                 .call(SHOULD, &seed[..end])
                 .map_err(|failed| failed.code);
             assert!(
                 matches!(code, Ok(_) | Err(3)),
-                "{path:?} up to {end}: {code:?}"
+                "{name} up to {end}: {code:?}"
             );
         }
     }
