@@ -8,7 +8,7 @@ use tollgate::clock::Wakeup;
 use tollgate::{Decision, Timestamp};
 
 mod each;
-mod fallback;
+pub(crate) mod fallback;
 mod local;
 mod memory;
 

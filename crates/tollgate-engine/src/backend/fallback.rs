@@ -316,6 +316,11 @@ fn refusal_of(wait: Duration) -> Decision {
     Decision::new(Outcome::Denied, 0, 0, wait, Duration::ZERO)
 }
 
+/// Whether a look found nobody to ask, and its limit is closed then. No limit says of nothing when there will be more.
+pub(crate) fn is_failure(check: &Check<'_>, said: &Decision) -> bool {
+    check.limit.on_store_failure() == OnStoreFailure::Closed && *said == refusal_of(COME_BACK_AFTER)
+}
+
 #[inline]
 fn breaks(check: &Check<'_>) -> bool {
     check.limit.on_store_failure() == OnStoreFailure::CircuitBreak

@@ -100,10 +100,16 @@ impl<B: Store> Session<B> {
         asked.check_facts().map_err(bad)?;
         let facts = asked.facts();
         let out = &mut self.answer.body;
-        self.service
-            .peek(&facts, |answered| show(out, answered))
-            .await;
-        Ok(())
+        let look = self
+            .service
+            .peek(&facts, |answered| match undecided(answered) {
+                Some(why) => Err((503, why)),
+                None => {
+                    show(out, answered);
+                    Ok(())
+                }
+            });
+        look.await
     }
 
     /// Decides by descriptors, as Envoy would be answered.
@@ -258,10 +264,11 @@ impl<'a> Told<'a> {
 
 /// Why nothing could be decided; none if something was.
 fn undecided(answered: &Answered<'_>) -> Option<String> {
-    let limit = answered.failure()?;
-    Some(format!(
-        "the store can't be asked about {limit:?}, and nothing passes without it"
-    ))
+    answered.failure().map(unavailable)
+}
+
+pub(super) fn unavailable(limit: &str) -> String {
+    format!("the store can't be asked about {limit:?}, and nothing passes without it")
 }
 
 /// One answer of a list, of a request that nothing was decided about.
