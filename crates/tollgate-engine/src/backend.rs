@@ -8,7 +8,7 @@ use tollgate::clock::Wakeup;
 use tollgate::{Decision, Timestamp};
 
 mod each;
-mod fallback;
+pub(crate) mod fallback;
 mod local;
 mod memory;
 
@@ -19,6 +19,22 @@ pub use crate::limits::{
 pub use fallback::{AskingOrFallback, Breaker, Fallback, FallbackStats, StoreEvent};
 pub use local::{Local, Owed};
 pub use memory::{Memory, MemoryBuilder};
+
+/// What became of something that was to be given back, or forgotten.
+///
+/// ```
+/// use tollgate_engine::backend::Gift;
+///
+/// // Of several, one that is lost decides.
+/// assert_eq!(Gift::Given.max(Gift::Lost), Gift::Lost);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Gift {
+    /// It was given.
+    Given,
+    /// The store couldn't be told, and there is nothing to remember it by.
+    Lost,
+}
 
 /// Answers checks, all or none: in memory, in a store, or leased from one.
 ///
@@ -80,9 +96,9 @@ pub trait Backend: Send + Sync {
     fn give_back<'a>(
         &'a self,
         checks: &'a [Check<'a>],
-    ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'a {
+    ) -> impl Future<Output = Result<Gift, Self::Error>> + Send + 'a {
         let _ = checks;
-        std::future::ready(Ok(()))
+        std::future::ready(Ok(Gift::Given))
     }
 
     /// Forgets what the keys of these checks have spent. Slots that are held stay held. Unless said otherwise nothing
@@ -90,9 +106,9 @@ pub trait Backend: Send + Sync {
     fn forget<'a>(
         &'a self,
         checks: &'a [Check<'a>],
-    ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'a {
+    ) -> impl Future<Output = Result<Gift, Self::Error>> + Send + 'a {
         let _ = checks;
-        std::future::ready(Ok(()))
+        std::future::ready(Ok(Gift::Given))
     }
 
     /// What each check would say by itself, charging nothing: whether its cost would pass, if not after how long,

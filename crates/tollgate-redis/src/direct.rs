@@ -21,7 +21,7 @@ use foldhash::SharedSeed;
 use foldhash::quality::SeedableRandomState;
 use tollgate::clock::Wakeup;
 use tollgate::{Clock, Decision, Timestamp};
-use tollgate_engine::backend::{Answer, Backend, Check, Limit, LimitKind, Local, Prepared};
+use tollgate_engine::backend::{Answer, Backend, Check, Gift, Limit, LimitKind, Local, Prepared};
 
 use crate::error::{StoreError, StoreLimitError};
 use crate::holders::Holders;
@@ -228,19 +228,19 @@ impl Backend for Direct {
         self.look_at_all(checks).await
     }
 
-    async fn forget<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<(), StoreError> {
+    async fn forget<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Gift, StoreError> {
         let forgotten = self.act(checks, Op::Reset, |_| true).await;
         // Even if that failed: it may have been done.
         self.leases.was_reset();
         self.improved();
-        forgotten
+        forgotten.map(|()| Gift::Given)
     }
 
-    async fn give_back<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<(), StoreError> {
+    async fn give_back<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Gift, StoreError> {
         let given = self.act(checks, Op::Gift, |stored| !stored.is_leased).await;
         // Also if one failed: those before it came back, and it may have.
         self.improved();
-        given
+        given.map(|()| Gift::Given)
     }
 
     fn spent_ahead(&self, check: &Check<'_>) -> u64 {

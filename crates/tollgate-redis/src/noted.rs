@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker, ready};
 use pin_project_lite::pin_project;
 use tollgate::clock::Wakeup;
 use tollgate::{Decision, Timestamp};
-use tollgate_engine::backend::{Answer, Backend, Check, Limit, Source};
+use tollgate_engine::backend::{Answer, Backend, Check, Gift, Limit, Source};
 
 use crate::error::StoreError;
 use crate::failure::Failures;
@@ -53,17 +53,17 @@ impl<B: Backend<Error = StoreError>> Backend for Noted<B> {
         told
     }
 
-    async fn forget<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<(), StoreError> {
+    async fn forget<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Gift, StoreError> {
         let forgotten = self.inner.forget(checks).await;
         // As for what is given back.
-        self.failures.hear(forgotten.as_ref().map(|()| true));
+        self.failures.hear(forgotten.as_ref().map(|_| true));
         forgotten
     }
 
-    async fn give_back<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<(), StoreError> {
+    async fn give_back<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Gift, StoreError> {
         let given = self.inner.give_back(checks).await;
         // If there was nothing to give back, the store wasn't asked.
-        self.failures.hear(given.as_ref().map(|()| true));
+        self.failures.hear(given.as_ref().map(|_| true));
         given
     }
 

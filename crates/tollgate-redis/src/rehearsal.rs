@@ -14,7 +14,9 @@ use std::time::Duration;
 use foldhash::fast::FixedState;
 use tollgate::clock::{Clock, Manual, Wakeup};
 use tollgate::{Decision, ExactKeyedLimiter, Timestamp};
-use tollgate_engine::backend::{Answer, Backend, Check, DenyVersion, Limit, Local, Memory, Source};
+use tollgate_engine::backend::{
+    Answer, Backend, Check, DenyVersion, Gift, Limit, Local, Memory, Source,
+};
 use tollgate_engine::policy::Counting;
 
 use crate::error::{FailureKind, StoreError, StoreLimitError};
@@ -411,19 +413,21 @@ impl Backend for Rehearsal {
         self.clock.wake_at(at, waker)
     }
 
-    async fn forget<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<(), StoreError> {
+    async fn forget<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Gift, StoreError> {
         let forget = |state: &mut State| state.memory.forget(checks);
-        self.asked(&mut self.lock(), checks.len(), forget)
+        self.asked(&mut self.lock(), checks.len(), forget)?;
+        Ok(Gift::Given)
     }
 
-    async fn give_back<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<(), StoreError> {
+    async fn give_back<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Gift, StoreError> {
         let exact = checks.iter().filter(|check| !is_leased(check.limit));
         let exact: Vec<_> = exact.copied().collect();
         if exact.is_empty() {
-            return Ok(());
+            return Ok(Gift::Given);
         }
         let give = |state: &mut State| state.memory.give_back(&exact);
-        self.asked(&mut self.lock(), exact.len(), give)
+        self.asked(&mut self.lock(), exact.len(), give)?;
+        Ok(Gift::Given)
     }
 
     fn now(&self) -> Timestamp {

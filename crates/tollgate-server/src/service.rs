@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate::clock::{Clock, Wall};
 use tollgate::{Algorithm, Decision, Outcome};
-use tollgate_engine::backend::{Backend, Limit, LimitKind, Memory};
+use tollgate_engine::backend::{Backend, Gift, Limit, LimitKind, Memory};
 use tollgate_engine::verdict::{Cause, Findings, Permits, TooMuch};
 use tollgate_engine::{Engine, Facts, Verdict};
 use tollgate_http::{Dialect, Kind, Shown};
@@ -133,25 +133,31 @@ impl<B: Store> Service<B> {
     /// touched.
     #[cold]
     pub(crate) async fn take_back(&self, facts: &Facts<'_>) {
-        let Ok(()) = self.engine.refund_cancelled_async(facts).await;
+        let Ok(_) = self.engine.refund_cancelled_async(facts).await;
     }
 
     /// Gives back what a request like this cost, and ends the oldest that one holds without a name.
-    pub(crate) async fn refund(&self, facts: &Facts<'_>) {
-        let Ok(()) = match self.holds.take(&name_of(facts)) {
+    pub(crate) async fn refund(&self, facts: &Facts<'_>) -> Gift {
+        let Ok(gift) = match self.holds.take(&name_of(facts)) {
             Some(permits) => {
                 drop(permits);
                 self.engine.refund_dropped_async(facts).await
             }
             None => self.engine.refund_async(facts).await,
         };
+        gift
     }
 
     /// Forgets what requests like this have spent.
-    pub(crate) async fn reset(&self, facts: &Facts<'_>) {
-        let Ok(()) = self.engine.forget_async(facts).await;
+    pub(crate) async fn reset(&self, facts: &Facts<'_>) -> Gift {
+        let Ok(gift) = self.engine.forget_async(facts).await;
+        gift
     }
 }
+
+/// What an operator is told whose gift a store couldn't be told of.
+pub(crate) const LOST: &str =
+    "the store can't be asked, so not all of it was given: ask again once it can";
 
 /// What a request without a name is known by: its facts, in one order whatever order they come in.
 pub(crate) fn name_of(facts: &Facts<'_>) -> Vec<u8> {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tollgate::clock::{Monotonic, Wakeup, Wall};
 use tollgate::{Clock, Decision, Outcome, Timestamp};
 
-use super::{Backend, Local, Memory};
+use super::{Backend, Gift, Local, Memory};
 use crate::limits::{Answer, Check, Limit, Source};
 use crate::policy::{Counting, OnStoreFailure};
 
@@ -241,6 +241,14 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {
         }
     }
 
+    /// What became of something that a store was told to give.
+    fn given(&self, checks: &[Check<'_>], told: Result<Gift, B::Error>) -> Gift {
+        told.unwrap_or_else(|error| {
+            self.fails(checks, Gate::Open, &error);
+            Gift::Lost
+        })
+    }
+
     /// The answer without a store.
     #[cold]
     fn answer_without(&self, checks: &[Check<'_>]) -> Answer {
@@ -316,6 +324,11 @@ fn refusal_of(wait: Duration) -> Decision {
     Decision::new(Outcome::Denied, 0, 0, wait, Duration::ZERO)
 }
 
+/// Whether a look found nobody to ask, and its limit is closed then. No limit says of nothing when there will be more.
+pub(crate) fn is_failure(check: &Check<'_>, said: &Decision) -> bool {
+    check.limit.on_store_failure() == OnStoreFailure::Closed && *said == refusal_of(COME_BACK_AFTER)
+}
+
 #[inline]
 fn breaks(check: &Check<'_>) -> bool {
     check.limit.on_store_failure() == OnStoreFailure::CircuitBreak
@@ -368,7 +381,7 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Backend for Fallback<B,
         Ok(self.look_at_each(checks).await)
     }
 
-    async fn forget<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<(), Infallible> {
+    async fn forget<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Gift, Infallible> {
         // Here too: what decides while there is no store remembers what that had admitted.
         self.local.memory().forget(checks);
         let there = checks
@@ -376,22 +389,18 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Backend for Fallback<B,
             .copied()
             .filter(|check| !is_counted_here(check));
         let there: Vec<_> = there.collect();
-        if let Err(error) = self.backend.forget(&there).await {
-            self.fails(&there, Gate::Open, &error);
-        }
-        Ok(())
+        let forgotten = self.backend.forget(&there).await;
+        Ok(self.given(&there, forgotten))
     }
 
-    async fn give_back<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<(), Infallible> {
+    async fn give_back<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Gift, Infallible> {
         let (here, there): (Vec<_>, Vec<_>) = checks
             .iter()
             .copied()
             .partition(|check| is_counted_here(check));
         self.local.memory().give_back(&here);
-        if let Err(error) = self.backend.give_back(&there).await {
-            self.fails(&there, Gate::Open, &error);
-        }
-        Ok(())
+        let given = self.backend.give_back(&there).await;
+        Ok(self.given(&there, given))
     }
 
     fn now(&self) -> Timestamp {

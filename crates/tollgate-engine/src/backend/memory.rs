@@ -20,7 +20,7 @@ use tollgate::{
     stack::{Pass, StackVerdict},
 };
 
-use super::Backend;
+use super::{Backend, Gift};
 use crate::limits::{Answer, Check, CoreForm, Limit};
 
 mod builder;
@@ -327,17 +327,17 @@ impl<C: Clock + 'static, W: Clock + 'static> Backend for Memory<C, W> {
     fn give_back<'a>(
         &'a self,
         checks: &'a [Check<'a>],
-    ) -> impl Future<Output = Result<(), Infallible>> + Send + 'a {
+    ) -> impl Future<Output = Result<Gift, Infallible>> + Send + 'a {
         self.give_back(checks);
-        ready(Ok(()))
+        ready(Ok(Gift::Given))
     }
 
     fn forget<'a>(
         &'a self,
         checks: &'a [Check<'a>],
-    ) -> impl Future<Output = Result<(), Infallible>> + Send + 'a {
+    ) -> impl Future<Output = Result<Gift, Infallible>> + Send + 'a {
         self.forget(checks);
-        ready(Ok(()))
+        ready(Ok(Gift::Given))
     }
 
     fn peek<'a>(

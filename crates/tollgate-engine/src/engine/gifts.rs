@@ -8,7 +8,7 @@ use tollgate::Clock;
 use super::Engine;
 use super::gather::{Gathered, Group};
 use super::turns::Spot;
-use crate::backend::{Backend, Memory};
+use crate::backend::{Backend, Gift, Memory};
 use crate::facts::Facts;
 use crate::limits::Limit;
 use crate::policy::{Settle, Unsettled};
@@ -34,7 +34,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     pub fn forget(&self, facts: &Facts<'_>) {
         let forgetting = pin!(self.forget_async(facts));
         match forgetting.poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Ok(_)) => {}
             Poll::Ready(Err(never)) => match never {},
             Poll::Pending => unreachable!("memory answers at once"),
         }
@@ -46,15 +46,16 @@ impl<B: Backend> Engine<B> {
     ///
     /// # Errors
     /// If the backend couldn't be asked.
-    pub async fn forget_async(&self, facts: &Facts<'_>) -> Result<(), B::Error> {
+    pub async fn forget_async(&self, facts: &Facts<'_>) -> Result<Gift, B::Error> {
         let rules = self.rules.load_full();
         let mut gathered = Gathered::new();
         gathered.fill(&rules, facts, (&self.hashers, &self.bounds), &self.backend);
+        let mut gift = Gift::Given;
         for group in [&gathered.enforced, &gathered.shadow] {
-            self.backend.forget(group.checks.as_slice()).await?;
+            gift = gift.max(self.backend.forget(group.checks.as_slice()).await?);
         }
         self.tell_those_who_wait(&gathered.enforced);
-        Ok(())
+        Ok(gift)
     }
 
     /// Gives back what a request like this cost, of every rule that applies to it, and at most what was spent: for
@@ -81,7 +82,7 @@ impl<B: Backend> Engine<B> {
     /// assert_eq!(engine.decide(&facts).decision().remaining, 2);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub async fn refund_async(&self, facts: &Facts<'_>) -> Result<(), B::Error> {
+    pub async fn refund_async(&self, facts: &Facts<'_>) -> Result<Gift, B::Error> {
         self.give_back(facts, |_| true).await
     }
 
@@ -90,7 +91,7 @@ impl<B: Backend> Engine<B> {
     ///
     /// # Errors
     /// If the backend couldn't be asked.
-    pub async fn refund_dropped_async(&self, facts: &Facts<'_>) -> Result<(), B::Error> {
+    pub async fn refund_dropped_async(&self, facts: &Facts<'_>) -> Result<Gift, B::Error> {
         let comes_back = |settle: Settle| settle.unsettled == Unsettled::Refund;
         self.give_back(facts, |limit| !limit.settle().is_some_and(comes_back))
             .await
@@ -101,7 +102,7 @@ impl<B: Backend> Engine<B> {
     ///
     /// # Errors
     /// If the backend couldn't be asked.
-    pub async fn refund_cancelled_async(&self, facts: &Facts<'_>) -> Result<(), B::Error> {
+    pub async fn refund_cancelled_async(&self, facts: &Facts<'_>) -> Result<Gift, B::Error> {
         self.give_back(facts, |limit| !limit.is_estimated()).await
     }
 
@@ -109,17 +110,18 @@ impl<B: Backend> Engine<B> {
         &self,
         facts: &Facts<'_>,
         is_meant: impl Fn(&Limit) -> bool + Send + Sync,
-    ) -> Result<(), B::Error> {
+    ) -> Result<Gift, B::Error> {
         let rules = self.rules.load_full();
         let mut gathered = Gathered::new();
         gathered.fill(&rules, facts, (&self.hashers, &self.bounds), &self.backend);
+        let mut gift = Gift::Given;
         for group in [&gathered.enforced, &gathered.shadow] {
             let checks = group.checks.as_slice().iter().copied();
             let checks: Vec<_> = checks.filter(|check| is_meant(check.limit)).collect();
-            self.backend.give_back(&checks).await?;
+            gift = gift.max(self.backend.give_back(&checks).await?);
         }
         self.tell_those_who_wait(&gathered.enforced);
-        Ok(())
+        Ok(gift)
     }
 
     fn tell_those_who_wait(&self, group: &Group<'_>) {

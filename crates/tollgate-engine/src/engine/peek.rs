@@ -9,10 +9,11 @@ use tollgate::{Clock, Decision};
 use super::gather::Gathered;
 use super::warm::is_gate;
 use super::{Engine, runs};
+use crate::backend::fallback::is_failure;
 use crate::backend::{Backend, Memory};
 use crate::facts::Facts;
 use crate::limits::{Answer, LimitKind};
-use crate::policy::Mode;
+use crate::policy::{Mode, OnStoreFailure};
 use crate::verdict::{Findings, Said};
 
 impl<B: Backend> Engine<B> {
@@ -51,7 +52,12 @@ impl<B: Backend> Engine<B> {
                 if !in_line || !self.stands_behind(&mut said, &rules, &gathered) {
                     let checks = gathered.enforced.checks.as_slice();
                     let each = self.backend.peek(checks).await?;
-                    said.hear(&gathered, Answer::over(checks, &each));
+                    let mut answer = Answer::over(checks, &each);
+                    let decider = answer.decider.and_then(|decider| checks.get(decider));
+                    if decider.is_some_and(|check| is_failure(check, &answer.decision)) {
+                        answer.fallback = Some(OnStoreFailure::Closed);
+                    }
+                    said.hear(&gathered, answer);
                 }
                 if said.allowed {
                     for (number, checks) in runs(&gathered.shadow) {
@@ -89,6 +95,7 @@ impl<B: Backend> Engine<B> {
                     mode,
                     kind: check.limit.kind().clone(),
                     is_warm_up: is_gate(check.limit),
+                    is_known: !is_failure(check, &decision),
                     decision,
                 });
             }
@@ -125,6 +132,8 @@ pub struct Left {
     pub kind: LimitKind,
     /// Whether it stands beside a rate only until the rule is warm.
     pub is_warm_up: bool,
+    /// Whether somebody could be asked: else a limit that is closed then refuses everything.
+    pub is_known: bool,
     /// What the request would be told by it alone.
     pub decision: Decision,
 }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use futures_util::future::Either;
 use tollgate::clock::{Manual, Wakeup};
 use tollgate::{Decision, Timestamp};
-use tollgate_engine::backend::{Answer, AskingOrFallback, Backend, Check, Limit};
+use tollgate_engine::backend::{Answer, AskingOrFallback, Backend, Check, Gift, Limit};
 
 use super::{Home, Redis};
 use crate::direct::Direct;
@@ -44,14 +44,14 @@ impl Backend for Redis {
         }
     }
 
-    async fn forget<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<(), Infallible> {
+    async fn forget<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Gift, Infallible> {
         match &self.home {
             Home::Store(fallback) => fallback.forget(checks).await,
             Home::Memory(fallback) => fallback.forget(checks).await,
         }
     }
 
-    async fn give_back<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<(), Infallible> {
+    async fn give_back<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Gift, Infallible> {
         match &self.home {
             Home::Store(fallback) => Backend::give_back(&**fallback, checks).await,
             Home::Memory(fallback) => Backend::give_back(&**fallback, checks).await,

@@ -319,7 +319,7 @@ async fn what_came_back_before_another_failed_is_not_refused_from_memory() {
     let key = keys.items()[0].text().unwrap();
     server.command(&["SET", &key, "of somebody else"]);
     assert!(allowed(own).await && !allowed(own).await);
-    let Ok(()) = Backend::give_back(&redis, &[own, foreign]).await;
+    let Ok(_) = Backend::give_back(&redis, &[own, foreign]).await;
     assert_eq!(redis.stats().strange_keys, 1, "the second failed");
     assert!(allowed(own).await, "the first came back");
 }

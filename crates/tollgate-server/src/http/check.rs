@@ -100,13 +100,17 @@ impl<B: Store> Session<B> {
         asked.check_facts().map_err(bad)?;
         let facts = asked.facts();
         let answer = &mut self.answer;
-        self.service
-            .peek(&facts, |answered| match answered.too_much() {
-                Some(what) => answer.problem(413, &what.to_string()),
-                None => show(&mut answer.body, answered),
-            })
-            .await;
-        Ok(())
+        let look = self.service.peek(&facts, |answered| {
+            match (answered.too_much(), undecided(answered)) {
+                (Some(what), _) => Err((413, what.to_string())),
+                (None, Some(why)) => Err((503, why)),
+                (None, None) => {
+                    show(&mut answer.body, answered);
+                    Ok(())
+                }
+            }
+        });
+        look.await
     }
 
     /// Decides by descriptors, as Envoy would be answered.
@@ -267,10 +271,11 @@ fn undecided(answered: &Answered<'_>) -> Option<String> {
     if let Some(what) = answered.too_much() {
         return Some(what.to_string());
     }
-    let limit = answered.failure()?;
-    Some(format!(
-        "the store can't be asked about {limit:?}, and nothing passes without it"
-    ))
+    answered.failure().map(unavailable)
+}
+
+pub(super) fn unavailable(limit: &str) -> String {
+    format!("the store can't be asked about {limit:?}, and nothing passes without it")
 }
 
 /// One answer of a list, of a request that nothing was decided about.

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use tollgate_engine::backend::Gift;
+
 use super::answer::Answer;
 use super::body::{self, Asked};
 use super::request::{self, Found, Most, Request};
 use crate::connection::{ENOUGH, Heard, Speaks, Then};
-use crate::service::{Service, Store};
+use crate::service::{LOST, Service, Store};
 
 /// What can be asked, for machines.
 const OPENAPI: &[u8] = include_bytes!("openapi.json");
@@ -98,7 +100,9 @@ impl<B: Store> Session<B> {
         self.may_operate(request)?;
         let asked: Asked<'_> = body::read(&request.body).map_err(bad)?;
         asked.check_facts().map_err(bad)?;
-        self.service.refund(&asked.facts()).await;
+        if self.service.refund(&asked.facts()).await == Gift::Lost {
+            return Err((503, LOST.to_owned()));
+        }
         self.answer.body.extend(b"{}");
         Ok(())
     }

@@ -9,6 +9,7 @@ use tollgate_engine::Facts;
 use tollgate_engine::engine::Left;
 use tollgate_http::json;
 
+use super::check::unavailable;
 use super::session::{Session, Wrong, bad};
 use crate::service::Store;
 
@@ -51,6 +52,10 @@ impl<B: Store> Session<B> {
                 facts.set(&name, value);
             }
             let Ok(left) = self.service.engine.left_async(&facts).await;
+            if let Some(unknown) = left.iter().find(|left| !left.is_known) {
+                self.answer.body.clear();
+                return Err((503, unavailable(&unknown.rule)));
+            }
             for left in left.iter().filter(|left| !left.is_warm_up) {
                 self.answer.body.extend_from_slice(between);
                 between = if asked.is_lines { b"\n" } else { b"," };

@@ -148,6 +148,47 @@ fn an_id_is_of_one_request() {
 }
 
 #[test]
+fn a_look_tells_that_the_store_is_gone() {
+    let server = Server::start();
+    let policy = "limits: [{name: daily, key: user, quota: 5/day}]";
+    let running = Running::on_store(policy, &server.url(), |_| {});
+    let ada = r#"{"facts": {"user": "ada"}}"#;
+    assert_eq!(post(&running, "/v1/peek", ada).0, 200);
+    server.kill();
+    let (status, told) = post(&running, "/v1/peek", ada);
+    assert_eq!(status, 503, "{told}");
+    let (mut client, told) = (running.resp(), "-UNAVAILABLE the store");
+    assert_eq!(client.ask("TG.PEEK user=ada\r\n", told.len()), told);
+    let told = ask(&running, &one("user", "ada", r#", "hitsAddend": 0"#));
+    assert_eq!(told.map_err(|failed| failed.code), Err(14));
+    let (status, told) = running.http().request("GET", "/v1/usage?user=ada", "", "");
+    assert_eq!(status, 503, "{told}");
+}
+
+#[test]
+fn gifts_that_a_store_didnt_take_arent_told_as_given() {
+    let server = Server::start();
+    let policy = "limits: [{name: daily, key: user, quota: 5/day}]";
+    let running = Running::on_store(policy, &server.url(), |settings| {
+        settings.password = Some(secret("s"));
+        settings.token = Some(secret("t"));
+    });
+    let ada = r#"{"facts": {"user": "ada"}}"#;
+    assert_eq!(post(&running, "/v1/check", ada).0, 200);
+    server.kill();
+    let mut client = running.resp();
+    client.expect("AUTH s\r\n", "+OK\r\n");
+    for gift in ["TG.RESET user=ada\r\n", "TG.REFUND user=ada\r\n"] {
+        assert_eq!(client.ask(gift, 1), "-", "{gift:?}");
+        let why = "UNAVAILABLE the store can't be asked, so not all of it was given: ask again once it can\r\n";
+        client.expect("", why);
+    }
+    let fields = format!("{JSON}authorization: Bearer t\r\n");
+    let (status, told) = running.http().request("POST", "/v1/refund", &fields, ada);
+    assert_eq!(status, 503, "{told}");
+}
+
+#[test]
 fn costs_of_64_bits_are_never_more_than_they_are() {
     let server = Server::start();
     let policy =

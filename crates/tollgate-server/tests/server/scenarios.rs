@@ -255,7 +255,7 @@ fn by_engine(policy: &str, steps: &[Step]) -> Vec<Option<Expected>> {
                         *facts == step.facts.as_slice() && !permits.is_empty()
                     });
                     oldest.map(|place| held.remove(place));
-                    let Ok(()) = runtime.block_on(engine.refund_async(&facts));
+                    let Ok(_) = runtime.block_on(engine.refund_async(&facts));
                     None
                 }
             });

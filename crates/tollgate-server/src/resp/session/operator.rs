@@ -1,10 +1,11 @@
 //! Commands that change what was counted: for operators, who tell their password first.
 
 use tollgate_engine::Facts;
+use tollgate_engine::backend::Gift;
 
 use super::{Session, read_facts};
 use crate::resp::reply::Replies;
-use crate::service::Store;
+use crate::service::{LOST, Store};
 
 impl<B: Store> Session<B> {
     fn may_operate(&self) -> Result<(), String> {
@@ -27,9 +28,7 @@ impl<B: Store> Session<B> {
         self.may_operate()?;
         let mut facts = Facts::new();
         read_facts(words, &mut facts)?;
-        self.service.refund(&facts).await;
-        out.simple("OK");
-        Ok(())
+        tell(self.service.refund(&facts).await, out)
     }
 
     /// Forgets what requests like this have spent.
@@ -41,8 +40,14 @@ impl<B: Store> Session<B> {
         self.may_operate()?;
         let mut facts = Facts::new();
         read_facts(words, &mut facts)?;
-        self.service.reset(&facts).await;
-        out.simple("OK");
-        Ok(())
+        tell(self.service.reset(&facts).await, out)
     }
+}
+
+fn tell(gift: Gift, out: &mut Replies<'_>) -> Result<(), String> {
+    match gift {
+        Gift::Given => out.simple("OK"),
+        Gift::Lost => return Err(format!("UNAVAILABLE {LOST}")),
+    }
+    Ok(())
 }
