@@ -115,8 +115,8 @@ impl Frame {
         self.words.shrink_to(FEW_WORDS);
     }
 
-    /// Reads `*12\r\n` or `$12\r\n` at the place that was reached, and goes behind it. An array or a word of a
-    /// negative number has none.
+    /// Reads `*12\r\n` or `$12\r\n` at the place that was reached, and goes behind it. An array of a
+    /// negative number has no words; there is no such word.
     fn number(&mut self, input: &[u8], of: &'static str) -> Result<Option<usize>, Broken> {
         let rest = &input[self.at..];
         let within = &rest[..rest.len().min(LONGEST_LINE)];
@@ -129,7 +129,10 @@ impl Frame {
         let Some(digits) = within[1..end].strip_suffix(b"\r") else {
             return Err(Broken::Number { of });
         };
-        let number = whole(digits).ok_or(Broken::Number { of })?;
+        let number = match digits {
+            b"-1" if of == "words" => 0,
+            digits => whole(digits).ok_or(Broken::Number { of })?,
+        };
         self.at += end + 1;
         Ok(Some(number))
     }
@@ -188,11 +191,8 @@ fn next_word(line: &[u8], mut at: usize) -> Result<Option<(Range<usize>, usize)>
     Ok(Some((at..end, end)))
 }
 
-/// A whole number of a few digits; zero if it is negative.
+/// A whole number of a few digits.
 fn whole(digits: &[u8]) -> Option<usize> {
-    if digits == b"-1" {
-        return Some(0);
-    }
     if digits.is_empty() || digits.len() > 9 {
         return None;
     }

@@ -20,6 +20,7 @@ fn what_cant_be_a_command_is_told_and_closed() {
             "*1\r\n$999999999\r\n",
             "a command of more than the 65536 bytes that are taken",
         ),
+        ("*1\r\n$-1\r\n", "invalid bulk length"),
         ("*1\r\n$-2\r\n", "invalid bulk length"),
         ("*1\r\n$+4\r\nPING\r\n", "invalid bulk length"),
         ("*1\r\n$4 \r\nPING\r\n", "invalid bulk length"),

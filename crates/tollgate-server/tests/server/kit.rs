@@ -11,7 +11,7 @@ use tollgate::clock::Manual;
 use tollgate_engine::Policy;
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
-use tollgate_redis::Redis;
+use tollgate_redis::{Redis, RedisBuilder};
 use tollgate_server::{Address, Secret, Server, Settings, StartError};
 use tollgate_testkit::memory::calls;
 use tollgate_testkit::scratch::Scratch;
@@ -84,17 +84,7 @@ impl Running {
     /// The same on a store, whose time is its own.
     pub(crate) fn on_store(policy: &str, url: &str, change: impl FnOnce(&mut Settings)) -> Self {
         let builder = Redis::builder(url).expect("an address");
-        let clock = Arc::new(Manual::new());
-        Self::start(
-            clock,
-            read(policy),
-            change,
-            None,
-            async |policy, settings| {
-                let redis = builder.build().expect("a store");
-                Server::on_store(policy, redis, settings).await
-            },
-        )
+        Self::on_redis(policy, builder, Arc::default(), change)
     }
 
     /// The same by a clock that the test moves: what a store answers is what memory does, to the microsecond.
@@ -113,6 +103,15 @@ impl Running {
             .near_cache(0)
             .nodes(1)
             .clock(Arc::clone(&clock));
+        Self::on_redis(policy, builder, clock, change)
+    }
+
+    fn on_redis(
+        policy: &str,
+        builder: RedisBuilder,
+        clock: Arc<Manual>,
+        change: impl FnOnce(&mut Settings),
+    ) -> Self {
         Self::start(
             clock,
             read(policy),
