@@ -278,6 +278,39 @@ fn messages_over_the_limit_are_told_so_and_not_kept() {
     assert!(more < MOST_MEMORY, "{more} bytes more");
 }
 
+/// A field of bytes, whose length has two bytes.
+fn long(number: u8, bytes: &[u8]) -> Vec<u8> {
+    let length = bytes.len();
+    let low = u8::try_from(length & 0x7f).expect("seven bits");
+    let high = u8::try_from(length >> 7).expect("a byte");
+    let mut out = vec![number << 3 | 2, low | 0x80, high];
+    out.extend(bytes);
+    out
+}
+
+#[test]
+fn a_fact_that_is_too_long_is_no_refusal() {
+    let forms = [
+        (TREE, "an entry of a descriptor has 1001 bytes"),
+        (
+            "limits: [{name: a, key: user, rate: 1/s}]",
+            "the fact \"user\" has 1001 bytes",
+        ),
+    ];
+    for (policy, why) in forms {
+        let running = Running::new(policy, |settings| settings.bounds.key_bytes = 1_000);
+        let ask = |length: usize| {
+            let entry = [b"\x0a\x04user".to_vec(), long(2, &vec![b'k'; length])].concat();
+            let descriptor = long(2, &long(1, &entry));
+            Grpc::to(&running).call(SHOULD, &[b"\x0a\x04edge".to_vec(), descriptor].concat())
+        };
+        assert_eq!(ask(1_000).expect("an answer")[..2], [8, 1]);
+        let failed = ask(1_001).expect_err("a failure");
+        assert_eq!(failed.code, 3);
+        assert!(failed.why.starts_with(why), "{failed:?}");
+    }
+}
+
 #[test]
 fn what_is_begun_and_left_ends() {
     let running = Running::in_still_time(TREE, |_| {});
