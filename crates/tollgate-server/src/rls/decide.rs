@@ -189,7 +189,8 @@ impl Question<'_> {
                     drop(service.holds.take(&name));
                 }
             }
-            others => others.map_or((), Permits::cancel),
+            Some(permits) => permits.cancel(),
+            None => {}
         }
         if kept.is_err() && service.engine.decides_by_facts() {
             service.take_back(&facts).await;
@@ -282,7 +283,9 @@ pub(crate) async fn ask<B: Store>(
         }
     } else if by_rules.is_some() && !question.takes_nothing() {
         // Of all limits or of none: what the rules took comes back.
-        held.map(Permits::cancel);
+        if let Some(held) = held {
+            held.cancel();
+        }
         service.take_back(&question.facts()).await;
     }
     let decided = decided?;
