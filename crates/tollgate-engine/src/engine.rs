@@ -256,8 +256,8 @@ impl<B: Backend> Engine<B> {
     }
 
     /// The policy in force.
-    pub fn policy(&self) -> Policy {
-        self.rules.load().policy.clone()
+    pub fn policy(&self) -> Arc<Policy> {
+        Arc::clone(&self.rules.load().policy)
     }
 
     /// The backend that answers its checks.

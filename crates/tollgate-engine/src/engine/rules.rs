@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::slice;
+use std::sync::Arc;
 use std::time::Duration;
 
 use foldhash::fast::FixedState;
@@ -51,7 +52,7 @@ pub(crate) struct Rules {
     pub(crate) counters: Counters,
     /// Tells this policy from those before it.
     pub(crate) version: u64,
-    pub(crate) policy: Policy,
+    pub(crate) policy: Arc<Policy>,
 }
 
 /// A rule or a tier, ready to be applied to a request.
@@ -272,7 +273,7 @@ impl Rules {
             near_limit_percent: policy.near_limit_percent,
             counters: draft.counters,
             version: before.map_or(0, |rules| rules.version + 1),
-            policy,
+            policy: Arc::new(policy),
         })
     }
 }

@@ -121,3 +121,23 @@ fn on_rls() {
     refusals_cost_no_more("RLS by a tree", TREE, by_rls);
     refusals_cost_no_more("RLS by rules", RULES, by_rls);
 }
+
+#[test]
+fn what_is_asked_about_the_server_costs_no_more_with_more_rules() {
+    let cost = |rules: usize, command: &'static [&str]| {
+        let rules = (0..rules).map(|number| format!("{{name: r{number}, key: user, rate: 5/s}}"));
+        let policy = format!("limits: [{}]", rules.collect::<Vec<_>>().join(","));
+        let running = Running::in_still_time(&policy, |_| {});
+        let mut client = Client::tcp(running.resp_address()).expect("a connection");
+        let mut ask = || client.command(command).expect("an answer");
+        ask();
+        let before = running.pass(Duration::ZERO);
+        ask();
+        running.pass(Duration::ZERO) - before
+    };
+    for command in [&["INFO"][..], &["TG.RULES"]] {
+        let (few, many) = (cost(10, command), cost(1_000, command));
+        // Buffers may have to grow.
+        assert!(many <= few + 20, "{command:?}: {few} and {many}");
+    }
+}

@@ -1,6 +1,7 @@
 //! Commands that every Redis client knows: about the connection and the server.
 
 use tollgate::clock::{Clock, Wall};
+use tollgate_engine::policy::Mode;
 
 use super::Session;
 use crate::resp::reply::{Replies, Version};
@@ -249,7 +250,11 @@ impl<B: Store> Session<B> {
             out.text("name");
             out.text(&rule.name);
             out.text("mode");
-            out.text(&format!("{:?}", rule.mode).to_lowercase());
+            out.text(match rule.mode {
+                Mode::Enforce => "enforce",
+                Mode::Shadow => "shadow",
+                Mode::Off => "off",
+            });
         }
     }
 }
