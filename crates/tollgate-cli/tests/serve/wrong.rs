@@ -34,6 +34,10 @@ fn flags() {
         (&["--max-streams", "-1"], format!("invalid value '-1' for '--max-streams <N>': {number}")),
         (&["--max-holds=-1"], "invalid value '-1' for '--max-holds <N>': it should be a whole number".to_owned()),
         (&["--replicas", "0"], format!("invalid value '0' for '--replicas <N>': {number}")),
+        (
+            &["--replicas", "99999999999"],
+            "invalid value '99999999999' for '--replicas <N>': it should be smaller: there is no room for so many".to_owned(),
+        ),
         (&["--throttle-keys", "many"], format!("invalid value 'many' for '--throttle-keys <N>': {number}")),
         (&["--idle-time", "0s"], "invalid value '0s' for '--idle-time <TIME>': it should be longer than nothing, as 10s".to_owned()),
         (
