@@ -210,6 +210,7 @@ domain: edge
 descriptors:
 - {key: a, rate_limit: {rate: 5/s, counting: leased, on_store_failure: open}}
 - {key: b, rate_limit: {concurrency: 5, counting: local}}
+- {key: c, rate_limit: {unlimited: true}}
 ";
     let files = [("ours.yaml", ours), ("theirs.yaml", theirs)];
     let folder = folder("counted", &files);
@@ -227,6 +228,7 @@ descriptors:
 theirs.yaml: valid, 1 domain, 0 warnings
   edge/a: enforce, leased, open if the store fails
   edge/b: enforce, counted in this process
+  edge/c: enforce, unlimited
   note: slots of \"edge/b\" {LEASES}
 "
         )
