@@ -27,6 +27,7 @@ fn flags() {
     let number = "it should be a whole number of at least 1";
     for (options, line) in [
         (&["--htp", "x"][..], "unexpected argument '--htp' found; a similar argument exists: '--http'".to_owned()),
+        (&["--port", "80"], "unexpected argument '--port' found".to_owned()),
         (&["--http"], "a value is required for '--http <ADDR>' but none was supplied".to_owned()),
         (&["--http", "x"], format!("invalid value 'x' for '--http <ADDR>': no address \"x\": {address}")),
         (&["--grpc=unix:"], format!("invalid value 'unix:' for '--grpc <ADDR>': no address \"unix:\": {address}")),
