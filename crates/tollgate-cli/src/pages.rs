@@ -35,6 +35,8 @@ pub struct Man {
 /// A command that has a page of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Page {
+    /// `tollgate serve`.
+    Serve,
     /// `tollgate simulate`.
     Simulate,
     /// `tollgate check`.

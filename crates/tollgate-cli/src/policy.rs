@@ -20,7 +20,7 @@ pub use facts::{Asked, Entries, Fact, Hits, OfDescriptor};
 pub use stage::Store;
 
 pub(crate) use input::{checked, policy};
-pub(crate) use leases::leases;
+pub(crate) use leases::{leases, quotas};
 pub(crate) use length::{duration, readable};
 pub(crate) use request::{Extras, Request, Running};
 pub(crate) use stage::Stage;

@@ -70,6 +70,8 @@ struct LimitReport {
     on_store_failure: &'static str,
     #[serde(skip)]
     has_quota: bool,
+    #[serde(skip)]
+    is_unlimited: bool,
 }
 
 fn by_name<S: Serializer>(counting: &Counting, to: S) -> Result<S::Ok, S::Error> {
@@ -178,7 +180,7 @@ fn note_on_quotas(limits: &[LimitReport]) -> Option<Note> {
         code: "quotas-in-memory",
         message: format!(
             "the quotas of {whose} are kept in memory, and a restart forgets what was used, unless the program \
-             keeps its limits in Redis or Valkey, or gives its memory a file for quotas (`quota_file`)"
+             keeps its limits in Redis or Valkey (tollgate serve --backend), or gives its memory a file for quotas (`quota_file`)"
         ),
     })
 }
@@ -198,6 +200,7 @@ fn limits(policy: &Policy) -> Vec<LimitReport> {
             counting,
             on_store_failure: failure.name(),
             has_quota: limits.quota.is_some(),
+            is_unlimited: limits.unlimited,
         };
     let rules = policy.rules.iter().map(|rule| {
         let kept = (rule.counting, rule.on_store_failure, &rule.limits);
@@ -270,6 +273,10 @@ fn write_text(
         write!(out, "  {tier}{name}: {mode}")?;
         if let percent @ 1..100 = limit.enforced_percent {
             write!(out, " for {percent}% of its keys")?;
+        }
+        if limit.is_unlimited {
+            writeln!(out, ", unlimited")?;
+            continue;
         }
         match counted(limit.counting) {
             Some(COUNTED_HERE) => writeln!(out, ", {COUNTED_HERE}")?,

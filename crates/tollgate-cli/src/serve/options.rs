@@ -1,5 +1,6 @@
 //! The options of `tollgate serve`, and what they mean to the service.
 
+use std::num::{IntErrorKind, ParseIntError};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -30,7 +31,7 @@ pub struct Serve {
     /// A policy, or a folder of policies, in our form or envoyproxy/ratelimit's; an example without.
     #[arg(env = "TOLLGATE_POLICY")]
     pub policy: Option<PathBuf>,
-    /// Where HTTP is answered: an address, unix:PATH, or off.
+    /// Where HTTP is answered: an address, a port, unix:PATH, or off.
     #[arg(
         long,
         env = "TOLLGATE_HTTP",
@@ -38,7 +39,7 @@ pub struct Serve {
         default_value = "127.0.0.1:8080"
     )]
     pub http: Address,
-    /// Where Envoy is answered.
+    /// Where Envoy is answered (RLS v3, gRPC), as for --http.
     #[arg(
         long,
         env = "TOLLGATE_GRPC",
@@ -46,7 +47,7 @@ pub struct Serve {
         default_value = "127.0.0.1:8081"
     )]
     pub grpc: Address,
-    /// Where Redis clients are answered.
+    /// Where Redis clients are answered, as for --http.
     #[arg(
         long,
         env = "TOLLGATE_RESP",
@@ -54,7 +55,7 @@ pub struct Serve {
         default_value = "127.0.0.1:6380"
     )]
     pub resp: Address,
-    /// Where probes and operators are answered.
+    /// Where probes are answered (/healthz, /readyz), as for --http.
     #[arg(
         long,
         env = "TOLLGATE_ADMIN",
@@ -62,7 +63,7 @@ pub struct Serve {
         default_value = "127.0.0.1:6070"
     )]
     pub admin: Address,
-    /// Where limits are counted: memory, or the URL of a store.
+    /// Where limits are counted: memory, or the URL of a store, as redis://:password@host:6379.
     #[arg(
         long,
         env = "TOLLGATE_BACKEND",
@@ -100,7 +101,7 @@ pub struct Serve {
         value_delimiter = ','
     )]
     pub rls_headers: Vec<Dialect>,
-    /// What Envoy is told while a store can't be asked about a limit that is closed: error, or deny.
+    /// What Envoy is told of a decision that could not be made: error, or deny.
     #[arg(
         long,
         env = "TOLLGATE_RLS_CLOSED",
@@ -197,7 +198,7 @@ pub struct Most {
         value_parser = at_least_one::<usize>
     )]
     pub max_descriptors: usize,
-    /// Requests of one batch of HTTP.
+    /// Requests of one list of HTTP.
     #[arg(
         long,
         env = "TOLLGATE_MAX_BATCH",
@@ -233,7 +234,7 @@ pub struct Most {
         value_parser = whole
     )]
     pub max_holds: usize,
-    /// How long a slot is held that was taken over RLS or RESP, if nobody gives it back.
+    /// How long a slot is held that was taken without a name (over RLS, RESP or /v1/check), if nobody gives it back.
     #[arg(long, env = "TOLLGATE_HOLD_TIME", value_name = "TIME", default_value = "60s", value_parser = some_time)]
     pub hold_time: Duration,
     /// How long a client may take to send a request, and to read its answer.
@@ -300,9 +301,15 @@ impl Serve {
 }
 
 /// A count of what there has to be some of.
-fn at_least_one<T: FromStr + PartialEq + Default>(text: &str) -> Result<T, String> {
+fn at_least_one<T>(text: &str) -> Result<T, String>
+where
+    T: FromStr<Err = ParseIntError> + PartialEq + Default,
+{
     match text.parse() {
         Ok(count) if count != T::default() => Ok(count),
+        Err(error) if *error.kind() == IntErrorKind::PosOverflow => {
+            Err("it should be smaller: there is no room for so many".to_owned())
+        }
         _ => Err("it should be a whole number of at least 1".to_owned()),
     }
 }

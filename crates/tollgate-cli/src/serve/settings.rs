@@ -140,13 +140,14 @@ fn in_one_line(error: clap::Error, args: &[OsString]) -> clap::Error {
     clap::Error::raw(error.kind(), format!("{what}; see tollgate serve --help\n"))
 }
 
-/// What an error says: its first lines, and its tips.
+/// What an error says: its first lines, and its tips. That a flag could be passed as a value is no help here.
 fn said(text: &str) -> String {
     let text = text.strip_prefix("error: ").unwrap_or(text);
     let mut parts = text.split("\n\n");
     let joined = |part: &str| part.split_whitespace().collect::<Vec<_>>().join(" ");
     let first = joined(parts.next().unwrap_or_default());
     let tips = parts.filter_map(|part| part.trim_start().strip_prefix("tip: "));
+    let tips = tips.filter(|tip| !tip.starts_with("to pass "));
     tips.fold(first, |said, tip| format!("{said}; {}", joined(tip)))
 }
 

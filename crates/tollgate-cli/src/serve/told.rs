@@ -4,10 +4,11 @@ use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tollgate_engine::{Checked, Rejected, render};
+use tollgate_redis::Address as Store;
 use tollgate_server::{Address, Addresses};
 
 use super::Serve;
-use crate::policy::{leases, readable};
+use crate::policy::{leases, quotas, readable};
 
 /// What the example policy can be asked, in the words of each protocol.
 const FACTS: &str = r#"{"facts":{"user":"ada"}}"#;
@@ -33,6 +34,11 @@ impl Serve {
         }
         if self.is_in_memory() {
             warnings.extend(policy.divided(self.replicas).notes);
+            warnings.extend(quotas(policy).map(|quotas| {
+                format!(
+                    "{quotas}: a restart forgets what was used; --backend URL keeps it in a store"
+                )
+            }));
         } else {
             warnings.extend(self.rls_closed.warning(policy));
         }
@@ -57,7 +63,11 @@ impl Serve {
             )?,
         }
         match (self.is_in_memory(), self.replicas) {
-            (false, _) => {}
+            (false, _) => writeln!(
+                out,
+                "limits are counted in {}, together with all that count there",
+                Store::without_login(&self.backend)
+            )?,
             (true, 1) => writeln!(
                 out,
                 "limits are counted in this process, and replicas count apart: --replicas N divides the limits, --backend URL counts together"

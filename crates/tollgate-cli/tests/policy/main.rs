@@ -100,7 +100,7 @@ descriptors:
 
 /// What is said of one quota, wherever it stands.
 const QUOTA_IN_MEMORY: &str = "the quotas of 1 limit are kept in memory, and a restart forgets what was used, unless the \
-     program keeps its limits in Redis or Valkey, or gives its memory a file for quotas (`quota_file`)";
+     program keeps its limits in Redis or Valkey (tollgate serve --backend), or gives its memory a file for quotas (`quota_file`)";
 
 /// What is said of slots, wherever they stand.
 const LEASES: &str = "that are taken over Envoy's protocol or Redis' are leases: free again by negative hits or \
@@ -210,6 +210,7 @@ domain: edge
 descriptors:
 - {key: a, rate_limit: {rate: 5/s, counting: leased, on_store_failure: open}}
 - {key: b, rate_limit: {concurrency: 5, counting: local}}
+- {key: c, rate_limit: {unlimited: true}}
 ";
     let files = [("ours.yaml", ours), ("theirs.yaml", theirs)];
     let folder = folder("counted", &files);
@@ -227,6 +228,7 @@ descriptors:
 theirs.yaml: valid, 1 domain, 0 warnings
   edge/a: enforce, leased, open if the store fails
   edge/b: enforce, counted in this process
+  edge/c: enforce, unlimited
   note: slots of \"edge/b\" {LEASES}
 "
         )

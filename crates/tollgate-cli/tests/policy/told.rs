@@ -216,6 +216,12 @@ fn shells_and_manuals_know_every_command() {
         out.contains("tollgate\\-check") && out.contains("strict"),
         "{out}"
     );
+    let (code, out, _) = run(&folder, &["man", "serve"]);
+    assert_eq!(code, Some(0));
+    assert!(
+        out.contains("tollgate\\-serve") && out.contains("backend"),
+        "{out}"
+    );
     assert_eq!(run(&folder, &["completions", "tcsh"]).0, Some(2));
 }
 

@@ -187,6 +187,22 @@ fn what_may_not_be_meant_by_a_policy_is_told_at_the_start() {
 }
 
 #[test]
+fn quotas_that_a_restart_forgets_are_told_at_the_start() {
+    let scratch = Scratch::new("quotas");
+    let text = "limits: [{name: monthly, key: tenant, quota: 5/month}]\n\
+                tiers: {free: {quota: 5/day}}\ndefault_tier: free";
+    let policy = file(&scratch, "policy.yaml", text);
+    let mut options = vec![policy.to_str().expect("text")];
+    options.extend(ANY);
+    let warned = Service::start(&options).warned();
+    assert_eq!(
+        warned,
+        "warning: quotas of \"monthly\" and 1 more are kept in memory: a restart forgets what was used; --backend \
+         URL keeps it in a store\n"
+    );
+}
+
+#[test]
 fn replicas_say_by_what_they_divide() {
     let scratch = Scratch::new("replicas");
     let text =

@@ -30,6 +30,8 @@ fn services_on_one_store_count_together() {
     assert_eq!(passed.count(), 5);
     let said = both[0].said("admin on");
     assert!(!said.contains("count apart"), "{said}");
+    let place = format!("limits are counted in {url}, together with all that count there\n");
+    assert!(said.contains(&place), "{said}");
     for service in both {
         assert_eq!(service.end("TERM").code(), Some(0));
     }

@@ -27,6 +27,7 @@ fn flags() {
     let number = "it should be a whole number of at least 1";
     for (options, line) in [
         (&["--htp", "x"][..], "unexpected argument '--htp' found; a similar argument exists: '--http'".to_owned()),
+        (&["--port", "80"], "unexpected argument '--port' found".to_owned()),
         (&["--http"], "a value is required for '--http <ADDR>' but none was supplied".to_owned()),
         (&["--http", "x"], format!("invalid value 'x' for '--http <ADDR>': no address \"x\": {address}")),
         (&["--grpc=unix:"], format!("invalid value 'unix:' for '--grpc <ADDR>': no address \"unix:\": {address}")),
@@ -34,6 +35,10 @@ fn flags() {
         (&["--max-streams", "-1"], format!("invalid value '-1' for '--max-streams <N>': {number}")),
         (&["--max-holds=-1"], "invalid value '-1' for '--max-holds <N>': it should be a whole number".to_owned()),
         (&["--replicas", "0"], format!("invalid value '0' for '--replicas <N>': {number}")),
+        (
+            &["--replicas", "99999999999"],
+            "invalid value '99999999999' for '--replicas <N>': it should be smaller: there is no room for so many".to_owned(),
+        ),
         (&["--throttle-keys", "many"], format!("invalid value 'many' for '--throttle-keys <N>': {number}")),
         (&["--idle-time", "0s"], "invalid value '0s' for '--idle-time <TIME>': it should be longer than nothing, as 10s".to_owned()),
         (
