@@ -95,7 +95,9 @@ impl<B: Store> Session<B> {
     async fn refund(&mut self, request: &Request<'_>) -> Result<(), Wrong> {
         self.may_operate(request)?;
         let asked: Asked<'_> = body::read(&request.body).map_err(bad)?;
-        asked.check_facts().map_err(bad)?;
+        asked
+            .check_facts(self.service.bounds.arguments)
+            .map_err(bad)?;
         if self.service.refund(&asked.facts()).await == Gift::Lost {
             return Err((503, LOST.to_owned()));
         }

@@ -13,6 +13,9 @@ use super::check::unavailable;
 use super::session::{Session, Wrong, bad};
 use crate::service::Store;
 
+/// The most facts of one request: all of them are told with each of its limits.
+const FACTS: usize = 64;
+
 /// What an address asks for.
 struct Asked<'q> {
     /// The fact that is given several times, or else the last.
@@ -96,6 +99,12 @@ impl<'q> Asked<'q> {
                 Some((_, values)) => values.push(value),
                 None => named.push((name, vec![value])),
             }
+        }
+        if named.len() > FACTS {
+            let found = named.len();
+            return Err(bad(format!(
+                "{found} facts, more than the {FACTS} that are taken"
+            )));
         }
         for (name, mut values) in named {
             if values.len() > 1 && asked.each.is_some() {

@@ -343,3 +343,168 @@ fn a_client_that_leaves_frees_its_place_in_line() {
         assert!(until(60), "it is gone: http {is_http}");
     }
 }
+
+/// Three protocols, one key: what passes in all is what passes.
+#[test]
+fn all_protocols_spend_of_one_limit() {
+    let server = Server::start();
+    let policy =
+        "limits: [{name: hourly, key: user, rate: 60/h}, {name: daily, key: user, quota: 50/day}]";
+    for running in [
+        Running::new(policy, |_| {}),
+        Running::on_store(policy, &server.url(), |_| {}),
+    ] {
+        let passed = std::thread::scope(|scope| {
+            let http = (0..3).map(|_| {
+                scope.spawn(|| {
+                    let ada = r#"{"facts": {"user": "ada"}}"#;
+                    (0..20)
+                        .filter(|_| post(&running, "/v1/check", ada).0 == 200)
+                        .count()
+                })
+            });
+            let mut all: Vec<_> = http.collect();
+            all.extend((0..3).map(|_| {
+                scope.spawn(|| {
+                    let one = "*12\r\n$7\r\nallowed\r\n:1\r\n";
+                    (0..20)
+                        .filter(|_| running.resp().ask("TG.CHECK user=ada\r\n", one.len()) == one)
+                        .count()
+                })
+            }));
+            all.extend((0..3).map(|_| {
+                scope.spawn(|| {
+                    let ada = one("user", "ada", "");
+                    (0..20)
+                        .filter(|_| ask(&running, &ada).expect("an answer")["overallCode"] == "OK")
+                        .count()
+                })
+            }));
+            let each = all.into_iter().map(|one| one.join().expect("no panic"));
+            each.sum::<usize>()
+        });
+        assert_eq!(passed, 50);
+        assert_eq!(used(&running, "user=ada"), [50, 50]);
+    }
+}
+
+#[test]
+fn edges_of_throttle_are_the_same_on_both() {
+    let server = Server::start();
+    let (here, there) = (
+        Running::new("limits: [{name: all, rate: 1/h}]", |_| {}),
+        Running::on_store("limits: [{name: all, rate: 1/h}]", &server.url(), |_| {}),
+    );
+    let most = i64::MAX;
+    for (number, words) in [
+        format!("{most} 1 1"),
+        format!("0 {most} 1"),
+        format!("0 1 {most}"),
+        format!("0 1 1 {most}"),
+        format!("5 1 60 6"),
+        format!("5 1 60 7"),
+        format!("5 1 60 0"),
+        format!("0 0 1"),
+        format!("0 1 0"),
+        format!("-1 1 1"),
+        format!("1 -1 1"),
+        format!("1 1 1 -1"),
+        format!("1 1 1 1 1"),
+        format!("99999 1 63072000"),
+        format!("99999 1 63072001"),
+        format!("+5 1 60"),
+        format!("5.0 1 60"),
+        format!("0 1000000000 1 1"),
+        format!("9223372035 1 1"),
+        format!("9223372036 1 1"),
+        format!("146235603 1 63072000"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let say = format!("CL.THROTTLE edge{number} {words}\r\nQUIT\r\n");
+        let told = [&here, &there].map(|running| {
+            let mut client = running.resp();
+            client.0.write_all(say.as_bytes()).expect("written");
+            client.rest()
+        });
+        assert_eq!(told[0], told[1], "{words}");
+    }
+}
+
+/// A call that is given up while the store hangs leaves no slot behind.
+#[test]
+fn a_slot_of_a_call_that_was_given_up_is_free() {
+    let server = Server::start();
+    let policy = "limits: [{name: jobs, key: user, concurrency: 3}]";
+    let running = Running::on_store(policy, &server.url(), |_| {});
+    assert_eq!(used(&running, "user=ada"), [0]);
+    for _ in 0..3 {
+        server.stop();
+        let mut grpc = Grpc::to(&running);
+        let mut calls = Vec::new();
+        for _ in 0..3 {
+            let (response, mut send) = grpc.begin(crate::rls_client::SHOULD);
+            let ada = b"\x0a\x04edge\x12\x0d\x0a\x0b\x0a\x04user\x12\x03ada";
+            let framed = crate::rls_client::framed(ada);
+            send.send_data(framed, true).expect("sent");
+            calls.push((response, send));
+        }
+        // Health is answered: so the calls before it are under way.
+        let health = grpc.call("/grpc.health.v1.Health/Check", b"");
+        assert!(health.is_ok());
+        for (_, send) in &mut calls {
+            send.send_reset(h2::Reason::CANCEL);
+        }
+        let health = grpc.call("/grpc.health.v1.Health/Check", b"");
+        assert!(health.is_ok());
+        server.cont();
+        assert!((0..2_000).any(|_| used(&running, "user=ada") == [0]));
+    }
+    assert_eq!(used(&running, "user=ada"), [0]);
+}
+
+/// Each fact is compared with those before it: a client must not choose how often.
+#[test]
+fn facts_are_bounded() {
+    let running = Running::new("limits: [{name: all, key: user, rate: 9/h}]", |_| {});
+    let facts = |count: usize| (0..count).map(|number| format!(r#""a{number}": 1"#));
+    let asked = |count: usize| {
+        let facts: Vec<_> = facts(count).collect();
+        format!(r#"{{"facts": {{{}}}}}"#, facts.join(","))
+    };
+    assert_eq!(post(&running, "/v1/check", &asked(1_024)).0, 200);
+    for path in ["/v1/check", "/v1/peek", "/v1/permits", "/v1/reserve"] {
+        let named = asked(1_025).replacen('{', r#"{"id": "x","#, 1);
+        let asked = if path.starts_with("/v1/r") || path.starts_with("/v1/perm") {
+            named
+        } else {
+            asked(1_025)
+        };
+        let (status, told) = post(&running, path, &asked);
+        assert_eq!(status, 400, "{path}: {told}");
+        let why = "facts: 1025 of them, more than the 1024 that are taken";
+        assert_eq!(told["detail"], why);
+    }
+    let (status, told) = post(&running, "/v1/check", &format!("[{}]", asked(1_025)));
+    assert_eq!((status, &told[0]["allowed"]), (200, &false.into()));
+    let entries = |count: usize| {
+        let entries: Vec<_> = (0..count)
+            .map(|number| format!(r#"{{"key": "a{number}", "value": "1"}}"#))
+            .collect();
+        format!(r#"{{"entries": [{}]}}"#, entries.join(","))
+    };
+    assert!(ask(&running, &entries(1_024)).is_ok());
+    let told = ask(&running, &entries(1_025)).map_err(|failed| failed.code);
+    assert_eq!(told, Err(3));
+    let query = |facts: usize, values: usize| {
+        let facts = (0..facts).map(|number| format!("a{number}=1"));
+        let values = (0..values).map(|number| format!("user={number}"));
+        let all: Vec<_> = facts.chain(values).collect();
+        running
+            .http()
+            .request("GET", &format!("/v1/usage?{}", all.join("&")), "", "")
+            .0
+    };
+    assert_eq!((query(63, 300), query(64, 2)), (200, 400));
+}
