@@ -508,3 +508,62 @@ fn facts_are_bounded() {
     };
     assert_eq!((query(63, 300), query(64, 2)), (200, 400));
 }
+
+/// A page of another site can have its own name lead to this machine: then its requests look like those of its own
+/// origin.
+#[test]
+fn a_name_that_leads_here_isnt_our_own() {
+    let running = Running::new("limits: [{name: all, rate: 9/h}]", |_| {});
+    for (host, origin, status) in [
+        ("evil.example", "http://evil.example", 403),
+        ("evil.example:8080", "http://evil.example:8080", 403),
+        (
+            "localhost.evil.example",
+            "http://localhost.evil.example",
+            403,
+        ),
+        (
+            "127.0.0.1.evil.example",
+            "http://127.0.0.1.evil.example",
+            403,
+        ),
+        ("127.0.0.1:8080", "http://evil.example", 403),
+        ("localhost:8080", "null", 403),
+        ("127.0.0.1:8080", "http://127.0.0.1:8080", 200),
+        ("localhost", "http://localhost", 200),
+        ("[::1]:8080", "http://[::1]:8080", 200),
+    ] {
+        let mut client = running.http();
+        let text = format!(
+            "POST /v1/check HTTP/1.1\r\nhost: {host}\r\norigin: {origin}\r\nconnection: close\r\n\
+             {JSON}content-length: 2\r\n\r\n{{}}"
+        );
+        client.0.write_all(text.as_bytes()).expect("written");
+        let told = client.rest();
+        assert!(
+            told.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{host} {origin}: {told}"
+        );
+    }
+}
+
+#[test]
+fn the_scheme_of_a_token_may_be_written_as_one_likes() {
+    let running = Running::new("limits: [{name: all, rate: 9/h}]", |settings| {
+        settings.token = Some(secret("t"));
+    });
+    for (field, status) in [
+        ("Bearer t", 200),
+        ("bearer t", 200),
+        ("BEARER  t", 200),
+        ("Basic t", 401),
+        ("Bearert", 401),
+        ("t", 401),
+        ("Bearer T", 401),
+        ("Bearer t x", 401),
+    ] {
+        let fields = format!("{JSON}authorization: {field}\r\n");
+        let (told, answer) = running.http().request("POST", "/v1/refund", &fields, "{}");
+        assert_eq!(told, status, "{field}: {answer}");
+    }
+}
