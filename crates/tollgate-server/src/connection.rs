@@ -17,7 +17,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 /// The most that is read at once.
 const READ: usize = 16 * 1024;
 /// What a buffer keeps while nothing happens.
-const KEPT: usize = 1_024;
+pub(crate) const KEPT: usize = 1_024;
 
 /// How a protocol answers.
 pub(crate) trait Speaks: Send {

@@ -2,6 +2,8 @@
 
 use tollgate_http::json;
 
+use crate::connection::KEPT;
+
 /// An answer that is being put together.
 #[derive(Debug, Default)]
 pub(crate) struct Answer {
@@ -13,6 +15,14 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
+    /// Gives back what a long answer took: the next may be a long time coming.
+    pub(crate) fn shrink(&mut self) {
+        if self.body.capacity() > KEPT {
+            self.body.clear();
+            self.body.shrink_to(KEPT);
+        }
+    }
+
     /// Ready for the next.
     pub(crate) fn clear(&mut self) {
         (self.status, self.media) = (200, "application/json");

@@ -145,6 +145,7 @@ impl<B: Store> Speaks for Session<B> {
                     used += length;
                     self.answer
                         .write(out, request.keep_alive, request.method == "HEAD");
+                    self.answer.shrink();
                     if !request.keep_alive {
                         return Heard {
                             used,

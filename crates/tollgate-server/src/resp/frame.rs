@@ -8,6 +8,8 @@ use std::ops::Range;
 
 /// The longest line before the bytes of a command: `*1024\r\n`, `$65536\r\n`.
 const LONGEST_LINE: usize = 32;
+/// Places of words that are kept from one command to the next.
+const KEPT: usize = 64;
 
 /// How much one command may bring.
 #[derive(Clone, Copy, Debug)]
@@ -105,6 +107,10 @@ impl Frame {
     /// Ready for the next command.
     pub(crate) fn clear(&mut self) {
         self.words.clear();
+        // Commands of many words are few.
+        if self.words.capacity() > KEPT {
+            self.words.shrink_to(KEPT);
+        }
         (self.at, self.missing) = (0, None);
     }
 

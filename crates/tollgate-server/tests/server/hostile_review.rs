@@ -4,6 +4,7 @@ use std::io::Write;
 
 use prost_reflect::DescriptorPool;
 use serde_json::Value;
+use tollgate_testkit::memory::held;
 use tollgate_testkit::redis::Server;
 
 use crate::kit::{Running, read, secret};
@@ -566,4 +567,41 @@ fn the_scheme_of_a_token_may_be_written_as_one_likes() {
         let (told, answer) = running.http().request("POST", "/v1/refund", &fields, "{}");
         assert_eq!(told, status, "{field}: {answer}");
     }
+}
+
+/// What a connection was told once it doesn't keep, however much that was.
+#[test]
+fn connections_on_which_nothing_happens_keep_next_to_nothing() {
+    let rules: Vec<_> = (0..30)
+        .map(|number| format!("{{name: rule-{number}, key: user, rate: 9/h}}"))
+        .collect();
+    let running = Running::new(&format!("limits: [{}]", rules.join(", ")), |_| {});
+    let values: Vec<_> = (0..300).map(|number| format!("user={number}")).collect();
+    let say = format!(
+        "GET /v1/usage?{} HTTP/1.1\r\nhost: x\r\n\r\n",
+        values.join("&")
+    );
+    let ask = || {
+        let mut client = running.http();
+        let head = client.ask(&say, 100);
+        let length = head.split_once("content-length: ").expect("a length").1;
+        let length: usize = length
+            .split('\r')
+            .next()
+            .expect("a line")
+            .parse()
+            .expect("a number");
+        let (head, start) = head.split_once("\r\n\r\n").expect("a body");
+        assert!(
+            head.starts_with("HTTP/1.1 200") && length > 900_000,
+            "{head}"
+        );
+        client.ask("", length - start.len());
+        client
+    };
+    drop(ask());
+    let before = held();
+    let clients: Vec<_> = (0..100).map(|_| ask()).collect();
+    let more = held().saturating_sub(before);
+    assert!(more < 32 << 20, "{more} bytes for {}", clients.len());
 }
