@@ -19,6 +19,10 @@ const READ: usize = 16 * 1024;
 /// What a buffer keeps while nothing happens.
 pub(crate) const KEPT: usize = 1_024;
 
+/// Once so much is answered it is written, and the rest answered when that was read: short questions may have long
+/// answers.
+pub(crate) const ENOUGH: usize = 256 * 1024;
+
 /// How a protocol answers.
 pub(crate) trait Speaks: Send {
     /// Answers what is whole in `input`, from its first byte on.

@@ -8,7 +8,7 @@ use super::frame::{Frame, Most};
 use super::reply::{Replies, Version};
 use super::throttle::{Ask, Throttle};
 use crate::cells::Cells;
-use crate::connection::{Heard, Speaks, Then};
+use crate::connection::{ENOUGH, Heard, Speaks, Then};
 use crate::service::{Answered, Service, Store};
 
 mod about;
@@ -141,6 +141,9 @@ impl<B: Store> Speaks for Session<B> {
         };
         let mut used = 0;
         for _ in 0..bounds.pipeline {
+            if out.len() > ENOUGH {
+                break;
+            }
             let mut frame = std::mem::take(&mut self.frame);
             let rest = &input[used..];
             match frame.read(rest, &most) {

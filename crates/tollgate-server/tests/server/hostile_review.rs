@@ -605,3 +605,55 @@ fn connections_on_which_nothing_happens_keep_next_to_nothing() {
     let more = held().saturating_sub(before);
     assert!(more < 32 << 20, "{more} bytes for {}", clients.len());
 }
+
+#[test]
+fn what_is_settled_is_what_was_spent() {
+    let server = Server::start();
+    for running in [
+        Running::new(TOKENS, |_| {}),
+        Running::on_store(TOKENS, &server.url(), |_| {}),
+    ] {
+        for (spent, told) in [
+            (0, 0),
+            (1, 1),
+            (100, 100),
+            (101, 101),
+            (1_000, 1_000),
+            (1 << 53, 1_000),
+            (u64::MAX, 1_000),
+        ] {
+            let tenant = format!("t{spent}");
+            let begin = format!(r#"{{"id": "{tenant}", "facts": {{"tenant": "{tenant}"}}}}"#);
+            assert_eq!(post(&running, "/v1/reserve", &begin).0, 200);
+            let end = format!(r#"{{"id": "{tenant}", "spent": {spent}}}"#);
+            assert_eq!(post(&running, "/v1/settle", &end).0, 200);
+            assert_eq!(post(&running, "/v1/settle", &end).0, 404);
+            let query = format!("tenant={tenant}");
+            assert!(
+                (0..500).any(|_| used(&running, &query) == [told]),
+                "{spent}: {:?}",
+                used(&running, &query)
+            );
+        }
+    }
+}
+
+/// Short questions with long answers: only so many are answered before some of them are read.
+#[test]
+fn answers_that_nobody_reads_are_bounded() {
+    let rules: Vec<_> = (0..2_000)
+        .map(|number| format!("{{name: rule-{number}, key: user, rate: 9/h}}"))
+        .collect();
+    let running = Running::new(&format!("limits: [{}]", rules.join(", ")), |_| {});
+    let openapi = "GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n";
+    for (mut client, say) in [(running.resp(), "TG.RULES\r\n"), (running.http(), openapi)] {
+        let before = held();
+        client
+            .0
+            .write_all(say.repeat(16_000 / say.len()).as_bytes())
+            .expect("written");
+        assert_eq!(client.ask("", 4).len(), 4);
+        let more = held().saturating_sub(before);
+        assert!(more < 4 << 20, "{more} bytes for {say:?}");
+    }
+}
