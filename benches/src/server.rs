@@ -19,7 +19,7 @@ mod tail;
 use generator::{Generator, Pace};
 use programs::{Built, Server};
 use speak::Grpc;
-use tools::{Files, Load};
+use tools::{Answers, Files, Load};
 
 type Failure = Box<dyn Error>;
 
@@ -73,6 +73,7 @@ fn cases(report: &mut Report) -> Result<(), Failure> {
     rls(report, &all)?;
     http(report, &all)?;
     resp(report, &all)?;
+    refusals(report, &all, &built)?;
     programs::ask_from_here()?;
     policy(report, &built)?;
     tail::run(report, &all)?;
@@ -82,7 +83,7 @@ fn cases(report: &mut Report) -> Result<(), Failure> {
         "{ROUNDS} rounds in turns, medians of their ratios; servers on one core, who asks on another. ns: processor \
          time of the server for a decision; 1/s: decisions a second, where the ratio is theirs to ours. rls: h2load, \
          10 connections of 10 streams; http-check: wrk, 50 connections; resp-n: redis-benchmark, 50 connections, n \
-         commands on the way, {} keys; policy-rls: {RULES} rules, 3 of which match, {POLICY_KEYS} keys, beside one \
+         commands on the way, {} keys; refusal-…: a server that refuses beside one that admits; policy-rls: {RULES} rules, 3 of which match, {POLICY_KEYS} keys, beside one \
          rule and the same keys, from a generator of this benchmark",
         tools::KEYS
     ));
@@ -184,7 +185,7 @@ fn rls(report: &mut Report, all: &All) -> Result<(), Failure> {
 fn http(report: &mut Report, all: &All) -> Result<(), Failure> {
     let load = |server: &Server, script: &str| {
         let (address, script) = (server.http, all.files.path(script));
-        move || tools::wrk(here(address)?, &script, SECONDS)
+        move || tools::wrk(here(address)?, &script, SECONDS, Answers::Pass)
     };
     let crab = load(&all.crab, "throttle.lua");
     let mut sides = [
@@ -196,14 +197,16 @@ fn http(report: &mut Report, all: &All) -> Result<(), Failure> {
 
 fn resp(report: &mut Report, all: &All) -> Result<(), Failure> {
     let sha = all.redis.say(&["SCRIPT", "LOAD", LUA])?;
-    let asks: [(&str, Vec<&str>); 2] = [
-        ("resp", [&["CL.THROTTLE"][..], &THROTTLE].concat()),
-        ("resp-check", vec!["TG.CHECK", "user=__rand_int__"]),
+    // By a limit that the command brings along, which has targets; and by the policy, which has none.
+    let asks: [(&str, Vec<&str>, bool); 2] = [
+        ("resp", [&["CL.THROTTLE"][..], &THROTTLE].concat(), true),
+        ("resp-check", vec!["TG.CHECK", "user=__rand_int__"], false),
     ];
     let incrby = ["INCRBY", "key:__rand_int__", "1"];
     let lua = ["EVALSHA", &sha, "1", "lua:__rand_int__", "1", "1000000"];
     let crab = [&["THROTTLE"][..], &THROTTLE].concat();
-    for (name, ask) in &asks {
+    for (name, ask, has_targets) in &asks {
+        let target = |ratio| Some(ratio).filter(|_| *has_targets);
         for pipeline in [1, 16, 64] {
             let calls = if pipeline == 1 {
                 CALLS
@@ -222,7 +225,7 @@ fn resp(report: &mut Report, all: &All) -> Result<(), Failure> {
                 Side::new("tollgate", None, &all.ours, load(&all.ours, ask, calls)),
                 Side::new(
                     "redis-incrby",
-                    Some(1.0),
+                    target(1.0),
                     &all.redis,
                     load(&all.redis, &incrby, calls),
                 ),
@@ -230,14 +233,14 @@ fn resp(report: &mut Report, all: &All) -> Result<(), Failure> {
             sides.push(if pipeline == 1 {
                 Side::new(
                     "throttlecrab-resp",
-                    Some(0.9),
+                    target(0.9),
                     &all.crab,
                     load(&all.crab, &crab, calls),
                 )
             } else {
                 Side::new(
                     "redis-lua",
-                    Some(0.2),
+                    target(0.2),
                     &all.redis,
                     load(&all.redis, &lua, calls / 5),
                 )
@@ -246,6 +249,50 @@ fn resp(report: &mut Report, all: &All) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Ours where all are refused beside ours where all pass, by one key each.
+fn refusals(report: &mut Report, all: &All, built: &Built) -> Result<(), Failure> {
+    let full = Server::tollgate(built, "limits: [{name: per-user, key: user, rate: 1/d}]")?;
+    let body = all.files.path("rls");
+    let load = |server: &Server| {
+        let (address, body) = (server.grpc, &body);
+        move || tools::h2load(here(address)?, body, CALLS)
+    };
+    let target = Some(1.0);
+    let mut sides = [
+        Side::new("refusal", None, &full, load(&full)),
+        Side::new("admission", target, &all.ours, load(&all.ours)),
+    ];
+    compare(report, "refusal-rls", &mut sides)?;
+    let script = all.files.path("same.lua");
+    let load = |server: &Server, answers| {
+        let (address, script) = (server.http, &script);
+        move || tools::wrk(here(address)?, script, SECONDS, answers)
+    };
+    let admit = load(&all.ours, Answers::Pass);
+    let mut sides = [
+        Side::new("refusal", None, &full, load(&full, Answers::Refuse)),
+        Side::new("admission", target, &all.ours, admit),
+    ];
+    compare(report, "refusal-http", &mut sides)?;
+    let load = |server: &Server, numbers: [&'static str; 3]| {
+        let address = server.resp;
+        move || {
+            let command = [&["CL.THROTTLE", "same"][..], &numbers].concat();
+            tools::redis_benchmark(here(address)?, 1, CALLS, &command)
+        }
+    };
+    let mut sides = [
+        Side::new("refusal", None, &full, load(&full, ["0", "1", "86400"])),
+        Side::new(
+            "admission",
+            target,
+            &all.ours,
+            load(&all.ours, ["1000000", "1000000", "1"]),
+        ),
+    ];
+    compare(report, "refusal-resp-1", &mut sides)
 }
 
 /// Ours with many rules beside ours with one.

@@ -29,7 +29,7 @@ pub(super) fn run(report: &mut Report, built: &Built) -> Result<(), Failure> {
 /// Asks for each key once; what the server has in memory then.
 fn filled(server: Server, command: &Resp) -> Result<f64, Failure> {
     let mut stream = TcpStream::connect(here(server.resp)?)?;
-    let mut bytes = vec![0; 64 * 1_024];
+    let mut bytes = vec![0; 65_536];
     for first in (0..KEYS).step_by(usize::try_from(BATCH)?) {
         let mut out = Vec::new();
         for key in first..first + BATCH {

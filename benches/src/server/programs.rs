@@ -190,7 +190,7 @@ impl Server {
             .spawn()?;
         let mut server = Self::of(child);
         (server.http, server.resp) = (Some(http), Some(resp));
-        server.is_up()
+        server.once_up()
     }
 
     pub(super) fn redis() -> Result<Self, Failure> {
@@ -207,7 +207,7 @@ impl Server {
             .spawn()?;
         let mut server = Self::of(child);
         server.resp = Some(resp);
-        server.is_up()
+        server.once_up()
     }
 
     fn of(child: Child) -> Self {
@@ -220,7 +220,7 @@ impl Server {
         }
     }
 
-    fn is_up(self) -> Result<Self, Failure> {
+    fn once_up(self) -> Result<Self, Failure> {
         for address in [self.http, self.resp].into_iter().flatten() {
             wait_for(|| TcpStream::connect(address).ok())
                 .ok_or_else(|| format!("nobody listens on {address}"))?;

@@ -33,6 +33,8 @@ impl Files {
         };
         files.write("rls", &speak::framed(&speak::rate_limit_request(b"u12345")))?;
         let check = script("/v1/check", r#"{"facts":{"user":"u' .. number .. '"}}"#);
+        let same = script("/v1/check", r#"{"facts":{"user":"u12345"}}"#);
+        files.write("same.lua", same.as_bytes())?;
         files.write("check.lua", check.as_bytes())?;
         let throttle = r#"{"key":"u' .. number .. '","max_burst":1000000,"count_per_period":1000000,"period":1,"quantity":1}"#;
         files.write("throttle.lua", script("/throttle", throttle).as_bytes())?;
@@ -78,8 +80,20 @@ pub(super) fn h2load(address: SocketAddr, body: &Path, calls: u64) -> Result<Loa
     })
 }
 
+/// What the answers of a load should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answers {
+    Pass,
+    Refuse,
+}
+
 /// Fifty connections that are kept.
-pub(super) fn wrk(address: SocketAddr, script: &Path, seconds: u64) -> Result<Load, Failure> {
+pub(super) fn wrk(
+    address: SocketAddr,
+    script: &Path,
+    seconds: u64,
+    answers: Answers,
+) -> Result<Load, Failure> {
     let out = output(
         asker("wrk")
             .args(["-t1", "-c50", &format!("-d{seconds}s"), "-s"])
@@ -90,8 +104,9 @@ pub(super) fn wrk(address: SocketAddr, script: &Path, seconds: u64) -> Result<Lo
     let per_second = out
         .lines()
         .find_map(|line| line.strip_prefix("Requests/sec:")?.trim().parse().ok());
+    let passes = !out.contains("Non-2xx");
     match (decisions, per_second) {
-        (Some(decisions), Some(per_second)) if !out.contains("Non-2xx") => Ok(Load {
+        (Some(decisions), Some(per_second)) if passes == (answers == Answers::Pass) => Ok(Load {
             decisions,
             per_second,
         }),

@@ -19,7 +19,7 @@ pub use explain::{Explain, Only, explain};
 pub use facts::{Asked, Entries, Fact, Hits, OfDescriptor};
 pub use stage::Store;
 
-pub(crate) use input::policy;
+pub(crate) use input::{checked, policy};
 pub(crate) use leases::leases;
 pub(crate) use length::{duration, readable};
 pub(crate) use request::{Extras, Request, Running};

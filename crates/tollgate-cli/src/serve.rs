@@ -5,9 +5,9 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use tollgate::clock::Monotonic;
-use tollgate_engine::Policy;
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
+use tollgate_engine::{Checked, Policy};
 use tollgate_redis::{Address as Store, Redis};
 use tollgate_server::{Address, Server, StartError};
 
@@ -47,11 +47,10 @@ impl Serve {
         self.backend == "memory"
     }
 
-    fn policy(&self) -> Result<Policy, ServeFailure> {
+    fn policy(&self) -> Result<Checked, ServeFailure> {
         match &self.policy {
-            Some(path) => policy::policy(path).map_err(ServeFailure::Policy),
+            Some(path) => policy::checked(path).map_err(ServeFailure::Policy),
             None => Policy::from_text(EXAMPLE, Format::Yaml)
-                .map(|checked| checked.policy)
                 .map_err(|rejected| ServeFailure::Policy(rejected.into())),
         }
     }
@@ -107,12 +106,13 @@ impl Serve {
         notes: &mut impl Write,
     ) -> Result<Started, ServeFailure> {
         self.check()?;
-        let (policy, settings) = (self.policy()?, self.settings()?);
+        let (checked, settings) = (self.policy()?, self.settings()?);
         // A service runs on if nobody reads what it says.
         let mut warn = |text: &str| drop(writeln!(notes, "warning: {text}"));
-        for warning in self.warnings(&policy) {
+        for warning in self.warnings(&checked) {
             warn(&warning);
         }
+        let policy = checked.policy;
         let (server, redis) = if self.is_in_memory() {
             let memory = (Memory::new(), Monotonic::default());
             (Server::in_memory(policy, memory, settings).await, None)
@@ -169,10 +169,7 @@ pub fn serve(
             .write_all(lines.as_bytes())
             .map_err(ServeFailure::System);
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build();
-    let runtime = runtime.map_err(ServeFailure::System)?;
+    let runtime = runtime().map_err(ServeFailure::System)?;
     runtime.block_on(async {
         let mut end = end().map_err(ServeFailure::System)?;
         let started = tokio::select! {
@@ -187,6 +184,17 @@ pub fn serve(
         }
         Ok(())
     })
+}
+
+/// A thread for each core; with one core the thread that is there already, which has nobody to share with.
+fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut builder = if cores == 1 {
+        tokio::runtime::Builder::new_current_thread()
+    } else {
+        tokio::runtime::Builder::new_multi_thread()
+    };
+    builder.enable_all().build()
 }
 
 /// What ends it: SIGTERM, or Ctrl-C.

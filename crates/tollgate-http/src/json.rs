@@ -45,8 +45,9 @@ fn escape(out: &mut Vec<u8>, byte: u8) {
 /// assert_eq!(out, b"1250");
 /// ```
 pub fn number(out: &mut Vec<u8>, mut value: u64) {
-    if value < 10 {
-        return out.push(b'0' + value as u8);
+    // Most are small.
+    if let Some(digit) = b"0123456789".get(usize::try_from(value).unwrap_or(usize::MAX)) {
+        return out.push(*digit);
     }
     let mut digits = [0; 20];
     let mut at = digits.len();

@@ -18,10 +18,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 const READ: usize = 16 * 1024;
 /// What a buffer keeps while nothing happens.
 pub(crate) const KEPT: usize = 1_024;
-
-/// Once so much is answered it is written, and the rest answered when that was read: short questions may have long
-/// answers.
-pub(crate) const ENOUGH: usize = 256 * 1024;
+/// Answers of so many bytes are written before more are added: short requests may have long ones.
+pub(crate) const ENOUGH: usize = 65_536;
 
 /// How a protocol answers.
 pub(crate) trait Speaks: Send {
@@ -120,6 +118,7 @@ where
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::TimedOut && !was_idle => {
                 protocol.too_slow(&mut out);
+                // Whoever is slow may not read, either.
                 timer.as_mut().set(patience.request);
                 return in_time(timer.as_mut(), pin!(stream.write_all(&out))).await;
             }
@@ -230,5 +229,66 @@ impl Timer {
             this.sleep.as_mut().reset(until);
         }
         Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, duplex};
+
+    use super::*;
+
+    const PATIENCE: Patience = Patience {
+        idle: Duration::from_secs(600),
+        request: Duration::from_secs(10),
+    };
+
+    /// Answers each byte with many, but for the last, which begins a request.
+    struct Many;
+
+    impl Speaks for Many {
+        async fn answer(&mut self, input: &[u8], out: &mut Vec<u8>) -> Heard {
+            let used = input.len().saturating_sub(1);
+            out.extend(vec![b'!'; used * 100]);
+            Heard {
+                used,
+                then: Then::Read,
+            }
+        }
+
+        fn lets_wait(&self) -> bool {
+            false
+        }
+
+        fn too_slow(&mut self, out: &mut Vec<u8>) {
+            out.extend([b'?'; 100]);
+        }
+    }
+
+    /// How many seconds a client is served that says so much, reads so much, and stays; and what it reads.
+    async fn served(said: &[u8], reads: usize) -> (u64, Vec<u8>) {
+        // Room for less than one answer.
+        let (mut client, service) = duplex(16);
+        let begun = Instant::now();
+        let serving = tokio::spawn(serve(service, Many, PATIENCE));
+        client.write_all(said).await.expect("written");
+        let mut heard = vec![0; reads];
+        client.read_exact(&mut heard).await.expect("read");
+        // Nobody is told that there is nobody to tell.
+        let _ = serving.await.expect("an end");
+        (begun.elapsed().as_secs(), heard)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_slow_is_let_go_whether_it_reads_or_not() {
+        assert_eq!(served(b"", 0).await, (600, Vec::new()));
+        // An answer that isn't read.
+        assert_eq!(served(b"ab", 0).await.0, 10);
+        assert_eq!(served(b"ab", 50).await.0, 10);
+        // A request that doesn't end, and what is said of it, which is read or not.
+        assert_eq!(served(b"a", 100).await, (10, vec![b'?'; 100]));
+        assert_eq!(served(b"a", 0).await.0, 20);
+        let (seconds, heard) = served(b"ab", 200).await;
+        assert_eq!((seconds, &heard[99..101]), (10, &b"!?"[..]));
     }
 }

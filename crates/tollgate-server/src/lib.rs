@@ -9,6 +9,9 @@ mod listen;
 mod resp;
 mod rls;
 mod secret;
+#[cfg(test)]
+#[path = "../tests/common/seeds.rs"]
+mod seeds;
 mod server;
 mod service;
 

@@ -229,8 +229,7 @@ impl Server {
             token: settings.token,
         });
         if let Some(path) = settings.ready_file {
-            let written = write_whole(&path, &addresses.to_json());
-            written.map_err(|error| StartError::ReadyFile(path, error))?;
+            write_whole(&path, &addresses.to_json())?;
         }
         let mut tasks = JoinSet::new();
         let watched = Arc::clone(&service);
@@ -279,11 +278,11 @@ async fn bind(protocol: &'static str, address: &Address) -> Result<Option<Listen
 }
 
 /// Writes a file that others see whole or not at all.
-fn write_whole(path: &std::path::Path, text: &[u8]) -> io::Result<()> {
+fn write_whole(path: &std::path::Path, text: &[u8]) -> Result<(), StartError> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
-    std::fs::write(&beside, text)?;
-    std::fs::rename(&beside, path)
+    let written = std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path));
+    written.map_err(|error| StartError::ReadyFile(path.to_owned(), error))
 }
 
 /// Serves those who come by this listener, each by a session of its own.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tollgate::clock::{Clock, Wall};
 use tollgate::{Algorithm, Decision, Outcome};
 use tollgate_engine::backend::{Backend, Gift, Limit, LimitKind, Memory};
-use tollgate_engine::verdict::{Cause, Findings, Permits};
+use tollgate_engine::verdict::{Cause, Findings, Permits, TooMuch};
 use tollgate_engine::{Engine, Facts, Verdict};
 use tollgate_http::{Dialect, Kind, Shown};
 use tollgate_redis::Redis;
@@ -253,6 +253,14 @@ impl<'a> Answered<'a> {
     /// The limit that decided.
     pub(crate) fn limit(&self) -> Option<&'a LimitKind> {
         self.findings.limit().map(Limit::kind)
+    }
+
+    /// What the request has more of than is taken: no decision of a limit, either.
+    pub(crate) fn too_much(&self) -> Option<TooMuch<'a>> {
+        match self.cause {
+            Cause::TooMuch(what) if !self.is_allowed => Some(what),
+            _ => None,
+        }
     }
 
     /// Why nothing could be decided: another answer than a refusal.

@@ -15,12 +15,17 @@ pub(super) fn is_stdin(path: &Path) -> bool {
 
 /// The policy at a path.
 pub(crate) fn policy(path: &Path) -> Result<Policy, PolicyFailure> {
+    Ok(checked(path)?.policy)
+}
+
+/// The same with what may not be meant in it.
+pub(crate) fn checked(path: &Path) -> Result<Checked, PolicyFailure> {
     let checked = if is_stdin(path) {
         of_text(&stdin()?)
     } else {
         Policy::from_path(path)
     };
-    Ok(checked?.policy)
+    Ok(checked?)
 }
 
 /// A policy that nobody says the format of: TOML if it is nothing else, and else YAML.

@@ -259,8 +259,11 @@ fn argument(name: &str, value: &Said, place: &str) -> Result<Vec<OsString>, Stri
         Said::Text(_) if is_switch(name) => {
             return Err(format!("{place}: {name} should be true or false"));
         }
-        Said::Switch(false) => Vec::new(),
-        Said::Switch(true) => vec![format!("--{name}")],
+        Said::Switch(is_on) if is_switch(name) => {
+            let flag = is_on.then(|| format!("--{name}"));
+            flag.into_iter().collect()
+        }
+        Said::Switch(is_on) => vec![format!("--{name}={is_on}")],
         Said::Text(text) if name == "policy" => vec![text.clone()],
         Said::Text(text) => vec![format!("--{name}={text}")],
     };

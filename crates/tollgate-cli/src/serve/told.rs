@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use tollgate_engine::{Policy, Rejected, render};
+use tollgate_engine::{Checked, Rejected, render};
 use tollgate_server::{Address, Addresses};
 
 use super::Serve;
@@ -17,8 +17,20 @@ const SHOULD_RATE_LIMIT: &str = "envoy.service.ratelimit.v3.RateLimitService/Sho
 
 impl Serve {
     /// What to know before it starts, each in one line.
-    pub(super) fn warnings(&self, policy: &Policy) -> Vec<String> {
+    pub(super) fn warnings(&self, checked: &Checked) -> Vec<String> {
+        let policy = &checked.policy;
         let mut warnings = Vec::new();
+        if let (Some(path), count @ 1..) = (&self.policy, checked.warnings.len()) {
+            let path = path.display();
+            let (each, them) = if count == 1 {
+                ("warning", "it")
+            } else {
+                ("warnings", "them")
+            };
+            warnings.push(format!(
+                "{path} has {count} {each} about its limits: tollgate check {path} shows {them}"
+            ));
+        }
         if self.is_in_memory() {
             warnings.extend(policy.divided(self.replicas).notes);
         } else {

@@ -3,6 +3,7 @@
 mod config;
 mod envoy;
 mod kit;
+mod pages;
 mod starting;
 mod stores;
 mod wrong;

@@ -173,6 +173,20 @@ fn a_folder_of_ours_and_one_file_are_served() {
 }
 
 #[test]
+fn what_may_not_be_meant_by_a_policy_is_told_at_the_start() {
+    let scratch = Scratch::new("doubtful");
+    let text = "limits: [{name: login, key: [ip], rate: 5/m}]";
+    let policy = file(&scratch, "policy.yaml", text);
+    let path = policy.to_str().expect("text");
+    let mut options = vec![path];
+    options.extend(ANY);
+    let warned = Service::start(&options).warned();
+    let line =
+        format!("warning: {path} has 1 warning about its limits: tollgate check {path} shows it\n");
+    assert_eq!(warned, line);
+}
+
+#[test]
 fn replicas_say_by_what_they_divide() {
     let scratch = Scratch::new("replicas");
     let text =

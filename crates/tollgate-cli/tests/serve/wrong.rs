@@ -144,8 +144,12 @@ fn a_file_of_settings() {
             ":1: invalid value '0' for 'max-batch <N>': it should be a whole number of at least 1",
         ),
         (
-            "http: true",
-            ":1: a value is required for 'http <ADDR>' but none was supplied",
+            "http: false",
+            ":1: invalid value 'false' for 'http <ADDR>': no address \"false\": write 127.0.0.1:8080, unix:/path/to/socket, or off",
+        ),
+        (
+            "zzz: false",
+            ":1: there is no setting \"zzz\": tollgate serve --print-config shows all",
         ),
         (
             "require-store: maybe",

@@ -10,6 +10,17 @@ use super::{Cost, Counting, DescriptorRule, Limits, Policy};
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// The part of a policy for one of several that count apart: see [`Policy::divided`].
+///
+/// ```
+/// use tollgate_engine::Policy;
+/// use tollgate_engine::document::Format;
+///
+/// let text = "limits: [{name: bulk, rate: 10/s, cost: 5}]";
+/// let divided = Policy::from_text(text, Format::Yaml)?.policy.divided(5);
+/// assert_eq!(divided.policy.rules[0].limits.rates[0].to_string(), "2/s");
+/// assert_eq!(divided.notes, ["a request costs 5 of \"bulk\", more than the 2 of each replica: it never passes"]);
+/// # Ok::<(), tollgate_engine::Rejected>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Divided {

@@ -15,14 +15,6 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Gives back what a long answer took: the next may be a long time coming.
-    pub(crate) fn shrink(&mut self) {
-        if self.body.capacity() > KEPT {
-            self.body.clear();
-            self.body.shrink_to(KEPT);
-        }
-    }
-
     /// Ready for the next.
     pub(crate) fn clear(&mut self) {
         (self.status, self.media) = (200, "application/json");
@@ -30,11 +22,26 @@ impl Answer {
         self.body.clear();
     }
 
+    /// Gives memory back that few answers need, once this one is written: what is in it would be kept.
+    pub(crate) fn shrink(&mut self) {
+        self.clear();
+        self.fields.shrink_to(KEPT);
+        self.body.shrink_to(KEPT);
+    }
+
     /// Adds a field. Neither part may have a line break; none that is written here has.
     pub(crate) fn field(&mut self, name: &str, value: &str) {
         self.fields.extend_from_slice(name.as_bytes());
         self.fields.extend(b": ");
         self.fields.extend_from_slice(value.as_bytes());
+        self.fields.extend(b"\r\n");
+    }
+
+    /// The same of a whole number.
+    pub(crate) fn count_field(&mut self, name: &str, value: u64) {
+        self.fields.extend_from_slice(name.as_bytes());
+        self.fields.extend(b": ");
+        json::number(&mut self.fields, value);
         self.fields.extend(b"\r\n");
     }
 

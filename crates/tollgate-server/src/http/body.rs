@@ -124,11 +124,13 @@ impl<'de: 'b, 'b> Deserialize<'de> for Text<'b> {
 
 /// Reads a body. What is wrong with it is told with the field that it is about.
 pub(crate) fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, String> {
-    if let Ok(read) = serde_json::from_slice(body) {
+    // All of it, also where a reader would pass over it.
+    let text = std::str::from_utf8(body).map_err(|_| "the body isn't UTF-8 text".to_owned())?;
+    if let Ok(read) = serde_json::from_str(text) {
         return Ok(read);
     }
     // Once more, to learn where: nobody pays for that whose bodies are right.
-    let mut json = serde_json::Deserializer::from_slice(body);
+    let mut json = serde_json::Deserializer::from_str(text);
     let field = match serde_path_to_error::deserialize::<_, T>(&mut json) {
         Ok(read) => match json.end() {
             Ok(()) => return Ok(read),

@@ -103,16 +103,17 @@ impl<B: Store> Session<B> {
             .check_facts(self.service.bounds.arguments)
             .map_err(bad)?;
         let facts = asked.facts();
-        let out = &mut self.answer.body;
-        let look = self
-            .service
-            .peek(&facts, |answered| match undecided(answered) {
-                Some(why) => Err((503, why)),
-                None => {
-                    show(out, answered);
+        let answer = &mut self.answer;
+        let look = self.service.peek(&facts, |answered| {
+            match (answered.too_much(), undecided(answered)) {
+                (Some(what), _) => Err((413, what.to_string())),
+                (None, Some(why)) => Err((503, why)),
+                (None, None) => {
+                    show(&mut answer.body, answered);
                     Ok(())
                 }
-            });
+            }
+        });
         look.await
     }
 
@@ -155,6 +156,9 @@ impl<B: Store> Session<B> {
 
 /// One answer, with its fields and status.
 pub(super) fn tell(answer: &mut Answer, dialects: &[Dialect], answered: &Answered<'_>) {
+    if let Some(what) = answered.too_much() {
+        return answer.problem(413, &what.to_string());
+    }
     if let Some(shown) = answered.shown() {
         fields::write(dialects, &[shown], unix_now(dialects), |name, value| {
             answer.field(name, value)
@@ -197,7 +201,7 @@ fn tell_decided(answer: &mut Answer, decided: &Decided) {
 fn tell_wait(answer: &mut Answer, decision: &Decision) -> Option<u64> {
     let wait = retry_after(decision);
     if let Some(seconds) = wait {
-        answer.field("retry-after", &seconds.to_string());
+        answer.count_field("retry-after", seconds);
     }
     wait
 }
@@ -268,6 +272,9 @@ impl<'a> Told<'a> {
 
 /// Why nothing could be decided; none if something was.
 fn undecided(answered: &Answered<'_>) -> Option<String> {
+    if let Some(what) = answered.too_much() {
+        return Some(what.to_string());
+    }
     answered.failure().map(unavailable)
 }
 

@@ -9,6 +9,7 @@ use super::session::{Wrong, bad};
 
 /// `envoy.extensions.common.ratelimit.v3.RateLimitDescriptor`.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct AskedDescriptor<'b> {
     #[serde(borrow, default)]
     entries: Vec<Entry<'b>>,
@@ -20,6 +21,7 @@ pub(super) struct AskedDescriptor<'b> {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Entry<'b> {
     #[serde(borrow, default)]
     key: Cow<'b, str>,
@@ -28,6 +30,7 @@ struct Entry<'b> {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct AskedLimit {
     #[serde(alias = "requestsPerUnit", default)]
     requests_per_unit: u32,

@@ -14,6 +14,7 @@ use crate::service::Store;
 
 /// `envoy.service.ratelimit.v3.RateLimitRequest`.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Asked<'b> {
     #[serde(borrow, default)]
     domain: Cow<'b, str>,

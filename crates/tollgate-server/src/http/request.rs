@@ -8,6 +8,10 @@ use std::fmt;
 
 /// The most header fields of a request.
 const FIELDS: usize = 64;
+/// The longest line before a chunk: a size, and what nobody reads.
+const CHUNK_LINE: usize = 256;
+/// The most behind the last chunk.
+const TRAILER: usize = 1_024;
 
 /// How much one request may bring.
 #[derive(Clone, Copy, Debug)]
@@ -117,6 +121,9 @@ fn head(input: &[u8]) -> Result<Option<Head<'_>>, Bad> {
         Err(httparse::Error::Version) => return Err(Bad::Version),
         Err(_) => return Err(Bad::Syntax),
     };
+    if has_bare_line_feed(&input[..bytes]) {
+        return Err(Bad::Syntax);
+    }
     let is_new = parsed.version == Some(1);
     let target = parsed.path.unwrap_or_default();
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
@@ -145,6 +152,11 @@ fn head(input: &[u8]) -> Result<Option<Head<'_>>, Bad> {
     }
     head.length = body.length()?;
     Ok(Some(head))
+}
+
+/// Whether a line ends without CR: some readers take what follows for the same line.
+fn has_bare_line_feed(lines: &[u8]) -> bool {
+    memchr::memchr_iter(b'\n', lines).any(|end| end == 0 || lines[end - 1] != b'\r')
 }
 
 /// What is said of the length of a body.
@@ -229,7 +241,7 @@ fn number(digits: &[u8]) -> Option<usize> {
 fn join(input: &[u8], most: usize) -> Result<Option<(Vec<u8>, usize)>, Bad> {
     let (mut body, mut at) = (Vec::new(), 0);
     loop {
-        let line = &input[at..];
+        let line = &input[at..input.len().min(at + CHUNK_LINE)];
         // Without a digit it would be read as the last.
         if line.first().is_some_and(|byte| !byte.is_ascii_hexdigit()) {
             return Err(Bad::Chunks);
@@ -240,14 +252,14 @@ fn join(input: &[u8], most: usize) -> Result<Option<(Vec<u8>, usize)>, Bad> {
                 return Err(Bad::Chunks);
             }
             Ok(httparse::Status::Complete((start, size))) => (at + start, size),
-            // A chunk's line has a size and what nobody reads; a page of that is no chunk.
-            Ok(httparse::Status::Partial) if input.len() - at > 256 => return Err(Bad::Chunks),
+            Ok(httparse::Status::Partial) if line.len() == CHUNK_LINE => return Err(Bad::Chunks),
             Ok(httparse::Status::Partial) => return Ok(None),
             Err(_) => return Err(Bad::Chunks),
         };
         if size == 0 {
             return Ok(trailer(&input[start..])?.map(|length| (body, start + length)));
         }
+        // With all that is around the chunks, which may be more than they are.
         let size = usize::try_from(size).map_err(|_| Bad::Body { most })?;
         if size > most - body.len() || start - body.len() > most {
             return Err(Bad::Body { most });
@@ -266,10 +278,14 @@ fn join(input: &[u8], most: usize) -> Result<Option<(Vec<u8>, usize)>, Bad> {
 
 /// The length of what follows the last chunk: fields that nobody reads, and an empty line.
 fn trailer(input: &[u8]) -> Result<Option<usize>, Bad> {
+    let input = &input[..input.len().min(TRAILER)];
     let mut fields = [httparse::EMPTY_HEADER; FIELDS];
     match httparse::parse_headers(input, &mut fields) {
+        Ok(httparse::Status::Complete((length, _))) if has_bare_line_feed(&input[..length]) => {
+            Err(Bad::Chunks)
+        }
         Ok(httparse::Status::Complete((length, _))) => Ok(Some(length)),
-        Ok(httparse::Status::Partial) if input.len() > 1_024 => Err(Bad::Chunks),
+        Ok(httparse::Status::Partial) if input.len() == TRAILER => Err(Bad::Chunks),
         Ok(httparse::Status::Partial) => Ok(None),
         Err(_) => Err(Bad::Chunks),
     }

@@ -90,6 +90,10 @@ impl<B: Store> Session<B> {
         };
         if let Err((status, why)) = done {
             self.answer.problem(status, &why);
+            if status == 503 {
+                // What is missing may be there again at any time.
+                self.answer.field("retry-after", "1");
+            }
         }
     }
 
@@ -138,7 +142,7 @@ impl<B: Store> Speaks for Session<B> {
         };
         let mut used = 0;
         for _ in 0..bounds.pipeline {
-            if out.len() > ENOUGH {
+            if out.len() >= ENOUGH {
                 break;
             }
             match request::find(&input[used..], &most) {
@@ -148,7 +152,6 @@ impl<B: Store> Speaks for Session<B> {
                     used += length;
                     self.answer
                         .write(out, request.keep_alive, request.method == "HEAD");
-                    self.answer.shrink();
                     if !request.keep_alive {
                         return Heard {
                             used,
@@ -157,6 +160,9 @@ impl<B: Store> Speaks for Session<B> {
                     }
                 }
                 Ok(Found::Part { asks_to_go_on }) => {
+                    if used == input.len() {
+                        self.answer.shrink();
+                    }
                     if asks_to_go_on && !self.told_to_go_on {
                         self.told_to_go_on = true;
                         out.extend(b"HTTP/1.1 100 Continue\r\n\r\n");

@@ -8,8 +8,8 @@ use std::ops::Range;
 
 /// The longest line before the bytes of a command: `*1024\r\n`, `$65536\r\n`.
 const LONGEST_LINE: usize = 32;
-/// Places of words that are kept from one command to the next.
-const KEPT: usize = 64;
+/// What most commands have.
+const FEW_WORDS: usize = 16;
 
 /// How much one command may bring.
 #[derive(Clone, Copy, Debug)]
@@ -107,11 +107,12 @@ impl Frame {
     /// Ready for the next command.
     pub(crate) fn clear(&mut self) {
         self.words.clear();
-        // Commands of many words are few.
-        if self.words.capacity() > KEPT {
-            self.words.shrink_to(KEPT);
-        }
         (self.at, self.missing) = (0, None);
+    }
+
+    /// Gives memory back that few commands need.
+    pub(crate) fn shrink(&mut self) {
+        self.words.shrink_to(FEW_WORDS);
     }
 
     /// Reads `*12\r\n` or `$12\r\n` at the place that was reached, and goes behind it. An array or a word of a

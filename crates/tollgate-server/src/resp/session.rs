@@ -141,7 +141,7 @@ impl<B: Store> Speaks for Session<B> {
         };
         let mut used = 0;
         for _ in 0..bounds.pipeline {
-            if out.len() > ENOUGH {
+            if out.len() >= ENOUGH {
                 break;
             }
             let mut frame = std::mem::take(&mut self.frame);
@@ -153,6 +153,9 @@ impl<B: Store> Speaks for Session<B> {
                     used += length;
                 }
                 Ok(None) => {
+                    if rest.is_empty() {
+                        frame.shrink();
+                    }
                     self.frame = frame;
                     return Heard {
                         used,
@@ -228,6 +231,9 @@ fn tell(out: &mut Replies<'_>, answer: &Answered<'_>) -> Result<(), String> {
         return Err(format!(
             "UNAVAILABLE the store can't be asked about {rule:?}, and nothing passes without it"
         ));
+    }
+    if let Some(what) = answer.too_much() {
+        return Err(wrong(what));
     }
     out.map(6);
     out.word(b"$7\r\nallowed\r\n");

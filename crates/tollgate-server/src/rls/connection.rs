@@ -23,6 +23,16 @@ use crate::service::{Service, Store};
 /// A call that isn't over.
 type Calls = FuturesUnordered<Pin<Box<dyn Future<Output = ()> + Send>>>;
 
+/// What is next on a connection.
+enum Next {
+    /// Some calls have come.
+    Calls,
+    /// Nothing has come for long.
+    Quiet(Then),
+    Ended,
+    Failed(h2::Error),
+}
+
 /// A body that is being read.
 struct Body {
     stream: RecvStream,
@@ -51,21 +61,35 @@ where
     let mut calls = Calls::new();
     let mut quiet = Quiet::new(connection.ping_pong(), bounds);
     loop {
+        let mut accepted = Vec::new();
         let next = poll_fn(|cx| {
             while let Poll::Ready(Some(())) = calls.poll_next_unpin(cx) {}
-            if let Poll::Ready(next) = connection.poll_accept(cx) {
-                return Poll::Ready(Ok(next));
+            // All that has come is taken before anything is answered: each look for more writes what was answered
+            // before, and so all answers leave in one write.
+            let ended = loop {
+                match connection.poll_accept(cx) {
+                    Poll::Ready(Some(Ok(one))) => accepted.push(one),
+                    Poll::Ready(Some(Err(error))) => return Poll::Ready(Next::Failed(error)),
+                    Poll::Ready(None) => break true,
+                    Poll::Pending => break false,
+                }
+            };
+            match (accepted.is_empty(), ended) {
+                (false, _) => Poll::Ready(Next::Calls),
+                (true, true) => Poll::Ready(Next::Ended),
+                (true, false) => quiet.poll(cx, calls.is_empty()).map(Next::Quiet),
             }
-            quiet.poll(cx, calls.is_empty()).map(Err)
         });
         match next.await {
-            Ok(Some(accepted)) => {
-                let (request, respond) = accepted?;
-                begin(&service, &mut calls, request, respond).await;
+            Next::Calls => {
+                for (request, respond) in accepted {
+                    begin(&service, &mut calls, request, respond).await;
+                }
                 quiet.heard();
             }
-            Ok(None) | Err(Then::Close) => return Ok(()),
-            Err(Then::SayGoodbye) => connection.graceful_shutdown(),
+            Next::Ended | Next::Quiet(Then::Close) => return Ok(()),
+            Next::Quiet(Then::SayGoodbye) => connection.graceful_shutdown(),
+            Next::Failed(error) => return Err(error),
         }
     }
 }

@@ -190,7 +190,8 @@ impl Question<'_> {
                     drop(service.holds.take(&name));
                 }
             }
-            others => others.map_or((), Permits::cancel),
+            Some(permits) => permits.cancel(),
+            None => {}
         }
         if kept.is_err() && service.engine.decides_by_facts() {
             service.take_back(&facts).await;
@@ -256,23 +257,11 @@ pub(crate) async fn ask<B: Store>(
     {
         drop(service.holds.take(&question.name()));
     }
-    let (mut by_rules, mut held) = (None, None);
-    if service.engine.decides_by_facts() {
-        let facts = question.facts();
-        if question.gives_back() {
-            service.refund(&facts).await;
-        } else {
-            let places = question.descriptors.len();
-            let tell = |answered: &Answered<'_>| by_rule(places, answered, dialects);
-            by_rules = Some(if question.takes_nothing() {
-                service.peek(&facts, tell).await?
-            } else {
-                let (told, permits) = service.decide(&facts, tell).await;
-                held = permits;
-                told?
-            });
-        }
-    }
+    let (mut by_rules, held) = if service.engine.decides_by_facts() {
+        ask_rules(service, question, dialects).await?
+    } else {
+        (None, None)
+    };
     if !service.engine.decides_by_descriptors() {
         question.keep(service, (held, None)).await?;
         return Ok(by_rules.unwrap_or_else(|| unlimited(question.descriptors.len())));
@@ -300,7 +289,9 @@ pub(crate) async fn ask<B: Store>(
         }
     } else if by_rules.is_some() && !question.takes_nothing() {
         // Of all limits or of none: what the rules took comes back.
-        held.map(Permits::cancel);
+        if let Some(held) = held {
+            held.cancel();
+        }
         service.take_back(&question.facts()).await;
     }
     let decided = decided?;
@@ -309,6 +300,27 @@ pub(crate) async fn ask<B: Store>(
         Some(by_rules) if decided.limits_nothing() => by_rules,
         _ => decided,
     })
+}
+
+/// What rules say, and what a request holds by them that passes; nothing to one that only gives back.
+async fn ask_rules<B: Store>(
+    service: &Service<B>,
+    question: &Question<'_>,
+    dialects: &[Dialect],
+) -> Result<(Option<Decided>, Option<Permits>), Undecided> {
+    let facts = question.facts();
+    if question.gives_back() {
+        service.refund(&facts).await;
+        return Ok((None, None));
+    }
+    let places = question.descriptors.len();
+    let tell = |answered: &Answered<'_>| by_rule(places, answered, dialects);
+    let (decided, held) = if question.takes_nothing() {
+        (service.peek(&facts, tell).await, None)
+    } else {
+        service.decide(&facts, tell).await
+    };
+    Ok((Some(decided?), held))
 }
 
 impl Decided {
@@ -368,6 +380,9 @@ fn by_rule(
 ) -> Result<Decided, Undecided> {
     if let Some(rule) = answered.failure() {
         return Err(Undecided::Unavailable(rule.to_owned()));
+    }
+    if let Some(what) = answered.too_much() {
+        return Err(Undecided::Invalid(what.to_string()));
     }
     let is_allowed = answered.is_allowed;
     let mut decided = unlimited(descriptors);

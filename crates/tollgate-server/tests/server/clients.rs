@@ -33,13 +33,17 @@ fn text(text: &str) -> Value {
 /// The six pairs of an answer, as a version has them.
 fn pairs(version: &str, allowed: bool, left: i64, times: [u32; 2]) -> Value {
     let is_three = version == "resp3";
-    let time = |seconds: u32| match is_three {
-        true => Value::Double(seconds.into()),
-        false => text(&seconds.to_string()),
+    let time = |seconds: u32| {
+        if is_three {
+            Value::Double(seconds.into())
+        } else {
+            text(&seconds.to_string())
+        }
     };
-    let allowed = match is_three {
-        true => Value::Boolean(allowed),
-        false => Value::Int(allowed.into()),
+    let allowed = if is_three {
+        Value::Boolean(allowed)
+    } else {
+        Value::Int(allowed.into())
     };
     let pairs = [
         ("allowed", allowed),
@@ -50,9 +54,10 @@ fn pairs(version: &str, allowed: bool, left: i64, times: [u32; 2]) -> Value {
         ("reset_after", time(times[1])),
     ];
     let pairs = pairs.into_iter().map(|(name, value)| (text(name), value));
-    match is_three {
-        true => Value::Map(pairs.collect()),
-        false => Value::Array(pairs.flat_map(|(name, value)| [name, value]).collect()),
+    if is_three {
+        Value::Map(pairs.collect())
+    } else {
+        Value::Array(pairs.flat_map(|(name, value)| [name, value]).collect())
     }
 }
 

@@ -262,14 +262,21 @@ fn a_permit_is_held_until_it_is_released_however_often_it_is_asked_for() {
 
 #[test]
 fn a_permit_that_isnt_renewed_is_free_again() {
-    let running = Running::new(JOBS, |_| {});
-    let short = r#"{"id": "a", "facts": {"tenant": "acme"}, "ttl": 1}"#;
+    let running = Running::in_still_time(JOBS, |_| {});
+    let short = r#"{"id": "a", "facts": {"tenant": "acme"}, "ttl": 5}"#;
     assert_eq!(post(&running, "/v1/permits", short).0, 200);
     let other = r#"{"id": "b", "facts": {"tenant": "acme"}}"#;
+    let renew = r#"{"id": "a", "ttl": 3}"#;
+    running.pass(Duration::from_secs(4));
+    assert_eq!(post(&running, "/v1/permits/renew", renew).0, 200);
+    running.pass(Duration::from_millis(2_999));
     assert_eq!(post(&running, "/v1/permits", other).0, 429);
-    while post(&running, "/v1/permits", other).0 != 200 {
-        std::thread::yield_now();
-    }
+    running.pass(Duration::from_millis(1));
+    assert_eq!(post(&running, "/v1/permits", other).0, 200);
+    assert_eq!(post(&running, "/v1/permits/renew", renew).0, 404);
+    // Whoever doesn't say for how long has a minute.
+    running.pass(Duration::from_secs(60));
+    assert_eq!(post(&running, "/v1/permits", short).0, 200);
 }
 
 #[test]
@@ -336,6 +343,11 @@ fn envoys_question_is_answered_as_json() {
     for (text, says) in [
         (r#"{"domain": ""}"#, "the domain is empty"),
         (r#"{"domain": "edge"}"#, "there are no descriptors"),
+        (
+            r#"{"domain": "edge", "descriptors": [{"entires": []}]}"#,
+            "descriptors[0].entires: unknown field `entires`",
+        ),
+        (r#"{"domian": "edge"}"#, "unknown field `domian`"),
         (
             r#"{"domain": "edge", "descriptors": [{"limit": {"unit": "EON"}}]}"#,
             "unknown variant `EON`",

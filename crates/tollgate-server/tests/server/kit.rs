@@ -1,23 +1,57 @@
 //! A service on free ports, by a clock that the test moves, and clients that say bytes.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use tokio::runtime::{self, Runtime};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tollgate::clock::Manual;
 use tollgate_engine::Policy;
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_redis::Redis;
 use tollgate_server::{Address, Secret, Server, Settings, StartError};
+use tollgate_testkit::memory::calls;
 use tollgate_testkit::scratch::Scratch;
 
 /// A service that runs in a runtime of its own, until it is dropped.
 pub(crate) struct Running {
     pub(crate) clock: Arc<Manual>,
     pub(crate) server: Option<Server>,
-    runtime: tokio::runtime::Runtime,
+    /// Its own, if time stands still there.
+    time: Option<Time>,
+    runtime: Runtime,
+}
+
+/// The time of a runtime that runs on a thread of its own: it passes when a test says so.
+struct Time {
+    pass: UnboundedSender<(Duration, mpsc::Sender<u64>)>,
+}
+
+impl Time {
+    fn of(runtime: Runtime) -> Self {
+        let (pass, mut passes) = unbounded_channel::<(Duration, mpsc::Sender<u64>)>();
+        std::thread::spawn(move || {
+            runtime.block_on(async {
+                // As long as something blocks, time doesn't pass by itself.
+                let (over, wait) = mpsc::channel::<()>();
+                let still = tokio::task::spawn_blocking(move || wait.recv());
+                while let Some((time, done)) = passes.recv().await {
+                    tokio::time::advance(time).await;
+                    // Whoever waited for this has its turn before more passes.
+                    for _ in 0..8 {
+                        tokio::task::yield_now().await;
+                    }
+                    done.send(calls()).expect("a test that waits");
+                }
+                drop(over);
+                still.await.expect("an end").expect_err("nothing was said");
+            });
+        });
+        Self { pass }
+    }
 }
 
 impl Running {
@@ -28,13 +62,21 @@ impl Running {
 
     /// By a policy that no single file says.
     pub(crate) fn by(policy: Policy, change: impl FnOnce(&mut Settings)) -> Self {
+        Self::in_memory(policy, change, None)
+    }
+
+    fn in_memory(
+        policy: Policy,
+        change: impl FnOnce(&mut Settings),
+        still: Option<Runtime>,
+    ) -> Self {
         let clock = Arc::new(Manual::new());
         let memory = Memory::builder()
             .clock(Arc::clone(&clock))
             .wall(Arc::clone(&clock))
             .build();
         let here = (memory, Arc::clone(&clock));
-        Self::start(clock, policy, change, async |policy, settings| {
+        Self::start(clock, policy, change, still, async |policy, settings| {
             Server::in_memory(policy, here, settings).await
         })
     }
@@ -43,10 +85,16 @@ impl Running {
     pub(crate) fn on_store(policy: &str, url: &str, change: impl FnOnce(&mut Settings)) -> Self {
         let builder = Redis::builder(url).expect("an address");
         let clock = Arc::new(Manual::new());
-        Self::start(clock, read(policy), change, async |policy, settings| {
-            let redis = builder.build().expect("a store");
-            Server::on_store(policy, redis, settings).await
-        })
+        Self::start(
+            clock,
+            read(policy),
+            change,
+            None,
+            async |policy, settings| {
+                let redis = builder.build().expect("a store");
+                Server::on_store(policy, redis, settings).await
+            },
+        )
     }
 
     /// The same by a clock that the test moves: what a store answers is what memory does, to the microsecond.
@@ -65,19 +113,45 @@ impl Running {
             .near_cache(0)
             .nodes(1)
             .clock(Arc::clone(&clock));
-        Self::start(clock, read(policy), change, async |policy, settings| {
-            let redis = builder.build().expect("a store");
-            Server::on_store(policy, redis, settings).await
-        })
+        Self::start(
+            clock,
+            read(policy),
+            change,
+            None,
+            async |policy, settings| {
+                let redis = builder.build().expect("a store");
+                Server::on_store(policy, redis, settings).await
+            },
+        )
+    }
+
+    /// In memory, and all times that clients may take are virtual too: they pass by [`Self::pass`].
+    pub(crate) fn in_still_time(policy: &str, change: impl FnOnce(&mut Settings)) -> Self {
+        let still = runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .expect("a runtime");
+        Self::in_memory(read(policy), change, Some(still))
+    }
+
+    /// Lets time pass for a service in still time. What it has begun to read or write is done before. How often it has
+    /// asked for memory until then.
+    pub(crate) fn pass(&self, time: Duration) -> u64 {
+        let own = self.time.as_ref().expect("still time");
+        let (done, wait) = mpsc::channel();
+        own.pass.send((time, done)).expect("a runtime");
+        wait.recv().expect("time has passed")
     }
 
     fn start(
         clock: Arc<Manual>,
         policy: Policy,
         change: impl FnOnce(&mut Settings),
+        still: Option<Runtime>,
         start: impl AsyncFnOnce(Policy, Settings) -> Result<Server, StartError>,
     ) -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
+        let runtime = runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
             .build()
@@ -92,10 +166,12 @@ impl Running {
         };
         change(&mut settings);
         let started = start(policy, settings);
-        let server = runtime.block_on(started).expect("a service");
+        let host = still.as_ref().unwrap_or(&runtime);
+        let server = host.block_on(started).expect("a service");
         Self {
             clock,
             server: Some(server),
+            time: still.map(Time::of),
             runtime,
         }
     }
@@ -116,7 +192,11 @@ impl Running {
     }
 
     pub(crate) fn http(&self) -> Client {
-        Client::to(self.address(|server| server.addresses().http.clone()))
+        Client::to(self.http_address())
+    }
+
+    pub(crate) fn http_address(&self) -> SocketAddr {
+        self.address(|server| server.addresses().http.clone())
     }
 
     pub(crate) fn admin(&self) -> Client {
@@ -173,10 +253,22 @@ impl Client {
         assert_eq!(self.ask(say, answer.len()), answer, "to {say:?}");
     }
 
-    /// Reads until the other side closes.
+    /// Reads until the other side closes, or resets what it hasn't read.
     pub(crate) fn rest(&mut self) -> String {
-        let mut rest = String::new();
-        self.0.read_to_string(&mut rest).expect("an end");
+        String::from_utf8(self.bytes()).expect("text")
+    }
+
+    /// The same of any bytes.
+    pub(crate) fn bytes(&mut self) -> Vec<u8> {
+        let (mut rest, mut bytes) = (Vec::new(), [0; 4_096]);
+        loop {
+            match self.0.read(&mut bytes) {
+                Ok(0) => break,
+                Ok(read) => rest.extend(&bytes[..read]),
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => break,
+                Err(error) => panic!("{error}, after {:?}", rest.escape_ascii().to_string()),
+            }
+        }
         rest
     }
 

@@ -1,6 +1,12 @@
 //! The service as its clients see it: real sockets, virtual time.
 
+mod allocations;
 mod clients;
+mod crowd;
+mod hostile;
+mod hostile_cost;
+mod hostile_http;
+mod hostile_resp;
 mod hostile_review;
 mod http;
 mod kit;
@@ -14,4 +20,11 @@ mod rls_hostile;
 mod rls_reflection;
 mod rls_table;
 mod scenarios;
+#[path = "../common/seeds.rs"]
+mod seeds;
+mod sessions;
 mod undecided;
+
+/// Some tests count what the service asks for; the others don't notice.
+#[global_allocator]
+static ALLOCATOR: tollgate_testkit::memory::Counting = tollgate_testkit::memory::Counting;

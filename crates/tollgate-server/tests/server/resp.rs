@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::kit::Running;
+use tollgate_testkit::redis::Client;
+
+use crate::kit::{Running, secret};
 
 const POLICY: &str = "limits: [{name: per-user, key: user, rate: 2/h}, {name: jobs, match: {path: /jobs}, concurrency: 1}]";
 
@@ -98,23 +100,20 @@ fn throttle_answers_as_redis_cell_does() {
 
 #[test]
 fn slots_come_back_when_their_time_is_over_or_they_are_refunded() {
-    let running = Running::new(POLICY, |settings| {
-        settings.bounds.hold_time = Duration::from_millis(50);
-        let file = std::env::temp_dir().join(format!("tollgate-password-{}", std::process::id()));
-        std::fs::write(&file, "sesame\n").expect("a file");
-        settings.password = Some(tollgate_server::Secret::from_file(&file).expect("a secret"));
+    let running = Running::in_still_time(POLICY, |settings| {
+        settings.password = Some(secret("sesame"));
     });
-    let mut client = running.resp();
-    let mut passes = |say: &str| {
-        let answer = client.ask(say, 22);
-        // The rest of the answer.
-        let mut rest = [0; 4_096];
-        let _ = std::io::Read::read(&mut client.0, &mut rest);
-        answer.ends_with(":1\r\n")
+    let mut client = Client::tcp(running.resp_address()).expect("a connection");
+    let mut passes = || {
+        let answer = client.command(&["TG.CHECK", "path=/jobs"]).expect("pairs");
+        answer.items()[1] == "1"
     };
-    assert!(passes("TG.CHECK path=/jobs\r\n"));
-    assert!(!passes("TG.CHECK path=/jobs\r\n"));
-    while !passes("TG.CHECK path=/jobs\r\n") {}
+    assert!(passes());
+    running.pass(Duration::from_millis(59_999));
+    assert!(!passes());
+    running.pass(Duration::from_millis(1));
+    assert!(passes());
+    assert!(!passes());
     let mut operator = running.resp();
     operator.expect(
         "TG.REFUND path=/jobs\r\n",
@@ -126,6 +125,7 @@ fn slots_come_back_when_their_time_is_over_or_they_are_refunded() {
     );
     operator.expect("AUTH sesame\r\n", "+OK\r\n");
     operator.expect("TG.REFUND path=/jobs\r\n", "+OK\r\n");
+    assert!(passes());
     operator.expect("TG.RESET user=ada\r\n", "+OK\r\n");
 }
 
@@ -198,19 +198,6 @@ fn what_isnt_redis_is_told_and_closed() {
         client.expect(say, answer);
         assert_eq!(client.rest(), "");
     }
-}
-
-#[test]
-fn who_sends_half_a_command_isnt_waited_for() {
-    let running = Running::new(POLICY, |settings| {
-        settings.bounds.request_time = Duration::from_millis(50)
-    });
-    let mut client = running.resp();
-    client.expect(
-        "*1\r\n$4\r\nPI",
-        "-ERR the command wasn't sent within 0 s\r\n",
-    );
-    assert_eq!(client.rest(), "");
 }
 
 #[test]

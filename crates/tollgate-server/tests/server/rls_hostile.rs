@@ -2,7 +2,6 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
 use std::time::Duration;
 
 use h2::Reason;
@@ -10,10 +9,16 @@ use tollgate_testkit::memory::held;
 
 use crate::kit::Running;
 use crate::rls_client::{Grpc, SHOULD, framed};
+use crate::seeds;
 
 const TREE: &str = "domain: edge\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 1000000}}]";
 const WATCH: &str = "/grpc.health.v1.Health/Watch";
 const HEALTH: &str = "/grpc.health.v1.Health/Check";
+const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+
+/// The times that clients have by default.
+const REQUEST_TIME: Duration = Duration::from_secs(10);
+const IDLE_TIME: Duration = Duration::from_secs(600);
 
 /// `{domain: edge, descriptors: [{entries: [{key: user, value: ada}]}]}`
 const ADA: &[u8] = b"\x0a\x04edge\x12\x0d\x0a\x0b\x0a\x04user\x12\x03ada";
@@ -275,27 +280,54 @@ fn messages_over_the_limit_are_told_so_and_not_kept() {
 
 #[test]
 fn what_is_begun_and_left_ends() {
-    let running = Running::new(TREE, |settings| {
-        settings.bounds.request_time = Duration::from_millis(100);
-        settings.bounds.idle_time = Duration::from_millis(100);
-    });
+    let running = Running::in_still_time(TREE, |_| {});
     // Nothing at all, a greeting, an answer that nobody takes, a stream without an end: the other side closes each.
-    let silent = Raw::to(&running);
+    let mut silent = Raw::to(&running);
     let greeted = Raw::greeted(&running, &[]);
     let mut unread = Raw::greeted(&running, &[(4, 0)]);
     unread.say(&call(1, SHOULD, ADA));
     let mut watching = Raw::greeted(&running, &[]);
     watching.say(&call(1, WATCH, &[]));
-    for mut raw in [silent, greeted, unread, watching] {
-        assert_eq!(raw.hear_until(|_| false), None);
-    }
-    // A message that isn't sent is told so before.
     let mut client = Grpc::to(&running);
     let (response, _send) = client.begin(SHOULD);
+    // An answer tells that what was said before it was read.
+    client.call(HEALTH, &[]).expect("an answer");
+    running.pass(REQUEST_TIME);
+    assert_eq!(silent.hear_until(|_| false), None);
+    // A message that isn't sent is told so before.
+    let failed = client.answer(response).expect_err("a failure");
     assert_eq!(
-        client.answer(response).map_err(|failed| failed.code),
-        Err(4)
+        (failed.code, failed.why.as_str()),
+        (4, "the message wasn't sent within 10 s")
     );
+    // What is left is asked to leave, or whether it is there, and has time for that.
+    running.pass(IDLE_TIME - REQUEST_TIME);
+    running.pass(REQUEST_TIME);
+    for mut raw in [greeted, unread, watching] {
+        assert_eq!(raw.hear_until(|_| false), None);
+    }
+    others_are_served(&running);
+}
+
+#[test]
+fn a_conversation_whose_answers_nobody_takes_ends() {
+    let running = Running::in_still_time(TREE, |_| {});
+    let mut raw = Raw::greeted(&running, &[(4, 0)]);
+    // All services, by their names.
+    let question = frame(DATA, 0, 1, &framed(&[7 << 3 | 2, 0]));
+    raw.say(&[head(1, REFLECTION), question].concat());
+    let begun = raw.hear_until(|(kind, ..)| *kind == HEADERS);
+    assert!(begun.is_some());
+    others_are_served(&running);
+    running.pass(REQUEST_TIME);
+    let ended = raw.hear_until(|(kind, ..)| [HEADERS, DATA].contains(kind));
+    let (kind, stream, _) = ended.expect("an end");
+    assert_eq!((kind, stream), (HEADERS, 1), "fields behind no answer");
+    // The connection goes on.
+    raw.say(&frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0xff, 0xff]));
+    raw.say(&call(3, SHOULD, ADA));
+    let answer = raw.hear_until(|(kind, stream, _)| (*kind, *stream) == (DATA, 3));
+    assert!(answer.is_some());
 }
 
 #[test]
@@ -321,17 +353,14 @@ fn a_client_that_watches_and_is_there_stays() {
 fn any_message_has_an_answer_or_a_status() {
     let running = Running::new(TREE, |_| {});
     let mut client = Grpc::to(&running);
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/rls");
-    for entry in std::fs::read_dir(folder).expect("the seeds") {
-        let path = entry.expect("a seed").path();
-        let seed = std::fs::read(&path).expect("bytes");
+    for (name, seed) in seeds::of("rls") {
         for end in 0..=seed.len() {
             let code = client
                 .call(SHOULD, &seed[..end])
                 .map_err(|failed| failed.code);
             assert!(
                 matches!(code, Ok(_) | Err(3)),
-                "{path:?} up to {end}: {code:?}"
+                "{name} up to {end}: {code:?}"
             );
         }
     }

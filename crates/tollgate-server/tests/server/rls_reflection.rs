@@ -1,6 +1,7 @@
 //! Reflection: clients that know nothing of the service but where it is.
 
 use std::process::Command;
+use std::time::Duration;
 
 use prost_reflect::prost::Message;
 use prost_reflect::prost_types::FileDescriptorProto;
@@ -161,6 +162,38 @@ fn a_conversation_has_bounds() {
     cut.end();
     let why = "the stream ends inside a message".to_owned();
     assert_eq!(cut.hear(), Err(Err(Failed { code: 3, why })));
+}
+
+#[test]
+fn a_conversation_in_which_nothing_is_said_ends() {
+    let running = Running::in_still_time(TREE, |_| {});
+    let mut client = Grpc::to(&running);
+    let mut talk = || client.talk("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo");
+    let question = framed(&[&[4 << 3 | 2, 21][..], b"grpc.health.v1.Health"].concat());
+    let slow = |why: &str| {
+        let why = why.to_owned();
+        Err(Err(Failed { code: 4, why }))
+    };
+    // The answer to a question tells that what was said behind it was read.
+    let mut half = talk();
+    half.say([&question[..], &question[..7]].concat());
+    half.hear().expect("an answer");
+    running.pass(Duration::from_millis(9_999));
+    half.say(question.slice(7..9));
+    half.say(question.slice(9..));
+    half.hear().expect("an answer in time");
+    half.say([&question[..], &question[..7]].concat());
+    half.hear().expect("an answer");
+    running.pass(Duration::from_secs(10));
+    assert_eq!(half.hear(), slow("the message wasn't sent within 10 s"));
+    let mut silent = talk();
+    silent.say(question.clone());
+    silent.hear().expect("an answer");
+    running.pass(Duration::from_millis(599_999));
+    silent.say(question);
+    silent.hear().expect("an answer in time");
+    running.pass(Duration::from_secs(600));
+    assert_eq!(silent.hear(), slow("nothing was asked within 600 s"));
 }
 
 #[test]

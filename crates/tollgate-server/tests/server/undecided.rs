@@ -4,7 +4,7 @@
 use prost_reflect::DescriptorPool;
 use serde_json::{Value, json};
 use tollgate_server::{RlsClosed, Settings};
-use tollgate_testkit::redis::Server;
+use tollgate_testkit::redis::{Server, until};
 
 use crate::kit::{Running, read};
 use crate::rls_client::{Failed, Grpc};
@@ -85,6 +85,8 @@ fn a_client_of_http_is_told_that_no_more_may_be_held() {
     let (status, told) = post(&running, "/v1/check", &b);
     assert_eq!(status, 503, "{told}");
     assert!(told.contains(WHY), "{told}");
+    let (_, whole) = running.http().request("POST", "/v1/check", JSON, &b);
+    assert!(whole.contains("\r\nretry-after: 1\r\n"), "{whole}");
     let list = format!(r#"[{b}, {{"facts": {{}}}}]"#);
     let (status, told) = post(&running, "/v1/check", &list);
     let told: Vec<Value> = serde_json::from_str(&told).expect("JSON");
@@ -165,6 +167,24 @@ fn what_the_rules_took_comes_back_if_the_trees_slot_cant_be_kept() {
         assert_eq!(ask(&running, "b", "").map_err(|failed| failed.code), Err(8));
     }
     assert_eq!(used(&running, "b"), [0]);
+}
+
+#[test]
+fn on_a_store_nothing_is_left_of_what_couldnt_be_held() {
+    let server = Server::start();
+    let running = Running::on_store(RULES, &server.url(), one_hold);
+    let [a, b] = ["a", "b"].map(|tenant| format!(r#"{{"facts": {{"tenant": "{tenant}"}}}}"#));
+    assert_eq!(post(&running, "/v1/check", &a).0, 200);
+    for _ in 0..20 {
+        assert_eq!(post(&running, "/v1/check", &b).0, 503);
+    }
+    assert_eq!(ask(&running, "b", "").map_err(|failed| failed.code), Err(8));
+    // Slots and estimates are given back behind the answer.
+    let long = std::time::Duration::from_secs(60);
+    until(long, "all to be given back", || {
+        used(&running, "b") == [0, 0, 0]
+    });
+    assert_eq!(used(&running, "a"), [1, 1, 100]);
 }
 
 #[test]

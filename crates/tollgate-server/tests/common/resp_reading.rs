@@ -1,0 +1,64 @@
+//! Any bytes as what a Redis client says, for the fuzz target and for the suite, which reads the target's seeds.
+
+use super::frame::{Broken, Frame, Most};
+use super::throttle::Throttle;
+
+const MOST: Most = Most {
+    bytes: 1_000,
+    words: 8,
+};
+
+/// A command, by its words.
+type Command = Vec<Vec<u8>>;
+
+/// Reads all commands, and says whether they are nothing else. They are the same if they come byte by byte.
+pub(crate) fn read(input: &[u8]) -> bool {
+    let (at_once, end) = commands(input, input.len());
+    let (one_by_one, other_end) = commands(input, 1);
+    assert_eq!((&at_once, &end), (&one_by_one, &other_end));
+    for command in &at_once {
+        assert!(command.len() <= MOST.words);
+        assert!(command.iter().map(Vec::len).sum::<usize>() <= MOST.bytes);
+        if let [name, words @ ..] = &command[..]
+            && name.eq_ignore_ascii_case(b"CL.THROTTLE")
+        {
+            throttle(words);
+        }
+    }
+    end == Ok(input.len())
+}
+
+/// All commands, of bytes that come so many at a time: up to where, or what isn't one.
+fn commands(input: &[u8], step: usize) -> (Vec<Command>, Result<usize, Broken>) {
+    let (mut frame, mut found) = (Frame::default(), Vec::new());
+    let (mut used, mut there) = (0, 0);
+    loop {
+        match frame.read(&input[used..there], &MOST) {
+            Ok(Some(length)) => {
+                let words = frame.words(&input[used..there]);
+                found.push(words.map(<[u8]>::to_vec).collect());
+                frame.clear();
+                assert!((1..=there - used).contains(&length));
+                used += length;
+            }
+            Ok(None) if there == input.len() => return (found, Ok(used)),
+            Ok(None) => there = input.len().min(there + step),
+            Err(broken) => {
+                assert!(broken.to_string().starts_with("Protocol error: "));
+                return (found, Err(broken));
+            }
+        }
+    }
+}
+
+/// What is asked by a command can be asked, or is told to be wrong.
+fn throttle(words: &[Vec<u8>]) {
+    let Ok(asked) = Throttle::read(words.iter().map(Vec::as_slice)) else {
+        return;
+    };
+    if let Ok(rate) = asked.ask.rate() {
+        let tier = tollgate::Tier::new(tollgate::Algorithm::Gcra, rate);
+        let [limited, limit, left, ..] = asked.ask.answer(&tollgate::Decision::UNLIMITED);
+        assert!(limited == 0 && limit > 0 && left >= 0, "{rate:?} {tier:?}");
+    }
+}
