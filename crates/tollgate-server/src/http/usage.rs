@@ -16,6 +16,9 @@ use crate::service::Store;
 /// The most facts of one request: all of them are told with each of its limits.
 const FACTS: usize = 64;
 
+/// The most bytes of an answer. A client that doesn't read them makes the service keep them.
+const MOST: usize = 8 << 20;
+
 /// What an address asks for.
 struct Asked<'q> {
     /// The fact that is given several times, or else the last.
@@ -63,6 +66,12 @@ impl<B: Store> Session<B> {
                 self.answer.body.extend_from_slice(between);
                 between = if asked.is_lines { b"\n" } else { b"," };
                 show(&mut self.answer.body, &facts, left);
+            }
+            if self.answer.body.len() > MOST {
+                let why = format!(
+                    "more than the {MOST} bytes that are told at once: ask for fewer values"
+                );
+                return Err((413, why));
             }
         }
         self.answer

@@ -1,6 +1,7 @@
 //! Clients that leave, ask for more than they should, or say what can be understood in two ways: what they cost others.
 
 use std::io::Write;
+use std::time::Duration;
 
 use tollgate_testkit::memory::held;
 use tollgate_testkit::redis::Server;
@@ -280,4 +281,86 @@ fn the_scheme_of_a_token_may_be_written_as_one_likes() {
         let (told, answer) = running.http().request("POST", "/v1/refund", &fields, "{}");
         assert_eq!(told, status, "{field}: {answer}");
     }
+}
+
+/// A short query may meet many limits: what it is told is bounded all the same.
+#[test]
+fn usage_is_bounded() {
+    let rules: Vec<_> = (0..100)
+        .map(|number| format!("{{name: rule-{number}, key: u, rate: 9/h}}"))
+        .collect();
+    let running = Running::new(&format!("limits: [{}]", rules.join(", ")), |_| {});
+    let query = |values: usize| {
+        let values: Vec<_> = (0..values).map(|number| format!("u={number}")).collect();
+        let path = format!("/v1/usage?{}", values.join("&"));
+        running.http().request("GET", &path, "", "")
+    };
+    assert_eq!(query(500).0, 200);
+    let (status, told) = query(1_000);
+    assert_eq!(status, 413);
+    assert!(
+        told.ends_with(
+            r#""detail":"more than the 8388608 bytes that are told at once: ask for fewer values"}"#
+        ),
+        "{told}"
+    );
+}
+
+/// What comes while a command waits is answered after it, wherever it was cut.
+#[test]
+fn what_is_said_while_one_waits_is_heard_in_its_order() {
+    let policy = "limits: [{name: calls, key: user, rate: 1/m, over: wait 1h}]";
+    let running = Running::new(policy, |_| {});
+    let peek =
+        || post(&running, "/v1/peek", r#"{"facts": {"user": "ada"}}"#).1["retry_after"].clone();
+    let mut client = running.resp();
+    let passed = "*12\r\n$7\r\nallowed\r\n:1\r\n$4\r\nrule\r\n$5\r\ncalls\r\n$5\r\nlimit\r\n:1\r\n$9\r\nremaining\r\n:0\r\n\
+        $11\r\nretry_after\r\n$1\r\n0\r\n$11\r\nreset_after\r\n$2\r\n60\r\n";
+    client.expect("TG.CHECK user=ada\r\n", passed);
+    let long = "x".repeat(20_000);
+    let parts = [
+        "TG.CHECK user=ada\r\nEC",
+        "HO one\r\nECHO ",
+        "two\r\nECHO ",
+        &long,
+        "\r",
+        "\nPI",
+    ];
+    for (number, part) in parts.into_iter().enumerate() {
+        client.0.write_all(part.as_bytes()).expect("written");
+        // The first of them waits from now on.
+        assert!((0..3_000).any(|_| peek() == 120), "{number}");
+    }
+    running.clock.advance(Duration::from_secs(60));
+    client.expect("", passed);
+    client.expect(
+        "",
+        &format!("$3\r\none\r\n$3\r\ntwo\r\n$20000\r\n{long}\r\n"),
+    );
+    client.expect("NG\r\n", "+PONG\r\n");
+}
+
+#[test]
+fn a_proxy_that_leaves_frees_its_places_in_line() {
+    let policy = "limits: [{name: calls, key: user, rate: 1/m, over: wait 1h}]";
+    let running = Running::new(policy, |_| {});
+    let peek =
+        || post(&running, "/v1/peek", r#"{"facts": {"user": "ada"}}"#).1["retry_after"].clone();
+    assert_eq!(
+        post(&running, "/v1/check", r#"{"facts": {"user": "ada"}}"#).0,
+        200
+    );
+    let mut grpc = Grpc::to(&running);
+    let calls: Vec<_> = (0..3)
+        .map(|_| {
+            let (response, mut send) = grpc.begin(crate::rls_client::SHOULD);
+            let ada = b"\x0a\x04edge\x12\x0d\x0a\x0b\x0a\x04user\x12\x03ada";
+            let framed = crate::rls_client::framed(ada);
+            send.send_data(framed, true).expect("sent");
+            (response, send)
+        })
+        .collect();
+    assert!((0..3_000).any(|_| peek() == 240), "they wait");
+    drop((calls, grpc));
+    assert!((0..3_000).any(|_| peek() == 60), "they are gone");
 }
