@@ -1,6 +1,7 @@
 //! What a reviewer with bad intentions tried: each of these once gave a wrong answer, or cost others something.
 
 use std::io::Write;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use prost_reflect::DescriptorPool;
 use serde_json::Value;
@@ -381,4 +382,66 @@ fn what_is_settled_is_what_was_spent() {
             );
         }
     }
+}
+
+/// Slots that are taken by one protocol and given back by another are never more than there are.
+#[test]
+fn slots_are_one_count_for_all_protocols() {
+    let server = Server::start();
+    let policy = "limits: [{name: jobs, key: user, rate: 100000/h, concurrency: 3}]";
+    let change = |settings: &mut tollgate_server::Settings| settings.password = Some(secret("s"));
+    for running in [
+        Running::new(policy, change),
+        Running::on_store(policy, &server.url(), change),
+    ] {
+        let (running, now) = (&running, AtomicUsize::new(0));
+        let (ada, back) = (
+            one("user", "ada", ""),
+            one("user", "ada", r#", "isNegativeHits": true"#),
+        );
+        let passes: [&(dyn Fn() -> bool + Sync); 3] = [
+            &|| ask(running, &ada).expect("an answer")["overallCode"] == "OK",
+            &|| post(running, "/v1/check", r#"{"facts": {"user": "ada"}}"#).0 == 200,
+            &|| {
+                let passed = "*12\r\n$7\r\nallowed\r\n:1\r\n";
+                running.resp().ask("TG.CHECK user=ada\r\n", passed.len()) == passed
+            },
+        ];
+        let ends: [&(dyn Fn() + Sync); 2] =
+            [&|| drop(ask(running, &back).expect("an answer")), &|| {
+                let told = "+OK\r\n+OK\r\n";
+                running
+                    .resp()
+                    .expect("AUTH s\r\nTG.REFUND user=ada\r\n", told);
+            }];
+        std::thread::scope(|scope| {
+            for number in 0..6 {
+                let now = &now;
+                scope.spawn(move || {
+                    for round in 0..30 {
+                        if passes[(number + round) % 3]() {
+                            let held = now.fetch_add(1, Ordering::SeqCst);
+                            assert!(held < 3, "{held} before it");
+                            now.fetch_sub(1, Ordering::SeqCst);
+                            ends[(number * round) % 2]();
+                        }
+                    }
+                });
+            }
+        });
+        assert!((0..500).any(|_| used(running, "user=ada") == [0, 0]));
+    }
+}
+
+#[test]
+fn auth_takes_a_user_and_a_password() {
+    let policy = "limits: [{name: all, rate: 9/h}]";
+    let running = Running::new(policy, |settings| settings.password = Some(secret("s")));
+    let mut client = running.resp();
+    client.expect("AUTH a b s\r\n", "-ERR syntax error\r\n");
+    client.expect("TG.RESET a=b\r\n", "-NOAUTH Authentication required.\r\n");
+    client.expect("AUTH a s\r\n", "+OK\r\n");
+    client.expect("TG.RESET a=b\r\n", "+OK\r\n");
+    client.expect("RESET\r\n", "+RESET\r\n");
+    client.expect("TG.RESET a=b\r\n", "-NOAUTH Authentication required.\r\n");
 }
