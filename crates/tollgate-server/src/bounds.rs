@@ -20,7 +20,7 @@ pub struct Bounds {
     pub head_bytes: usize,
     /// Bytes of a key, or of one fact.
     pub key_bytes: usize,
-    /// Arguments of a command.
+    /// Arguments of a command, facts of a request, or entries of all its descriptors.
     pub arguments: usize,
     /// Descriptors of a request of Envoy.
     pub descriptors: usize,

@@ -180,7 +180,7 @@ pub struct Most {
         value_parser = at_least_one::<usize>
     )]
     pub max_key_bytes: usize,
-    /// Arguments of a command.
+    /// Arguments of a command, facts of a request, or entries of all its descriptors.
     #[arg(
         long,
         env = "TOLLGATE_MAX_ARGUMENTS",

@@ -91,6 +91,27 @@ impl<B: Backend> Engine<B> {
     ///
     /// # Errors
     /// If the backend couldn't be asked.
+    ///
+    /// ```
+    /// # use std::{pin::pin, task::{Context, Poll, Waker}};
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Facts, Policy};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// let text = "limits: [{name: tokens, rate: 100/h, cost: {default: 30, settle_within: 60s, unsettled: refund}}]";
+    /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
+    /// let facts = Facts::new();
+    /// engine.decide(&facts).passed().expect("the first").into_permits().settle(50);
+    /// let permits = engine.decide(&facts).passed().expect("the second").into_permits();
+    /// drop(permits);
+    /// # let refund = async || {
+    /// engine.refund_dropped_async(&facts).await?;
+    /// # Ok::<(), std::convert::Infallible>(()) };
+    /// # assert_eq!(pin!(refund()).poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(())));
+    /// assert_eq!(engine.peek(&facts).decision().remaining, 50);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn refund_dropped_async(&self, facts: &Facts<'_>) -> Result<Gift, B::Error> {
         let comes_back = |settle: Settle| settle.unsettled == Unsettled::Refund;
         self.give_back(facts, |limit| !limit.settle().is_some_and(comes_back))
@@ -102,6 +123,27 @@ impl<B: Backend> Engine<B> {
     ///
     /// # Errors
     /// If the backend couldn't be asked.
+    ///
+    /// ```
+    /// # use std::{pin::pin, task::{Context, Poll, Waker}};
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Facts, Policy};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// let text = "limits: [{name: tokens, rate: 100/h, cost: {default: 30, settle_within: 60s}}]";
+    /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
+    /// let facts = Facts::new();
+    /// engine.decide(&facts).passed().expect("the first").into_permits().settle(50);
+    /// let permits = engine.decide(&facts).passed().expect("the second").into_permits();
+    /// permits.cancel();
+    /// # let refund = async || {
+    /// engine.refund_cancelled_async(&facts).await?;
+    /// # Ok::<(), std::convert::Infallible>(()) };
+    /// # assert_eq!(pin!(refund()).poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(())));
+    /// assert_eq!(engine.peek(&facts).decision().remaining, 50);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn refund_cancelled_async(&self, facts: &Facts<'_>) -> Result<Gift, B::Error> {
         self.give_back(facts, |limit| !limit.is_estimated()).await
     }

@@ -22,8 +22,9 @@ impl Answer {
         self.body.clear();
     }
 
-    /// Gives memory back that few answers need.
+    /// Gives memory back that few answers need, once this one is written: what is in it would be kept.
     pub(crate) fn shrink(&mut self) {
+        self.clear();
         self.fields.shrink_to(KEPT);
         self.body.shrink_to(KEPT);
     }

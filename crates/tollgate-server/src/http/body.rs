@@ -27,11 +27,16 @@ pub(crate) struct Asked<'b> {
 }
 
 impl Asked<'_> {
-    /// What is wrong with it where facts are asked for.
-    pub(crate) fn check_facts(&self) -> Result<(), String> {
+    /// What is wrong with it where so many facts are asked for.
+    pub(crate) fn check_facts(&self, most: usize) -> Result<(), String> {
+        let found = self.facts.0.len();
         match (&self.domain, &self.descriptors) {
             (_, Some(_)) => Err("descriptors: not here, send facts".to_owned()),
             (Some(_), None) => Err("domain: it goes with descriptors".to_owned()),
+            // Each is compared with those before it.
+            (None, None) if found > most => Err(format!(
+                "facts: {found} of them, more than the {most} that are taken"
+            )),
             (None, None) => Ok(()),
         }
     }

@@ -31,7 +31,9 @@ impl<B: Store> Session<B> {
             tell_decided(&mut self.answer, &decided);
             return Ok(());
         }
-        asked.check_facts().map_err(bad)?;
+        asked
+            .check_facts(self.service.bounds.arguments)
+            .map_err(bad)?;
         let facts = asked.facts();
         let (answer, dialects) = (&mut self.answer, &self.service.dialects);
         let checked = self
@@ -74,7 +76,7 @@ impl<B: Store> Session<B> {
                 Err((_, why)) => show_undecided(out, &why),
             };
         }
-        if let Err(why) = asked.check_facts() {
+        if let Err(why) = asked.check_facts(self.service.bounds.arguments) {
             return show_undecided(&mut self.answer.body, &why);
         }
         let facts = asked.facts();
@@ -97,7 +99,9 @@ impl<B: Store> Session<B> {
             Told::of_decided(&decided).show(&mut self.answer.body);
             return Ok(());
         }
-        asked.check_facts().map_err(bad)?;
+        asked
+            .check_facts(self.service.bounds.arguments)
+            .map_err(bad)?;
         let facts = asked.facts();
         let answer = &mut self.answer;
         let look = self.service.peek(&facts, |answered| {

@@ -63,6 +63,7 @@ impl<B: Store> Session<B> {
             cost,
             ..Asked::default()
         };
+        asked.check_facts(service.bounds.arguments).map_err(bad)?;
         let facts = asked.facts();
         let what = what_of(&facts);
         match service.holds.ask_for(&name, &what) {

@@ -1,5 +1,6 @@
 //! One connection of HTTP/1: requests found, routed, decided and answered where they are read.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use tollgate_engine::backend::Gift;
@@ -99,7 +100,9 @@ impl<B: Store> Session<B> {
     async fn refund(&mut self, request: &Request<'_>) -> Result<(), Wrong> {
         self.may_operate(request)?;
         let asked: Asked<'_> = body::read(&request.body).map_err(bad)?;
-        asked.check_facts().map_err(bad)?;
+        asked
+            .check_facts(self.service.bounds.arguments)
+            .map_err(bad)?;
         if self.service.refund(&asked.facts()).await == Gift::Lost {
             return Err((503, LOST.to_owned()));
         }
@@ -114,9 +117,12 @@ impl<B: Store> Session<B> {
                 "this is for operators: start the service with --http-token-file".to_owned(),
             ));
         };
-        let told = request
-            .authorization
-            .and_then(|field| field.strip_prefix(b"Bearer "));
+        let told = request.authorization.and_then(|field| {
+            let (scheme, told) = field.split_at_checked(b"Bearer ".len())?;
+            scheme
+                .eq_ignore_ascii_case(b"Bearer ")
+                .then(|| told.trim_ascii_start())
+        });
         if told.is_some_and(|told| token.is(told)) {
             return Ok(());
         }
@@ -239,7 +245,24 @@ fn may_post(request: &Request<'_>) -> Result<(), Wrong> {
     let own = request.host.unwrap_or_default();
     match request.origin {
         None => Ok(()),
-        Some(origin) if origin.split(|byte| *byte == b'/').nth(2) == Some(own) => Ok(()),
+        Some(origin)
+            if origin.split(|byte| *byte == b'/').nth(2) == Some(own) && is_no_name(own) =>
+        {
+            Ok(())
+        }
         Some(_) => Err((403, "requests of other origins aren't answered".to_owned())),
     }
+}
+
+/// Whether a host is an address, or this machine. Whoever has any other name can have it lead here, and then is of the
+/// same origin.
+fn is_no_name(host: &[u8]) -> bool {
+    let Ok(host) = std::str::from_utf8(host) else {
+        return false;
+    };
+    let has_port = |(_, port): &(&str, &str)| port.bytes().all(|byte| byte.is_ascii_digit());
+    let name = host.rsplit_once(':').filter(has_port);
+    let name = name.map_or(host, |(name, _)| name);
+    let address = name.trim_start_matches('[').trim_end_matches(']');
+    name.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok()
 }

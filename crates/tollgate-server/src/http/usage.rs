@@ -13,6 +13,12 @@ use super::check::unavailable;
 use super::session::{Session, Wrong, bad};
 use crate::service::Store;
 
+/// The most facts of one request: all of them are told with each of its limits.
+const FACTS: usize = 64;
+
+/// The most bytes of an answer. A client that doesn't read them makes the service keep them.
+const MOST: usize = 8 << 20;
+
 /// What an address asks for.
 struct Asked<'q> {
     /// The fact that is given several times, or else the last.
@@ -61,6 +67,12 @@ impl<B: Store> Session<B> {
                 between = if asked.is_lines { b"\n" } else { b"," };
                 show(&mut self.answer.body, &facts, left);
             }
+            if self.answer.body.len() > MOST {
+                let why = format!(
+                    "more than the {MOST} bytes that are told at once: ask for fewer values"
+                );
+                return Err((413, why));
+            }
         }
         self.answer
             .body
@@ -96,6 +108,12 @@ impl<'q> Asked<'q> {
                 Some((_, values)) => values.push(value),
                 None => named.push((name, vec![value])),
             }
+        }
+        if named.len() > FACTS {
+            let found = named.len();
+            return Err(bad(format!(
+                "{found} facts, more than the {FACTS} that are taken"
+            )));
         }
         for (name, mut values) in named {
             if values.len() > 1 && asked.each.is_some() {

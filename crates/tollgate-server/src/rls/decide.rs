@@ -15,6 +15,7 @@ use tollgate_engine::verdict::Permits;
 use tollgate_http::{Dialect, Shown, fields};
 
 use super::closed::RlsClosed;
+use crate::bounds::Bounds;
 use crate::holds::Full;
 use crate::service::{self, Answered, Service, Store, unix_now};
 
@@ -198,13 +199,18 @@ impl Question<'_> {
         kept.map_err(Undecided::Full)
     }
 
-    fn check(&self, most: usize) -> Result<(), Undecided> {
-        let found = self.descriptors.len();
+    fn check(&self, bounds: &Bounds) -> Result<(), Undecided> {
+        let (found, most) = (self.descriptors.len(), bounds.descriptors);
+        let entries: usize = self.descriptors.iter().map(|one| one.entries.len()).sum();
         let wrong = match (self.domain, found) {
             ("", _) => "the domain is empty".to_owned(),
             (_, 0) => "there are no descriptors".to_owned(),
             _ if found > most => {
                 format!("{found} descriptors, more than the {most} that are taken")
+            }
+            _ if entries > bounds.arguments => {
+                let most = bounds.arguments;
+                format!("{entries} entries, more than the {most} that are taken")
             }
             _ => return Ok(()),
         };
@@ -238,7 +244,7 @@ pub(crate) async fn ask<B: Store>(
     question: &Question<'_>,
     dialects: &[Dialect],
 ) -> Result<Decided, Undecided> {
-    question.check(service.bounds.descriptors)?;
+    question.check(&service.bounds)?;
     let parts = question.parts(service.replicas);
     let question = &Question {
         descriptors: parts.as_deref().unwrap_or(question.descriptors),

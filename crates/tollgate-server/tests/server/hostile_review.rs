@@ -1,6 +1,7 @@
 //! What a reviewer with bad intentions tried: each of these once gave a wrong answer, or cost others something.
 
 use std::io::Write;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use prost_reflect::DescriptorPool;
 use serde_json::Value;
@@ -9,16 +10,16 @@ use tollgate_testkit::redis::Server;
 use crate::kit::{Running, read, secret};
 use crate::rls_client::{Failed, Grpc};
 
-const JSON: &str = "content-type: application/json\r\n";
+pub(crate) const JSON: &str = "content-type: application/json\r\n";
 
-fn post(running: &Running, path: &str, text: &str) -> (u16, Value) {
+pub(crate) fn post(running: &Running, path: &str, text: &str) -> (u16, Value) {
     let (status, answer) = running.http().request("POST", path, JSON, text);
     let body = answer.split_once("\r\n\r\n").expect("a body").1;
     (status, serde_json::from_str(body).expect("JSON"))
 }
 
 /// What is used of each limit.
-fn used(running: &Running, query: &str) -> Vec<u64> {
+pub(crate) fn used(running: &Running, query: &str) -> Vec<u64> {
     let path = format!("/v1/usage?{query}");
     let (status, answer) = running.http().request("GET", &path, "", "");
     assert_eq!(status, 200, "{answer}");
@@ -29,7 +30,7 @@ fn used(running: &Running, query: &str) -> Vec<u64> {
 }
 
 /// Asks as Envoy does: about descriptors of one entry.
-fn ask(running: &Running, descriptors: &str) -> Result<Value, Failed> {
+pub(crate) fn ask(running: &Running, descriptors: &str) -> Result<Value, Failed> {
     let set = include_bytes!("../../src/rls/descriptors.bin");
     let pool = DescriptorPool::decode(&set[..]).expect("descriptors");
     let question = format!(r#"{{"domain": "edge", "descriptors": [{descriptors}]}}"#);
@@ -40,7 +41,7 @@ fn ask(running: &Running, descriptors: &str) -> Result<Value, Failed> {
     Grpc::to(running).call_json(&pool, method, &question)
 }
 
-fn one(key: &str, value: &str, more: &str) -> String {
+pub(crate) fn one(key: &str, value: &str, more: &str) -> String {
     format!(r#"{{"entries": [{{"key": "{key}", "value": "{value}"}}]{more}}}"#)
 }
 
@@ -264,82 +265,183 @@ fn whoever_gives_back_isnt_refused_and_takes_no_slot() {
     assert_eq!(told(&one("tenant", "bob", "")), "OK");
 }
 
+/// Three protocols, one key: what passes in all is what passes.
 #[test]
-fn chunks_that_can_be_read_in_two_ways_are_refused() {
-    let running = Running::new("limits: [{name: all, rate: 100/h}]", |_| {});
-    let head = "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
-        connection: close\r\ntransfer-encoding: chunked\r\n\r\n";
-    for body in [
-        // No size at all, which isn't the last chunk.
-        "2\r\n{}\r\n\r\n\r\n",
-        "2\r\n{}\r\n;a\r\n\r\n",
-        "2\r\n{}\r\n \r\n\r\n",
-        // Some end a line here.
-        "2;a\nx\r\n{}\r\n0\r\n\r\n",
-        "2\r\n{}\r\n0;a\nx\r\n\r\n",
+fn all_protocols_spend_of_one_limit() {
+    let server = Server::start();
+    let policy =
+        "limits: [{name: hourly, key: user, rate: 60/h}, {name: daily, key: user, quota: 50/day}]";
+    for running in [
+        Running::new(policy, |_| {}),
+        Running::on_store(policy, &server.url(), |_| {}),
     ] {
-        let mut client = running.http();
-        client
-            .0
-            .write_all(format!("{head}{body}").as_bytes())
-            .expect("written");
-        let told = client.rest();
-        assert!(told.starts_with("HTTP/1.1 400 "), "{body:?}: {told}");
+        let passed = std::thread::scope(|scope| {
+            let http = (0..3).map(|_| {
+                scope.spawn(|| {
+                    let ada = r#"{"facts": {"user": "ada"}}"#;
+                    (0..20)
+                        .filter(|_| post(&running, "/v1/check", ada).0 == 200)
+                        .count()
+                })
+            });
+            let mut all: Vec<_> = http.collect();
+            all.extend((0..3).map(|_| {
+                scope.spawn(|| {
+                    let one = "*12\r\n$7\r\nallowed\r\n:1\r\n";
+                    (0..20)
+                        .filter(|_| running.resp().ask("TG.CHECK user=ada\r\n", one.len()) == one)
+                        .count()
+                })
+            }));
+            all.extend((0..3).map(|_| {
+                scope.spawn(|| {
+                    let ada = one("user", "ada", "");
+                    (0..20)
+                        .filter(|_| ask(&running, &ada).expect("an answer")["overallCode"] == "OK")
+                        .count()
+                })
+            }));
+            let each = all.into_iter().map(|one| one.join().expect("no panic"));
+            each.sum::<usize>()
+        });
+        assert_eq!(passed, 50);
+        assert_eq!(used(&running, "user=ada"), [50, 50]);
     }
 }
 
 #[test]
-fn what_is_around_chunks_is_bounded() {
-    let running = Running::new("limits: [{name: all, rate: 100/h}]", |_| {});
-    let mut client = running.http();
-    let head = "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
-    client.0.write_all(head.as_bytes()).expect("written");
-    let chunk = format!("1;{}\r\n \r\n", "x".repeat(200));
-    let mut sent = 0;
-    // 64 KiB are taken: far more around them than that is no request.
-    while sent < 1 << 20 {
-        match client.0.write_all(chunk.as_bytes()) {
-            Ok(()) => sent += chunk.len(),
-            Err(_) => break,
+fn edges_of_throttle_are_the_same_on_both() {
+    let server = Server::start();
+    let (here, there) = (
+        Running::new("limits: [{name: all, rate: 1/h}]", |_| {}),
+        Running::on_store("limits: [{name: all, rate: 1/h}]", &server.url(), |_| {}),
+    );
+    for (number, words) in [
+        "9223372036854775807 1 1",
+        "0 9223372036854775807 1",
+        "0 1 9223372036854775807",
+        "0 1 1 9223372036854775807",
+        "5 1 60 6",
+        "5 1 60 7",
+        "5 1 60 0",
+        "0 0 1",
+        "0 1 0",
+        "-1 1 1",
+        "1 -1 1",
+        "1 1 1 -1",
+        "1 1 1 1 1",
+        "99999 1 63072000",
+        "99999 1 63072001",
+        "+5 1 60",
+        "5.0 1 60",
+        "0 1000000000 1 1",
+        "9223372035 1 1",
+        "9223372036 1 1",
+        "146235603 1 63072000",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let say = format!("CL.THROTTLE edge{number} {words}\r\nQUIT\r\n");
+        let told = [&here, &there].map(|running| {
+            let mut client = running.resp();
+            client.0.write_all(say.as_bytes()).expect("written");
+            client.rest()
+        });
+        assert_eq!(told[0], told[1], "{words}");
+    }
+}
+
+#[test]
+fn what_is_settled_is_what_was_spent() {
+    let server = Server::start();
+    for running in [
+        Running::new(TOKENS, |_| {}),
+        Running::on_store(TOKENS, &server.url(), |_| {}),
+    ] {
+        for (spent, told) in [
+            (0, 0),
+            (1, 1),
+            (100, 100),
+            (101, 101),
+            (1_000, 1_000),
+            (1 << 53, 1_000),
+            (u64::MAX, 1_000),
+        ] {
+            let tenant = format!("t{spent}");
+            let begin = format!(r#"{{"id": "{tenant}", "facts": {{"tenant": "{tenant}"}}}}"#);
+            assert_eq!(post(&running, "/v1/reserve", &begin).0, 200);
+            let end = format!(r#"{{"id": "{tenant}", "spent": {spent}}}"#);
+            assert_eq!(post(&running, "/v1/settle", &end).0, 200);
+            assert_eq!(post(&running, "/v1/settle", &end).0, 404);
+            let query = format!("tenant={tenant}");
+            assert!(
+                (0..500).any(|_| used(&running, &query) == [told]),
+                "{spent}: {:?}",
+                used(&running, &query)
+            );
         }
     }
-    let mut first = [0; 12];
-    let read = std::io::Read::read_exact(&mut client.0, &mut first);
-    assert!(
-        read.is_err() || first == *b"HTTP/1.1 413",
-        "{:?}",
-        String::from_utf8_lossy(&first)
-    );
 }
 
-/// Who waits and is gone doesn't stand in the way of those who come after.
+/// Slots that are taken by one protocol and given back by another are never more than there are.
 #[test]
-fn a_client_that_leaves_frees_its_place_in_line() {
-    for is_http in [false, true] {
-        let policy = "limits: [{name: calls, key: user, rate: 1/m, over: wait 1h}]";
-        let running = Running::new(policy, |_| {});
-        let passed = "*12\r\n$7\r\nallowed\r\n:1\r\n";
-        assert_eq!(
-            running.resp().ask("TG.CHECK user=ada\r\n", passed.len()),
-            passed
+fn slots_are_one_count_for_all_protocols() {
+    let server = Server::start();
+    let policy = "limits: [{name: jobs, key: user, rate: 100000/h, concurrency: 3}]";
+    let change = |settings: &mut tollgate_server::Settings| settings.password = Some(secret("s"));
+    for running in [
+        Running::new(policy, change),
+        Running::on_store(policy, &server.url(), change),
+    ] {
+        let (running, now) = (&running, AtomicUsize::new(0));
+        let (ada, back) = (
+            one("user", "ada", ""),
+            one("user", "ada", r#", "isNegativeHits": true"#),
         );
-        let wait =
-            || post(&running, "/v1/peek", r#"{"facts": {"user": "ada"}}"#).1["retry_after"].clone();
-        assert_eq!(wait(), 60);
-        let mut gone = if is_http {
-            running.http()
-        } else {
-            running.resp()
-        };
-        let say = if is_http {
-            "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 25\r\n\r\n{\"facts\":{\"user\":\"ada\"}} "
-        } else {
-            "PING\r\nTG.CHECK user=ada\r\n"
-        };
-        gone.0.write_all(say.as_bytes()).expect("written");
-        let until = |told: u64| (0..3_000).any(|_| wait() == told);
-        assert!(until(120), "it waits");
-        drop(gone);
-        assert!(until(60), "it is gone: http {is_http}");
+        let passes: [&(dyn Fn() -> bool + Sync); 3] = [
+            &|| ask(running, &ada).expect("an answer")["overallCode"] == "OK",
+            &|| post(running, "/v1/check", r#"{"facts": {"user": "ada"}}"#).0 == 200,
+            &|| {
+                let passed = "*12\r\n$7\r\nallowed\r\n:1\r\n";
+                running.resp().ask("TG.CHECK user=ada\r\n", passed.len()) == passed
+            },
+        ];
+        let ends: [&(dyn Fn() + Sync); 2] =
+            [&|| drop(ask(running, &back).expect("an answer")), &|| {
+                let told = "+OK\r\n+OK\r\n";
+                running
+                    .resp()
+                    .expect("AUTH s\r\nTG.REFUND user=ada\r\n", told);
+            }];
+        std::thread::scope(|scope| {
+            for number in 0..6 {
+                let now = &now;
+                scope.spawn(move || {
+                    for round in 0..30 {
+                        if passes[(number + round) % 3]() {
+                            let held = now.fetch_add(1, Ordering::SeqCst);
+                            assert!(held < 3, "{held} before it");
+                            now.fetch_sub(1, Ordering::SeqCst);
+                            ends[(number * round) % 2]();
+                        }
+                    }
+                });
+            }
+        });
+        assert!((0..500).any(|_| used(running, "user=ada") == [0, 0]));
     }
+}
+
+#[test]
+fn auth_takes_a_user_and_a_password() {
+    let policy = "limits: [{name: all, rate: 9/h}]";
+    let running = Running::new(policy, |settings| settings.password = Some(secret("s")));
+    let mut client = running.resp();
+    client.expect("AUTH a b s\r\n", "-ERR syntax error\r\n");
+    client.expect("TG.RESET a=b\r\n", "-NOAUTH Authentication required.\r\n");
+    client.expect("AUTH a s\r\n", "+OK\r\n");
+    client.expect("TG.RESET a=b\r\n", "+OK\r\n");
+    client.expect("RESET\r\n", "+RESET\r\n");
+    client.expect("TG.RESET a=b\r\n", "-NOAUTH Authentication required.\r\n");
 }

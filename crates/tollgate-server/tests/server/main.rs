@@ -4,6 +4,7 @@ mod allocations;
 mod clients;
 mod crowd;
 mod hostile;
+mod hostile_cost;
 mod hostile_http;
 mod hostile_resp;
 mod hostile_review;

@@ -174,6 +174,9 @@ impl<B: Store> Session<B> {
         out: &mut Replies<'_>,
     ) -> Answered {
         let last = words.len().saturating_sub(1);
+        if last > 1 {
+            return Err("ERR syntax error".to_owned());
+        }
         self.trust(words.nth(last).unwrap_or_default())?;
         out.simple("OK");
         Ok(())
