@@ -2,12 +2,14 @@
 
 use std::fmt;
 use std::io::{self, Write};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tollgate::clock::Monotonic;
-use tollgate_engine::backend::Memory;
+use tollgate_engine::backend::{Memory, StoreEvent};
 use tollgate_engine::document::Format;
 use tollgate_engine::{Checked, Policy};
+use tollgate_http::Dialect;
 use tollgate_redis::{Address as Store, Redis};
 use tollgate_server::{Address, Server, StartError};
 
@@ -74,6 +76,19 @@ impl Serve {
                 self.replicas
             ));
         }
+        for (flag, dialects) in [
+            ("headers", &self.headers),
+            ("rls-headers", &self.rls_headers),
+        ] {
+            if [Dialect::Draft3, Dialect::Github]
+                .iter()
+                .all(|one| dialects.contains(one))
+            {
+                return wrong(format!(
+                    "--{flag}: draft-3 and github have the same names for different things: choose one of both"
+                ));
+            }
+        }
         let all = [
             ("http", &self.http),
             ("grpc", &self.grpc),
@@ -131,6 +146,7 @@ impl Serve {
         let builder = Redis::builder(&self.backend);
         let builder = builder.map_err(|error| ServeFailure::Usage(error.to_string()))?;
         let redis = builder
+            .on_event(log_events())
             .build()
             .map_err(|error| ServeFailure::Store(error.to_string()))?;
         let Err(error) = redis.ready(MEET_STORE).await else {
@@ -144,6 +160,22 @@ impl Serve {
             "{shown}: {error}; until it can be asked, each rule's on_store_failure decides"
         ));
         Ok(redis)
+    }
+}
+
+/// Says on standard error what happens to the store while it serves. A failure that goes on is told once.
+fn log_events() -> impl Fn(&StoreEvent<'_>) + Send + Sync {
+    let last = Mutex::new(String::new());
+    move |event| {
+        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+        match event {
+            StoreEvent::Failed { error, .. } if *last == *error => return,
+            StoreEvent::Failed { error, .. } => (*error).clone_into(&mut last),
+            StoreEvent::FallbackEnded { .. } => last.clear(),
+            _ => {}
+        }
+        // Nobody is left to tell if that is closed.
+        let _ = writeln!(io::stderr(), "store: {event}");
     }
 }
 

@@ -12,6 +12,9 @@ use tollgate_server::{Address, Bounds, RlsClosed, Secret, Settings};
 use super::{ServeFailure, Setting};
 use crate::policy::duration;
 
+/// More keys than this would be more memory than a machine has.
+const MOST_KEYS: usize = 1_000_000_000;
+
 /// Options of `tollgate serve`.
 #[derive(Args, Clone, Debug)]
 #[command(
@@ -124,7 +127,7 @@ pub struct Serve {
         env = "TOLLGATE_THROTTLE_KEYS",
         value_name = "N",
         default_value = "1000000",
-        value_parser = at_least_one::<usize>
+        value_parser = some_keys
     )]
     pub throttle_keys: usize,
     /// How much clients may bring and take.
@@ -311,6 +314,16 @@ where
             Err("it should be smaller: there is no room for so many".to_owned())
         }
         _ => Err("it should be a whole number of at least 1".to_owned()),
+    }
+}
+
+/// Keys of which each takes 25 bytes.
+fn some_keys(text: &str) -> Result<usize, String> {
+    match at_least_one(text)? {
+        count if count <= MOST_KEYS => Ok(count),
+        _ => Err(format!(
+            "it should be at most {MOST_KEYS}: each key takes 25 bytes"
+        )),
     }
 }
 

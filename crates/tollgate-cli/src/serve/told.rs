@@ -42,6 +42,13 @@ impl Serve {
         } else {
             warnings.extend(self.rls_closed.warning(policy));
         }
+        let is_of_facts = !policy.rules.is_empty() || !policy.tiers.is_empty();
+        if !policy.domains.is_empty() && !is_of_facts {
+            warnings.push(
+                "this policy has limits for descriptors alone: requests of facts (TG.CHECK, /v1/check with facts) meet none and pass"
+                    .to_owned(),
+            );
+        }
         let has_no_names = self.grpc != Address::Off || self.resp != Address::Off;
         // Nobody has chosen the example's limits.
         let is_told = has_no_names && self.policy.is_some();

@@ -1,6 +1,8 @@
 //! Stores that are there, that aren't, and that refuse us.
 
-use tollgate_testkit::redis::{Port, Server};
+use std::time::Duration;
+
+use tollgate_testkit::redis::{Port, Server, until};
 use tollgate_testkit::scratch::Scratch;
 
 use crate::kit::{ANY, Service, fails, file};
@@ -89,4 +91,46 @@ fn a_store_that_isnt_there_is_a_warning_and_each_rule_decides() {
         .collect();
     assert_eq!(errors.len(), 1, "{said}");
     assert!(errors[0].starts_with(&format!("error: {url}: the store can't be reached: ")));
+}
+
+#[test]
+fn an_outage_is_told_when_it_begins_and_when_it_ends() {
+    let (scratch, store) = (Scratch::new("outage"), Server::start());
+    let policy = file(&scratch, "policy.yaml", POLICY);
+    let (policy, url) = (policy.to_str().expect("text"), store.url());
+    let service = Service::start(&options(policy, &url, &["--require-store"]));
+    assert_eq!(service.post("/v1/check", ADA).0, 200);
+    assert!(
+        !service.warned().contains("store: "),
+        "{}",
+        service.warned()
+    );
+    store.kill();
+    until(Duration::from_secs(20), "a failure", || {
+        service.post("/v1/check", ADA).0 == 503
+            && service
+                .warned()
+                .contains("store: requests are decided without")
+    });
+    for _ in 0..20 {
+        assert_eq!(service.post("/v1/check", ADA).0, 503);
+    }
+    store.restart_empty();
+    until(Duration::from_secs(20), "the store", || {
+        let (status, _) = service.post("/v1/check", r#"{"facts": {"user": "bea"}, "cost": 0}"#);
+        status == 200
+            && service
+                .warned()
+                .contains("store: the store answers again, after ")
+    });
+    let lines = service
+        .warned()
+        .lines()
+        .filter(|line| line.starts_with("store: "))
+        .count();
+    assert!(
+        lines <= 8,
+        "one a failure would be 20: {}",
+        service.warned()
+    );
 }

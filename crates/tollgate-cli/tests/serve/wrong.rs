@@ -40,6 +40,10 @@ fn flags() {
             "invalid value '99999999999' for '--replicas <N>': it should be smaller: there is no room for so many".to_owned(),
         ),
         (&["--throttle-keys", "many"], format!("invalid value 'many' for '--throttle-keys <N>': {number}")),
+        (
+            &["--throttle-keys", "99999999999999"],
+            "invalid value '99999999999999' for '--throttle-keys <N>': it should be at most 1000000000: each key takes 25 bytes".to_owned(),
+        ),
         (&["--idle-time", "0s"], "invalid value '0s' for '--idle-time <TIME>': it should be longer than nothing, as 10s".to_owned()),
         (
             &["--hold-time", "5"],
@@ -78,6 +82,10 @@ fn flags_that_make_no_sense_together() {
         (
             &["--resp", "8081"],
             "--grpc and --resp are both 127.0.0.1:8081: each needs an address of its own",
+        ),
+        (
+            &["--headers", "draft-3,github"],
+            "--headers: draft-3 and github have the same names for different things: choose one of both",
         ),
         (
             &["--http-token-file", "no-such-file"],

@@ -134,13 +134,33 @@ pub(crate) fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, String> 
     let field = match serde_path_to_error::deserialize::<_, T>(&mut json) {
         Ok(read) => match json.end() {
             Ok(()) => return Ok(read),
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Err(in_words(&error.to_string())),
         },
         Err(error) => error,
     };
     let path = field.path().to_string();
+    let why = in_words(&field.inner().to_string());
     match path.as_str() {
-        "." => Err(field.inner().to_string()),
-        _ => Err(format!("{path}: {}", field.inner())),
+        // The whole, or a part that has no name yet.
+        "." | "?" => Err(why),
+        _ => Err(format!("{path}: {why}")),
     }
+}
+
+/// What was expected, in words of JSON where it is told in those of this program.
+fn in_words(why: &str) -> String {
+    let Some((found, wanted)) = why.split_once(", expected ") else {
+        return why.to_owned();
+    };
+    let (kind, rest) = match wanted.split_once(" at line ") {
+        Some((kind, place)) => (kind, format!(" at line {place}")),
+        None => (wanted, String::new()),
+    };
+    let kind = match kind {
+        "u64" => "a whole number that isn't negative",
+        "u32" => "a whole number from 0 to 4294967295",
+        kind if kind.starts_with("struct ") => "an object",
+        kind => kind,
+    };
+    format!("{found}, expected {kind}{rest}")
 }

@@ -144,7 +144,15 @@ fn what_is_wrong_is_named() {
             JSON,
             r#"{"facts": {}, "cost": "x"}"#,
             400,
-            "cost: invalid type: string",
+            "cost: invalid type: string \\\"x\\\", expected a whole number that isn't negative at line 1",
+        ),
+        (
+            "POST",
+            "/v1/check",
+            JSON,
+            "null",
+            400,
+            "invalid type: null, expected an object at line 1",
         ),
         (
             "POST",
@@ -154,7 +162,7 @@ fn what_is_wrong_is_named() {
             400,
             "unknown field `fact`",
         ),
-        ("POST", "/v1/check", JSON, "{", 400, "EOF while parsing"),
+        ("POST", "/v1/check", JSON, "{", 400, "\"EOF while parsing"),
         (
             "POST",
             "/v1/check",

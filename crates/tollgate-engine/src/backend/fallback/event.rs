@@ -1,5 +1,6 @@
 //! What happens to a store, as it is told and counted.
 
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -85,6 +86,42 @@ pub enum StoreEvent<'a> {
     },
     /// It is asked again.
     CircuitClosed,
+}
+
+/// What happened, as a log says it.
+///
+/// ```
+/// use tollgate_engine::backend::StoreEvent;
+///
+/// let failed = StoreEvent::Failed { error: "no route", untold: 3 };
+/// assert_eq!(failed.to_string(), "the store couldn't be asked: no route (and 3 times more)");
+/// ```
+impl fmt::Display for StoreEvent<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed { error, untold: 0 } => write!(f, "the store couldn't be asked: {error}"),
+            Self::Failed { error, untold } => {
+                write!(
+                    f,
+                    "the store couldn't be asked: {error} (and {untold} times more)"
+                )
+            }
+            Self::FallbackBegan => {
+                f.write_str("requests are decided without the store from now on")
+            }
+            Self::FallbackEnded { after } => {
+                write!(f, "the store answers again, after {} s", after.as_secs())
+            }
+            Self::CircuitOpened { stays } => {
+                let seconds = stays.as_secs();
+                write!(
+                    f,
+                    "the store isn't asked for {seconds} s by rules that circuit-break"
+                )
+            }
+            Self::CircuitClosed => f.write_str("the store is asked again"),
+        }
+    }
 }
 
 /// Which failures are told of.
