@@ -26,6 +26,8 @@ pub(crate) struct Line {
 
 /// Collects lines; with `json` it prints each at once.
 pub(crate) struct Report {
+    /// The machine, as it was before any case chose a core.
+    machine: String,
     json: bool,
     group: &'static str,
     lines: Vec<Line>,
@@ -36,6 +38,7 @@ pub(crate) struct Report {
 impl Report {
     pub(crate) fn new(json: bool) -> Self {
         Self {
+            machine: machine::describe(),
             json,
             group: "",
             lines: Vec::new(),
@@ -83,7 +86,7 @@ impl Report {
     }
 
     fn print_table(&self, out: &mut impl Write) -> io::Result<()> {
-        writeln!(out, "{}", machine::describe())?;
+        writeln!(out, "{}", self.machine)?;
         writeln!(out)?;
         let head = [
             "group", "case", "peer", "ours", "theirs", "unit", "ratio", "target", "",

@@ -30,23 +30,28 @@ pub(super) trait Speaks {
 /// One command of RESP at a time, whose answer has so many lines.
 #[derive(Clone)]
 pub(super) struct Resp {
-    /// The words before the key and after it.
-    pub(super) before: &'static str,
-    pub(super) after: &'static [&'static str],
+    /// What is sent before the digits of the key and after them.
+    before: Vec<u8>,
+    after: Vec<u8>,
     pub(super) lines: usize,
     asked: VecDeque<u64>,
     heard: usize,
 }
 
+/// Digits of a key.
+const DIGITS: usize = 12;
+
 impl Resp {
-    pub(super) const fn new(
-        before: &'static str,
-        after: &'static [&'static str],
-        lines: usize,
-    ) -> Self {
+    /// A command with a key, and words behind it.
+    pub(super) fn new(name: &str, more: &[&str], lines: usize) -> Self {
+        let word = |text: &str| format!("${}\r\n{text}\r\n", text.len());
+        let (count, key) = (more.len() + 2, "key:");
+        let length = key.len() + DIGITS;
+        let before = format!("*{count}\r\n{}${length}\r\n{key}", word(name));
+        let more: String = more.iter().map(|text| word(text)).collect();
         Self {
-            before,
-            after,
+            before: before.into_bytes(),
+            after: format!("\r\n{more}").into_bytes(),
             lines,
             asked: VecDeque::new(),
             heard: 0,
@@ -54,16 +59,15 @@ impl Resp {
     }
 
     /// The command for a key.
-    pub(super) fn command(&self, key: u64, out: &mut Vec<u8>) {
-        let word = |out: &mut Vec<u8>, text: &str| {
-            out.extend(format!("${}\r\n{text}\r\n", text.len()).into_bytes());
-        };
-        out.extend(format!("*{}\r\n", self.after.len() + 2).into_bytes());
-        word(out, self.before);
-        word(out, &format!("key:{key:012}"));
-        for text in self.after {
-            word(out, text);
+    pub(super) fn command(&self, mut key: u64, out: &mut Vec<u8>) {
+        let mut digits = [b'0'; DIGITS];
+        for digit in digits.iter_mut().rev() {
+            *digit = b"0123456789"[usize::try_from(key % 10).unwrap_or_default()];
+            key /= 10;
         }
+        out.extend_from_slice(&self.before);
+        out.extend_from_slice(&digits);
+        out.extend_from_slice(&self.after);
     }
 }
 
