@@ -79,12 +79,13 @@ pub fn seconds(out: &mut Vec<u8>, time: std::time::Duration) {
         return;
     }
     out.push(b'.');
-    let mut unit = 100_000_000;
-    while rest > 0 {
-        out.push(b"0123456789"[(rest / unit) as usize]);
-        rest %= unit;
-        unit /= 10;
+    let mut digits = [b'0'; 9];
+    for digit in digits.iter_mut().rev() {
+        *digit = b"0123456789"[(rest % 10) as usize];
+        rest /= 10;
     }
+    let last = digits.iter().rposition(|digit| *digit != b'0');
+    out.extend_from_slice(&digits[..last.map_or(0, |last| last + 1)]);
 }
 
 #[cfg(test)]
