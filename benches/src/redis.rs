@@ -16,6 +16,7 @@ mod lua;
 mod memory;
 
 use load::{Bench, Ran};
+pub(crate) use lua::TEXT as GCRA_IN_LUA;
 
 /// Keys that requests are for, by chance.
 const KEYS: usize = 100_000;

@@ -5,6 +5,7 @@ use std::error::Error;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::redis::GCRA_IN_LUA;
 use crate::report::{Line, Report};
 use crate::runner::{as_f64, median};
 
@@ -36,21 +37,6 @@ const THROTTLE: [&str; 4] = ["key:__rand_int__", "1000000", "1000000", "1"];
 /// The policy of many rules: three of them match.
 const RULES: usize = 10_000;
 const POLICY_KEYS: u64 = 1_000_000;
-
-/// GCRA as one would write it in Lua; it is asked by an interval and a tolerance in microseconds.
-const LUA: &str = "\
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
-local interval, tolerance = tonumber(ARGV[1]), tonumber(ARGV[2])
-local tat = tonumber(redis.call('GET', KEYS[1])) or now
-if tat < now then tat = now end
-local after = tat + interval
-if after - now > tolerance then
-  return {1, tolerance / interval, 0, after - now - tolerance, tat - now}
-end
-redis.call('SET', KEYS[1], after, 'PX', math.ceil((after - now) / 1000))
-return {0, tolerance / interval, math.floor((tolerance - (after - now)) / interval), -1, after - now}
-";
 
 pub(crate) fn run(report: &mut Report) {
     if let Some(missing) = programs::missing() {
@@ -196,7 +182,7 @@ fn http(report: &mut Report, all: &All) -> Result<(), Failure> {
 }
 
 fn resp(report: &mut Report, all: &All) -> Result<(), Failure> {
-    let sha = all.redis.say(&["SCRIPT", "LOAD", LUA])?;
+    let sha = all.redis.say(&["SCRIPT", "LOAD", GCRA_IN_LUA])?;
     // By a limit that the command brings along, which has targets; and by the policy, which has none.
     let asks: [(&str, Vec<&str>, bool); 2] = [
         ("resp", [&["CL.THROTTLE"][..], &THROTTLE].concat(), true),

@@ -10,7 +10,7 @@ use crate::timing::Stopwatch;
 
 /// It keeps one number, the time at which the key is as if never used, and says four: whether it
 /// passes, what is left, how long until it would pass, and until it is as if never used.
-const TEXT: &str = "\
+pub(crate) const TEXT: &str = "\
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local interval, tolerance = tonumber(ARGV[1]), tonumber(ARGV[2])

@@ -72,7 +72,7 @@ fn what_is_shown_is_a_file_of_settings() {
         &[
             "a b.yaml",
             "--http",
-            "unix:/tmp/it's here",
+            "unix:it's here",
             "--headers",
             "draft-6,github",
         ],
