@@ -38,6 +38,7 @@ pub use owned::OwnedKey;
 
 pub use crate::keyed::{NoSlot, Stats};
 pub use crate::snapshot::SnapshotError;
+pub use snapshot::Decoded;
 
 use shard::Lookup;
 use tables::Tables;

@@ -62,9 +62,12 @@ pub mod quota;
 mod refused;
 mod reservation;
 mod shards;
-mod snapshot;
+pub mod snapshot;
 pub mod stack;
 mod steps;
+/// Not of limits, but what the crates of this project count by.
+#[doc(hidden)]
+pub mod stripes;
 mod sync;
 mod tier;
 #[cfg(feature = "quota")]

@@ -1,278 +1,188 @@
-//! The file that active keys are kept in: what all kinds of it share.
+//! Files that active keys are kept in, to go on where another process stopped: what all kinds of them share.
 //!
-//! A snapshot starts with eight bytes that say its kind and eight that say its version, and ends with
-//! a checksum of all before. What lies between is told where it is written: `keyed/snapshot.rs`,
-//! `exact_keyed/snapshot.rs`.
+//! [`KeyedLimiter::snapshot`](crate::KeyedLimiter::snapshot) and
+//! [`ExactKeyedLimiter::snapshot`](crate::ExactKeyedLimiter::snapshot) write a file each. Whoever has several tables
+//! that belong together writes them to one file, so that they are of one moment: each table is a section of a
+//! [`SnapshotWriter`], by its `save`, and is read from a [`SnapshotReader`] in the same order, by its builder's `load`.
+//!
+//! # Format
+//! Little-endian words of eight bytes: what kind of file it is, its version, how many words it has, then what its kind
+//! says, and a checksum (FNV-1a) of all bytes but those that say how many there are, which the file itself tells.
+//! Reading looks at all of it twice, the first time for the checksum, so that nothing of a damaged file is used; neither
+//! that nor writing takes memory for more than one shard of a table.
 
-use std::fmt;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
-// Not loom's: a count that no decision reads.
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tollgate_core::LimitError;
+use tollgate_core::{Rate, Timestamp};
 
-pub(crate) const WORD: usize = size_of::<u64>();
+mod error;
+mod reader;
+mod writer;
 
-/// Why a snapshot was not written, or nothing was restored from it.
-#[derive(Debug)]
+pub use error::SnapshotError;
+pub use reader::SnapshotReader;
+pub use writer::SnapshotWriter;
+pub(crate) use writer::push_bytes;
+
+const WORD: usize = size_of::<u64>();
+/// Where the number of all words is.
+const LENGTH: usize = 2;
+/// Words before what its kind says.
+const HEADER: usize = LENGTH + 1;
+/// Bytes that are read or written at once.
+const CHUNK: usize = 1 << 16;
+const FNV_START: u64 = 0xCBF2_9CE4_8422_2325;
+const FNV_FACTOR: u64 = 0x0000_0100_0000_01B3;
+
+/// One moment by two clocks: that of a table, and the wall clock, which alone tells how long no process ran.
+///
+/// Read the table's clock first: time that passes in between then counts as not passed, and grants nothing. For a table
+/// whose clock is the wall clock both are one reading, and its times stay what they are.
+///
+/// ```
+/// use tollgate::{Clock, snapshot::Times};
+/// use tollgate::clock::{Monotonic, Wall};
+///
+/// let clock = Monotonic::new();
+/// let times = Times { now: clock.now(), wall: Wall.now() };
+/// assert!(times.wall > times.now);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// By the clock of the table.
+    pub now: Timestamp,
+    /// By the wall clock: nanoseconds since 1970.
+    pub wall: Timestamp,
+}
+
+impl Times {
+    /// This moment, for a table that shows this time.
+    pub(crate) fn of(now: Timestamp) -> Self {
+        let wall = Timestamp::from_nanos(wall_nanos());
+        Self { now, wall }
+    }
+
+    /// How long after another time this one is by the wall clock, in nanoseconds: none if it went back.
+    pub(crate) fn since(self, wall: u64) -> u64 {
+        self.wall.as_nanos().saturating_sub(wall)
+    }
+
+    /// Whether the table's clock is the wall clock.
+    pub(crate) fn is_wall(self) -> bool {
+        self.now == self.wall
+    }
+}
+
+/// How much of a section was taken over.
+///
+/// ```
+/// use tollgate::snapshot::Loaded;
+///
+/// let none = Loaded::default();
+/// assert_eq!((none.keys, none.left_out), (0, 0));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum SnapshotError {
-    /// The file can't be written or read.
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The file is not a snapshot.
-    Foreign {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The file is of another version of the format.
-    OtherVersion {
-        /// The file.
-        path: PathBuf,
-        /// Its version.
-        version: u64,
-        /// The version that this build reads.
-        reads: u64,
-    },
-    /// The file was cut short, or went on.
-    Length {
-        /// The file.
-        path: PathBuf,
-        /// The bytes that it has.
-        bytes: u64,
-        /// The bytes that it should have.
-        expected: u64,
-    },
-    /// The checksum does not fit the contents.
-    Corrupt {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The build that wrote the file hashes keys in another way.
-    OtherBuild {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The limiter that wrote the file counted by another algorithm.
-    OtherAlgorithm {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A key in the file was not decoded, or is there twice.
-    Key {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The file holds more active keys than find a slot.
-    TooManyKeys {
-        /// The file.
-        path: PathBuf,
-        /// The keys in it that are still active.
-        keys: u64,
-        /// The capacity of the limiter that was to be built.
-        capacity: usize,
-    },
-    /// The rate of the limiter that was to be built can't be represented.
-    Limit(LimitError),
+pub struct Loaded {
+    /// Keys that are active still, and go on.
+    pub keys: u64,
+    /// Keys that are active still and found no slot: the table has less room than the one that was saved.
+    pub left_out: u64,
 }
 
-impl fmt::Display for SnapshotError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Io { path, source } => write!(f, "snapshot {}: {source}", path.display()),
-            Self::Foreign { path } => {
-                write!(f, "{} is not a snapshot of a limiter", path.display())
-            }
-            Self::OtherVersion {
-                path,
-                version,
-                reads,
-            } => write!(
-                f,
-                "snapshot {} has version {version}, but this build reads version {reads}; start \
-                 without it, or restore it with the build that wrote it",
-                path.display()
-            ),
-            Self::Length {
-                path,
-                bytes,
-                expected,
-            } => write!(
-                f,
-                "snapshot {} has {bytes} bytes instead of {expected}: it was cut short or changed",
-                path.display()
-            ),
-            Self::Corrupt { path } => write!(
-                f,
-                "snapshot {} is corrupt: its checksum doesn't fit",
-                path.display()
-            ),
-            Self::OtherBuild { path } => write!(
-                f,
-                "snapshot {} was written by a build that hashes keys in another way",
-                path.display()
-            ),
-            Self::OtherAlgorithm { path } => write!(
-                f,
-                "snapshot {} was written by a limiter of another algorithm; build this one with the \
-                 same",
-                path.display()
-            ),
-            Self::Key { path } => write!(
-                f,
-                "snapshot {} holds a key that can't be decoded; decode keys as they were encoded",
-                path.display()
-            ),
-            Self::TooManyKeys {
-                path,
-                keys,
-                capacity,
-            } => write!(
-                f,
-                "snapshot {} holds {keys} active keys, too many for a capacity of {capacity}",
-                path.display()
-            ),
-            Self::Limit(error) => error.fmt(f),
+impl Loaded {
+    /// Both together.
+    ///
+    /// ```
+    /// use tollgate::snapshot::Loaded;
+    ///
+    /// assert_eq!(Loaded::default().and(Loaded::default()), Loaded::default());
+    /// ```
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self {
+            keys: self.keys + other.keys,
+            left_out: self.left_out + other.left_out,
         }
+    }
+
+    /// An error if any key found no slot.
+    pub(crate) fn all(self, path: &Path, capacity: usize) -> Result<(), SnapshotError> {
+        if self.left_out == 0 {
+            return Ok(());
+        }
+        Err(SnapshotError::TooManyKeys {
+            path: path.to_owned(),
+            keys: self.keys + self.left_out,
+            capacity,
+        })
     }
 }
 
-impl std::error::Error for SnapshotError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Io { source, .. } => Some(source),
-            Self::Limit(error) => error.source(),
-            _ => None,
-        }
+/// A rate: 0 for none, 1 for zero, 2 for a finite one; count, seconds, nanoseconds, burst.
+pub(crate) fn words_of(rate: Rate) -> [u64; 5] {
+    let period = rate.period().unwrap_or_default();
+    let kind = match rate {
+        rate if rate.is_unlimited() => 0,
+        rate if rate.is_zero() => 1,
+        _ => 2,
+    };
+    let nanos = u64::from(period.subsec_nanos());
+    [
+        kind,
+        rate.count(),
+        period.as_secs(),
+        nanos,
+        rate.burst_size(),
+    ]
+}
+
+pub(crate) fn rate_of(words: [u64; 5]) -> Option<Rate> {
+    let [kind, count, secs, nanos, burst] = words;
+    let nanos = u32::try_from(nanos).ok().filter(|n| *n < 1_000_000_000)?;
+    match kind {
+        0 => Some(Rate::unlimited().burst(burst)),
+        1 => Some(Rate::zero().burst(burst)),
+        2 => Some(Rate::new(count, Duration::new(secs, nanos)).burst(burst)),
+        _ => None,
     }
 }
 
-/// Adds the checksum and puts the file in its place, readable by its owner alone.
-pub(crate) fn write(path: &Path, mut bytes: Vec<u8>) -> Result<(), SnapshotError> {
-    bytes.extend(checksum(&bytes).to_le_bytes());
-    replace(path, &bytes).map_err(|source| SnapshotError::Io {
+fn io_error(path: &Path, source: io::Error) -> SnapshotError {
+    SnapshotError::Io {
         path: path.to_owned(),
         source,
-    })
-}
-
-/// The words of an intact file of this kind and version, all but the checksum. `words_in` tells by the
-/// file's first words how many it has: no more is read, so a file of any length costs no memory.
-pub(crate) fn read<const HEADER: usize>(
-    path: &Path,
-    [kind, reads]: [u64; 2],
-    words_in: impl FnOnce(&[u64; HEADER]) -> u64,
-) -> Result<Vec<u64>, SnapshotError> {
-    let owned = || path.to_owned();
-    let io = |source| SnapshotError::Io {
-        path: owned(),
-        source,
-    };
-    let mut file = File::open(path).map_err(io)?;
-    let length = file.metadata().map_err(io)?.len();
-    let mut bytes = Vec::new();
-    let header = (HEADER * WORD) as u64;
-    let head = (&mut file).take(header).read_to_end(&mut bytes);
-    head.map_err(io)?;
-    let mut first = [0; HEADER];
-    for (word, read) in first.iter_mut().zip(words(&bytes)) {
-        *word = read;
     }
-    let version = first.get(1).copied().filter(|_| bytes.len() >= 2 * WORD);
-    if first.first() != Some(&kind) || version == Some(0) {
-        return Err(SnapshotError::Foreign { path: owned() });
-    }
-    if let Some(version) = version.filter(|version| *version != reads) {
-        return Err(SnapshotError::OtherVersion {
-            path: owned(),
-            version,
-            reads,
-        });
-    }
-    let expected = words_in(&first).saturating_mul(WORD as u64);
-    if length != expected || bytes.len() as u64 != header {
-        return Err(SnapshotError::Length {
-            path: owned(),
-            bytes: length,
-            expected,
-        });
-    }
-    let rest = usize::try_from(expected - header).unwrap_or(usize::MAX);
-    let reserved = bytes.try_reserve_exact(rest);
-    reserved.map_err(|_| io(io::ErrorKind::OutOfMemory.into()))?;
-    file.take(expected - header)
-        .read_to_end(&mut bytes)
-        .map_err(io)?;
-    let mut words: Vec<u64> = words(&bytes).collect();
-    let body = bytes.len().saturating_sub(WORD);
-    if words.pop() != Some(checksum(&bytes[..body])) {
-        return Err(SnapshotError::Corrupt { path: owned() });
-    }
-    Ok(words)
-}
-
-fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
-    let (chunks, _) = bytes.as_chunks::<WORD>();
-    chunks.iter().map(|word| u64::from_le_bytes(*word))
 }
 
 #[expect(
     clippy::disallowed_methods,
     reason = "no monotonic clock tells how long no process ran"
 )]
-pub(crate) fn wall_nanos() -> u64 {
+fn wall_nanos() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| {
         u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
     })
 }
 
-/// FNV-1a: tells a damaged file, not a forged one.
-fn checksum(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xCBF2_9CE4_8422_2325, |sum, byte| {
-        (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01B3)
+/// FNV-1a: tells a damaged file, not a forged one. Each step can be undone, so no single byte changes unnoticed.
+fn checksum(sum: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(sum, |sum, byte| {
+        (sum ^ u64::from(*byte)).wrapping_mul(FNV_FACTOR)
     })
 }
 
-/// How many files were written by this process.
-static TURNS: AtomicU64 = AtomicU64::new(0);
-
-/// Writes a file beside `path` that only its owner can read, and puts it in its place.
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut name = path
-        .file_name()
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not the name of a file"))?
-        .to_owned();
-    // A name of its own, so that of two who write at once each puts a whole file in place.
-    let turn = TURNS.fetch_add(1, Ordering::Relaxed);
-    name.push(format!(".{}-{turn}.tmp", std::process::id()));
-    let temporary = path.with_file_name(name);
-    // One that was left behind may have another mode.
-    match fs::remove_file(&temporary) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
+/// Makes a rename last: on Unix a folder is synced as a file is.
+pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
+    if cfg!(unix) {
+        let folder = path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
     }
-    let written = write_private(&temporary, bytes).and_then(|()| fs::rename(&temporary, path));
-    if written.is_err() {
-        // The first error is the one to report.
-        let _ = fs::remove_file(&temporary);
-    }
-    written
-}
-
-fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let mut file: File = options.open(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
+    Ok(())
 }

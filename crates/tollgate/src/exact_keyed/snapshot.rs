@@ -1,31 +1,31 @@
 //! The active keys in a file, to go on where another process stopped.
 //!
-//! # Format, version 1
-//! Little-endian words of eight bytes:
-//!
+//! # Format of a section, version 2
 //! | words | what |
 //! |---|---|
-//! | 1 | `tollkeys` as bytes |
 //! | 1 | the version |
-//! | 1 | how many words the file has |
 //! | 1 | the algorithm's number |
-//! | 2 | where windows begin: 0 and a boundary, or 1 and nothing for the first hit |
 //! | 1 | wall time, nanoseconds since 1970 |
 //! | 1 | the time that states are as of, in nanoseconds |
-//! | 2 | how many rates, and how many keys |
-//! | 5 a rate | 0 for none, 1 for zero, 2 for a finite one; count, seconds, nanoseconds, burst |
-//! | … a key | twice its rate's number, plus one at a tier; blocked until; latest booking; bytes of the key, the key filled up with zeros; its state |
-//! | 1 | FNV-1a of all bytes before |
+//! | … | records, each beginning with its kind |
+//!
+//! | kind | what |
+//! |---|---|
+//! | 1 | a rate, numbered from 0 in order: 0 for none, 1 for zero, 2 for a finite one; count, seconds, nanoseconds, burst; where windows begin: 0 and a boundary, or 1 and nothing for the first hit |
+//! | 2 | the time that states are as of from here on, in nanoseconds |
+//! | 3 | a key: twice its rate's number, plus one at a tier; blocked until; latest booking; bytes of the key, the key filled up with zeros; its state |
+//! | 0 | the end, and how many keys there were |
+//!
+//! A file of its own holds one section.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
-use tollgate_core::{Align, Ledger, Rate, Timestamp};
+use tollgate_core::{Align, Ledger, Timestamp};
 
-use super::entry::Origin;
+use super::entry::{Entry, Origin};
 use super::kept::Kept;
 use super::shard::{New, NotRestored};
 use super::table::{Table, Timeline};
@@ -34,14 +34,40 @@ use super::{Builder, ExactKeyedLimiter};
 use crate::Algorithm;
 use crate::clock::{Clock, Monotonic};
 use crate::keyed::hasher::KeyHasher;
-use crate::snapshot::{self, SnapshotError, WORD, wall_nanos};
+use crate::snapshot::{
+    self, Loaded, SnapshotError, SnapshotReader, SnapshotWriter, Times, push_bytes,
+};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"tollkeys");
-const VERSION: u64 = 1;
-/// Where the number of words stands.
-const LENGTH: usize = 2;
-/// Words before the rates.
-const HEADER: usize = 10;
+const KIND: &[u8; 8] = b"tollkeys";
+/// The first had no place for rates whose windows begin elsewhere than the limiter's own.
+const VERSION: u64 = 2;
+
+const END: u64 = 0;
+const RATE: u64 = 1;
+const TIME: u64 = 2;
+const KEY: u64 = 3;
+
+/// What the bytes of a key in a snapshot are.
+///
+/// ```
+/// use tollgate::exact_keyed::Decoded;
+///
+/// let decode = |bytes: &[u8]| match std::str::from_utf8(bytes) {
+///     Ok(text) if text.starts_with("test:") => Decoded::LeftOut,
+///     Ok(text) => Decoded::Key(text.to_owned()),
+///     Err(_) => Decoded::Unknown,
+/// };
+/// assert_eq!(decode(b"user:42"), Decoded::Key("user:42".to_owned()));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decoded<K> {
+    /// A key that goes on.
+    Key(K),
+    /// A key that is no longer of use.
+    LeftOut,
+    /// No key: the file isn't what it should be.
+    Unknown,
+}
 
 impl<K, C: Clock> ExactKeyedLimiter<K, C> {
     /// Writes the keys that are active now to a file, and returns how many they are. A file that was
@@ -73,11 +99,26 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
         path: impl AsRef<Path>,
         encode: impl FnMut(&K, &mut Vec<u8>),
     ) -> Result<u64, SnapshotError> {
-        let now = self.clock.now();
-        let (words, keys) = each!(&self.tables, table => written(table, now, encode));
-        let bytes = words.into_iter().flat_map(u64::to_le_bytes).collect();
-        snapshot::write(path.as_ref(), bytes)?;
+        let mut file = SnapshotWriter::create(path, KIND, VERSION)?;
+        let keys = self.save(&mut file, Times::of(self.clock.now()), encode)?;
+        file.finish()?;
         Ok(keys)
+    }
+
+    /// Writes the keys that are active at these times as a section of a file, and returns how many they are: as
+    /// [`snapshot`](Self::snapshot) does, beside others. No lock is held while the disk is waited for.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Io`] if the file can't be written.
+    ///
+    /// [`SnapshotWriter`] has an example.
+    pub fn save(
+        &self,
+        file: &mut SnapshotWriter,
+        times: Times,
+        encode: impl FnMut(&K, &mut Vec<u8>),
+    ) -> Result<u64, SnapshotError> {
+        each!(&self.tables, table => save(table, file, times, encode))
     }
 }
 
@@ -115,252 +156,251 @@ impl<K: Hash + Eq, C: Clock> Builder<K, C> {
         mut decode: impl FnMut(&[u8]) -> Option<K>,
     ) -> Result<ExactKeyedLimiter<K, C>, SnapshotError> {
         let path = path.as_ref();
-        let contents = Contents::read(path)?;
-        let now = self.clock.now();
-        let (algorithm, capacity) = (self.settings.algorithm, self.settings.capacity);
-        let aligned = matches!(algorithm, Algorithm::FixedWindow(Align::Boundary(_)));
-        let free = matches!(algorithm, Algorithm::FixedWindow(_) | Algorithm::SlidingLog);
+        let mut file = SnapshotReader::open(path, KIND, VERSION)?;
+        let (times, capacity) = (Times::of(self.clock.now()), self.settings.capacity);
+        let decode = |bytes: &[u8]| decode(bytes).map_or(Decoded::Unknown, Decoded::Key);
+        let (limiter, loaded) = self.load(&mut file, times, decode)?;
+        file.end()?;
+        loaded.all(path, capacity)?;
+        Ok(limiter)
+    }
+
+    /// Builds it with the keys of a section that [`ExactKeyedLimiter::save`] wrote, as they are at these times: as
+    /// [`restore`](Self::restore) does, but keys may be left out, and one that finds no slot is counted, and is no
+    /// error.
+    ///
+    /// # Errors
+    /// If the file can't be read, the section isn't one of this format and algorithm, or holds a key that `decode`
+    /// doesn't know or knows twice; or if the algorithm can't represent the rate.
+    ///
+    /// [`SnapshotWriter`] has an example.
+    pub fn load(
+        self,
+        file: &mut SnapshotReader,
+        times: Times,
+        decode: impl FnMut(&[u8]) -> Decoded<K>,
+    ) -> Result<(ExactKeyedLimiter<K, C>, Loaded), SnapshotError> {
+        file.expect_version(VERSION)?;
+        let [algorithm, wall, time] = file.words()?;
+        let elapsed = times.since(wall);
+        let start = Timestamp::from_nanos(time).plus_nanos(elapsed);
+        let own = self.settings.algorithm;
+        let aligned = matches!(own, Algorithm::FixedWindow(Align::Boundary(_)));
+        let free = matches!(
+            own,
+            Algorithm::FixedWindow(_) | Algorithm::SlidingLog | Algorithm::SlidingCounter
+        );
+        let is_wall = times.is_wall() && time == wall;
         let limiter = self.build_with(|algorithm, rate, plan| {
-            if free && !aligned {
-                // Hits lie in the past, perhaps before the new clock's origin, and nothing ties them
-                // to it: states go on as of the file.
+            if free && !aligned && !is_wall {
+                // Hits lie in the past, perhaps before the new clock's origin, and nothing ties them or
+                // the windows that count them to it: states go on as of the file.
                 let timeline = Timeline {
-                    anchor: now,
-                    start: contents.now,
+                    anchor: times.now,
+                    start,
                     last: Timestamp::MAX,
                 };
                 Tables::on(algorithm, rate, plan, Some(timeline))
             } else {
-                Tables::new(algorithm, rate, plan, now)
+                Tables::new(algorithm, rate, plan, times.now)
             }
         });
         let limiter = limiter.map_err(SnapshotError::Limit)?;
         let (tables, hasher) = (&limiter.tables, &limiter.hasher);
-        let loaded = each!(tables, table => load(table, now, &contents, hasher, &mut decode));
-        let path = || path.to_owned();
-        match loaded {
-            Ok(()) => Ok(limiter),
-            Err(Unloaded::OtherAlgorithm) => Err(SnapshotError::OtherAlgorithm { path: path() }),
-            Err(Unloaded::Corrupt) => Err(SnapshotError::Corrupt { path: path() }),
-            Err(Unloaded::Key) => Err(SnapshotError::Key { path: path() }),
-            Err(Unloaded::TooMany(keys)) => Err(SnapshotError::TooManyKeys {
-                path: path(),
-                keys,
-                capacity,
-            }),
-        }
+        let section = Section {
+            algorithm,
+            elapsed,
+            now: start,
+            times,
+            hasher,
+        };
+        let loaded = each!(tables, table => section.load(table, file, decode))?;
+        Ok((limiter, loaded))
     }
 }
 
-/// A table's active keys as words, all but the checksum, and how many they are.
-fn written<K, A: Kept>(
+/// Writes a table's active keys, a shard at a time; how many they are.
+fn save<K, A: Kept>(
     table: &Table<K, A>,
-    now: Timestamp,
+    file: &mut SnapshotWriter,
+    times: Times,
     mut encode: impl FnMut(&K, &mut Vec<u8>),
-) -> (Vec<u64>, u64) {
-    let (mut rates, mut rate_words) = (HashMap::new(), Vec::new());
-    let (mut keys, mut key_words) = (0, Vec::new());
-    let mut bytes = Vec::new();
-    let local = table.local_time(now);
-    table.for_each(now, |entry, limit, _, until| {
-        let next = rates.len() as u64;
-        let rate = *rates.entry(limit.rate()).or_insert_with(|| {
-            rate_words.extend(words_of(limit.rate()));
-            next
+) -> Result<u64, SnapshotError> {
+    let mut local = table.local_time(times.now);
+    file.words(&[VERSION, A::NUMBER, times.wall.as_nanos(), local.as_nanos()])?;
+    let mut rates = HashMap::new();
+    let (mut keys, mut words, mut bytes) = (0, Vec::new(), Vec::new());
+    for number in 0..table.shards() {
+        table.for_each_of(number, times.now, |entry, limit, _, until| {
+            // Under the shard's lock. What times count from moves once in years.
+            let counted = table.local_time(times.now);
+            if counted != local {
+                local = counted;
+                words.extend([TIME, local.as_nanos()]);
+            }
+            let next = rates.len() as u64;
+            let rate = *rates.entry(words_of(limit)).or_insert(next);
+            if rate == next {
+                words.push(RATE);
+                words.extend(words_of(limit));
+            }
+            bytes.clear();
+            encode(&entry.key, &mut bytes);
+            push_key(&mut words, entry, (rate, until), &bytes);
+            keys += 1;
         });
-        bytes.clear();
-        encode(&entry.key, &mut bytes);
-        let (state, floor) = entry.ledger.parts();
-        key_words.extend([
-            rate * 2 + u64::from(entry.tier.is_some()),
-            until.as_nanos(),
-            floor.as_nanos(),
-            bytes.len() as u64,
-        ]);
-        bytes.resize(bytes.len().next_multiple_of(WORD), 0);
-        let (chunks, _) = bytes.as_chunks::<WORD>();
-        key_words.extend(chunks.iter().map(|word| u64::from_le_bytes(*word)));
-        A::write(state, &mut key_words);
-        keys += 1;
-    });
-    let (kind, boundary) = match table.limit().boundaries() {
+        file.words(&words)?;
+        words.clear();
+    }
+    file.words(&[END, keys])?;
+    Ok(keys)
+}
+
+fn push_key<K, A: Kept>(
+    words: &mut Vec<u64>,
+    entry: &Entry<K, A>,
+    (rate, until): (u64, Timestamp),
+    bytes: &[u8],
+) {
+    let (state, floor) = entry.ledger.parts();
+    words.extend([
+        KEY,
+        rate * 2 + u64::from(entry.tier.is_some()),
+        until.as_nanos(),
+        floor.as_nanos(),
+    ]);
+    push_bytes(words, bytes);
+    A::write(state, words);
+}
+
+/// A limit's rate, and where its windows begin.
+fn words_of(limit: &impl Kept) -> [u64; 7] {
+    let [kind, count, secs, nanos, burst] = snapshot::words_of(limit.rate());
+    let (align, boundary) = match limit.boundaries() {
         Align::Boundary(boundary) => (0, boundary.as_nanos()),
         Align::FirstHit => (1, 0),
     };
-    let mut words = vec![MAGIC, VERSION, 0, A::NUMBER, kind, boundary, wall_nanos()];
-    words.push(local.as_nanos());
-    words.extend([rates.len() as u64, keys]);
-    words.extend(rate_words);
-    words.extend(key_words);
-    words[LENGTH] = words.len() as u64 + 1;
-    if table.local_time(now) != local {
-        // What times count from has moved meanwhile, which comes once in years.
-        return written(table, now, encode);
-    }
-    (words, keys)
+    [kind, count, secs, nanos, burst, align, boundary]
 }
 
-fn words_of(rate: Rate) -> [u64; 5] {
-    let period = rate.period().unwrap_or_default();
-    let kind = match rate {
-        rate if rate.is_unlimited() => 0,
-        rate if rate.is_zero() => 1,
-        _ => 2,
+fn limit_of<A: Kept>(words: [u64; 7]) -> Option<A> {
+    let [kind, count, secs, nanos, burst, align, boundary] = words;
+    let rate = snapshot::rate_of([kind, count, secs, nanos, burst])?;
+    let align = match align {
+        0 => Align::Boundary(Timestamp::from_nanos(boundary)),
+        _ => Align::FirstHit,
     };
-    let nanos = u64::from(period.subsec_nanos());
-    [
-        kind,
-        rate.count(),
-        period.as_secs(),
-        nanos,
-        rate.burst_size(),
-    ]
+    Some(A::new(rate).ok()?.aligned(align))
 }
 
-fn rate_of(words: [u64; 5]) -> Option<Rate> {
-    let [kind, count, secs, nanos, burst] = words;
-    let nanos = u32::try_from(nanos).ok().filter(|n| *n < 1_000_000_000)?;
-    match kind {
-        0 => Some(Rate::unlimited().burst(burst)),
-        1 => Some(Rate::zero().burst(burst)),
-        2 => Some(Rate::new(count, Duration::new(secs, nanos)).burst(burst)),
-        _ => None,
-    }
-}
-
-/// A snapshot that is intact and of this format.
-struct Contents {
+/// A section, and how its keys are taken over.
+struct Section<'a> {
     algorithm: u64,
-    align: Align,
+    /// Since it was written, in nanoseconds.
+    elapsed: u64,
     /// What the clock of its states would show now.
     now: Timestamp,
-    rates: u64,
-    keys: u64,
-    /// The rates and keys.
-    words: Vec<u64>,
+    times: Times,
+    hasher: &'a KeyHasher,
 }
 
-/// Why a table can't take the keys of an intact file.
-enum Unloaded {
-    OtherAlgorithm,
-    Corrupt,
-    Key,
-    TooMany(u64),
-}
-
-impl Contents {
-    fn read(path: &Path) -> Result<Self, SnapshotError> {
-        let shortest = HEADER as u64 + 1;
-        let mut words = snapshot::read(path, [MAGIC, VERSION], |header: &[u64; HEADER]| {
-            header[LENGTH].max(shortest)
-        })?;
-        let rest = words.split_off(HEADER);
-        let header: [u64; HEADER] = match words.try_into() {
-            Ok(header) => header,
-            Err(_) => {
-                let path = path.to_owned();
-                return Err(SnapshotError::Corrupt { path });
+impl Section<'_> {
+    /// Stores what is still active of its keys.
+    fn load<K: Hash + Eq, A: Kept>(
+        mut self,
+        table: &Table<K, A>,
+        file: &mut SnapshotReader,
+        mut decode: impl FnMut(&[u8]) -> Decoded<K>,
+    ) -> Result<Loaded, SnapshotError> {
+        let path = || file.path().to_owned();
+        if self.algorithm != A::NUMBER {
+            return Err(SnapshotError::OtherAlgorithm { path: path() });
+        }
+        let (mut limits, mut keys) = (Vec::new(), 0);
+        let mut loaded = Loaded::default();
+        loop {
+            match file.word()? {
+                END => break,
+                TIME => {
+                    let time = Timestamp::from_nanos(file.word()?);
+                    self.now = time.plus_nanos(self.elapsed);
+                }
+                RATE => {
+                    let limit = limit_of::<A>(file.words()?);
+                    limits.push(Arc::new(limit.ok_or_else(|| file.corrupt())?));
+                }
+                KEY => {
+                    keys += 1;
+                    let stored = self.key(table, file, &limits, &mut decode)?;
+                    match stored.map(|new| table.restore(new, self.times.now)) {
+                        None => {}
+                        Some(Ok(())) => loaded.keys += 1,
+                        Some(Err(NotRestored::Full)) => loaded.left_out += 1,
+                        Some(Err(NotRestored::Twice)) => {
+                            let path = file.path().to_owned();
+                            return Err(SnapshotError::Key { path });
+                        }
+                    }
+                }
+                _ => return Err(file.corrupt()),
             }
-        };
-        let [_, _, _, algorithm, kind, boundary, wall, time, rates, keys] = header;
-        let elapsed = wall_nanos().saturating_sub(wall);
-        Ok(Self {
-            algorithm,
-            align: match kind {
-                0 => Align::Boundary(Timestamp::from_nanos(boundary)),
-                _ => Align::FirstHit,
-            },
-            now: Timestamp::from_nanos(time).plus_nanos(elapsed),
-            rates,
-            keys,
-            words: rest,
-        })
+        }
+        match file.word()? {
+            written if written == keys => Ok(loaded),
+            _ => Err(file.corrupt()),
+        }
     }
-}
 
-/// Stores what is still active of a file's keys.
-fn load<K: Hash + Eq, A: Kept>(
-    table: &Table<K, A>,
-    now: Timestamp,
-    contents: &Contents,
-    hasher: &KeyHasher,
-    decode: &mut impl FnMut(&[u8]) -> Option<K>,
-) -> Result<(), Unloaded> {
-    if contents.algorithm != A::NUMBER {
-        return Err(Unloaded::OtherAlgorithm);
-    }
-    let (own, to) = (table.limit(), table.local_time(now));
-    let mut words = contents.words.iter().copied();
-    let mut limits = Vec::new();
-    for _ in 0..contents.rates {
-        let limit = next(&mut words)
-            .and_then(rate_of)
-            .and_then(|rate| A::new(rate).ok())
-            .ok_or(Unloaded::Corrupt)?;
-        limits.push(Arc::new(limit.aligned(contents.align)));
-    }
-    let mut active = Vec::new();
-    for _ in 0..contents.keys {
-        let [rate, until, floor, length] = next(&mut words).ok_or(Unloaded::Corrupt)?;
-        let bytes = bytes(&mut words, length).ok_or(Unloaded::Corrupt)?;
-        let state = A::read(&mut words).ok_or(Unloaded::Corrupt)?;
+    /// The next key, if it is active still and of use.
+    fn key<K: Hash + Eq, A: Kept>(
+        &self,
+        table: &Table<K, A>,
+        file: &mut SnapshotReader,
+        limits: &[Arc<A>],
+        decode: &mut impl FnMut(&[u8]) -> Decoded<K>,
+    ) -> Result<Option<New<K, A>>, SnapshotError> {
+        let (own, to) = (table.limit(), table.local_time(self.times.now));
+        let [rate, until, floor] = file.words()?;
+        let bytes = file.bytes()?;
+        let state = A::read(&mut file.rest());
+        let state = state.ok_or_else(|| file.corrupt())?;
         let number = usize::try_from(rate / 2).unwrap_or(usize::MAX);
-        let old = limits.get(number).ok_or(Unloaded::Corrupt)?;
+        let old = limits.get(number).ok_or_else(|| file.corrupt())?;
         let mut ledger = Ledger::<A>::from_parts(state, Timestamp::from_nanos(floor));
-        ledger.shift(old, contents.now, to);
+        // Windows that are counted on another clock are counted roughly.
+        if self.now != to {
+            ledger.shift(old, self.now, to);
+        }
         let tier = (rate % 2 == 1).then(|| Arc::clone(old));
         if tier.is_none() && **old != own {
             ledger.keep_spent(old, &own, to);
         }
         let until = Timestamp::from_nanos(until);
-        let blocked_until = if until > contents.now {
-            until.shifted(contents.now, to)
+        let blocked_until = if until > self.now {
+            until.shifted(self.now, to)
         } else {
             Timestamp::ZERO
         };
         let limit = tier.as_deref().unwrap_or(&own);
         if limit.idle_at(ledger.state()).max(blocked_until) <= to {
-            continue;
+            return Ok(None);
         }
-        let key = decode(&bytes).ok_or(Unloaded::Key)?;
-        active.push(New {
-            hash: hasher.fingerprint(&key),
+        let key = match decode(&bytes) {
+            Decoded::Key(key) => key,
+            Decoded::LeftOut => return Ok(None),
+            Decoded::Unknown => {
+                let path = file.path().to_owned();
+                return Err(SnapshotError::Key { path });
+            }
+        };
+        Ok(Some(New {
+            hash: self.hasher.fingerprint(&key),
             key,
             ledger,
             tier,
             // The first call says which limit it is under.
             origin: Origin::Given,
             blocked_until,
-        });
+        }))
     }
-    if words.next().is_some() {
-        return Err(Unloaded::Corrupt);
-    }
-    let keys = active.len() as u64;
-    for new in active {
-        table.restore(new, now).map_err(|error| match error {
-            NotRestored::Twice => Unloaded::Key,
-            NotRestored::Full => Unloaded::TooMany(keys),
-        })?;
-    }
-    Ok(())
-}
-
-/// The next words, if there are as many.
-fn next<const N: usize>(words: &mut impl Iterator<Item = u64>) -> Option<[u64; N]> {
-    let mut next = [0; N];
-    for word in &mut next {
-        *word = words.next()?;
-    }
-    Some(next)
-}
-
-/// The next bytes, which fill up their last word with zeros.
-fn bytes(words: &mut impl Iterator<Item = u64>, length: u64) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
-    while (bytes.len() as u64) < length {
-        bytes.extend(words.next()?.to_le_bytes());
-    }
-    bytes.truncate(usize::try_from(length).ok()?);
-    Some(bytes)
 }

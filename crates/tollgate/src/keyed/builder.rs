@@ -40,7 +40,6 @@ pub struct Settings<T = OneRate> {
     longest_wait: Duration,
     max_waiters: usize,
     hasher: KeyHasher,
-    intervals: Arc<Intervals>,
     tier_of: T,
     /// A tier that isn't for this limiter.
     misfit: Option<LimitError>,
@@ -55,7 +54,6 @@ impl Builder {
             longest_wait: Duration::from_secs(60),
             max_waiters: Waiting::DEFAULT_MAX,
             hasher: KeyHasher::random(),
-            intervals: Arc::new(Intervals::new()),
             tier_of: OneRate::new(),
             misfit: None,
         })
@@ -122,7 +120,6 @@ impl<C, T> Builder<C, T> {
             longest_wait,
             max_waiters,
             hasher,
-            intervals,
             ..
         } = self.settings;
         Clocked {
@@ -133,7 +130,6 @@ impl<C, T> Builder<C, T> {
                 longest_wait,
                 max_waiters,
                 hasher,
-                intervals,
                 misfit: all_for(&*choice, crate::Algorithm::Gcra).err(),
                 tier_of: ByKey(choice),
             },
@@ -141,11 +137,14 @@ impl<C, T> Builder<C, T> {
         }
     }
 
-    /// With the hash of this seed, and these intervals under the tags that they had.
-    pub(super) fn adopting(mut self, seed: u64, intervals: Intervals) -> Self {
+    /// With the hash of this seed.
+    pub(super) fn adopting(mut self, seed: u64) -> Self {
         self.settings.hasher = KeyHasher::with_seed(seed);
-        self.settings.intervals = Arc::new(intervals);
         self
+    }
+
+    pub(super) const fn capacity(&self) -> usize {
+        self.settings.capacity
     }
 }
 
@@ -155,14 +154,25 @@ impl<C: Clock, T> Builder<C, T> {
     /// # Errors
     /// If GCRA can't represent the rate, or a tier isn't one of GCRA.
     pub fn build(self) -> Result<KeyedLimiter<C, T>, LimitError> {
+        let table = self.table(self.clock.now());
+        self.build_on(table)
+    }
+
+    /// An empty table on a clock that shows this time.
+    pub(super) fn table(&self, now: Timestamp) -> Table {
+        Table::new(self.settings.capacity, now, Arc::new(Intervals::new()))
+    }
+
+    /// Builds it on a table, in which intervals may have their tags already.
+    pub(super) fn build_on(self, table: Table) -> Result<KeyedLimiter<C, T>, LimitError> {
         let Self { settings, clock } = self;
         let limit = Gcra::new(settings.rate)?;
         settings.misfit.map_or(Ok(()), Err)?;
         // A year at most, so that no wait comes near the end of a word's time.
         let longest_wait = settings.longest_wait.min(Duration::from_secs(31_536_000));
         Ok(KeyedLimiter {
-            pace: PaceCell::new(limit, &settings.intervals),
-            table: Table::new(settings.capacity, clock.now(), settings.intervals),
+            pace: PaceCell::new(limit, table.intervals()),
+            table,
             hasher: settings.hasher,
             counters: Counters::new(),
             at_cap: settings.at_cap,

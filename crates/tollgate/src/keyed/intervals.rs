@@ -194,9 +194,10 @@ impl Intervals {
         known.filter(|(_, interval)| *interval > 0)
     }
 
-    /// Gives an interval the tag that it had elsewhere; no if there is no such tag, or it is taken.
-    pub(crate) fn restore(&mut self, tag: Tag, interval: u64) -> bool {
-        let place = self.places.get_mut(tag.place());
+    /// Gives an interval the tag that it had elsewhere; no if there is no such tag, or it is taken. Nobody else uses
+    /// the table yet.
+    pub(crate) fn restore(&self, tag: Tag, interval: u64) -> bool {
+        let place = self.places.get(tag.place());
         let Some(place) = place.filter(|_| tag != Tag::NONE && tag.0 & KEY_BITS == 0) else {
             return false;
         };
@@ -206,6 +207,15 @@ impl Intervals {
         place.store(interval, Ordering::Relaxed);
         self.taken.fetch_add(1, Ordering::Relaxed);
         true
+    }
+
+    /// The words of the buckets that keys without a slot share, each with the bits of its tag.
+    pub(crate) fn shared_words(&self) -> impl Iterator<Item = (u64, KeyWord)> {
+        let tags = (0..INTERVALS).map(Tag::new);
+        tags.map(|tag| {
+            let word = self.shared(tag).load(Ordering::Acquire);
+            (tag.to_bits(), KeyWord(word))
+        })
     }
 }
 

@@ -1,39 +1,41 @@
 //! The active keys in a file, to go on where another process stopped.
 //!
-//! # Format, version 2
-//! Little-endian words of eight bytes:
-//!
+//! # Format of a section, version 3
 //! | words | what |
 //! |---|---|
-//! | 1 | `tollgate` as bytes |
 //! | 1 | the version |
 //! | 1 | the seed of the hash: the file is secret |
 //! | 4 | the fingerprints of four fixed keys: another hash is another build |
 //! | 1 | wall time, nanoseconds since 1970 |
-//! | 2 | how many intervals between tokens, and how many keys |
-//! | 2 an interval | its tag as in `intervals.rs`, and the interval in 1/64 ns |
 //! | 2 a key | its fingerprint with the tag of its interval; its word as in `word.rs`, with times from the one above |
-//! | 1 | FNV-1a of all bytes before |
+//! | 1 | 0, which is no key's |
+//! | 1 | how many keys there were |
+//! | 1 · 2 an interval | how many intervals between tokens; the tag of each as in `intervals.rs`, and itself in 1/64 ns |
+//! | 1 · 2 a bucket | how many buckets keys without a slot share; the tag of each, and its word |
+//!
+//! A file of its own holds one section. Intervals follow the keys, so that there is one for each tag, also of keys that
+//! were charged meanwhile.
 
 use std::path::Path;
 
 use tollgate_core::{Pace, units};
 
+use super::anchor::Moment;
 use super::hasher::KeyHasher;
-use super::intervals::{Intervals, Tag};
+use super::intervals::Tag;
 use super::shard::Need;
 use super::slot::ChargeRequest;
+use super::table::Table;
 use super::word::KeyWord;
 use super::{Builder, KeyedLimiter};
 use crate::clock::{Clock, Monotonic};
 use crate::limiter::DefaultClock;
-use crate::snapshot::{self, SnapshotError, wall_nanos};
+use crate::snapshot::{Loaded, SnapshotError, SnapshotReader, SnapshotWriter, Times};
+use crate::sync::Ordering;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"tollgate");
-/// The one before knew no intervals.
-const VERSION: u64 = 2;
-/// Words before the intervals.
-const HEADER: usize = 10;
+const KIND: &[u8; 8] = b"tollgate";
+/// The first knew no intervals, the second no shared buckets.
+const VERSION: u64 = 3;
 
 impl<C: Clock, T> KeyedLimiter<C, T> {
     /// Writes the keys that are active now to a file, and returns how many they are. A file that was
@@ -60,26 +62,47 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     /// # Ok::<(), tollgate::keyed::SnapshotError>(())
     /// ```
     pub fn snapshot(&self, path: impl AsRef<Path>) -> Result<u64, SnapshotError> {
-        let path = path.as_ref();
-        let mut words = vec![MAGIC, VERSION, self.hasher.seed()];
-        words.extend(probes(&self.hasher));
-        // The limiter's clock first: time that passes in between counts as not passed, and grants nothing.
-        let now = self.table.since_anchor(self.clock.now());
-        words.extend([wall_nanos(), 0, 0]);
+        let mut file = SnapshotWriter::create(path, KIND, VERSION)?;
+        let keys = self.save(&mut file, Times::of(self.clock.now()))?;
+        file.finish()?;
+        Ok(keys)
+    }
+
+    /// Writes the keys that are active at these times as a section of a file, and returns how many they are: as
+    /// [`snapshot`](Self::snapshot) does, beside others. No lock is held while the disk is waited for.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Io`] if the file can't be written.
+    ///
+    /// [`SnapshotWriter`] has an example.
+    pub fn save(&self, file: &mut SnapshotWriter, times: Times) -> Result<u64, SnapshotError> {
+        file.words(&[VERSION, self.hasher.seed()])?;
+        file.words(&probes(&self.hasher))?;
+        file.word(times.wall.as_nanos())?;
+        let (now, anchor) = (self.table.since_anchor(times.now), self.table.anchor());
+        let (mut keys, mut words) = (0, Vec::new());
         for shard in self.table.shards() {
-            shard.for_each_active(self.table.anchor(), now, |fingerprint, word, now| {
+            shard.for_each_active(anchor, now, |fingerprint, word, now| {
                 words.extend([fingerprint, word.moved(units::of(now)).0]);
             });
+            keys += words.len() as u64 / 2;
+            file.words(&words)?;
+            words.clear();
         }
-        let keys = (words.len() - HEADER) as u64 / 2;
-        // Read after the keys, so that it has the interval of each.
-        let known = self.table.intervals().known();
-        let known: Vec<u64> = known.flat_map(|(tag, interval)| [tag, interval]).collect();
-        words[HEADER - 2] = known.len() as u64 / 2;
-        words[HEADER - 1] = keys;
-        words.splice(HEADER..HEADER, known);
-        let bytes = words.into_iter().flat_map(u64::to_le_bytes).collect();
-        snapshot::write(path, bytes)?;
+        file.words(&[0, keys])?;
+        for (tag, interval) in self.table.intervals().known() {
+            words.extend([tag, interval]);
+        }
+        file.word(words.len() as u64 / 2)?;
+        file.words(&words)?;
+        words.clear();
+        if let Some(shard) = self.table.shards().next() {
+            shard.for_each_shared(anchor, now, |tag, word, now| {
+                words.extend([tag, word.moved(units::of(now)).0]);
+            });
+        }
+        file.word(words.len() as u64 / 2)?;
+        file.words(&words)?;
         Ok(keys)
     }
 }
@@ -110,90 +133,107 @@ impl<C: Clock, T> Builder<C, T> {
     /// active keys than find a slot; or if GCRA can't represent the rate.
     pub fn restore(self, path: impl AsRef<Path>) -> Result<KeyedLimiter<C, T>, SnapshotError> {
         let path = path.as_ref();
-        let contents = Contents::read(path)?;
-        let elapsed = wall_nanos().saturating_sub(contents.wall_nanos);
-        let elapsed = units::from_nanos(elapsed);
-        let limiter = self.adopting(contents.seed, contents.intervals).build();
-        let limiter = limiter.map_err(SnapshotError::Limit)?;
-        let moment = limiter.table.since_anchor(limiter.clock.now());
-        let now = moment.now;
-        let still_active = |word: &KeyWord| word.idle_at() > elapsed;
-        let all_fit = contents.keys.iter().all(|&(fingerprint, word)| {
-            let need = if word.is_blocked() {
-                Need::Block
-            } else {
-                Need::Idle
-            };
-            let word = word.moved(elapsed).later(units::of(now));
-            let shard = limiter.table.shard(fingerprint);
-            // At no rate, whatever the key's interval: nobody else uses the table yet.
-            let ask = ChargeRequest {
-                fingerprint,
-                tag: Tag::NONE,
-                pace: Pace::UNLIMITED,
-                moment,
-                anchor: limiter.table.anchor(),
-                cost: 0,
-                patience: 0,
-            };
-            word.idle_at() <= units::of(now) || shard.set(&ask, need, |_, _| word)
-        });
-        if all_fit {
-            return Ok(limiter);
+        let mut file = SnapshotReader::open(path, KIND, VERSION)?;
+        let (times, capacity) = (Times::of(self.clock.now()), self.capacity());
+        let (limiter, loaded) = self.load(&mut file, times)?;
+        file.end()?;
+        loaded.all(path, capacity)?;
+        Ok(limiter)
+    }
+
+    /// Builds it with the keys of a section that [`KeyedLimiter::save`] wrote, as they are at these times: as
+    /// [`restore`](Self::restore) does, but a key that finds no slot is counted, and is no error.
+    ///
+    /// # Errors
+    /// If the file can't be read, or the section isn't one of this format and build; or if GCRA can't represent the
+    /// rate.
+    ///
+    /// [`SnapshotWriter`] has an example.
+    pub fn load(
+        self,
+        file: &mut SnapshotReader,
+        times: Times,
+    ) -> Result<(KeyedLimiter<C, T>, Loaded), SnapshotError> {
+        file.expect_version(VERSION)?;
+        let [seed, own @ .., wall] = file.words::<6>()?;
+        if own != probes(&KeyHasher::with_seed(seed)) {
+            return Err(file.other_build());
         }
-        let active = contents.keys.iter().filter(|(_, word)| still_active(word));
-        Err(SnapshotError::TooManyKeys {
-            path: path.to_owned(),
-            keys: active.count() as u64,
-            capacity: limiter.capacity,
-        })
+        let elapsed = units::from_nanos(times.since(wall));
+        let table = self.table(times.now);
+        let moment = table.since_anchor(times.now);
+        let loaded = load_keys(&table, file, (moment, elapsed))?;
+        let intervals = table.intervals();
+        for _ in 0..file.word()? {
+            let [tag, interval] = file.words()?;
+            if !intervals.restore(Tag::from_bits(tag), interval) {
+                return Err(file.other_build());
+            }
+        }
+        for _ in 0..file.word()? {
+            let [tag, word] = file.words()?;
+            let word = KeyWord(word).at_moment((moment, elapsed));
+            let shared = intervals.shared(Tag::from_bits(tag));
+            shared.store(word.0, Ordering::Relaxed);
+        }
+        let limiter = self.adopting(seed).build_on(table);
+        Ok((limiter.map_err(SnapshotError::Limit)?, loaded))
     }
 }
 
-/// A snapshot that is intact and of this format and build.
-struct Contents {
-    seed: u64,
-    wall_nanos: u64,
-    intervals: Intervals,
-    /// Words count from the time of the snapshot.
-    keys: Vec<(u64, KeyWord)>,
-}
-
-impl Contents {
-    fn read(path: &Path) -> Result<Self, SnapshotError> {
-        let words = snapshot::read(path, [MAGIC, VERSION], |header: &[u64; HEADER]| {
-            let pairs = header[HEADER - 2].saturating_add(header[HEADER - 1]);
-            pairs.saturating_mul(2).saturating_add(HEADER as u64 + 1)
-        })?;
-        let (header, rest) = words.split_at(HEADER);
-        if header[3..7] != probes(&KeyHasher::with_seed(header[2])) {
-            let path = path.to_owned();
-            return Err(SnapshotError::OtherBuild { path });
+/// Stores what is still active of a section's keys. Their intervals follow them, so each is looked for as it stands in
+/// the section, with its tag.
+fn load_keys(
+    table: &Table,
+    file: &mut SnapshotReader,
+    since: (Moment, u64),
+) -> Result<Loaded, SnapshotError> {
+    let mut loaded = Loaded::default();
+    let mut keys = 0;
+    loop {
+        let fingerprint = file.word()?;
+        if fingerprint == 0 {
+            break;
         }
-        let (pairs, _) = rest.as_chunks::<2>();
-        // The length was right, so both fit.
-        let known = usize::try_from(header[HEADER - 2]).unwrap_or(0);
-        let (known, keys) = pairs.split_at(known.min(pairs.len()));
-        let mut intervals = Intervals::new();
-        for &[tag, interval] in known {
-            if !intervals.restore(Tag::from_bits(tag), interval) {
-                let path = path.to_owned();
-                return Err(SnapshotError::OtherBuild { path });
-            }
+        keys += 1;
+        let word = KeyWord(file.word()?);
+        let need = if word.is_blocked() {
+            Need::Block
+        } else {
+            Need::Idle
+        };
+        let word = word.at_moment(since);
+        if word.idle_at() <= units::of(since.0.now) {
+            continue;
         }
-        Ok(Self {
-            seed: header[2],
-            wall_nanos: header[7],
-            intervals,
-            keys: keys
-                .iter()
-                .map(|&[key, word]| (key, KeyWord(word)))
-                .collect(),
-        })
+        // At no rate, whatever the key's interval: nobody else uses the table yet.
+        let ask = ChargeRequest {
+            fingerprint,
+            tag: Tag::NONE,
+            pace: Pace::UNLIMITED,
+            moment: since.0,
+            anchor: table.anchor(),
+            cost: 0,
+            patience: 0,
+        };
+        if table.shard(fingerprint).set(&ask, need, |_, _| word) {
+            loaded.keys += 1;
+        } else {
+            loaded.left_out += 1;
+        }
+    }
+    match file.word()? {
+        written if written == keys => Ok(loaded),
+        _ => Err(file.corrupt()),
     }
 }
 
 impl KeyWord {
+    /// A word of a section as a table counts it at this moment, so many units after the section was written.
+    fn at_moment(self, (moment, elapsed): (Moment, u64)) -> Self {
+        self.moved(elapsed).later(units::of(moment.now))
+    }
+
     /// The same at a time that is counted from earlier on.
     fn later(self, by: u64) -> Self {
         self.with_times(|time| time.saturating_add(by))

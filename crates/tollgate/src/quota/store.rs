@@ -34,6 +34,7 @@ use super::crc::crc32c;
 use super::entry::Entry;
 use super::maker::Maker;
 use super::record::{self, Batch, Periods};
+use crate::snapshot::sync_folder;
 
 mod error;
 mod place;
@@ -398,17 +399,6 @@ fn write_new(path: &Path, bytes: &[u8]) -> io::Result<File> {
     file.write_all(bytes)?;
     file.sync_all()?;
     Ok(file)
-}
-
-/// Makes the rename last: on Unix a folder is synced as a file is.
-fn sync_folder(path: &Path) -> io::Result<()> {
-    if cfg!(unix) {
-        let folder = path
-            .parent()
-            .filter(|folder| !folder.as_os_str().is_empty());
-        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -11,11 +11,11 @@ use tollgate::{
     exact_keyed, keyed::SnapshotError,
 };
 use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::snapshot;
 
 /// Where the words of the file lie, in words from its start.
 const VERSION: usize = 1;
-const WALL: usize = 6;
-const KEYS: usize = 9;
+const WALL: usize = 5;
 
 const EVERY_ALGORITHM: [Algorithm; 7] = [
     Algorithm::Gcra,
@@ -69,18 +69,7 @@ fn load(
 
 /// Changes one word of a file and makes the checksum fit again.
 fn tamper(path: &Path, word: usize, change: impl Fn(u64) -> u64) {
-    let mut bytes = fs::read(path).expect("a snapshot");
-    let place = word * 8..word * 8 + 8;
-    let old = u64::from_le_bytes(bytes[place.clone()].try_into().expect("a word"));
-    bytes[place].copy_from_slice(&change(old).to_le_bytes());
-    let body = bytes.len() - 8;
-    let sum = bytes[..body]
-        .iter()
-        .fold(0xCBF2_9CE4_8422_2325, |sum, byte| {
-            (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01B3)
-        });
-    bytes[body..].copy_from_slice(&u64::to_le_bytes(sum));
-    fs::write(path, bytes).expect("a snapshot");
+    snapshot::tamper(path, |words| words[word] = change(words[word]));
 }
 
 /// As if the snapshot came from the future: then no time has passed since, exactly.
@@ -288,17 +277,20 @@ fn a_file_that_is_not_right_says_what_is_wrong_with_it() {
          the same"
     );
 
-    tamper(&file, VERSION, |_| 2);
+    tamper(&file, VERSION, |_| 1);
     assert_eq!(
         refused(&scratch, log),
-        "snapshot keys.snapshot has version 2, but this build reads version 1; start without it, or \
+        "snapshot keys.snapshot has version 1, but this build reads version 2; start without it, or \
          restore it with the build that wrote it"
     );
 
     // One key less than there are words for, and one more.
     for change in [|keys: u64| keys - 1, |keys: u64| keys + 1, |_| u64::MAX] {
         fs::write(&file, &right).unwrap();
-        tamper(&file, KEYS, change);
+        snapshot::tamper(&file, |words| {
+            let keys = words.last_mut().expect("how many there are");
+            *keys = change(*keys);
+        });
         assert_eq!(
             refused(&scratch, log),
             "snapshot keys.snapshot is corrupt: its checksum doesn't fit"

@@ -12,13 +12,17 @@ use tollgate::{
     keyed::{self, SnapshotError},
 };
 use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::snapshot;
 
 /// Where the words of the file lie, in words from its start.
 const VERSION: usize = 1;
-const PROBE: usize = 3;
-const WALL: usize = 7;
-const COUNT: usize = 9;
-const INTERVAL: usize = 11;
+const LENGTH: usize = 2;
+const SECTION: usize = 3;
+const PROBE: usize = 5;
+const WALL: usize = 9;
+/// Of a file with 19 keys.
+const COUNT: usize = 49;
+const INTERVAL: usize = 52;
 
 fn builder(capacity: usize, starting_at: u64) -> keyed::Builder<Manual> {
     KeyedLimiter::builder(Rate::per_hour(10), capacity)
@@ -39,18 +43,7 @@ fn some(keys: u64) -> KeyedLimiter<Manual> {
 
 /// Changes one word of a file and makes the checksum fit again.
 fn tamper(path: &Path, word: usize, change: impl Fn(u64) -> u64) {
-    let mut bytes = fs::read(path).expect("a snapshot");
-    let place = word * 8..word * 8 + 8;
-    let old = u64::from_le_bytes(bytes[place.clone()].try_into().expect("a word"));
-    bytes[place].copy_from_slice(&change(old).to_le_bytes());
-    let body = bytes.len() - 8;
-    let sum = bytes[..body]
-        .iter()
-        .fold(0xCBF2_9CE4_8422_2325, |sum, byte| {
-            (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01B3)
-        });
-    bytes[body..].copy_from_slice(&u64::to_le_bytes(sum));
-    fs::write(path, bytes).expect("a snapshot");
+    snapshot::tamper(path, |words| words[word] = change(words[word]));
 }
 
 /// As if the snapshot came from the future: then no time has passed since, exactly.
@@ -186,7 +179,7 @@ fn a_snapshot_replaces_the_one_before_and_leaves_nothing_else() {
     assert_eq!(files, 1);
     assert_eq!(
         fs::metadata(scratch.path("limits.snapshot")).unwrap().len(),
-        8 * 15
+        8 * 19
     );
     #[cfg(unix)]
     {
@@ -226,17 +219,17 @@ fn a_file_that_is_not_right_says_what_is_wrong_with_it() {
     );
 
     fs::write(&file, &right).unwrap();
-    tamper(&file, VERSION, |_| 1);
+    tamper(&file, VERSION, |_| 2);
     assert_eq!(
         refused(&scratch, 100),
-        "snapshot limits.snapshot has version 1, but this build reads version 2; start without it, \
+        "snapshot limits.snapshot has version 2, but this build reads version 3; start without it, \
          or restore it with the build that wrote it"
     );
 
     fs::write(&file, &right[..right.len() - 1]).unwrap();
     assert_eq!(
         refused(&scratch, 100),
-        "snapshot limits.snapshot has 407 bytes instead of 408: it was cut short or changed"
+        "snapshot limits.snapshot has 439 bytes instead of 440: it was cut short or changed"
     );
 
     // Nothing but the header is read of a file that is longer than that says, however long it is.
@@ -244,16 +237,26 @@ fn a_file_that_is_not_right_says_what_is_wrong_with_it() {
     longer.set_len(1 << 43).unwrap();
     assert_eq!(
         refused(&scratch, 100),
-        "snapshot limits.snapshot has 8796093022208 bytes instead of 408: it was cut short or changed"
+        "snapshot limits.snapshot has 8796093022208 bytes instead of 440: it was cut short or changed"
     );
 
     fs::write(&file, &right).unwrap();
-    tamper(&file, COUNT, |_| u64::MAX);
+    tamper(&file, LENGTH, |_| u64::MAX);
     assert_eq!(
         refused(&scratch, 100),
-        "snapshot limits.snapshot has 408 bytes instead of 18446744073709551615: it was cut short \
+        "snapshot limits.snapshot has 440 bytes instead of 18446744073709551615: it was cut short \
          or changed"
     );
+
+    // The section says the same again, for files that have several.
+    fs::write(&file, &right).unwrap();
+    tamper(&file, SECTION, |_| 2);
+    assert!(refused(&scratch, 100).contains("has version 2"));
+    for change in [|keys: u64| keys - 1, |keys: u64| keys + 1] {
+        fs::write(&file, &right).unwrap();
+        tamper(&file, COUNT, change);
+        assert!(refused(&scratch, 100).contains("corrupt"));
+    }
 
     fs::write(&file, &right).unwrap();
     for (place, change) in [(PROBE, 1), (INTERVAL - 1, 1), (INTERVAL - 1, u64::MAX)] {

@@ -30,6 +30,23 @@ impl Shard {
         }
     }
 
+    /// The same of the buckets that keys without a slot share, each by the bits of its tag. All shards have the same.
+    pub(crate) fn for_each_shared(
+        &self,
+        anchor: &Anchor,
+        moment: Moment,
+        mut each: impl FnMut(u64, KeyWord, Timestamp),
+    ) {
+        // Under the lock of any shard the anchor stays.
+        let _structure = self.lock();
+        let now = anchor.renew(moment).now;
+        for (tag, word) in self.intervals.shared_words() {
+            if word.idle_at() > units::of(now) {
+                each(tag, word, now);
+            }
+        }
+    }
+
     /// Counts all words from so many units later. The caller holds the lock.
     pub(crate) fn move_words(&self, by: u64) {
         let high = self.high_water();

@@ -1,0 +1,84 @@
+//! Counts that only ever grow, on the calling thread's own cache lines: many threads count, and few ever read.
+
+// Not loom's: no decision reads a count, so counts are no part of any model.
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::sync::{Padded, known_thread_number, thread_number};
+
+/// Counters of any shape, once for each thread that counts much.
+///
+/// A thread with a small number has a stripe to itself, and adds to it by a plain load and store,
+/// which needs no atomic addition. The others share some more.
+///
+/// ```
+/// use std::sync::atomic::AtomicU64;
+/// use tollgate::stripes::Stripes;
+///
+/// let stripes = Stripes::new(|| [const { AtomicU64::new(0) }; 2]);
+/// stripes.add(|both| &both[1], 3);
+/// assert_eq!((stripes.sum(|both| &both[0]), stripes.sum(|both| &both[1])), (0, 3));
+/// ```
+#[derive(Debug)]
+pub struct Stripes<T> {
+    /// One thread's each.
+    own: Box<[Padded<T>]>,
+    shared: Box<[Padded<T>]>,
+}
+
+impl<T> Stripes<T> {
+    /// Two stripes for each core, and as many again to share.
+    pub fn new(make: impl Fn() -> T) -> Self {
+        let count = 2 * cores();
+        Self::with((count, count), make)
+    }
+
+    /// One stripe for each core and few more, for counters that take much memory.
+    pub fn few(make: impl Fn() -> T) -> Self {
+        Self::with((cores() + 2, 2), make)
+    }
+
+    fn with((own, shared): (usize, usize), make: impl Fn() -> T) -> Self {
+        let stripes = |count: usize| (0..count).map(|_| Padded(make())).collect();
+        Self {
+            // The threads of a model are one thread to the system, and would share a number.
+            own: if cfg!(any(loom, shuttle)) {
+                Box::default()
+            } else {
+                stripes(own)
+            },
+            shared: stripes(shared),
+        }
+    }
+
+    /// Adds to one of the counters. It must be the same one in every stripe.
+    #[inline(always)]
+    pub fn add(&self, counter: impl Fn(&T) -> &AtomicU64, count: u64) {
+        let Some(stripe) = self.own.get(known_thread_number()) else {
+            return self.add_shared(counter, count);
+        };
+        let counter = counter(&stripe.0);
+        // Nobody else writes here: thread numbers are given to one thread at a time.
+        let sum = counter.load(Ordering::Relaxed);
+        counter.store(sum.wrapping_add(count), Ordering::Relaxed);
+    }
+
+    /// Counts for a thread without a stripe, or without a number so far.
+    #[cold]
+    #[inline(never)]
+    fn add_shared(&self, counter: impl Fn(&T) -> &AtomicU64, count: u64) {
+        let stripe = &self.shared[thread_number() % self.shared.len()];
+        // A lone count: nothing else is read by what it says.
+        counter(&stripe.0).fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// What all threads have added to one of the counters.
+    pub fn sum(&self, counter: impl Fn(&T) -> &AtomicU64) -> u64 {
+        let stripes = self.own.iter().chain(&self.shared);
+        let counts = stripes.map(|stripe| counter(&stripe.0).load(Ordering::Relaxed));
+        counts.fold(0, u64::wrapping_add)
+    }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
