@@ -4,8 +4,8 @@ use std::fmt;
 use std::future::Future;
 use std::task::Waker;
 
-use tollgate::clock::Wakeup;
-use tollgate::{Decision, Timestamp};
+use tollgate::clock::{Wakeup, Wall};
+use tollgate::{Clock, Decision, Timestamp};
 
 mod each;
 pub(crate) mod fallback;
@@ -16,9 +16,9 @@ pub use crate::limits::{
     Answer, Check, Counter, DenyCache, DenyVersion, Limit, LimitKind, Prepared, RequestKey,
     SoleLimit, Source,
 };
-pub use fallback::{AskingOrFallback, Breaker, Fallback, FallbackStats, StoreEvent};
+pub use fallback::{AskingOrFallback, Breaker, BreakerState, Fallback, FallbackStats, StoreEvent};
 pub use local::{Local, Owed};
-pub use memory::{Memory, MemoryBuilder};
+pub use memory::{Memory, MemoryBuilder, TableStats};
 
 /// What became of something that was to be given back, or forgotten.
 ///
@@ -131,7 +131,12 @@ pub trait Backend: Send + Sync {
     /// The time by which it judges, to tell how long something takes and how long a refusal holds.
     fn now(&self) -> Timestamp;
 
-    /// Wakes a task once [`now`](Self::now) shows `at`, as [`Clock::wake_at`](tollgate::Clock::wake_at) does: for
+    /// The time of day, by which operators' [orders](crate::orders) end: the system's, unless said otherwise.
+    fn wall(&self) -> Timestamp {
+        Wall.now()
+    }
+
+    /// Wakes a task once [`now`](Self::now) shows `at`, as [`Clock::wake_at`] does: for
     /// requests that wait for their turn. None, unless said otherwise: its time goes on with the system's.
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
         let _ = (at, waker);

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tollgate::{Clock, Timestamp};
@@ -10,34 +9,47 @@ use tollgate::{Clock, Timestamp};
 use crate::backend::{Backend, Memory};
 use crate::facts::Facts;
 use crate::limits::{Answer, Check, DenyCache, DenyVersion, KeyHashers};
-use crate::observer::{Event, Observer};
-use crate::policy::{Mode, Policy};
+use crate::observer::{Observer, Wants};
+use crate::policy::Policy;
+use crate::tally::Tallies;
+use crate::top::Top;
 use crate::verdict::{Findings, Said, Verdict};
 
+mod asked;
 pub(crate) mod bounds;
-mod counters;
+pub(crate) mod counters;
+mod counting;
 mod deciding;
 mod descriptors;
 mod gather;
 mod gifts;
+mod limiters;
+pub(crate) mod orders;
 mod peek;
 mod retired;
 pub(crate) mod rollout;
 pub(crate) mod rules;
 mod said;
+mod saved;
+mod telling;
 mod turns;
 pub(crate) mod warm;
 
+pub use asked::FactsAsked;
 pub use bounds::{Bounds, TooMuch};
 pub use descriptors::{
     CurrentLimit, DescriptorFindings, DescriptorStatus, DescriptorVerdict, DescriptorsPassed,
 };
+pub use limiters::{LimiterSort, LimiterState};
+pub use orders::{Found, FoundLimit, Reset};
 pub use peek::Left;
 pub use rules::PolicyError;
+pub use saved::{RestoreError, Restored, Resume};
 
 use gather::{Gathered, Group};
+use orders::{Book, Held};
 use retired::Retired;
-use rules::Rules;
+use rules::{Before, Rules};
 use turns::Turns;
 
 /// Decides requests by a policy.
@@ -87,8 +99,13 @@ pub struct Engine<B: Backend = Memory> {
     turns: Arc<Turns>,
     deny: Option<DenyCache>,
     observer: Option<Box<dyn Observer>>,
+    wants: Wants,
+    tallies: Option<Tallies>,
+    top: Option<Top>,
     /// Held while a policy is compiled, so that each follows the one before.
     reloading: Mutex<Retired<Rules>>,
+    /// Locked while they are put over a policy, and until that is in force.
+    orders: Mutex<Book>,
 }
 
 impl<B: Backend> Engine<B> {
@@ -97,17 +114,26 @@ impl<B: Backend> Engine<B> {
     /// # Errors
     /// What the policy says can't be done.
     pub fn new(policy: Policy, backend: B) -> Result<Self, PolicyError> {
-        let rules = Rules::new(policy, None, backend.now())?;
+        let rules = Rules::new(policy, Before::Nothing, backend.now())?;
+        Self::by(rules, backend, KeyHashers::random())
+    }
+
+    fn by(mut rules: Rules, backend: B, hashers: KeyHashers) -> Result<Self, PolicyError> {
         rules.suit(&backend)?;
+        rules.since = backend.wall();
         Ok(Self {
             rules: ArcSwap::from_pointee(rules),
             backend,
-            hashers: KeyHashers::random(),
+            hashers,
             bounds: Bounds::default(),
             turns: Arc::new(Turns::new()),
             deny: None,
             observer: None,
+            wants: Wants::Everything,
+            tallies: None,
+            top: None,
             reloading: Mutex::new(Retired::new()),
+            orders: Mutex::default(),
         })
     }
 
@@ -140,6 +166,7 @@ impl<B: Backend> Engine<B> {
     /// ```
     #[must_use]
     pub fn with_observer(mut self, observer: impl Observer + 'static) -> Self {
+        self.wants = observer.wants();
         self.observer = Some(Box::new(observer));
         self
     }
@@ -247,9 +274,16 @@ impl<B: Backend> Engine<B> {
         let reloading = self.reloading.lock();
         let mut retired = reloading.unwrap_or_else(PoisonError::into_inner);
         let before = self.rules.load_full();
-        let rules = Rules::new(policy, Some(&before), self.backend.now())?;
+        let mut rules = Rules::new(policy, Before::Rules(&before), self.backend.now())?;
         rules.suit(&self.backend)?;
+        if let Some(tallies) = &self.tallies {
+            rules.count_in(tallies);
+        }
+        rules.since = self.backend.wall();
+        let mut book = self.book();
+        self.put_over(&rules, &mut book);
         self.rules.store(Arc::new(rules));
+        drop(book);
         retired.retire(before);
         self.turns.poke_all();
         Ok(())
@@ -287,10 +321,6 @@ impl<B: Backend> Engine<B> {
         self.rules.load().waits
     }
 
-    fn started(&self) -> Option<Timestamp> {
-        self.observer.as_ref().map(|_| self.backend.now())
-    }
-
     /// What is known before the backend is asked.
     #[inline]
     fn before_asking(&self, rules: &Rules, group: &Group<'_>) -> Asked {
@@ -325,13 +355,6 @@ impl<B: Backend> Engine<B> {
             deny.note(check, &answer.decision, at, version);
         }
     }
-
-    #[inline]
-    fn tell(&self, verdict: &Findings<'_>, started: Option<Timestamp>) {
-        if let (Some(observer), Some(started)) = (&self.observer, started) {
-            tell(&**observer, verdict, self.backend.now() - started);
-        }
-    }
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
@@ -349,8 +372,11 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
         });
         let findings = verdict.findings_mut();
         let (said, rules) = (&mut findings.said, &**findings.rules);
+        let orders = self.ordered(rules);
         let mut gathered = Gathered::new();
-        gathered.fill(rules, facts, (&self.hashers, &self.bounds), &self.backend);
+        let orders = orders.as_ref().map(Held::in_force);
+        let bounds = (&self.hashers, &self.bounds);
+        gathered.fill((rules, orders), facts, bounds, &self.backend);
         if !said.settle(&gathered) {
             let in_line = rules.waits && self.turns.is_any();
             match &self.deny {
@@ -363,8 +389,17 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
             }
             if said.allowed {
                 for (number, checks) in runs(&gathered.shadow) {
-                    said.overhear(rules, number, self.backend.answer(checks));
+                    let answer = self.backend.answer(checks);
+                    self.count_in_shadow(rules, number, &answer);
+                    said.overhear(rules, (number, checks), answer);
                 }
+            }
+        }
+        if let Some(tallies) = &self.tallies {
+            if said.allowed {
+                tallies.passed(rules, &gathered, said);
+            } else {
+                tallies.refused(rules, said);
             }
         }
         self.tell(&verdict, started);
@@ -405,29 +440,6 @@ fn runs<'g, 'a>(group: &'g Group<'a>) -> impl Iterator<Item = (u32, &'g [Check<'
         start += run.len();
         (run[0], own)
     })
-}
-
-/// Tells of a verdict, and of what rules in shadow would have refused.
-#[cold]
-fn tell(observer: &dyn Observer, verdict: &Findings<'_>, took: Duration) {
-    observer.decided(&Event {
-        cause: verdict.cause(),
-        mode: verdict.mode(),
-        enforced_percent: verdict.enforced_percent(),
-        decision: verdict.said.decision,
-        near_limit: verdict.is_near_limit(),
-        took,
-    });
-    for refusal in verdict.shadow_refusals() {
-        observer.decided(&Event {
-            cause: refusal.cause,
-            mode: Mode::Shadow,
-            enforced_percent: refusal.enforced_percent,
-            decision: refusal.decision,
-            near_limit: false,
-            took,
-        });
-    }
 }
 
 impl<B: Backend + fmt::Debug> fmt::Debug for Engine<B> {

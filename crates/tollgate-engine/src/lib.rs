@@ -57,7 +57,11 @@
 //! | to count in this process | [`backend::Memory`] |
 //! | to count for a fleet | the crate `tollgate-redis` |
 //! | to know why a request passed or not | [`explain`] |
+//! | to know what another policy would change | [`diff`] |
 //! | to be told of every decision | [`observer`] |
+//! | to count them by limiter | [`tally`] |
+//! | to know which keys are refused most | [`top`] |
+//! | to block a key, let it through, or give it another limit for a while | [`orders`] |
 //! | files of envoyproxy/ratelimit | [`envoy`] |
 //!
 //! The way of a request, which is also the reading order of the code:
@@ -68,6 +72,7 @@
 
 pub mod backend;
 pub mod diagnostic;
+pub mod diff;
 pub mod document;
 pub mod engine;
 pub mod envoy;
@@ -78,15 +83,18 @@ pub mod lint;
 pub mod matcher;
 pub mod native;
 pub mod observer;
+pub mod orders;
 pub mod policy;
 pub mod render;
 pub mod schema;
 pub mod source;
 mod suggest;
+pub mod tally;
+pub mod top;
 pub mod verdict;
 
 pub use diagnostic::{Code, Diagnostic, Severity};
-pub use engine::{Bounds, Engine, PolicyError};
+pub use engine::{Bounds, Engine, FactsAsked, PolicyError, RestoreError, Restored, Resume};
 pub use facts::Facts;
 pub use policy::Policy;
 pub use source::{Checked, Rejected, Sources};

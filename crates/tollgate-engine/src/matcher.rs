@@ -127,6 +127,11 @@ impl Slots {
         number
     }
 
+    /// All of them, by number.
+    pub(crate) fn names(&self) -> &[Box<str>] {
+        &self.names
+    }
+
     /// What a number stands for.
     pub(crate) fn name(&self, slot: u32) -> &str {
         &self.names[slot as usize]

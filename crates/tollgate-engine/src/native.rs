@@ -24,6 +24,7 @@ mod reader;
 mod refs;
 mod rollout;
 mod rule;
+pub(crate) mod text;
 
 pub(crate) use pattern::{LONGEST_CONDITION, MOST_KEY_FACTS};
 use problems::Problems;

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use tollgate::Decision;
 
+use crate::limits::RequestKey;
 use crate::policy::Mode;
-use crate::verdict::Cause;
+use crate::verdict::{Cause, Reason};
 
 /// Is told of every verdict, on the thread that decides, once it is given to
 /// [`Engine::with_observer`](crate::Engine::with_observer). An engine without one neither reads the clock
@@ -28,6 +29,41 @@ pub trait Observer: Send + Sync {
     /// A request was decided, or a rule in shadow would have refused it. Of a request of descriptors, each
     /// that met a limit is told; of one that met none, that.
     fn decided(&self, event: &Event<'_>);
+
+    /// What it is told of. Asked when it is given to an engine, and again when something is told.
+    fn wants(&self) -> Wants {
+        Wants::Everything
+    }
+}
+
+/// What an [`Observer`] is told of.
+///
+/// ```
+/// use tollgate_engine::observer::{Event, Observer, Wants};
+///
+/// struct Log;
+///
+/// impl Observer for Log {
+///     fn decided(&self, event: &Event<'_>) {
+///         if let (Some(key), Some(reason)) = (event.key, event.reason) {
+///             println!("{} refused {:x?}: {reason}", event.cause, key.fingerprint());
+///         }
+///     }
+///
+///     fn wants(&self) -> Wants {
+///         Wants::Refusals
+///     }
+/// }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Wants {
+    /// Every verdict.
+    #[default]
+    Everything,
+    /// Refusals, and what rules in shadow would have refused. What passes costs nothing then: the clock isn't read, so
+    /// nobody is told how long a decision [took](Event::took).
+    Refusals,
 }
 
 /// What an [`Observer`] is told.
@@ -48,6 +84,11 @@ pub trait Observer: Send + Sync {
 pub struct Event<'a> {
     /// What decided.
     pub cause: Cause<'a>,
+    /// The key by which it was decided; none if no rule decided. Its fingerprint tells it from others, and as text it is
+    /// what the client has sent: `user=42`.
+    pub key: Option<RequestKey<'a>>,
+    /// Why it was refused, or would have been; none if it passed.
+    pub reason: Option<Reason>,
     /// Whether what decided is enforced for this key, or only counts.
     pub mode: Mode,
     /// For how many keys in a hundred the rule does: 100 or 0 unless it is being rolled out.
@@ -56,6 +97,6 @@ pub struct Event<'a> {
     pub decision: Decision,
     /// Whether it passed, and the limit is as far used as the policy calls near.
     pub near_limit: bool,
-    /// How long the whole decision took.
+    /// How long the whole decision took; zero for one who [wants](Observer::wants) refusals alone.
     pub took: Duration,
 }

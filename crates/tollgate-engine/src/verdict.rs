@@ -2,21 +2,25 @@
 
 use std::fmt;
 use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::{Decision, Outcome, Timestamp};
 
 pub use crate::engine::TooMuch;
+use crate::engine::orders::Override;
 use crate::matcher::few::Few;
 use crate::policy::{Mode, OnStoreFailure};
 
 mod cause;
 mod findings;
 mod permits;
+mod reason;
 
 pub use cause::Cause;
 pub use findings::{Findings, ShadowRefusal};
 pub use permits::Permits;
+pub use reason::Reason;
 
 pub(crate) use cause::By;
 
@@ -109,6 +113,10 @@ pub(crate) struct Said {
     pub(crate) fallback: Option<OnStoreFailure>,
     /// When, if a rule that warms up may have decided.
     pub(crate) at: Option<Timestamp>,
+    /// What was ordered of the rule that decided.
+    pub(crate) changed: Option<Arc<Override>>,
+    /// The order that refused it.
+    pub(crate) blocked_by: Option<u64>,
 }
 
 impl Default for Said {
@@ -124,6 +132,8 @@ impl Default for Said {
             shadows: Few::new(),
             fallback: None,
             at: None,
+            changed: None,
+            blocked_by: None,
         }
     }
 }
@@ -132,6 +142,9 @@ impl Default for Said {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shadowed {
     pub(crate) by: By,
+    /// Of the key, and of the limit, as above.
+    pub(crate) fingerprint: [u64; 2],
+    pub(crate) limit: u64,
     pub(crate) decision: Decision,
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use tollgate_engine::backend::FallbackStats;
+use tollgate_engine::backend::{BreakerState, FallbackStats, TableStats};
 
 use crate::failure::FailureStats;
 use crate::noted::Noted;
@@ -45,6 +45,11 @@ pub struct RedisStats {
     pub lost_slots: u64,
     /// Nodes of the fleet, as given or learned.
     pub nodes: u64,
+    /// How many microseconds the store's clock is ahead of this machine's; of a cluster, that of the node which is
+    /// farthest off. None as long as it isn't known.
+    pub clock_offset_micros: Option<i64>,
+    /// Whether rules that circuit-break ask the store.
+    pub breaker: BreakerState,
     /// What was decided without the store.
     pub fallback: FallbackStats,
     /// Every question that failed, by what sort of failure it was: those that [`fallback`](Self::fallback)
@@ -70,6 +75,7 @@ impl Redis {
                     near_hits: inner.repeated_refusals(),
                     leased: inner.leased(),
                     nodes: fallback.local().nodes(),
+                    breaker: fallback.breaker_state(),
                     fallback: fallback.stats(),
                     failures: failures.stats(),
                     ..RedisStats::default()
@@ -93,8 +99,19 @@ impl Redis {
             slots: direct.holders.held(),
             lost_slots: direct.holders.lost(),
             nodes: fallback.local().nodes(),
+            clock_offset_micros: stats.skew.worst(),
+            breaker: fallback.breaker_state(),
             fallback: fallback.stats(),
             failures: failures.stats(),
+        }
+    }
+
+    /// The tables of this process's part of the limits, which decides while the store can't be asked: see
+    /// [`Memory::tables`](tollgate_engine::backend::Memory::tables).
+    pub fn tables(&self) -> Vec<TableStats> {
+        match &self.home {
+            Home::Store(fallback) => fallback.local().memory().tables(),
+            Home::Memory(fallback) => fallback.local().memory().tables(),
         }
     }
 }

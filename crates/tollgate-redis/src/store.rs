@@ -12,6 +12,7 @@ mod queue;
 mod reason;
 mod request;
 mod shared;
+mod skew;
 mod slots;
 
 use std::fmt;

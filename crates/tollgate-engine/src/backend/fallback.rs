@@ -21,7 +21,7 @@ mod first;
 mod peek;
 
 pub use asking::AskingOrFallback;
-pub use breaker::Breaker;
+pub use breaker::{Breaker, BreakerState};
 pub use event::{FallbackStats, StoreEvent};
 
 use asking::Way;
@@ -152,6 +152,11 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {
     /// Whether requests are decided without the store: true if the latest request that needed it was.
     pub fn is_active(&self) -> bool {
         self.is_active.load(Ordering::Relaxed)
+    }
+
+    /// Whether rules that circuit-break ask the store now.
+    pub fn breaker_state(&self) -> BreakerState {
+        self.circuit.state(self.now())
     }
 
     /// What it has counted.
@@ -405,6 +410,10 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Backend for Fallback<B,
 
     fn now(&self) -> Timestamp {
         self.backend.now()
+    }
+
+    fn wall(&self) -> Timestamp {
+        self.local.memory().wall()
     }
 
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {

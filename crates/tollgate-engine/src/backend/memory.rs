@@ -10,8 +10,10 @@ use std::future::{Ready, ready};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
+use std::time::Duration;
 
 use tollgate::clock::{Monotonic, Wakeup, Wall};
+use tollgate::quota::OnFileFailure;
 use tollgate::{
     Algorithm, Clock, Decision, ExactKeyedLimiter, KeyedConcurrency, KeyedLimiter, Level,
     QuotaLimiter, Stack, Timestamp,
@@ -28,10 +30,13 @@ mod each;
 mod estimates;
 mod kept;
 mod keys;
+mod state;
+mod tables;
 
 pub use builder::MemoryBuilder;
 pub(super) use estimates::is_held;
 pub(super) use keys::{BorrowedFrom, TableKey, level};
+pub use tables::TableStats;
 
 use keys::{CounterKey, QuotaBytes, UNNAMED, exact, rated};
 
@@ -47,8 +52,8 @@ const WINDOWS: Algorithm = Algorithm::FixedWindow(Align::FirstHit);
 /// concurrency by one of 128 bits, quotas by the key itself. All tables are bounded; what is beyond
 /// shares one bucket, and quotas refuse.
 ///
-/// All of it is gone when the process ends, what was used of quotas too, unless they are given a file:
-/// [`MemoryBuilder::quota_file`].
+/// All of it is gone when the process ends, unless [`Engine::save`](crate::Engine::save) writes it down; what was used of
+/// quotas too, unless they are given a file: [`MemoryBuilder::quota_file`].
 ///
 /// ```
 /// use tollgate::clock::Manual;
@@ -86,6 +91,8 @@ impl Memory {
             capacity: 1_000_000,
             clock: Monotonic::new(),
             wall: Wall,
+            on_quota_file_failure: OnFileFailure::default(),
+            flush_quotas_every: Duration::from_secs(1),
         }
     }
 }
@@ -350,6 +357,10 @@ impl<C: Clock + 'static, W: Clock + 'static> Backend for Memory<C, W> {
     #[inline]
     fn now(&self) -> Timestamp {
         self.clock.now()
+    }
+
+    fn wall(&self) -> Timestamp {
+        self.windows.clock().now()
     }
 
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {

@@ -4,13 +4,15 @@
 //! backend carries what was spent over, so that no window sees more than the largest burst and the fastest
 //! rate of the versions in it, however often they change.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use tollgate::{Algorithm, LimitError, Rate};
 
 use crate::limits::{Counter, Limit, LimitKind};
+
+mod saved;
 
 /// Whether other rules may count in the same state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +70,23 @@ impl Counters {
     /// Forgets the policy before, once all limits have their place.
     pub(crate) fn settle(&mut self) {
         self.before = Held::default();
+    }
+
+    /// The numbers of all states.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = u64> {
+        self.held.values().flatten().map(|state| state.id)
+    }
+
+    /// The names of those rates whose numbers aren't among these, in order.
+    pub(crate) fn without(&self, live: &HashSet<u64>) -> Vec<String> {
+        let gone = self.held.iter().filter(|((name, sort), states)| {
+            // Nobody gave those a name that only say how far a rule has warmed up.
+            matches!(sort, Sort::Rate(_))
+                && !name.starts_with(super::warm::NAME)
+                && states.iter().any(|state| !live.contains(&state.id))
+        });
+        let names: BTreeSet<_> = gone.map(|((name, _), _)| name.to_string()).collect();
+        names.into_iter().collect()
     }
 
     /// Gives each limit of a rule its state.

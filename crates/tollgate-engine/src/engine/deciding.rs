@@ -11,6 +11,7 @@ use tollgate::clock::{Clock, Wakeup, sleep_until};
 use tollgate::{Decision, Outcome, Timestamp};
 
 use super::gather::{Gathered, Group};
+use super::orders::Held;
 use super::rules::Rules;
 use super::turns::{Coming, Demand, SOON, Spot, Stand, Standing};
 use super::{Engine, runs};
@@ -92,6 +93,11 @@ impl<B: Backend> Engine<B> {
         let Attempt { rules, said, .. } = attempt;
         let rules = Guard::from_inner(rules);
         let verdict = Verdict::new(Findings { said, rules, facts });
+        if !verdict.said.allowed
+            && let Some(tallies) = &self.tallies
+        {
+            tallies.refused(&verdict.rules, &verdict.said);
+        }
         self.tell(&verdict, started);
         Ok(verdict.settled())
     }
@@ -108,8 +114,11 @@ impl<B: Backend> Engine<B> {
         let mut said = Said::default();
         let mut over = None;
         {
+            let orders = self.ordered(&rules);
+            let orders = orders.as_ref().map(Held::in_force);
             let mut gathered = Gathered::new();
-            gathered.fill(&rules, facts, (&self.hashers, &self.bounds), &self.backend);
+            let bounds = (&self.hashers, &self.bounds);
+            gathered.fill((&rules, orders), facts, bounds, &self.backend);
             if !said.settle(&gathered) {
                 // A request that had its turn in one line passes other lines: else two would wait for each other.
                 let is_new = rules.waits && standing.is_none();
@@ -130,10 +139,17 @@ impl<B: Backend> Engine<B> {
                 if said.allowed {
                     for (number, checks) in runs(&gathered.shadow) {
                         if let Ok(answer) = self.backend.check(checks).await {
-                            said.overhear(&rules, number, answer);
+                            self.count_in_shadow(&rules, number, &answer);
+                            said.overhear(&rules, (number, checks), answer);
                         }
                     }
                 }
+            }
+            // One that is refused may still wait, and pass.
+            if said.allowed
+                && let Some(tallies) = &self.tallies
+            {
+                tallies.passed(&rules, &gathered, &said);
             }
         }
         Ok(Attempt {
@@ -237,6 +253,9 @@ impl<B: Backend> Engine<B> {
             told_at = self.backend.now();
         }
         let (standing, now) = (waited.standing, self.backend.now());
+        if let (Some(_), Some(tallies)) = (&standing, &self.tallies) {
+            tallies.waits.add(now - waited.since);
+        }
         match standing {
             Some(standing) if attempt.said.allowed => {
                 // What another limit has left says nothing of this one.

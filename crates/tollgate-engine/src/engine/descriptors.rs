@@ -13,17 +13,19 @@ use super::rules::Rules;
 use crate::backend::{Backend, Memory};
 use crate::envoy::{self, Charge, Lookup, StatusCode};
 use crate::facts::{Descriptor, Facts, Unit};
-use crate::observer::{Event, Observer};
 use crate::policy::{Mode, OnStoreFailure};
-use crate::verdict::{BLOCKED, Cause, Permits, is_near, percent_of};
+use crate::verdict::Permits;
 
 mod charge;
+mod ordered;
 mod pool;
+mod told;
 mod trees;
 
-pub(crate) use trees::Trees;
+pub(crate) use trees::{LeafKey, Trees};
 
 use charge::Decided;
+use told::Request;
 use trees::{Met, OwnLimit};
 
 /// The answer to a request of several descriptors: it passes and holds what it takes, or it is refused.
@@ -331,7 +333,7 @@ impl<B: Backend> Engine<B> {
                 trees.by_place(domain, descriptor, lookup, own.as_ref())
             })
             .collect();
-        let met: Vec<Option<Met<'_>>> = descriptors
+        let mut met: Vec<Option<Met<'_>>> = descriptors
             .iter()
             .zip(found.iter().zip(&own))
             .zip(&facts)
@@ -342,6 +344,10 @@ impl<B: Backend> Engine<B> {
                 Some(met)
             })
             .collect();
+        let orders = self.ordered(&rules);
+        if let Some(orders) = &orders {
+            ordered::heed(&found, &mut met, orders.in_force());
+        }
         for met in met.iter().flatten() {
             if let Charge::GiveBack(units) = met.charge {
                 let checks: Vec<_> = met.checks(units).collect();
@@ -350,22 +356,31 @@ impl<B: Backend> Engine<B> {
         }
         let charging = trees.compiled.charging(domain);
         let decided = charge::decide(&self.backend, &met, charging).await?;
-        Ok(self.descriptor_verdict(&rules, &found, decided, started))
+        Ok(self.descriptor_verdict(&rules, (&found, &met), decided, started))
     }
 
     /// The verdict on a request of descriptors that were decided so.
     fn descriptor_verdict(
         &self,
         rules: &Rules,
-        found: &[Lookup<'_>],
+        (found, met): (&[Lookup<'_>], &[Option<Met<'_>>]),
         decided: Decided,
         started: Option<Timestamp>,
     ) -> DescriptorVerdict {
-        let statuses: Vec<_> = (found.iter().zip(&decided.each))
-            .map(|(lookup, decision)| envoy::status(*lookup, decision.as_slice()))
+        let statuses: Vec<_> = (found.iter().zip(&decided.each).zip(met))
+            .map(|((lookup, decision), met)| {
+                let status = envoy::status(*lookup, decision.as_slice());
+                ordered::told(status, met.as_ref())
+            })
             .collect();
         let told: Vec<_> = (found.iter().zip(&statuses))
-            .zip(decided.each.into_iter().zip(decided.charged))
+            .zip(
+                decided
+                    .each
+                    .iter()
+                    .copied()
+                    .zip(decided.charged.iter().copied()),
+            )
             .map(|((lookup, status), (decision, charged))| DescriptorStatus {
                 code: status.code,
                 current_limit: status.current_limit.as_ref().map(CurrentLimit::of),
@@ -376,9 +391,9 @@ impl<B: Backend> Engine<B> {
                 charged,
             })
             .collect();
-        if let (Some(observer), Some(started)) = (&self.observer, started) {
-            let took = self.backend.now() - started;
-            tell(&**observer, rules, found, &told, took);
+        let request = Request { rules, found, met };
+        if self.is_told() {
+            self.tell_descriptors(&request, &decided, &told, started);
         }
         let code = match rules.mode {
             Mode::Enforce if !decided.allowed => StatusCode::OverLimit,
@@ -423,16 +438,7 @@ impl<B: Backend> Engine<B> {
         what: TooMuch<'static>,
         started: Option<Timestamp>,
     ) -> DescriptorVerdict {
-        if let (Some(observer), Some(started)) = (&self.observer, started) {
-            observer.decided(&Event {
-                cause: Cause::TooMuch(what),
-                mode,
-                enforced_percent: percent_of(mode),
-                decision: BLOCKED,
-                near_limit: false,
-                took: self.backend.now() - started,
-            });
-        }
+        self.tell_exceeded(mode, what, started);
         let (code, retry_after) = match mode {
             Mode::Enforce => (StatusCode::OverLimit, Duration::MAX),
             _ => (StatusCode::Ok, Duration::ZERO),
@@ -445,50 +451,5 @@ impl<B: Backend> Engine<B> {
             too_much: Some(what),
         };
         DescriptorVerdict::new(code, findings, Permits::default())
-    }
-}
-
-/// Tells of each descriptor that met a limit, or that none did.
-#[cold]
-fn tell(
-    observer: &dyn Observer,
-    rules: &Rules,
-    found: &[Lookup<'_>],
-    told: &[DescriptorStatus],
-    took: Duration,
-) {
-    let mut event = Event {
-        cause: Cause::Nothing,
-        mode: rules.mode,
-        enforced_percent: percent_of(rules.mode),
-        decision: Decision::UNLIMITED,
-        near_limit: false,
-        took,
-    };
-    for (lookup, status) in found.iter().zip(told) {
-        let Some(decision) = status.decision else {
-            continue;
-        };
-        let is_shadow = lookup.leaf().is_some_and(|leaf| leaf.limit.shadow);
-        let own = if is_shadow {
-            Mode::Shadow
-        } else {
-            Mode::Enforce
-        };
-        event = Event {
-            cause: status
-                .limit
-                .as_deref()
-                .map_or(Cause::Asked, Cause::Descriptor),
-            mode: rules.mode.max(own),
-            enforced_percent: percent_of(rules.mode.max(own)),
-            decision,
-            near_limit: is_near(&decision, rules.near_limit_percent),
-            took,
-        };
-        observer.decided(&event);
-    }
-    if event.cause == Cause::Nothing {
-        observer.decided(&event);
     }
 }

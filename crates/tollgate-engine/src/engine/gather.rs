@@ -9,15 +9,21 @@ use std::num::{IntErrorKind, ParseIntError};
 use tollgate::Timestamp;
 
 use super::bounds::{Bounds, Excess};
+use super::orders::InForce;
 use super::rules::{Applied, Rules};
 use super::warm::is_gate;
 use crate::backend::Backend;
 use crate::facts::Facts;
-use crate::limits::{Check, KeyHashers, LimitKind, RequestKey};
+use crate::limits::{Check, KeyHashers, Limit, LimitKind, RequestKey};
 use crate::matcher::few::Few;
 use crate::matcher::{Known, Numbers};
 use crate::policy::Mode;
+use crate::tally::UNCOUNTED;
 use crate::verdict::By;
+
+mod ordered;
+
+pub(crate) use ordered::{Ordered, blocked_until};
 
 /// Checks that need no memory.
 const INLINE: usize = 8;
@@ -37,6 +43,10 @@ pub(crate) struct Gathered<'a> {
     pub(crate) unasked: Option<Met>,
     /// The time, if a rule of the policy warms up.
     pub(crate) now: Option<Timestamp>,
+    /// Where the rules in force are counted, if they are.
+    pub(crate) counted: Few<u32, INLINE>,
+    /// What operators have ordered, if there are any orders.
+    pub(crate) ordered: Option<Box<Ordered<'a>>>,
 }
 
 /// A rule that applies to a request, by number, and the fingerprint of its key there.
@@ -89,6 +99,8 @@ impl<'a> Gathered<'a> {
             shadow: Group::new(),
             unasked: None,
             now: None,
+            counted: Few::new(),
+            ordered: None,
         }
     }
 
@@ -96,11 +108,14 @@ impl<'a> Gathered<'a> {
     #[inline]
     pub(crate) fn fill(
         &mut self,
-        rules: &'a Rules,
+        (rules, orders): (&'a Rules, Option<InForce<'a>>),
         facts: &'a Facts<'a>,
         (hashers, bounds): (&KeyHashers, &Bounds),
         backend: &impl Backend,
     ) {
+        if let Some(orders) = orders {
+            self.heed(rules, orders, facts);
+        }
         let mut known = Known::new(rules.matcher.slots(), facts);
         known.look_up();
         let (slot, bytes) = known.longest();
@@ -222,16 +237,35 @@ impl<'a> Gathered<'a> {
     fn ask(
         &mut self,
         rule: &'a Applied,
-        (met, mode): (Met, Mode),
+        own: (Met, Mode),
         known: &Known<'_, '_>,
         facts: &'a Facts<'a>,
     ) {
+        if self.ordered.is_some() {
+            self.ask_as_ordered(rule, own, known, facts);
+        } else {
+            self.ask_limits(rule, rule.limits.as_slice(), own, (known, facts));
+        }
+    }
+
+    /// Adds the checks of some limits of a rule.
+    #[inline(always)]
+    fn ask_limits(
+        &mut self,
+        rule: &'a Applied,
+        limits: &'a [Limit],
+        (met, mode): (Met, Mode),
+        (known, facts): (&Known<'_, '_>, &'a Facts<'a>),
+    ) {
         self.unasked.get_or_insert(met);
+        if rule.tally != UNCOUNTED && mode == Mode::Enforce {
+            self.counted.push(rule.tally);
+        }
         let cost = rule.cost.and_then(|slot| cost_of(known.text(slot)?));
         let cost = cost.or(facts.cost()).unwrap_or(rule.default_cost);
         let cost = cost.max(u64::from(rule.is_estimated));
         let key = RequestKey::new(&rule.key, facts, met.fingerprint);
-        for limit in rule.limits.as_slice() {
+        for limit in limits {
             // A limit is likely in no cache, so it isn't read here.
             let check = Check { limit, key, cost };
             if rule.shares && self.is_asked((met.number, check), mode) {
@@ -239,7 +273,7 @@ impl<'a> Gathered<'a> {
             }
             self.add(check, met.number, mode);
         }
-        if rule.warm.is_some() {
+        if rule.warm.is_some() && !self.is_changed(met.number) {
             self.ask_gates(rule, (met.number, mode), (key, cost));
         }
     }

@@ -7,6 +7,7 @@ use tollgate::Clock;
 
 use super::Engine;
 use super::gather::{Gathered, Group};
+use super::orders::Held;
 use super::turns::Spot;
 use crate::backend::{Backend, Gift, Memory};
 use crate::facts::Facts;
@@ -49,7 +50,8 @@ impl<B: Backend> Engine<B> {
     pub async fn forget_async(&self, facts: &Facts<'_>) -> Result<Gift, B::Error> {
         let rules = self.rules.load_full();
         let mut gathered = Gathered::new();
-        gathered.fill(&rules, facts, (&self.hashers, &self.bounds), &self.backend);
+        let bounds = (&self.hashers, &self.bounds);
+        gathered.fill((&rules, None), facts, bounds, &self.backend);
         let mut gift = Gift::Given;
         for group in [&gathered.enforced, &gathered.shadow] {
             gift = gift.max(self.backend.forget(group.checks.as_slice()).await?);
@@ -154,8 +156,11 @@ impl<B: Backend> Engine<B> {
         is_meant: impl Fn(&Limit) -> bool + Send + Sync,
     ) -> Result<Gift, B::Error> {
         let rules = self.rules.load_full();
+        let orders = self.ordered(&rules);
+        let orders = orders.as_ref().map(Held::in_force);
         let mut gathered = Gathered::new();
-        gathered.fill(&rules, facts, (&self.hashers, &self.bounds), &self.backend);
+        let bounds = (&self.hashers, &self.bounds);
+        gathered.fill((&rules, orders), facts, bounds, &self.backend);
         let mut gift = Gift::Given;
         for group in [&gathered.enforced, &gathered.shadow] {
             let checks = group.checks.as_slice().iter().copied();

@@ -7,6 +7,7 @@ use arc_swap::Guard;
 use tollgate::{Clock, Decision};
 
 use super::gather::Gathered;
+use super::orders::Held;
 use super::warm::is_gate;
 use super::{Engine, runs};
 use crate::backend::fallback::is_failure;
@@ -45,8 +46,11 @@ impl<B: Backend> Engine<B> {
         let rules = self.rules.load_full();
         let mut said = Said::default();
         {
+            let orders = self.ordered(&rules);
+            let orders = orders.as_ref().map(Held::in_force);
             let mut gathered = Gathered::new();
-            gathered.fill(&rules, facts, (&self.hashers, &self.bounds), &self.backend);
+            let bounds = (&self.hashers, &self.bounds);
+            gathered.fill((&rules, orders), facts, bounds, &self.backend);
             if !said.settle(&gathered) {
                 let in_line = rules.waits && self.turns.is_any();
                 if !in_line || !self.stands_behind(&mut said, &rules, &gathered) {
@@ -62,7 +66,7 @@ impl<B: Backend> Engine<B> {
                 if said.allowed {
                     for (number, checks) in runs(&gathered.shadow) {
                         if let Ok(each) = self.backend.peek(checks).await {
-                            said.overhear(&rules, number, Answer::over(checks, &each));
+                            said.overhear(&rules, (number, checks), Answer::over(checks, &each));
                         }
                     }
                 }
@@ -78,8 +82,11 @@ impl<B: Backend> Engine<B> {
     /// If the backend couldn't be asked.
     pub async fn left_async(&self, facts: &Facts<'_>) -> Result<Vec<Left>, B::Error> {
         let rules = self.rules.load_full();
+        let orders = self.ordered(&rules);
+        let orders = orders.as_ref().map(Held::in_force);
         let mut gathered = Gathered::new();
-        gathered.fill(&rules, facts, (&self.hashers, &self.bounds), &self.backend);
+        let bounds = (&self.hashers, &self.bounds);
+        gathered.fill((&rules, orders), facts, bounds, &self.backend);
         let mut left = Vec::new();
         let groups = [
             (&gathered.enforced, Mode::Enforce),

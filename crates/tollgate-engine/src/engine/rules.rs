@@ -10,20 +10,23 @@ use tollgate::{Algorithm, LimitError, Timestamp};
 
 use super::counters::{Counters, Sharing};
 use super::descriptors::Trees;
+use super::orders::Overlay;
 use super::rollout::Rollout;
 use super::turns::Demand;
 use super::warm::{WarmUp, is_gate};
 use crate::backend::Backend;
+use crate::envoy::Leaf;
 use crate::limits::{Check, Estimates, KeyPlan, Limit, LimitKind, RequestKey};
 use crate::matcher::{Matcher, Slots};
 use crate::policy::{Cost, Counting, Limits, Match, Mode, OnStoreFailure, Over, Policy, Rule};
+use crate::tally::{Tallies, UNCOUNTED};
 use crate::verdict::percent_of;
 
 mod error;
 mod tiers;
 
 pub use error::PolicyError;
-pub(crate) use tiers::Tiers;
+pub(crate) use tiers::{TIERS, Tiers};
 
 /// Whose limits tiers are.
 pub(crate) const TENANT: &str = "tenant";
@@ -52,6 +55,10 @@ pub(crate) struct Rules {
     pub(crate) counters: Counters,
     /// Tells this policy from those before it.
     pub(crate) version: u64,
+    /// When it came into force, by the wall clock.
+    pub(crate) since: Timestamp,
+    /// What operators have ordered beside it.
+    pub(crate) orders: Overlay,
     pub(crate) policy: Arc<Policy>,
 }
 
@@ -80,6 +87,8 @@ pub(crate) struct Applied {
     pub(crate) rollout: Option<Rollout>,
     /// What stands beside its rates until it is warm.
     pub(crate) warm: Option<Box<WarmUp>>,
+    /// Where it is counted.
+    pub(crate) tally: u32,
 }
 
 impl Applied {
@@ -125,6 +134,18 @@ impl Applied {
 }
 
 impl Rules {
+    /// Counts what its limiters decide from now on.
+    pub(crate) fn count_in(&mut self, tallies: &Tallies) {
+        let applied = self.applied.iter().map(|rule| rule.name.to_string());
+        let leaves = self.trees.named().map(|(leaf, _)| leaf.to_string());
+        let names: Vec<_> = applied.chain(leaves).collect();
+        let mut rows = tallies.rows(&names).into_iter();
+        for (rule, row) in self.applied.iter_mut().zip(rows.by_ref()) {
+            rule.tally = row;
+        }
+        self.trees.count_in(rows.collect());
+    }
+
     /// Whether a backend can keep all limits.
     pub(crate) fn suit(&self, backend: &impl Backend) -> Result<(), PolicyError> {
         let rules = self.applied.iter();
@@ -199,6 +220,17 @@ impl Way<'_> {
     }
 }
 
+/// What a policy follows.
+#[derive(Clone, Copy)]
+pub(crate) enum Before<'a> {
+    /// Nothing: the engine is new.
+    Nothing,
+    /// Another policy.
+    Rules(&'a Rules),
+    /// What a process before this one counted. Its policy isn't known, so what warms up begins anew.
+    Counters(&'a Counters),
+}
+
 /// What rules of a policy are compiled with.
 struct Draft<'a> {
     /// The rules in force so far, and the time.
@@ -215,9 +247,14 @@ impl Rules {
     /// Compiles a policy, to follow another.
     pub(crate) fn new(
         policy: Policy,
-        before: Option<&Self>,
+        follows: Before<'_>,
         now: Timestamp,
     ) -> Result<Self, PolicyError> {
+        let (before, counters) = match follows {
+            Before::Nothing => (None, None),
+            Before::Rules(rules) => (Some(rules), Some(&rules.counters)),
+            Before::Counters(counters) => (None, Some(counters)),
+        };
         let settled = policy
             .rules
             .iter()
@@ -228,7 +265,7 @@ impl Rules {
             settled: settled.filter_map(|rule| rule.shared.clone()).collect(),
             slots: Slots::default(),
             keys: HashMap::default(),
-            counters: Counters::following(before.map(|rules| &rules.counters)),
+            counters: Counters::following(counters),
         };
         let everything = policy.mode == Mode::Off;
         let is_on = |rule: &&Rule| !everything && rule.mode != Mode::Off;
@@ -250,11 +287,7 @@ impl Rules {
         }
         let tiers = draft.tiers(&policy, &mut applied)?;
         let trees = draft.trees(&policy)?;
-        let none: &[Match] = &[];
-        let (exempt, block) = match policy.mode {
-            Mode::Off => (none, none),
-            _ => (policy.exempt.as_slice(), policy.block.as_slice()),
-        };
+        let (exempt, block) = lists(&policy);
         let matches = on.iter().map(|rule| &rule.matches);
         let matches = block.iter().chain(exempt).chain(matches);
         let matcher = Matcher::with_slots(matches, draft.slots)?;
@@ -273,8 +306,18 @@ impl Rules {
             near_limit_percent: policy.near_limit_percent,
             counters: draft.counters,
             version: before.map_or(0, |rules| rules.version + 1),
+            since: Timestamp::ZERO,
+            orders: Overlay::default(),
             policy: Arc::new(policy),
         })
+    }
+}
+
+/// The lists of what is exempt and blocked, if the policy isn't off.
+fn lists(policy: &Policy) -> (&[Match], &[Match]) {
+    match policy.mode {
+        Mode::Off => (&[], &[]),
+        _ => (&policy.exempt, &policy.block),
     }
 }
 
@@ -322,20 +365,9 @@ impl Draft<'_> {
                 }
             }
         }
-        let counter = match &rule.shared {
-            Some(shared) => format!("shared/{shared}"),
-            None => format!("rule/{}", rule.name),
-        };
-        let sharing = match rule.shared {
-            Some(_) => Sharing::Shared,
-            None => Sharing::Alone,
-        };
-        let limits = self.limits(
-            &rule.limits,
-            rule.algorithm,
-            (&counter, sharing),
-            &rule.name,
-        )?;
+        let (counter, sharing) = counter_of(rule);
+        let place = (counter.as_str(), sharing);
+        let limits = self.limits(&rule.limits, rule.algorithm, place, &rule.name)?;
         let settled_elsewhere = rule
             .shared
             .as_ref()
@@ -362,6 +394,7 @@ impl Draft<'_> {
             shares: rule.shared.is_some(),
             rollout: Rollout::of(rule, rule.mode.max(mode)),
             warm: self.warm_up(rule)?,
+            tally: UNCOUNTED,
         })
     }
 
@@ -398,7 +431,7 @@ impl Draft<'_> {
     fn trees(&mut self, policy: &Policy) -> Result<Trees, PolicyError> {
         Trees::new(&policy.domains, |leaf| {
             let limit = &leaf.limit;
-            let counter = format!("descriptor/{}", leaf.counter_name());
+            let counter = counter_of_leaf(leaf);
             let place = (counter.as_str(), Sharing::Alone);
             let limits = self.limits(&limit.limits, limit.algorithm, place, &leaf.to_string())?;
             let kept = Way {
@@ -419,20 +452,38 @@ impl Draft<'_> {
         (counter, sharing): (&str, Sharing),
         rule: &str,
     ) -> Result<Vec<Limit>, PolicyError> {
-        if limits.unlimited {
-            return Ok(Vec::new());
-        }
-        let rates = limits.rates.iter().filter(|rate| !rate.is_unlimited());
-        let rates = rates.map(|rate| LimitKind::Rate {
-            rate: *rate,
-            algorithm,
-        });
-        let quota = limits.quota.iter().filter(|quota| !quota.is_unlimited());
-        let kinds: Vec<_> = rates
-            .chain(quota.cloned().map(LimitKind::Quota))
-            .chain(limits.concurrency.map(LimitKind::Concurrency))
-            .collect();
+        let kinds = kinds(limits, algorithm);
         let placed = self.counters.place(counter, sharing, &kinds);
         placed.map_err(of(rule))
     }
+}
+
+/// The state that a rule counts in.
+pub(crate) fn counter_of(rule: &Rule) -> (String, Sharing) {
+    match &rule.shared {
+        Some(shared) => (format!("shared/{shared}"), Sharing::Shared),
+        None => (format!("rule/{}", rule.name), Sharing::Alone),
+    }
+}
+
+/// The same of a limit for descriptors.
+pub(crate) fn counter_of_leaf(leaf: &Leaf) -> String {
+    format!("descriptor/{}", leaf.counter_name())
+}
+
+/// What there is to count of a rule or a tier, in one order.
+pub(crate) fn kinds(limits: &Limits, algorithm: Algorithm) -> Vec<LimitKind> {
+    if limits.unlimited {
+        return Vec::new();
+    }
+    let rates = limits.rates.iter().filter(|rate| !rate.is_unlimited());
+    let rates = rates.map(|rate| LimitKind::Rate {
+        rate: *rate,
+        algorithm,
+    });
+    let quota = limits.quota.iter().filter(|quota| !quota.is_unlimited());
+    rates
+        .chain(quota.cloned().map(LimitKind::Quota))
+        .chain(limits.concurrency.map(LimitKind::Concurrency))
+        .collect()
 }

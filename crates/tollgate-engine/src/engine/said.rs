@@ -1,8 +1,8 @@
 //! What is said about a request, step by step: by what settles it, by rules in force, by those in shadow.
 
-use super::gather::{Gathered, Met};
+use super::gather::{Gathered, Met, Ordered};
 use super::rules::Rules;
-use crate::limits::Answer;
+use crate::limits::{Answer, Check};
 use crate::policy::OnStoreFailure;
 use crate::verdict::{BLOCKED, By, Said, Shadowed};
 
@@ -11,16 +11,15 @@ impl Said {
     #[inline]
     pub(super) fn settle(&mut self, gathered: &Gathered<'_>) -> bool {
         if let Some(entry) = gathered.shadow_block {
-            self.shadows.push(Shadowed {
-                by: By::Block(entry),
-                decision: BLOCKED,
-            });
+            self.shadows.push(Shadowed::blocked(By::Block(entry)));
         }
         if let Some(excess) = gathered.shadow_excess {
-            self.shadows.push(Shadowed {
-                by: By::Excess(excess),
-                decision: BLOCKED,
-            });
+            self.shadows.push(Shadowed::blocked(By::Excess(excess)));
+        }
+        if let Some(ordered) = &gathered.ordered
+            && self.is_blocked(ordered)
+        {
+            return true;
         }
         let Some(by) = gathered.settled else {
             return false;
@@ -30,6 +29,21 @@ impl Said {
             self.allowed = false;
             self.decision = BLOCKED;
         }
+        true
+    }
+
+    /// Whether an order blocks it.
+    #[cold]
+    fn is_blocked(&mut self, ordered: &Ordered<'_>) -> bool {
+        for blocked in &ordered.shadow_blocks {
+            self.shadows.push(Shadowed::from(*blocked));
+        }
+        let Some(blocked) = ordered.block else {
+            return false;
+        };
+        (self.allowed, self.by) = (false, blocked.by);
+        (self.decision, self.fingerprint) = (blocked.decision, blocked.fingerprint);
+        self.blocked_by = Some(blocked.order.id);
         true
     }
 
@@ -57,14 +71,26 @@ impl Said {
                 _ => By::Applied(met.number),
             };
             self.fingerprint = met.fingerprint;
+            if let Some(ordered) = &gathered.ordered {
+                self.changed = ordered.changed(met.number).cloned();
+            }
         }
     }
 
     /// What a rule in shadow says.
-    pub(super) fn overhear(&mut self, rules: &Rules, number: u32, answer: Answer) {
+    pub(super) fn overhear(
+        &mut self,
+        rules: &Rules,
+        (number, checks): (u32, &[Check<'_>]),
+        answer: Answer,
+    ) {
         if !answer.allowed {
+            let decider = answer.decider.and_then(|decider| checks.get(decider));
+            let decider = decider.or(checks.first());
             self.shadows.push(Shadowed {
                 by: By::Applied(number),
+                fingerprint: decider.map_or([0; 2], |check| check.key.fingerprint()),
+                limit: decider.map_or(0, |check| check.limit.id),
                 decision: answer.decision,
             });
         } else if rules.applied[number as usize].holds {

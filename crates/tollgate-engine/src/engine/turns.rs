@@ -15,6 +15,8 @@ use tollgate::{Algorithm, Decision, Outcome, Timestamp};
 
 use crate::limits::{Check, LimitKind};
 
+mod waiting;
+
 /// Lines whose lock is shared.
 const SHARDS: usize = 16;
 /// A request that hasn't looked so long after its time was over never will, and isn't waited for any more.

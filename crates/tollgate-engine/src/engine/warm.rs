@@ -14,7 +14,7 @@ use crate::limits::{CoreForm, Estimates, Limit, LimitKind};
 use crate::policy::{Counting, Limits, OnStoreFailure};
 
 /// What the name of a gate's counter begins with.
-const NAME: &str = "warm-up";
+pub(crate) const NAME: &str = "warm-up";
 /// The whole, in tenths.
 const TENTHS: u32 = 10;
 /// How many steps there are before the whole.

@@ -11,7 +11,7 @@ use super::Domains;
 use super::key::path_name;
 use crate::document::Value;
 use crate::facts::{Descriptor, Unit};
-use crate::policy::{Charging, DescriptorLimit, DescriptorRule};
+use crate::policy::{Charging, DescriptorLimit, DescriptorRule, Mode};
 
 type Map<K, V> = HashMap<K, V, RandomState>;
 
@@ -80,6 +80,15 @@ impl Leaf {
         let steps = self.steps.iter();
         let steps = steps.map(|step| (&*step.key, step.value.as_deref()));
         path_name(&self.domain, steps)
+    }
+
+    /// Whether it is enforced, or only counts.
+    pub(crate) const fn mode(&self) -> Mode {
+        if self.limit.shadow {
+            Mode::Shadow
+        } else {
+            Mode::Enforce
+        }
     }
 
     /// Whether it counts each list of entries by itself, in windows of this unit.

@@ -297,7 +297,7 @@ fn current_limit<'p>(leaf: &'p Leaf, tight: Option<(usize, &Decision)>) -> Curre
 }
 
 /// The unit that lasts so long.
-fn unit_of(period: Duration) -> Option<Unit> {
+pub(crate) fn unit_of(period: Duration) -> Option<Unit> {
     const ALL: [Unit; 7] = [
         Unit::Second,
         Unit::Minute,

@@ -89,6 +89,11 @@ impl KeyPlan {
         }
     }
 
+    /// The names of the facts that make it.
+    pub(crate) fn facts(&self) -> impl Iterator<Item = &str> {
+        self.parts.iter().map(|part| &*part.fact)
+    }
+
     /// The fingerprint of a request's key, or none if it lacks one of the facts.
     #[inline(always)]
     pub(crate) fn fingerprint(
@@ -150,24 +155,43 @@ fn packed(text: &str) -> u128 {
 /// All that they multiply by comes from the seeds: were a factor known, a part of a key that makes it
 /// zero would take the rest out of the hash.
 #[derive(Debug)]
-pub(crate) struct KeyHashers([(u64, SharedSeed); 2]);
+pub(crate) struct KeyHashers {
+    both: [(u64, SharedSeed); 2],
+    /// What they follow from, so that a snapshot can carry it.
+    seeds: [u64; 4],
+}
 
 impl KeyHashers {
     pub(crate) fn random() -> Self {
         let random = RandomState::new();
-        Self::by(|number| random.hash_one(number))
+        Self::with_seeds([0, 1, 2, 3].map(|number: u64| random.hash_one(number)))
     }
 
     /// For tests: always the same.
     pub(crate) fn seeded(seed: u64) -> Self {
-        Self::by(|number| fast::FixedState::with_seed(seed).hash_one(number))
+        let fixed = fast::FixedState::with_seed(seed);
+        Self::with_seeds([0, 1, 2, 3].map(|number: u64| fixed.hash_one(number)))
     }
 
-    fn by(number: impl Fn(u64) -> u64) -> Self {
-        Self([0, 1].map(|place: u64| {
-            let factors = SharedSeed::from_u64(number(place));
-            (number(place + 2), factors)
-        }))
+    pub(crate) fn with_seeds(seeds: [u64; 4]) -> Self {
+        let [low_factors, high_factors, low, high] = seeds;
+        Self {
+            both: [(low, low_factors), (high, high_factors)]
+                .map(|(start, factors)| (start, SharedSeed::from_u64(factors))),
+            seeds,
+        }
+    }
+
+    pub(crate) fn seeds(&self) -> [u64; 4] {
+        self.seeds
+    }
+
+    /// What this build makes of two kinds of keys: another hash makes something else of them.
+    pub(crate) fn probes(&self) -> [u64; 4] {
+        let long = "a tenant and a route that are longer than a line";
+        let [low, high] = self.of_text("tollgate");
+        let [fed_low, fed_high] = self.feed(|put| put(long.as_bytes()));
+        [low, high, fed_low, fed_high]
     }
 
     /// The fingerprint of what is fed, piece by piece.
@@ -193,7 +217,7 @@ impl KeyHashers {
 
     #[inline]
     fn start(&self) -> [impl Hasher; 2] {
-        let [(low, low_factors), (high, high_factors)] = &self.0;
+        let [(low, low_factors), (high, high_factors)] = &self.both;
         [
             FoldHasher::with_seed(*low, low_factors),
             FoldHasher::with_seed(*high, high_factors),

@@ -8,14 +8,15 @@ use crate::document::Format;
 use crate::native::codes;
 use crate::policy::Policy;
 
-/// The files in a folder that are policies by their names, in the order of those; none of what is no folder.
+/// The files in a folder that are policies by their names, in the order of those; none of what is no folder, none of
+/// folders inside of it, and none whose name begins with a dot: those are of editors, and of kubelet.
 ///
 /// ```
 /// use tollgate_engine::source::files_in;
 ///
 /// # let folder = std::env::temp_dir().join(format!("tollgate-files-in-{}", std::process::id()));
 /// # std::fs::create_dir_all(&folder)?;
-/// for name in ["b.yaml", "a.toml", "README"] {
+/// for name in ["b.yaml", "a.toml", "README", ".b.yaml"] {
 ///     std::fs::write(folder.join(name), "")?;
 /// }
 /// assert_eq!(files_in(&folder), [folder.join("a.toml"), folder.join("b.yaml")]);
@@ -26,9 +27,14 @@ use crate::policy::Policy;
 pub fn files_in(folder: impl AsRef<Path>) -> Vec<PathBuf> {
     let entries = folder.as_ref().read_dir().into_iter().flatten().flatten();
     let mut files: Vec<_> = entries.map(|entry| entry.path()).collect();
-    files.retain(|file| load::format_of(file).is_some() && file.is_file());
+    files.retain(|file| !is_hidden(file) && load::format_of(file).is_some() && file.is_file());
     files.sort();
     files
+}
+
+fn is_hidden(file: &Path) -> bool {
+    let name = file.file_name().unwrap_or_default();
+    name.as_encoded_bytes().starts_with(b".")
 }
 
 /// Reads the files of a folder as one policy: as if one file of ours included them all, or as envoyproxy/ratelimit

@@ -119,14 +119,10 @@ impl Loader {
     fn file(&mut self, path: &Path, from: Option<Span>) {
         let shown = path.display().to_string();
         let at = |loader: &mut Self| {
-            from.unwrap_or_else(|| {
-                // The first file is named even if there is nothing of it to show.
-                let file = loader
-                    .loaded
-                    .sources
-                    .add(shown.clone(), String::new(), Format::Yaml);
-                whole(file)
-            })
+            // Named even if there is nothing of it to show: whoever looks after the files waits for this one too.
+            let sources = &mut loader.loaded.sources;
+            let file = sources.add(shown.clone(), String::new(), Format::Yaml);
+            from.unwrap_or_else(|| whole(file))
         };
         if path.is_dir() {
             let span = at(self);

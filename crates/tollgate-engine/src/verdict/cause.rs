@@ -2,9 +2,13 @@
 
 use std::fmt;
 
+use tollgate::Timestamp;
+
 use crate::engine::TooMuch;
 use crate::engine::bounds::Excess;
 use crate::engine::rules::Rules;
+use crate::facts::Facts;
+use crate::limits::{Limit, RequestKey};
 
 /// What decided about a request.
 ///
@@ -23,6 +27,8 @@ pub enum Cause<'a> {
     Exempt(usize),
     /// It is blocked, by this entry of the list.
     Block(usize),
+    /// It is blocked by an operator's [order](crate::orders) of this number, which names no rule.
+    Ordered(u64),
     /// A rule, by name.
     Rule(&'a str),
     /// What a tier allows, by name.
@@ -44,6 +50,7 @@ impl fmt::Display for Cause<'_> {
             Self::Nothing => f.write_str("no rule"),
             Self::Exempt(entry) => write!(f, "exempt[{entry}]"),
             Self::Block(entry) => write!(f, "block[{entry}]"),
+            Self::Ordered(id) => write!(f, "order {id}"),
             Self::Rule(name) => write!(f, "rule {name:?}"),
             Self::Tier(name) => write!(f, "tier {name:?}"),
             Self::Descriptor(path) => write!(f, "descriptor {path:?}"),
@@ -62,12 +69,47 @@ pub(crate) enum By {
     Block(usize),
     /// A rule or a tier.
     Applied(u32),
+    /// An operator's order about a rule or a tier.
+    Blocked(u32),
+    /// An operator's order about no rule, by its number.
+    Ordered(u64),
     /// A rule or a tier that is closed while there is no store.
     StoreFailure(u32),
     Excess(Excess),
 }
 
 impl By {
+    /// The number of the rule or tier.
+    pub(crate) const fn rule(self) -> Option<u32> {
+        match self {
+            Self::Applied(number) | Self::Blocked(number) | Self::StoreFailure(number) => {
+                Some(number)
+            }
+            _ => None,
+        }
+    }
+
+    /// The limit of this number, of what decided at a time.
+    pub(crate) fn limit(self, rules: &Rules, id: u64, at: Option<Timestamp>) -> Option<&Limit> {
+        let (Self::Applied(number) | Self::StoreFailure(number)) = self else {
+            return None;
+        };
+        let applied = &rules.applied[number as usize];
+        let mut limits = applied.limits.as_slice().iter().chain(applied.gates_at(at));
+        limits.find(|limit| limit.id == id)
+    }
+
+    /// The key of this fingerprint, of a request with these facts; none if no rule decided.
+    pub(crate) fn key<'a>(
+        self,
+        rules: &'a Rules,
+        facts: &'a Facts<'a>,
+        fingerprint: [u64; 2],
+    ) -> Option<RequestKey<'a>> {
+        let plan = &rules.applied[self.rule()? as usize].key;
+        Some(RequestKey::new(plan, facts, fingerprint))
+    }
+
     pub(crate) fn cause(self, rules: &Rules) -> Cause<'_> {
         match self {
             Self::Nothing => Cause::Nothing,
@@ -82,7 +124,8 @@ impl By {
                 bytes,
                 most,
             }),
-            Self::Applied(number) => {
+            Self::Ordered(id) => Cause::Ordered(id),
+            Self::Applied(number) | Self::Blocked(number) => {
                 let applied = &rules.applied[number as usize];
                 if applied.is_tier {
                     Cause::Tier(&applied.name)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arc_swap::Guard;
 use tollgate::Decision;
 
-use super::{By, Cause, Said, is_near, percent_of};
+use super::{Cause, Reason, Said, is_near, percent_of};
 use crate::engine::rules::Rules;
 use crate::facts::Facts;
 use crate::limits::{Limit, RequestKey};
@@ -73,10 +73,8 @@ impl Findings<'_> {
     /// Whether what decided is enforced for this key, or only counts. All that is in shadow is told by
     /// [`shadow_refusals`](Self::shadow_refusals).
     pub fn mode(&self) -> Mode {
-        match (self.said.by, self.key()) {
-            (By::Applied(number) | By::StoreFailure(number), Some(key)) => {
-                self.rules.applied[number as usize].mode_for(&key)
-            }
+        match (self.said.by.rule(), self.key()) {
+            (Some(number), Some(key)) => self.rules.applied[number as usize].mode_for(&key),
             _ => self.rules.mode,
         }
     }
@@ -99,11 +97,9 @@ impl Findings<'_> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn enforced_percent(&self) -> u8 {
-        match self.said.by {
-            By::Applied(number) | By::StoreFailure(number) => {
-                self.rules.applied[number as usize].enforced_percent()
-            }
-            _ => percent_of(self.rules.mode),
+        match self.said.by.rule() {
+            Some(number) => self.rules.applied[number as usize].enforced_percent(),
+            None => percent_of(self.rules.mode),
         }
     }
 
@@ -116,11 +112,28 @@ impl Findings<'_> {
 
     /// The key by which it was decided; none if no rule decided.
     pub fn key(&self) -> Option<RequestKey<'_>> {
-        let (By::Applied(number) | By::StoreFailure(number)) = self.said.by else {
-            return None;
-        };
-        let plan = &self.rules.applied[number as usize].key;
-        Some(RequestKey::new(plan, self.facts, self.said.fingerprint))
+        let said = &self.said;
+        said.by.key(&self.rules, self.facts, said.fingerprint)
+    }
+
+    /// Why it was refused, in one word; none if it passed.
+    ///
+    /// ```
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Facts, Policy};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// use tollgate_engine::verdict::Reason;
+    ///
+    /// let text = "limits: [{name: searches, rate: 1/h}]";
+    /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
+    /// assert_eq!(engine.decide(&Facts::new()).reason(), None);
+    /// assert_eq!(engine.decide(&Facts::new()).reason(), Some(Reason::Rate));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn reason(&self) -> Option<Reason> {
+        (!self.said.allowed).then(|| self.said.reason(&self.rules))
     }
 
     /// Whether it passed, and the limit that decided is as far used as the policy calls near: 80 % unless it
@@ -148,13 +161,37 @@ impl Findings<'_> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn limit(&self) -> Option<&Limit> {
-        let (By::Applied(number) | By::StoreFailure(number)) = self.said.by else {
-            return None;
+        let said = &self.said;
+        let Some(changed) = &said.changed else {
+            return said.by.limit(&self.rules, said.limit, said.at);
         };
-        let applied = &self.rules.applied[number as usize];
-        let gates = applied.gates_at(self.said.at);
-        let mut limits = applied.limits.as_slice().iter().chain(gates);
-        limits.find(|limit| limit.id == self.said.limit)
+        changed.limits.iter().find(|limit| limit.id == said.limit)
+    }
+
+    /// The number of the operator's [order](crate::orders) by which it was decided: a block, or another limit than the
+    /// policy's; none if there was none.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tollgate::{Rate, clock::Manual};
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Facts, Policy};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// use tollgate_engine::orders::{Act, NewOrder, Replacement, Target};
+    ///
+    /// let text = "limits: [{name: searches, rate: 1/h}]";
+    /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
+    /// let more = Act::Override(Replacement { rate: Some(Rate::per_hour(9)), ..Replacement::default() });
+    /// let order = engine.order(NewOrder::new(more, Target::rule("searches"), Duration::from_secs(60)))?;
+    /// let facts = Facts::new();
+    /// let verdict = engine.decide(&facts);
+    /// assert_eq!((verdict.order(), verdict.decision().remaining), (Some(order.id), 8));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn order(&self) -> Option<u64> {
+        let changed = self.said.changed.as_ref().map(|changed| changed.order.id);
+        self.said.blocked_by.or(changed)
     }
 
     /// What rules in shadow would have refused, in the order of the file. A request that is refused
@@ -167,9 +204,9 @@ impl Findings<'_> {
             .map(|shadowed| ShadowRefusal {
                 cause: shadowed.by.cause(&self.rules),
                 decision: shadowed.decision,
-                enforced_percent: match shadowed.by {
-                    By::Applied(number) => self.rules.applied[number as usize].enforced_percent(),
-                    _ => 0,
+                enforced_percent: match shadowed.by.rule() {
+                    Some(number) => self.rules.applied[number as usize].enforced_percent(),
+                    None => 0,
                 },
             })
     }

@@ -4,8 +4,11 @@
 mod common;
 mod observed;
 mod oracle;
+mod orders;
+mod orders_model;
 mod refusals;
 mod rules;
+mod tallies;
 
 use std::future::Future;
 use std::pin::pin;

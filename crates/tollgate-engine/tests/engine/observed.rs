@@ -8,7 +8,7 @@ use tollgate::clock::Manual;
 use tollgate_engine::Facts;
 use tollgate_engine::document::Format;
 use tollgate_engine::facts::{Descriptor, Unit};
-use tollgate_engine::observer::{Event, Observer};
+use tollgate_engine::observer::{Event, Observer, Wants};
 use tollgate_engine::policy::Mode;
 
 #[derive(Clone, Default)]
@@ -82,6 +82,51 @@ descriptors:
             "descriptor \"edge/user\" Enforce Allowed near",
             "a limit that was asked for Enforce Never",
             "no rule Enforce Allowed",
+        ]
+    );
+}
+
+/// What is told to one who wants refusals alone, with the key and the reason.
+#[derive(Clone, Default)]
+struct Refusals(Arc<Mutex<Vec<String>>>);
+
+impl Observer for Refusals {
+    fn decided(&self, event: &Event<'_>) {
+        let key = event.key.map_or("-".to_owned(), |key| key.to_string());
+        let reason = event.reason.map_or("-", |reason| reason.name());
+        let line = format!("{} {key} {reason} {:?}", event.cause, event.mode);
+        assert_eq!(event.took, std::time::Duration::ZERO);
+        self.0.lock().expect("a log").push(line);
+    }
+
+    fn wants(&self) -> Wants {
+        Wants::Refusals
+    }
+}
+
+#[test]
+fn one_who_wants_refusals_is_told_of_no_other_with_key_and_reason() {
+    let log = Refusals::default();
+    let mut shadow = rule("trial", rates(&["1/h"]));
+    shadow.mode = Mode::Shadow;
+    let rules = vec![rule("two", rates(&["2/h"])), shadow];
+    let engine = engine(policy(rules), &Manual::new()).with_observer(log.clone());
+    for _ in 0..3 {
+        let _ = engine.decide(&user("7"));
+    }
+    let _ = engine.decide(&Facts::new());
+    let text = "domain: d\ndescriptors: [{key: u, rate_limit: {unit: day, requests_per_unit: 1}}]";
+    let checked = tollgate_engine::Policy::from_text(text, Format::Yaml);
+    engine.reload(checked.unwrap().policy).unwrap();
+    let descriptor = [Descriptor::new(&[("u", "8")])];
+    let _ = engine.decide_descriptors("d", &descriptor, 1);
+    let _ = engine.decide_descriptors("d", &descriptor, 1);
+    assert_eq!(
+        *log.0.lock().unwrap(),
+        [
+            "rule \"trial\" user=7 rate Shadow",
+            "rule \"two\" user=7 rate Enforce",
+            "descriptor \"d/u\" 00=8 rate Enforce",
         ]
     );
 }

@@ -44,7 +44,8 @@ fn those_who_wait_pass_in_the_order_in_which_they_came() {
     let engine = engine(
         "limits: [{name: a, rate: 10/s burst 1, over: wait 1s}]",
         &clock,
-    );
+    )
+    .with_tallies(10);
     let mut tasks = Tasks::new();
     for name in 0..6 {
         start(&mut tasks, name, &engine);
@@ -62,6 +63,16 @@ fn those_who_wait_pass_in_the_order_in_which_they_came() {
         assert!(done[0].1.is_ok());
     }
     assert_eq!(engine.waiting(), 0);
+    // How long they waited is counted, and each of them once.
+    let waits = engine.waits().expect("it counts");
+    assert_eq!(waits.counts(), [0, 0, 0, 0, 0, 1, 1, 3, 0, 0, 0, 0, 0]);
+    assert_eq!(waits.sum(), 1_500 * MS);
+    let tallies = engine.tallies();
+    let own = tallies.iter().find(|tally| &*tally.limiter == "a");
+    assert_eq!(
+        own.map(|own| (own.allowed, own.denied_total())),
+        Some((6, 0))
+    );
 }
 
 #[test]

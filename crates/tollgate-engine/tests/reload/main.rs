@@ -3,8 +3,12 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod diff;
+mod diff_fields;
 mod restart;
 mod rollout;
+mod state;
+mod state_forms;
 mod waits;
 mod warm_up;
 

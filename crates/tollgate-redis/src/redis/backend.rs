@@ -65,6 +65,13 @@ impl Backend for Redis {
         }
     }
 
+    fn wall(&self) -> Timestamp {
+        match &self.home {
+            Home::Store(fallback) => Backend::wall(&**fallback),
+            Home::Memory(fallback) => Backend::wall(&**fallback),
+        }
+    }
+
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
         match &self.home {
             Home::Store(fallback) => fallback.wake_at(at, waker),

@@ -19,6 +19,7 @@ use super::link::{Failure, Link, Manner, Then};
 use super::peer::{Loss, Peer, PeerId, State, Up};
 use super::reason;
 use super::shared::Shared;
+use super::skew;
 use super::slots::{self, Looked, SLOTS};
 use crate::address::Node;
 use crate::error::{FailureKind, StoreError};
@@ -247,7 +248,8 @@ impl Driver {
         match link {
             Ok(link) => {
                 self.shared.stats.connects.fetch_add(1, Ordering::Relaxed);
-                peer.connected(link);
+                let ended = peer.connected(link.clone());
+                skew::watch(id, link, ended, &self.shared);
             }
             Err(error) => {
                 peer.unreachable(error, &self.shared);

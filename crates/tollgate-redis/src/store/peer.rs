@@ -98,16 +98,18 @@ impl Peer {
         matches!(self.state, State::Up(_))
     }
 
-    pub(super) fn connected(&mut self, link: Link) {
+    /// It is up by this connection; who waits for what is told sees the end of it.
+    pub(super) fn connected(&mut self, link: Link) -> watch::Receiver<Option<StoreError>> {
         self.links += 1;
         self.is_connecting = false;
-        let (ended, _) = watch::channel(None);
+        let (ended, end) = watch::channel(None);
         self.state = State::Up(Up {
             link,
             number: self.links,
             has_answered: false,
             ended,
         });
+        end
     }
 
     pub(super) fn unreachable(&mut self, error: StoreError, shared: &Shared) {

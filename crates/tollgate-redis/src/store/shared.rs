@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::batch::Batch;
 use super::queue::Queue;
+use super::skew::Skew;
 use crate::host::Host;
 
 /// What was sent, and what came of it.
@@ -22,6 +23,8 @@ pub(crate) struct Stats {
     pub(crate) is_failing: AtomicBool,
     /// Whether some node of a cluster has answered, and its connection wasn't lost since.
     pub(super) answers_in_part: AtomicBool,
+    /// How far its clock is off.
+    pub(crate) skew: Skew,
 }
 
 impl Stats {

@@ -9,6 +9,7 @@ mod descriptors;
 mod estimates;
 mod limiter;
 mod names;
+mod orders;
 mod redis_rate;
 mod slots;
 

@@ -48,6 +48,24 @@ impl Default for Breaker {
     }
 }
 
+/// Whether rules that circuit-break ask a store.
+///
+/// ```
+/// use tollgate_engine::backend::BreakerState;
+///
+/// assert_eq!(BreakerState::HalfOpen as u8, 1);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BreakerState {
+    /// It is asked.
+    #[default]
+    Closed = 0,
+    /// The next request asks, alone.
+    HalfOpen = 1,
+    /// It isn't asked.
+    Open = 2,
+}
+
 /// Whether the store may be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Gate {
@@ -114,6 +132,17 @@ impl Circuit {
     #[inline]
     pub(super) fn is_closed(&self) -> bool {
         !self.is_open.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn state(&self, now: Timestamp) -> BreakerState {
+        let until = self.open_until.load(Ordering::Relaxed);
+        if self.is_closed() {
+            BreakerState::Closed
+        } else if now.as_nanos() < until {
+            BreakerState::Open
+        } else {
+            BreakerState::HalfOpen
+        }
     }
 
     pub(super) fn trips(&self) -> u64 {
@@ -354,7 +383,9 @@ mod tests {
         let mut seen = vec![stays.as_secs()];
         for _ in 0..7 {
             let end = now + u64::try_from(stays.as_millis()).unwrap();
+            assert_eq!(circuit.state(at(end - 1)), BreakerState::Open);
             assert_eq!(circuit.ask(at(end - 1)), Gate::Shut);
+            assert_eq!(circuit.state(at(end)), BreakerState::HalfOpen);
             assert_eq!(circuit.ask(at(end)), Gate::Probe);
             assert_eq!(circuit.ask(at(end)), Gate::Shut);
             // What others ask of it doesn't prolong it.
@@ -366,6 +397,7 @@ mod tests {
         }
         assert_eq!(seen, [1, 2, 4, 8, 16, 32, 60, 60]);
         assert!(circuit.closes() && circuit.is_closed());
+        assert_eq!(circuit.state(at(now)), BreakerState::Closed);
         // What was before is forgotten: it takes two seconds again, and opens for one.
         let again = opens(&circuit, 1_000_000, 200, 1_009_000, |_| false);
         assert_eq!(again, Some((1_002_000, Duration::from_secs(1))));

@@ -6,13 +6,19 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use tollgate::clock::{Monotonic, Wall};
-use tollgate::quota::{self, FileError, Quota};
+use tollgate::quota::{self, FileError, OnFileFailure, Quota};
 use tollgate::{
-    Clock, ExactKeyedLimiter, KeyedConcurrency, KeyedLimiter, LimitError, QuotaLimiter, Rate, Stack,
+    Algorithm, Clock, ExactKeyedLimiter, KeyedConcurrency, KeyedLimiter, LimitError, QuotaLimiter,
+    Rate, Stack, exact_keyed, keyed,
 };
 
+use super::keys::CounterKey;
+use super::state::Tables;
 use super::{Memory, WINDOWS};
 use crate::limits::EXACT;
+
+/// Every check brings its own.
+const RATE: Rate = Rate::per_second(1);
 
 /// Builds a [`Memory`]; made by [`Memory::builder`].
 ///
@@ -24,12 +30,14 @@ use crate::limits::EXACT;
 /// let memory = Memory::builder().capacity(1_000).clock(clock.clone()).wall(clock).build();
 /// assert_eq!(memory.keys_in_flight(), 0);
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct MemoryBuilder<C = Monotonic, W = Wall> {
     pub(super) capacity: usize,
     pub(super) clock: C,
     pub(super) wall: W,
+    pub(super) on_quota_file_failure: OnFileFailure,
+    pub(super) flush_quotas_every: Duration,
 }
 
 impl<C, W> MemoryBuilder<C, W> {
@@ -40,12 +48,44 @@ impl<C, W> MemoryBuilder<C, W> {
         self
     }
 
+    /// What quotas answer while their [file](Self::quota_file) can't be written and as much is unsaved as may be:
+    /// [`OnFileFailure::Refuse`] unless said otherwise.
+    ///
+    /// ```
+    /// use tollgate::quota::OnFileFailure;
+    /// use tollgate_engine::backend::Memory;
+    ///
+    /// let memory = Memory::builder().on_quota_file_failure(OnFileFailure::Grant).build();
+    /// assert_eq!(memory.quota_stats().failed_flushes, 0);
+    /// ```
+    pub const fn on_quota_file_failure(mut self, answer: OnFileFailure) -> Self {
+        self.on_quota_file_failure = answer;
+        self
+    }
+
+    /// How often what quotas have granted is written to their [file](Self::quota_file): every second unless said
+    /// otherwise.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate_engine::backend::Memory;
+    ///
+    /// let memory = Memory::builder().flush_quotas_every(Duration::from_millis(100)).build();
+    /// assert_eq!(memory.quota_stats().flushes, 0);
+    /// ```
+    pub const fn flush_quotas_every(mut self, interval: Duration) -> Self {
+        self.flush_quotas_every = interval;
+        self
+    }
+
     /// Rates are counted by this clock instead of [`Monotonic`], but for fixed windows.
     pub fn clock<D: Clock>(self, clock: D) -> MemoryBuilder<D, W> {
         MemoryBuilder {
             capacity: self.capacity,
             clock,
             wall: self.wall,
+            on_quota_file_failure: self.on_quota_file_failure,
+            flush_quotas_every: self.flush_quotas_every,
         }
     }
 
@@ -56,6 +96,8 @@ impl<C, W> MemoryBuilder<C, W> {
             capacity: self.capacity,
             clock: self.clock,
             wall,
+            on_quota_file_failure: self.on_quota_file_failure,
+            flush_quotas_every: self.flush_quotas_every,
         }
     }
 }
@@ -72,7 +114,7 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
     }
 
     /// Builds it, and keeps what is used of quotas in this file: a restart goes on from there. A file that isn't
-    /// there is made; rates and slots stay in memory alone. [`tollgate::quota`] says what a crash can cost: by
+    /// there is made; rates and slots stay in memory alone (see [`Engine::save`](crate::Engine::save)). [`tollgate::quota`] says what a crash can cost: by
     /// default, at most what was granted in the last second.
     ///
     /// Quotas are known there by the names of their rules and tiers. A policy that is changed or reloaded goes on
@@ -107,37 +149,57 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
         Ok(self.with(quotas))
     }
 
-    fn quotas(&self) -> quota::Builder<W> {
+    pub(super) fn quotas(&self) -> quota::Builder<W> {
         // Every check brings its own.
-        QuotaLimiter::builder(Quota::per_day(1), self.capacity).clock(self.wall.clone())
+        QuotaLimiter::builder(Quota::per_day(1), self.capacity)
+            .on_file_failure(self.on_quota_file_failure)
+            .flush_every(self.flush_quotas_every)
+            .clock(self.wall.clone())
     }
 
-    fn with(self, quotas: QuotaLimiter<W>) -> Memory<C, W> {
-        // Every check brings its own.
-        let rate = Rate::per_second(1);
-        let rates = KeyedLimiter::builder(rate, self.capacity)
-            .longest_wait(Duration::ZERO)
-            .clock(self.clock.clone())
-            .build();
-        let exact = EXACT.map(|algorithm| {
-            ExactKeyedLimiter::builder(rate, self.capacity)
-                .algorithm(algorithm)
-                .longest_wait(Duration::ZERO)
-                .clock(self.clock.clone())
-                .build()
-                .map(Arc::new)
-        });
+    pub(super) fn with(self, quotas: QuotaLimiter<W>) -> Memory<C, W> {
+        let tables = self.tables();
+        self.with_tables(quotas, tables)
+    }
+
+    /// Tables without a key.
+    fn tables(&self) -> Tables<C, W> {
+        let exact = EXACT.map(|algorithm| self.exact(algorithm).build());
         let exact: Result<_, LimitError> = exact.into_iter().collect();
-        let windows = ExactKeyedLimiter::builder(rate, self.capacity)
-            .algorithm(WINDOWS)
-            .longest_wait(Duration::ZERO)
-            .clock(self.wall)
-            .build();
-        let slots = KeyedConcurrency::builder(1, self.capacity).clock(self.clock.clone());
-        Memory {
+        let (rates, windows) = (self.rates().build(), self.windows().build());
+        Tables {
             rates: rates.expect("one a second is a rate for GCRA"),
             exact: exact.expect("one a second is a rate for every algorithm"),
-            windows: Arc::new(windows.expect("one a second is a rate for windows")),
+            windows: windows.expect("one a second is a rate for windows"),
+        }
+    }
+
+    pub(super) fn rates(&self) -> keyed::Builder<C> {
+        KeyedLimiter::builder(RATE, self.capacity)
+            .longest_wait(Duration::ZERO)
+            .clock(self.clock.clone())
+    }
+
+    pub(super) fn exact(&self, algorithm: Algorithm) -> exact_keyed::Builder<CounterKey, C> {
+        ExactKeyedLimiter::builder(RATE, self.capacity)
+            .algorithm(algorithm)
+            .longest_wait(Duration::ZERO)
+            .clock(self.clock.clone())
+    }
+
+    pub(super) fn windows(&self) -> exact_keyed::Builder<CounterKey, W> {
+        ExactKeyedLimiter::builder(RATE, self.capacity)
+            .algorithm(WINDOWS)
+            .longest_wait(Duration::ZERO)
+            .clock(self.wall.clone())
+    }
+
+    pub(super) fn with_tables(self, quotas: QuotaLimiter<W>, tables: Tables<C, W>) -> Memory<C, W> {
+        let slots = KeyedConcurrency::builder(1, self.capacity).clock(self.clock.clone());
+        Memory {
+            rates: tables.rates,
+            exact: tables.exact.into_iter().map(Arc::new).collect(),
+            windows: Arc::new(tables.windows),
             slots: Arc::new(
                 slots
                     .build()

@@ -21,6 +21,8 @@ pub(super) struct Decided {
     pub(super) allowed: bool,
     /// What the limits of each descriptor say; none of one that meets none.
     pub(super) each: Vec<Option<Decision>>,
+    /// What decided about each instead of a store.
+    pub(super) fallbacks: Vec<Option<OnStoreFailure>>,
     /// What the limits of each were charged.
     pub(super) charged: Vec<u64>,
     /// The descriptor that decided.
@@ -46,9 +48,11 @@ pub(super) async fn decide<B: Backend>(
     met: &[Option<Met<'_>>],
     charging: Charging,
 ) -> Result<Decided, B::Error> {
+    let blocked = |met: &Option<Met<'_>>| met.as_ref().and_then(|met| met.blocked);
     let mut deciding = Deciding {
         met,
-        each: vec![None; met.len()],
+        // What is blocked isn't asked.
+        each: met.iter().map(blocked).collect(),
         charged: vec![0; met.len()],
         fallbacks: vec![None; met.len()],
         permits: Permits::default(),
@@ -80,6 +84,18 @@ impl<'m, 'a> Deciding<'m, 'a> {
         numbers
     }
 
+    /// Those of them that are to be asked.
+    fn asked(&self, mut numbers: Vec<usize>) -> Vec<usize> {
+        let is_blocked = |met: &Met<'_>| met.blocked.is_some();
+        numbers.retain(|number| !self.met[*number].as_ref().is_some_and(is_blocked));
+        numbers
+    }
+
+    /// Those in shadow, in groups of the same counter.
+    fn in_shadow(&self) -> Vec<Vec<usize>> {
+        self.groups(self.asked(self.of(Force::Shadow).collect()))
+    }
+
     fn pool(&self, numbers: &[usize]) -> Pool<'m, 'a> {
         let met = self.met;
         Pool::of(numbers.iter().filter_map(|number| met[*number].as_ref()))
@@ -103,7 +119,11 @@ impl<'m, 'a> Deciding<'m, 'a> {
 
     /// Charges all, or none: but for those in quota mode that refuse while others of their kind don't.
     async fn all_or_none<B: Backend>(&mut self, backend: &B) -> Result<bool, B::Error> {
-        let mut numbers = self.in_force();
+        let mut numbers = self.asked(self.in_force());
+        if self.is_refused() {
+            self.look_at(&[numbers], backend).await;
+            return Ok(false);
+        }
         loop {
             let answer = self.pool(&numbers).ask(backend).await?;
             let answer = self.note(&numbers, answer);
@@ -122,7 +142,7 @@ impl<'m, 'a> Deciding<'m, 'a> {
 
     /// Charges each counter that has room.
     async fn each_by_itself<B: Backend>(&mut self, backend: &B) -> Result<bool, B::Error> {
-        let groups = self.groups(self.in_force());
+        let groups = self.groups(self.asked(self.in_force()));
         let pools: Vec<_> = groups.iter().map(|numbers| self.pool(numbers)).collect();
         let answers = all(pools.iter().map(|pool| pool.ask(backend))).await;
         for (numbers, answer) in groups.iter().zip(answers) {
@@ -139,7 +159,11 @@ impl<'m, 'a> Deciding<'m, 'a> {
 
     /// What those in shadow would have said to a request that is refused.
     async fn look_at_shadows<B: Backend>(&mut self, backend: &B) {
-        let groups = self.groups(self.of(Force::Shadow).collect());
+        self.look_at(&self.in_shadow(), backend).await;
+    }
+
+    /// What each would say to a request that is refused. One that can't be asked about is left out.
+    async fn look_at<B: Backend>(&mut self, groups: &[Vec<usize>], backend: &B) {
         let pools: Vec<_> = groups.iter().map(|numbers| self.pool(numbers)).collect();
         let looks = all(pools.iter().map(|pool| pool.look(backend))).await;
         for (numbers, each) in groups.iter().zip(looks) {
@@ -151,7 +175,7 @@ impl<'m, 'a> Deciding<'m, 'a> {
 
     /// Charges those in shadow, each counter by itself. One that can't be asked about is left out.
     async fn charge_shadows<B: Backend>(&mut self, backend: &B) {
-        let groups = self.groups(self.of(Force::Shadow).collect());
+        let groups = self.in_shadow();
         let pools: Vec<_> = groups.iter().map(|numbers| self.pool(numbers)).collect();
         let answers = all(pools.iter().map(|pool| pool.ask(backend))).await;
         for (numbers, answer) in groups.iter().zip(answers) {
@@ -203,6 +227,7 @@ impl<'m, 'a> Deciding<'m, 'a> {
             retry_after,
             // Of no other: a failure must not look like a denial.
             fallback: decider.and_then(|decider| self.fallbacks[decider]),
+            fallbacks: self.fallbacks,
             permits: self.permits,
         }
     }

@@ -1,9 +1,10 @@
 //! From descriptors to limits: trees of them compiled, and what each descriptor of a request meets there.
 
+use std::fmt;
 use std::slice;
 use std::time::Duration;
 
-use tollgate::{Algorithm, Rate, core::Align};
+use tollgate::{Algorithm, Decision, Rate, core::Align};
 
 use crate::envoy::{self, Charge, Compiled, Leaf, Lookup};
 use crate::facts::{Descriptor, Facts};
@@ -11,6 +12,7 @@ use crate::limits::{Check, Counter, Limit, LimitKind};
 use crate::limits::{KeyHashers, KeyPlan, RequestKey};
 use crate::matcher::Slots;
 use crate::policy::KeyPart;
+use crate::tally::UNCOUNTED;
 
 /// Trees of descriptors, and the limits of their leaves.
 #[derive(Debug)]
@@ -22,6 +24,8 @@ pub(crate) struct Trees {
     places: Box<[String]>,
     /// The key of each number of values, by their places.
     plans: Box<[KeyPlan]>,
+    /// Where each leaf is counted, by its number; none if nothing is.
+    tallies: Box<[u32]>,
 }
 
 /// The values of a limit that counts as no configured one: the domain, the unit, and the entries.
@@ -53,6 +57,7 @@ impl Trees {
             plans: plans.collect(),
             places,
             compiled,
+            tallies: Box::default(),
         })
     }
 
@@ -60,6 +65,24 @@ impl Trees {
     pub(crate) fn named(&self) -> impl Iterator<Item = (&Leaf, &[Limit])> {
         let leaves = self.compiled.leaves().iter();
         leaves.map(|leaf| (leaf, self.limits(leaf)))
+    }
+
+    /// A leaf by its number, and what it allows.
+    pub(crate) fn leaf(&self, number: u32) -> (&Leaf, &[Limit]) {
+        let leaf = &self.compiled.leaves()[number as usize];
+        (leaf, self.limits(leaf))
+    }
+
+    /// Counts what the leaves decide there, in their order.
+    pub(crate) fn count_in(&mut self, tallies: Box<[u32]>) {
+        self.tallies = tallies;
+    }
+
+    /// Where a leaf is counted.
+    pub(crate) fn tally(&self, leaf: &Leaf) -> u32 {
+        let number = usize::try_from(leaf.id).ok();
+        let row = number.and_then(|number| self.tallies.get(number));
+        row.copied().unwrap_or(UNCOUNTED)
     }
 
     fn limits(&self, leaf: &Leaf) -> &[Limit] {
@@ -72,7 +95,7 @@ impl Trees {
     /// What tells a descriptor's counter from others, as facts by their places: the values of its entries, or
     /// the patterns that they count together by. A limit that counts as no other is told by all that was
     /// asked for.
-    pub(super) fn by_place<'a>(
+    pub(crate) fn by_place<'a>(
         &'a self,
         domain: &'a str,
         descriptor: &Descriptor<'a>,
@@ -97,8 +120,25 @@ impl Trees {
         places.zip(values).collect()
     }
 
+    /// What is said about a descriptor.
+    pub(crate) fn lookup(&self, domain: &str, descriptor: &Descriptor<'_>) -> Lookup<'_> {
+        self.compiled.lookup(domain, descriptor)
+    }
+
+    /// The limit that a descriptor meets, and the fingerprint of its key there.
+    pub(crate) fn leaf_of(
+        &self,
+        hashers: &KeyHashers,
+        domain: &str,
+        descriptor: &Descriptor<'_>,
+    ) -> Option<(&Leaf, &[Limit], [u64; 2])> {
+        let leaf = self.compiled.lookup(domain, descriptor).leaf()?;
+        let key = |put: &mut dyn FnMut(&[u8])| envoy::counter_key(leaf, descriptor.entries, put);
+        Some((leaf, self.limits(leaf), hashers.feed(key)))
+    }
+
     /// What a descriptor of a request meets, if anything.
-    pub(super) fn meet<'a>(
+    pub(crate) fn meet<'a>(
         &'a self,
         hashers: &KeyHashers,
         (domain, descriptor): (&str, &Descriptor<'_>),
@@ -132,12 +172,14 @@ impl Trees {
             limits,
             key: RequestKey::new(plan, facts, fingerprint),
             charge: Charge::Take(0),
+            blocked: None,
+            is_changed: false,
         })
     }
 }
 
 /// A limit that a proxy asks for in place of the policy's.
-pub(super) struct OwnLimit {
+pub(crate) struct OwnLimit {
     limit: Limit,
     /// All entries in one text, if it counts as no configured limit: there may be more than any tree is deep.
     entries: Option<String>,
@@ -190,12 +232,33 @@ impl OwnLimit {
 }
 
 /// One descriptor that meets a limit.
-pub(super) struct Met<'a> {
+pub(crate) struct Met<'a> {
     /// None of one that the proxy asks for.
     leaf: Option<&'a Leaf>,
     pub(super) limits: &'a [Limit],
-    key: RequestKey<'a>,
+    pub(crate) key: RequestKey<'a>,
     pub(super) charge: Charge,
+    /// An order that refuses it, and what it is told.
+    pub(super) blocked: Option<Decision>,
+    /// Whether its limits are an order's.
+    pub(super) is_changed: bool,
+}
+
+/// A key of a limit, as the descriptors that have it: `user=ada plan=free`.
+pub(crate) struct LeafKey<'a>(pub(crate) &'a Leaf, pub(crate) RequestKey<'a>);
+
+impl fmt::Display for LeafKey<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (mut steps, mut space, mut result) = (self.0.steps.iter(), "", Ok(()));
+        self.1.each(&mut |place, value| {
+            let name = steps.next().map_or(place, |step| &step.key);
+            if result.is_ok() {
+                result = write!(f, "{space}{name}={value}");
+            }
+            space = " ";
+        });
+        result
+    }
 }
 
 /// What a refusal of one limit means for the request.
@@ -232,7 +295,8 @@ impl<'a> Met<'a> {
     pub(super) fn force(&self) -> Force {
         match self.leaf.map(|leaf| &leaf.limit) {
             Some(limit) if limit.shadow => Force::Shadow,
-            Some(limit) if limit.quota_mode => Force::Quota,
+            // What is blocked is refused, whatever else has room.
+            Some(limit) if limit.quota_mode && self.blocked.is_none() => Force::Quota,
             _ => Force::Alone,
         }
     }

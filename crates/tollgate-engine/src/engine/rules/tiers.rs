@@ -8,6 +8,10 @@ use super::{Applied, Draft, OwnLimits, PolicyError, TENANT, Way, estimates, of, 
 use crate::engine::counters::Sharing;
 use crate::limits::KeyPlan;
 use crate::policy::{Cost, KeyPart, Mode, Policy};
+use crate::tally::UNCOUNTED;
+
+/// The state that all tiers count in.
+pub(crate) const TIERS: &str = "tier";
 
 /// Which tier a tenant is in.
 #[derive(Debug, Default)]
@@ -51,7 +55,7 @@ impl Draft<'_> {
                 u32::try_from(applied.len()).unwrap_or(u32::MAX),
             );
             // A tenant's counters are the same in every tier, so that it takes along what it spent.
-            let place = ("tier", Sharing::Shared);
+            let place = (TIERS, Sharing::Shared);
             let limits = self.limits(&tier.limits, tier.algorithm, place, name)?;
             let kept = Way {
                 failure: tier.on_store_failure,
@@ -75,6 +79,7 @@ impl Draft<'_> {
                 shares: false,
                 rollout: None,
                 warm: None,
+                tally: UNCOUNTED,
             });
         }
         let number = |tier: &String| {

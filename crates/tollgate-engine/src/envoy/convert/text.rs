@@ -1,12 +1,10 @@
 //! Rules as YAML of our own form.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 use super::{Converted, Rule, Unsaid};
-use crate::native::fields::ALGORITHMS;
-use crate::policy::{Counting, KeyPart, Mode, OnStoreFailure, Pattern};
-use crate::render::is_hidden;
+use crate::native::text::{algorithm, conditions, key_part, quoted};
+use crate::policy::{Counting, Mode, OnStoreFailure};
 
 const HEAD: &str = "\
 # Converted from the form of envoyproxy/ratelimit. The facts are named like its keys, and those of a
@@ -46,7 +44,7 @@ pub(super) fn write(converted: &Converted) -> String {
 
 fn limit(out: &mut String, rule: &Rule) {
     line(out, &format!("- name: {}", quoted(&rule.name)));
-    line(out, &format!("  match: {{{}}}", conditions(rule)));
+    line(out, &format!("  match: {{{}}}", conditions(&rule.matches)));
     if !rule.key.is_empty() {
         let parts: Vec<_> = rule.key.iter().map(key_part).collect();
         line(out, &format!("  key: [{}]", parts.join(", ")));
@@ -69,10 +67,7 @@ fn limit(out: &mut String, rule: &Rule) {
     if limits.unlimited {
         line(out, "  unlimited: true");
     }
-    let algorithm = ALGORITHMS
-        .iter()
-        .find(|(_, known)| *known == rule.algorithm);
-    if let Some((name, _)) = algorithm.filter(|_| !limits.rates.is_empty()) {
+    if let Some(name) = algorithm(rule.algorithm).filter(|_| !limits.rates.is_empty()) {
         line(out, &format!("  algorithm: {name}"));
     }
     // Nothing is counted of what is unlimited.
@@ -92,71 +87,6 @@ fn limit(out: &mut String, rule: &Rule) {
         let names: Vec<_> = rule.replaces.iter().map(|name| quoted(name)).collect();
         line(out, &format!("  replaces: [{}]", names.join(", ")));
     }
-}
-
-fn conditions(rule: &Rule) -> String {
-    let all = rule.matches.conditions.iter();
-    let all = all.map(|(fact, pattern)| format!("{}: {}", plain(fact), condition(fact, pattern)));
-    all.collect::<Vec<_>>().join(", ")
-}
-
-/// In the shortest form: text alone, a list of them, or `{kind: …}`.
-fn condition(fact: &str, pattern: &Pattern) -> String {
-    match pattern {
-        // Else it would be a glob, or for an address a network.
-        Pattern::Exact(text) if !text.contains('*') && fact != "ip" => quoted(text),
-        Pattern::OneOf(all) => {
-            let all: Vec<_> = all.iter().map(|one| condition(fact, one)).collect();
-            format!("[{}]", all.join(", "))
-        }
-        Pattern::Exact(text) => format!("{{exact: {}}}", quoted(text)),
-        Pattern::Glob(text) => format!("{{glob: {}}}", quoted(text)),
-        Pattern::Prefix(text) => format!("{{prefix: {}}}", quoted(text)),
-        Pattern::Regex(text) => format!("{{regex: {}}}", quoted(text)),
-        Pattern::Cidr(text) => format!("{{cidr: {}}}", quoted(text)),
-        Pattern::Present => "{present: true}".to_owned(),
-        Pattern::Absent => "{present: false}".to_owned(),
-        Pattern::Not(inner) => format!("{{not: {}}}", condition(fact, inner)),
-    }
-}
-
-fn key_part(part: &KeyPart) -> String {
-    match part {
-        KeyPart::Fact(fact) => plain(fact),
-        KeyPart::Network { fact, bits } => quoted(&format!("{fact}/{bits}")),
-    }
-}
-
-/// A name as it is if YAML takes it for one, else in quotes.
-fn plain(name: &str) -> String {
-    let is_word = name.starts_with(|c: char| c.is_ascii_alphabetic())
-        && name
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'));
-    let means_something = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"]
-        .contains(&name.to_ascii_lowercase().as_str());
-    if is_word && !means_something {
-        name.to_owned()
-    } else {
-        quoted(name)
-    }
-}
-
-/// In double quotes, on one line.
-fn quoted(text: &str) -> String {
-    let mut out = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => out.extend(['\\', c]),
-            c if is_hidden(c) => {
-                // Writing to a string can't fail.
-                let _ = write!(out, "\\U{:08x}", u32::from(c));
-            }
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    out
 }
 
 fn line(out: &mut String, text: &str) {

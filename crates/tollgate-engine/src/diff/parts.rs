@@ -1,0 +1,300 @@
+//! A policy in parts that can be compared: each a kind, a name, and fields with their values as text.
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
+
+use tollgate::Algorithm;
+
+use super::Kind;
+use crate::document::Value;
+use crate::envoy::path_name;
+use crate::native::fields::MODES;
+use crate::native::text::{algorithm, conditions, key_part, plain, quoted};
+use crate::policy::{
+    Charging, Cost, Counting, DescriptorRule, Limits, Match, Mode, OnStoreFailure, Over, Policy,
+    Rule, Tier,
+};
+
+/// The fields of something, of which those that say nothing are left out.
+pub(super) type Part = Vec<(&'static str, String)>;
+
+/// All parts, by what they are and their names.
+pub(super) type Parts = BTreeMap<(Kind, String), Part>;
+
+/// Rules beyond these, of those that stand elsewhere, are counted: the first already is another.
+const MOST_NAMES: usize = 20;
+
+/// The parts of a policy that is compared with another.
+pub(super) fn of(policy: &Policy, other: &Policy) -> Parts {
+    let mut parts = Parts::new();
+    let mut add = |kind, name: &str, part| drop(parts.insert((kind, name.to_owned()), part));
+    add(Kind::Policy, "", whole(policy, other));
+    for matches in &policy.block {
+        add(Kind::Block, &conditions(&sorted(matches)), Part::new());
+    }
+    for matches in &policy.exempt {
+        add(Kind::Exempt, &conditions(&sorted(matches)), Part::new());
+    }
+    for rule in &policy.rules {
+        add(Kind::Rule, &rule.name, of_rule(rule));
+    }
+    for (name, tier) in &policy.tiers {
+        add(Kind::Tier, name, of_tier(tier));
+    }
+    for (tenant, tier) in &policy.tenants {
+        add(Kind::Tenant, tenant, vec![("tier", tier.clone())]);
+    }
+    for (name, domain) in &policy.domains {
+        let charging = match domain.charging {
+            Charging::AllOrNone => "all-or-none",
+            Charging::Each => "each",
+        };
+        let mut part = vec![("charging", charging.to_owned())];
+        part.extend(order(&domain.descriptors));
+        add(Kind::Domain, name, part);
+        descriptors(name, &mut Vec::new(), &domain.descriptors, &mut add);
+    }
+    parts
+}
+
+fn whole(policy: &Policy, other: &Policy) -> Part {
+    let mut part = vec![
+        ("mode", mode(policy.mode).to_owned()),
+        ("near_limit", format!("{}%", policy.near_limit_percent)),
+    ];
+    let texts = [
+        ("tier_fact", policy.tier_fact.clone()),
+        ("default_tier", policy.default_tier.clone()),
+        ("facts", names(policy.facts.iter())),
+    ];
+    part.extend(
+        texts
+            .into_iter()
+            .filter_map(|(name, text)| Some((name, text?))),
+    );
+    // Of those that both have: a rule that is new or gone is told by itself.
+    let known: HashSet<&str> = other.rules.iter().map(|rule| rule.name.as_str()).collect();
+    let common = policy.rules.iter().map(|rule| &rule.name);
+    let common: Vec<_> = common
+        .filter(|name| known.contains(name.as_str()))
+        .collect();
+    let place: HashSet<&str> = common.iter().map(|name| name.as_str()).collect();
+    let theirs = other.rules.iter().map(|rule| &rule.name);
+    let theirs = theirs.filter(|name| place.contains(name.as_str()));
+    // The first that isn't where it was, and what comes after it.
+    let same = common
+        .iter()
+        .zip(theirs)
+        .take_while(|(own, their)| *own == their);
+    let same = same.count();
+    let moved = common.get(same..).unwrap_or_default();
+    let first = moved.iter().copied().take(MOST_NAMES);
+    let more = match moved.len().saturating_sub(MOST_NAMES) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    part.extend(names(first).map(|text| ("order", text + &more)));
+    part
+}
+
+fn of_rule(rule: &Rule) -> Part {
+    let key: Vec<_> = rule.key.iter().map(key_part).collect();
+    let mut part = Part::new();
+    if !rule.matches.conditions.is_empty() {
+        part.push((
+            "match",
+            format!("{{{}}}", conditions(&sorted(&rule.matches))),
+        ));
+    }
+    if !key.is_empty() {
+        part.push(("key", format!("[{}]", key.join(", "))));
+    }
+    limits(&mut part, &rule.limits, rule.algorithm);
+    costs(&mut part, &rule.cost, rule.over);
+    if rule.mode != Mode::default() || rule.enforced_percent != 100 {
+        let percent = match rule.enforced_percent {
+            100 => String::new(),
+            percent => format!(" for {percent}% of its keys"),
+        };
+        part.push(("mode", format!("{}{percent}", mode(rule.mode))));
+    }
+    part.extend(rule.warm_up.map(|length| ("warm_up", time(length))));
+    kept(
+        &mut part,
+        (rule.counting, rule.on_store_failure),
+        &rule.limits,
+    );
+    part.extend(rule.slot.iter().map(|slot| ("slot", plain(slot))));
+    part.extend(names(rule.replaces.iter()).map(|names| ("replaces", names)));
+    part.extend(rule.shared.iter().map(|shared| ("shared", plain(shared))));
+    part
+}
+
+fn of_tier(tier: &Tier) -> Part {
+    let mut part = Part::new();
+    limits(&mut part, &tier.limits, tier.algorithm);
+    costs(&mut part, &tier.cost, tier.over);
+    kept(
+        &mut part,
+        (tier.counting, tier.on_store_failure),
+        &tier.limits,
+    );
+    part
+}
+
+fn limits(part: &mut Part, limits: &Limits, own: Algorithm) {
+    let rates: Vec<_> = limits.rates.iter().map(ToString::to_string).collect();
+    match rates.as_slice() {
+        [] => {}
+        [rate] => part.push(("rate", rate.clone())),
+        rates => part.push(("rate", format!("[{}]", rates.join(", ")))),
+    }
+    let quota = limits.quota.as_ref();
+    part.extend(quota.map(|quota| ("quota", quota.to_string())));
+    let slots = limits.concurrency;
+    part.extend(slots.map(|slots| ("concurrency", slots.to_string())));
+    if limits.unlimited {
+        part.push(("unlimited", "true".to_owned()));
+    }
+    if own != Algorithm::default() {
+        let name = algorithm(own).map_or_else(|| format!("{own:?}"), str::to_owned);
+        part.push(("algorithm", name));
+    }
+}
+
+fn costs(part: &mut Part, cost: &Cost, over: Over) {
+    if *cost != Cost::default() {
+        let mut text = match &cost.fact {
+            Some(fact) => format!("{{fact: {}, default: {}", plain(fact), cost.default),
+            None => format!("{{default: {}", cost.default),
+        };
+        if let Some(settle) = cost.settle {
+            let (within, unsettled) = (time(settle.within), settle.unsettled.name());
+            text += &format!(", settle_within: {within}, unsettled: {unsettled}");
+        }
+        part.push(("cost", text + "}"));
+    }
+    if let Over::Wait(longest) = over {
+        part.push(("over", format!("wait {}", time(longest))));
+    }
+}
+
+fn kept(part: &mut Part, (counting, failure): (Counting, OnStoreFailure), limits: &Limits) {
+    if counting != Counting::default() {
+        part.push(("counting", counting.name().to_owned()));
+    }
+    if failure != OnStoreFailure::default_for(limits) {
+        part.push(("on_store_failure", failure.name().to_owned()));
+    }
+}
+
+/// Each node of a tree, by the way that leads to it.
+fn descriptors<'a>(
+    domain: &str,
+    way: &mut Vec<(&'a str, Option<&'a str>)>,
+    rules: &'a [DescriptorRule],
+    add: &mut impl FnMut(Kind, &str, Part),
+) {
+    for rule in rules {
+        way.push((&rule.key, rule.value.as_deref()));
+        let name = path_name(domain, way.iter().copied());
+        add(Kind::Descriptor, &name, of_descriptor(rule));
+        descriptors(domain, way, &rule.descriptors, add);
+        way.pop();
+    }
+}
+
+fn of_descriptor(rule: &DescriptorRule) -> Part {
+    let mut part = Part::new();
+    let mut flags = vec![
+        ("share_threshold", rule.share_threshold),
+        ("detailed_metric", rule.detailed_metric),
+        ("value_to_metric", rule.value_to_metric),
+    ];
+    if let Some(limit) = &rule.limit {
+        part.extend(limit.name.iter().map(|name| ("name", plain(name))));
+        limits(&mut part, &limit.limits, limit.algorithm);
+        part.extend(limit.unit.map(|unit| ("unit", unit.name().to_owned())));
+        kept(
+            &mut part,
+            (limit.counting, limit.on_store_failure),
+            &limit.limits,
+        );
+        part.extend(names(limit.replaces.iter()).map(|names| ("replaces", names)));
+        flags.push(("shadow_mode", limit.shadow));
+        flags.push(("quota_mode", limit.quota_mode));
+    }
+    let on = flags.into_iter().filter(|(_, is_on)| *is_on);
+    part.extend(on.map(|(name, _)| (name, "true".to_owned())));
+    let metadata = rule.metadata.as_ref();
+    part.extend(metadata.map(|value| ("metadata", shown(value))));
+    part.extend(order(&rule.descriptors));
+    part
+}
+
+/// The order of wildcards: the first that fits is taken.
+fn order(rules: &[DescriptorRule]) -> Option<(&'static str, String)> {
+    let wild = rules.iter().filter(|rule| {
+        let value = rule.value.as_ref();
+        value.is_some_and(|value| value.contains('*'))
+    });
+    let wild: Vec<_> = wild
+        .map(|rule| {
+            let text = format!("{}={}", rule.key, rule.value.as_deref().unwrap_or_default());
+            // What reads as two would be taken for them.
+            if text.contains([',', '"']) {
+                quoted(&text)
+            } else {
+                text
+            }
+        })
+        .collect();
+    (wild.len() > 1).then(|| ("order", wild.join(", ")))
+}
+
+/// Names with commas between them, all of them: one that isn't shown would change unnoticed. None if there are none.
+fn names<'a>(names: impl Iterator<Item = &'a String>) -> Option<String> {
+    let shown: Vec<_> = names.map(|name| plain(name)).collect();
+    (!shown.is_empty()).then(|| format!("[{}]", shown.join(", ")))
+}
+
+/// Conditions in one order: all of them must hold.
+fn sorted(matches: &Match) -> Match {
+    let mut matches = matches.clone();
+    matches
+        .conditions
+        .sort_by(|(one, _), (other, _)| one.cmp(other));
+    matches
+}
+
+fn mode(own: Mode) -> &'static str {
+    let known = MODES.iter().find(|(_, known)| *known == own);
+    known.map_or("enforce", |(name, _)| *name)
+}
+
+fn time(length: Duration) -> String {
+    format!("{length:?}")
+}
+
+/// A value of a file, without its places.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => "null".to_owned(),
+        Value::Bool(is_true) => is_true.to_string(),
+        Value::Integer(number) => number.to_string(),
+        // Never as text or a whole number reads.
+        Value::Float(number) if number.is_finite() => format!("{number:?}"),
+        Value::Float(number) => format!(".{number:?}"),
+        Value::Text(text) => plain(text),
+        Value::List(items) => {
+            let items: Vec<_> = items.iter().map(|item| shown(&item.value)).collect();
+            format!("[{}]", items.join(", "))
+        }
+        Value::Map(fields) => {
+            let fields = fields.iter();
+            let fields = fields
+                .map(|(name, value)| format!("{}: {}", shown(&name.value), shown(&value.value)));
+            format!("{{{}}}", fields.collect::<Vec<_>>().join(", "))
+        }
+    }
+}

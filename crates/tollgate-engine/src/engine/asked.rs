@@ -1,0 +1,58 @@
+//! Which facts a policy asks for, so that whoever fills them in needn't look for others.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use arc_swap::Guard;
+
+use super::Engine;
+use super::rules::Rules;
+use crate::backend::Backend;
+
+/// The names of the facts that the policy in force asks for, each once: see [`Engine::facts_asked`].
+///
+/// ```
+/// use tollgate_engine::FactsAsked;
+///
+/// fn reads_addresses(asked: &FactsAsked) -> bool {
+///     asked.iter().any(|name| &**name == "ip")
+/// }
+/// ```
+pub struct FactsAsked(Guard<Arc<Rules>>);
+
+impl<B: Backend> Engine<B> {
+    /// The facts that a rule, a tier or a list of the policy in force asks for. No other makes a difference to a
+    /// request by facts.
+    ///
+    /// ```
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Policy};
+    /// let text = "limits: [{name: logins, match: {path: /login}, key: [ip, header.x-app], rate: 5/m}]";
+    /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, Memory::new())?;
+    /// let mut asked: Vec<_> = engine.facts_asked().iter().map(|name| name.to_string()).collect();
+    /// asked.sort();
+    /// assert_eq!(asked, ["header.x-app", "ip", "path"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn facts_asked(&self) -> FactsAsked {
+        FactsAsked(self.rules.load())
+    }
+}
+
+impl Deref for FactsAsked {
+    type Target = [Box<str>];
+
+    #[inline]
+    fn deref(&self) -> &[Box<str>] {
+        self.0.matcher.slots().names()
+    }
+}
+
+impl fmt::Debug for FactsAsked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}

@@ -1,0 +1,123 @@
+//! Counters in a snapshot, so that those of the policy that follows a restart are matched with them.
+//!
+//! | words | what |
+//! |---|---|
+//! | 1 | the number that the next counter gets: it is above those of all keys, also of counters that are gone |
+//! | 1 | how many names and sorts there are; for each: |
+//! | … | the name, as bytes |
+//! | 3 | 0 for a quota, 1 for slots, or 2 and the algorithm's number; where windows begin: 0, or 1 for the first hit; a boundary |
+//! | 1 | how many counters, and for each |
+//! | 2 · 5 | its number, 1 if it has a rate, and the rate |
+
+use std::mem::discriminant;
+
+use tollgate::core::Align;
+use tollgate::snapshot::{SnapshotError, SnapshotReader, SnapshotWriter};
+use tollgate::{Algorithm, Rate, Timestamp};
+
+use super::{Counters, Held, Sort, State};
+
+const QUOTA: u64 = 0;
+const SLOTS: u64 = 1;
+/// From here on algorithms.
+const RATE: u64 = 2;
+
+const ALGORITHMS: [Algorithm; 6] = [
+    Algorithm::Gcra,
+    Algorithm::TokenBucket,
+    Algorithm::LeakyBucket,
+    Algorithm::FixedWindow(Align::FirstHit),
+    Algorithm::SlidingLog,
+    Algorithm::SlidingCounter,
+];
+
+impl Counters {
+    /// Writes those of the policy in force.
+    pub(crate) fn save(&self, file: &mut SnapshotWriter) -> Result<(), SnapshotError> {
+        file.words(&[self.next, self.held.len() as u64])?;
+        for ((name, sort), states) in &self.held {
+            file.bytes(name.as_bytes())?;
+            file.words(&sort.words())?;
+            file.word(states.len() as u64)?;
+            for State { id, rate } in states {
+                file.words(&[*id, u64::from(rate.is_some())])?;
+                file.rate(rate.unwrap_or(Rate::unlimited()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what [`save`](Self::save) wrote.
+    pub(crate) fn load(file: &mut SnapshotReader) -> Result<Self, SnapshotError> {
+        let [next, groups] = file.words()?;
+        let mut held = Held::default();
+        for _ in 0..groups {
+            let name = String::from_utf8(file.bytes()?).map_err(|_| file.corrupt())?;
+            let sort = Sort::of_words(file.words()?).ok_or_else(|| file.corrupt())?;
+            let mut states = Vec::new();
+            for _ in 0..file.word()? {
+                let [id, has_rate] = file.words()?;
+                let rate = file.rate()?;
+                states.push(State {
+                    id,
+                    rate: (has_rate != 0).then_some(rate),
+                });
+            }
+            if states.iter().any(|state| state.id >= next) {
+                return Err(file.corrupt());
+            }
+            held.insert((name.into(), sort), states);
+        }
+        Ok(Self {
+            held,
+            before: Held::default(),
+            next,
+        })
+    }
+}
+
+impl Sort {
+    fn words(self) -> [u64; 3] {
+        let Self::Rate(algorithm) = self else {
+            let number = if self == Self::Quota { QUOTA } else { SLOTS };
+            return [number, 0, 0];
+        };
+        let kind = discriminant(&algorithm);
+        let place = ALGORITHMS.iter().position(|own| discriminant(own) == kind);
+        let number = RATE + place.unwrap_or(ALGORITHMS.len()) as u64;
+        match algorithm {
+            Algorithm::FixedWindow(Align::Boundary(at)) => [number, 0, at.as_nanos()],
+            _ => [number, 1, 0],
+        }
+    }
+
+    fn of_words([number, align, boundary]: [u64; 3]) -> Option<Self> {
+        let place = match number {
+            QUOTA => return Some(Self::Quota),
+            SLOTS => return Some(Self::Concurrency),
+            number => usize::try_from(number - RATE).ok()?,
+        };
+        Some(Self::Rate(match ALGORITHMS.get(place)? {
+            Algorithm::FixedWindow(_) if align == 0 => {
+                Algorithm::FixedWindow(Align::Boundary(Timestamp::from_nanos(boundary)))
+            }
+            algorithm => *algorithm,
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_sort_is_read_as_it_was_written() {
+        let later = Align::Boundary(Timestamp::from_secs(7));
+        let others = [Algorithm::FixedWindow(later), Algorithm::default()];
+        let rates = ALGORITHMS.into_iter().chain(others).map(Sort::Rate);
+        for sort in rates.chain([Sort::Quota, Sort::Concurrency]) {
+            assert_eq!(Sort::of_words(sort.words()), Some(sort));
+        }
+        assert_eq!(Sort::of_words([8, 0, 0]), None);
+    }
+}

@@ -1,0 +1,45 @@
+//! What operators have ordered of the descriptors of a request.
+
+use super::trees::Met;
+use crate::engine::gather::blocked_until;
+use crate::engine::orders::{InForce, Limiter};
+use crate::envoy::{self, Lookup, Status};
+use crate::limits::{Limit, LimitKind};
+
+/// Notes of each descriptor whether it is blocked, and what limits it meets instead of the policy's. One that is
+/// bypassed meets none.
+#[cold]
+pub(super) fn heed<'a>(found: &[Lookup<'_>], met: &mut [Option<Met<'a>>], orders: InForce<'a>) {
+    let everything = orders.of_everything();
+    for (lookup, own) in found.iter().zip(met) {
+        let Some(met) = own else {
+            continue;
+        };
+        let leaf = lookup.counts_as();
+        let rulings = leaf.map(|leaf| orders.of(Limiter::Leaf(leaf.id), met.key.fingerprint()));
+        let rulings = rulings.unwrap_or_default();
+        let block = rulings.block;
+        met.blocked = block.map(|order| blocked_until(order.until, orders.now));
+        if let Some(changed) = rulings.changed.filter(|_| lookup.leaf().is_some()) {
+            (met.limits, met.is_changed) = (&changed.limits, true);
+        }
+        if met.blocked.is_none() && (everything.is_some() || rulings.bypass.is_some()) {
+            *own = None;
+        }
+    }
+}
+
+/// What is told of a descriptor, by what was ordered of it.
+pub(super) fn told<'p>(mut status: Status<'p>, met: Option<&Met<'_>>) -> Status<'p> {
+    let Some(met) = met else {
+        return status;
+    };
+    status.quota_mode &= met.blocked.is_none();
+    if let (Some(told), true) = (&mut status.current_limit, met.is_changed)
+        && let Some(LimitKind::Rate { rate, .. }) = met.limits.first().map(Limit::kind)
+    {
+        told.requests_per_unit = u32::try_from(rate.count()).unwrap_or(u32::MAX);
+        told.unit = rate.period().and_then(envoy::unit_of);
+    }
+    status
+}

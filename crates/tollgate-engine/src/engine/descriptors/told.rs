@@ -1,0 +1,193 @@
+//! What is counted and told of a request of descriptors.
+
+use std::time::Duration;
+
+use tollgate::{Decision, Timestamp};
+
+use super::charge::Decided;
+use super::trees::{LeafKey, Met};
+use super::{DescriptorStatus, Engine, TooMuch};
+use crate::backend::Backend;
+use crate::engine::counting::Told;
+use crate::engine::rules::Rules;
+use crate::envoy::{Leaf, Lookup};
+use crate::limits::Limit;
+use crate::observer::{Event, Observer, Wants};
+use crate::policy::{Mode, OnStoreFailure};
+use crate::top::Top;
+use crate::verdict::{BLOCKED, Cause, Reason, is_near, percent_of};
+
+/// A request, as its descriptors were found and met.
+#[derive(Clone, Copy)]
+pub(super) struct Request<'r, 'a> {
+    pub(super) rules: &'r Rules,
+    pub(super) found: &'r [Lookup<'a>],
+    pub(super) met: &'r [Option<Met<'a>>],
+}
+
+impl<B: Backend> Engine<B> {
+    /// Whether anybody wants to know what was decided.
+    pub(super) fn is_told(&self) -> bool {
+        self.tallies.is_some() || self.observer.is_some() || self.top.is_some()
+    }
+
+    /// Counts a request, and tells of it.
+    #[cold]
+    pub(super) fn tell_descriptors(
+        &self,
+        request: &Request<'_, '_>,
+        decided: &Decided,
+        told: &[DescriptorStatus],
+        started: Option<Timestamp>,
+    ) {
+        if let Some(tallies) = &self.tallies {
+            if decided.allowed || request.rules.mode != Mode::Enforce {
+                tallies.add_passed();
+            } else {
+                tallies.add_refused();
+            }
+            for (number, said) in request.said(decided) {
+                tallies.descriptor(request.rules, &request.found[number], said);
+            }
+            if request.met.iter().all(Option::is_none) {
+                tallies.nothing_met();
+            }
+        }
+        if let Some(top) = &self.top {
+            request.note(top, decided);
+        }
+        if let Some(observer) = &self.observer {
+            let took = started.map_or(Duration::ZERO, |started| self.backend.now() - started);
+            request.tell(&**observer, decided, told, took);
+        }
+    }
+
+    /// Counts a request that has too much of something, and tells of it.
+    #[cold]
+    pub(super) fn tell_exceeded(
+        &self,
+        mode: Mode,
+        what: TooMuch<'static>,
+        started: Option<Timestamp>,
+    ) {
+        if let Some(tallies) = &self.tallies {
+            tallies.exceeded(mode);
+        }
+        if let Some(observer) = &self.observer {
+            observer.decided(&Event {
+                cause: Cause::TooMuch(what),
+                key: None,
+                reason: Some(Reason::TooLarge),
+                mode,
+                enforced_percent: percent_of(mode),
+                decision: BLOCKED,
+                near_limit: false,
+                took: started.map_or(Duration::ZERO, |started| self.backend.now() - started),
+            });
+        }
+    }
+}
+
+impl Request<'_, '_> {
+    /// Counts a refusal by the limit and the key that refused.
+    fn note(&self, top: &Top, decided: &Decided) {
+        for (number, said) in self.said(decided) {
+            if let (Told::Refused(_), Some(leaf), Some(met)) =
+                (said, self.found[number].counts_as(), &self.met[number])
+            {
+                top.add(leaf, met.key.fingerprint(), LeafKey(leaf, met.key));
+            }
+        }
+    }
+
+    /// What each descriptor that takes something counts. Of a request that is refused, that is what decided, and what
+    /// was charged all the same.
+    fn said<'d>(&'d self, decided: &'d Decided) -> impl Iterator<Item = (usize, Told)> + 'd {
+        let refuses = self.rules.mode == Mode::Enforce && !decided.allowed;
+        let met = self.met.iter().enumerate();
+        met.filter_map(move |(number, met)| {
+            let (met, decision) = (met.as_ref()?, decided.each[number]?);
+            if met.cost() == 0 {
+                return None;
+            }
+            let told = if decision.is_allowed() {
+                let near_limit = is_near(&decision, self.rules.near_limit_percent);
+                (!refuses || decided.charged[number] > 0).then_some(Told::Passed { near_limit })
+            } else if refuses && decided.decider == Some(number) {
+                Some(Told::Refused(self.reason(number, &decision, decided)))
+            } else if !refuses || self.mode(number) != Mode::Enforce {
+                Some(Told::InShadow)
+            } else {
+                None
+            };
+            told.map(|told| (number, told))
+        })
+    }
+
+    /// Why a descriptor is refused: of several limits, the first that has as much as is told.
+    fn reason(&self, number: usize, decision: &Decision, decided: &Decided) -> Reason {
+        let met = self.met[number].as_ref();
+        if met.is_some_and(|met| met.blocked.is_some()) {
+            return Reason::Blocked;
+        }
+        if decided.fallbacks[number] == Some(OnStoreFailure::Closed) {
+            return Reason::Store;
+        }
+        let limits = met.map_or(&[][..], |met| met.limits);
+        let told = limits
+            .iter()
+            .find(|limit| limit.kind().quota() == Some(decision.limit));
+        Reason::of(told.or(limits.first()).map(Limit::kind), decision)
+    }
+
+    fn mode(&self, number: usize) -> Mode {
+        let own = self.found[number].leaf().map(Leaf::mode);
+        self.rules.mode.max(own.unwrap_or_default())
+    }
+
+    /// Tells of each descriptor that met a limit, or that none did.
+    fn tell(
+        &self,
+        observer: &dyn Observer,
+        decided: &Decided,
+        told: &[DescriptorStatus],
+        took: Duration,
+    ) {
+        let rules = self.rules;
+        let wants_all = observer.wants() == Wants::Everything;
+        let mut is_any = false;
+        for (number, status) in told.iter().enumerate() {
+            let Some(decision) = status.decision else {
+                continue;
+            };
+            is_any = true;
+            let is_refused = !decision.is_allowed();
+            if !(is_refused || wants_all) {
+                continue;
+            }
+            let (limit, mode) = (status.limit.as_deref(), self.mode(number));
+            observer.decided(&Event {
+                cause: limit.map_or(Cause::Asked, Cause::Descriptor),
+                key: self.met[number].as_ref().map(|met| met.key),
+                reason: is_refused.then(|| self.reason(number, &decision, decided)),
+                mode,
+                enforced_percent: percent_of(mode),
+                decision,
+                near_limit: is_near(&decision, rules.near_limit_percent),
+                took,
+            });
+        }
+        if !is_any && wants_all {
+            observer.decided(&Event {
+                cause: Cause::Nothing,
+                key: None,
+                reason: None,
+                mode: rules.mode,
+                enforced_percent: percent_of(rules.mode),
+                decision: Decision::UNLIMITED,
+                near_limit: false,
+                took,
+            });
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What operators have ordered of a request, while it is found out what is to be asked.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::{Decision, Outcome, Timestamp};
+
+use super::{Gathered, Met};
+use crate::engine::orders::{InForce, Limiter, Override, Timed};
+use crate::engine::rules::{Applied, Rules};
+use crate::facts::Facts;
+use crate::matcher::Known;
+use crate::policy::Mode;
+use crate::verdict::{By, Shadowed};
+
+/// What is ordered of a request.
+pub(crate) struct Ordered<'a> {
+    orders: InForce<'a>,
+    /// No rule is asked.
+    is_bypassed: bool,
+    /// What refuses it: the block that lasts longest.
+    pub(crate) block: Option<Blocked>,
+    /// What would, if it weren't in shadow.
+    pub(crate) shadow_blocks: Vec<Blocked>,
+    /// Rules that have other limits for it.
+    pub(crate) overrides: Vec<(u32, &'a Arc<Override>)>,
+}
+
+/// A block of a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Blocked {
+    pub(crate) order: Timed,
+    pub(crate) by: By,
+    /// Of the key.
+    pub(crate) fingerprint: [u64; 2],
+    pub(crate) decision: Decision,
+}
+
+impl From<Blocked> for Shadowed {
+    fn from(blocked: Blocked) -> Self {
+        Self {
+            fingerprint: blocked.fingerprint,
+            decision: blocked.decision,
+            ..Self::blocked(blocked.by)
+        }
+    }
+}
+
+/// What a request is told that is blocked until then.
+pub(crate) fn blocked_until(until: Timestamp, now: Timestamp) -> Decision {
+    let left = (until - now).max(Duration::from_nanos(1));
+    Decision::new(Outcome::Denied, 0, 0, left, left)
+}
+
+impl<'a> Gathered<'a> {
+    /// Notes what is ordered of the request as a whole, before any rule is looked for.
+    #[cold]
+    pub(super) fn heed(&mut self, rules: &Rules, orders: InForce<'a>, facts: &Facts<'_>) {
+        let rulings = orders.of_request(facts);
+        let mut ordered = Box::new(Ordered {
+            orders,
+            is_bypassed: rulings.bypass.is_some(),
+            block: None,
+            shadow_blocks: Vec::new(),
+            overrides: Vec::new(),
+        });
+        if let Some(order) = rulings.block {
+            ordered.note_block(order, By::Ordered(order.id), ([0; 2], rules.mode));
+        }
+        self.ordered = Some(ordered);
+    }
+
+    /// Adds the checks of one rule, as is ordered.
+    #[cold]
+    pub(super) fn ask_as_ordered(
+        &mut self,
+        rule: &'a Applied,
+        (met, mode): (Met, Mode),
+        known: &Known<'_, '_>,
+        facts: &'a Facts<'a>,
+    ) {
+        let Some(ordered) = &mut self.ordered else {
+            return;
+        };
+        let rulings = ordered
+            .orders
+            .of(Limiter::Applied(met.number), met.fingerprint);
+        if let Some(order) = rulings.block {
+            let by = By::Blocked(met.number);
+            ordered.note_block(order, by, (met.fingerprint, mode));
+        }
+        if ordered.is_bypassed || rulings.bypass.is_some() {
+            return;
+        }
+        let Some(changed) = rulings.changed else {
+            return self.ask_limits(rule, rule.limits.as_slice(), (met, mode), (known, facts));
+        };
+        ordered.overrides.push((met.number, changed));
+        self.ask_limits(rule, &changed.limits, (met, mode), (known, facts));
+    }
+
+    /// Whether limits that a rule has only for now stand in for its own, so that none of those it warms up by count.
+    pub(super) fn is_changed(&self, number: u32) -> bool {
+        self.ordered
+            .as_ref()
+            .is_some_and(|ordered| ordered.changed(number).is_some())
+    }
+}
+
+impl<'a> Ordered<'a> {
+    fn note_block(&mut self, order: Timed, by: By, (fingerprint, mode): ([u64; 2], Mode)) {
+        let blocked = Blocked {
+            order,
+            by,
+            fingerprint,
+            decision: blocked_until(order.until, self.orders.now),
+        };
+        match mode {
+            Mode::Enforce => {
+                let others = self.block.filter(|other| other.order.until >= order.until);
+                self.block = others.or(Some(blocked));
+            }
+            Mode::Shadow => self.shadow_blocks.push(blocked),
+            Mode::Off => {}
+        }
+    }
+
+    /// The limits that a rule has instead of its own.
+    pub(crate) fn changed(&self, number: u32) -> Option<&'a Arc<Override>> {
+        let mut overrides = self.overrides.iter();
+        overrides
+            .find(|(own, _)| *own == number)
+            .map(|(_, changed)| *changed)
+    }
+}

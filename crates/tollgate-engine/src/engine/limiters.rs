@@ -1,0 +1,180 @@
+//! What operators are shown of each limiter of the policy in force, and of those that are refused most.
+
+use std::collections::HashMap;
+
+use foldhash::fast::FixedState;
+use tollgate::Timestamp;
+
+use super::Engine;
+use super::orders::Limiter;
+use crate::backend::Backend;
+use crate::limits::{Limit, LimitKind};
+use crate::policy::Mode;
+use crate::top::{Top, TopKeys};
+use crate::verdict::percent_of;
+
+/// A rule, a tier or a limit of a tree, as it is in force.
+///
+/// ```
+/// # use tollgate::clock::Manual;
+/// # use tollgate_engine::backend::{LimitKind, Memory};
+/// # use tollgate_engine::document::Format;
+/// # use tollgate_engine::{Engine, Policy};
+/// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+/// use tollgate_engine::engine::LimiterSort;
+///
+/// let policy = Policy::from_text("limits: [{name: a, key: user, rate: 5/s burst 9}]", Format::Yaml)?.policy;
+/// let limiters = Engine::new(policy, memory)?.limiter_states();
+/// assert_eq!((limiters[0].name.as_str(), limiters[0].sort), ("a", LimiterSort::Rule));
+/// assert_eq!((limiters[0].key.as_slice(), limiters[0].waiting), (["user".to_owned()].as_slice(), 0));
+/// let LimitKind::Rate { rate, .. } = &limiters[0].limits[0] else { panic!("a rate") };
+/// assert_eq!((rate.count(), rate.burst_size()), (5, 9));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct LimiterState {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub sort: LimiterSort,
+    /// The facts that make its keys, or the keys of the entries on the way to it.
+    pub key: Vec<String>,
+    /// Whether it is enforced, or only counts.
+    pub mode: Mode,
+    /// For how many keys in a hundred it is enforced.
+    pub enforced_percent: u8,
+    /// Its limits by the policy.
+    pub limits: Vec<LimitKind>,
+    /// Whether its rates are still growing, after a start.
+    pub is_warming_up: bool,
+    /// How many requests wait for it, of all keys.
+    pub waiting: usize,
+    /// How many orders are for it, or a key of it.
+    pub orders: usize,
+    /// When the policy came into force, by the wall clock.
+    pub since: Timestamp,
+}
+
+/// What a limiter is.
+///
+/// ```
+/// use tollgate_engine::engine::LimiterSort;
+///
+/// assert_eq!(LimiterSort::Descriptor.name(), "descriptor");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LimiterSort {
+    /// A rule.
+    Rule,
+    /// What a tier allows.
+    Tier,
+    /// A limit of a tree of descriptors.
+    Descriptor,
+}
+
+impl LimiterSort {
+    /// In one word.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Rule => "rule",
+            Self::Tier => "tier",
+            Self::Descriptor => "descriptor",
+        }
+    }
+}
+
+impl<B: Backend> Engine<B> {
+    /// Each limiter of the policy in force, in the order of the file: rules that aren't off, tiers, and limits of trees.
+    ///
+    /// How many keys are active isn't known of each: all rules share their tables, which tell it of all.
+    pub fn limiter_states(&self) -> Vec<LimiterState> {
+        let rules = self.rules.load_full();
+        let now = self.backend.now();
+        let waiting = self.turns.waiting_by_limit();
+        let orders = self.ordered(&rules);
+        let orders = |limiter| orders.as_ref().map_or(0, |held| held.count(limiter));
+        let applied = (0..).zip(rules.applied.iter()).map(|(number, rule)| {
+            let limits = rule.limits.as_slice();
+            LimiterState {
+                name: rule.name.to_string(),
+                sort: if rule.is_tier {
+                    LimiterSort::Tier
+                } else {
+                    LimiterSort::Rule
+                },
+                key: rule.key.facts().map(str::to_owned).collect(),
+                mode: rule.mode,
+                enforced_percent: rule.enforced_percent(),
+                limits: kinds(limits),
+                is_warming_up: !rule.gates(Some(now)).is_empty(),
+                waiting: waiting_for(&waiting, limits),
+                orders: orders(Limiter::Applied(number)),
+                since: rules.since,
+            }
+        });
+        let leaves = rules.trees.named().map(|(leaf, limits)| {
+            let mode = rules.mode.max(leaf.mode());
+            LimiterState {
+                name: leaf.to_string(),
+                sort: LimiterSort::Descriptor,
+                key: leaf.steps.iter().map(|step| step.key.to_string()).collect(),
+                mode,
+                enforced_percent: percent_of(mode),
+                limits: kinds(limits),
+                is_warming_up: false,
+                waiting: waiting_for(&waiting, limits),
+                orders: orders(Limiter::Leaf(leaf.id)),
+                since: rules.since,
+            }
+        });
+        applied.chain(leaves).collect()
+    }
+
+    /// Counts the keys that are refused most, so many of them, to be [told](Self::top). An engine without counts none.
+    ///
+    /// It takes memory for eight times as many keys, however many are refused.
+    #[must_use]
+    pub fn with_top(mut self, keys: usize) -> Self {
+        self.top = Some(Top::new(keys, self.backend.wall()));
+        self
+    }
+
+    /// The keys that were refused most since the engine was made, or since [`reset_top`](Self::reset_top); none unless it
+    /// [counts](Self::with_top). What is in shadow isn't counted, nor what no rule refuses.
+    pub fn top(&self) -> Option<TopKeys> {
+        self.top.as_ref().map(Top::keys)
+    }
+
+    /// Counts anew from now on.
+    ///
+    /// ```
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Facts, Policy};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// let policy = Policy::from_text("limits: [{name: all, rate: 1/h}]", Format::Yaml)?.policy;
+    /// let engine = Engine::new(policy, memory)?.with_top(10);
+    /// let _ = (engine.decide(&Facts::new()), engine.decide(&Facts::new()));
+    /// assert_eq!(engine.top().expect("it is counted").keys.len(), 1);
+    /// engine.reset_top();
+    /// assert_eq!(engine.top().expect("it is counted").keys.len(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn reset_top(&self) {
+        if let Some(top) = &self.top {
+            top.reset(self.backend.wall());
+        }
+    }
+}
+
+pub(super) fn kinds(limits: &[Limit]) -> Vec<LimitKind> {
+    limits.iter().map(|limit| limit.kind().clone()).collect()
+}
+
+fn waiting_for(waiting: &HashMap<u64, usize, FixedState>, limits: &[Limit]) -> usize {
+    let each = limits.iter().filter_map(|limit| waiting.get(&limit.id));
+    each.sum()
+}

@@ -1,0 +1,151 @@
+//! The orders over one policy, as decisions read them.
+//!
+//! A decision reads one flag that lies with the policy. It is written after the table, and read without any order to that
+//! (relaxed): a decision that reads it late is one that came before the order, and one that reads it early finds the table
+//! empty. The table itself is swapped whole.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use arc_swap::ArcSwapOption;
+use foldhash::fast::RandomState;
+use tollgate::Timestamp;
+
+use super::table::{Acts, Limiter, Override, Table, Timed};
+use crate::engine::rules::Rules;
+use crate::facts::Facts;
+
+/// The orders over one policy, which may change while that is in force.
+#[derive(Debug, Default)]
+pub(crate) struct Overlay {
+    is_any: AtomicBool,
+    table: ArcSwapOption<Table>,
+    /// All that orders may be for, by name: found when the first is made.
+    names: OnceLock<HashMap<Box<str>, Limiter, RandomState>>,
+}
+
+impl Overlay {
+    /// Whether there may be any.
+    #[inline(always)]
+    pub(crate) fn is_any(&self) -> bool {
+        self.is_any.load(Ordering::Relaxed)
+    }
+
+    /// What has this name in a policy: a rule before a tier, and that before a limit of a tree.
+    pub(super) fn limiter(&self, rules: &Rules, name: &str) -> Option<Limiter> {
+        let names = self.names.get_or_init(|| {
+            let leaves = rules.trees.named();
+            let leaves = leaves.map(|(leaf, _)| (leaf.to_string().into(), Limiter::Leaf(leaf.id)));
+            // Rules come before tiers, and of two the later counts here.
+            let applied = (0_u32..)
+                .zip(rules.applied.iter())
+                .collect::<Vec<_>>()
+                .into_iter()
+                .rev();
+            let applied =
+                applied.map(|(number, rule)| (rule.name.clone(), Limiter::Applied(number)));
+            leaves.chain(applied).collect()
+        });
+        names.get(name).copied()
+    }
+
+    pub(super) fn set(&self, table: Option<Table>) {
+        let is_any = table.is_some();
+        self.table.store(table.map(Arc::new));
+        self.is_any.store(is_any, Ordering::Relaxed);
+    }
+
+    pub(super) fn load(&self) -> Option<Arc<Table>> {
+        self.table.load_full()
+    }
+}
+
+/// The orders over a policy at one time, for as long as a decision takes.
+pub(crate) struct Held {
+    pub(super) table: Arc<Table>,
+    pub(super) now: Timestamp,
+}
+
+impl Held {
+    /// How many orders are for a rule, or a key of it.
+    pub(crate) fn count(&self, limiter: Limiter) -> usize {
+        self.table.count(limiter)
+    }
+
+    pub(crate) fn in_force(&self) -> InForce<'_> {
+        InForce {
+            table: &self.table,
+            now: self.now,
+        }
+    }
+}
+
+/// Those of them that haven't ended.
+#[derive(Clone, Copy)]
+pub(crate) struct InForce<'a> {
+    table: &'a Table,
+    pub(crate) now: Timestamp,
+}
+
+/// What is ordered of a key of one rule.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Rulings<'a> {
+    pub(crate) block: Option<Timed>,
+    pub(crate) bypass: Option<Timed>,
+    pub(crate) changed: Option<&'a Arc<Override>>,
+}
+
+impl<'a> InForce<'a> {
+    /// Of one key of a rule.
+    pub(crate) fn of(self, limiter: Limiter, fingerprint: [u64; 2]) -> Rulings<'a> {
+        if self.table.count(limiter) == 0 {
+            return Rulings::default();
+        }
+        let own = self.table.at(limiter, Some(fingerprint));
+        let all = self.table.at(limiter, None);
+        let both = [own, all];
+        let timed = |timed: Option<Timed>| timed.filter(|timed| timed.until > self.now);
+        let last = |of: fn(&Acts) -> Option<Timed>| {
+            let found = both
+                .into_iter()
+                .flatten()
+                .filter_map(|acts| timed(of(acts)));
+            found.max_by_key(|timed| timed.until)
+        };
+        let changed = |acts: &'a Acts| {
+            let mut latest = acts.changed.iter().rev();
+            latest.find(|changed| changed.order.until > self.now)
+        };
+        Rulings {
+            block: last(|acts| acts.block),
+            bypass: last(|acts| acts.bypass),
+            changed: both.into_iter().flatten().find_map(changed),
+        }
+    }
+
+    /// Of a request, whatever rules are for it.
+    pub(crate) fn of_request(self, facts: &Facts<'_>) -> Rulings<'a> {
+        let (mut block, mut bypass) = (None, self.table.everything);
+        for acts in self.table.of_facts(facts) {
+            block = later(block, acts.block);
+            bypass = later(bypass, acts.bypass);
+        }
+        let timed = |timed: &Timed| timed.until > self.now;
+        Rulings {
+            block: block.filter(timed),
+            bypass: bypass.filter(timed),
+            changed: None,
+        }
+    }
+
+    /// Of all requests.
+    pub(crate) fn of_everything(self) -> Option<Timed> {
+        let everything = self.table.everything;
+        everything.filter(|timed| timed.until > self.now)
+    }
+}
+
+fn later(one: Option<Timed>, other: Option<Timed>) -> Option<Timed> {
+    one.into_iter().chain(other).max_by_key(|timed| timed.until)
+}

@@ -1,0 +1,179 @@
+//! Orders in a snapshot, so that those that haven't ended go on after a restart.
+//!
+//! | words | what |
+//! |---|---|
+//! | 2 | how many orders were ever made, and how many there are; for each: |
+//! | 4 | its number, when it was made and when it ends by the wall clock, and 0 for a block, 1 for a bypass, 2 for an override |
+//! | … | of an override: 1 and the rate, or 0; 1 or 0 and the quota; 1 or 0 and how many at once |
+//! | … | 1 and the rule's name, or 0; 0 for everybody, 1 for facts, 2 and the domain for a descriptor; how many pairs, and each |
+//! | … | who wanted it, as bytes |
+
+use tollgate::snapshot::{SnapshotError, SnapshotReader, SnapshotWriter};
+use tollgate::{Rate, Timestamp};
+
+use super::{BY_BYTES, Book, TARGET_BYTES};
+use crate::orders::{
+    Act, Effect, LONGEST_ORDER, MOST_ORDERS, Order, Replacement, Target, TargetKey,
+};
+
+const BLOCK: u64 = 0;
+const BYPASS: u64 = 1;
+const OVERRIDE: u64 = 2;
+
+const EVERYBODY: u64 = 0;
+const FACTS: u64 = 1;
+const DESCRIPTOR: u64 = 2;
+
+impl Book {
+    /// Writes those that haven't ended.
+    pub(in crate::engine) fn save(
+        &self,
+        file: &mut SnapshotWriter,
+        now: Timestamp,
+    ) -> Result<(), SnapshotError> {
+        let orders = || self.orders.iter().filter(|order| order.until > now);
+        file.words(&[self.made, orders().count() as u64])?;
+        for order in orders() {
+            let act = match order.act {
+                Act::Block => BLOCK,
+                Act::Bypass => BYPASS,
+                Act::Override(_) => OVERRIDE,
+            };
+            let times = [order.made_at, order.until].map(Timestamp::as_nanos);
+            file.words(&[order.id, times[0], times[1], act])?;
+            if let Act::Override(replacement) = &order.act {
+                save_replacement(file, replacement)?;
+            }
+            save_target(file, &order.target)?;
+            file.bytes(order.by.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Reads what [`save`](Self::save) wrote, but for those that have ended.
+    pub(in crate::engine) fn load(
+        file: &mut SnapshotReader,
+        now: Timestamp,
+    ) -> Result<Self, SnapshotError> {
+        let [made, count] = file.words()?;
+        if count > MOST_ORDERS as u64 {
+            return Err(file.corrupt());
+        }
+        let mut orders = Vec::new();
+        for _ in 0..count {
+            let [id, made_at, until, act] = file.words()?;
+            let act = match act {
+                BLOCK => Act::Block,
+                BYPASS => Act::Bypass,
+                OVERRIDE => Act::Override(load_replacement(file)?),
+                _ => return Err(file.corrupt()),
+            };
+            let order = Order {
+                id,
+                act,
+                target: load_target(file)?,
+                by: text(file)?,
+                made_at: Timestamp::from_nanos(made_at),
+                until: Timestamp::from_nanos(until),
+                effect: Effect::InForce,
+            };
+            let is_bounded = order.until - order.made_at <= LONGEST_ORDER;
+            let is_short = order.by.len() <= BY_BYTES && order.target.bytes() <= TARGET_BYTES;
+            if id > made || !is_bounded || !is_short {
+                return Err(file.corrupt());
+            }
+            orders.push(order);
+        }
+        let mut book = Self { orders, made };
+        book.end(now);
+        Ok(book)
+    }
+}
+
+fn save_replacement(
+    file: &mut SnapshotWriter,
+    replacement: &Replacement,
+) -> Result<(), SnapshotError> {
+    let Replacement {
+        rate,
+        quota,
+        concurrency,
+    } = *replacement;
+    file.word(u64::from(rate.is_some()))?;
+    file.rate(rate.unwrap_or(Rate::unlimited()))?;
+    let slots = concurrency.map(u64::from);
+    for number in [quota, slots] {
+        file.words(&[u64::from(number.is_some()), number.unwrap_or_default()])?;
+    }
+    Ok(())
+}
+
+fn load_replacement(file: &mut SnapshotReader) -> Result<Replacement, SnapshotError> {
+    let has_rate = file.word()? != 0;
+    let rate = file.rate()?;
+    let [has_quota, quota, has_slots, slots] = file.words()?;
+    let slots = u32::try_from(slots).map_err(|_| file.corrupt())?;
+    Ok(Replacement {
+        rate: has_rate.then_some(rate),
+        quota: (has_quota != 0).then_some(quota),
+        concurrency: (has_slots != 0).then_some(slots),
+    })
+}
+
+fn save_target(file: &mut SnapshotWriter, target: &Target) -> Result<(), SnapshotError> {
+    file.word(u64::from(target.rule.is_some()))?;
+    if let Some(rule) = &target.rule {
+        file.bytes(rule.as_bytes())?;
+    }
+    let pairs: &[(String, String)] = match &target.key {
+        TargetKey::Everybody => {
+            file.word(EVERYBODY)?;
+            &[]
+        }
+        TargetKey::Facts(facts) => {
+            file.word(FACTS)?;
+            facts
+        }
+        TargetKey::Descriptor { domain, entries } => {
+            file.word(DESCRIPTOR)?;
+            file.bytes(domain.as_bytes())?;
+            entries
+        }
+    };
+    file.word(pairs.len() as u64)?;
+    for (name, value) in pairs {
+        file.bytes(name.as_bytes())?;
+        file.bytes(value.as_bytes())?;
+    }
+    Ok(())
+}
+
+fn load_target(file: &mut SnapshotReader) -> Result<Target, SnapshotError> {
+    let rule = match file.word()? {
+        0 => None,
+        _ => Some(text(file)?),
+    };
+    let sort = file.word()?;
+    let domain = match sort {
+        DESCRIPTOR => text(file)?,
+        _ => String::new(),
+    };
+    let mut pairs = Vec::new();
+    for _ in 0..file.word()? {
+        pairs.push((text(file)?, text(file)?));
+    }
+    let key = match sort {
+        EVERYBODY => TargetKey::Everybody,
+        FACTS => TargetKey::Facts(pairs),
+        DESCRIPTOR => TargetKey::Descriptor {
+            domain,
+            entries: pairs,
+        },
+        _ => return Err(file.corrupt()),
+    };
+    Ok(Target { rule, key })
+}
+
+fn text(file: &mut SnapshotReader) -> Result<String, SnapshotError> {
+    String::from_utf8(file.bytes()?).map_err(|_| file.corrupt())
+}

@@ -1,0 +1,329 @@
+//! Orders compiled for one policy: found by the rule's number and the key's fingerprint, or by facts.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+use tollgate::Timestamp;
+
+use super::SET_BACK;
+use super::place::{Place, place};
+use crate::backend::Backend;
+use crate::engine::rules::Rules;
+use crate::facts::Facts;
+use crate::limits::{KeyHashers, Limit, LimitKind};
+use crate::orders::{Act, Effect, Order, OrderError, Replacement, TargetKey};
+use crate::policy::Mode;
+
+/// What has ended stays in a table for so long if other orders go on: to make another takes milliseconds if there are
+/// many, in the time of a request.
+const SWEPT_AFTER: Duration = Duration::from_secs(60);
+
+/// A rule or tier, or a limit of a tree, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Limiter {
+    Applied(u32),
+    Leaf(u32),
+}
+
+/// An order by number, and when it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Timed {
+    pub(crate) id: u64,
+    pub(crate) until: Timestamp,
+}
+
+/// The limits of a rule, some of them changed.
+#[derive(Debug)]
+pub(crate) struct Override {
+    pub(crate) order: Timed,
+    pub(crate) limits: Box<[Limit]>,
+}
+
+/// What is ordered of one target.
+#[derive(Debug, Default)]
+pub(super) struct Acts {
+    pub(super) block: Option<Timed>,
+    pub(super) bypass: Option<Timed>,
+    /// From the first that was made: the last of them that hasn't ended counts.
+    pub(super) changed: Vec<Arc<Override>>,
+}
+
+/// All orders that do something.
+#[derive(Debug)]
+pub(super) struct Table {
+    /// How many there are of each rule.
+    limiters: HashMap<Limiter, usize, RandomState>,
+    places: HashMap<Place, Acts, RandomState>,
+    /// Those that name no rule, by the facts that they name.
+    sorts: Vec<Sort>,
+    pub(super) everything: Option<Timed>,
+    /// When the first of them ends, and the last.
+    ends_first: Timestamp,
+    ends_last: Timestamp,
+    /// When the last of them was made.
+    made_last: Timestamp,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self {
+            limiters: HashMap::default(),
+            places: HashMap::default(),
+            sorts: Vec::new(),
+            everything: None,
+            ends_first: Timestamp::MAX,
+            ends_last: Timestamp::ZERO,
+            made_last: Timestamp::ZERO,
+        }
+    }
+}
+
+/// Orders by the same facts.
+#[derive(Debug)]
+struct Sort {
+    names: Box<[Box<str>]>,
+    hasher: RandomState,
+    /// By a hash of their values.
+    keys: HashMap<u64, Vec<Named>, RandomState>,
+}
+
+#[derive(Debug)]
+struct Named {
+    values: Box<[Box<str>]>,
+    acts: Acts,
+}
+
+impl Table {
+    /// Adds an order, and tells what it does by this policy.
+    pub(super) fn add(
+        &mut self,
+        order: &Order,
+        rules: &Rules,
+        (hashers, backend): (&KeyHashers, &impl Backend),
+    ) -> Effect {
+        self.ends_first = self.ends_first.min(order.until);
+        self.ends_last = self.ends_last.max(order.until);
+        self.made_last = self.made_last.max(order.made_at);
+        match self.try_add(order, rules, (hashers, backend)) {
+            Ok(Mode::Shadow) if order.act == Act::Block => Effect::InShadow,
+            Ok(_) => Effect::InForce,
+            Err(why) => Effect::Idle(why),
+        }
+    }
+
+    fn try_add(
+        &mut self,
+        order: &Order,
+        rules: &Rules,
+        (hashers, backend): (&KeyHashers, &impl Backend),
+    ) -> Result<Mode, OrderError> {
+        let timed = Timed {
+            id: order.id,
+            until: order.until,
+        };
+        let target = &order.target;
+        match (&target.rule, &target.key) {
+            (None, TargetKey::Everybody) => {
+                self.everything = Some(timed);
+                return Ok(rules.mode);
+            }
+            (None, TargetKey::Facts(facts)) => {
+                self.sort(facts).set(&order.act, timed);
+                return Ok(rules.mode);
+            }
+            _ => {}
+        }
+        let found = place(rules, hashers, target)?;
+        let limits = match &order.act {
+            Act::Override(replacement) => Some(changed(&found.name, found.limits, replacement)?),
+            _ => None,
+        };
+        for limit in limits.iter().flatten() {
+            let supported = backend.supports(limit);
+            supported.map_err(|why| OrderError::Limit {
+                rule: found.name.clone(),
+                why,
+            })?;
+        }
+        *self.limiters.entry(found.place.limiter).or_default() += 1;
+        let acts = self.places.entry(found.place).or_default();
+        match limits {
+            Some(limits) => {
+                acts.changed.push(Arc::new(Override {
+                    order: timed,
+                    limits: limits.into(),
+                }));
+            }
+            None => acts.set(&order.act, timed),
+        }
+        Ok(found.mode)
+    }
+
+    /// What is ordered of those that have these facts.
+    fn sort(&mut self, facts: &[(String, String)]) -> &mut Acts {
+        let names = || facts.iter().map(|(name, _)| name.as_str());
+        let is_own = |sort: &Sort| sort.names.iter().map(|name| &**name).eq(names());
+        let place = self.sorts.iter().position(is_own).unwrap_or_else(|| {
+            self.sorts.push(Sort {
+                names: names().map(Box::from).collect(),
+                hasher: RandomState::default(),
+                keys: HashMap::default(),
+            });
+            self.sorts.len() - 1
+        });
+        let sort = &mut self.sorts[place];
+        let values = || facts.iter().map(|(_, value)| value.as_str());
+        let alike = sort.keys.entry(hash(&sort.hasher, values())).or_default();
+        let is_own = |named: &Named| named.values.iter().map(|value| &**value).eq(values());
+        let place = alike.iter().position(is_own).unwrap_or_else(|| {
+            alike.push(Named {
+                values: values().map(Box::from).collect(),
+                acts: Acts::default(),
+            });
+            alike.len() - 1
+        });
+        &mut alike[place].acts
+    }
+
+    /// Whether it is worth its time to make one without those that have ended: all have, or some have long. Or the clock
+    /// was set back.
+    pub(super) fn is_old(&self, now: Timestamp) -> bool {
+        self.ends_last <= now
+            || self.ends_first + SWEPT_AFTER <= now
+            || self.made_last > now + SET_BACK
+    }
+
+    /// How many orders there are of this rule.
+    pub(super) fn count(&self, limiter: Limiter) -> usize {
+        self.limiters.get(&limiter).copied().unwrap_or_default()
+    }
+
+    pub(super) fn at(&self, limiter: Limiter, fingerprint: Option<[u64; 2]>) -> Option<&Acts> {
+        self.places.get(&Place {
+            limiter,
+            fingerprint,
+        })
+    }
+
+    /// What is ordered of requests with facts that these are some of.
+    pub(super) fn of_facts<'t>(&'t self, facts: &Facts<'_>) -> impl Iterator<Item = &'t Acts> {
+        self.sorts.iter().filter_map(|sort| {
+            let mut values = Vec::with_capacity(sort.names.len());
+            for name in &sort.names {
+                values.push(facts.get(name)?);
+            }
+            let alike = sort.keys.get(&hash(&sort.hasher, values.iter().copied()))?;
+            let is_own = |named: &&Named| {
+                let own = named.values.iter().map(|value| &**value);
+                own.eq(values.iter().copied())
+            };
+            alike.iter().find(is_own).map(|named| &named.acts)
+        })
+    }
+}
+
+impl Acts {
+    /// Notes a block or a bypass. Two may be for the same, as a key can be written in several ways: then the one that
+    /// ends last.
+    fn set(&mut self, act: &Act, timed: Timed) {
+        let place = match act {
+            Act::Block => &mut self.block,
+            Act::Bypass => &mut self.bypass,
+            Act::Override(_) => return,
+        };
+        let before = *place;
+        *place = before
+            .into_iter()
+            .chain([timed])
+            .max_by_key(|timed| timed.until);
+    }
+}
+
+fn hash<'a>(hasher: &RandomState, values: impl Iterator<Item = &'a str>) -> u64 {
+    let mut hasher = hasher.build_hasher();
+    values.for_each(|value| value.hash(&mut hasher));
+    hasher.finish()
+}
+
+/// The limits of a rule, with those that are replaced: in the same counters.
+fn changed(
+    rule: &str,
+    limits: &[Limit],
+    replacement: &Replacement,
+) -> Result<Vec<Limit>, OrderError> {
+    let mut own = limits.to_vec();
+    let mut replace = |place: usize, kind: LimitKind| {
+        let limit = own[place].with_kind(kind);
+        let mut limit = limit.map_err(|error| OrderError::limit(rule, &error))?;
+        // What it refuses may pass sooner, when the order ends.
+        limit.lasting = false;
+        own[place] = limit;
+        Ok(())
+    };
+    let lacks = |sort| OrderError::NoSuchLimit {
+        rule: rule.to_owned(),
+        sort,
+    };
+    if let Some(rate) = replacement.rate {
+        if rate.is_unlimited() {
+            return Err(OrderError::Limit {
+                rule: rule.to_owned(),
+                why: "to let everything pass, order a bypass".to_owned(),
+            });
+        }
+        let (place, algorithm) = which_rate(rule, limits, rate)?;
+        replace(place, LimitKind::Rate { rate, algorithm })?;
+    }
+    if let Some(count) = replacement.quota {
+        let quota = limits.iter().enumerate().find_map(|(place, limit)| {
+            let LimitKind::Quota(quota) = limit.kind() else {
+                return None;
+            };
+            Some((place, quota.with_count(count)))
+        });
+        let (place, quota) = quota.ok_or_else(|| lacks("quota"))?;
+        replace(place, LimitKind::Quota(quota))?;
+    }
+    if let Some(slots) = replacement.concurrency {
+        let is_slots = |limit: &Limit| matches!(limit.kind(), LimitKind::Concurrency(_));
+        let place = limits.iter().position(is_slots);
+        let place = place.ok_or_else(|| lacks("limit of how many at once"))?;
+        replace(place, LimitKind::Concurrency(slots))?;
+    }
+    Ok(own)
+}
+
+/// The only rate, or the one with the same period.
+fn which_rate(
+    rule: &str,
+    limits: &[Limit],
+    rate: tollgate::Rate,
+) -> Result<(usize, tollgate::Algorithm), OrderError> {
+    let rates: Vec<_> = limits
+        .iter()
+        .enumerate()
+        .filter_map(|(place, limit)| match limit.kind() {
+            LimitKind::Rate { rate, algorithm } => Some((place, *rate, *algorithm)),
+            _ => None,
+        })
+        .collect();
+    let same = rates
+        .iter()
+        .find(|(_, own, _)| own.period() == rate.period());
+    match (same, rates.as_slice()) {
+        (Some((place, _, algorithm)), _) | (None, [(place, _, algorithm)]) => {
+            Ok((*place, *algorithm))
+        }
+        (None, []) => Err(OrderError::NoSuchLimit {
+            rule: rule.to_owned(),
+            sort: "rate",
+        }),
+        (None, several) => Err(OrderError::WhichRate {
+            rule: rule.to_owned(),
+            rates: several.iter().map(|(_, own, _)| own.to_string()).collect(),
+        }),
+    }
+}

@@ -1,0 +1,82 @@
+//! Parts of a policy in the words of our files: conditions, keys and names.
+
+use std::fmt::Write;
+
+use tollgate::Algorithm;
+
+use super::fields::ALGORITHMS;
+use crate::policy::{KeyPart, Match, Pattern};
+use crate::render::is_hidden;
+
+/// What files call a way of counting; none of one that only programs can choose.
+pub(crate) fn algorithm(own: Algorithm) -> Option<&'static str> {
+    let known = ALGORITHMS.iter().find(|(_, known)| *known == own);
+    known.map(|(name, _)| *name)
+}
+
+/// All conditions of a match, with commas between them.
+pub(crate) fn conditions(matches: &Match) -> String {
+    let all = matches.conditions.iter();
+    let all = all.map(|(fact, pattern)| format!("{}: {}", plain(fact), condition(fact, pattern)));
+    all.collect::<Vec<_>>().join(", ")
+}
+
+/// In the shortest form: text alone, a list of them, or `{kind: …}`.
+fn condition(fact: &str, pattern: &Pattern) -> String {
+    match pattern {
+        // Else it would be a glob, or for an address a network.
+        Pattern::Exact(text) if !text.contains('*') && fact != "ip" => quoted(text),
+        Pattern::OneOf(all) => {
+            let all: Vec<_> = all.iter().map(|one| condition(fact, one)).collect();
+            format!("[{}]", all.join(", "))
+        }
+        Pattern::Exact(text) => format!("{{exact: {}}}", quoted(text)),
+        Pattern::Glob(text) => format!("{{glob: {}}}", quoted(text)),
+        Pattern::Prefix(text) => format!("{{prefix: {}}}", quoted(text)),
+        Pattern::Regex(text) => format!("{{regex: {}}}", quoted(text)),
+        Pattern::Cidr(text) => format!("{{cidr: {}}}", quoted(text)),
+        Pattern::Present => "{present: true}".to_owned(),
+        Pattern::Absent => "{present: false}".to_owned(),
+        Pattern::Not(inner) => format!("{{not: {}}}", condition(fact, inner)),
+    }
+}
+
+/// A fact, or the network that one is in.
+pub(crate) fn key_part(part: &KeyPart) -> String {
+    match part {
+        KeyPart::Fact(fact) => plain(fact),
+        KeyPart::Network { fact, bits } => quoted(&format!("{fact}/{bits}")),
+    }
+}
+
+/// A name as it is if YAML takes it for one, else in quotes.
+pub(crate) fn plain(name: &str) -> String {
+    let is_word = name.starts_with(|c: char| c.is_ascii_alphabetic())
+        && name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'));
+    let means_something = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"]
+        .contains(&name.to_ascii_lowercase().as_str());
+    if is_word && !means_something {
+        name.to_owned()
+    } else {
+        quoted(name)
+    }
+}
+
+/// In double quotes, on one line.
+pub(crate) fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            c if is_hidden(c) => {
+                // Writing to a string can't fail.
+                let _ = write!(out, "\\U{:08x}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}

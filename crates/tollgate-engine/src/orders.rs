@@ -1,0 +1,204 @@
+//! Orders of operators: a key that is blocked, let through, or has another limit, for a while.
+//!
+//! They lie over the policy and change nothing in it: a reload keeps them, and each ends by itself. See
+//! [`Engine::order`](crate::Engine::order).
+
+use std::fmt;
+use std::time::Duration;
+
+use tollgate::{Rate, Timestamp};
+
+mod error;
+mod target;
+
+pub use error::OrderError;
+pub use target::{Target, TargetKey};
+
+/// How many orders an engine has at the most.
+pub const MOST_ORDERS: usize = 10_000;
+/// The longest that an order lasts: 30 days. What is meant to last longer belongs into the policy.
+pub const LONGEST_ORDER: Duration = Duration::from_secs(30 * 86_400);
+
+/// What an operator wants: for [`Engine::order`](crate::Engine::order).
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_engine::orders::{Act, NewOrder, Target};
+///
+/// let hour = Duration::from_secs(3_600);
+/// let order = NewOrder::new(Act::Block, Target::key("per-user", [("user", "mallory")]), hour).by("ada");
+/// assert_eq!(order.to_string(), "block user=mallory of \"per-user\" for 3600s");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "it does nothing until an engine has it"]
+pub struct NewOrder {
+    pub(crate) act: Act,
+    pub(crate) target: Target,
+    pub(crate) lasts: Duration,
+    pub(crate) by: String,
+}
+
+impl NewOrder {
+    /// That this be done to that target, for so long.
+    pub fn new(act: Act, target: Target, lasts: Duration) -> Self {
+        Self {
+            act,
+            target,
+            lasts,
+            by: String::new(),
+        }
+    }
+
+    /// Who wants it, for those who see it later.
+    pub fn by(mut self, who: impl Into<String>) -> Self {
+        self.by = who.into();
+        self
+    }
+}
+
+impl fmt::Display for NewOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} for {:?}", self.act, self.target, self.lasts)
+    }
+}
+
+/// What is done to a target.
+///
+/// ```
+/// use tollgate::Rate;
+/// use tollgate_engine::orders::{Act, Replacement};
+///
+/// let faster = Replacement { rate: Some(Rate::per_second(50)), ..Replacement::default() };
+/// assert_eq!(Act::Override(faster).to_string(), "override with 50/s");
+/// assert_eq!(Act::Bypass.name(), "bypass");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Act {
+    /// Its requests are refused until the order ends, for the reason [`Blocked`](crate::verdict::Reason::Blocked). A
+    /// rule in shadow only tells of it.
+    Block,
+    /// The rule neither counts nor refuses them. Blocks and the policy's lists stay in force.
+    Bypass,
+    /// The rule has another limit for them. What they have spent counts on, as after a reload that changes the rule.
+    Override(Replacement),
+}
+
+impl Act {
+    /// In one word.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Block => "block",
+            Self::Bypass => "bypass",
+            Self::Override(_) => "override",
+        }
+    }
+}
+
+impl fmt::Display for Act {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
+        match self {
+            Self::Override(replacement) => write!(f, " with {replacement}"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The limits that stand in for a rule's, each for the one of its sort: by the rule's algorithm and period of quotas.
+///
+/// Of several rates it is for the one with the same period. What isn't given stays as the rule has it.
+///
+/// ```
+/// use tollgate::Rate;
+/// use tollgate_engine::orders::Replacement;
+///
+/// let two = Replacement { rate: Some(Rate::per_second(5).burst(20)), concurrency: Some(3), ..Replacement::default() };
+/// assert_eq!(two.to_string(), "5/s burst 20, 3 at once");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Replacement {
+    /// The rate, with its burst.
+    pub rate: Option<Rate>,
+    /// How much the quota is, in the rule's period.
+    pub quota: Option<u64>,
+    /// How many at once.
+    pub concurrency: Option<u32>,
+}
+
+impl fmt::Display for Replacement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rate = self.rate.map(|rate| rate.to_string());
+        let quota = self.quota.map(|quota| format!("a quota of {quota}"));
+        let slots = self.concurrency.map(|slots| format!("{slots} at once"));
+        let all: Vec<_> = [rate, quota, slots].into_iter().flatten().collect();
+        f.write_str(&all.join(", "))
+    }
+}
+
+/// An order that an engine has.
+///
+/// ```
+/// # use tollgate::clock::Manual;
+/// # use tollgate_engine::backend::Memory;
+/// # use tollgate_engine::document::Format;
+/// # use tollgate_engine::{Engine, Policy};
+/// # use std::time::Duration;
+/// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+/// # let policy = Policy::from_text("limits: [{name: all, rate: 2/h}]", Format::Yaml)?.policy;
+/// # let engine = Engine::new(policy, memory)?;
+/// use tollgate_engine::orders::{Act, NewOrder, Target};
+///
+/// let order = NewOrder::new(Act::Bypass, Target::rule("all"), Duration::from_secs(60)).by("ada");
+/// let made = engine.order(order)?;
+/// assert_eq!((made.by.as_str(), made.until - made.made_at), ("ada", Duration::from_secs(60)));
+/// assert_eq!(engine.orders().len(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Order {
+    /// Tells it from all others of its engine, also of those that are gone.
+    pub id: u64,
+    /// What is done.
+    pub act: Act,
+    /// To whom.
+    pub target: Target,
+    /// Who wanted it.
+    pub by: String,
+    /// When, by the wall clock.
+    pub made_at: Timestamp,
+    /// When it ends, by the wall clock.
+    pub until: Timestamp,
+    /// What it does by the policy in force.
+    pub effect: Effect,
+}
+
+/// What an order does by the policy in force.
+///
+/// ```
+/// use tollgate_engine::orders::{Effect, OrderError};
+///
+/// let gone = Effect::Idle(OrderError::UnknownRule { rule: "old".to_owned(), near: None });
+/// assert_eq!(gone.to_string(), "idle: no rule, tier or limit of a tree is called \"old\"");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Effect {
+    /// What it says.
+    InForce,
+    /// It blocks by a rule, or under a policy, that is in shadow: what it would refuse is told, and passes.
+    InShadow,
+    /// Nothing, because of this: another policy may change that, while it lasts.
+    Idle(OrderError),
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InForce => f.write_str("in force"),
+            Self::InShadow => f.write_str("in shadow"),
+            Self::Idle(why) => write!(f, "idle: {why}"),
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! The texts that a policy was read from, and what stands where in them.
+
+use crate::document::columns::Columns;
+use crate::document::{Format, LineColumn, Span};
+
+/// The files of a policy, in the order in which they were read; the first includes the others.
+///
+/// ```
+/// use tollgate_engine::Policy;
+/// use tollgate_engine::document::Format;
+///
+/// let sources = Policy::from_text("limits: 5", Format::Yaml).unwrap_err().sources;
+/// assert_eq!(sources.iter().count(), 1);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sources {
+    files: Vec<Source>,
+}
+
+/// One file, as it was read.
+///
+/// ```
+/// use tollgate_engine::Policy;
+/// use tollgate_engine::document::Format;
+///
+/// let sources = Policy::from_text("limits: 5", Format::Yaml).unwrap_err().sources;
+/// let source = sources.get(0).expect("one text");
+/// assert_eq!((source.name(), source.text(), source.line(1)), ("<text>", "limits: 5", Some("limits: 5")));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    name: String,
+    text: String,
+    /// Where its lines begin, in bytes.
+    starts: Vec<usize>,
+    columns: Columns,
+}
+
+impl Sources {
+    /// The file that a [`Span`] speaks of.
+    ///
+    /// ```
+    /// use tollgate_engine::Policy;
+    /// use tollgate_engine::document::Format;
+    ///
+    /// let text = "limits:\n- {name: all, rate: 5/s}";
+    /// let sources = Policy::from_text(text, Format::Yaml)?.sources;
+    /// let file = sources.get(0).expect("one file");
+    /// assert_eq!((file.name(), file.line(1)), ("<text>", Some("limits:")));
+    /// assert!(sources.get(1).is_none());
+    /// # Ok::<(), tollgate_engine::Rejected>(())
+    /// ```
+    pub fn get(&self, file: u32) -> Option<&Source> {
+        self.files.get(usize::try_from(file).ok()?)
+    }
+
+    /// All files, in the order in which they were read.
+    pub fn iter(&self) -> impl Iterator<Item = &Source> {
+        self.files.iter()
+    }
+
+    /// Keeps a file and says which number it has.
+    pub(crate) fn add(&mut self, name: String, text: String, format: Format) -> u32 {
+        let breaks = text.match_indices(['\n', '\r']).filter(|(at, sign)| {
+            // In YAML a carriage return alone ends a line too.
+            let alone = format == Format::Yaml && text.as_bytes().get(at + 1) != Some(&b'\n');
+            *sign == "\n" || alone
+        });
+        let starts = std::iter::once(0).chain(breaks.map(|(at, _)| at + 1));
+        let starts = starts.collect();
+        let columns = Columns::new(&text);
+        self.files.push(Source {
+            name,
+            text,
+            starts,
+            columns,
+        });
+        u32::try_from(self.files.len() - 1).unwrap_or(u32::MAX)
+    }
+
+    /// The text on the line where a span begins, from there to its end or that of the line.
+    pub(crate) fn slice(&self, span: Span) -> Option<&str> {
+        let source = self.get(span.file)?;
+        let line = source.line(span.start.line)?;
+        let start = source.byte_of(span.start.line, span.start.column)?;
+        let end = if span.end.line > span.start.line {
+            line.len()
+        } else {
+            let end = source.byte_of(span.start.line, span.end.column);
+            end.unwrap_or(line.len())
+        };
+        line.get(start..end)
+    }
+
+    /// Where a part of a scalar stands, given in characters of its value; the whole if the file
+    /// spells the value in another way, as with escapes or an alias.
+    pub(crate) fn within(&self, span: Span, value: &str, from: usize, length: usize) -> Span {
+        let raw = self.slice(span).unwrap_or("");
+        let Some(at) = raw.find(value).filter(|_| !value.is_empty()) else {
+            return span;
+        };
+        let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let before = small(raw[..at].chars().count());
+        let column = |chars: usize| {
+            let column = span.start.column.saturating_add(before);
+            column.saturating_add(small(chars))
+        };
+        let place = |chars: usize| LineColumn {
+            line: span.start.line,
+            column: column(chars),
+        };
+        Span {
+            file: span.file,
+            start: place(from),
+            end: place(from + length),
+        }
+    }
+}
+
+impl Source {
+    /// What to call it: its path as it was given or included.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// All of it.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// One of its lines, counted from 1, without its end.
+    pub fn line(&self, line: u32) -> Option<&str> {
+        let index = usize::try_from(line).ok()?.checked_sub(1)?;
+        let start = *self.starts.get(index)?;
+        let end = self
+            .starts
+            .get(index + 1)
+            .map_or(self.text.len(), |next| *next);
+        let line = self.text.get(start..end)?;
+        let line = line.strip_suffix('\n').unwrap_or(line);
+        Some(line.strip_suffix('\r').unwrap_or(line))
+    }
+
+    /// The byte of a line at which a column, counted in characters from 1, begins.
+    fn byte_of(&self, number: u32, column: u32) -> Option<usize> {
+        let index = usize::try_from(column).ok()?.checked_sub(1)?;
+        let start = *self
+            .starts
+            .get(usize::try_from(number).ok()?.checked_sub(1)?)?;
+        let before = self.columns.characters(&self.text, start);
+        let byte = self.columns.byte(&self.text, before.checked_add(index)?)?;
+        // One past the last character is a place too.
+        byte.checked_sub(start)
+            .filter(|byte| self.line(number).is_some_and(|line| *byte <= line.len()))
+    }
+
+    /// A part of a line, from a column counted in characters from 1, and whether there is more.
+    pub(crate) fn window(&self, number: u32, from: u32, most: usize) -> (&str, bool) {
+        let line = self.line(number).unwrap_or("");
+        let start = self.byte_of(number, from);
+        let rest = start.and_then(|start| line.get(start..)).unwrap_or("");
+        match rest.char_indices().nth(most) {
+            Some((end, _)) => (&rest[..end], true),
+            None => (rest, false),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(start: u32, end: u32) -> Span {
+        let place = |column| LineColumn { line: 2, column };
+        Span {
+            file: 0,
+            start: place(start),
+            end: place(end),
+        }
+    }
+
+    #[test]
+    fn lines_are_found_whatever_ends_them() {
+        let mut sources = Sources::default();
+        let text = "one\r\ntwo\n\rfour";
+        sources.add("a.yaml".into(), text.into(), Format::Yaml);
+        let file = sources.get(0).unwrap();
+        let lines: Vec<_> = (0..7).map(|line| file.line(line)).collect();
+        let expect = [
+            None,
+            Some("one"),
+            Some("two"),
+            Some(""),
+            Some("four"),
+            None,
+            None,
+        ];
+        assert_eq!(lines, expect);
+    }
+
+    #[test]
+    fn a_part_of_a_value_has_its_own_place() {
+        let mut sources = Sources::default();
+        let text = "\nä: \"10/x\" # 10/x";
+        sources.add("a.yaml".into(), text.into(), Format::Yaml);
+        assert_eq!(sources.slice(span(4, 10)), Some("\"10/x\""));
+        // Inside the quotes: the x is the fifth character of the quoted text, at column 8.
+        assert_eq!(sources.within(span(4, 10), "10/x", 3, 1), span(8, 9));
+        // A value that the file spells otherwise is shown whole.
+        assert_eq!(sources.within(span(4, 10), "11/x", 3, 1), span(4, 10));
+    }
+}

@@ -1,0 +1,333 @@
+//! How often each limiter let requests pass and refused them, and why: for metrics and for operators.
+//!
+//! Counts lie on stripes, a thread's own: to count is to add to a line that no other thread writes. They are kept by
+//! name in the engine, beside the rules, so that a reload changes none of them.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use foldhash::fast::FixedState;
+use tollgate::stripes::Stripes;
+
+use crate::verdict::Reason;
+
+mod histogram;
+mod name;
+
+pub use histogram::Histogram;
+pub(crate) use name::beginning;
+pub use name::limiter_name;
+
+/// What is counted of each limiter: allowed, near the limit, refused in shadow, and refused by each reason.
+const COLUMNS: usize = DENIED + Reason::ALL.len();
+pub(crate) const ALLOWED: usize = 0;
+pub(crate) const NEAR_LIMIT: usize = 1;
+pub(crate) const SHADOW_DENIED: usize = 2;
+/// The first of the reasons.
+pub(crate) const DENIED: usize = 3;
+
+/// Of a rule that isn't counted.
+pub(crate) const UNCOUNTED: u32 = 0;
+/// Requests as a whole, whatever decided them: no limiter has this row.
+const REQUESTS: u32 = UNCOUNTED;
+/// All limiters beyond those that are counted by name.
+const OTHER: u32 = 1;
+pub(crate) const NO_RULE: u32 = 2;
+pub(crate) const EXEMPT: u32 = 3;
+pub(crate) const BLOCK: u32 = 4;
+pub(crate) const BOUNDS: u32 = 5;
+pub(crate) const ASKED: u32 = 6;
+/// Where limiters by name begin.
+const FIRST: usize = 7;
+
+/// What the rows are called that no rule has.
+const NAMES: [&str; FIRST] = [
+    "", "(other)", "(none)", "(exempt)", "(block)", "(bounds)", "(asked)",
+];
+
+/// Times that requests waited for their turn, in nanoseconds: 1 ms to 10 s.
+static WAITS: [u64; 12] = [
+    1_000_000,
+    5_000_000,
+    10_000_000,
+    25_000_000,
+    50_000_000,
+    100_000_000,
+    250_000_000,
+    500_000_000,
+    1_000_000_000,
+    2_500_000_000,
+    5_000_000_000,
+    10_000_000_000,
+];
+
+/// What one limiter has decided since the engine was made.
+///
+/// ```
+/// # use tollgate::clock::Manual;
+/// # use tollgate_engine::backend::Memory;
+/// # use tollgate_engine::document::Format;
+/// # use tollgate_engine::{Engine, Facts, Policy};
+/// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+/// use tollgate_engine::verdict::Reason;
+///
+/// let policy = Policy::from_text("limits: [{name: all, rate: 2/h}]", Format::Yaml)?.policy;
+/// let engine = Engine::new(policy, memory)?.with_tallies(1_000);
+/// for _ in 0..5 {
+///     let _ = engine.decide(&Facts::new());
+/// }
+/// let all = engine.tallies().into_iter().find(|tally| &*tally.limiter == "all").expect("a rule");
+/// assert_eq!((all.allowed, all.denied(Reason::Rate), all.denied(Reason::Quota)), (2, 3, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Tally {
+    /// The [name](limiter_name) of a rule, a tier, or a limit of a tree of descriptors. What no rule decided has a name
+    /// that no rule can have: `(none)`, `(exempt)`, `(block)`, `(bounds)`, `(asked)`; and `(other)` are all beyond the
+    /// number of limiters that are counted by name.
+    pub limiter: Arc<str>,
+    /// Requests that it applied to, and that passed.
+    pub allowed: u64,
+    /// Of those, how many it decided when it was as far used as the policy calls near.
+    pub near_limit: u64,
+    /// Requests that it would have refused, were it enforced.
+    pub shadow_denied: u64,
+    denied: [u64; Reason::ALL.len()],
+}
+
+impl Tally {
+    /// Requests that it refused for this reason. One request is refused by one limiter: the one that takes longest.
+    pub const fn denied(&self, reason: Reason) -> u64 {
+        self.denied[reason as usize]
+    }
+
+    /// Requests that it refused, for any reason.
+    pub fn denied_total(&self) -> u64 {
+        self.denied.iter().sum()
+    }
+}
+
+/// Requests that were decided since the engine was made, whichever limiters they met: see
+/// [`Engine::requests`](crate::Engine::requests).
+///
+/// ```
+/// use tollgate_engine::tally::Requests;
+///
+/// let none = Requests::default();
+/// assert_eq!((none.passed, none.refused), (0, 0));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Requests {
+    /// Those that passed.
+    pub passed: u64,
+    /// Those that were refused.
+    pub refused: u64,
+}
+
+type Row = [AtomicU64; COLUMNS];
+type Counts = [u64; COLUMNS];
+
+/// The counts of all limiters of an engine.
+pub(crate) struct Tallies {
+    rows: Stripes<Box<[Row]>>,
+    names: Mutex<Names>,
+    pub(crate) waits: Histogram,
+}
+
+/// Which limiter each row counts.
+struct Names {
+    rows: HashMap<Arc<str>, u32, FixedState>,
+    /// By row.
+    names: Vec<Arc<str>>,
+    /// By row, what was counted there for others before.
+    before: Vec<Counts>,
+    /// What limiters had counted whose rows others have now.
+    gone: Counts,
+    most: usize,
+}
+
+impl Tallies {
+    /// Counts so many limiters by name.
+    pub(crate) fn new(most: usize) -> Self {
+        let names: Vec<Arc<str>> = NAMES.into_iter().map(Arc::from).collect();
+        let row = |_| [const { AtomicU64::new(0) }; COLUMNS];
+        Self {
+            rows: Stripes::few(|| (0..FIRST + most).map(row).collect()),
+            names: Mutex::new(Names {
+                rows: HashMap::default(),
+                before: vec![[0; COLUMNS]; names.len()],
+                names,
+                gone: [0; COLUMNS],
+                most,
+            }),
+            waits: Histogram::new(&WAITS),
+        }
+    }
+
+    /// The row of each of these limiters, which are all of a policy.
+    pub(crate) fn rows(&self, limiters: &[String]) -> Vec<u32> {
+        let names: Vec<_> = limiters.iter().map(|name| limiter_name(name)).collect();
+        let in_force: HashSet<&str> = names.iter().map(|name| &**name).collect();
+        let mut own = self.names();
+        // Found once: rows are taken from the front, and none is looked at twice.
+        let mut next = FIRST;
+        let rows = names.iter().map(|name| {
+            if let Some(row) = own.rows.get(&**name) {
+                return *row;
+            }
+            let row = if own.names.len() < FIRST + own.most {
+                own.names.push(Arc::from(""));
+                own.before.push([0; COLUMNS]);
+                own.names.len() - 1
+            } else {
+                let is_gone = |row: &usize| !in_force.contains(&*own.names[*row]);
+                let Some(row) = (next..own.names.len()).find(is_gone) else {
+                    next = own.names.len();
+                    return OTHER;
+                };
+                next = row + 1;
+                self.retire(&mut own, row);
+                row
+            };
+            let name: Arc<str> = Arc::from(&**name);
+            own.names[row] = Arc::clone(&name);
+            let row = u32::try_from(row).unwrap_or(OTHER);
+            own.rows.insert(name, row);
+            row
+        });
+        rows.collect()
+    }
+
+    /// Adds what a limiter that is gone has counted to the others, for its row is another's from now on.
+    fn retire(&self, own: &mut Names, row: usize) {
+        let counted = self.sums(row);
+        for (column, sum) in counted.iter().enumerate() {
+            own.gone[column] += sum - own.before[row][column];
+        }
+        own.before[row] = counted;
+        let name = Arc::clone(&own.names[row]);
+        own.rows.remove(&name);
+    }
+
+    /// What each limiter has counted.
+    pub(crate) fn all(&self) -> Vec<Tally> {
+        let own = self.names();
+        let rows = own.names.iter().enumerate().skip(1);
+        let tally = |(row, limiter): (usize, &Arc<str>)| {
+            let (sums, before) = (self.sums(row), &own.before[row]);
+            let gone = |column: usize| match row {
+                row if row == OTHER as usize => own.gone[column],
+                _ => 0,
+            };
+            let count = |column: usize| sums[column] - before[column] + gone(column);
+            Tally {
+                limiter: Arc::clone(limiter),
+                allowed: count(ALLOWED),
+                near_limit: count(NEAR_LIMIT),
+                shadow_denied: count(SHADOW_DENIED),
+                denied: Reason::ALL.map(|reason| count(DENIED + reason as usize)),
+            }
+        };
+        rows.map(tally).collect()
+    }
+
+    /// Counts a request that passed.
+    #[inline(always)]
+    pub(crate) fn add_passed(&self) {
+        self.add(REQUESTS, ALLOWED);
+    }
+
+    /// Counts a request that was refused.
+    pub(crate) fn add_refused(&self) {
+        self.add(REQUESTS, DENIED);
+    }
+
+    /// All requests so far.
+    pub(crate) fn requests(&self) -> Requests {
+        let sums = self.sums(REQUESTS as usize);
+        Requests {
+            passed: sums[ALLOWED],
+            refused: sums[DENIED],
+        }
+    }
+
+    /// Counts one more there.
+    #[inline(always)]
+    pub(crate) fn add(&self, row: u32, column: usize) {
+        self.rows.add(|rows| &rows[row as usize][column], 1);
+    }
+
+    fn sums(&self, row: usize) -> Counts {
+        std::array::from_fn(|column| self.rows.sum(|rows| &rows[row][column]))
+    }
+
+    fn names(&self) -> MutexGuard<'_, Names> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Tallies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let limiters = self.names().names.len() - FIRST;
+        let mut shown = f.debug_struct("Tallies");
+        shown.field("limiters", &limiters).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    fn allowed(tallies: &Tallies, limiter: &str) -> Option<u64> {
+        let mut all = tallies.all().into_iter();
+        let found = all.find(|tally| &*tally.limiter == limiter);
+        found.map(|tally| tally.allowed)
+    }
+
+    #[test]
+    fn limiters_beyond_the_bound_are_counted_together() {
+        let tallies = Tallies::new(2);
+        let rows = tallies.rows(&names(&["a", "b", "c", "d"]));
+        for row in &rows {
+            tallies.add(*row, ALLOWED);
+        }
+        assert_eq!(tallies.all().len(), FIRST - 1 + 2);
+        assert_eq!(allowed(&tallies, "a"), Some(1));
+        assert_eq!(allowed(&tallies, "(other)"), Some(2));
+        assert_eq!(allowed(&tallies, "c"), None);
+    }
+
+    #[test]
+    fn a_row_is_kept_by_name_and_given_on_when_its_limiter_is_gone() {
+        let tallies = Tallies::new(2);
+        let first = tallies.rows(&names(&["a", "b"]));
+        first.iter().for_each(|row| tallies.add(*row, ALLOWED));
+        let second = tallies.rows(&names(&["b", "c"]));
+        assert_eq!(second[0], first[1]);
+        tallies.add(second[1], ALLOWED);
+        tallies.add(second[1], ALLOWED);
+        assert_eq!(allowed(&tallies, "a"), None);
+        assert_eq!(allowed(&tallies, "b"), Some(1));
+        assert_eq!(allowed(&tallies, "c"), Some(2));
+        // What is gone is not lost from the sum.
+        assert_eq!(allowed(&tallies, "(other)"), Some(1));
+    }
+
+    #[test]
+    fn names_that_are_gone_are_kept_while_there_is_room() {
+        let tallies = Tallies::new(3);
+        let first = tallies.rows(&names(&["a", "b"]));
+        tallies.add(first[0], ALLOWED);
+        tallies.rows(&names(&["b"]));
+        assert_eq!(allowed(&tallies, "a"), Some(1));
+        assert_eq!(tallies.rows(&names(&["a", "b"])), first);
+    }
+}
