@@ -5,7 +5,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use tollgate_core::{Decision, Outcome};
+use tollgate_core::{Decision, Outcome, Rate};
 
 use crate::dialect::Dialect;
 
@@ -58,6 +58,34 @@ impl<'a> Shown<'a> {
         }
     }
 
+    /// What a decision of a bucket tells, whose tokens come back one by one: the quota is back after the time that all of
+    /// them take, and more is there when the next one is.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate_core::{Decision, Outcome, Rate};
+    /// use tollgate_http::Shown;
+    ///
+    /// let decision = Decision::new(Outcome::Allowed, 20, 17, Duration::ZERO, Duration::from_millis(250));
+    /// let shown = Shown::of_bucket("per-user", &decision, Rate::per_second(10).burst(20));
+    /// assert_eq!(shown.window, Some(Duration::from_secs(2)));
+    /// assert_eq!(shown.more_after, Duration::from_millis(50));
+    /// ```
+    pub fn of_bucket(name: &'a str, decision: &Decision, rate: Rate) -> Self {
+        let (shown, limit) = (Self::of(name, decision), decision.limit);
+        let Some(whole) = time_of(rate, limit) else {
+            return shown;
+        };
+        if decision.outcome != Outcome::Allowed {
+            return shown.window(whole);
+        }
+        // All but the last token that is missing come back after the first of them does.
+        let later = limit.saturating_sub(decision.remaining).saturating_sub(1);
+        let later = time_of(rate, later).unwrap_or_default();
+        let next = decision.reset_after.saturating_sub(later);
+        shown.window(whole).more_after(next)
+    }
+
     /// The time in which the quota comes back.
     #[must_use]
     pub const fn window(mut self, window: Duration) -> Self {
@@ -71,6 +99,14 @@ impl<'a> Shown<'a> {
         self.more_after = wait;
         self
     }
+}
+
+/// The time in which so many tokens come back; none at a rate of all or nothing.
+pub fn time_of(rate: Rate, tokens: u64) -> Option<Duration> {
+    let nanos = rate.period()?.as_nanos() * u128::from(tokens) / u128::from(rate.count().max(1));
+    Some(Duration::from_nanos(
+        u64::try_from(nanos).unwrap_or(u64::MAX),
+    ))
 }
 
 /// Whole seconds, rounded up; as many as a field can say of a time that never comes.

@@ -1,6 +1,6 @@
 //! What HTTP says of a limit, whatever the framework: text and bytes in, text and bytes out.
 //!
-//! Three things leave here:
+//! One thing comes in, [whose request it is](client), and three leave here:
 //! * [header fields](fields) in the dialect that clients know ([`Dialect`]),
 //! * `Retry-After` ([`retry_after`]),
 //! * the [body](refusal::Refusal) of a refusal.
@@ -20,11 +20,19 @@
 //! ]);
 //! ```
 
+#[cfg(feature = "engine")]
+pub mod answered;
+pub mod client;
 pub mod dialect;
 pub mod fields;
+pub mod grpc;
+#[cfg(feature = "guard")]
+pub mod guard;
 pub mod json;
 pub mod refusal;
 
+#[cfg(feature = "engine")]
+pub use answered::Answered;
 pub use dialect::{Dialect, UnknownDialect};
 pub use fields::{Shown, retry_after};
 pub use refusal::{Kind, Refusal};

@@ -53,7 +53,7 @@ impl Kind {
         }
     }
 
-    const fn title(self) -> &'static str {
+    pub(crate) const fn title(self) -> &'static str {
         match self {
             Self::Rate => "Too many requests: try again later",
             Self::Quota => "The quota of this period is used up",

@@ -1,0 +1,249 @@
+//! Whose request it is: the address of the client, whoever stands in between.
+//!
+//! The address that a connection comes from can't be forged; what header fields say can, by anybody. So by default
+//! ([`Trust::nobody`]) the connection's address counts and no field is read. Behind proxies of your own say which those
+//! are, by their [addresses](Trust::proxies) or by their [number](Trust::hops), and the field that the last of them
+//! writes is walked from the right: each proxy vouches for what it wrote, which is the address it was asked from.
+//! What stands left of the first address that isn't a proxy's was written by the client and is never looked at.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::num::NonZeroUsize;
+
+mod list;
+mod network;
+mod node;
+
+use list::{FromTheRight, Quotes, parameter};
+pub use network::{Network, NetworkError};
+
+/// More hops than this are no way that a request goes: whoever is so far off isn't looked for.
+const MOST_HOPS: usize = 128;
+
+/// Which proxies are believed, and which field.
+///
+/// ```
+/// use tollgate_http::client::{Trust, Told};
+///
+/// let trust = Trust::proxies(["10.0.0.0/8".parse()?]);
+/// let proxy = Some("10.0.0.7".parse()?);
+/// let fields = ["203.0.113.9, 198.51.100.4"];
+/// let client = trust.client(proxy, fields.iter().map(|line| line.as_bytes()));
+/// assert_eq!(client.address, Some("198.51.100.4".parse()?));
+///
+/// let stranger = Some("192.0.2.66".parse()?);
+/// let client = trust.client(stranger, fields.iter().map(|line| line.as_bytes()));
+/// assert_eq!((client.address, client.told), (stranger, Told::ByStranger));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trust {
+    whom: Whom,
+    field: Field,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Whom {
+    Nobody,
+    Proxies(Box<[Network]>),
+    /// The peer is the first of them.
+    Hops(NonZeroUsize),
+}
+
+/// The field that proxies tell the client by. Only one is read: two that disagree would let the client choose.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Field {
+    /// `X-Forwarded-For: client, proxy`: what most proxies write.
+    #[default]
+    XForwardedFor,
+    /// `Forwarded: for=client, for=proxy` (RFC 7239).
+    Forwarded,
+    /// A field with one address, as `CF-Connecting-IP` or `X-Real-IP`. The proxy has to replace what a client sends; if
+    /// there are two of it, it didn't, and none is believed.
+    Single(Box<str>),
+}
+
+/// Whose request it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Client {
+    /// The address, IPv4 if it is that inside of IPv6. None if the connection has none (a UNIX socket) and nobody who is
+    /// believed told one.
+    pub address: Option<IpAddr>,
+    /// What came of the field.
+    pub told: Told,
+}
+
+/// What came of the field that tells clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// There is none, or none is read.
+    Nothing,
+    /// Proxies that are believed told the client.
+    ByProxies,
+    /// Somebody told one who isn't believed. If that is a proxy of yours, all of its clients are one.
+    ByStranger,
+    /// It can't be read to the client: the last proxy that could be told apart counts.
+    Unreadable,
+}
+
+impl Default for Trust {
+    fn default() -> Self {
+        Self::nobody()
+    }
+}
+
+impl Trust {
+    /// No field is believed: the address of the connection counts.
+    pub const fn nobody() -> Self {
+        Self {
+            whom: Whom::Nobody,
+            field: Field::XForwardedFor,
+        }
+    }
+
+    /// Proxies have these addresses. The client is the first, seen from here, that isn't one of them.
+    pub fn proxies(networks: impl IntoIterator<Item = Network>) -> Self {
+        Self {
+            whom: Whom::Proxies(networks.into_iter().collect()),
+            field: Field::XForwardedFor,
+        }
+    }
+
+    /// There are so many proxies before this service, whatever their addresses; the one that connects is the first.
+    /// Whoever can connect past them can tell any address, so let nobody.
+    ///
+    /// ```
+    /// use std::num::NonZero;
+    /// use tollgate_http::client::Trust;
+    ///
+    /// let trust = Trust::hops(NonZero::<usize>::MIN);
+    /// let client = trust.client(Some("10.0.0.7".parse()?), [b"forged, 198.51.100.4".as_slice()].into_iter());
+    /// assert_eq!(client.address, Some("198.51.100.4".parse()?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub const fn hops(count: NonZeroUsize) -> Self {
+        Self {
+            whom: Whom::Hops(count),
+            field: Field::XForwardedFor,
+        }
+    }
+
+    /// Proxies tell the client by this field.
+    ///
+    /// ```
+    /// use tollgate_http::client::{Field, Trust};
+    ///
+    /// let trust = Trust::proxies(["127.0.0.1".parse()?]).by(Field::Single("CF-Connecting-IP".into()));
+    /// assert_eq!(trust.field().name(), "cf-connecting-ip");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn by(mut self, field: Field) -> Self {
+        self.field = match field {
+            Field::Single(name) => Field::Single(name.to_ascii_lowercase().into()),
+            field => field,
+        };
+        self
+    }
+
+    /// The field whose lines [`client`](Self::client) is given.
+    pub const fn field(&self) -> &Field {
+        &self.field
+    }
+
+    /// Whose request it is that came from here, with these lines of the [field](Self::field) in their order.
+    pub fn client<'h>(
+        &self,
+        peer: Option<IpAddr>,
+        lines: impl DoubleEndedIterator<Item = &'h [u8]>,
+    ) -> Client {
+        let peer = peer.map(|address| address.to_canonical());
+        let mut lines = lines.rev().peekable();
+        if lines.peek().is_none() {
+            return Client::of(peer, Told::Nothing);
+        }
+        let is_believed = match &self.whom {
+            Whom::Nobody => false,
+            Whom::Proxies(networks) => peer.is_some_and(|peer| is_in(networks, peer)),
+            Whom::Hops(_) => true,
+        };
+        if !is_believed {
+            return Client::of(peer, Told::ByStranger);
+        }
+        match &self.field {
+            Field::XForwardedFor => {
+                let each = lines.flat_map(|line| FromTheRight::new(line, Quotes::Plain));
+                self.walk(peer, each.map(node::address))
+            }
+            Field::Forwarded => {
+                let each = lines.flat_map(|line| FromTheRight::new(line, Quotes::Read));
+                let address = |element| node::bracketed(&parameter(element, "for")?);
+                self.walk(peer, each.map(address))
+            }
+            Field::Single(_) => match (lines.next().and_then(node::address), lines.next()) {
+                (Some(address), None) => Client::of(Some(address), Told::ByProxies),
+                _ => Client::of(peer, Told::Unreadable),
+            },
+        }
+    }
+
+    /// Goes from the nearest hop to the client; none is one that can't be read.
+    fn walk(&self, peer: Option<IpAddr>, hops: impl Iterator<Item = Option<IpAddr>>) -> Client {
+        let most = match &self.whom {
+            Whom::Hops(count) => count.get(),
+            _ => MOST_HOPS,
+        };
+        let (mut last, mut seen) = (peer, 0);
+        for hop in hops.take(most) {
+            let Some(address) = hop else {
+                return Client::of(last, Told::Unreadable);
+            };
+            (last, seen) = (Some(address), seen + 1);
+            if let Whom::Proxies(networks) = &self.whom
+                && !is_in(networks, address)
+            {
+                return Client::of(last, Told::ByProxies);
+            }
+        }
+        match self.whom {
+            // Somebody came another way than all are said to.
+            Whom::Hops(_) if seen < most => Client::of(peer, Told::Unreadable),
+            _ if seen == 0 => Client::of(peer, Told::Nothing),
+            Whom::Proxies(_) if seen == most => Client::of(last, Told::Unreadable),
+            // A proxy itself asks.
+            _ => Client::of(last, Told::ByProxies),
+        }
+    }
+}
+
+fn is_in(networks: &[Network], address: IpAddr) -> bool {
+    networks.iter().any(|network| network.contains(address))
+}
+
+impl Field {
+    /// Its name, in lower case.
+    pub const fn name(&self) -> &str {
+        match self {
+            Self::XForwardedFor => "x-forwarded-for",
+            Self::Forwarded => "forwarded",
+            Self::Single(name) => name,
+        }
+    }
+}
+
+impl Client {
+    const fn of(address: Option<IpAddr>, told: Told) -> Self {
+        Self { address, told }
+    }
+}
+
+impl fmt::Display for Field {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,211 @@
+//! Ranges of addresses, as operators write them: `10.0.0.0/8`, `2001:db8::/32`, `::1`.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+/// All addresses that begin alike.
+///
+/// An IPv4 address inside of IPv6 (`::ffff:10.0.0.1`) is the IPv4 address, in ranges as well as in what is looked up.
+///
+/// ```
+/// use tollgate_http::client::Network;
+///
+/// let office: Network = "10.0.0.0/8".parse()?;
+/// assert!(office.contains("10.1.2.3".parse()?));
+/// assert!(office.contains("::ffff:10.1.2.3".parse()?));
+/// assert!(!office.contains("11.0.0.1".parse()?));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Network {
+    first: IpAddr,
+    bits: u8,
+}
+
+/// This is no range of addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkError(String);
+
+impl Network {
+    /// The range of all addresses that have the first bits in common with this one. More bits than an address has are
+    /// all of them.
+    ///
+    /// ```
+    /// use tollgate_http::client::Network;
+    ///
+    /// let home = Network::around("2001:db8:1:2:3:4:5:6".parse()?, 64);
+    /// assert_eq!(home.to_string(), "2001:db8:1:2::/64");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn around(address: IpAddr, bits: u8) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(four) => {
+                let bits = bits.min(32);
+                let mask = u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0);
+                let first = Ipv4Addr::from(u32::from(four) & mask);
+                Self {
+                    first: first.into(),
+                    bits,
+                }
+            }
+            IpAddr::V6(six) => {
+                let bits = bits.min(128);
+                let mask = u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0);
+                let first = Ipv6Addr::from(u128::from(six) & mask);
+                Self {
+                    first: first.into(),
+                    bits,
+                }
+            }
+        }
+    }
+
+    /// Its first address.
+    pub const fn first(&self) -> IpAddr {
+        self.first
+    }
+
+    /// How many bits its addresses have in common.
+    pub const fn bits(&self) -> u8 {
+        self.bits
+    }
+
+    /// Whether this address is one of them.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        address.is_ipv4() == self.first.is_ipv4()
+            && Self::around(address, self.bits).first == self.first
+    }
+
+    /// The range of an address without a number of bits: that address.
+    fn only(address: IpAddr) -> Self {
+        Self::around(address, u8::MAX)
+    }
+}
+
+impl FromStr for Network {
+    type Err = NetworkError;
+
+    fn from_str(text: &str) -> Result<Self, NetworkError> {
+        let wrong = |why: &str| NetworkError(format!("{text:?} is no range of addresses: {why}"));
+        let no_address = || wrong("write it as 10.0.0.0/8 or 2001:db8::/32");
+        let Some((address, bits)) = text.split_once('/') else {
+            let address: IpAddr = text.parse().map_err(|_| no_address())?;
+            return Ok(Self::only(address));
+        };
+        let address: IpAddr = address.parse().map_err(|_| no_address())?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        // `+8` and an empty text are numbers to some, and to us not.
+        let digits = bits.bytes().all(|byte| byte.is_ascii_digit());
+        let bits: u8 = match bits.parse() {
+            Ok(bits) if digits && bits <= most => bits,
+            _ => {
+                return Err(wrong(&format!(
+                    "after the / comes a number from 0 to {most}"
+                )));
+            }
+        };
+        let mapped = address.is_ipv6() && address.to_canonical().is_ipv4();
+        if mapped && bits < 96 {
+            return Err(wrong("it is partly IPv4 and partly not: write two ranges"));
+        }
+        let network = Self::around(address, if mapped { bits - 96 } else { bits });
+        if network.first != address.to_canonical() {
+            return Err(wrong(&format!(
+                "there is more after its first {bits} bits: write {network}"
+            )));
+        }
+        Ok(network)
+    }
+}
+
+impl From<IpAddr> for Network {
+    fn from(address: IpAddr) -> Self {
+        Self::only(address)
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.first, self.bits)
+    }
+}
+
+impl fmt::Display for NetworkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NetworkError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(text: &str) -> String {
+        let read = text.parse::<Network>();
+        read.map_or_else(|error| error.to_string(), |network| network.to_string())
+    }
+
+    #[test]
+    fn ranges_are_read_as_they_are_shown() {
+        for text in [
+            "0.0.0.0/0",
+            "10.0.0.0/8",
+            "192.0.2.1/32",
+            "::/0",
+            "2001:db8::/32",
+            "::1/128",
+        ] {
+            assert_eq!(shown(text), text);
+        }
+        assert_eq!(shown("127.0.0.1"), "127.0.0.1/32");
+        assert_eq!(shown("::1"), "::1/128");
+        assert_eq!(shown("::ffff:10.0.0.0/104"), "10.0.0.0/8");
+        assert_eq!(shown("::ffff:10.0.0.1"), "10.0.0.1/32");
+    }
+
+    #[test]
+    fn what_is_no_range_is_told_why() {
+        let no_address = "write it as 10.0.0.0/8 or 2001:db8::/32";
+        let rows = [
+            ("", no_address),
+            ("proxy", no_address),
+            ("10.0.0/8", no_address),
+            ("10.0.0.0 /8", no_address),
+            ("fe80::1%eth0/64", no_address),
+            ("10.0.0.0/33", "after the / comes a number from 0 to 32"),
+            ("10.0.0.0/", "after the / comes a number from 0 to 32"),
+            ("10.0.0.0/+8", "after the / comes a number from 0 to 32"),
+            ("::/129", "after the / comes a number from 0 to 128"),
+            ("::/999999", "after the / comes a number from 0 to 128"),
+            (
+                "10.1.2.3/8",
+                "there is more after its first 8 bits: write 10.0.0.0/8",
+            ),
+            (
+                "::ffff:10.0.0.0/90",
+                "it is partly IPv4 and partly not: write two ranges",
+            ),
+        ];
+        for (text, why) in rows {
+            let whole = format!("{text:?} is no range of addresses: {why}");
+            assert_eq!(shown(text), whole);
+        }
+    }
+
+    #[test]
+    fn a_range_has_its_first_and_last_address_and_not_those_beside() {
+        let range: Network = "10.16.0.0/12".parse().expect("a range");
+        let has = |text: &str| range.contains(text.parse().expect("an address"));
+        assert!(has("10.16.0.0") && has("10.31.255.255"));
+        assert!(!has("10.15.255.255") && !has("10.32.0.0"));
+        // The same bits in the other family.
+        assert!(!has("a10:0:0:0::"));
+        let all: Network = "0.0.0.0/0".parse().expect("a range");
+        assert!(all.contains(IpAddr::V4(Ipv4Addr::BROADCAST)));
+        assert!(!all.contains(IpAddr::V6(Ipv6Addr::LOCALHOST)));
+    }
+}

@@ -1,0 +1,218 @@
+//! What a refused call of gRPC reads: a status, and details that clients act on.
+//!
+//! It is all in header fields, without a body ("trailers only"), so that no codec is needed.
+
+use std::time::Duration;
+
+use crate::json;
+use crate::refusal::{Kind, Refusal};
+
+/// A server asks for patience by it: milliseconds until the next try, or none at all if it is negative.
+pub const PUSHBACK: &str = "grpc-retry-pushback-ms";
+
+/// What `grpc-status` says.
+const RESOURCE_EXHAUSTED: u64 = 8;
+const UNAVAILABLE: u64 = 14;
+
+/// Whether a request is a call of gRPC, by its `content-type`.
+///
+/// ```
+/// use tollgate_http::grpc;
+///
+/// assert!(grpc::is_call(b"application/grpc+proto") && grpc::is_call(b"application/grpc"));
+/// assert!(!grpc::is_call(b"application/grpc-web") && !grpc::is_call(b"application/json"));
+/// ```
+pub fn is_call(content_type: &[u8]) -> bool {
+    const GRPC: &[u8] = b"application/grpc";
+    match content_type.split_at_checked(GRPC.len()) {
+        Some((kind, rest)) => {
+            kind.eq_ignore_ascii_case(GRPC) && matches!(rest.first(), None | Some(b'+' | b';'))
+        }
+        None => false,
+    }
+}
+
+/// Writes the fields of a refusal: `grpc-status`, `grpc-message`, how long to wait, and the details as `RetryInfo` and
+/// `QuotaFailure` of `google.rpc`.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_http::{Kind, Refusal, grpc};
+///
+/// let refusal = Refusal { kind: Kind::Rate, limit: "per-user", retry_after: Some(2) };
+/// let mut lines = Vec::new();
+/// grpc::write(&refusal, Some(Duration::from_millis(1_500)), |name, value| lines.push(format!("{name}: {value}")));
+/// assert_eq!(lines[0], "grpc-status: 8");
+/// assert_eq!(lines[1], "grpc-message: Too many requests: try again later");
+/// assert_eq!(lines[2], "grpc-retry-pushback-ms: 1500");
+/// ```
+pub fn write(
+    refusal: &Refusal<'_>,
+    wait: Option<Duration>,
+    mut field: impl FnMut(&'static str, &str),
+) {
+    let code = match refusal.kind {
+        Kind::Shed | Kind::Unavailable => UNAVAILABLE,
+        _ => RESOURCE_EXHAUSTED,
+    };
+    let mut text = Vec::new();
+    json::number(&mut text, code);
+    field("grpc-status", ascii(&text));
+    field("grpc-message", refusal.kind.title());
+    text.clear();
+    match wait {
+        Some(wait) => json::number(&mut text, millis(wait)),
+        None => text.extend(b"-1"),
+    }
+    field(PUSHBACK, ascii(&text));
+    text.clear();
+    base64(&status(code, refusal, wait), &mut text);
+    field("grpc-status-details-bin", ascii(&text));
+}
+
+/// Rounded up: a client that comes too early is refused again.
+fn millis(wait: Duration) -> u64 {
+    u64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// Only what is written here is passed.
+fn ascii(text: &[u8]) -> &str {
+    str::from_utf8(text).unwrap_or_default()
+}
+
+/// `google.rpc.Status` as protocol buffers.
+fn status(code: u64, refusal: &Refusal<'_>, wait: Option<Duration>) -> Vec<u8> {
+    let mut status = Vec::with_capacity(256);
+    number(&mut status, 1, code);
+    bytes(&mut status, 2, refusal.kind.title().as_bytes());
+    if let Some(wait) = wait {
+        let (mut delay, mut info) = (Vec::new(), Vec::new());
+        number(&mut delay, 1, wait.as_secs());
+        number(&mut delay, 2, u64::from(wait.subsec_nanos()));
+        bytes(&mut info, 1, &delay);
+        detail(&mut status, "RetryInfo", &info);
+    }
+    if !refusal.limit.is_empty() {
+        let (mut violation, mut failure) = (Vec::new(), Vec::new());
+        bytes(&mut violation, 1, refusal.limit.as_bytes());
+        bytes(&mut violation, 2, refusal.kind.name().as_bytes());
+        bytes(&mut failure, 1, &violation);
+        detail(&mut status, "QuotaFailure", &failure);
+    }
+    status
+}
+
+/// One `google.protobuf.Any`.
+fn detail(status: &mut Vec<u8>, name: &str, message: &[u8]) {
+    let mut any = Vec::with_capacity(message.len() + 64);
+    let kind = format!("type.googleapis.com/google.rpc.{name}");
+    bytes(&mut any, 1, kind.as_bytes());
+    bytes(&mut any, 2, message);
+    bytes(status, 3, &any);
+}
+
+/// A field that is a number; none if it is zero, as the third version has it.
+fn number(out: &mut Vec<u8>, field: u64, value: u64) {
+    if value != 0 {
+        varint(out, field << 3);
+        varint(out, value);
+    }
+}
+
+/// A field that is a text or a message.
+fn bytes(out: &mut Vec<u8>, field: u64, value: &[u8]) {
+    varint(out, field << 3 | 2);
+    varint(out, value.len() as u64);
+    out.extend(value);
+}
+
+fn varint(out: &mut Vec<u8>, mut value: u64) {
+    loop {
+        let [low, ..] = value.to_le_bytes();
+        value >>= 7;
+        if value == 0 {
+            out.push(low);
+            return;
+        }
+        out.push(low | 0x80);
+    }
+}
+
+/// Base64 without padding, as gRPC writes binary fields.
+fn base64(bytes: &[u8], out: &mut Vec<u8>) {
+    const SIGNS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for chunk in bytes.chunks(3) {
+        let mut word = [0_u8; 4];
+        word[1..=chunk.len()].copy_from_slice(chunk);
+        let word = u32::from_be_bytes(word);
+        for sign in 0..=chunk.len() {
+            let six = word >> (18 - 6 * sign) & 0x3F;
+            out.push(SIGNS[six as usize]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoded(text: &str) -> String {
+        let mut out = Vec::new();
+        base64(text.as_bytes(), &mut out);
+        String::from_utf8(out).expect("text")
+    }
+
+    #[test]
+    fn base64_is_that_of_the_standard_without_its_padding() {
+        let rows = [
+            ("", ""),
+            ("f", "Zg"),
+            ("fo", "Zm8"),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg"),
+            ("fooba", "Zm9vYmE"),
+        ];
+        for (text, expected) in rows {
+            assert_eq!(encoded(text), expected);
+        }
+        assert_eq!(encoded("foobar"), "Zm9vYmFy");
+    }
+
+    #[test]
+    fn a_status_has_its_details() {
+        let refusal = Refusal {
+            kind: Kind::Quota,
+            limit: "daily",
+            retry_after: Some(3),
+        };
+        let wait = Duration::new(2, 500_000_000);
+        let found = status(8, &refusal, Some(wait));
+        let retry = b"\x0A\x28type.googleapis.com/google.rpc.RetryInfo\x12\x0A\x0A\x08\x08\x02\x10\x80\xCA\xB5\xEE\x01";
+        let failure = b"\x0A\x2Btype.googleapis.com/google.rpc.QuotaFailure\x12\x10\x0A\x0E\x0A\x05daily\x12\x05quota";
+        let title = refusal.kind.title().as_bytes();
+        let mut expected = vec![0x08, 8, 0x12, u8::try_from(title.len()).expect("short")];
+        expected.extend(title);
+        for any in [retry.as_slice(), failure] {
+            expected.extend([0x1A, u8::try_from(any.len()).expect("short")]);
+            expected.extend(any);
+        }
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn what_never_passes_is_not_tried_again() {
+        let refusal = Refusal {
+            kind: Kind::TooLarge,
+            limit: "",
+            retry_after: None,
+        };
+        let mut pushback = String::new();
+        write(&refusal, None, |name, value| {
+            if name == PUSHBACK {
+                value.clone_into(&mut pushback);
+            }
+        });
+        assert_eq!(pushback, "-1");
+        assert_eq!(millis(Duration::from_nanos(1)), 1);
+    }
+}

@@ -1,0 +1,345 @@
+//! What tells one client from another: each key is a place to find it in a request.
+//!
+//! What a client may choose freely (a header, a cookie) tells clients apart only if somebody has checked it before: whoever
+//! sends another value each time has a fresh limit each time. So put such a layer behind the one that authenticates, or
+//! combine it with the address.
+
+use std::hash::Hash;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::request::Request;
+use crate::client::{Client, Network, Told, Trust};
+
+/// Where the key of a request is found.
+pub trait KeyOf<R: Request>: Send + Sync + 'static {
+    /// What is counted by.
+    type Key<'r>: Hash
+    where
+        Self: 'r,
+        R: 'r;
+
+    /// The key; none if the request has none.
+    fn key<'r>(&'r self, request: &'r R) -> Option<Self::Key<'r>>;
+
+    /// Whether all requests have one key.
+    fn is_everyone(&self) -> bool {
+        false
+    }
+}
+
+/// The address of the client: that of the connection, or the one that [trusted](Trust) proxies tell.
+///
+/// IPv6 addresses are taken by their first 64 bits, as one household or machine has all of the rest.
+///
+/// ```
+/// use tollgate_http::client::Trust;
+/// use tollgate_http::guard::keys::Address;
+///
+/// let key = Address::new().behind(Trust::proxies(["10.0.0.0/8".parse()?])).ipv6_bits(56);
+/// # let _ = key;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Address {
+    trust: Trust,
+    ipv4_bits: u8,
+    ipv6_bits: u8,
+    /// It was said that somebody isn't believed.
+    is_warned: AtomicBool,
+}
+
+impl Address {
+    /// That of the connection.
+    pub const fn new() -> Self {
+        Self {
+            trust: Trust::nobody(),
+            ipv4_bits: 32,
+            ipv6_bits: 64,
+            is_warned: AtomicBool::new(false),
+        }
+    }
+
+    /// The one that these proxies tell.
+    #[must_use]
+    pub fn behind(mut self, trust: Trust) -> Self {
+        self.trust = trust;
+        self
+    }
+
+    /// IPv6 addresses that begin with as many equal bits are one client: 32 to 128, fewer or more are taken as these.
+    #[must_use]
+    pub fn ipv6_bits(mut self, bits: u8) -> Self {
+        self.ipv6_bits = bits.clamp(32, 128);
+        self
+    }
+
+    /// The same for IPv4: 16 to 32.
+    #[must_use]
+    pub fn ipv4_bits(mut self, bits: u8) -> Self {
+        self.ipv4_bits = bits.clamp(16, 32);
+        self
+    }
+
+    pub(super) fn client(&self, request: &impl Request) -> Client {
+        let lines = request.lines(self.trust.field().name());
+        let client = self.trust.client(request.peer(), lines);
+        if client.told == Told::ByStranger {
+            self.warn();
+        }
+        client
+    }
+
+    /// Says once that a proxy may stand before the service which isn't trusted.
+    #[cold]
+    fn warn(&self) {
+        // Nothing else depends on it; if two come at once, one of them says it.
+        if !self.is_warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                field = self.trust.field().name(),
+                "a client's address was told by somebody who isn't trusted, and wasn't believed: if that is a proxy of \
+                 yours, all of its clients share one limit until you name it (Address::behind)"
+            );
+        }
+    }
+}
+
+impl Default for Address {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<R: Request> KeyOf<R> for Address {
+    type Key<'r>
+        = Network
+    where
+        R: 'r;
+
+    fn key<'r>(&'r self, request: &'r R) -> Option<Network> {
+        let address = self.client(request).address?;
+        let bits = if address.is_ipv4() {
+            self.ipv4_bits
+        } else {
+            self.ipv6_bits
+        };
+        Some(Network::around(address, bits))
+    }
+}
+
+/// A header field. If it is there several times the request has no key.
+#[derive(Clone, Debug)]
+pub struct Header(Box<str>);
+
+impl Header {
+    /// The field of this name.
+    ///
+    /// ```
+    /// use tollgate_http::guard::keys::Header;
+    ///
+    /// let key = Header::new("X-API-Key");
+    /// # let _ = key;
+    /// ```
+    pub fn new(name: &str) -> Self {
+        Self(name.to_ascii_lowercase().into())
+    }
+}
+
+impl<R: Request> KeyOf<R> for Header {
+    type Key<'r>
+        = &'r [u8]
+    where
+        R: 'r;
+
+    fn key<'r>(&'r self, request: &'r R) -> Option<&'r [u8]> {
+        let value = request.line(&self.0)?.trim_ascii();
+        (!value.is_empty()).then_some(value)
+    }
+}
+
+/// The token of `Authorization: Bearer …`. Limiters keep hashes of keys, so it is nowhere to be read.
+#[derive(Clone, Copy, Debug)]
+pub struct Bearer;
+
+impl<R: Request> KeyOf<R> for Bearer {
+    type Key<'r>
+        = &'r [u8]
+    where
+        R: 'r;
+
+    fn key<'r>(&'r self, request: &'r R) -> Option<&'r [u8]> {
+        let (scheme, token) = request.line("authorization")?.split_at_checked(7)?;
+        let token = token.trim_ascii();
+        (scheme.eq_ignore_ascii_case(b"bearer ") && !token.is_empty()).then_some(token)
+    }
+}
+
+/// A cookie. If it is there several times the request has no key.
+#[derive(Clone, Debug)]
+pub struct Cookie(Box<str>);
+
+impl Cookie {
+    /// The cookie of this name.
+    pub fn new(name: &str) -> Self {
+        Self(name.into())
+    }
+}
+
+impl<R: Request> KeyOf<R> for Cookie {
+    type Key<'r>
+        = &'r [u8]
+    where
+        R: 'r;
+
+    fn key<'r>(&'r self, request: &'r R) -> Option<&'r [u8]> {
+        let lines = request.lines("cookie");
+        let pairs = lines.flat_map(|line| line.split(|byte| *byte == b';'));
+        let mut values = pairs.filter_map(|pair| {
+            let rest = pair.trim_ascii().strip_prefix(self.0.as_bytes())?;
+            rest.strip_prefix(b"=")
+        });
+        let first = values.next()?;
+        (values.next().is_none() && !first.is_empty()).then_some(first)
+    }
+}
+
+/// What an earlier layer put into the request's extensions, as [`User`](super::User).
+#[derive(Debug)]
+pub struct Extension<T>(PhantomData<fn() -> T>);
+
+impl<T> Extension<T> {
+    /// The extension of this type.
+    ///
+    /// ```
+    /// use tollgate_http::guard::{User, keys::Extension};
+    ///
+    /// let key = Extension::<User>::new();
+    /// # let _ = key;
+    /// ```
+    pub const fn new() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<T> Clone for Extension<T> {
+    fn clone(&self) -> Self {
+        Self::new()
+    }
+}
+
+impl<T> Default for Extension<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<R: Request, T: Hash + Send + Sync + 'static> KeyOf<R> for Extension<T> {
+    type Key<'r>
+        = &'r T
+    where
+        R: 'r;
+
+    fn key<'r>(&'r self, request: &'r R) -> Option<&'r T> {
+        request.extension()
+    }
+}
+
+/// The pattern of the route that serves the request.
+#[derive(Clone, Copy, Debug)]
+pub struct Route;
+
+impl<R: Request> KeyOf<R> for Route {
+    type Key<'r>
+        = &'r str
+    where
+        R: 'r;
+
+    fn key<'r>(&'r self, request: &'r R) -> Option<&'r str> {
+        request.route()
+    }
+}
+
+/// The method.
+#[derive(Clone, Copy, Debug)]
+pub struct Method;
+
+impl<R: Request> KeyOf<R> for Method {
+    type Key<'r>
+        = &'r str
+    where
+        R: 'r;
+
+    fn key<'r>(&'r self, request: &'r R) -> Option<&'r str> {
+        Some(request.method())
+    }
+}
+
+/// One key for all requests: one limit for the whole service.
+#[derive(Clone, Copy, Debug)]
+pub struct Everyone;
+
+impl<R: Request> KeyOf<R> for Everyone {
+    type Key<'r>
+        = ()
+    where
+        R: 'r;
+
+    fn key<'r>(&'r self, _: &'r R) -> Option<()> {
+        Some(())
+    }
+
+    fn is_everyone(&self) -> bool {
+        true
+    }
+}
+
+/// A function of the request.
+#[derive(Clone, Debug)]
+pub struct By<F>(F);
+
+/// The key that a function finds.
+pub fn by<R: Request, K: Hash, F>(find: F) -> By<F>
+where
+    F: Fn(&R) -> Option<K> + Send + Sync + 'static,
+{
+    By(find)
+}
+
+impl<R: Request, K: Hash + 'static, F> KeyOf<R> for By<F>
+where
+    F: Fn(&R) -> Option<K> + Send + Sync + 'static,
+{
+    type Key<'r>
+        = K
+    where
+        R: 'r;
+
+    fn key<'r>(&'r self, request: &'r R) -> Option<K> {
+        (self.0)(request)
+    }
+}
+
+macro_rules! together {
+    ($($name:ident),*) => {
+        /// All of them together; a request that lacks one has no key.
+        impl<R: Request, $($name: KeyOf<R>),*> KeyOf<R> for ($($name,)*) {
+            type Key<'r> = ($($name::Key<'r>,)*) where R: 'r;
+
+            fn key<'r>(&'r self, request: &'r R) -> Option<Self::Key<'r>> {
+                #[expect(non_snake_case, reason = "named as their types are")]
+                let ($($name,)*) = self;
+                Some(($($name.key(request)?,)*))
+            }
+
+            fn is_everyone(&self) -> bool {
+                #[expect(non_snake_case, reason = "named as their types are")]
+                let ($($name,)*) = self;
+                $($name.is_everyone())&&*
+            }
+        }
+    };
+}
+
+together!(A, B);
+together!(A, B, C);
+together!(A, B, C, D);

@@ -1,0 +1,93 @@
+//! What a guard looks at: a request of any framework.
+
+use std::net::IpAddr;
+
+/// A request, as far as limits care. Carriers implement it for what their framework has.
+pub trait Request {
+    /// Where the connection comes from; none if it has no address, or the framework wasn't told.
+    fn peer(&self) -> Option<IpAddr>;
+
+    /// `GET`, `POST` …
+    fn method(&self) -> &str;
+
+    /// The path, without the query.
+    fn path(&self) -> &str;
+
+    /// The host that was asked for, as the client wrote it.
+    fn host(&self) -> Option<&str>;
+
+    /// The pattern of the route that serves it, as `/users/{id}`; none if there is none, or it isn't known yet.
+    fn route(&self) -> Option<&str>;
+
+    /// All lines of a header field, in their order. Its name is in lower case.
+    fn lines<'r>(&'r self, field: &'r str) -> impl DoubleEndedIterator<Item = &'r [u8]>;
+
+    /// What earlier layers found out.
+    fn extension<T: Send + Sync + 'static>(&self) -> Option<&T>;
+
+    /// The only line of a field; none if there are several, as those who read it later may read another.
+    fn line<'r>(&'r self, field: &'r str) -> Option<&'r [u8]> {
+        let mut lines = self.lines(field);
+        let first = lines.next()?;
+        lines.next().is_none().then_some(first)
+    }
+}
+
+/// Who asks, as a layer before found out: the fact `user`, and the key of `Extension::<User>`.
+///
+/// ```
+/// use tollgate_http::guard::{Tenant, Tier, User};
+///
+/// // What an authenticating layer puts into a request's extensions:
+/// let (user, tenant, tier) = (User::from("ada"), Tenant::from("acme"), Tier::from("gold"));
+/// assert_eq!((&*user.0, &*tenant.0, &*tier.0), ("ada", "acme", "gold"));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct User(pub std::sync::Arc<str>);
+
+/// For whom: the fact `tenant`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Tenant(pub std::sync::Arc<str>);
+
+/// What was paid for: the fact `tier`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Tier(pub std::sync::Arc<str>);
+
+/// Facts of one's own, that an earlier layer found out.
+///
+/// ```
+/// use tollgate_http::guard::MoreFacts;
+///
+/// let more = MoreFacts::default().with("plan", "pro").with("region", "eu");
+/// assert_eq!(more.get("plan"), Some("pro"));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MoreFacts(Vec<(Box<str>, Box<str>)>);
+
+impl MoreFacts {
+    /// The same with another fact, in place of one of that name.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: &str) -> Self {
+        self.0.retain(|(own, _)| **own != *name);
+        self.0.push((name.into(), value.into()));
+        self
+    }
+
+    /// What is known by this name.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        let found = self.0.iter().find(|(own, _)| **own == *name)?;
+        Some(&found.1)
+    }
+}
+
+macro_rules! from_text {
+    ($($name:ident),*) => {$(
+        impl<T: Into<std::sync::Arc<str>>> From<T> for $name {
+            fn from(text: T) -> Self {
+                Self(text.into())
+            }
+        }
+    )*};
+}
+
+from_text!(User, Tenant, Tier);

@@ -1,0 +1,36 @@
+//! Rate limits for tower services, and so for axum, tonic and hyper.
+//!
+//! ```
+//! use axum::{Router, routing::get};
+//! use tollgate::Rate;
+//! use tollgate_tower::RateLimitLayer;
+//!
+//! let app: Router = Router::new()
+//!     .route("/", get(|| async { "hello" }))
+//!     .layer(RateLimitLayer::per_client(Rate::per_second(10).burst(20)));
+//! # let _ = app;
+//! ```
+//!
+//! * [`RateLimitLayer`] is put around a service; all its clones count together.
+//! * [`keys`] say by what clients are told apart, [`client`] which proxies are believed.
+//! * [`Answers`] says what clients are told.
+
+mod body;
+mod future;
+mod layer;
+mod parts;
+
+pub use body::Body;
+pub use future::ResponseFuture;
+pub use layer::{RateLimit, RateLimitLayer};
+pub use parts::Head;
+pub use tollgate_http::guard::{
+    Admission, Answers, ByPolicy, Form, KeyOf, Limits, Missing, MoreFacts, PerKey, Refused,
+    Request, Tenant, Tier, User, keys,
+};
+pub use tollgate_http::{Dialect, client};
+
+/// What the front page shows is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct FrontPage;

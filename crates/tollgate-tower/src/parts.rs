@@ -1,0 +1,54 @@
+//! A request of the `http` crate, as a guard looks at it.
+
+use std::net::{IpAddr, SocketAddr};
+
+use http::request::Parts;
+use tollgate_http::guard::Request;
+
+/// The head of a request.
+///
+/// The address of the connection is an extension: what axum's `ConnectInfo` tells (feature `axum`), or a [`SocketAddr`]
+/// that somebody else put there.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct Head(pub Parts);
+
+impl Request for Head {
+    fn peer(&self) -> Option<IpAddr> {
+        #[cfg(feature = "axum")]
+        if let Some(axum::extract::ConnectInfo(address)) = self.extension() {
+            let address: &SocketAddr = address;
+            return Some(address.ip());
+        }
+        self.extension().map(SocketAddr::ip)
+    }
+
+    fn method(&self) -> &str {
+        self.0.method.as_str()
+    }
+
+    fn path(&self) -> &str {
+        self.0.uri.path()
+    }
+
+    fn host(&self) -> Option<&str> {
+        let own = self.0.uri.host();
+        own.or_else(|| str::from_utf8(self.line("host")?).ok())
+    }
+
+    fn route(&self) -> Option<&str> {
+        #[cfg(feature = "axum")]
+        return self.extension().map(axum::extract::MatchedPath::as_str);
+        #[cfg(not(feature = "axum"))]
+        return None;
+    }
+
+    fn lines<'r>(&'r self, field: &'r str) -> impl DoubleEndedIterator<Item = &'r [u8]> {
+        let lines = self.0.headers.get_all(field).into_iter();
+        lines.map(http::HeaderValue::as_bytes)
+    }
+
+    fn extension<T: Send + Sync + 'static>(&self) -> Option<&T> {
+        self.0.extensions.get()
+    }
+}

@@ -1,0 +1,74 @@
+//! A service to ask, and what it answered.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::get;
+use http::{HeaderMap, Request, Response};
+use http_body_util::BodyExt;
+use tollgate::clock::Manual;
+use tollgate::{KeyedLimiter, Rate};
+use tollgate_tower::{Head, KeyOf, Limits, PerKey, RateLimitLayer};
+use tower::ServiceExt;
+
+/// What a client read.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    /// Without those that the service itself writes.
+    pub(crate) fields: Vec<String>,
+    pub(crate) body: String,
+}
+
+/// A rate for each key on a clock that stands still.
+pub(crate) fn per_key<K: KeyOf<Head>>(rate: Rate, key: K) -> (PerKey<K, Arc<Manual>>, Arc<Manual>) {
+    let clock = Arc::new(Manual::new());
+    let limiter = KeyedLimiter::builder(rate, 1_000).clock(Arc::clone(&clock));
+    let limiter = limiter.build().expect("a rate");
+    (PerKey::by(Arc::new(limiter), key), clock)
+}
+
+/// A service of axum behind this layer.
+pub(crate) fn app<L: Limits<Head>>(layer: RateLimitLayer<L>) -> Router {
+    let hello = || async { "hello" };
+    Router::new()
+        .route("/", get(hello))
+        .route("/users/{id}", get(hello).post(hello))
+        .route("/healthz", get(hello))
+        .layer(layer)
+}
+
+/// A request from this address.
+pub(crate) fn from(address: &str, path: &str) -> Request<axum::body::Body> {
+    let mut request = Request::new(axum::body::Body::empty());
+    *request.uri_mut() = path.parse().expect("a path");
+    let address: SocketAddr = format!("{address}:1").parse().expect("an address");
+    request.extensions_mut().insert(address);
+    request
+}
+
+pub(crate) async fn ask(app: &Router, request: Request<axum::body::Body>) -> Answer {
+    let response = app.clone().oneshot(request).await.expect("an answer");
+    read(response).await
+}
+
+async fn read(response: Response<axum::body::Body>) -> Answer {
+    let (parts, body) = response.into_parts();
+    let body = body.collect().await.expect("a body").to_bytes();
+    Answer {
+        status: parts.status.as_u16(),
+        fields: fields(&parts.headers),
+        body: String::from_utf8(body.to_vec()).expect("text"),
+    }
+}
+
+fn fields(headers: &HeaderMap) -> Vec<String> {
+    let own = headers
+        .iter()
+        .filter(|(name, _)| !["content-length", "allow"].contains(&name.as_str()));
+    let line = |(name, value): (_, &http::HeaderValue)| {
+        format!("{name}: {}", value.to_str().expect("text"))
+    };
+    own.map(line).collect()
+}

@@ -1,0 +1,6 @@
+//! The layer around real services of axum, in process.
+
+mod answers;
+mod kit;
+mod policy;
+mod shared;

@@ -1,0 +1,192 @@
+//! All clones of a service count together, and clients apart.
+
+use std::time::Duration;
+
+use http::Method;
+use tollgate::Rate;
+use tollgate_tower::client::Trust;
+use tollgate_tower::{Missing, RateLimitLayer, User, keys};
+
+use crate::kit::{app, ask, from, per_key};
+
+/// A router clones its services for each connection: a limit of tower's own kind would be a new one each time.
+#[tokio::test]
+async fn a_router_has_one_limit_however_often_it_is_cloned() {
+    let (limits, clock) = per_key(Rate::per_second(1).burst(3), keys::Address::new());
+    let app = app(RateLimitLayer::new(limits));
+    let mut passed = 0;
+    for _ in 0..10 {
+        passed += u32::from(ask(&app.clone(), from("192.0.2.1", "/")).await.status == 200);
+    }
+    assert_eq!(passed, 3);
+    assert_eq!(ask(&app, from("192.0.2.2", "/")).await.status, 200);
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(ask(&app, from("192.0.2.1", "/")).await.status, 200);
+    assert_eq!(ask(&app, from("192.0.2.1", "/")).await.status, 429);
+}
+
+#[tokio::test]
+async fn one_layer_around_two_services_is_one_limit() {
+    let (limits, _) = per_key(Rate::per_second(1).burst(3), keys::Address::new());
+    let layer = RateLimitLayer::new(limits);
+    let (one, other) = (app(layer.clone()), app(layer));
+    let mut passed = 0;
+    for _ in 0..5 {
+        passed += u32::from(ask(&one, from("192.0.2.1", "/")).await.status == 200);
+        passed += u32::from(ask(&other, from("192.0.2.1", "/")).await.status == 200);
+    }
+    assert_eq!(passed, 3);
+}
+
+#[tokio::test]
+async fn what_a_client_forges_makes_no_new_client() {
+    let (limits, _) = per_key(Rate::per_second(1).burst(2), keys::Address::new());
+    let app = app(RateLimitLayer::new(limits));
+    let mut passed = 0;
+    for number in 0..10 {
+        let mut request = from("192.0.2.1", "/");
+        let forged = format!("198.51.100.{number}").parse().expect("a value");
+        request.headers_mut().insert("x-forwarded-for", forged);
+        passed += u32::from(ask(&app, request).await.status == 200);
+    }
+    assert_eq!(passed, 2);
+}
+
+#[tokio::test]
+async fn clients_of_a_trusted_proxy_are_told_apart() {
+    let trust = Trust::proxies(["10.0.0.0/8".parse().expect("a range")]);
+    let (limits, _) = per_key(Rate::per_second(1), keys::Address::new().behind(trust));
+    let app = app(RateLimitLayer::new(limits));
+    for (client, status) in [
+        ("198.51.100.1", 200),
+        ("198.51.100.1", 429),
+        ("198.51.100.2", 200),
+    ] {
+        let mut request = from("10.0.0.1", "/");
+        let field = format!("1.1.1.1, {client}").parse().expect("a value");
+        request.headers_mut().insert("x-forwarded-for", field);
+        assert_eq!(ask(&app, request).await.status, status, "{client}");
+    }
+}
+
+#[tokio::test]
+async fn a_household_of_ipv6_is_one_client() {
+    let (limits, _) = per_key(Rate::per_second(1), keys::Address::new());
+    let app = app(RateLimitLayer::new(limits));
+    let rows = [
+        ("[2001:db8:0:1::1]", 200),
+        ("[2001:db8:0:1:ffff::9]", 429),
+        ("[2001:db8:0:2::1]", 200),
+        ("192.0.2.1", 200),
+        ("[::ffff:192.0.2.1]", 429),
+    ];
+    for (address, status) in rows {
+        assert_eq!(
+            ask(&app, from(address, "/")).await.status,
+            status,
+            "{address}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn keys_are_found_where_they_are() {
+    let key = (keys::Extension::<User>::new(), keys::Method);
+    let (limits, _) = per_key(Rate::per_second(1), key);
+    let app = app(RateLimitLayer::new(limits));
+    let rows = [
+        ("ada", Method::GET, 200),
+        ("ada", Method::GET, 429),
+        ("ada", Method::POST, 200),
+        ("bob", Method::GET, 200),
+    ];
+    for (user, method, status) in rows {
+        let mut request = from("192.0.2.1", "/users/7");
+        *request.method_mut() = method;
+        request.extensions_mut().insert(User::from(user));
+        assert_eq!(ask(&app, request).await.status, status, "{user}");
+    }
+}
+
+#[tokio::test]
+async fn fields_and_cookies_that_are_doubled_are_no_key() {
+    let rows = [
+        ("x-api-key", vec!["a"], 200),
+        ("x-api-key", vec!["a"], 429),
+        ("x-api-key", vec!["b"], 200),
+        ("x-api-key", vec!["c", "d"], 500),
+        ("x-api-key", vec![" "], 500),
+        ("cookie", vec!["x=1; id=a"], 500),
+    ];
+    let (limits, _) = per_key(Rate::per_second(1), keys::Header::new("X-API-Key"));
+    let by_field = app(RateLimitLayer::new(limits));
+    for (name, values, status) in rows {
+        let mut request = from("192.0.2.1", "/");
+        for value in &values {
+            request
+                .headers_mut()
+                .append(name, value.parse().expect("a value"));
+        }
+        assert_eq!(ask(&by_field, request).await.status, status, "{values:?}");
+    }
+    let (limits, _) = per_key(Rate::per_second(1), (keys::Cookie::new("id"), keys::Bearer));
+    let by_both = app(RateLimitLayer::new(limits));
+    let rows = [
+        ("id=a", "Bearer t", 200),
+        ("x=1; id=a", "bearer t", 429),
+        ("id=a", "Bearer u", 200),
+        ("id=a; id=b", "Bearer t", 500),
+        ("idx=a", "Bearer t", 500),
+        ("id=b", "Basic t", 500),
+        ("id=b", "Bearer", 500),
+    ];
+    for (cookie, token, status) in rows {
+        let mut request = from("192.0.2.1", "/");
+        let headers = request.headers_mut();
+        headers.insert("cookie", cookie.parse().expect("a value"));
+        headers.insert("authorization", token.parse().expect("a value"));
+        assert_eq!(
+            ask(&by_both, request).await.status,
+            status,
+            "{cookie} {token}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn without_a_key_it_fails_or_passes_or_counts_by_the_connection() {
+    for (missing, statuses) in [
+        (Missing::Fail, [500, 500]),
+        (Missing::Pass, [200, 200]),
+        (Missing::Peer, [200, 429]),
+    ] {
+        let (limits, _) = per_key(Rate::per_second(1), keys::Bearer);
+        let app = app(RateLimitLayer::new(limits.missing(missing)));
+        for status in statuses {
+            let answer = ask(&app, from("192.0.2.1", "/")).await;
+            assert_eq!(answer.status, status, "{missing:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn probes_are_exempt_if_that_is_asked_for() {
+    for (is_exempt, expected) in [(false, 429), (true, 200)] {
+        let (limits, _) = per_key(Rate::per_second(1), keys::Address::new());
+        let layer = RateLimitLayer::new(limits);
+        let app = app(if is_exempt {
+            layer.exempt_probes()
+        } else {
+            layer
+        });
+        let _first = ask(&app, from("192.0.2.1", "/")).await;
+        assert_eq!(
+            ask(&app, from("192.0.2.1", "/healthz")).await.status,
+            expected
+        );
+        let mut post = from("192.0.2.1", "/healthz");
+        *post.method_mut() = Method::POST;
+        assert_eq!(ask(&app, post).await.status, 429);
+        assert_eq!(ask(&app, from("192.0.2.1", "/healthz/")).await.status, 429);
+    }
+}
